@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import prometheus_client
 
+from deviceplugin import graceful_stop
 from deviceplugin.agent_parts import AgentParts
 from deviceplugin.agent_settings import AgentSettings
 from deviceplugin.denial import covering
@@ -118,6 +119,13 @@ async def _serve(parts: AgentParts, settings: AgentSettings, daemon: shutdown.Da
         served = {"node": settings.node_name, "probe_port": probe_port, "library": library_name}
         logger.info("Serving", extra=served)
         await daemon.stopping.wait()
+        if not daemon.failed:
+            await graceful_stop.prepare(
+                parts.status,
+                node=parts.gpunode.now,
+                pods=parts.pods.all,
+                pod_resources_socket=settings.pod_resources_socket,
+            )
 
 
 async def _audit(parts: AgentParts, audited: asyncio.Event) -> None:

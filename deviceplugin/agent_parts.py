@@ -249,7 +249,10 @@ class AgentParts:
             given=self.witness.gave,
         )
         self.plugins = plugins.Plugins(
-            self.state.advertised, answers=self._answers, directory=settings.kubelet_directory
+            self.state.advertised,
+            answers=self._answers,
+            directory=settings.kubelet_directory,
+            registered=self.state.registered,
         )
 
         # What is kept for the next agent, and what Prometheus is told.

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from gpushare import allocation, contract, gpu
+
+_CLOSING: Final = {  # the conditions that no pod survives, whatever is free
+    contract.CONDITION_DEVICES_INJECTED: contract.REASON_NOTHING_INJECTS,
+    contract.CONDITION_READY: contract.REASON_AGENT_STOPPED,
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,6 +30,8 @@ class Condition:
         wished = "False" if self.type in contract.WELL_WHEN_FALSE else "True"
         if self.status == wished:
             return ""
+        if self.reason == contract.REASON_AGENT_STOPPED:
+            return "NoAgent"
         if self.status not in {"True", "False"}:
             return f"{self.type}Unknown"
         return self.type if wished == "False" else f"Not{self.type}"
@@ -60,6 +67,15 @@ class GpuNode:
     def condition(self, kind: str) -> Condition | None:
         """Its condition of this type, if it has one."""
         return next((one for one in self.conditions if one.type == kind), None)
+
+    @property
+    def closed(self) -> str:
+        """Why nothing new starts here, by what its agent says, as a clause; empty if pods do."""
+        for kind, reason in _CLOSING.items():
+            condition = self.condition(kind)
+            if condition is not None and condition.reason == reason:
+                return condition.message
+        return ""
 
     def without_health(self, reason: str) -> GpuNode:
         """The same with GPUs that nothing new is placed on; reason: why, as a clause."""

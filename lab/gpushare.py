@@ -76,7 +76,7 @@ def ready(lab: lab_layout.Layout, administrator: access.Access) -> None:
     deadline = time.monotonic() + READY_SECONDS
     for node in lab.nodes:
         # A DaemonSet that does not know yet that it has a node counts as rolled out.
-        while not any(map(_is_ready, _of_node(pods(administrator, "agent"), node))):
+        while not any(map(is_ready, _of_node(pods(administrator, "agent"), node))):
             if time.monotonic() > deadline:
                 raise lab_errors.LabError(f"the agent of {node.name} was not ready after {READY_SECONDS:.0f} s")
             time.sleep(component.POLL_SECONDS)
@@ -89,6 +89,12 @@ def pods(administrator: access.Access, part: str) -> list[dict[str, Any]]:
     listed = administrator.kubectl("get", "pods", *_labelled(part), "--output=json")
     items: list[dict[str, Any]] = json.loads(listed)["items"]
     return [pod for pod in items if "deletionTimestamp" not in pod["metadata"]]
+
+
+def is_ready(pod: dict[str, Any]) -> bool:
+    """Whether a pod is ready."""
+    conditions = pod["status"].get("conditions", [])
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 def page(administrator: access.Access, pod: str, path: str = "metrics") -> str:
@@ -148,11 +154,6 @@ def _labelled(part: str) -> tuple[str, ...]:
 
 def _of_node(candidates: list[dict[str, Any]], node: lab_layout.Node) -> list[dict[str, Any]]:
     return [pod for pod in candidates if pod["spec"].get("nodeName") == node.name]
-
-
-def _is_ready(pod: dict[str, Any]) -> bool:
-    conditions = pod["status"].get("conditions", [])
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 def _create_gpus(lab: lab_layout.Layout, node: lab_layout.Node) -> None:

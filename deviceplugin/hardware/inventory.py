@@ -37,11 +37,11 @@ def merged(
 
 
 def conditions(
-    gpus: Sequence[Gpu], *, previous: Sequence[Condition], now: str, more: Sequence[Condition] = ()
+    gpus: Sequence[Gpu], *, previous: Sequence[Condition], now: str, stopped: str = "", more: Sequence[Condition] = ()
 ) -> tuple[Condition, ...]:
     """What is to be said of the node as a whole, and `more`.
 
-    now: in RFC 3339, taken over only where a status changes.
+    now: in RFC 3339, taken over only where a status changes. stopped: why no pod starts here however well the GPUs are.
     """
     ill = [card for card in gpus if not card.healthy]
     well = len(gpus) - len(ill)
@@ -49,10 +49,10 @@ def conditions(
         f"; GPU {card.index} ({card.uuid}): {card.health_reason}" for card in ill
     )
     reason = "NoGpus" if not gpus else "GpusHealthy" if not ill else "SomeGpusUnhealthy" if well else "AllGpusUnhealthy"
-    wanted = (
-        Condition(contract.CONDITION_READY, "True" if well else "False", reason, message),
-        *more,
-    )
+    ready = Condition(contract.CONDITION_READY, "True" if well else "False", reason, message)
+    if stopped:
+        ready = Condition(contract.CONDITION_READY, "False", contract.REASON_AGENT_STOPPED, stopped)
+    wanted = (ready, *more)
     since = {(one.type, one.status): one.last_transition for one in previous}
     return tuple(
         dataclasses.replace(
@@ -72,11 +72,12 @@ def status(
     *,
     config: str,
     now: str,
+    stopped: str = "",
     more: Sequence[Condition] = (),
     resizes: tuple[Resize, ...] = (),
 ) -> GpuNode:
     """The GpuNode with this status in place of its own."""
-    said = conditions(gpus, previous=node.conditions, now=now, more=more)
+    said = conditions(gpus, previous=node.conditions, now=now, stopped=stopped, more=more)
     return dataclasses.replace(node, gpus=tuple(gpus), config=config, conditions=said, resizes=resizes)
 
 

@@ -43,6 +43,7 @@ class Registration:
     """Keeps one resource's plugin served and registered.
 
     problem: why the kubelet does not list the resource now, as a sentence; empty when it does.
+    changed: called when the problem may be another.
     pause: waits for so many seconds, or less if there may be something to do.
     """
 
@@ -52,6 +53,7 @@ class Registration:
         *,
         advertised: Observable[advertisement.Advertisement],
         directory: Path,
+        changed: Callable[[], None] = lambda: None,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -59,6 +61,7 @@ class Registration:
         self._advertised = advertised
         self._kubelet = directory / KUBELET_SOCKET
         self._socket = directory / advertisement.socket_name(served.name)
+        self._changed = changed
         self._pause = pause
         self._clock = clock
         self._servicer = plugin_service.DevicePlugin(served, advertised)
@@ -104,6 +107,7 @@ class Registration:
         self._registered_with = kubelet
         self._listened_to = self._clock()
         self.problem = ""
+        self._changed()
         logger.info("Registered with the kubelet", extra={"resource": self._served.name, "socket": str(self._socket)})
         return POLL_SECONDS
 
@@ -157,6 +161,7 @@ class Registration:
         if problem != self.problem:
             logger.warning("Not registered with the kubelet", extra={"resource": self._served.name, "err": problem})
         self.problem = problem
+        self._changed()
 
 
 def _identity(socket: Path) -> Identity | None:

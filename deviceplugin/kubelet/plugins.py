@@ -24,7 +24,7 @@ EMPTY_SECONDS: Final = 10.0
 class Plugins:
     """Keeps a registration for each resource of `advertised`.
 
-    answers: who answers for a resource of this name.
+    answers: who answers for a resource of this name. registered: is told whose plugins the kubelet knows.
     """
 
     def __init__(
@@ -33,11 +33,13 @@ class Plugins:
         *,
         answers: Callable[[str], plugin_service.ContainerAllocator],
         directory: Path,
+        registered: Observable[frozenset[str]] | None = None,
         empty_seconds: float = EMPTY_SECONDS,
     ) -> None:
         self._advertised = advertised
         self._answers = answers
         self._directory = directory
+        self._registered = registered or Observable(frozenset())
         self._empty_seconds = empty_seconds
         self._registrations: dict[str, plugin_registration.Registration] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -87,17 +89,22 @@ class Plugins:
             plugin_service.Served(name, self._answers(name)),
             advertised=self._advertised,
             directory=self._directory,
+            changed=self._look,
             pause=self._coming.pause(),
         )
         self._registrations[name] = made
         self._tasks[name] = asyncio.create_task(made.run(), name=name)
         self._tasks[name].add_done_callback(self._ended)
 
+    def _look(self) -> None:
+        self._registered.publish(frozenset(name for name, made in self._registrations.items() if not made.problem))
+
     def _end(self, name: str) -> None:
         del self._endings[name]
         logger.info("No longer served", extra={"resource": name})
         self._tasks.pop(name).cancel()
         del self._registrations[name]
+        self._look()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and not self._failed.done():

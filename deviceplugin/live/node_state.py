@@ -41,7 +41,8 @@ class NodeState:
     """Written by `seen`'s writer, the observation, and for all else by the reconciler of modes.
 
     seen: the GPUs as the driver has them; gpus: the same with their modes; allocatable: what they can give;
-    advertised: the devices by resource, as the kubelet counts them; statement: what the GPUNode says of it.
+    advertised: the devices by resource, as the kubelet counts them; statement: what the GPUNode says of it;
+    registered: the resources whose plugin the kubelet knows now, which the plugins write.
     """
 
     seen: Offer = dataclasses.field(default_factory=Offer)
@@ -49,4 +50,5 @@ class NodeState:
     allocatable: Observable[Allocatable] = dataclasses.field(default_factory=lambda: Observable({}))
     advertised: Observable[Advertisement] = dataclasses.field(default_factory=lambda: Observable({}))
     statement: Observable[Statement] = dataclasses.field(default_factory=lambda: Observable(Statement()))
+    registered: Observable[frozenset[str]] = dataclasses.field(default_factory=lambda: Observable(frozenset()))
     in_force: Observable[ModesInForce] = dataclasses.field(default_factory=lambda: Observable(ModesInForce()))

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 from deviceplugin.hardware import inventory
 from deviceplugin.live.node_state import NodeState
@@ -20,6 +20,8 @@ from gpushare.cluster import api_client, api_errors, repeating
 from gpushare.gpunode import Condition, GpuNode, Resize
 
 logger = logging.getLogger(__name__)
+
+STOPPED: Final = "the node's agent has stopped, and nothing is placed here until it is back"
 
 
 class GpuNodeStatus:
@@ -51,6 +53,7 @@ class GpuNodeStatus:
         self._audited = audited
         self._injected = injected
         self._wall_clock = wall_clock
+        self._stopping = False
         self._writing = asyncio.Lock()
         self._informed = False
         self._accepted: tuple[Any, Any] | None = None  # what was sent last, and what the API server made of it
@@ -62,6 +65,7 @@ class GpuNodeStatus:
         self._informed = True
         self._state.gpus.wake(self._wake)
         self._state.statement.wake(self._wake)
+        self._state.registered.wake(self._wake)
         await repeating.whenever(self._wake, self.step, trouble="Could not write the GPUNode", logger=logger)
 
     async def settled(self) -> GpuNode:
@@ -77,6 +81,13 @@ class GpuNodeStatus:
         if node is None:
             raise api_errors.ClusterError(f"the GPUNode {self._name} was deleted while its status was written")
         return node
+
+    async def stop(self) -> GpuNode:
+        """Say that the agent stops, and return the GPUNode, on which nobody places any more. Raises ClusterError."""
+        self._stopping = True
+        if self._gpunode.document is None:
+            raise api_errors.ClusterError(f"there is no GPUNode {self._name}")
+        return await self.settled()
 
     async def step(self) -> None:
         """Make the GPUNode if there is none, and write its status if that says something else."""
@@ -100,7 +111,15 @@ class GpuNodeStatus:
         kept = (one for one in node.conditions if one.type == contract.CONDITION_LIMITS_IN_FORCE)
         more = (*said.conditions, *self._injected(), *(self._audited() or kept))
         wanted = codec.to_status(
-            inventory.status(node, self._state.gpus.gpus, config=said.config, now=now, more=more, resizes=resizes)
+            inventory.status(
+                node,
+                self._state.gpus.gpus,
+                config=said.config,
+                now=now,
+                stopped=STOPPED if self._is_stopped(node) else "",
+                more=more,
+                resizes=resizes,
+            )
         )
         current = document.get("status")
         if current == wanted or self._accepted == (wanted, current):
@@ -120,6 +139,14 @@ class GpuNodeStatus:
         self._accepted = (wanted, answer.get("status"))
         self.written = True
         logger.info("Wrote the GPUNode's status", extra={"node": self._name, "gpus": len(self._state.gpus.gpus)})
+
+    def _is_stopped(self, node: GpuNode) -> bool:
+        """The last agent's word stands until the kubelet asks this one: a pod that comes before that fails for good."""
+        ready = node.condition(contract.CONDITION_READY)
+        was_stopped = ready is not None and ready.reason == contract.REASON_AGENT_STOPPED
+        return self._stopping or (
+            was_stopped and not self._state.advertised.value.keys() <= self._state.registered.value
+        )
 
     async def _create(self) -> dict[str, Any]:
         owner = await self._api.get(f"/api/v1/nodes/{self._name}")

@@ -20,10 +20,9 @@ class NodeView:
 
     @classmethod
     def of(cls, node: GpuNode) -> NodeView:
-        """The view of a node; one whose agent says that containers would get no GPU has none to give."""
-        devices = node.condition(contract.CONDITION_DEVICES_INJECTED)
-        if devices is not None and devices.reason == contract.REASON_NOTHING_INJECTS:
-            node = node.without_health(devices.message)
+        """The view of a node; one whose agent says that no container would start there has no GPU to give."""
+        if why := node.closed:
+            node = node.without_health(why)
         used = ledger.use(node)
         usable = [(card, used[card.uuid]) for card in node.gpus if card.takes_shares]
         free = {

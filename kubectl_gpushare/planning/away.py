@@ -1,7 +1,7 @@
 """Away: nodes that take no pod with a share now, whatever is free on their GPUs, by what their Node objects say.
 
 That the agent runs is told by the kubelet: it offers gpushare's resources only as long as the agent's device plugin is
-connected to it. So it costs nobody a heartbeat.
+connected to it. So it costs nobody a heartbeat. An agent that was told to stop has said so in the GPUNode.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ def _judge(found: GpuNode, machine: node.NodeJson | None) -> Away | None:
         return Away("NotReady", f"the node {found.name} is not ready: no pod starts there")
     if (machine.get("spec") or {}).get("unschedulable"):
         return Away("NodeCordoned", f"the node {found.name} is cordoned: kubectl uncordon {found.name}")
+    ready = found.condition(contract.CONDITION_READY)
+    if ready is not None and ready.reason == contract.REASON_AGENT_STOPPED:
+        return Away("NoAgent", f"{found.name}: {ready.message}")
     if _is_without_agent(found, (machine.get("status") or {}).get("allocatable") or {}):
         return Away(
             "NoAgent", f"the agent of {found.name} does not run: its kubelet offers no {contract.RESOURCE_PERCENT}"

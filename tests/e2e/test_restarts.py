@@ -51,6 +51,26 @@ def test_a_running_pod_keeps_its_limit_over_a_killed_agent(
     user.ledger_is_empty()
 
 
+def test_no_pod_is_refused_while_the_agent_is_replaced(user: Observer, lab: access.Access) -> None:
+    """As an upgrade does it on each node, while bare pods come all the time, which nobody would recreate."""
+    (first,) = gpushare.pods(lab, "agent")
+    lab.kubectl("delete", "pod", first["metadata"]["name"], *gpushare.SCOPE, "--wait=false")
+    names: list[str] = []
+
+    def has_come() -> bool:
+        names.append(f"comes-{len(names)}")
+        user.apply(sleeper(names[-1], request="0.02", memory="1Gi"))
+        return any(gpushare.is_ready(pod) for pod in gpushare.pods(lab, "agent"))
+
+    eventually(has_come, seconds=90, what="the next agent ready")
+    for name in names:
+        user.running(name)
+    phases = {pod["metadata"]["name"]: pod["status"]["phase"] for pod in user.pods()}
+    assert phases == dict.fromkeys(names, "Running")
+    user.delete("pods", "--all")
+    user.ledger_is_empty()
+
+
 def test_pods_share_again_after_a_kubelet_restart(
     user: Observer, installed: lab_layout.Layout, lab: access.Access
 ) -> None:

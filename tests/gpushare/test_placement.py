@@ -58,6 +58,13 @@ def test_nothing_is_placed_where_containers_would_get_no_gpu() -> None:
     assert isinstance(place(dataclasses.replace(refusing, conditions=(missing,)), request="0.5"), Placement)
 
 
+def test_nothing_is_placed_where_the_agent_was_told_to_stop() -> None:
+    told = Condition(contract.CONDITION_READY, "False", contract.REASON_AGENT_STOPPED, "its agent has stopped")
+    found = place(dataclasses.replace(builders.node("node-a", gpus=1), conditions=(told,)), request="0.5")
+    assert isinstance(found, Refusal)
+    assert found.reason.endswith("nearest: node-a/0 is unhealthy: its agent has stopped")
+
+
 def test_the_default_policy_fills_a_card_before_it_opens_another() -> None:
     views = {"node-a": NodeView.of(builders.node())}
     assert len(set(fill(views, 4, request="0.25"))) == 1

@@ -54,7 +54,7 @@ class NodeRow:
     def statuses(self) -> tuple[str, ...]:
         """What is the matter: with the node, by its conditions, then what its cards and its ledger say."""
         words = [self.away.word] if self.away else []
-        words += [one.trouble for one in self.node.conditions if one.trouble]
+        words += [one.trouble for one in self.node.conditions if one.trouble and one.trouble not in words]
         if not self.node.gpus:
             words.append("NoGPUs")
         counts = collections.Counter(word for card in self.cards for word in card.statuses if word not in words)

@@ -40,9 +40,13 @@ async def kubelet(short_path: Path) -> AsyncIterator[kubelets.Kubelet]:
 
 
 @contextlib.asynccontextmanager
-async def serving(kubelet: kubelets.Kubelet, told: Told) -> AsyncIterator[plugins.Plugins]:
+async def serving(
+    kubelet: kubelets.Kubelet, told: Told, *, registered: Observable[frozenset[str]] | None = None
+) -> AsyncIterator[plugins.Plugins]:
     answers = share_answers.ShareAnswers(MOUNTS)
-    made = plugins.Plugins(told, answers=lambda _: answers, directory=kubelet.directory, empty_seconds=0.3)
+    made = plugins.Plugins(
+        told, answers=lambda _: answers, directory=kubelet.directory, registered=registered, empty_seconds=0.3
+    )
     task = asyncio.create_task(made.run())
     try:
         yield made
@@ -66,6 +70,19 @@ async def test_a_resource_comes_and_goes_and_the_others_notice_nothing(kubelet: 
         await waiting.until(lambda: not socket.exists())
         assert kubelet.lists == 3
         assert [one.resource_name for one in kubelet.requests] == ["nvidia.com/gpu", "nvidia.com/gpu.shared"]
+
+
+async def test_it_tells_whose_plugins_the_kubelet_knows(kubelet: kubelets.Kubelet) -> None:
+    told: Told = Observable({"nvidia.com/gpu": some(2), "nvidia.com/gpu.shared": some(8)})
+    registered: Observable[frozenset[str]] = Observable(frozenset())
+    async with serving(kubelet, told, registered=registered):
+        await waiting.until(lambda: registered.value == {"nvidia.com/gpu", "nvidia.com/gpu.shared"})
+        await kubelet.stop()
+        await waiting.until(lambda: registered.value == frozenset())
+        await kubelet.start()
+        await waiting.until(lambda: len(registered.value) == 2)
+        told.publish({"nvidia.com/gpu": some(2)})
+        await waiting.until(lambda: registered.value == {"nvidia.com/gpu"})
 
 
 async def test_one_that_comes_back_before_it_is_gone_was_never_away(kubelet: kubelets.Kubelet) -> None:

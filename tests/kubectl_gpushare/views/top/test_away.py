@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpushare import contract
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Condition, GpuNode
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.planning.world import World
 from kubectl_gpushare.source.snapshot import Snapshot
@@ -57,6 +57,13 @@ def test_a_node_that_takes_no_pods_is_told_and_nothing_fits_there(machines: Any,
     assert row["largest"] == {"gpu": "", "computePercent": 0, "memoryBytes": 0}
     assert (row["compute"]["freePercent"], row["memory"]["freeBytes"]) == (0, 0)
     assert World([NODE], machines).fragmentation().largest_percent == 0
+
+
+def test_an_agent_that_was_told_to_stop_is_away_before_the_kubelet_tells_of_it() -> None:
+    told = Condition(contract.CONDITION_READY, "False", contract.REASON_AGENT_STOPPED, "the node's agent has stopped")
+    card, row = shown(dataclasses.replace(NODE, conditions=(told,)), machine())
+    assert (card["status"], card["reason"]) == (["NoAgent"], "node-a: the node's agent has stopped")
+    assert (row["status"], row["compute"]["freePercent"]) == (["NoAgent"], 0)
 
 
 def test_a_node_that_takes_pods_is_ready() -> None:
