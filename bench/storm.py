@@ -42,6 +42,8 @@ MOST_PAUSE_SECONDS = 1.0
 WELL_SECONDS = 120.0
 POLL_SECONDS = 0.3
 LISTED_SECONDS = 0.5  # from a plugin's registration to the devices it has
+AFTER_KILL, AFTER_STOP = "after the agent was killed", "after the agent was told to stop"
+BEFORE_BACK = "before the agent had registered with a new kubelet"
 REQUESTS = ("0", "0.05", "0.1", "0.25", "0.33", "0.5", "1")
 SIZES = ("512Mi", "1Gi", "4Gi", "10Gi", "20Gi")
 COMMANDS: Mapping[str, str] = {
@@ -63,7 +65,8 @@ class Storm:
         self._node = self._lab.nodes[0]
         self._path = f"/api/v1/namespaces/{seen.namespace}/pods"
         self._sick: set[int] = set()
-        self.ended: list[float] = []  # when agents were
+        self.ended: list[float] = []  # when agents were told to stop
+        self.killed: list[float] = []  # when agents were
         self._gpus = len(list(self._lab.gpus(self._node).glob("gpu*")))
         self.counts: collections.Counter[str] = collections.Counter()
         # One of each of these in a round, in an order that is drawn.
@@ -172,8 +175,8 @@ class Storm:
     def _restart_agent(self) -> None:
         """As another pod: one container that is killed again and again waits ever longer to start."""
         for pod in gpushare.pods(self._administrator, "agent"):
-            self.ended.append(time.time())
             kills = self._chance.choice((True, False))
+            (self.killed if kills else self.ended).append(time.time())
             if kills:
                 gpushare.kill(self._lab, pod)
             arguments = ("delete", "pod", pod["metadata"]["name"], *gpushare.SCOPE, "--wait=false")
@@ -233,12 +236,11 @@ def measured(administrator: access.Access, seed: int, *, seconds: float, most_pa
         }
     lines = log.read_bytes()[known:].decode(errors="replace").splitlines()
     refused = [one for one in kubelet_log.refusals(lines) if one.pod.startswith(f"{namespace}/")]
-    away = absences(storm.ended, lines)
+    killed, ended = absences(storm.killed, lines), absences(storm.ended, lines)
+    away = [*killed, *ended]
     late = [one for one in absences(kubelet_log.starts(lines), lines) if not _is_in(one[0], away)]
-    causes = [
-        "without an agent" if _is_in(one.at, away) else "before the agent was back" if _is_in(one.at, late) else ""
-        for one in refused
-    ]
+    spans = {AFTER_KILL: killed, AFTER_STOP: ended, BEFORE_BACK: late}
+    causes = [next((cause for cause, when in spans.items() if _is_in(one.at, when)), "") for one in refused]
     told = [
         f"{time.strftime('%H:%M:%S', time.localtime(one.at))} {one.pod} ({cause}): {one.reason}: {one.message}"
         for one, cause in zip(refused, causes, strict=True)
@@ -247,8 +249,7 @@ def measured(administrator: access.Access, seed: int, *, seconds: float, most_pa
         "longest without an agent, seconds": _longest(away),
         "longest from a kubelet's start to the agent, seconds": _longest(late),
         "refused": causes.count(""),
-        "refused without an agent": causes.count("without an agent"),
-        "refused before the agent was back": causes.count("before the agent was back"),
+        **{f"refused {cause}": causes.count(cause) for cause in spans},
         "sentences": [*told, *ledger.broken[:5]],
     }
 

@@ -35,18 +35,14 @@ async def prepare(
     pods: Callable[[], Iterable[PodJson]],
     pod_resources_socket: Path,
 ) -> None:
-    """Return when the agent may stop: all pods on their way are there, or take too long, or nobody can be asked."""
+    """Return when the agent may stop: all pods on their way are there, or take too long, or nobody can be told."""
     coming: list[str] = []
     try:
         async with asyncio.timeout(MOST_SECONDS):
             await _tell(status)
-            while True:
-                held = await pod_resources.held(pod_resources_socket)
-                coming = on_their_way(node(), pods(), held)
-                if not coming:
-                    return
+            while coming := on_their_way(node(), pods(), await _held(pod_resources_socket)):  # noqa: ASYNC110 (nothing tells us)
                 await asyncio.sleep(LOOK_SECONDS)
-    except (TimeoutError, api_errors.ClusterError, pod_resources.PodResourcesError) as error:
+    except (TimeoutError, api_errors.ClusterError) as error:
         why = str(error) or f"not done within {MOST_SECONDS:g} s"
         logger.warning("Pods may come while no agent is there", extra={"err": why, "pods": coming})
 
@@ -58,6 +54,14 @@ async def _tell(status: GpuNodeStatus) -> None:
         except api_errors.Conflict:  # somebody has placed a pod at this moment, which we see now
             continue
         return
+
+
+async def _held(socket: Path) -> Iterable[pod_resources.ContainerDevices]:
+    """A kubelet that is silent is on its way back, and judges all its pods anew when it is."""
+    try:
+        return await pod_resources.held(socket)
+    except pod_resources.PodResourcesError:
+        return ()
 
 
 def on_their_way(
