@@ -39,7 +39,7 @@ KINDS: Mapping[str, tuple[int, int]] = {
     CONSTANT: (0, 0),
     "1 replica": (1, 1),
     "2 replicas": (2, 2),
-    "2, 1 asked": (2, 1),
+    "2 (1 asked)": (2, 1),
 }
 SETTLE_SECONDS = 120.0
 LEAST_PART_OF_FLOOR = 0.5

@@ -11,7 +11,7 @@ either webhook has the last core for itself, and all else the others. Prints tab
 figure.
 
 Run: python bench/scale.py [--nodes 1000] [--pods 20000] [--shares 0] [--burst 1000] [--rounds 2] [--waiting 5000]
-[--own-core]
+[--quiet 20] [--own-core]
 """
 
 from __future__ import annotations
@@ -35,14 +35,11 @@ from lab import build, cluster, component, control_plane, daemon_process
 
 MIB = 1 << 20
 OTHERS, STANDING = "others", "standing"
-QUIET_SECONDS = 15.0
 PATIENCE_SECONDS = 180.0
-STOP_SECONDS = 30.0
 MOST_MIB = {20_000: 512, 100_000: 1024}  # by pods; of none more than this is asked
 MOST_HANDED_OVER_SECONDS = 1.0
 MOST_STALL_MS, MOST_READY_SECONDS = 100.0, 30.0
 LEAST_PART_OF_CONSTANT = {True: 0.7, False: 0.5}  # with a core of its own, or not
-KINDS = tuple(admission.KINDS)
 
 
 class Scale(admission.Bench):
@@ -67,14 +64,14 @@ class Scale(admission.Bench):
         with webhooks.running(1, self.scratch / "phases", self.kubeconfig) as (replicas, _):
             replica = replicas[0]
             with phases.Watched(replica) as watched:
-                time.sleep(QUIET_SECONDS)
+                time.sleep(self.options.quiet)
             found = {"start": watched.phase(replica.ready_seconds)}
             with phases.Watched(replica) as watched:
                 self._restart_api_server()
                 began = time.monotonic()
                 webhooks.until(replica.ready, "the replica does not get ready again", seconds=PATIENCE_SECONDS)
                 seconds = time.monotonic() - began
-                time.sleep(QUIET_SECONDS)
+                time.sleep(self.options.quiet)
             found["restart of the API server"] = watched.phase(seconds)
         return found
 
@@ -89,10 +86,17 @@ class Scale(admission.Bench):
             nodes = calls.one(self.server, calls.call("GET", contract.GPUNODE_PATH))["items"]
             empty = next(node for node in nodes if not (node.get("spec") or {}).get("allocations"))
             name = empty["metadata"]["name"]
-            return waiting.measure(self.server, namespace, name, self.options.waiting, lambda: admission.cpu(pids))
+            return waiting.measure(
+                self.server,
+                namespace,
+                name,
+                self.options.waiting,
+                lambda: admission.cpu(pids),
+                quiet_seconds=self.options.quiet,
+            )
 
     def _restart_api_server(self) -> None:
-        daemon_process.stop([("kube-apiserver", STOP_SECONDS)], self.lab.processes)
+        daemon_process.stop([("kube-apiserver", self.options.quiet)], self.lab.processes)
         started = control_plane.api_server(self.lab, build.ensure())
         component.start([started], self.lab)
         component.wait([started], self.lab, PATIENCE_SECONDS)
@@ -156,6 +160,13 @@ def main() -> None:
     parser.add_argument("--burst", type=int, default=1000, dest="pods", help="pods with shares of one burst")
     parser.add_argument("--rounds", type=int, default=2, help="bursts of each kind; 0 for none")
     parser.add_argument("--waiting", type=int, default=5000, help="gated pods; 0 for none")
+    parser.add_argument("--kinds", default=",".join(admission.KINDS), help="which bursts (%(default)s)")
+    parser.add_argument(
+        "--quiet",
+        type=float,
+        default=20.0,
+        help="seconds that each phase is looked at, and that the API server has to end (%(default)s)",
+    )
     parser.add_argument("--at-once", type=int, default=32, help="calls in flight")
     parser.add_argument("--own-core", action="store_true", help="the webhook has the last core for itself")
     parser.set_defaults(clients=1, profile=None)
@@ -170,7 +181,7 @@ def main() -> None:
             print(f"{options.nodes} nodes of {made.GPUS} GPUs, {options.ordinary} ordinary pods in {ordinary:.0f} s,")
             print(f"{options.shares} pods with shares in {shares:.0f} s", flush=True)
             _print_phases(bench.phases(), options.ordinary)
-            problems = bench.bursts(KINDS, options.rounds)
+            problems = bench.bursts(options.kinds.split(","), options.rounds)
             if options.waiting:
                 _print_waiting(bench.waiting())
         finally:

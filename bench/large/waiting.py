@@ -12,8 +12,6 @@ from burst import calls, webhooks
 
 from gpushare import contract
 
-QUIET_SECONDS = 20.0  # for the placer to tell them all why they wait
-IDLE_SECONDS = 30.0
 TIMES = 5
 PATIENCE_SECONDS = 60.0
 LOOK_SECONDS = 0.02
@@ -30,17 +28,20 @@ class Waited:
     handed_over_seconds: tuple[float, ...]
 
 
-def measure(server: calls.Server, namespace: str, node: str, count: int, cpu: Cpu) -> Waited:
-    """Let so many pods wait for the first GPU of a node, and the one that has it be deleted, some times."""
+def measure(server: calls.Server, namespace: str, node: str, count: int, cpu: Cpu, *, quiet_seconds: float) -> Waited:
+    """Let so many pods wait for the first GPU of a node, and the one that has it be deleted, some times.
+
+    quiet_seconds: for the placer to tell them all why they wait; and as long again, in which nothing happens.
+    """
     path = f"/api/v1/namespaces/{namespace}/pods"
     document = calls.one(server, calls.call("GET", f"{contract.GPUNODE_PATH}/{node}"))
     uuid = document["status"]["gpus"][0]["uuid"]
     _, answers = calls.burst(server, list(_pods(path, uuid, count + 1)), at_once=32, processes=1)
     calls.all_well(answers)
     holder = _next(server, path, node, after="")
-    time.sleep(QUIET_SECONDS)
+    time.sleep(quiet_seconds)
     before = cpu()
-    time.sleep(IDLE_SECONDS)
+    time.sleep(quiet_seconds)
     after = cpu()
     handed_over = []
     for _ in range(TIMES):
@@ -48,7 +49,7 @@ def measure(server: calls.Server, namespace: str, node: str, count: int, cpu: Cp
         calls.one(server, calls.call("DELETE", f"{path}/{holder}", {"gracePeriodSeconds": 0}))
         holder = _next(server, path, node, after=holder)
         handed_over.append(time.monotonic() - began)
-    spent = {name: (after[name] - before[name]) * 1000 / IDLE_SECONDS for name in after}
+    spent = {name: (after[name] - before[name]) * 1000 / quiet_seconds for name in after}
     return Waited(count, spent, tuple(handed_over))
 
 
