@@ -278,6 +278,8 @@ class AgentParts:
         self.configuration.node.subscribe(lambda _: self.capacity.look())
 
     def _what_is_allocatable(self, gpus: Iterable[Gpu]) -> allocatable.Allocatable:
+        if self._known_node() is None:
+            return allocatable.while_unknown(gpus, self.witness.given)
         return allocatable.allocatable(gpus, self.gpunode.now(), self.pods.all())
 
     def _pods_changed(self, _: object_store.Delta) -> None:

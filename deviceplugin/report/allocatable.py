@@ -19,7 +19,7 @@ from __future__ import annotations
 import collections
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from gpushare import contract, pod
@@ -62,6 +62,16 @@ def allocatable(gpus: Iterable[Gpu], node: GpuNode | None, pods: Iterable[PodJso
             beyond += most - sum(given[uuid] for uuid in given.keys() & usable.keys())
         found[name] = max(sum(usable.values()) + beyond, claimed)
     return found
+
+
+def while_unknown(gpus: Iterable[Gpu], in_use: Mapping[str, Collection[str]]) -> Allocatable:
+    """The same while ledger or pods are not known yet: all that the GPUs have, and again what containers hold.
+
+    in_use: by resource the ids that they do. Whatever those count for, and on whichever GPU they are, a pod that the
+    ledger has placed is let in; and nobody places by this.
+    """
+    cards = [card for card in gpus if card.mode is Mode.FRACTIONAL]
+    return {name: sum(map(amount, cards)) + len(in_use.get(name, ())) for name, amount in OF_A_GPU.items()}
 
 
 class Stabilized:
