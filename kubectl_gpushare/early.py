@@ -31,7 +31,7 @@ VALUES: Mapping[str, frozenset[str]] = {
     | _NAMESPACE
     | _SIZE
     | {"-f", "--filename", "--limit", "--model", "--min-memory", "--policy", "--count"},
-    "defrag": _PRINTED | _NAMESPACE | _SIZE | {"--timeout"},
+    "defrag": _PRINTED | _NAMESPACE | _SIZE | {"--moves", "--timeout"},
 }
 SWITCHES: Mapping[str, frozenset[str]] = {
     "top": _EVERYWHERE | {"-w", "--watch", "--no-headers", "--usage", "--no-usage"},
@@ -39,7 +39,7 @@ SWITCHES: Mapping[str, frozenset[str]] = {
     "rightsize": _EVERYWHERE | {"--no-headers"},
     "why": frozenset(),
     "fit": frozenset(),
-    "defrag": frozenset({"--apply"}),
+    "defrag": frozenset({"--apply", "--empty-nodes"}),
 }
 
 _started: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}

@@ -16,6 +16,7 @@ from kubectl_gpushare.planning import evicting
 from kubectl_gpushare.planning import world as worlds
 from kubectl_gpushare.planning.defragmentation import DefragPlan, DefragStep
 from kubectl_gpushare.planning.playing import Move
+from kubectl_gpushare.planning.world import RequestingPod
 from kubectl_gpushare.source import chosen_source, live_cluster
 
 LOOK_SECONDS = 1.0
@@ -42,7 +43,8 @@ def apply(
                     where = _move(move, origin, timeout_seconds)
                     done += 1
                     say(f"[{done}/{total}] {name} {where}")
-            say(_outcome(step, origin, timeout_seconds))
+            if step.asked is not None:
+                say(_outcome(step, step.asked, origin, timeout_seconds))
     except plugin_errors.PluginError as error:
         raise plugin_errors.PluginError(
             f"stopped after {done} of {total} moves: {error}; nothing else was moved"
@@ -52,11 +54,11 @@ def apply(
         raise
 
 
-def _outcome(step: DefragStep, origin: live_cluster.LiveCluster, timeout_seconds: float) -> str:
+def _outcome(step: DefragStep, asked: RequestingPod, origin: live_cluster.LiveCluster, timeout_seconds: float) -> str:
     """What has become of the share, once there is room for it."""
     until = time.monotonic() + timeout_seconds
     while True:
-        where, reason = _looked_for(step, origin)
+        where, reason = _looked_for(step, asked, origin)
         if where:
             return where
         if time.monotonic() >= until:
@@ -64,9 +66,9 @@ def _outcome(step: DefragStep, origin: live_cluster.LiveCluster, timeout_seconds
         time.sleep(LOOK_SECONDS)
 
 
-def _looked_for(step: DefragStep, origin: live_cluster.LiveCluster) -> tuple[str, str]:
+def _looked_for(step: DefragStep, asked: RequestingPod, origin: live_cluster.LiveCluster) -> tuple[str, str]:
     """Where it is or would go, in a sentence; or why not."""
-    manifest = step.asked.manifest
+    manifest = asked.manifest
     if pod.uid(manifest):  # it waits, and the placer has yet to see that there is room
         now = origin.pod(*pod.namespaced_name(manifest))
         annotations = pod.annotations_of(now)
@@ -77,7 +79,7 @@ def _looked_for(step: DefragStep, origin: live_cluster.LiveCluster) -> tuple[str
     world = worlds.World(
         taken.nodes, taken.machines, taken.pods or (), taken.storage, claims_are_all=True, profile=taken.profile
     )
-    found = world.place(manifest, step.asked.request)
+    found = world.place(manifest, asked.request)
     if isinstance(found, Placement):
         return f"there is room for {step.name} on {worlds.gpus(found, world.views)}", ""
     return "", str(found)

@@ -8,7 +8,8 @@ arrays; its GPUs are chosen by the reference itself, with the fleet's costs. Not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -19,9 +20,11 @@ from gpushare.mix import NO_HOST, Host, Mix
 from gpushare.placement import gpu_selection, grid, reference, refusing
 from gpushare.placement.eligibility import Needs
 from gpushare.placement.grid import Floats, Grid, Room
+from gpushare.placement.pricing import Prices
 from gpushare.placement.reference import Placement
 from gpushare.placement.request_key import RequestKey
 from gpushare.placement.scoring import Scoring
+from gpushare.placement.vacancies import Vacancies
 from gpushare.placement.view import NodeView
 from gpushare.placement.worth import Loss, Worth
 from gpushare.refusal import Refusal
@@ -95,6 +98,24 @@ class Fleet:
         if isinstance(found, Refusal):
             raise AssertionError(f"{view.node.name} was chosen and cannot take the pod: {found}")  # noqa: TRY004
         return found
+
+    def prices(self) -> Prices:
+        """What is scarce now, for `value`."""
+        return self._scoring.prices
+
+    def values(self, names: Sequence[str], prices: Prices) -> Floats:
+        """[name] what is free on each of these nodes with GPUs is worth to the mix at these prices, in GPUs."""
+        return self._scoring.values(np.array([self._grid.slots[name] for name in names], np.int64), prices)
+
+    def vacancies(self, prices: Prices) -> Vacancies:
+        """None yet, to be appraised by this fleet's mix at these prices."""
+        return Vacancies(self._scoring.mix, self._scoring.worth, self._grid.kinds, prices)
+
+    def lowest(self, request: Request, *, host: Host = NO_HOST) -> float:
+        """What a pod costs where it costs least by the policy `fragmentation`, in GPUs; infinite if it fits nowhere."""
+        shape = dataclasses.replace(RequestKey.of(request, policy="", host=host), policy=policies.DEFAULT)
+        total = self._scoring.costs(shape)[1]
+        return float(total.min(initial=np.inf))
 
     def place_on(
         self,

@@ -19,6 +19,7 @@ from gpushare.placement import eligibility, gpu_selection, pricing, together
 from gpushare.placement.eligibility import Needs
 from gpushare.placement.gpu_selection import Selected
 from gpushare.placement.grid import ABSENT, Floats, Grid, Ints
+from gpushare.placement.pricing import Prices
 from gpushare.placement.request_key import DemandKey, RequestKey
 from gpushare.placement.worth import Worth
 from gpushare.request import Constraints
@@ -73,6 +74,7 @@ class Scoring:
         self._prices = pricing.free(self.worth)
         self._rarity = np.zeros(len(grid.kinds))  # [kind] GPUs
         self._priced_at = -_REPRICED_AFTER
+        self._is_fixed = False
         self._lesson = 0  # counts what makes all costs void
         self._dear = np.zeros(0, np.int64)  # sets that have had a price since the last lesson
         none = np.zeros(0)
@@ -93,6 +95,13 @@ class Scoring:
         self._prices = dataclasses.replace(pricing.free(self.worth), kinds=self._prices.kinds)
         self._priced_at = -_REPRICED_AFTER - self._grid.width
         self._dear = np.zeros(0, np.int64)
+        self._lesson += 1
+
+    def fix(self, prices: Prices) -> None:
+        """Score by these prices from now on, whatever the grid holds."""
+        self._refresh()
+        self._prices, self._is_fixed = prices, True
+        self._dear = np.flatnonzero(prices.sets)
         self._lesson += 1
 
     def costs(self, shape: RequestKey) -> tuple[tuple[Needs, ...], Floats]:
@@ -116,6 +125,25 @@ class Scoring:
             total = kept.lost[: grid.width]
         kept.clock, kept.lesson = grid.clock, self._lesson
         return kept.needs, total
+
+    @property
+    def mix(self) -> Mix:
+        """The one that was learned last."""
+        return self._mix
+
+    @property
+    def prices(self) -> Prices:
+        """What is scarce now costs more; they change as nodes do."""
+        self._refresh()
+        return self._prices
+
+    def values(self, slots: Ints, prices: Prices) -> Floats:
+        """[n] what is free on these nodes is worth at these prices, in GPUs: what `costs` tells the loss of."""
+        self._look()
+        now, kinds = self._now, self._grid.columns.node_kind[slots]
+        sets = (prices.sets * self.worth.sets.gpus) @ now.copies[:, slots]
+        values: Floats = now.fed[slots] + sets + _DEARNESS * prices.kinds[kinds] * now.free[slots]
+        return values
 
     def missed(self, shape: RequestKey) -> Sequence[Selected] | None:
         """For each part of this shape the nodes that have no room for it, if `costs` has just looked at all nodes.
@@ -259,7 +287,7 @@ class Scoring:
         if self.worth.kinds != len(grid.kinds):
             self.learn(self._mix, self.study(self._mix))
         self._look()
-        if grid.clock - self._priced_at >= max(_REPRICED_AFTER, len(grid.slots) // 100):
+        if not self._is_fixed and grid.clock - self._priced_at >= max(_REPRICED_AFTER, len(grid.slots) // 100):
             self._priced_at = grid.clock
             width = grid.width
             self._rarity = _RARITY * self._mix.ignorance * (1 - self._part_of_kinds())

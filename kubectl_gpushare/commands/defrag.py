@@ -16,8 +16,11 @@ from kubectl_gpushare.source import chosen_source, live_cluster
 
 if TYPE_CHECKING:
     from kubectl_gpushare.planning import world as worlds
+    from kubectl_gpushare.planning.defragmentation import DefragPlan
+    from kubectl_gpushare.planning.evicting import Budgets
 
 NO_WAY = 2  # exit code
+_MOVES = 50
 
 
 @click.command(short_help="Plan the fewest moves that make room for what waits, or for a share; and make them")
@@ -25,6 +28,13 @@ NO_WAY = 2  # exit code
 @click.option("--request", metavar="0.5", help="Make room for a share with so much compute")
 @click.option("--memory", metavar="8Gi", help="Make room for a share with so much memory")
 @click.option("--gpus", metavar="N", help="On so many GPUs of one node")
+@click.option(
+    "--moves",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    help="Make the most of all GPUs, whoever waits, by so many moves at most",
+)
+@click.option("--empty-nodes", "is_emptying", is_flag=True, help="Empty as many nodes as possible, to take them away")
 @click.option("--apply", "is_applied", is_flag=True, help="Make the moves, and stop at the first that fails")
 @click.option(
     "--timeout",
@@ -42,6 +52,8 @@ def command(
     request: str | None,
     memory: str | None,
     gpus: str | None,
+    moves: int | None,
+    is_emptying: bool,
     is_applied: bool,
     timeout_seconds: float,
     **given: Any,
@@ -51,11 +63,20 @@ def command(
     Without a name and a size: for all pods that wait, or if none does, for the largest hole that can be made. The plan
     is found by playing it with the webhook's placement code; GPUs that are to become free take nothing new meanwhile.
 
+    With --moves: the moves, or chains of moves in which each pod takes the place of the next, by which the cluster's
+    GPUs come to be worth most: what is free of them to what the pods here ask for, as the policy fragmentation sees it,
+    and those that wait and can then be let in. It ends earlier if nothing gains enough. That needs numpy.
+
+    With --empty-nodes: as many nodes as possible come to have no share any more, by so many --moves at most (default:
+    50), those with the fewest pods first; their other pods are for `kubectl drain`. Nodes stay as they are if one of
+    their pods may not be moved, or finds a place only on a node that has none.
+
     Only pods that a ReplicaSet or a StatefulSet recreates are moved, never one with gpushare.io/no-evict "true", of a
     higher priority than the pod that waits, of a group, or that a PodDisruptionBudget protects. With --apply they are
     evicted one after the other; if one is not placed again in time, the rest is left as it is. GPUs that are to become
     free are cordoned meanwhile; should it be killed, an --apply some minutes later uncordons them. The exit code is 0
-    if there is a way for all, 2 if there is none for something, and 1 for any error.
+    if there is a way for all, 2 if there is none for something, and 1 for any error; --moves and --empty-nodes never
+    end with 2.
 
     \b
     Examples:
@@ -68,10 +89,16 @@ def command(
       # For two whole GPUs on one node
       kubectl gpushare defrag --request 1 --gpus 2
     \b
+      # What do twenty moves gain for the whole cluster?
+      kubectl gpushare defrag --moves 20
+    \b
+      # Which nodes can be taken away, and what has to move for that?
+      kubectl gpushare defrag --empty-nodes
+    \b
       # Do it
       kubectl gpushare defrag waiting -n ml --apply
     """
-    from kubectl_gpushare.planning import cordons, defragmentation, evicting, goals
+    from kubectl_gpushare.planning import cordons, defragmentation, emptying, evicting, goals
     from kubectl_gpushare.planning import world as worlds
     from kubectl_gpushare.views import defrag
 
@@ -79,6 +106,9 @@ def command(
     annotations = {key: value for key, value in sizes.items() if value is not None}
     if names and annotations:
         raise click.UsageError("name pods or a size, not both")
+    if (moves is not None or is_emptying) and (names or annotations):
+        flag = "--empty-nodes" if is_emptying else "--moves"
+        raise click.UsageError(f"{flag} is for the whole cluster: leave out the pods and the size")
     chosen = options.collect(given)
     origin = chosen_source.of(chosen)
     if is_applied and not isinstance(origin, live_cluster.LiveCluster):
@@ -105,11 +135,14 @@ def command(
             wanted = goals.waiting(world, taken.pods)
     except errors.RequestError as error:
         raise plugin_errors.PluginError(str(error)) from error
-    plan = (
-        defragmentation.plan(world, wanted, budgets, stay=not annotations)
-        if wanted
-        else goals.largest_hole(world, budgets)
-    )
+    if is_emptying:
+        plan = emptying.plan(world, budgets, most=moves or _MOVES)
+    elif moves is not None:
+        plan = _by_worth(world, wanted, budgets, moves)
+    elif wanted:
+        plan = defragmentation.plan(world, wanted, budgets, stay=not annotations)
+    else:
+        plan = goals.largest_hole(world, budgets)
     kept = cordons.sentences(taken.nodes, now=time.time())
     told = [*taken.notes, *notes, *([] if worlds.exact() else [worlds.WITHOUT_NUMPY])]
     page_layout.show(
@@ -122,7 +155,20 @@ def command(
         from kubectl_gpushare import moving
 
         moving.apply(plan, origin, _say, timeout_seconds=timeout_seconds)
-    return 0 if all(step.gpus for step in plan.steps) else NO_WAY
+    is_for_all = is_emptying or moves is not None
+    return 0 if is_for_all or all(step.gpus for step in plan.steps) else NO_WAY
+
+
+def _by_worth(
+    world: worlds.World, waiting: list[tuple[str, worlds.RequestingPod]], budgets: Budgets, most: int
+) -> DefragPlan:
+    from kubectl_gpushare.planning import world as worlds
+
+    if not worlds.exact():
+        raise plugin_errors.PluginError("--moves needs numpy, which is not installed: install it beside the plugin")
+    from kubectl_gpushare.planning import relocating
+
+    return relocating.plan(world, waiting, budgets, most=most)
 
 
 def _named(origin: chosen_source.Source, chosen: options.Options, word: str) -> tuple[str, worlds.RequestingPod]:

@@ -23,10 +23,13 @@ from kubectl_gpushare.planning.world import RequestingPod, World
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DefragStep:
-    """One share: the moves that make room for it, and where it goes then. `gpus` is empty if there is no way."""
+    """One share: the moves that make room for it, and where it goes then. `gpus` is empty if there is no way.
+
+    asked: None of moves that let nobody in: they make what is free of more use, or empty the GPUs of a node, `gpus`.
+    """
 
     name: str
-    asked: RequestingPod
+    asked: RequestingPod | None
     gpus: str
     moves: tuple[Move, ...] = ()
     reason: str = ""
@@ -39,12 +42,17 @@ class DefragStep:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DefragPlan:
-    """The steps in order; `fixed`: why pods that are in the way may not be moved, and how many."""
+    """The steps in order; `fixed`: why pods that are in the way may not be moved, and how many.
+
+    gained: by how many GPUs the moves raise what is free and of use to the cluster's mix; None where none were looked
+    for by that.
+    """
 
     steps: tuple[DefragStep, ...]
     before: Fragmentation
     after: Fragmentation
     fixed: tuple[tuple[str, int], ...]
+    gained: float | None = None
 
     @property
     def moves(self) -> tuple[Move, ...]:

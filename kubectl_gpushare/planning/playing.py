@@ -66,6 +66,38 @@ class Player:
                 return found
         return None
 
+    def relocate(self, node: str, entry: Allocation) -> Move | None:
+        """One move, to wherever the pod is placed while nothing new goes to its GPUs; None if there is no place."""
+        option = Departure(node, entry.gpu_uuids, (entry,))
+        ours = self._close(option, frozenset(), option.uuids)
+        moves = self._send(node, entry, 0, tuple((node, uuid) for uuid in option.uuids), ())
+        self._close(option, ours, ())
+        return moves[0] if moves else None
+
+    def vacate(self, node: str, closed: Closed) -> tuple[Move, ...] | None:
+        """All pods leave a node, the largest first, while these GPUs take nothing new; None if one finds no place."""
+        moves: list[Move] = []
+        self._cordon(closed, cordoned=True)
+        for entry in sorted(self._world.views[node].node.allocations, key=lambda one: -_total(one)):
+            made = self._send(node, entry, 0, closed, ())
+            if made is None:
+                return None
+            moves += made
+        self._cordon(closed, cordoned=False)
+        return tuple(moves)
+
+    def admit(self, asked: RequestingPod) -> str:
+        """Where a pod goes that waits; empty if it still fits nowhere."""
+        found = self._world.place(asked.manifest, asked.request)
+        if not isinstance(found, Placement):
+            return ""
+        self._undo.append(self._world.take(asked.manifest, asked.request, found))
+        return worlds.gpus(found, self._world.views)
+
+    def take_back(self) -> None:
+        """The world as it was before."""
+        self._back(0)
+
     def _try(
         self, asked: RequestingPod, options: Sequence[Departure], most: int, closed: Closed, busy: Collection[str]
     ) -> tuple[tuple[Move, ...], str] | None:

@@ -31,7 +31,7 @@ from gpushare.placement import NodeView, Placement
 from gpushare.placement_profile import PlacementProfile
 from gpushare.refusal import Refusal
 from gpushare.request import Request
-from kubectl_gpushare.planning import away
+from kubectl_gpushare.planning import away, unplaced
 
 WITHOUT_NUMPY = (
     "numpy is not installed, so of several GPUs that fit the webhook may choose another: install it beside the plugin"
@@ -137,7 +137,7 @@ class World:
         unfit = judge or self.judge(manifest, request)
         if self._engine is None:
             return placement.place(self.views.values(), request, policy=self.policy, unfit=unfit)
-        found: Answer = self._engine.place(request, host=self._host(manifest), policy=self.policy, unfit=unfit)
+        found: Answer = self._engine.place(request, host=self.host(manifest), policy=self.policy, unfit=unfit)
         return found
 
     def refuse(self, manifest: pod.PodJson, request: Request) -> Answer:
@@ -194,6 +194,24 @@ class World:
         """The pod of an allocation, if it was read."""
         return self._manifests.get(_key(entry.pod.uid, entry.pod.namespace, entry.pod.name))
 
+    @property
+    def engine(self) -> Any:
+        """The `Fleet` that chooses; None without numpy."""
+        return self._engine
+
+    def usable(self) -> list[str]:
+        """The nodes that are there and have GPUs."""
+        return [name for name, view in self.views.items() if name not in self._away and view.node.gpus]
+
+    def room_without(self, name: str, manifest: pod.PodJson) -> Any:
+        """CPU, memory and pods that a node has room for if this pod, which is there, leaves it."""
+        room = self._room(name)
+        amounts = dict(PodKey.of(unplaced.successor(manifest)).amounts)
+        cpu, memory = amounts.get(pod_requests.CPU, 0), amounts.get(pod_requests.MEMORY, 0)
+        return dataclasses.replace(
+            room, cpu_milli=room.cpu_milli + cpu, memory_bytes=room.memory_bytes + memory, pods=room.pods + 1
+        )
+
     def fragmentation(self) -> fragmentation.Fragmentation:
         """Of the whole cluster, as `top` shows it."""
         return fragmentation.measure(
@@ -215,7 +233,7 @@ class World:
         known = None if self._cache is None else self._cache.room(name)
         return Room(*(known or ()))
 
-    def _host(self, manifest: pod.PodJson) -> Host:
+    def host(self, manifest: pod.PodJson) -> Host:
         """What it asks of its node; nothing where it already takes that, as the scheduler cache knows it."""
         if self._cache is None or (manifest.get("spec") or {}).get("nodeName"):
             return NO_HOST
@@ -239,6 +257,11 @@ class RequestingPod:
     def namespace(self) -> str:
         """The pod's namespace."""
         return pod.namespaced_name(self.manifest)[0]
+
+    @property
+    def request_gpus(self) -> float:
+        """The compute that it asks for, in GPUs."""
+        return sum(demand.gpus * demand.share.request_percent for demand in self.request.demands) / 100
 
     def with_annotation(self, key: str, value: str | None) -> RequestingPod | None:
         """The same pod with one annotation written otherwise, or (None) left out; None if that is no request."""

@@ -35,6 +35,7 @@ def page(plan: DefragPlan, notes: Sequence[str], kept: Sequence[str] = ()) -> Pa
     return (
         *field("Now", _state(plan.before)),
         *field("Then", _state(plan.after) if moves else "as now: nothing is moved"),
+        *_gained(plan),
         *_room(plan.steps),
         Section(f"Moves ({len(rows)})", (Table(_COLUMNS, rows),) if rows else (NONE,)),
         *field("Never Moved", *(f"{_pods(count)}: {reason}" for reason, count in plan.fixed)),
@@ -48,6 +49,7 @@ def document(plan: DefragPlan, notes: Sequence[str]) -> documents.Document:
     return {
         "before": cell_figures.fragmentation_document(plan.before),
         "after": cell_figures.fragmentation_document(plan.after),
+        **({} if plan.gained is None else {"gainedGpus": round(plan.gained, 3)}),
         "steps": [
             {
                 "for": step.name,
@@ -63,7 +65,21 @@ def document(plan: DefragPlan, notes: Sequence[str]) -> documents.Document:
     }
 
 
+def _gained(plan: DefragPlan) -> Iterator[Field]:
+    """What the moves that let nobody in are for."""
+    if plan.gained is None:
+        return
+    rest = sum(len(step.moves) for step in plan.steps if step.asked is None)
+    if not plan.moves:
+        yield from field("Gained", "nothing: no moves gain enough")
+    elif rest:
+        moves = f"{rest} move{'' if rest == 1 else 's'}"
+        yield from field("Gained", f"what is free is of more use to the pods here by {moves}", style="good")
+
+
 def _room(steps: Sequence[DefragStep]) -> Iterator[Field]:
+    emptied = [f"{step.name}, by {_count(step)}" for step in steps if step.gpus and step.asked is None]
+    steps = [step for step in steps if step.asked is not None]
     made = [f"{step.name}, by {_count(step)}: on {step.gpus}" for step in steps if step.gpus and step.moves]
     there = [f"{step.name}: on {step.gpus}" for step in steps if step.gpus and not step.moves]
     alike: dict[str, list[str]] = {}
@@ -71,6 +87,7 @@ def _room(steps: Sequence[DefragStep]) -> Iterator[Field]:
         if not step.gpus:
             alike.setdefault(step.reason, []).append(step.name)
     none = [f"{_several(names)}: {reason}" for reason, names in alike.items()]
+    yield from field("Empties", *emptied, style="good")
     yield from field("Makes Room For", *made, style="good")
     yield from field("Fits Already", *there)
     yield from field("No Way For", *none, style="warn")

@@ -373,6 +373,16 @@ def test_a_pod_that_is_named_twice_is_one(plugin: Plugin, saved: Path) -> None:
     assert plugin("defrag", "ml/waiting", "pod/waiting", "-n", "ml", "--from", saved).out.count("ml/waiting") == 1
 
 
+def test_defrag_by_worth_is_for_the_whole_cluster(plugin: Plugin, saved: Path) -> None:
+    for flags in (("--moves", "3"), ("--empty-nodes",)):
+        ended = plugin("defrag", *flags, "ml/waiting", "--from", saved)
+        assert (ended.code, f"{flags[0]} is for the whole cluster" in ended.err) == (1, True)
+        assert plugin("defrag", *flags, "--from", saved).code == 0
+    assert plugin("defrag", "--moves", "0", "--from", saved).code == 1
+    ended = plugin("defrag", "--moves", "3", "--from", saved, "-o", "json")
+    assert (ended.code, json.loads(ended.out)["gainedGpus"] >= 0) == (0, True)
+
+
 def test_only_a_share_that_is_held_is_resized(plugin: Plugin, saved: Path) -> None:
     ended = plugin("resize", "web/nginx", "--request", "1", "--from", saved)
     assert (ended.code, ended.out) == (1, "")

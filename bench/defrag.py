@@ -1,0 +1,164 @@
+"""What `kubectl gpushare defrag` makes of a full cluster: the openb nodes, whose pods have asked for 100 % of the GPUs.
+
+The pods are placed by the product's own placement as they arrive; those that fit nowhere wait. Each planner gets the
+same cluster, its plan is played, and then whoever waits is tried once more.
+
+Prints a table for people, then one JSON object a line per figure. Times are processor time of the plan alone.
+
+Run: python bench/defrag.py --openb DIRECTORY [--traces default,multigpu30] [--seeds 42] [--every 8]
+    [--planners value,fewest] [--moves 2%] [--patience 120]
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+from openb import objects, trace
+from openb.objects import Objects
+from tabulate import tabulate
+
+from gpushare.errors import LedgerError
+from gpushare.placement import Placement
+from kubectl_gpushare.planning import defragmentation, relocating
+from kubectl_gpushare.planning.defragmentation import DefragPlan
+from kubectl_gpushare.planning.evicting import Budgets
+from kubectl_gpushare.planning.world import RequestingPod, World
+
+Wanted = list[tuple[str, RequestingPod]]
+Planner = Callable[[World, Wanted, int], DefragPlan]
+PLANNERS: dict[str, Planner] = {
+    "fewest": lambda world, wanted, _most: defragmentation.plan(world, wanted, Budgets.of([])),
+    "value": lambda world, wanted, most: relocating.plan(world, wanted, Budgets.of([]), most=most),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """Unallocated GPUs in per cent of all; moves: -1 where the planner did not come to its end in time."""
+
+    trace: str
+    nodes: int
+    pods: int
+    planner: str
+    moves: int
+    waiting: int
+    let_in: int
+    before: float
+    after: float
+    seconds: float
+
+
+class _OutOfTimeError(Exception):
+    pass
+
+
+def results(chosen: argparse.Namespace) -> Iterator[Result]:
+    nodes = trace.nodes(chosen.openb)[:: chosen.every]
+    gpus = sum(node.gpus for node in nodes)
+    for name in chosen.traces:
+        for seed in chosen.seeds:
+            arriving = _arriving(trace.fill(trace.pods(chosen.openb, name), gpus, seed), 100 * gpus)
+            loaded = objects.load(nodes, arriving)
+            for planner in chosen.planners:
+                yield _result(chosen, name, planner, loaded)
+
+
+def _arriving(pods: list[trace.Pod], total: int) -> list[trace.Pod]:
+    arrived = 0
+    chosen: list[trace.Pod] = []
+    for pod in pods:
+        if arrived + pod.size > total:
+            return chosen
+        arrived += pod.size
+        chosen.append(pod)
+    return chosen
+
+
+def _result(chosen: argparse.Namespace, name: str, planner: str, loaded: Objects) -> Result:
+    world = World(loaded.nodes, loaded.machines, [*loaded.pods], profile=loaded.profile)
+    wanted = [(manifest["metadata"]["name"], RequestingPod.of(manifest)) for manifest in loaded.waiting]
+    sharing = sum(len(node.allocations) for node in loaded.nodes)
+    before, there = _unallocated(world), _holders(world)
+    started = time.process_time()
+    moves = -1
+    try:
+        with _Patience(chosen.patience):
+            plan = PLANNERS[planner](world, wanted, round(sharing * chosen.moves / 100))
+            moves = len(plan.moves)
+    except _OutOfTimeError:
+        world = World(loaded.nodes, loaded.machines, [*loaded.pods], profile=loaded.profile)
+    seconds = time.process_time() - started
+    for _, asked in wanted:
+        if asked.manifest["metadata"]["uid"] not in _pods(world):
+            found = world.place(asked.manifest, asked.request)
+            if isinstance(found, Placement):
+                world.take(asked.manifest, asked.request, found)
+    let_in = _holders(world) - there
+    after = _unallocated(world)
+    return Result(name, len(loaded.nodes), sharing, planner, moves, len(wanted), let_in, before, after, seconds)
+
+
+def _pods(world: World) -> set[str]:
+    return {entry.pod.uid for view in world.views.values() for entry in view.node.allocations}
+
+
+def _holders(world: World) -> int:
+    return sum(len(view.node.allocations) for view in world.views.values())
+
+
+def _unallocated(world: World) -> float:
+    used = [(used.request_percent, 1) for view in world.views.values() for used in view.used.values()]
+    if any(percent > 100 for percent, _ in used):
+        raise LedgerError("a GPU has been given more than it has")
+    return 100 - sum(percent for percent, _ in used) / len(used)
+
+
+class _Patience:
+    """Raises after so many seconds of processor time."""
+
+    def __init__(self, seconds: int) -> None:
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        def end(_signal: int, _frame: FrameType | None) -> None:
+            raise _OutOfTimeError
+
+        signal.signal(signal.SIGPROF, end)
+        signal.setitimer(signal.ITIMER_PROF, self._seconds)
+
+    def __exit__(self, *_: object) -> None:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--openb", type=Path, required=True, help="directory with the openb lists, .csv or .csv.gz")
+    parser.add_argument("--traces", type=lambda text: text.split(","), default=["default"])
+    parser.add_argument("--seeds", type=lambda text: [int(word) for word in text.split(",")], default=[42])
+    parser.add_argument("--every", type=int, default=8, help="take every so many'th node (8: 152 nodes, 1: 1,213)")
+    parser.add_argument("--planners", type=lambda text: text.split(","), default=[*PLANNERS])
+    parser.add_argument("--moves", type=float, default=2.0, help="at most, in per cent of the pods; for `value`")
+    parser.add_argument("--patience", type=int, default=120, help="seconds of processor time that a plan may take")
+    chosen = parser.parse_args()
+    found = []
+    for result in results(chosen):
+        found.append(result)
+        print(result, file=sys.stderr, flush=True)
+    print(tabulate([dataclasses.asdict(result) for result in found], headers="keys", floatfmt=".2f"))
+    for result in found:
+        name = f"defrag.{result.trace}.{result.nodes}.{result.planner}"
+        for figure in ("moves", "let_in", "before", "after", "seconds"):
+            unit = {"moves": "moves", "let_in": "pods", "seconds": "s"}.get(figure, "%")
+            print(json.dumps({"figure": f"{name}.{figure}", "value": round(getattr(result, figure), 3), "unit": unit}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""The openb nodes and pods as Kubernetes objects, placed as the product's own placement places those that arrive."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from gpushare import contract, quantity, request
+from gpushare.allocation import Allocation, PodRef
+from gpushare.gpu import Gpu
+from gpushare.gpunode import GpuNode
+from gpushare.mix import Host, Mix, RequestClass, classes_of
+from gpushare.node import NodeJson
+from gpushare.placement import reference
+from gpushare.placement_profile import PlacementProfile
+from gpushare.pod import PodJson
+from openb.own_policies import GPU_GIB, MIB, Gpushare
+from openb.trace import Node, Placed, Pod
+from webhook.pods import mutation
+
+
+@dataclasses.dataclass(frozen=True)
+class Objects:
+    """`pods`: those on nodes; `waiting`: those that fitted nowhere, in the order in which they came."""
+
+    nodes: tuple[GpuNode, ...]
+    machines: tuple[NodeJson, ...]
+    pods: tuple[PodJson, ...]
+    waiting: tuple[PodJson, ...]
+    profile: PlacementProfile
+
+
+def load(nodes: Sequence[Node], arriving: Iterable[Pod]) -> Objects:
+    """These pods have come, one after the other, and nobody has left."""
+    scheduler = Gpushare("fragmentation", nodes)
+    cards = [
+        tuple(Gpu(f"GPU-{node.name}-{index}", index, node.model, GPU_GIB << 30) for index in range(node.gpus))
+        for node in nodes
+    ]
+    entries: dict[int, list[Allocation]] = collections.defaultdict(list)
+    counts: collections.Counter[RequestClass] = collections.Counter()
+    there, waiting, sharing = [], [], 0
+    for number, pod in enumerate(arriving):
+        manifest = _manifest(f"p{number}", pod)
+        placed = scheduler.place(pod)
+        if placed is None:
+            waiting += [manifest] if pod.gpus else []
+            continue
+        manifest["spec"]["nodeName"] = nodes[placed.node].name
+        if pod.gpus:
+            asked = request.parse(manifest)
+            counts.update(classes_of(asked, Host(pod.cpu_milli, pod.memory_mib * MIB)))
+            sharing += 1
+            entry = _entry(manifest, asked, cards[placed.node], placed)
+            entries[placed.node].append(entry)
+            name = nodes[placed.node].name
+            manifest = dict(mutation.rewrite(manifest, asked, mutation.Placed(entry.id, name, name, entry.shares)))
+        there.append(manifest)
+    return Objects(
+        tuple(GpuNode(node.name, cards[number], tuple(entries[number])) for number, node in enumerate(nodes)),
+        tuple(map(_machine, nodes)),
+        tuple(there),
+        tuple(waiting),
+        PlacementProfile(mix=Mix.of(counts, pods=sharing)),
+    )
+
+
+def _entry(manifest: PodJson, asked: request.Request, cards: Sequence[Gpu], placed: Placed) -> Allocation:
+    name = manifest["metadata"]["name"]
+    share = reference.given(asked.demands[0], [cards[index] for index in placed.gpus])
+    holder = PodRef("default", name, manifest["metadata"]["uid"])
+    found = reference.Placement("", (share,))
+    return found.allocation(asked, allocation_id=f"a-{name}", pod=holder, reserved_until=None)
+
+
+def _manifest(name: str, pod: Pod) -> PodJson:
+    """Of a ReplicaSet of its own."""
+    asks = {contract.REQUEST: quantity.format_compute(pod.percent), contract.GPUS: str(pod.gpus)} if pod.gpus else {}
+    if pod.models:
+        asks[contract.MODEL] = ",".join(pod.models)
+    amounts = {"cpu": f"{pod.cpu_milli}m", "memory": f"{pod.memory_mib}Mi"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": f"uid-{name}",
+            "annotations": asks,
+            "ownerReferences": [{"kind": "ReplicaSet", "name": name, "uid": f"owner-{name}", "controller": True}],
+        },
+        "spec": {"containers": [{"name": "main", "image": "sample", "resources": {"requests": amounts}}]},
+    }
+
+
+def _machine(node: Node) -> NodeJson:
+    offered = {
+        contract.RESOURCE_PERCENT: str(node.gpus * 100),
+        contract.RESOURCE_MEMORY: f"{node.gpus * GPU_GIB}Gi",
+        contract.RESOURCE_IDLE: str(node.gpus * contract.IDLE_SHARES_PER_GPU),
+    }
+    amounts = {"cpu": f"{node.cpu_milli}m", "memory": f"{node.memory_mib}Mi", "pods": "1000"}
+    return {
+        "metadata": {"name": node.name, "labels": {contract.HOSTNAME_LABEL: node.name}},
+        "status": {"allocatable": {**amounts, **offered}, "conditions": [{"type": "Ready", "status": "True"}]},
+    }

@@ -1,0 +1,53 @@
+"""Emptying: as many nodes as possible without any share, so that they can be taken away.
+
+The nodes with the fewest pods come first. One is emptied only if all its pods find places on nodes that others are on,
+while nothing new goes to it, nor to those that were emptied before; else it stays as it is.
+"""
+
+from __future__ import annotations
+
+import collections
+
+from kubectl_gpushare.planning import evicting
+from kubectl_gpushare.planning.defragmentation import DefragPlan, DefragStep
+from kubectl_gpushare.planning.evicting import Budgets
+from kubectl_gpushare.planning.leaving import Movable
+from kubectl_gpushare.planning.playing import Closed, Effort, Player, Spent
+from kubectl_gpushare.planning.world import World
+
+
+def plan(world: World, budgets: Budgets, *, most: int) -> DefragPlan:
+    """By at most so many moves; the world is then as that leaves it. A step is one node."""
+    before = world.fragmentation()
+    fixed: collections.Counter[str] = collections.Counter()
+    may_leave = Movable(world, budgets, evicting.SYSTEM_PRIORITY, fixed)
+    spent: Spent = collections.Counter()
+    steps: list[DefragStep] = []
+    kept: Closed = ()
+    for name in _fewest_pods_first(world):
+        view = world.views[name]
+        there = view.node.allocations
+        if len(there) > most or not all(map(may_leave, there)):
+            continue
+        empty = {other for other in world.usable() if not world.views[other].node.allocations}
+        closed = (*kept, *((name, card.uuid) for card in view.node.gpus if card.takes_shares))
+        player = Player(world, budgets, spent, may_leave, Effort())
+        moves = player.vacate(name, closed)
+        if moves is None or any(move.after.rpartition("/")[0] in empty for move in moves):
+            player.take_back()
+            continue
+        most -= len(moves)
+        spent.update(evicting.spend(budgets, [move.manifest for move in moves]))
+        kept = closed
+        steps.append(DefragStep(name, None, f"{name}/" + ",".join(str(card.index) for card in view.node.gpus), moves))
+    return DefragPlan(tuple(steps), before, world.fragmentation(), tuple(fixed.most_common()))
+
+
+def _fewest_pods_first(world: World) -> list[str]:
+    """Nodes that somebody is on."""
+
+    def cost(name: str) -> tuple[int, int, str]:
+        view = world.views[name]
+        return len(view.node.allocations), sum(used.request_percent for used in view.used.values()), name
+
+    return sorted((name for name in world.usable() if world.views[name].node.allocations), key=cost)

@@ -1,0 +1,112 @@
+"""Exchanges: chains of pods of which each takes the place of the next, and the last goes where there is room.
+
+A chain begins with a pod that waits, or leaves its own place behind. What it gains is known from the engine's arrays:
+what each node is worth without one of its pods, and what every other pod would cost there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from gpushare.allocation import Allocation
+from gpushare.mix import Host
+from gpushare.placement import NodeView
+from gpushare.request import Request
+from kubectl_gpushare.planning import unplaced
+from kubectl_gpushare.planning.leaving import MayLeave
+from kubectl_gpushare.planning.world import RequestingPod, World
+
+LONGEST: Final = 4  # pods that move in a chain
+Shape = tuple[Request, Host]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mover:
+    """A pod that may be moved, where it is now."""
+
+    node: str
+    entry: Allocation
+    shape: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Chain:
+    """The pods in the order in which they move: each into what the one before has left. promise: in GPUs."""
+
+    movers: tuple[Mover, ...]
+    promise: float
+
+    @property
+    def by_move(self) -> float:
+        """What a move of it gains."""
+        return self.promise / len(self.movers)
+
+
+class Exchanges:
+    """The chains of one world at prices that stay as they are now. Needs numpy."""
+
+    def __init__(self, world: World, may_leave: MayLeave) -> None:
+        self._world = world
+        self._may_leave = may_leave
+        self.prices = world.engine.prices()
+        self._vacancies = world.engine.vacancies(self.prices)
+        self._shapes: dict[Shape, int] = {}
+        self._slots: dict[str, int] = {}  # by id of the allocation
+        self._movers: dict[int, Mover] = {}
+        self._on: dict[str, list[str]] = {}
+
+    def look(self, names: Iterable[str]) -> None:
+        """Look again at nodes that have changed."""
+        for name in names:
+            for identity in self._on.pop(name, ()):
+                del self._movers[self._slots.pop(identity)]
+                self._vacancies.drop(identity)
+            view = self._world.views[name]
+            usable = {card.uuid for card in view.node.gpus if card.takes_shares}
+            self._on[name] = []
+            for entry in view.node.allocations:
+                mover = self._may_leave(entry) if usable.issuperset(entry.gpu_uuids) else None
+                if mover is not None:
+                    self._enter(view, entry, mover)
+
+    def chains(self, waiting: Sequence[RequestingPod], most: int, *, worth: float = 1.0) -> list[Chain]:
+        """Those of at most so many moves that promise to gain anything, the most by move first.
+
+        No two end with the same pod by as many moves.
+        """
+        if not self._movers:
+            return []
+        first = {
+            self._shape(asked.request, self._world.host(asked.manifest)): worth * asked.request_gpus
+            for asked in waiting
+        }
+        slots = sorted(self._movers)
+        movers = [self._movers[slot] for slot in slots]
+        numbers = {name: number for number, name in enumerate(self._on)}
+        found = self._vacancies.chains(
+            slots,
+            [mover.shape for mover in movers],
+            [numbers[mover.node] for mover in movers],
+            shapes=[*self._shapes],
+            values=self._world.engine.values([*numbers], self.prices),
+            lowest=[self._world.engine.lowest(request, host=host) for request, host in self._shapes],
+            waiting=first,
+            most=min(most, LONGEST),
+        )
+        chains = [Chain(tuple(movers[at] for at in path), promise) for promise, path in found]
+        return sorted(chains, key=lambda chain: (-chain.by_move, [mover.entry.id for mover in chain.movers]))
+
+    def _enter(self, view: NodeView, entry: Allocation, mover: RequestingPod) -> None:
+        name = view.node.name
+        left = tuple(one for one in view.node.allocations if one.id != entry.id)
+        without = NodeView.of(dataclasses.replace(view.node, allocations=left))
+        slot = self._vacancies.put(entry.id, without, self._world.room_without(name, mover.manifest))
+        shape = self._shape(mover.request, self._world.host(unplaced.successor(mover.manifest)))
+        self._movers[slot] = Mover(name, entry, shape)
+        self._slots[entry.id] = slot
+        self._on[name].append(entry.id)
+
+    def _shape(self, request: Request, host: Host) -> int:
+        return self._shapes.setdefault((request, host), len(self._shapes))

@@ -1,0 +1,159 @@
+"""Relocating: the moves that raise most what the cluster's GPUs are worth: what is free of them, and who is let in.
+
+What is free is worth what the policy `fragmentation` takes it for, by the cluster's own mix. Chains of moves that
+promise something are played as they would be made, one pod after the other, each placed by the webhook's engine while
+nothing new goes to its GPUs; whoever waits and fits is let in at once. Only what was played counts. Of some the chain
+that gains most by move is taken, then it is looked again at the nodes that it has changed.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+from collections.abc import Collection, Iterator, Sequence
+
+from gpushare import pod
+from kubectl_gpushare.planning import evicting
+from kubectl_gpushare.planning.defragmentation import DefragPlan, DefragStep
+from kubectl_gpushare.planning.evicting import Budgets
+from kubectl_gpushare.planning.exchanges import Chain, Exchanges, Shape
+from kubectl_gpushare.planning.leaving import Movable
+from kubectl_gpushare.planning.playing import Effort, Move, Player, Spent
+from kubectl_gpushare.planning.world import RequestingPod, World
+
+LEAST_GAIN = 0.02  # GPUs by move: for less nobody is moved
+LET_IN = 2.0  # a GPU that a pod gets that waits is worth so much of one that is free for whoever comes
+_PLAYED = 8  # chains of the highest promise, before one is taken
+_FAILED = 200  # chains in a row that do not play out, before nothing more is looked for
+Waiting = Sequence[tuple[str, RequestingPod]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Played:
+    """A chain that was played. gain: in GPUs, of all its moves; admitted: the numbers of who came in, and where."""
+
+    chain: Chain
+    gain: float
+    moves: tuple[Move, ...]
+    admitted: tuple[tuple[int, str], ...]
+
+    @property
+    def by_move(self) -> float:
+        return self.gain / len(self.moves)
+
+
+def plan(world: World, waiting: Waiting, budgets: Budgets, *, most: int) -> DefragPlan:
+    """At most so many moves, and who of those that wait comes in by them; the world is then as that leaves it.
+
+    Needs numpy (`worlds.exact`).
+    """
+    return _Plan(world, waiting, budgets).make(most)
+
+
+class _Plan:
+    def __init__(self, world: World, waiting: Waiting, budgets: Budgets) -> None:
+        self._world = world
+        self._budgets = budgets
+        self._waiting = dict(enumerate(waiting))
+        self._shapes = {
+            number: (asked.request, world.host(asked.manifest)) for number, (_, asked) in self._waiting.items()
+        }
+        self._spent: Spent = collections.Counter()
+        self._fixed: collections.Counter[str] = collections.Counter()
+        self._may_leave = Movable(world, budgets, evicting.SYSTEM_PRIORITY, self._fixed)
+        self._exchanges = Exchanges(world, self._may_leave)
+        self._failed: set[tuple[str, ...]] = set()  # who moves, and with what promise
+
+    def make(self, most: int) -> DefragPlan:
+        before, gained, left = self._world.fragmentation(), 0.0, most
+        steps: list[DefragStep] = []
+        moves: list[Move] = []
+        self._exchanges.look(self._world.usable())
+        while left > 0:
+            best = self._best(left)
+            if best is None:
+                break
+            admitted = self._make(best)
+            left -= len(best.moves)
+            gained += best.gain
+            moves += best.moves
+            for name, asked, gpus in admitted:
+                steps.append(DefragStep(name, asked, gpus, tuple(moves)))
+                moves = []
+        if moves:
+            steps.append(DefragStep("", None, "", tuple(moves)))
+        for name, asked in self._waiting.values():
+            steps.append(DefragStep(name, asked, "", reason=str(self._world.place(asked.manifest, asked.request))))
+        fixed = tuple(self._fixed.most_common())
+        return DefragPlan(tuple(steps), before, self._world.fragmentation(), fixed, gained)
+
+    def _best(self, most: int) -> _Played | None:
+        """The best of the chains that promise most."""
+        best: _Played | None = None
+        played = failed = 0
+        for chain in self._exchanges.chains([asked for _, asked in self._waiting.values()], most, worth=LET_IN):
+            if chain.by_move < max(LEAST_GAIN, best.by_move if best else 0.0) or (best and played >= _PLAYED):
+                break
+            if failed > _FAILED:
+                break
+            key = (*(mover.entry.id for mover in chain.movers), f"{chain.promise:.2f}")
+            if key in self._failed:
+                continue
+            player = self._player()
+            found = self._play(player, chain)
+            player.take_back()
+            played += 1
+            if found is None or found.by_move < LEAST_GAIN:
+                failed += 1
+                self._failed.add(key)
+            elif best is None or found.by_move > best.by_move:
+                best = found
+        return best
+
+    def _play(self, player: Player, chain: Chain) -> _Played | None:
+        """The chain as it would be made; None if a pod finds no place, or one of a lower priority is let in by it."""
+        before = self._worth()
+        moves: list[Move] = []
+        admitted: list[tuple[int, str]] = []
+        for mover in chain.movers:
+            move = player.relocate(mover.node, mover.entry)
+            if move is None:
+                return None
+            moves.append(move)
+            admitted += self._admit(player, {number for number, _ in admitted})
+        let_in = [self._waiting[number][1] for number, _ in admitted]
+        least = min((pod.priority(asked.manifest) for asked in let_in), default=evicting.SYSTEM_PRIORITY)
+        if any(pod.priority(move.manifest) > least for move in moves):
+            return None
+        gain = self._worth() - before + LET_IN * sum(asked.request_gpus for asked in let_in)
+        return _Played(chain, gain, tuple(moves), tuple(admitted))
+
+    def _admit(self, player: Player, there: Collection[int]) -> Iterator[tuple[int, str]]:
+        """Lets in who fits now of those that are not there yet, in their order."""
+        fits: dict[Shape, bool] = {}
+        for number, (_, asked) in self._waiting.items():
+            if number in there:
+                continue
+            shape = self._shapes[number]
+            if shape not in fits:
+                fits[shape] = self._world.engine.lowest(shape[0], host=shape[1]) < math.inf
+            if fits[shape] and (where := player.admit(asked)):
+                fits.clear()
+                yield number, where
+
+    def _make(self, best: _Played) -> list[tuple[str, RequestingPod, str]]:
+        """The world as the chain leaves it; who has come in, and where."""
+        self._play(self._player(), best.chain)
+        self._spent.update(evicting.spend(self._budgets, [move.manifest for move in best.moves]))
+        changed = {mover.node for mover in best.chain.movers}
+        changed.update(move.after.rpartition("/")[0] for move in best.moves)
+        changed.update(where.rpartition("/")[0] for _, where in best.admitted)
+        self._exchanges.look(changed)
+        return [(*self._waiting.pop(number), where) for number, where in best.admitted]
+
+    def _worth(self) -> float:
+        return float(self._world.engine.values(self._world.usable(), self._exchanges.prices).sum())
+
+    def _player(self) -> Player:
+        return Player(self._world, self._budgets, self._spent, self._may_leave, Effort())

@@ -1,0 +1,129 @@
+"""Moves by worth: none but allowed ones, each to where there is room, never without a gain, and who waits comes in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare import contract, ledger
+from kubectl_gpushare.planning import relocating
+from kubectl_gpushare.planning.evicting import Budgets
+from kubectl_gpushare.planning.exchanges import Exchanges
+from kubectl_gpushare.planning.leaving import Movable
+from kubectl_gpushare.planning.world import RequestingPod
+from tests.kubectl_gpushare.planning.test_defragmentation import NONE, cluster, moved, owned
+from tests.kubectl_gpushare.planning.test_plans_keep_the_rules import ALLOWED, GPUS, PODS, PRIORITIES, budget, size
+
+
+def waits(name: str, request: str, **asks: Any) -> tuple[str, RequestingPod]:
+    return name, RequestingPod.of(owned(name, request=request, **asks))
+
+
+def test_a_move_makes_what_is_free_a_whole_gpu() -> None:
+    world = cluster((owned("a", request="0.25"), "n0/0"), (owned("b", request="0.5"), "n1/0"), nodes=2, gpus=1)
+    plan = relocating.plan(world, [], NONE, most=5)
+    assert moved(plan) == [("a", "n0/0", "n1/0")]
+    assert plan.gained is not None
+    assert plan.gained > relocating.LEAST_GAIN
+    assert plan.after.largest_percent == 100
+
+
+def test_where_all_is_well_nobody_is_moved() -> None:
+    world = cluster((owned("a", request="0.5"), "n0/0"), (owned("b", request="0.5"), "n0/0"))
+    assert moved(relocating.plan(world, [], NONE, most=5)) == []
+
+
+def test_who_waits_comes_in_and_the_others_are_told_why_not() -> None:
+    world = cluster((owned("a", request="0.25"), "n0/0"), (owned("b", request="0.5"), "n1/0"), nodes=2, gpus=1)
+    plan = relocating.plan(world, [waits("first", "1"), waits("second", "1")], NONE, most=5)
+    assert moved(plan) == [("a", "n0/0", "n1/0")]
+    assert [(step.name, step.gpus, len(step.moves)) for step in plan.steps] == [("first", "n0/0", 1), ("second", "", 0)]
+    assert plan.steps[1].reason
+
+
+def test_each_takes_the_place_that_the_next_one_leaves() -> None:
+    """No single move lets the pod that waits in: who is in its way fits only where another is, who fits beside."""
+    placed = (
+        (owned("a", request="0.5"), "n0/0"),
+        (owned("fixed-a", request="0.3", kind=""), "n0/0"),
+        (owned("b", request="0.3"), "n1/0"),
+        (owned("fixed-b", request="0.4", kind=""), "n1/0"),
+        (owned("fixed-c", request="0.7", kind=""), "n2/0"),
+    )
+    plan = relocating.plan(cluster(*placed, nodes=3, gpus=1), [waits("w", "0.7")], NONE, most=5)
+    assert moved(plan) == [("b", "n1/0", "n2/0"), ("a", "n0/0", "n1/0")]
+    assert plan.steps[0].gpus == "n0/0"
+
+
+def test_there_are_no_more_moves_than_are_allowed() -> None:
+    placed = [(owned(f"p{number}", request="0.3"), f"n{number}/0") for number in range(6)]
+    for most in (1, 2, 3):
+        assert len(relocating.plan(cluster(*placed, nodes=6, gpus=1), [], NONE, most=most).moves) == most
+
+
+def test_nobody_of_higher_priority_moves_for_one_that_waits() -> None:
+    placed = (owned("a", request="0.25", priority=10), "n0/0"), (owned("b", request="0.5", kind=""), "n1/0")
+    for priority, moves in ((9, 0), (10, 1)):
+        world = cluster(*placed, nodes=2, gpus=1)
+        assert len(relocating.plan(world, [waits("w", "1", priority=priority)], NONE, most=5).moves) == moves
+
+
+def test_what_arrays_promise_for_one_move_is_what_it_comes_to() -> None:
+    world = cluster((owned("a", request="0.25"), "n0/0"), (owned("b", request="0.5"), "n1/0"), nodes=2, gpus=1)
+    exchanges = Exchanges(world, Movable(world, NONE, 0, Counter()))
+    exchanges.look(world.usable())
+    promised = {chain.movers[0].entry.id: chain.promise for chain in exchanges.chains([], 1)}
+    plan = relocating.plan(world, [], NONE, most=1)
+    assert plan.gained is not None
+    assert abs(promised[plan.moves[0].entry.id] - plan.gained) < 0.02
+
+
+WAITING = st.lists(st.tuples(st.sampled_from([50, 80, 100]), PRIORITIES), max_size=3)
+
+
+@given(PODS, WAITING, ALLOWED, st.integers(1, 4))
+@settings(max_examples=60, deadline=None)
+def test_every_move_is_allowed_and_goes_where_there_is_room_at_that_time(
+    pods: list[tuple[int, str, str, int, str, str]],
+    wanted: list[tuple[int, int]],
+    allowed: dict[str, int],
+    most: int,
+) -> None:
+    load: Counter[str] = Counter()
+    there: dict[str, tuple[dict[str, Any], str]] = {}
+    for number, (percent, where, kind, priority, app, stays) in enumerate(pods):
+        if load[where] + percent <= 100:
+            load[where] += percent
+            there[f"p{number}"] = (
+                owned(f"p{number}", request=f"{percent / 100}", kind=kind, priority=priority, app=app, no_evict=stays),
+                where,
+            )
+    waiting = [waits(f"w{number}", f"{size / 100}", priority=high) for number, (size, high) in enumerate(wanted)]
+    world = cluster(*there.values(), nodes=3)
+    waiting = [(name, asked) for name, asked in waiting if world.engine.lowest(asked.request) == float("inf")]
+    budgets = Budgets.of([budget(app, count) for app, count in allowed.items()])
+    plan = relocating.plan(world, waiting, budgets, most=most)
+
+    evicted: Counter[str] = Counter()
+    for step in plan.steps:
+        for move in step.moves:
+            manifest, where = there.pop(move.manifest["metadata"]["name"])  # nobody is moved twice
+            metadata = manifest["metadata"]
+            assert metadata["ownerReferences"]
+            assert metadata["annotations"][contract.NO_EVICT] == "false"
+            assert (move.before, move.after in GPUS) == (where, True)
+            assert move.after not in {f"{node}/{uuid[-1]}" for node, uuid in move.closed}
+            evicted[metadata["labels"]["app"]] += 1
+            load[move.before] -= size(manifest)
+            load[move.after] += size(manifest)
+            assert load[move.after] <= 100
+    assert all(evicted[app] <= count for app, count in allowed.items())
+    assert len(plan.moves) <= most
+    for view in world.views.values():
+        assert not ledger.violations(view.node)
+        assert not any(card.cordoned for card in view.node.gpus)
+    held = sum(len(view.node.allocations) for view in world.views.values())
+    assert held == len(there) + len(plan.moves) + sum(bool(step.gpus) for step in plan.steps)
