@@ -48,6 +48,17 @@ def test_moves_are_made_one_by_one_between_cordon_and_uncordon(
     ]
 
 
+def test_moves_that_let_nobody_in_are_looked_at_no_further(
+    plugin: Plugin, server: Callable[[str], str], tmp_path: Path
+) -> None:
+    ended = plugin("defrag", "-n", "default", "--moves", "1", "--apply", KUBECTL_PATH=server("placed"))
+    assert ended.code == 0
+    assert "Gained" in ended.out
+    assert ["evicted", "a"] in owners.log(tmp_path)
+    assert owners.log(tmp_path)[-1] == ["cordoned"]
+    assert "there is room for" not in ended.err
+
+
 @pytest.mark.parametrize(
     ("mode", "sentence"),
     [
