@@ -227,8 +227,8 @@ class Node:
             self.scheduler = self.statuses.pop(0)[1]
         self.kubelet_hears()
         often = (self.place, self.place, self.bind, self.bind, self.admit, self.admit, self.look)
-        seldom = (self.resize, self.delete, self.change, self.ask_kubelet, self.restart_kubelet, self.restart_agent)
-        seldom = (*seldom, self.resize, self.restart_agent)  # what was made smaller counts for more than it has
+        restarts = (self.restart_kubelet, self.restart_agent, self.restart_agent)
+        seldom = (self.resize, self.resize, self.delete, self.change, self.ask_kubelet, *restarts)
         self.chance.choice((*often, *often, *often, *often, *often, *seldom))()
 
     def _admit(self, pod: Pod) -> None:
