@@ -85,12 +85,18 @@ class AllocationController:
         """What has to be looked at in this round."""
         return self._changes.take(self._store.stored(), also=self._known.unconfirmed)
 
+    @property
+    def has_more(self) -> bool:
+        """Whether the next round is due at once: one does not look at all of a large cluster."""
+        return self._changes.has_more
+
     def look_again(self) -> None:
         """Something has failed in this round: the same has to be looked at in the next."""
         self._changes.repeat()
 
     async def keep(self, touched: Touched) -> float | None:
         """Do what is due; return when there will be more, by our clock."""
+        await asyncio.sleep(0)  # the event loop is the webhook's too
         now = self._clock()
         nodes = self._sightings.timed(touched.nodes, now=now)
         books = self._known.renew(nodes, touched.names, due_changes.judge(nodes, touched.pods, now=now))

@@ -16,6 +16,7 @@ from gpushare.gpunode import GpuNode
 from webhook.pods.stored_pod import Pod
 
 FEW: Final = 1000  # of so many changes everything may be looked at instead
+MOST_NODES: Final = 1000  # that are looked at together: more would keep the event loop for too long
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,9 +29,14 @@ class Touched:
 
 
 class Changes:
-    """Told of pods one by one, and shown all nodes."""
+    """Told of pods one by one, and shown all nodes, of which it takes so many at a time.
 
-    def __init__(self) -> None:
+    has_more: something has changed that was not taken yet.
+    """
+
+    def __init__(self, most_nodes: int = MOST_NODES) -> None:
+        self._most_nodes = most_nodes
+        self.has_more = False
         self._nodes: dict[str, GpuNode] = {}
         self._where: dict[str, tuple[str, ...]] = {}  # uid of a holder, or id of an allocation -> nodes
         self._pods: dict[str, Pod] = {}  # by uid
@@ -79,18 +85,21 @@ class Changes:
         return [pod for name in self._placed if name not in there for pod in self._placed[name].values()]
 
     def take(self, nodes: Iterable[GpuNode], also: Iterable[str] = ()) -> Touched:
-        """What has changed since the last time, and `also` these nodes."""
+        """What has changed since the last time, as far as it is not too much at once, and `also` these nodes."""
         there = {node.name: node for node in nodes}
-        names = {name for name, node in there.items() if self._nodes.get(name) is not node}
-        names |= self._nodes.keys() - there.keys()
-        for name in names:
+        changed = [name for name, node in there.items() if self._nodes.get(name) is not node]
+        for name in (*changed[: self._most_nodes], *(self._nodes.keys() - there.keys())):
             self._keys.update(self._index(name, there.get(name)))
-        names |= self._names | set(also)
+            self._names.add(name)
         for key in self._keys:
-            names.update(self._where.get(key, ()))
+            self._names.update(self._where.get(key, ()))
         if self._is_lost:
-            names |= there.keys()
-        self._is_lost, self._keys, self._names = False, set(), set()
+            self._names |= there.keys()
+        # What ties nodes together is known when all are looked up: none of them is looked at before.
+        due = [] if len(changed) > self._most_nodes else sorted(self._names)[: self._most_nodes]
+        names = {*due, *also}
+        self._is_lost, self._keys, self._names = False, set(), self._names - names
+        self.has_more = bool(self._names)
         open_, pods = list(names), dict[str, Pod]()
         while open_:
             for one in self._having_to_do_with(open_.pop()):

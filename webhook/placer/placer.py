@@ -111,6 +111,8 @@ class Placer:
         stuck_again = None
         if self._evictions is not None:
             stuck_again = await self._evictions.look(list(self._index.stuck.values()), touched)
+        if self._allocations_controller.has_more:
+            return 0.0
         waits = (again for again in (resize_again, tell_again, stuck_again) if again is not None)
         pause = min([RESYNC_SECONDS, *waits])
         return pause if next_expiry is None else max(0.0, min(pause, next_expiry - self._clock()))

@@ -14,7 +14,7 @@ from gpushare.allocation import Allocation, PodRef
 from gpushare.gpunode import GpuNode
 from tests import builders
 from webhook.books import due_changes
-from webhook.books.touched_nodes import FEW, Changes, Touched
+from webhook.books.touched_nodes import FEW, MOST_NODES, Changes, Touched
 from webhook.ledger import restoring
 from webhook.placer.allocation_conflict import AllocationConflict
 from webhook.placer.resize_requests import ResizeRequests
@@ -64,18 +64,28 @@ STEPS = st.lists(
 class Seen:
     """What is found out step by step."""
 
-    def __init__(self) -> None:
-        self.changes, self.known = Changes(), due_changes.Known()
+    def __init__(self, most_nodes: int = MOST_NODES) -> None:
+        self.changes, self.known = Changes(most_nodes), due_changes.Known()
         self.lost: dict[str, list[Pod]] = {}
         self.conflicts, self.wishes = AllocationConflict(), ResizeRequests()
         self.found_beaten: list[Any] = []
         self.looked_at = 0
 
+    def look_at_all(self, nodes: list[GpuNode], now: float) -> due_changes.DueChanges:
+        """As often as it takes."""
+        found = self.look(nodes, now)
+        while self.changes.has_more:
+            later = self.look(nodes, now)
+            ends = [at for at in (found.next_expiry, later.next_expiry) if at is not None]
+            confirm = {**found.confirm, **later.confirm}
+            found = dataclasses.replace(later, confirm=confirm, next_expiry=min(ends, default=None))
+        return found
+
     def look(self, nodes: list[GpuNode], now: float) -> due_changes.DueChanges:
         touched = self.changes.take(nodes, also=self.known.unconfirmed)
         self.looked_at = len(touched.nodes) + len(touched.pods)
         self.lost = {name: pods for name, pods in self.lost.items() if name not in touched.names}
-        self.lost.update(restoring.lost(touched.nodes, touched.pods))  # type: ignore[arg-type]
+        self.lost.update(restoring.lost(touched.nodes, touched.pods))
         self.found_beaten = self.conflicts.renew(touched)
         for _ in self.wishes.search(touched):
             pass
@@ -92,12 +102,12 @@ def shown(books: due_changes.DueChanges) -> Any:
     return {name: dict(ids) for name, ids in books.confirm.items()}, by_id, books.next_expiry
 
 
-@given(STEPS, st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30), max_size=3))
+@given(STEPS, st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30), max_size=3), st.sampled_from((1, 2, 1000)))
 @settings(deadline=None)
 def test_law_what_is_found_bit_by_bit_is_what_would_be_found_in_all(
-    steps: list[Any], looks: set[int], failures: set[int]
+    steps: list[Any], looks: set[int], failures: set[int], most_nodes: int
 ) -> None:
-    seen = Seen()
+    seen = Seen(most_nodes)
     nodes: dict[str, GpuNode] = {}
     pods: dict[str, Pod] = {}
     for number, step in enumerate([*steps, "nobody"]):
@@ -121,7 +131,7 @@ def test_law_what_is_found_bit_by_bit_is_what_would_be_found_in_all(
             continue  # several things change between two looks
         now = 100.0 if number % 2 else 10.0
         every = list(nodes.values())
-        assert shown(seen.look(every, now)) == shown(due_changes.judge(every, pods.values(), now=now))
+        assert shown(seen.look_at_all(every, now)) == shown(due_changes.judge(every, pods.values(), now=now))
         assert {name: sorted(map(str, lost)) for name, lost in seen.lost.items()} == {
             name: sorted(map(str, lost)) for name, lost in restoring.lost(every, pods.values()).items()
         }
@@ -153,6 +163,18 @@ def test_what_has_not_changed_is_not_looked_at() -> None:
     assert [one.allocation for one in seen.look(nodes, 0.0).release] == [held[3]]
     assert seen.looked_at == 2
     assert [one.allocation for one in seen.look(nodes, 0.0).release] == [held[3]]  # for as long as it is not written
+    assert seen.looked_at == 0
+
+
+def test_of_a_large_cluster_no_more_is_looked_at_together_than_the_event_loop_bears() -> None:
+    seen = Seen(most_nodes=5)
+    nodes = [builders.node(f"n{number:02}") for number in range(12)]
+    looked_at: list[int] = []
+    while seen.changes.has_more or not looked_at:
+        seen.look(nodes, 0.0)
+        looked_at.append(seen.looked_at)
+    assert looked_at == [0, 0, 5, 5, 2]  # looked up first, as what ties them together has to be known
+    seen.look(nodes, 0.0)
     assert seen.looked_at == 0
 
 

@@ -16,6 +16,7 @@ class Part:
     def __init__(self, problem: Exception | None = None) -> None:
         self.problem, self.turns, self.repeated = problem, 0, 0
         self.objects: dict[str, Any] = {}
+        self.has_more = False
 
     async def work(self, *_: object) -> float | None:
         self.turns += 1
