@@ -57,7 +57,7 @@ async def _tell(status: GpuNodeStatus) -> None:
 
 
 async def _held(socket: Path) -> Iterable[pod_resources.ContainerDevices]:
-    """A kubelet that is silent is on its way back, and judges all its pods anew when it is."""
+    """A kubelet that is silent is on its way back, and judges all its pods again when it is."""
     try:
         return await pod_resources.held(socket)
     except pod_resources.PodResourcesError:

@@ -65,13 +65,13 @@ def allocatable(gpus: Iterable[Gpu], node: GpuNode | None, pods: Iterable[PodJso
 
 
 def while_unknown(gpus: Iterable[Gpu], in_use: Mapping[str, Collection[str]]) -> Allocatable:
-    """The same while ledger or pods are not known yet: all that the GPUs have, and again what containers hold.
+    """The same while ledger or pods are not known yet: what all healthy GPUs have, and again what containers hold.
 
     in_use: by resource the ids that they do. Whatever those count for, and on whichever GPU they are, a pod that the
     ledger has placed is let in; and nobody places by this.
     """
-    cards = [card for card in gpus if card.mode is Mode.FRACTIONAL]
-    return {name: sum(map(amount, cards)) + len(in_use.get(name, ())) for name, amount in OF_A_GPU.items()}
+    usable = [card for card in gpus if card.mode is Mode.FRACTIONAL and card.healthy]
+    return {name: sum(map(amount, usable)) + len(in_use.get(name, ())) for name, amount in OF_A_GPU.items()}
 
 
 class Stabilized:

@@ -83,9 +83,10 @@ class Node:
         self.views: list[tuple[int, View]] = []  # each with when the agent hears of it
         self.view: View | None = View(GpuNode("n"), ())  # None until it has heard of it
         self.lists: list[
-            tuple[int, tuple[tuple[Gpu, ...], advertisement.Advertisement]]
+            tuple[int, tuple[tuple[Gpu, ...], bool, advertisement.Advertisement]]
         ] = []  # on their way to the kubelet
         self.told: tuple[Gpu, ...] = ()  # when the last list was made that the kubelet has
+        self.was_known = True  # the ledger, when that list was made
         self.statuses: list[tuple[int, dict[str, int]]] = []  # on their way to the scheduler
         self.scheduler: dict[str, int] = {}
         self.refused: list[str] = []
@@ -209,9 +210,9 @@ class Node:
             self.lists = [one for one in self.lists if one[0] > self.now]
             self.kubelet_told(come[-1])
 
-    def kubelet_told(self, told: tuple[tuple[Gpu, ...], advertisement.Advertisement]) -> None:
+    def kubelet_told(self, told: tuple[tuple[Gpu, ...], bool, advertisement.Advertisement]) -> None:
         """Take the list, and write the node's status."""
-        self.told, devices = told
+        self.told, self.was_known, devices = told
         for name, kubelet in self.kubelets.items():
             kubelet.told(devices[name])
         amounts = {name: len(kubelet.healthy) for name, kubelet in self.kubelets.items()}
@@ -236,7 +237,7 @@ class Node:
             try:
                 self.kubelets[name].admit(pod.name, needed)
             except UnexpectedAdmissionError as error:
-                if next(card.healthy for card in self.gpus if card.uuid == pod.gpu):
+                if next(card.healthy for card in self.refusable if card.uuid == pod.gpu):
                     self.refused.append(f"at {self.now}: {pod.name} on {pod.gpu}: {error}")
 
     def _written(self) -> int:
@@ -258,8 +259,14 @@ class Node:
         )
         return View(GpuNode("n", allocations=entries), tuple(one.manifest for one in self.pods if one.is_bound))
 
-    def _list(self) -> tuple[tuple[Gpu, ...], advertisement.Advertisement]:
-        return self.seen, advertisement.of_shares(self.seen, usable=self.stabilized(self.seen), in_use=self.given)
+    def _list(self) -> tuple[tuple[Gpu, ...], bool, advertisement.Advertisement]:
+        devices = advertisement.of_shares(self.seen, usable=self.stabilized(self.seen), in_use=self.given)
+        return self.seen, self.view is not None, devices
+
+    @property
+    def refusable(self) -> tuple[Gpu, ...]:
+        """By which it is judged whether a pod may be refused: an agent that knows no ledger offers no sick GPU."""
+        return self.gpus if self.was_known else self.told
 
 
 def void(_: object) -> None:
