@@ -99,6 +99,14 @@ async def split(window: Window, first_percent: tuple[float, float], together_per
     pytest.fail(f"the last of {WINDOWS} windows: {part:.1f} % of {first + second:.1f} %")
 
 
+async def reaches(window: Callable[[], Awaitable[float]], least_percent: float) -> None:
+    """One has so much of the GPU: other work of this machine takes a window, and whoever keeps it away takes all."""
+    had = [await window()]
+    while had[-1] <= least_percent and len(had) < WINDOWS:
+        had.append(await window())
+    assert had[-1] > least_percent, had
+
+
 @pytest.mark.parametrize(("mode", "kernel_us"), [("async", 1000), ("sync", 1000), ("async", 50), ("graph", 1000)])
 async def test_two_shares_split_the_gpu_as_they_asked(programs: Programs, mode: str, kernel_us: int) -> None:
     async def window() -> tuple[float, float]:
@@ -118,21 +126,27 @@ async def test_a_limit_is_kept_when_alone(programs: Programs) -> None:
 
 
 async def test_an_idle_neighbour_leaves_everything(programs: Programs) -> None:
-    async with programs.ready(30, 100) as one, programs.ready(70, 100):
-        begin(one)
-        assert await percent(one) > 90
+    async def window() -> float:
+        async with programs.ready(30, 100) as one, programs.ready(70, 100):
+            begin(one)
+            return await percent(one)
+
+    await reaches(window, 90)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 async def test_a_process_that_is_killed_or_stopped_with_the_lease_holds_up_nobody(
     programs: Programs, how: signal.Signals
 ) -> None:
-    async with programs.ready(50, 100) as one, programs.ready(50, 100) as two:
-        begin(one, seconds=60)
-        begin(two, after=0.6, seconds=1.0)
-        await asyncio.sleep(0.3)
-        os.kill(one.pid, how)
-        assert await percent(two) > 80
+    async def window() -> float:
+        async with programs.ready(50, 100) as one, programs.ready(50, 100) as two:
+            begin(one, seconds=60)
+            begin(two, after=0.6, seconds=1.0)
+            await asyncio.sleep(0.3)
+            os.kill(one.pid, how)
+            return await percent(two)
+
+    await reaches(window, 80)
 
 
 async def test_programs_go_on_through_a_restart_of_the_agent_and_share_after_it(
@@ -177,13 +191,17 @@ async def test_without_an_agent_shares_whose_programs_have_one_pid_launch_one_af
 
 
 async def test_a_paused_arbiter_stops_nobody_who_holds_the_gpu(programs: Programs, node: ArbiterNode) -> None:
-    node.server.leases.settle()  # it runs long enough to know who is alone
-    async with programs.ready(50, 100) as one:
-        begin(one, after=0.5, seconds=1)
-        await asyncio.sleep(0.3)
-        await node.stop()
-        assert await percent(one) > 80
+    async def window() -> float:
+        node.server.leases.settle()  # it runs long enough to know who is alone
+        async with programs.ready(50, 100) as one:
+            begin(one, after=0.5, seconds=1)
+            await asyncio.sleep(0.3)
+            await node.stop()
+            had = await percent(one)
         await node.start()
+        return had
+
+    await reaches(window, 80)
 
 
 async def test_a_limit_that_comes_while_a_program_runs_is_kept_from_then_on(
