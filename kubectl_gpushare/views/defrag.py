@@ -71,10 +71,10 @@ def _gained(plan: DefragPlan) -> Iterator[Field]:
         return
     rest = sum(len(step.moves) for step in plan.steps if step.asked is None)
     if not plan.moves:
-        yield from field("Gained", "nothing: no moves gain enough")
+        yield from field("Gained", "nothing: no move gains enough")
     elif rest:
         moves = f"{rest} move{'' if rest == 1 else 's'}"
-        yield from field("Gained", f"what is free is of more use to the pods here by {moves}", style="good")
+        yield from field("Gained", f"what is free serves more of what pods here ask for, by {moves}", style="good")
 
 
 def _room(steps: Sequence[DefragStep]) -> Iterator[Field]:

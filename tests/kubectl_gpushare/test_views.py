@@ -18,7 +18,7 @@ from kubectl_gpushare.output import page_layout, printing, table_layout
 from kubectl_gpushare.output.page import Page
 from kubectl_gpushare.output.table import Cell, Column, Table
 from kubectl_gpushare.output.terminal import Terminal
-from kubectl_gpushare.planning import auditing, capacity, defragmentation, reasons, simulation
+from kubectl_gpushare.planning import auditing, capacity, defragmentation, emptying, reasons, simulation
 from kubectl_gpushare.planning.simulation import Arrival
 from kubectl_gpushare.planning.world import RequestingPod, World
 from kubectl_gpushare.source.snapshot import Snapshot
@@ -101,6 +101,19 @@ def defragmented(*placed: tuple[str, str, str], **asks: str) -> Page:
     pods = [(owned(name, request=size, kind="" if "fixed" in name else "ReplicaSet"), on) for name, size, on in placed]
     plan = defragmentation.plan(of_pods_on(*pods, nodes=2), [hole(**asks)], NONE, stay=False)
     return defrag.page(plan, ("a note",))
+
+
+def emptied() -> Page:
+    pods = [(owned("web", request="0.3"), "n0/0"), (owned("batch", request="0.4"), "n1/0")]
+    return defrag.page(emptying.plan(of_pods_on(*pods, nodes=2, gpus=1), NONE, most=9), ())
+
+
+def improved(*moves: int) -> Page:
+    """A plan by worth, in which so many moves let nobody in."""
+    pods = [(owned("web", request="0.3"), "n0/0"), (owned("batch", request="0.4"), "n1/0")]
+    made = emptying.plan(of_pods_on(*pods, nodes=2, gpus=1), NONE, most=9)
+    steps = tuple(dataclasses.replace(made.steps[0], name="", gpus="") for _ in moves)
+    return defrag.page(dataclasses.replace(made, steps=steps, gained=0.3), ())
 
 
 ALL = ("n0/0", "n0/1", "n1/0", "n1/1")
@@ -227,6 +240,9 @@ PAGES: dict[str, tuple[Callable[[], Page], Terminal]] = {
         PIPE,
     ),
     "defrag-no-way-80": (lambda: defragmented(*((f"fixed-{at}", "0.5", at) for at in ALL), request="1"), SMALL),
+    "defrag-empty-nodes": (emptied, PIPE),
+    "defrag-moves": (lambda: improved(1), PIPE),
+    "defrag-moves-none": (improved, PIPE),
     "fit-no": (lambda: fitting(request="1", gpus="4"), PIPE),
 }
 
