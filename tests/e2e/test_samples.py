@@ -8,13 +8,15 @@ import pytest
 import yaml
 
 from gpushare import contract
-from tests.e2e.observation import Observer, annotation
+from tests.e2e.observation import Observer, annotation, eventually
 
 pytestmark = pytest.mark.lab
 
 SAMPLES = Path("config/samples")
 REFUSED = {"too-much"}
-RUNNING = sorted(path.stem for path in SAMPLES.glob("*.yaml") if path.stem not in REFUSED | {"ten-quarters", "waits"})
+RUNNING = sorted(
+    path.stem for path in SAMPLES.glob("*.yaml") if path.stem not in REFUSED | {"busy", "ten-quarters", "waits"}
+)
 
 
 @pytest.mark.parametrize("sample", RUNNING)
@@ -24,6 +26,26 @@ def test_a_sample_runs(user: Observer, sample: str) -> None:
     for document in yaml.safe_load_all(path.read_text()):
         pod = user.running(document["metadata"]["name"])
         assert annotation(pod, contract.GPU_UUIDS)
+    user.delete("pods", "--all")
+    user.ledger_is_empty()
+
+
+def test_of_two_that_compute_it_is_shown_what_they_use_and_that_they_are_held_to_it(user: Observer) -> None:
+    user.apply(str(SAMPLES / "busy.yaml"))
+    large, small = (annotation(user.running(name), contract.GPU_UUIDS) for name in ("busy-large", "busy-small"))
+    assert large == small
+
+    def busy() -> dict[str, int] | None:
+        rows = [line.split() for line in user.plugin("top", "pods", "--namespace", user.namespace).splitlines()]
+        header, pods = rows[0], {row[0]: row for row in rows[1:] if row[0].startswith("busy-")}
+        used, percent = header.index("USED"), header.index("BUSY")
+        if any(row[used] != "2Gi" or not row[percent].endswith("%") for row in pods.values()):
+            return None
+        return {name: int(row[percent].rstrip("%")) for name, row in pods.items()}
+
+    shares = eventually(busy, what="what both use in `top pods`")
+    assert shares["busy-large"] > shares["busy-small"] > 0
+    assert "2 of 2 containers limited" in user.plugin("audit")
     user.delete("pods", "--all")
     user.ledger_is_empty()
 
