@@ -139,7 +139,7 @@ preflight() {
   if [[ $code -eq 0 ]]; then return; fi
   if [[ -z $blocking ]]; then fail 'the cluster could not be checked; --skip-preflight does without'; fi
   if [[ -n $dry_run ]]; then
-    say "An installation would end here, because of $blocking."
+    say "An installation would end here, because of $blocking. With --skip-preflight it would go on:"
   elif [[ -n $skip_preflight ]]; then
     say "Going on in spite of $blocking, as --skip-preflight says."
   else
@@ -186,13 +186,15 @@ install_into_cluster() {
   render
   if [[ -n $dry_run ]]; then
     preflight
-    say "Would install gpushare into the cluster of context '$(context)'. Images: $(images)"
+    say "Would install gpushare into the cluster of context '$(context)': namespace $NAMESPACE, CRD $CRD,"
+    say "webhook (2 replicas), policies, and an agent on each node with a GPU. Images: $(images)"
     if kubectl get namespace "$NAMESPACE" >/dev/null 2>&1; then
       apply "${force[@]}" --dry-run=server --filename "$scratch/manifests.yaml"
     else
       # The API server cannot check what goes into a namespace that does not exist yet.
       kubectl apply --dry-run=client --filename "$scratch/manifests.yaml"
     fi
+    say 'Nothing was changed.'
     return
   fi
   preflight

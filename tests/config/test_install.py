@@ -168,7 +168,9 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(
     told = run("--dry-run")
     assert told.returncode == 0, told.stderr
     assert "customresourcedefinition.apiextensions.k8s.io/gpunodes.gpushare.io created (dry run)" in told.stdout
-    assert "An installation would end here, because of images." in told.stdout
+    assert "An installation would end here, because of images. With --skip-preflight it would go on:" in told.stdout
+    assert "policies, and an agent on each node with a GPU" in told.stdout
+    assert told.stdout.endswith("\nNothing was changed.\n")
     assert ours(own) == []
 
 
