@@ -21,14 +21,15 @@ from collections.abc import Collection
 from typing import Any
 
 from gpushare import contract
-from webhook.ledger.memory_store import MemoryStore
-from webhook.ledger.reservation import Reservation
-from webhook.placer import gang, pending_counts
-from webhook.placer.gated_pods import GatedPodScheduler
-from webhook.placer.index import Index
-from webhook.placer.placer import BREATH_SECONDS, LONGEST_BREATH_SECONDS
+from webhook.controllers import queue
+from webhook.controllers.gated_pods import gang
+from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
+from webhook.controllers.gated_pods.pod_index import PodIndex
+from webhook.placer import BREATH_SECONDS, LONGEST_BREATH_SECONDS
 from webhook.pods import mutation
 from webhook.pods.stored_pod import Pod
+from webhook.store.memory_store import MemoryStore
+from webhook.store.reservation import Reservation
 
 GIB = 2**30
 GPUS = 8
@@ -84,7 +85,7 @@ class Placer:
         self.opened: dict[str, float] = {}
         store = cluster(nodes)
         reservation = Reservation(store, policy="fragmentation")
-        self._arranger, self._index, self._seen = gang.Arranger(), Index(), 0
+        self._arranger, self._index, self._seen = gang.Arranger(), PodIndex(), 0
         self.turns = GatedPodScheduler(store, reservation, opens=self._open, still_gated=self._still_gated)
 
     async def round(self, pods: list[Pod]) -> float:
@@ -96,8 +97,8 @@ class Placer:
         arranged = self._arranger.arrange(self._index.waiting, self._index.members)
         await asyncio.sleep(0)
         told = await self.turns.take(self._index, arranged, now=time.time())
-        pending_counts.counts(told)
-        pending_counts.longest_seconds((one for one, _ in told), now=time.time())
+        queue.counts(told)
+        queue.longest_seconds((one for one, _ in told), now=time.time())
         return time.process_time() - began
 
     async def _open(self, pod: Pod, _request: object, _placed: mutation.Placed) -> None:

@@ -28,7 +28,7 @@ from refusal.pods import CASES, Json, pod
 
 from webhook import metrics, review
 from webhook.admission import Admission
-from webhook.ledger.reservation import Reservation
+from webhook.store.reservation import Reservation
 
 GOAL_MS = 20.0
 REPEATS = 5

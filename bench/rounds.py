@@ -29,21 +29,22 @@ from gpushare.cluster import api_client, events, informer, part
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
 from webhook import metrics
-from webhook.books import due_changes, first_seen
-from webhook.books.allocation_controller import AllocationController
-from webhook.books.touched_nodes import Changes, Touched
-from webhook.ledger import occupancy, restoring
-from webhook.ledger.api_store import ApiStore
-from webhook.ledger.reservation import Reservation
-from webhook.placer import allocation_conflict, backfill, gang
-from webhook.placer.evictor import Evictor
-from webhook.placer.existing_allocations import AllocationHolders
-from webhook.placer.gates import Gates
-from webhook.placer.index import Index
-from webhook.placer.placer import Placer
-from webhook.placer.resize_requests import ResizeRequests
-from webhook.placer.resizer import Resizer
+from webhook.controllers import restore, unschedulable_pods
+from webhook.controllers.allocations import due_changes
+from webhook.controllers.allocations.allocation_controller import AllocationController
+from webhook.controllers.evictor import Evictor
+from webhook.controllers.gated_pods import backfill, gang
+from webhook.controllers.gated_pods.existing_allocations import AllocationHolders
+from webhook.controllers.gated_pods.gates import Gates
+from webhook.controllers.gated_pods.pod_index import PodIndex
+from webhook.controllers.resize.resize_requests import ResizeRequests
+from webhook.controllers.resize.resizer import Resizer
+from webhook.controllers.touched_nodes import Changes, Touched
+from webhook.placer import Placer
 from webhook.pods.stored_pod import Pod
+from webhook.store import occupancy
+from webhook.store.api_store import ApiStore
+from webhook.store.reservation import Reservation
 
 GIB = 2**30
 GPUS = 8
@@ -100,11 +101,11 @@ class Parts:
         self.nodes, self.pods = nodes, pods
         self.changes, self.known = Changes(), due_changes.Known()
         self.sightings, self.wishes, self.conflicts = (
-            first_seen.FirstSeen(60.0),
+            due_changes.FirstSeen(60.0),
             ResizeRequests(),
-            allocation_conflict.AllocationConflict(),
+            unschedulable_pods.AllocationConflict(),
         )
-        self.arranger, self.passes, self.index = gang.Arranger(), backfill.Passes(), Index()
+        self.arranger, self.passes, self.index = gang.Arranger(), backfill.Passes(), PodIndex()
         self.holders = AllocationHolders()
         self.touched = self.everything = Touched(tuple(nodes), tuple(pods), frozenset(node.name for node in nodes))
         self.told: list[tuple[Pod | None, Pod]] = [(None, one) for one in pods]
@@ -120,12 +121,12 @@ class Parts:
         self.touched = self.changes.take(self.nodes, also=self.known.unconfirmed)
         self._judge(self.touched)
         there = {node.name for node in self.nodes}
-        restoring.homeless(there, self.changes.placed_beside(there))
+        restore.homeless(there, self.changes.placed_beside(there))
 
     def _judge(self, touched: Touched) -> None:
         nodes = self.sightings.timed(touched.nodes, now=0.0)
         self.known.renew(nodes, touched.names, due_changes.judge(nodes, touched.pods, now=0.0))
-        restoring.lost(touched.nodes, touched.pods)
+        restore.lost(touched.nodes, touched.pods)
 
     def existing(self) -> None:
         arranged = self.arranger.arrange(self.index.waiting, self.index.members)
@@ -156,9 +157,9 @@ class Parts:
             "books": lambda: self._judge(self.everything),
             "wishes": lambda: ResizeRequests().find(self.nodes, self.pods),
             "gated": lambda: gang.arrange(self.pods),
-            "passes": lambda: backfill.Passes().count(Index(self.pods), ()),
+            "passes": lambda: backfill.Passes().count(PodIndex(self.pods), ()),
             "stuck": lambda: [pod for pod in self.pods if pod.is_stuck],
-            "beaten": lambda: allocation_conflict.AllocationConflict().renew(self.everything),
+            "beaten": lambda: unschedulable_pods.AllocationConflict().renew(self.everything),
         }
 
 

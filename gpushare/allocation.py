@@ -65,3 +65,11 @@ class Allocation:
     def gpu_uuids(self) -> tuple[str, ...]:
         """Every GPU it is on, once each, in the order given."""
         return tuple(dict.fromkeys(uuid for share in self.shares for uuid in share.gpu_uuids))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeAllocation:
+    """An allocation and the name of its node."""
+
+    node: str
+    allocation: Allocation

@@ -12,9 +12,9 @@ from gpushare.allocation import PodRef
 from gpushare.refusal import Refusal
 from gpushare.request import Request
 from webhook import metrics, review
-from webhook.ledger import ledger_store, reinvocation
-from webhook.ledger.reservation import Reservation, Waited
 from webhook.pods import gate_reason, mutation, structure, validation
+from webhook.store import ledger_store, reinvocation
+from webhook.store.reservation import Reservation, Waited
 
 logger = logging.getLogger(__name__)
 

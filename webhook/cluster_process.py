@@ -14,24 +14,24 @@ from gpushare.cluster import api_client, election, events, part
 from gpushare.daemon import garbage, probes, shutdown
 from gpushare.placement_profile import PlacementProfile
 from webhook import admission, metrics, server
-from webhook.books.allocation_controller import AllocationController
 from webhook.certificates import ca_bundle
 from webhook.certificates.certificate_controller import CertificateController
 from webhook.certificates.mounted import Mounted
 from webhook.certificates.rotation import Certificates
 from webhook.certificates.tls import Tls
-from webhook.ledger import reservation
-from webhook.ledger.allowances import Allowances
-from webhook.ledger.api_store import ApiStore
-from webhook.ledger.occupancy import Occupancy
-from webhook.placer import backfill
-from webhook.placer.cluster_figures import ClusterFigures
-from webhook.placer.evictor import Evictor
-from webhook.placer.gates import Gates
-from webhook.placer.placer import Placer
-from webhook.placer.profile_publisher import ProfilePublisher
-from webhook.placer.resizer import Resizer
+from webhook.controllers.allocations.allocation_controller import AllocationController
+from webhook.controllers.cluster_figures import ClusterFigures
+from webhook.controllers.evictor import Evictor
+from webhook.controllers.gated_pods import backfill
+from webhook.controllers.gated_pods.gates import Gates
+from webhook.controllers.profile_publisher import ProfilePublisher
+from webhook.controllers.resize.resizer import Resizer
+from webhook.placer import Placer
 from webhook.pods.stored_pod import Pod
+from webhook.store import reservation
+from webhook.store.allowances import Allowances
+from webhook.store.api_store import ApiStore
+from webhook.store.occupancy import Occupancy
 from webhook.webhook_settings import WebhookSettings
 
 logger = logging.getLogger(__name__)

@@ -26,15 +26,16 @@ from gpushare.nodefilters import volumes
 from gpushare.request import Request
 from webhook import memory_resizing, review
 from webhook.admission import Admission
-from webhook.ledger import backfill_reservation
-from webhook.ledger.memory_store import MemoryStore
-from webhook.ledger.reservation import Reservation
+from webhook.controllers import queue
+from webhook.controllers.gated_pods import backfill, gang
+from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
+from webhook.controllers.gated_pods.pod_index import PodIndex
 from webhook.metrics import Metrics
-from webhook.placer import backfill, gang, pending_counts
-from webhook.placer.gated_pods import GatedPodScheduler
-from webhook.placer.index import Index
 from webhook.pods import mutation
 from webhook.pods.stored_pod import Pod
+from webhook.store import backfill_reservation
+from webhook.store.memory_store import MemoryStore
+from webhook.store.reservation import Reservation
 
 PodJson = Mapping[str, Any]
 
@@ -69,7 +70,7 @@ class MemoryCluster:
         self._metrics = measures
         self._pods: dict[tuple[str, str], PodJson] = {}
         self._read: dict[tuple[str, str], Pod] = {}
-        self._index = Index()
+        self._index = PodIndex()
         for one in pods:
             self._put(pod.namespaced_name(one), one)
         self._state = state
@@ -111,8 +112,8 @@ class MemoryCluster:
                 if (one := self._known(waiting)) is not None:
                     annotations = {**pod.annotations_of(one), contract.REASON: refusal.reason}
                     self._keep({**one, "metadata": {**one["metadata"], "annotations": annotations}})
-            longest = pending_counts.longest_seconds((one for one, _ in told), now=self._clock())
-            self._metrics.waiting(pending_counts.counts(told), longest_seconds=longest)
+            longest = queue.longest_seconds((one for one, _ in told), now=self._clock())
+            self._metrics.waiting(queue.counts(told), longest_seconds=longest)
             self.save()
 
     def save(self) -> None:

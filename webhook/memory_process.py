@@ -12,8 +12,8 @@ from webhook import admission, memory_cluster, metrics, server
 from webhook.certificates import issuing
 from webhook.certificates.rotation import RotationStep
 from webhook.certificates.tls import Tls
-from webhook.ledger import reservation
-from webhook.placer import backfill
+from webhook.controllers.gated_pods import backfill
+from webhook.store import reservation
 from webhook.webhook_settings import WebhookSettings
 
 logger = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ from gpushare import codec, contract, pod, resizing
 from gpushare.cluster import object_store as objects
 from gpushare.gpunode import GpuNode, Resize
 from gpushare.request import Request
-from webhook.ledger import backfill_reservation
-from webhook.ledger.memory_store import MemoryStore
-from webhook.placer.resize_requests import ResizeRequest, ResizeRequests, existing, turn
+from webhook.controllers.resize.resize_requests import ResizeRequest, ResizeRequests, existing, turn
 from webhook.pods.stored_pod import Pod
+from webhook.store import backfill_reservation
+from webhook.store.memory_store import MemoryStore
 
 PodJson = Mapping[str, Any]
 

@@ -17,7 +17,6 @@ from steady import witness
 from days.way import Way
 from gpushare import codec, contract, ledger
 from lab import lab_layout
-from webhook.ledger import backfill_reservation
 
 if TYPE_CHECKING:
     from days.table import Day
@@ -185,11 +184,7 @@ class Stage:
         for item in calls.one(self.server, calls.call("GET", contract.GPUNODE_PATH))["items"]:
             node = codec.read(item)
             problems += [*ledger.violations(node), *node.problems]
-            held |= {
-                entry.id: (entry.pod.uid, entry.pod.name)
-                for entry in node.allocations
-                if not backfill_reservation.is_hold(entry)
-            }
+            held |= {entry.id: (entry.pod.uid, entry.pod.name) for entry in node.allocations if not entry.is_hold}
         problems += [
             f"{pod} has the share {id_}, the ledger not" for id_, (_, pod) in claimed.items() if id_ not in held
         ]

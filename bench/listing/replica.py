@@ -16,10 +16,10 @@ import aiohttp
 import webhook.cluster_process  # noqa: F401 (as much code as a replica has)
 from gpushare.cluster import api_client, api_connection, transport
 from gpushare.daemon import garbage
-from webhook.ledger.allowances import Allowances
-from webhook.ledger.api_store import ApiStore
-from webhook.ledger.occupancy import Occupancy
 from webhook.metrics import Metrics
+from webhook.store.allowances import Allowances
+from webhook.store.api_store import ApiStore
+from webhook.store.occupancy import Occupancy
 
 PULSE_SECONDS = 0.005
 Kept = TypeVar("Kept")

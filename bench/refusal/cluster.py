@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from gpushare import contract
-from webhook.ledger.memory_store import MemoryStore
+from webhook.store.memory_store import MemoryStore
 
 GIB = 2**30
 GPUS = 8

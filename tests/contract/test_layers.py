@@ -67,7 +67,11 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("gpushare/ledger.py", "import numpy", "numpy only inside gpushare.placement"),
         ("deviceplugin/planted.py", "import pynvml", "Only the nvml modules of"),
         ("deviceplugin/report/planted.py", "from deviceplugin import agent_parts", "rooms do not know its root"),
-        ("webhook/ledger/planted.py", "from webhook.placer import gang", "The placer is above the books"),
+        (
+            "webhook/store/planted.py",
+            "from webhook.controllers.gated_pods import gang",
+            "above the controllers, the store",
+        ),
         (
             "deviceplugin/arbiter/wire.py",
             "from gpushare.cluster import api_client",
@@ -77,6 +81,11 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "deviceplugin/arbiter/planted.py",
             "from deviceplugin.link import running_shares",
             "The arbiter's process has nothing of",
+        ),
+        (
+            "webhook/controllers/allocations/planted.py",
+            "from webhook.controllers.resize import quotas",
+            "The controllers know nothing",
         ),
         ("webhook/planted.py", "import grpc", "grpc and protobuf only in deviceplugin"),
         ("webhook/planted.py", "import click", "click only in kubectl_gpushare and lab"),

@@ -22,7 +22,7 @@ from gpushare.refusal import Cause
 from tests.docs import commands, pages
 from tests.monitoring import rules
 from webhook import metrics as webhook_metrics
-from webhook.placer.cluster_figures import ClusterFigures
+from webhook.controllers.cluster_figures import ClusterFigures
 
 REFERENCE, OPERATIONS = "docs/reference.md", "docs/operations.md"
 EVENTS = {value for name, value in vars(contract).items() if name.startswith("EVENT_")}

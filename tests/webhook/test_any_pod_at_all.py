@@ -16,9 +16,9 @@ from tests import builders
 from tests.webhook.laws import strategies
 from webhook import metrics, review
 from webhook.admission import Admission
-from webhook.ledger.memory_store import MemoryStore
-from webhook.ledger.reservation import Reservation
 from webhook.pods import structure
+from webhook.store.memory_store import MemoryStore
+from webhook.store.reservation import Reservation
 
 KEYS = st.sampled_from(
     ["name", "annotations", "labels", "spec", "containers", "env", "resources", "limits", "requests", "ports", "key"]

@@ -27,8 +27,8 @@ from tests.webhook import made_up
 from tests.webhook.made_up import MadeUp
 from tests.webhook.replica import REPOSITORY
 from webhook import metrics
-from webhook.ledger.api_store import ApiStore
-from webhook.ledger.occupancy import Occupancy
+from webhook.store.api_store import ApiStore
+from webhook.store.occupancy import Occupancy
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(240)]
 

@@ -15,7 +15,7 @@ from lab import access, api_audit, lab_errors
 from tests import builders
 from tests.webhook.conftest import BASE, Cluster
 from tests.webhook.replica import until
-from webhook.placer.profile_publisher import ProfilePublisher
+from webhook.controllers.profile_publisher import ProfilePublisher
 
 pytestmark = pytest.mark.apiserver
 

@@ -15,8 +15,8 @@ from gpushare import contract
 from tests import builders
 from webhook import metrics, review
 from webhook.admission import Admission
-from webhook.ledger.memory_store import MemoryStore
-from webhook.ledger.reservation import Reservation
+from webhook.store.memory_store import MemoryStore
+from webhook.store.reservation import Reservation
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 FEW, MANY = 40, 120

@@ -16,7 +16,6 @@ from tests import builders
 from tests.builders import GIB
 from tests.webhook.conftest import Cluster
 from tests.webhook.replica import REPOSITORY, until
-from webhook.ledger import backfill_reservation
 
 pytestmark = pytest.mark.apiserver
 
@@ -43,7 +42,7 @@ def held(cluster: Cluster, name: str) -> tuple[int, int, int | None]:
     """Request in per cent, memory and what it is to shrink to in GiB."""
     node = cluster.node()
     assert ledger.violations(node) == []
-    (entry,) = (one for one in node.allocations if one.pod.name == name and not backfill_reservation.is_hold(one))
+    (entry,) = (one for one in node.allocations if one.pod.name == name and not one.is_hold)
     (share,) = entry.shares
     less = share.shrink_to_bytes
     return share.request_percent, share.memory_bytes // GIB, None if less is None else less // GIB

@@ -17,7 +17,6 @@ from lab import lab_errors
 from tests import builders
 from tests.webhook.conftest import Cluster
 from tests.webhook.replica import until
-from webhook.ledger import backfill_reservation
 
 pytestmark = pytest.mark.apiserver
 
@@ -191,7 +190,7 @@ def test_small_pods_pass_a_large_one_only_for_so_long(cluster: Cluster) -> None:
     for round_ in range(4, 40):
         cluster.create(builders.pod(f"small-{round_}", request="0.5"))
         cluster.delete(f"small-{round_ - 4}")
-        if any(backfill_reservation.is_hold(entry) for entry in cluster.node().allocations):
+        if any(entry.is_hold for entry in cluster.node().allocations):
             break
         time.sleep(0.2)  # the clock is what is tested
     else:

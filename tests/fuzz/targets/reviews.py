@@ -13,8 +13,8 @@ from tests import builders
 from tests.fuzz import laws
 from webhook import metrics, review
 from webhook.admission import Admission
-from webhook.ledger.memory_store import MemoryStore
-from webhook.ledger.reservation import Reservation
+from webhook.store.memory_store import MemoryStore
+from webhook.store.reservation import Reservation
 
 _LOOP = asyncio.new_event_loop()
 _METRICS = metrics.Metrics()

@@ -15,8 +15,8 @@ from gpushare.placement_profile import PlacementProfile
 from gpushare.refusal import Refusal
 from kubectl_gpushare.planning.world import Answer, RequestingPod, World
 from tests import builders
-from webhook.ledger.memory_store import MemoryStore
 from webhook.pods import mutation
+from webhook.store.memory_store import MemoryStore
 
 HELD, NEXT = 120, 100
 MODELS = ("NVIDIA A100-SXM4-80GB", "NVIDIA L4", "NVIDIA H100 80GB HBM3")

@@ -16,7 +16,7 @@ from tests import builders
 from tests.gpushare.nodefilters import test_volume_limits as made
 from tests.kubectl_gpushare.conftest import Plugin
 from tests.kubectl_gpushare.planning.test_planning import machine
-from webhook.ledger.memory_store import MemoryStore
+from webhook.store.memory_store import MemoryStore
 
 EXCEEDS = made.full(1, 1)
 Json = dict[str, Any]

@@ -12,13 +12,12 @@ from unittest import mock
 from gpushare.cluster import events
 from tests.webhook.laws.virtual_loop import VirtualLoop
 from tests.webhook.laws.wire import Network, SimulatedClient
-from webhook import admission, metrics, review
-from webhook.books.allocation_controller import AllocationController
-from webhook.ledger import reservation
-from webhook.ledger.api_store import ApiStore
-from webhook.ledger.occupancy import Occupancy
-from webhook.placer import placer
-from webhook.placer.gates import Gates
+from webhook import admission, metrics, placer, review
+from webhook.controllers.allocations.allocation_controller import AllocationController
+from webhook.controllers.gated_pods.gates import Gates
+from webhook.store import reservation
+from webhook.store.api_store import ApiStore
+from webhook.store.occupancy import Occupancy
 
 LIFETIME_SECONDS = 60.0
 

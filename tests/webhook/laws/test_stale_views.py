@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpushare import codec, ledger
 from gpushare.gpunode import GpuNode
 from tests import builders
-from webhook.ledger.node_ledger import NodeLedger
+from webhook.store.node_ledger import NodeLedger
 
 
 def document(version: int) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from gpushare.allocation import Allocation
 from gpushare.cluster import api_errors
 from gpushare.gpunode import GpuNode
 from tests.webhook.laws import replica, stories, world
-from webhook.books import allocation_controller, due_changes, first_seen
-from webhook.ledger import api_store, deleted_nodes, node_ledger, reinvocation
+from webhook.controllers.allocations import allocation_controller, due_changes
+from webhook.store import api_store, deleted_nodes, node_ledger, reinvocation
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +82,7 @@ def reservations_end_by_wall_clocks(patch: pytest.MonkeyPatch) -> None:
         self.placer._allocations_controller._clock = self.placer._clock = self.wall
 
     patch.setattr(replica.Replica, "__init__", with_wall_clocks)
-    patch.setattr(first_seen.FirstSeen, "timed", lambda _, nodes, **__: list(nodes))
+    patch.setattr(due_changes.FirstSeen, "timed", lambda _, nodes, **__: list(nodes))
 
 
 def the_second_of_two_shares_is_spare_at_once(patch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,128 @@
+"""What is not in the placer's copy of the pods is asked of the API server before anything is taken away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from gpushare import ledger
+from gpushare.allocation import PodRef
+from gpushare.cluster import api_client, events, informer, part, transport
+from tests import builders
+from tests.webhook.conftest import Cluster
+from webhook import metrics
+from webhook.controllers.allocations.allocation_controller import AllocationController
+from webhook.pods.stored_pod import Pod
+from webhook.store.api_store import ApiStore
+
+pytestmark = pytest.mark.apiserver
+
+SLOW = "slow"
+
+
+class Halting(api_client.ApiClient):
+    """An API server that does not say what became of the pods called `SLOW` until it may."""
+
+    def __init__(self, transport: transport.Transport) -> None:
+        super().__init__(transport)
+        self.may = asyncio.Event()
+
+    async def get(self, path: str, query: api_client.Query | None = None) -> dict[str, Any]:
+        if path.endswith(f"/{SLOW}"):
+            await self.may.wait()
+        return await super().get(path, query)
+
+
+class Blind:
+    """An allocation controller whose copy of the pods is empty, whatever there is."""
+
+    def __init__(self, api: Halting) -> None:
+        self.api = api
+        self.measures = metrics.Metrics()
+        self.store = ApiStore(api, self.measures)
+        pods: part.Part[Pod] = part.Part(informer.Informer(api, "/api/v1/namespaces/kube-system/pods"), "ours")
+        recorder = events.Recorder(api, controller="gpushare.io/test", instance="test")
+        self.now = 1000.0
+        self.allocations_controller = AllocationController(
+            api, self.store, pods, recorder, self.measures, lifetime_seconds=60.0, clock=lambda: self.now
+        )
+
+    async def keep(self) -> None:
+        """Look, and look again when what was reserved the first time has had its time."""
+        await self.allocations_controller.keep(self.allocations_controller.look())
+        self.now += 60.0
+        await self.allocations_controller.keep(self.allocations_controller.look())
+
+    async def hold(self, identity: str, holder: PodRef, *, until: float | None, on: str = "node-a") -> None:
+        entry = builders.allocation(identity, f"GPU-{on}-0", reserved_until=until, request=10, memory_gib=1)
+        entry = dataclasses.replace(entry, pod=holder)
+        await self.store.commit(on, lambda node: ledger.reserve(node, entry))
+
+    def held(self, name: str = "node-a") -> dict[str, tuple[str, float | None]]:
+        (node,) = (one for one in self.store.stored() if one.name == name)
+        return {entry.id: (entry.pod.uid, entry.reserved_until) for entry in node.allocations}
+
+
+@contextlib.asynccontextmanager
+async def blind(cluster: Cluster) -> AsyncIterator[Blind]:
+    async with api_client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
+        made = Blind(Halting(api._transport))
+        running = asyncio.create_task(made.store.run())
+        try:
+            async with asyncio.timeout(60):
+                await made.store.synced()
+                yield made
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await made.store.close()
+
+
+async def test_the_share_of_a_living_pod_is_kept(cluster: Cluster) -> None:
+    cluster.start("--no-placer")
+    one = cluster.create(builders.pod(request="0.5"))
+    async with blind(cluster) as made:
+        ((identity, (_, until)),) = made.held().items()
+        assert until is not None
+        holder = PodRef(cluster.namespace, "trainer", one["metadata"]["uid"])
+        await made.hold("held", holder, until=None)
+        await made.hold("of-a-namesake", PodRef(cluster.namespace, "trainer", "another-uid"), until=None)
+        await made.hold("of-nobody", PodRef(cluster.namespace, "gone", "its-uid"), until=None)
+        await made.hold("lapsed", PodRef(cluster.namespace), until=999.0)
+        await made.keep()
+        assert set(made.held()) == {identity, "held"}
+        assert made.measures.registry.get_sample_value(
+            "gpushare_placer_allocations_total", {"change": "released"}
+        ) == pytest.approx(2)
+
+
+async def test_a_pod_that_came_late_and_unseen_is_confirmed_instead_of_lapsing(cluster: Cluster) -> None:
+    cluster.start("--no-placer")
+    one = cluster.create(builders.pod(request="0.5"))
+    late = json.dumps([{"op": "replace", "path": "/spec/allocations/0/reservedUntil", "value": "1970-01-01T00:00:01Z"}])
+    cluster.kubectl("patch", "gpunode", "node-a", "--type=json", f"--patch={late}")
+    async with blind(cluster) as made:
+        await made.keep()
+        assert list(made.held().values()) == [(one["metadata"]["uid"], None)]
+
+
+async def test_what_is_known_to_be_gone_is_free_while_others_are_asked_about(cluster: Cluster) -> None:
+    cluster.add_node(builders.node("node-b"))
+    async with blind(cluster) as made:
+        await made.hold("first", PodRef(cluster.namespace, "gone", "a-uid"), until=None)
+        await made.hold("second", PodRef(cluster.namespace, SLOW, "its-uid"), until=None, on="node-b")
+        freed = asyncio.Event()
+        made.store.on_change(lambda: None if made.held() else freed.set())
+        keeping = asyncio.create_task(made.keep())
+        async with asyncio.timeout(20):
+            await freed.wait()
+        assert set(made.held("node-b")) == {"second"}
+        made.api.may.set()
+        await keeping
+        assert made.held("node-b") == {}

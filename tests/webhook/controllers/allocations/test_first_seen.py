@@ -1,0 +1,34 @@
+"""When a reservation ends is told by one clock, however wrong those of others are."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpushare import ledger
+from tests import builders
+from webhook.controllers.allocations import due_changes
+from webhook.controllers.allocations.due_changes import FirstSeen
+
+
+@pytest.mark.parametrize("written", [-1e9, 0.0, 1e9])
+def test_a_reservation_lapses_a_lifetime_after_it_was_first_seen(written: float) -> None:
+    node = ledger.reserve(builders.node(), builders.allocation(reserved_until=written))
+    seen = FirstSeen(60.0)
+    for now, lapses in ((1000.0, False), (1059.0, False), (1060.0, True)):
+        books = due_changes.judge(seen.timed([node], now=now), [], now=now)
+        assert bool(books.lapsed) == lapses
+        assert books.next_expiry == (None if lapses else 1060.0)
+
+
+def test_what_comes_back_is_new() -> None:
+    node = ledger.reserve(builders.node(), builders.allocation(reserved_until=0.0))
+    seen = FirstSeen(60.0)
+    seen.timed([node], now=0.0)
+    seen.timed([builders.node()], now=30.0)
+    (timed,) = seen.timed([node], now=40.0)
+    assert timed.allocations[0].reserved_until == 100.0
+
+
+def test_what_a_pod_holds_for_good_has_no_end() -> None:
+    node = ledger.reserve(builders.node(), builders.allocation(uid="u-1"))
+    assert FirstSeen(60.0).timed([node], now=0.0) == [node]

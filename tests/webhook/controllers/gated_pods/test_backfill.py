@@ -1,0 +1,84 @@
+"""Who has passed over whom, also for a placer that has not been there all the time."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpushare import contract
+from tests import builders
+from webhook.controllers.gated_pods.backfill import Passes
+from webhook.controllers.gated_pods.gang import Unit
+from webhook.controllers.gated_pods.pod_index import PodIndex
+from webhook.pods.stored_pod import Pod
+
+NOON, LATER, LATEST = (f"2026-01-01T{hour}:00:00Z" for hour in (12, 13, 14))
+
+
+def one(name: str, created: str, *, priority: int = 0, placed: bool = True, gated: bool = False) -> Pod:
+    made = builders.pod(name, request="0.5")
+    made["metadata"].update(uid=name, creationTimestamp=created)
+    gates = [{"name": contract.SCHEDULING_GATE}] if gated else []
+    made["spec"].update(priority=priority, schedulingGates=gates)
+    if placed:
+        made["metadata"]["annotations"][contract.ALLOCATION] = f"a-{name}"
+    return Pod.of(made)
+
+
+WAITS = one("waits", LATER, priority=1000, placed=False)
+UNIT = Unit((WAITS,))
+
+
+@pytest.mark.parametrize("priority", [0, 1000])
+def test_a_placer_that_is_new_counts_who_came_after_the_one_that_waits_and_nobody_older(priority: int) -> None:
+    old = [one(f"old-{number}", NOON, priority=priority) for number in range(150)]
+    new = [one(f"new-{number}", LATEST, priority=priority) for number in range(3)]
+    passes, index = Passes(), PodIndex([*old, WAITS])
+    passes.count(index, [UNIT])
+    for came in new:
+        index.pod(None, came)
+    assert passes.count(index, [UNIT]) == {"waits": 3}
+    assert Passes().count(PodIndex([*old, *new, WAITS]), [UNIT]) == {"waits": 3}
+
+
+def test_nobody_older_has_passed_over_one_that_has_just_come() -> None:
+    passes, index = Passes(), PodIndex()
+    passes.count(index, [])
+    passes.placed(one("old", NOON))
+    index.pod(None, one("older", NOON))
+    index.pod(None, WAITS)
+    assert passes.count(index, [UNIT]) == {"waits": 0}
+
+
+def test_who_is_older_and_less_important_passes_over_one_that_was_seen_to_wait() -> None:
+    before, after = one("old", NOON, placed=False), one("old", NOON)
+    passes, index = Passes(), PodIndex([before, WAITS])
+    passes.count(index, [UNIT])
+    index.pod(before, after)
+    assert passes.count(index, [UNIT]) == {"waits": 1}
+    passes.grew(after)
+    assert passes.count(index, [UNIT]) == {"waits": 2}
+
+
+def test_who_is_more_important_passes_nobody_over() -> None:
+    passes, index = Passes(), PodIndex([WAITS])
+    passes.count(index, [UNIT])
+    index.pod(None, one("urgent", LATEST, priority=2000))
+    assert passes.count(index, [UNIT]) == {"waits": 0}
+
+
+@pytest.mark.parametrize("shown", ["before the count", "after it", "never"])
+def test_whom_we_have_placed_counts_once_whenever_our_copy_shows_it(shown: str) -> None:
+    before, after = one("small", LATEST, placed=False, gated=True), one("small", LATEST)
+    passes, index = Passes(), PodIndex([before, WAITS])
+    passes.count(index, [UNIT])
+    passes.placed(before)
+    if shown == "before the count":
+        index.pod(before, after)
+    assert passes.count(index, [UNIT]) == {"waits": 1}
+    passes.placed(before)  # its gate is opened once more, as our copy does not show that it is open
+    if shown == "after it":
+        index.pod(before, after)
+    elif shown == "never":
+        index.pod(before, None)
+    assert passes.count(index, [UNIT]) == {"waits": 1}
+    assert passes.count(index, [UNIT]) == {"waits": 1}

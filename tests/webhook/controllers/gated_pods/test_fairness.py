@@ -1,0 +1,81 @@
+"""Whose turn it is among namespaces, and how many of one are tried."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import builders
+from webhook.controllers.gated_pods.fairness import Fairness
+from webhook.controllers.gated_pods.gang import Unit
+from webhook.pods.stored_pod import Pod
+
+
+def unit(namespace: str, number: int, *, priority: int = 0) -> Unit:
+    made: dict[str, Any] = builders.pod(f"p{number:04d}", namespace=namespace, request="1")
+    made["metadata"].update(uid=f"{namespace}-{number}", creationTimestamp=f"2026-01-01T00:{number:04d}Z")
+    made["spec"]["priority"] = priority
+    return Unit((Pod.of(made),))
+
+
+def names(units: list[Unit]) -> list[str]:
+    return [unit.members[0].ref.uid for unit in units]
+
+
+def test_namespaces_take_turns_and_the_oldest_of_each_comes_first() -> None:
+    units = [unit("a", 1), unit("a", 2), unit("a", 3), unit("b", 4), unit("c", 5), unit("b", 6)]
+    assert names(Fairness().begin(units)) == ["a-1", "b-4", "c-5", "a-2", "b-6", "a-3"]
+
+
+def test_a_higher_priority_comes_before_every_turn() -> None:
+    units = [unit("a", 3, priority=5), unit("a", 4, priority=5), unit("b", 1), unit("a", 2)]
+    assert names(Fairness().begin(units)) == ["a-3", "a-4", "b-1", "a-2"]
+
+
+def round_of(fair: Fairness, units: list[Unit]) -> list[str]:
+    """A round in which nobody fits; return who was tried."""
+    tried = []
+    for one in fair.begin(units):
+        if fair.may_try(one):
+            tried.append(one)
+            fair.in_vain(one)
+    return names(tried)
+
+
+def test_of_very_many_the_oldest_are_tried_in_every_round_and_the_others_in_turn() -> None:
+    fair, units = Fairness(tries=4, looks=100), [unit("a", number) for number in range(8)]
+    rounds = [round_of(fair, [*units, unit("b", 99)]) for _ in range(4)]
+    assert [[name for name in one if name.startswith("a")] for one in rounds] == [
+        ["a-0", "a-1", "a-2", "a-3"],
+        ["a-0", "a-1", "a-4", "a-5"],
+        ["a-0", "a-1", "a-6", "a-7"],
+        ["a-0", "a-1", "a-2", "a-3"],
+    ]
+    assert all("b-99" in one[:2] for one in rounds)
+
+
+def test_what_is_like_one_that_was_tried_costs_a_look_and_no_try() -> None:
+    fair, units = Fairness(tries=2, looks=5), [unit("a", number) for number in range(9)]
+    assert sum(fair.may_try(one) for one in fair.begin(units)) == 5
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2)), max_size=40), st.integers(2, 10))
+def test_law_everybody_has_a_turn_and_everybody_is_tried_in_the_end(asked: list[tuple[str, int]], tries: int) -> None:
+    units = [unit(namespace, number, priority=priority) for number, (namespace, priority) in enumerate(asked)]
+    units.sort(key=lambda one: one.order)
+    fair = Fairness(tries=tries)
+    tried: collections.Counter[str] = collections.Counter()
+    for _ in range(40):
+        found = fair.begin(units)
+        assert sorted(names(found)) == sorted(names(units))
+        first = [one for one in found if len(asked) <= tries]
+        assert [one.order[0] for one in first] == sorted(one.order[0] for one in first)
+        for one in found:
+            if fair.may_try(one):
+                tried.update(names([one]))
+                fair.in_vain(one)
+    assert set(tried) == set(names(units))
+    assert all(one.namespace in "abc" for one in units)

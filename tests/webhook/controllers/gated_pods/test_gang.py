@@ -1,0 +1,123 @@
+"""Which gated pods make a unit, and what the others wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from gpushare import contract
+from tests import builders
+from webhook.controllers.gated_pods import gang
+from webhook.pods.stored_pod import Pod
+
+
+def member(
+    number: int, *, size: int = 3, gated: bool = True, phase: str = "Pending", owner: str = "", **fields: Any
+) -> dict[str, Any]:
+    made = builders.pod(f"worker-{number}", request="1", group="ring", group_size=str(size))
+    made["metadata"].update(uid=f"u-{number}", creationTimestamp=f"2026-01-01T00:00:{number:02}Z", **fields)
+    made["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}] if gated else []
+    if owner:
+        made["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "ring", "uid": owner, "controller": True}]
+    return {**made, "status": {"phase": phase}}
+
+
+def alone(name: str, *, priority: int = 0, created: str = "2026-01-01T00:00:00Z", gates: tuple[str, ...] = ()) -> Any:
+    made = builders.pod(name, request="0.5")
+    made["metadata"].update(uid=f"u-{name}", creationTimestamp=created)
+    names = (contract.SCHEDULING_GATE, *gates)
+    made["spec"].update(priority=priority, schedulingGates=[{"name": gate} for gate in names])
+    return made
+
+
+def arrange(pods: list[dict[str, Any]], opened: Collection[str] = ()) -> gang.Arranged:
+    return gang.arrange(map(Pod.of, pods), opened=opened)
+
+
+def units(found: gang.Arranged) -> list[list[str]]:
+    return [[pod.ref.name for pod in unit.members] for unit in found.units]
+
+
+def said(found: gang.Arranged) -> dict[str, str]:
+    return {pod.ref.name: sentence for pod, sentence in found.held_back}
+
+
+def test_a_group_waits_until_it_is_complete() -> None:
+    found = arrange([member(0), member(1)])
+    assert units(found) == []
+    assert set(said(found).values()) == {'waits for 1 more of its group "ring" (have 2 of 3)'}
+    assert units(arrange([member(0), member(1), member(2)])) == [["worker-0", "worker-1", "worker-2"]]
+
+
+def test_groups_of_one_name_in_two_namespaces_are_two() -> None:
+    other = member(2)
+    other["metadata"]["namespace"] = "elsewhere"
+    assert units(arrange([member(0), member(1), other])) == []
+
+
+def test_those_beyond_the_size_come_after_the_others() -> None:
+    found = arrange([member(number) for number in range(4)])
+    assert units(found) == [["worker-0", "worker-1", "worker-2"]]
+    assert said(found) == {
+        "worker-3": 'its group "ring" has 3 pods without this one: it gets its turn once they are placed'
+    }
+    placed = [member(number, gated=False) for number in range(3)]
+    assert units(arrange([*placed, member(3)])) == [["worker-3"]]
+
+
+def test_one_that_is_made_anew_joins_those_that_run() -> None:
+    running = [member(0, gated=False, phase="Running"), member(1, gated=False, phase="Running")]
+    assert units(arrange([*running, member(2)])) == [["worker-2"]]
+    assert units(arrange([running[0], member(2)])) == []
+
+
+def test_one_that_we_have_just_opened_counts_as_placed() -> None:
+    pods = [member(0), member(1), member(2)]
+    assert units(arrange(pods, opened={"u-0"})) == [["worker-1", "worker-2"]]
+
+
+def test_of_those_that_succeeded_only_siblings_count() -> None:
+    yesterday = [member(number, gated=False, phase="Succeeded", owner="old") for number in range(2)]
+    assert units(arrange([*yesterday, member(2, owner="new")])) == []
+    siblings = [member(number, gated=False, phase="Succeeded", owner="new") for number in range(2)]
+    assert units(arrange([*siblings, member(2, owner="new")])) == [["worker-2"]]
+    failed = [member(number, gated=False, phase="Failed", owner="new") for number in range(2)]
+    assert units(arrange([*failed, member(2, owner="new")])) == []
+
+
+def test_one_that_leaves_does_not_count() -> None:
+    leaving = member(0, gated=False, phase="Running", deletionTimestamp="2026-01-01T01:00:00Z")
+    assert units(arrange([leaving, member(1), member(2)])) == []
+
+
+def test_different_sizes_are_said() -> None:
+    found = arrange([member(0), member(1), member(2, size=4)])
+    assert units(found) == []
+    assert set(said(found).values()) == {
+        'its group "ring" has no one size: worker-0 says 3 and worker-2 says 4; '
+        "delete the pods with the wrong gpushare.io/group-size and recreate them"
+    }
+
+
+def test_a_pod_with_somebody_elses_gate_has_no_turn() -> None:
+    found = arrange([alone("queued", gates=("example.com/quota",)), alone("free")])
+    assert units(found) == [["free"]]
+    assert said(found)["queued"].startswith('waits for the scheduling gate "example.com/quota", which is somebody')
+
+
+def test_a_group_waits_for_somebody_elses_gate_too() -> None:
+    queued = member(2)
+    queued["spec"]["schedulingGates"].append({"name": "example.com/quota"})
+    found = arrange([member(0), member(1), queued])
+    assert units(found) == []
+    assert said(found)["worker-0"] == (
+        'waits for its group "ring": 1 of its 3 pods wait for somebody else\'s scheduling gate'
+    )
+
+
+def test_a_gang_is_as_old_as_its_youngest_member_and_as_important_as_its_least() -> None:
+    early, late = alone("early", created="2026-01-01T00:00:01Z"), alone("late", created="2026-01-01T00:00:59Z")
+    important = member(0)
+    important["spec"]["priority"] = 1000
+    found = arrange([late, important, member(1), member(2), early])
+    assert units(found) == [["early"], ["worker-0", "worker-1", "worker-2"], ["late"]]

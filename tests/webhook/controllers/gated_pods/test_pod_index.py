@@ -1,0 +1,79 @@
+"""What is kept as pods come, change and go is what would be found by looking at all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare import contract
+from tests import builders
+from webhook.controllers import queue
+from webhook.controllers.gated_pods import gang
+from webhook.controllers.gated_pods.pod_index import PodIndex
+from webhook.pods.stored_pod import Pod
+
+UIDS = ("u0", "u1", "u2", "u3")
+UNBOUND = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
+
+
+def made(uid: str, group: str, *, gated: bool, placed: bool, leaves: bool, unbound: bool) -> Pod:
+    one = builders.pod(uid, request="0.5")
+    one["metadata"].update(uid=uid, creationTimestamp="2026-01-01T00:00:00Z")
+    if group:
+        one["metadata"]["annotations"].update({contract.GROUP: group, contract.GROUP_SIZE: "2"})
+    if placed:
+        one["metadata"]["annotations"][contract.ALLOCATION] = f"a-{uid}"
+    if leaves:
+        one["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:01Z"
+    one["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}] if gated else []
+    return Pod.of({**one, "status": {"phase": "Pending", "conditions": [UNBOUND] if unbound else []}})
+
+
+PODS = st.builds(
+    made,
+    st.sampled_from(UIDS),
+    st.sampled_from(("", "ring", "star")),
+    gated=st.booleans(),
+    placed=st.booleans(),
+    leaves=st.booleans(),
+    unbound=st.booleans(),
+)
+
+
+@given(st.lists(PODS | st.sampled_from(UIDS), max_size=30))
+@settings(deadline=None)
+def test_law_what_is_kept_bit_by_bit_is_what_would_be_found_in_all(steps: list[Any]) -> None:
+    index, pods = PodIndex(), dict[str, Pod]()
+    for step in steps:
+        uid = step if isinstance(step, str) else step.ref.uid
+        after = None if isinstance(step, str) else step
+        if uid in pods or after is not None:
+            index.pod(pods.get(uid), after)
+        pods.pop(uid, None)
+        if after is not None:
+            pods[uid] = after
+        assert index.waiting == {uid: one for uid, one in pods.items() if one.waits}
+        assert index.stuck == {uid: one for uid, one in pods.items() if one.is_stuck}
+        arranged = gang.Arranger().arrange(index.waiting, index.members)
+        everything = gang.arrange(pods.values())
+        assert {unit.uids for unit in arranged.units} == {unit.uids for unit in everything.units}
+        assert {pod.ref.uid for pod, _ in arranged.held_back} == {pod.ref.uid for pod, _ in everything.held_back}
+        assert all(index.members.values())
+
+
+def test_who_is_placed_is_told_of_once_and_only_while_it_is_there() -> None:
+    shape = {"group": "", "leaves": False, "unbound": False}
+    gated, placed = (made("u0", gated=not is_placed, placed=is_placed, **shape) for is_placed in (False, True))  # type: ignore[arg-type]
+    index = PodIndex([gated])
+    assert index.newly_placed() == {}
+    index.pod(gated, placed)
+    index.pod(placed, dataclasses.replace(placed))
+    assert index.newly_placed() == {"u0": queue.order(placed)}
+    index.pod(placed, dataclasses.replace(placed))
+    assert index.newly_placed() == {}
+    index.pod(None, made("u1", gated=False, placed=True, **shape))  # type: ignore[arg-type]
+    index.pod(made("u1", gated=False, placed=True, **shape), None)  # type: ignore[arg-type]
+    assert index.newly_placed() == {}

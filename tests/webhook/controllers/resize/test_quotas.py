@@ -1,0 +1,145 @@
+"""A share may not grow beyond what the quotas of its namespace allow to be created."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare import contract, errors, ledger
+from gpushare.allocation import Allocation, PodRef
+from gpushare.cluster import api_errors
+from gpushare.gpunode import GpuNode
+from tests import builders
+from tests.builders import GIB
+from webhook.controllers.resize import quotas
+from webhook.controllers.resize.resize_requests import ResizeRequest, ResizeRequests
+from webhook.pods.stored_pod import Pod
+
+PERCENT, MEMORY = contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY
+
+
+def quota(**hard: str) -> dict[str, Any]:
+    names = {"percent": PERCENT, "memory": MEMORY}
+    return {"spec": {"hard": {f"requests.{names[key]}": value for key, value in hard.items()}}}
+
+
+class Listing:
+    """Stands for the API server: only what is made of its answer, and how often it is asked, is looked at here."""
+
+    def __init__(self, *found: Mapping[str, Any], fails: bool = False) -> None:
+        self.found, self.fails, self.paths = found, fails, list[str]()
+
+    async def list(self, path: str, *, keep: Callable[[Any], Any]) -> SimpleNamespace:
+        self.paths.append(path)
+        if self.fails:
+            raise api_errors.Unavailable("no answer")
+        return SimpleNamespace(items=[keep(one) for one in self.found])
+
+
+def cluster(**asked: Mapping[str, str]) -> tuple[GpuNode, list[ResizeRequest]]:
+    """Pods that hold 0.2 of a GPU with 8Gi each, and ask for something else."""
+    node = builders.node(gpus=1)
+    pods = []
+    for name, wanted in asked.items():
+        entry = builders.allocation(f"id-{name}", request=20, pod_name=name, uid=f"u-{name}")
+        node = ledger.reserve(node, entry)
+        pods.append(builders.pod(name, allocation=f"id-{name}", **wanted))
+        pods[-1]["metadata"]["uid"] = f"u-{name}"
+        pods[-1]["spec"]["nodeName"] = node.name
+    return node, ResizeRequests().find([node], map(Pod.of, pods))
+
+
+async def problems(listing: Listing, **asked: Mapping[str, str]) -> list[str]:
+    node, wishes = cluster(**asked)
+    judged = await quotas.Quotas(listing).judge(wishes, [node])  # type: ignore[arg-type]
+    assert all((resize_request.request is None) == bool(resize_request.problem) for resize_request in judged)
+    return [resize_request.problem for resize_request in judged]
+
+
+MORE = {"request": "0.5", "memory": "16Gi"}
+
+
+@pytest.mark.parametrize(
+    ("hard", "said"),
+    [
+        ({}, ""),
+        ({"percent": "70"}, ""),
+        ({"percent": "69"}, f"the ResourceQuota of its namespace leaves 29 of {PERCENT}, 30 more are asked"),
+        ({"memory": "24Gi"}, ""),
+        ({"memory": "20Gi"}, f"the ResourceQuota of its namespace leaves 4Gi of {MEMORY}, 8Gi more are asked"),
+        ({"percent": "10"}, f"the ResourceQuota of its namespace leaves 0 of {PERCENT}, 30 more are asked"),
+    ],
+)
+async def test_what_a_quota_does_not_leave_is_said_with_the_numbers(hard: dict[str, str], said: str) -> None:
+    listing = Listing(quota(**hard), quota(percent="1k"), {"spec": {"hard": {"pods": "10"}}})
+    assert await problems(listing, one=MORE, two={"request": "0.1", "memory": "8Gi"}) == [said, ""]
+
+
+async def test_two_that_grow_at_once_are_added_up() -> None:
+    found = await problems(Listing(quota(percent="80")), one=MORE, two=MORE)
+    assert [bool(problem) for problem in found] == [False, True]
+
+
+async def test_quotas_are_read_only_when_somebody_asks_for_more_and_not_again_at_once() -> None:
+    listing = Listing()
+    assert await problems(listing, one={"request": "0.1", "memory": "1Gi"}) == [""]
+    assert listing.paths == []
+    assert await problems(listing, one=MORE, two=MORE) == ["", ""]
+    assert listing.paths == ["/api/v1/namespaces/default/resourcequotas"]
+
+
+async def test_without_an_answer_nothing_grows() -> None:
+    (problem,) = await problems(Listing(fails=True), one=MORE)
+    assert problem.startswith("the ResourceQuotas of its namespace could not be read")
+    assert await problems(Listing(quota(percent="many")), one=MORE) == [problem]
+
+
+async def test_what_is_held_free_counts_for_nobody() -> None:
+    hold = builders.allocation(contract.HOLD_PREFIX + "1", request=70, uid="u")
+    node = ledger.reserve(ledger.reserve(builders.node(), hold), builders.allocation("a", "GPU-node-a-1", memory_gib=8))
+    assert await quotas.Holdings().of("default", {"node-a": node}) == {PERCENT: 50, MEMORY: 8 * GIB}
+    with pytest.raises(errors.QuantityError):
+        quotas.least([quota(percent="x")])
+
+
+ENTRIES = st.lists(
+    st.builds(
+        lambda number, namespace, percent, is_hold: dataclasses.replace(
+            builders.allocation(f"{contract.HOLD_PREFIX if is_hold else ''}{number}", request=percent),
+            pod=PodRef(namespace, "p", f"u{number}"),
+        ),
+        st.integers(0, 9),
+        st.sampled_from(("x", "y")),
+        st.integers(1, 100),
+        st.booleans(),
+    ),
+    max_size=3,
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from(("n0", "n1", "n2")), st.none() | ENTRIES), max_size=12))
+async def test_law_what_is_added_up_bit_by_bit_is_the_sum_of_all(
+    steps: list[tuple[str, list[Allocation] | None]],
+) -> None:
+    holdings, nodes = quotas.Holdings(), dict[str, GpuNode]()
+    for name, entries in steps:
+        nodes.pop(name, None)
+        if entries is not None:
+            nodes[name] = dataclasses.replace(builders.node(name), allocations=tuple(entries))
+        for namespace in ("x", "y"):
+            held = await holdings.of(namespace, nodes)
+            assert +held == +await quotas.Holdings().of(namespace, nodes)
+            shares = [
+                share
+                for node in nodes.values()
+                for entry in node.allocations
+                if entry.pod.namespace == namespace and not entry.is_hold
+                for share in entry.shares
+            ]
+            assert held[PERCENT] == sum(share.request_percent for share in shares)

@@ -1,0 +1,249 @@
+"""Who asks for another amount of what it holds, in which order they have their turn, and what the others keep."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare import contract, errors, ledger, placement, resizing
+from gpushare import request as requests
+from gpushare.allocation import Allocation, PodRef
+from gpushare.gpunode import GpuNode
+from tests import builders
+from tests.builders import GIB
+from tests.gpushare.laws import strategies
+from webhook.controllers.resize.resize_requests import ResizeRequest, ResizeRequests, existing, turn
+from webhook.pods.stored_pod import Pod
+
+CREATED = "2026-01-01T00:00:00Z"
+
+
+def pod(name: str, *, created: str = CREATED, priority: int = 0, version: str = "1", **asked: str) -> dict[str, Any]:
+    made = builders.pod(name, **{"allocation": f"id-{name}", **asked})
+    made["metadata"].update(uid=f"u-{name}", creationTimestamp=created, resourceVersion=version)
+    made["spec"] |= {"priority": priority, "nodeName": "node-a"}
+    return made
+
+
+def holding(name: str, request: int, gib: int) -> Allocation:
+    return builders.allocation(f"id-{name}", request=request, memory_gib=gib, pod_name=name, uid=f"u-{name}")
+
+
+def node(*entries: Allocation) -> GpuNode:
+    found = builders.node(gpus=1)
+    for entry in entries:
+        found = ledger.reserve(found, entry)
+    return found
+
+
+def find(found: GpuNode, *pods: dict[str, Any]) -> list[ResizeRequest]:
+    return ResizeRequests().find([found], map(Pod.of, pods))
+
+
+def held(found: GpuNode) -> dict[str, tuple[int, int]]:
+    return {
+        entry.pod.name: (entry.shares[0].request_percent, entry.shares[0].memory_bytes // GIB)
+        for entry in found.allocations
+    }
+
+
+@settings(max_examples=60, deadline=None)
+@given(strategies.gpu_nodes("node-a"))
+def test_a_pod_that_nobody_has_touched_wishes_for_nothing(empty: GpuNode) -> None:
+    found = dataclasses.replace(empty, allocations=(), resizes=())
+    for memory in ({}, {"memory": "33%"}, {"memory": "1.5Gi"}, {"memory": "7%", "gpus": "2"}):
+        one = pod("one", request="0.33", **memory)
+        request = requests.parse(one)
+        placed = placement.place([placement.NodeView.of(found)], request)
+        if isinstance(placed, placement.Placement):
+            entry = placed.allocation(
+                request, allocation_id="id-one", pod=PodRef("default", "one", "u-one"), reserved_until=None
+            )
+            assert find(ledger.reserve(found, entry), one) == []
+
+
+def test_who_holds_nothing_leaves_or_waits_for_its_gate_wishes_for_nothing() -> None:
+    found = node(holding("one", 50, 8))
+    asked = {"request": "0.6", "memory": "8Gi"}
+    assert len(find(found, pod("one", **asked))) == 1
+    leaving, gated = pod("one", **asked), pod("one", **asked)
+    leaving["metadata"]["deletionTimestamp"] = CREATED
+    gated["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
+    ended = {**pod("one", **asked), "status": {"phase": "Succeeded"}}
+    others = pod("one", **asked, allocation="id-of-another")
+    for one in (leaving, gated, ended, others, pod("two", **asked)):
+        assert find(found, one) == []
+    reserved = node(builders.allocation("id-one", pod_name="one", reserved_until=60.0))
+    assert find(reserved, pod("one", **asked)) == []
+
+
+def test_what_is_content_is_not_looked_at_again_until_it_changes() -> None:
+    found, wishes = node(holding("one", 50, 8)), ResizeRequests()
+    assert wishes.find([found], [Pod.of(pod("one", request="0.5", memory="8Gi"))]) == []
+    same_version = pod("one", request="0.7", memory="8Gi")
+    assert wishes.find([found], [Pod.of(same_version)]) == []
+    assert len(wishes.find([found], [Pod.of(pod("one", version="2", request="0.7", memory="8Gi"))])) == 1
+    assert wishes.find([found], [Pod.of(pod("one", version="3", request="0.5", memory="8Gi"))]) == []
+    smaller = node(holding("one", 40, 8))
+    assert len(wishes.find([smaller], [Pod.of(pod("one", version="3", request="0.5", memory="8Gi"))])) == 1
+
+
+def test_they_grow_by_priority_and_then_age() -> None:
+    found = node(holding("old", 10, 8), holding("young", 10, 8), holding("first", 10, 8))
+    asked = {"request": "0.4", "memory": "8Gi"}
+    wishes = find(
+        found,
+        pod("young", created="2026-01-02T00:00:00Z", **asked),
+        pod("old", **asked),
+        pod("first", created="2026-01-03T00:00:00Z", priority=5, **asked),
+    )
+    assert [resize_request.entry.pod.name for resize_request in wishes] == ["first", "old", "young"]
+    after = turn(found, wishes, {})
+    assert held(after) == {"first": (40, 8), "old": (40, 8), "young": (10, 8)}
+    assert turn(after, wishes, {}) is after
+    assert existing(after, wishes[2]) == (
+        after.allocations[1].shares,
+        "is not resized yet: node-a/0 has 0.1 of its compute free, 0.3 more is asked",
+    )
+    assert existing(after, wishes[0]) == (after.allocations[2].shares, "")
+
+
+def test_what_one_gives_up_is_there_for_one_ahead_of_it_in_the_same_turn() -> None:
+    found = node(holding("large", 60, 8), holding("small", 40, 8))
+    wishes = find(
+        found,
+        pod("small", priority=1, request="0.9", memory="8Gi"),
+        pod("large", request="0.1", memory="8Gi"),
+    )
+    assert held(turn(found, wishes, {})) == {"large": (10, 8), "small": (90, 8)}
+
+
+def test_what_comes_free_belongs_first_to_whom_it_is_held_for() -> None:
+    hold = builders.allocation(contract.HOLD_PREFIX + "1", request=0, memory_gib=0, pod_name="gated", uid="u-gated")
+    found = node(holding("large", 80, 8), holding("small", 20, 8), hold)
+    gated = {"u-gated": requests.parse(builders.pod("gated", request="0.5", memory="8Gi"))}
+    asked = {"request": "0.6", "memory": "8Gi"}
+    wishes = find(found, pod("small", **asked), pod("large", request="0.3", memory="8Gi"))
+    after = turn(found, wishes, gated)
+    assert held(after) == {"large": (30, 8), "small": (20, 8), "gated": (50, 8)}
+    assert existing(after, wishes[1]) == (
+        after.allocations[1].shares,
+        "is not resized yet: node-a/0 has 0 of its compute free, 0.4 more is asked",
+    )
+
+
+def test_annotations_that_make_no_sense_change_nothing_and_are_told() -> None:
+    found = node(holding("one", 50, 8))
+    (resize_request,) = find(found, pod("one", request="0.6", limit="0.5", memory="8Gi"))
+    assert turn(found, [resize_request], {}) is found
+    assert existing(found, resize_request) == (
+        found.allocations[0].shares,
+        'is not resized yet: gpushare.io/limit "0.5" is less than the request: write 0.6 to 1, or leave it out for 1',
+    )
+    (resize_request,) = find(found, pod("one", request="0.6", **{"request.side": "0.1"}))
+    said = existing(found, resize_request)
+    assert said is not None
+    assert said[1].startswith('is not resized yet: gpushare.io/request.side "0.1" names the container "side"')
+
+
+def test_a_gpu_that_is_gone_stops_nobody_and_is_told_to_those_alone_that_wait_already() -> None:
+    found = node(holding("one", 50, 8))
+    begun = turn(found, find(found, pod("one", request="0.5", memory="4Gi")), {})
+    gone = dataclasses.replace(begun, gpus=())
+    assert find(gone, pod("one", request="0.5", memory="8Gi")) == []
+    (waits,) = find(gone, pod("one", request="0.5", memory="4Gi", held="[]"))
+    assert existing(gone, waits) == (
+        gone.allocations[0].shares,
+        "is not resized yet: node-a has no GPU GPU-node-a-0 any more",
+    )
+    after = turn(gone, [waits], {})
+    assert after.allocations == found.allocations, "what was begun is taken back"
+    assert turn(after, [waits], {}) is after
+
+
+def test_what_is_still_written_on_a_pod_that_is_as_asked_is_found() -> None:
+    found = node(holding("one", 50, 8))
+    (resize_request,) = find(found, pod("one", request="0.5", memory="8Gi", reason="is not resized yet: no room"))
+    assert existing(found, resize_request) == (found.allocations[0].shares, "")
+    assert existing(builders.node(), resize_request) is None
+
+
+def test_a_share_that_shrinks_waits_for_the_agent() -> None:
+    found = node(holding("one", 50, 8))
+    (resize_request,) = find(found, pod("one", request="0.5", memory="4Gi"))
+    assert existing(found, resize_request) is None, "nothing was begun yet"
+    after = turn(found, [resize_request], {})
+    assert after.allocations[0].shares[0].shrink_to_bytes == 4 * GIB
+    assert existing(after, resize_request) == (
+        after.allocations[0].shares,
+        "is not resized yet: the agent on node-a has yet to hold it to 4Gi",
+    )
+    assert resizing.amounts(after.allocations[0].shares) == "0.5 GPU with 8Gi"
+
+
+@pytest.mark.parametrize("less", [{"request": "0.2"}, {"memory": "4Gi"}, {"request": "0.2", "memory": "20Gi"}])
+def test_nothing_is_given_up_before_the_pod_is_bound(less: dict[str, str]) -> None:
+    """The scheduler has yet to find room for what it was created with, and nobody offers the difference before."""
+    found = node(holding("one", 50, 8))
+    waits = pod("one", **{"request": "0.5", "memory": "8Gi", **less})
+    del waits["spec"]["nodeName"]
+    (resize_request,) = find(found, waits)
+    assert turn(found, [resize_request], {}) is found
+    assert existing(found, resize_request) == (
+        found.allocations[0].shares,
+        "is not resized yet: it is not bound to its node yet, and counts there as it was created",
+    )
+    bound = find(found, pod("one", version="2", **{"request": "0.5", "memory": "8Gi", **less}))
+    assert turn(found, bound, {}) is not found
+
+
+def test_what_grows_does_so_before_the_pod_is_bound_too() -> None:
+    found = node(holding("one", 50, 8))
+    waits = pod("one", request="0.6", memory="9Gi")
+    del waits["spec"]["nodeName"]
+    assert held(turn(found, find(found, waits), {})) == {"one": (60, 9)}
+
+
+AMOUNTS = st.tuples(st.sampled_from([0, 10, 25, 40, 60, 90]), st.sampled_from([1, 8, 20, 40, 80]))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(AMOUNTS, AMOUNTS, st.booleans()), min_size=1, max_size=4))
+def test_no_turn_breaks_the_ledger_or_takes_what_is_held_for_others(
+    pods: list[tuple[tuple[int, int], tuple[int, int], bool]],
+) -> None:
+    found, wishing, asked = builders.node(gpus=1), [], {}
+    for number, (has, wants, is_gated) in enumerate(pods):
+        name, identity = f"p{number}", f"id-p{number}"
+        if is_gated:
+            identity = contract.HOLD_PREFIX + name
+            asked[f"u-{name}"] = requests.parse(builders.pod(request=f"{has[0]}%", memory=f"{has[1]}Gi"))
+        entry = builders.allocation(identity, request=has[0], memory_gib=has[1], pod_name=name, uid=f"u-{name}")
+        with contextlib.suppress(errors.LedgerError):
+            found = ledger.reserve(found, entry)
+            wishing.append(pod(name, request=f"{wants[0]}%", memory=f"{wants[1]}Gi"))
+    wishes = find(found, *wishing)
+    after = turn(found, wishes, asked)
+    assert ledger.violations(after) == []
+    assert turn(after, find(after, *wishing), asked) is after, "a second turn without news does nothing"
+    before = {entry.id: entry for entry in found.allocations}
+    for entry in after.allocations:
+        (was,), (now,) = before[entry.id].shares, entry.shares
+        assert now.memory_bytes >= was.memory_bytes, "memory was taken before the agent said that it can be"
+        if entry.is_hold:
+            assert now.request_percent >= was.request_percent
+
+
+def test_what_was_begun_for_a_wish_is_taken_back_when_the_next_makes_no_sense() -> None:
+    found = node(holding("one", 50, 8))
+    begun = turn(found, find(found, pod("one", request="0.5", memory="4Gi")), {})
+    nonsense = find(begun, pod("one", request="0.6", limit="0.5", memory="4Gi"))
+    assert turn(begun, nonsense, {}) == found
+    other = find(begun, pod("one", request="0.5", memory="4Gi", gpus="2"))
+    assert turn(begun, other, {}) == found
+    assert "that cannot change on a pod that exists" in other[0].problem

@@ -1,0 +1,55 @@
+"""Who names an allocation that somebody else holds."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from gpushare import contract
+from gpushare.allocation import PodRef
+from gpushare.gpunode import GpuNode
+from tests import builders
+from webhook.controllers import unschedulable_pods
+from webhook.controllers.touched_nodes import Touched
+from webhook.pods.stored_pod import Pod
+
+
+def claiming(name: str, *, allocation: str = "a1", gated: bool = False, **status: str) -> Pod:
+    made = builders.pod(name, request="0.5", allocation=allocation, node="node-a")
+    made["metadata"]["uid"] = f"u-{name}"
+    made["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}] if gated else []
+    return Pod.of({**made, "status": status})
+
+
+def find(node: GpuNode, *pods: Pod) -> list[tuple[Pod, PodRef]]:
+    return unschedulable_pods.AllocationConflict().renew(Touched((node,), pods, frozenset({node.name})))
+
+
+def held_by(uid: str) -> GpuNode:
+    entry = builders.allocation("a1", pod_name="first", uid=uid)
+    return dataclasses.replace(builders.node(), allocations=(entry,))
+
+
+def test_the_second_one_is_told_who_has_it() -> None:
+    ((one, holder),) = find(held_by("u-first"), claiming("first"), claiming("second"))
+    assert one.ref.name == "second"
+    assert unschedulable_pods.explain_conflict(one, holder).startswith(
+        "names the allocation a1, which default/first holds: it has no share"
+    )
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        pytest.param(claiming("second", allocation="another"), id="another allocation"),
+        pytest.param(claiming("second", gated=True), id="waits for its own"),
+        pytest.param(claiming("second", phase="Succeeded"), id="has ended"),
+    ],
+)
+def test_nobody_else_is(one: Pod) -> None:
+    assert find(held_by("u-first"), claiming("first"), one) == []
+
+
+def test_nobody_is_beaten_before_it_is_known_whose_it_is() -> None:
+    assert find(held_by(""), claiming("first"), claiming("second")) == []

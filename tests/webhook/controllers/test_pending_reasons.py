@@ -1,0 +1,163 @@
+"""How often waiting pods are told why: at once at first, ever less often after that, and never all at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpushare import contract
+from gpushare.cluster import api_errors
+from tests import builders
+from webhook.controllers import pending_reasons
+from webhook.pods.stored_pod import Pod
+
+
+class Heard:
+    """Stands for the API server and the recorder: only the pace is looked at here."""
+
+    def __init__(self) -> None:
+        self.patches: list[str] = []
+        self.tried: list[str] = []  # pods, by name
+        self.held: dict[str, str] = {}  # by uid
+        self.events = 0
+        self.trouble: dict[str, api_errors.ClusterError] = {}  # by name of the pod, or "" for all
+
+    async def patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        self.tried.append(path.rsplit("/", 1)[1])
+        if found := self.trouble.get("") or self.trouble.get(self.tried[-1]):
+            raise found
+        self.held[body["metadata"]["uid"]] = body["metadata"]["annotations"].get(contract.HELD, "")
+        self.patches.append(body["metadata"]["annotations"][contract.REASON])
+        return {}
+
+    def record(self, *_: Any, **__: Any) -> None:
+        self.events += 1
+
+
+def waiting(number: int, reason: str = "") -> Pod:
+    made = builders.pod(f"pod-{number}", request="0.5", **({"reason": reason} if reason else {}))
+    made["metadata"]["uid"] = f"u-{number}"
+    return Pod.of(made)
+
+
+def made() -> tuple[pending_reasons.PendingReasonReporter, Heard, list[float]]:
+    heard, now = Heard(), [1000.0]
+    return pending_reasons.PendingReasonReporter(heard, heard, clock=lambda: now[0]), heard, now  # type: ignore[arg-type]
+
+
+async def test_what_the_webhook_wrote_is_not_written_again() -> None:
+    teller, heard, _ = made()
+    assert await teller.tell([(waiting(0, "full"), "full")]) is None
+    assert (heard.patches, heard.events) == ([], 1)
+    assert await teller.tell([(waiting(0, "full"), "full")]) is None
+    assert (heard.patches, heard.events) == ([], 1)
+
+
+async def test_changes_are_told_ever_less_often() -> None:
+    teller, heard, now = made()
+    started, told = now[0], []
+    for second in range(4000):
+        now[0] = started + second
+        before = len(heard.patches)
+        await teller.tell([(waiting(0), f"number {second}")])
+        told += [second] * (len(heard.patches) - before)
+    assert told == [0, 3, 9, 21, 45, 93, 189, 381, 765, 1533, 2433, 3333]
+
+
+async def test_a_reason_that_stays_is_told_in_the_end() -> None:
+    teller, heard, now = made()
+    await teller.tell([(waiting(0), "one")])
+    now[0] += 1
+    assert await teller.tell([(waiting(0), "two")]) == 2.0
+    now[0] += 14
+    assert await teller.tell([(waiting(0), "two")]) is None
+    assert heard.patches == ["one", "two"]
+
+
+async def test_of_many_only_so_many_are_told_a_second() -> None:
+    teller, heard, now = made()
+    started = now[0]
+    sentences = [(waiting(number), "full") for number in range(200)]
+    while (again := await teller.tell(sentences)) is not None:
+        now[0] += again
+    assert len(heard.patches) == 200
+    assert (
+        now[0] - started
+        >= 200 / pending_reasons.MOST_AT_ONCE * pending_reasons.ROUND_SECONDS - pending_reasons.ROUND_SECONDS
+    )
+
+
+AWAY = api_errors.Unavailable("etcdserver: request timed out", status=500)
+DENIED = api_errors.Forbidden("the policy of the team denies it", status=403)
+
+
+async def tell_until(
+    teller: pending_reasons.PendingReasonReporter,
+    now: list[float],
+    until: float,
+    sentences: Sequence[tuple[Pod, str]],
+    held: str,
+) -> None:
+    while now[0] < until:
+        again = await teller.tell(sentences, {pod.ref.uid: held for pod, _ in sentences})
+        if again is None:
+            return
+        assert again > 0
+        now[0] += again
+
+
+async def test_what_could_not_be_written_is_written_later() -> None:
+    """What a pod holds while it waits to be resized is what is given back to it when the ledger is lost."""
+    teller, heard, now = made()
+    heard.trouble[""] = AWAY
+    sentences = [(waiting(0), "is not resized yet")]
+    await tell_until(teller, now, 1000.0 + 600, sentences, "40Gi")
+    assert (heard.patches, heard.events) == ([], 1)
+    assert len(heard.tried) <= 10
+    heard.trouble.clear()
+    await tell_until(teller, now, 1000.0 + 3600, sentences, "40Gi")
+    assert (heard.patches, heard.held, heard.events) == (["is not resized yet"], {"u-0": "40Gi"}, 1)
+    tried = len(heard.tried)
+    now[0] += 3600
+    assert await teller.tell(sentences, {"u-0": "40Gi"}) is None
+    assert len(heard.tried) == tried
+
+
+async def test_what_may_have_been_written_although_no_answer_came_is_written_over() -> None:
+    teller, heard, now = made()
+    await teller.tell([(waiting(0), "one")])
+    heard.trouble[""] = AWAY
+    now[0] += 60
+    await teller.tell([(waiting(0), "two")])
+    heard.trouble.clear()
+    await tell_until(teller, now, now[0] + 600, [(waiting(0), "one")], "")
+    assert heard.patches[0] == heard.patches[-1] == "one"
+    assert len(heard.patches) == 2
+
+
+async def test_an_api_server_that_does_not_answer_is_not_asked_for_each_of_many() -> None:
+    teller, heard, now = made()
+    heard.trouble[""] = AWAY
+    sentences = [(waiting(number), "full") for number in range(500)]
+    await tell_until(teller, now, now[0] + 600, sentences, "")
+    assert len(heard.tried) <= 16
+    heard.trouble.clear()
+    await tell_until(teller, now, now[0] + 600, sentences, "")
+    assert len(heard.held) == 500
+
+
+async def test_one_that_nobody_lets_us_write_keeps_no_other_waiting() -> None:
+    teller, heard, now = made()
+    heard.trouble["pod-0"] = DENIED
+    sentences = [(waiting(number), "full") for number in range(3)]
+    await tell_until(teller, now, now[0] + 3600, sentences, "")
+    assert sorted(heard.held) == ["u-1", "u-2"]
+    assert heard.events == 3
+    assert 5 <= heard.tried.count("pod-0") <= 15
+
+
+async def test_who_has_gone_is_told_nothing_more() -> None:
+    teller, heard, now = made()
+    heard.trouble["pod-0"] = api_errors.NotFound("there is no such pod", status=404)
+    await tell_until(teller, now, now[0] + 3600, [(waiting(0), "full")], "")
+    assert heard.tried == ["pod-0"]

@@ -1,0 +1,68 @@
+"""The order of the queue, and which pods are of a kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpushare import contract
+from tests import builders
+from webhook.controllers import queue
+from webhook.pods.stored_pod import Pod
+
+
+def waits(name: str, *, priority: int = 0, created: str = "2026-01-01T00:00:00Z", **asked: str) -> dict[str, Any]:
+    made = builders.pod(name, **(asked or {"request": "0.5"}))
+    made["metadata"]["creationTimestamp"] = created
+    made["spec"].update(priority=priority, schedulingGates=[{"name": contract.SCHEDULING_GATE}])
+    return made
+
+
+def names(pods: list[Any]) -> list[str]:
+    """Of those that wait, in their order."""
+    waiting = [pod for pod in map(Pod.of, pods) if pod.waits]
+    return [pod.ref.name for pod in sorted(waiting, key=queue.order)]
+
+
+def kind(pod: dict[str, Any]) -> str:
+    return queue.kind(Pod.of(pod))
+
+
+def test_priority_then_age_then_name() -> None:
+    pods = [
+        waits("b", created="2026-01-02T00:00:00Z"),
+        waits("a", created="2026-01-02T00:00:00Z"),
+        waits("old", created="2026-01-01T00:00:00Z"),
+        waits("urgent", priority=10, created="2026-01-03T00:00:00Z"),
+    ]
+    assert names(pods) == ["urgent", "old", "a", "b"]
+
+
+def test_only_those_that_wait_for_us() -> None:
+    leaving, ended, others = waits("leaving"), waits("ended"), waits("others")
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    ended["status"] = {"phase": "Failed"}
+    others["spec"]["schedulingGates"] = [{"name": "example.com/quota"}]
+    assert names([leaving, ended, others, waits("ours")]) == ["ours"]
+
+
+def test_pods_are_of_a_kind_when_they_fit_in_the_same_places() -> None:
+    one = waits("one")
+    same = waits("two", priority=7)
+    same["metadata"]["annotations"][contract.REASON] = "full"
+    same["metadata"]["annotations"]["example.com/note"] = "x"
+    assert kind(one) == kind(same)
+    picky = waits("picky")
+    picky["spec"]["nodeSelector"] = {"pool": "gpu"}
+    for other in (picky, waits("more", request="0.6"), waits("other", request="0.5", model="*H100*")):
+        assert kind(one) != kind(other)
+
+
+def test_the_volume_of_a_token_makes_no_pod_one_of_a_kind_and_that_of_a_claim_does() -> None:
+    def mounts(suffix: str, **source: Any) -> dict[str, Any]:
+        made = waits(suffix)
+        made["spec"]["volumes"] = [{"name": f"kube-api-access-{suffix}", "projected": {}}, {"name": "data", **source}]
+        return made
+
+    assert kind(mounts("x7b2p", emptyDir={})) == kind(mounts("k9d4c", emptyDir={}))
+    claims = [mounts("x7b2p", persistentVolumeClaim={"claimName": name}) for name in ("a", "b")]
+    assert kind(claims[0]) != kind(claims[1])

@@ -1,0 +1,184 @@
+"""Which shares are missing in the ledger, and what is written for them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare import codec, contract, errors, ledger
+from gpushare import request as requests
+from gpushare.allocation import PodRef
+from gpushare.refusal import Refusal
+from tests import builders
+from webhook.controllers import restore
+from webhook.pods import mutation
+from webhook.pods.stored_pod import Pod
+from webhook.store import deleted_nodes
+from webhook.store.memory_store import MemoryStore
+from webhook.store.reservation import Reservation
+
+
+def holder(name: str = "trainer", *, phase: str = "Running", **asked: str) -> dict[str, Any]:
+    known = {"allocation": "a1", "node": "node-a", "gpu_uuids": "GPU-node-a-0", "request": "0.5", **asked}
+    made = builders.counted(builders.pod(name, **known))
+    made["metadata"].update(uid=f"u-{name}", creationTimestamp="2026-01-01T00:00:00Z")
+    return {**made, "status": {"phase": phase}}
+
+
+def uncounted() -> dict[str, Any]:
+    made = holder()
+    made["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "1"}}
+    return made
+
+
+def mirror() -> dict[str, Any]:
+    made = holder()
+    made["metadata"]["annotations"][contract.MIRROR_ANNOTATION] = "x"
+    return made
+
+
+def elsewhere(namespace: str) -> dict[str, Any]:
+    made = holder()
+    made["metadata"]["namespace"] = namespace
+    return made
+
+
+def leaving(**status: Any) -> dict[str, Any]:
+    made = holder()
+    made["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:05Z", "finalizers": ["tenant.example/stay"]}
+    return {**made, "status": {"phase": "Pending", **status}}
+
+
+def test_one_that_leaves_and_was_started_still_holds_its_share() -> None:
+    started = Pod.of(leaving(containerStatuses=[{"name": "main"}]))
+    assert restore.lost([builders.node()], [started]) == {"node-a": [started]}
+    assert restore.homeless({"another"}, [started, Pod.of(leaving())]) == [started]
+
+
+def test_a_node_that_was_never_written_is_closed() -> None:
+    bare = {"metadata": {"name": "node-a"}, "status": codec.to_status(builders.node())}
+    for document in (bare, {**bare, "spec": {}}, {**bare, "spec": {"cordoned": []}}):
+        node = deleted_nodes.as_open(document, codec.read(document))
+        assert not any(card.healthy for card in node.gpus)
+        assert node.gpus[0].health_reason.startswith("its ledger is empty")
+    document = {**bare, "spec": {"allocations": []}}
+    assert deleted_nodes.as_open(document, codec.read(document)) == builders.node()
+
+
+def test_a_living_pod_whose_share_is_missing_is_found() -> None:
+    assert restore.lost([builders.node()], [Pod.of(holder())]) == {"node-a": [Pod.of(holder())]}
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        holder(phase="Succeeded"),
+        holder(node="node-z"),
+        builders.pod(request="0.5"),
+        {**holder(), "spec": {**holder()["spec"], "nodeName": "node-z"}},
+        uncounted(),
+        mirror(),
+        elsewhere("kube-system"),
+        elsewhere(contract.SYSTEM_NAMESPACE),
+        leaving(),
+        {**holder(), "spec": {**holder()["spec"], "schedulingGates": [{"name": contract.SCHEDULING_GATE}]}},
+    ],
+)
+def test_who_is_not_there_has_lost_nothing(one: dict[str, Any]) -> None:
+    assert restore.lost([builders.node()], [Pod.of(one)]) == {}
+
+
+def test_who_has_a_share_has_lost_nothing() -> None:
+    for entry in (builders.allocation("a1"), builders.allocation("a2", uid="u-trainer")):
+        assert restore.lost([ledger.reserve(builders.node(), entry)], [Pod.of(holder())]) == {}
+
+
+def test_what_there_is_no_room_for_is_said() -> None:
+    pods = [holder("one", request="0.6"), holder("two", request="0.6", allocation="a2")]
+    node, failed = restore.adopt(builders.node(), list(map(Pod.of, pods)))
+    assert [entry.pod.name for entry in node.allocations] == ["one"]
+    assert failed == {"u-two": "node-a/0 has not enough left for default/two"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"gpu_uuids": "GPU-gone"}, 'node-a has no GPU "GPU-gone"'),
+        ({"gpu_uuids": ""}, "gpushare.io/gpu-uuids does not name 1 GPUs"),
+        ({"request": "NaN"}, 'gpushare.io/request "NaN" is not a part of a GPU'),
+    ],
+)
+def test_annotations_that_make_no_sense_are_said(asked: dict[str, str], said: str) -> None:
+    with pytest.raises(errors.GpushareError) as raised:
+        restore.allocation(Pod.of(holder(**asked)), builders.node())
+    assert str(raised.value).startswith(said)
+
+
+ASKED = st.fixed_dictionaries(
+    {},
+    optional={
+        "request": st.sampled_from(["0.2", "0.5", "1"]),
+        "memory": st.sampled_from(["8Gi", "10%", "33%"]),
+        "gpus": st.sampled_from(["1", "2", "3"]),
+        "request.b": st.sampled_from(["0.1", "0.4"]),
+        "memory.c": st.sampled_from(["1Gi", "7%"]),
+        "exclusion": st.just("team"),
+        "latency": st.just("true"),
+    },
+).filter(lambda asked: bool({"request", "memory", "gpus", "request.b", "memory.c"} & asked.keys()))
+
+
+@given(ASKED)
+async def test_law_what_is_written_again_is_what_was_given(asked: dict[str, str]) -> None:
+    """Placed, pinned, lost, adopted: the same entry, whatever was asked for, on a node of unequal GPUs."""
+    node = builders.node()
+    node = dataclasses.replace(node, gpus=(*node.gpus, builders.gpu(4, memory_gib=40), builders.gpu(5, memory_gib=24)))
+    one = builders.pod(containers=("a", "b", "c"), **asked)
+    one["metadata"]["uid"] = "u-1"
+    store = MemoryStore([codec.to_document(node)])
+    request = requests.parse(one)
+    outcome = await Reservation(store, policy="spread").reserve(one, request, PodRef("default", "trainer", "u-1"))
+    if isinstance(outcome, Refusal):
+        return
+    stored = mutation.rewrite(one, request, outcome)
+    (view,) = store.views()
+    (given_,) = view.node.allocations
+    adopted, failed = restore.adopt(node, [Pod.of(stored)])
+    assert failed == {}
+    (again,) = adopted.allocations
+    order = lambda entry: sorted(entry.shares, key=lambda share: (share.containers, share.gpu_uuids))  # noqa: E731
+    assert dataclasses.replace(again, shares=()) == dataclasses.replace(given_, shares=())
+    assert order(again) == order(given_)
+
+
+SHARE = builders.allocation(request=20, limit=80, memory_gib=30).shares[0]
+
+
+@pytest.mark.parametrize("asked", [{"request": "0.9"}, {"request": "0.1", "limit": "0.05"}, {"memory": "1Gi"}])
+def test_a_pod_that_waits_to_be_resized_holds_what_it_says_it_holds_and_not_what_it_asks_for(
+    asked: dict[str, str],
+) -> None:
+    one = holder(held=codec.shares_text([SHARE]), affinity="red", **asked)
+    entry = restore.allocation(Pod.of(one), builders.node())
+    assert entry.shares == (SHARE,)
+    assert entry.labels.affinity == "red"
+
+
+def test_a_word_on_what_is_held_that_makes_no_sense_is_said() -> None:
+    for nonsense in ("", "{}", "5", "[1]", '[{"containers":[],"gpus":[],"memory":-1}]'):
+        node, failed = restore.adopt(builders.node(), [Pod.of(holder(held=nonsense))])
+        assert node.allocations == ()
+        assert failed["u-trainer"].startswith("gpushare.io/held is invalid: ")
+
+
+def test_what_was_held_before_counts_for_more_than_what_is_asked_since() -> None:
+    before = builders.allocation("a1", request=20, memory_gib=30, uid="u-trainer")
+    node, failed = restore.adopt(builders.node(), [Pod.of(holder(request="0.9", memory="1Gi"))], [before])
+    assert (node.allocations, failed) == ((before,), {})
+    of_another = dataclasses.replace(before, pod=PodRef("default", "trainer", "u-another"))
+    node, _ = restore.adopt(builders.node(), [Pod.of(holder(request="0.9", memory="1Gi"))], [of_another])
+    assert node.allocations[0].shares[0].request_percent == 90

@@ -1,0 +1,221 @@
+"""What is found out about what has changed is what would be found out about everything; and little is looked at."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare import contract
+from gpushare.allocation import Allocation, PodRef
+from gpushare.gpunode import GpuNode
+from tests import builders
+from webhook.controllers import restore
+from webhook.controllers.allocations import due_changes
+from webhook.controllers.resize.resize_requests import ResizeRequests
+from webhook.controllers.touched_nodes import FEW, MOST_NODES, Changes, Touched
+from webhook.controllers.unschedulable_pods import AllocationConflict
+from webhook.pods.stored_pod import Pod
+
+NAMES = ("n0", "n1", "n2", "n3")
+UIDS = ("u0", "u1", "u2", "u3", "u4")
+IDS = ("a0", "a1", "a2", "a3", "a4")
+
+
+def placed(uid: str, identity: str, node: str, phase: str, *, gated: bool) -> Pod:
+    made = builders.counted(builders.pod(uid, request="0.5"))
+    made["metadata"].update(uid=uid, resourceVersion="1", creationTimestamp="2026-01-01T00:00:00Z")
+    made["metadata"]["annotations"].update({contract.ALLOCATION: identity, contract.NODE: node})
+    made["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}] if gated else []
+    return Pod.of({**made, "status": {"phase": phase}})
+
+
+PODS = st.builds(
+    placed,
+    st.sampled_from(UIDS),
+    st.sampled_from(IDS),
+    st.sampled_from((*NAMES, "elsewhere")),
+    st.sampled_from(("Pending", "Running", "Succeeded")),
+    gated=st.booleans(),
+)
+ENTRIES = st.builds(
+    lambda identity, uid, until, is_hold: dataclasses.replace(
+        builders.allocation(contract.HOLD_PREFIX + identity if is_hold else identity, uid=uid),
+        pod=PodRef("default", uid, uid),
+        reserved_until=None if uid else until,
+    ),
+    st.sampled_from(IDS),
+    st.sampled_from(("", *UIDS)),
+    st.sampled_from((50.0, 150.0)),
+    st.booleans(),
+)
+# A node and its entries from now on, None: it goes; or a pod, or the uid of one that goes.
+STEPS = st.lists(
+    st.tuples(st.sampled_from(NAMES), st.none() | st.lists(ENTRIES, max_size=3, unique_by=lambda one: one.id))
+    | PODS
+    | st.sampled_from(UIDS),
+    max_size=30,
+)
+
+
+class Seen:
+    """What is found out step by step."""
+
+    def __init__(self, most_nodes: int = MOST_NODES) -> None:
+        self.changes, self.known = Changes(most_nodes), due_changes.Known()
+        self.lost: dict[str, list[Pod]] = {}
+        self.conflicts, self.wishes = AllocationConflict(), ResizeRequests()
+        self.found_beaten: list[Any] = []
+        self.looked_at = 0
+
+    def look_at_all(self, nodes: list[GpuNode], now: float) -> due_changes.DueChanges:
+        """As often as it takes."""
+        found = self.look(nodes, now)
+        while self.changes.has_more:
+            later = self.look(nodes, now)
+            ends = [at for at in (found.next_expiry, later.next_expiry) if at is not None]
+            confirm = {**found.confirm, **later.confirm}
+            found = dataclasses.replace(later, confirm=confirm, next_expiry=min(ends, default=None))
+        return found
+
+    def look(self, nodes: list[GpuNode], now: float) -> due_changes.DueChanges:
+        touched = self.changes.take(nodes, also=self.known.unconfirmed)
+        self.looked_at = len(touched.nodes) + len(touched.pods)
+        self.lost = {name: pods for name, pods in self.lost.items() if name not in touched.names}
+        self.lost.update(restore.lost(touched.nodes, touched.pods))
+        self.found_beaten = self.conflicts.renew(touched)
+        for _ in self.wishes.search(touched):
+            pass
+        return self.known.renew(touched.nodes, touched.names, due_changes.judge(touched.nodes, touched.pods, now=now))
+
+
+def in_all(nodes: list[GpuNode], pods: Iterable[Pod]) -> Touched:
+    return Touched(tuple(sorted(nodes, key=lambda node: node.name)), tuple(pods), frozenset(NAMES))
+
+
+def shown(books: due_changes.DueChanges) -> Any:
+    lists = (books.release, books.gone, books.lapsed)
+    by_id = [sorted((one.node, one.allocation.id) for one in entries) for entries in lists]
+    return {name: dict(ids) for name, ids in books.confirm.items()}, by_id, books.next_expiry
+
+
+@given(STEPS, st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30), max_size=3), st.sampled_from((1, 2, 1000)))
+@settings(deadline=None)
+def test_law_what_is_found_bit_by_bit_is_what_would_be_found_in_all(
+    steps: list[Any], looks: set[int], failures: set[int], most_nodes: int
+) -> None:
+    seen = Seen(most_nodes)
+    nodes: dict[str, GpuNode] = {}
+    pods: dict[str, Pod] = {}
+    for number, step in enumerate([*steps, "nobody"]):
+        if isinstance(step, Pod):
+            uid = step.ref.uid
+            step = dataclasses.replace(step, version=str(number))
+            seen.changes.pod(pods.get(uid), step)
+            pods[uid] = step
+        elif isinstance(step, str):
+            before = pods.pop(step, None)
+            if before is not None:
+                seen.changes.pod(before, None)
+        elif step[1] is None:
+            nodes.pop(step[0], None)
+        else:
+            nodes[step[0]] = dataclasses.replace(builders.node(step[0]), allocations=tuple(step[1]))
+        if number in failures:
+            seen.changes.take(list(nodes.values()))
+            seen.changes.repeat()  # nothing was made of it
+        if number not in looks and number < len(steps):
+            continue  # several things change between two looks
+        now = 100.0 if number % 2 else 10.0
+        every = list(nodes.values())
+        assert shown(seen.look_at_all(every, now)) == shown(due_changes.judge(every, pods.values(), now=now))
+        assert {name: sorted(map(str, lost)) for name, lost in seen.lost.items()} == {
+            name: sorted(map(str, lost)) for name, lost in restore.lost(every, pods.values()).items()
+        }
+        assert sorted(map(str, seen.found_beaten)) == sorted(
+            map(str, AllocationConflict().renew(in_all(every, pods.values())))
+        )
+        assert list(map(str, seen.wishes.all())) == list(map(str, ResizeRequests().find(every, pods.values())))
+        there = set(nodes)
+        everywhere = restore.homeless(there, pods.values())
+        assert sorted(map(str, restore.homeless(there, seen.changes.placed_beside(there)))) == sorted(
+            map(str, everywhere)
+        )
+
+
+def test_what_has_not_changed_is_not_looked_at() -> None:
+    seen = Seen()
+    nodes, held = [], list[Allocation]()
+    for number in range(20):
+        entry = dataclasses.replace(builders.allocation(f"a{number}"), pod=PodRef("default", "p", f"u{number}"))
+        nodes.append(dataclasses.replace(builders.node(f"n{number}"), allocations=(entry,)))
+        held.append(entry)
+        seen.changes.pod(None, placed(f"u{number}", f"a{number}", f"n{number}", "Running", gated=False))
+    seen.look(nodes, 0.0)
+    assert seen.looked_at == 40
+    seen.look(nodes, 0.0)
+    assert seen.looked_at == 0
+    before = placed("u3", "a3", "n3", "Running", gated=False)
+    seen.changes.pod(before, placed("u3", "a3", "n3", "Succeeded", gated=False))
+    assert [one.allocation for one in seen.look(nodes, 0.0).release] == [held[3]]
+    assert seen.looked_at == 2
+    assert [one.allocation for one in seen.look(nodes, 0.0).release] == [held[3]]  # for as long as it is not written
+    assert seen.looked_at == 0
+
+
+def test_of_a_large_cluster_no_more_is_looked_at_together_than_the_event_loop_bears() -> None:
+    seen = Seen(most_nodes=5)
+    nodes = [builders.node(f"n{number:02}") for number in range(12)]
+    looked_at: list[int] = []
+    while seen.changes.has_more or not looked_at:
+        seen.look(nodes, 0.0)
+        looked_at.append(seen.looked_at)
+    assert looked_at == [0, 0, 5, 5, 2]  # looked up first, as what ties them together has to be known
+    seen.look(nodes, 0.0)
+    assert seen.looked_at == 0
+
+
+def test_who_has_to_do_with_two_nodes_ties_them_together() -> None:
+    """It says that it is on the one and holds something on the other: only together they say that nothing is lost."""
+    seen = Seen()
+    entry = dataclasses.replace(builders.allocation("a1"), pod=PodRef("default", "p", "u1"))
+    there = dataclasses.replace(builders.node("n1"), allocations=(entry,))
+    seen.changes.pod(None, placed("u1", "a1", "n0", "Running", gated=False))
+    nodes = [builders.node("n0"), there]
+    seen.look(nodes, 0.0)
+    assert seen.looked_at == 3
+    nodes[0] = builders.node("n0")  # another object, as after a write
+    seen.look(nodes, 0.0)
+    assert seen.looked_at == 3
+    assert seen.lost == {}
+    seen.changes.pod(placed("u1", "a1", "n0", "Running", gated=False), None)
+    assert [one.node for one in seen.look(nodes, 0.0).gone] == ["n1"]
+
+
+def test_of_two_that_name_an_allocation_the_first_to_come_has_it_though_both_were_created_in_one_second() -> None:
+    for reverse in (False, True):
+        seen = Seen()
+        entry = dataclasses.replace(builders.allocation("a1", reserved_until=60.0), pod=PodRef("default", "", ""))
+        nodes = [dataclasses.replace(builders.node("n0"), allocations=(entry,))]
+        uids = sorted(("u1", "u2"), reverse=reverse)
+        for uid in uids:
+            seen.changes.pod(None, placed(uid, "a1", "n0" if uid == "u2" else "n1", "Running", gated=False))
+        assert seen.look(nodes, 0.0).confirm["n0"]["a1"].uid == uids[0]
+
+
+def test_where_nobody_asks_what_has_changed_it_is_not_kept_for_ever() -> None:
+    """As in a replica that does not lead; when it does, it looks at everything."""
+    seen, nodes = Seen(), [builders.node("n0"), builders.node("n1")]
+    seen.look(nodes, 0.0)
+    for number in range(FEW):
+        one = placed(f"u{number}", f"a{number}", "n0", "Running", gated=False)
+        seen.changes.pod(None, one)
+        seen.changes.pod(one, None)
+    assert len(seen.changes._keys) + len(seen.changes._names) < FEW
+    seen.look(nodes, 0.0)
+    assert seen.looked_at == 2
+    seen.look(nodes, 0.0)
+    assert seen.looked_at == 0

@@ -1,0 +1,92 @@
+"""Which pods are stuck, what is said of them, and how fast they are evicted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare import contract
+from gpushare.pod import Controller
+from tests import builders
+from webhook.controllers import unschedulable_pods
+from webhook.pods.stored_pod import Pod
+
+OWNER = Controller("ReplicaSet", "trainers", "owner-1")
+
+
+def pinned(*, reason: str = "Unschedulable", owned: bool = True, **spec: Any) -> dict[str, Any]:
+    made = builders.pod(request="0.5", allocation="a1", node="node-a")
+    made["metadata"]["uid"] = "u-1"
+    if owned:
+        reference = {"kind": OWNER.kind, "name": OWNER.name, "uid": OWNER.uid, "controller": True}
+        made["metadata"]["ownerReferences"] = [{"kind": "Other", "name": "o", "uid": "o"}, reference]
+    made["spec"].update(spec)
+    condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": "1 Insufficient cpu."}
+    return {**made, "status": {"phase": "Pending", "conditions": [condition]}}
+
+
+def preempting() -> dict[str, Any]:
+    """The scheduler makes others leave for it, which takes their grace periods."""
+    made = pinned()
+    return {**made, "status": {**made["status"], "nominatedNodeName": "node-a"}}
+
+
+def test_a_pod_that_was_placed_and_cannot_be_bound_is_stuck() -> None:
+    assert Pod.of(pinned()).is_stuck
+    assert unschedulable_pods.explain_unbound(Pod.of(pinned())) == (
+        "was placed on node-a, where the scheduler cannot bind it: 1 Insufficient cpu.; it is evicted when the pace "
+        "allows, so that ReplicaSet trainers recreates it"
+    )
+    alone = Pod.of(pinned(owned=False))
+    assert alone.controller is None
+    assert unschedulable_pods.explain_unbound(alone).endswith("delete and recreate it to have it placed elsewhere")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pinned(nodeName="node-a"),
+        pinned(reason="SchedulingGated"),
+        pinned(schedulingGates=[{"name": contract.SCHEDULING_GATE}]),
+        {**pinned(), "status": {"phase": "Failed"}},
+        {**pinned(), "status": {"phase": "Pending"}},
+        preempting(),
+        builders.pod(request="0.5"),
+    ],
+)
+def test_these_are_not(other: dict[str, Any]) -> None:
+    assert Pod.of(other).unschedulable is None
+
+
+def test_it_is_overdue_only_when_it_was_stuck_all_the_time() -> None:
+    seen = unschedulable_pods.UnschedulableSince(60.0)
+    assert seen.overdue({"u-1": Pod.of(pinned())}, now=0.0) == ([], 60.0)
+    assert seen.overdue({}, now=30.0) == ([], None)
+    assert seen.overdue({"u-1": Pod.of(pinned())}, now=59.0) == ([], 119.0)
+    assert len(seen.overdue({"u-1": Pod.of(pinned())}, now=119.0)[0]) == 1
+
+
+def test_one_owner_waits_ever_longer() -> None:
+    pace, now, pauses = unschedulable_pods.EvictionRate(), 0.0, []
+    for _ in range(8):
+        wait_seconds = pace.wait_seconds(OWNER, now=now)
+        pauses.append(wait_seconds)
+        now += wait_seconds
+        pace.evicted(OWNER, now=now)
+    assert pauses == [0.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 3600.0, 3600.0]
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.floats(0, 5)), max_size=200))
+def test_law_in_no_minute_are_more_evicted_than_allowed(asked: list[tuple[int, float]]) -> None:
+    pace, now, evicted = unschedulable_pods.EvictionRate(), 0.0, []
+    for who, pause in asked:
+        now += pause
+        owner = Controller("Job", f"job-{who}", f"uid-{who}")
+        if pace.wait_seconds(owner, now=now) == 0:
+            pace.evicted(owner, now=now)
+            evicted.append(now)
+    for at in evicted:
+        assert len([one for one in evicted if at <= one < at + 60.0]) <= unschedulable_pods.MOST_A_MINUTE

@@ -1,0 +1,85 @@
+"""What the API server does not let be written is tried again, ever more slowly; by whoever writes for a pod."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from gpushare import codec, contract
+from gpushare.cluster import api_errors
+from gpushare.cluster import object_store as objects
+from tests import builders
+from webhook import metrics
+from webhook.controllers import write_backoff
+from webhook.controllers.evictor import Evictor
+from webhook.controllers.resize.resizer import Resizer
+from webhook.controllers.touched_nodes import Touched
+from webhook.pods.stored_pod import Pod
+from webhook.store.memory_store import MemoryStore
+
+NOTHING = Touched((), (), frozenset())
+DENIED = api_errors.Forbidden("the policy of the team denies it", status=403)
+
+
+class Refusing:
+    """Stands for the API server and the recorder: only how often the one is asked is looked at here."""
+
+    def __init__(self) -> None:
+        self.tried = 0
+
+    async def create(self, *_: Any, **__: Any) -> None:
+        self.tried += 1
+        raise DENIED
+
+    patch = create
+
+    def record(self, *_: Any, **__: Any) -> None:
+        pass
+
+
+def test_each_pause_is_twice_as_long_until_a_try_works() -> None:
+    found, now, pauses = write_backoff.WriteBackoff(most_seconds=30.0), 0.0, []
+    for _ in range(6):
+        pauses.append(found.failed("u", now=now))
+        assert found.wait_seconds("other", now=now) == 0.0
+        now += found.wait_seconds("u", now=now)
+    assert pauses == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    found.worked("u")
+    assert found.failed("u", now=now) == 2.0
+
+
+def test_who_is_not_tried_any_more_is_forgotten() -> None:
+    found = write_backoff.WriteBackoff(most_seconds=30.0)
+    found.failed("gone", now=0.0)
+    found.failed("u", now=100.0)
+    assert "gone" not in found
+    assert "u" in found
+
+
+async def test_an_eviction_that_is_refused_is_not_asked_for_in_each_round() -> None:
+    api, now = Refusing(), [0.0]
+    looks: Any = Evictor(api, api, metrics.Metrics(), after_seconds=60.0, clock=lambda: now[0])  # type: ignore[arg-type]
+    stuck = builders.pod(request="0.5", allocation="a1", node="node-a")
+    stuck["metadata"].update(uid="u", ownerReferences=[{"kind": "Job", "name": "j", "uid": "j", "controller": True}])
+    stuck["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
+    while now[0] < 660.0:
+        await looks.look([Pod.of(stuck)], NOTHING)
+        now[0] += 0.5
+    assert 5 <= api.tried <= 10
+
+
+async def test_what_cannot_be_taken_off_a_pod_is_not_tried_in_each_round() -> None:
+    api, now = Refusing(), [0.0]
+    entry = builders.allocation("a1", "GPU-node-a-0", request=50, memory_gib=40, uid="u")
+    node = dataclasses.replace(builders.node(), allocations=(entry,))
+    store = MemoryStore([codec.to_document(node)])
+    one = builders.pod(request="0.5", memory="40Gi", allocation="a1", node="node-a", reason="is not resized yet")
+    one["metadata"].update(uid="u", resourceVersion="1")
+    resizer = Resizer(api, store, api, metrics.Metrics(), clock=lambda: now[0])  # type: ignore[arg-type]
+    pod = Pod.of(one)
+    touched = Touched((node,), (pod,), frozenset({node.name}))
+    while now[0] < 600.0:
+        await resizer.resize(touched, {objects.key_of(one): pod})
+        touched, now[0] = NOTHING, now[0] + 0.5
+    assert contract.REASON in one["metadata"]["annotations"]
+    assert 5 <= api.tried <= 10

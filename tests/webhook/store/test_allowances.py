@@ -1,0 +1,66 @@
+"""Whom the ResourceQuotas of a namespace will not let in gets no share before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpushare import contract, resource_quota
+from gpushare.cluster.object_store import ChangeType, Delta, Key
+from tests.builders import GIB
+from webhook.store import allowances
+
+PERCENT, MEMORY = contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY
+
+
+def quota(hard: dict[str, str], used: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    metadata = {"namespace": "team", "name": "gpus", "uid": "u", "resourceVersion": "1"}
+    return {"metadata": metadata, "spec": {"hard": hard, **spec}, "status": {"hard": hard, "used": used or {}}}
+
+
+def lacks(item: dict[str, Any], asked: dict[str, int]) -> str | None:
+    found = resource_quota.read(item)
+    return None if found is None else found.lacks(asked)
+
+
+@pytest.mark.parametrize(
+    ("hard", "used", "asked", "said"),
+    [
+        ({f"requests.{PERCENT}": "0"}, {}, {PERCENT: 100}, f"leaves 0 of {PERCENT}, 100 are asked"),
+        ({f"requests.{PERCENT}": "200"}, {f"requests.{PERCENT}": "100"}, {PERCENT: 100}, None),
+        ({f"requests.{PERCENT}": "199"}, {f"requests.{PERCENT}": "100"}, {PERCENT: 100}, f"leaves 99 of {PERCENT}"),
+        ({f"requests.{MEMORY}": "8Gi"}, {f"requests.{MEMORY}": "4Gi"}, {MEMORY: 5 * GIB}, "leaves 4Gi of"),
+        ({"requests.cpu": "1"}, {"requests.cpu": "500m"}, {"cpu": 501}, "leaves 500m of cpu, 501m are asked"),
+        ({"cpu": "1"}, {}, {"cpu": 1000}, None),
+        ({"pods": "3"}, {"pods": "3"}, {"pods": 1}, "leaves 0 of pods, 1 are asked"),
+        ({"limits.cpu": "0", "count/pods": "0", "services": "0"}, {}, {"cpu": 1, "pods": 1}, None),
+        ({f"requests.{PERCENT}": "many"}, {}, {PERCENT: 1}, f"leaves 0 of {PERCENT}"),
+        ({f"requests.{PERCENT}": "0"}, {}, {MEMORY: 1}, None),
+    ],
+)
+def test_what_a_quota_does_not_leave(
+    hard: dict[str, str], used: dict[str, str], asked: dict[str, int], said: str | None
+) -> None:
+    found = lacks(quota(hard, used), asked)
+    assert (found is None) if said is None else said in str(found)
+
+
+@pytest.mark.parametrize("spec", [{"scopes": ["BestEffort"]}, {"scopeSelector": {"matchExpressions": []}}, {}])
+def test_one_that_counts_only_some_pods_is_left_to_the_api_server(spec: dict[str, Any]) -> None:
+    one = quota({f"requests.{PERCENT}": "0"}, scopes=spec.get("scopes"), scopeSelector=spec.get("scopeSelector"))
+    one["spec"]["scopeSelector"] = {"matchExpressions": [{}]} if "scopeSelector" in spec else None
+    assert (lacks(one, {PERCENT: 1}) is None) == bool(spec)
+
+
+def test_quotas_come_and_go() -> None:
+    known = allowances.Allowances(object())  # type: ignore[arg-type]
+    key, kept = Key("team", "gpus"), allowances.kept(quota({f"requests.{PERCENT}": "0"}))
+    assert known.lacks("team", {PERCENT: 1}) is None
+    known._changed(Delta(ChangeType.ADDED, key, None, kept))
+    assert known.lacks("team", {PERCENT: 1}) == (
+        f"the ResourceQuota gpus of its namespace leaves 0 of {PERCENT}, 1 are asked"
+    )
+    assert known.lacks("another", {PERCENT: 1}) is None
+    known._changed(Delta(ChangeType.DELETED, key, kept, None))
+    assert known.lacks("team", {PERCENT: 1}) is None

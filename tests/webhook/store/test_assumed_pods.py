@@ -1,0 +1,98 @@
+"""A place that was promised is taken from the moment it is promised, and free again when nothing comes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpushare import codec, contract, ledger
+from gpushare import request as requests
+from gpushare.allocation import PodRef
+from gpushare.nodefilters import share_resources
+from gpushare.refusal import Refusal
+from tests import builders
+from webhook.pods import mutation
+from webhook.store import memory_store
+from webhook.store.reservation import Reservation
+
+STATUS: dict[str, Any] = {
+    "conditions": [{"type": "Ready", "status": "True"}],
+    "allocatable": {"cpu": "2", "pods": "110", contract.RESOURCE_PERCENT: "100", contract.RESOURCE_IDLE: "64"},
+}
+NODE = {"metadata": {"name": "node-a", "labels": {contract.HOSTNAME_LABEL: "node-a"}}, "status": STATUS}
+
+
+def asking(name: str = "trainer", cpu: str = "2", **annotations: str) -> dict[str, Any]:
+    made = builders.pod(name, **(annotations or {"request": "0.1"}))
+    made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
+    return made
+
+
+def store(*pods: dict[str, Any]) -> memory_store.MemoryStore:
+    return memory_store.MemoryStore([codec.to_document(builders.node(gpus=1))], [NODE], pods)
+
+
+async def reserve(on: memory_store.MemoryStore, manifest: dict[str, Any]) -> mutation.Placed | Refusal:
+    reserving = Reservation(on, policy="pack")
+    return await reserving.reserve(manifest, requests.parse(manifest), PodRef("default", manifest["metadata"]["name"]))
+
+
+async def test_a_place_is_taken_until_its_allocation_is_gone() -> None:
+    on = store()
+    placed = await reserve(on, asking("first"))
+    assert isinstance(placed, mutation.Placed)
+    refused = await reserve(on, asking("second"))
+    assert isinstance(refused, Refusal)
+    assert "node-a has 0 of 2 CPUs free, 2 are asked for" in refused.reason
+    on.change("node-a", lambda node: ledger.release(node, [placed.allocation_id]))
+    assert isinstance(await reserve(on, asking("second")), mutation.Placed)
+
+
+def test_a_pod_is_not_in_its_own_way_and_is_expected_in_one_place_only() -> None:
+    on = store()
+    manifest = asking()
+    on.expect(manifest, "node-a", "one")
+    assert on.unfit(manifest)("node-a") is None
+    assert on.unfit(asking("other"))("node-a") is not None
+    on.expect(manifest, "node-b", "two")
+    assert on.unfit(asking("other"))("node-a") is None
+
+
+def test_it_ends_when_told_so_and_only_once() -> None:
+    on = store()
+    manifest = asking()
+    first = on.expect(manifest, "node-a", "one")
+    on.expect(manifest, "node-a", "two")
+    first()
+    assert on.unfit(asking("other"))("node-a") is not None
+
+
+def test_pods_in_the_file_take_room() -> None:
+    there = {**asking("there"), "spec": {**asking("there")["spec"], "nodeName": "node-a"}}
+    assert store(there).unfit(asking())("node-a") == "has 0 of 2 CPUs free, 2 are asked for"
+    assert store({**there, "status": {"phase": "Failed"}}).unfit(asking())("node-a") is None
+
+
+def test_our_own_resources_are_counted_before_they_are_in_the_pod() -> None:
+    assert store().unfit(asking(request="0.5"))("node-a") is None
+    sick = {**STATUS, "allocatable": {**STATUS["allocatable"], contract.RESOURCE_PERCENT: "40"}}
+    on = memory_store.MemoryStore([codec.to_document(builders.node(gpus=1))], [{**NODE, "status": sick}])
+    manifest = asking(request="0.5")
+    said = "has 40 of 40 gpushare.io/gpu-percent free, 50 are asked for; its GPUs have more, which its agent has yet to offer"
+    assert on.unfit(manifest)("node-a") == said
+    assert share_resources.equipped(share_resources.equipped(manifest)) == share_resources.equipped(manifest)
+
+
+async def test_of_gpus_that_are_full_the_refusal_is_theirs() -> None:
+    on = store()
+    assert isinstance(await reserve(on, asking("first", "0", request="0.8")), mutation.Placed)
+    refused = await reserve(on, asking("second", "0", request="0.5"))
+    assert isinstance(refused, Refusal)
+    assert "with too little compute free" in refused.reason
+
+
+def test_a_pod_that_asks_for_no_share_or_for_nonsense_is_judged_as_it_is() -> None:
+    plain = builders.pod()
+    plain["spec"]["containers"][0]["resources"] = {"requests": {contract.RESOURCE_PERCENT: "30"}}
+    nonsense = asking(request="much")
+    assert share_resources.equipped(plain) is plain
+    assert share_resources.equipped(nonsense) is nonsense

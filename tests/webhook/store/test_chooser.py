@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gpushare import codec, contract, ledger, request
+from gpushare.allocation import PodRef
+from gpushare.placement import NodeView, Placement
+from gpushare.refusal import Refusal
+from tests import builders
+from webhook.pods import mutation
+from webhook.store import draft
+from webhook.store.memory_store import MemoryStore
+from webhook.store.reservation import Reservation
+
+Json = dict[str, Any]
+
+
+def node(name: str, *, cpu: str = "32", pods: str = "110") -> Json:
+    return {
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {contract.HOSTNAME_LABEL: name}},
+        "status": {
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "allocatable": {
+                "cpu": cpu,
+                "memory": "256Gi",
+                "pods": pods,
+                contract.RESOURCE_PERCENT: "400",
+                contract.RESOURCE_MEMORY: "1Ti",
+            },
+        },
+    }
+
+
+def busy(where: str, cpu: str) -> Json:
+    one = builders.pod(f"web-{where}")
+    one["spec"] |= {"nodeName": where, "containers": [{"name": "main", "resources": {"requests": {"cpu": cpu}}}]}
+    return one
+
+
+def asks(cpu: str = "4", **annotations: str) -> Json:
+    one = builders.pod(**(annotations or {"request": "0.5"}))
+    one["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
+    return one
+
+
+def store_of(*nodes: Json, pods: tuple[Json, ...] = ()) -> MemoryStore:
+    gpunodes = [codec.to_document(builders.node(one["metadata"]["name"])) for one in nodes]
+    return MemoryStore(gpunodes, nodes, pods)
+
+
+def place(on: MemoryStore, one: Json) -> Placement | Refusal:
+    return on.place(one, request.parse(one), policy="fragmentation")
+
+
+def judged(on: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The nodes that the filters are asked about from now on."""
+    asked: list[str] = []
+    judge = on._cache._judge
+
+    def counting(shape: Any, name: str, *rest: Any) -> str | None:
+        asked.append(name)
+        return judge(shape, name, *rest)
+
+    monkeypatch.setattr(on._cache, "_judge", counting)
+    return asked
+
+
+def test_nodes_full_of_cpu_are_not_even_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"node-{number:02}" for number in range(20)]
+    full = tuple(busy(name, "30") for name in names[:18])
+    on = store_of(*map(node, names), pods=full)
+    asked = judged(on, monkeypatch)
+    found = place(on, asks())
+    assert isinstance(found, Placement)
+    assert found.node in {"node-18", "node-19"}
+    assert set(asked) <= {"node-18", "node-19"}
+
+
+def test_a_node_that_takes_no_more_pods_is_not_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
+    on = store_of(node("node-a", pods="1"), node("node-b"), pods=(busy("node-a", "1"),))
+    asked = judged(on, monkeypatch)
+    found = place(on, asks())
+    assert isinstance(found, Placement)
+    assert (found.node, asked) == ("node-b", ["node-b"])
+
+
+def test_a_refusal_for_cpu_is_the_sentence_of_fitness() -> None:
+    on = store_of(node("node-a"), pods=(busy("node-a", "30"),))
+    assert str(place(on, asks())).endswith("nearest: node-a has 2 of 32 CPUs free, 4 are asked for")
+
+
+def test_room_that_comes_free_is_seen() -> None:
+    on = store_of(node("node-a"), pods=(busy("node-a", "30"),))
+    assert isinstance(place(on, asks()), Refusal)
+    on._cache.put(("default", "web-node-a"), None)
+    assert isinstance(place(on, asks()), Placement)
+
+
+def test_at_the_write_the_same_gpus_are_chosen_as_before() -> None:
+    on = store_of(node("node-a"), node("node-b"))
+    for number in range(12):
+        one = asks(request="0.3" if number % 2 else "0.5")
+        found = place(on, one)
+        assert isinstance(found, Placement)
+        view = on.view(found.node)
+        assert view is not None
+        assert on.place_on(view.node, one, request.parse(one), policy="fragmentation") == found
+        entry = found.allocation(request.parse(one), allocation_id=f"a{number}", pod=PodRef("d"), reserved_until=None)
+        on.change(found.node, lambda before, entry=entry: ledger.reserve(before, entry))  # type: ignore[misc]
+
+
+def reserve(rules: Reservation, one: Json, name: str) -> mutation.Placed | Refusal:
+    return asyncio.run(rules.reserve(one, request.parse(one), PodRef("default", name, name)))
+
+
+def test_a_draft_chooses_what_the_ledger_would_and_leaves_it_as_it_was() -> None:
+    on = store_of(node("node-a"), node("node-b"), node("node-c"))
+    rules = Reservation(on, policy="fragmentation")
+    tried = draft.Draft(on)
+    pods = [asks(gpus="2", request="1") for _ in range(6)]
+    drafted = [reserve(rules.on(tried), one, f"p{number}") for number, one in enumerate(pods)]
+    assert isinstance(reserve(rules.on(tried), asks(request="0.5"), "p7"), Refusal)
+    tried.end()
+    assert all(not view.node.allocations for view in on.views())
+    real = [reserve(rules, one, f"p{number}") for number, one in enumerate(pods)]
+    assert [(one.node, one.shares) for one in drafted if isinstance(one, mutation.Placed)] == [
+        (one.node, one.shares) for one in real if isinstance(one, mutation.Placed)
+    ]
+    assert len(real) == 6
+
+
+def test_what_is_taken_away_for_a_pod_is_back_for_the_next() -> None:
+    on = store_of(node("node-a"))
+    held = builders.allocation("held", *(f"GPU-node-a-{index}" for index in range(4)), request=100, memory_gib=80)
+    on.change("node-a", lambda before: ledger.reserve(before, held))
+    without = draft.Without(on, {"node-a": ("held",)})
+    one = asks()
+    for _ in range(2):
+        assert isinstance(place(on, one), Refusal)
+        assert isinstance(without.place(one, request.parse(one), policy="pack"), Placement)
+        assert isinstance(draft.Draft(without).place(one, request.parse(one), policy="pack"), Placement)
+    view = without.view("node-a")
+    assert view == NodeView.of(builders.node("node-a")) or (view is not None and not view.node.allocations)

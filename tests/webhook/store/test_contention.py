@@ -1,0 +1,59 @@
+"""Replicas keep out of each other's way for as long as they meet."""
+
+from __future__ import annotations
+
+from webhook.store import contention
+from webhook.store.contention import Contention
+
+NODES = [f"node-{number}" for number in range(200)]
+
+
+def _replica(*, leads: bool = False, salt: bytes | None = None) -> Contention:
+    replica = Contention(salt)
+    replica.leads = leads
+    return replica
+
+
+def _kept(replica: Contention, *lost: str) -> set[str]:
+    """The nodes that it looks at first after it has lost these."""
+    for name in lost:
+        replica.lost(name, now=10.0)
+    is_left = replica.left(now=10.0)
+    return set(NODES) if is_left is None else {name for name in NODES if not is_left(name)}
+
+
+def test_nothing_is_left_to_others_by_who_has_lost_nothing() -> None:
+    assert Contention().left(now=10.0) is None
+
+
+def test_a_lost_write_is_felt_for_a_moment() -> None:
+    replica = Contention()
+    replica.lost("node-1", now=10.0)
+    assert replica.left(now=10.0 + contention.LEFT_SECONDS / 2) is not None
+    assert replica.left(now=10.0 + contention.LEFT_SECONDS) is None
+
+
+def test_the_node_that_was_fought_for_is_left_whichever_half_it_is_in() -> None:
+    for leads in (False, True):
+        assert not _kept(_replica(leads=leads), *NODES)
+
+
+def test_the_leader_and_another_share_no_node() -> None:
+    of_leader = next(name for name in NODES if name in _kept(_replica(leads=True), "other"))
+    leaders, others = _kept(_replica(leads=True), of_leader), _kept(_replica(), of_leader)
+    assert not leaders & others
+    assert leaders | others == set(NODES) - {of_leader}
+    assert 60 < len(leaders) < 140
+
+
+def test_those_that_do_not_lead_draw_once_they_meet_in_their_half() -> None:
+    theirs = sorted(_kept(_replica(), *NODES[:1]) & _kept(_replica(), *NODES[1:2]))
+    one, other = (_kept(_replica(salt=salt), theirs[0]) for salt in (b"one", b"other"))
+    assert one < set(theirs)
+    assert other < set(theirs)
+    assert len(one & other) < len(one)
+
+
+def test_who_leads_keeps_its_half_wherever_it_loses() -> None:
+    both = {name: _kept(_replica(leads=True), name) for name in NODES[:20]}
+    assert len(set.union(*both.values())) - min(map(len, both.values())) <= 1

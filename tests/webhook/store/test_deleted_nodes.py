@@ -1,0 +1,152 @@
+"""What was on a GPUNode that went, and whether all of it is known."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from gpushare import codec, contract
+from gpushare.allocation import Allocation
+from gpushare.cluster.object_store import ChangeType, Delta, Key
+from tests import builders
+from webhook.controllers import restore
+from webhook.pods.stored_pod import Pod
+from webhook.store.deleted_nodes import KEPT_SECONDS, DeletedNodes
+
+LISTED_AT = 100.0
+
+
+class Followed:
+    def __init__(self) -> None:
+        self.now = LISTED_AT
+        self.found = DeletedNodes(lambda: self.now)
+        self._there: dict[str, Any] | None = None
+
+    def see(self, document: dict[str, Any] | None, *, watching: bool = True, listed_at: float = LISTED_AT) -> None:
+        before, self._there = self._there, document
+        kind = ChangeType.DELETED if document is None else ChangeType.ADDED if before is None else ChangeType.MODIFIED
+        self.found.changed(Delta(kind, Key("", "node-a"), before, document), watching=watching, listed_at=listed_at)
+
+    @property
+    def ids(self) -> list[str]:
+        return [entry.id for entry in self.found.entries("node-a")]
+
+
+def opened(*ids: str) -> dict[str, Any]:
+    node = builders.node()
+    return codec.to_document(type(node)(node.name, node.gpus, tuple(builders.allocation(one) for one in ids)))
+
+
+def closed() -> dict[str, Any]:
+    return {**opened(), "spec": {}}
+
+
+def test_what_was_there_when_it_went_is_known_until_the_next_one_is_open() -> None:
+    followed = Followed()
+    followed.see(opened("a", "b"), watching=False)
+    followed.see(opened("b", "c"))
+    followed.see(None)
+    followed.see(closed())
+    assert followed.ids == ["b", "c"]
+    assert followed.found.unknown_since("node-a") is None
+    followed.see(None)  # and again, before anybody has opened it
+    followed.see(closed())
+    assert followed.ids == ["b", "c"]
+    followed.see(opened("b"))
+    assert followed.ids == []
+
+
+def test_what_a_list_finds_closed_may_have_had_anything_on_it() -> None:
+    followed = Followed()
+    followed.see(closed(), watching=False)
+    assert followed.found.unknown_since("node-a") == LISTED_AT
+    followed.see(opened())
+    assert followed.found.unknown_since("node-a") is None
+
+
+def test_one_that_went_between_two_lists_may_have_had_more_on_it() -> None:
+    followed = Followed()
+    followed.see(opened("a"), watching=False)
+    followed.see(None, watching=False, listed_at=200.0)
+    followed.see(closed(), watching=False, listed_at=200.0)
+    assert followed.ids == ["a"]
+    assert followed.found.unknown_since("node-a") == 200.0
+
+
+def test_a_node_never_seen_before_can_have_had_one_only_before_the_list() -> None:
+    followed = Followed()
+    followed.see(closed())
+    assert followed.found.unknown_since("node-a") == LISTED_AT
+
+
+def test_what_never_comes_back_is_forgotten() -> None:
+    followed = Followed()
+    followed.see(opened("a"), watching=False)
+    followed.see(None)
+    followed.now += KEPT_SECONDS
+    followed.found.changed(
+        Delta(ChangeType.DELETED, Key("", "node-b"), opened(), None), watching=True, listed_at=LISTED_AT
+    )
+    assert followed.ids == []
+
+
+def test_names_that_went_while_nobody_watched_are_forgotten_as_well() -> None:
+    followed = Followed()
+    for number in range(1000):
+        key = Key("", f"autoscaled-{number}")
+        gone = Delta(ChangeType.DELETED, key, opened("a"), None)
+        followed.found.changed(gone, watching=False, listed_at=followed.now)
+    assert followed.found.unknown_since("autoscaled-7") == LISTED_AT
+    followed.now += KEPT_SECONDS
+    followed.see(opened("a"))
+    followed.see(None)
+    assert followed.found.unknown_since("autoscaled-7") is None
+    assert (len(followed.found._left), len(followed.found._unknown)) == (1, 0)
+
+
+def test_what_may_lack_something_is_known_to_for_as_long_as_it_is_kept() -> None:
+    followed = Followed()
+    followed.see(opened("a"), watching=False)
+    followed.see(None, watching=False)
+    followed.now += KEPT_SECONDS - 1
+    followed.see(closed())
+    followed.see(None)  # before it was opened: the entries are its predecessor's
+    followed.now += 100
+    followed.found.changed(Delta(ChangeType.DELETED, Key("", "b"), opened(), None), watching=True, listed_at=LISTED_AT)
+    assert followed.ids == ["a"]
+    assert followed.found.unknown_since("node-a") == LISTED_AT
+
+
+# --- what of it is written into the next one ------------------------------------------------------------------------
+
+
+def carried(*entries: Allocation, pods: tuple[Pod, ...] = (), gpus: int = 4) -> list[str]:
+    return [entry.id for entry in restore.carried(builders.node(gpus=gpus), entries, pods).allocations]
+
+
+def a_pod(uid: str, *, gated: bool, **annotations: str) -> Pod:
+    made = builders.counted(builders.pod(request="0.5", **annotations))
+    made["metadata"]["uid"] = uid
+    made["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}] if gated else []
+    return Pod.of(made)
+
+
+def test_what_may_be_on_its_way_is_carried_over() -> None:
+    unborn, waiting = builders.allocation("unborn"), builders.allocation("waiting", uid="u-1")
+    assert carried(unborn, waiting, pods=(a_pod("u-1", gated=True),)) == ["unborn", "waiting"]
+
+
+def test_what_is_told_by_the_pods_themselves_is_not() -> None:
+    runs, gone = builders.allocation("runs", uid="u-1"), builders.allocation("gone", uid="u-2")
+    assert carried(runs, gone, pods=(a_pod("u-1", gated=False),)) == []
+
+
+def test_a_gpu_that_is_gone_holds_nothing() -> None:
+    assert carried(builders.allocation("a", "GPU-node-a-3"), gpus=1) == []
+
+
+def test_a_living_pod_without_a_gpunode_is_found() -> None:
+    placed = a_pod("u-1", gated=False, allocation="a", node="node-a")
+    assert restore.homeless({"node-b"}, [placed, a_pod("u-2", gated=False)]) == [placed]
+    assert restore.homeless({"node-a"}, [placed]) == []
+    assert restore.homeless((), [dataclasses.replace(placed, phase="Failed")]) == []

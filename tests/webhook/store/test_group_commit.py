@@ -1,0 +1,85 @@
+"""In a burst changes of one node share a write; where there is none, nobody waits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import pytest
+
+from gpushare import codec, contract, ledger
+from gpushare.cluster import api_client
+from tests import builders
+from webhook import metrics
+from webhook.store import api_store
+from webhook.store.api_store import ApiStore
+
+
+class OneNode(api_client.ApiClient):
+    """An API server with one GPUNode, which counts how often that is written."""
+
+    def __init__(self) -> None:
+        self.document: dict[str, Any] = codec.to_document(builders.node())
+        self.document["metadata"].update(uid="u", resourceVersion="1")
+        self.writes = 0
+
+    async def list(self, path: str, *_: Any, keep: Callable[[dict[str, Any]], Any]) -> api_client.ObjectList[Any]:
+        items = [keep(copy.deepcopy(self.document))] if path == contract.GPUNODE_PATH else []
+        return api_client.ObjectList(items, self.document["metadata"]["resourceVersion"])
+
+    async def replace(self, path: str, body: Mapping[str, Any], **_: Any) -> dict[str, Any]:  # noqa: ARG002
+        self.writes += 1
+        self.document = copy.deepcopy(dict(body))
+        self.document["metadata"]["resourceVersion"] = str(1 + self.writes)
+        return copy.deepcopy(self.document)
+
+    @contextlib.asynccontextmanager
+    async def watch(self, *_: Any, **__: Any) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+        async def nothing() -> AsyncIterator[dict[str, Any]]:
+            await asyncio.Event().wait()
+            yield {}
+
+        yield nothing()
+
+
+@contextlib.asynccontextmanager
+async def running(api: OneNode) -> AsyncIterator[ApiStore]:
+    store = ApiStore(api, metrics.Metrics())
+    task = asyncio.create_task(store.run())
+    try:
+        async with asyncio.timeout(20):
+            await store.synced()
+            yield store
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await store.close()
+
+
+async def reserve(store: ApiStore, number: int) -> None:
+    entry = builders.allocation(f"a{number}", "GPU-node-a-0", request=1, memory_gib=1)
+    await store.commit("node-a", lambda node: ledger.reserve(node, entry))
+
+
+async def test_who_comes_a_moment_later_shares_the_write() -> None:
+    api = OneNode()
+    async with running(api) as store:
+        first = [asyncio.create_task(reserve(store, number)) for number in range(api_store.SIBLINGS + 1)]
+        await asyncio.sleep(0)  # the write is due
+        await asyncio.sleep(0)
+        await asyncio.gather(*first, *(reserve(store, 100 + number) for number in range(5)))
+    assert api.writes == 1
+    assert len(api.document["spec"]["allocations"]) == api_store.SIBLINGS + 6
+
+
+async def test_who_is_alone_does_not_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_store, "LEAST_LINGER_SECONDS", 60.0)
+    monkeypatch.setattr(api_store, "MOST_LINGER_SECONDS", 60.0)
+    api = OneNode()
+    async with running(api) as store:
+        await reserve(store, 1)
+        await reserve(store, 2)
+    assert api.writes == 2

@@ -1,0 +1,132 @@
+"""Group commit: what waits for a GPUNode, what is written, and what the next placement sees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpushare import codec, errors, ledger
+from gpushare.gpunode import GpuNode
+from tests import builders
+from webhook.store.ledger_store import Change
+from webhook.store.node_ledger import NodeLedger
+
+
+def document(*held: str, version: int = 1, uid: str = "u") -> dict[str, Any]:
+    node = builders.node(gpus=1)
+    for identity in held:
+        node = taking(identity)(node)
+    made = codec.to_document(node)
+    made["metadata"].update(resourceVersion=str(version), uid=uid)
+    made["spec"]["future"] = "field"
+    return made
+
+
+def taking(identity: str, request: int = 40) -> Change:
+    def change(node: GpuNode) -> GpuNode:
+        if any(entry.id == identity for entry in node.allocations):
+            return node
+        return ledger.reserve(node, builders.allocation(identity, request=request, memory_gib=1))
+
+    return change
+
+
+def ids(node: GpuNode) -> list[str]:
+    return [entry.id for entry in node.allocations]
+
+
+async def test_the_view_has_what_waits_and_what_is_being_written() -> None:
+    made = NodeLedger(document())
+    made.add(taking("a"))
+    made.begin()
+    made.add(taking("b"))
+    assert ids(made.view.node) == ["a", "b"]
+    assert ids(made.node) == []
+
+
+async def test_what_others_write_does_not_hide_what_we_have_promised() -> None:
+    made = NodeLedger(document())
+    made.add(taking("a", 10))
+    made.begin()
+    made.add(taking("b", 10))
+    made.see(document("x", version=2))
+    assert ids(made.view.node) == ["x", "a", "b"]
+
+
+async def test_a_change_that_does_not_fit_beside_what_waits_is_refused_at_once() -> None:
+    made = NodeLedger(document())
+    made.add(taking("a"))
+    made.add(taking("b"))
+    with pytest.raises(errors.LedgerError, match="has not enough left"):
+        made.add(taking("c"))
+    assert ids(made.view.node) == ["a", "b"]
+
+
+async def test_one_write_carries_all_that_waits() -> None:
+    made = NodeLedger(document())
+    waiting = [made.add(taking("a")), made.add(taking("b"))]
+    drafted, carried = made.draft(made.begin())
+    assert drafted is not None
+    assert [one.done for one in carried] == waiting
+    assert [entry["id"] for entry in drafted["spec"]["allocations"]] == ["a", "b"]
+    assert drafted["spec"]["future"] == "field"
+    assert not made.has_waiting
+
+
+async def test_after_a_conflict_only_what_no_longer_fits_is_refused() -> None:
+    made = NodeLedger(document())
+    first, second = made.add(taking("a")), made.add(taking("b"))
+    batch = made.begin()
+    made.see(document("x", version=2))
+    drafted, carried = made.draft(batch)
+    assert drafted is not None
+    assert [entry["id"] for entry in drafted["spec"]["allocations"]] == ["x", "a"]
+    assert [one.done for one in carried] == [first]
+    assert isinstance(second.exception(), errors.LedgerError)
+
+
+async def test_who_gave_up_waiting_is_not_written() -> None:
+    made = NodeLedger(document())
+    made.add(taking("a")).cancel()
+    made.add(taking("b"))
+    drafted, _ = made.draft(made.begin())
+    assert drafted is not None
+    assert [entry["id"] for entry in drafted["spec"]["allocations"]] == ["b"]
+
+
+async def test_a_change_that_is_there_already_is_not_written_again() -> None:
+    made = NodeLedger(document("a"))
+    made.add(taking("a"))
+    drafted, carried = made.draft(made.begin())
+    assert drafted is None
+    assert len(carried) == 1
+
+
+async def test_a_watch_that_lags_does_not_bring_back_the_past() -> None:
+    made = NodeLedger(document("a", version=10))
+    assert not made.see(document(version=9))
+    assert ids(made.view.node) == ["a"]
+    assert made.see(document(version=3, uid="made-anew"))
+    assert ids(made.view.node) == []
+
+
+async def test_the_past_that_is_the_truth_is_taken() -> None:
+    made = NodeLedger(document("a", version=10))
+    known = made.document
+    assert made.see(document(version=9), instead_of=known), "etcd was restored"
+    assert ids(made.view.node) == []
+    assert not made.see(document("a", version=8), instead_of=known), "something else came meanwhile"
+    known = made.document
+    assert not made.see(document(version=9), instead_of=known), "it is the same"
+    assert made.document is known
+
+
+async def test_the_end_of_a_write_clears_the_view_of_what_failed() -> None:
+    made = NodeLedger(document())
+    done = made.add(taking("a"))
+    made.begin()
+    done.set_exception(errors.LedgerError("no"))
+    done.exception()
+    made.end()
+    assert ids(made.view.node) == []

@@ -1,0 +1,124 @@
+"""What a replica reads of storage: it waits for what it may read, and goes on without the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from gpushare.cluster import api_client, api_errors
+from gpushare.nodefilters import NodeSpec, PodAffinity, PodInfo, PodKey, SchedulerCache, volumes
+from tests import builders
+from webhook.store import storage
+
+DRIVER = "disk.example.com"
+
+
+class Api(api_client.ApiClient):
+    """Lists, and the refusal to tell some; its watches say nothing."""
+
+    def __init__(self, *, forbids: str = "") -> None:
+        self.forbids = forbids
+        self.items: dict[str, list[dict[str, Any]]] = {path: [] for path in volumes.PATHS.values()}
+
+    async def list(self, path: str, *_: object, keep: Callable[[Any], Any], **__: object) -> api_client.ObjectList[Any]:
+        if path == self.forbids:
+            raise api_errors.Forbidden(f"GET {path}: no such right", status=403)
+        return api_client.ObjectList([keep(one) for one in self.items[path]], "1")
+
+    @contextlib.asynccontextmanager
+    async def watch(self, *_: object, **__: object) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+        async def nothing() -> AsyncIterator[dict[str, Any]]:
+            await asyncio.Event().wait()
+            yield {}
+
+        yield nothing()
+
+    def add(self, kind: str, name: str, namespace: str = "", **fields: Any) -> None:
+        metadata = {
+            "name": name,
+            "uid": name,
+            "resourceVersion": "1",
+            **({"namespace": namespace} if namespace else {}),
+        }
+        self.items[volumes.PATHS[kind]].append({"metadata": metadata, **fields})
+
+
+@contextlib.asynccontextmanager
+async def read(api: Api) -> AsyncIterator[tuple[SchedulerCache, storage.Storage]]:
+    """A scheduler cache of one node with one pod, filled with what there is."""
+    api.add(volumes.LIMITS, "node-a", spec={"drivers": [{"name": DRIVER, "allocatable": {"count": 1}}]})
+    for name in ("one", "two"):
+        api.add(volumes.VOLUME, name, spec={"csi": {"driver": DRIVER, "volumeHandle": name}})
+        api.add(volumes.CLAIM, name, "default", spec={"volumeName": name})
+    cache = SchedulerCache()
+    cache.put_machine("node-a", machine())
+    cache.put("one", PodInfo.of(mounting("one"), "node-a"))
+    kept = storage.Storage(api, cache)
+    assert kept.missing() == "the PersistentVolumes have not been read yet"
+    async with asyncio.timeout(30):
+        running = asyncio.create_task(kept.run())
+        await kept.synced()
+        assert kept.missing() is None
+        try:
+            yield cache, kept
+        finally:
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+
+
+def machine() -> NodeSpec:
+    ready = [{"type": "Ready", "status": "True"}]
+    metadata = {"name": "node-a", "labels": {"kubernetes.io/hostname": "node-a"}}
+    return NodeSpec.of({"metadata": metadata, "status": {"conditions": ready, "allocatable": {"pods": "9"}}})
+
+
+def mounting(claim: str) -> dict[str, Any]:
+    made = builders.pod()
+    made["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]
+    return made
+
+
+def verdict(cache: SchedulerCache, claim: str) -> str | None:
+    return cache.judge(PodKey.of(mounting(claim)), PodAffinity.of(mounting(claim)))("node-a")
+
+
+async def test_what_is_read_is_what_is_judged_by() -> None:
+    async with read(Api()) as (cache, _):
+        assert verdict(cache, "two") == (
+            f"would exceed max volume count: 1 of 1 volumes of {DRIVER} are there, and the pod brings 1 more"
+        )
+        assert verdict(cache, "one") is None
+        assert verdict(cache, "three") == "cannot have the pod's claim three, which does not exist"
+
+
+@pytest.mark.parametrize("kind", [kind for kind in sorted(volumes.PATHS) if kind != volumes.VOLUME])
+async def test_what_may_not_be_read_is_not_heeded_and_the_log_says_so(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with read(Api(forbids=volumes.PATHS[kind])) as (cache, _):
+        expected = kind not in {volumes.LIMITS, volumes.CLAIM}
+        assert (verdict(cache, "two") is not None) == expected
+        assert (verdict(cache, "three") is not None) == (kind != volumes.CLAIM)
+    said = [one for one in caplog.records if "can attach" in one.getMessage()]
+    assert [one.__dict__["kind"] for one in said] == [kind]
+    assert "no such right" in said[0].__dict__["err"]
+
+
+async def test_without_volumes_nobody_is_judged() -> None:
+    api = Api(forbids=volumes.PATHS[volumes.VOLUME])
+    kept = storage.Storage(api, SchedulerCache())
+    running = asyncio.create_task(kept.run())
+    for kind, copy in kept._copies.items():
+        await copy.answered.wait()
+        assert copy.synced.is_set() == (kind != volumes.VOLUME)
+    assert kept.missing() == "the PersistentVolumes have not been read yet"
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running

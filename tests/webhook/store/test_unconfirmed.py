@@ -1,0 +1,158 @@
+"""What is reserved for pods that have not come, and what follows for their namespace."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from gpushare.allocation import Allocation, PodRef
+from tests import builders
+from webhook.store import unconfirmed
+from webhook.store.unconfirmed import UnconfirmedReservations
+
+LIFETIME_SECONDS = 60.0
+
+
+class Story:
+    """A node of 32 GPUs, of which a namespace may have four reserved at a time, and a clock."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.named: set[str] = set()
+        self.known = UnconfirmedReservations(
+            lambda: self.now, self.named.__contains__, lifetime_seconds=LIFETIME_SECONDS
+        )
+        self.node = builders.node(gpus=32)
+        self.known.look(self.node, self.node)
+
+    def holds(self, *entries: Allocation, written: bool = True) -> None:
+        after = dataclasses.replace(self.node, allocations=entries)
+        self.known.look(after, after if written else self.node)
+        self.node = after if written else self.node
+
+    def lapses(self, entry: Allocation) -> None:
+        """Nobody comes for it."""
+        self.holds(entry)
+        self.now += LIFETIME_SECONDS
+        self.holds()
+
+
+def reserved(identity: str = "a", *, gpus: int = 1, namespace: str = "team", **amounts: int) -> Allocation:
+    uuids = [f"GPU-node-a-{number}" for number in range(gpus)]
+    made = builders.allocation(identity, *uuids, reserved_until=1e9, **{"request": 100, "memory_gib": 0, **amounts})
+    return dataclasses.replace(made, pod=PodRef(namespace))
+
+
+def confirmed(identity: str = "a") -> Allocation:
+    return dataclasses.replace(reserved(identity), pod=PodRef("team", "x", "u"), reserved_until=None)
+
+
+def test_a_namespace_may_have_an_eighth_of_all_gpus_reserved_at_a_time() -> None:
+    story = Story()
+    story.holds(reserved("a", gpus=3))
+    assert story.known.why_not("team") is None
+    story.holds(reserved("a", gpus=3), reserved("b"), written=False)
+    assert str(story.known.why_not("team")).startswith("4 GPUs are reserved for pods of its namespace")
+    assert story.known.why_not("others") is None
+    story.known.seen("a")
+    assert story.known.why_not("team") is None
+
+
+def test_all_namespaces_together_may_have_a_half() -> None:
+    story = Story()
+    names = [f"made-up-{number}" for number in range(5)]
+    story.holds(*(reserved(name, gpus=3, namespace=name) for name in names))
+    assert story.known.why_not("team") is None
+    story.holds(*(reserved(name, gpus=3, namespace=name) for name in names), reserved(namespace="other"))
+    assert str(story.known.why_not("team")).startswith("16 GPUs are reserved for pods of all namespaces")
+    for name in names:
+        story.known.seen(name)
+    assert story.known.why_not("team") is None
+
+
+def test_after_very_many_lapses_of_any_namespaces_nothing_is_reserved_before_it_is_stored() -> None:
+    story = Story()
+    for number in range(unconfirmed.LAPSES_TOGETHER):
+        assert story.known.why_not("team") is None
+        story.lapses(reserved(str(number), namespace=f"made-up-{number}"))
+    assert "9 pods of several namespaces" in str(story.known.why_not("team"))
+    story.now = LIFETIME_SECONDS + unconfirmed.LAPSES_SECONDS
+    assert story.known.why_not("team") is None  # the first was an hour ago
+
+
+def test_memory_counts_where_it_is_the_larger_part() -> None:
+    story = Story()
+    story.holds(reserved(gpus=4, request=0, memory_gib=80))
+    assert story.known.why_not("team") is not None
+
+
+def test_a_small_cluster_lets_two_gpus_be_reserved() -> None:
+    found = UnconfirmedReservations(lambda: 0.0)
+    node = builders.node(gpus=2)
+    found.look(dataclasses.replace(node, allocations=(reserved(),)), node)
+    assert found.why_not("team") is None
+    found.look(dataclasses.replace(node, allocations=(reserved(gpus=2),)), node)
+    assert found.why_not("team") is None  # the same reservation is weighed once
+    found.look(dataclasses.replace(node, allocations=(reserved(), reserved("b"))), node)
+    assert found.why_not("team") is not None
+
+
+def test_while_a_pod_is_overdue_no_more_is_reserved() -> None:
+    story = Story()
+    story.holds(reserved())
+    story.now = unconfirmed.OVERDUE_SECONDS + 0.1
+    assert "has yet to be stored" in str(story.known.why_not("team"))
+    story.holds(confirmed())
+    assert story.known.why_not("team") is None
+
+
+def test_a_namespace_whose_pods_do_not_come_gets_none_before_they_are_stored_for_an_hour() -> None:
+    story = Story()
+    for number in range(unconfirmed.LAPSES):
+        assert story.known.why_not("team") is None
+        story.lapses(reserved(str(number)))
+    assert "3 never came in the last hour" in str(story.known.why_not("team"))
+    assert story.known.why_not("others") is None
+    story.now = LIFETIME_SECONDS + unconfirmed.LAPSES_SECONDS
+    assert story.known.why_not("team") is None
+
+
+@pytest.mark.parametrize(
+    "how", ["confirmed", "seen", "seen before", "not written", "node gone", "came and went", "given back"]
+)
+def test_what_is_no_lapse(how: str) -> None:
+    story = Story()
+    for number in range(unconfirmed.LAPSES):
+        identity = str(number)
+        if how == "seen before":
+            story.named.add(identity)
+        story.holds(reserved(identity), written=how != "not written")
+        if how in {"seen", "came and went"}:
+            story.known.seen(identity)
+        if how == "came and went":
+            story.holds(reserved(identity))
+        if how == "confirmed":
+            story.holds(confirmed(identity))
+        if how == "node gone":
+            story.known.forget("node-a")
+        if how != "given back":
+            story.now += LIFETIME_SECONDS
+        story.holds()
+    assert story.known.why_not("team") is None
+
+
+def test_what_is_held_free_and_what_is_confirmed_is_no_reservation() -> None:
+    story = Story()
+    hold = dataclasses.replace(reserved("hold-1", gpus=30), pod=PodRef("team", "x", "u"))
+    story.holds(hold, confirmed())
+    assert story.known.why_not("team") is None
+
+
+def test_nothing_is_kept_of_what_is_over() -> None:
+    story = Story()
+    story.holds(reserved("a"), reserved("b"))
+    story.known.seen("a")
+    story.holds()
+    known = vars(story.known)
+    assert (known["_known"], known["_waiting"]) == ({}, {})

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from typing import Any
+
+from gpushare.mix import Host, RequestClass
+from gpushare.share import Memory
+from tests import builders
+from webhook.pods.stored_pod import Pod
+from webhook.store import workload_mix
+from webhook.store.workload_mix import WorkloadMix
+
+HALF = RequestClass(1, 50, Memory(percent=50), Host(4000, 2**30))
+
+
+def asks(**annotations: str) -> workload_mix.Asks:
+    return workload_mix.asks_of(Pod.of(builders.pod(**annotations)).request, (("cpu", 4000), ("memory", 2**30)))
+
+
+def test_a_pod_asks_for_what_its_annotations_and_its_containers_say() -> None:
+    assert asks(request="0.5") == (HALF,)
+    (named,) = asks(gpus="2", model="*H100*")
+    assert (named.gpus, named.models) == (2, ("*H100*",))
+
+
+def test_what_gpushare_wrote_makes_no_difference() -> None:
+    assert asks(request="0.5", allocation="a1", node="node-a", gpu_uuids="GPU-1") == (HALF,)
+
+
+def test_a_pod_without_a_share_and_one_that_asks_for_nonsense_ask_for_nothing() -> None:
+    nonsense: dict[str, Any] = {"request": 5}
+    assert asks() == asks(request="a lot") == asks(**nonsense) == ()
+
+
+def test_the_mix_is_of_those_who_are_there() -> None:
+    counted = WorkloadMix()
+    quarter = asks(request="0.25")
+    for _ in range(60):
+        counted.change((), (HALF,))
+        counted.change((), quarter)
+    for _ in range(20):
+        counted.change((HALF,), ())
+    mix = counted.take()
+    assert mix.classes == {HALF: 40.0, quarter[0]: 60.0}
+    assert mix.pods == 100
+
+
+def test_a_lesson_is_due_once_a_third_has_come_and_gone() -> None:
+    counted = WorkloadMix()
+    due: list[int] = []
+    counted.due = lambda: due.append(counted.take().pods)  # type: ignore[func-returns-value]
+    for _ in range(600):
+        counted.change((), (HALF,))
+    assert due == [50, 100, 150, 200, 266, 354, 472]
+    counted.change((HALF,), (HALF,))
+    assert len(due) == 7
+
+
+def test_few_pods_teach_nothing() -> None:
+    counted = WorkloadMix()
+    counted.change((), (HALF,))
+    assert HALF not in counted.take().classes

@@ -1,0 +1,171 @@
+"""What a round looks at, in steps and not in time: nearly nothing when nothing has changed, however many pods there are.
+
+A step is a line that Python runs, once for each time round a loop. `bench/rounds.py` measures the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import sys
+from collections.abc import AsyncIterator, Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from gpushare import codec, contract
+from gpushare.allocation import Allocation, GivenShare, PodRef
+from gpushare.cluster import api_client, api_errors, events, informer, part
+from gpushare.gpunode import GpuNode
+from tests import builders
+from webhook import metrics
+from webhook.controllers.allocations.allocation_controller import AllocationController
+from webhook.controllers.evictor import Evictor
+from webhook.controllers.gated_pods.gates import Gates
+from webhook.controllers.resize.resizer import Resizer
+from webhook.placer import Placer
+from webhook.pods.stored_pod import Pod
+from webhook.store.api_store import ApiStore
+from webhook.store.reservation import Reservation
+
+Json = dict[str, Any]
+FEW, MANY = 4, 36  # on one node
+PER_NODE = 50  # to see that it has not changed, in some parts of a round
+GIB = 2**30
+
+
+class Api:
+    """Stands for an API server that refuses every write, and in which happens what it is told."""
+
+    def __init__(self, nodes: list[GpuNode], pods: list[Json]) -> None:
+        gpunodes = [codec.to_document(node) for node in nodes]
+        for one in gpunodes:
+            one["metadata"]["resourceVersion"] = "1"
+        self._found = {contract.GPUNODE_PATH: gpunodes, "/api/v1/pods": pods}
+        self.events: asyncio.Queue[Json] = asyncio.Queue()
+
+    async def list(self, path: str, *_: object, keep: Callable[[dict[str, Any]], Any]) -> api_client.ObjectList[Any]:
+        return api_client.ObjectList([keep(item) for item in self._found.get(path, [])], "1")
+
+    @contextlib.asynccontextmanager
+    async def watch(self, path: str, *_: object, **__: object) -> AsyncIterator[AsyncIterator[Json]]:
+        async def happening() -> AsyncIterator[Json]:
+            queue = self.events if path == "/api/v1/pods" else asyncio.Queue[Json]()
+            while True:
+                yield await queue.get()
+                queue.task_done()
+
+        yield happening()
+
+    async def refuse(self, *_: object) -> Json:
+        raise api_errors.Forbidden("nothing is written here")
+
+    patch = replace = create = get = refuse
+
+
+def stopped() -> float:
+    """A clock by which no time passes: nothing becomes due between two rounds."""
+    return 0.0
+
+
+def running(name: str, node: str, identity: str, uuid: str) -> Json:
+    one = builders.counted(builders.pod(name, request="0.02", memory="1Gi"))
+    one["metadata"].update(uid=name, resourceVersion="1", creationTimestamp="2026-01-01T00:00:00Z")
+    annotations = {contract.ALLOCATION: identity, contract.NODE: node, contract.GPU_UUIDS: uuid}
+    one["metadata"]["annotations"].update(annotations)
+    one["spec"]["nodeName"] = node
+    return {**one, "status": {"phase": "Running", "containerStatuses": [{}]}}
+
+
+def gated(name: str) -> Json:
+    one = builders.counted(builders.pod(name, request="1", gpus="8"))
+    one["metadata"].update(uid=name, resourceVersion="1", creationTimestamp="2026-01-02T00:00:00Z")
+    one["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
+    return {**one, "status": {"phase": "Pending"}}
+
+
+def cluster(nodes: int, pods: int) -> tuple[list[GpuNode], list[Json]]:
+    """So many nodes with so many pods each."""
+    made: list[GpuNode] = []
+    there: list[Json] = []
+    for number in range(nodes):
+        empty = builders.node(f"n{number:03d}", gpus=1)
+        (card,) = empty.gpus
+        entries = []
+        for one in range(pods):
+            name, identity = f"p{number}-{one}", f"a{number}-{one}"
+            there.append(running(name, empty.name, identity, card.uuid))
+            share = GivenShare(("main",), (card.uuid,), 2, 100, GIB)
+            entries.append(Allocation(identity, PodRef("default", name, name), (share,)))
+        made.append(GpuNode(empty.name, empty.gpus, tuple(entries)))
+    return made, there
+
+
+async def steps(nodes: int, pods: int, *, what: str = "") -> int:
+    """Of one round, after some of the same cluster; `what` one pod of all does."""
+    made, there = cluster(nodes, pods)
+    if what == "asks for more than there is":
+        there[0]["metadata"]["annotations"][contract.MEMORY] = "500Gi"
+    api: Any = Api(made, [*there, *([gated("large")] if what == "waits" else [])])
+    measures, recorder = metrics.Metrics(), events.Recorder(api, controller="test", instance="test")
+    ledger_now = ApiStore(api, measures, clock=stopped)
+    reserving = Reservation(ledger_now, policy="pack")
+    whole = informer.Informer(
+        api, "/api/v1/pods", transform=lambda item: {"metadata": item["metadata"], "ours": Pod.of(item)}
+    )
+    copy: part.Part[Pod] = part.Part(whole, "ours")
+    placer = Placer(
+        ledger_now,
+        copy,
+        AllocationController(api, ledger_now, copy, recorder, measures, clock=stopped),
+        Gates(api, ledger_now, reserving, recorder, measures, clock=stopped, wall_clock=stopped),
+        leads=lambda: True,
+        resizer=Resizer(api, ledger_now, recorder, measures, clock=stopped),
+        evictions=Evictor(api, recorder, measures, clock=stopped),
+        clock=stopped,
+    )
+    tasks = [asyncio.create_task(ledger_now.run()), asyncio.create_task(whole.run())]
+    await ledger_now.synced()
+    await copy.synced.wait()
+    for _ in range(2):
+        await placer.work()
+    if what == "has changed":
+        after = {**there[0], "metadata": {**there[0]["metadata"], "resourceVersion": "2"}}
+        api.events.put_nowait({"type": "MODIFIED", "object": after})
+        await api.events.join()
+    counted, before = 0, sys.gettrace()
+
+    def count(_frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal counted
+        counted += event == "line"
+        return count
+
+    gc.collect()
+    gc.disable()  # what other tests have left behind is not to end, in lines of its own, while we count
+    sys.settrace(count)
+    try:
+        await placer.work()
+    finally:
+        sys.settrace(before)
+        gc.enable()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return counted
+
+
+@pytest.mark.parametrize("what", ["", "waits"])
+async def test_law_a_round_in_which_nothing_has_changed_costs_the_same_however_many_pods_there_are(what: str) -> None:
+    assert await steps(8, MANY, what=what) == await steps(8, FEW, what=what)
+
+
+@pytest.mark.parametrize("what", ["", "has changed", "asks for more than there is"])
+async def test_law_one_more_node_costs_few_steps_whatever_one_pod_does(what: str) -> None:
+    assert await steps(48, FEW, what=what) - await steps(8, FEW, what=what) <= PER_NODE * 40
+
+
+@pytest.mark.parametrize("what", ["waits", "has changed", "asks for more than there is"])
+async def test_the_pod_that_does_something_is_looked_at(what: str) -> None:
+    assert await steps(8, FEW, what=what) > await steps(8, FEW) + 20

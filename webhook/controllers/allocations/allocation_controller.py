@@ -1,0 +1,216 @@
+"""The allocation controller: confirms and releases allocations as pods come and go, with one write a node."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from gpushare import contract, errors, ledger, resizing
+from gpushare.allocation import Allocation, NodeAllocation, PodRef
+from gpushare.cluster import api_client, api_errors, events, part
+from gpushare.cluster import object_store as cluster_store
+from gpushare.gpunode import GpuNode
+from gpushare.request import Request
+from webhook.controllers.allocations import due_changes
+from webhook.controllers.allocations.confirm_batcher import ConfirmBatcher
+from webhook.controllers.allocations.due_changes import FirstSeen
+from webhook.controllers.inspection import Inspection
+from webhook.controllers.restore import PODS_SELECTOR, Restorer
+from webhook.controllers.touched_nodes import Changes, Touched
+from webhook.metrics import Metrics
+from webhook.pods.stored_pod import Pod
+from webhook.store import backfill_reservation, ledger_store
+from webhook.store.api_store import ApiStore
+from webhook.store.reservation import LIFETIME_SECONDS
+
+logger = logging.getLogger(__name__)
+
+QUESTIONS_AT_ONCE: Final = 16
+ASK_AGAIN_SECONDS: Final = 30.0  # about a pod that lives although our copy does not have it
+
+Pods = Mapping[cluster_store.Key, Pod]
+# Of a node, with our copy of the pods: who waits there for a larger share, by id of the allocation, in their order.
+Resizes = Callable[[str, Pods], Sequence[tuple[str, Request]]]
+
+
+class AllocationController:
+    """Confirms, releases, lets lapse. `pods`: a copy of all pods of ours.
+
+    is_first: whether nobody has ever placed anything before this process.
+    """
+
+    def __init__(
+        self,
+        api: api_client.ApiClient,
+        ledger_now: ApiStore,
+        pods: part.Part[Pod],
+        recorder: events.Recorder,
+        measures: Metrics,
+        *,
+        lifetime_seconds: float = LIFETIME_SECONDS,
+        is_first: Callable[[], bool] = lambda: False,
+        resizes: Resizes = lambda *_: (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._store = ledger_now
+        self._pods = pods
+        self._recorder = recorder
+        self._metrics = measures
+        self._resizes = resizes
+        self._clock = clock
+        self._sightings = FirstSeen(lifetime_seconds)
+        self._patience = ConfirmBatcher()
+        self._questions = asyncio.Semaphore(QUESTIONS_AT_ONCE)
+        self._alive: dict[str, float] = {}  # allocation id -> when its pod was last seen alive
+        self._changes = Changes()
+        self._known = due_changes.Known()
+        pods.subscribe(self._changes.pod)
+        self._restoring = Restorer(
+            api,
+            ledger_now,
+            recorder,
+            placed_beside=self._changes.placed_beside,
+            lifetime_seconds=lifetime_seconds,
+            is_first=is_first,
+        )
+        self._inspection = Inspection(ledger_now, recorder, measures)
+
+    def look(self) -> Touched:
+        """What has to be looked at in this round."""
+        return self._changes.take(self._store.stored(), also=self._known.unconfirmed)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the next round is due at once: one does not look at all of a large cluster."""
+        return self._changes.has_more
+
+    def look_again(self) -> None:
+        """Something has failed in this round: the same has to be looked at in the next."""
+        self._changes.repeat()
+
+    async def keep(self, touched: Touched) -> float | None:
+        """Do what is due; return when there will be more, by our clock."""
+        await asyncio.sleep(0)  # the event loop is the webhook's too
+        now = self._clock()
+        nodes = self._sightings.timed(touched.nodes, now=now)
+        books = self._known.renew(nodes, touched.names, due_changes.judge(nodes, touched.pods, now=now))
+        await asyncio.sleep(0)  # the event loop is the webhook's too
+        look_again = await self._restoring.adopt(touched, now=now)
+        self._inspection.look()
+        ripe, next_ripe = self._patience.ripe(books.confirm, now=now)
+        confirm = {node: dict(pods) for node, pods in ripe.items()}
+        lapsed = []
+        for entry, claimant in await self._claimants(books.lapsed):
+            if claimant is None or claimant.has_ended:
+                lapsed.append(entry)
+            else:
+                confirm.setdefault(entry.node, {})[entry.allocation.id] = claimant.ref
+        self._alive = {identity: at for identity, at in self._alive.items() if now - at < ASK_AGAIN_SECONDS}
+        suspects = [entry for entry in books.gone if entry.allocation.id not in self._alive]
+        await self._write(confirm, books.release, lapsed, suspects)
+        return min((at for at in (books.next_expiry, next_ripe, look_again) if at is not None), default=None)
+
+    async def _really_gone(self, suspects: Mapping[str, Allocation]) -> set[str]:
+        answers = await asyncio.gather(*map(self._is_gone, suspects.values()))
+        now = self._clock()
+        self._alive |= {identity: now for identity, gone in zip(suspects, answers, strict=True) if not gone}
+        return {identity for identity, gone in zip(suspects, answers, strict=True) if gone}
+
+    async def _is_gone(self, allocation: Allocation) -> bool:
+        holder = allocation.pod
+        async with self._questions:
+            try:
+                pod = Pod.of(await self._api.get(f"/api/v1/namespaces/{holder.namespace}/pods/{holder.name}"))
+            except api_errors.NotFound:
+                return True
+            except api_errors.ClusterError as error:
+                logger.warning("Could not ask about a pod", extra={"pod": str(holder), "err": str(error)})
+                return False
+        return pod.ref.uid != holder.uid or pod.has_ended or not pod.may_hold
+
+    async def _claimants(self, lapsed: Iterable[NodeAllocation]) -> list[tuple[NodeAllocation, Pod | None]]:
+        """Who came after all for those that nobody came for, by a read that lags behind nothing."""
+        by_namespace: dict[str, list[NodeAllocation]] = collections.defaultdict(list)
+        for entry in lapsed:
+            by_namespace[entry.allocation.pod.namespace].append(entry)
+        found: list[tuple[NodeAllocation, Pod | None]] = []
+        for namespace, entries in by_namespace.items():
+            try:
+                path, query = f"/api/v1/namespaces/{namespace}/pods", {"labelSelector": PODS_SELECTOR}
+                listing = await self._api.list(path, query, keep=Pod.of)
+            except api_errors.ClusterError as error:
+                logger.warning("Could not list pods", extra={"namespace": namespace, "err": str(error)})
+                continue
+            claims = due_changes.claims_of(listing.items)
+            found += [(entry, due_changes.claimant(entry.allocation, claims)) for entry in entries]
+        return found
+
+    async def _write(
+        self,
+        confirm: Mapping[str, Mapping[str, PodRef]],
+        release: Iterable[NodeAllocation],
+        lapsed: Iterable[NodeAllocation],
+        suspects: Iterable[NodeAllocation],
+    ) -> None:
+        """Write each node once, as soon as the API server has said which of its suspects are gone.
+
+        Where thousands end at once, that takes long to ask, and what the first of them had is free meanwhile.
+        """
+        ended, unclaimed, asked = _by_node(release), _by_node(lapsed), _by_node(suspects)
+        await asyncio.gather(
+            *(
+                self._write_one(name, confirm.get(name, {}), set(ended[name]), unclaimed[name], asked[name])
+                for name in sorted({*confirm, *ended, *unclaimed, *asked})
+            )
+        )
+
+    async def _write_one(
+        self,
+        name: str,
+        confirm: Mapping[str, PodRef],
+        ended: set[str],
+        unclaimed: Mapping[str, Allocation],
+        suspects: Mapping[str, Allocation],
+    ) -> None:
+        ended |= await self._really_gone(suspects)
+        if not (confirm or ended or unclaimed):
+            return
+        grow = self._resizes(name, self._pods.objects)
+
+        def change(node: GpuNode) -> GpuNode:
+            claimed = {entry.id for entry in node.allocations if entry.pod.uid}
+            after = ledger.release(ledger.confirm(node, confirm), ended | (set(unclaimed) - claimed))
+            # In the same write: nobody can come between what is released and whom it is held for.
+            # First a pod that was passed over for too long, then those that hold a share and ask for more.
+            held_for = backfill_reservation.asked_for([node], self._pods.objects)
+            after = resizing.step_all(backfill_reservation.grown(after, held_for), grow)
+            return node if after.allocations == node.allocations else after
+
+        try:
+            await self._store.commit(name, change)
+        except (ledger_store.UnreachableError, errors.LedgerError) as error:
+            logger.warning("Could not keep the books of a node", extra={"node": name, "err": str(error)})
+            return
+        for words, ids in (("confirmed", confirm), ("released", ended), ("expired", unclaimed)):
+            if ids:
+                self._metrics.kept_books(words, len(ids))
+        extra = {"node": name, "confirmed": sorted(confirm), "released": sorted(ended), "expired": sorted(unclaimed)}
+        logger.info("Kept the books of a node", extra=extra)
+        regarding = self._store.document(name)
+        for allocation in unclaimed.values():
+            if regarding is not None:
+                note = f"the reservation {allocation.id} for {allocation.pod} ended: its pod never appeared"
+                self._recorder.record(regarding, contract.EVENT_EXPIRED, note, action="Release")
+
+
+def _by_node(entries: Iterable[NodeAllocation]) -> dict[str, dict[str, Allocation]]:
+    """Allocations by id, by node."""
+    found: dict[str, dict[str, Allocation]] = collections.defaultdict(dict)
+    for entry in entries:
+        found[entry.node][entry.allocation.id] = entry.allocation
+    return found

@@ -1,0 +1,159 @@
+"""Due changes: the pods and the allocations → what to confirm, what to release, and what to ask about. Pure.
+
+A share is kept while its pod lives, and no longer; a pod that cannot have been given one (`Pod.may_hold`) is
+as good as none.
+That a pod is not in our copy of the pods is not proof that it is gone: only suspicion, which the placer takes to the
+API server.
+
+The time in a reservation was written by the wall clock of the replica that made it; that of the placer may differ, and
+either may jump. So, as with a Lease, two clocks are never compared: a reservation lapses once the placer has watched it
+for a whole lifetime (`FirstSeen`).
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping
+
+from gpushare.allocation import Allocation, NodeAllocation, PodRef
+from gpushare.gpunode import GpuNode
+from webhook.pods.stored_pod import Pod
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DueChanges:
+    """What is to be done; each entry is in at most one list.
+
+    confirm: node → id → the pod that holds it. release: the pod has ended, or holds another. gone: confirmed, but there
+    is no such pod in our copy. lapsed: nobody has come for it in time. next_expiry: when the next one lapses.
+    """
+
+    confirm: Mapping[str, Mapping[str, PodRef]]
+    release: tuple[NodeAllocation, ...]
+    gone: tuple[NodeAllocation, ...]
+    lapsed: tuple[NodeAllocation, ...]
+    next_expiry: float | None
+
+
+def judge(nodes: Iterable[GpuNode], pods: Iterable[Pod], *, now: float) -> DueChanges:
+    """The books of this moment; `now` is of the clock that the reservations' ends are told by."""
+    by_uid = {pod.ref.uid: pod for pod in pods if pod.may_hold}
+    claims = claims_of(by_uid.values())
+    entries = [NodeAllocation(node.name, allocation) for node in nodes for allocation in node.allocations]
+    spare = _spare(entries, by_uid)
+    confirm: dict[str, dict[str, PodRef]] = collections.defaultdict(dict)
+    release, gone, lapsed = [], [], []
+    next_expiry: float | None = None
+    for entry in entries:
+        allocation = entry.allocation
+        holder = by_uid.get(allocation.pod.uid) if allocation.pod.uid else claimant(allocation, claims)
+        if holder is not None and (holder.has_ended or allocation.id in spare):
+            release.append(entry)
+        elif holder is not None:
+            if not allocation.pod.uid:
+                confirm[entry.node][allocation.id] = holder.ref
+        elif allocation.pod.uid:
+            gone.append(entry)
+        elif allocation.reserved_until is None or allocation.reserved_until <= now:
+            lapsed.append(entry)
+        else:
+            next_expiry = min(next_expiry or allocation.reserved_until, allocation.reserved_until)
+    return DueChanges(confirm, tuple(release), tuple(gone), tuple(lapsed), next_expiry)
+
+
+class Known:
+    """The books of every node, of which only some are judged again."""
+
+    def __init__(self) -> None:
+        self._release: dict[str, list[NodeAllocation]] = {}
+        self._gone: dict[str, list[NodeAllocation]] = {}
+        self._lapsed: dict[str, list[NodeAllocation]] = {}
+        self.unconfirmed: frozenset[str] = frozenset()  # nodes where time alone may change something
+
+    def renew(self, nodes: Iterable[GpuNode], names: Collection[str], books: DueChanges) -> DueChanges:
+        """The books of all nodes; `books` are of these nodes, which have the names that are there still.
+
+        Nodes that are `unconfirmed` have to be among them each time.
+        """
+        for known, found in ((self._release, books.release), (self._gone, books.gone), (self._lapsed, books.lapsed)):
+            for name in known.keys() & names:
+                del known[name]
+            for entry in found:
+                known.setdefault(entry.node, []).append(entry)
+        self.unconfirmed = frozenset(
+            node.name for node in nodes if not all(entry.pod.uid for entry in node.allocations)
+        )
+        return dataclasses.replace(books, release=_all(self._release), gone=_all(self._gone), lapsed=_all(self._lapsed))
+
+
+def _all(by_node: Mapping[str, Iterable[NodeAllocation]]) -> tuple[NodeAllocation, ...]:
+    return tuple(entry for name in sorted(by_node) for entry in by_node[name])
+
+
+def claims_of(pods: Iterable[Pod]) -> Mapping[str, list[Pod]]:
+    """Pods by the id of the allocation that they say is theirs, the oldest first."""
+    claims: dict[str, list[Pod]] = collections.defaultdict(list)
+    for pod in sorted(pods, key=lambda pod: pod.created):
+        if pod.allocation_id and pod.may_hold:
+            claims[pod.allocation_id].append(pod)
+    return claims
+
+
+def claimant(allocation: Allocation, claims: Mapping[str, list[Pod]]) -> Pod | None:
+    """The pod that an unconfirmed allocation was made for, if it is there.
+
+    The annotation is written by us, but by a user who found a way as well: so namespace and, where it was known when
+    the allocation was made, name must agree; and of several pods the first counts.
+    """
+    for pod in claims.get(allocation.id, ()):
+        if pod.ref.namespace == allocation.pod.namespace and allocation.pod.name in {"", pod.ref.name}:
+            return pod
+    return None
+
+
+def _spare(entries: Iterable[NodeAllocation], by_uid: Mapping[str, Pod]) -> frozenset[str]:
+    """Ids of allocations that a pod holds beside the one it uses, left by a placer that ended between its two writes.
+
+    Which one it uses is all that a pod is believed. Until it says so in our copy, none is spare: another placer may
+    have let it say so already, and that news be on its way.
+    """
+    given: dict[str, list[str]] = collections.defaultdict(list)
+    held: dict[str, list[str]] = collections.defaultdict(list)
+    for entry in entries:
+        if entry.allocation.pod.uid in by_uid:
+            (held if entry.allocation.is_hold else given)[entry.allocation.pod.uid].append(entry.allocation.id)
+    spare: set[str] = set()
+    for uid, ids in given.items():
+        named = by_uid[uid].allocation_id
+        if named in ids:
+            spare.update(identity for identity in ids if identity != named)
+    for uid, ids in held.items():
+        if uid in given or not by_uid[uid].is_gated:
+            spare.update(ids)  # it has what it waited for
+    return frozenset(spare)
+
+
+class FirstSeen:
+    """lifetime_seconds: how long a share waits for its pod; no less than the API server takes to store one."""
+
+    def __init__(self, lifetime_seconds: float) -> None:
+        self._lifetime_seconds = lifetime_seconds
+        self._since: dict[str, float] = {}  # id of an unconfirmed allocation -> when we first saw it
+
+    def timed(self, nodes: Iterable[GpuNode], *, now: float) -> list[GpuNode]:
+        """The same nodes, with the end of each reservation told by the clock that `now` is of, in seconds."""
+        nodes = list(nodes)
+        unconfirmed = [entry.id for node in nodes for entry in node.allocations if not entry.pod.uid]
+        self._since = {identity: self._since.get(identity, now) for identity in unconfirmed}
+        return [self._timed_node(node) for node in nodes]
+
+    def _timed_node(self, node: GpuNode) -> GpuNode:
+        if all(entry.pod.uid for entry in node.allocations):
+            return node
+        return dataclasses.replace(node, allocations=tuple(map(self._timed_entry, node.allocations)))
+
+    def _timed_entry(self, entry: Allocation) -> Allocation:
+        if entry.pod.uid:
+            return entry
+        return dataclasses.replace(entry, reserved_until=self._since[entry.id] + self._lifetime_seconds)

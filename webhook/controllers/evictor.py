@@ -1,0 +1,118 @@
+"""The evictor: tells pods that cannot use the place they got, and evicts those that their owner creates again.
+
+Either the scheduler cannot bind them (`unschedulable_pods`), or another pod holds their allocation
+(`allocation_conflict`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from gpushare import contract
+from gpushare.cluster import api_client, api_errors, events
+from gpushare.pod import Controller
+from webhook.controllers import unschedulable_pods
+from webhook.controllers.touched_nodes import Touched
+from webhook.controllers.write_backoff import WriteBackoff
+from webhook.metrics import Metrics
+from webhook.pods.stored_pod import Pod
+
+logger = logging.getLogger(__name__)
+
+AFTER_SECONDS: Final = 60.0
+SURE_SECONDS: Final = 3.0  # pods and GPUNodes come to us by two watches, of which either may be late
+
+
+class Evictor:
+    """`after_seconds`: for how long the scheduler may try first."""
+
+    def __init__(
+        self,
+        api: api_client.ApiClient,
+        recorder: events.Recorder,
+        measures: Metrics,
+        *,
+        after_seconds: float = AFTER_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._recorder = recorder
+        self._metrics = measures
+        self._clock = clock
+        self._sightings = unschedulable_pods.UnschedulableSince(after_seconds)
+        self._conflicts = unschedulable_pods.UnschedulableSince(SURE_SECONDS)
+        self._found_beaten = unschedulable_pods.AllocationConflict()
+        self._pace = unschedulable_pods.EvictionRate()
+        self._backoff = WriteBackoff()
+
+    async def look(self, stuck_now: Iterable[Pod], touched: Touched) -> float | None:
+        """Do what is due; return in how many seconds to look again, None if nobody is stuck.
+
+        stuck_now: all pods that cannot be bound. touched: where to look for conflicts since the last time.
+        """
+        stuck_again = await self._look_stuck(stuck_now)
+        beaten_again = await self._look_beaten(touched)
+        return min((again for again in (stuck_again, beaten_again) if again), default=None)
+
+    async def _look_beaten(self, touched: Touched) -> float | None:
+        now = self._clock()
+        found = {pod.ref.uid: (pod, holder) for pod, holder in self._found_beaten.renew(touched)}
+        due, next_at = self._conflicts.overdue({uid: pod for uid, (pod, _) in found.items()}, now=now)
+        waits = [] if next_at is None else [next_at - now]
+        for pod in due:
+            said = unschedulable_pods.explain_conflict(*found[pod.ref.uid])
+            self._recorder.record(pod.reference, contract.EVENT_LOST, said, type="Warning")
+            waits += await self._evict_in_turn(pod, "it has no share of its own", now)
+        return min(waits, default=None)
+
+    async def _look_stuck(self, pods: Iterable[Pod]) -> float | None:
+        now = self._clock()
+        found = {pod.ref.uid: pod for pod in pods}
+        self._metrics.stuck(len(found))
+        overdue, next_at = self._sightings.overdue(found, now=now)
+        waits = [] if next_at is None else [next_at - now]
+        for pod in overdue:
+            said = unschedulable_pods.explain_unbound(pod)
+            self._recorder.record(pod.reference, contract.EVENT_STUCK, said, type="Warning")
+            waits += await self._evict_in_turn(pod, "it could not be bound where it was placed", now)
+        return min(waits, default=None)
+
+    async def _evict_in_turn(self, pod: Pod, because: str, now: float) -> list[float]:
+        """Evict it if it has an owner and that owner's pace allows; return how long to wait if it does not."""
+        owner, uid = pod.controller, pod.ref.uid
+        if owner is None:
+            return []
+        wait_seconds = max(self._pace.wait_seconds(owner, now=now), self._backoff.wait_seconds(uid, now=now))
+        if wait_seconds <= 0:
+            if await self._evict(pod, owner, because):
+                self._pace.evicted(owner, now=now)
+                self._backoff.worked(uid)
+            else:
+                wait_seconds = self._backoff.failed(uid, now=now)
+        return [wait_seconds] if wait_seconds > 0 else []
+
+    async def _evict(self, pod: Pod, owner: Controller, because: str) -> bool:
+        """Whether it went, or is going to."""
+        # Of this very state of it: a pod that was bound meanwhile has another version, and stays.
+        known = {"uid": pod.ref.uid, "resourceVersion": pod.version}
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"namespace": pod.ref.namespace, "name": pod.ref.name},
+            "deleteOptions": {"preconditions": known},
+        }
+        try:
+            async with asyncio.timeout(10.0):
+                await self._api.create(f"{pod.path}/eviction", body)
+        except (api_errors.ClusterError, TimeoutError) as error:
+            logger.info("Could not evict a stuck pod", extra={"pod": str(pod.ref), "err": str(error)})
+            return False
+        self._metrics.replaced()
+        logger.warning("Evicted a pod", extra={"pod": str(pod.ref), "owner": owner.name})
+        note = f"evicted, because {because}: {owner.kind} {owner.name} recreates it"
+        self._recorder.record(pod.reference, contract.EVENT_REPLACED, note, action="Evict")
+        return True

@@ -1,0 +1,398 @@
+"""The scheduler of gated pods: places them in order while there is room, and reserves for those passed over.
+
+Here is decided and written to the ledger; gates are opened, and reasons told, by `gates`. Whatever ends us between two
+writes leaves shares and holds that belong to gated pods, by uid: the next placer finds them and goes on from there.
+A gang that does not fit keeps nothing while it waits, and one is placed at a time, so no two can wait for each other.
+
+The shares of a gang are tentative until all are in the ledger, and settled before the first gate is opened. Only what
+is tentative is ever taken back: whether a share is used or given up is decided by one write of one object, also when
+two placers are at work, or a write of one that leads no more arrives late. But where the API server refuses to open the
+gate, or the pod no longer asks for what it was given: then it is surely gated, and keeps nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import dataclasses
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import Final
+
+from gpushare import contract, errors, ledger
+from gpushare.gpunode import GpuNode
+from gpushare.refusal import Cause, Refusal
+from gpushare.request import Request
+from webhook.controllers import queue
+from webhook.controllers.gated_pods import backfill, gang
+from webhook.controllers.gated_pods.backfill_reservations import BackfillReservations
+from webhook.controllers.gated_pods.existing_allocations import AllocationHolders, ExistingAllocations, Gone
+from webhook.controllers.gated_pods.fairness import Fairness
+from webhook.controllers.gated_pods.gang import Arranged, Unit
+from webhook.controllers.gated_pods.pod_index import PodIndex
+from webhook.pods import mutation
+from webhook.pods.stored_pod import Pod
+from webhook.store import draft, ledger_store
+from webhook.store.reservation import Reservation
+
+logger = logging.getLogger(__name__)
+
+Told = list[tuple[Pod, Refusal]]
+Opens = Callable[[Pod, Request, mutation.Placed], Awaitable[Refusal | None]]
+Shut = Callable[[Pod], Refusal | None]
+Warns = Callable[[Pod, str], None]
+StillGated = Callable[[Collection[Pod]], Awaitable[Collection[str]]]
+Asks = Sequence[tuple[Pod, Request]]
+
+PLACED_AT_ONCE: Final = 32
+LATER_AT_ONCE: Final = 1024
+
+
+class GatedPodScheduler:
+    """Gives every unit its turn.
+
+    opens: called for a pod whose share is in the ledger; returns why its gate cannot be opened, and the cause REFUSED
+    if it keeps no share for it. shut: whether that is not to be tried now, and why. warns: told what a placed pod's
+    user should know. still_gated: of some pods the uids of those that have surely not been opened; asked before the
+    share of one is taken back.
+    """
+
+    def __init__(
+        self,
+        ledger_now: ledger_store.LedgerStore,
+        reservation: Reservation,
+        *,
+        opens: Opens,
+        still_gated: StillGated,
+        shut: Shut = lambda _: None,
+        warns: Warns = lambda *_: None,
+        bound: backfill.Bound = backfill.DEFAULT,
+    ) -> None:
+        self._store = ledger_now
+        self._reservation = reservation
+        self._opens = opens
+        self._still_gated = still_gated
+        self._shut = shut
+        self._warns = warns
+        self._holders = AllocationHolders()
+        self._holding = BackfillReservations(ledger_now, bound)
+        self._fairness = Fairness()
+        self._last: dict[str, Refusal] = {}  # by uid of the pod
+        self.is_behind = False  # whether the last round left somebody out
+        self._here: frozenset[str] = frozenset()  # namespaces of the round that is under way
+        self._is_cut = False
+        self._slots = asyncio.Semaphore(PLACED_AT_ONCE)
+
+    def grew(self, pod: Pod) -> None:
+        """A pod that was placed before has taken more where it is."""
+        self._holding.grew(pod)
+
+    def came(self, namespace: str) -> None:
+        """A pod waits since now; if nobody of its namespace has a turn in this round, the next is to come soon."""
+        self._is_cut |= namespace not in self._here
+
+    async def take(self, pods: PodIndex, arranged: Arranged, *, now: float) -> Told:
+        """One turn for each unit; return who goes on waiting, and why. `now` in Unix seconds."""
+        told = [(pod, _held_back(pod, sentence)) for pod, sentence in arranged.held_back]
+        existing = self._holders.existing(self._store.stored(), arranged)
+        await asyncio.sleep(0)  # with very many, each of these takes a while, and the event loop is the webhook's too
+        self._holding.begin(pods, arranged.units, existing, now=now)
+        await asyncio.sleep(0)
+        back = [pod for pod, _ in arranged.held_back]
+        holders = {pod.ref.uid for pod in back if existing.holds.pop(pod.ref.uid, None)}
+        await self._give_back([pod for pod in back if pod.ref.uid in existing.shares], holders=holders)
+        opened = await self._open_settled(back, existing)
+        told = [(pod, opened.get(pod.ref.uid, refusal)) for pod, refusal in told]
+        refused: dict[str, Refusal] = {}
+        behind = False
+        self._here = frozenset(unit.namespace for unit in arranged.units)
+        self._is_cut, begun = False, set[str]()
+        async with asyncio.TaskGroup() as tasks:
+            for unit in self._fairness.begin(arranged.units):
+                is_cut = self._is_cut and len(begun) == len(self._here)  # everybody here has had a turn in this round
+                begun.add(unit.namespace)
+                if not self._has(unit, existing) and (is_cut or not self._fairness.may_try(unit)):
+                    told += [(pod, self._last.get(pod.ref.uid) or _later(pod)) for pod in unit.members]
+                    behind = True
+                    if len(told) % LATER_AT_ONCE == 0:
+                        await asyncio.sleep(0)  # the event loop is the webhook's too
+                    continue
+                asks = _asks(unit, told)
+                if asks is None:
+                    await self._give_up(unit, existing)
+                    continue
+                if unit.group:
+                    await self._take_together(unit, asks, existing, told)
+                    continue
+                await self._slots.acquire()
+                task = tasks.create_task(self._take_one(unit, *asks[0], existing, refused, told))
+                task.add_done_callback(lambda _: self._slots.release())
+                # It runs until its share is in our view, before the next is placed: the queue's order is kept.
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        self._last = {pod.ref.uid: refusal for pod, refusal in told if refusal.cause is not Cause.TURN}
+        self.is_behind = behind
+        return told
+
+    def _has(self, unit: Unit, existing: ExistingAllocations) -> bool:
+        """Whether it has something in the ledger: that is gone on with in every round."""
+        return any(uid in existing.shares or uid in existing.holds for uid in unit.uids)
+
+    async def _take_one(
+        self,
+        unit: Unit,
+        pod: Pod,
+        request: Request,
+        existing: ExistingAllocations,
+        refused: dict[str, Refusal],
+        told: Told,
+    ) -> None:
+        outcome: mutation.Placed | Refusal | None = self._found(pod, existing)
+        shut = self._shut(pod)
+        if shut is not None:
+            await self._stays_shut(unit, [(pod, shut)], existing, told, has_share=outcome is not None)
+            return
+        kind = f"{queue.kind(pod)}{pod.ref.uid if self._store.avoids(pod.manifest) else ''}"
+        own, behind = existing.own(unit), existing.behind(unit)
+        if outcome is None and not own and kind in refused:
+            outcome = refused[kind]
+        elif outcome is None:
+            outcome = await self._without(own).reserve(pod.manifest, request, pod.ref)
+            if isinstance(outcome, Refusal) and behind:
+                both = {node: {*own.get(node, ()), *behind.get(node, ())} for node in {*own, *behind}}
+                outcome = await self._without(both).reserve(pod.manifest, request, pod.ref)
+            if isinstance(outcome, Refusal):
+                self._fairness.in_vain(unit)
+                outcome = self._explained(pod, request, outcome, existing)
+                refused.setdefault(kind, outcome)
+        if isinstance(outcome, Refusal):
+            held = await self._holding.hold(unit, ((pod, request),), existing)
+            told.append((pod, dataclasses.replace(outcome, reason=outcome.reason + held)))
+        elif outcome is not None and (shut := await self._open(pod, request, outcome)) is not None:
+            await self._stays_shut(unit, [(pod, shut)], existing, told)
+
+    async def _take_together(self, unit: Unit, asks: Asks, existing: ExistingAllocations, told: Told) -> None:
+        missing = [ask for ask in asks if self._found(ask[0], existing) is None]
+        shut = [(pod, why) for pod, _ in missing if (why := self._shut(pod)) is not None]
+        if shut:
+            await self._stays_shut(unit, _together(unit, *shut[0]), existing, told, has_share=len(missing) < len(asks))
+            return
+        outcomes: dict[str, mutation.Placed | Refusal] = {}
+        gone = existing.own(unit)
+        lacks = await self._fits(missing, gone)
+        if lacks is not None and (behind := existing.behind(unit)):
+            gone = {node: {*gone.get(node, ()), *behind.get(node, ())} for node in {*gone, *behind}}
+            lacks = await self._fits(missing, gone)
+        if lacks is not None:
+            self._fairness.in_vain(unit)
+        if lacks is None:
+            outcomes = await self._reserve_all(missing, gone)
+            for pod, _ in missing:
+                outcome = outcomes[pod.ref.uid]
+                if isinstance(outcome, Refusal):
+                    lacks = pod, outcome
+        if lacks is None:
+            for pod, _ in asks:
+                found = self._found(pod, existing)
+                if found is not None:
+                    outcomes[pod.ref.uid] = found
+            if not await self._settle(outcomes.values()):
+                said = "its share could not be written down for good: that is tried again"
+                told += _together(unit, asks[0][0], Refusal(said, cause=Cause.LEDGER))
+                return
+            # Shares of all are in the ledger: whatever happens now, whoever leads next opens the rest.
+            opened = await asyncio.gather(*(self._open(pod, request, outcomes[pod.ref.uid]) for pod, request in asks))
+            shut = [(pod, why) for (pod, _), why in zip(asks, opened, strict=True) if why is not None]
+            if shut:
+                await self._stays_shut(unit, shut, existing, told, has_share=len(shut) == asks[0][1].group_size)
+            apart = gang.apart(unit.group, [one for one in outcomes.values() if isinstance(one, mutation.Placed)])
+            for (pod, _), why in zip(asks, opened, strict=True):
+                if apart and why is None:
+                    self._warns(pod, apart)
+            return
+        await self._give_back(
+            [
+                pod
+                for pod, _ in asks
+                if self._found(pod, existing) or isinstance(outcomes.get(pod.ref.uid), mutation.Placed)
+            ]
+        )
+        held = await self._holding.hold(unit, asks, existing)
+        told += _together(unit, lacks[0], dataclasses.replace(lacks[1], reason=lacks[1].reason + held))
+
+    async def _fits(self, asks: Asks, gone: Gone) -> tuple[Pod, Refusal] | None:
+        """Tries them all on a draft of the ledger; return one that does not fit, or None."""
+        under: ledger_store.LedgerStore = draft.Without(self._store, gone) if gone else self._store
+        tried = draft.Draft(under)
+        rules = self._reservation.on(tried)
+        try:
+            for pod, request in asks:
+                outcome = await rules.reserve(pod.manifest, request, pod.ref)
+                if isinstance(outcome, Refusal):
+                    return pod, outcome
+        finally:
+            tried.end()
+        return None
+
+    async def _reserve_all(self, asks: Asks, gone: Gone) -> dict[str, mutation.Placed | Refusal]:
+        rules = self._without(gone).tentative()
+        tasks: dict[str, asyncio.Task[mutation.Placed | Refusal]] = {}
+        async with asyncio.TaskGroup() as group:
+            for pod, request in asks:
+                tasks[pod.ref.uid] = group.create_task(rules.reserve(pod.manifest, request, pod.ref))
+                await asyncio.sleep(0)
+        return {uid: task.result() for uid, task in tasks.items()}
+
+    async def _open(self, pod: Pod, request: Request, outcome: mutation.Placed | Refusal) -> Refusal | None:
+        """Why its gate stays shut, if that is so."""
+        why = await self._opens(pod, request, outcome) if isinstance(outcome, mutation.Placed) else outcome
+        if why is None:
+            self._holding.placed(pod)
+        return why
+
+    async def _settle(self, outcomes: Iterable[mutation.Placed | Refusal]) -> bool:
+        """Whether all these shares are held for good now."""
+        by_node: dict[str, list[str]] = collections.defaultdict(list)
+        for outcome in outcomes:
+            if isinstance(outcome, mutation.Placed):
+                by_node[outcome.node].append(outcome.allocation_id)
+        writes = [
+            self._store.commit(name, functools.partial(ledger.settle, ids=tuple(ids))) for name, ids in by_node.items()
+        ]
+        failed = [
+            one for one in await asyncio.gather(*writes, return_exceptions=True) if isinstance(one, BaseException)
+        ]
+        for error in failed:
+            if not isinstance(error, ledger_store.UnreachableError | errors.LedgerError):
+                raise error
+            logger.warning("Could not settle the shares of a gang", extra={"err": str(error)})
+        return not failed
+
+    async def _open_settled(self, held_back: Iterable[Pod], existing: ExistingAllocations) -> dict[str, Refusal]:
+        """Go on with those whose gang was placed, although it is no longer whole: their shares are theirs for good.
+
+        Return by uid why the gates of some stay shut.
+        """
+        shut: dict[str, Refusal] = {}
+        for pod in held_back:
+            entry, request = existing.shares.get(pod.ref.uid), pod.request
+            found = self._found(pod, existing)
+            if entry is not None and entry.allocation.reserved_until is None and found and isinstance(request, Request):
+                why = await self._open(pod, request, found)
+                if why is not None:
+                    shut[pod.ref.uid] = why
+        return shut
+
+    async def _stays_shut(
+        self, unit: Unit, shut: Told, existing: ExistingAllocations, told: Told, *, has_share: bool = True
+    ) -> None:
+        """Of these members the gates cannot be opened. If nobody's can ever, they keep nothing of what they have.
+
+        The rest of a gang, of which others run, keeps its shares: without it they would have waited in vain.
+        """
+        told += shut
+        holders = [uid for uid in unit.uids if existing.holds.pop(uid, None)]
+        is_refused = has_share and all(why.cause is Cause.REFUSED for _, why in shut)
+        if is_refused or holders:
+            await self._give_back([pod for pod, _ in shut] if is_refused else (), holders=holders, for_good=True)
+
+    async def _give_up(self, unit: Unit, existing: ExistingAllocations) -> None:
+        """One of these is invalid, and keeps nothing; the others keep what is theirs for good, and run."""
+        having = [pod for pod in unit.members if pod.ref.uid in existing.shares]
+        holders = [uid for uid in unit.uids if existing.holds.pop(uid, None)]
+        senseless = [pod for pod in having if isinstance(pod.request, str)]
+        if having or holders:
+            await self._give_back(having, holders=holders)
+            await self._give_back(senseless, for_good=True)
+            await self._open_settled([pod for pod in having if isinstance(pod.request, Request)], existing)
+
+    async def _give_back(
+        self, sharers: Collection[Pod], *, holders: Collection[str] = (), for_good: bool = False
+    ) -> None:
+        """Take from gated pods what is tentative, or all if `for_good`, and what is held for `holders` (uids)."""
+        if not sharers and not holders:
+            return
+        surely = set(await self._still_gated(sharers)) if sharers else set[str]()
+
+        def change(node: GpuNode) -> GpuNode:
+            ids = [
+                entry.id
+                for entry in node.allocations
+                if (
+                    entry.pod.uid in holders
+                    if entry.is_hold
+                    else entry.pod.uid in surely and (for_good or entry.reserved_until)
+                )
+            ]
+            return ledger.release(node, ids) if ids else node
+
+        nodes = [view.node.name for view in self._store.views() if change(view.node) is not view.node]
+        for name in nodes if surely or holders else ():
+            try:
+                await self._store.commit(name, change)
+            except (ledger_store.UnreachableError, errors.LedgerError) as error:
+                # Found again, and given back, in the next round.
+                logger.warning("Could not give back what a gated pod held", extra={"node": name, "err": str(error)})
+
+    def _found(self, pod: Pod, existing: ExistingAllocations) -> mutation.Placed | None:
+        """The share that a placer before us, or a call whose answer was lost, has given to the pod."""
+        entry = existing.shares.get(pod.ref.uid)
+        if entry is None:
+            return None
+        hostname = self._store.hostname(entry.node)
+        return mutation.Placed(entry.allocation.id, entry.node, hostname, entry.allocation.shares)
+
+    def _without(self, gone: Gone) -> Reservation:
+        return self._reservation.on(draft.Without(self._store, gone)) if gone else self._reservation
+
+    def _explained(self, pod: Pod, request: Request, refusal: Refusal, existing: ExistingAllocations) -> Refusal:
+        """The refusal, or who it gives way to if that is all there is."""
+        if not existing.holds:
+            return refusal
+        everything = existing.everything()
+        found = self._without(everything).plan(pod.manifest, request)
+        if isinstance(found, Refusal):
+            return refusal
+        whose = [pod_ for pod_, node in existing.held_for() if node == found.node]
+        return Refusal(
+            f"gives way to {whose[0] if whose else 'others'}, which has waited for longer, and for which what comes "
+            f"free on {found.node} is held; {refusal.reason}",
+            refusal.rejected,
+            Cause.HOLD,
+        )
+
+
+def _asks(unit: Unit, told: Told) -> Asks | None:
+    """What each member asks for, the largest first; None, and why is in `told`, when that cannot be said."""
+    asks = []
+    for pod in unit.members:
+        if isinstance(pod.request, str):
+            told += _together(unit, pod, Refusal(pod.request, cause=Cause.REQUEST))
+            return None
+        asks.append((pod, pod.request))
+    return sorted(asks, key=lambda ask: _size(ask[1]), reverse=True)
+
+
+def _size(request: Request) -> tuple[int, int]:
+    """Compute and memory of all its GPUs; a part of the memory is not counted, only bytes are."""
+    compute = sum(demand.share.request_percent * demand.gpus for demand in request.demands)
+    memory_bytes = sum((demand.share.memory.bytes or 0) * demand.gpus for demand in request.demands)
+    return compute, memory_bytes
+
+
+def _together(unit: Unit, pod: Pod, refusal: Refusal) -> Told:
+    """What the members are told when one of them does not fit."""
+    said = f"its group {errors.quoted(unit.group)} waits for {pod.ref.name}: {refusal.reason}"
+    others = dataclasses.replace(refusal, reason=said)
+    return [(member, refusal if member is pod else others) for member in unit.members]
+
+
+def _later(pod: Pod) -> Refusal:
+    """What one is told that was not tried: what it has been told before, so that nothing has to be written."""
+    said = pod.annotations.get(contract.REASON)
+    return Refusal(said or "others of its namespace are tried before it: it has its turn soon", cause=Cause.TURN)
+
+
+def _held_back(pod: Pod, sentence: str) -> Refusal:
+    return Refusal(sentence, cause=Cause.GATE if pod.foreign_gates else Cause.GROUP)

@@ -1,0 +1,140 @@
+"""Publishes why gated pods wait, in an annotation and by Events, at a rate that the API server can bear.
+
+On a busy cluster the numbers of every reason change with every pod that is placed. So a first reason is told at once,
+and changes of one pod's reason ever less often; and of all pods together only so many a second. What could not be
+written is written later: of a pod that waits to be resized it says what the pod holds, should the ledger be lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from gpushare import contract
+from gpushare.cluster import api_client, api_errors, events
+from webhook.controllers.write_backoff import WriteBackoff
+from webhook.pods.stored_pod import Pod
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_SECONDS: Final = 3.0  # as long as people look: who made the next of a group sees it counted
+MOST_PAUSE_SECONDS: Final = 900.0
+MOST_AT_ONCE: Final = 20  # of one round: what is left is told in the next
+ROUND_SECONDS: Final = 2.0
+MOST_ROUND_SECONDS: Final = 60.0  # while the API server does not answer
+NOTHING: Final[Mapping[str, str]] = {}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Told:
+    sentence: str
+    held: str | None
+    at: float
+    pause_seconds: float = FIRST_PAUSE_SECONDS
+
+
+class PendingReasonReporter:
+    """Tells pods why they wait. `event`: the reason of the Events."""
+
+    def __init__(
+        self,
+        api: api_client.ApiClient,
+        recorder: events.Recorder,
+        *,
+        event: str = contract.EVENT_GATED,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._recorder = recorder
+        self._event = event
+        self._clock = clock
+        self._told: dict[str, _Told] = {}  # by uid of the pod, what is written on it
+        self._noted: dict[str, str] = {}  # by uid of the pod, what the last Event says
+        self._backoff = WriteBackoff()
+        self._round_seconds = ROUND_SECONDS
+        self._round_at = -ROUND_SECONDS
+
+    def forget_all_but(self, uids: Iterable[str]) -> None:
+        """Forget every pod but these, which still wait."""
+        kept = set(uids)
+        self._told = {uid: told for uid, told in self._told.items() if uid in kept}
+        self._noted = {uid: noted for uid, noted in self._noted.items() if uid in kept}
+
+    async def tell(self, sentences: Sequence[tuple[Pod, str]], beside: Mapping[str, str] = NOTHING) -> float | None:
+        """Tell what is due; return in how many seconds there is more to tell, None when everything is told.
+
+        beside: by uid of the pod, what it holds meanwhile; a change of that is told without a pause.
+        """
+        now = self._clock()
+        due, later = [], list[float]()
+        for pod, sentence in sentences:
+            uid = pod.ref.uid
+            held = beside.get(uid)
+            if uid not in self._told and uid not in self._backoff and _has(pod, sentence, held):
+                # The webhook, or a placer before us, has written it; the Event costs one write in the pod's life.
+                self._remember(uid, sentence, held, now)
+                self._note(pod, sentence)
+                continue
+            wait_seconds = self._wait_seconds(uid, sentence, held, now)
+            if wait_seconds is not None and wait_seconds <= 0:
+                due.append((pod, sentence, held))
+            elif wait_seconds is not None:
+                later.append(wait_seconds)
+        if due and now - self._round_at < self._round_seconds:
+            return self._round_seconds - (now - self._round_at)
+        for number, (pod, sentence, held) in enumerate(due, start=1):
+            self._round_at = now
+            self._note(pod, sentence)
+            try:
+                with contextlib.suppress(api_errors.NotFound, api_errors.Conflict):  # it has gone
+                    await self._write(pod, sentence, held)
+            except api_errors.ClusterError as error:
+                logger.warning("Could not write why a pod waits", extra={"pod": pod.path, "err": str(error)})
+                later.append(self._backoff.failed(pod.ref.uid, now=now))
+                if isinstance(error, api_errors.Unavailable):
+                    # Others would fare no better.
+                    self._round_seconds = min(2 * self._round_seconds, MOST_ROUND_SECONDS)
+                    break
+            else:
+                self._backoff.worked(pod.ref.uid)
+                self._remember(pod.ref.uid, sentence, held, now)
+                self._round_seconds = ROUND_SECONDS
+            if number == MOST_AT_ONCE:
+                break
+        if due and number < len(due):
+            later.append(self._round_seconds)
+        return min(later, default=None)
+
+    def _wait_seconds(self, uid: str, sentence: str, held: str | None, now: float) -> float | None:
+        """How long until the pod is to be told this; None if it has been."""
+        if uid in self._backoff:  # whether what it was last to be told has been written is unknown
+            return self._backoff.wait_seconds(uid, now=now)
+        told = self._told.get(uid)
+        if told is None or told.held != held:
+            return 0.0
+        return None if told.sentence == sentence else told.at + told.pause_seconds - now
+
+    def _remember(self, uid: str, sentence: str, held: str | None, now: float) -> None:
+        before = self._told.get(uid)
+        pause = FIRST_PAUSE_SECONDS if before is None else min(MOST_PAUSE_SECONDS, 2 * before.pause_seconds)
+        self._told[uid] = _Told(sentence, held, now, pause)
+
+    def _note(self, pod: Pod, sentence: str) -> None:
+        if self._noted.get(pod.ref.uid) != sentence:
+            self._noted[pod.ref.uid] = sentence
+            self._recorder.record(pod.reference, self._event, sentence)
+
+    async def _write(self, pod: Pod, sentence: str, held: str | None) -> None:
+        if _has(pod, sentence, held):
+            return
+        annotations = {contract.REASON: sentence, **({} if held is None else {contract.HELD: held})}
+        # With the uid: a pod of the same name that was made since then is another.
+        await self._api.patch(pod.path, {"metadata": {"uid": pod.ref.uid, "annotations": annotations}})
+
+
+def _has(pod: Pod, sentence: str, held: str | None) -> bool:
+    return pod.annotations.get(contract.REASON) == sentence and pod.annotations.get(contract.HELD) == held

@@ -1,0 +1,175 @@
+"""Resize requests: pods that hold a share and ask for another amount, in the order of their turns. Pure.
+
+A user may change `request`, `limit` and `memory` of a pod that was placed. What nobody has changed asks for exactly
+what was given, so that it never makes a write.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from gpushare import contract, errors, resizing
+from gpushare.allocation import Allocation, GivenShare
+from gpushare.gpunode import GpuNode
+from gpushare.request import Request
+from webhook.controllers import queue
+from webhook.controllers.touched_nodes import Touched
+from webhook.pods.stored_pod import Pod
+from webhook.store import backfill_reservation
+
+# The scheduler has yet to find room for all that it was created with, and the agent offers the difference for pods that
+# are on its node alone: given to somebody else before, the two could keep each other from being bound.
+NOT_BOUND: Final = "it is not bound to its node yet, and counts there as it was created"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ResizeRequest:
+    """One pod, what it asks for now and what it holds; `problem` says why what it asks for is invalid."""
+
+    pod: Pod
+    node: str
+    entry: Allocation
+    request: Request | None = None
+    problem: str = ""
+
+
+class ResizeRequests:
+    """Those of all nodes, of which only some are looked at again; and which pods there have what they ask for."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, list[ResizeRequest]] = {}  # by node
+        self._content: dict[str, dict[str, tuple[object, ...]]] = {}  # by node, by uid: as of what
+
+    def find(self, nodes: Iterable[GpuNode], pods: Iterable[Pod]) -> list[ResizeRequest]:
+        """All, as they are when everything is looked at."""
+        nodes = tuple(nodes)
+        names = self._content.keys() | {node.name for node in nodes}
+        for _ in self.search(Touched(nodes, tuple(pods), frozenset(names))):
+            pass
+        return self.all()
+
+    def search(self, touched: Touched) -> Iterator[None]:
+        """Look at what has changed, node by node: of a large cluster it takes seconds for the first time."""
+        by_uid = {pod.ref.uid: pod for pod in touched.pods}
+        nodes = {node.name: node for node in touched.nodes}
+        for name in touched.names:
+            self._found.pop(name, None)
+            before = self._content.pop(name, {})
+            if name in nodes:
+                self._search(nodes[name], by_uid, before)
+                yield
+
+    def all(self) -> list[ResizeRequest]:
+        """Those that do not have what they ask for, or were told so and have it now; in the order of the queue."""
+        return sorted(
+            (resize_request for found in self._found.values() for resize_request in found),
+            key=lambda one: queue.order(one.pod),
+        )
+
+    def _search(self, node: GpuNode, by_uid: Mapping[str, Pod], known: Mapping[str, tuple[object, ...]]) -> None:
+        found, content = [], dict[str, tuple[object, ...]]()
+        cards = tuple((card.uuid, card.memory_bytes) for card in node.gpus)
+        for entry in node.allocations:
+            pod = by_uid.get(entry.pod.uid)
+            if pod is None or not entry.pod.uid or entry.is_hold:
+                continue
+            state = pod.version, entry.shares, cards
+            resize_request = None if known.get(entry.pod.uid) == state else _resize_request(pod, node, entry)
+            if resize_request is None:
+                content[entry.pod.uid] = state
+            else:
+                found.append(resize_request)
+        self._content[node.name] = content
+        if found:
+            self._found[node.name] = found
+
+
+def turn(node: GpuNode, wishes: Sequence[ResizeRequest], asked: Mapping[str, Request]) -> GpuNode:
+    """The node after a step of each wish, in their order; the very same if none can be made.
+
+    Of one that is invalid nothing is begun, and what was begun is taken back.
+
+    asked: what the pods ask for, by uid, for whom something is held: what comes free is theirs first, and what grows
+    takes what is left.
+    """
+    entries = {entry.id: entry for entry in node.allocations}
+    before = node
+    for resize_request in wishes:
+        if resize_request.request is None and resize_request.entry.id in entries:
+            kept = tuple(
+                dataclasses.replace(one, shrink_to_bytes=None) for one in entries[resize_request.entry.id].shares
+            )
+            node = resizing.step(node, resize_request.entry.id, kept).node
+    steps = [
+        (resize_request.entry.id, resize_request.request)
+        for resize_request in wishes
+        if resize_request.request is not None and resize_request.entry.id in entries
+    ]
+    larger = {one for one, request in steps if _grows(request, entries[one], node)}
+    after = resizing.step_all(node, [step for step in steps if step[0] not in larger])
+    after = backfill_reservation.grown(after, asked) if after is not before else after
+    for _ in larger:  # what grows in one thing may give up another, which one ahead of it waits for
+        grown = resizing.step_all(after, [step for step in steps if step[0] in larger])
+        if grown is after:
+            break
+        after = backfill_reservation.grown(grown, asked)
+    return after
+
+
+def existing(node: GpuNode, resize_request: ResizeRequest) -> tuple[tuple[GivenShare, ...], str] | None:
+    """What the pod holds, and the sentence that says what it waits for, empty if it is as asked.
+
+    None if it holds nothing, or if a step can be made that was not: then it is not known yet what it will hold.
+    """
+    entry = next((one for one in node.allocations if one.id == resize_request.entry.id), None)
+    if entry is None:
+        return None
+    said = resize_request.problem
+    if resize_request.request is not None:
+        try:
+            step = resizing.step(node, entry.id, resizing.asked(resize_request.request, entry, node))
+        except errors.LedgerError as error:
+            said = str(error)
+        else:
+            if step.node is not node:
+                return None
+            said = step.waits_for
+    return entry.shares, f"{resizing.WAITING}{said}" if said else ""
+
+
+def _resize_request(pod: Pod, node: GpuNode, entry: Allocation) -> ResizeRequest | None:
+    if pod.allocation_id != entry.id or pod.has_ended or pod.leaves or pod.is_gated:
+        return None
+    if contract.HELD not in pod.annotations and resizing.missing(entry, node):
+        return None  # that the GPU is gone is told of the node: these pods, as many as they are, may want nothing
+    if isinstance(pod.request, str):
+        return ResizeRequest(pod, node.name, entry, problem=pod.request)
+    try:
+        wanted = resizing.asked(pod.request, entry, node)
+    except errors.GpushareError as error:
+        return ResizeRequest(pod, node.name, entry, problem=str(error))
+    if not pod.node and _gives_up(entry.shares, wanted):
+        return ResizeRequest(pod, node.name, entry, problem=NOT_BOUND)
+    if wanted == entry.shares and contract.REASON not in pod.annotations and contract.HELD not in pod.annotations:
+        return None
+    return ResizeRequest(pod, node.name, entry, pod.request)
+
+
+def _gives_up(held: resizing.Shares, wanted: resizing.Shares) -> bool:
+    return any(
+        want.request_percent < have.request_percent or want.memory_bytes < have.memory_bytes
+        for have, want in zip(held, wanted, strict=True)
+    )
+
+
+def _grows(request: Request, entry: Allocation, node: GpuNode) -> bool:
+    try:
+        wanted = resizing.asked(request, entry, node)
+    except errors.LedgerError:
+        return False
+    return any(
+        want.request_percent > have.request_percent or want.memory_bytes > have.memory_bytes
+        for have, want in zip(entry.shares, wanted, strict=True)
+    )

@@ -1,0 +1,163 @@
+"""The resizer: closes the gap between what the pods that hold a share ask for now, and what the ledger says they hold.
+
+It is driven by what is there, not by what has happened: whatever ends us, the next placer finds the same gap. A pod
+that waits is told why, and what it holds meanwhile is written on it, for the case that the ledger is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from gpushare import codec, contract, errors, resizing
+from gpushare.cluster import api_client, api_errors, events
+from gpushare.cluster.object_store import Key
+from gpushare.gpunode import GpuNode
+from gpushare.request import Request
+from webhook.controllers.pending_reasons import PendingReasonReporter
+from webhook.controllers.resize.quotas import Quotas
+from webhook.controllers.resize.resize_requests import ResizeRequest, ResizeRequests, existing, turn
+from webhook.controllers.touched_nodes import Touched
+from webhook.controllers.write_backoff import WriteBackoff
+from webhook.metrics import Metrics
+from webhook.pods.stored_pod import Pod
+from webhook.store import backfill_reservation, ledger_store
+
+logger = logging.getLogger(__name__)
+
+NODES_AT_ONCE: Final = 16  # looked at before others have their turn
+
+
+class Resizer:
+    """Gives every pod that is to be resized its turn; those that grow in the order of the queue.
+
+    grew: called with a pod that has more than before.
+    """
+
+    def __init__(
+        self,
+        api: api_client.ApiClient,
+        ledger_now: ledger_store.LedgerStore,
+        recorder: events.Recorder,
+        measures: Metrics,
+        *,
+        grew: Callable[[Pod], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._store = ledger_now
+        self._recorder = recorder
+        self._metrics = measures
+        self._grew = grew
+        self._clock = clock
+        self._backoff = WriteBackoff()
+        self._reporter = PendingReasonReporter(api, recorder, event=contract.EVENT_RESIZE_WAITS, clock=clock)
+        self._quotas = Quotas(api, clock=clock)
+        self._wishes = ResizeRequests()
+        self._waiting: dict[str, list[ResizeRequest]] = {}  # by node, as of the last round
+        self._cleared: dict[str, str] = {}  # uid -> the version without what we took off since
+
+    async def resize(self, touched: Touched, pods: Mapping[Key, Pod]) -> float | None:
+        """Do what can be done now; return in how many seconds there is more to tell, None if there is nothing.
+
+        touched: what has changed since the last time. pods: our copy of all.
+        """
+        await self._search(touched)
+        wishes = await self._quotas.judge(self._wishes.all(), self._store.stored())
+        by_node: dict[str, list[ResizeRequest]] = {}
+        for resize_request in wishes:
+            by_node.setdefault(resize_request.node, []).append(resize_request)
+        self._waiting = by_node
+        stored = {node.name: node for node in self._store.stored() if node.name in by_node}
+        held_for = backfill_reservation.asked_for(stored.values(), pods)
+        told: list[tuple[Pod, str]] = []
+        held: dict[str, str] = {}
+        uids = (resize_request.pod.ref.uid for resize_request in wishes)
+        self._cleared = {uid: self._cleared.get(uid, "") for uid in uids}
+        # Nodes have nothing to do with each other, and the gated pods wait for the end of this.
+        nodes = await asyncio.gather(*(self._write(stored.get(name), here, held_for) for name, here in by_node.items()))
+        for node, here in zip(nodes, by_node.values(), strict=True):
+            for resize_request in here:
+                now = existing(node, resize_request) if node is not None else None
+                if now is None:
+                    continue  # it is found as it is then in the next round
+                if now[1]:
+                    told.append((resize_request.pod, now[1]))
+                    held[resize_request.pod.ref.uid] = codec.shares_text(now[0])
+                else:
+                    await self._done(resize_request, now[0])
+        self._metrics.resizes_waiting(len(told))
+        self._reporter.forget_all_but(pod.ref.uid for pod, _ in told)
+        return await self._reporter.tell(told, held)
+
+    async def _search(self, touched: Touched) -> None:
+        for number, _ in enumerate(self._wishes.search(touched)):
+            if number % NODES_AT_ONCE == 0:
+                await asyncio.sleep(0)  # the event loop is the webhook's too
+
+    def waiting_on(self, name: str, pods: Mapping[Key, Pod]) -> list[tuple[str, Request]]:
+        """By id of its allocation, what each pod asks for that waited on the node a round ago, and may have it."""
+        found = []
+        for resize_request in self._waiting.get(name, ()):
+            ref = resize_request.pod.ref
+            pod = pods.get(Key(ref.namespace, ref.name))
+            if resize_request.request is None or pod is None or pod.ref.uid != ref.uid:
+                continue
+            if pod.request == resize_request.request:  # another wish has yet to be judged
+                found.append((resize_request.entry.id, resize_request.request))
+        return found
+
+    async def _write(
+        self, stored: GpuNode | None, wishes: Sequence[ResizeRequest], held_for: Mapping[str, Request]
+    ) -> GpuNode | None:
+        """Write the turn of these; return the node as it is stored then, None if that is unknown."""
+
+        def change(node: GpuNode) -> GpuNode:
+            return turn(node, wishes, held_for)
+
+        if stored is None or change(stored) is stored:
+            return stored
+        try:
+            return await self._store.commit(stored.name, change)
+        except (ledger_store.UnreachableError, errors.LedgerError) as error:
+            logger.warning("Could not resize shares", extra={"node": stored.name, "err": str(error)})
+            return None
+
+    async def _done(self, resize_request: ResizeRequest, shares: resizing.Shares) -> None:
+        """It is as asked: say so if something was changed, and take off what was written on it while it waited."""
+        pod = resize_request.pod
+        uid, now = pod.ref.uid, self._clock()
+        if self._cleared[uid] == pod.version or self._backoff.wait_seconds(uid, now=now) > 0:
+            return  # and our copy does not show it yet; or nobody lets us
+        if contract.REASON in pod.annotations or contract.HELD in pod.annotations:
+            taken_off = {contract.REASON: None, contract.HELD: None}
+            try:
+                await self._api.patch(pod.path, {"metadata": {"uid": uid, "annotations": taken_off}})
+            except api_errors.ClusterError as error:
+                logger.info("Could not tell a pod", extra={"pod": str(pod.ref), "err": str(error)})
+                self._backoff.failed(uid, now=now)
+                return  # found again in a later round
+            self._backoff.worked(uid)
+        self._cleared[uid] = pod.version
+        before = _held_before(resize_request)
+        if codec.shares_text(before) != codec.shares_text(shares):
+            self._metrics.resized()
+            if any(
+                now.request_percent > was.request_percent or now.memory_bytes > was.memory_bytes
+                for was, now in zip(before, shares, strict=False)
+            ):
+                self._grew(pod)
+            logger.info("Resized a share", extra={"pod": str(pod.ref), "node": resize_request.node})
+            note = f"has {resizing.amounts(shares)} now, as its annotations ask"
+            self._recorder.record(pod.reference, contract.EVENT_RESIZED, note, action="Resize")
+
+
+def _held_before(resize_request: ResizeRequest) -> resizing.Shares:
+    """What it held before it asked for something else, as far as that is known."""
+    try:
+        return codec.read_shares(resize_request.pod.annotations[contract.HELD])
+    except (KeyError, errors.CodecError):
+        return resize_request.entry.shares

@@ -1,0 +1,300 @@
+"""Restore: opens new GPUNodes, and writes again the shares of living pods that the ledger has lost.
+
+A GPUNode can be deleted by hand; its agent recreates it, empty, while its pods run on. What they hold is written on
+them, in annotations that only gpushare may write. Until that was read back nobody may place anything on such a node: it
+is closed (`webhook.store.deleted_nodes`).
+
+The API server refuses such annotations from anybody else. Where it did not, as while its policies were away, nothing is
+written again for a pod that cannot have been placed (`Pod.may_run`): neither a share, nor a word that one is lost.
+
+What to write is decided by the functions, which are pure; `Restorer` asks, writes and tells.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from gpushare import codec, contract, errors, ledger
+from gpushare import request as requests
+from gpushare.allocation import Allocation, GivenShare, Labels
+from gpushare.cluster import api_client, api_errors, compare_and_swap, events
+from gpushare.gpunode import GpuNode
+from gpushare.placement import reference
+from gpushare.request import Request
+from webhook.controllers.touched_nodes import Touched
+from webhook.pods import mutation
+from webhook.pods.stored_pod import Pod
+from webhook.store import deleted_nodes, ledger_store
+from webhook.store.api_store import ApiStore
+
+
+def lost(nodes: Iterable[GpuNode], pods: Iterable[Pod]) -> dict[str, list[Pod]]:
+    """By node: the living pods that were given a share there of which the ledger knows nothing."""
+    known = {name for node in nodes for entry in node.allocations for name in (entry.id, entry.pod.uid)}
+    names = {node.name for node in nodes}
+    lost_on: dict[str, list[Pod]] = collections.defaultdict(list)
+    for pod in pods:
+        if pod.placed_on in names and known.isdisjoint((pod.allocation_id, pod.ref.uid)) and _is_there(pod):
+            lost_on[pod.placed_on].append(pod)
+    return dict(lost_on)
+
+
+def homeless(there: Collection[str], pods: Iterable[Pod]) -> list[Pod]:
+    """The living pods that were given a share on a node of which there is no GPUNode; `there`: names of those."""
+    return [pod for pod in pods if pod.placed_on not in there and _is_there(pod)]
+
+
+def carried(node: GpuNode, entries: Iterable[Allocation], pods: Iterable[Pod]) -> GpuNode:
+    """The node with those of its predecessor's entries whose pods `pods` does not show as placed: they may be yet.
+
+    One without a uid has yet to be stored, and one whose pod is gated may have its gate opened at this moment.
+    """
+    gated = {pod.ref.uid for pod in pods if pod.is_gated and not pod.has_ended}
+    known = {name for entry in node.allocations for name in (entry.id, entry.pod.uid) if name}
+    for entry in entries:
+        if entry.id in known or entry.pod.uid in known or (entry.pod.uid and entry.pod.uid not in gated):
+            continue
+        try:
+            node = ledger.reserve(node, entry)
+        except errors.LedgerError:
+            continue  # its GPU is gone: its pod is told so when it is there
+    return node
+
+
+def allocation(pod: Pod, node: GpuNode) -> Allocation:
+    """What the pod holds, by its annotations. Raises errors.GpushareError with a sentence when they are invalid.
+
+    What it asks for is what it holds, unless that was changed and it waits to be resized: then it says what it holds.
+    """
+    held = pod.annotations.get(contract.HELD)
+    request = pod.request if held is None else _without_amounts(pod)
+    if isinstance(request, str):
+        raise errors.LedgerError(request)
+    constraints = request.constraints
+    return Allocation(
+        id=pod.allocation_id,
+        pod=pod.ref,
+        shares=tuple(_shares(pod, request, node)) if held is None else codec.read_shares(held),
+        labels=Labels(constraints.affinity, constraints.anti_affinity, constraints.exclusion),
+        latency=request.latency,
+    )
+
+
+def adopt(node: GpuNode, pods: Sequence[Pod], before: Iterable[Allocation] = ()) -> tuple[GpuNode, dict[str, str]]:
+    """The node with their shares; and by uid of the pod why a share could not be written again.
+
+    before: the entries of its predecessor, where nothing that happened to it was missed. They count for more than
+    annotations, which may have been changed since by somebody who wanted the pod resized.
+    """
+    remembered = {(entry.id, entry.pod.uid): entry for entry in before}
+    failed: dict[str, str] = {}
+    for pod in sorted(pods, key=lambda pod: pod.created):
+        identity, uid = pod.allocation_id, pod.ref.uid
+        known = {name for entry in node.allocations if not entry.is_hold for name in (entry.id, entry.pod.uid)}
+        if not known.isdisjoint((identity, uid)):
+            continue
+        try:
+            node = ledger.reserve(node, remembered.get((identity, uid)) or allocation(pod, node))
+        except errors.GpushareError as error:
+            failed[uid] = str(error)
+    return node, failed
+
+
+def _shares(pod: Pod, request: Request, node: GpuNode) -> Iterable[GivenShare]:
+    cards = node.gpu_by_uuid()
+    for demand in request.demands:
+        key = mutation.uuids_annotation(request, demand.containers[0])
+        uuids = [uuid for uuid in pod.annotations.get(key, "").split(",") if uuid]
+        for uuid in uuids:
+            if uuid not in cards:
+                raise errors.LedgerError(f"{node.name} has no GPU {errors.quoted(uuid)}")
+        if len(uuids) != demand.gpus:
+            raise errors.LedgerError(f"{key} does not name {demand.gpus} GPUs")
+        yield reference.given(demand, [cards[uuid] for uuid in uuids])
+
+
+def _without_amounts(pod: Pod) -> Request:
+    """A request that can be read, whatever became of the keys that may change."""
+    kept = {
+        key: value
+        for key, value in pod.annotations.items()
+        if not any(key == known or key.startswith(known + ".") for known in contract.RESIZABLE_KEYS)
+    }
+    return requests.read({**kept, contract.REQUEST: "1"}, pod.containers, next(iter(pod.containers), ""))
+
+
+def _is_there(pod: Pod) -> bool:
+    """Whether it may run now or soon where it says that it was placed, with a share that we gave it."""
+    stays = not pod.has_ended and not pod.is_gated and pod.node in {"", pod.placed_on}
+    return bool(pod.allocation_id and pod.placed_on) and stays and pod.may_run
+
+
+logger = logging.getLogger(__name__)
+
+PODS_SELECTOR: Final = f"{contract.SHARE_LABEL}={contract.SHARE_LABEL_VALUE}"
+SURE_SECONDS: Final = 3.0  # pods and GPUNodes come to us by two watches, of which either may be late
+AGAIN_SECONDS: Final = 30.0
+
+
+class Restorer:
+    """`placed_beside`: the pods of ours that say that they were placed on another node than these.
+
+    lifetime_seconds: how long what was placed may be on its way. is_first:
+    whether nobody placed anything before us, as far as the election knows.
+    """
+
+    def __init__(
+        self,
+        api: api_client.ApiClient,
+        ledger_now: ApiStore,
+        recorder: events.Recorder,
+        *,
+        placed_beside: Callable[[Collection[str]], Sequence[Pod]],
+        lifetime_seconds: float,
+        is_first: Callable[[], bool],
+    ) -> None:
+        self._api = api
+        self._store = ledger_now
+        self._placed_beside = placed_beside
+        self._lost: dict[str, list[Pod]] = {}  # by node
+        self._recorder = recorder
+        self._lifetime_seconds = lifetime_seconds
+        self._is_first = is_first
+        self._began = math.inf
+        self._found_open = False  # when we began; nobody but a placer opens a GPUNode
+        self._missed: dict[str, float] = {}  # uid of a pod -> since when its share is missing, or when to look again
+
+    async def adopt(self, touched: Touched, *, now: float) -> float | None:
+        """Do what is due; return when to look again, by the clock that `now` is of. `touched`: since the last time."""
+        if self._began == math.inf:
+            self._began = now
+            documents = (self._store.document(node.name) for node in self._store.stored())
+            self._found_open = any(deleted_nodes.is_open(document) for document in documents if document)
+        open_at = await self._open_new(now)
+        nodes = [
+            node
+            for node in touched.nodes
+            if (document := self._store.document(node.name)) and deleted_nodes.is_open(document)
+        ]
+        self._lost = {name: pods for name, pods in self._lost.items() if name not in touched.names}
+        self._lost.update(lost(nodes, touched.pods))
+        found = self._lost
+        there = {node.name for node in self._store.stored()}
+        stranded = homeless(there, self._placed_beside(there))
+        uids = {pod.ref.uid for pods in (*found.values(), stranded) for pod in pods}
+        self._missed = {uid: self._missed.get(uid, now + SURE_SECONDS) for uid in uids}
+        for name, pods in list(found.items()):
+            due = [pod for pod in pods if self._missed[pod.ref.uid] <= now]
+            if due:
+                self._missed.update((pod.ref.uid, now + AGAIN_SECONDS) for pod in due)
+                await self._adopt_on(name, due)
+        for pod in stranded:
+            if self._missed[pod.ref.uid] <= now:
+                self._missed[pod.ref.uid] = now + AGAIN_SECONDS
+                self._tell_homeless(pod)
+        return min((*self._missed.values(), *open_at), default=None)
+
+    async def _open_new(self, now: float) -> list[float]:
+        """Open what is closed, once its agent has said which GPUs there are; return when the others may be."""
+        closed = [
+            node.name
+            for node in self._store.stored()
+            if node.gpus and (document := self._store.document(node.name)) and not deleted_nodes.is_open(document)
+        ]
+        due = {name: self._open_at(name, now) for name in closed}
+        later = [at for at in due.values() if at > now]
+        if len(later) == len(due):
+            return later
+        try:
+            # By a read that lags behind nothing; pods that come later cannot have been placed on a closed node.
+            query = {"labelSelector": PODS_SELECTOR}
+            pods = (await self._api.list("/api/v1/pods", query, keep=Pod.of)).items
+        except api_errors.ClusterError as error:
+            logger.warning("Could not list pods", extra={"err": str(error)})
+            return later
+        for name, at in due.items():
+            if at <= now:
+                await self._open(name, pods)
+        return later
+
+    def _open_at(self, name: str, now: float) -> float:
+        """When nothing can be on its way that was placed there before and that we do not know of."""
+        since = self._store.deleted.unknown_since(name)
+        is_first = self._is_first() and not self._found_open
+        if since is None or (is_first and since <= self._began):
+            return now  # before the first placer began, no GPUNode was ever open
+        return since + self._lifetime_seconds
+
+    async def _open(self, name: str, pods: Sequence[Pod]) -> None:
+        adopted: list[Pod] = []
+        failed: dict[str, str] = {}
+
+        def change(document: dict[str, Any]) -> dict[str, Any] | None:
+            nonlocal adopted, failed
+            if deleted_nodes.is_open(document):
+                adopted, failed = [], {}
+                return None
+            node = codec.read(document)
+            adopted = lost([node], pods).get(name, [])
+            before = self._store.deleted.entries(name)
+            is_known = self._store.deleted.unknown_since(name) is None
+            after, failed = adopt(node, adopted, before if is_known else ())
+            after = carried(after, before, pods)
+            return {**document, "spec": {**(document.get("spec") or {}), **codec.to_spec(after)}}
+
+        try:
+            await compare_and_swap.update(self._api, f"{contract.GPUNODE_PATH}/{name}", change)
+        except api_errors.ClusterError as error:
+            logger.warning("Could not open a GPUNode", extra={"node": name, "err": str(error)})
+            return
+        logger.info("Opened a GPUNode", extra={"node": name, "adopted": len(adopted) - len(failed)})
+        self._tell(name, adopted, failed)
+
+    def _tell_homeless(self, pod: Pod) -> None:
+        name = pod.placed_on
+        logger.warning("A living pod has no GPUNode", extra={"node": name, "pod": str(pod.ref)})
+        note = f"there is no GPUNode {name}, in which its share was written down: it is again when the agent makes one"
+        self._recorder.record(pod.reference, contract.EVENT_LOST, note, type="Warning", action="Adopt")
+
+    async def _adopt_on(self, name: str, suspects: Sequence[Pod]) -> None:
+        pods = [pod for suspect in suspects if (pod := await self._read(suspect)) is not None]
+        failed: dict[str, str] = {}
+        adopted: list[Pod] = []
+
+        def change(node: GpuNode) -> GpuNode:
+            nonlocal adopted, failed
+            adopted = lost([node], pods).get(name, [])
+            after, failed = adopt(node, adopted)
+            return after if after.allocations != node.allocations else node
+
+        try:
+            await self._store.refresh(name)  # the news of its share may be on its way to us
+            await self._store.commit(name, change)
+        except (ledger_store.UnreachableError, errors.LedgerError) as error:
+            logger.warning("Could not write lost shares again", extra={"node": name, "err": str(error)})
+            return
+        self._tell(name, adopted, failed)
+
+    async def _read(self, suspect: Pod) -> Pod | None:
+        try:
+            pod = Pod.of(await self._api.get(suspect.path))
+        except api_errors.ClusterError as error:
+            logger.info("Could not ask about a pod", extra={"pod": str(suspect.ref), "err": str(error)})
+            return None
+        return pod if pod.ref.uid == suspect.ref.uid else None
+
+    def _tell(self, name: str, adopted: Sequence[Pod], failed: Mapping[str, str]) -> None:
+        for pod in adopted:
+            who, why = str(pod.ref), failed.get(pod.ref.uid)
+            if why is None:
+                logger.warning("Wrote the lost share of a pod again", extra={"node": name, "pod": who})
+                note = f"its share on {name} was missing in the ledger and was written again"
+                self._recorder.record(pod.reference, contract.EVENT_ADOPTED, note, action="Adopt")
+            else:
+                logger.error("A living pod has no share in the ledger", extra={"node": name, "pod": who, "err": why})
+                note = f"its share on {name} is missing in the ledger and could not be written again: {why}"
+                self._recorder.record(pod.reference, contract.EVENT_LOST, note, type="Warning", action="Adopt")

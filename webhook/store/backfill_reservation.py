@@ -1,0 +1,171 @@
+"""Backfill reservations: allocations that keep free room for a gated pod that was passed over, until it fits. Pure.
+
+A hold is an entry of the ledger like any other, so nothing has to know of it to respect it, and it survives whoever
+made it. It is less than its pod asks for: it takes what is free now, and grows in the very write that releases
+something, so that nobody can come between.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from gpushare import contract, ledger
+from gpushare.allocation import Allocation, GivenShare, Labels, NodeAllocation, PodRef
+from gpushare.cluster import object_store as objects
+from gpushare.gpu import Gpu
+from gpushare.gpunode import GpuNode
+from gpushare.placement import NodeView, filters
+from gpushare.request import Constraints, Demand, Request
+from webhook.pods.stored_pod import Pod
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReservingPod:
+    """A pod to hold for. `unfit` says why a node will not do for it."""
+
+    pod: PodRef
+    request: Request
+    unfit: Callable[[str], str | None]
+
+
+def choose(
+    views: Iterable[NodeView], asked: Sequence[ReservingPod], *, new_id: Callable[[], str]
+) -> tuple[NodeAllocation, ...] | None:
+    """For each pod the node and GPUs of which the least has to come free; None when not all would fit even then.
+
+    The shares of these entries are empty still. GPUs that are held already are left alone: what is held for two comes
+    free for neither.
+    """
+    views = list(views)
+    used: dict[str, ledger.GpuUse] = {}  # by those of `asked` before this one
+    found: list[NodeAllocation] = []
+    for one in asked:
+        best: tuple[float, str, dict[str, ledger.GpuUse], tuple[GivenShare, ...]] | None = None
+        for view in views:
+            if not view.node.gpus or one.unfit(view.node.name) is not None:
+                continue
+            option = _on(view, one.request, used)
+            if option is not None and (best is None or (option[0], view.node.name) < best[:2]):
+                best = (option[0], view.node.name, option[1], option[2])
+        if best is None:
+            return None
+        constraints = one.request.constraints
+        labels = Labels(constraints.affinity, constraints.anti_affinity, constraints.exclusion)
+        entry = Allocation(contract.HOLD_PREFIX + new_id(), one.pod, best[3], labels=labels)
+        used.update({uuid: dataclasses.replace(use, holders=(*use.holders, entry)) for uuid, use in best[2].items()})
+        found.append(NodeAllocation(best[1], entry))
+    return tuple(found)
+
+
+def can_end(view: NodeView, entry: Allocation, one: ReservingPod) -> bool:
+    """Whether the pod would fit on what is held for it once everybody else has left."""
+    cards = view.node.gpu_by_uuid()
+    if one.unfit(view.node.name) is not None:
+        return False
+    for demand in one.request.demands:
+        uuids = [uuid for share in entry.shares if share.containers == demand.containers for uuid in share.gpu_uuids]
+        if len(uuids) != demand.gpus or not all(
+            uuid in cards and _would_do(cards[uuid], ledger.NOTHING, demand, one.request.constraints) for uuid in uuids
+        ):
+            return False
+    return True
+
+
+def grown(node: GpuNode, asked: Mapping[str, Request]) -> GpuNode:
+    """The node with each hold as large as it may be; the very same if none can grow. `asked`: by uid of the pod."""
+    cards = node.gpu_by_uuid()
+    for entry in node.allocations:
+        request = asked.get(entry.pod.uid)
+        if not entry.is_hold or request is None:
+            continue
+        rest = ledger.use(ledger.release(node, [entry.id]))
+        taken: dict[str, ledger.GpuUse] = {}  # by its own shares
+        shares = []
+        for share in entry.shares:
+            demand = next((one for one in request.demands if one.containers == share.containers), None)
+            (uuid,) = share.gpu_uuids
+            if demand is None or uuid not in cards:
+                shares.append(share)
+                continue
+            own = taken.get(uuid, ledger.NOTHING)
+            share = _largest(share, cards[uuid], rest[uuid], own, demand, request.constraints)
+            taken[uuid] = own.plus(entry, share)
+            shares.append(share)
+        if tuple(shares) != entry.shares:
+            larger = dataclasses.replace(entry, shares=tuple(shares))
+            allocations = tuple(larger if one.id == entry.id else one for one in node.allocations)
+            node = dataclasses.replace(node, allocations=allocations)
+    return node
+
+
+def asked_for(nodes: Iterable[GpuNode], pods: Mapping[objects.Key, Pod]) -> dict[str, Request]:
+    """What the pods ask for, by uid, for whom something is held on these nodes."""
+    found: dict[str, Request] = {}
+    for holder in (entry.pod for node in nodes for entry in node.allocations if entry.is_hold):
+        pod = pods.get(objects.Key(holder.namespace, holder.name))
+        if pod is not None and pod.ref.uid == holder.uid and isinstance(pod.request, Request):
+            found[holder.uid] = pod.request
+    return found
+
+
+def without(node: GpuNode, uids: Collection[str]) -> GpuNode:
+    """The node without what is held for these pods; the very same if there is nothing."""
+    ids = [entry.id for entry in node.allocations if entry.is_hold and entry.pod.uid in uids]
+    return ledger.release(node, ids) if ids else node
+
+
+def _largest(
+    share: GivenShare, card: Gpu, others: ledger.GpuUse, own: ledger.GpuUse, demand: Demand, constraints: Constraints
+) -> GivenShare:
+    """The share, with as much of what it is to be as nobody else has."""
+    percent, memory_bytes = demand.share.request_percent, demand.share.memory.on(card.memory_bytes)
+    if constraints.affinity or constraints.anti_affinity or constraints.exclusion:
+        percent, memory_bytes = 100, card.memory_bytes  # whoever comes on it may be one that it cannot be beside
+    free_percent = 100 - others.request_percent - own.request_percent
+    free_bytes = card.memory_bytes - others.memory_bytes - own.memory_bytes
+    return dataclasses.replace(
+        share,
+        request_percent=max(0, min(percent, free_percent)),
+        memory_bytes=max(0, min(memory_bytes, free_bytes)),
+    )
+
+
+def _on(
+    view: NodeView, request: Request, used: Mapping[str, ledger.GpuUse]
+) -> tuple[float, dict[str, ledger.GpuUse], tuple[GivenShare, ...]] | None:
+    """What is missing on this node, what would be used, and the empty shares; None when it can never do."""
+    after: dict[str, ledger.GpuUse] = {}
+    missing, shares = 0.0, []
+    for demand in sorted(request.demands, key=lambda one: -one.share.request_percent):
+        options = []
+        for card in view.node.gpus:
+            now = view.used[card.uuid]
+            own = after.get(card.uuid) or used.get(card.uuid, ledger.NOTHING)
+            if any(holder.is_hold for holder in now.holders) or not _would_do(card, own, demand, request.constraints):
+                continue
+            options.append((_missing(card, now, own, demand, request.constraints), card.index, card))
+        if len(options) < demand.gpus:
+            return None
+        for lacks, _, card in sorted(options, key=lambda option: option[:2])[: demand.gpus]:
+            missing += lacks
+            own = after.get(card.uuid) or used.get(card.uuid, ledger.NOTHING)
+            after[card.uuid] = ledger.GpuUse(
+                own.request_percent + demand.share.request_percent,
+                own.memory_bytes + demand.share.memory.on(card.memory_bytes),
+                own.holders,
+            )
+            shares.append(GivenShare(demand.containers, (card.uuid,), 0, 100, 0))
+    return missing, after, tuple(shares)
+
+
+def _would_do(card: Gpu, used: ledger.GpuUse, demand: Demand, constraints: Constraints) -> bool:
+    return filters.reject(filters.FilterInput(card, used, demand.share, constraints)) is None
+
+
+def _missing(card: Gpu, now: ledger.GpuUse, own: ledger.GpuUse, demand: Demand, constraints: Constraints) -> float:
+    """How much of the card has to come free, 0 to 2, and more when everybody on it has to leave."""
+    percent = now.request_percent + own.request_percent + demand.share.request_percent - 100
+    memory_bytes = now.memory_bytes + own.memory_bytes + demand.share.memory.on(card.memory_bytes) - card.memory_bytes
+    alone = bool(constraints.affinity or constraints.anti_affinity or constraints.exclusion) and bool(now.holders)
+    return max(0, percent) / 100 + max(0, memory_bytes) / (card.memory_bytes or 1) + 2 * alone

@@ -1,0 +1,139 @@
+"""Chooser: which node and which GPUs a pod gets. One engine for whoever asks: admissions, gated pods, gangs, dry fits.
+
+It keeps a `Fleet` true to a ledger, and to the CPU, memory and pods that the nodes have room for, so that a node that
+the pod cannot run on is not proposed in the first place. For a while it can also be shown other views of some nodes: a
+draft of the ledger is judged by the same prices as the ledger itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import types
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Final
+
+from gpushare.mix import NO_HOST, Host, Mix
+from gpushare.nodefilters import PodKey as NodeShape
+from gpushare.nodefilters import SchedulerCache, pod_requests, share_resources
+from gpushare.placement import NodeView, Placement
+from gpushare.placement.fleet import Fleet
+from gpushare.placement.grid import Room
+from gpushare.refusal import Refusal
+from gpushare.request import Request
+from webhook.store.unbindable import NOTHING, Avoided
+
+PodJson = Mapping[str, Any]
+Views = Mapping[str, NodeView]  # by name of the node
+
+AS_IT_IS: Final[Views] = types.MappingProxyType({})
+NOWHERE: Final[Mapping[str, str]] = types.MappingProxyType({})
+
+
+class Chooser:
+    """Not for threads.
+
+    view: a node of the ledger as it is now. key: by which key the scheduler cache counts a pod, if it does. avoided:
+    nodes that are not for a pod, whatever is free there.
+    """
+
+    def __init__(
+        self,
+        view: Callable[[str], NodeView | None],
+        cache: SchedulerCache,
+        key: Callable[[PodJson], Hashable],
+        avoided: Callable[[PodJson], Avoided] = lambda _: NOTHING,
+    ) -> None:
+        self.avoided = avoided
+        self._view = view
+        self._cache = cache
+        self._key = key
+        self._fleet = Fleet()
+        self._moved: set[str] = set()  # nodes that the fleet has not been shown as they are
+        self._instead: dict[str, NodeView] = {}  # what it was shown last in place of what is
+        cache.changed = self.moved
+
+    def moved(self, name: str) -> None:
+        """Something has changed on this node: its GPUs, or what it has room for."""
+        self._moved.add(name)
+
+    def learn(self, mix: Mix) -> None:
+        """Price by this mix from now on; takes some tens of milliseconds."""
+        self._fleet.learn(mix)
+
+    async def learn_aside(self, mix: Mix) -> None:
+        """The same, while others are placed by what was known before."""
+        self._fleet.learn(mix, await asyncio.to_thread(self._fleet.study, mix))
+
+    def place(
+        self,
+        manifest: PodJson,
+        request: Request,
+        *,
+        policy: str,
+        instead: Views = AS_IT_IS,
+        unless: Mapping[str, str] = NOWHERE,
+        is_left: Callable[[str], bool] | None = None,
+    ) -> Placement | Refusal:
+        """Where the pod would go.
+
+        instead: views of some nodes, for this once; the same objects for as long as nothing has changed on them.
+        unless: nodes that are not for this pod, and why.
+        is_left: nodes that are only taken where no other will do.
+        """
+        self._show(instead)
+        shape, relations = share_resources.of(manifest, request)
+        key = self._key(manifest)
+        # Where the pod itself takes room already, that is no reason against it; only the cache can tell it apart.
+        host = NO_HOST if key is not None and self._cache.pod_info(key) is not None else _host(shape)
+        judge = self._cache.judge(shape, relations, itself=key)
+        avoided = self.avoided(manifest)
+        unless = {**avoided.barred, **unless}
+        unfit: Callable[[str], str | None] = judge
+        fits: Callable[[str], bool] = judge.fits
+        if unless:
+            unfit = lambda name: unless.get(name) or judge(name)  # noqa: E731
+            fits = lambda name: name not in unless and judge.fits(name)  # noqa: E731
+        if avoided.last:
+            among = is_left
+            is_left = lambda name: name in avoided.last or (among is not None and among(name))  # noqa: E731
+        if is_left is not None:
+            found = self._fleet.place(
+                request, host=host, policy=policy, unfit=lambda name: _LEFT if is_left(name) else unfit(name)
+            )
+            if isinstance(found, Placement):
+                return found
+        return self._fleet.place(request, host=host, policy=policy, unfit=unfit, fits=fits)
+
+    def place_on(self, view: NodeView, manifest: PodJson, request: Request, *, policy: str) -> Placement | Refusal:
+        """The GPUs that the pod gets on this node as it is given here."""
+        return self._fleet.place_on(view, request, policy=policy, unfit=self.unfit(manifest))
+
+    def unfit(self, manifest: PodJson) -> Callable[[str], str | None]:
+        """A judge of nodes for one pod."""
+        judge = self._cache.judge(*share_resources.of(manifest), itself=self._key(manifest))
+        barred = self.avoided(manifest).barred
+        return (lambda name: barred.get(name) or judge(name)) if barred else judge
+
+    def _show(self, instead: Views) -> None:
+        if instead or self._instead:
+            self._moved.update(name for name in self._instead if name not in instead)
+            self._moved.update(name for name, view in instead.items() if self._instead.get(name) is not view)
+            self._instead = dict(instead)
+        for name in sorted(self._moved):
+            view = instead.get(name) or self._view(name)
+            if view is None:
+                self._fleet.remove(name)
+            else:
+                self._fleet.update(view, room=self._room(name))
+        self._moved.clear()
+
+    def _room(self, name: str) -> Room:
+        return Room(*(self._cache.room(name) or ()))
+
+
+_LEFT: Final = "is left to others"
+
+
+def _host(shape: NodeShape) -> Host:
+    amounts = dict(shape.amounts)
+    return Host(amounts.get(pod_requests.CPU, 0), amounts.get(pod_requests.MEMORY, 0))

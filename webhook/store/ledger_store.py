@@ -1,0 +1,92 @@
+"""The ledger as this process sees it, and how it is changed. Two things stand behind it: an API server, or memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from gpushare.gpunode import GpuNode
+from gpushare.placement import NodeView, Placement
+from gpushare.refusal import Refusal
+from gpushare.request import Request
+from webhook.store.chooser import AS_IT_IS, NOWHERE, Views
+
+# A GPUNode as it is → as it should be; the very same object when there is nothing to do. It may be called several
+# times, each time on what is true then, and only the last counts. It raises LedgerError when the node cannot take it.
+Change = Callable[[GpuNode], GpuNode]
+
+
+class UnreachableError(Exception):
+    """The ledger could not be read or written now; whether the change was written is unknown."""
+
+
+class WriteRefusedError(UnreachableError):
+    """The API server does not store this change; another node may take what this one does not."""
+
+
+class LedgerStore(Protocol):
+    """Views include everything this process has committed, and what it is about to."""
+
+    def missing(self) -> str | None:
+        """What keeps the views from being known, as a sentence; None when nothing does."""
+
+    def views(self) -> Iterable[NodeView]:
+        """Every node with GPUs, as it is now."""
+
+    def stored(self) -> Iterable[GpuNode]:
+        """The same nodes without what is only about to be committed, and may never be."""
+
+    def view(self, node: str) -> NodeView | None:
+        """One node, or None if there is no such GPUNode."""
+
+    def place(
+        self,
+        manifest: Mapping[str, Any],
+        request: Request,
+        *,
+        policy: str,
+        instead: Views = AS_IT_IS,
+        unless: Mapping[str, str] = NOWHERE,
+    ) -> Placement | Refusal:
+        """Where the pod would go now; by `policy` if the request names none. Nothing is changed.
+
+        instead: views of some nodes to take for this once. unless: nodes that are not for this pod, and why, as the
+        rest of a sentence.
+        """
+
+    def place_on(
+        self, node: GpuNode, manifest: Mapping[str, Any], request: Request, *, policy: str
+    ) -> Placement | Refusal:
+        """Which GPUs the pod would get on this node as it is given here, by the same choice as `place`'s."""
+
+    def unfit(self, manifest: Mapping[str, Any]) -> Callable[[str], str | None]:
+        """A judge of nodes for one pod: why it cannot run there, as the rest of a sentence, or None."""
+
+    def avoids(self, manifest: Mapping[str, Any]) -> bool:
+        """Whether some nodes are not for this pod that others like it can go to."""
+
+    def expect(self, manifest: Mapping[str, Any], node: str, allocation_id: str) -> Callable[[], None]:
+        """Count the pod as being on the node from now on; called just before its allocation is committed.
+
+        It ends by itself: when the pod is seen, when the allocation is not in the ledger (any more), or when the same
+        manifest is expected elsewhere; and when what is returned is called. The pod is not in its own way when it is
+        judged again.
+        """
+
+    def premature(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> Refusal | None:
+        """Why nothing is reserved for a pod before it is stored: it will be refused, or others like it were."""
+
+    def hostname(self, node: str) -> str:
+        """The value of the node's hostname label."""
+
+    async def refresh(self, node: str) -> None:
+        """Make sure that the view of this node, if there is one, has all that was stored when this was called.
+
+        Raises UnreachableError.
+        """
+
+    async def commit(self, node: str, change: Change) -> GpuNode:
+        """Write the change; return the node as it is stored then.
+
+        Raises what `change` raises, LedgerError when there is no such node any more, RefusedError and UnreachableError.
+        """

@@ -1,0 +1,134 @@
+"""The store in memory: a cluster of which only a file is known. For demonstrations and simulations."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gpushare import codec, contract, errors, node, pod
+from gpushare.gpunode import GpuNode
+from gpushare.nodefilters import NodeSpec, PodInfo, SchedulerCache, volumes
+from gpushare.placement import NodeView, Placement
+from gpushare.refusal import Refusal
+from gpushare.request import Request
+from webhook.pods.stored_pod import Pod
+from webhook.store import chooser, ledger_store, workload_mix
+from webhook.store.assumed_pods import AssumedPods
+from webhook.store.chooser import Chooser
+from webhook.store.filtering import Filtering
+from webhook.store.unconfirmed import UnconfirmedReservations
+
+
+class MemoryStore(Filtering):
+    """GPUNodes and, where they are known, Nodes, pods and storage (objects of the kinds that `volumes` reads).
+
+    A GPUNode without a Node is taken for a ready one without limits.
+    """
+
+    def __init__(
+        self,
+        gpunodes: Iterable[Mapping[str, Any]],
+        nodes: Iterable[Mapping[str, Any]] = (),
+        pods: Iterable[Mapping[str, Any]] = (),
+        storage: Iterable[Mapping[str, Any]] = (),
+    ) -> None:
+        self._documents = {codec.read(document).name: document for document in gpunodes}
+        self._views = {name: NodeView.of(codec.read(document)) for name, document in self._documents.items()}
+        self._cache = SchedulerCache()
+        self._cache.is_full = self._is_full
+        self._assumed = AssumedPods(self._cache, self._holds)
+        self._unclaimed = UnconfirmedReservations(time.monotonic)
+        self._chooser = Chooser(self.view, self._cache, self._assumed.key)
+        for view in self._views.values():
+            self._unclaimed.look(view.node, view.node)
+        known = {node.name(document): document for document in nodes}
+        for name in {*known, *self._documents}:
+            self._cache.put_machine(name, NodeSpec.of(known.get(name) or _plain(name)))
+        for one in storage:
+            self._cache.put_storage(pod.namespaced_name(one), None, volumes.read(one))
+        asked = workload_mix.WorkloadMix()
+        for one in pods:
+            where = (one.get("spec") or {}).get("nodeName") or pod.annotations_of(one).get(contract.NODE)
+            if where and not pod.is_terminal(one):
+                pod_info = PodInfo.of(one, str(where))
+                self._cache.put(pod.namespaced_name(one), pod_info)
+                if pod.annotations_of(one).get(contract.ALLOCATION):
+                    asked.change((), workload_mix.asks_of(Pod.of(one).request, pod_info.amounts))
+        self.mix = asked.take()  # what placement has learned
+        self._chooser.learn(self.mix)
+
+    def missing(self) -> str | None:
+        """Nothing: all that there is was there from the start."""
+        return None
+
+    def views(self) -> Iterable[NodeView]:
+        """Every node with GPUs, as it is now."""
+        return self._views.values()
+
+    def stored(self) -> Iterable[GpuNode]:
+        """The nodes, without their use."""
+        return [view.node for view in self._views.values()]
+
+    def view(self, name: str) -> NodeView | None:
+        """The node of this name, or None."""
+        return self._views.get(name)
+
+    def place(
+        self,
+        manifest: Mapping[str, Any],
+        request: Request,
+        *,
+        policy: str,
+        instead: chooser.Views = chooser.AS_IT_IS,
+        unless: Mapping[str, str] = chooser.NOWHERE,
+    ) -> Placement | Refusal:
+        """Where the pod would go now."""
+        return self._chooser.place(manifest, request, policy=policy, instead=instead, unless=unless)
+
+    async def refresh(self, name: str) -> None:
+        """Nothing: the view is all there is."""
+
+    async def commit(self, name: str, change: ledger_store.Change) -> GpuNode:
+        """Change the node. Raises LedgerError if its rules would be broken."""
+        return self.change(name, change)
+
+    def change(self, name: str, change: ledger_store.Change) -> GpuNode:
+        """Make the change; nothing comes between reading and writing, as nothing here waits."""
+        view = self._views.get(name)
+        if view is None:
+            raise errors.LedgerError(f"there is no GPUNode {name}")
+        try:
+            after = change(view.node)
+            self._views[name] = NodeView.of(after)
+            self._unclaimed.look(after, after)
+        finally:
+            self._assumed.sweep(name)
+            self._cache.forget(name)
+        return after
+
+    def _holds(self, name: str, allocation_id: str) -> bool:
+        view = self._views.get(name)
+        return view is not None and any(entry.id == allocation_id for entry in view.node.allocations)
+
+    def _is_full(self, name: str, amounts: tuple[tuple[str, int], ...]) -> bool:
+        view = self._views.get(name)
+        return view is not None and view.is_full(amounts)
+
+    def leave(self, name: tuple[str, str]) -> None:
+        """The pod of this namespace and name is gone, and its room on its node is free."""
+        self._cache.put(name, None)
+
+    def documents(self) -> list[dict[str, Any]]:
+        """The GPUNode objects as they are now."""
+        return [
+            {**document, "spec": {**(document.get("spec") or {}), **codec.to_spec(self._views[name].node)}}
+            for name, document in self._documents.items()
+        ]
+
+
+def _plain(name: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "labels": {contract.HOSTNAME_LABEL: name}},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    }

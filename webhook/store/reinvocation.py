@@ -1,0 +1,77 @@
+"""Reinvocation: whether a pod that comes with an allocation id already holds that reservation.
+
+The API server sends a pod again when a webhook after us has changed it. Such a pod must not be given a second share. A
+user who copies the id of somebody's allocation must not get that allocation: it has to be unconfirmed (no pod with it
+has been stored yet), of this namespace and pod name, and exactly what this pod asks for.
+
+It may come to another replica than the one that placed it, before the news of the reservation does: so what our copy
+does not have is asked of the API server. Without its reservation the pod would be placed again with our own pin as a
+constraint, and could be gated for a node that is full while others are free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gpushare import contract, ledger, pod
+from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
+from gpushare.gpu import Gpu
+from gpushare.gpunode import GpuNode
+from gpushare.placement import filters, reference
+from gpushare.request import Constraints, Demand, Request
+from webhook.store import ledger_store
+
+
+async def find(
+    manifest: Mapping[str, Any], request: Request, holder: PodRef, ledger_now: ledger_store.LedgerStore
+) -> tuple[GpuNode, Allocation] | None:
+    """The reservation that this pod was given a moment ago, with its node; None if it has none.
+
+    Raises UnreachableError when our copy does not have it and the API server does not answer.
+    """
+    own = own_reservation(manifest, request, holder, ledger_now)
+    annotations = pod.annotations_of(manifest)
+    if own is not None or not annotations.get(contract.ALLOCATION) or not annotations.get(contract.NODE):
+        return own
+    await ledger_now.refresh(annotations[contract.NODE])
+    return own_reservation(manifest, request, holder, ledger_now)
+
+
+def own_reservation(
+    manifest: Mapping[str, Any], request: Request, holder: PodRef, ledger_now: ledger_store.LedgerStore
+) -> tuple[GpuNode, Allocation] | None:
+    """The same, in what our copy has. Pure."""
+    annotations = pod.annotations_of(manifest)
+    wanted = annotations.get(contract.ALLOCATION)
+    view = ledger_now.view(annotations.get(contract.NODE, ""))
+    if not wanted or view is None:
+        return None
+    for entry in view.node.allocations:
+        if entry.id == wanted and _is_own(entry, request, holder, view.node):
+            return view.node, entry
+    return None
+
+
+def _is_own(entry: Allocation, request: Request, holder: PodRef, node: GpuNode) -> bool:
+    constraints = request.constraints
+    return (
+        entry.reserved_until is not None
+        and entry.pod == holder  # whose uid is unknown before it is stored
+        and entry.labels == Labels(constraints.affinity, constraints.anti_affinity, constraints.exclusion)
+        and entry.latency == request.latency
+        and {share.containers for share in entry.shares} == {demand.containers for demand in request.demands}
+        and all(_fulfils(entry.shares, demand, constraints, node.gpu_by_uuid()) for demand in request.demands)
+    )
+
+
+def _fulfils(given: Iterable[GivenShare], demand: Demand, constraints: Constraints, cards: Mapping[str, Gpu]) -> bool:
+    mine = [share for share in given if share.containers == demand.containers]
+    own = [cards[uuid] for share in mine for uuid in share.gpu_uuids if uuid in cards]
+    return (
+        len({card.uuid for card in own}) == demand.gpus
+        and mine == [reference.given(demand, own)]
+        and all(
+            filters.reject(filters.FilterInput(card, ledger.NOTHING, demand.share, constraints)) is None for card in own
+        )
+    )

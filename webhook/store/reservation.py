@@ -1,0 +1,225 @@
+"""Reservation: place on our own view, then write the allocation into that GPUNode, until both agree.
+
+What the view says may be out of date: other replicas place at the same time. So the change that is written chooses
+again, by the same prices, on that node as it is at the moment of the write; unless the GPUs that were chosen are as
+they were then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import copy
+import dataclasses
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from gpushare import errors, ledger
+from gpushare.allocation import GivenShare, PodRef
+from gpushare.gpunode import GpuNode
+from gpushare.placement import NodeView, Placement
+from gpushare.refusal import Cause, Refusal
+from gpushare.request import Request
+from webhook.pods import mutation
+from webhook.store import ledger_store
+
+logger = logging.getLogger(__name__)
+
+PodJson = Mapping[str, Any]
+
+LIFETIME_SECONDS: Final = 60.0
+ATTEMPTS: Final = 16
+MOST_REFUSED: Final = 3  # nodes whose write the API server refuses: it is on account of the pod, then
+REFUSED_SECONDS: Final = 60.0  # that such a pod is not tried again
+
+
+@dataclasses.dataclass(slots=True)
+class Waited:
+    """How long one pod has waited for the ledger to be written."""
+
+    seconds: float = 0.0
+
+
+class Reservation:
+    """Gives shares, on the ledger in `ledger_now`.
+
+    policy: how to choose when the pod names no policy.
+    lifetime_seconds: how long a share waits for its pod to be stored.
+    deadline_seconds: the longest that `reserve` takes; well under the webhook's timeout.
+    wall_clock: for what people read in a reservation; nothing is judged by it.
+    on_conflict: called when a chosen node turned out to be taken.
+    """
+
+    def __init__(
+        self,
+        ledger_now: ledger_store.LedgerStore,
+        *,
+        policy: str,
+        lifetime_seconds: float = LIFETIME_SECONDS,
+        deadline_seconds: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+        on_conflict: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._store = ledger_now
+        self._policy = policy
+        self._lifetime_seconds = lifetime_seconds
+        self._deadline_seconds = deadline_seconds
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._for_good = True
+        self._giving_back: set[asyncio.Task[None]] = set()
+        self._on_conflict = on_conflict
+        self._unstorable: dict[str, tuple[float, str]] = {}  # by uid of the pod: until when by `clock`, and why
+
+    def on(self, ledger_now: ledger_store.LedgerStore) -> Reservation:
+        """The same rules on another ledger."""
+        other = copy.copy(self)
+        other._store = ledger_now
+        return other
+
+    def tentative(self) -> Reservation:
+        """The same rules for shares that may be taken back although their pods are known, until `ledger.settle`."""
+        other = copy.copy(self)
+        other._for_good = False
+        return other
+
+    def plan(self, manifest: PodJson, request: Request) -> mutation.Placed | Refusal:
+        """Where the pod would go now; nothing is written."""
+        found = self._store.place(manifest, request, policy=self._policy)
+        if isinstance(found, Refusal):
+            return found
+        return mutation.Placed(new_id(), found.node, self._store.hostname(found.node), found.shares)
+
+    async def reserve(
+        self, manifest: PodJson, request: Request, holder: PodRef, waited: Waited | None = None
+    ) -> mutation.Placed | Refusal:
+        """A share for the pod, written; or why there is none.
+
+        A holder whose uid is known holds it for good; otherwise it lapses unless confirmed. What the writing took is
+        added to `waited`.
+        """
+        try:
+            async with asyncio.timeout(self._deadline_seconds):
+                return await self._reserve(manifest, request, holder, waited or Waited())
+        except (ledger_store.UnreachableError, TimeoutError) as error:
+            # If it was written after all, it is given back, or lapses: nobody knows its id.
+            why = str(error) or f"no answer in {self._deadline_seconds:g} s"
+            logger.warning(
+                "Could not write the ledger",
+                extra={"pod": {"namespace": holder.namespace, "name": holder.name}, "err": why},
+            )
+            said = f"the ledger of GPUs could not be written ({why}): the pod is placed once it can be"
+            return Refusal(said, cause=Cause.LEDGER)
+
+    async def _reserve(
+        self, manifest: PodJson, request: Request, holder: PodRef, waited: Waited
+    ) -> mutation.Placed | Refusal:
+        until, why = self._unstorable.get(holder.uid, (0.0, ""))
+        if self._clock() < until:
+            return Refusal(why, cause=Cause.LEDGER)
+        refused: dict[str, str] = {}
+        for _ in range(ATTEMPTS):
+            found = self._store.place(manifest, request, policy=self._policy, unless=refused)
+            if isinstance(found, Refusal):
+                return found
+            identity = new_id()
+            change = self._change(manifest, request, holder, identity, found)
+            self._store.expect(manifest, found.node, identity)
+            began = time.perf_counter()
+            try:
+                node = await self._store.commit(found.node, change)
+            except asyncio.CancelledError:
+                if not holder.uid:  # one with a uid is found in the ledger by the placer, which goes on from there
+                    self._give_back(found.node, identity)
+                raise
+            except errors.LedgerError:
+                self._on_conflict()
+                continue
+            except ledger_store.WriteRefusedError as error:
+                refused[found.node] = f"cannot be written ({error})"
+                if len(refused) == MOST_REFUSED:
+                    return self._unstored(holder, f"the API server does not store its share on any node ({error})")
+                continue
+            finally:
+                waited.seconds += time.perf_counter() - began
+            entry = next((entry for entry in node.allocations if entry.id == identity), None)
+            if entry is None:
+                raise errors.LedgerError(f"{node.name} was written without the allocation {identity}")
+            return mutation.Placed(identity, node.name, self._store.hostname(node.name), entry.shares)
+        said = f"lost {ATTEMPTS} write conflicts in a row to other pods: the placer tries again"
+        return Refusal(said, cause=Cause.LEDGER)
+
+    def _give_back(self, name: str, identity: str) -> None:
+        """Take back what nobody waits for any more, once it turns out to have been written after all.
+
+        Else it would be kept from others until it lapses, and its namespace be blamed for a pod that never came.
+        """
+
+        async def give_back() -> None:
+            with contextlib.suppress(
+                ledger_store.UnreachableError, ledger_store.WriteRefusedError, errors.LedgerError
+            ):  # then it lapses
+                await self._store.commit(name, lambda node: _without(node, identity))
+
+        task = asyncio.create_task(give_back(), name=f"give back {identity}")
+        self._giving_back.add(task)
+        task.add_done_callback(self._giving_back.discard)
+
+    def _unstored(self, holder: PodRef, why: str) -> Refusal:
+        now = self._clock()
+        for uid in [uid for uid, (until, _) in self._unstorable.items() if until <= now]:
+            del self._unstorable[uid]
+        if holder.uid:
+            self._unstorable[holder.uid] = now + REFUSED_SECONDS, why
+        return Refusal(why, cause=Cause.LEDGER)
+
+    def _change(
+        self, manifest: PodJson, request: Request, holder: PodRef, identity: str, chosen: Placement
+    ) -> ledger_store.Change:
+        seen = self._store.view(chosen.node)
+
+        def change(node: GpuNode) -> GpuNode:
+            if any(entry.id == identity for entry in node.allocations):
+                return node  # an earlier attempt was written although its answer was lost
+            found: Placement | Refusal = chosen
+            if seen is None or not _are_as_seen(chosen, node, seen):
+                found = self._store.place_on(node, manifest, request, policy=self._policy)
+            if isinstance(found, Refusal):
+                raise errors.LedgerError(found.reason)
+            until = None if holder.uid and self._for_good else self._wall_clock() + self._lifetime_seconds
+            entry = found.allocation(request, allocation_id=identity, pod=holder, reserved_until=until)
+            return ledger.reserve(node, entry)
+
+        return change
+
+
+def _without(node: GpuNode, identity: str) -> GpuNode:
+    """The node without a reservation; the very same if it has none of that id that nobody has claimed."""
+    is_there = any(entry.id == identity and not entry.pod.uid for entry in node.allocations)
+    return ledger.release(node, [identity]) if is_there else node
+
+
+def _are_as_seen(chosen: Placement, node: GpuNode, seen: NodeView) -> bool:
+    """Whether the GPUs that were chosen, and who holds what of them, are on the node as they were."""
+    if node is seen.node:
+        return True
+    cards, before, held = node.gpu_by_uuid(), seen.node.gpu_by_uuid(), ledger.use(node)
+    return all(
+        uuid in cards and cards[uuid] == before.get(uuid) and _holders(held[uuid]) == _holders(seen.used[uuid])
+        for share in chosen.shares
+        for uuid in share.gpu_uuids
+    )
+
+
+def _holders(held: ledger.GpuUse) -> list[tuple[str, tuple[GivenShare, ...]]]:
+    return [(entry.id, entry.shares) for entry in held.holders]
+
+
+def new_id() -> str:
+    """128 random bits in lower-case base 32: nobody guesses one, and it may stand in a label or a metric."""
+    return base64.b32encode(secrets.token_bytes(16)).decode().rstrip("=").lower()
