@@ -25,7 +25,7 @@ from typing import Any
 
 from gpushare import codec, contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
-from gpushare.cluster import api_client, events, informer, part
+from gpushare.cluster import api_client, events
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
 from webhook import metrics
@@ -42,7 +42,6 @@ from webhook.controllers.resize.resizer import Resizer
 from webhook.controllers.touched_nodes import Changes, Touched
 from webhook.placer import Placer
 from webhook.pods.stored_pod import Pod
-from webhook.store import occupancy
 from webhook.store.api_store import ApiStore
 from webhook.store.reservation import Reservation
 
@@ -205,17 +204,14 @@ async def rounds(nodes: Iterable[GpuNode], pods: list[Json]) -> dict[str, tuple[
     measures = metrics.Metrics()
     recorder = events.Recorder(api, controller="bench", instance="bench")
     ledger_now = ApiStore(api, measures)
-    whole = informer.Informer(api, "/api/v1/pods", transform=occupancy.kept)
-    copy: part.Part[Pod] = part.Part(whole, "ours")
     opening = Gates(api, ledger_now, Reservation(ledger_now, policy="pack"), recorder, measures)
-    books = AllocationController(api, ledger_now, copy, recorder, measures)
+    books = AllocationController(api, ledger_now, recorder, measures)
     resizer = Resizer(api, ledger_now, recorder, measures)
     evictions = Evictor(api, recorder, measures)
-    placer = Placer(ledger_now, copy, books, opening, leads=lambda: True, resizer=resizer, evictions=evictions)
+    placer = Placer(ledger_now, books, opening, leads=lambda: True, resizer=resizer, evictions=evictions)
     found: dict[str, tuple[float, float]] = {}
-    running = [asyncio.create_task(ledger_now.run()), asyncio.create_task(whole.run())]
+    running = [asyncio.create_task(ledger_now.run())]
     await ledger_now.synced()
-    await copy.synced.wait()
     gc.collect()
     gc.freeze()
     for when in ("first", "idle"):

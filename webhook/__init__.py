@@ -1,14 +1,14 @@
 """The admission webhook: chooses node and GPU for every pod that asks for a share, and rewrites the pod.
 
-review      AdmissionReview v1 as the API server sends it, and the answers we may give
-admission   review → denied, placed or gated
-pods/         what a pod asks for, why it is denied, how it is rewritten; pure
-ledger/       the ledger as this process sees it, and how a share gets into it
-books/        keeps the ledger true to the pods: confirms, releases, expires, adopts
-placer/       the elected one: gives gated pods their turn
-certificates/ our TLS: made, rotated, shared by the replicas, registered
-server             HTTPS; knows HTTP, knows no policy
-webhook_settings   flags and environment → settings, validated once
-metrics            what /metrics says
-*_process     one process, on a real cluster or on one in memory
+review            AdmissionReview v1 as the API server sends it, and the answers we may give
+admission         review → denied, placed or gated
+pods/             what a pod asks for, why it is denied, how it is rewritten; pure
+store/            the ledger as this process sees it, and how a share gets into it
+controllers/      keep the ledger true to the pods, and give gated pods their turn
+placer            of all replicas the elected one: has the controllers work
+certificates/     our TLS: made, rotated, shared by the replicas, registered
+server            HTTPS; knows HTTP, knows no policy
+webhook_settings  flags and environment → settings, validated once
+metrics           what /metrics says
+*_process         one process, on a real cluster or on one in memory
 """

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gpushare import contract
-from gpushare.cluster import api_client, election, events, part
+from gpushare.cluster import api_client, election, events
 from gpushare.daemon import garbage, probes, shutdown
 from gpushare.placement_profile import PlacementProfile
 from webhook import admission, metrics, server
@@ -27,11 +27,8 @@ from webhook.controllers.gated_pods.gates import Gates
 from webhook.controllers.profile_publisher import ProfilePublisher
 from webhook.controllers.resize.resizer import Resizer
 from webhook.placer import Placer
-from webhook.pods.stored_pod import Pod
 from webhook.store import reservation
-from webhook.store.allowances import Allowances
 from webhook.store.api_store import ApiStore
-from webhook.store.occupancy import Occupancy
 from webhook.webhook_settings import WebhookSettings
 
 logger = logging.getLogger(__name__)
@@ -54,10 +51,7 @@ async def run(settings: WebhookSettings, daemon: shutdown.Daemon) -> None:
             recorder.record(node, contract.EVENT_UNWRITTEN, note, type="Warning", action="Write")
 
         lifetime_seconds = float(settings.reservation_seconds)
-        occupancy = Occupancy(api)
-        ledger_now = ApiStore(
-            api, measures, occupancy, Allowances(api), told=unwritable, lifetime_seconds=lifetime_seconds
-        )
+        ledger_now = ApiStore(api, measures, told=unwritable, lifetime_seconds=lifetime_seconds)
         reserving = reservation.Reservation(
             ledger_now,
             policy=settings.policy,
@@ -90,7 +84,7 @@ async def run(settings: WebhookSettings, daemon: shutdown.Daemon) -> None:
         daemon.start("certificates", keeper.run())
         daemon.start("events", recorder.run())
         if settings.placer:
-            _start_placer(settings, daemon, api, ledger_now, occupancy.ours, reserving, recorder, measures)
+            _start_placer(settings, daemon, api, ledger_now, reserving, recorder, measures)
         try:
             async with (
                 probes.serve(
@@ -114,7 +108,6 @@ def _start_placer(
     daemon: shutdown.Daemon,
     api: api_client.ApiClient,
     ledger_now: ApiStore,
-    pods: part.Part[Pod],
     reserving: reservation.Reservation,
     recorder: events.Recorder,
     measures: metrics.Metrics,
@@ -151,11 +144,9 @@ def _start_placer(
     resizer = Resizer(api, ledger_now, recorder, measures, grew=opening.grew)
     placer = Placer(
         ledger_now,
-        pods,
         AllocationController(
             api,
             ledger_now,
-            pods,
             recorder,
             measures,
             lifetime_seconds=settings.reservation_seconds,

@@ -87,7 +87,7 @@ class Metrics:
         if result == "written":
             self._changes.inc(changes)
 
-    def kept_books(self, change: str, count: int) -> None:
+    def changed_allocations(self, change: str, count: int) -> None:
         """Allocations were confirmed, released, or expired."""
         self._kept.labels(change).inc(count)
 

@@ -1,4 +1,4 @@
-"""The placer: of all replicas the elected one; keeps the books and opens the gates, whenever something has changed.
+"""The placer: of all replicas the elected one; has the controllers work, whenever something has changed.
 
 Everything it does is written by compare-and-swap and found again by the next one, so that two placers at once, should
 it ever come to that, waste work and do no harm.
@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from gpushare.cluster import part
 from webhook.controllers.allocations.allocation_controller import AllocationController
 from webhook.controllers.evictor import Evictor
 from webhook.controllers.gated_pods.gates import Gates
@@ -35,7 +34,6 @@ class Placer:
     def __init__(
         self,
         ledger_now: ApiStore,
-        pods: part.Part[Pod],
         allocations_controller: AllocationController,
         gates: Gates,
         *,
@@ -45,7 +43,7 @@ class Placer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = ledger_now
-        self._pods = pods
+        self._pods = ledger_now.pods
         self._allocations_controller = allocations_controller
         self._gates = gates
         self._leads = leads
@@ -56,7 +54,7 @@ class Placer:
         self._woken = asyncio.Event()
         self._sleep_seconds = 0.0
         ledger_now.on_change(self.wake)
-        pods.subscribe(self._pod_changed)
+        self._pods.subscribe(self._pod_changed)
 
     def wake(self) -> None:
         """Something has changed: the next round is due."""

@@ -17,9 +17,7 @@ import webhook.cluster_process  # noqa: F401 (as much code as a replica has)
 from gpushare.cluster import api_client, api_connection, transport
 from gpushare.daemon import garbage
 from webhook.metrics import Metrics
-from webhook.store.allowances import Allowances
 from webhook.store.api_store import ApiStore
-from webhook.store.occupancy import Occupancy
 
 PULSE_SECONDS = 0.005
 Kept = TypeVar("Kept")
@@ -88,8 +86,7 @@ async def main(server: str, *, is_whole: bool) -> None:
 
     opened = transport.Transport(api_connection.ApiConnection(source, access), user_agent="bench")
     api = Whole(opened) if is_whole else api_client.ApiClient(opened)
-    occupancy = Occupancy(api)
-    kept = ApiStore(api, Metrics(), occupancy, Allowances(api))
+    kept = ApiStore(api, Metrics())
     await asyncio.sleep(0.2)
     async with Stage("nothing yet").watched():
         await asyncio.sleep(0.1)
@@ -100,10 +97,10 @@ async def main(server: str, *, is_whole: bool) -> None:
         await asyncio.sleep(0.5)
     for name, changed in (("listed again", "no"), ("listed again, all changed", "yes")):
         async with Stage(name).watched():
-            before = occupancy._pods.listed_at
+            before = kept._occupancy._pods.listed_at
             async with aiohttp.ClientSession() as session:
                 await session.post(f"{server}/anew", params={"changed": changed})
-            while occupancy._pods.listed_at == before or not occupancy._pods.is_watching:  # noqa: ASYNC110
+            while kept._occupancy._pods.listed_at == before or not kept._occupancy._pods.is_watching:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
     for task in tasks:
         task.cancel()

@@ -96,14 +96,14 @@ class SchedulerCache:
     """Not for several threads.
 
     What the ledger counts as well is judged where the ledger is not full (`is_full`): the kubelet may offer less than
-    there is, for a moment after a restart, or for as long as a GPU is sick. `changed` is called with a node on which
-    something has.
+    there is, for a moment after a restart, or for as long as a GPU is sick. `knows_claims`: whether a claim that was
+    not put here does not exist.
     """
 
-    def __init__(self) -> None:
-        self.is_full: IsFull = lambda *_: False
-        self.changed: Callable[[str], object] = lambda _: None
-        self.knows_claims: Callable[[], bool] = lambda: False  # whether a claim that was not put here does not exist
+    def __init__(self, *, is_full: IsFull = lambda *_: False, knows_claims: Callable[[], bool] = lambda: False) -> None:
+        self._is_full = is_full
+        self._knows_claims = knows_claims
+        self._listeners: list[Callable[[str], object]] = []
         self._machines = NodeIndex()
         self._groups = PodClasses()
         self._infos: dict[str, NodeInfo] = {}
@@ -127,6 +127,10 @@ class SchedulerCache:
         else:
             self._machines.put(name, machine)
         self.forget(name)
+
+    def on_change(self, listener: Callable[[str], object]) -> None:
+        """Call `listener` with the name of a node on which something has changed."""
+        self._listeners.append(listener)
 
     def put(self, key: Hashable, pod_info: PodInfo | None) -> bool:
         """A pod has come, changed or (None) gone; return whether that changes what is free anywhere."""
@@ -178,7 +182,8 @@ class SchedulerCache:
         """Judge this node again: something has changed there, be it only in the ledger."""
         for verdicts in self._verdicts.values():
             verdicts.pop(node, None)
-        self.changed(node)
+        for listener in self._listeners:
+            listener(node)
 
     def pod_info(self, key: Hashable) -> PodInfo | None:
         """A pod that is counted, or None."""
@@ -218,7 +223,7 @@ class SchedulerCache:
                 groups=self._groups,
                 repelling=self._repelling,
                 itself=own,
-                missing=self.unknown_claim(relations) if relations.mounts and self.knows_claims() else "",
+                missing=self.unknown_claim(relations) if relations.mounts and self._knows_claims() else "",
                 full=self._attaching.full(relations.namespace, relations.mounts),
                 reach=self._reach,
             )
@@ -247,7 +252,7 @@ class SchedulerCache:
         if not opening.rows >> self._machines.row(node) & 1:
             return opening.why_not(machine)
         reason = unschedulable.unfit(machine, info, shape)
-        if reason is None and shape.own and not self.is_full(node, shape.own):
+        if reason is None and shape.own and not self._is_full(node, shape.own):
             return unschedulable.withheld(machine, info, shape.own)
         return reason
 

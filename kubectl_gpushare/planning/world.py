@@ -66,7 +66,10 @@ class World:
         profile: PlacementProfile | None = None,
     ) -> None:
         self.views: dict[str, NodeView] = {}
-        self._cache: SchedulerCache | None = None if machines is None else SchedulerCache()
+        is_known = claims_are_all and storage is not None and volumes.CLAIM in storage
+        self._cache: SchedulerCache | None = None
+        if machines is not None:
+            self._cache = SchedulerCache(is_full=self._is_full, knows_claims=lambda: is_known)
         self._profile = profile or PlacementProfile()
         self._engine = _engine()
         nodes, machines = list(nodes), None if machines is None else list(machines)
@@ -80,10 +83,6 @@ class World:
             for kind, items in unaccounted(storage, pods).items():
                 for one in items:
                     self._cache.put_storage(pod.namespaced_name(one), None, volumes.read({**one, "kind": kind}))
-            is_known = claims_are_all and volumes.CLAIM in storage
-            self._cache.knows_claims = lambda: is_known
-        if self._cache is not None:
-            self._cache.is_full = lambda name, amounts: name in self.views and self.views[name].is_full(amounts)
         for manifest in pods:
             self._manifests[_key(pod.uid(manifest), *pod.namespaced_name(manifest))] = manifest
             self._occupy(manifest)
@@ -96,6 +95,9 @@ class World:
     def policy(self) -> str:
         """The one for pods that name none."""
         return self._profile.policy
+
+    def _is_full(self, name: str, amounts: tuple[tuple[str, int], ...]) -> bool:
+        return name in self.views and self.views[name].is_full(amounts)
 
     def put(self, view: NodeView) -> None:
         """A node as it is from now on."""

@@ -28,7 +28,6 @@ from tests.webhook.made_up import MadeUp
 from tests.webhook.replica import REPOSITORY
 from webhook import metrics
 from webhook.store.api_store import ApiStore
-from webhook.store.occupancy import Occupancy
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(240)]
 
@@ -170,7 +169,7 @@ async def trial(scheduler: access.Access) -> AsyncIterator[Trial]:
     scheduler.kubectl("wait", "--for=condition=Established", "crd/gpunodes.gpushare.io", "--timeout=30s")
     with scheduler.namespace() as namespace:
         async with api_client.connect(str(scheduler.kubeconfig), component="test") as api:
-            store = ApiStore(api, metrics.Metrics(), Occupancy(api))
+            store = ApiStore(api, metrics.Metrics())
             made = Trial(Scheduler(api, namespace), store, [], MadeUp(random.Random(SEED)))
             tasks = [asyncio.create_task(made.scheduler.run())]
             try:

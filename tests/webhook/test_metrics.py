@@ -14,7 +14,7 @@ def test_every_metric_is_as_prometheus_wants_it() -> None:
     measures = metrics.Metrics()
     measures.reviewed("placed", 0.01)
     measures.wrote("written", changes=2)
-    measures.kept_books("confirmed", 1)
+    measures.changed_allocations("confirmed", 1)
     measures.waiting({("ml", "memory"): 2}, longest_seconds=30.0)
     found = exposition.families(measures.registry)
     assert list(exposition.faults(found, prefix="gpushare_", labels=LABELS)) == []

@@ -17,6 +17,7 @@ class Part:
         self.problem, self.turns, self.repeated = problem, 0, 0
         self.objects: dict[str, Any] = {}
         self.has_more = False
+        self.pods = self
 
     async def work(self, *_: object) -> float | None:
         self.turns += 1
@@ -38,8 +39,8 @@ class Part:
 async def test_gated_pods_have_their_turn_when_the_resizer_fails(caplog: pytest.LogCaptureFixture) -> None:
     resizer, gates = Part(KeyError("what nobody foresaw")), Part()
     books = Part()
-    parts: Any = SimpleNamespace(store=Part(), pods=Part(), books=books, gates=gates, resizer=resizer)
-    placer = Placer(parts.store, parts.pods, parts.books, parts.gates, leads=lambda: True, resizer=parts.resizer)
+    parts: Any = SimpleNamespace(store=Part(), books=books, gates=gates, resizer=resizer)
+    placer = Placer(parts.store, parts.books, parts.gates, leads=lambda: True, resizer=parts.resizer)
     await placer.work()
     assert (resizer.turns, gates.turns, books.repeated) == (1, 1, 1)
     assert "The resizer failed" in caplog.text
@@ -47,8 +48,8 @@ async def test_gated_pods_have_their_turn_when_the_resizer_fails(caplog: pytest.
 
 async def test_what_has_changed_is_looked_at_again_when_a_part_fails() -> None:
     gates, books = Part(KeyError("what nobody foresaw")), Part()
-    parts: Any = SimpleNamespace(store=Part(), pods=Part(), books=books, gates=gates)
-    placer = Placer(parts.store, parts.pods, parts.books, parts.gates, leads=lambda: True)
+    parts: Any = SimpleNamespace(store=Part(), books=books, gates=gates)
+    placer = Placer(parts.store, parts.books, parts.gates, leads=lambda: True)
     placer.wake()
     await placer.step()
     assert (gates.turns, books.repeated) == (1, 1)
@@ -71,8 +72,8 @@ async def test_a_look_that_was_slow_is_not_followed_by_as_long_a_pause(monkeypat
 
     monkeypatch.setattr("webhook.placer.time.monotonic", lambda: now)
     monkeypatch.setattr("webhook.placer.asyncio.sleep", pause)
-    parts: Any = SimpleNamespace(store=Part(), pods=Part(), books=Slow(), gates=Part())
-    placer = Placer(parts.store, parts.pods, parts.books, parts.gates, leads=lambda: True)
+    parts: Any = SimpleNamespace(store=Part(), books=Slow(), gates=Part())
+    placer = Placer(parts.store, parts.books, parts.gates, leads=lambda: True)
     placer.wake()
     await placer.step()
     assert pauses == [LONGEST_BREATH_SECONDS]

@@ -17,7 +17,7 @@ import pytest
 
 from gpushare import codec, contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
-from gpushare.cluster import api_client, api_errors, events, informer, part
+from gpushare.cluster import api_client, api_errors, events
 from gpushare.gpunode import GpuNode
 from tests import builders
 from webhook import metrics
@@ -26,7 +26,6 @@ from webhook.controllers.evictor import Evictor
 from webhook.controllers.gated_pods.gates import Gates
 from webhook.controllers.resize.resizer import Resizer
 from webhook.placer import Placer
-from webhook.pods.stored_pod import Pod
 from webhook.store.api_store import ApiStore
 from webhook.store.reservation import Reservation
 
@@ -75,6 +74,7 @@ def running(name: str, node: str, identity: str, uuid: str) -> Json:
     one["metadata"].update(uid=name, resourceVersion="1", creationTimestamp="2026-01-01T00:00:00Z")
     annotations = {contract.ALLOCATION: identity, contract.NODE: node, contract.GPU_UUIDS: uuid}
     one["metadata"]["annotations"].update(annotations)
+    one["metadata"]["labels"] = {contract.SHARE_LABEL: contract.SHARE_LABEL_VALUE}
     one["spec"]["nodeName"] = node
     return {**one, "status": {"phase": "Running", "containerStatuses": [{}]}}
 
@@ -82,6 +82,7 @@ def running(name: str, node: str, identity: str, uuid: str) -> Json:
 def gated(name: str) -> Json:
     one = builders.counted(builders.pod(name, request="1", gpus="8"))
     one["metadata"].update(uid=name, resourceVersion="1", creationTimestamp="2026-01-02T00:00:00Z")
+    one["metadata"]["labels"] = {contract.SHARE_LABEL: contract.SHARE_LABEL_VALUE}
     one["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
     return {**one, "status": {"phase": "Pending"}}
 
@@ -112,23 +113,17 @@ async def steps(nodes: int, pods: int, *, what: str = "") -> int:
     measures, recorder = metrics.Metrics(), events.Recorder(api, controller="test", instance="test")
     ledger_now = ApiStore(api, measures, clock=stopped)
     reserving = Reservation(ledger_now, policy="pack")
-    whole = informer.Informer(
-        api, "/api/v1/pods", transform=lambda item: {"metadata": item["metadata"], "ours": Pod.of(item)}
-    )
-    copy: part.Part[Pod] = part.Part(whole, "ours")
     placer = Placer(
         ledger_now,
-        copy,
-        AllocationController(api, ledger_now, copy, recorder, measures, clock=stopped),
+        AllocationController(api, ledger_now, recorder, measures, clock=stopped),
         Gates(api, ledger_now, reserving, recorder, measures, clock=stopped, wall_clock=stopped),
         leads=lambda: True,
         resizer=Resizer(api, ledger_now, recorder, measures, clock=stopped),
         evictions=Evictor(api, recorder, measures, clock=stopped),
         clock=stopped,
     )
-    tasks = [asyncio.create_task(ledger_now.run()), asyncio.create_task(whole.run())]
+    tasks = [asyncio.create_task(ledger_now.run())]
     await ledger_now.synced()
-    await copy.synced.wait()
     for _ in range(2):
         await placer.work()
     if what == "has changed":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -14,14 +13,13 @@ from gpushare.cluster import api_client, api_errors, backoff, informer
 from gpushare.cluster import object_store as objects
 from gpushare.gpunode import GpuNode
 from gpushare.mix import Mix
-from gpushare.nodefilters import NodeSpec, SchedulerCache
+from gpushare.nodefilters import NodeSpec
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from webhook.metrics import Metrics
 from webhook.store import chooser, ledger_store
 from webhook.store.allowances import Allowances
-from webhook.store.assumed_pods import AssumedPods
 from webhook.store.chooser import Chooser
 from webhook.store.contention import Contention
 from webhook.store.deleted_nodes import DeletedNodes
@@ -48,17 +46,14 @@ MOST_ASKED_SECONDS: Final = 2.0  # a review cannot wait longer, whatever the API
 class ApiStore(Filtering):
     """See `ledger_store.Store`. `run` keeps it true.
 
-    occupancy: the pods of the cluster; without it only what this process has promised takes room on a node. allowances:
-    the quotas; without them nobody is refused by one. told: called with a GPUNode that the API server does not store,
-    and why. lifetime_seconds: for how long a reservation waits for its pod.
+    told: called with a GPUNode that the API server does not store, and why. lifetime_seconds: for how long a
+    reservation waits for its pod. pods: those with a share. mix: what placement has learned last.
     """
 
     def __init__(
         self,
         api: api_client.ApiClient,
         measures: Metrics,
-        occupancy: Occupancy | None = None,
-        allowances: Allowances | None = None,
         *,
         told: Callable[[Mapping[str, Any], str], None] = lambda *_: None,
         lifetime_seconds: float = 0.0,
@@ -80,53 +75,51 @@ class ApiStore(Filtering):
         self._gpunodes.subscribe(self._gpunode_changed)
         self._nodes = informer.Informer(api, NODES_PATH, transform=_machine)
         self._nodes.subscribe(self._node_changed)
-        self._occupancy = occupancy
-        self._cache = occupancy.cache if occupancy is not None else SchedulerCache()
-        self._cache.is_full = self._is_full
-        self._assumed = AssumedPods(self._cache, self._holds)
-        self._allowances = allowances
-        is_named = occupancy.is_named if occupancy is not None else lambda _: False
-        self._unclaimed = UnconfirmedReservations(clock, is_named, lifetime_seconds=lifetime_seconds)
-        avoided = {} if occupancy is None else {"avoided": occupancy.unbindable.avoided}
-        self._chooser = Chooser(self.view, self._cache, self._key, **avoided)
         self._lesson = asyncio.Event()
-        self.mix = Mix()  # what placement has learned last
-        if occupancy is not None:
-            occupancy.follow(self._holds, self._freed, self._assumed, self._unclaimed.seen, self._tell)
-            occupancy.workload.due = lambda: self._lesson.set()
+        self.mix = Mix()
+        self._occupancy = Occupancy(
+            api,
+            holds=self._holds,
+            is_full=self._is_full,
+            freed=self._freed,
+            came=self._came,
+            changed=self._tell,
+            due=self._lesson.set,
+            clock=clock,
+        )
+        self.pods = self._occupancy.ours
+        self._cache = self._occupancy.cache
+        self._assumed = self._occupancy.assumed
+        self._allowances = Allowances(api)
+        self._unclaimed = UnconfirmedReservations(clock, self._occupancy.is_named, lifetime_seconds=lifetime_seconds)
+        self._chooser = Chooser(self.view, self._cache, self._key, self._occupancy.unbindable.avoided)
 
     async def run(self) -> None:
         """Keep the copies true until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._gpunodes.run())
             tasks.create_task(self._nodes.run())
-            if self._occupancy is not None:
-                tasks.create_task(self._occupancy.run())
-                tasks.create_task(self._learn(self._occupancy))
-            if self._allowances is not None:
-                tasks.create_task(self._allowances.run())
+            tasks.create_task(self._occupancy.run())
+            tasks.create_task(self._learn())
+            tasks.create_task(self._allowances.run())
 
     async def synced(self) -> None:
         """Wait until every collection has been read once."""
         await self._gpunodes.synced.wait()
         await self._nodes.synced.wait()
-        if self._occupancy is not None:
-            await self._occupancy.synced()
-        if self._allowances is not None:
-            await self._allowances.synced()
+        await self._occupancy.synced()
+        await self._allowances.synced()
 
     def missing(self) -> str | None:
         """What keeps us from answering, as a sentence; None when nothing does."""
         for name, copy in (("GPUNodes", self._gpunodes), ("Nodes", self._nodes)):
             if not copy.synced.is_set():
                 return f"the {name} have not been read yet"
-        others = (one.missing() for one in (self._occupancy, self._allowances) if one is not None)
-        return next((sentence for sentence in others if sentence is not None), None)
+        return self._occupancy.missing() or self._allowances.missing()
 
     def silence(self) -> str | None:
         """What has not been kept true for long, as a sentence; we go on answering from what we know."""
-        others = (one.informers for one in (self._occupancy, self._allowances) if one is not None)
-        informers = (self._gpunodes, self._nodes, *itertools.chain.from_iterable(others))
+        informers = (self._gpunodes, self._nodes, *self._occupancy.informers, *self._allowances.informers)
         return informer.silence(informers, longest_seconds=STALE_SECONDS)
 
     def on_change(self, listener: Callable[[], None]) -> None:
@@ -167,9 +160,7 @@ class ApiStore(Filtering):
 
     def premature(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> Refusal | None:
         """Why nothing is reserved for a pod before it is stored."""
-        lacks = None
-        if self._allowances is not None:
-            lacks = self._allowances.lacks(namespace, resource_quota.asked(manifest, request))
+        lacks = self._allowances.lacks(namespace, resource_quota.asked(manifest, request))
         return super().premature(namespace, manifest, request) if lacks is None else Refusal(lacks, cause=Cause.QUOTA)
 
     async def refresh(self, name: str) -> None:
@@ -210,12 +201,12 @@ class ApiStore(Filtering):
             task.cancel()
         await asyncio.gather(*self._writers.values(), return_exceptions=True)
 
-    async def _learn(self, occupancy: Occupancy) -> None:
+    async def _learn(self) -> None:
         """Let placement know what the cluster asks for, now and then."""
         while True:
             await self._lesson.wait()
             self._lesson.clear()
-            mix = occupancy.workload.take()
+            mix = self._occupancy.workload.take()
             await self._chooser.learn_aside(mix)
             self.mix = mix
             logger.info("Placement has learned what is asked for", extra={"pods": mix.pods})
@@ -329,8 +320,7 @@ class ApiStore(Filtering):
             self._ledgers[name] = NodeLedger(change.new, lambda ledger: self._moved(name, ledger))
         self._assumed.sweep(change.key.name)
         self._cache.forget(change.key.name)
-        if self._occupancy is not None:
-            self._occupancy.ledger_changed(change.key.name)
+        self._occupancy.ledger_changed(change.key.name)
         self._tell()
 
     def _node_changed(self, change: objects.Delta) -> None:
@@ -355,6 +345,9 @@ class ApiStore(Filtering):
     def _freed(self, name: str) -> None:
         if name in self._ledgers:
             self._tell()
+
+    def _came(self, allocation_id: str) -> None:
+        self._unclaimed.seen(allocation_id)
 
     def _moved(self, name: str, ledger: NodeLedger) -> None:
         self._unclaimed.look(ledger.view.node, ledger.node)

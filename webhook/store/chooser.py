@@ -50,7 +50,7 @@ class Chooser:
         self._fleet = Fleet()
         self._moved: set[str] = set()  # nodes that the fleet has not been shown as they are
         self._instead: dict[str, NodeView] = {}  # what it was shown last in place of what is
-        cache.changed = self.moved
+        cache.on_change(self.moved)
 
     def moved(self, name: str) -> None:
         """Something has changed on this node: its GPUs, or what it has room for."""

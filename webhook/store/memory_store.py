@@ -35,8 +35,7 @@ class MemoryStore(Filtering):
     ) -> None:
         self._documents = {codec.read(document).name: document for document in gpunodes}
         self._views = {name: NodeView.of(codec.read(document)) for name, document in self._documents.items()}
-        self._cache = SchedulerCache()
-        self._cache.is_full = self._is_full
+        self._cache = SchedulerCache(is_full=self._is_full)
         self._assumed = AssumedPods(self._cache, self._holds)
         self._unclaimed = UnconfirmedReservations(time.monotonic)
         self._chooser = Chooser(self.view, self._cache, self._assumed.key)

@@ -17,7 +17,8 @@ from typing import Any, Final
 from gpushare import contract, errors, pod
 from gpushare.cluster import api_client, informer, part
 from gpushare.cluster import object_store as objects
-from gpushare.nodefilters import PodInfo, SchedulerCache
+from gpushare.nodefilters import PodInfo, SchedulerCache, volumes
+from gpushare.nodefilters.scheduler_cache import IsFull
 from webhook.pods.stored_pod import Pod, has_share
 from webhook.store import unbindable, workload_mix
 from webhook.store.assumed_pods import AssumedPods
@@ -52,41 +53,41 @@ class _Seen:
 
 
 class Occupancy:
-    """Fills `cache` with pods, and with what they mount. `follow` it before `run`.
+    """Fills `cache` with pods, and with what they mount.
 
-    ours: the pods with a share; `cache` knows of a change before it does.
+    holds(node, allocation id): whether the ledger has it. is_full: whether it has no room for these amounts. Called are
+    freed(node) when there is more room there, came(allocation id) when a pod that names it is seen, changed when
+    claims, volumes or what nodes can attach of them are others, and due when placement is to learn `workload`.
+
+    ours: the pods with a share; `cache` knows of a change before it does. assumed: those that were placed a moment ago.
     """
 
-    def __init__(self, api: api_client.ApiClient, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self.cache = SchedulerCache()
+    def __init__(
+        self,
+        api: api_client.ApiClient,
+        *,
+        holds: Callable[[str, str], bool] = lambda *_: False,
+        is_full: IsFull = lambda *_: False,
+        freed: Callable[[str], None] = lambda _: None,
+        came: Callable[[str], None] = lambda _: None,
+        changed: Callable[[], None] = lambda: None,
+        due: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._holds = holds
+        self._freed = freed
+        self._came = came
+        self._changed = changed
+        self._storage = Storage(api, self._storage_changed)
+        self.cache = SchedulerCache(is_full=is_full, knows_claims=self._storage.knows_claims)
+        self.assumed = AssumedPods(self.cache, holds)
         self.unbindable = Unbindable(clock)
-        self.workload = WorkloadMix()
-        self._holds: Callable[[str, str], bool] = lambda *_: False
-        self._freed: Callable[[str], None] = lambda _: None
-        self._assumed: AssumedPods | None = None
-        self._came: Callable[[str], None] = lambda _: None
+        self.workload = WorkloadMix(due)
         self._named: collections.Counter[str] = collections.Counter()  # ids of allocations, by how many pods
         self._unbound: dict[str, dict[objects.Key, _Seen]] = collections.defaultdict(dict)  # by node
         self._pods = informer.Informer(api, PODS_PATH, transform=kept, clock=clock)
         self._pods.subscribe(self._pod_changed)
         self.ours: part.Part[Pod] = part.Part(self._pods, _OURS)
-        self._storage = Storage(api, self.cache)
-
-    def follow(
-        self,
-        holds: Callable[[str, str], bool],
-        freed: Callable[[str], None],
-        assumed: AssumedPods,
-        came: Callable[[str], None],
-        changed: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`holds(node, allocation id)`: whether the ledger has it. `freed(node)`: called when there is more room.
-
-        came: called with the id of an allocation when a pod that names it is seen. changed: called when claims, volumes
-        or what nodes can attach of them are others.
-        """
-        self._storage.changed = changed
-        self._holds, self._freed, self._assumed, self._came = holds, freed, assumed, came
 
     def is_named(self, allocation_id: str) -> bool:
         """Whether a pod that names this allocation is there."""
@@ -126,6 +127,10 @@ class Occupancy:
         for key, seen in list(self._unbound.get(node, {}).items()):
             self._count(key, seen)
 
+    def _storage_changed(self, key: objects.Key, before: volumes.Found | None, after: volumes.Found | None) -> None:
+        self.cache.put_storage(key, before, after)
+        self._changed()
+
     def _pod_changed(self, change: objects.Delta) -> None:
         before, seen = _seen(change.old), _seen(change.new)
         if before is not None and not before.is_bound:
@@ -144,8 +149,8 @@ class Occupancy:
     def _count(self, key: objects.Key, seen: _Seen | None) -> None:
         counts = seen is not None and (seen.is_bound or self._holds(seen.pod_info.node, seen.allocation_id))
         self.cache.put(key, seen.pod_info if seen is not None and counts else None)
-        if seen is not None and counts and self._assumed is not None:
-            self._assumed.settle(seen.allocation_id)
+        if seen is not None and counts:
+            self.assumed.settle(seen.allocation_id)
 
     def _look_unbound(self, before: _Seen | None, seen: _Seen | None) -> None:
         was = before.unbound if before is not None else None

@@ -13,26 +13,31 @@ from typing import Any, Final
 
 from gpushare.cluster import api_client, informer
 from gpushare.cluster import object_store as objects
-from gpushare.nodefilters import SchedulerCache, volumes
+from gpushare.nodefilters import volumes
 
 logger = logging.getLogger(__name__)
 
 SURE_SECONDS: Final = 60.0  # after so long without a word of claims nobody is told that one does not exist
 
 
-class Storage:
-    """Fills `cache`. `changed` is called when it has."""
+Changed = Callable[[objects.Key, volumes.Found | None, volumes.Found | None], None]
 
-    def __init__(self, api: api_client.ApiClient, cache: SchedulerCache) -> None:
-        self.changed: Callable[[], None] = lambda: None
-        self._cache = cache
+
+class Storage:
+    """`changed(key, before, after)` is called with what is known of an object; None: it was not there, or is gone."""
+
+    def __init__(self, api: api_client.ApiClient, changed: Changed) -> None:
+        self._changed = changed
         self._copies = {
             kind: informer.Informer(api, path, transform=_kept(kind)) for kind, path in volumes.PATHS.items()
         }
         for copy in self._copies.values():
-            copy.subscribe(self._changed)
+            copy.subscribe(self._object_changed)
+
+    def knows_claims(self) -> bool:
+        """Whether a claim of which nothing was told does not exist."""
         claims = self._copies[volumes.CLAIM]
-        cache.knows_claims = lambda: claims.synced.is_set() and claims.age_seconds < SURE_SECONDS
+        return claims.synced.is_set() and claims.age_seconds < SURE_SECONDS
 
     @property
     def volumes(self) -> informer.Informer:
@@ -70,11 +75,10 @@ class Storage:
                     extra={"kind": kind, "err": copy.problem},
                 )
 
-    def _changed(self, change: objects.Delta) -> None:
+    def _object_changed(self, change: objects.Delta) -> None:
         before, after = (one["found"] if one is not None else None for one in (change.old, change.new))
         if before != after:
-            self._cache.put_storage(change.key, before, after)
-            self.changed()
+            self._changed(change.key, before, after)
 
 
 def _kept(kind: str) -> objects.Transform:

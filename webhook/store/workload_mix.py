@@ -23,8 +23,8 @@ Asks = tuple[RequestClass, ...]  # what one pod asks for
 class WorkloadMix:
     """Counts pods as they come and go. `due` is called when a lesson is."""
 
-    def __init__(self) -> None:
-        self.due: Callable[[], object] = lambda: None
+    def __init__(self, due: Callable[[], object] = lambda: None) -> None:
+        self._due = due
         self._counts: collections.Counter[RequestClass] = collections.Counter()
         self._pods = 0
         self._turnover = 0  # since the last lesson
@@ -42,7 +42,7 @@ class WorkloadMix:
         self._pods += bool(after) - bool(before)
         self._turnover += 1
         if self._turnover == max(FEWEST, self._known // PART):
-            self.due()
+            self._due()
 
     def take(self) -> Mix:
         """The mix now; no lesson is due then."""

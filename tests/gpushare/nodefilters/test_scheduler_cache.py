@@ -75,13 +75,17 @@ def test_a_pod_is_not_in_its_own_way() -> None:
 
 
 def test_what_the_ledger_counts_too_is_judged_where_the_ledger_is_not_full() -> None:
-    there = cache()
+    full = False
+    there = SchedulerCache(
+        is_full=lambda node, amounts: full and (node, amounts) == ("node-a", (("gpushare.io/gpu-percent", 50),))
+    )
+    there.put_machine("node-a", machine())
     asked = pod("0")
     asked["spec"]["containers"][0]["resources"] = {"requests": {"gpushare.io/gpu-percent": "50"}}
     assert (
         verdict(there, asked) == "has free GPUs and no agent that runs: its kubelet offers no gpushare.io/gpu-percent"
     )
-    there.is_full = lambda node, amounts: (node, amounts) == ("node-a", (("gpushare.io/gpu-percent", 50),))
+    full = True
     there.forget("node-a")
     assert verdict(there, asked) is None
 

@@ -96,10 +96,10 @@ def in_all(nodes: list[GpuNode], pods: Iterable[Pod]) -> Touched:
     return Touched(tuple(sorted(nodes, key=lambda node: node.name)), tuple(pods), frozenset(NAMES))
 
 
-def shown(books: due_changes.DueChanges) -> Any:
-    lists = (books.release, books.gone, books.lapsed)
+def shown(due: due_changes.DueChanges) -> Any:
+    lists = (due.release, due.gone, due.lapsed)
     by_id = [sorted((one.node, one.allocation.id) for one in entries) for entries in lists]
-    return {name: dict(ids) for name, ids in books.confirm.items()}, by_id, books.next_expiry
+    return {name: dict(ids) for name, ids in due.confirm.items()}, by_id, due.next_expiry
 
 
 @given(STEPS, st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30), max_size=3), st.sampled_from((1, 2, 1000)))

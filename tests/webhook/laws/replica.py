@@ -17,7 +17,6 @@ from webhook.controllers.allocations.allocation_controller import AllocationCont
 from webhook.controllers.gated_pods.gates import Gates
 from webhook.store import reservation
 from webhook.store.api_store import ApiStore
-from webhook.store.occupancy import Occupancy
 
 LIFETIME_SECONDS = 60.0
 
@@ -35,8 +34,7 @@ class Replica:
         self.client = SimulatedClient(network, name)
         self.client.seen_at = network.api.version
         measures = metrics.Metrics()
-        occupancy = Occupancy(self.client, clock=loop.time)
-        self.store = ApiStore(self.client, measures, occupancy, clock=loop.time)
+        self.store = ApiStore(self.client, measures, clock=loop.time)
         reserving = reservation.Reservation(
             self.store,
             policy="fragmentation",
@@ -50,11 +48,9 @@ class Replica:
         )  # which tells nobody, as it is not run
         self.placer = placer.Placer(
             self.store,
-            occupancy.ours,
             AllocationController(
                 self.client,
                 self.store,
-                occupancy.ours,
                 recorder,
                 measures,
                 lifetime_seconds=LIFETIME_SECONDS,

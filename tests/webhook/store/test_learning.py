@@ -14,7 +14,6 @@ from tests import builders
 from webhook import metrics
 from webhook.store import occupancy
 from webhook.store.api_store import ApiStore
-from webhook.store.occupancy import Occupancy
 
 
 def placed(number: int, **changed: str) -> dict[str, Any]:
@@ -34,16 +33,15 @@ def test_only_of_a_pod_that_was_placed_is_kept_what_it_asks_for() -> None:
 
 async def test_once_enough_pods_were_placed_placement_learns_what_they_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
     nobody = mock.create_autospec(api_client.ApiClient)  # it is not asked anything
-    pods = Occupancy(nobody)
-    store = ApiStore(nobody, metrics.Metrics(), pods)
-    learning = asyncio.create_task(store._learn(pods))
+    store = ApiStore(nobody, metrics.Metrics())
+    learning = asyncio.create_task(store._learn())
     pricing = store._chooser._fleet._scoring
     learned = asyncio.Event()
     learn = pricing.learn
     monkeypatch.setattr(pricing, "learn", lambda *given: (learn(*given), learned.set()))
     for number in range(50):
         key = objects.Key("default", f"p{number}")
-        pods._pod_changed(objects.Delta(objects.ChangeType.ADDED, key, None, placed(number)))
+        store._occupancy._pod_changed(objects.Delta(objects.ChangeType.ADDED, key, None, placed(number)))
     async with asyncio.timeout(20):
         await learned.wait()
     learning.cancel()

@@ -36,8 +36,15 @@ async def test_who_is_told_nothing_for_long_says_so() -> None:
     now, api = [100.0], Api()
     store = ApiStore(api, metrics.Metrics(), clock=lambda: now[0])
     assert store.silence() is None, "that nothing is known yet is said by another check"
-    await store._gpunodes.step()
-    await store._nodes.step()
+    informers = (
+        store._gpunodes,
+        store._nodes,
+        store._occupancy._pods,
+        *store._occupancy._storage._copies.values(),
+        *store._allowances.informers,
+    )
+    for copy in informers:
+        await copy.step()
     api.is_gone = True
     now[0] += STALE_SECONDS
     await store._gpunodes.step()

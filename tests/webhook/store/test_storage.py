@@ -55,10 +55,10 @@ async def read(api: Api) -> AsyncIterator[tuple[SchedulerCache, storage.Storage]
     for name in ("one", "two"):
         api.add(volumes.VOLUME, name, spec={"csi": {"driver": DRIVER, "volumeHandle": name}})
         api.add(volumes.CLAIM, name, "default", spec={"volumeName": name})
-    cache = SchedulerCache()
+    kept = storage.Storage(api, lambda *changed: cache.put_storage(*changed))
+    cache = SchedulerCache(knows_claims=kept.knows_claims)
     cache.put_machine("node-a", machine())
     cache.put("one", PodInfo.of(mounting("one"), "node-a"))
-    kept = storage.Storage(api, cache)
     assert kept.missing() == "the PersistentVolumes have not been read yet"
     async with asyncio.timeout(30):
         running = asyncio.create_task(kept.run())
@@ -113,7 +113,7 @@ async def test_what_may_not_be_read_is_not_heeded_and_the_log_says_so(
 
 async def test_without_volumes_nobody_is_judged() -> None:
     api = Api(forbids=volumes.PATHS[volumes.VOLUME])
-    kept = storage.Storage(api, SchedulerCache())
+    kept = storage.Storage(api, SchedulerCache().put_storage)
     running = asyncio.create_task(kept.run())
     for kind, copy in kept._copies.items():
         await copy.answered.wait()

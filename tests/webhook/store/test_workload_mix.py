@@ -45,9 +45,8 @@ def test_the_mix_is_of_those_who_are_there() -> None:
 
 
 def test_a_lesson_is_due_once_a_third_has_come_and_gone() -> None:
-    counted = WorkloadMix()
     due: list[int] = []
-    counted.due = lambda: due.append(counted.take().pods)  # type: ignore[func-returns-value]
+    counted = WorkloadMix(lambda: due.append(counted.take().pods))
     for _ in range(600):
         counted.change((), (HALF,))
     assert due == [50, 100, 150, 200, 266, 354, 472]

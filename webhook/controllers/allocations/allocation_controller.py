@@ -11,7 +11,7 @@ from typing import Final
 
 from gpushare import contract, errors, ledger, resizing
 from gpushare.allocation import Allocation, NodeAllocation, PodRef
-from gpushare.cluster import api_client, api_errors, events, part
+from gpushare.cluster import api_client, api_errors, events
 from gpushare.cluster import object_store as cluster_store
 from gpushare.gpunode import GpuNode
 from gpushare.request import Request
@@ -38,7 +38,7 @@ Resizes = Callable[[str, Pods], Sequence[tuple[str, Request]]]
 
 
 class AllocationController:
-    """Confirms, releases, lets lapse. `pods`: a copy of all pods of ours.
+    """Confirms, releases, lets lapse.
 
     is_first: whether nobody has ever placed anything before this process.
     """
@@ -47,7 +47,6 @@ class AllocationController:
         self,
         api: api_client.ApiClient,
         ledger_now: ApiStore,
-        pods: part.Part[Pod],
         recorder: events.Recorder,
         measures: Metrics,
         *,
@@ -58,18 +57,18 @@ class AllocationController:
     ) -> None:
         self._api = api
         self._store = ledger_now
-        self._pods = pods
+        self._pods = ledger_now.pods
         self._recorder = recorder
         self._metrics = measures
         self._resizes = resizes
         self._clock = clock
-        self._sightings = FirstSeen(lifetime_seconds)
-        self._patience = ConfirmBatcher()
+        self._first_seen = FirstSeen(lifetime_seconds)
+        self._batcher = ConfirmBatcher()
         self._questions = asyncio.Semaphore(QUESTIONS_AT_ONCE)
         self._alive: dict[str, float] = {}  # allocation id -> when its pod was last seen alive
         self._changes = Changes()
         self._known = due_changes.Known()
-        pods.subscribe(self._changes.pod)
+        self._pods.subscribe(self._changes.pod)
         self._restoring = Restorer(
             api,
             ledger_now,
@@ -97,23 +96,23 @@ class AllocationController:
         """Do what is due; return when there will be more, by our clock."""
         await asyncio.sleep(0)  # the event loop is the webhook's too
         now = self._clock()
-        nodes = self._sightings.timed(touched.nodes, now=now)
-        books = self._known.renew(nodes, touched.names, due_changes.judge(nodes, touched.pods, now=now))
+        nodes = self._first_seen.timed(touched.nodes, now=now)
+        due = self._known.renew(nodes, touched.names, due_changes.judge(nodes, touched.pods, now=now))
         await asyncio.sleep(0)  # the event loop is the webhook's too
         look_again = await self._restoring.adopt(touched, now=now)
         self._inspection.look()
-        ripe, next_ripe = self._patience.ripe(books.confirm, now=now)
+        ripe, next_ripe = self._batcher.ripe(due.confirm, now=now)
         confirm = {node: dict(pods) for node, pods in ripe.items()}
         lapsed = []
-        for entry, claimant in await self._claimants(books.lapsed):
+        for entry, claimant in await self._claimants(due.lapsed):
             if claimant is None or claimant.has_ended:
                 lapsed.append(entry)
             else:
                 confirm.setdefault(entry.node, {})[entry.allocation.id] = claimant.ref
         self._alive = {identity: at for identity, at in self._alive.items() if now - at < ASK_AGAIN_SECONDS}
-        suspects = [entry for entry in books.gone if entry.allocation.id not in self._alive]
-        await self._write(confirm, books.release, lapsed, suspects)
-        return min((at for at in (books.next_expiry, next_ripe, look_again) if at is not None), default=None)
+        suspects = [entry for entry in due.gone if entry.allocation.id not in self._alive]
+        await self._write(confirm, due.release, lapsed, suspects)
+        return min((at for at in (due.next_expiry, next_ripe, look_again) if at is not None), default=None)
 
     async def _really_gone(self, suspects: Mapping[str, Allocation]) -> set[str]:
         answers = await asyncio.gather(*map(self._is_gone, suspects.values()))
@@ -194,13 +193,13 @@ class AllocationController:
         try:
             await self._store.commit(name, change)
         except (ledger_store.UnreachableError, errors.LedgerError) as error:
-            logger.warning("Could not keep the books of a node", extra={"node": name, "err": str(error)})
+            logger.warning("Could not update the allocations of a node", extra={"node": name, "err": str(error)})
             return
         for words, ids in (("confirmed", confirm), ("released", ended), ("expired", unclaimed)):
             if ids:
-                self._metrics.kept_books(words, len(ids))
+                self._metrics.changed_allocations(words, len(ids))
         extra = {"node": name, "confirmed": sorted(confirm), "released": sorted(ended), "expired": sorted(unclaimed)}
-        logger.info("Kept the books of a node", extra=extra)
+        logger.info("Updated the allocations of a node", extra=extra)
         regarding = self._store.document(name)
         for allocation in unclaimed.values():
             if regarding is not None:

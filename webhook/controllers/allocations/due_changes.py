@@ -37,7 +37,7 @@ class DueChanges:
 
 
 def judge(nodes: Iterable[GpuNode], pods: Iterable[Pod], *, now: float) -> DueChanges:
-    """The books of this moment; `now` is of the clock that the reservations' ends are told by."""
+    """What is due now; `now` is of the clock that the ends of reservations are told by."""
     by_uid = {pod.ref.uid: pod for pod in pods if pod.may_hold}
     claims = claims_of(by_uid.values())
     entries = [NodeAllocation(node.name, allocation) for node in nodes for allocation in node.allocations]
@@ -63,7 +63,7 @@ def judge(nodes: Iterable[GpuNode], pods: Iterable[Pod], *, now: float) -> DueCh
 
 
 class Known:
-    """The books of every node, of which only some are judged again."""
+    """What is due on every node, of which only some are judged again."""
 
     def __init__(self) -> None:
         self._release: dict[str, list[NodeAllocation]] = {}
@@ -71,12 +71,12 @@ class Known:
         self._lapsed: dict[str, list[NodeAllocation]] = {}
         self.unconfirmed: frozenset[str] = frozenset()  # nodes where time alone may change something
 
-    def renew(self, nodes: Iterable[GpuNode], names: Collection[str], books: DueChanges) -> DueChanges:
-        """The books of all nodes; `books` are of these nodes, which have the names that are there still.
+    def renew(self, nodes: Iterable[GpuNode], names: Collection[str], due: DueChanges) -> DueChanges:
+        """What is due on all nodes; `due` is of these nodes, which have the names that are there still.
 
         Nodes that are `unconfirmed` have to be among them each time.
         """
-        for known, found in ((self._release, books.release), (self._gone, books.gone), (self._lapsed, books.lapsed)):
+        for known, found in ((self._release, due.release), (self._gone, due.gone), (self._lapsed, due.lapsed)):
             for name in known.keys() & names:
                 del known[name]
             for entry in found:
@@ -84,7 +84,7 @@ class Known:
         self.unconfirmed = frozenset(
             node.name for node in nodes if not all(entry.pod.uid for entry in node.allocations)
         )
-        return dataclasses.replace(books, release=_all(self._release), gone=_all(self._gone), lapsed=_all(self._lapsed))
+        return dataclasses.replace(due, release=_all(self._release), gone=_all(self._gone), lapsed=_all(self._lapsed))
 
 
 def _all(by_node: Mapping[str, Iterable[NodeAllocation]]) -> tuple[NodeAllocation, ...]:

@@ -18,7 +18,6 @@ from tests import builders
 from tests.webhook.conftest import Cluster
 from webhook import metrics
 from webhook.controllers.allocations.allocation_controller import AllocationController
-from webhook.pods.stored_pod import Pod
 from webhook.store.api_store import ApiStore
 
 pytestmark = pytest.mark.apiserver
@@ -46,11 +45,11 @@ class Blind:
         self.api = api
         self.measures = metrics.Metrics()
         self.store = ApiStore(api, self.measures)
-        pods: part.Part[Pod] = part.Part(informer.Informer(api, "/api/v1/namespaces/kube-system/pods"), "ours")
+        self.store.pods = part.Part(informer.Informer(api, "/api/v1/namespaces/kube-system/pods"), "ours")
         recorder = events.Recorder(api, controller="gpushare.io/test", instance="test")
         self.now = 1000.0
         self.allocations_controller = AllocationController(
-            api, self.store, pods, recorder, self.measures, lifetime_seconds=60.0, clock=lambda: self.now
+            api, self.store, recorder, self.measures, lifetime_seconds=60.0, clock=lambda: self.now
         )
 
     async def keep(self) -> None:

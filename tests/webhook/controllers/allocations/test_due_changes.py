@@ -23,7 +23,7 @@ def a_pod(name: str = "trainer", *, uid: str = "u-1", allocation: str = "a1", ph
     return {**made, "status": {"phase": phase}}
 
 
-def books(*held: Allocation, pods: tuple[dict[str, Any], ...] = ()) -> due_changes.DueChanges:
+def due(*held: Allocation, pods: tuple[dict[str, Any], ...] = ()) -> due_changes.DueChanges:
     node = builders.node()
     return due_changes.judge([type(node)(node.name, node.gpus, held)], map(Pod.of, pods), now=NOW)
 
@@ -45,17 +45,17 @@ def ids(entries: tuple[due_changes.NodeAllocation, ...]) -> list[str]:
 
 
 def test_a_pod_that_has_come_confirms_its_reservation() -> None:
-    found = books(reserved(), pods=(a_pod(),))
+    found = due(reserved(), pods=(a_pod(),))
     assert found.confirm == {"node-a": {"a1": PodRef("default", "trainer", "u-1")}}
     assert is_settled(dataclasses.replace(found, confirm={}))
 
 
 def test_it_confirms_even_too_late() -> None:
-    assert books(reserved(until=NOW - 1), pods=(a_pod(),)).confirm["node-a"]
+    assert due(reserved(until=NOW - 1), pods=(a_pod(),)).confirm["node-a"]
 
 
 def test_a_pod_with_a_generated_name_confirms_too() -> None:
-    found = books(reserved(name=""), pods=(a_pod("trainer-x7b2p"),))
+    found = due(reserved(name=""), pods=(a_pod("trainer-x7b2p"),))
     assert found.confirm["node-a"]["a1"].name == "trainer-x7b2p"
 
 
@@ -63,42 +63,42 @@ def test_nobody_else_confirms_it() -> None:
     elsewhere = a_pod()
     elsewhere["metadata"]["namespace"] = "elsewhere"
     for other in (a_pod("another"), a_pod(allocation="a2"), elsewhere):
-        assert not books(reserved(), pods=(other,)).confirm
+        assert not due(reserved(), pods=(other,)).confirm
 
 
 def test_of_two_claims_the_first_counts() -> None:
     first, second = a_pod("one", uid="u-1"), a_pod("two", uid="u-2")
     first["metadata"]["creationTimestamp"], second["metadata"]["creationTimestamp"] = "2026-01-01", "2026-01-02"
-    assert books(reserved(name=""), pods=(second, first)).confirm["node-a"]["a1"].uid == "u-1"
+    assert due(reserved(name=""), pods=(second, first)).confirm["node-a"]["a1"].uid == "u-1"
 
 
 def test_a_reservation_waits_for_its_time_and_then_lapses() -> None:
-    waits = books(reserved("a1", until=NOW + 5), reserved("a2", until=NOW + 9))
+    waits = due(reserved("a1", until=NOW + 5), reserved("a2", until=NOW + 9))
     assert (waits.lapsed, waits.next_expiry) == ((), NOW + 5)
-    assert ids(books(reserved(until=NOW)).lapsed) == ["a1"]
+    assert ids(due(reserved(until=NOW)).lapsed) == ["a1"]
 
 
 def test_what_an_ended_pod_holds_is_released() -> None:
     for phase in ("Succeeded", "Failed"):
-        assert ids(books(confirmed(), pods=(a_pod(phase=phase),)).release) == ["a1"]
-        assert ids(books(reserved(), pods=(a_pod(phase=phase),)).release) == ["a1"]
+        assert ids(due(confirmed(), pods=(a_pod(phase=phase),)).release) == ["a1"]
+        assert ids(due(reserved(), pods=(a_pod(phase=phase),)).release) == ["a1"]
 
 
 def test_what_a_living_pod_holds_is_kept_whatever_it_says() -> None:
     for one in (a_pod(), a_pod(allocation="forged"), a_pod(phase="Unknown")):
-        assert is_settled(books(confirmed(), pods=(one,)))
+        assert is_settled(due(confirmed(), pods=(one,)))
 
 
 def test_a_pod_that_is_not_in_our_copy_is_only_a_suspicion() -> None:
-    found = books(confirmed(), pods=(a_pod(uid="another"),))
+    found = due(confirmed(), pods=(a_pod(uid="another"),))
     assert ids(found.gone) == ["a1"]
     assert not found.release
 
 
 def test_of_two_allocations_of_one_pod_the_one_it_names_is_kept() -> None:
     held = (confirmed("a1"), confirmed("a2"))
-    assert ids(books(*held, pods=(a_pod(allocation="a2"),)).release) == ["a1"]
-    assert ids(books(*held, pods=(a_pod(allocation="forged"),)).release) == []
+    assert ids(due(*held, pods=(a_pod(allocation="a2"),)).release) == ["a1"]
+    assert ids(due(*held, pods=(a_pod(allocation="forged"),)).release) == []
 
 
 def forgeries() -> dict[str, dict[str, Any]]:
@@ -117,9 +117,9 @@ def test_who_cannot_have_been_given_a_share_holds_none(kind: str) -> None:
     forged = forgeries()[kind]
     namespace = forged["metadata"]["namespace"]
     held = dataclasses.replace(confirmed(), pod=PodRef(namespace, "trainer", "u-1"))
-    assert ids(books(held, pods=(forged,)).gone) == ["a1"]
+    assert ids(due(held, pods=(forged,)).gone) == ["a1"]
     waits = dataclasses.replace(reserved(), pod=PodRef(namespace, "trainer"))
-    assert not books(waits, pods=(forged,)).confirm
+    assert not due(waits, pods=(forged,)).confirm
 
 
 def test_one_that_leaves_and_may_run_keeps_its_share() -> None:
@@ -127,4 +127,4 @@ def test_one_that_leaves_and_may_run_keeps_its_share() -> None:
     bound["spec"]["nodeName"] = "node-a"
     started["status"]["containerStatuses"] = [{"name": "main"}]
     for one in (bound, started):
-        assert is_settled(books(confirmed(), pods=(one,)))
+        assert is_settled(due(confirmed(), pods=(one,)))
