@@ -89,29 +89,34 @@ class Admission:
             return _answer(manifest, request, kept, (), outcome="kept")
         held_back = gate_reason.reason(manifest, request) or self._store.premature(holder.namespace, manifest, request)
         if held_back is not None:
-            told = () if asked.get("dryRun") else validation.warnings(manifest, request)
-            return _answer(manifest, request, held_back, told, outcome="planned" if asked.get("dryRun") else "")
+            warnings = () if asked.get("dryRun") else validation.warnings(manifest, request)
+            return _answer(manifest, request, held_back, warnings, outcome="planned" if asked.get("dryRun") else "")
         if asked.get("dryRun"):
             # Without warnings: when it comes again, no reservation tells our own annotations from forged ones.
             return _answer(manifest, request, self._reservation.plan(manifest, request), (), outcome="planned")
-        told = validation.warnings(manifest, request)
-        return _answer(manifest, request, await self._reservation.reserve(manifest, request, holder, waited), told)
+        warnings = validation.warnings(manifest, request)
+        return _answer(manifest, request, await self._reservation.reserve(manifest, request, holder, waited), warnings)
 
 
 def _answer(
-    manifest: Any, request: Request, outcome_of: mutation.Placed | Refusal, told: tuple[str, ...], *, outcome: str = ""
+    manifest: Any,
+    request: Request,
+    outcome_of: mutation.Placed | Refusal,
+    warnings: tuple[str, ...],
+    *,
+    outcome: str = "",
 ) -> review.ReviewResponse:
     patch = mutation.patch(manifest, mutation.rewrite(manifest, request, outcome_of))
     if isinstance(outcome_of, Refusal):
         return review.ReviewResponse(
             outcome or "gated",
             patch=patch,
-            warnings=(*told, f"waits for a GPU: {outcome_of.reason}"),
+            warnings=(*warnings, f"waits for a GPU: {outcome_of.reason}"),
             audit={"decision": f"gated: {outcome_of.reason}"},
         )
     uuids = ",".join(uuid for share in outcome_of.shares for uuid in share.gpu_uuids)
     decision = f"placed: {outcome_of.node} {uuids} as {outcome_of.allocation_id}"
-    return review.ReviewResponse(outcome or "placed", patch=patch, warnings=told, audit={"decision": decision})
+    return review.ReviewResponse(outcome or "placed", patch=patch, warnings=warnings, audit={"decision": decision})
 
 
 def _shown(holder: PodRef) -> dict[str, str]:
@@ -127,5 +132,5 @@ def _name(request: review.AdmissionRequest) -> str:
 
 
 def _metadata(request: review.AdmissionRequest) -> Mapping[str, Any]:
-    found = request["object"].get("metadata")
-    return found if isinstance(found, Mapping) else {}
+    metadata = request["object"].get("metadata")
+    return metadata if isinstance(metadata, Mapping) else {}

@@ -49,26 +49,26 @@ class InHand:
     async def body(self, request: web.Request) -> AsyncIterator[bytes]:
         """The body of a request. Raises TooMuchError."""
         taken = 0
-        found = bytearray()
+        content = bytearray()
         try:
             try:
                 async with asyncio.timeout(BODY_SECONDS):
                     while chunk := await request.content.read(_AT_ONCE):
-                        if len(found) + len(chunk) > LARGEST_BYTES:
-                            found.clear()
+                        if len(content) + len(chunk) > LARGEST_BYTES:
+                            content.clear()
                             await _pass_over(request)
                             raise TooMuchError(f"the body is larger than {LARGEST_BYTES >> 20} MiB")
                         await self._take(len(chunk))
                         taken += len(chunk)
-                        found += chunk
-                    parts = sum(found.count(one) for one in (b",", b"[", b"{"))
+                        content += chunk
+                    parts = sum(content.count(mark) for mark in (b",", b"[", b"{"))
                     if parts > MOST_PARTS:
                         raise TooMuchError(f"the body has more than {MOST_PARTS} commas and brackets")
                     await self._take(parts * PART_BYTES)
                     taken += parts * PART_BYTES
             except TimeoutError:
                 raise TooMuchError(f"the body was not read in {BODY_SECONDS:g} s", 408) from None
-            yield bytes(found)
+            yield bytes(content)
         finally:
             self._left += taken
             async with self._changed:
@@ -151,8 +151,8 @@ class ConnectionWatch:
 
         def timed() -> Timed:
             inner = make()
-            self._known[inner] = found = Timed(inner, self._seconds, lambda: self._known.pop(inner, None))
-            return found
+            self._known[inner] = timed = Timed(inner, self._seconds, lambda: self._known.pop(inner, None))
+            return timed
 
         return timed
 

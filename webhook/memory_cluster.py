@@ -71,8 +71,8 @@ class MemoryCluster:
         self._pods: dict[tuple[str, str], PodJson] = {}
         self._read: dict[tuple[str, str], Pod] = {}
         self._index = PodIndex()
-        for one in pods:
-            self._put(pod.namespaced_name(one), one)
+        for manifest in pods:
+            self._put(pod.namespaced_name(manifest), manifest)
         self._state = state
         self._clock = clock
         self._turns = GatedPodScheduler(
@@ -107,13 +107,13 @@ class MemoryCluster:
         async with self._one_at_a_time:
             for changed in memory_resizing.resize(self._store, list(self._pods.values())):
                 self._keep(changed)
-            told = await self._turns.take(self._index, gang.arrange(self._read.values()), now=self._clock())
-            for waiting, refusal in told:
-                if (one := self._known(waiting)) is not None:
-                    annotations = {**pod.annotations_of(one), contract.REASON: refusal.reason}
-                    self._keep({**one, "metadata": {**one["metadata"], "annotations": annotations}})
-            longest = queue.longest_seconds((one for one, _ in told), now=self._clock())
-            self._metrics.waiting(queue.counts(told), longest_seconds=longest)
+            still_gated = await self._turns.take(self._index, gang.arrange(self._read.values()), now=self._clock())
+            for waiting, refusal in still_gated:
+                if (manifest := self._known(waiting)) is not None:
+                    annotations = {**pod.annotations_of(manifest), contract.REASON: refusal.reason}
+                    self._keep({**manifest, "metadata": {**manifest["metadata"], "annotations": annotations}})
+            longest = queue.longest_seconds((gated for gated, _ in still_gated), now=self._clock())
+            self._metrics.waiting(queue.counts(still_gated), longest_seconds=longest)
             self.save()
 
     def save(self) -> None:
@@ -167,25 +167,25 @@ class MemoryCluster:
         known = self._pods.get((read.ref.namespace, read.ref.name))
         return known if known is not None and pod.uid(known) == read.ref.uid else None
 
-    def _keep(self, one: PodJson) -> bool:
+    def _keep(self, manifest: PodJson) -> bool:
         """Store a pod's next version, if it is still there."""
-        name = pod.namespaced_name(one)
+        name = pod.namespaced_name(manifest)
         known = self._pods.get(name)
-        if known is None or pod.uid(known) != pod.uid(one):
+        if known is None or pod.uid(known) != pod.uid(manifest):
             return False
-        self._put(name, one)
+        self._put(name, manifest)
         return True
 
-    def _put(self, name: tuple[str, str], one: PodJson | None) -> None:
-        before, after = self._read.get(name), Pod.of(one) if one is not None else None
+    def _put(self, name: tuple[str, str], manifest: PodJson | None) -> None:
+        before, after = self._read.get(name), Pod.of(manifest) if manifest is not None else None
         if before is not None and after is not None and before.ref.uid != after.ref.uid:
             self._index.pod(before, None)
             before = None
         self._index.pod(before, after)
-        if one is None or after is None:
+        if manifest is None or after is None:
             del self._pods[name], self._read[name]
         else:
-            self._pods[name], self._read[name] = one, after
+            self._pods[name], self._read[name] = manifest, after
 
 
 def read(path: Path) -> tuple[MemoryStore, list[dict[str, Any]]]:
@@ -208,7 +208,7 @@ def read(path: Path) -> tuple[MemoryStore, list[dict[str, Any]]]:
     if not kinds[contract.GPUNODE_KIND]:
         raise UnreadableError(f"{path} has no GPUNode: without one there is no GPU to give")
     try:
-        storage = [one for kind in volumes.KINDS for one in kinds[kind]]
+        storage = [item for kind in volumes.KINDS for item in kinds[kind]]
         return MemoryStore(kinds[contract.GPUNODE_KIND], kinds["Node"], kinds["Pod"], storage), kinds["Pod"]
     except ValueError as error:
         raise UnreadableError(f"{path}: {error}") from error
@@ -223,13 +223,13 @@ def _items(documents: Iterable[Any]) -> Iterable[Any]:
 
 
 def _stored(manifest: dict[str, Any], request: review.AdmissionRequest) -> dict[str, Any]:
-    given = manifest.get("metadata") or {}
+    metadata = manifest.get("metadata") or {}
     suffix = "".join(random.choices(_SUFFIX, k=5))  # noqa: S311 - a name, no secret
     metadata = {
-        **given,
-        "name": given.get("name") or f"{given.get('generateName', 'pod-')}{suffix}",
-        "namespace": request.get("namespace") or given.get("namespace") or "default",
-        "uid": given.get("uid") or str(uuid.uuid4()),
+        **metadata,
+        "name": metadata.get("name") or f"{metadata.get('generateName', 'pod-')}{suffix}",
+        "namespace": request.get("namespace") or metadata.get("namespace") or "default",
+        "uid": metadata.get("uid") or str(uuid.uuid4()),
         "creationTimestamp": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}",
     }
     return {"apiVersion": "v1", "kind": "Pod", **manifest, "metadata": metadata, "status": {"phase": "Pending"}}

@@ -29,7 +29,7 @@ def asking(known: PodJson, update: PodJson) -> PodJson:
 def resize(ledger_now: MemoryStore, pods: Sequence[PodJson]) -> list[PodJson]:
     """Give each wish its turn; return the pods of which an annotation changes by that."""
     nodes = list(ledger_now.stored())
-    stored = [Pod.of(one) for one in pods]
+    stored = [Pod.of(manifest) for manifest in pods]
     asked = backfill_reservation.asked_for(
         nodes, {objects.Key(read.ref.namespace, read.ref.name): read for read in stored}
     )
@@ -39,7 +39,7 @@ def resize(ledger_now: MemoryStore, pods: Sequence[PodJson]) -> list[PodJson]:
         nodes, (dataclasses.replace(read, node=read.placed_on) for read in stored)
     ):
         by_node.setdefault(resize_request.node, []).append(resize_request)
-    by_uid = {pod.uid(one): one for one in pods}
+    by_uid = {pod.uid(manifest): manifest for manifest in pods}
     changed = []
     for name, wishes in by_node.items():
         node = ledger_now.change(name, functools.partial(_settled, wishes=wishes, asked=asked))
@@ -63,15 +63,17 @@ def _settled(node: GpuNode, wishes: Sequence[ResizeRequest], asked: Mapping[str,
     return dataclasses.replace(turn(dataclasses.replace(after, resizes=words), wishes, asked), resizes=())
 
 
-def _told(one: PodJson, shares: resizing.Shares, sentence: str) -> PodJson:
-    told = {contract.REASON: sentence, contract.HELD: codec.shares_text(shares)} if sentence else {}
-    kept = {key: value for key, value in pod.annotations_of(one).items() if key not in {contract.REASON, contract.HELD}}
-    return _with(one, {**kept, **told})
+def _told(manifest: PodJson, shares: resizing.Shares, sentence: str) -> PodJson:
+    annotations = {contract.REASON: sentence, contract.HELD: codec.shares_text(shares)} if sentence else {}
+    kept = {
+        key: value for key, value in pod.annotations_of(manifest).items() if key not in {contract.REASON, contract.HELD}
+    }
+    return _with(manifest, {**kept, **annotations})
 
 
 def _may_change(key: str) -> bool:
     return any(key == known or key.startswith(known + ".") for known in contract.RESIZABLE_KEYS)
 
 
-def _with(one: PodJson, annotations: Mapping[str, str]) -> PodJson:
-    return {**one, "metadata": {**one["metadata"], "annotations": dict(annotations)}}
+def _with(manifest: PodJson, annotations: Mapping[str, str]) -> PodJson:
+    return {**manifest, "metadata": {**manifest["metadata"], "annotations": dict(annotations)}}

@@ -34,8 +34,8 @@ async def register(api: api_client.ApiClient, bundle: str, *, url: str | None) -
         raise NotInstalledError(
             f"there is no MutatingWebhookConfiguration {contract.WEBHOOK_CONFIGURATION}: install config/default"
         ) from error
-    found = _ours(configuration)
-    wanted = difference(found.get("clientConfig") or {}, bundle, url=url)
+    webhook = _ours(configuration)
+    wanted = difference(webhook.get("clientConfig") or {}, bundle, url=url)
     if not wanted:
         return False
     body = {"webhooks": [{"name": contract.WEBHOOK_NAME, "clientConfig": wanted}]}
@@ -44,15 +44,15 @@ async def register(api: api_client.ApiClient, bundle: str, *, url: str | None) -
     return True
 
 
-def difference(found: Mapping[str, Any], bundle: str, *, url: str | None) -> dict[str, Any]:
+def difference(webhook: Mapping[str, Any], bundle: str, *, url: str | None) -> dict[str, Any]:
     """What to change in a clientConfig; empty when it is as it should be. Pure."""
     wanted: dict[str, Any] = {}
     encoded = base64.b64encode(bundle.encode()).decode()
-    if found.get("caBundle") != encoded:
+    if webhook.get("caBundle") != encoded:
         wanted["caBundle"] = encoded
-    if url is not None and found.get("url") != url:
+    if url is not None and webhook.get("url") != url:
         wanted["url"] = url
-    if url is not None and found.get("service") is not None:
+    if url is not None and webhook.get("service") is not None:
         wanted["service"] = None  # the API server takes one or the other
     return wanted
 
@@ -60,8 +60,8 @@ def difference(found: Mapping[str, Any], bundle: str, *, url: str | None) -> dic
 def _ours(configuration: Mapping[str, Any]) -> Mapping[str, Any]:
     for entry in configuration.get("webhooks") or []:
         if entry.get("name") == contract.WEBHOOK_NAME:
-            found: Mapping[str, Any] = entry
-            return found
+            ours: Mapping[str, Any] = entry
+            return ours
     raise NotInstalledError(
         f"the MutatingWebhookConfiguration {contract.WEBHOOK_CONFIGURATION} has no webhook {contract.WEBHOOK_NAME}: "
         "install config/default"

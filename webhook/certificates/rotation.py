@@ -109,10 +109,10 @@ def names_of(certificate: x509.Certificate) -> frozenset[str]:
 def split(bundle: str) -> tuple[str, ...]:
     """The certificates in a PEM text, each as a text of its own. Raises UnusableError."""
     try:
-        found = x509.load_pem_x509_certificates(bundle.encode())
+        certificates = x509.load_pem_x509_certificates(bundle.encode())
     except ValueError as error:
         raise UnusableError(f"the bundle of authorities is invalid: {error}") from error
-    return tuple(one.public_bytes(serialization.Encoding.PEM).decode() for one in found)
+    return tuple(certificate.public_bytes(serialization.Encoding.PEM).decode() for certificate in certificates)
 
 
 def _check(held: Certificates) -> tuple[x509.Certificate, x509.Certificate]:

@@ -48,15 +48,15 @@ class ClusterFigures(Collector):
         mix = self._mix()
         known = self._known if mix is self._judged_by else {}
         typical = functools.cache(mix.typical)
-        found: dict[str, tuple[GpuNode, division.Parts]] = {}
+        parts_of: dict[str, tuple[GpuNode, division.Parts]] = {}
         began = time.monotonic()
         for node in list(self._nodes()) if self._leads() else ():
             before = known.get(node.name)
-            found[node.name] = before if before and before[0] is node else (node, division.divide(node, typical))
+            parts_of[node.name] = before if before and before[0] is node else (node, division.divide(node, typical))
             if time.monotonic() - began > SLICE_SECONDS:
                 await asyncio.sleep(SLICE_SECONDS)
                 began = time.monotonic()
-        self._known, self._judged_by = found, mix
+        self._known, self._judged_by = parts_of, mix
 
     def describe(self) -> Iterable[Metric]:
         """Nothing ahead of time: what there is depends on the cluster."""

@@ -60,20 +60,20 @@ class Evictor:
 
     async def _look_beaten(self, touched: Touched) -> float | None:
         now = self._clock()
-        found = {pod.ref.uid: (pod, holder) for pod, holder in self._found_beaten.renew(touched)}
-        due, next_at = self._conflicts.overdue({uid: pod for uid, (pod, _) in found.items()}, now=now)
+        conflicts = {pod.ref.uid: (pod, holder) for pod, holder in self._found_beaten.renew(touched)}
+        due, next_at = self._conflicts.overdue({uid: pod for uid, (pod, _) in conflicts.items()}, now=now)
         waits = [] if next_at is None else [next_at - now]
         for pod in due:
-            said = unschedulable_pods.explain_conflict(*found[pod.ref.uid])
+            said = unschedulable_pods.explain_conflict(*conflicts[pod.ref.uid])
             self._recorder.record(pod.reference, contract.EVENT_LOST, said, type="Warning")
             waits += await self._evict_in_turn(pod, "it has no share of its own", now)
         return min(waits, default=None)
 
     async def _look_stuck(self, pods: Iterable[Pod]) -> float | None:
         now = self._clock()
-        found = {pod.ref.uid: pod for pod in pods}
-        self._metrics.stuck(len(found))
-        overdue, next_at = self._sightings.overdue(found, now=now)
+        unbound = {pod.ref.uid: pod for pod in pods}
+        self._metrics.stuck(len(unbound))
+        overdue, next_at = self._sightings.overdue(unbound, now=now)
         waits = [] if next_at is None else [next_at - now]
         for pod in overdue:
             said = unschedulable_pods.explain_unbound(pod)

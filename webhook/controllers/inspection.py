@@ -31,11 +31,11 @@ class Inspection:
         for node in self._store.stored():
             known, sentences = before.get(node.name, (None, ()))
             if known is not node:
-                found = (*node.problems, *ledger.violations(node))
-                for sentence in found:
+                problems = (*node.problems, *ledger.violations(node))
+                for sentence in problems:
                     if sentence not in sentences:
                         self._tell(node.name, sentence)
-                sentences = found
+                sentences = problems
             self._seen[node.name] = node, sentences
         self._metrics.ledger_problems(sum(len(sentences) for _, sentences in self._seen.values()))
 

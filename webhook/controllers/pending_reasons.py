@@ -61,7 +61,7 @@ class PendingReasonReporter:
     def forget_all_but(self, uids: Iterable[str]) -> None:
         """Forget every pod but these, which still wait."""
         kept = set(uids)
-        self._told = {uid: told for uid, told in self._told.items() if uid in kept}
+        self._told = {uid: written for uid, written in self._told.items() if uid in kept}
         self._noted = {uid: noted for uid, noted in self._noted.items() if uid in kept}
 
     async def tell(self, sentences: Sequence[tuple[Pod, str]], beside: Mapping[str, str] = NOTHING) -> float | None:
@@ -113,10 +113,10 @@ class PendingReasonReporter:
         """How long until the pod is to be told this; None if it has been."""
         if uid in self._backoff:  # whether what it was last to be told has been written is unknown
             return self._backoff.wait_seconds(uid, now=now)
-        told = self._told.get(uid)
-        if told is None or told.held != held:
+        written = self._told.get(uid)
+        if written is None or written.held != held:
             return 0.0
-        return None if told.sentence == sentence else told.at + told.pause_seconds - now
+        return None if written.sentence == sentence else written.at + written.pause_seconds - now
 
     def _remember(self, uid: str, sentence: str, held: str | None, now: float) -> None:
         before = self._told.get(uid)

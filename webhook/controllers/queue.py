@@ -43,9 +43,9 @@ def kind(pod: Pod) -> str:
     return json.dumps([asked, fitness, everyone, who, default_container(pod.manifest)], sort_keys=True)
 
 
-def counts(told: Iterable[tuple[Pod, Refusal]]) -> Mapping[tuple[str, str], int]:
+def counts(waiting: Iterable[tuple[Pod, Refusal]]) -> Mapping[tuple[str, str], int]:
     """How many pods wait, by namespace and the word for the reason."""
-    return collections.Counter((pod.ref.namespace, refusal.word) for pod, refusal in told)
+    return collections.Counter((pod.ref.namespace, refusal.word) for pod, refusal in waiting)
 
 
 def longest_seconds(pods: Iterable[Pod], *, now: float) -> float:

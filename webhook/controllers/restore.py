@@ -182,12 +182,12 @@ class Restorer:
         ]
         self._lost = {name: pods for name, pods in self._lost.items() if name not in touched.names}
         self._lost.update(lost(nodes, touched.pods))
-        found = self._lost
+        lost_on = self._lost
         there = {node.name for node in self._store.stored()}
         stranded = homeless(there, self._placed_beside(there))
-        uids = {pod.ref.uid for pods in (*found.values(), stranded) for pod in pods}
+        uids = {pod.ref.uid for pods in (*lost_on.values(), stranded) for pod in pods}
         self._missed = {uid: self._missed.get(uid, now + SURE_SECONDS) for uid in uids}
-        for name, pods in list(found.items()):
+        for name, pods in list(lost_on.items()):
             due = [pod for pod in pods if self._missed[pod.ref.uid] <= now]
             if due:
                 self._missed.update((pod.ref.uid, now + AGAIN_SECONDS) for pod in due)

@@ -55,22 +55,22 @@ class Changes:
 
     def pod(self, before: Pod | None, after: Pod | None) -> None:
         """A pod came (`before` is None), changed, or went (`after` is None)."""
-        for one in (before, after):
-            if one is None:
+        for pod in (before, after):
+            if pod is None:
                 continue
-            uid, identity, node = _names(one)
+            uid, identity, node = _names(pod)
             if not self._is_lost:
                 self._keys.update((uid, identity))
                 self._names.add(node)
             for index, key in ((self._claims, identity), (self._placed, node)):
                 if not key:
                     continue
-                if one is after:
-                    index[key][uid] = one
+                if pod is after:
+                    index[key][uid] = pod
                 elif index[key].pop(uid, None) is not None and not index[key]:
                     del index[key]
-            if one is after:
-                self._pods[uid] = one
+            if pod is after:
+                self._pods[uid] = pod
                 self._count += 1
                 self._came.setdefault(uid, self._count)
             elif after is None or after.ref.uid != uid:
@@ -102,18 +102,18 @@ class Changes:
         self.has_more = bool(self._names)
         open_, pods = list(names), dict[str, Pod]()
         while open_:
-            for one in self._having_to_do_with(open_.pop()):
-                uid, identity, node = _names(one)
+            for pod in self._having_to_do_with(open_.pop()):
+                uid, identity, node = _names(pod)
                 if uid in pods:
                     continue
-                pods[uid] = one
+                pods[uid] = pod
                 tied = {node, *self._where.get(uid, ()), *self._where.get(identity, ())} - names
                 names |= tied
                 open_ += tied
         self._told = frozenset(names)
-        found = tuple(there[name] for name in sorted(names) if name in there)
+        touched = tuple(there[name] for name in sorted(names) if name in there)
         # In the order in which they came: who claims something first has it, and times tell no more than the second.
-        return Touched(found, tuple(pods[uid] for uid in sorted(pods, key=self._came.__getitem__)), self._told)
+        return Touched(touched, tuple(pods[uid] for uid in sorted(pods, key=self._came.__getitem__)), self._told)
 
     def _having_to_do_with(self, name: str) -> Iterator[Pod]:
         yield from self._placed.get(name, {}).values()
@@ -128,7 +128,7 @@ class Changes:
         before = self._nodes.pop(name, None)
         had, has = _holders(before), _holders(after)
         for key in had - has:
-            rest = tuple(one for one in self._where[key] if one != name)
+            rest = tuple(node for node in self._where[key] if node != name)
             if rest:
                 self._where[key] = rest
             else:

@@ -91,7 +91,7 @@ class AllocationConflict:
             lives = not pod.leaves and not pod.has_ended and not pod.is_gated
             if held is not None and pod.ref.uid not in own and lives:
                 self._found.setdefault(held[0], []).append((pod, held[1]))
-        return [one for found in self._found.values() for one in found]
+        return [conflict for conflicts in self._found.values() for conflict in conflicts]
 
 
 def explain_conflict(pod: Pod, holder: PodRef) -> str:

@@ -27,7 +27,7 @@ class WriteBackoff:
     def failed(self, uid: str, *, now: float) -> float:
         """A try failed; return how long to wait before the next."""
         # Who was not tried again for so long has gone.
-        self._of = {one: known for one, known in self._of.items() if now < known[0] + self._most_seconds}
+        self._of = {known_uid: known for known_uid, known in self._of.items() if now < known[0] + self._most_seconds}
         _, pause = self._of.get(uid, (now, FIRST_SECONDS))
         self._of[uid] = now + pause, min(2 * pause, self._most_seconds)
         return pause

@@ -39,7 +39,7 @@ def covered(path: str) -> str | None:
     for link, target in _LINKS:
         if _is_in(clean, link):
             clean = target + clean.removeprefix(link)
-    return next((one for one in _OURS if _is_in(clean, one) or (clean not in _FREE and _is_in(one, clean))), None)
+    return next((path for path in _OURS if _is_in(clean, path) or (clean not in _FREE and _is_in(path, clean))), None)
 
 
 def _is_in(path: str, directory: str) -> bool:
@@ -48,5 +48,5 @@ def _is_in(path: str, directory: str) -> bool:
 
 def _paths(container: Mapping[str, Any]) -> Iterator[str]:
     for listed, key in _LISTED:
-        for one in container.get(listed) or []:
-            yield str(one.get(key) or "/")
+        for mount in container.get(listed) or []:
+            yield str(mount.get(key) or "/")

@@ -76,7 +76,7 @@ def without_devices(manifest: PodJson, request: Request) -> list[Any]:
     """Its containers that are to see no GPU: without a share, and without a device or a claim of anybody else's."""
     sharers = {name for demand in request.demands for name in demand.containers}
     everyone = (*pod.containers(manifest), *pod.init_containers(manifest))
-    return [one for one in everyone if one.get("name") not in sharers and not _has_devices(one)]
+    return [container for container in everyone if container.get("name") not in sharers and not _has_devices(container)]
 
 
 def asks_for_devices(container: PodJson) -> bool:
@@ -100,7 +100,7 @@ def _copy(manifest: PodJson) -> _Mutable:
     spec = after["spec"] = {**(after.get("spec") or {})}
     for listed in ("containers", "initContainers", "schedulingGates"):
         if spec.get(listed):
-            spec[listed] = [{**one} for one in spec[listed]]
+            spec[listed] = [{**container} for container in spec[listed]]
     return after
 
 
@@ -182,13 +182,13 @@ def _environment(
 
 def _set(environment: list[Any], wanted: dict[str, Any]) -> None:
     """Make every entry of that name `wanted`: the last one counts, and to move others would touch what is not ours."""
-    found = False
+    is_there = False
     for position, entry in enumerate(environment):
         if entry.get("name") == wanted["name"]:
-            found = True
+            is_there = True
             if not _is_same(entry, wanted):
                 environment[position] = wanted
-    if not found:
+    if not is_there:
         environment.append(wanted)
 
 
@@ -208,10 +208,10 @@ def _field_path(entry: Mapping[str, Any]) -> str:
 
 
 def _given(placed: Placed, demand: Demand) -> GivenShare:
-    given = next((share for share in placed.shares if share.containers == demand.containers), None)
-    if given is None:
+    share = next((share for share in placed.shares if share.containers == demand.containers), None)
+    if share is None:
         raise errors.LedgerError(f"allocation {placed.allocation_id} has no share for {', '.join(demand.containers)}")
-    return given
+    return share
 
 
 def _list(uuids: Iterable[str]) -> str:
@@ -228,10 +228,10 @@ def _ours(declared: Mapping[str, Any] | None) -> dict[str, str]:
     return {key: str(value) for key, value in (declared or {}).items() if key.startswith(contract.PREFIX)}
 
 
-def _equal(found: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+def _equal(annotations: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
     try:
-        return found.keys() == wanted.keys() and all(
-            quantity.parse(found[key]) == quantity.parse(wanted[key]) for key in wanted
+        return annotations.keys() == wanted.keys() and all(
+            quantity.parse(annotations[key]) == quantity.parse(wanted[key]) for key in wanted
         )
     except errors.QuantityError:
         return False

@@ -88,11 +88,13 @@ _POD: Final = {
 
 def wrong(manifest: Any) -> str | None:
     """What makes it no pod, as a sentence with the path; None if it is one."""
-    found = next(_wrong(manifest, _POD, ""), None) if manifest is not None else None
-    if found is not None:
-        return found
+    problem = next(_wrong(manifest, _POD, ""), None) if manifest is not None else None
+    if problem is not None:
+        return problem
     spec = manifest.get("spec") or {}
-    names = [one.get("name") for listed in ("containers", "initContainers") for one in spec.get(listed) or []]
+    names = [
+        container.get("name") for listed in ("containers", "initContainers") for container in spec.get(listed) or []
+    ]
     if not all(names) or len(set(names)) != len(names):
         return "spec.containers and spec.initContainers do not each have a name of their own"
     return None

@@ -90,10 +90,10 @@ def _privileged(manifest: PodJson, _request: Request) -> Denial | None:
 
 
 def _mounts(manifest: PodJson, _request: Request) -> Denial | None:
-    found = covered_mounts.over_ours(manifest)
-    if found is None:
+    covered = covered_mounts.over_ours(manifest)
+    if covered is None:
         return None
-    name, path, ours = found
+    name, path, ours = covered
     return Denial(
         f"container {errors.quoted(name)} mounts a volume on {errors.quoted(path)}, over {ours}, by which it is held "
         "to its share: mount it elsewhere, or further down",

@@ -45,8 +45,8 @@ class Allowances:
 
     def lacks(self, namespace: str, asked: Mapping[str, int]) -> str | None:
         """What the quotas of a namespace do not leave, as a sentence; None when they will let the pod in."""
-        found = (one.lacks(asked) for one in self._by_namespace.get(namespace, {}).values())
-        return next((sentence for sentence in found if sentence is not None), None)
+        lacking = (allowance.lacks(asked) for allowance in self._by_namespace.get(namespace, {}).values())
+        return next((sentence for sentence in lacking if sentence is not None), None)
 
     def _changed(self, change: objects.Delta) -> None:
         namespace, name = change.key.namespace, change.key.name

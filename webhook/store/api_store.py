@@ -277,9 +277,9 @@ class ApiStore(Filtering):
     async def _write_singly(self, name: str, ledger: NodeLedger, batch: list[PendingChange]) -> None:
         """After a refusal of all together: it may be on account of one."""
         in_a_row = 0
-        for position, one in enumerate(batch):
-            await self._write(name, ledger, [one])
-            error = one.done.exception() if one.done.done() and not one.done.cancelled() else None
+        for position, pending in enumerate(batch):
+            await self._write(name, ledger, [pending])
+            error = pending.done.exception() if pending.done.done() and not pending.done.cancelled() else None
             if not isinstance(error, ledger_store.WriteRefusedError):
                 in_a_row = 0
                 continue
@@ -324,7 +324,7 @@ class ApiStore(Filtering):
         self._tell()
 
     def _node_changed(self, change: objects.Delta) -> None:
-        before, after = (one["machine"] if one is not None else None for one in (change.old, change.new))
+        before, after = (item["machine"] if item is not None else None for item in (change.old, change.new))
         if before != after:  # most changes are heartbeats, of which nothing is left in what we keep
             self._cache.put_machine(change.key.name, after)
             self._tell()
@@ -364,15 +364,15 @@ class ApiStore(Filtering):
 
 
 def _answer(batch: Iterable[PendingChange], stored: GpuNode) -> None:
-    for one in batch:
-        if not one.done.done():
-            one.done.set_result(stored)
+    for pending in batch:
+        if not pending.done.done():
+            pending.done.set_result(stored)
 
 
 def _refuse(batch: Iterable[PendingChange], error: Exception) -> None:
-    for one in batch:
-        if not one.done.done():
-            one.done.set_exception(error)
+    for pending in batch:
+        if not pending.done.done():
+            pending.done.set_exception(error)
 
 
 def _machine(item: dict[str, Any]) -> dict[str, Any]:

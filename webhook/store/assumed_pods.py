@@ -54,7 +54,7 @@ class AssumedPods:
 
     def sweep(self, node: str) -> None:
         """Drop those whose share the ledger no longer has."""
-        for allocation_id in [one for one in self._by_node.get(node, ()) if not self._holds(node, one)]:
+        for allocation_id in [identity for identity in self._by_node.get(node, ()) if not self._holds(node, identity)]:
             self.settle(allocation_id)
 
 

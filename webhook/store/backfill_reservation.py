@@ -39,34 +39,35 @@ def choose(
     """
     views = list(views)
     used: dict[str, ledger.GpuUse] = {}  # by those of `asked` before this one
-    found: list[NodeAllocation] = []
-    for one in asked:
+    chosen: list[NodeAllocation] = []
+    for holder in asked:
         best: tuple[float, str, dict[str, ledger.GpuUse], tuple[GivenShare, ...]] | None = None
         for view in views:
-            if not view.node.gpus or one.unfit(view.node.name) is not None:
+            if not view.node.gpus or holder.unfit(view.node.name) is not None:
                 continue
-            option = _on(view, one.request, used)
+            option = _on(view, holder.request, used)
             if option is not None and (best is None or (option[0], view.node.name) < best[:2]):
                 best = (option[0], view.node.name, option[1], option[2])
         if best is None:
             return None
-        constraints = one.request.constraints
+        constraints = holder.request.constraints
         labels = Labels(constraints.affinity, constraints.anti_affinity, constraints.exclusion)
-        entry = Allocation(contract.HOLD_PREFIX + new_id(), one.pod, best[3], labels=labels)
+        entry = Allocation(contract.HOLD_PREFIX + new_id(), holder.pod, best[3], labels=labels)
         used.update({uuid: dataclasses.replace(use, holders=(*use.holders, entry)) for uuid, use in best[2].items()})
-        found.append(NodeAllocation(best[1], entry))
-    return tuple(found)
+        chosen.append(NodeAllocation(best[1], entry))
+    return tuple(chosen)
 
 
-def can_end(view: NodeView, entry: Allocation, one: ReservingPod) -> bool:
+def can_end(view: NodeView, entry: Allocation, holder: ReservingPod) -> bool:
     """Whether the pod would fit on what is held for it once everybody else has left."""
     cards = view.node.gpu_by_uuid()
-    if one.unfit(view.node.name) is not None:
+    if holder.unfit(view.node.name) is not None:
         return False
-    for demand in one.request.demands:
+    for demand in holder.request.demands:
         uuids = [uuid for share in entry.shares if share.containers == demand.containers for uuid in share.gpu_uuids]
         if len(uuids) != demand.gpus or not all(
-            uuid in cards and _would_do(cards[uuid], ledger.NOTHING, demand, one.request.constraints) for uuid in uuids
+            uuid in cards and _would_do(cards[uuid], ledger.NOTHING, demand, holder.request.constraints)
+            for uuid in uuids
         ):
             return False
     return True
@@ -83,7 +84,9 @@ def grown(node: GpuNode, asked: Mapping[str, Request]) -> GpuNode:
         taken: dict[str, ledger.GpuUse] = {}  # by its own shares
         shares = []
         for share in entry.shares:
-            demand = next((one for one in request.demands if one.containers == share.containers), None)
+            demand = next(
+                (candidate for candidate in request.demands if candidate.containers == share.containers), None
+            )
             (uuid,) = share.gpu_uuids
             if demand is None or uuid not in cards:
                 shares.append(share)
@@ -94,19 +97,19 @@ def grown(node: GpuNode, asked: Mapping[str, Request]) -> GpuNode:
             shares.append(share)
         if tuple(shares) != entry.shares:
             larger = dataclasses.replace(entry, shares=tuple(shares))
-            allocations = tuple(larger if one.id == entry.id else one for one in node.allocations)
+            allocations = tuple(larger if allocation.id == entry.id else allocation for allocation in node.allocations)
             node = dataclasses.replace(node, allocations=allocations)
     return node
 
 
 def asked_for(nodes: Iterable[GpuNode], pods: Mapping[objects.Key, Pod]) -> dict[str, Request]:
     """What the pods ask for, by uid, for whom something is held on these nodes."""
-    found: dict[str, Request] = {}
+    requests: dict[str, Request] = {}
     for holder in (entry.pod for node in nodes for entry in node.allocations if entry.is_hold):
         pod = pods.get(objects.Key(holder.namespace, holder.name))
         if pod is not None and pod.ref.uid == holder.uid and isinstance(pod.request, Request):
-            found[holder.uid] = pod.request
-    return found
+            requests[holder.uid] = pod.request
+    return requests
 
 
 def without(node: GpuNode, uids: Collection[str]) -> GpuNode:
@@ -137,7 +140,7 @@ def _on(
     """What is missing on this node, what would be used, and the empty shares; None when it can never do."""
     after: dict[str, ledger.GpuUse] = {}
     missing, shares = 0.0, []
-    for demand in sorted(request.demands, key=lambda one: -one.share.request_percent):
+    for demand in sorted(request.demands, key=lambda demand: -demand.share.request_percent):
         options = []
         for card in view.node.gpus:
             now = view.used[card.uuid]

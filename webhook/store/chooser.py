@@ -97,11 +97,11 @@ class Chooser:
             among = is_left
             is_left = lambda name: name in avoided.last or (among is not None and among(name))  # noqa: E731
         if is_left is not None:
-            found = self._fleet.place(
+            outcome = self._fleet.place(
                 request, host=host, policy=policy, unfit=lambda name: _LEFT if is_left(name) else unfit(name)
             )
-            if isinstance(found, Placement):
-                return found
+            if isinstance(outcome, Placement):
+                return outcome
         return self._fleet.place(request, host=host, policy=policy, unfit=unfit, fits=fits)
 
     def place_on(self, view: NodeView, manifest: PodJson, request: Request, *, policy: str) -> Placement | Refusal:

@@ -158,5 +158,5 @@ class Without(_Over):
         return known[1]
 
     def _instead(self) -> chooser.Views:
-        found = {name: self.view(name) for name in self._gone}
-        return {name: view for name, view in found.items() if view is not None}
+        views = {name: self.view(name) for name in self._gone}
+        return {name: view for name, view in views.items() if view is not None}

@@ -49,5 +49,5 @@ class Filtering:
 
     def hostname(self, name: str) -> str:
         """The value of the node's hostname label."""
-        found = self._cache.machine(name)
-        return (found.hostname if found is not None else None) or name
+        machine = self._cache.machine(name)
+        return (machine.hostname if machine is not None else None) or name

@@ -44,16 +44,16 @@ class MemoryStore(Filtering):
         known = {node.name(document): document for document in nodes}
         for name in {*known, *self._documents}:
             self._cache.put_machine(name, NodeSpec.of(known.get(name) or _plain(name)))
-        for one in storage:
-            self._cache.put_storage(pod.namespaced_name(one), None, volumes.read(one))
+        for item in storage:
+            self._cache.put_storage(pod.namespaced_name(item), None, volumes.read(item))
         asked = workload_mix.WorkloadMix()
-        for one in pods:
-            where = (one.get("spec") or {}).get("nodeName") or pod.annotations_of(one).get(contract.NODE)
-            if where and not pod.is_terminal(one):
-                pod_info = PodInfo.of(one, str(where))
-                self._cache.put(pod.namespaced_name(one), pod_info)
-                if pod.annotations_of(one).get(contract.ALLOCATION):
-                    asked.change((), workload_mix.asks_of(Pod.of(one).request, pod_info.amounts))
+        for manifest in pods:
+            where = (manifest.get("spec") or {}).get("nodeName") or pod.annotations_of(manifest).get(contract.NODE)
+            if where and not pod.is_terminal(manifest):
+                pod_info = PodInfo.of(manifest, str(where))
+                self._cache.put(pod.namespaced_name(manifest), pod_info)
+                if pod.annotations_of(manifest).get(contract.ALLOCATION):
+                    asked.change((), workload_mix.asks_of(Pod.of(manifest).request, pod_info.amounts))
         self.mix = asked.take()  # what placement has learned
         self._chooser.learn(self.mix)
 

@@ -44,7 +44,7 @@ class NodeLedger:
     @property
     def has_waiting(self) -> bool:
         """Whether a write is due."""
-        return any(not one.done.done() for one in self._waiting)
+        return any(not pending.done.done() for pending in self._waiting)
 
     def see(self, document: Document, *, instead_of: Document | None = None) -> bool:
         """Take a newer state from the API server; an older one, from a watch that lags, is nothing new.
@@ -72,7 +72,7 @@ class NodeLedger:
 
     def begin(self) -> list[PendingChange]:
         """Take all that waits into the write that begins now."""
-        self._written = [one for one in self._waiting if not one.done.done()]
+        self._written = [pending for pending in self._waiting if not pending.done.done()]
         self._waiting = []
         return self._written
 
@@ -82,15 +82,15 @@ class NodeLedger:
         Whoever's change cannot be made on what is stored now is told so.
         """
         node, carried = self.node, []
-        for one in batch:
-            if one.done.done():  # gave up waiting
+        for pending in batch:
+            if pending.done.done():  # gave up waiting
                 continue
             try:
-                node = one.change(node)
+                node = pending.change(node)
             except errors.GpushareError as error:
-                one.done.set_exception(error)
+                pending.done.set_exception(error)
             else:
-                carried.append(one)
+                carried.append(pending)
         if node is self.node:
             return None, carried
         allocations = codec.to_spec(node)["allocations"]
@@ -103,9 +103,9 @@ class NodeLedger:
 
     def fail(self, error: Exception) -> None:
         """Give all who wait for the next write this error."""
-        for one in (*self._written, *self._waiting):
-            if not one.done.done():
-                one.done.set_exception(error)
+        for pending in (*self._written, *self._waiting):
+            if not pending.done.done():
+                pending.done.set_exception(error)
         self._written, self._waiting = [], []
 
     def _stored(self, document: Document) -> None:
@@ -115,11 +115,11 @@ class NodeLedger:
 
     def _look(self) -> None:
         node = self.node
-        for one in (*self._written, *self._waiting):
-            if one.done.done():
+        for pending in (*self._written, *self._waiting):
+            if pending.done.done():
                 continue
             try:
-                node = one.change(node)
+                node = pending.change(node)
             except errors.GpushareError:
                 continue  # its turn comes at the write, which tells whoever waits
         self._show(node)

@@ -65,8 +65,8 @@ def _is_own(entry: Allocation, request: Request, holder: PodRef, node: GpuNode) 
     )
 
 
-def _fulfils(given: Iterable[GivenShare], demand: Demand, constraints: Constraints, cards: Mapping[str, Gpu]) -> bool:
-    mine = [share for share in given if share.containers == demand.containers]
+def _fulfils(shares: Iterable[GivenShare], demand: Demand, constraints: Constraints, cards: Mapping[str, Gpu]) -> bool:
+    mine = [share for share in shares if share.containers == demand.containers]
     own = [cards[uuid] for share in mine for uuid in share.gpu_uuids if uuid in cards]
     return (
         len({card.uuid for card in own}) == demand.gpus

@@ -90,10 +90,10 @@ class Reservation:
 
     def plan(self, manifest: PodJson, request: Request) -> mutation.Placed | Refusal:
         """Where the pod would go now; nothing is written."""
-        found = self._store.place(manifest, request, policy=self._policy)
-        if isinstance(found, Refusal):
-            return found
-        return mutation.Placed(new_id(), found.node, self._store.hostname(found.node), found.shares)
+        outcome = self._store.place(manifest, request, policy=self._policy)
+        if isinstance(outcome, Refusal):
+            return outcome
+        return mutation.Placed(new_id(), outcome.node, self._store.hostname(outcome.node), outcome.shares)
 
     async def reserve(
         self, manifest: PodJson, request: Request, holder: PodRef, waited: Waited | None = None
@@ -124,24 +124,24 @@ class Reservation:
             return Refusal(why, cause=Cause.LEDGER)
         refused: dict[str, str] = {}
         for _ in range(ATTEMPTS):
-            found = self._store.place(manifest, request, policy=self._policy, unless=refused)
-            if isinstance(found, Refusal):
-                return found
+            outcome = self._store.place(manifest, request, policy=self._policy, unless=refused)
+            if isinstance(outcome, Refusal):
+                return outcome
             identity = new_id()
-            change = self._change(manifest, request, holder, identity, found)
-            self._store.expect(manifest, found.node, identity)
+            change = self._change(manifest, request, holder, identity, outcome)
+            self._store.expect(manifest, outcome.node, identity)
             began = time.perf_counter()
             try:
-                node = await self._store.commit(found.node, change)
+                node = await self._store.commit(outcome.node, change)
             except asyncio.CancelledError:
                 if not holder.uid:  # one with a uid is found in the ledger by the placer, which goes on from there
-                    self._give_back(found.node, identity)
+                    self._give_back(outcome.node, identity)
                 raise
             except errors.LedgerError:
                 self._on_conflict()
                 continue
             except ledger_store.WriteRefusedError as error:
-                refused[found.node] = f"cannot be written ({error})"
+                refused[outcome.node] = f"cannot be written ({error})"
                 if len(refused) == MOST_REFUSED:
                     return self._unstored(holder, f"the API server does not store its share on any node ({error})")
                 continue
@@ -186,13 +186,13 @@ class Reservation:
         def change(node: GpuNode) -> GpuNode:
             if any(entry.id == identity for entry in node.allocations):
                 return node  # an earlier attempt was written although its answer was lost
-            found: Placement | Refusal = chosen
+            outcome: Placement | Refusal = chosen
             if seen is None or not _are_as_seen(chosen, node, seen):
-                found = self._store.place_on(node, manifest, request, policy=self._policy)
-            if isinstance(found, Refusal):
-                raise errors.LedgerError(found.reason)
+                outcome = self._store.place_on(node, manifest, request, policy=self._policy)
+            if isinstance(outcome, Refusal):
+                raise errors.LedgerError(outcome.reason)
             until = None if holder.uid and self._for_good else self._wall_clock() + self._lifetime_seconds
-            entry = found.allocation(request, allocation_id=identity, pod=holder, reserved_until=until)
+            entry = outcome.allocation(request, allocation_id=identity, pod=holder, reserved_until=until)
             return ledger.reserve(node, entry)
 
         return change

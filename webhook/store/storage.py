@@ -76,7 +76,7 @@ class Storage:
                 )
 
     def _object_changed(self, change: objects.Delta) -> None:
-        before, after = (one["found"] if one is not None else None for one in (change.old, change.new))
+        before, after = (item["found"] if item is not None else None for item in (change.old, change.new))
         if before != after:
             self._changed(change.key, before, after)
 

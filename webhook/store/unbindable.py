@@ -52,7 +52,11 @@ class Unbindable:
     def left(self, maker: Maker, node: str, why: str) -> None:
         """A pod of this maker has gone that could not be bound there."""
         now = self._clock()
-        known = {name: one for name, one in self._of.pop(maker, {}).items() if now < one.barred_until + LAST_SECONDS}
+        known = {
+            name: known_node
+            for name, known_node in self._of.pop(maker, {}).items()
+            if now < known_node.barred_until + LAST_SECONDS
+        }
         before = known.get(node)
         pause = FIRST_SECONDS if before is None else min(2 * before.pause_seconds, MOST_SECONDS)
         self._of[maker] = {**known, node: _Node(why, now + pause, pause)}
@@ -68,14 +72,16 @@ class Unbindable:
 
     def avoided(self, manifest: pod.PodJson) -> Avoided:
         """The nodes that are not for this pod."""
-        found = maker(*pod.namespaced_name(manifest), pod.controller(manifest)) if self._of else None
-        known = self._of.get(found[0]) if found is not None else None
+        own = maker(*pod.namespaced_name(manifest), pod.controller(manifest)) if self._of else None
+        known = self._of.get(own[0]) if own is not None else None
         if not known:
             return NOTHING
         now = self._clock()
         return Avoided(
-            {name: one.why for name, one in known.items() if now < one.barred_until},
-            frozenset(name for name, one in known.items() if one.barred_until <= now < one.barred_until + LAST_SECONDS),
+            {name: node.why for name, node in known.items() if now < node.barred_until},
+            frozenset(
+                name for name, node in known.items() if node.barred_until <= now < node.barred_until + LAST_SECONDS
+            ),
         )
 
 

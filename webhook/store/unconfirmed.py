@@ -73,17 +73,17 @@ class UnconfirmedReservations:
                 continue
             unconfirmed.add(entry.id)
             if entry.id not in self._known:
-                found = _Reserved(entry.pod.namespace, _gpus(entry, sizes), now, self._is_seen(entry.id))
-                self._known[entry.id] = found
-                if not found.has_come:
-                    self._waiting.setdefault(found.namespace, {})[entry.id] = found
+                reserved = _Reserved(entry.pod.namespace, _gpus(entry, sizes), now, self._is_seen(entry.id))
+                self._known[entry.id] = reserved
+                if not reserved.has_come:
+                    self._waiting.setdefault(reserved.namespace, {})[entry.id] = reserved
             self._known[entry.id].is_stored |= entry.id in written
         there = {entry.id for entry in view.allocations}
         for identity in self._by_node.get(view.name, set()) - unconfirmed:
-            one = self._end(identity)
-            is_late = now - one.since >= self._early_seconds
-            if one.is_stored and not one.has_come and identity not in there and is_late:
-                self._lapsed(one.namespace, now)
+            reserved = self._end(identity)
+            is_late = now - reserved.since >= self._early_seconds
+            if reserved.is_stored and not reserved.has_come and identity not in there and is_late:
+                self._lapsed(reserved.namespace, now)
         self._by_node[view.name] = unconfirmed
         self._gpus[view.name] = len(view.gpus)
 
@@ -95,10 +95,10 @@ class UnconfirmedReservations:
 
     def seen(self, allocation_id: str) -> None:
         """A pod that names it was seen."""
-        found = self._known.get(allocation_id)
-        if found is not None:
-            found.has_come = True
-            self._wait_no_more(allocation_id, found)
+        reserved = self._known.get(allocation_id)
+        if reserved is not None:
+            reserved.has_come = True
+            self._wait_no_more(allocation_id, reserved)
 
     def why_not(self, namespace: str) -> str | None:
         """Why nothing more is reserved for the namespace now, as a sentence; None when there is nothing against it."""
@@ -117,10 +117,10 @@ class UnconfirmedReservations:
                 f"{LAPSES_TOGETHER} pods of several namespaces that were given a share before they were stored never "
                 "came in the last hour, as when reviews are made up: it gets a GPU once it is stored"
             )
-        if any(now - one.since > OVERDUE_SECONDS for one in waiting):
+        if any(now - reservation.since > OVERDUE_SECONDS for reservation in waiting):
             return "a pod of its namespace that was given a share has yet to be stored: it gets a GPU once it is stored"
         gpus = sum(self._gpus.values())
-        everywhere = (one for of_one in self._waiting.values() for one in of_one.values())
+        everywhere = (reservation for of_one in self._waiting.values() for reservation in of_one.values())
         for reserved, part, whose in (
             (waiting, MOST_PART, "pods of its namespace"),
             (everywhere, MOST_PART_TOGETHER, "pods of all namespaces"),
@@ -134,15 +134,15 @@ class UnconfirmedReservations:
         return None
 
     def _end(self, identity: str) -> _Reserved:
-        found = self._known.pop(identity)
-        self._wait_no_more(identity, found)
-        return found
+        reserved = self._known.pop(identity)
+        self._wait_no_more(identity, reserved)
+        return reserved
 
-    def _wait_no_more(self, identity: str, one: _Reserved) -> None:
-        there = self._waiting.get(one.namespace, {})
+    def _wait_no_more(self, identity: str, reserved: _Reserved) -> None:
+        there = self._waiting.get(reserved.namespace, {})
         there.pop(identity, None)
         if not there:
-            self._waiting.pop(one.namespace, None)
+            self._waiting.pop(reserved.namespace, None)
 
     def _lapsed(self, namespace: str, now: float) -> None:
         self._lapses_together.append(now)
@@ -151,7 +151,7 @@ class UnconfirmedReservations:
 
 
 def _total(reserved: Iterable[_Reserved]) -> float:
-    return sum(one.gpus for one in reserved)
+    return sum(reservation.gpus for reservation in reserved)
 
 
 def _gpus(entry: Allocation, sizes: dict[str, int]) -> float:

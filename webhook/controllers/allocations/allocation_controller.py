@@ -137,7 +137,7 @@ class AllocationController:
         by_namespace: dict[str, list[NodeAllocation]] = collections.defaultdict(list)
         for entry in lapsed:
             by_namespace[entry.allocation.pod.namespace].append(entry)
-        found: list[tuple[NodeAllocation, Pod | None]] = []
+        claimants: list[tuple[NodeAllocation, Pod | None]] = []
         for namespace, entries in by_namespace.items():
             try:
                 path, query = f"/api/v1/namespaces/{namespace}/pods", {"labelSelector": PODS_SELECTOR}
@@ -146,8 +146,8 @@ class AllocationController:
                 logger.warning("Could not list pods", extra={"namespace": namespace, "err": str(error)})
                 continue
             claims = due_changes.claims_of(listing.items)
-            found += [(entry, due_changes.claimant(entry.allocation, claims)) for entry in entries]
-        return found
+            claimants += [(entry, due_changes.claimant(entry.allocation, claims)) for entry in entries]
+        return claimants
 
     async def _write(
         self,
@@ -209,7 +209,7 @@ class AllocationController:
 
 def _by_node(entries: Iterable[NodeAllocation]) -> dict[str, dict[str, Allocation]]:
     """Allocations by id, by node."""
-    found: dict[str, dict[str, Allocation]] = collections.defaultdict(dict)
+    by_node: dict[str, dict[str, Allocation]] = collections.defaultdict(dict)
     for entry in entries:
-        found[entry.node][entry.allocation.id] = entry.allocation
-    return found
+        by_node[entry.node][entry.allocation.id] = entry.allocation
+    return by_node

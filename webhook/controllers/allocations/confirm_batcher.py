@@ -54,4 +54,4 @@ class ConfirmBatcher:
             else:
                 pending[name] = _Pending(pods, before.first, now)
         self._pending = pending
-        return ripe, min((one.due for one in pending.values()), default=None)
+        return ripe, min((batch.due for batch in pending.values()), default=None)

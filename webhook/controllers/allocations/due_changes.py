@@ -76,10 +76,10 @@ class Known:
 
         Nodes that are `unconfirmed` have to be among them each time.
         """
-        for known, found in ((self._release, due.release), (self._gone, due.gone), (self._lapsed, due.lapsed)):
+        for known, entries in ((self._release, due.release), (self._gone, due.gone), (self._lapsed, due.lapsed)):
             for name in known.keys() & names:
                 del known[name]
-            for entry in found:
+            for entry in entries:
                 known.setdefault(entry.node, []).append(entry)
         self.unconfirmed = frozenset(
             node.name for node in nodes if not all(entry.pod.uid for entry in node.allocations)
@@ -118,18 +118,18 @@ def _spare(entries: Iterable[NodeAllocation], by_uid: Mapping[str, Pod]) -> froz
     Which one it uses is all that a pod is believed. Until it says so in our copy, none is spare: another placer may
     have let it say so already, and that news be on its way.
     """
-    given: dict[str, list[str]] = collections.defaultdict(list)
+    shares: dict[str, list[str]] = collections.defaultdict(list)
     held: dict[str, list[str]] = collections.defaultdict(list)
     for entry in entries:
         if entry.allocation.pod.uid in by_uid:
-            (held if entry.allocation.is_hold else given)[entry.allocation.pod.uid].append(entry.allocation.id)
+            (held if entry.allocation.is_hold else shares)[entry.allocation.pod.uid].append(entry.allocation.id)
     spare: set[str] = set()
-    for uid, ids in given.items():
+    for uid, ids in shares.items():
         named = by_uid[uid].allocation_id
         if named in ids:
             spare.update(identity for identity in ids if identity != named)
     for uid, ids in held.items():
-        if uid in given or not by_uid[uid].is_gated:
+        if uid in shares or not by_uid[uid].is_gated:
             spare.update(ids)  # it has what it waited for
     return frozenset(spare)
 

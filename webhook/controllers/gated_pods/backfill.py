@@ -97,4 +97,4 @@ class Passes:
 def _created_after(unit: Unit, created: Mapping[int, Sequence[str]]) -> int:
     """How many of those came after it and are no more important."""
     behind, since, _ = unit.order
-    return sum(len(times) - bisect.bisect_right(times, since) for one, times in created.items() if one >= behind)
+    return sum(len(times) - bisect.bisect_right(times, since) for moment, times in created.items() if moment >= behind)

@@ -55,12 +55,12 @@ class BackfillReservations:
             backfill_reservation.ReservingPod(pod.ref, request, self._store.unfit(pod.manifest))
             for pod, request in asks
         ]
-        requests = {one.pod.uid: one.request for one in asked}
-        entries = [entry for one in asked for entry in existing.holds.get(one.pod.uid, ())]
+        requests = {holder.pod.uid: holder.request for holder in asked}
+        entries = [entry for holder in asked for entry in existing.holds.get(holder.pod.uid, ())]
         if entries and not self._can_end(entries, asked):
             await self._release(entries)
-            for one in asked:
-                existing.holds.pop(one.pod.uid, None)
+            for holder in asked:
+                existing.holds.pop(holder.pod.uid, None)
             entries = []
         if not entries:
             entries = await self._make(unit, asked, existing)
@@ -86,7 +86,7 @@ class BackfillReservations:
         if targets is None:
             self._hopeless[first] = self._now + HOPELESS_SECONDS
             return []
-        requests = {one.pod.uid: one.request for one in asked}
+        requests = {holder.pod.uid: holder.request for holder in asked}
         made = []
         for target in targets:
             # In the view before anything else happens: whoever is next in the queue finds it there.
@@ -113,10 +113,10 @@ class BackfillReservations:
         by_uid = {entry.allocation.pod.uid: entry for entry in entries}
         if len(by_uid) != len(asked) or len(entries) != len(asked):
             return False
-        for one in asked:
-            entry = by_uid[one.pod.uid]
+        for holder in asked:
+            entry = by_uid[holder.pod.uid]
             view = self._store.view(entry.node)
-            if view is None or not backfill_reservation.can_end(view, entry.allocation, one):
+            if view is None or not backfill_reservation.can_end(view, entry.allocation, holder):
                 return False
         return True
 

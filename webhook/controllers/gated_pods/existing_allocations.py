@@ -80,10 +80,10 @@ class AllocationHolders:
         """See `ExistingAllocations.of`."""
         known, self._known = self._known, {}
         for node in nodes:
-            found = known.get(node.name)
-            if found is None or found[0] is not node:
-                found = node, frozenset(entry.pod.uid for entry in node.allocations)
-            self._known[node.name] = found
+            cached = known.get(node.name)
+            if cached is None or cached[0] is not node:
+                cached = node, frozenset(entry.pod.uid for entry in node.allocations)
+            self._known[node.name] = cached
         waiting = _waiting(arranged)
         return ExistingAllocations.of(
             (node for node, uids in self._known.values() if not uids.isdisjoint(waiting)), arranged

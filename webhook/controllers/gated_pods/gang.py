@@ -85,8 +85,8 @@ class Arranger:
                 ready[pod.ref.namespace, pod.group].append(pod)
         uids = {uid for alone in waiting for uid in alone.uids} if ready else frozenset()
         for group, candidates in ready.items():
-            found, back = _arrange_group(group, candidates, list(members[group].values()), uids)
-            units += found
+            whole, back = _arrange_group(group, candidates, list(members[group].values()), uids)
+            units += whole
             held_back += back
         units.sort(key=lambda unit: unit.order)
         return Arranged(tuple(units), tuple(held_back))
@@ -109,8 +109,8 @@ def apart(group: str, placed: Iterable[Placed]) -> str:
 
     Shares of one node have their turns together. Nobody does that over several nodes.
     """
-    nodes = {one.node for one in placed}
-    whole = all(share.request_percent >= WHOLE_PERCENT for one in placed for share in one.shares)
+    nodes = {member.node for member in placed}
+    whole = all(share.request_percent >= WHOLE_PERCENT for member in placed for share in member.shares)
     if len(nodes) < 2 or whole:
         return ""
     return (

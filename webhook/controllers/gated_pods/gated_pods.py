@@ -38,7 +38,7 @@ from webhook.store.reservation import Reservation
 
 logger = logging.getLogger(__name__)
 
-Told = list[tuple[Pod, Refusal]]
+Refusals = list[tuple[Pod, Refusal]]
 Opens = Callable[[Pod, Request, mutation.Placed], Awaitable[Refusal | None]]
 Shut = Callable[[Pod], Refusal | None]
 Warns = Callable[[Pod, str], None]
@@ -92,9 +92,9 @@ class GatedPodScheduler:
         """A pod waits since now; if nobody of its namespace has a turn in this round, the next is to come soon."""
         self._is_cut |= namespace not in self._here
 
-    async def take(self, pods: PodIndex, arranged: Arranged, *, now: float) -> Told:
+    async def take(self, pods: PodIndex, arranged: Arranged, *, now: float) -> Refusals:
         """One turn for each unit; return who goes on waiting, and why. `now` in Unix seconds."""
-        told = [(pod, _held_back(pod, sentence)) for pod, sentence in arranged.held_back]
+        waiting = [(pod, _held_back(pod, sentence)) for pod, sentence in arranged.held_back]
         existing = self._holders.existing(self._store.stored(), arranged)
         await asyncio.sleep(0)  # with very many, each of these takes a while, and the event loop is the webhook's too
         self._holding.begin(pods, arranged.units, existing, now=now)
@@ -103,7 +103,7 @@ class GatedPodScheduler:
         holders = {pod.ref.uid for pod in back if existing.holds.pop(pod.ref.uid, None)}
         await self._give_back([pod for pod in back if pod.ref.uid in existing.shares], holders=holders)
         opened = await self._open_settled(back, existing)
-        told = [(pod, opened.get(pod.ref.uid, refusal)) for pod, refusal in told]
+        waiting = [(pod, opened.get(pod.ref.uid, refusal)) for pod, refusal in waiting]
         refused: dict[str, Refusal] = {}
         behind = False
         self._here = frozenset(unit.namespace for unit in arranged.units)
@@ -113,27 +113,27 @@ class GatedPodScheduler:
                 is_cut = self._is_cut and len(begun) == len(self._here)  # everybody here has had a turn in this round
                 begun.add(unit.namespace)
                 if not self._has(unit, existing) and (is_cut or not self._fairness.may_try(unit)):
-                    told += [(pod, self._last.get(pod.ref.uid) or _later(pod)) for pod in unit.members]
+                    waiting += [(pod, self._last.get(pod.ref.uid) or _later(pod)) for pod in unit.members]
                     behind = True
-                    if len(told) % LATER_AT_ONCE == 0:
+                    if len(waiting) % LATER_AT_ONCE == 0:
                         await asyncio.sleep(0)  # the event loop is the webhook's too
                     continue
-                asks = _asks(unit, told)
+                asks = _asks(unit, waiting)
                 if asks is None:
                     await self._give_up(unit, existing)
                     continue
                 if unit.group:
-                    await self._take_together(unit, asks, existing, told)
+                    await self._take_together(unit, asks, existing, waiting)
                     continue
                 await self._slots.acquire()
-                task = tasks.create_task(self._take_one(unit, *asks[0], existing, refused, told))
+                task = tasks.create_task(self._take_one(unit, *asks[0], existing, refused, waiting))
                 task.add_done_callback(lambda _: self._slots.release())
                 # It runs until its share is in our view, before the next is placed: the queue's order is kept.
                 await asyncio.sleep(0)
         await asyncio.sleep(0)
-        self._last = {pod.ref.uid: refusal for pod, refusal in told if refusal.cause is not Cause.TURN}
+        self._last = {pod.ref.uid: refusal for pod, refusal in waiting if refusal.cause is not Cause.TURN}
         self.is_behind = behind
-        return told
+        return waiting
 
     def _has(self, unit: Unit, existing: ExistingAllocations) -> bool:
         """Whether it has something in the ledger: that is gone on with in every round."""
@@ -146,12 +146,12 @@ class GatedPodScheduler:
         request: Request,
         existing: ExistingAllocations,
         refused: dict[str, Refusal],
-        told: Told,
+        waiting: Refusals,
     ) -> None:
         outcome: mutation.Placed | Refusal | None = self._found(pod, existing)
         shut = self._shut(pod)
         if shut is not None:
-            await self._stays_shut(unit, [(pod, shut)], existing, told, has_share=outcome is not None)
+            await self._stays_shut(unit, [(pod, shut)], existing, waiting, has_share=outcome is not None)
             return
         kind = f"{queue.kind(pod)}{pod.ref.uid if self._store.avoids(pod.manifest) else ''}"
         own, behind = existing.own(unit), existing.behind(unit)
@@ -168,15 +168,17 @@ class GatedPodScheduler:
                 refused.setdefault(kind, outcome)
         if isinstance(outcome, Refusal):
             held = await self._holding.hold(unit, ((pod, request),), existing)
-            told.append((pod, dataclasses.replace(outcome, reason=outcome.reason + held)))
+            waiting.append((pod, dataclasses.replace(outcome, reason=outcome.reason + held)))
         elif outcome is not None and (shut := await self._open(pod, request, outcome)) is not None:
-            await self._stays_shut(unit, [(pod, shut)], existing, told)
+            await self._stays_shut(unit, [(pod, shut)], existing, waiting)
 
-    async def _take_together(self, unit: Unit, asks: Asks, existing: ExistingAllocations, told: Told) -> None:
+    async def _take_together(self, unit: Unit, asks: Asks, existing: ExistingAllocations, waiting: Refusals) -> None:
         missing = [ask for ask in asks if self._found(ask[0], existing) is None]
         shut = [(pod, why) for pod, _ in missing if (why := self._shut(pod)) is not None]
         if shut:
-            await self._stays_shut(unit, _together(unit, *shut[0]), existing, told, has_share=len(missing) < len(asks))
+            await self._stays_shut(
+                unit, _together(unit, *shut[0]), existing, waiting, has_share=len(missing) < len(asks)
+            )
             return
         outcomes: dict[str, mutation.Placed | Refusal] = {}
         gone = existing.own(unit)
@@ -194,19 +196,21 @@ class GatedPodScheduler:
                     lacks = pod, outcome
         if lacks is None:
             for pod, _ in asks:
-                found = self._found(pod, existing)
-                if found is not None:
-                    outcomes[pod.ref.uid] = found
+                placed = self._found(pod, existing)
+                if placed is not None:
+                    outcomes[pod.ref.uid] = placed
             if not await self._settle(outcomes.values()):
                 said = "its share could not be written down for good: that is tried again"
-                told += _together(unit, asks[0][0], Refusal(said, cause=Cause.LEDGER))
+                waiting += _together(unit, asks[0][0], Refusal(said, cause=Cause.LEDGER))
                 return
             # Shares of all are in the ledger: whatever happens now, whoever leads next opens the rest.
             opened = await asyncio.gather(*(self._open(pod, request, outcomes[pod.ref.uid]) for pod, request in asks))
             shut = [(pod, why) for (pod, _), why in zip(asks, opened, strict=True) if why is not None]
             if shut:
-                await self._stays_shut(unit, shut, existing, told, has_share=len(shut) == asks[0][1].group_size)
-            apart = gang.apart(unit.group, [one for one in outcomes.values() if isinstance(one, mutation.Placed)])
+                await self._stays_shut(unit, shut, existing, waiting, has_share=len(shut) == asks[0][1].group_size)
+            apart = gang.apart(
+                unit.group, [placed for placed in outcomes.values() if isinstance(placed, mutation.Placed)]
+            )
             for (pod, _), why in zip(asks, opened, strict=True):
                 if apart and why is None:
                     self._warns(pod, apart)
@@ -219,7 +223,7 @@ class GatedPodScheduler:
             ]
         )
         held = await self._holding.hold(unit, asks, existing)
-        told += _together(unit, lacks[0], dataclasses.replace(lacks[1], reason=lacks[1].reason + held))
+        waiting += _together(unit, lacks[0], dataclasses.replace(lacks[1], reason=lacks[1].reason + held))
 
     async def _fits(self, asks: Asks, gone: Gone) -> tuple[Pod, Refusal] | None:
         """Tries them all on a draft of the ledger; return one that does not fit, or None."""
@@ -261,7 +265,7 @@ class GatedPodScheduler:
             self._store.commit(name, functools.partial(ledger.settle, ids=tuple(ids))) for name, ids in by_node.items()
         ]
         failed = [
-            one for one in await asyncio.gather(*writes, return_exceptions=True) if isinstance(one, BaseException)
+            error for error in await asyncio.gather(*writes, return_exceptions=True) if isinstance(error, BaseException)
         ]
         for error in failed:
             if not isinstance(error, ledger_store.UnreachableError | errors.LedgerError):
@@ -277,21 +281,26 @@ class GatedPodScheduler:
         shut: dict[str, Refusal] = {}
         for pod in held_back:
             entry, request = existing.shares.get(pod.ref.uid), pod.request
-            found = self._found(pod, existing)
-            if entry is not None and entry.allocation.reserved_until is None and found and isinstance(request, Request):
-                why = await self._open(pod, request, found)
+            placed = self._found(pod, existing)
+            if (
+                entry is not None
+                and entry.allocation.reserved_until is None
+                and placed
+                and isinstance(request, Request)
+            ):
+                why = await self._open(pod, request, placed)
                 if why is not None:
                     shut[pod.ref.uid] = why
         return shut
 
     async def _stays_shut(
-        self, unit: Unit, shut: Told, existing: ExistingAllocations, told: Told, *, has_share: bool = True
+        self, unit: Unit, shut: Refusals, existing: ExistingAllocations, waiting: Refusals, *, has_share: bool = True
     ) -> None:
         """Of these members the gates cannot be opened. If nobody's can ever, they keep nothing of what they have.
 
         The rest of a gang, of which others run, keeps its shares: without it they would have waited in vain.
         """
-        told += shut
+        waiting += shut
         holders = [uid for uid in unit.uids if existing.holds.pop(uid, None)]
         is_refused = has_share and all(why.cause is Cause.REFUSED for _, why in shut)
         if is_refused or holders:
@@ -351,24 +360,24 @@ class GatedPodScheduler:
         if not existing.holds:
             return refusal
         everything = existing.everything()
-        found = self._without(everything).plan(pod.manifest, request)
-        if isinstance(found, Refusal):
+        placed = self._without(everything).plan(pod.manifest, request)
+        if isinstance(placed, Refusal):
             return refusal
-        whose = [pod_ for pod_, node in existing.held_for() if node == found.node]
+        whose = [pod_ for pod_, node in existing.held_for() if node == placed.node]
         return Refusal(
             f"gives way to {whose[0] if whose else 'others'}, which has waited for longer, and for which what comes "
-            f"free on {found.node} is held; {refusal.reason}",
+            f"free on {placed.node} is held; {refusal.reason}",
             refusal.rejected,
             Cause.HOLD,
         )
 
 
-def _asks(unit: Unit, told: Told) -> Asks | None:
+def _asks(unit: Unit, waiting: Refusals) -> Asks | None:
     """What each member asks for, the largest first; None, and why is in `told`, when that cannot be said."""
     asks = []
     for pod in unit.members:
         if isinstance(pod.request, str):
-            told += _together(unit, pod, Refusal(pod.request, cause=Cause.REQUEST))
+            waiting += _together(unit, pod, Refusal(pod.request, cause=Cause.REQUEST))
             return None
         asks.append((pod, pod.request))
     return sorted(asks, key=lambda ask: _size(ask[1]), reverse=True)
@@ -381,7 +390,7 @@ def _size(request: Request) -> tuple[int, int]:
     return compute, memory_bytes
 
 
-def _together(unit: Unit, pod: Pod, refusal: Refusal) -> Told:
+def _together(unit: Unit, pod: Pod, refusal: Refusal) -> Refusals:
     """What the members are told when one of them does not fit."""
     said = f"its group {errors.quoted(unit.group)} waits for {pod.ref.name}: {refusal.reason}"
     others = dataclasses.replace(refusal, reason=said)

@@ -90,13 +90,13 @@ class Gates:
         self._forget_shut(gated)
         now = self._wall_clock() if now is None else now
         await asyncio.sleep(0)  # with very many, each of these takes a while, and the event loop is the webhook's too
-        told = await self._turns.take(pods, arranged, now=now)
+        waiting = await self._turns.take(pods, arranged, now=now)
         self._metrics.waiting(
-            queue.counts(told),
-            longest_seconds=queue.longest_seconds((pod for pod, _ in told), now=now),
+            queue.counts(waiting),
+            longest_seconds=queue.longest_seconds((pod for pod, _ in waiting), now=now),
         )
         await asyncio.sleep(0)
-        tell_again = await self._reporter.tell([(pod, refusal.reason) for pod, refusal in told])
+        tell_again = await self._reporter.tell([(pod, refusal.reason) for pod, refusal in waiting])
         waits = [self._backoff.wait_seconds(uid, now=self._clock()) for uid in self._shut]
         waits += [tell_again or 0.0, BEHIND_SECONDS if self._turns.is_behind else 0.0]
         return min((seconds for seconds in waits if seconds > 0), default=None)
@@ -166,11 +166,11 @@ class Gates:
 
     def _shuts(self, pod: Pod, sentence: str, is_refused: bool) -> Refusal:
         """It could not be opened. is_refused: nor will it be by what we have sent already."""
-        found = Refusal(sentence, cause=Cause.REFUSED if is_refused else Cause.LEDGER)
-        self._shut[pod.ref.uid] = found
+        refusal = Refusal(sentence, cause=Cause.REFUSED if is_refused else Cause.LEDGER)
+        self._shut[pod.ref.uid] = refusal
         pause = self._backoff.failed(pod.ref.uid, now=self._clock())
         logger.warning("A gate stays shut", extra={"pod": pod.path, "err": sentence, "pause_seconds": pause})
-        return found
+        return refusal
 
     def _is_on_its_way(self, uid: str, version: str) -> bool:
         """Whether a patch of this version of the pod may yet be carried out although its answer never came."""

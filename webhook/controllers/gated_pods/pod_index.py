@@ -21,8 +21,8 @@ class PodIndex:
         self.stuck: dict[str, Pod] = {}
         self.members: dict[gang.Group, dict[str, Pod]] = {}
         self._placed: dict[str, queue.Order] = {}
-        for one in pods:
-            self.pod(None, one)
+        for pod in pods:
+            self.pod(None, pod)
 
     def pod(self, before: Pod | None, after: Pod | None) -> None:
         """A pod came (`before` is None), changed, or went (`after` is None)."""
@@ -32,15 +32,15 @@ class PodIndex:
             if not self.members[group]:
                 del self.members[group]
         if after is None:
-            for found in (self.waiting, self.stuck, self._placed):
-                found.pop(before.ref.uid if before is not None else "", None)
+            for kept in (self.waiting, self.stuck, self._placed):
+                kept.pop(before.ref.uid if before is not None else "", None)
             return
         uid = after.ref.uid
-        for found, belongs in ((self.waiting, after.waits), (self.stuck, after.is_stuck)):
+        for kept, belongs in ((self.waiting, after.waits), (self.stuck, after.is_stuck)):
             if belongs:
-                found[uid] = after
+                kept[uid] = after
             else:
-                found.pop(uid, None)
+                kept.pop(uid, None)
         if (group := gang.member_of(after)) is not None:
             self.members.setdefault(group, {})[uid] = after
         if after.allocation_id and not (before is not None and before.allocation_id):
@@ -48,5 +48,5 @@ class PodIndex:
 
     def newly_placed(self) -> Mapping[str, queue.Order]:
         """By uid the place in the queue of those that have been placed since this was asked last, and are there."""
-        found, self._placed = self._placed, {}
-        return found
+        placed, self._placed = self._placed, {}
+        return placed

@@ -67,8 +67,8 @@ class Quotas:
         self._read = {name: known for name, known in self._read.items() if now - known[0] < KEPT_SECONDS}
         if namespace not in self._read:
             try:
-                found = await self._api.list(f"/api/v1/namespaces/{namespace}/resourcequotas", keep=api_client.whole)
-                self._read[namespace] = now, least(found.items)
+                quotas = await self._api.list(f"/api/v1/namespaces/{namespace}/resourcequotas", keep=api_client.whole)
+                self._read[namespace] = now, least(quotas.items)
             except (api_errors.ClusterError, errors.QuantityError) as error:
                 logger.warning("Could not read quotas", extra={"namespace": namespace, "err": str(error)})
                 self._read[namespace] = now, None
@@ -77,15 +77,15 @@ class Quotas:
 
 def least(quotas: Iterable[Mapping[str, Any]]) -> Amounts:
     """The least that any of them allows, of each of our resources that one speaks of. Raises QuantityError."""
-    found: dict[str, int] = {}
-    for one in quotas:
-        hard = (one.get("spec") or {}).get("hard") or {}
+    smallest: dict[str, int] = {}
+    for quota in quotas:
+        hard = (quota.get("spec") or {}).get("hard") or {}
         for name in _RESOURCES:
             text = hard.get(f"requests.{name}")
             if text is not None:
                 amount = quantity.parse_bytes(str(text))
-                found[name] = min(amount, found.get(name, amount))
-    return found
+                smallest[name] = min(amount, smallest.get(name, amount))
+    return smallest
 
 
 class Holdings:
@@ -140,8 +140,8 @@ def _more(resize_request: ResizeRequest, nodes: Mapping[str, GpuNode]) -> dict[s
 
 
 def _amounts(shares: Iterable[GivenShare]) -> dict[str, int]:
-    found = dict.fromkeys(_RESOURCES, 0)
+    amounts = dict.fromkeys(_RESOURCES, 0)
     for share in shares:
-        found[contract.RESOURCE_PERCENT] += share.request_percent * len(share.gpu_uuids)
-        found[contract.RESOURCE_MEMORY] += share.memory_bytes * len(share.gpu_uuids)
-    return found
+        amounts[contract.RESOURCE_PERCENT] += share.request_percent * len(share.gpu_uuids)
+        amounts[contract.RESOURCE_MEMORY] += share.memory_bytes * len(share.gpu_uuids)
+    return amounts

@@ -64,12 +64,12 @@ class ResizeRequests:
     def all(self) -> list[ResizeRequest]:
         """Those that do not have what they ask for, or were told so and have it now; in the order of the queue."""
         return sorted(
-            (resize_request for found in self._found.values() for resize_request in found),
-            key=lambda one: queue.order(one.pod),
+            (resize_request for of_node in self._found.values() for resize_request in of_node),
+            key=lambda waiting: queue.order(waiting.pod),
         )
 
     def _search(self, node: GpuNode, by_uid: Mapping[str, Pod], known: Mapping[str, tuple[object, ...]]) -> None:
-        found, content = [], dict[str, tuple[object, ...]]()
+        requests, content = [], dict[str, tuple[object, ...]]()
         cards = tuple((card.uuid, card.memory_bytes) for card in node.gpus)
         for entry in node.allocations:
             pod = by_uid.get(entry.pod.uid)
@@ -80,10 +80,10 @@ class ResizeRequests:
             if resize_request is None:
                 content[entry.pod.uid] = state
             else:
-                found.append(resize_request)
+                requests.append(resize_request)
         self._content[node.name] = content
-        if found:
-            self._found[node.name] = found
+        if requests:
+            self._found[node.name] = requests
 
 
 def turn(node: GpuNode, wishes: Sequence[ResizeRequest], asked: Mapping[str, Request]) -> GpuNode:
@@ -99,7 +99,7 @@ def turn(node: GpuNode, wishes: Sequence[ResizeRequest], asked: Mapping[str, Req
     for resize_request in wishes:
         if resize_request.request is None and resize_request.entry.id in entries:
             kept = tuple(
-                dataclasses.replace(one, shrink_to_bytes=None) for one in entries[resize_request.entry.id].shares
+                dataclasses.replace(share, shrink_to_bytes=None) for share in entries[resize_request.entry.id].shares
             )
             node = resizing.step(node, resize_request.entry.id, kept).node
     steps = [
@@ -107,7 +107,7 @@ def turn(node: GpuNode, wishes: Sequence[ResizeRequest], asked: Mapping[str, Req
         for resize_request in wishes
         if resize_request.request is not None and resize_request.entry.id in entries
     ]
-    larger = {one for one, request in steps if _grows(request, entries[one], node)}
+    larger = {identity for identity, request in steps if _grows(request, entries[identity], node)}
     after = resizing.step_all(node, [step for step in steps if step[0] not in larger])
     after = backfill_reservation.grown(after, asked) if after is not before else after
     for _ in larger:  # what grows in one thing may give up another, which one ahead of it waits for
@@ -123,7 +123,7 @@ def existing(node: GpuNode, resize_request: ResizeRequest) -> tuple[tuple[GivenS
 
     None if it holds nothing, or if a step can be made that was not: then it is not known yet what it will hold.
     """
-    entry = next((one for one in node.allocations if one.id == resize_request.entry.id), None)
+    entry = next((allocation for allocation in node.allocations if allocation.id == resize_request.entry.id), None)
     if entry is None:
         return None
     said = resize_request.problem

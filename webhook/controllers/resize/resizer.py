@@ -73,7 +73,7 @@ class Resizer:
         self._waiting = by_node
         stored = {node.name: node for node in self._store.stored() if node.name in by_node}
         held_for = backfill_reservation.asked_for(stored.values(), pods)
-        told: list[tuple[Pod, str]] = []
+        waiting: list[tuple[Pod, str]] = []
         held: dict[str, str] = {}
         uids = (resize_request.pod.ref.uid for resize_request in wishes)
         self._cleared = {uid: self._cleared.get(uid, "") for uid in uids}
@@ -85,13 +85,13 @@ class Resizer:
                 if now is None:
                     continue  # it is found as it is then in the next round
                 if now[1]:
-                    told.append((resize_request.pod, now[1]))
+                    waiting.append((resize_request.pod, now[1]))
                     held[resize_request.pod.ref.uid] = codec.shares_text(now[0])
                 else:
                     await self._done(resize_request, now[0])
-        self._metrics.resizes_waiting(len(told))
-        self._reporter.forget_all_but(pod.ref.uid for pod, _ in told)
-        return await self._reporter.tell(told, held)
+        self._metrics.resizes_waiting(len(waiting))
+        self._reporter.forget_all_but(pod.ref.uid for pod, _ in waiting)
+        return await self._reporter.tell(waiting, held)
 
     async def _search(self, touched: Touched) -> None:
         for number, _ in enumerate(self._wishes.search(touched)):
@@ -100,15 +100,15 @@ class Resizer:
 
     def waiting_on(self, name: str, pods: Mapping[Key, Pod]) -> list[tuple[str, Request]]:
         """By id of its allocation, what each pod asks for that waited on the node a round ago, and may have it."""
-        found = []
+        requests = []
         for resize_request in self._waiting.get(name, ()):
             ref = resize_request.pod.ref
             pod = pods.get(Key(ref.namespace, ref.name))
             if resize_request.request is None or pod is None or pod.ref.uid != ref.uid:
                 continue
             if pod.request == resize_request.request:  # another wish has yet to be judged
-                found.append((resize_request.entry.id, resize_request.request))
-        return found
+                requests.append((resize_request.entry.id, resize_request.request))
+        return requests
 
     async def _write(
         self, stored: GpuNode | None, wishes: Sequence[ResizeRequest], held_for: Mapping[str, Request]
