@@ -26,6 +26,7 @@ from webhook.controllers.evictor import Evictor
 from webhook.controllers.gated_pods.gates import Gates
 from webhook.controllers.resize.resizer import Resizer
 from webhook.placer import Placer
+from webhook.store import workload_mix
 from webhook.store.api_store import ApiStore
 from webhook.store.reservation import Reservation
 
@@ -124,6 +125,9 @@ async def steps(nodes: int, pods: int, *, what: str = "") -> int:
     )
     tasks = [asyncio.create_task(ledger_now.run())]
     await ledger_now.synced()
+    async with asyncio.timeout(20):  # what placement learns of them aside is not to end while we count
+        while nodes * pods >= workload_mix.FEWEST and not ledger_now.mix.pods:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
     for _ in range(2):
         await placer.work()
     if what == "has changed":
