@@ -143,14 +143,14 @@ class Bench:
     def _answered(self, namespace: str, number: int, replicas: list[webhooks.Replica], front: int | None) -> Burst:
         self.until_called(namespace)
         since = truth.version(self.server)
-        before = sum(one.metric("gpushare_webhook_conflicts_total ") for one in replicas)
-        known = [len(one.logged("Answered a review")) for one in replicas]
+        before = sum(replica.metric("gpushare_webhook_conflicts_total ") for replica in replicas)
+        known = [len(replica.logged("Answered a review")) for replica in replicas]
         processes = {f"replica {place}": one.process.pid for place, one in enumerate(replicas)}
         sent, ended = self._sent(namespace, number, processes | ({"balancer": front} if front else {}))
-        placed = sum(one.metric(r'gpushare_webhook_reviews_total\{outcome="placed"\}') for one in replicas)
+        placed = sum(replica.metric(r'gpushare_webhook_reviews_total\{outcome="placed"\}') for replica in replicas)
         webhooks.until(
             lambda: (
-                sum(one.metric(r'gpushare_placer_allocations_total\{change="confirmed"\}') for one in replicas)
+                sum(replica.metric(r'gpushare_placer_allocations_total\{change="confirmed"\}') for replica in replicas)
                 >= placed
             ),
             "not everything was confirmed",
@@ -158,8 +158,10 @@ class Bench:
         )
         settled = time.monotonic() - ended
         answered = [line for one, skip in zip(replicas, known, strict=True) for line in _reviews(one)[skip:]]
-        conflicts = sum(one.metric("gpushare_webhook_conflicts_total ") for one in replicas) - before
-        failed = sum(one.metric(r'gpushare_webhook_ledger_writes_total\{result="conflict"\}') for one in replicas)
+        conflicts = sum(replica.metric("gpushare_webhook_conflicts_total ") for replica in replicas) - before
+        failed = sum(
+            replica.metric(r'gpushare_webhook_ledger_writes_total\{result="conflict"\}') for replica in replicas
+        )
         found = truth.judge(self.server, namespace, self.options.pods, since)
         self._clear(namespace)
         return Burst(
@@ -169,7 +171,7 @@ class Bench:
             sent.cpu_ms,
             sent.load,
             conflicts + failed,
-            len([line for one in replicas for line in one.logged("Kept the books of a node")]),
+            len([line for replica in replicas for line in replica.logged("Kept the books of a node")]),
             settled,
             found,
         )

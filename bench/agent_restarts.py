@@ -80,9 +80,9 @@ class Agent:
 def asked(log: Path) -> dict[str, str]:
     """What agents have asked for, by the id of the request."""
     return {
-        one.id: f"{one.verb} {one.resource}"
-        for one in api_audit.calls(log)
-        if one.account == contract.AGENT_SERVICE_ACCOUNT
+        call.id: f"{call.verb} {call.resource}"
+        for call in api_audit.calls(log)
+        if call.account == contract.AGENT_SERVICE_ACCOUNT
     }
 
 

@@ -178,7 +178,7 @@ async def _rates(
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
-    answers = [await asyncio.to_thread(each.communicate, timeout=60) for each in processes]
+    answers = [await asyncio.to_thread(process.communicate, timeout=60) for process in processes]
     return {tenant.name: int(said) / seconds for tenant, (said, _) in zip(tenants, answers, strict=True)}
 
 

@@ -91,8 +91,8 @@ class Placer:
     async def round(self, pods: list[Pod]) -> float:
         """Seconds that it took."""
         began = time.process_time()
-        for one in pods[self._seen :]:
-            self._index.pod(None, one)
+        for pod in pods[self._seen :]:
+            self._index.pod(None, pod)
         self._seen = len(pods)
         arranged = self._arranger.arrange(self._index.waiting, self._index.members)
         await asyncio.sleep(0)

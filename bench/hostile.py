@@ -88,15 +88,17 @@ def lab(directory: Path | None) -> Iterator[access.Access]:
 def rows(ground: Ground, windows: list[Window]) -> list[list[object]]:
     said = ground.said()
     rates = {
-        one: len(said.delays(one.begin, one.end)) / (one.end - one.begin) for one in windows if one.end > one.begin
+        window: len(said.delays(window.begin, window.end)) / (window.end - window.begin)
+        for window in windows
+        if window.end > window.begin
     }
     honest = statistics.median(rate for one, rate in rates.items() if one.name == "honest")
     found = []
     for one, rate in rates.items():
         delays = said.delays(one.begin, one.end) or [0]
         newcomers = said.newcomers(one.begin, one.end)
-        exact = all(each.bytes == said.total_bytes for each in newcomers)
-        fewest = min((each.bytes or 0 for each in newcomers), default=0)
+        exact = all(newcomer.bytes == said.total_bytes for newcomer in newcomers)
+        fewest = min((newcomer.bytes or 0 for newcomer in newcomers), default=0)
         found.append(
             [
                 one.name,
@@ -105,7 +107,7 @@ def rows(ground: Ground, windows: list[Window]) -> list[list[object]]:
                 round(delays[len(delays) * 99 // 100] / 1e3, 1),
                 round(delays[-1] / 1e3, 1),
                 len(newcomers),
-                round(max((each.ended - each.began for each in newcomers), default=0), 2),
+                round(max((newcomer.ended - newcomer.began for newcomer in newcomers), default=0), 2),
                 "exact" if exact else f"{fewest} of {said.total_bytes}",
                 round(one.told_after, 1) if one.told_after is not None else "",
                 ", ".join(one.won),

@@ -60,11 +60,11 @@ def unix(text: str) -> float:
 def started(administrator: access.Access) -> float:
     """When the youngest agent's container was started."""
     found = [pod["status"]["containerStatuses"] for pod in gpushare.pods(administrator, "agent")]
-    return max(unix(one["state"]["running"]["startedAt"]) for statuses in found for one in statuses)
+    return max(unix(statuse["state"]["running"]["startedAt"]) for statuses in found for statuse in statuses)
 
 
 def table(requests: list[Request]) -> str:
-    count = collections.Counter(one.what for one in requests)
+    count = collections.Counter(request.what for request in requests)
     return tabulate(sorted(count.items()), headers=("request", "times"), tablefmt="github")
 
 

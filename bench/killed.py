@@ -70,7 +70,7 @@ async def window(where: node.Node, name: str, seconds: float, *, native: bool) -
             one.send_signal(how)  # an attack that is told to end takes its children along
         said, *_ = [(await asyncio.to_thread(_ended, one)) for one in running]
     lines = [json.loads(line) for line in said.splitlines() if line.endswith("}")]
-    told = [one for one in lines if begin <= one.get("at", 0) <= end]
+    told = [line for line in lines if begin <= line.get("at", 0) <= end]
     late_us = sorted(late for one in told[1:] for late in one["late_us"])
     return Window(len(late_us) / (told[-1]["at"] - told[0]["at"]), late_us, had_seconds / (end - begin))
 
@@ -101,9 +101,9 @@ def _print(how: str, found: dict[str, list[Window]]) -> None:
     rows: list[list[object]] = []
     for name, windows in found.items():
         ratio = statistics.median(one.rate / beside.rate for one, beside in zip(windows, found["long"], strict=True))
-        late = [statistics.median(one.late_ms(part) for one in windows) for part in (0.5, 0.99, 1)]
-        rate = statistics.median(one.rate for one in windows)
-        had = round(100 * statistics.median(one.had for one in windows))
+        late = [statistics.median(window.late_ms(part) for window in windows) for part in (0.5, 0.99, 1)]
+        rate = statistics.median(window.rate for window in windows)
+        had = round(100 * statistics.median(window.had for window in windows))
         rows.append([name, round(rate), f"{ratio:.2f}", had or "", *(round(one, 1) for one in late)])
     print(f"\n{how}:\n\n{tabulate.tabulate(rows, HEAD, tablefmt='github')}\n", flush=True)
     for row in rows:

@@ -87,7 +87,7 @@ def cluster(count: int) -> tuple[list[GpuNode], list[Json]]:
     for at in range(count // SHARES):
         name = f"n{at:05d}"
         cards = tuple(Gpu(f"GPU-{at}-{index}", index, "H100", 80 * GIB, (9, 0)) for index in range(GPUS))
-        made = [share(at * SHARES + one, name, cards[one // 2].uuid) for one in range(SHARES)]
+        made = [share(at * SHARES + number, name, cards[number // 2].uuid) for number in range(SHARES)]
         pods += [one for one, _ in made]
         nodes.append(GpuNode(name, cards, tuple(entry for _, entry in made)))
     return nodes, pods
@@ -107,7 +107,7 @@ class Parts:
         self.arranger, self.passes, self.index = gang.Arranger(), backfill.Passes(), PodIndex()
         self.holders = AllocationHolders()
         self.touched = self.everything = Touched(tuple(nodes), tuple(pods), frozenset(node.name for node in nodes))
-        self.told: list[tuple[Pod | None, Pod]] = [(None, one) for one in pods]
+        self.told: list[tuple[Pod | None, Pod]] = [(None, pod) for pod in pods]
 
     def tell(self) -> None:
         """As the informer does."""
@@ -168,8 +168,8 @@ class Still:
     def __init__(self, nodes: Iterable[GpuNode], pods: list[Json]) -> None:
         metadata = {"resourceVersion": "1"}
         gpunodes = [codec.to_document(node) for node in nodes]
-        for one in gpunodes:
-            one["metadata"] = {**one["metadata"], **metadata}
+        for gpunode in gpunodes:
+            gpunode["metadata"] = {**gpunode["metadata"], **metadata}
         self._found = {contract.GPUNODE_PATH: gpunodes, "/api/v1/pods": pods}
 
     async def list(self, path: str, *_: object, keep: Callable[[dict[str, Any]], Any]) -> api_client.ObjectList[Any]:
@@ -246,7 +246,7 @@ def main() -> None:
     parser.add_argument("--pods", type=int, default=32_000)
     nodes, pods = cluster(parser.parse_args().pods)
     logging.disable(logging.CRITICAL)
-    there = Parts(nodes, [Pod.of(one) for one in pods])
+    there = Parts(nodes, [Pod.of(pod) for pod in pods])
     pieces = there.pieces()
     for work in pieces.values():
         work()  # what is looked at for the first time

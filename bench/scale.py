@@ -136,14 +136,17 @@ def _print_phases(found: dict[str, phases.Phase], pods: int) -> None:
             print(json.dumps({**told, "against": "goal" if most else None, "ratio": ratio}))
 
 
-def _print_waiting(found: waiting.Waited) -> None:
-    longest = max(found.handed_over_seconds)
-    spent = ", ".join(f"{name} {ms:.1f}" for name, ms in found.cpu_ms.items())
-    print(f"\n{found.pods} gated pods: ms of processor a second: {spent}")
-    print("seconds from one pod's end to the next one's start:", *(f"{one:.2f}" for one in found.handed_over_seconds))
+def _print_waiting(waited: waiting.Waited) -> None:
+    longest = max(waited.handed_over_seconds)
+    spent = ", ".join(f"{name} {ms:.1f}" for name, ms in waited.cpu_ms.items())
+    print(f"\n{waited.pods} gated pods: ms of processor a second: {spent}")
+    print(
+        "seconds from one pod's end to the next one's start:",
+        *(f"{handed_over_second:.2f}" for handed_over_second in waited.handed_over_seconds),
+    )
     for figure, value, unit, goal in (
         ("handed-over.longest", longest, "s", MOST_HANDED_OVER_SECONDS),
-        *((f"cpu.{name}", ms, "ms/s", None) for name, ms in found.cpu_ms.items()),
+        *((f"cpu.{name}", ms, "ms/s", None) for name, ms in waited.cpu_ms.items()),
     ):
         told = {"figure": f"scale.waiting.{figure}", "value": round(value, 2), "unit": unit}
         print(

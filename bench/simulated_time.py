@@ -179,7 +179,7 @@ def pairs(directory: Path, seconds: float) -> tuple[list[str], list[Figure]]:
 
 def meetings(directory: Path) -> tuple[list[str], list[Figure]]:
     """What it takes until the kernels of two processes on two GPUs have met."""
-    lost_us = [1e6 / each - 1000 for each in rates(directory, "meet2_bench_1000us", [{}, {}], 60, most=500)]
+    lost_us = [1e6 / rate - 1000 for rate in rates(directory, "meet2_bench_1000us", [{}, {}], 60, most=500)]
     mean_us = sum(lost_us) / len(lost_us)
     line = f"Kernels of 1 ms that meet in two processes, one after another: {mean_us:.0f} us more each."
     return ["", line], [Figure("meeting.added", mean_us, "us", "goal", 500)]

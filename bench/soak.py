@@ -148,7 +148,7 @@ class Soak(admission.Bench):
     def _resize(self) -> None:
         """Somebody wants more memory, or less."""
         pods = calls.one(self.server, calls.call("GET", f"/api/v1/namespaces/{self._namespace}/pods?limit=20"))["items"]
-        placed = [one for one in pods if contract.ALLOCATION in one["metadata"]["annotations"]]
+        placed = [pod for pod in pods if contract.ALLOCATION in pod["metadata"]["annotations"]]
         if placed:
             name = self._draw.choice(placed)["metadata"]["name"]
             notes = {"metadata": {"annotations": {contract.MEMORY: f"{self._draw.randint(4, 40)}Gi"}}}
@@ -162,7 +162,7 @@ class Soak(admission.Bench):
         paths = (f"/api/v1/nodes/{name}", f"{contract.GPUNODE_PATH}/{name}")
         calls.send(self.server, [calls.call("DELETE", path) for path in paths], at_once=1)
         pods = calls.one(self.server, calls.call("GET", f"/api/v1/namespaces/{self._namespace}/pods"))["items"]
-        gone = [one["metadata"]["name"] for one in pods if one["metadata"]["annotations"].get(contract.NODE) == name]
+        gone = [pod["metadata"]["name"] for pod in pods if pod["metadata"]["annotations"].get(contract.NODE) == name]
         now = {"gracePeriodSeconds": 0}
         base = f"/api/v1/namespaces/{self._namespace}/pods"
         calls.send(self.server, [calls.call("DELETE", f"{base}/{pod}", now) for pod in gone])
@@ -188,7 +188,7 @@ class Soak(admission.Bench):
         """Entries of the ledger whose pod is not there."""
         entries = self._entries()
         pods = calls.one(self.server, calls.call("GET", f"/api/v1/namespaces/{self._namespace}/pods"))["items"]
-        uids = {one["metadata"]["uid"] for one in pods}
+        uids = {pod["metadata"]["uid"] for pod in pods}
         return sum(bool(entry.pod.uid) and entry.pod.uid not in uids for entry in entries)
 
     def _emptied(self) -> list[str]:

@@ -235,10 +235,10 @@ def measured(administrator: access.Access, seed: int, *, seconds: float, most_pa
             "stuck": stuck,
         }
     lines = log.read_bytes()[known:].decode(errors="replace").splitlines()
-    refused = [one for one in kubelet_log.refusals(lines) if one.pod.startswith(f"{namespace}/")]
+    refused = [refusal for refusal in kubelet_log.refusals(lines) if refusal.pod.startswith(f"{namespace}/")]
     killed, ended = absences(storm.killed, lines), absences(storm.ended, lines)
     away = [*killed, *ended]
-    late = [one for one in absences(kubelet_log.starts(lines), lines) if not _is_in(one[0], away)]
+    late = [absence for absence in absences(kubelet_log.starts(lines), lines) if not _is_in(absence[0], away)]
     spans = {AFTER_KILL: killed, AFTER_STOP: ended, BEFORE_BACK: late}
     causes = [next((cause for cause, when in spans.items() if _is_in(one.at, when)), "") for one in refused]
     told = [

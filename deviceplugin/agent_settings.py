@@ -112,9 +112,9 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> AgentSett
 
 
 def _options(
-    parser: argparse.ArgumentParser, found: argparse.Namespace, rest: Sequence[str], environment: Mapping[str, str]
+    parser: argparse.ArgumentParser, arguments: argparse.Namespace, rest: Sequence[str], environment: Mapping[str, str]
 ) -> tuple[desired_config.ModeOptions, Mapping[str, FlagValue]]:
-    """What goes before a configuration, taken out of `found`, and all of `rest`; and NVIDIA's flags by key."""
+    """What goes before a configuration, taken out of `arguments`, and all of `rest`; and NVIDIA's flags by key."""
     known = {option for flag in flags.FLAGS for option in flag.options}
     for word in rest:
         option = word.partition("=")[0]
@@ -122,14 +122,14 @@ def _options(
             parser.error(f"unrecognized arguments: {word}")
     relevant = {name for flag in flags.FLAGS for name in flag.variables}
     options = desired_config.ModeOptions(
-        default=found.default_config,
-        fallbacks=tuple(word for word in found.config_fallbacks.split(",") if word),
+        default=arguments.default_config,
+        fallbacks=tuple(word for word in arguments.config_fallbacks.split(",") if word),
         arguments=tuple(rest),
         environment={name: value for name, value in environment.items() if name in relevant},
-        strict=found.strict_compatibility,
+        strict=arguments.strict_compatibility,
     )
     for name in ("default_config", "config_fallbacks", "strict_compatibility"):
-        delattr(found, name)
+        delattr(arguments, name)
     try:
         values = configured.values_of(Config(), arguments=rest, environment=options.environment)
         configured.effective(Config(), arguments=rest, environment=options.environment)

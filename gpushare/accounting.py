@@ -37,8 +37,8 @@ def charges(node: GpuNode) -> Iterator[ShareOnGpu]:
                     part = larger_part(share, cards[uuid].memory_bytes)
                     by_gpu[uuid].append(ShareOnGpu(entry, share, uuid, part))
     for on_gpu in by_gpu.values():
-        total = max(1.0, sum(one.part for one in on_gpu))
-        yield from (dataclasses.replace(one, part=one.part / total) for one in on_gpu)
+        total = max(1.0, sum(share_on_gpu.part for share_on_gpu in on_gpu))
+        yield from (dataclasses.replace(share_on_gpu, part=share_on_gpu.part / total) for share_on_gpu in on_gpu)
 
 
 def larger_part(share: GivenShare, card_bytes: int) -> float:

@@ -87,7 +87,7 @@ def _node_requirements(spec: Mapping[str, Any]) -> Iterator[list[Any]]:
 
 
 def _values(requirements: list[Any]) -> int:
-    return sum(len(_list(_object(one).get("values"))) for one in requirements)
+    return sum(len(_list(_object(requirement).get("values"))) for requirement in requirements)
 
 
 def _selected(spec: Mapping[str, Any]) -> int:

@@ -66,7 +66,7 @@ class GpuNode:
 
     def condition(self, kind: str) -> Condition | None:
         """Its condition of this type, if it has one."""
-        return next((one for one in self.conditions if one.type == kind), None)
+        return next((condition for condition in self.conditions if condition.type == kind), None)
 
     @property
     def closed(self) -> str:

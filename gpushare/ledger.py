@@ -106,7 +106,10 @@ def settle(node: GpuNode, ids: Iterable[str]) -> GpuNode:
         raise errors.LedgerError(f"{node.name} no longer has the allocation {min(missing)}")
     if all(entry.reserved_until is None for entry in node.allocations if entry.id in wanted):
         return node
-    settled = (dataclasses.replace(one, reserved_until=None) if one.id in wanted else one for one in node.allocations)
+    settled = (
+        dataclasses.replace(allocation, reserved_until=None) if allocation.id in wanted else allocation
+        for allocation in node.allocations
+    )
     return dataclasses.replace(node, allocations=tuple(settled))
 
 

@@ -49,7 +49,7 @@ class Refusal:
         """The reason as a word, for those who count: the cause, or the rule of the nearest miss."""
         if self.cause is not None:
             return self.cause.value
-        return min(self.rejected, key=lambda one: one.shortfall).rule if self.rejected else "unknown"
+        return min(self.rejected, key=lambda rejected: rejected.shortfall).rule if self.rejected else "unknown"
 
     def __str__(self) -> str:
         return self.reason

@@ -86,10 +86,10 @@ def step(node: GpuNode, identity: str, wish: Shares) -> ResizeStep:
     What grows does so over all its shares or not at all, and shrinking is begun only if all of the wish fits then.
     Raises LedgerError if there is no such allocation.
     """
-    before = next((one for one in node.allocations if one.id == identity), None)
+    before = next((allocation for allocation in node.allocations if allocation.id == identity), None)
     if before is None:
         raise errors.LedgerError(f"{node.name} no longer has the allocation {identity}")
-    told = {one.share: one for one in node.resizes if one.allocation == identity}
+    told = {resize.share: resize for resize in node.resizes if resize.allocation == identity}
     held = tuple(_shrunk(share, told.get(at)) for at, share in enumerate(before.shares))
     marks = tuple(
         want.memory_bytes if want.memory_bytes < have.memory_bytes and _may_mark(have, want, told.get(at)) else None
@@ -143,37 +143,37 @@ def amounts(shares: Shares) -> str:
     return " and ".join(f"{text} for {', '.join(containers)}" for containers, text in said.items())
 
 
-def _shrunk(share: GivenShare, told: Resize | None) -> GivenShare:
+def _shrunk(share: GivenShare, resize: Resize | None) -> GivenShare:
     """The share as the agent holds it to already."""
-    if told is None or share.shrink_to_bytes is None or told.memory_bytes != share.shrink_to_bytes:
+    if resize is None or share.shrink_to_bytes is None or resize.memory_bytes != share.shrink_to_bytes:
         return share
-    return dataclasses.replace(share, memory_bytes=told.memory_bytes, shrink_to_bytes=None)
+    return dataclasses.replace(share, memory_bytes=resize.memory_bytes, shrink_to_bytes=None)
 
 
-def _may_mark(have: GivenShare, want: GivenShare, told: Resize | None) -> bool:
+def _may_mark(have: GivenShare, want: GivenShare, resize: Resize | None) -> bool:
     """Whether the agent's next word on the share could be about nothing but this mark.
 
     While it still says that the share is held to some other amount, that may be the answer to an earlier mark.
     """
-    return have.shrink_to_bytes == want.memory_bytes or told is None or told.memory_bytes == have.memory_bytes
+    return have.shrink_to_bytes == want.memory_bytes or resize is None or resize.memory_bytes == have.memory_bytes
 
 
 def _marked(shares: Shares, marks: tuple[int | None, ...]) -> Shares:
     return tuple(dataclasses.replace(share, shrink_to_bytes=mark) for share, mark in zip(shares, marks, strict=True))
 
 
-def _waits(node: GpuNode, have: GivenShare, want: GivenShare, told: Resize | None) -> tuple[str, ResizeCause]:
+def _waits(node: GpuNode, have: GivenShare, want: GivenShare, resize: Resize | None) -> tuple[str, ResizeCause]:
     least = quantity.format_bytes(want.memory_bytes)
-    refused = told is not None and told.memory_bytes == have.memory_bytes and told.used_bytes > want.memory_bytes
-    if told is not None and refused:
-        return f"it uses {quantity.format_bytes(told.used_bytes)} of the {least} asked", ResizeCause.USE
+    refused = resize is not None and resize.memory_bytes == have.memory_bytes and resize.used_bytes > want.memory_bytes
+    if resize is not None and refused:
+        return f"it uses {quantity.format_bytes(resize.used_bytes)} of the {least} asked", ResizeCause.USE
     return f"the agent on {node.name} has yet to hold it to {least}", ResizeCause.AGENT
 
 
 def _with(node: GpuNode, entry: Allocation, shares: Shares) -> GpuNode:
     after = dataclasses.replace(entry, shares=shares)
     return dataclasses.replace(
-        node, allocations=tuple(after if one.id == entry.id else one for one in node.allocations)
+        node, allocations=tuple(after if allocation.id == entry.id else allocation for allocation in node.allocations)
     )
 
 

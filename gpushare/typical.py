@@ -27,6 +27,6 @@ DEFAULT_MIX = (
 
 def stranded(compute: Any, memory: Any, mix: Sequence[Typical] = DEFAULT_MIX) -> Any:
     """How much is stranded of GPUs with so much free, all as parts of a GPU, 0 to 1: numbers, or arrays of them."""
-    total = sum(one.weight for one in mix)
-    useless = sum(one.weight * ((one.compute > compute) | (one.memory > memory)) for one in mix)
+    total = sum(typical.weight for typical in mix)
+    useless = sum(typical.weight * ((typical.compute > compute) | (typical.memory > memory)) for typical in mix)
     return (compute + memory) / 2 * useless / total if total else 0.0 * compute

@@ -81,7 +81,7 @@ class Stage:
         with day.during(self):
             self._live(day.seconds(self.options))
         row.seconds = time.monotonic() - began
-        row.notes.append(f"{sum(not _is_placed(one) for one in self.pods())} pods waited at its end")
+        row.notes.append(f"{sum(not _is_placed(pod) for pod in self.pods())} pods waited at its end")
         self._recover()
         row.lost += self.differences()
         seen.stop()
@@ -102,12 +102,12 @@ class Stage:
 
     def _recover(self) -> None:
         began = time.monotonic()
-        waiting = {one["metadata"]["uid"] for one in self.pods() if not _is_placed(one)}
+        waiting = {pod["metadata"]["uid"] for pod in self.pods() if not _is_placed(pod)}
         waits: dict[str, Callable[[], bool]] = {
             "placed at once": lambda: self._create() == "placed",
-            "ready": lambda: all(one.ready() for one in self.replicas),
+            "ready": lambda: all(replica.ready() for replica in self.replicas),
             "all placed": lambda: (
-                not any(one["metadata"]["uid"] in waiting and not _is_placed(one) for one in self.pods())
+                not any(pod["metadata"]["uid"] in waiting and not _is_placed(pod) for pod in self.pods())
             ),
             "in order": self._is_in_order,
         }
@@ -129,11 +129,11 @@ class Stage:
     def delete_all(self) -> None:
         began = time.monotonic()
         now = {"gracePeriodSeconds": 0}
-        names = [one["metadata"]["name"] for one in self.pods()]
+        names = [pod["metadata"]["name"] for pod in self.pods()]
         answers = calls.send(
             self.server, [calls.call("DELETE", f"{self._path}/{name}", now) for name in names], at_once=AT_ONCE
         )
-        calls.all_well([one for one in answers if one.status != http.HTTPStatus.NOT_FOUND])
+        calls.all_well([answer for answer in answers if answer.status != http.HTTPStatus.NOT_FOUND])
         self.notes.append(f"deleting them took {time.monotonic() - began:.0f} s of the API server's time")
 
     def _pod(self) -> calls.Call:
@@ -160,7 +160,7 @@ class Stage:
         return "placed" if _is_placed(body) else "gated"
 
     def _delete_oldest(self) -> None:
-        names = sorted(one["metadata"]["name"] for one in self.pods())
+        names = sorted(pod["metadata"]["name"] for pod in self.pods())
         if names:
             self.delete(names[0])
 
@@ -175,9 +175,9 @@ class Stage:
     def differences(self) -> list[str]:
         """What is held and by nobody, or the other way round; of all nodes, as there are no pods but ours."""
         claimed = {
-            one["metadata"]["annotations"][contract.ALLOCATION]: (one["metadata"]["uid"], one["metadata"]["name"])
-            for one in self.pods()
-            if _is_placed(one)
+            pod["metadata"]["annotations"][contract.ALLOCATION]: (pod["metadata"]["uid"], pod["metadata"]["name"])
+            for pod in self.pods()
+            if _is_placed(pod)
         }
         held: dict[str, tuple[str, str]] = {}
         problems: list[str] = []

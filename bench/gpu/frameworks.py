@@ -93,7 +93,7 @@ async def together(
         for process in processes:
             await asyncio.to_thread(wait_for, process, "ready")
         said = await asyncio.gather(
-            *(asyncio.to_thread(each.communicate, "\n", timeout=seconds + 60) for each in processes)
+            *(asyncio.to_thread(process.communicate, "\n", timeout=seconds + 60) for process in processes)
         )
     finally:
         await asyncio.to_thread(finish_all, processes)

@@ -78,7 +78,7 @@ async def _split(
     one, two = pair
     tenants = [Tenant(requests[0], 100, *WORKLOADS[one]), Tenant(requests[1], 100, *WORKLOADS[two])]
     if not mode.ours:  # what others know is a limit
-        tenants = [dataclasses.replace(each, limit=each.request) for each in tenants]
+        tenants = [dataclasses.replace(tenant, limit=tenant.request) for tenant in tenants]
     done = await bench.compete(mode, tenants)
     parts = [done[0].percent * 100 / whole[one], done[1].percent * 100 / whole[two]]
     share = 100 * parts[0] / sum(parts)

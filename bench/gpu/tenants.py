@@ -102,9 +102,9 @@ class Gpu:
         """Let programs work side by side for so long, each in a share of its own, after a moment to warm up."""
         processes = []
         try:
-            for each in tenants:
-                given: dict[str, int] = {"request": each.request, "limit": each.limit, "latency": each.latency}
-                processes.append(self.start(mode, [BUILT / "load", each.mode, str(each.kernel_us)], None, **given))
+            for tenant in tenants:
+                given: dict[str, int] = {"request": tenant.request, "limit": tenant.limit, "latency": tenant.latency}
+                processes.append(self.start(mode, [BUILT / "load", tenant.mode, str(tenant.kernel_us)], None, **given))
             for process in processes:
                 await asyncio.to_thread(wait_for, process, "ready")
             begin = int(time.monotonic() * 1000) + 100
@@ -161,7 +161,7 @@ def _done(tenant: Tenant, line: str) -> Done:
     launches, counted_ms, first_ms, *latencies = line.split()
     counted = float(counted_ms)  # none, of one that was held up from before the beginning to after the end
     percent = int(launches) * tenant.kernel_us / 10 / counted if counted > 0 else 0.0
-    return Done(percent, float(first_ms), tuple(float(each) / 1000 for each in latencies))
+    return Done(percent, float(first_ms), tuple(float(latency) / 1000 for latency in latencies))
 
 
 def calibrate(which: machine.Machine) -> int:

@@ -83,13 +83,13 @@ class Node:
         self.agent.line()
         path = str(directory / "arbiter" / "arbiter.sock")
         self.shares = [Program("bench.handover.share", path, pod=name) for name in SHARES]
-        for one in self.shares:
-            one.line()
+        for share in self.shares:
+            share.line()
 
     def handovers_us(self, seconds: float) -> list[float]:
         """Microseconds from the end of each turn to the beginning of the next one, which is another share's."""
-        for one in self.shares:
-            one.say(str(seconds))
+        for share in self.shares:
+            share.say(str(seconds))
         turns = [(*turn, number) for number, one in enumerate(self.shares) for turn in json.loads(one.line())]
         pairs = itertools.pairwise(sorted(turns))
         return [(after[0] - before[1]) / 1000 for before, after in pairs if before[2] != after[2]]
@@ -100,8 +100,8 @@ class Node:
         self.agent.line()
 
     def end(self) -> None:
-        for one in (*self.shares, self.agent):
-            one.end()
+        for share in (*self.shares, self.agent):
+            share.end()
 
 
 @contextlib.contextmanager
@@ -146,7 +146,7 @@ def main() -> None:
         for _ in range(options.rounds):
             rounds.append({})
             for name, who in cases:
-                others = (one for one in ARRANGEMENTS if one != name)
+                others = (arrangement for arrangement in ARRANGEMENTS if arrangement != name)
                 listing = {"nobody": (), "agent": (name,), "another": others}[who]
                 with listed(made[one] for one in listing):
                     rounds[-1][name, who] = Round.of(made[name].handovers_us(options.seconds))

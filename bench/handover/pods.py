@@ -22,9 +22,9 @@ def pod(number: int) -> dict[str, Any]:
     container = {
         "name": "main",
         "image": "registry.example.com/team/trainer:1.2.3",
-        "env": [{"name": f"SETTING_{one}", "value": f"value-{one}" * 4} for one in range(20)],
+        "env": [{"name": f"SETTING_{number}", "value": f"value-{number}" * 4} for number in range(20)],
         "resources": {"limits": {"gpushare.io/gpu-percent": "50"}, "requests": {"cpu": "1", "memory": "4Gi"}},
-        "volumeMounts": [{"name": f"volume-{one}", "mountPath": f"/mnt/{one}"} for one in range(5)],
+        "volumeMounts": [{"name": f"volume-{number}", "mountPath": f"/mnt/{number}"} for number in range(5)],
     }
     return {
         "metadata": {
@@ -32,10 +32,10 @@ def pod(number: int) -> dict[str, Any]:
             "namespace": "bench",
             "uid": f"00000000-0000-0000-0000-{number:012}",
             "resourceVersion": str(number + 1),
-            "labels": {f"label-{one}": f"value-{one}" for one in range(10)},
+            "labels": {f"label-{number}": f"value-{number}" for number in range(10)},
             "annotations": {"gpushare.io/allocation": f"a{number}"},
             "managedFields": [
-                {"manager": manager, "fieldsV1": {f"f:field-{one}": {} for one in range(40)}}
+                {"manager": manager, "fieldsV1": {f"f:field-{number}": {} for number in range(40)}}
                 for manager in ("controller", "kubelet")
             ],
         },

@@ -129,9 +129,9 @@ class Node:
         """Let them compete for so long, after a moment to warm up; `native`: without the library."""
         processes = []
         box = dataclasses.replace(self.box, preload=()) if native else self.box
-        for each in tenants:
-            environment = self.give(each.request, each.limit, latency=each.latency)
-            processes.append(box.start([BUILT / "load", each.mode, str(each.kernel_us)], environment))
+        for tenant in tenants:
+            environment = self.give(tenant.request, tenant.limit, latency=tenant.latency)
+            processes.append(box.start([BUILT / "load", tenant.mode, str(tenant.kernel_us)], environment))
         try:
             for process in processes:
                 await asyncio.to_thread(until_ready, process)
@@ -167,7 +167,7 @@ def until_ready(process: subprocess.Popen[str]) -> None:
 def _done(tenant: Tenant, line: str) -> Done:
     launches, counted_ms, first_ms, *latencies = line.split()
     percent = int(launches) * tenant.kernel_us / 10 / float(counted_ms)
-    return Done(percent, float(first_ms), tuple(float(each) / 1000 for each in latencies))
+    return Done(percent, float(first_ms), tuple(float(latency) / 1000 for latency in latencies))
 
 
 @contextlib.asynccontextmanager

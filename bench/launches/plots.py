@@ -18,7 +18,7 @@ def draw(figures: Sequence[dict[str, object]], directory: Path, stem: str) -> li
     mpl.rcParams["svg.hashsalt"] = stem  # the same figures give the same file
     from matplotlib import pyplot as plt
 
-    values = {str(one["figure"]): float(str(one["value"])) for one in figures}
+    values = {str(figure["figure"]): float(str(figure["value"])) for figure in figures}
     written = []
     for name, plot in {"shares": _shares, "handover": _handover}.items():
         figure, axis = plt.subplots(figsize=(9, 4), layout="constrained")

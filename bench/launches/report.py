@@ -52,7 +52,9 @@ class Report:
         """The page, and the plots that it shows."""
         day = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
         drawn = plots.draw(self.figures, directory, f"{day}-interposer")
-        goals = [one for one in self.figures if one["against"] == "goal" and not ONE_OF_MANY.match(_short(one))]
+        goals = [
+            figure for figure in self.figures if figure["against"] == "goal" and not ONE_OF_MANY.match(_short(figure))
+        ]
         page = [
             f"# The library and the arbiter, {day}",
             "",
@@ -63,7 +65,10 @@ class Report:
             "",
             "| figure | here | aim |",
             "|---|---|---|",
-            *(f"| {_short(one)} | {one['value']:g} {one['unit']} | {one['goal']:g} {one['unit']} |" for one in goals),
+            *(
+                f"| {_short(goal)} | {goal['value']:g} {goal['unit']} | {goal['goal']:g} {goal['unit']} |"
+                for goal in goals
+            ),
             "",
             *(f"![{path.stem}]({path.name})" for path in drawn),
             "",

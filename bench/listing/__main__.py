@@ -45,20 +45,22 @@ async def measured(count: int, *, is_whole: bool = False, having: str = "") -> l
 def figures(count: int, way: str, stages: list[Found]) -> list[Found]:
     """One object a figure."""
     told: list[Found] = []
-    for one in stages[1:]:
-        name = f"listing.{way}.{count}.{one['stage'].replace(', ', '-').replace(' ', '-')}"
+    for stage in stages[1:]:
+        name = f"listing.{way}.{count}.{stage['stage'].replace(', ', '-').replace(' ', '-')}"
         goal = GOAL_MIB.get(count)
-        against: Found = {"against": "goal", "ratio": round(one["peak_mib"] / goal, 2)} if goal else {}
-        told.append({"figure": f"{name}.peak", "value": one["peak_mib"], "unit": "MiB", **against})
-        each = round((one["peak_mib"] - stages[0]["left_mib"]) * 1024 / count, 1)
+        against: Found = {"against": "goal", "ratio": round(stage["peak_mib"] / goal, 2)} if goal else {}
+        told.append({"figure": f"{name}.peak", "value": stage["peak_mib"], "unit": "MiB", **against})
+        each = round((stage["peak_mib"] - stages[0]["left_mib"]) * 1024 / count, 1)
         told.append({"figure": f"{name}.peak-of-a-pod", "value": each, "unit": "KiB"})
-        told.append({"figure": f"{name}.left", "value": one["left_mib"], "unit": "MiB"})
-        ratio = round(one["stall_ms"] / GOAL_STALL_MS, 2)
+        told.append({"figure": f"{name}.left", "value": stage["left_mib"], "unit": "MiB"})
+        ratio = round(stage["stall_ms"] / GOAL_STALL_MS, 2)
         told.append(
-            {"figure": f"{name}.stall", "value": one["stall_ms"], "unit": "ms", "against": "goal", "ratio": ratio}
+            {"figure": f"{name}.stall", "value": stage["stall_ms"], "unit": "ms", "against": "goal", "ratio": ratio}
         )
-        ratio = round(one["seconds"] / GOAL_READY_SECONDS, 2)
-        told.append({"figure": f"{name}.time", "value": one["seconds"], "unit": "s", "against": "goal", "ratio": ratio})
+        ratio = round(stage["seconds"] / GOAL_READY_SECONDS, 2)
+        told.append(
+            {"figure": f"{name}.time", "value": stage["seconds"], "unit": "s", "against": "goal", "ratio": ratio}
+        )
     return told
 
 
@@ -74,10 +76,10 @@ async def main() -> None:
             if way == "whole" and count > asked.whole_up_to:
                 continue
             stages = await measured(count, is_whole=way == "whole", having=way.rpartition("with ")[2])
-            for one in stages:
+            for stage in stages:
                 print(
-                    f"{count:>8} {way:<16} {one['stage']:<25} {one['peak_mib']:>9} {one['left_mib']:>9} "
-                    f"{one['stall_ms']:>9} {one['seconds']:>7}",
+                    f"{count:>8} {way:<16} {stage['stage']:<25} {stage['peak_mib']:>9} {stage['left_mib']:>9} "
+                    f"{stage['stall_ms']:>9} {stage['seconds']:>7}",
                     flush=True,
                 )
             told += figures(count, way.replace(" ", "-"), stages)

@@ -33,7 +33,7 @@ def pod() -> Json:
         "name": "app",
         "image": "registry.example.com/team/app:1.2.3",
         "imagePullPolicy": "IfNotPresent",
-        "env": [{"name": f"SETTING_{one}", "value": f"value-{one}-of-this"} for one in range(12)],
+        "env": [{"name": f"SETTING_{number}", "value": f"value-{number}-of-this"} for number in range(12)],
         "ports": [{"containerPort": 8080, "name": "http", "protocol": "TCP"}],
         "resources": resources,
         **probes,
@@ -48,7 +48,9 @@ def pod() -> Json:
         ],
     }
     fields: Json = {f"f:{name}": {} for name in ("image", "name", "imagePullPolicy", "terminationMessagePath")}
-    fields["f:env"] = {f'k:{{"name":"SETTING_{one}"}}': {".": {}, "f:name": {}, "f:value": {}} for one in range(12)}
+    fields["f:env"] = {
+        f'k:{{"name":"SETTING_{number}"}}': {".": {}, "f:name": {}, "f:value": {}} for number in range(12)
+    }
     kinds = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
     moment = "2026-11-01T10:00:00Z"
     managed = {"apiVersion": "v1", "operation": "Update", "fieldsType": "FieldsV1", "time": moment}
@@ -146,7 +148,8 @@ def node() -> Json:
     """A Node with its list of images: 6 KB."""
     amounts = {"cpu": "64", "memory": "512Gi", "pods": "110"}
     images = [
-        {"names": [f"registry.example.com/image-{one}@sha256:{'c' * 64}"], "sizeBytes": 10**8} for one in range(50)
+        {"names": [f"registry.example.com/image-{number}@sha256:{'c' * 64}"], "sizeBytes": 10**8}
+        for number in range(50)
     ]
     return {
         "metadata": {

@@ -64,7 +64,7 @@ class Gpushare:
     def leave(self, pod: Pod, placed: Placed) -> None:
         entry = self._held[placed.node, placed.gpus, pod].pop()
         node = self._views[placed.node]
-        left = tuple(one for one in node.allocations if one.id != entry.id)
+        left = tuple(allocation for allocation in node.allocations if allocation.id != entry.id)
         self._views[placed.node] = dataclasses.replace(node, allocations=left)
         self._host(placed.node, pod, 1)
         self._workload.change(_asks(self._requests[pod], pod), ())

@@ -46,7 +46,7 @@ def cluster(count: int) -> MemoryStore:
         ]  # fmt: skip
         gpunodes.append({"metadata": {"name": name}, "spec": {"allocations": entries}, "status": {"gpus": cards}})
         labels = {contract.HOSTNAME_LABEL: name, "zone": f"z{number % 10}", "number": str(number)}
-        taints = [{"key": f"team-{one}", "effect": "NoSchedule"} for one in range(3)]
+        taints = [{"key": f"team-{number}", "effect": "NoSchedule"} for number in range(3)]
         status = {"conditions": [{"type": "Ready", "status": "True"}]}
         nodes.append({"metadata": {"name": name, "labels": labels}, "spec": {"taints": taints}, "status": status})
     return MemoryStore(gpunodes, nodes, pods)

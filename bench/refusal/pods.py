@@ -11,7 +11,7 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 Json = dict[str, Any]
 
-TOLERATES = [{"key": f"team-{one}", "operator": "Exists"} for one in range(3)]
+TOLERATES = [{"key": f"team-{number}", "operator": "Exists"} for number in range(3)]
 
 
 def pod(containers: int = 1, *, spec: Mapping[str, Any] | None = None, **annotations: str) -> Json:
@@ -37,7 +37,7 @@ def on_nodes(terms: int, expressions: int, values: int) -> Json:
         {
             "key": "zone",
             "operator": "In",
-            "values": [*(f"x{one}" for one in range(values)), *(f"z{one}" for one in range(10))],
+            "values": [*(f"x{number}" for number in range(values)), *(f"z{index}" for index in range(10))],
         }
         for _ in range(expressions - 1)
     ]
@@ -114,7 +114,8 @@ CASES["8 shares, the last too large"]["metadata"]["annotations"] |= {
 }
 LONG: Json = {
     "containers": [
-        {"name": f"c{number}", "env": [{"name": f"v{one}", "value": "x"} for one in range(64)]} for number in range(64)
+        {"name": f"c{number}", "env": [{"name": f"v{number}", "value": "x"} for number in range(64)]}
+        for number in range(64)
     ]
 }
 CASES["4096 variables, spread"] = pod(request="1", spec={**LONG, **spread(4, 15)})
@@ -124,7 +125,7 @@ CASES["48 containers × 64 resources"] = pod(
         "containers": [
             {
                 "name": f"c{number}",
-                "resources": {"requests": {f"example.com/r{number}-{one}": "1" for one in range(64)}},
+                "resources": {"requests": {f"example.com/r{number}-{index}": "1" for index in range(64)}},
             }
             for number in range(48)
         ]

@@ -99,7 +99,7 @@ def made(knobs: Knobs) -> Json:
 
 def _constrain(spec: Json, knobs: Knobs) -> None:
     for number in range(knobs["containers"]):
-        limits = {f"example.com/r{number}-{one}": "1" for one in range(knobs["resources"])}
+        limits = {f"example.com/r{number}-{index}": "1" for index in range(knobs["resources"])}
         spec["containers"].append({"name": f"more{number}", "resources": {"requests": limits}})
     first = spec["containers"][0]
     if knobs["cpu"]:
@@ -140,7 +140,7 @@ def _of_node(knobs: Knobs, term: int, number: int) -> Json:
     if operator in {"Gt", "Lt"}:
         values = [str(number + term)]
     else:
-        values = [f"z{one}" for one in range(knobs["values"])] if operator != "Exists" else []
+        values = [f"z{number}" for number in range(knobs["values"])] if operator != "Exists" else []
     return {"key": key, "operator": operator, "values": values}
 
 

@@ -24,17 +24,17 @@ def nodes(server: calls.Server, name: str, count: int) -> Iterator[tuple[dict[st
     """So many nodes of eight GPUs, fresh while the context lasts; yields the selectors of the crowded and the roomy."""
     names = [f"{name}-{number}" for number in range(count)]
     made.nodes(server, names)
-    for one in names:
-        label = {"metadata": {"labels": {LABEL: f"{name}-{'crowded' if one == names[0] else 'roomy'}"}}}
-        calls.one(server, calls.call("PATCH", f"/api/v1/nodes/{one}", label, calls.MERGE_PATCH))
-        calls.one(server, calls.call("POST", LEASES, _lease(one)))
+    for word in names:
+        label = {"metadata": {"labels": {LABEL: f"{name}-{'crowded' if word == names[0] else 'roomy'}"}}}
+        calls.one(server, calls.call("PATCH", f"/api/v1/nodes/{word}", label, calls.MERGE_PATCH))
+        calls.one(server, calls.call("POST", LEASES, _lease(word)))
     stopping = threading.Event()
 
     def renew() -> None:
         while not stopping.wait(RENEW_SECONDS):
-            for one in names:
+            for word in names:
                 try:
-                    calls.one(server, calls.call("PATCH", f"{LEASES}/{one}", _lease(one), calls.MERGE_PATCH))
+                    calls.one(server, calls.call("PATCH", f"{LEASES}/{word}", _lease(word), calls.MERGE_PATCH))
                 except (OSError, SystemExit, EOFError):
                     break  # the API server is away, or just back: the next time is soon enough
 

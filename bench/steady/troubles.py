@@ -79,7 +79,7 @@ class Trouble:
 
 
 def _ready(pod: Mapping[str, Any]) -> bool:
-    conditions = {one["type"]: one["status"] for one in pod.get("status", {}).get("conditions", ())}
+    conditions = {condition["type"]: condition["status"] for condition in pod.get("status", {}).get("conditions", ())}
     return conditions.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
 
 

@@ -33,9 +33,10 @@ def main() -> int:
     except lab_errors.LabError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    for one in (made.webhook, made.agent):
+    for archive in (made.webhook, made.agent):
         print(
-            f"{one.path}  {one.name}  {one.digest}  {one.size / 1e6:.1f} MB, unpacked {one.unpacked_size / 1e6:.1f} MB"
+            f"{archive.path}  {archive.name}  {archive.digest}  {archive.size / 1e6:.1f} MB, "
+            f"unpacked {archive.unpacked_size / 1e6:.1f} MB"
         )
     for place in pushed.values():
         print(f"pushed {place['repository']}:{place['tag']}@{place['digest']}")

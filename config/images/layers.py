@@ -67,7 +67,7 @@ def native() -> str:
 def system(architecture: str) -> Layer:
     """Debian's packages, and who may be a user."""
     archives = packages.fetch(packages.locked(architecture))
-    components = tuple(Component("deb", one.name, one.version, one.sha256) for one in archives)
+    components = tuple(Component("deb", archive.name, archive.version, archive.sha256) for archive in archives)
 
     def make() -> Tree:
         tree = Tree()
@@ -165,7 +165,7 @@ def kept(
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     facts = json.loads((target / "layer.json").read_text())
-    facts["components"] = tuple(Component(**one) for one in facts["components"])
+    facts["components"] = tuple(Component(**component) for component in facts["components"])
     return Layer(target, **facts)
 
 
@@ -177,7 +177,7 @@ def _write(directory: Path, tree: Tree, components: list[Component] | tuple[Comp
         "diff_id": f"sha256:{hashlib.sha256(plain).hexdigest()}",
         "size": len(packed),
         "unpacked_size": tree.size(),
-        "components": [dataclasses.asdict(one) for one in components],
+        "components": [dataclasses.asdict(component) for component in components],
     }
     (directory / "layer.tar.gz").write_bytes(packed)
     (directory / "layer.json").write_text(json.dumps(facts))

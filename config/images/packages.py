@@ -103,7 +103,7 @@ def newest(names: Iterable[str], architecture: str) -> list[Package]:
 def lock(architectures: Iterable[str]) -> str:
     """The text of a new lock."""
     apt.Apt().update()
-    packages = [package for one in architectures for package in newest(contents.PACKAGES, one)]
+    packages = [package for architecture in architectures for package in newest(contents.PACKAGES, architecture)]
     return HEADER + "".join(f"{package}\n" for package in sorted(packages))
 
 

@@ -88,7 +88,7 @@ class _Splits:
 
     def _search(self, left: int, empty: int, full: bool) -> _Split | None:
         first, *others = _bits(left)
-        found: _Split | None = None
+        split: _Split | None = None
         for count in range(self._size, max(self._size - empty, 1) - 1, -1):
             is_full = count == self._size
             if not (full or is_full) and len(others) + 1 - count < self._size:
@@ -105,9 +105,9 @@ class _Splits:
                 if rest is None:
                     continue
                 total = self._score(group) + rest[0]
-                if found is None or total > found[0] or (total == found[0] and _before(group, found[1][0])):
-                    found = (total, (group, *rest[1]))
-        return found
+                if split is None or total > split[0] or (total == split[0] and _before(group, split[1][0])):
+                    split = (total, (group, *rest[1]))
+        return split
 
     def _score(self, group: int) -> int:
         if group not in self._scores:
@@ -137,7 +137,7 @@ def _grown(matrix: Sequence[Sequence[int]], wanted: frozenset[int], size: int) -
     for start in starts:
         group = list(start)
         while len(group) < size:
-            rest = (one for one in range(len(matrix)) if one not in group)
+            rest = (number for number in range(len(matrix)) if number not in group)
             group.append(max(rest, key=lambda one: sum(matrix[one][other] for other in group)))
         score = _score(matrix, group)
         if score > best:

@@ -92,12 +92,12 @@ def answer(
 
     answer_id: unique; the name of the CDI annotation ends in it. mps: None unless the devices are shared by MPS.
     """
-    unique = {one.device: one for one in devices}
+    unique = {device.device: device for device in devices}
     by_index = settings.device_id_strategy == INDEX
-    ids = [one.index if by_index else one.device for one in unique.values()]
+    ids = [device.index if by_index else device.device for device in unique.values()]
     channels = [str(channel) for channel in settings.imex_channels]
     strategies = settings.device_list_strategies
-    told = cdi.answer(
+    answer = cdi.answer(
         [cdi.name(cdi_vendor, "gpu", identity) for identity in ids]
         + [cdi.name(cdi_vendor, "imex-channel", channel) for channel in channels]
         + [cdi.name(cdi_vendor, kind, "all") for kind, wanted in _extras(settings).items() if wanted],
@@ -122,7 +122,7 @@ def answer(
     wanted: tuple[DeviceNode, ...] = ()
     if settings.pass_device_specs and not all(map(cdi.is_strategy, strategies)):
         wanted = _device_nodes(list(unique), nodes, settings.dev_root)
-    return ContainerResponse(envs, tuple(mounts), wanted, told.annotations, told.devices)
+    return ContainerResponse(envs, tuple(mounts), wanted, answer.annotations, answer.devices)
 
 
 def _extras(settings: NodeSettings) -> dict[str, bool]:

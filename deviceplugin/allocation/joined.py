@@ -32,14 +32,14 @@ def scores(gpus: Sequence[Gpu], paths: Mapping[tuple[str, str], GpuPath] = _UNKN
     each reaches all others alike.
     """
     found = {}
-    for one, other in itertools.combinations(gpus, 2):
-        path = paths.get((one.uuid, other.uuid)) or paths.get((other.uuid, one.uuid))
-        found[one.uuid, other.uuid] = _pair(one, other, path)
+    for gpu, other in itertools.combinations(gpus, 2):
+        path = paths.get((gpu.uuid, other.uuid)) or paths.get((other.uuid, gpu.uuid))
+        found[gpu.uuid, other.uuid] = _pair(gpu, other, path)
     return found
 
 
-def _pair(one: Gpu, other: Gpu, path: GpuPath | None) -> int:
-    grouped = one.link_group is not None and one.link_group == other.link_group
-    same_cpu = one.numa_node is not None and one.numa_node == other.numa_node
+def _pair(gpu: Gpu, other: Gpu, path: GpuPath | None) -> int:
+    grouped = gpu.link_group is not None and gpu.link_group == other.link_group
+    same_cpu = gpu.numa_node is not None and gpu.numa_node == other.numa_node
     common = path.common if path is not None else "SameCPU" if same_cpu else "CrossCPU"
     return aligned.pair_score([common], nvlinks=max(int(grouped), path.nvlinks if path is not None else 0))

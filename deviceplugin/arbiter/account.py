@@ -56,8 +56,8 @@ class PayingAccount(enum.Enum):
 class Account:
     """The books of one share on one GPU. What it does now (`wanting`, `charge`) is set by `set`, from then on."""
 
-    def __init__(self, given: Entitlement, now_ns: int) -> None:
-        self.given = given
+    def __init__(self, entitlement: Entitlement, now_ns: int) -> None:
+        self.given = entitlement
         self.held_ns = 0  # all time charged, ever
         self.owed_ns = 0.0
         self.room_ns = float(BURST_NS)
@@ -66,10 +66,10 @@ class Account:
         self.charge = PayingAccount.NOTHING
         self.at_ns = now_ns
 
-    def change(self, given: Entitlement, now_ns: int) -> None:
+    def change(self, entitlement: Entitlement, now_ns: int) -> None:
         """Give it more or less from now on; what it has been owed until now, and owes, it keeps."""
         self.pass_time(now_ns)
-        self.given = given
+        self.given = entitlement
 
     def held_by_ns(self, now_ns: int) -> int:
         """All time charged, up to now."""

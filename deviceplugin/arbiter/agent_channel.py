@@ -110,7 +110,7 @@ class AgentChannel:
                 if asked is not None and not asked.done():
                     asked.set_result(tenant or Refusal(refusal))
             case messages.ContextCharges(contexts):
-                self._contexts |= {one.gpu: one.memory_bytes for one in contexts}
+                self._contexts |= {context.gpu: context.memory_bytes for context in contexts}
                 for group in self._groups.all():
                     self._groups.expect_contexts(group)
             case messages.ShareOverheads(key, processes):
@@ -118,7 +118,7 @@ class AgentChannel:
             case messages.Measured():
                 self.has_measured = True
             case messages.Runs(runs):
-                self._server.leases.seen({(one.gpu, one.share): one.works for one in runs})
+                self._server.leases.seen({(run.gpu, run.share): run.works for run in runs})
             case messages.UnclaimedMemory(number, memory_bytes):
                 waiting = self._measuring.get(number)  # none if who asked has gone
                 if waiting is not None and not waiting.done():
@@ -136,10 +136,10 @@ class AgentChannel:
         self._channel.send(messages.ResizesApplied(self._resizing.follow(node)))
 
     def _measured(self, key: str, processes: Sequence[messages.Overhead]) -> None:
-        group = next((one for one in self._groups.all() if one.tenant.key == key), None)
+        group = next((share for share in self._groups.all() if share.tenant.key == key), None)
         if group is None:
             return
-        held = {(one.pid, one.start_ticks): one.held_bytes for one in processes}
+        held = {(process.pid, process.start_ticks): process.held_bytes for process in processes}
         group.measured(
             {
                 slot: held[who]
@@ -155,29 +155,29 @@ class AgentChannel:
             del self._told[key]
             self._channel.send(messages.ShareGone(key))
         for key, group in groups.items():
-            told, changes = self._told.get(key, (None, -1))
-            if told is not group or changes != group.changes:
+            share, changes = self._told.get(key, (None, -1))
+            if share is not group or changes != group.changes:
                 self._told[key] = group, group.changes
-                pages = () if told is group else (group.limits.descriptor, group.ledger.descriptor)
+                pages = () if share is group else (group.limits.descriptor, group.ledger.descriptor)
                 self._channel.send(_share(group), pages)
         if turns:
             had = tuple(map(_turn, self._server.leases.held()))
             for first in range(0, max(1, len(had)), TURNS_A_MESSAGE):
                 self._channel.send(messages.LeaseReports(had[first : first + TURNS_A_MESSAGE]))
-        unreachable = (one for holders in self._groups.unreachable().values() for one in holders)
+        unreachable = (holder for holders in self._groups.unreachable().values() for holder in holders)
         self._channel.send(
             messages.Reported(
                 connections=self._server.connections,
                 turned_away=self._server.turned_away,
-                speakers=tuple(messages.Speakers(*one) for one in self._server.versions.items()),
+                speakers=tuple(messages.Speakers(*item) for item in self._server.versions.items()),
                 lost_ticks=self._groups.lost_ticks,
-                unreachable=tuple((one.pid, one.start_ticks) for one in unreachable),
+                unreachable=tuple((process.pid, process.start_ticks) for process in unreachable),
             )
         )
 
 
 def _share(group: ShareLedger) -> messages.RunningShareState:
-    members = (messages.LedgerMember(slot, one.pid, one.start_ticks) for slot, one in group.members.items())
+    members = (messages.LedgerMember(slot, process.pid, process.start_ticks) for slot, process in group.members.items())
     return messages.RunningShareState(group.tenant, tuple(members))
 
 

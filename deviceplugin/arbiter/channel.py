@@ -50,7 +50,7 @@ class Channel:
             return
         body = messages.write(message)
         # Who sends may close them before they are sent.
-        copies = [os.dup(one) for one in descriptors]
+        copies = [os.dup(descriptor) for descriptor in descriptors]
         self._unsent.append((_HEADER.pack(len(body), len(copies)) + body, copies))
         if len(self._unsent) == 1:
             self._write()
@@ -118,6 +118,6 @@ class Channel:
 
 
 def _close(descriptors: Sequence[int]) -> None:
-    for one in descriptors:
+    for descriptor in descriptors:
         with contextlib.suppress(OSError):
-            os.close(one)
+            os.close(descriptor)

@@ -182,17 +182,17 @@ class ClientConnection:
             self.refuse("the node's agent failed to answer: its log says why")
 
     async def _greet(self, library_version: str) -> None:
-        found = await self._lookup.tenant(self.container)
-        if isinstance(found, Tenant) and await self._groups.settled(found, self._who):
-            found = await self._lookup.tenant(self.container)  # that may have taken a while
-        if isinstance(found, Refusal):
-            self.refuse(str(found))
+        tenant = await self._lookup.tenant(self.container)
+        if isinstance(tenant, Tenant) and await self._groups.settled(tenant, self._who):
+            tenant = await self._lookup.tenant(self.container)  # that may have taken a while
+        if isinstance(tenant, Refusal):
+            self.refuse(str(tenant))
             return
         if self._who.is_dead():
             self.close()
             return
         try:
-            self._group, slot = self._groups.join(found, self._who)
+            self._group, slot = self._groups.join(tenant, self._who)
         except JoinError as error:
             self.refuse(str(error))
             return
@@ -202,7 +202,7 @@ class ClientConnection:
             return
         self._told_freed_bytes = self._group.freed_bytes
         self._send(
-            wire.welcome(gpu_count=len(found.grants), slot=slot),
+            wire.welcome(gpu_count=len(tenant.grants), slot=slot),
             [self._group.limits.descriptor, self._group.ledger.descriptor],
         )
         self._leases.joined(self)
@@ -212,8 +212,8 @@ class ClientConnection:
             slot=slot,
             library=library_version,
             protocol=self.version,
-            containers=list(found.containers),
-            gpus={grant.uuid: grant.memory_bytes for grant in found.grants},
+            containers=list(tenant.containers),
+            gpus={grant.uuid: grant.memory_bytes for grant in tenant.grants},
         )
 
     def _reclaim(self, group: ShareLedger) -> None:

@@ -70,5 +70,5 @@ class ConnectionLimits:
         if guest.connections:
             return
         now = self._clock()
-        self._gone = {one: known for one, known in self._gone.items() if now - known[0] < FORGOTTEN_SECONDS}
+        self._gone = {container: known for container, known in self._gone.items() if now - known[0] < FORGOTTEN_SECONDS}
         self._gone[container] = now, self._there.pop(container)

@@ -207,8 +207,8 @@ class GpuLeases:
     def _renew(self, tenant: Tenant, grant: Grant, now_ns: int) -> None:
         self._shares[tenant.key].tenant = tenant
         (self._urgent.add if tenant.latency else self._urgent.discard)(tenant.key)
-        given = Entitlement(grant.request_percent, grant.limit_percent, tenant.latency)
-        self.obey(self.turns.join(tenant.key, given, now_ns))
+        entitlement = Entitlement(grant.request_percent, grant.limit_percent, tenant.latency)
+        self.obey(self.turns.join(tenant.key, entitlement, now_ns))
 
     def _want(self, share: _Share, client: LeaseClient, now_ns: int, *, held: bool) -> None:
         key = share.tenant.key

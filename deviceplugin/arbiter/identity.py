@@ -41,7 +41,7 @@ class Container:
 
 def parse(text: str) -> Container | Refusal:
     """The container whose process has these cgroups."""
-    found = {one for line in text.splitlines() if (one := _of_path(line.split(":", 2)[-1])) is not None}
+    found = {container for line in text.splitlines() if (container := _of_path(line.split(":", 2)[-1])) is not None}
     if not found:
         return Refusal("this process is in no container of a pod")
     if len(found) > 1:

@@ -59,12 +59,12 @@ def peer(connection: socket.socket, *, proc: Path = PROC) -> KernelProcess:
 def find(pid: int, start_ticks: int, *, proc: Path = PROC) -> KernelProcess | None:
     """The process that had this pid then, if it still lives."""
     try:
-        found = _held(pid, os.pidfd_open(pid), proc)
+        process = _held(pid, os.pidfd_open(pid), proc)
     except OSError:
         return None
-    if found.start_ticks == start_ticks and not found.is_dead():
-        return found
-    os.close(found.pidfd)
+    if process.start_ticks == start_ticks and not process.is_dead():
+        return process
+    os.close(process.pidfd)
     return None
 
 

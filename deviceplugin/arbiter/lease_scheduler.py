@@ -66,14 +66,14 @@ class LeaseScheduler:
         self._surplus_ns = 0.0
         self._now_ns = 0
 
-    def join(self, key: str, given: Entitlement, now_ns: int) -> list[Command]:
+    def join(self, key: str, entitlement: Entitlement, now_ns: int) -> list[Command]:
         """A share is there, or has been given something else; that ends no turn but by its new limit."""
         if key in self.seats:
-            self.seats[key].account.change(given, now_ns)
+            self.seats[key].account.change(entitlement, now_ns)
             self._refile(key, now_ns)
             self._curtail(key, now_ns)
         else:
-            self.seats[key] = Seat(given, now_ns)
+            self.seats[key] = Seat(entitlement, now_ns)
             self.changed.add(key)
         return self.tick(now_ns)
 

@@ -55,7 +55,7 @@ def read(path: Path) -> LedgerRecord:
         records.check(layout == contract.PAGES_LAYOUT, f"its pages have layout {layout}, unknown to this agent")
         slots = {int(slot): records.read(tuple[int, int], who) for slot, who in found["slots"].items()}
         slot_count = records.read(int, found["slot_count"])
-        wrong = [one for one in (*slots, slot_count - 1) if not -1 <= one < contract.LEDGER_SLOTS]
+        wrong = [slot for slot in (*slots, slot_count - 1) if not -1 <= slot < contract.LEDGER_SLOTS]
         records.check(not wrong and -1 not in slots, f"a ledger has no such slots: {wrong or slots}")
         tenant = records.read(Tenant, found["tenant"], newer=True)
         refused = unusable(tenant)

@@ -25,7 +25,7 @@ class Unreachable:
     holders: tuple[KernelProcess, ...]
 
 
-def take_over(found: LedgerRecord, *, proc: Path) -> ShareLedger | Unreachable | None:
+def take_over(record: LedgerRecord, *, proc: Path) -> ShareLedger | Unreachable | None:
     """The group of a record, with those of its processes that still live; None when no process has its ledger.
 
     The slots of processes that died are cleared, and of those that were found to have become another program. Nobody
@@ -35,23 +35,23 @@ def take_over(found: LedgerRecord, *, proc: Path) -> ShareLedger | Unreachable |
     living: dict[int, KernelProcess] = {}
     ledger: pages.Ledger | None = None
     left_bytes = kernel_process.MOST_MAPS_BYTES
-    for slot, (pid, start_ticks) in found.slots.items():
+    for slot, (pid, start_ticks) in record.slots.items():
         who = kernel_process.find(pid, start_ticks, proc=proc)
         if who is None:
             continue
         if ledger is None:
-            seen = kernel_process.mapping(pid, found.ledger, proc=proc, most_bytes=left_bytes)
+            seen = kernel_process.mapping(pid, record.ledger, proc=proc, most_bytes=left_bytes)
             left_bytes -= seen.looked_bytes
             if seen.known and seen.link is None:
                 os.close(who.pidfd)
                 continue
-            ledger = _opened(seen.link, found) if seen.link is not None else None
+            ledger = _opened(seen.link, record) if seen.link is not None else None
         living[slot] = who
     if not living:
         return None
     if ledger is None:
         return Unreachable(tuple(living.values()))
-    group = ShareLedger(found.tenant, ledger, slot_count=found.slot_count, inherited=True)
+    group = ShareLedger(record.tenant, ledger, slot_count=record.slot_count, inherited=True)
     with_certain = group.limits.certain_slot > 0  # or what living processes say of themselves would be taken for slots
     for slot in range(group.limits.certain_slot or contract.LEDGER_SLOTS):
         if slot in living:
@@ -61,8 +61,8 @@ def take_over(found: LedgerRecord, *, proc: Path) -> ShareLedger | Unreachable |
     return group
 
 
-def _opened(link: Path, found: LedgerRecord) -> pages.Ledger | None:
+def _opened(link: Path, record: LedgerRecord) -> pages.Ledger | None:
     try:
-        return pages.Ledger.reopen(link, len(found.tenant.grants), found.ledger)
+        return pages.Ledger.reopen(link, len(record.tenant.grants), record.ledger)
     except (OSError, pages.PagesError):
         return None

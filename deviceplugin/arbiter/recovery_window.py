@@ -35,13 +35,13 @@ def path_of(directory: Path) -> Path:
 def read(directory: Path, boot_id: str) -> int | None:
     """In the kernel's ticks since it was booted; 0 if nothing was lost since then, None if that cannot be told."""
     try:
-        found = records.read(_Lost, records.load(path_of(directory)), newer=True)
-        records.check(found.ticks >= 0, "it was before the boot")
+        lost = records.read(_Lost, records.load(path_of(directory)), newer=True)
+        records.check(lost.ticks >= 0, "it was before the boot")
     except FileNotFoundError:
         return 0
     except (OSError, ValueError):
         return None
-    return found.ticks if found.boot_id == boot_id else 0
+    return lost.ticks if lost.boot_id == boot_id else 0
 
 
 def write(directory: Path, boot_id: str, ticks: int) -> None:

@@ -37,8 +37,8 @@ Command = Open | Revoke
 class Seat:
     """One share at this GPU."""
 
-    def __init__(self, given: Entitlement, now_ns: int) -> None:
-        self.account = Account(given, now_ns)
+    def __init__(self, entitlement: Entitlement, now_ns: int) -> None:
+        self.account = Account(entitlement, now_ns)
         self.phase: LeasePhase | None = None
         self.asked = False  # it has something to launch here; a member of a gang may want its turn because of others
         self.member = False  # of a gang, which is served on several GPUs together

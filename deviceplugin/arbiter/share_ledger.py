@@ -87,7 +87,7 @@ class ShareLedger:
 
     def has(self, member: KernelProcess) -> bool:
         """Whether this very process still has a slot."""
-        return any(one is member for one in self._members.values())
+        return any(process is member for process in self._members.values())
 
     def free_slot(self) -> int:
         """The lowest slot that nobody has. Raises JoinError."""

@@ -96,7 +96,7 @@ class ShareLedgers:
             )
         for path in ledger_record.all_in(self._directory):
             try:
-                found = ledger_record.read(path)
+                record = ledger_record.read(path)
             except ledger_record.RecordError as error:
                 # Without it nobody knows whose the slots are, so no old ledger is given to anyone.
                 aside = whole_file.set_aside(path)
@@ -105,25 +105,25 @@ class ShareLedgers:
                 self._lose()
                 path.unlink(missing_ok=True)
                 continue
-            old = recovery.take_over(found, proc=self._proc) if found.boot_id == self._boot_id else None
+            old = recovery.take_over(record, proc=self._proc) if record.boot_id == self._boot_id else None
             if old is None:
                 path.unlink()
             elif isinstance(old, ShareLedger):
-                self._groups[found.tenant.key] = old
+                self._groups[record.tenant.key] = old
                 for member in old.members.values():
                     self._watch(old, member)
                     self._looks.ask(old, member)
                 self.keep(old, old.tenant)
                 logger.info("Took over a ledger", extra={**_named(old.tenant), "processes": len(old.members)})
             else:
-                self._unreachable[found.tenant.key] = list(old.holders)
+                self._unreachable[record.tenant.key] = list(old.holders)
                 for holder in old.holders:
-                    asyncio.get_running_loop().add_reader(holder.pidfd, self._holder_ended, found.tenant, holder)
-                extra = {**_named(found.tenant), "processes": len(old.holders), "err": UNREACHABLE}
+                    asyncio.get_running_loop().add_reader(holder.pidfd, self._holder_ended, record.tenant, holder)
+                extra = {**_named(record.tenant), "processes": len(old.holders), "err": UNREACHABLE}
                 logger.error("Could not take over a ledger", extra=extra)
         if self._registered is not None:
-            holders = (*self._unreachable.values(), *(one.members.values() for one in self._groups.values()))
-            self._registered.keep((one.pid, one.start_ticks) for holder in holders for one in holder)
+            holders = (*self._unreachable.values(), *(group.members.values() for group in self._groups.values()))
+            self._registered.keep((process.pid, process.start_ticks) for holder in holders for process in holder)
         self.schedule()
 
     @property
@@ -139,11 +139,11 @@ class ShareLedgers:
         """
         if tenant.key in self._unreachable:
             raise JoinError(UNREACHABLE)
-        found = self._groups.get(tenant.key)
-        if found is not None and not _same_gpus(found.tenant, tenant):
+        share = self._groups.get(tenant.key)
+        if share is not None and not _same_gpus(share.tenant, tenant):
             raise JoinError("the share is on other GPUs now: end all processes of the container that use the old ones")
-        made = found is None
-        chosen = ShareLedger.make(tenant) if found is None else found
+        made = share is None
+        chosen = ShareLedger.make(tenant) if share is None else share
         chosen.tenant = dataclasses.replace(chosen.tenant, group=tenant.group)  # no record has it
         try:
             self.expect_contexts(chosen)
@@ -168,20 +168,20 @@ class ShareLedgers:
 
     async def settled(self, tenant: Tenant, who: KernelProcess) -> bool:
         """Whether the process had a slot, which it may have had as another program: then it has been looked at."""
-        found = self._groups.get(tenant.key)
-        slot = found.slot_of(who) if found is not None else None
-        if found is None or slot is None:
+        share = self._groups.get(tenant.key)
+        slot = share.slot_of(who) if share is not None else None
+        if share is None or slot is None:
             return False
         # Others may wait for the same look, and go on to.
-        await asyncio.shield(self._looks.ask(found, found.members[slot]))
+        await asyncio.shield(self._looks.ask(share, share.members[slot]))
         return True
 
     def schedule(self) -> None:
         """Tell all when to launch while there is no arbiter; to be called once a share is given more or less."""
-        table = timetable.timetable(one.tenant for one in self._groups.values())
-        for key, one in self._groups.items():
+        table = timetable.timetable(group.tenant for group in self._groups.values())
+        for key, share in self._groups.items():
             for card, turn in enumerate(table[key]):
-                one.limits.schedule(card, turn)
+                share.limits.schedule(card, turn)
 
     def reap(self, chosen: ShareLedger) -> None:
         """Clear the slots of processes that are dead by now."""
@@ -201,8 +201,8 @@ class ShareLedgers:
 
     def uses(self) -> Iterator[ShareUse]:
         """What the processes of every share hold."""
-        for one in self._groups.values():
-            yield ShareUse(one.tenant, one.used_bytes(), len(one.members), one.limits.overhead_bytes())
+        for group in self._groups.values():
+            yield ShareUse(group.tenant, group.used_bytes(), len(group.members), group.limits.overhead_bytes())
 
     def all(self) -> tuple[ShareLedger, ...]:
         """Every share with a process."""
@@ -244,10 +244,10 @@ class ShareLedgers:
     def close(self) -> None:
         """Let go of everything; the records stay for the next agent."""
         self._looks.close()
-        for one in self._groups.values():
-            for member in one.members.values():
+        for group in self._groups.values():
+            for member in group.members.values():
                 asyncio.get_running_loop().remove_reader(member.pidfd)
-            one.close()
+            group.close()
         self._groups.clear()
         for holders in self._unreachable.values():
             for holder in holders:
@@ -309,8 +309,8 @@ class ShareLedgers:
         self.schedule()
 
 
-def _same_gpus(one: Tenant, other: Tenant) -> bool:
-    return [grant.uuid for grant in one.grants] == [grant.uuid for grant in other.grants]
+def _same_gpus(tenant: Tenant, other: Tenant) -> bool:
+    return [grant.uuid for grant in tenant.grants] == [grant.uuid for grant in other.grants]
 
 
 def _named(tenant: Tenant) -> dict[str, object]:

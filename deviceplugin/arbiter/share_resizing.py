@@ -83,15 +83,15 @@ class Resizing:
         groups: dict[_Place, ShareLedger] = {}
         lost: dict[str, ShareLedger] = {}
         waits = False
-        for one in self._groups.all():
-            entry = tenant.entry_of(one.tenant, node)
+        for given_share in self._groups.all():
+            entry = tenant.entry_of(given_share.tenant, node)
             if entry is None:
-                lost[one.tenant.key] = one
+                lost[given_share.tenant.key] = given_share
                 continue
-            groups[entry.id, one.tenant.share] = one
-            waits |= not self._give(one, node, entry)
+            groups[entry.id, given_share.tenant.share] = given_share
+            waits |= not self._give(given_share, node, entry)
         self._note(lost)
-        told = {(one.allocation, one.share): one for one in node.resizes}
+        told = {(resize.allocation, resize.share): resize for resize in node.resizes}
         entries = []
         for entry in node.allocations:
             for position, share in enumerate(entry.shares):
@@ -104,7 +104,7 @@ class Resizing:
         self.close()
         if waits:
             self._timer = asyncio.get_running_loop().call_later(AGAIN_SECONDS, self.look)
-        return tuple(sorted(entries, key=lambda one: (one.allocation, one.share)))
+        return tuple(sorted(entries, key=lambda resize: (resize.allocation, resize.share)))
 
     def close(self) -> None:
         """Stop looking."""
@@ -112,47 +112,47 @@ class Resizing:
             self._timer.cancel()
             self._timer = None
 
-    def _give(self, one: ShareLedger, node: GpuNode, entry: Allocation) -> bool:
+    def _give(self, share: ShareLedger, node: GpuNode, entry: Allocation) -> bool:
         """Whether it has all that it is to have, and no more."""
-        most_bytes, has_bytes = tenant.memory_bytes(node, entry, one.tenant.share), one.tenant.memory_bytes
-        counted_bytes = entry.shares[one.tenant.share].memory_bytes
+        most_bytes, has_bytes = tenant.memory_bytes(node, entry, share.tenant.share), share.tenant.memory_bytes
+        counted_bytes = entry.shares[share.tenant.share].memory_bytes
         # What is above what the ledger counts may be somebody else's already: that goes without asking.
         now_bytes = most_bytes if most_bytes >= has_bytes else min(has_bytes, counted_bytes)
-        self._change(one, tenant.renewed(one.tenant, entry, now_bytes))
-        if most_bytes < one.tenant.memory_bytes:
-            self._shrink(one, tenant.renewed(one.tenant, entry, most_bytes))
-        return one.tenant.memory_bytes == most_bytes
+        self._change(share, tenant.renewed(share.tenant, entry, now_bytes))
+        if most_bytes < share.tenant.memory_bytes:
+            self._shrink(share, tenant.renewed(share.tenant, entry, most_bytes))
+        return share.tenant.memory_bytes == most_bytes
 
-    def _change(self, one: ShareLedger, given: tenant.Tenant) -> None:
-        if given == one.tenant:
+    def _change(self, share: ShareLedger, given: tenant.Tenant) -> None:
+        if given == share.tenant:
             return
         # Nobody may go by more than what is written down; less holds also if that is not possible.
-        if not self._groups.keep(one, given) and given.memory_bytes > one.tenant.memory_bytes:
-            given = tenant.with_memory(given, one.tenant.memory_bytes)
-        if given != one.tenant:
-            one.change(given)
+        if not self._groups.keep(share, given) and given.memory_bytes > share.tenant.memory_bytes:
+            given = tenant.with_memory(given, share.tenant.memory_bytes)
+        if given != share.tenant:
+            share.change(given)
             self._groups.schedule()
             self._leases.changed(given)
             logger.info("Changed what a share is given", extra=_named(given))
 
-    def _shrink(self, one: ShareLedger, given: tenant.Tenant) -> None:
-        before = one.tenant
-        if one.outdated or not self._measured() or one.held_bytes() > given.memory_bytes:
+    def _shrink(self, share: ShareLedger, given: tenant.Tenant) -> None:
+        before = share.tenant
+        if share.outdated or not self._measured() or share.held_bytes() > given.memory_bytes:
             return
-        one.change(given)
-        if one.held_bytes() > given.memory_bytes or not self._groups.keep(one, given):
-            one.change(before)
+        share.change(given)
+        if share.held_bytes() > given.memory_bytes or not self._groups.keep(share, given):
+            share.change(before)
             return
         logger.info("Lowered the memory limit of a share", extra=_named(given))
 
-    def _said(self, entry: Allocation, position: int, one: ShareLedger | None, before: Resize | None) -> Resize:
+    def _said(self, entry: Allocation, position: int, given_share: ShareLedger | None, before: Resize | None) -> Resize:
         share = entry.shares[position]
         wanted_bytes = share.shrink_to_bytes or 0
-        if one is not None:
+        if given_share is not None:
             # Below what is wanted it is for a moment, while what was told before is taken back.
             # Programs write their own figures: what no GPU has would be refused, and the whole status with it.
-            has_bytes = max(one.tenant.memory_bytes, wanted_bytes)
-            used_bytes = min(one.held_bytes(), MOST_BYTES)
+            has_bytes = max(given_share.tenant.memory_bytes, wanted_bytes)
+            used_bytes = min(given_share.held_bytes(), MOST_BYTES)
         elif self._groups.out_of_reach(entry.pod.uid, position):
             has_bytes = used_bytes = share.memory_bytes
         else:  # no process has it; those that come will find the lower limit
@@ -175,11 +175,11 @@ class Resizing:
         return False
 
     def _note(self, lost: Mapping[str, ShareLedger]) -> None:
-        for key, one in lost.items():
+        for key, share in lost.items():
             if key not in self._lost:
                 logger.warning(
                     "The ledger does not have a share that processes use: they keep what they had",
-                    extra=_named(one.tenant),
+                    extra=_named(share.tenant),
                 )
         self._lost = frozenset(lost)
 

@@ -101,7 +101,7 @@ class Server:
     @property
     def versions(self) -> Mapping[int, int]:
         """How many of them speak each version of the protocol; those that have yet to say hello speak none."""
-        return Counter(one.version for one in self._connections if one.version is not None)
+        return Counter(connection.version for connection in self._connections if connection.version is not None)
 
     async def __aenter__(self) -> Server:
         self._most = min(MOST_CONNECTIONS, (raised_limit() - OTHER_DESCRIPTORS) // DESCRIPTORS_A_CONNECTION)

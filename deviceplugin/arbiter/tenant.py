@@ -87,7 +87,7 @@ def find(container: Container, *, pods: Iterable[PodJson], node: GpuNode | None)
 
     pods: of this node; node: its GPUNode, None when it is unknown.
     """
-    manifest = next((one for one in pods if pod.uid(one) == container.pod_uid), None)
+    manifest = next((manifest for manifest in pods if pod.uid(manifest) == container.pod_uid), None)
     if manifest is None:
         return NotYet(Missing.POD, f"this node has no pod with the UID {container.pod_uid}")
     namespace, name = pod.namespaced_name(manifest)
@@ -126,13 +126,17 @@ def given(
 ) -> Given | Refusal | NotYet:
     """The GPUs of a container by its name, which no runtime has made yet."""
     # Of two pods of one name the one that is over is still listed.
-    known = [one for one in pods if pod.namespaced_name(one) == (namespace, name) and not pod.is_terminal(one)]
+    known = [
+        manifest
+        for manifest in pods
+        if pod.namespaced_name(manifest) == (namespace, name) and not pod.is_terminal(manifest)
+    ]
     if not known:
         return NotYet(Missing.POD, f"this node has no pod {namespace}/{name}")
     entry = _entry(known[-1], node)
     if not isinstance(entry, Allocation):
         return entry
-    share = next((one for one in entry.shares if container in one.containers), None)
+    share = next((share for share in entry.shares if container in share.containers), None)
     if share is None:
         return Refusal(f"the container {container} of the pod {namespace}/{name} has no share of a GPU")
     return Given(namespace, name, share.gpu_uuids, pod.runtime_class(known[-1]), pod.uid(known[-1]))
@@ -167,7 +171,7 @@ def memory_bytes(node: GpuNode, entry: Allocation, position: int) -> int:
     held to: the placer may just be giving the rest to somebody else.
     """
     share = entry.shares[position]
-    said = (one.memory_bytes for one in node.resizes if (one.allocation, one.share) == (entry.id, position))
+    said = (resize.memory_bytes for resize in node.resizes if (resize.allocation, resize.share) == (entry.id, position))
     asked = share.memory_bytes if share.shrink_to_bytes is None else share.shrink_to_bytes
     return min(share.memory_bytes, asked, *said)
 
@@ -208,7 +212,11 @@ def _entry(manifest: PodJson, node: GpuNode | None) -> Allocation | Refusal | No
     identity = pod.annotations_of(manifest).get(contract.ALLOCATION)
     if not identity:
         return Refusal(f"the pod {namespace}/{name} has no allocation: it asks for no share of a GPU")
-    entry = next((one for one in node.allocations if one.id == identity), None) if node is not None else None
+    entry = (
+        next((allocation for allocation in node.allocations if allocation.id == identity), None)
+        if node is not None
+        else None
+    )
     if entry is None:
         return NotYet(
             Missing.ALLOCATION, f"the allocation {identity} of the pod {namespace}/{name} is not in this node's GPUNode"

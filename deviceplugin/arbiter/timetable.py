@@ -67,7 +67,7 @@ class _Card:
     def gaps(self) -> list[LaunchSlot]:
         """The parts of the period that no share has yet."""
         found, at = [], 0
-        for turn in sorted(self.turns.values(), key=lambda one: one.begin_permille):
+        for turn in sorted(self.turns.values(), key=lambda slot: slot.begin_permille):
             if turn.begin_permille > at:
                 found.append(LaunchSlot(at, turn.begin_permille - at))
             at = turn.begin_permille + turn.permille
@@ -110,15 +110,15 @@ class _Card:
 
 def timetable(tenants: Iterable[Tenant]) -> Mapping[str, tuple[LaunchSlot, ...]]:
     """The turns of each share by its key, by GPU in the order of its grants. The same for the same shares, always."""
-    shares = {one.key: one for one in tenants}
+    shares = {tenant.key: tenant for tenant in tenants}
     given = collections.defaultdict[str, dict[str, tuple[int, int]]](dict)
-    for key, one in shares.items():
-        for grant in one.grants:
+    for key, tenant in shares.items():
+        for grant in tenant.grants:
             given[grant.uuid][key] = (grant.request_percent, grant.limit_percent)
     cards = {uuid: _Card(of) for uuid, of in given.items()}
     alike = {uuid: _divided(PERIOD, card.waiting.values()) for uuid, card in cards.items()}
-    for key, one in sorted(shares.items(), key=lambda item: (-len(item[1].grants), item[0])):
-        uuids = [grant.uuid for grant in one.grants]
+    for key, other_tenant in sorted(shares.items(), key=lambda item: (-len(item[1].grants), item[0])):
+        uuids = [grant.uuid for grant in other_tenant.grants]
         if len(uuids) > 1 and all(key in cards[uuid].waiting for uuid in uuids):
             length = min(alike[uuid][key] for uuid in uuids)
             least = min(cards[uuid].waiting[key].least for uuid in uuids)
@@ -126,7 +126,8 @@ def timetable(tenants: Iterable[Tenant]) -> Mapping[str, tuple[LaunchSlot, ...]]
     for card in cards.values():
         card.fill()
     return {
-        key: tuple(cards[grant.uuid].turns.get(key, NO_TURN) for grant in one.grants) for key, one in shares.items()
+        key: tuple(cards[grant.uuid].turns.get(key, NO_TURN) for grant in tenant.grants)
+        for key, tenant in shares.items()
     }
 
 

@@ -17,18 +17,18 @@ def to_json(audit: NodeAudit, *, node_name: str, checked_at: float) -> dict[str,
     return {
         "node": node_name,
         "checkedAt": round(checked_at, 3),
-        "problem": "; ".join(one.sentence for one in audit.problems),
-        "blind": any(one.blind for one in audit.problems),
+        "problem": "; ".join(problem.sentence for problem in audit.problems),
+        "blind": any(problem.blind for problem in audit.problems),
         "gpus": [
             {
                 "uuid": card.uuid,
                 "index": card.index,
                 "mode": str(card.mode),
-                "processes": [_process(one) for one in audit.processes if one.process.gpu == card.uuid],
+                "processes": [_process(process) for process in audit.processes if process.process.gpu == card.uuid],
             }
             for card in audit.gpus
         ],
-        "shares": [_share(one) for one in audit.shares],
+        "shares": [_share(share) for share in audit.shares],
     }
 
 
@@ -37,20 +37,24 @@ def condition(audit: NodeAudit) -> Condition:
     kind = contract.CONDITION_LIMITS_IN_FORCE
     unlimited, foreign = audit.of(LimitState.UNLIMITED), audit.of(LimitState.FOREIGN)
     # A share whose processes run unlimited is told of by each of them.
-    around = {(one.namespace, one.pod, one.process.gpu) for one in unlimited}
-    differing = [one for one in audit.shares if not one.in_force and (one.namespace, one.pod, one.gpu) not in around]
-    sentences = [sentence(audit, one) for one in (*unlimited, *foreign)]
-    sentences += [_of_share(audit, one, one.reason) for one in differing]
+    around = {(process.namespace, process.pod, process.process.gpu) for process in unlimited}
+    differing = [
+        share for share in audit.shares if not share.in_force and (share.namespace, share.pod, share.gpu) not in around
+    ]
+    sentences = [sentence(audit, process) for process in (*unlimited, *foreign)]
+    sentences += [_of_share(audit, share, share.reason) for share in differing]
     if sentences:
-        reason = "ShareBeyondLimit" if any(one.beyond is not None for one in differing) else "LimitsDiffer"
+        reason = "ShareBeyondLimit" if any(share.beyond is not None for share in differing) else "LimitsDiffer"
         reason = "ProcessUnlimited" if unlimited else "ForeignProcess" if foreign else reason
         more = len(sentences) - _MOST_NAMED
         message = "; ".join((*sentences[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else [])))
         return Condition(kind, "False", reason, message)
-    blind = [one.sentence for one in audit.problems if one.blind]
+    blind = [problem.sentence for problem in audit.problems if problem.blind]
     if blind:
         return Condition(kind, "Unknown", "AuditIncomplete", "; ".join(blind))
-    return Condition(kind, "True", "Audited", "; ".join((ALL_LIMITED, *(one.sentence for one in audit.problems))))
+    return Condition(
+        kind, "True", "Audited", "; ".join((ALL_LIMITED, *(problem.sentence for problem in audit.problems)))
+    )
 
 
 def sentence(audit: NodeAudit, judged: AuditedProcess) -> str:
@@ -70,39 +74,39 @@ def _of_share(audit: NodeAudit, share: AuditedShare, reason: str) -> str:
     return f"the pod {share.namespace}/{share.pod} on {audit.label(share.gpu)}: {reason}"
 
 
-def _process(one: AuditedProcess) -> dict[str, Any]:
+def _process(process: AuditedProcess) -> dict[str, Any]:
     return {
-        "pid": one.process.pid,
-        "name": one.process.name,
-        "namespace": one.namespace,
-        "pod": one.pod,
-        "container": one.container,
-        "usedBytes": one.process.used_bytes,
-        "chargedBytes": one.charged_bytes,
-        "state": str(one.state),
-        "reason": one.reason,
+        "pid": process.process.pid,
+        "name": process.process.name,
+        "namespace": process.namespace,
+        "pod": process.pod,
+        "container": process.container,
+        "usedBytes": process.process.used_bytes,
+        "chargedBytes": process.charged_bytes,
+        "state": str(process.state),
+        "reason": process.reason,
     }
 
 
-def _share(one: AuditedShare) -> dict[str, Any]:
-    enforced = one.enforced
+def _share(share: AuditedShare) -> dict[str, Any]:
+    enforced = share.enforced
     return {
-        "namespace": one.namespace,
-        "pod": one.pod,
-        "containers": list(one.containers),
-        "gpu": one.gpu,
-        "requestPercent": one.request_percent,
-        "limitPercent": one.limit_percent,
-        "limitBytes": one.limit_bytes,
+        "namespace": share.namespace,
+        "pod": share.pod,
+        "containers": list(share.containers),
+        "gpu": share.gpu,
+        "requestPercent": share.request_percent,
+        "limitPercent": share.limit_percent,
+        "limitBytes": share.limit_bytes,
         "enforcedRequestPercent": enforced.request_percent if enforced is not None else None,
         "enforcedLimitPercent": enforced.limit_percent if enforced is not None else None,
         "enforcedBytes": enforced.memory_bytes if enforced is not None else None,
-        "chargedBytes": one.charged_bytes,
-        "overheadBytes": one.overhead_bytes,
-        "usedPercent": round(100 * one.beyond.used) if one.beyond is not None else None,
-        "letPercent": round(100 * one.beyond.let) if one.beyond is not None else None,
-        "processes": one.processes,
-        "withLibrary": one.with_library,
-        "inForce": one.in_force,
-        "reason": one.reason,
+        "chargedBytes": share.charged_bytes,
+        "overheadBytes": share.overhead_bytes,
+        "usedPercent": round(100 * share.beyond.used) if share.beyond is not None else None,
+        "letPercent": round(100 * share.beyond.let) if share.beyond is not None else None,
+        "processes": share.processes,
+        "withLibrary": share.with_library,
+        "inForce": share.in_force,
+        "reason": share.reason,
     }

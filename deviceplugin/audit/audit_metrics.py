@@ -26,7 +26,7 @@ def figures(audit: NodeAudit, *, node_name: str) -> Iterator[Metric]:
     for card in audit.gpus:
         values = [node_name, card.uuid, str(card.index), card.model]
         for metric, state in ((unlimited, LimitState.UNLIMITED), (foreign, LimitState.FOREIGN)):
-            metric.add_metric(values, sum(one.process.gpu == card.uuid for one in audit.of(state)))
+            metric.add_metric(values, sum(process.process.gpu == card.uuid for process in audit.of(state)))
     beyond = GaugeMetricFamily(
         "gpushare_share_beyond_limit_memory_bytes",
         "By how much what is counted exceeds a share's limit; it is granted nothing while this is not 0.",

@@ -141,9 +141,9 @@ class Auditor:
     def _now(self, shares: Iterable[SeenShare]) -> Iterator[SeenShare]:
         """The shares with what their pages say after the look; those that have ended meanwhile are left out."""
         there = {share.tenant.key: share for share in self._arbiter.shares.all()}
-        for one in shares:
-            if one.tenant.key in there:
-                yield dataclasses.replace(one, enforced=there[one.tenant.key].limits.read())
+        for share in shares:
+            if share.tenant.key in there:
+                yield dataclasses.replace(share, enforced=there[share.tenant.key].limits.read())
 
     def _publish(self, audit: NodeAudit) -> None:
         self.audit = audit
@@ -181,19 +181,19 @@ class Auditor:
 
     def _compare(self, now: float, look: process_listing.Look, shares: Iterable[SeenShare]) -> None:
         """What the driver says that shares used, with what they were let have."""
-        held = {(one.gpu_uuid, one.tenant.key): one.had_seconds for one in self._arbiter.shares.held()}
+        held = {(lease.gpu_uuid, lease.tenant.key): lease.had_seconds for lease in self._arbiter.shares.held()}
         self._compared_from = now if self._compared_from is None else self._compared_from
         turns = {
-            (grant.uuid, one.tenant.key): record.turn_permille / timetable.PERIOD
-            for one in (shares if now < self._compared_from + ALONE_SECONDS else ())
-            for grant, record in zip(one.tenant.grants, one.enforced, strict=True)
+            (grant.uuid, share.tenant.key): record.turn_permille / timetable.PERIOD
+            for share in (shares if now < self._compared_from + ALONE_SECONDS else ())
+            for grant, record in zip(share.tenant.grants, share.enforced, strict=True)
         }
         self._excess.look(now, used=look.used, held=held, turns=turns)
 
     def _tell(self) -> None:
         """Events, once for each process and share; and the end of processes that are not to run."""
         troubles = process_limits.troubles(self.audit)
-        certain = {one.key for one in process_limits.to_be_ended(self.audit)} if self._ends else set()
+        certain = {process.key for process in process_limits.to_be_ended(self.audit)} if self._ends else set()
         self._events_left = MOST_EVENTS
         registered = {
             (member.pid, member.start_ticks)
@@ -208,9 +208,9 @@ class Auditor:
             elif key not in self._told:
                 self._event(judged, audit_document.sentence(self.audit, judged))
         beyond = {
-            (one.namespace, one.pod, one.containers, one.gpu): one
-            for one in self.audit.shares
-            if one.beyond is not None
+            (share.namespace, share.pod, share.containers, share.gpu): share
+            for share in self.audit.shares
+            if share.beyond is not None
         }
         for key, share in beyond.items():
             if key not in self._told:

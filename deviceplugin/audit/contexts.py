@@ -71,7 +71,7 @@ class ContextSizes:
 def _read(path: Path) -> dict[str, tuple[int, ...]]:
     try:
         found = records.read(dict[str, tuple[int, ...]], records.load(path))
-        wrong = [one for figures in found.values() for one in figures if not 0 <= one < 2**63]
+        wrong = [figure for figures in found.values() for figure in figures if not 0 <= figure < 2**63]
         records.check(not wrong, f"no context takes {wrong} bytes")
     except FileNotFoundError:
         return {}

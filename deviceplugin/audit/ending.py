@@ -16,13 +16,13 @@ from deviceplugin.audit.seen import SeenProcess
 
 def end(judged: SeenProcess, *, identify: Identify, proc: Path = kernel_process.PROC) -> str:
     """Kill it; return why that was not possible, or nothing. One that is gone needs no killing."""
-    found = kernel_process.find(judged.pid, judged.start_ticks, proc=proc)
-    if found is None:
+    process = kernel_process.find(judged.pid, judged.start_ticks, proc=proc)
+    if process is None:
         return ""
     try:
         if judged.container is None or identify(judged.pid) != judged.container:
             return "it is in another container now"
-        signal.pidfd_send_signal(found.pidfd, signal.SIGKILL)
+        signal.pidfd_send_signal(process.pidfd, signal.SIGKILL)
     except PermissionError:
         return "the agent may not: it needs the capability KILL (config/components/end-unlimited)"
     except ProcessLookupError:
@@ -30,5 +30,5 @@ def end(judged: SeenProcess, *, identify: Identify, proc: Path = kernel_process.
     except OSError as error:
         return str(error)
     finally:
-        os.close(found.pidfd)
+        os.close(process.pidfd)
     return ""

@@ -89,7 +89,7 @@ class NodeAudit:
 
     def of(self, state: LimitState) -> tuple[AuditedProcess, ...]:
         """The processes with this state."""
-        return tuple(one for one in self.processes if one.state is state)
+        return tuple(process for process in self.processes if process.state is state)
 
     def label(self, uuid: str) -> str:
         """A GPU in a sentence."""

@@ -55,7 +55,7 @@ def judge(
     problems = seen.problems
     if node is None:
         return NodeAudit(seen.gpus, tuple(judged), (), (*problems, NOT_KNOWN), frozenset(waiting))
-    unseen = sum(member.with_library is None for one in seen.shares for member in one.members)
+    unseen = sum(member.with_library is None for share in seen.shares for member in share.members)
     if unseen:
         why = "the agent needs SYS_PTRACE, or those of one container have too much mapped for one look"
         problems = (*problems, Problem(f"{unseen} processes cannot be looked into: {why}"))
@@ -65,7 +65,7 @@ def judge(
 
 def troubles(audit: NodeAudit) -> Mapping[Hashable, AuditedProcess]:
     """The processes that are to be told of, by what tells them apart."""
-    return {one.key: one for one in audit.processes if one.state in _TO_BE_TOLD}
+    return {process.key: process for process in audit.processes if process.state in _TO_BE_TOLD}
 
 
 def to_be_ended(audit: NodeAudit) -> list[AuditedProcess]:
@@ -74,7 +74,9 @@ def to_be_ended(audit: NodeAudit) -> list[AuditedProcess]:
     As long as its container has no name, it may be one without a share: then it is foreign, and nobody ends it. Nor one
     that went by our rules until we forgot of it.
     """
-    return [one for one in audit.of(LimitState.UNLIMITED) if one.container and not one.process.left_behind]
+    return [
+        process for process in audit.of(LimitState.UNLIMITED) if process.container and not process.process.left_behind
+    ]
 
 
 class _Processes:
@@ -82,15 +84,15 @@ class _Processes:
 
     def __init__(self, seen: Seen, pods: Sequence[PodJson], node: GpuNode | None) -> None:
         self._unreachable = seen.unreachable
-        self._pods = {pod.uid(one): one for one in pods}
+        self._pods = {pod.uid(manifest): manifest for manifest in pods}
         self._node = node
         self._modes = {card.uuid: card.mode for card in seen.gpus}
         self._found: dict[Container, Tenant | Refusal | NotYet] = {}
         self._members: dict[tuple[str, Who], tuple[SeenShare, int]] = {}
-        for one in seen.shares:
-            for card, grant in enumerate(one.tenant.grants):
-                for member in one.members:
-                    self._members[grant.uuid, member.who] = (one, member.charged_bytes[card])
+        for share in seen.shares:
+            for card, grant in enumerate(share.tenant.grants):
+                for member in share.members:
+                    self._members[grant.uuid, member.who] = (share, member.charged_bytes[card])
 
     def judged(self, process: SeenProcess) -> AuditedProcess:
         """The process by what was seen at this look alone."""
@@ -101,30 +103,32 @@ class _Processes:
             return AuditedProcess(
                 process, LimitState.LIMITED, of.tenant.namespace, of.tenant.pod, named[2], charged_bytes
             )
-        found = self._tenant(process.container) if process.container is not None else None
-        state, reason = self._unregistered(process, found)
-        place = (found.allocation, found.share) if state is LimitState.UNLIMITED and isinstance(found, Tenant) else None
+        tenant = self._tenant(process.container) if process.container is not None else None
+        state, reason = self._unregistered(process, tenant)
+        place = (
+            (tenant.allocation, tenant.share) if state is LimitState.UNLIMITED and isinstance(tenant, Tenant) else None
+        )
         return AuditedProcess(process, state, *named, reason=reason, place=place)
 
-    def _unregistered(self, process: SeenProcess, found: Tenant | Refusal | NotYet | None) -> tuple[LimitState, str]:
+    def _unregistered(self, process: SeenProcess, tenant: Tenant | Refusal | NotYet | None) -> tuple[LimitState, str]:
         mode = self._modes.get(process.gpu)
         if process.who in self._unreachable:
             return LimitState.LIMITED, ""
         if mode is not Mode.FRACTIONAL:
             return LimitState.UNJUDGED, f"the GPU is not shared by annotation: its mode is {mode}"
-        if isinstance(found, Tenant):
-            if process.gpu not in {grant.uuid for grant in found.grants}:
+        if isinstance(tenant, Tenant):
+            if process.gpu not in {grant.uuid for grant in tenant.grants}:
                 return LimitState.FOREIGN, ELSEWHERE
             if process.left_behind:
                 return LimitState.UNLIMITED, LEFT_BEHIND
             return LimitState.UNLIMITED, WITHOUT if process.with_library is False else GOT_AROUND
         if process.name.startswith(MPS):
             return LimitState.UNJUDGED, "it is a daemon of MPS, which computes nothing of its own"
-        if found is None:
+        if tenant is None:
             return LimitState.FOREIGN, IN_NO_POD
         # A pod's status is a second behind its containers; pods and allocations are known before any of them starts.
-        late = isinstance(found, NotYet) and found.missing is Missing.CONTAINER
-        return (LimitState.UNJUDGED if late or self._node is None else LimitState.FOREIGN), found.reason
+        late = isinstance(tenant, NotYet) and tenant.missing is Missing.CONTAINER
+        return (LimitState.UNJUDGED if late or self._node is None else LimitState.FOREIGN), tenant.reason
 
     def _tenant(self, container: Container) -> Tenant | Refusal | NotYet:
         if container not in self._found:

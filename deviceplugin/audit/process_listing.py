@@ -123,8 +123,8 @@ class Looking:
                 if card.healthy:
                     problems.append(Problem(f"the driver does not list the processes on GPU {card.index}: {error}"))
                 continue
-            listed += [(card.uuid, one) for one in running]
-            if any(one.memory_bytes is None for one in running) and card.mode is Mode.FRACTIONAL:
+            listed += [(card.uuid, process) for process in running]
+            if any(process.memory_bytes is None for process in running) and card.mode is Mode.FRACTIONAL:
                 sentence = f"the driver does not tell what processes hold on GPU {card.index}: contexts are not charged"
                 problems.append(Problem(sentence, blind=False))
         # Shares of MIG devices: their processes are listed with the GPU, and measured there.
@@ -137,8 +137,12 @@ class Looking:
         used, works = self._used(gpus, groups)
         shares = [share for group in groups if (share := self._share(group)) is not None]
         members = {member.who[0]: member.who for share in shares for member in share.members}
-        processes = [found for uuid, one in listed if (found := self._process(uuid, one, members)) is not None]
-        there = {one.who for one in processes} | set(members.values())
+        processes = [
+            seen_process
+            for uuid, process in listed
+            if (seen_process := self._process(uuid, process, members)) is not None
+        ]
+        there = {process.who for process in processes} | set(members.values())
         self._known = {who: known for who, known in self._known.items() if who in there}
         seen = Seen(tuple(gpus), tuple(processes), tuple(shares), frozenset(unreachable), tuple(problems))
         return Look(seen, readings, frozenset(silent), used, works)
@@ -167,12 +171,12 @@ class Looking:
         """By pid, since the last look; None at the first one, and where the driver does not tell."""
         since_us = self._told_us.pop(card.uuid, 0)
         try:
-            found = self._driver.utilization(card.uuid, since_us)
+            utilization = self._driver.utilization(card.uuid, since_us)
         except nvml_call.NvmlError:
             return None
-        if found is not None:
-            self._told_us[card.uuid] = found.until_us
-        return found.parts if found is not None and since_us else None
+        if utilization is not None:
+            self._told_us[card.uuid] = utilization.until_us
+        return utilization.parts if utilization is not None and since_us else None
 
     def _measure(
         self, uuid: str, groups: Sequence[ShareLedgerView], readings: dict[Key, Reading]
@@ -181,7 +185,7 @@ class Looking:
         seats = _Seats(groups, uuid)
         before = seats.charged()
         running = self._driver.users(uuid)
-        used = {one.pid: one.memory_bytes for one in running}
+        used = {process.pid: process.memory_bytes for process in running}
         for who, (charged_bytes, expected_bytes) in seats.charged().items():
             used_bytes = used.get(who[0])
             if who in before and used_bytes is not None:
@@ -243,8 +247,8 @@ class Looking:
             return ""
 
     def _container(self, pid: int) -> Container | None:
-        found = self._identify(pid)
-        return found if isinstance(found, Container) else None
+        container = self._identify(pid)
+        return container if isinstance(container, Container) else None
 
     def _mapped(self, who: Who) -> tuple[bool | None, bool]:
         """Whether it has the library, and a ledger of which nothing may be left."""

@@ -48,16 +48,26 @@ def _compared(
 ) -> Iterator[tuple[Place, AuditedShare]]:
     """Each share with its place; its reason is how it differs from what it should be, empty if it does not."""
     of_place: dict[tuple[str, int], SeenShare] = {}
-    for one in seen:
-        entry = tenant.entry_of(one.tenant, node)
+    for given_share in seen:
+        entry = tenant.entry_of(given_share.tenant, node)
         if entry is not None:
-            of_place[entry.id, one.tenant.share] = one
+            of_place[entry.id, given_share.tenant.share] = given_share
             continue
-        for card, grant in enumerate(one.tenant.grants):
+        for card, grant in enumerate(given_share.tenant.grants):
             share = AuditedShare(
-                one.tenant.namespace, one.tenant.pod, one.tenant.containers, grant.uuid, 0, 0, 0, reason=GONE
+                given_share.tenant.namespace,
+                given_share.tenant.pod,
+                given_share.tenant.containers,
+                grant.uuid,
+                0,
+                0,
+                0,
+                reason=GONE,
             )
-            yield (one.tenant.key, one.tenant.share, grant.uuid), _measured(share, one, card, beyond)
+            yield (
+                (given_share.tenant.key, given_share.tenant.share, grant.uuid),
+                _measured(share, given_share, card, beyond),
+            )
     for entry in node.allocations:
         for position, given in enumerate(() if entry.is_hold else entry.shares):
             amounts = (given.request_percent, given.limit_percent, given.memory_bytes)
@@ -104,7 +114,7 @@ def _without(count: int, processes: int) -> str:
 def _around(processes: Sequence[AuditedProcess]) -> str:
     if not processes:
         return ""
-    names = ", ".join(f"{one.process.name} ({one.process.pid})" for one in processes[:_MOST_NAMED])
+    names = ", ".join(f"{process.process.name} ({process.process.pid})" for process in processes[:_MOST_NAMED])
     more = f" and {len(processes) - _MOST_NAMED} more" if len(processes) > _MOST_NAMED else ""
     return f"{names}{more} got around its limits"
 

@@ -79,7 +79,7 @@ def look(driver: nvml.Nvml, uuid: str, groups: Sequence[ShareLedgerView], *, sha
     """What of a GPU nobody is known to hold, now. Blocking: for the driver's thread. Raises NvmlError."""
     before = _held(uuid, groups)
     used_before_bytes = driver.used_bytes(uuid)
-    listed = {one.pid: one.memory_bytes for one in driver.users(uuid)}
+    listed = {user.pid: user.memory_bytes for user in driver.users(uuid)}
     used_bytes = max(used_before_bytes, driver.used_bytes(uuid))
     return unclaimed_bytes(used_bytes, before, _held(uuid, groups), listed=listed, share=share, asker=asker)
 

@@ -37,7 +37,7 @@ def gpus(devices: Mapping[str, tuple[tuple[str, str], ...]], *, common: Edits) -
     found = {
         name: Edits(device_nodes=tuple(node for node in nodes if node not in own)) for name, nodes in devices.items()
     }
-    every = dict.fromkeys(node for one in found.values() for node in one.device_nodes)
+    every = dict.fromkeys(node for edits in found.values() for node in edits.device_nodes)
     return {**found, ALL: Edits(device_nodes=tuple(every))} if found else {}
 
 
@@ -47,7 +47,7 @@ def document(kind: str, devices: Mapping[str, Edits], *, common: Edits = NOTHING
     return {
         "cdiVersion": VERSION,
         "kind": kind,
-        "devices": [{"name": name, "containerEdits": _edits(one)} for name, one in sorted(devices.items())],
+        "devices": [{"name": name, "containerEdits": _edits(edits)} for name, edits in sorted(devices.items())],
         **({"containerEdits": edits} if edits else {}),
     }
 

@@ -183,5 +183,5 @@ class Specs:
 
 
 def _channels(channels: Sequence[int], dev: str) -> dict[str, spec.Edits]:
-    paths = {str(one): f"/dev/nvidia-caps-imex-channels/channel{one}" for one in channels}
+    paths = {str(channel): f"/dev/nvidia-caps-imex-channels/channel{channel}" for channel in channels}
     return {name: spec.Edits(device_nodes=((path, f"{dev}{path}"),)) for name, path in paths.items()}

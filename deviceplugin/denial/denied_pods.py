@@ -30,13 +30,13 @@ class Chosen:
 def choose(pods: Iterable[PodJson]) -> Chosen:
     """Of the pods of a node."""
     uids, left_out = set(), []
-    for one in pods:
-        if contract.ALLOCATION not in pod.annotations_of(one) or pod.is_terminal(one):
+    for manifest in pods:
+        if contract.ALLOCATION not in pod.annotations_of(manifest) or pod.is_terminal(manifest):
             continue
-        if _has_more(one):
-            left_out.append("/".join(pod.namespaced_name(one)))
+        if _has_more(manifest):
+            left_out.append("/".join(pod.namespaced_name(manifest)))
         else:
-            uids.add(pod.uid(one))
+            uids.add(pod.uid(manifest))
     return Chosen(frozenset(uids), tuple(sorted(left_out)))
 
 

@@ -25,7 +25,7 @@ def of_pods(root: Path) -> dict[str, Path]:
 def _below(directory: Path, levels: int) -> Iterator[tuple[str, Path]]:
     try:
         with os.scandir(directory) as entries:
-            names = [one.name for one in entries if one.is_dir(follow_symlinks=False)]
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return  # it has just gone
     for name in names:

@@ -101,9 +101,9 @@ class OldLibraries:
 
 def _may_restart(pods: Iterable[PodJson]) -> Iterator[str]:
     """Those with a share whose containers the kubelet may start again."""
-    for one in pods:
-        if contract.ALLOCATION in pod.annotations_of(one) and not pod.is_terminal(one):
-            yield pod.uid(one)
+    for manifest in pods:
+        if contract.ALLOCATION in pod.annotations_of(manifest) and not pod.is_terminal(manifest):
+            yield pod.uid(manifest)
 
 
 def _mapped(proc: Path) -> frozenset[int] | None:

@@ -48,8 +48,8 @@ def read(kind: type[Record], document: Any, *, newer: bool = False) -> Record:
 
     newer: fields that it does not know are passed over, in all that it is made of: a newer agent may have written them.
     """
-    found: Record = _read(kind, document, newer)
-    return found
+    record: Record = _read(kind, document, newer)
+    return record
 
 
 def check(is_right: bool, problem: str) -> None:
@@ -63,7 +63,7 @@ def _read(kind: Any, document: Any, newer: bool) -> Any:
     if origin in (typing.Union, types.UnionType):
         if document is None and type(None) in arguments:
             return None
-        (kind,) = [one for one in arguments if one is not type(None)]
+        (kind,) = [argument for argument in arguments if argument is not type(None)]
         return _read(kind, document, newer)
     if origin is tuple:
         return _tuple(arguments, document, newer)

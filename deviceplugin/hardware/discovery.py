@@ -49,7 +49,7 @@ def _card(opened: nvml.Nvml, driver: nvml_mig.MigDriver, gpu: Gpu) -> Discovered
         gpu.model,
         mig_capable=mode is not None,
         mig_enabled=enabled,
-        mig_devices=tuple(HardwareMigDevice(one.uuid, one.index, str(one.profile)) for one in devices),
+        mig_devices=tuple(HardwareMigDevice(device.uuid, device.index, str(device.profile)) for device in devices),
         hardware=opened.device_id(gpu.uuid) if mode is not None else None,
         geometry=_geometry(driver, gpu.uuid, enabled=enabled) if mode is not None else None,
         most_mps_clients=limits.most_clients(gpu.compute_capability),

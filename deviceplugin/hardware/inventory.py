@@ -24,7 +24,7 @@ def merged(
         whoever holds it must be able to see what happened.
     """
     found = {card.uuid: _judged(card, faults) for card in seen.gpus}
-    unreadable = {one.index: one.reason for one in seen.unreadable}
+    unreadable = {unreadable.index: unreadable.reason for unreadable in seen.unreadable}
     still_held = frozenset(held)
     for card in previous:
         if card.uuid in found:
@@ -53,12 +53,14 @@ def conditions(
     if stopped:
         ready = Condition(contract.CONDITION_READY, "False", contract.REASON_AGENT_STOPPED, stopped)
     wanted = (ready, *more)
-    since = {(one.type, one.status): one.last_transition for one in previous}
+    since = {(previou.type, previou.status): previou.last_transition for previou in previous}
     return tuple(
         dataclasses.replace(
-            one, message=_shortened(one.message), last_transition=since.get((one.type, one.status)) or now
+            condition,
+            message=_shortened(condition.message),
+            last_transition=since.get((condition.type, condition.status)) or now,
         )
-        for one in wanted
+        for condition in wanted
     )
 
 

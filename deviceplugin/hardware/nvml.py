@@ -160,10 +160,10 @@ class Nvml:
         except NvmlError:
             return None
         percents = collections.defaultdict[int, list[int]](list)
-        for one in samples:
-            if one.timeStamp > since_us and one.smUtil <= _WHOLE:  # drivers are known to give others, too
-                percents[int(one.pid)].append(int(one.smUtil))
-        until_us = max((int(one.timeStamp) for one in samples), default=since_us)
+        for sample in samples:
+            if sample.timeStamp > since_us and sample.smUtil <= _WHOLE:  # drivers are known to give others, too
+                percents[int(sample.pid)].append(int(sample.smUtil))
+        until_us = max((int(sample.timeStamp) for sample in samples), default=since_us)
         return Utilization({pid: sum(found) / len(found) / _WHOLE for pid, found in percents.items()}, until_us)
 
     def used_bytes(self, uuid: str) -> int:

@@ -124,12 +124,16 @@ class MigDriver:
                     for ids in [(int(info.id), part_id)]
                 )
                 found.append(instance.GpuInstance(int(info.id), kind, int(info.placement.start), parts))
-        return tuple(sorted(found, key=lambda one: one.start))
+        return tuple(sorted(found, key=lambda instance: instance.start))
 
     def mig_devices(self, uuid: str) -> tuple[instance.MigDevice, ...]:
         """The MIG devices of a GPU, by NVML's index; none when it is not in MIG mode."""
         total_bytes = self.model(uuid)[1]
-        whole = {one.id: one for one in self.mig_instances(uuid)} if self._in_mig_mode(uuid) else {}
+        whole = (
+            {mig_instance.id: mig_instance for mig_instance in self.mig_instances(uuid)}
+            if self._in_mig_mode(uuid)
+            else {}
+        )
         found = []
         for index, handle in self._mig_handles(_handle(uuid), uuid) if whole else ():
             about = f"{uuid}, MIG device {index}"

@@ -42,7 +42,7 @@ Paths = Mapping[tuple[str, str], NvmlPath]
 
 def paths(gpus: Sequence[str]) -> Paths:
     """The paths between these GPUs, by UUID, of each pair of which the driver tells one."""
-    handles = {one: handle for one in gpus if (handle := _asked(pynvml.nvmlDeviceGetHandleByUUID, one)) is not None}
+    handles = {gpu: handle for gpu in gpus if (handle := _asked(pynvml.nvmlDeviceGetHandleByUUID, gpu)) is not None}
     buses = {_bus(handle): one for one, handle in handles.items()}
     linked: collections.Counter[frozenset[str]] = collections.Counter()
     for one, handle in handles.items():

@@ -65,7 +65,7 @@ class Observation:
         self._clock = clock
         # What is to be ignored now may be what the last agent was stopped for.
         self._faults: gpu_health.Faults = {
-            uuid: one for uuid, one in notebook.read().items() if not ignored.ignores(one.number)
+            uuid: fault for uuid, fault in notebook.read().items() if not ignored.ignores(fault.number)
         }
         self._silent: frozenset[str] = frozenset()  # UUIDs that did not answer the last time
         self._looked = self._began = clock()
@@ -79,7 +79,7 @@ class Observation:
     @property
     def card_list(self) -> tuple[HardwareGpu, ...]:
         """The GPUs with their MIG devices, by index."""
-        return tuple(sorted((one.card for one in self._found.values()), key=lambda card: (card.index, card.uuid)))
+        return tuple(sorted((gpu.card for gpu in self._found.values()), key=lambda card: (card.index, card.uuid)))
 
     @property
     def found(self) -> discovery.Cards:
@@ -195,9 +195,9 @@ class Observation:
         if event.gpu_instance == xid.WHOLE_GPU:
             return {uuid: xid.Watched(uuid) for uuid in (*self._found, str(event.gpu))}
         return {
-            one.uuid: xid.Watched(uuid, one.gpu_instance, one.compute_instance)
-            for uuid, found in self._found.items()
-            for one in found.devices
+            device.uuid: xid.Watched(uuid, device.gpu_instance, device.compute_instance)
+            for uuid, gpu in self._found.items()
+            for device in gpu.devices
         }
 
     def _keep(self, faults: gpu_health.Faults) -> None:

@@ -65,16 +65,22 @@ class Arrivals:
     async def step(self) -> None:
         """Look at the containers that are new, and forget those that are gone."""
         running = dict(_running(self._pods(), self._node()))
-        self._seen = {one: arrived for one, arrived in self._seen.items() if one in running}
-        new = {one for one in running.keys() - self._seen.keys() if self._looks[one] < LOOKS}
-        self._looks = collections.Counter({one: self._looks[one] + (one in new) for one in running})
+        self._seen = {container: arrived for container, arrived in self._seen.items() if container in running}
+        new = {container for container in running.keys() - self._seen.keys() if self._looks[container] < LOOKS}
+        self._looks = collections.Counter(
+            {container: self._looks[container] + (container in new) for container in running}
+        )
         found = await asyncio.to_thread(self._look, new) if new else {}
         self._seen |= found
-        for one in sorted(found.keys() - {one for one, arrived in found.items() if arrived}, key=running.__getitem__):
-            namespace, name, container = running[one]
+        for known_container in sorted(
+            found.keys() - {container for container, arrived in found.items() if arrived}, key=running.__getitem__
+        ):
+            namespace, name, container = running[known_container]
             note = f"the container {container} has a share of a GPU, and got neither device nor driver from the runtime"
             self._warn(contract.EVENT_NO_DEVICES, note, (namespace, name))
-        missing = tuple(sorted("/".join(running[one]) for one, arrived in self._seen.items() if not arrived))
+        missing = tuple(
+            sorted("/".join(running[container]) for container, arrived in self._seen.items() if not arrived)
+        )
         if missing != self.missing:
             self.missing = missing
             self._changed()

@@ -39,7 +39,11 @@ class Injecting:
 
     def injection(self) -> decision.Injection:
         """How it is done now."""
-        own = next((one for one in self._pods() if pod.uid(one) == self._pod_uid), None) if self._pod_uid else None
+        own = (
+            next((manifest for manifest in self._pods() if pod.uid(manifest) == self._pod_uid), None)
+            if self._pod_uid
+            else None
+        )
         facts = dataclasses.replace(
             self._facts,
             runtime=self._runtime(),

@@ -73,11 +73,11 @@ def of_devices(offered: offering.Offer, gpus: Iterable[Gpu], *, ill: Collection[
     return {
         name: tuple(
             AdvertisedDevice(
-                one.id,
-                one.gpu in known and known[one.gpu].healthy and one.device not in ill,
-                known[one.gpu].numa_node if one.gpu in known else None,
+                device.id,
+                device.gpu in known and known[device.gpu].healthy and device.device not in ill,
+                known[device.gpu].numa_node if device.gpu in known else None,
             )
-            for one in devices
+            for device in devices
         )
         for name, devices in offered.items()
     }

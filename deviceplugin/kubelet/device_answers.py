@@ -79,12 +79,14 @@ class DeviceAnswers:
         return messages.ContainerAllocateResponse(
             envs={**made.envs, **sizes},
             mounts=[
-                messages.Mount(container_path=one.container, host_path=one.host, read_only=one.read_only)
-                for one in made.mounts
+                messages.Mount(container_path=mount.container, host_path=mount.host, read_only=mount.read_only)
+                for mount in made.mounts
             ],
             devices=[
-                messages.DeviceSpec(container_path=one.container, host_path=one.host, permissions=one.permissions)
-                for one in made.devices
+                messages.DeviceSpec(
+                    container_path=device.container, host_path=device.host, permissions=device.permissions
+                )
+                for device in made.devices
             ],
             annotations=made.annotations,
             cdi_devices=[messages.CDIDevice(name=name) for name in made.cdi_devices],
@@ -110,19 +112,21 @@ class DeviceAnswers:
         """Nothing to do before a container of these starts."""
 
     def _devices(self, resource: str) -> dict[str, Offered]:
-        return {one.id: one for one in self._in_force.offered.get(resource, ())}
+        return {device.id: device for device in self._in_force.offered.get(resource, ())}
 
     def _mps_of(self, resource: str, devices: Sequence[Offered]) -> places.Places | None:
-        cards = sorted({one.gpu for one in devices if one.mode is Mode.MPS})
+        cards = sorted({device.gpu for device in devices if device.mode is Mode.MPS})
         if not cards:
             return None
-        if len(cards) > 1 or any(one.mode is not Mode.MPS for one in devices):
+        if len(cards) > 1 or any(device.mode is not Mode.MPS for device in devices):
             raise plugin_service.AllocateRefusedError(
                 f"a container can use the MPS daemon of one GPU, and these devices of {resource} are on "
-                f"{', '.join(sorted({one.gpu for one in devices}))}: ask for 1"
+                f"{', '.join(sorted({device.gpu for device in devices}))}: ask for 1"
             )
         return self._mps(cards[0])
 
     def _sizes(self, devices: Sequence[Offered]) -> dict[str, str]:
-        one = devices[0]
-        return mps_client.sized(mps_client.MpsShare(one.gpu, self._memory_bytes(one.gpu), one.replicas, len(devices)))
+        device = devices[0]
+        return mps_client.sized(
+            mps_client.MpsShare(device.gpu, self._memory_bytes(device.gpu), device.replicas, len(devices))
+        )

@@ -51,7 +51,11 @@ class Plugins:
     def problem(self) -> str:
         """Why the kubelet does not list what is advertised, as a sentence; empty when it does."""
         wanted = self._advertised.value
-        return "; ".join(one.problem for name, one in self._registrations.items() if one.problem and name in wanted)
+        return "; ".join(
+            registration.problem
+            for name, registration in self._registrations.items()
+            if registration.problem and name in wanted
+        )
 
     async def run(self) -> None:
         """Serve what is advertised until cancelled."""

@@ -63,7 +63,7 @@ class ShareAnswers:
         name = cdi.share(device_ids)
         if self._start is not None:
             self._start.forget(name)
-        told = cdi.answer(
+        answer = cdi.answer(
             [f"{contract.CDI_SHARE_KIND}={name}"],
             settings.device_list_strategies,
             prefix=settings.cdi_annotation_prefix,
@@ -77,8 +77,8 @@ class ShareAnswers:
                 # Connecting to a socket writes nothing to the file system, so read-only is enough for it too.
                 _read_only(contract.CONTAINER_ARBITER_DIRECTORY, self._mounts.arbiter_directory),
             ],
-            annotations=told.annotations,
-            cdi_devices=[messages.CDIDevice(name=one) for one in told.devices],
+            annotations=answer.annotations,
+            cdi_devices=[messages.CDIDevice(name=device) for device in answer.devices],
         )
 
     def preferred(self, _: str, *, available: Sequence[str], required: Sequence[str], size: int) -> Sequence[str]:

@@ -94,8 +94,10 @@ class ShareStart:
         """What the container with these ids was given."""
         ids: dict[tuple[str, str, str, str], set[str]] = collections.defaultdict(set)
         try:
-            for one in await self._held():
-                ids[one.resource, one.namespace, one.pod, one.container].update(one.device_ids)
+            for container in await self._held():
+                ids[container.resource, container.namespace, container.pod, container.container].update(
+                    container.device_ids
+                )
         except pod_resources.PodResourcesError as error:
             return Refusal(str(error))
         self._descriptions.forget_shares({cdi.share(theirs) for theirs in ids.values()})

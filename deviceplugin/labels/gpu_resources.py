@@ -48,7 +48,10 @@ class LabelledSharing:
 
     def of(self, resource: str) -> Replication:
         """That of `resource`; one replica if it is not shared."""
-        return next((one for one in self.replications if one.resource == resource), Replication(resource, 1))
+        return next(
+            (replication for replication in self.replications if replication.resource == resource),
+            Replication(resource, 1),
+        )
 
 
 NOT_SHARED: Final = LabelledSharing()
@@ -125,7 +128,7 @@ def mig_capable(capable: Iterable[bool]) -> words.Labels:
 
 def mps_capable(sharing: LabelledSharing, mig_enabled: Iterable[bool]) -> words.Labels:
     """Whether GPUs are shared by MPS: the word means that they are, not that they could be. Raises StrategyError."""
-    capable = sharing.kind == "mps" and any(one.replicas > 1 for one in sharing.replications)
+    capable = sharing.kind == "mps" and any(replication.replicas > 1 for replication in sharing.replications)
     if capable and any(mig_enabled):
         raise StrategyError(
             "MPS sharing is not supported on MIG devices: share them by timeSlicing, or disable MIG on the GPUs"

@@ -45,7 +45,9 @@ def sharing(in_force: Mapping[str, Assignment | None]) -> gpu_resources.Labelled
     for assignment in in_force.values():
         if assignment is None:
             continue
-        entries = [(one.mode, one.resource, one.replicas, one.advertised) for one in assignment.shared]
+        entries = [
+            (resource.mode, resource.resource, resource.replicas, resource.advertised) for resource in assignment.shared
+        ]
         if assignment.mode in _SHARED:
             entries.append((assignment.mode, gpu_resources.GPU, assignment.replicas, assignment.resource))
         for mode, resource, replicas, advertised in entries:
@@ -53,7 +55,7 @@ def sharing(in_force: Mapping[str, Assignment | None]) -> gpu_resources.Labelled
                 replications[resource] = (mode, gpu_resources.Replication(resource, replicas, advertised))
     modes = {mode for mode, _ in replications.values()}
     kind = next((word for mode, word in _SHARED.items() if mode in modes), "none")
-    return gpu_resources.LabelledSharing(kind, tuple(one for _, one in replications.values()))
+    return gpu_resources.LabelledSharing(kind, tuple(replication for _, replication in replications.values()))
 
 
 def _card(driver: nvml_mig.MigDriver, gpu: Gpu, found: DiscoveredGpu) -> gpu_resources.LabelledGpu:
@@ -63,14 +65,14 @@ def _card(driver: nvml_mig.MigDriver, gpu: Gpu, found: DiscoveredGpu) -> gpu_res
         total_bytes = gpu.memory_bytes
     devices = tuple(
         gpu_resources.LabelledMigDevice(
-            profile=str(one.profile),
-            memory_mib=one.memory_bytes // _MIB,
-            gi_slices=one.profile.gpu_slices,
-            ci_slices=one.profile.compute_slices,
-            multiprocessors=one.multiprocessors,
-            engines=one.engines,
+            profile=str(device.profile),
+            memory_mib=device.memory_bytes // _MIB,
+            gi_slices=device.profile.gpu_slices,
+            ci_slices=device.profile.compute_slices,
+            multiprocessors=device.multiprocessors,
+            engines=device.engines,
         )
-        for one in found.devices
+        for device in found.devices
     )
     return gpu_resources.LabelledGpu(
         gpu.model, total_bytes // _MIB, gpu.compute_capability, found.card.mig_enabled, devices

@@ -82,7 +82,7 @@ class Arbiter:
 
     def versions(self) -> Mapping[int, int]:
         """How many connections speak each version of the protocol."""
-        return {one.version: one.connections for one in self.reported.speakers}
+        return {speaker.version: speaker.connections for speaker in self.reported.speakers}
 
     @property
     def problem(self) -> str | None:
@@ -138,7 +138,7 @@ class Arbiter:
         new = {uuid: size for uuid, size in found.items() if self._contexts.get(uuid, 0) != size}
         if new:
             self._contexts |= new
-            self._channel.send(messages.ContextCharges(tuple(messages.Context(*one) for one in new.items())))
+            self._channel.send(messages.ContextCharges(tuple(messages.Context(*item) for item in new.items())))
 
     def charge(self, share: RunningShare, held: Mapping[int, Sequence[int]]) -> None:
         """By slot, what the processes of a share hold beyond their charges, by GPU: it counts from now on."""
@@ -238,15 +238,15 @@ class Arbiter:
 
     async def _identify(self, container: Container) -> None:
         try:
-            found = await self._lookup.tenant(container)
+            tenant = await self._lookup.tenant(container)
         except Exception:
             logger.exception("Could not say what a container was given", extra={"pod_uid": container.pod_uid})
-            found = FAILED
-        if isinstance(found, Tenant):
-            self.expect(grant.uuid for grant in found.grants)
-            self._channel.send(messages.Identified(container, found))
+            tenant = FAILED
+        if isinstance(tenant, Tenant):
+            self.expect(grant.uuid for grant in tenant.grants)
+            self._channel.send(messages.Identified(container, tenant))
         else:
-            self._channel.send(messages.Identified(container, None, str(found)))
+            self._channel.send(messages.Identified(container, None, str(tenant)))
 
 
 def _set(asked: asyncio.Future[_Answer], answer: _Answer) -> None:

@@ -67,33 +67,33 @@ class Lookup:
         return await self._answer(lambda pods, node: tenant.given(namespace, name, container, pods=pods, node=node))
 
     async def _answer(self, find: Find[Found]) -> Found | Refusal:
-        found = find(self._pods(), self._node())
+        not_yet = find(self._pods(), self._node())
         trouble = ", and the API server did not answer in time"
         try:
             async with asyncio.timeout(WAIT_SECONDS):
-                while isinstance(found, NotYet):
-                    asked_for = found.missing
+                while isinstance(not_yet, NotYet):
+                    asked_for = not_yet.missing
                     try:
                         await self._questions[asked_for].answered()
                     except api_errors.ClusterError as error:
                         trouble = f", and the API server could not be asked: {error}"
                         continue
                     trouble = ""
-                    found = self._find_again(find)
+                    not_yet = self._find_again(find)
                     # Of pods and allocations the API server knows all; a container's name may still come.
-                    if isinstance(found, NotYet) and found.missing is asked_for is not Missing.CONTAINER:
+                    if isinstance(not_yet, NotYet) and not_yet.missing is asked_for is not Missing.CONTAINER:
                         break
         except TimeoutError:
             pass
-        return Refusal(found.reason + trouble) if isinstance(found, NotYet) else found
+        return Refusal(not_yet.reason + trouble) if isinstance(not_yet, NotYet) else not_yet
 
     def _find_again(self, find: Find[Found]) -> Found | Refusal | NotYet:
         # What was asked for last is at least as new as what the informers had when it was asked.
         pods = (*self._asked_pods, *self._pods())
-        found = find(pods, self._node())
-        if isinstance(found, NotYet) and found.missing is Missing.ALLOCATION:
+        not_yet = find(pods, self._node())
+        if isinstance(not_yet, NotYet) and not_yet.missing is Missing.ALLOCATION:
             return find(pods, self._asked_node)
-        return found
+        return not_yet
 
     async def _remember_pods(self) -> None:
         self._asked_pods = tuple(await self._ask_pods())

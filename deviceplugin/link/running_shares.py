@@ -16,15 +16,15 @@ from deviceplugin.arbiter.tenant import Tenant
 class RunningShare:
     """One of them. `overheads`: what the arbiter was told of its processes; None if it may know that no more."""
 
-    def __init__(self, told: Told, limits: pages.LimitsView, ledger: pages.Ledger) -> None:
+    def __init__(self, state: Told, limits: pages.LimitsView, ledger: pages.Ledger) -> None:
         self.limits = limits
         self.ledger = ledger
-        self.take(told)
+        self.take(state)
 
-    def take(self, told: Told) -> None:
+    def take(self, state: Told) -> None:
         """Take over what the arbiter told of the share."""
-        self.tenant: Tenant = told.tenant
-        self.members: Mapping[int, LedgerMember] = {one.slot: one for one in told.members}
+        self.tenant: Tenant = state.tenant
+        self.members: Mapping[int, LedgerMember] = {member.slot: member for member in state.members}
         self.overheads: tuple[Overhead, ...] | None = None
 
     def used_bytes(self) -> tuple[int, ...]:
@@ -38,9 +38,9 @@ class RunningShare:
     def overhead_bytes(self, slot: int, card: int) -> int:
         """What is counted of a process on a GPU beyond its charges; nothing where the arbiter may not know it."""
         member = self.members.get(slot)
-        for one in self.overheads or ():
-            if member is not None and (one.pid, one.start_ticks) == (member.pid, member.start_ticks):
-                return one.held_bytes[card]
+        for overhead in self.overheads or ():
+            if member is not None and (overhead.pid, overhead.start_ticks) == (member.pid, member.start_ticks):
+                return overhead.held_bytes[card]
         return 0
 
     def close(self) -> None:
@@ -66,9 +66,9 @@ class Shares:
 
     def uses(self) -> Iterator[ShareUse]:
         """What every share holds now."""
-        for one in self._shares.values():
-            overheads = tuple(record.overhead_bytes for record in one.limits.read())
-            yield ShareUse(one.tenant, one.used_bytes(), len(one.members), overheads)
+        for share in self._shares.values():
+            overheads = tuple(record.overhead_bytes for record in share.limits.read())
+            yield ShareUse(share.tenant, share.used_bytes(), len(share.members), overheads)
 
     def held(self) -> Iterator[LeaseUsage]:
         """What every share has had of its GPUs, by the last report."""
@@ -78,16 +78,16 @@ class Shares:
                 had = {field: getattr(turn, field) for field in _OF_HELD}
                 yield LeaseUsage(share.tenant, **had)
 
-    def take(self, told: Told, descriptors: Sequence[int]) -> None:
+    def take(self, state: Told, descriptors: Sequence[int]) -> None:
         """A share is so now; with descriptors of its limits and ledger, which are ours to close, if they are new."""
-        key = told.tenant.key
+        key = state.tenant.key
         if not descriptors:
-            self._shares[key].take(told)
+            self._shares[key].take(state)
             return
         self.drop(key)
         limits, ledger = descriptors
-        count = len(told.tenant.grants)
-        self._shares[key] = RunningShare(told, pages.LimitsView(limits, count), pages.Ledger(ledger, count))
+        count = len(state.tenant.grants)
+        self._shares[key] = RunningShare(state, pages.LimitsView(limits, count), pages.Ledger(ledger, count))
 
     def drop(self, key: str) -> None:
         """A share has no process any more."""

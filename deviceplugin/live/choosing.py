@@ -51,12 +51,12 @@ class Choosing:
         for config in dict.fromkeys((wanted, current or config_choice.BUILT_IN)):
             asked = config, tuple(cards if seated is None or config != current else seated)
             # In a thread, and once: somebody else has written it, and it may be long.
-            found = known[asked] if asked in known else await asyncio.to_thread(self._understand, *asked)
-            self._understood[asked] = found
-            if isinstance(found, desired_config.DesiredConfig):
-                self._take(found)
+            config_error = known[asked] if asked in known else await asyncio.to_thread(self._understand, *asked)
+            self._understood[asked] = config_error
+            if isinstance(config_error, desired_config.DesiredConfig):
+                self._take(config_error)
                 break
-            problem = problem or str(found)
+            problem = problem or str(config_error)
         if problem and problem != self.problem:
             logger.warning("The configuration cannot be applied", extra={"err": problem})
             self._refused(problem)

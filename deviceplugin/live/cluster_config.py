@@ -36,8 +36,8 @@ class Configuration:
         self.config_map = informer.Informer(
             api, f"/api/v1/namespaces/{namespace}/configmaps", field_selector=f"metadata.name={name}"
         )
-        for one in self.informers:
-            one.subscribe(lambda _: changed())
+        for copy in self.informers:
+            copy.subscribe(lambda _: changed())
 
     async def run(self) -> None:
         """Keep both true until cancelled."""

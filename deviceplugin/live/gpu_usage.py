@@ -49,12 +49,12 @@ def users(
         if not entry.is_hold:  # that is nobody's yet, and given up where it cannot be used
             for uuid in entry.gpu_uuids:
                 found[uuid][_pod(entry)] = None
-    for one in held:
-        if one.resource in COUNTERS:
+    for container in held:
+        if container.resource in COUNTERS:
             continue
-        pod = f"{one.namespace}/{one.pod}"
-        for uuid in {gpu_of[card] for card in map(card_of, one.device_ids) if card in gpu_of}:
-            known.update(one.device_ids)
+        pod = f"{container.namespace}/{container.pod}"
+        for uuid in {gpu_of[card] for card in map(card_of, container.device_ids) if card in gpu_of}:
+            known.update(container.device_ids)
             if pod not in ended:
                 found[uuid][f"pod {pod}"] = None
     for identity in just_given:

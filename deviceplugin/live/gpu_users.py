@@ -67,11 +67,11 @@ class GpuUsers:
         since = self._clock() - JUST_GIVEN_SECONDS
         self._given = {one: at for one, at in self._given.items() if at > since}
         found: dict[str, set[str]] = collections.defaultdict(set)
-        for one in self.held:
-            found[one.resource].update(one.device_ids)
+        for container in self.held:
+            found[container.resource].update(container.device_ids)
         for resource, device_id in self._given:
             found[resource].add(device_id)
-        living = {pod.uid(one) for one in self._pods() if not pod.is_terminal(one)}
+        living = {pod.uid(manifest) for manifest in self._pods() if not pod.is_terminal(manifest)}
         for resource, ids in checkpoint.of_pods(self._kept, living).items():
             found[resource].update(ids)
         return found
@@ -108,18 +108,23 @@ class GpuUsers:
         unanswered = {card.uuid: silent for card in known if silent}
         running, lost = await self._driver.ask(self._running, [card.uuid for card in known])
         processes = {
-            uuid: [found for one in pids if (found := self._process(one)) is not None] for uuid, pids in running.items()
+            uuid: [gpu_user for pid in pids if (gpu_user := self._process(pid)) is not None]
+            for uuid, pids in running.items()
         }
         users = gpu_usage.users(
             allocations=allocations,
             held=self.held,
             just_given=[device_id for resource, device_id in self._given if resource not in COUNTERS],
             processes=processes,
-            gpu_of={uuid: card.uuid for card in known for uuid in (card.uuid, *(one.uuid for one in card.mig_devices))},
+            gpu_of={
+                uuid: card.uuid
+                for card in known
+                for uuid in (card.uuid, *(mig_device.uuid for mig_device in card.mig_devices))
+            },
             ended=[
-                "/".join(pod.namespaced_name(one))
-                for one in self._pods()
-                if (one.get("status") or {}).get("phase") in _ENDED
+                "/".join(pod.namespaced_name(manifest))
+                for manifest in self._pods()
+                if (manifest.get("status") or {}).get("phase") in _ENDED
             ],
         )
         for uuid, reason in (*unanswered.items(), *lost.items(), *unknown.items()):
@@ -131,7 +136,7 @@ class GpuUsers:
         running, lost = {}, {}
         for uuid in uuids:
             try:
-                running[uuid] = [one.pid for one in self._driver.nvml.processes(uuid)]
+                running[uuid] = [process.pid for process in self._driver.nvml.processes(uuid)]
             except nvml_call.NvmlError as error:
                 lost[uuid] = str(error)
         return running, lost
@@ -148,5 +153,5 @@ class GpuUsers:
             return None
         if not isinstance(container, identity.Container):
             return gpu_usage.GpuUser(pid, name)
-        manifest = next((one for one in self._pods() if pod.uid(one) == container.pod_uid), None)
+        manifest = next((manifest for manifest in self._pods() if pod.uid(manifest) == container.pod_uid), None)
         return gpu_usage.GpuUser(pid, name, "/".join(pod.namespaced_name(manifest)) if manifest is not None else "")

@@ -69,7 +69,7 @@ def read(path: Path) -> Checkpoint | None:
             str(uuid): None if one is None else records.read(Assignment, one) for uuid, one in document["gpus"].items()
         }
         before = {str(uuid): records.read(Assignment, one) for uuid, one in document.get("before", {}).items()}
-        seats = tuple(records.read(ConfiguredGpu, one) for one in document.get("seats", ()))
+        seats = tuple(records.read(ConfiguredGpu, seat) for seat in document.get("seats", ()))
         return Checkpoint(records.read(ActiveConfig, document["current"]), gpus, before, seats)
     except FileNotFoundError:
         return None

@@ -63,7 +63,7 @@ class ModeReconciler:
         configuration: Configuration,
         gpunode: GpuNodeCopy,
         status: GpuNodeStatus,
-        told: NodeEvents,
+        events: NodeEvents,
         observed: observation.Observation,
         state: node_state.NodeState,
         *,
@@ -78,7 +78,7 @@ class ModeReconciler:
         self._configuration = configuration
         self._gpunode = gpunode
         self._status = status
-        self._events = told
+        self._events = events
         self._allocatable = allocatable
         self._observed = observed
         self._state = state
@@ -87,14 +87,14 @@ class ModeReconciler:
         self._entering = entering.Entering(set_up)
         self._path = path
         self._choosing = choosing.Choosing(
-            configuration, options, lambda problem: told.tell(contract.EVENT_CONFIG_INVALID, problem, warning=True)
+            configuration, options, lambda problem: events.tell(contract.EVENT_CONFIG_INVALID, problem, warning=True)
         )
         known = _read(path)
         self._is_first = known is None
         self._book = known or mode_checkpoint.Checkpoint(config_choice.BUILT_IN)
         self._closed: frozenset[str] = frozenset()
         self._blocked: dict[str, str] = {}  # what cannot be changed now, for its own sake
-        self._righting = righting.Righting(told, observed, witness, self._entering)
+        self._righting = righting.Righting(events, observed, witness, self._entering)
         self._wake = wake
         self.said = asyncio.Event()  # set once others were told of the GPUs
         self._settings = NodeSettings()
@@ -185,7 +185,9 @@ class ModeReconciler:
         unknown: dict[str, str] = {}
         node = None
         in_force = self._book.gpus
-        shared = [uuid for uuid in closed if (one := in_force.get(uuid)) is None or one.mode is Mode.FRACTIONAL]
+        shared = [
+            uuid for uuid in closed if (assignment := in_force.get(uuid)) is None or assignment.mode is Mode.FRACTIONAL
+        ]
         if shared:
             try:
                 node = await self._status.settled()
@@ -229,7 +231,7 @@ class ModeReconciler:
         """Tell everybody how it is now."""
         in_force, cards, failed = self._book.gpus, self._observed.card_list, self._entering.failed
         # What could not be set up is not offered, though the book has it.
-        ready = {uuid: one for uuid, one in in_force.items() if uuid not in failed}
+        ready = {uuid: assignment for uuid, assignment in in_force.items() if uuid not in failed}
         gpus = presenting.gpus(self._observed.seen.gpus, in_force, self._wanted, self._closed, cards)
         offered = offering.offer(cards, {uuid: assignment for uuid, assignment in ready.items() if assignment})
         self._state.in_force.publish(node_state.ModesInForce(offered, self._settings, self._closed, in_force))
@@ -268,7 +270,7 @@ class ModeReconciler:
     def _warnings(self) -> tuple[str, ...]:
         gone = configured_gpus.missing(self._observed.card_list, self._book.seats)
         absent = (
-            f"GPU {one.index} ({one.uuid}) is not there: the configuration counts it all the same" for one in gone
+            f"GPU {gpu.index} ({gpu.uuid}) is not there: the configuration counts it all the same" for gpu in gone
         )
         return (*(self._choosing.desired.warnings if self._choosing.desired is not None else ()), *absent)
 

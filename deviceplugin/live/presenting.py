@@ -26,7 +26,7 @@ def gpus(
 
     cards: those of them of which the MIG devices are known.
     """
-    profiles = {card.uuid: tuple(one.profile for one in card.mig_devices) for card in cards}
+    profiles = {card.uuid: tuple(mig_device.profile for mig_device in card.mig_devices) for card in cards}
     found = []
     for card in seen:
         now, later = in_force.get(card.uuid), wanted.get(card.uuid)
@@ -62,5 +62,5 @@ def advertised(
         devices |= advertisement.of_shares(fractional, usable=usable, in_use=in_use)
     if not closed:
         return devices
-    shut = {one.device for each in offered.values() for one in each if one.gpu in closed} | set(closed)
+    shut = {device.device for each in offered.values() for device in each if device.gpu in closed} | set(closed)
     return {name: advertisement.closed(each, cards=shut, in_use=in_use.get(name, ())) for name, each in devices.items()}

@@ -25,12 +25,12 @@ class Righting:
 
     def __init__(
         self,
-        told: NodeEvents,
+        events: NodeEvents,
         observed: Observation,
         witness: GpuUsers,
         entered: entering.Entering,
     ) -> None:
-        self._events = told
+        self._events = events
         self._observed = observed
         self._witness = witness
         self._entering = entered
@@ -40,7 +40,7 @@ class Righting:
         """The GPUs that are not what is in force on them, and why. What is not healthy may not say how it is."""
         healthy = {card.uuid for card in self._observed.seen.gpus if card.healthy}
         known = ((card, in_force.get(card.uuid)) for card in self._observed.card_list if card.uuid in healthy)
-        found = {card.uuid: contradiction(card, one) for card, one in known if one is not None}
+        found = {card.uuid: contradiction(card, assignment) for card, assignment in known if assignment is not None}
         return {uuid: why for uuid, why in found.items() if why}
 
     def forget_all_but(self, closed: Collection[str]) -> None:

@@ -119,7 +119,7 @@ def _off(present: Present, mode: MigMode, held: frozenset[str]) -> MigPlan:
     used = _used(present.instances, held)
     if used:
         return _wait(present, used, "before MIG can be turned off")
-    removal = tuple(itertools.chain.from_iterable(_destroy(one) for one in present.instances))
+    removal = tuple(itertools.chain.from_iterable(_destroy(instance) for instance in present.instances))
     if not mode.current and not mode.pending:
         return MigPlan(MigVerdict.DO)
     turned_off = _mode_step(present, held, enabled=False)
@@ -140,11 +140,11 @@ def _cut(present: Present, geometry: Geometry, wanted: Wanted, held: frozenset[s
         if matched is None:
             continue
         given, missing = matched
-        places = instance_layout.places(geometry, [kind for kind, _ in missing], [one.placed for one in kept])
+        places = instance_layout.places(geometry, [kind for kind, _ in missing], [instance.placed for instance in kept])
         if places is not None:
-            removed = [one for one in present.instances if one not in kept]
-            steps: list[Step] = [step for one in removed for step in _destroy(one)]
-            steps += [step for one, parts in given for step in _completed(one, parts)]
+            removed = [instance for instance in present.instances if instance not in kept]
+            steps: list[Step] = [step for instance in removed for step in _destroy(instance)]
+            steps += [step for instance, parts in given for step in _completed(instance, parts)]
             steps += [Create(place.kind, place.start, parts) for place, (_, parts) in zip(places, missing, strict=True)]
             return MigPlan(MigVerdict.DO, tuple(steps))
     return _wait(present, tuple(sorted(used)), f"before it can have {instance_layout.shown(wanted)}")
@@ -152,8 +152,8 @@ def _cut(present: Present, geometry: Geometry, wanted: Wanted, held: frozenset[s
 
 def _keepable(instances: Sequence[GpuInstance], used: frozenset[str]) -> Iterator[tuple[GpuInstance, ...]]:
     """The sets of instances that might stay, the largest first; those in use are in all of them."""
-    fixed = [one for one in instances if any(part.uuid in used for part in one.parts)]
-    idle = [one for one in instances if one not in fixed]
+    fixed = [instance for instance in instances if any(part.uuid in used for part in instance.parts)]
+    idle = [instance for instance in instances if instance not in fixed]
     for count in range(len(idle), -1, -1):
         for some in itertools.combinations(idle, count):
             yield (*fixed, *some)
@@ -169,31 +169,33 @@ def _matched(
     missing = list(needed)
     given = []
     # Those with most in them first: an empty one can become anything of its kind.
-    for one in sorted(kept, key=lambda instance: -len(instance.parts)):
-        has = collections.Counter(part.slices for part in one.parts)
-        fits = [want for want in missing if want[0].profile == one.kind.profile and has <= collections.Counter(want[1])]
+    for instance in sorted(kept, key=lambda instance: -len(instance.parts)):
+        has = collections.Counter(part.slices for part in instance.parts)
+        fits = [
+            want for want in missing if want[0].profile == instance.kind.profile and has <= collections.Counter(want[1])
+        ]
         if not fits:
             return None
         closest = min(fits, key=lambda want: len(want[1]))
         missing.remove(closest)
-        given.append((one, closest[1]))
+        given.append((instance, closest[1]))
     return given, missing
 
 
-def _completed(one: GpuInstance, parts: tuple[int, ...]) -> Iterator[Step]:
-    lacking = collections.Counter(parts) - collections.Counter(part.slices for part in one.parts)
+def _completed(instance: GpuInstance, parts: tuple[int, ...]) -> Iterator[Step]:
+    lacking = collections.Counter(parts) - collections.Counter(part.slices for part in instance.parts)
     for slices in sorted(lacking.elements(), reverse=True):
-        yield CreatePart(one.id, slices)
+        yield CreatePart(instance.id, slices)
 
 
-def _destroy(one: GpuInstance) -> Iterator[Step]:
-    for part in one.parts:
-        yield DestroyPart(one.id, part.id)
-    yield Destroy(one.id)
+def _destroy(instance: GpuInstance) -> Iterator[Step]:
+    for part in instance.parts:
+        yield DestroyPart(instance.id, part.id)
+    yield Destroy(instance.id)
 
 
 def _used(instances: Sequence[GpuInstance], held: frozenset[str]) -> tuple[str, ...]:
-    return tuple(part.uuid for one in instances for part in one.parts if part.busy or part.uuid in held)
+    return tuple(part.uuid for instance in instances for part in instance.parts if part.busy or part.uuid in held)
 
 
 def _wait(present: Present, used: tuple[str, ...], why: str) -> MigPlan:

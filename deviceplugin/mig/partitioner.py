@@ -142,7 +142,7 @@ class Partitioner:
                     for instance_id in made:
                         self._driver.destroy_gpu_instance(uuid, instance_id)
                     return False
-                step = next(one for one in left if one.kind.profile == profile)
+                step = next(create for create in left if create.kind.profile == profile)
                 left.remove(step)
                 filled.append((made[-1], step.parts))
             for instance_id, parts in filled:

@@ -125,8 +125,8 @@ class AgentCollector(Collector):
             "gpushare_node_condition", "1 for what each condition of the GPUNode says now.", labels=labels
         )
         node = self._node()
-        for one in node.conditions if node is not None else ():
-            family.add_metric([self._node_name, one.type, one.status, one.reason], 1.0)
+        for condition in node.conditions if node is not None else ():
+            family.add_metric([self._node_name, condition.type, condition.status, condition.reason], 1.0)
         return family
 
     def _containers(self, holders: Iterable[DeviceHolder]) -> Metric:
@@ -134,8 +134,9 @@ class AgentCollector(Collector):
         held = GaugeMetricFamily(
             "gpushare_container_devices", "Devices of a GPU that the kubelet gave to a container.", labels=labels
         )
-        for one in holders:
+        for holder in holders:
             held.add_metric(
-                [self._node_name, one.namespace, one.pod, one.container, one.resource, one.gpu], one.devices
+                [self._node_name, holder.namespace, holder.pod, holder.container, holder.resource, holder.gpu],
+                holder.devices,
             )
         return held

@@ -106,14 +106,14 @@ def trimmed(manifest: PodJson) -> dict[str, object]:
     return {
         kind: [
             {
-                **({"restartPolicy": one["restartPolicy"]} if "restartPolicy" in one else {}),
+                **({"restartPolicy": container["restartPolicy"]} if "restartPolicy" in container else {}),
                 "resources": {
                     amounts: {name: text for name, text in (declared or {}).items() if name.startswith(contract.PREFIX)}
-                    for amounts, declared in (one.get("resources") or {}).items()
+                    for amounts, declared in (container.get("resources") or {}).items()
                     if amounts in {"requests", "limits"}
                 },
             }
-            for one in containers
+            for container in containers
         ]
         for kind, containers in (
             ("containers", pod.containers(manifest)),

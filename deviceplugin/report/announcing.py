@@ -59,14 +59,14 @@ class Announcer:
 
     def __init__(
         self,
-        told: NodeEvents,
+        events: NodeEvents,
         witness: GpuUsers,
         *,
         gpus: Offer,
         node: Callable[[], GpuNode | None],
         gpu_of: Callable[[], Mapping[str, str]],
     ) -> None:
-        self._events = told
+        self._events = events
         self._witness = witness
         self._gpus = gpus
         self._node = node
@@ -121,10 +121,10 @@ def concerned(
         if gpu in entry.gpu_uuids and entry.pod.name and not entry.is_hold
     ]
     of_kubelet = [
-        (one.namespace, one.pod)
-        for one in held
-        if one.resource not in advertisement.COUNTERS
-        and any(gpu_of.get(gpu_usage.card_of(identity)) == gpu for identity in one.device_ids)
+        (container.namespace, container.pod)
+        for container in held
+        if container.resource not in advertisement.COUNTERS
+        and any(gpu_of.get(gpu_usage.card_of(identity)) == gpu for identity in container.device_ids)
     ]
     return tuple(dict.fromkeys((*of_ledger, *of_kubelet)))
 

@@ -29,8 +29,8 @@ def allocation(node: GpuNode | None, holders: Iterable[DeviceHolder], *, node_na
         for container in charge.share.containers:
             of = charge.entry.pod.namespace, charge.entry.pod.name, container
             found[of] += charge.part / len(charge.share.containers)
-    for one in holders:
-        found[one.namespace, one.pod, one.container] += one.part
+    for holder in holders:
+        found[holder.namespace, holder.pod, holder.container] += holder.part
     family = GaugeMetricFamily(
         "container_gpu_allocation",
         "GPUs that a container holds: of a share the larger of its compute and its memory, as a part of the GPU.",

@@ -61,14 +61,14 @@ class DeviceHolders:
     def all(self) -> list[DeviceHolder]:
         """The containers with devices, as the kubelet last told."""
         devices = parts(self._cards(), {gpu.uuid: gpu.memory_bytes for gpu in self._gpus.gpus})
-        replicas = {one.id: one.replicas for ids in self._in_force.value.offered.values() for one in ids}
+        replicas = {device.id: device.replicas for ids in self._in_force.value.offered.values() for device in ids}
         counts: collections.Counter[tuple[str, str, str, str, str]] = collections.Counter()
         held: dict[tuple[str, str, str, str, str], float] = collections.defaultdict(float)
-        for one in self._witness.held:
-            for identity in one.device_ids if one.resource not in advertisement.COUNTERS else ():
+        for container in self._witness.held:
+            for identity in container.device_ids if container.resource not in advertisement.COUNTERS else ():
                 if (device := gpu_usage.card_of(identity)) in devices:
                     gpu, part = devices[device]
-                    key = one.namespace, one.pod, one.container, one.resource, gpu
+                    key = container.namespace, container.pod, container.container, container.resource, gpu
                     counts[key] += 1
                     held[key] += part / replicas.get(identity, 1)
         return [DeviceHolder(*key, devices=count, part=held[key]) for key, count in sorted(counts.items())]

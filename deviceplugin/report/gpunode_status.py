@@ -108,7 +108,7 @@ class GpuNodeStatus:
         now = codec.format_time(self._wall_clock())
         said = self._state.statement.value
         # Until the first audit, what the last agent said of its own stands.
-        kept = (one for one in node.conditions if one.type == contract.CONDITION_LIMITS_IN_FORCE)
+        kept = (condition for condition in node.conditions if condition.type == contract.CONDITION_LIMITS_IN_FORCE)
         more = (*said.conditions, *self._injected(), *(self._audited() or kept))
         wanted = codec.to_status(
             inventory.status(

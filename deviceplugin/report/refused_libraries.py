@@ -25,7 +25,7 @@ class RefusedLibraries:
 
     def refused(self, container: Container, sentence: str) -> None:
         """The arbiter has refused a process of it for that. A pod that is not known yet will ask again."""
-        known = {pod.uid(one): pod.namespaced_name(one) for one in self._pods()}
+        known = {pod.uid(manifest): pod.namespaced_name(manifest) for manifest in self._pods()}
         uid = container.pod_uid
         if uid in known and uid not in self._told:
             self._told = (self._told & known.keys()) | {uid}

@@ -71,12 +71,12 @@ def compute(held: Iterable[LeaseUsage], *, node_name: str) -> Iterator[Metric]:
         "Part of the last seconds in which a share used its GPU; absent while nobody else wants it.",
         labels=LABELS,
     )
-    for one in held:
-        values = [*_of(one.tenant, node_name), one.gpu_uuid]
+    for lease in held:
+        values = [*_of(lease.tenant, node_name), lease.gpu_uuid]
         for field, metric in counted.items():
-            metric.add_metric(values, getattr(one, field))
-        if one.recent is not None:
-            used.add_metric(values, one.recent)
+            metric.add_metric(values, getattr(lease, field))
+        if lease.recent is not None:
+            used.add_metric(values, lease.recent)
     yield from (*counted.values(), used)
 
 

@@ -83,7 +83,7 @@ class Peaks:
         self._clock = clock
         self._looked = clock()
         self._kept = clock()
-        self._peaks: dict[_Key, Peak] = {_key(one): one for one in _read(self._path)}
+        self._peaks: dict[_Key, Peak] = {_key(peak): peak for peak in _read(self._path)}
 
     @property
     def all(self) -> tuple[Peak, ...]:
@@ -113,19 +113,19 @@ class Peaks:
                 known = self._peaks.get(_key(new))
                 after = new.after(used_bytes + overhead_bytes, 0.0)
                 self._peaks[_key(new)] = after if known is None else known.after(after.memory_bytes, seconds)
-        for one in self._leases():
-            key = _key(_nothing(one.tenant, one.gpu_uuid))
+        for lease in self._leases():
+            key = _key(_nothing(lease.tenant, lease.gpu_uuid))
             if key in self._peaks:
-                self._peaks[key] = self._peaks[key].with_compute(one.recent)
+                self._peaks[key] = self._peaks[key].with_compute(lease.recent)
         there = self._pods()
         if there is not None:
-            self._peaks = {key: one for key, one in self._peaks.items() if one.pod_uid in there}
+            self._peaks = {key: peak for key, peak in self._peaks.items() if peak.pod_uid in there}
 
     def keep(self) -> None:
         """Write it down. A disk that takes nothing is logged: the figures are for people."""
         self._kept = self._clock()
         try:
-            whole_file.write(self._path, json.dumps([dataclasses.asdict(one) for one in self._peaks.values()]))
+            whole_file.write(self._path, json.dumps([dataclasses.asdict(peak) for peak in self._peaks.values()]))
         except OSError as error:
             logger.warning("Could not keep what shares have used at most", extra={"err": str(error)})
 
@@ -146,12 +146,12 @@ def figures(peaks: Iterable[Peak], *, node_name: str) -> Iterator[Metric]:
     observed = GaugeMetricFamily(
         "gpushare_share_observed_seconds", "For how long the peaks of a share have been watched.", labels=labels
     )
-    for one in peaks:
-        values = [node_name, one.namespace, one.pod, one.containers, one.gpu]
-        memory.add_metric(values, one.memory_bytes)
-        observed.add_metric(values, one.observed_seconds)
-        if one.compute_ratio is not None:
-            compute.add_metric(values, one.compute_ratio)
+    for peak in peaks:
+        values = [node_name, peak.namespace, peak.pod, peak.containers, peak.gpu]
+        memory.add_metric(values, peak.memory_bytes)
+        observed.add_metric(values, peak.observed_seconds)
+        if peak.compute_ratio is not None:
+            compute.add_metric(values, peak.compute_ratio)
     yield from (memory, compute, observed)
 
 
@@ -159,8 +159,8 @@ def _nothing(tenant: Tenant, gpu: str) -> Peak:
     return Peak(tenant.pod_uid, tenant.namespace, tenant.pod, ",".join(tenant.containers), gpu)
 
 
-def _key(one: Peak) -> _Key:
-    return one.pod_uid, one.containers, one.gpu
+def _key(peak: Peak) -> _Key:
+    return peak.pod_uid, peak.containers, peak.gpu
 
 
 def _read(path: Path) -> list[Peak]:

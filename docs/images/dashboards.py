@@ -87,7 +87,7 @@ class Picture:
     def draw(self, path: Path) -> None:
         """Write it."""
         panels = self._document["panels"]
-        height = max(one["gridPos"]["y"] + one["gridPos"]["h"] for one in panels)
+        height = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels)
         figure = Figure(figsize=(15, INCH * (height + 1.4)), facecolor=PAPER)
         figure.text(0.012, 1 - 0.9 / (height + 1.4), self._document["title"], color=INK, fontsize=15, weight="bold")
         for panel in panels:
@@ -226,12 +226,16 @@ class Picture:
 
     def _table(self, axes: Axes, panel: dict[str, Any]) -> None:
         axes.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(0, 1))
-        names = next(one["options"]["renameByName"] for one in panel["transformations"] if one["id"] == "organize")
+        names = next(
+            transformation["options"]["renameByName"]
+            for transformation in panel["transformations"]
+            if transformation["id"] == "organize"
+        )
         columns = {label: header for label, header in names.items() if not label.startswith("Value")}
         units = {
-            one["matcher"]["options"]: one["properties"][0]["value"]
-            for one in panel["fieldConfig"]["overrides"]
-            if one["properties"][0]["id"] == "unit"
+            override["matcher"]["options"]: override["properties"][0]["value"]
+            for override in panel["fieldConfig"]["overrides"]
+            if override["properties"][0]["id"] == "unit"
         }
         rows: dict[tuple[str, ...], dict[str, str]] = {}
         headers = [header for label, header in names.items() if label.startswith("Value")]
@@ -272,7 +276,7 @@ def _legend(target: dict[str, Any], labels: dict[str, str]) -> str:
 
 def _colour(value: float, defaults: dict[str, Any]) -> str:
     steps = defaults["thresholds"]["steps"]
-    return COLOURS[[one["color"] for one in steps if one["value"] is None or value >= one["value"]][-1]]
+    return COLOURS[[step["color"] for step in steps if step["value"] is None or value >= step["value"]][-1]]
 
 
 def main(folder: Path) -> None:

@@ -114,7 +114,7 @@ class Night:
             self._change("gpu-3", 1, healthy=False, health_reason="XID 79")
         if self.minute == CORDONED_AT:
             self._change("gpu-4", 3, cordoned=True)
-        waiting = [one for one in self._wishes if one.begins <= self.minute and one.name not in self._placed]
+        waiting = [wish for wish in self._wishes if wish.begins <= self.minute and wish.name not in self._placed]
         waiting = [one for one in waiting if one.begins + one.lasts > self.minute and not self._place(one)]
         reasons = collections.Counter((one.namespace, "compute" if one.percent > 50 else "memory") for one in waiting)
         longest = max((self.minute - one.begins for one in waiting), default=0)
@@ -145,8 +145,8 @@ class Night:
 
     def _change(self, name: str, index: int, **how: object) -> None:
         node = self.nodes[name]
-        cards = tuple(dataclasses.replace(one, **how) if one.index == index else one for one in node.gpus)  # type: ignore[arg-type]
-        cordoned = frozenset(one.uuid for one in cards if one.cordoned)
+        cards = tuple(dataclasses.replace(gpu, **how) if gpu.index == index else gpu for gpu in node.gpus)  # type: ignore[arg-type]
+        cordoned = frozenset(card.uuid for card in cards if card.cordoned)
         self.nodes[name] = dataclasses.replace(node, gpus=cards, cordoned=cordoned)
 
     def _by_namespace(self) -> dict[str, float]:
@@ -213,7 +213,7 @@ class Night:
         )
 
     def _tenant(self, wish: Wish, uuid: str) -> Tenant:
-        (card,) = (one for node in self.nodes.values() for one in node.gpus if one.uuid == uuid)
+        (card,) = (gpu for node in self.nodes.values() for gpu in node.gpus if gpu.uuid == uuid)
         grant = Grant(uuid, int(card.memory_bytes * wish.memory), wish.percent, 100)
         return Tenant(f"u-{wish.name}", wish.namespace, wish.name, ("main",), 0, (grant,))
 

@@ -58,11 +58,11 @@ class Recorder:
     ) -> None:
         """Tell that something happened to the object `regarding` (whole, or a reference). Returns at once."""
         event = event_series.Event(reference(regarding), reason, _shortened(note, NOTE_BYTES), type, action)
-        told = self._told.happened(event, self._clock())
-        if told is None:
+        series = self._told.happened(event, self._clock())
+        if series is None:
             return
         try:
-            self._queue.put_nowait((event, told, self._wall_clock()))
+            self._queue.put_nowait((event, series, self._wall_clock()))
         except asyncio.QueueFull:
             self._drop(event, "the queue is full")
 
@@ -73,9 +73,9 @@ class Recorder:
 
     async def step(self) -> None:
         """Wait for one recorded event and write it. Never raises ClusterError."""
-        event, told, at = await self._queue.get()
+        event, series, at = await self._queue.get()
         try:
-            await self._write(event, told, _micro_time(at))
+            await self._write(event, series, _micro_time(at))
         except api_errors.ClusterError as error:
             self._drop(event, str(error))
         finally:
@@ -89,16 +89,16 @@ class Recorder:
         except TimeoutError:
             logger.warning("Left Events untold", extra={"events": self._queue.qsize()})
 
-    async def _write(self, event: event_series.Event, told: event_series.Series, at: str) -> None:
+    async def _write(self, event: event_series.Event, series: event_series.Series, at: str) -> None:
         # Events about cluster-scoped objects live in `default`.
         namespace = dict(event.regarding).get("namespace", "default")
         collection = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
-        body = self._body(event, told.name, namespace, at)
-        if told.count > 1:
-            seen = {"series": {"count": told.count, "lastObservedTime": at}}
+        body = self._body(event, series.name, namespace, at)
+        if series.count > 1:
+            seen = {"series": {"count": series.count, "lastObservedTime": at}}
             body.update(seen)
             try:
-                await self._api.patch(f"{collection}/{told.name}", seen)
+                await self._api.patch(f"{collection}/{series.name}", seen)
             except api_errors.NotFound:  # Events expire, after an hour as a rule
                 pass
             else:

@@ -37,9 +37,9 @@ Handler = Callable[[object_store.Delta], None]
 
 def silence(informers: Iterable[Informer], *, longest_seconds: float) -> str | None:
     """What is to be said of an API server that answered once and has refused everything, or been gone, for longer."""
-    for one in informers:
-        if one.synced.is_set() and one.age_seconds > longest_seconds:
-            return f"the API server has told nothing for {one.age_seconds:.0f} seconds: {one.problem or 'no answer'}"
+    for copy in informers:
+        if copy.synced.is_set() and copy.age_seconds > longest_seconds:
+            return f"the API server has told nothing for {copy.age_seconds:.0f} seconds: {copy.problem or 'no answer'}"
     return None
 
 

@@ -87,7 +87,7 @@ class Transport:
         """
         await self._session.close()
         for _ in range(CLOSING_TURNS):
-            left = [one for one in self._sockets if one.fileno() >= 0]
+            left = [socket for socket in self._sockets if socket.fileno() >= 0]
             if not left:
                 return
             for one in left:

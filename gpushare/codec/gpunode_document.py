@@ -84,8 +84,13 @@ def to_status(node: GpuNode) -> dict[str, Any]:
             for condition in node.conditions
         ],
         "resizes": [
-            {"allocation": one.allocation, "share": one.share, "memory": one.memory_bytes, "used": one.used_bytes}
-            for one in node.resizes
+            {
+                "allocation": resize.allocation,
+                "share": resize.share,
+                "memory": resize.memory_bytes,
+                "used": resize.used_bytes,
+            }
+            for resize in node.resizes
         ],
     }
 

@@ -92,7 +92,7 @@ class Sharing:
     def strategy(self) -> ReplicaStrategy:
         """The one strategy of the node, as NVIDIA's plugin and its labels know it."""
         for strategy, shared in ((ReplicaStrategy.MPS, self.mps), (ReplicaStrategy.TIME_SLICING, self.time_slicing)):
-            if shared is not None and any(one.replicas > 1 for one in shared.resources):
+            if shared is not None and any(resource.replicas > 1 for resource in shared.resources):
                 return strategy
         return ReplicaStrategy.NONE
 

@@ -112,10 +112,10 @@ def too_late(
     )
 
 
-def _imex(found: Imex) -> dict[str, FlagValue]:
+def _imex(imex: Imex) -> dict[str, FlagValue]:
     values: dict[str, FlagValue] = {}
-    if found.channel_ids is not None:
-        values["imex.channelIDs"] = found.channel_ids
-    if found.required is not None:
-        values["imex.required"] = found.required
+    if imex.channel_ids is not None:
+        values["imex.channelIDs"] = imex.channel_ids
+    if imex.required is not None:
+        values["imex.required"] = imex.required
     return values

@@ -41,23 +41,23 @@ def strict(config: Config) -> Config:
     )
 
 
-def replicated(found: ReplicatedResources, path: str, warnings: list[str]) -> ReplicatedResources:
+def replicated(replicated_resources: ReplicatedResources, path: str, warnings: list[str]) -> ReplicatedResources:
     """One list of shared resources without names and devices of its own; each one dropped is added to `warnings`."""
     return dataclasses.replace(
-        found,
+        replicated_resources,
         resources=tuple(
-            _one(entry, found.rename_by_default, f"{path}.resources[{index}]", warnings)
-            for index, entry in enumerate(found.resources)
+            _one(entry, replicated_resources.rename_by_default, f"{path}.resources[{index}]", warnings)
+            for index, entry in enumerate(replicated_resources.resources)
         ),
     )
 
 
-def _one(found: ReplicatedResource, rename_by_default: bool, path: str, warnings: list[str]) -> ReplicatedResource:
-    rename = names.shared(found.name) if rename_by_default else None
-    if found.rename != rename and found.rename is not None:
-        warnings.append(f"{path}.rename {found.rename} has no effect: {ADVICE}")
-    if found.devices != ALL:
-        warnings.append(f"{path}.devices {found.devices} has no effect, all are shared: {ADVICE}")
-    if found.interval:
-        warnings.append(f"{path}.interval {found.interval} has no effect: {ADVICE}")
-    return dataclasses.replace(found, rename=rename, devices=ALL, interval="")
+def _one(resource: ReplicatedResource, rename_by_default: bool, path: str, warnings: list[str]) -> ReplicatedResource:
+    rename = names.shared(resource.name) if rename_by_default else None
+    if resource.rename != rename and resource.rename is not None:
+        warnings.append(f"{path}.rename {resource.rename} has no effect: {ADVICE}")
+    if resource.devices != ALL:
+        warnings.append(f"{path}.devices {resource.devices} has no effect, all are shared: {ADVICE}")
+    if resource.interval:
+        warnings.append(f"{path}.interval {resource.interval} has no effect: {ADVICE}")
+    return dataclasses.replace(resource, rename=rename, devices=ALL, interval="")

@@ -25,37 +25,39 @@ from gpushare.mig import parted
 Json = dict[str, Any]
 
 
-def config(found: Config) -> Json:
+def config(config: Config) -> Json:
     """The whole file; sections that say nothing are left out."""
-    document: Json = {"version": found.version}
-    if found.flags != Flags():
-        document["flags"] = flags(found.flags)
-    rules = {"gpus": found.resources.gpus, "mig": found.resources.mig}
+    document: Json = {"version": config.version}
+    if config.flags != Flags():
+        document["flags"] = flags(config.flags)
+    rules = {"gpus": config.resources.gpus, "mig": config.resources.mig}
     if any(rules.values()):
-        document["resources"] = {key: [_rule(one) for one in value] for key, value in rules.items() if value}
-    if found.sharing != Sharing():
-        document["sharing"] = sharing(found.sharing)
-    if found.imex != Imex():
-        document["imex"] = imex(found.imex)
-    if found.mig:
-        document["mig"] = found.mig if isinstance(found.mig, str) else [parted.written(entry) for entry in found.mig]
+        document["resources"] = {
+            key: [_rule(resource_rule) for resource_rule in value] for key, value in rules.items() if value
+        }
+    if config.sharing != Sharing():
+        document["sharing"] = sharing(config.sharing)
+    if config.imex != Imex():
+        document["imex"] = imex(config.imex)
+    if config.mig:
+        document["mig"] = config.mig if isinstance(config.mig, str) else [parted.written(entry) for entry in config.mig]
     return document
 
 
-def flags(found: Flags) -> Json:
+def flags(flags: Flags) -> Json:
     """`flags` as NVIDIA's plugin prints them: what is unset is null, or left out where it may be."""
-    written = _section(found, "")
+    written = _section(flags, "")
     for section in flag_table.SECTIONS:
-        if section in found.sections or any(key.startswith(f"{section}.") for key in found.values):
-            written[section] = _section(found, f"{section}.")
+        if section in flags.sections or any(key.startswith(f"{section}.") for key in flags.values):
+            written[section] = _section(flags, f"{section}.")
     return written
 
 
-def _section(found: Flags, prefix: str) -> Json:
+def _section(flags: Flags, prefix: str) -> Json:
     return {
-        flag.key.removeprefix(prefix): _flag(flag, found.values.get(flag.key))
+        flag.key.removeprefix(prefix): _flag(flag, flags.values.get(flag.key))
         for flag in flag_table.IN_FILE
-        if flag.key.rpartition(".")[0] == prefix.rstrip(".") and not (flag.omitted and flag.key not in found.values)
+        if flag.key.rpartition(".")[0] == prefix.rstrip(".") and not (flag.omitted and flag.key not in flags.values)
     }
 
 
@@ -67,58 +69,58 @@ def _flag(flag: flag_table.Flag, value: FlagValue | None) -> Any:
     return value
 
 
-def sharing(found: Sharing) -> Json:
+def sharing(sharing: Sharing) -> Json:
     """`sharing` as the data of a file."""
     written: Json = {}
-    if found.time_slicing is not None:
-        written["timeSlicing"] = replicated_resources(found.time_slicing)
-    if found.mps is not None:
-        written["mps"] = replicated_resources(found.mps)
-    if found.fractional:
-        written["fractional"] = {"resources": [_fractional(one) for one in found.fractional]}
+    if sharing.time_slicing is not None:
+        written["timeSlicing"] = replicated_resources(sharing.time_slicing)
+    if sharing.mps is not None:
+        written["mps"] = replicated_resources(sharing.mps)
+    if sharing.fractional:
+        written["fractional"] = {"resources": [_fractional(resource) for resource in sharing.fractional]}
     return written
 
 
-def replicated_resources(found: ReplicatedResources) -> Json:
+def replicated_resources(replicated_resources: ReplicatedResources) -> Json:
     """`sharing.timeSlicing` or `sharing.mps` as the data of a file."""
     return {
-        "renameByDefault": found.rename_by_default,
-        "failRequestsGreaterThanOne": found.fail_requests_greater_than_one,
-        "resources": [replicated_resource(one) for one in found.resources],
+        "renameByDefault": replicated_resources.rename_by_default,
+        "failRequestsGreaterThanOne": replicated_resources.fail_requests_greater_than_one,
+        "resources": [replicated_resource(resource) for resource in replicated_resources.resources],
     }
 
 
-def replicated_resource(found: ReplicatedResource) -> Json:
+def replicated_resource(resource: ReplicatedResource) -> Json:
     """One entry of its `resources`."""
-    interval = {"interval": found.interval} if found.interval else {}
+    interval = {"interval": resource.interval} if resource.interval else {}
     return {
-        "name": found.name,
-        "rename": found.rename,
-        "devices": devices(found.devices),
-        "replicas": found.replicas,
+        "name": resource.name,
+        "rename": resource.rename,
+        "devices": devices(resource.devices),
+        "replicas": resource.replicas,
     } | interval
 
 
-def devices(found: Devices) -> str | int | list[str]:
+def devices(devices: Devices) -> str | int | list[str]:
     """`devices`. Raises ConfigError if nothing is chosen."""
-    if found.listed is not None:
-        return list(found.listed)
-    if found.count is not None:
-        return found.count
-    if found != ALL:
+    if devices.listed is not None:
+        return list(devices.listed)
+    if devices.count is not None:
+        return devices.count
+    if devices != ALL:
         raise errors.ConfigError("devices are neither all, nor a count, nor a list")
     return "all"
 
 
-def imex(found: Imex) -> Json:
+def imex(imex: Imex) -> Json:
     """`imex`."""
-    written: Json = {} if found.channel_ids is None else {"channelIDs": list(found.channel_ids)}
-    return written if found.required is None else written | {"required": found.required}
+    written: Json = {} if imex.channel_ids is None else {"channelIDs": list(imex.channel_ids)}
+    return written if imex.required is None else written | {"required": imex.required}
 
 
-def _fractional(found: FractionalResource) -> Json:
-    return {"name": found.name, "devices": devices(found.devices)}
+def _fractional(resource: FractionalResource) -> Json:
+    return {"name": resource.name, "devices": devices(resource.devices)}
 
 
-def _rule(found: ResourceRule) -> Json:
-    return {"pattern": found.pattern, "name": found.name}
+def _rule(resource_rule: ResourceRule) -> Json:
+    return {"pattern": resource_rule.pattern, "name": resource_rule.name}

@@ -25,8 +25,8 @@ def config_error(geometry: Geometry, wanted: Mapping[str, int] | None) -> str | 
         parted.read_wanted(wanted)
     except parted.PartedError as error:
         return str(error)
-    found = instance_layout.search(geometry, named(wanted or {}))
-    return found.reason if isinstance(found, Infeasible) else None
+    infeasible = instance_layout.search(geometry, named(wanted or {}))
+    return infeasible.reason if isinstance(infeasible, Infeasible) else None
 
 
 def nowhere(entries: parted.Config) -> str | None:
@@ -46,4 +46,4 @@ def nowhere(entries: parted.Config) -> str | None:
 def _having(wanted: Wanted) -> tuple[Geometry, ...]:
     """The models that have all of these profiles."""
     known = catalogue.MODELS.values()
-    return tuple(one for one in known if wanted and all(one.kind(kind) is not None for kind in wanted))
+    return tuple(geometry for geometry in known if wanted and all(geometry.kind(kind) is not None for kind in wanted))

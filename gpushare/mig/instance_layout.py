@@ -84,12 +84,12 @@ def instances(geometry: Geometry, wanted: Wanted) -> list[tuple[ProfileGeometry,
     return sorted(found, key=lambda one: (-one[0].memory_slices, -one[0].gpu_slices, one[0].device_profile_id))
 
 
-def _fits(geometry: Geometry, one: PlacedInstance, others: Sequence[PlacedInstance]) -> bool:
+def _fits(geometry: Geometry, instance: PlacedInstance, others: Sequence[PlacedInstance]) -> bool:
     occupied = {place for other in others for place in other.places}
     return (
-        occupied.isdisjoint(one.places)
-        and sum(other.kind.gpu_slices for other in others) + one.kind.gpu_slices <= geometry.gpu_slices
-        and sum(other.kind.profile == one.kind.profile for other in others) < one.kind.most
+        occupied.isdisjoint(instance.places)
+        and sum(other.kind.gpu_slices for other in others) + instance.kind.gpu_slices <= geometry.gpu_slices
+        and sum(other.kind.profile == instance.kind.profile for other in others) < instance.kind.most
     )
 
 
@@ -97,7 +97,10 @@ def places(
     geometry: Geometry, kinds: Sequence[ProfileGeometry], taken: Sequence[PlacedInstance]
 ) -> list[PlacedInstance] | None:
     """A place for each of `kinds`, in their order, alike ones beside each other; None if there is not room for all."""
-    if sum(kind.gpu_slices for kind in kinds) + sum(one.kind.gpu_slices for one in taken) > geometry.gpu_slices:
+    if (
+        sum(kind.gpu_slices for kind in kinds) + sum(instance.kind.gpu_slices for instance in taken)
+        > geometry.gpu_slices
+    ):
         return None
 
     def place(number: int, made: list[PlacedInstance]) -> list[PlacedInstance] | None:
@@ -108,9 +111,9 @@ def places(
         for start in reversed(kind.starts):
             if alike and start >= made[-1].start:
                 continue
-            one = PlacedInstance(kind, start)
-            if _fits(geometry, one, [*taken, *made]):
-                found = place(number + 1, [*made, one])
+            instance = PlacedInstance(kind, start)
+            if _fits(geometry, instance, [*taken, *made]):
+                found = place(number + 1, [*made, instance])
                 if found is not None:
                     return found
         return None
@@ -166,4 +169,4 @@ def _parts(geometry: Geometry, wanted: Wanted) -> Iterator[Wanted]:
 
 
 def _shown_places(made: Sequence[PlacedInstance]) -> str:
-    return ", ".join(f"{one.kind.profile} at {one.start}" for one in made) or "nothing"
+    return ", ".join(f"{instance.kind.profile} at {instance.start}" for instance in made) or "nothing"

@@ -52,5 +52,8 @@ class Assignment:
             words.append(f"{self.interval} time slices")
         if self.partition is not None:
             words.append(str(self.partition))
-        words += [f"{one.devices} of {one.resource} as {one.replicas} × {one.advertised} each" for one in self.shared]
+        words += [
+            f"{resource.devices} of {resource.resource} as {resource.replicas} × {resource.advertised} each"
+            for resource in self.shared
+        ]
         return ", ".join(words)

@@ -59,10 +59,16 @@ def is_so(card: HardwareGpu, wanted: Partition) -> bool:
     """Whether MIG is as `wanted` on it, by the profiles of its MIG devices."""
     if not (wanted.enabled and card.mig_enabled):
         return wanted.enabled is card.mig_enabled
-    return collections.Counter(str(profile.parse(one.profile)) for one in card.mig_devices) == dict(wanted.wanted)
+    return collections.Counter(str(profile.parse(mig_device.profile)) for mig_device in card.mig_devices) == dict(
+        wanted.wanted
+    )
 
 
 def _shown(card: HardwareGpu) -> str:
     if not card.mig_enabled:
         return str(Partition(enabled=False))
-    return str(Partition(True, tuple(sorted(collections.Counter(one.profile for one in card.mig_devices).items()))))
+    return str(
+        Partition(
+            True, tuple(sorted(collections.Counter(mig_device.profile for mig_device in card.mig_devices).items()))
+        )
+    )

@@ -74,5 +74,6 @@ def whole(card: HardwareGpu) -> WholeDevice:
 def parts(card: HardwareGpu) -> tuple[tuple[str, WholeDevice], ...]:
     """Its MIG devices, each after its profile."""
     return tuple(
-        (one.profile, WholeDevice(one.uuid, f"{card.index}:{one.index}", card.uuid)) for one in card.mig_devices
+        (mig_device.profile, WholeDevice(mig_device.uuid, f"{card.index}:{mig_device.index}", card.uuid))
+        for mig_device in card.mig_devices
     )

@@ -41,12 +41,12 @@ def plan(config: Config, cards: Sequence[HardwareGpu], *, mig_strategy: str = na
     for card in become:
         partition = partitions[card.uuid]
         if card.mig_enabled and mig_strategy != naming.NONE:
-            found = _of_mig(card, owners, mig_strategy, config.resources)
+            assignment = _of_mig(card, owners, mig_strategy, config.resources)
         else:
-            found = _of_whole(card, owners, config.resources)
+            assignment = _of_whole(card, owners, config.resources)
             if partition is None and card.ours:  # what we have cut for a configuration before is made whole again
                 partition = Partition(enabled=False)
-        assignments[card.uuid] = dataclasses.replace(found, partition=partition)
+        assignments[card.uuid] = dataclasses.replace(assignment, partition=partition)
     warnings += _ambiguous(resources, owners)
     return ModePlan(assignments, tuple(warnings))
 
@@ -87,7 +87,9 @@ def _of_mig(card: HardwareGpu, owners: Mapping[str, SharedResource], strategy: s
         Mode.MIG,
         strategy=strategy,
         rules=Resources(mig=rules.mig),
-        shared=tuple(dataclasses.replace(one, devices=_here(one.devices, indices)) for one, indices in own.items()),
+        shared=tuple(
+            dataclasses.replace(resource, devices=_here(resource.devices, indices)) for resource, indices in own.items()
+        ),
     )
 
 
@@ -117,7 +119,7 @@ def _generated(card: HardwareGpu) -> Mapping[str, parted.Config]:
 
 def _partition(entries: parted.Config, card: HardwareGpu) -> Partition | None:
     """What the last entry that is about the GPU makes of it."""
-    found = None
+    partition = None
     for number, entry in enumerate(entries):
         if not entry.applies_to(index=card.index, hardware=card.hardware):
             continue
@@ -129,8 +131,8 @@ def _partition(entries: parted.Config, card: HardwareGpu) -> Partition | None:
             reason = feasibility.config_error(card.geometry, entry.wanted)
             if reason is not None:
                 raise errors.ConfigError(f"mig[{number}] cannot be on GPU {card.index}: {reason}")
-        found = Partition(entry.enabled, _counts(entry.wanted))
-    return found
+        partition = Partition(entry.enabled, _counts(entry.wanted))
+    return partition
 
 
 def _counts(wanted: Mapping[str, int]) -> tuple[tuple[str, int], ...]:

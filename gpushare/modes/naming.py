@@ -22,7 +22,7 @@ Named = dict[str, tuple[WholeDevice, ...]]
 def resources(cards: Sequence[HardwareGpu], *, strategy: str, rules: Resources = NO_RULES) -> Named:
     """The devices of each resource, by index. Raises ConfigError where the strategy forbids what the node has."""
     found: dict[str, list[WholeDevice]] = {}
-    for card in sorted(cards, key=lambda one: one.index):
+    for card in sorted(cards, key=lambda gpu: gpu.index):
         for name, device in named(card, strategy=strategy, rules=rules):
             found.setdefault(name, []).append(device)
     if strategy == SINGLE:
@@ -75,7 +75,7 @@ def _check_uniform(cards: Sequence[HardwareGpu]) -> None:
             "all devices on the node must be configured with the same migEnabled value under MIG strategy single: "
             "write mixed"
         )
-    kinds = sorted({one.profile for card in with_mig for one in card.mig_devices})
+    kinds = sorted({mig_device.profile for card in with_mig for mig_device in card.mig_devices})
     if len(kinds) > 1:
         raise errors.ConfigError(
             f"more than one MIG device type present on node ({', '.join(kinds)}) under MIG strategy single: write mixed"

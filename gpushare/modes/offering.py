@@ -44,7 +44,7 @@ def offer(cards: Iterable[HardwareGpu], assignments: Mapping[str, Assignment]) -
     A GPU without an assignment is not offered; nor is one in mode `fractional`, whose units are not devices of its own.
     """
     found: dict[str, list[Offered]] = {}
-    for card in sorted(cards, key=lambda one: one.index):
+    for card in sorted(cards, key=lambda gpu: gpu.index):
         assignment = assignments.get(card.uuid)
         if assignment is None or assignment.mode is Mode.FRACTIONAL:
             continue
@@ -55,7 +55,7 @@ def offer(cards: Iterable[HardwareGpu], assignments: Mapping[str, Assignment]) -
 
 def _of(card: HardwareGpu, assignment: Assignment) -> dict[str, list[Offered]]:
     if assignment.mode is not Mode.MIG:
-        one = SharedResource(
+        resource = SharedResource(
             assignment.mode,
             assignment.resource,
             Devices(everything=True),
@@ -63,13 +63,13 @@ def _of(card: HardwareGpu, assignment: Assignment) -> dict[str, list[Offered]]:
             assignment.replicas,
             assignment.alone,
         )
-        return {assignment.resource: _offered(whole(card), assignment.mode, one)}
+        return {assignment.resource: _offered(whole(card), assignment.mode, resource)}
     named: dict[str, list[WholeDevice]] = {}
     if not card.mig_enabled:
         return {}  # it has lost its MIG devices, and is not to be given out whole for that
     for name, device in naming.named(card, strategy=assignment.strategy, rules=assignment.rules):
         named.setdefault(name, []).append(device)
-    owners = sharing.claims(named, [_present(one, named) for one in assignment.shared])
+    owners = sharing.claims(named, [_present(resource, named) for resource in assignment.shared])
     found: dict[str, list[Offered]] = {}
     for name, devices in named.items():
         for device in devices:
@@ -78,16 +78,16 @@ def _of(card: HardwareGpu, assignment: Assignment) -> dict[str, list[Offered]]:
     return found
 
 
-def _present(one: SharedResource, named: Mapping[str, Sequence[WholeDevice]]) -> SharedResource:
+def _present(resource: SharedResource, named: Mapping[str, Sequence[WholeDevice]]) -> SharedResource:
     """The entry for what is there: somebody may have taken a MIG device away since it was planned."""
-    devices = named.get(one.resource, ())
-    if one.devices.count is not None:
-        return dataclasses.replace(one, devices=Devices(count=min(one.devices.count, len(devices))))
-    if one.devices.listed is not None:
+    devices = named.get(resource.resource, ())
+    if resource.devices.count is not None:
+        return dataclasses.replace(resource, devices=Devices(count=min(resource.devices.count, len(devices))))
+    if resource.devices.listed is not None:
         indices = {device.index for device in devices}
-        listed = tuple(index for index in one.devices.listed if index in indices)
-        return dataclasses.replace(one, devices=Devices(listed=listed))
-    return one
+        listed = tuple(index for index in resource.devices.listed if index in indices)
+        return dataclasses.replace(resource, devices=Devices(listed=listed))
+    return resource
 
 
 def _offered(device: WholeDevice, mode: Mode, owner: SharedResource | None) -> list[Offered]:

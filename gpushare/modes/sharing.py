@@ -46,20 +46,29 @@ def entries(sharing: Sharing) -> tuple[SharedResource, ...]:
         if shared is not None:
             alone = bool(shared.fail_requests_greater_than_one)
             found += [
-                replicated(one, mode, alone=alone, path=f"{path}.resources[{index}]")
-                for index, one in enumerate(shared.resources)
+                replicated(resource, mode, alone=alone, path=f"{path}.resources[{index}]")
+                for index, resource in enumerate(shared.resources)
             ]
-    return (*found, *(_fractional(one, index) for index, one in enumerate(sharing.fractional)))
+    return (*found, *(_fractional(resource, index) for index, resource in enumerate(sharing.fractional)))
 
 
-def replicated(one: ReplicatedResource, mode: Mode, *, alone: bool = False, path: str = "") -> SharedResource:
+def replicated(resource: ReplicatedResource, mode: Mode, *, alone: bool = False, path: str = "") -> SharedResource:
     """An entry of time-slicing or MPS."""
-    return SharedResource(mode, one.name, one.devices, one.rename or one.name, one.replicas, alone, one.interval, path)
+    return SharedResource(
+        mode,
+        resource.name,
+        resource.devices,
+        resource.rename or resource.name,
+        resource.replicas,
+        alone,
+        resource.interval,
+        path,
+    )
 
 
-def _fractional(one: FractionalResource, index: int) -> SharedResource:
+def _fractional(resource: FractionalResource, index: int) -> SharedResource:
     path = f"sharing.fractional.resources[{index}]"
-    return SharedResource(Mode.FRACTIONAL, one.name, one.devices, "", path=path)
+    return SharedResource(Mode.FRACTIONAL, resource.name, resource.devices, "", path=path)
 
 
 def claims(
@@ -71,37 +80,37 @@ def claims(
     entries name, or a count above what is left.
     """
     found: dict[str, SharedResource] = {}
-    for one in sorted(shared, key=lambda one: _specificity(one.devices)):
-        devices = resources.get(one.resource, ())
-        taken = _taken(one, devices, found) if devices else ()
+    for resource in sorted(shared, key=lambda resource: _specificity(resource.devices)):
+        devices = resources.get(resource.resource, ())
+        taken = _taken(resource, devices, found) if devices else ()
         if not taken and warnings is not None:
-            warnings.append(f"{one.path} has no effect: {_why_none(one, resources)}")
-        found |= {device.uuid: one for device in taken}
+            warnings.append(f"{resource.path} has no effect: {_why_none(resource, resources)}")
+        found |= {device.uuid: resource for device in taken}
     return found
 
 
-def _why_none(one: SharedResource, resources: Mapping[str, Sequence[WholeDevice]]) -> str:
-    if not resources.get(one.resource):
-        return f"this node has no {one.resource}; it has {', '.join(sorted(resources)) or 'no GPU'}"
-    if one.devices.listed == ():
+def _why_none(resource: SharedResource, resources: Mapping[str, Sequence[WholeDevice]]) -> str:
+    if not resources.get(resource.resource):
+        return f"this node has no {resource.resource}; it has {', '.join(sorted(resources)) or 'no GPU'}"
+    if resource.devices.listed == ():
         return "its list of devices is empty"
-    return f"every device of {one.resource} is another entry's"
+    return f"every device of {resource.resource} is another entry's"
 
 
 def _taken(
-    one: SharedResource, devices: Sequence[WholeDevice], found: Mapping[str, SharedResource]
+    resource: SharedResource, devices: Sequence[WholeDevice], found: Mapping[str, SharedResource]
 ) -> tuple[WholeDevice, ...]:
-    if one.devices.listed is not None:
-        listed = chosen(devices, one.devices)
+    if resource.devices.listed is not None:
+        listed = chosen(devices, resource.devices)
         for device in listed:
             other = found.get(device.uuid)
             if other is not None:
                 raise errors.ConfigError(
-                    f"{one.path or one.resource} names the device {device.index} ({device.uuid}), "
+                    f"{resource.path or resource.resource} names the device {device.index} ({device.uuid}), "
                     f"and so does {other.path or other.resource}: name it once"
                 )
         return listed
-    return chosen([device for device in devices if device.uuid not in found], one.devices)
+    return chosen([device for device in devices if device.uuid not in found], resource.devices)
 
 
 def chosen(devices: Sequence[WholeDevice], wanted: Devices) -> tuple[WholeDevice, ...]:

@@ -68,7 +68,7 @@ def rules(
         for claim in dict.fromkeys(mount.claim for mount in asked.mounts)
         if (terms := reach.get((asked.namespace, claim))) is not None
     ]
-    found += [_spread(one, asked, shape, machines, groups) for one in asked.spread]
+    found += [_spread(spread, asked, shape, machines, groups) for spread in asked.spread]
     if asked.affinity:
         found.append(_near(asked, machines, groups))
     if asked.anti_affinity:
@@ -157,7 +157,7 @@ def _spread(rule: Spread, asked: PodAffinity, shape: PodKey, machines: NodeIndex
     in the one is compared with 0.
     """
     eligible = machines.labels.everyone
-    for key in {one.topology_key for one in asked.spread}:
+    for key in {spread.topology_key for spread in asked.spread}:
         eligible &= machines.labels.having(key)
     if rule.honors_affinity:
         eligible &= machines.selected(shape)

@@ -129,18 +129,18 @@ class Postings:
 
     def having(self, key: str) -> Rows:
         """Those that have this label at all."""
-        found = self._keys.get(key)
-        return NONE if found is None else found.having
+        values = self._keys.get(key)
+        return NONE if values is None else values.having
 
     def of_value(self, key: str, value: str) -> Rows:
         """Those that have this label with this value."""
-        found = self._keys.get(key)
-        return NONE if found is None else found.rows(value)
+        values = self._keys.get(key)
+        return NONE if values is None else values.rows(value)
 
     def by_value(self, key: str) -> Mapping[str, Rows]:
         """Each value of a label, and who has it."""
-        found = self._keys.get(key)
-        return {} if found is None else found.all_rows()
+        values = self._keys.get(key)
+        return {} if values is None else values.all_rows()
 
     def matching(self, selector: Selector) -> Rows:
         """The rows whose labels `selector` matches."""
@@ -151,18 +151,18 @@ class Postings:
             found &= self._holding(requirement)
         return found
 
-    def _holding(self, one: Requirement) -> Rows:
+    def _holding(self, requirement: Requirement) -> Rows:
         """Those for whose label the requirement holds."""
-        values = self._keys.get(one.key)
+        values = self._keys.get(requirement.key)
         having = NONE if values is None else values.having
-        if one.operator == "Exists":
+        if requirement.operator == "Exists":
             return having
-        if one.operator == "DoesNotExist":
+        if requirement.operator == "DoesNotExist":
             return self.everyone & ~having
-        if one.operator in {"In", "NotIn"}:
-            named = NONE if values is None else union(map(values.rows, one.values))
-            return named if one.operator == "In" else self.everyone & ~named
-        bound = selectors.number(*one.values) if len(one.values) == 1 else None
-        if values is None or bound is None or one.operator not in {"Gt", "Lt"}:
+        if requirement.operator in {"In", "NotIn"}:
+            named = NONE if values is None else union(map(values.rows, requirement.values))
+            return named if requirement.operator == "In" else self.everyone & ~named
+        bound = selectors.number(*requirement.values) if len(requirement.values) == 1 else None
+        if values is None or bound is None or requirement.operator not in {"Gt", "Lt"}:
             return NONE
-        return values.compared(bound, above=one.operator == "Gt")
+        return values.compared(bound, above=requirement.operator == "Gt")

@@ -69,24 +69,24 @@ class NodeInfo:
         self.amounts: collections.Counter[str] = collections.Counter()
         self.ports = ports.Ports()
 
-    def add(self, one: PodInfo) -> None:
+    def add(self, pod: PodInfo) -> None:
         """Count one more pod on the node."""
-        self._change(one, 1)
+        self._change(pod, 1)
 
-    def remove(self, one: PodInfo) -> None:
+    def remove(self, pod: PodInfo) -> None:
         """Count the pod no more."""
-        self._change(one, -1)
+        self._change(pod, -1)
 
-    def without(self, one: PodInfo) -> NodeInfo:
+    def without(self, pod: PodInfo) -> NodeInfo:
         """The same, as if one were not there."""
         rest = NodeInfo()
         rest.count, rest.amounts, rest.ports = self.count, self.amounts.copy(), self.ports.copy()
-        rest.remove(one)
+        rest.remove(pod)
         return rest
 
-    def _change(self, one: PodInfo, sign: int) -> None:
+    def _change(self, pod: PodInfo, sign: int) -> None:
         self.count += sign
-        for name, amount in one.amounts:
+        for name, amount in pod.amounts:
             self.amounts[name] += sign * amount
-        for port in one.ports:
+        for port in pod.ports:
             self.ports.change(port, sign)

@@ -68,9 +68,9 @@ class PodAffinity:
             affinity=_terms(spec, "podAffinity", namespace, labels),
             anti_affinity=anti_affinity(manifest),
             spread=tuple(
-                _spread(one, labels)
-                for one in spec.get("topologySpreadConstraints") or []
-                if one.get("whenUnsatisfiable") == "DoNotSchedule"
+                _spread(topologyspreadconstraint, labels)
+                for topologyspreadconstraint in spec.get("topologySpreadConstraints") or []
+                if topologyspreadconstraint.get("whenUnsatisfiable") == "DoNotSchedule"
             ),
             mounts=volumes.mounts(manifest),
         )

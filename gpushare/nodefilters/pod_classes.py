@@ -25,18 +25,18 @@ class PodClasses:
         self._namespaces = Values()
         self._leaving: Rows = NONE
 
-    def add(self, one: PodInfo, machine: int) -> None:
+    def add(self, pod: PodInfo, machine: int) -> None:
         """A pod has come to this row of the machines."""
-        group = one.namespace, one.labels, one.leaves
+        group = pod.namespace, pod.labels, pod.leaves
         row = self._rows.get(group)
         if row is None:
-            row = self._rows[group] = self._begin(one)
+            row = self._rows[group] = self._begin(pod)
         there = self._on[row]
         there[machine] = there.get(machine, 0) + 1
 
-    def remove(self, one: PodInfo, machine: int) -> None:
+    def remove(self, pod: PodInfo, machine: int) -> None:
         """Count the pod no more."""
-        group = one.namespace, one.labels, one.leaves
+        group = pod.namespace, pod.labels, pod.leaves
         row = self._rows[group]
         there = self._on[row]
         there[machine] -= 1
@@ -44,7 +44,7 @@ class PodClasses:
             del there[machine]
         if not there:
             del self._rows[group]
-            self._end(row, one)
+            self._end(row, pod)
 
     def meant(self, term: Term, *, when_vague: bool) -> Rows:
         """The classes whose pods `term` selects."""
@@ -74,18 +74,18 @@ class PodClasses:
                 found[machine] += count
         return found
 
-    def _begin(self, one: PodInfo) -> int:
+    def _begin(self, pod: PodInfo) -> int:
         row = self._unused.pop() if self._unused else len(self._on)
         if row == len(self._on):
             self._on.append({})
-        self._labels.put(row, pod_affinity.labels_of(one.labels))
-        self._namespaces.add(one.namespace, row)
-        if one.leaves:
+        self._labels.put(row, pod_affinity.labels_of(pod.labels))
+        self._namespaces.add(pod.namespace, row)
+        if pod.leaves:
             self._leaving |= 1 << row
         return row
 
-    def _end(self, row: int, one: PodInfo) -> None:
+    def _end(self, row: int, pod: PodInfo) -> None:
         self._unused.append(row)
-        self._labels.drop(row, pod_affinity.labels_of(one.labels))
+        self._labels.drop(row, pod_affinity.labels_of(pod.labels))
         self._leaving &= ~(1 << row)
-        self._namespaces.discard(one.namespace, row)
+        self._namespaces.discard(pod.namespace, row)

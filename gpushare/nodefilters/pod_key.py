@@ -45,7 +45,7 @@ class PodKey:
             tolerations=taints.tolerations(spec.get("tolerations")),
             selector=tuple(sorted((key, str(value)) for key, value in (spec.get("nodeSelector") or {}).items())),
             terms=selectors.of_nodes(required),
-            amounts=tuple(one for one in amounts if one[0] not in _OWN),
-            own=tuple(one for one in amounts if one[0] in _OWN),
+            amounts=tuple(amount for amount in amounts if amount[0] not in _OWN),
+            own=tuple(amount for amount in amounts if amount[0] in _OWN),
             ports=ports.WantedPorts.of(manifest),
         )

@@ -80,7 +80,9 @@ class _Held:
         entries = [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]
         self._containers = {str(entry.get("name")): entry for entry in entries}
         self.of_pod: Mapping[str, Any] | None = status if status.get("resources") is not None else None
-        pending = [one for one in status.get("conditions") or [] if one.get("type") == "PodResizePending"]
+        pending = [
+            condition for condition in status.get("conditions") or [] if condition.get("type") == "PodResizePending"
+        ]
         self._is_infeasible = bool(pending) and pending[0].get("reason") == "Infeasible"
 
     def of(self, name: str) -> Mapping[str, Any] | None:

@@ -19,7 +19,9 @@ ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - compared, not listened on
 def of(manifest: pod.PodJson) -> tuple[Port, ...]:
     """Those of containers that run all the time; on the host's network every port is one."""
     on_host = bool((manifest.get("spec") or {}).get("hostNetwork"))
-    lasting = [one for one in pod.init_containers(manifest) if pod_requests.is_sidecar(one)]
+    lasting = [
+        init_container for init_container in pod.init_containers(manifest) if pod_requests.is_sidecar(init_container)
+    ]
     found = {port for one in (*lasting, *pod.containers(manifest)) for port in _declared(one, on_host=on_host)}
     return tuple(sorted(found))
 

@@ -231,15 +231,15 @@ class SchedulerCache:
         return NodeFilter(self._machines, verdicts, there, rules)
 
     def _verdicts_of(self, shape: PodKey) -> FilterResults:
-        found = self._verdicts.get(shape)
-        if found is None:
-            found = self._verdicts[shape] = FilterResults(
+        filter_results = self._verdicts.get(shape)
+        if filter_results is None:
+            filter_results = self._verdicts[shape] = FilterResults(
                 shape, self._machines, lambda node, verdicts: self._judge(shape, node, None, verdicts)
             )
             if len(self._verdicts) > SHAPES_KEPT:
                 self._verdicts.popitem(last=False)
         self._verdicts.move_to_end(shape)
-        return found
+        return filter_results
 
     def _judge(self, shape: PodKey, node: str, own: PodInfo | None, verdicts: FilterResults) -> str | None:
         machine = self._machines.get(node)
@@ -277,12 +277,12 @@ class SchedulerCache:
         if name not in self._infos:
             self._machines.release(name)
 
-    def _repel(self, one: PodInfo, sign: int) -> None:
-        if not one.repels:
+    def _repel(self, pod: PodInfo, sign: int) -> None:
+        if not pod.repels:
             return
-        nodes = self._repelling.setdefault(one.repels, collections.Counter())
-        nodes[one.node] += sign
-        if not nodes[one.node]:
-            del nodes[one.node]
+        nodes = self._repelling.setdefault(pod.repels, collections.Counter())
+        nodes[pod.node] += sign
+        if not nodes[pod.node]:
+            del nodes[pod.node]
         if not nodes:
-            del self._repelling[one.repels]
+            del self._repelling[pod.repels]

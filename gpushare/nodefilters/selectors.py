@@ -67,7 +67,9 @@ class Selector:
 
     def matches(self, labels: Labels) -> bool:
         """Whether something with these labels is selected."""
-        return not self.is_void and all(one.holds(labels.get(one.key)) for one in self.requirements)
+        return not self.is_void and all(
+            requirement.holds(labels.get(requirement.key)) for requirement in self.requirements
+        )
 
     def also(self, *more: Requirement) -> Selector:
         """This selector with further requirements."""
@@ -113,13 +115,16 @@ def _requirements(declared: Iterable[Mapping[str, Any]] | None) -> list[Requirem
 
 
 def _selector(requirements: list[Requirement]) -> Selector:
-    return Selector(tuple(requirements), is_void=not all(one.makes_sense for one in requirements))
+    return Selector(tuple(requirements), is_void=not all(requirement.makes_sense for requirement in requirements))
 
 
 def _names(declared: Iterable[Mapping[str, Any]] | None) -> Selector:
     """Names are not label values, and one at a time is all that is allowed."""
     found = _requirements(declared)
-    sound = all(one.key == NAME_FIELD and one.operator in {"In", "NotIn"} and len(one.values) == 1 for one in found)
+    sound = all(
+        requirement.key == NAME_FIELD and requirement.operator in {"In", "NotIn"} and len(requirement.values) == 1
+        for requirement in found
+    )
     return Selector(tuple(found), is_void=not sound)
 
 

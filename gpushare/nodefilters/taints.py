@@ -62,11 +62,11 @@ class Tolerated:
     def __init__(self, several: Iterable[Toleration]) -> None:
         self._exists: set[tuple[str, str]] = set()  # key, effect
         self._equal: set[tuple[str, str, str]] = set()  # key, effect, value
-        for one in several:
-            if one.operator == "Exists":
-                self._exists.add((one.key, one.effect))
-            elif one.operator in {"", "Equal"}:
-                self._equal.add((one.key, one.effect, one.value))
+        for toleration in several:
+            if toleration.operator == "Exists":
+                self._exists.add((toleration.key, toleration.effect))
+            elif toleration.operator in {"", "Equal"}:
+                self._equal.add((toleration.key, toleration.effect, toleration.value))
 
     def first_not(self, taints: Iterable[Taint]) -> Taint | None:
         """The first taint that none of them covers."""
@@ -90,4 +90,4 @@ def untolerated(taints: Iterable[Taint], tolerated: tuple[Toleration, ...]) -> T
 
 def declared(taints: Iterable[Taint]) -> tuple[Taint, ...]:
     """Only those that are written in the Node, without those that stand for something else (a cordon)."""
-    return tuple(one for one in taints if not one.told)
+    return tuple(taint for taint in taints if not taint.told)

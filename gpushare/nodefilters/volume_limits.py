@@ -66,47 +66,47 @@ class AttachFilter:
         self._there: dict[str, frozenset[Volume]] = {}  # by node: what its pods mount
         self._free: dict[str, dict[str, int]] = collections.defaultdict(dict)  # driver -> node -> how many more
 
-    def add(self, key: Hashable, one: PodInfo) -> None:
+    def add(self, key: Hashable, pod: PodInfo) -> None:
         """A pod has come that mounts something."""
-        self._mounting[one.node][key] = one
-        for mount in one.mounts:
-            _link(self._with_claim, (one.namespace, mount.claim), one.node)
-        self._changed.add(one.node)
+        self._mounting[pod.node][key] = pod
+        for mount in pod.mounts:
+            _link(self._with_claim, (pod.namespace, mount.claim), pod.node)
+        self._changed.add(pod.node)
 
-    def remove(self, key: Hashable, one: PodInfo) -> None:
+    def remove(self, key: Hashable, pod: PodInfo) -> None:
         """Count the pod's volumes no more."""
-        del self._mounting[one.node][key]
-        if not self._mounting[one.node]:
-            del self._mounting[one.node]
-        for mount in one.mounts:
-            _unlink(self._with_claim, (one.namespace, mount.claim), one.node)
-        self._changed.add(one.node)
+        del self._mounting[pod.node][key]
+        if not self._mounting[pod.node]:
+            del self._mounting[pod.node]
+        for mount in pod.mounts:
+            _unlink(self._with_claim, (pod.namespace, mount.claim), pod.node)
+        self._changed.add(pod.node)
 
-    def put(self, name: Name, found: Found) -> None:
+    def put(self, name: Name, disk: Found) -> None:
         """An object has come or changed."""
-        match found:
+        match disk:
             case Claim():
-                self.drop(name, found)
-                self._claims[name] = found
-                if found.volume:
-                    _link(self._naming, found.volume, name)
+                self.drop(name, disk)
+                self._claims[name] = disk
+                if disk.volume:
+                    _link(self._naming, disk.volume, name)
                 self._changed.update(self._with_claim.get(name, ()))
             case Disk():
-                self._volumes[name[1]] = found.volume
+                self._volumes[name[1]] = disk.volume
                 self._look_at_volume(name[1])
             case Class():
-                self._classes[name[1]] = found
+                self._classes[name[1]] = disk
                 self._changed.update(self._limits)
             case AttachLimits():
-                self.drop(name, found)
-                self._limits[name[1]] = found.most
+                self.drop(name, disk)
+                self._limits[name[1]] = disk.most
                 self._changed.add(name[1])
             case Attachment():
-                self.drop(name, found)
-                self._attachments[name[1]] = found
-                self._attached[found.node].add(name[1])
-                _link(self._with_volume, found.volume, found.node)
-                self._changed.add(found.node)
+                self.drop(name, disk)
+                self._attachments[name[1]] = disk
+                self._attached[disk.node].add(name[1])
+                _link(self._with_volume, disk.volume, disk.node)
+                self._changed.add(disk.node)
 
     def drop(self, name: Name, gone: Found) -> None:
         """An object of this kind has gone, if there was one."""
@@ -137,7 +137,7 @@ class AttachFilter:
 
     def missing(self, namespace: str, mounts: Iterable[VolumeUse]) -> str:
         """The first claim that a pod mounts and that is not there, nor made for it; empty if there is none."""
-        asked = (one.claim for one in mounts if one.inline is None and not one.is_made)
+        asked = (mount.claim for mount in mounts if mount.inline is None and not mount.is_made)
         return next((claim for claim in asked if (namespace, claim) not in self._claims), "")
 
     def full(self, namespace: str, mounts: Iterable[VolumeUse]) -> dict[str, Full]:
@@ -173,9 +173,9 @@ class AttachFilter:
                 continue
             there = frozenset(
                 volume
-                for key, one in self._mounting.get(node, {}).items()
-                for mount in one.mounts
-                if (volume := self._volume(one.namespace, mount, key)) is not None
+                for key, pod in self._mounting.get(node, {}).items()
+                for mount in pod.mounts
+                if (volume := self._volume(pod.namespace, mount, key)) is not None
             )
             used = collections.Counter(one.driver for one in there | self._left(node))
             self._there[node] = there
@@ -186,10 +186,10 @@ class AttachFilter:
         """What is attached to a node, mounted or not; the scheduler knows only handles of CSI drivers among these."""
         found = set()
         for name in self._attached.get(node, ()):
-            one = self._attachments[name]
-            volume = self._volumes.get(one.volume)
+            attachment = self._attachments[name]
+            volume = self._volumes.get(attachment.volume)
             if volume is not None and isinstance(volume.handle, str):
-                found.add(Volume(one.driver, volume.handle))
+                found.add(Volume(attachment.driver, volume.handle))
         return found
 
     def _volume(self, namespace: str, mount: VolumeUse, who: Hashable) -> Volume | None:

@@ -128,8 +128,8 @@ def mounts(manifest: pod.PodJson) -> tuple[VolumeUse, ...]:
     volumes = (manifest.get("spec") or {}).get("volumes")
     if not volumes:
         return ()
-    found = [_mount(one, pod.namespaced_name(manifest)[1]) for one in volumes]
-    return tuple(dict.fromkeys(one for one in found if one is not None))
+    found = [_mount(volume, pod.namespaced_name(manifest)[1]) for volume in volumes]
+    return tuple(dict.fromkeys(volume_use for volume_use in found if volume_use is not None))
 
 
 def _mount(volume: Json, pod_name: str) -> VolumeUse | None:
@@ -176,9 +176,9 @@ def _class(item: Json) -> Class:
 
 def _limits(item: Json) -> AttachLimits | None:
     most = {
-        sys.intern(str(one.get("name"))): int(count)
-        for one in (item.get("spec") or {}).get("drivers") or ()
-        if (count := (one.get("allocatable") or {}).get("count")) is not None
+        sys.intern(str(driver.get("name"))): int(count)
+        for driver in (item.get("spec") or {}).get("drivers") or ()
+        if (count := (driver.get("allocatable") or {}).get("count")) is not None
     }
     return AttachLimits(most) if most else None
 

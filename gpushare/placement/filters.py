@@ -216,14 +216,16 @@ def _memory(ask: FilterInput) -> Verdict:
 
 def _reserved(ask: FilterInput, amount: Callable[[GivenShare], int], write: Callable[[int], str]) -> str:
     """How much is reserved for pods that have yet to come, whose, and when the last of it ends; empty if nothing is."""
-    until = max((one.reserved_until or 0.0 for one in ask.used.holders if one.is_unclaimed), default=0.0)
+    until = max((holder.reserved_until or 0.0 for holder in ask.used.holders if holder.is_unclaimed), default=0.0)
     if not until:
         return ""
-    waited_for = [one for one in ask.used.holders if one.is_unclaimed]
-    total = sum(amount(share) for one in waited_for for share in one.shares if ask.card.uuid in share.gpu_uuids)
+    waited_for = [holder for holder in ask.used.holders if holder.is_unclaimed]
+    total = sum(
+        amount(share) for allocation in waited_for for share in allocation.shares if ask.card.uuid in share.gpu_uuids
+    )
     if not total:
         return ""
-    namespaces = sorted({one.pod.namespace for one in waited_for})
+    namespaces = sorted({allocation.pod.namespace for allocation in waited_for})
     whose = f"{len(namespaces)} namespaces" if len(namespaces) > _MOST_NAMESPACES else " and ".join(namespaces)
     end = datetime.datetime.fromtimestamp(until, tz=datetime.UTC)
     return f", {write(total)} is reserved for pods of {whose} that have yet to come, until {end:%H:%M:%S} UTC at most"

@@ -79,11 +79,11 @@ class GpuLabelSets:
 
     def _judge(self, judge: filters.Judge, constraints: Constraints) -> Shortfalls:
         likes = np.array([_shortfall(judge, labels, constraints) for labels in self._like_ids])
-        found: Shortfalls = likes[self._likes[: len(self._sets)]]
+        shortfalls: Shortfalls = likes[self._likes[: len(self._sets)]]
         for label in {constraints.affinity, constraints.anti_affinity, constraints.exclusion} - {""}:
             for number in self._with.get(label, ()):
-                found[number] = _shortfall(judge, self._sets[number], constraints)
-        return found
+                shortfalls[number] = _shortfall(judge, self._sets[number], constraints)
+        return shortfalls
 
     def _add(self, labels: _Set) -> int:
         number = self._unused.pop() if self._unused else len(self._sets)

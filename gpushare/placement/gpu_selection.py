@@ -54,32 +54,32 @@ def select(
 
     missed: gets for each part the nodes that have no room for it, as they are with the parts before it.
     """
-    found = begin(shape, grid, slots)
+    selected = begin(shape, grid, slots)
     for part in needs:
-        without = add(found, part, shape, worth, grid, alone=len(needs) == 1, tell=missed is not None)
+        without = add(selected, part, shape, worth, grid, alone=len(needs) == 1, tell=missed is not None)
         if missed is not None and without is not None:
             missed.append(without)
-    return found
+    return selected
 
 
 def add(
-    found: Selected, part: Needs, shape: RequestKey, worth: Worth, grid: Grid, *, alone: bool, tell: bool = False
+    selected: Selected, part: Needs, shape: RequestKey, worth: Worth, grid: Grid, *, alone: bool, tell: bool = False
 ) -> Selected | None:
     """Take one more part on the nodes that have room for it, and keep only these; tell: return the others.
 
     alone: it is the pod's only part.
     """
-    each = costs_of_gpus(found.left, found.slots, part, shape, worth, grid, alone=alone)
+    each = costs_of_gpus(selected.left, selected.slots, part, shape, worth, grid, alone=alone)
     fits = np.isfinite(each).sum(0) >= part.gpus
-    missed = found.at(np.flatnonzero(~fits)) if tell else None
+    missed = selected.at(np.flatnonzero(~fits)) if tell else None
     if not fits.all():
         each = each[:, fits]
-        found.keep(np.flatnonzero(fits))
-    if len(found.slots):
-        taken = together.take(each, found.left.layout, grid.layouts, part.gpus)
-        _take(found.left, part, taken.rows)
-        found.cost += taken.costs + taken.apart
-        found.apart += taken.apart
+        selected.keep(np.flatnonzero(fits))
+    if len(selected.slots):
+        taken = together.take(each, selected.left.layout, grid.layouts, part.gpus)
+        _take(selected.left, part, taken.rows)
+        selected.cost += taken.costs + taken.apart
+        selected.apart += taken.apart
     return missed
 
 

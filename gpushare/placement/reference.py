@@ -156,7 +156,7 @@ def _free(card: Gpu, used: GpuUse) -> policies.Free:
 
 def given(demand: Demand, cards: Sequence[Gpu]) -> GivenShare:
     """The entry for all of a demand's cards, which a container has as one share."""
-    uuids = tuple(card.uuid for card in sorted(cards, key=lambda one: one.index))
+    uuids = tuple(card.uuid for card in sorted(cards, key=lambda gpu: gpu.index))
     share = demand.share
     memory_bytes = share.memory.on_all(card.memory_bytes for card in cards)
     return GivenShare(demand.containers, uuids, share.request_percent, share.limit_percent, memory_bytes)

@@ -30,10 +30,12 @@ class RequestKey:
     @classmethod
     def of(cls, request: Request, *, policy: str, host: Host = NO_HOST) -> RequestKey:
         """The shape of a request; `policy` is taken where it names none."""
-        parts = tuple(DemandKey(one.gpus, one.share.request_percent, one.share.memory) for one in in_order(request))
+        parts = tuple(
+            DemandKey(demand.gpus, demand.share.request_percent, demand.share.memory) for demand in in_order(request)
+        )
         return cls(parts, request.constraints, request.policy or policy, host)
 
 
 def in_order(request: Request) -> list[Demand]:
     """The demands in the order in which they are placed: the largest part of a GPU first."""
-    return sorted(request.demands, key=lambda one: -one.share.request_percent)
+    return sorted(request.demands, key=lambda demand: -demand.share.request_percent)

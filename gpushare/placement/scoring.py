@@ -195,15 +195,15 @@ class Scoring:
             self._score_one(shape, kept, slots)
             return
         missed: list[Selected] = []
-        found = gpu_selection.select(shape, kept.needs, self.worth, self._grid, slots, missed=missed)
+        selected = gpu_selection.select(shape, kept.needs, self.worth, self._grid, slots, missed=missed)
         self._missed = (shape, self._grid.clock, missed) if slots is None else None
-        slots, left = found.slots, found.left
+        slots, left = selected.slots, selected.left
         if shape.policy != policies.DEFAULT:
-            kept.lost[slots] = found.cost
+            kept.lost[slots] = selected.cost
             return
         gpus = self.worth.of_cards(left).sum(0)
         after = self.worth.fed(gpus, left.cpu, left.host, left.node_kind)
-        kept.lost[slots] = self._now.fed[slots] - after + found.apart
+        kept.lost[slots] = self._now.fed[slots] - after + selected.apart
         if not len(self._dear):
             return
         counts = self.worth.sets.in_groups(left.compute_percent, left.memory_percent, left.live).sum(1)

@@ -116,7 +116,7 @@ def total(costs: Mapping[int, float], rows: Sequence[int]) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def _layout(places: tuple[Place, ...]) -> GpuTopology:
-    distances = tuple(tuple(_distance(one, other) for other in places) for one in places)
+    distances = tuple(tuple(_distance(place, other) for other in places) for place in places)
     pairs = {distances[one][other] for one, other in itertools.combinations(range(len(places)), 2)}
     return GpuTopology(places, distances, len(pairs) <= 1)
 
@@ -125,9 +125,9 @@ def _place(card: Gpu) -> Place:
     return card.numa_node, card.link_group
 
 
-def _distance(one: Place, other: Place) -> int:
+def _distance(place: Place, other: Place) -> int:
     """From LINKED_AND_NEAR to APART. Those whose NUMA node nobody knows are near."""
-    near = one[0] == other[0]
-    if one[1] is not None and one[1] == other[1]:
+    near = place[0] == other[0]
+    if place[1] is not None and place[1] == other[1]:
         return LINKED_AND_NEAR if near else LINKED
     return NEAR if near else APART

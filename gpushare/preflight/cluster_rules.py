@@ -88,7 +88,9 @@ def _rights(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _system_namespace(facts: ClusterFacts) -> Iterator[Finding]:
-    level = next((_level(one) for one in facts.of("Namespace") if objects.name(one) == _SYSTEM), "privileged")
+    level = next(
+        (_level(namespace) for namespace in facts.of("Namespace") if objects.name(namespace) == _SYSTEM), "privileged"
+    )
     if level not in _LIMITING:
         return
     if facts.installing:
@@ -105,13 +107,13 @@ def _system_namespace(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _user_namespaces(facts: ClusterFacts) -> Iterator[Finding]:
-    busy = {namespace(one) for kind in ("DaemonSet", "Deployment") for one in facts.known(kind) if _is_system(one)}
+    busy = {namespace(item) for kind in ("DaemonSet", "Deployment") for item in facts.known(kind) if _is_system(item)}
     open_ones = [
         name
-        for one in facts.of("Namespace")
-        if (name := objects.name(one)) not in {_SYSTEM, *busy}
+        for namespace in facts.of("Namespace")
+        if (name := objects.name(namespace)) not in {_SYSTEM, *busy}
         and not name.startswith(("kube-", "openshift-"))
-        and _level(one) not in _LIMITING
+        and _level(namespace) not in _LIMITING
     ]
     if not open_ones:
         return
@@ -140,7 +142,7 @@ def _is_system(workload: Json) -> bool:
     pod = at(workload, "spec", "template", "spec") or {}
     hosts = bool(pod.get("hostPID") or pod.get("hostNetwork"))
     return str(workload.get("kind") or "DaemonSet") == "DaemonSet" and (
-        hosts or any(at(one, "securityContext", "privileged") for one in entries(pod, "containers"))
+        hosts or any(at(entry, "securityContext", "privileged") for entry in entries(pod, "containers"))
     )
 
 
@@ -149,8 +151,8 @@ def _level(one: Json) -> str:
 
 
 def _critical_quota(facts: ClusterFacts) -> Iterator[Finding]:
-    scoped = {namespace(one) for one in facts.of("ResourceQuota") if _is_for_critical_pods(one)}
-    there = any(objects.name(one) == _SYSTEM for one in facts.known("Namespace"))
+    scoped = {namespace(quota) for quota in facts.of("ResourceQuota") if _is_for_critical_pods(quota)}
+    there = any(objects.name(namespace) == _SYSTEM for namespace in facts.known("Namespace"))
     if scoped and _SYSTEM not in scoped:
         yield Finding(
             Severity.WARNING,
@@ -165,28 +167,28 @@ def _critical_quota(facts: ClusterFacts) -> Iterator[Finding]:
 
 def _is_for_critical_pods(quota: Json) -> bool:
     return any(
-        one.get("scopeName") == "PriorityClass" and _CRITICAL & set(one.get("values") or ())
-        for one in entries(quota, "spec", "scopeSelector", "matchExpressions")
+        entry.get("scopeName") == "PriorityClass" and _CRITICAL & set(entry.get("values") or ())
+        for entry in entries(quota, "spec", "scopeSelector", "matchExpressions")
     )
 
 
 def _system_quota(facts: ClusterFacts) -> Iterator[Finding]:
-    for one in facts.system("ResourceQuota"):
-        hard = at(one, "spec", "hard") or {}
+    for quota in facts.system("ResourceQuota"):
+        hard = at(quota, "spec", "hard") or {}
         if "limits.cpu" in hard:
             yield Finding(
                 Severity.WARNING,
-                f"the ResourceQuota {objects.name(one)} of {_SYSTEM} has limits.cpu, and the pods of gpushare "
+                f"the ResourceQuota {objects.name(quota)} of {_SYSTEM} has limits.cpu, and the pods of gpushare "
                 "declare none",
                 (f"namespace/{_SYSTEM}",),
                 "take limits.cpu out of it, or give the namespace a LimitRange with a default",
-                (f"kubectl --namespace {_SYSTEM} edit resourcequota {objects.name(one)}",),
+                (f"kubectl --namespace {_SYSTEM} edit resourcequota {objects.name(quota)}",),
             )
 
 
 def _other_admission(facts: ClusterFacts) -> Iterator[Finding]:
-    for one in facts.of("MutatingWebhookConfiguration"):
-        name = objects.name(one)
+    for configuration in facts.of("MutatingWebhookConfiguration"):
+        name = objects.name(configuration)
         engine = next((label for word, label in _POLICY_ENGINES.items() if word in name), "")
         if engine:
             yield Finding(
@@ -196,7 +198,9 @@ def _other_admission(facts: ClusterFacts) -> Iterator[Finding]:
                 (f"mutatingwebhookconfiguration/{name}",),
                 f"exempt the namespace {_SYSTEM} from such rules",
             )
-        elif name != contract.WEBHOOK_CONFIGURATION and any(map(_holds_up_our_pods, entries(one, "webhooks"))):
+        elif name != contract.WEBHOOK_CONFIGURATION and any(
+            map(_holds_up_our_pods, entries(configuration, "webhooks"))
+        ):
             yield Finding(
                 Severity.INFO,
                 f"{name} fails closed for every pod, also those of {_SYSTEM}: while it is down, none of them is "
@@ -215,7 +219,7 @@ def _holds_up_our_pods(hook: Json) -> bool:
 
 def _network(facts: ClusterFacts) -> Iterator[Finding]:
     version = facts.server_version()
-    plugins = {objects.name(one) for one in facts.known("DaemonSet")}
+    plugins = {objects.name(daemon_set) for daemon_set in facts.known("DaemonSet")}
     if "-gke." in version:
         yield Finding(
             Severity.WARNING,

@@ -42,11 +42,12 @@ def _owner(facts: ClusterFacts) -> Iterator[Finding]:
                 + (", or set devicePlugin.enabled=false in the GPU Operator" * ("Operator" in plugin.name)),
                 _keep_away(plugin.off_by, workload, concerned),
             )
-    ours = {objects.name(one) for one in facts.known(contract.GPUNODE_KIND)}
+    ours = {objects.name(gpunode) for gpunode in facts.known(contract.GPUNODE_KIND)}
     others = [
-        one
-        for one in machines
-        if objects.name(one) not in {*owned, *ours} and str(at(one, "status", "allocatable", _GPU) or "0") != "0"
+        machine
+        for machine in machines
+        if objects.name(machine) not in {*owned, *ours}
+        and str(at(machine, "status", "allocatable", _GPU) or "0") != "0"
     ]
     if others:
         yield Finding(
@@ -74,13 +75,13 @@ def _keep_away(off_by: str, workload: Json, concerned: tuple[str, ...]) -> tuple
 
 
 def _in_use(facts: ClusterFacts) -> Iterator[Finding]:
-    chosen = {objects.name(one) for one in facts.gpu_nodes()}
+    chosen = {objects.name(gpu_node) for gpu_node in facts.gpu_nodes()}
     holders: dict[str, list[str]] = {}
-    for one in facts.of("Pod"):
-        where = str(at(one, "spec", "nodeName") or "")
-        running = at(one, "status", "phase") not in {"Succeeded", "Failed"}
-        if where in chosen and running and namespace(one) != contract.SYSTEM_NAMESPACE and holds_gpu(one):
-            holders.setdefault(where, []).append(f"{namespace(one)}/{objects.name(one)}")
+    for pod in facts.of("Pod"):
+        where = str(at(pod, "spec", "nodeName") or "")
+        running = at(pod, "status", "phase") not in {"Succeeded", "Failed"}
+        if where in chosen and running and namespace(pod) != contract.SYSTEM_NAMESPACE and holds_gpu(pod):
+            holders.setdefault(where, []).append(f"{namespace(pod)}/{objects.name(pod)}")
     if holders:
         pods = sorted(name for some in holders.values() for name in some)
         yield Finding(
@@ -95,13 +96,18 @@ def _in_use(facts: ClusterFacts) -> Iterator[Finding]:
 def holds_gpu(pod: Json) -> bool:
     """Whether a pod asks for devices of nvidia.com."""
     containers = (*entries(pod, "spec", "containers"), *entries(pod, "spec", "initContainers"))
-    return any(str(name).startswith(_NVIDIA) for one in containers for name in at(one, "resources", "limits") or ())
+    return any(
+        str(name).startswith(_NVIDIA) for container in containers for name in at(container, "resources", "limits") or ()
+    )
 
 
 def strategies(plan: InstallPlan) -> frozenset[str]:
     """How containers are told of devices: `envvar`, `volume-mounts`, `cdi-cri`, `cdi-annotations`."""
     arguments = " ".join(
-        str(word) for one in plan.agent.containers() for key in ("command", "args") for word in one.get(key) or ()
+        str(word)
+        for container in plan.agent.containers()
+        for key in ("command", "args")
+        for word in container.get(key) or ()
     )
     texts = [arguments, *plan.configurations.values()]
     told = [plan.agent.environment().get("DEVICE_LIST_STRATEGY", "")]
@@ -125,9 +131,9 @@ def operator_version(facts: ClusterFacts, policy: Json) -> versions.Version:
         return version
     images = [
         image.rpartition(":")[2]
-        for one in facts.known("Deployment")
-        if objects.name(one) == "gpu-operator"
-        for image in Workload.of(one).images()
+        for deployment in facts.known("Deployment")
+        if objects.name(deployment) == "gpu-operator"
+        for image in Workload.of(deployment).images()
     ]
     return versions.of(images[0]) if images else ()
 
@@ -136,12 +142,12 @@ def _injection(facts: ClusterFacts) -> Iterator[Finding]:
     chosen = list(facts.gpu_nodes())
     rest = []
     told: dict[tuple[bool, str], list[Json]] = {}
-    for one in chosen:
-        said = condition(facts, objects.name(one), contract.CONDITION_DEVICES_INJECTED)
+    for item in chosen:
+        said = condition(facts, objects.name(item), contract.CONDITION_DEVICES_INJECTED)
         if said is None:
-            rest.append(one)
+            rest.append(item)
         elif said.status != "True":
-            told.setdefault((said.status == "False", said.message or said.reason), []).append(one)
+            told.setdefault((said.status == "False", said.message or said.reason), []).append(item)
     for (sure, message), concerned in told.items():
         yield Finding(
             severity_for(concerned, chosen) if sure else Severity.UNKNOWN,
@@ -156,7 +162,7 @@ def _injection(facts: ClusterFacts) -> Iterator[Finding]:
 
 def _likely_injection(facts: ClusterFacts, rest: list[Json]) -> Iterator[Finding]:
     wanted = str(facts.plan.agent.pod.get("runtimeClassName") or "")
-    classes = {objects.name(one) for one in facts.of("RuntimeClass")}
+    classes = {objects.name(runtime_class) for runtime_class in facts.of("RuntimeClass")}
     if wanted and wanted not in classes:
         found = f"the agent's pods name the RuntimeClass {wanted}, and there is none"
         yield Finding(Severity.BLOCKING, found, (), "see which there are", ("kubectl get runtimeclasses",))
@@ -203,11 +209,11 @@ def _by_cdi(facts: ClusterFacts, rest: list[Json]) -> Iterator[Finding]:
             "install the component cdi",
             (_WITH_CDI,),
         )
-    runtimes = {objects.name(one): versions.runtime(info(one, "containerRuntimeVersion")) for one in rest}
+    runtimes = {objects.name(item): versions.runtime(info(item, "containerRuntimeVersion")) for item in rest}
     old = [
-        one
-        for one in rest
-        if runtimes[objects.name(one)][0] == "containerd" and runtimes[objects.name(one)][1] < versions.CONTAINERD_CDI
+        item
+        for item in rest
+        if runtimes[objects.name(item)][0] == "containerd" and runtimes[objects.name(item)][1] < versions.CONTAINERD_CDI
     ]
     if old:
         yield Finding(
@@ -217,7 +223,7 @@ def _by_cdi(facts: ClusterFacts, rest: list[Json]) -> Iterator[Finding]:
             subjects(old),
             "update containerd, or name devices by variable there, with NVIDIA's runtime as the default one",
         )
-    switched = [one for one in rest if runtimes[objects.name(one)][1][:2] == versions.CONTAINERD_CDI]
+    switched = [item for item in rest if runtimes[objects.name(item)][1][:2] == versions.CONTAINERD_CDI]
     if switched:
         yield Finding(
             Severity.UNKNOWN,
@@ -232,7 +238,7 @@ def _variable(facts: ClusterFacts) -> Iterator[Finding]:
     by_variable = "envvar" in strategies(facts.plan)
     policies = facts.of("ClusterPolicy")
     for policy in policies:
-        told = {str(one.get("name")): str(one.get("value")) for one in entries(policy, "spec", "toolkit", "env")}
+        told = {str(entry.get("name")): str(entry.get("value")) for entry in entries(policy, "spec", "toolkit", "env")}
         accepted = told.get(_UNPRIVILEGED, "true").lower() != "false"
         if accepted:
             yield Finding(
@@ -269,8 +275,8 @@ def _variable(facts: ClusterFacts) -> Iterator[Finding]:
 
 def _driver(facts: ClusterFacts) -> Iterator[Finding]:
     chosen = list(facts.gpu_nodes())
-    drivers = {objects.name(one): _driver_of(one) for one in chosen}
-    silent = [one for one in chosen if not drivers[objects.name(one)]]
+    drivers = {objects.name(item): _driver_of(item) for item in chosen}
+    silent = [item for item in chosen if not drivers[objects.name(item)]]
     if silent:
         yield Finding(
             Severity.UNKNOWN,
@@ -279,20 +285,22 @@ def _driver(facts: ClusterFacts) -> Iterator[Finding]:
             "the agent labels its node once it runs there; before that see it on the node",
             ("nvidia-smi --query-gpu=driver_version --format=csv # on a node",),
         )
-    old = [one for one in chosen if drivers[objects.name(one)] and drivers[objects.name(one)] < versions.DRIVER_OLDEST]
+    old = [
+        item for item in chosen if drivers[objects.name(item)] and drivers[objects.name(item)] < versions.DRIVER_OLDEST
+    ]
     if old:
         yield Finding(
             severity_for(old, chosen),
             f"{counted(old)} with a driver older than {versions.shown(versions.DRIVER_OLDEST)} "
-            f"({listed(sorted({versions.shown(drivers[objects.name(one)]) for one in old}))})",
+            f"({listed(sorted({versions.shown(drivers[objects.name(item)]) for item in old}))})",
             subjects(old),
             f"update the driver to {versions.shown(versions.DRIVER_OLDEST)} or newer, that of CUDA 11.8",
         )
     able = [
-        one
-        for one in chosen
-        if drivers[objects.name(one)] >= versions.DRIVER_MEMORY_LIMITS
-        and versions.of(info(one, "kernelVersion")) >= versions.KERNEL_DMEM
+        item
+        for item in chosen
+        if drivers[objects.name(item)] >= versions.DRIVER_MEMORY_LIMITS
+        and versions.of(info(item, "kernelVersion")) >= versions.KERNEL_DMEM
     ]
     if able:
         yield Finding(

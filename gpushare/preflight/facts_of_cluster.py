@@ -102,15 +102,15 @@ class ClusterFacts:
 
     def gpu_nodes(self) -> tuple[Json, ...]:
         """The Nodes that the agent chooses by their labels. Raises `Unread`."""
-        return tuple(one for one in self.of("Node") if self.plan.agent.selects(one))
+        return tuple(node for node in self.of("Node") if self.plan.agent.selects(node))
 
     def system(self, kind: str) -> Iterator[Json]:
         """The objects of a kind in gpushare's own namespace. Raises `Unread`."""
-        return (one for one in self.of(kind) if namespace(one) == contract.SYSTEM_NAMESPACE)
+        return (item for item in self.of(kind) if namespace(item) == contract.SYSTEM_NAMESPACE)
 
     def system_named(self, kind: str, wanted: str) -> Json | None:
         """The one of that name in gpushare's own namespace. Raises `Unread`."""
-        return next((one for one in self.system(kind) if nodes.name(one) == wanted), None)
+        return next((item for item in self.system(kind) if nodes.name(item) == wanted), None)
 
     def _unread(self, what: str, otherwise: str) -> Unread:
         return Unread(self.unread.get(what, otherwise))

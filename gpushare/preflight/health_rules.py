@@ -45,16 +45,16 @@ _UNREACHED: Final = (
 def conditions(gpunode: Json) -> tuple[Condition, ...]:
     """The conditions of a GPUNode."""
     return tuple(
-        Condition(*(str(one.get(key) or "") for key in ("type", "status", "reason", "message")))
-        for one in entries(gpunode, "status", "conditions")
+        Condition(*(str(entry.get(key) or "") for key in ("type", "status", "reason", "message")))
+        for entry in entries(gpunode, "status", "conditions")
     )
 
 
 def condition(facts: ClusterFacts, node: str, kind: str) -> Condition | None:
     """What the agent of a node says of it; None if it says nothing, or if that could not be read."""
-    for one in facts.known(contract.GPUNODE_KIND):
-        if objects.name(one) == node:
-            return next((said for said in conditions(one) if said.type == kind), None)
+    for gpunode in facts.known(contract.GPUNODE_KIND):
+        if objects.name(gpunode) == node:
+            return next((said for said in conditions(gpunode) if said.type == kind), None)
     return None
 
 
@@ -98,10 +98,10 @@ def _agents(facts: ClusterFacts) -> Iterator[Finding]:
     chosen = facts.gpu_nodes()
     pods = {str(at(one, "spec", "nodeName") or ""): one for one in _of_component(facts, "agent")}
     trouble: dict[str, list[str]] = {}
-    for one in chosen:
-        reason = _why_not_ready(facts, one, pods.get(objects.name(one)))
+    for item in chosen:
+        reason = _why_not_ready(facts, item, pods.get(objects.name(item)))
         if reason:
-            trouble.setdefault(reason, []).append(objects.name(one))
+            trouble.setdefault(reason, []).append(objects.name(item))
     ill = sum(map(len, trouble.values()))
     for reason, concerned in trouble.items():
         yield Finding(
@@ -122,12 +122,12 @@ def _why_not_ready(facts: ClusterFacts, node: Json, pod: Json | None) -> str:
 
 def why_not_ready(pod: Json) -> str:
     """Why a pod is not ready, as its kubelet or the scheduler says; empty if it is."""
-    said = {str(one.get("type")): one for one in entries(pod, "status", "conditions")}
+    said = {str(entry.get("type")): entry for entry in entries(pod, "status", "conditions")}
     if at(said.get("Ready"), "status") == "True":
         return ""
-    for one in (*entries(pod, "status", "initContainerStatuses"), *entries(pod, "status", "containerStatuses")):
-        waiting = at(one, "state", "waiting") or {}
-        ended = at(one, "lastState", "terminated") or at(one, "state", "terminated") or {}
+    for entry in (*entries(pod, "status", "initContainerStatuses"), *entries(pod, "status", "containerStatuses")):
+        waiting = at(entry, "state", "waiting") or {}
+        ended = at(entry, "lastState", "terminated") or at(entry, "state", "terminated") or {}
         if waiting.get("reason") not in {None, "ContainerCreating", "PodInitializing"}:
             words = [str(waiting["reason"]), str(waiting.get("message") or "")]
             words += [str(ended.get("message") or "")] if ended else []
@@ -140,7 +140,7 @@ def why_not_ready(pod: Json) -> str:
 
 
 def _of_component(facts: ClusterFacts, component: str) -> Iterator[Json]:
-    return (one for one in facts.system("Pod") if objects.labels(one).get(_COMPONENT) == component)
+    return (pod for pod in facts.system("Pod") if objects.labels(pod).get(_COMPONENT) == component)
 
 
 def _reasons(facts: ClusterFacts, component: str) -> str:
@@ -156,7 +156,7 @@ def _trusted(facts: ClusterFacts) -> Iterator[Finding]:
     if ours is None:
         found = "there is no MutatingWebhookConfiguration of gpushare: every pod that asks for a share is refused"
         yield Finding(Severity.BLOCKING, found, subject, "install it again", ("./install.sh",))
-    elif not all(at(one, "clientConfig", "caBundle") for one in entries(ours, "webhooks")):
+    elif not all(at(entry, "clientConfig", "caBundle") for entry in entries(ours, "webhooks")):
         yield Finding(
             Severity.BLOCKING,
             "its caBundle is empty: the API server trusts no webhook",
@@ -168,7 +168,7 @@ def _trusted(facts: ClusterFacts) -> Iterator[Finding]:
 
 def _configuration(facts: ClusterFacts) -> Json | None:
     found = facts.of("MutatingWebhookConfiguration")
-    return next((one for one in found if objects.name(one) == _CONFIGURATION), None)
+    return next((item for item in found if objects.name(item) == _CONFIGURATION), None)
 
 
 def _reached(facts: ClusterFacts) -> Iterator[Finding]:
@@ -203,7 +203,7 @@ def _reached(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _policies(facts: ClusterFacts) -> Iterator[Finding]:
-    there = {objects.name(one) for one in facts.of("ValidatingAdmissionPolicyBinding")}
+    there = {objects.name(binding) for binding in facts.of("ValidatingAdmissionPolicyBinding")}
     missing = [name for name in BINDINGS if name not in there]
     if missing:
         yield Finding(
@@ -216,21 +216,21 @@ def _policies(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _conditions(facts: ClusterFacts) -> Iterator[Finding]:
-    chosen = {objects.name(one) for one in facts.known("Node") if facts.plan.agent.selects(one)}
+    chosen = {objects.name(node) for node in facts.known("Node") if facts.plan.agent.selects(node)}
     there = facts.of(contract.GPUNODE_KIND)
-    for one in there:
-        for said in conditions(one):
+    for item in there:
+        for said in conditions(item):
             if said.trouble:
                 found = f"{said.trouble}: {said.message or said.reason or 'its agent gives no reason'}"
                 remedy = "docs/operations.md has each condition, with what to do about it"
                 yield Finding(
                     Severity.WARNING,
                     found,
-                    (f"gpunode/{objects.name(one)}",),
+                    (f"gpunode/{objects.name(item)}",),
                     remedy,
-                    (f"kubectl describe gpunode {objects.name(one)}",),
+                    (f"kubectl describe gpunode {objects.name(item)}",),
                 )
-    silent = sorted(chosen - {objects.name(one) for one in there})
+    silent = sorted(chosen - {objects.name(item) for item in there})
     if silent:
         yield Finding(
             Severity.WARNING,

@@ -24,7 +24,7 @@ def _images(facts: ClusterFacts) -> Iterator[Finding]:
     wrong: dict[str, tuple[str, ...]] = {}
     for workload, where in parts:
         for image in _unpulled(workload):
-            lacking = tuple(objects.name(one) for one in where if image not in _loaded(one))
+            lacking = tuple(objects.name(item) for item in where if image not in _loaded(item))
             # A Deployment may go to any node that has the image; a DaemonSet goes to all of its nodes.
             if not where or (lacking and workload is facts.plan.agent) or len(lacking) == len(where):
                 wrong[image] = lacking
@@ -51,7 +51,7 @@ def _unpulled(workload: Workload) -> tuple[str, ...]:
 
 def _loaded(node: Mapping[str, Any]) -> frozenset[str]:
     """What the kubelet says that it has; it names the largest fifty."""
-    return frozenset(str(name) for one in entries(node, "status", "images") for name in one.get("names") or ())
+    return frozenset(str(name) for entry in entries(node, "status", "images") for name in entry.get("names") or ())
 
 
 RULES: Final = (

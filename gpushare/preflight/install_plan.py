@@ -53,13 +53,13 @@ class InstallPlan:
 def of(manifests: Iterable[Mapping[str, Any]]) -> InstallPlan:
     """What these manifests install; where they have no agent or no webhook, the default."""
     plan = InstallPlan()
-    for one in manifests:
-        metadata = one.get("metadata") or {}
-        match (one.get("kind"), metadata.get("name")):
+    for manifest in manifests:
+        metadata = manifest.get("metadata") or {}
+        match (manifest.get("kind"), metadata.get("name")):
             case ("DaemonSet", str() as name) if name == AGENT:
-                plan = dataclasses.replace(plan, agent=Workload.of(one), told=True)
+                plan = dataclasses.replace(plan, agent=Workload.of(manifest), told=True)
             case ("Deployment", str() as name) if name == WEBHOOK:
-                plan = dataclasses.replace(plan, webhook=Workload.of(one), told=True)
+                plan = dataclasses.replace(plan, webhook=Workload.of(manifest), told=True)
             case ("ConfigMap", str() as name) if name == contract.CONFIG_MAP:
-                plan = dataclasses.replace(plan, configurations=dict(one.get("data") or {}))
+                plan = dataclasses.replace(plan, configurations=dict(manifest.get("data") or {}))
     return plan

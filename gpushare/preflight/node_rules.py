@@ -43,14 +43,14 @@ def info(node: Json, key: str) -> str:
 
 def subjects(concerned: list[Json]) -> tuple[str, ...]:
     """Nodes as subjects of a finding."""
-    return tuple(f"node/{machines.name(one)}" for one in concerned)
+    return tuple(f"node/{machines.name(item)}" for item in concerned)
 
 
 def _labelled(facts: ClusterFacts) -> Iterator[Finding]:
     chosen = facts.gpu_nodes()
-    others = [one for one in facts.of("Node") if one not in chosen and _has_gpu(one)]
+    others = [node for node in facts.of("Node") if node not in chosen and _has_gpu(node)]
     if others:
-        named = [machines.name(one) for one in others]
+        named = [machines.name(other) for other in others]
         yield Finding(
             Severity.WARNING,
             f"{counted(others)} with GPUs that the agent does not choose, for want of a label",
@@ -79,10 +79,10 @@ def _has_gpu(node: Json) -> bool:
 
 def _taints(facts: ClusterFacts) -> Iterator[Finding]:
     chosen = facts.gpu_nodes()
-    kept_off = [(one, taint) for one in chosen if (taint := facts.plan.agent.repelled(one)) is not None]
+    kept_off = [(item, taint) for item in chosen if (taint := facts.plan.agent.repelled(item)) is not None]
     for text in sorted({str(taint) for _, taint in kept_off}):
         concerned = [one for one, taint in kept_off if str(taint) == text]
-        named = [machines.name(one) for one in concerned]
+        named = [machines.name(item) for item in concerned]
         key = text.partition("=")[0].partition(":")[0]
         yield Finding(
             severity_for(kept_off, chosen),
@@ -97,16 +97,16 @@ def _taints(facts: ClusterFacts) -> Iterator[Finding]:
 
 def _system(facts: ClusterFacts) -> Iterator[Finding]:
     chosen = facts.gpu_nodes()
-    windows = [one for one in chosen if info(one, "operatingSystem") not in {"", "linux"}]
+    windows = [item for item in chosen if info(item, "operatingSystem") not in {"", "linux"}]
     if windows:
         yield Finding(
             severity_for(windows, chosen),
             f"{counted(windows)} with {info(windows[0], 'operatingSystem')}, and gpushare is for Linux",
             subjects(windows),
             "take the label away by which the agent chooses them",
-            (f"kubectl label node {names([machines.name(one) for one in windows], 'NODE...')} {GPU_PRESENT}-",),
+            (f"kubectl label node {names([machines.name(window) for window in windows], 'NODE...')} {GPU_PRESENT}-",),
         )
-    foreign = [one for one in chosen if info(one, "architecture") not in {"", *_ARCHITECTURES}]
+    foreign = [item for item in chosen if info(item, "architecture") not in {"", *_ARCHITECTURES}]
     if foreign:
         yield Finding(
             severity_for(foreign, chosen),
@@ -115,19 +115,19 @@ def _system(facts: ClusterFacts) -> Iterator[Finding]:
             f"{' and '.join(sorted(_ARCHITECTURES))}",
             subjects(foreign),
             "take the label away by which the agent chooses them",
-            (f"kubectl label node {names([machines.name(one) for one in foreign], 'NODE...')} {GPU_PRESENT}-",),
+            (f"kubectl label node {names([machines.name(item) for item in foreign], 'NODE...')} {GPU_PRESENT}-",),
         )
 
 
 def _ready(facts: ClusterFacts) -> Iterator[Finding]:
-    ill = [one for one in facts.gpu_nodes() if machines.readiness(one) != "True"]
+    ill = [gpu_node for gpu_node in facts.gpu_nodes() if machines.readiness(gpu_node) != "True"]
     if ill:
         yield Finding(
             Severity.WARNING,
             f"{counted(ill)} that are not Ready: no agent starts there before they are",
             subjects(ill),
             "see what their kubelets say",
-            (f"kubectl describe node {names([machines.name(one) for one in ill], 'NODE')}",),
+            (f"kubectl describe node {names([machines.name(item) for item in ill], 'NODE')}",),
         )
 
 
@@ -135,7 +135,7 @@ def _kubelet(facts: ClusterFacts) -> Iterator[Finding]:
     chosen = facts.gpu_nodes()
     mounted = facts.plan.agent.host_path(KUBELET_VOLUME) or KUBELET_DIRECTORY
     for name, is_one, root in _KUBELETS:
-        concerned = [one for one in chosen if is_one(one)]
+        concerned = [item for item in chosen if is_one(item)]
         if concerned and not mounted.startswith(f"{root}/"):
             yield Finding(
                 severity_for(concerned, chosen),
@@ -149,8 +149,8 @@ def _kubelet(facts: ClusterFacts) -> Iterator[Finding]:
 
 def _runtime(facts: ClusterFacts) -> Iterator[Finding]:
     by_runtime: dict[str, list[Json]] = {}
-    for one in facts.gpu_nodes():
-        by_runtime.setdefault(info(one, "containerRuntimeVersion"), []).append(one)
+    for gpu_node in facts.gpu_nodes():
+        by_runtime.setdefault(info(gpu_node, "containerRuntimeVersion"), []).append(gpu_node)
     for text, concerned in sorted(by_runtime.items()):
         name, version = versions.runtime(text)
         if not text:
@@ -175,22 +175,24 @@ def _runtime(facts: ClusterFacts) -> Iterator[Finding]:
 
 def _kernel(facts: ClusterFacts) -> Iterator[Finding]:
     old = [
-        one
-        for one in facts.gpu_nodes()
-        if (found := versions.of(info(one, "kernelVersion"))) and found < versions.KERNEL_RESTORE
+        gpu_node
+        for gpu_node in facts.gpu_nodes()
+        if (found := versions.of(info(gpu_node, "kernelVersion"))) and found < versions.KERNEL_RESTORE
     ]
     if old:
         yield Finding(
             Severity.WARNING,
             f"{counted(old)} with a kernel older than {versions.shown(versions.KERNEL_RESTORE)} "
-            f"({listed(sorted({info(one, 'kernelVersion') for one in old}))}), which has no CAP_CHECKPOINT_RESTORE",
+            f"({listed(sorted({info(item, 'kernelVersion') for item in old}))}), which has no CAP_CHECKPOINT_RESTORE",
             subjects(old),
             "update the nodes' system; until then end the pods with shares on a node before its agent is replaced",
         )
 
 
 def _virtual(facts: ClusterFacts) -> Iterator[Finding]:
-    guests = [one for one in facts.gpu_nodes() if machines.labels(one).get("nvidia.com/vgpu.present") == "true"]
+    guests = [
+        gpu_node for gpu_node in facts.gpu_nodes() if machines.labels(gpu_node).get("nvidia.com/vgpu.present") == "true"
+    ]
     if guests:
         yield Finding(
             Severity.WARNING,

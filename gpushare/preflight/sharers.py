@@ -54,7 +54,7 @@ def _off(label: str, concerned: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _dra(facts: ClusterFacts) -> Iterator[Finding]:
-    classes = sorted({objects.name(one) for one in facts.of("DeviceClass")} & _DRA_CLASSES)
+    classes = sorted({objects.name(device_class) for device_class in facts.of("DeviceClass")} & _DRA_CLASSES)
     if classes:
         yield Finding(
             Severity.WARNING,
@@ -82,18 +82,18 @@ def _mig_writers(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _mig_on(facts: ClusterFacts) -> Iterator[Finding]:
-    ours = {objects.name(one) for one in facts.known(contract.GPUNODE_KIND)}
+    ours = {objects.name(gpunode) for gpunode in facts.known(contract.GPUNODE_KIND)}
     cut = [
-        one
-        for one in facts.gpu_nodes()
-        if objects.name(one) not in ours
+        gpu_node
+        for gpu_node in facts.gpu_nodes()
+        if objects.name(gpu_node) not in ours
         and (
-            objects.labels(one).get(_MIG_CONFIG, "all-disabled") != "all-disabled"
-            or any(str(key).startswith(_MIG_RESOURCE) for key in at(one, "status", "allocatable") or ())
+            objects.labels(gpu_node).get(_MIG_CONFIG, "all-disabled") != "all-disabled"
+            or any(str(key).startswith(_MIG_RESOURCE) for key in at(gpu_node, "status", "allocatable") or ())
         )
     ]
     if cut:
-        named = [objects.name(one) for one in cut]
+        named = [objects.name(item) for item in cut]
         yield Finding(
             Severity.WARNING,
             f"{counted(cut)} whose GPUs are cut by MIG",
@@ -132,15 +132,15 @@ def _kueue(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _sandboxes(facts: ClusterFacts) -> Iterator[Finding]:
-    for one in facts.of("RuntimeClass"):
-        handler = str(one.get("handler") or "")
+    for runtime_class in facts.of("RuntimeClass"):
+        handler = str(runtime_class.get("handler") or "")
         kind = next((label for word, label in _SANDBOXES.items() if word in handler), "")
         if kind:
             yield Finding(
                 Severity.INFO,
-                f"the RuntimeClass {objects.name(one)} is {kind}: a pod of it with a share finds no arbiter, and "
-                "no GPU",
-                (f"runtimeclass/{objects.name(one)}",),
+                f"the RuntimeClass {objects.name(runtime_class)} is {kind}: a pod of it with a share finds no "
+                "arbiter, and no GPU",
+                (f"runtimeclass/{objects.name(runtime_class)}",),
                 "let pods with a share use the default runtime",
             )
 

@@ -61,19 +61,21 @@ MIG_WRITERS: Final = (
 
 def found(facts: ClusterFacts, kind: str, table: Sequence[Software]) -> Iterator[tuple[Software, Json]]:
     """The workloads of a kind that are in a table, with the line that they are. Raises `Unread`."""
-    for one in facts.of(kind):
-        if namespace(one) == contract.SYSTEM_NAMESPACE:
+    for item in facts.of(kind):
+        if namespace(item) == contract.SYSTEM_NAMESPACE:
             continue
-        words = f"{namespace(one)}/{nodes.name(one)} {' '.join(Workload.of(one).images())}"
+        words = f"{namespace(item)}/{nodes.name(item)} {' '.join(Workload.of(item).images())}"
         match = next((line for line in table if re.search(line.pattern, words)), None)
         if match is not None:
-            yield match, one
+            yield match, item
 
 
 def on_nodes(workload: Json, machines: Iterable[Json]) -> tuple[str, ...]:
     """Names of the nodes on which a DaemonSet's pods run, or would."""
     pods = Workload.of(workload)
-    return tuple(nodes.name(one) for one in machines if pods.selects(one) and pods.repelled(one) is None)
+    return tuple(
+        nodes.name(machine) for machine in machines if pods.selects(machine) and pods.repelled(machine) is None
+    )
 
 
 def workload_name(one: Json) -> str:

@@ -49,7 +49,7 @@ class Workload:
 
     def images(self) -> tuple[str, ...]:
         """Names of its images, each once."""
-        return tuple(dict.fromkeys(str(one.get("image") or "") for one in self.containers()))
+        return tuple(dict.fromkeys(str(container.get("image") or "") for container in self.containers()))
 
     def host_path(self, volume: str) -> str:
         """The host's directory that the volume of this name is; empty if there is none."""
@@ -62,8 +62,8 @@ class Workload:
         """Variables of its containers that have a plain value."""
         return {
             str(entry["name"]): str(entry["value"])
-            for one in self.containers()
-            for entry in one.get("env") or ()
+            for container in self.containers()
+            for entry in container.get("env") or ()
             if entry.get("name") and entry.get("value") is not None
         }
 
@@ -71,6 +71,6 @@ class Workload:
         """Capabilities that its containers add."""
         return frozenset(
             str(name)
-            for one in self.containers()
-            for name in ((one.get("securityContext") or {}).get("capabilities") or {}).get("add") or ()
+            for container in self.containers()
+            for name in ((container.get("securityContext") or {}).get("capabilities") or {}).get("add") or ()
         )

@@ -58,7 +58,7 @@ def requested(environment: list[str]) -> list[str] | None:
 def mounted(mounts: list[Json]) -> list[str]:
     """Return the devices that mounts stand for, which nobody but the kubelet can add."""
     prefix = f"{VOLUME_MOUNTS}/"
-    return [one["destination"].removeprefix(prefix) for one in mounts if one["destination"].startswith(prefix)]
+    return [mount["destination"].removeprefix(prefix) for mount in mounts if mount["destination"].startswith(prefix)]
 
 
 def described(annotations: dict[str, str], directory: str) -> tuple[list[str], list[str]]:

@@ -157,7 +157,7 @@ def dashboard(name: str, written: dict[str, Any]) -> dict[str, Any]:
         bar = {"x": 0, "y": top, "w": WIDTH, "h": 1}
         panels.append({"id": len(panels) + 1, "type": "row", "title": row["title"], "gridPos": bar, "panels": []})
         top, left = top + 1, 0
-        for panel in (Panel(**one) for one in row["panels"]):
+        for panel in (Panel(**panel) for panel in row["panels"]):
             if left + panel.width > WIDTH:
                 top, left = top + row["height"], 0
             position = {"x": left, "y": top, "w": panel.width, "h": row["height"]}
@@ -175,7 +175,7 @@ def dashboard(name: str, written: dict[str, Any]) -> dict[str, Any]:
         "links": [
             {"type": "dashboards", "tags": ["gpushare"], "title": "gpushare", "asDropdown": True, "keepTime": True}
         ],
-        "templating": {"list": [_datasource(), *(_variable(*one) for one in written["variables"].items())]},
+        "templating": {"list": [_datasource(), *(_variable(*item) for item in written["variables"].items())]},
         "panels": panels,
     }
 

@@ -373,7 +373,7 @@ class GatedPodScheduler:
 
 
 def _asks(unit: Unit, waiting: Refusals) -> Asks | None:
-    """What each member asks for, the largest first; None, and why is in `told`, when that cannot be said."""
+    """What each member asks for, the largest first; None, and why is in `waiting`, when that cannot be said."""
     asks = []
     for pod in unit.members:
         if isinstance(pod.request, str):
