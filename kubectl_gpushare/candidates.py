@@ -62,13 +62,13 @@ _Names = Callable[[options.Options], Iterable[str | tuple[str, str]]]
 
 
 def _typed(context: click.Context, incomplete: str, names: dict[str, _Names]) -> Candidates:
-    given = context.params.get("arguments") or ()
-    if not given:
+    words = context.params.get("arguments") or ()
+    if not words:
         return [CompletionItem(word) for word in names if word.startswith(incomplete)]
-    kind = next((word for word in names if str(given[0]).rstrip("s") == word.rstrip("s")), "")
+    kind = next((word for word in names if str(words[0]).rstrip("s") == word.rstrip("s")), "")
     if not kind:
         return []
-    return [item for item in _quietly(names[kind], context, incomplete) if item.value not in given[1:]]
+    return [item for item in _quietly(names[kind], context, incomplete) if item.value not in words[1:]]
 
 
 def _quietly(names: _Names, context: click.Context, incomplete: str) -> Candidates:
@@ -76,10 +76,10 @@ def _quietly(names: _Names, context: click.Context, incomplete: str) -> Candidat
     if not any(flag.startswith("--request-timeout") for flag in chosen.connection):
         chosen = dataclasses.replace(chosen, connection=(*chosen.connection, _TIMEOUT))
     try:
-        found = [(entry, None) if isinstance(entry, str) else entry for entry in names(chosen)]
+        candidates = [(entry, None) if isinstance(entry, str) else entry for entry in names(chosen)]
     except Exception:
         return []
-    return [CompletionItem(name, help=text) for name, text in found if name.startswith(incomplete)]
+    return [CompletionItem(name, help=text) for name, text in candidates if name.startswith(incomplete)]
 
 
 def _gpus(chosen: options.Options) -> Iterable[tuple[str, str]]:
@@ -97,8 +97,8 @@ def _nodes(chosen: options.Options) -> Iterable[str]:
     from kubectl_gpushare.source import chosen_source
     from kubectl_gpushare.views import gpu_summary
 
-    found = chosen_source.of(chosen).gpu_nodes(label_selector=chosen.selector)
-    return sorted((node.name for node in found), key=gpu_summary.natural)
+    nodes = chosen_source.of(chosen).gpu_nodes(label_selector=chosen.selector)
+    return sorted((node.name for node in nodes), key=gpu_summary.natural)
 
 
 def _entries(chosen: options.Options) -> Iterable[str]:
@@ -112,8 +112,10 @@ def _pods(chosen: options.Options) -> Iterable[str]:
     from kubectl_gpushare.source import chosen_source
 
     origin = chosen_source.of(chosen)
-    found = origin.pods(namespace=chosen.namespace or origin.default_namespace, label_selector=chosen.selector) or ()
-    return sorted(pod.namespaced_name(one)[1] for one in found)
+    manifests = (
+        origin.pods(namespace=chosen.namespace or origin.default_namespace, label_selector=chosen.selector) or ()
+    )
+    return sorted(pod.namespaced_name(manifest)[1] for manifest in manifests)
 
 
 def _cluster(chosen: options.Options) -> Any:

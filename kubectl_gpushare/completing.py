@@ -27,6 +27,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     directive = _FILES if any(item.type != "plain" for item in items) else _NO_FILES
     for item in items:
         if item.type == "plain":
-            print("\t".join(printable.replaced(one) for one in (item.value, item.help) if one))
+            print("\t".join(printable.replaced(text) for text in (item.value, item.help) if text))
     print(f":{directive}")
     return 0

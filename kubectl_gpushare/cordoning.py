@@ -29,15 +29,15 @@ def command(verb: str, help_text: str, short_help: str, *, cordoned: bool) -> cl
     @click.argument("arguments", nargs=-1, metavar="gpu NAME...", shell_complete=candidates.cordon)
     @click.option("--dry-run", is_flag=True, help="Ask the API server whether it would do it, and change nothing")
     @options.connection(candidates.contexts)
-    def run(arguments: tuple[str, ...], dry_run: bool, **given: Any) -> None:
-        chosen = options.collect(given)
+    def run(arguments: tuple[str, ...], dry_run: bool, **params: Any) -> None:
+        chosen = options.collect(params)
         origin = chosen_source.of(chosen)
         names = _names(arguments)
         if not isinstance(origin, live_cluster.LiveCluster):
             raise click.UsageError(f"{verb} needs a cluster: files of --from are only read")
-        found = [_card(origin, name) for name in names]
-        for node in dict.fromkeys(card.node for card in found):
-            cards_of_it = [card for card in found if card.node == node]
+        cards = [_card(origin, name) for name in names]
+        for node in dict.fromkeys(card.node for card in cards):
+            cards_of_it = [card for card in cards if card.node == node]
             printing.write_words(_change(origin, node, cards_of_it, cordoned, dry_run), sys.stdout)
 
     return run
@@ -61,18 +61,18 @@ def _whole_node(name: str) -> str:
 def _card(origin: live_cluster.LiveCluster, name: str) -> gpu_summary.GpuSummary:
     node = name.rpartition("/")[0]
     nodes = origin.gpu_nodes(name=node)
-    if any(one.name == name for one in nodes):
+    if any(gpu_node.name == name for gpu_node in nodes):
         raise plugin_errors.KubectlNotFound(f"{name} is a node: {_whole_node(name)}")
-    found = gpu_summary.named(gpu_summary.of(nodes), name)
-    if found.gone:
-        raise plugin_errors.KubectlNotFound(f'{found.node} has no GPU "{found.gpu.uuid}" any more')
-    return found
+    card = gpu_summary.named(gpu_summary.of(nodes), name)
+    if card.gone:
+        raise plugin_errors.KubectlNotFound(f'{card.node} has no GPU "{card.gpu.uuid}" any more')
+    return card
 
 
 def _change(
-    origin: live_cluster.LiveCluster, node: str, found: Sequence[gpu_summary.GpuSummary], cordoned: bool, dry_run: bool
+    origin: live_cluster.LiveCluster, node: str, cards: Sequence[gpu_summary.GpuSummary], cordoned: bool, dry_run: bool
 ) -> Iterator[str]:
-    uuids = frozenset(card.gpu.uuid for card in found)
+    uuids = frozenset(card.gpu.uuid for card in cards)
 
     def change(now: GpuNode) -> CordonChange:
         # Who asks for it by hand means it: no defragmentation undoes it.
@@ -81,7 +81,7 @@ def _change(
 
     before = swap(origin, node, change, dry_run=dry_run).cordoned
     word = "cordoned" if cordoned else "uncordoned"
-    for card in found:
+    for card in cards:
         already = "already " if (card.gpu.uuid in before) is cordoned else ""
         yield f"{card.name} {already}{word}{_stay(card, cordoned)}{' (dry run)' * dry_run}"
 

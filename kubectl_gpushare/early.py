@@ -81,12 +81,12 @@ def start(whole: Sequence[str], stdin: int | None = None) -> subprocess.Popen[by
     return subprocess.Popen(whole, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def connection(given: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+def connection(values: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """kubectl's flags out of the values given for each; of one that cannot be repeated the last counts."""
     return tuple(
         f"--{name}={value}"
         for name in CONNECTION
-        for value in (given.get(name, ()) if name == REPEATED else given.get(name, ())[-1:])
+        for value in (values.get(name, ()) if name == REPEATED else values.get(name, ())[-1:])
         if value
     )
 
@@ -96,7 +96,7 @@ def command(words: Sequence[str]) -> tuple[str, ...] | None:
     verb, *rest = words or ("",)
     if verb not in VALUES:
         return None
-    given: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     left = iter(rest)
     for word in left:
         flag, equals, value = word.partition("=")
@@ -105,7 +105,7 @@ def command(words: Sequence[str]) -> tuple[str, ...] | None:
         if flag in VALUES[verb] or flag.removeprefix("--") in CONNECTION:
             if equals and not flag.startswith("--"):
                 return None
-            given.setdefault(flag.lstrip("-"), []).append(value if equals else next(left, ""))
+            values.setdefault(flag.lstrip("-"), []).append(value if equals else next(left, ""))
         else:
             return None
-    return "get", "--raw", contract.GPUNODE_PATH, *connection(given)
+    return "get", "--raw", contract.GPUNODE_PATH, *connection(values)

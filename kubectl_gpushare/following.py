@@ -59,9 +59,9 @@ def _page(listing: printing.Listing, trouble: str, place: terminal.Terminal, cho
     old = _warnings([trouble] if trouble else [], place)
     table = printing.lines(listing.table(), place, chosen)
     problems = listing.problems()
-    told = _warnings(problems, place)
-    if not told or len(old) + len(table) + 1 + len(told) <= place.rows:
-        return [*old, *table, *([""] if told else []), *told]
+    warnings = _warnings(problems, place)
+    if not warnings or len(old) + len(table) + 1 + len(warnings) <= place.rows:
+        return [*old, *table, *([""] if warnings else []), *warnings]
     return [*old, *_warnings([f"{len(problems)} more, seen without -w"], place), *table]
 
 
@@ -74,14 +74,14 @@ def _warnings(sentences: Sequence[str], place: terminal.Terminal) -> list[str]:
 
 
 def _reprint(feed: live.Feed, make: Make, chosen: Options) -> None:
-    told = ""
+    last_trouble = ""
     while True:
         printing.show(make(feed.nodes), chosen)
         while not _settled(feed, ()) or feed.trouble:
-            if feed.trouble != told:
+            if feed.trouble != last_trouble:
                 printing.warn([feed.trouble])
-            told = feed.trouble
-        told = ""
+            last_trouble = feed.trouble
+        last_trouble = ""
         print(_BETWEEN.get(chosen.output, ""), flush=True)
 
 

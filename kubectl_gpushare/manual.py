@@ -30,12 +30,12 @@ PICTURES: Mapping[str, Mapping[str, str]] = {
 def pages() -> dict[str, str]:
     """File name → text, for every verb, and README.md with the list of them."""
     context = click.Context(cli.group, info_name=cli.PROGRAM)
-    found = {"README.md": _index()}
+    texts = {"README.md": _index()}
     for verb in cli.VERBS:
         command = cli.group.get_command(context, verb)
         assert command is not None  # noqa: S101 - it is listed
-        found[f"{verb}.md"] = _page(verb, command, context)
-    return found
+        texts[f"{verb}.md"] = _page(verb, command, context)
+    return texts
 
 
 def _index() -> str:

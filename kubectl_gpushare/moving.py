@@ -79,10 +79,10 @@ def _looked_for(step: DefragStep, asked: RequestingPod, origin: live_cluster.Liv
     world = worlds.World(
         taken.nodes, taken.machines, taken.pods or (), taken.storage, claims_are_all=True, profile=taken.profile
     )
-    found = world.place(manifest, asked.request)
-    if isinstance(found, Placement):
-        return f"there is room for {step.name} on {worlds.gpus(found, world.views)}", ""
-    return "", str(found)
+    answer = world.place(manifest, asked.request)
+    if isinstance(answer, Placement):
+        return f"there is room for {step.name} on {worlds.gpus(answer, world.views)}", ""
+    return "", str(answer)
 
 
 def _move(move: Move, origin: live_cluster.LiveCluster, timeout_seconds: float) -> str:
@@ -90,7 +90,7 @@ def _move(move: Move, origin: live_cluster.LiveCluster, timeout_seconds: float) 
     namespace, name = pod.namespaced_name(move.manifest)
     kind, owner = evicting.owner(move.manifest)
     origin.replicas(move.manifest)  # who may not read that is told so before anything is moved
-    before = {pod.uid(one) for one in _siblings(origin, namespace, owner)}
+    before = {pod.uid(sibling) for sibling in _siblings(origin, namespace, owner)}
     if pod.uid(move.manifest) not in before:
         raise plugin_errors.PluginError(f"pod {namespace}/{name} is not there any more: make a new plan")
     body = {
@@ -104,10 +104,10 @@ def _move(move: Move, origin: live_cluster.LiveCluster, timeout_seconds: float) 
     waits = ""
     while time.monotonic() < until:
         there = _siblings(origin, namespace, owner)
-        fresh = [one for one in there if pod.uid(one) not in before]
+        fresh = [sibling for sibling in there if pod.uid(sibling) not in before]
         waits = _waits(move, kind, there, fresh, origin)
         if not waits:
-            nodes = dict.fromkeys(pod.annotations_of(one).get(contract.NODE, "") for one in fresh)
+            nodes = dict.fromkeys(pod.annotations_of(successor).get(contract.NODE, "") for successor in fresh)
             return f"is on {', '.join(nodes)} now" if nodes else f"is gone, and its {kind} wants no other instead"
         time.sleep(LOOK_SECONDS)
     raise plugin_errors.PluginError(f"pod {namespace}/{name} was evicted, and after {timeout_seconds:.0f} s {waits}")
@@ -121,15 +121,19 @@ def _waits(
     Of a ReplicaSet's new pods nobody can tell which is instead of whom, and more may come when it is made larger.
     """
     wanted = origin.replicas(move.manifest)
-    live = [one for one in there if not pod.is_terminal(one) and not one["metadata"].get("deletionTimestamp")]
-    for one in fresh:
-        other = "/".join(pod.namespaced_name(one))
-        annotations = pod.annotations_of(one)
-        if contract.SCHEDULING_GATE in pod.gates(one):
+    live = [
+        sibling
+        for sibling in there
+        if not pod.is_terminal(sibling) and not sibling["metadata"].get("deletionTimestamp")
+    ]
+    for successor in fresh:
+        other = "/".join(pod.namespaced_name(successor))
+        annotations = pod.annotations_of(successor)
+        if contract.SCHEDULING_GATE in pod.gates(successor):
             return f"{other}, made instead of it, waits: {annotations.get(contract.REASON, 'not judged yet')}"
         if contract.ALLOCATION not in annotations:
             return f"{other}, made instead of it, has no share"
-    if any(pod.uid(one) == pod.uid(move.manifest) for one in there):
+    if any(pod.uid(sibling) == pod.uid(move.manifest) for sibling in there):
         return "it has not ended yet"
     if len(live) < wanted:
         return f"its {kind} has {len(live)} of {wanted} pods" if fresh else f"its {kind} has made no new pod"
@@ -137,4 +141,4 @@ def _waits(
 
 
 def _siblings(origin: live_cluster.LiveCluster, namespace: str, owner: str) -> list[pod.PodJson]:
-    return [one for one in origin.pods(namespace=namespace) if evicting.owner(one)[1] == owner]
+    return [manifest for manifest in origin.pods(namespace=namespace) if evicting.owner(manifest)[1] == owner]

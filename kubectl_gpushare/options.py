@@ -58,17 +58,19 @@ class Options:
         return kubectl.Kubectl.from_environment(self.connection, os.environ)
 
 
-def collect(given: dict[str, Any]) -> Options:
+def collect(params: dict[str, Any]) -> Options:
     """Options out of click's parameters, which are taken out of `given`."""
     flags: dict[str, tuple[str, ...]] = {}
     for name in early.CONNECTION:
-        value = given.pop(_parameter(name), None) or ()
+        value = params.pop(_parameter(name), None) or ()
         flags[name] = value if isinstance(value, tuple) else (value,)
     own = {
-        field.name: given.pop(field.name) for field in dataclasses.fields(Options) if given.get(field.name) is not None
+        field.name: params.pop(field.name)
+        for field in dataclasses.fields(Options)
+        if params.get(field.name) is not None
     }
     for field in dataclasses.fields(Options):
-        given.pop(field.name, None)
+        params.pop(field.name, None)
     chosen = Options(connection=early.connection(flags), **own)
     if chosen.namespace and not is_name(chosen.namespace):
         raise click.UsageError(f'-n "{chosen.namespace}" cannot be the name of a namespace')

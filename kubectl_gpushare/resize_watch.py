@@ -86,16 +86,16 @@ def _look(manifest: pod.PodJson, origin: live_cluster.LiveCluster) -> tuple[str,
     now = origin.pod(namespace, name)
     if pod.uid(now) != pod.uid(manifest):
         raise plugin_errors.KubectlNotFound(f"pod {namespace}/{name} is gone: the one of that name now is another")
-    found = described.find(now, origin.gpu_nodes(name=described.node_name(now)))
-    if found.owner is None or found.entry is None:
+    described_pod = described.find(now, origin.gpu_nodes(name=described.node_name(now)))
+    if described_pod.owner is None or described_pod.entry is None:
         raise plugin_errors.KubectlNotFound(f"pod {namespace}/{name} holds no share any more")
-    held = resizing.amounts(found.entry.shares)
+    held = resizing.amounts(described_pod.entry.shares)
     try:
-        wish = resizing.asked(requests.parse(now), found.entry, found.owner)
+        wish = resizing.asked(requests.parse(now), described_pod.entry, described_pod.owner)
     except errors.GpushareError as error:
         raise plugin_errors.PluginError(str(error)) from error
-    if wish == found.entry.shares:
+    if wish == described_pod.entry.shares:
         return "", ResizeCause.NOTHING, held
-    step = resizing.step(found.owner, found.entry.id, wish)
-    told = pod.annotations_of(now).get(contract.REASON, "").removeprefix(resizing.WAITING)
-    return step.waits_for or told or "the placer has yet to write it down", step.cause, held
+    step = resizing.step(described_pod.owner, described_pod.entry.id, wish)
+    reason = pod.annotations_of(now).get(contract.REASON, "").removeprefix(resizing.WAITING)
+    return step.waits_for or reason or "the placer has yet to write it down", step.cause, held

@@ -25,7 +25,7 @@ IN_FORCE, NOT_CERTAIN, NOT_IN_FORCE = 0, 1, 2
 @options.printed(options.LISTS)
 @options.selector
 @options.connection(candidates.contexts)
-def command(names: tuple[str, ...], **given: Any) -> int:
+def command(names: tuple[str, ...], **params: Any) -> int:
     """Prove that limits are in force, and name who is on a GPU without one.
 
     Asks the agent of each node. It compares the ledger with what it holds the processes to, looks whether they have the
@@ -48,13 +48,13 @@ def command(names: tuple[str, ...], **given: Any) -> int:
     """
     from kubectl_gpushare.planning import auditing
 
-    chosen = options.collect(given)
+    chosen = options.collect(params)
     origin = chosen_source.of(chosen)
-    found = origin.gpu_nodes(label_selector=chosen.selector)
-    missing = [name for name in names if name not in {node.name for node in found}]
+    known = origin.gpu_nodes(label_selector=chosen.selector)
+    missing = [name for name in names if name not in {node.name for node in known}]
     if missing:
         raise plugin_errors.KubectlNotFound("; ".join(f'no GPUNode "{name}"' for name in missing))
-    nodes = [node for node in found if _is_shared(node) and (not names or node.name in names)]
+    nodes = [node for node in known if _is_shared(node) and (not names or node.name in names)]
     answers, ready, notes = _ask(origin, [node.name for node in nodes])
     verdict = auditing.judge(nodes, answers, ready=ready)
     _print(verdict, nodes, notes, chosen)
@@ -106,7 +106,7 @@ def _print(verdict: AuditVerdict, nodes: Sequence[GpuNode], notes: Sequence[str]
             printing.warn(said)
         return
     tables = [wrong, *([audit_table.table(verdict, names)] if chosen.wide else [])]
-    lines = [[*printing.lines(one, place, chosen), ""] for one in tables if one.rows]
+    lines = [[*printing.lines(table, place, chosen), ""] for table in tables if table.rows]
     end = [] if chosen.no_headers else terminal.wrapped(audit_summary.sentence(verdict), place)
     printing.write_lines([line for some in lines for line in some] + end, sys.stdout)
     printing.warn(said)

@@ -47,7 +47,7 @@ _NAMESPACE = "default"  # of the pod that is tried: every cluster has it
 @options.namespaced(candidates.namespaces, all_namespaces=False)
 @options.printed(_FORMATS)
 @options.connection(candidates.contexts)
-def command(before_install: bool, manifests: tuple[str, ...], fail_on: str, **given: Any) -> int:
+def command(before_install: bool, manifests: tuple[str, ...], fail_on: str, **params: Any) -> int:
     """Say what a cluster lacks for gpushare, why it matters and what to do about it.
 
     Each precondition (docs/preconditions.md) is asked of the objects of the cluster; where an agent runs, what it says
@@ -76,7 +76,7 @@ def command(before_install: bool, manifests: tuple[str, ...], fail_on: str, **gi
     """
     from gpushare.preflight import rules
 
-    chosen = options.collect(given)
+    chosen = options.collect(params)
     findings = rules.check(_facts(chosen, manifests, installing=before_install))
     _print(findings, chosen)
     return _code(findings, fail_on)
@@ -85,11 +85,11 @@ def command(before_install: bool, manifests: tuple[str, ...], fail_on: str, **gi
 def _facts(chosen: options.Options, manifests: Sequence[str], *, installing: bool) -> ClusterFacts:
     from kubectl_gpushare.source import preconditions, saved
 
-    told = saved.read(manifests)
+    to_install = saved.read(manifests)
     if chosen.files:
-        return preconditions.of_objects(saved.read(chosen.files), told, installing=installing)
+        return preconditions.of_objects(saved.read(chosen.files), to_install, installing=installing)
     where = chosen.namespace or _NAMESPACE
-    return preconditions.of_cluster(chosen.kubectl(), told, installing=installing, namespace_of_trial=where)
+    return preconditions.of_cluster(chosen.kubectl(), to_install, installing=installing, namespace_of_trial=where)
 
 
 def _print(findings: Sequence[Finding], chosen: options.Options) -> None:
@@ -112,7 +112,7 @@ def _code(findings: Sequence[Finding], fail_on: str) -> int:
     from gpushare.preflight.finding import Severity
 
     least = Severity[fail_on.upper()]
-    if any(one.severity >= least for one in findings):
+    if any(finding.severity >= least for finding in findings):
         return NOT_FINE
-    unknown = least is Severity.WARNING and any(one.severity is Severity.UNKNOWN for one in findings)
+    unknown = least is Severity.WARNING and any(finding.severity is Severity.UNKNOWN for finding in findings)
     return NOT_TOLD if unknown else FINE

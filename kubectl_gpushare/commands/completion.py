@@ -56,7 +56,7 @@ def command(folder: str | None) -> None:
             f"{path} cannot be written ({error.strerror}): name a folder of yours that is on PATH"
         ) from error
     print(f"{path} written")
-    if str(path.parent.resolve()) not in [str(Path(one).resolve()) for one in os.get_exec_path()]:
+    if str(path.parent.resolve()) not in [str(Path(entry).resolve()) for entry in os.get_exec_path()]:
         print(f"warning: {path.parent} is not on PATH, so that kubectl does not find it there", file=sys.stderr)
 
 

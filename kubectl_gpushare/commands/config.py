@@ -81,7 +81,7 @@ def validate(files: tuple[str, ...], strict_compatibility: bool) -> int:
 )
 @click.option("--strict-compatibility", is_flag=True, help="As for an agent with --strict-compatibility")
 @options.connection(candidates.contexts)
-def diff(node: str, filename: str, entry: str, strict_compatibility: bool, **given: Any) -> None:
+def diff(node: str, filename: str, entry: str, strict_compatibility: bool, **params: Any) -> None:
     """Say what a configuration would change on a node, GPU by GPU, and which shares are in the way.
 
     Goes by the node's GPUNode, which names the modes of its GPUs and the MIG devices on them; nothing is changed.
@@ -97,12 +97,12 @@ def diff(node: str, filename: str, entry: str, strict_compatibility: bool, **giv
     from kubectl_gpushare.output import printing
     from kubectl_gpushare.views import configuration_change
 
-    found = chosen_source.of(options.collect(given)).gpu_nodes(name=node)
-    if not found:
+    nodes = chosen_source.of(options.collect(params)).gpu_nodes(name=node)
+    if not nodes:
         raise plugin_errors.KubectlNotFound(f'gpunodes.{contract.GROUP_NAME} "{node}" not found')
     try:
         text = configuration_change.text_of(inputs.text(filename), entry)
-        for line in configuration_change.lines(found[0], text, strict=strict_compatibility):
+        for line in configuration_change.lines(nodes[0], text, strict=strict_compatibility):
             printing.write_words([line], sys.stderr if line.startswith("warning: ") else sys.stdout)
     except domain.ConfigError as error:
         raise plugin_errors.PluginError(f"{filename}: {error}") from error
@@ -112,7 +112,7 @@ def diff(node: str, filename: str, entry: str, strict_compatibility: bool, **giv
 @click.argument("name", required=False, metavar="[NODE|NAME]", shell_complete=candidates.configurations)
 @options.printed(("table", "json", "yaml"))
 @options.connection(candidates.contexts)
-def show(name: str | None, **given: Any) -> None:
+def show(name: str | None, **params: Any) -> None:
     """Show which configuration is in force where, and what it waits for.
 
     Without a name, a line for each node and each entry of the ConfigMap. Of a NODE: what is in force, what is asked for
@@ -134,24 +134,24 @@ def show(name: str | None, **given: Any) -> None:
     from kubectl_gpushare.output import page_layout, printing, terminal
     from kubectl_gpushare.views import configuration_state as view
 
-    chosen = options.collect(given)
+    chosen = options.collect(params)
     origin = chosen_source.of(chosen)
     nodes = origin.gpu_nodes()
     entries, notes = chosen_source.configurations(origin)
     place = terminal.of(sys.stdout, color=chosen.color)
     if name is None:
-        states = [view.of(one, None, entries) for one in nodes]
+        states = [view.of(node, None, entries) for node in nodes]
         if chosen.output in printing.DOCUMENTS:
             printing.write_document(view.document(states, entries), chosen)
         else:
             if not nodes:
                 print("No nodes found.", file=sys.stderr)
-            tables = [one for one in (view.table(states), view.entries_table(entries or {}, nodes)) if one.rows]
-            lines = [["", *printing.lines(one, place, chosen)] for one in tables]
+            tables = [table for table in (view.table(states), view.entries_table(entries or {}, nodes)) if table.rows]
+            lines = [["", *printing.lines(table, place, chosen)] for table in tables]
             printing.write_lines([line for some in lines for line in some][1:], sys.stdout)
         printing.warn(notes)
         return
-    node = next((one for one in nodes if one.name == name), None)
+    node = next((node for node in nodes if node.name == name), None)
     if node is not None:
         labels, more = chosen_source.labels(origin, name)
         state = view.of(node, labels, entries)

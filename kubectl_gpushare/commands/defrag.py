@@ -56,7 +56,7 @@ def command(
     is_emptying: bool,
     is_applied: bool,
     timeout_seconds: float,
-    **given: Any,
+    **params: Any,
 ) -> int:
     """Plan the fewest moves that make room for what waits, or for a share; and make them.
 
@@ -109,7 +109,7 @@ def command(
     if (moves is not None or is_emptying) and (names or annotations):
         flag = "--empty-nodes" if is_emptying else "--moves"
         raise click.UsageError(f"{flag} is for the whole cluster: leave out the pods and the size")
-    chosen = options.collect(given)
+    chosen = options.collect(params)
     origin = chosen_source.of(chosen)
     if is_applied and not isinstance(origin, live_cluster.LiveCluster):
         raise click.UsageError("--apply needs a cluster: files of --from are only read")
@@ -144,11 +144,11 @@ def command(
     else:
         plan = goals.largest_hole(world, budgets)
     kept = cordons.sentences(taken.nodes, now=time.time())
-    told = [*taken.notes, *notes, *([] if worlds.exact() else [worlds.WITHOUT_NUMPY])]
+    all_notes = [*taken.notes, *notes, *([] if worlds.exact() else [worlds.WITHOUT_NUMPY])]
     page_layout.show(
         "DefragmentationPlan",
-        lambda: defrag.page(plan, told, kept),
-        lambda: defrag.document(plan, [*kept, *told]),
+        lambda: defrag.page(plan, all_notes, kept),
+        lambda: defrag.document(plan, [*kept, *all_notes]),
         chosen,
     )
     if is_applied and isinstance(origin, live_cluster.LiveCluster):

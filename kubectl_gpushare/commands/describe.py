@@ -43,7 +43,7 @@ Finder = Callable[[chosen_source.Source, str, options.Options], Iterator[Describ
 @options.selector
 @options.namespaced(candidates.namespaces)
 @options.connection(candidates.contexts)
-def command(arguments: tuple[str, ...], **given: Any) -> None:
+def command(arguments: tuple[str, ...], **params: Any) -> None:
     """Show who shares a node or GPU, or what a pod got and why.
 
     A GPU is named as NODE/INDEX, or by its UUID or the beginning of it. Without a name all of a type are described.
@@ -63,20 +63,20 @@ def command(arguments: tuple[str, ...], **given: Any) -> None:
       # The same for a program
       kubectl gpushare describe pod trainer -n ml -o json
     """
-    chosen = options.collect(given)
+    chosen = options.collect(params)
     kind, names = _parse(arguments)
     origin = chosen_source.of(chosen)
-    found: list[Described] = []
+    described: list[Described] = []
     missing: list[str] = []
     for name in names or ("",):
         try:
-            found += FINDERS[kind](origin, name, chosen)
+            described += FINDERS[kind](origin, name, chosen)
         except plugin_errors.KubectlNotFound as error:
             missing.append(str(error))
-    _print(kind, found, chosen, several=len(names) != 1)
+    _print(kind, described, chosen, several=len(names) != 1)
     if missing:
         raise plugin_errors.KubectlNotFound("; ".join(missing))
-    if not found:
+    if not described:
         where = "" if kind != "pod" or chosen.all_namespaces else f" in {_namespace(origin, chosen)} namespace"
         print(f"No {_PLURALS[kind]} found{where}.", file=sys.stderr)
 
@@ -95,9 +95,9 @@ def _parse(arguments: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     return kind, ((name,) if slash else ()) + tuple(arguments[1:])
 
 
-def _print(kind: str, found: Sequence[Described], chosen: options.Options, *, several: bool) -> None:
+def _print(kind: str, described: Sequence[Described], chosen: options.Options, *, several: bool) -> None:
     if chosen.output:
-        contents = [document() for _, document in found]
+        contents = [document() for _, document in described]
         if several:
             whole = documents.listing(f"{_DOCUMENTS[kind]}List", contents)
         elif contents:
@@ -107,22 +107,22 @@ def _print(kind: str, found: Sequence[Described], chosen: options.Options, *, se
         printing.write_document(whole, chosen)
         return
     place = terminal.of(sys.stdout, color=chosen.color)
-    for number, (page, _) in enumerate(found):
+    for number, (page, _) in enumerate(described):
         printing.write_lines([*(["", ""] if number else []), *page_layout.lines(page(), place)], sys.stdout)
 
 
 def _nodes(origin: chosen_source.Source, name: str, chosen: options.Options) -> Iterator[Described]:
-    found = origin.gpu_nodes(label_selector=chosen.selector, name=name)
-    if name and not found:
+    nodes = origin.gpu_nodes(label_selector=chosen.selector, name=name)
+    if name and not nodes:
         raise plugin_errors.KubectlNotFound(f'no GPUNode "{name}": is it a GPU node, and does the agent run on it?')
-    taken = chosen_source.with_pods(origin, found, node=name)
+    taken = chosen_source.with_pods(origin, nodes, node=name)
     now = time.time()
-    for one in sorted(found, key=lambda one: gpu_summary.natural(one.name)):
+    for node in sorted(nodes, key=lambda node: gpu_summary.natural(node.name)):
         whole = taken
         if name:
             whole = chosen_source.with_events(origin, taken, contract.GPUNODE_KIND, "", name)
-            whole = _used(origin, whole, [one])
-        yield _described_node(one, whole, now)
+            whole = _used(origin, whole, [node])
+        yield _described_node(node, whole, now)
 
 
 def _used(origin: chosen_source.Source, taken: snapshot.Snapshot, nodes: Sequence[GpuNode]) -> snapshot.Snapshot:
@@ -131,14 +131,14 @@ def _used(origin: chosen_source.Source, taken: snapshot.Snapshot, nodes: Sequenc
         return taken
     from kubectl_gpushare.source import agents
 
-    found, notes = agents.ask(origin.kubectl, [node.name for node in nodes if node.gpus])
-    return dataclasses.replace(taken, usage=found if found.nodes else None, notes=(*taken.notes, *notes))
+    usage, notes = agents.ask(origin.kubectl, [node.name for node in nodes if node.gpus])
+    return dataclasses.replace(taken, usage=usage if usage.nodes else None, notes=(*taken.notes, *notes))
 
 
-def _described_node(one: GpuNode, taken: snapshot.Snapshot, now: float) -> Described:
+def _described_node(node: GpuNode, taken: snapshot.Snapshot, now: float) -> Described:
     return (
-        lambda: described_cards.node(one, taken, now=now),
-        lambda: described_cards.node_document(one, taken),
+        lambda: described_cards.node(node, taken, now=now),
+        lambda: described_cards.node_document(node, taken),
     )
 
 
@@ -146,15 +146,15 @@ def _gpus(origin: chosen_source.Source, name: str, chosen: options.Options) -> I
     node = name.rpartition("/")[0]
     nodes = origin.gpu_nodes(label_selector=chosen.selector, name=node)
     every = gpu_summary.of(nodes)
-    found = [gpu_summary.named(every, name)] if name else every
-    owners = {one.name: one for one in nodes}
-    taken = chosen_source.with_pods(origin, nodes, node=found[0].node if name else "")
+    cards = [gpu_summary.named(every, name)] if name else every
+    owners = {owner.name: owner for owner in nodes}
+    taken = chosen_source.with_pods(origin, nodes, node=cards[0].node if name else "")
     now = time.time()
     if name:
-        node = found[0].node
+        node = cards[0].node
         taken = chosen_source.with_events(origin, taken, contract.GPUNODE_KIND, "", node)
         taken = _used(origin, taken, [owners[node]])
-    for card in found:
+    for card in cards:
         yield _described_gpu(card, owners[card.node], taken, now)
 
 
@@ -167,12 +167,12 @@ def _described_gpu(card: gpu_summary.GpuSummary, owner: GpuNode, taken: snapshot
 
 def _pods(origin: chosen_source.Source, name: str, chosen: options.Options) -> Iterator[Described]:
     if name:
-        found = [workloads.pod_meant(origin, chosen, name)]
+        manifests = [workloads.pod_meant(origin, chosen, name)]
     else:
         namespace = "" if chosen.all_namespaces else _namespace(origin, chosen)
-        found = origin.pods(namespace=namespace, label_selector=chosen.selector) or []
+        manifests = origin.pods(namespace=namespace, label_selector=chosen.selector) or []
     now = time.time()
-    for manifest in sorted(found, key=pod.namespaced_name):
+    for manifest in sorted(manifests, key=pod.namespaced_name):
         taken, is_known = _around(origin, manifest)
         if name:
             taken = chosen_source.with_events(origin, taken, "Pod", *pod.namespaced_name(manifest))
@@ -191,10 +191,10 @@ def _around(origin: chosen_source.Source, manifest: pod.PodJson) -> tuple[snapsh
         return snapshot.Snapshot((), None, (f"its GPUs: {error}",)), False
 
 
-def _described_pod(found: described_pod.DescribedPod, taken: snapshot.Snapshot, now: float) -> Described:
+def _described_pod(described: described_pod.DescribedPod, taken: snapshot.Snapshot, now: float) -> Described:
     return (
-        lambda: described_pod.page(found, taken, now=now),
-        lambda: described_pod.document(found, taken),
+        lambda: described_pod.page(described, taken, now=now),
+        lambda: described_pod.document(described, taken),
     )
 
 

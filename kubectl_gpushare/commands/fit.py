@@ -45,7 +45,7 @@ def _flags(function: Any) -> Any:
 @options.printed(("json", "yaml"))
 @options.namespaced(candidates.namespaces, all_namespaces=False)
 @options.connection(candidates.contexts)
-def command(filename: str | None, count: int | None, **given: Any) -> int:
+def command(filename: str | None, count: int | None, **params: Any) -> int:
     """Say whether a pod would fit now, where it would go, and how many more.
 
     The pods are placed one after the other, in memory, on the cluster as it is now, by the rules of the webhook
@@ -73,9 +73,9 @@ def command(filename: str | None, count: int | None, **given: Any) -> int:
     from kubectl_gpushare.source import manifests
     from kubectl_gpushare.views import fit
 
-    asked = {key: given.pop(name) for name, (key, _, _) in _ASKED.items()}
+    asked = {key: params.pop(name) for name, (key, _, _) in _ASKED.items()}
     annotations = {key: value for key, value in asked.items() if value is not None}
-    chosen = options.collect(given)
+    chosen = options.collect(params)
     if bool(filename) == bool(annotations):
         raise click.UsageError("say what is to fit: either -f FILE, or --request, --memory and the like")
     if filename == "-" and "-" in chosen.files:
@@ -85,26 +85,26 @@ def command(filename: str | None, count: int | None, **given: Any) -> int:
     origin = chosen_source.of(chosen)
     namespace = chosen.namespace or origin.default_namespace
     if filename:
-        found = manifests.read(filename, namespace=namespace)
+        workloads = manifests.read(filename, namespace=namespace)
     else:
         metadata = {"name": "asked", "namespace": namespace, "annotations": annotations}
-        found = [manifests.Manifest("", {"metadata": metadata, "spec": {"containers": [{"name": "main"}]}})]
+        workloads = [manifests.Manifest("", {"metadata": metadata, "spec": {"containers": [{"name": "main"}]}})]
     wanted, wrong = [], []
-    for one in found:
+    for workload in workloads:
         try:
-            wanted.append(capacity.PodBatch(one.name, RequestingPod.of(one.pod), count or one.count))
+            wanted.append(capacity.PodBatch(workload.name, RequestingPod.of(workload.pod), count or workload.count))
         except errors.RequestError as error:
-            wrong.append(f"{one.name}: {error}" if one.name else str(error))
+            wrong.append(f"{workload.name}: {error}" if workload.name else str(error))
     if wrong:
         raise plugin_errors.PluginError("; ".join(wrong))
-    taken = chosen_source.everything(origin, [one.asked.manifest for one in wanted])
+    taken = chosen_source.everything(origin, [batch.asked.manifest for batch in wanted])
     world = worlds.World(taken.nodes, taken.machines, taken.pods or (), taken.storage, profile=taken.profile)
     allowances, unread = chosen_source.allowances(origin, (batch.asked.namespace for batch in wanted))
     answer = capacity.answer(world, wanted, allowances)
     notes = [
         *taken.notes,
         *unread,
-        *world.unknown_claims(one.asked.manifest for one in wanted),
+        *world.unknown_claims(batch.asked.manifest for batch in wanted),
         *([] if worlds.exact() else [worlds.WITHOUT_NUMPY]),
     ]
     page_layout.show("Fit", lambda: fit.page(answer, notes), lambda: fit.document(answer, notes), chosen)

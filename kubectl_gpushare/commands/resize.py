@@ -45,7 +45,7 @@ def command(
     keep: bool,
     timeout_seconds: float,
     dry_run: bool,
-    **given: Any,
+    **params: Any,
 ) -> int:
     """Give a running pod more or less compute and memory of the GPUs it is on.
 
@@ -78,19 +78,19 @@ def command(
 
     amounts = {contract.REQUEST: request, contract.LIMIT: limit, contract.MEMORY: memory}
     asked = {key: value for key, value in amounts.items() if value is not None}
-    chosen = options.collect(given)
+    chosen = options.collect(params)
     if not asked:
         raise click.UsageError("say what it is to have: --request, --limit or --memory")
     origin = chosen_source.of(chosen)
     manifest = chosen_source.pod_named(origin, chosen, name)
     name = pod.namespaced_name(manifest)[1]
-    found = described.find(manifest, origin.gpu_nodes(name=described.node_name(manifest)))
-    if found.owner is None or found.entry is None:
+    described_pod = described.find(manifest, origin.gpu_nodes(name=described.node_name(manifest)))
+    if described_pod.owner is None or described_pod.entry is None:
         raise plugin_errors.PluginError(
-            f'pod "{name}" {described.placement(found)}: only a share that is held is resized'
+            f'pod "{name}" {described.placement(described_pod)}: only a share that is held is resized'
         )
     try:
-        plan = resize_plan.plan(manifest, found.owner, found.entry, asked, container or "")
+        plan = resize_plan.plan(manifest, described_pod.owner, described_pod.entry, asked, container or "")
     except errors.GpushareError as error:
         raise plugin_errors.PluginError(str(error)) from error
     if chosen.output or dry_run or not isinstance(origin, live_cluster.LiveCluster):

@@ -45,7 +45,7 @@ _MARGIN = re.compile(r"(\d{1,4}(?:\.\d{1,4})?)(%?)")
 @options.selector
 @options.namespaced(candidates.namespaces)
 @options.connection(candidates.contexts)
-def command(names: tuple[str, ...], margin: str, min_observed: str, metrics: tuple[str, ...], **given: Any) -> None:
+def command(names: tuple[str, ...], margin: str, min_observed: str, metrics: tuple[str, ...], **params: Any) -> None:
     """Compare what shares ask for with what they use at most, and suggest sizes.
 
     The peaks are those that the agents measured since the first process of a share came: of memory the most at once, of
@@ -77,14 +77,14 @@ def command(names: tuple[str, ...], margin: str, min_observed: str, metrics: tup
     rules = rightsizing.Rules(_part(margin), _seconds(min_observed))
     if any("/" in name for name in names):
         raise click.UsageError("a pod's name has no slash: write `rightsize POD -n NAMESPACE`")
-    chosen = options.collect(given)
+    chosen = options.collect(params)
     origin = chosen_source.of(chosen)
     if not chosen.all_namespaces and not chosen.namespace:
         chosen = dataclasses.replace(chosen, namespace=origin.default_namespace)
     taken = chosen_source.with_pods(
         origin, origin.gpu_nodes(), namespace=chosen.namespace, label_selector=chosen.selector
     )
-    manifests = {pod.namespaced_name(one): one for one in taken.pods or ()}
+    manifests = {pod.namespaced_name(manifest): manifest for manifest in taken.pods or ()}
     concerned = [
         (node, entry.pod)
         for node in taken.nodes
@@ -94,13 +94,19 @@ def command(names: tuple[str, ...], margin: str, min_observed: str, metrics: tup
         and (not chosen.selector or (entry.pod.namespace, entry.pod.name) in manifests)
     ]
     known, notes = _peaks(origin, metrics, sorted({node.name for node, _ in concerned}))
-    some = {(one.namespace, one.name) for _, one in concerned}
-    found = [one for one in rightsizing.suggest(taken.nodes, known, rules) if (one.namespace, one.pod) in some]
-    found.sort(key=lambda one: (gpu_summary.natural(one.namespace), gpu_summary.natural(one.pod)))
-    view = rightsize.View(found, gpu_summary.names(taken.nodes), manifests)
+    some = {(ref.namespace, ref.name) for _, ref in concerned}
+    suggestions = [
+        suggestion
+        for suggestion in rightsizing.suggest(taken.nodes, known, rules)
+        if (suggestion.namespace, suggestion.pod) in some
+    ]
+    suggestions.sort(
+        key=lambda suggestion: (gpu_summary.natural(suggestion.namespace), gpu_summary.natural(suggestion.pod))
+    )
+    view = rightsize.View(suggestions, gpu_summary.names(taken.nodes), manifests)
     _print(view, taken, rules.min_observed_seconds, chosen)
     printing.warn([*taken.notes, *notes])
-    missing = [name for name in names if name not in {one.pod for one in found}]
+    missing = [name for name in names if name not in {suggestion.pod for suggestion in suggestions}]
     if missing:
         raise plugin_errors.KubectlNotFound("; ".join(f'no pod that holds a share "{name}"' for name in missing))
 
@@ -113,7 +119,7 @@ def _print(view: rightsize.View, taken: Snapshot, min_observed_seconds: float, c
     printing.show(
         printing.Listing(lambda: view.table(namespaces=namespaces), view.document, view.names_of_pods, tuple), chosen
     )
-    if not view.found or chosen.no_headers or chosen.output in printing.WRITERS:
+    if not view.suggestions or chosen.no_headers or chosen.output in printing.WRITERS:
         return
     place = terminal.of(sys.stdout, color=chosen.color)
     freed = view.freed(taken.nodes)

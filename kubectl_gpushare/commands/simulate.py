@@ -52,7 +52,7 @@ def command(
     made_up: tuple[str, ...],
     empty: bool,
     plot: str | None,
-    **given: Any,
+    **params: Any,
 ) -> None:
     """Simulate how pods from files or a trace would be placed, as a table and a plot.
 
@@ -77,15 +77,18 @@ def command(
     from kubectl_gpushare.source import manifests, traces
     from kubectl_gpushare.views import simulate
 
-    chosen = options.collect(given)
+    chosen = options.collect(params)
     if bool(filenames) == bool(trace):
         raise click.UsageError("say what comes: either -f FILE or --trace FILE.csv")
     if plot and Path(plot).suffix != ".svg":
         raise click.UsageError(f"--plot draws SVG: write {Path(plot).with_suffix('.svg')}")
     lines = traces.read(trace) if trace else []
     for path in filenames:
-        for one in manifests.read(path, namespace="simulated"):
-            lines += [traces.TracePod(0.0, None, traces.copy(one.pod, number)) for number in range(one.count * count)]
+        for workload in manifests.read(path, namespace="simulated"):
+            lines += [
+                traces.TracePod(0.0, None, traces.copy(workload.pod, number))
+                for number in range(workload.count * count)
+            ]
     arrivals = []
     for line in lines:
         try:
@@ -97,12 +100,14 @@ def command(
         world = worlds.World(node for text in made_up for node in traces.nodes(text))
         notes: tuple[str, ...] = ()
     else:
-        taken = chosen_source.everything(chosen_source.of(chosen), [one.asked.manifest for one in arrivals])
-        nodes = [ledger.release(one, [entry.id for entry in one.allocations]) if empty else one for one in taken.nodes]
+        taken = chosen_source.everything(chosen_source.of(chosen), [arrival.asked.manifest for arrival in arrivals])
+        nodes = [
+            ledger.release(node, [entry.id for entry in node.allocations]) if empty else node for node in taken.nodes
+        ]
         world = worlds.World(
             nodes, taken.machines, () if empty else taken.pods or (), taken.storage, profile=taken.profile
         )
-        notes = (*taken.notes, *world.unknown_claims(one.asked.manifest for one in arrivals))
+        notes = (*taken.notes, *world.unknown_claims(arrival.asked.manifest for arrival in arrivals))
     outcome = simulation.run(world, arrivals)
     if plot:
         try:

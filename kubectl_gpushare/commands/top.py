@@ -58,7 +58,7 @@ SORT_KEYS = {
 @options.selector
 @options.namespaced(candidates.namespaces)
 @options.connection(candidates.contexts)
-def command(arguments: tuple[str, ...], usage: bool | None, **given: Any) -> None:
+def command(arguments: tuple[str, ...], usage: bool | None, **params: Any) -> None:
     """Show what is allocated, used and free, a line per GPU, node or pod.
 
     COMPUTE and MEMORY are allocated/total. USED is the memory that processes really hold, BUSY the compute. FREE is
@@ -86,7 +86,7 @@ def command(arguments: tuple[str, ...], usage: bool | None, **given: Any) -> Non
       kubectl get gpunodes -o yaml > nodes.yaml
       kubectl gpushare top --from nodes.yaml
     """
-    chosen = options.collect(given)
+    chosen = options.collect(params)
     kind, names = _parse(arguments)
     if chosen.sort_by and chosen.sort_by not in SORT_KEYS[kind]:
         raise click.UsageError(f'{kind} have no column "{chosen.sort_by}" to sort by')
@@ -134,13 +134,13 @@ class _View:
         from kubectl_gpushare.output import printing
 
         module = _module(self.kind)
-        found = self.origin.gpu_nodes(label_selector=self.node_selector)
-        missing = [] if self.kind == "pods" else _missing(found, self.names)
+        gpu_nodes = self.origin.gpu_nodes(label_selector=self.node_selector)
+        missing = [] if self.kind == "pods" else _missing(gpu_nodes, self.names)
         if len(missing) < len(self.names) or not self.names:
-            taken = self._around(found)
+            taken = self._around(gpu_nodes)
             listing = _listing(module, taken, self.names, self.chosen)
             printing.show(listing, self.chosen)
-            if not found and not self.node_selector:
+            if not gpu_nodes and not self.node_selector:
                 print(_NO_NODES, file=sys.stderr)
             printing.warn([*listing.problems(), *taken.notes])
             if self.kind == "pods":
@@ -150,29 +150,29 @@ class _View:
             what = "pod that shares GPUs" if self.kind == "pods" else "node or GPU"
             raise plugin_errors.KubectlNotFound("; ".join(f'no {what} "{name}"' for name in missing))
 
-    def listing(self, found: Sequence[GpuNode]) -> Listing:
+    def listing(self, gpu_nodes: Sequence[GpuNode]) -> Listing:
         """The view of these GPUNodes."""
-        taken = self._around(found)
+        taken = self._around(gpu_nodes)
         listing = _listing(_module(self.kind), taken, self.names, self.chosen)
         return dataclasses.replace(listing, problems=lambda: (*listing.problems(), *taken.notes))
 
-    def _around(self, found: Sequence[GpuNode]) -> Snapshot:
+    def _around(self, gpu_nodes: Sequence[GpuNode]) -> Snapshot:
         """The GPUNodes with what else is shown of them."""
         from kubectl_gpushare.source.snapshot import Snapshot
 
-        taken = Snapshot(tuple(found))
+        taken = Snapshot(tuple(gpu_nodes))
         if self.kind == "pods":
             taken = chosen_source.with_pods(
-                self.origin, list(found), namespace=self.chosen.namespace, label_selector=self.chosen.selector
+                self.origin, list(gpu_nodes), namespace=self.chosen.namespace, label_selector=self.chosen.selector
             )
-        elif found:
-            machines, told = self._machines()
-            taken = dataclasses.replace(taken, machines=machines, notes=told)
+        elif gpu_nodes:
+            machines, machine_notes = self._machines()
+            taken = dataclasses.replace(taken, machines=machines, notes=machine_notes)
         if not isinstance(self.origin, live_cluster.LiveCluster) or self.usage is False:
             return taken
         from kubectl_gpushare.source import agents
 
-        nodes = [node.name for node in found if _concerned(node, self.names)]
+        nodes = [node.name for node in gpu_nodes if _concerned(node, self.names)]
         if self.usage is None and len(nodes) > agents.ASKED_UNASKED:
             return taken
         used, notes = agents.ask(self.origin.kubectl, nodes)
@@ -180,11 +180,11 @@ class _View:
 
     def _machines(self) -> _Machines:
         """The Node objects, by which nodes that take no pods are told; with -w asked for now and then."""
-        read_at, found = self.read.get("machines", (-math.inf, _UNKNOWN))
+        read_at, machines = self.read.get("machines", (-math.inf, _UNKNOWN))
         if time.monotonic() - read_at >= _MACHINES_SECONDS:
-            found = chosen_source.machines(self.origin)
-            self.read["machines"] = time.monotonic(), found
-        return found
+            machines = chosen_source.machines(self.origin)
+            self.read["machines"] = time.monotonic(), machines
+        return machines
 
 
 def _parse(arguments: Sequence[str]) -> tuple[str, tuple[str, ...]]:
@@ -211,11 +211,11 @@ def _listing(module: Any, taken: Snapshot, names: Sequence[str], chosen: options
     return made
 
 
-def _missing(found: Sequence[GpuNode], names: Sequence[str]) -> list[str]:
+def _missing(nodes: Sequence[GpuNode], names: Sequence[str]) -> list[str]:
     """The names that no node and no GPU has."""
     if not names:
         return []
-    known = {node.name for node in found} | {f"{node.name}/{gpu.index}" for node in found for gpu in node.gpus}
+    known = {node.name for node in nodes} | {f"{node.name}/{gpu.index}" for node in nodes for gpu in node.gpus}
     return [name for name in names if name not in known]
 
 

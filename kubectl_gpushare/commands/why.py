@@ -17,7 +17,7 @@ from kubectl_gpushare.source import chosen_source, workloads
 @options.printed(("json", "yaml"))
 @options.namespaced(candidates.namespaces, all_namespaces=False)
 @options.connection(candidates.contexts)
-def command(name: str, **given: Any) -> None:
+def command(name: str, **params: Any) -> None:
     """Explain why a pod waits and what would help, or why it is on this GPU.
 
     The pod is placed once more, in memory, on the cluster as it is now, by the rules and in the words of the webhook.
@@ -41,7 +41,7 @@ def command(name: str, **given: Any) -> None:
     from kubectl_gpushare.views import why
     from kubectl_gpushare.views.describe import pod_page as described
 
-    chosen = options.collect(given)
+    chosen = options.collect(params)
     origin = chosen_source.of(chosen)
     manifest = workloads.pod_meant(origin, chosen, name)
     name = pod.namespaced_name(manifest)[1]
@@ -52,14 +52,17 @@ def command(name: str, **given: Any) -> None:
         raise plugin_errors.KubectlForbidden(
             f'{error}; pod "{name}" was told: {said}' if said else str(error)
         ) from error
-    found = described.find(manifest, taken.nodes)
-    if not found.ours:
+    described_pod = described.find(manifest, taken.nodes)
+    if not described_pod.ours:
         raise plugin_errors.PluginError(f'pod "{name}" asks for no share of a GPU: see `kubectl describe pod {name}`')
     try:
-        told = reasons.of(manifest, taken)
+        explanation = reasons.of(manifest, taken)
     except errors.RequestError as error:
         raise plugin_errors.PluginError(f'pod "{name}" has an invalid request: {error}') from error
     notes = [*taken.notes, *([] if world.exact() else [world.WITHOUT_NUMPY])]
     page_layout.show(
-        "PodReasons", lambda: why.page(found, told, notes), lambda: why.document(found, told, notes), chosen
+        "PodReasons",
+        lambda: why.page(described_pod, explanation, notes),
+        lambda: why.document(described_pod, explanation, notes),
+        chosen,
     )

@@ -30,13 +30,13 @@ class Listing:
     problems: Callable[[], Sequence[str]]  # sentences for standard error
 
 
-def show(found: Listing, options: Options) -> None:
+def show(listing: Listing, options: Options) -> None:
     """Prints a listing as asked for; an empty one is a sentence on standard error for people, and no error."""
     place = terminal.of(sys.stdout, color=options.color)
     if options.output in WRITERS:
-        WRITERS[options.output](found, sys.stdout)
+        WRITERS[options.output](listing, sys.stdout)
         return
-    table = found.table()
+    table = listing.table()
     if not table.rows:
         where = f" in {options.namespace} namespace" if options.namespace else ""
         print(f"No {table.what} found{where}.", file=sys.stderr)
@@ -95,10 +95,10 @@ def write_document(document: Mapping[str, Any], options: Options) -> None:
     DOCUMENTS[options.output](document, sys.stdout)
 
 
-def _csv(found: Listing, stream: TextIO) -> None:
+def _csv(listing: Listing, stream: TextIO) -> None:
     import csv
 
-    rows = (dict(_flat(item)) for item in found.document()["items"])
+    rows = (dict(_flat(item)) for item in listing.document()["items"])
     writer = csv.writer(stream, lineterminator="\n")
     for first in itertools.islice(rows, 1):
         writer.writerows((map(_cell, first), map(_cell, first.values())))
@@ -119,23 +119,23 @@ def _flat(item: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")
         elif isinstance(value, list):
-            yield prefix + key, ",".join(":".join(map(str, _parts(one))) for one in value)
+            yield prefix + key, ",".join(":".join(map(str, _parts(element))) for element in value)
         elif isinstance(value, bool):
             yield prefix + key, str(value).lower()
         else:
             yield prefix + key, value
 
 
-def _parts(one: Any) -> Iterable[Any]:
-    return one.values() if isinstance(one, dict) else (one,)
+def _parts(element: Any) -> Iterable[Any]:
+    return element.values() if isinstance(element, dict) else (element,)
 
 
 DOCUMENTS: Mapping[str, Callable[[Mapping[str, Any], TextIO], None]] = {"json": write_json, "yaml": write_yaml}
 WRITERS: Mapping[str, Callable[[Listing, TextIO], None]] = {
-    "json": lambda found, stream: write_json(found.document(), stream),
-    "yaml": lambda found, stream: write_yaml(found.document(), stream),
+    "json": lambda listing, stream: write_json(listing.document(), stream),
+    "yaml": lambda listing, stream: write_yaml(listing.document(), stream),
     "csv": _csv,
-    "name": lambda found, stream: write_words(found.names(), stream),
+    "name": lambda listing, stream: write_words(listing.names(), stream),
 }
 
 

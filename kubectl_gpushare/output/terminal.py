@@ -68,6 +68,6 @@ def _size(stream: TextIO, environment: Mapping[str, str]) -> tuple[int, int]:
         columns, rows = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError):
         columns, rows = 0, 0
-    given = [environment.get(name, "") for name in ("COLUMNS", "LINES")]
-    overruled = [int(text) if text.isdecimal() else 0 for text in given]
+    settings = [environment.get(name, "") for name in ("COLUMNS", "LINES")]
+    overruled = [int(text) if text.isdecimal() else 0 for text in settings]
     return overruled[0] or columns or 80, overruled[1] or rows or 24

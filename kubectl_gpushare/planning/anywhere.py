@@ -36,21 +36,26 @@ def less_choosy(world: World, asked: RequestingPod, _rejected: Sequence[Rejected
         for kind in ("nodeAffinity", "podAffinity", "podAntiAffinity")
         if (affinity.get(kind) or {}).get(_REQUIRED)
     ]
-    if any(one.get("whenUnsatisfiable") == "DoNotSchedule" for one in spec.get("topologySpreadConstraints") or []):
-        told = "without its topologySpreadConstraints"
-        kept.append((told, "topologySpreadConstraints", {"topologySpreadConstraints": []}))
-    for told, kind, otherwise in kept:
-        change = _specified(world, asked, otherwise, told, kind)
+    if any(
+        constraint.get("whenUnsatisfiable") == "DoNotSchedule"
+        for constraint in spec.get("topologySpreadConstraints") or []
+    ):
+        sentence = "without its topologySpreadConstraints"
+        kept.append((sentence, "topologySpreadConstraints", {"topologySpreadConstraints": []}))
+    for sentence, kind, otherwise in kept:
+        change = _specified(world, asked, otherwise, sentence, kind)
         if change is not None:
             yield change
 
 
-def _specified(world: World, asked: RequestingPod, otherwise: dict[str, Any], told: str, kind: str) -> Remedy | None:
+def _specified(
+    world: World, asked: RequestingPod, otherwise: dict[str, Any], sentence: str, kind: str
+) -> Remedy | None:
     manifest = {**asked.manifest, "spec": {**(asked.manifest.get("spec") or {}), **otherwise}}
-    found = world.place(manifest, asked.request)
-    if not isinstance(found, Placement):
+    answer = world.place(manifest, asked.request)
+    if not isinstance(answer, Placement):
         return None
-    return Remedy(told, found, worlds.gpus(found, world.views), kind)
+    return Remedy(sentence, answer, worlds.gpus(answer, world.views), kind)
 
 
 def opened(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> Iterator[Remedy]:
@@ -64,11 +69,11 @@ def opened(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> 
             made = change(machine)
             if made is None:
                 continue
-            told, changed = made
+            sentence, changed = made
             with world.with_machine(changed):
-                found = world.place(asked.manifest, asked.request)
-            if isinstance(found, Placement):
-                yield Remedy(told, found, worlds.gpus(found, world.views), way)
+                answer = world.place(asked.manifest, asked.request)
+            if isinstance(answer, Placement):
+                yield Remedy(sentence, answer, worlds.gpus(answer, world.views), way)
                 del ways[way]
 
 
@@ -81,20 +86,20 @@ def _uncordoned_node(machine: NodeSpec) -> tuple[str, NodeSpec] | None:
 
 def _untainted(machine: NodeSpec) -> tuple[str, NodeSpec] | None:
     """Without the taints that somebody gave it; what Kubernetes itself tells by one is no choice of anybody's."""
-    given = tuple(taint for taint in machine.taints if not taint.key.startswith("node.kubernetes.io/"))
-    if not given:
+    custom = tuple(taint for taint in machine.taints if not taint.key.startswith("node.kubernetes.io/"))
+    if not custom:
         return None
-    kept = tuple(taint for taint in machine.taints if taint not in given)
-    told = "with a toleration of " + " and ".join(map(str, given))
-    return told, dataclasses.replace(machine, taints=kept)
+    kept = tuple(taint for taint in machine.taints if taint not in custom)
+    sentence = "with a toleration of " + " and ".join(map(str, custom))
+    return sentence, dataclasses.replace(machine, taints=kept)
 
 
 def _with_agent(machine: NodeSpec) -> tuple[str, NodeSpec] | None:
     if machine.allocatable is None or machine.allocatable.get(contract.RESOURCE_PERCENT):
         return None
     offered = dict.fromkeys((contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY, contract.RESOURCE_IDLE), _ENOUGH)
-    told = f"if the agent of {machine.name} ran"
-    return told, dataclasses.replace(machine, allocatable={**machine.allocatable, **offered})
+    sentence = f"if the agent of {machine.name} ran"
+    return sentence, dataclasses.replace(machine, allocatable={**machine.allocatable, **offered})
 
 
 # kind of change -> the Node as it would be then, and how to say it; None where that is no change

@@ -38,7 +38,7 @@ class ShareVerdict:
     namespace: str
     pod: str
     containers: tuple[str, ...]
-    given: Amounts
+    granted: Amounts
     state: AuditState
     reason: str = ""
     seen: ReportedShare | None = None  # as the agent has it
@@ -83,16 +83,16 @@ class AuditVerdict:
 
     @property
     def _states(self) -> set[AuditState]:
-        return {*(one.state for one in self.nodes), *(one.state for one in self.shares)}
+        return {*(verdict.state for verdict in self.nodes), *(verdict.state for verdict in self.shares)}
 
     def containers(self, state: AuditState) -> int:
         """How many containers are in this state: of one on several GPUs the worst counts."""
-        found: dict[tuple[str, str, str], AuditState] = {}
-        for one in self.shares:
-            for container in one.containers or ("",):
-                key = (one.namespace, one.pod, container)
-                found[key] = min(found.get(key, one.state), one.state, key=_WORST_FIRST.index)
-        return sum(each is state for each in found.values())
+        states: dict[tuple[str, str, str], AuditState] = {}
+        for share in self.shares:
+            for container in share.containers or ("",):
+                key = (share.namespace, share.pod, container)
+                states[key] = min(states.get(key, share.state), share.state, key=_WORST_FIRST.index)
+        return sum(worst is state for worst in states.values())
 
 
 def judge(
@@ -107,11 +107,11 @@ def judge(
             judged.append(NodeVerdict(node.name, state, reason))
             certain = state is AuditState.CONDITION
             shares += [
-                dataclasses.replace(one, state=state if certain else AuditState.UNKNOWN) for one in _ledger(node)
+                dataclasses.replace(share, state=state if certain else AuditState.UNKNOWN) for share in _ledger(node)
             ]
             continue
         shares += _answered(node, audit)
-        strays += [Stray(node.name, one) for one in audit.processes if one.state in {UNLIMITED, FOREIGN}]
+        strays += [Stray(node.name, process) for process in audit.processes if process.state in {UNLIMITED, FOREIGN}]
         # Some gaps do not matter to the verdict, which is for the agent to say.
         state = AuditState.UNKNOWN if audit.blind else AuditState.IN_FORCE
         judged.append(NodeVerdict(node.name, state, audit.problem, audit.checked_at))
@@ -120,14 +120,18 @@ def judge(
 
 def _answered(node: GpuNode, audit: ReportedAudit) -> Iterator[ShareVerdict]:
     """What the ledger gives, as the agent sees it; then what only the agent has."""
-    seen = {_key(one): one for one in audit.shares}
-    loose = {(one.gpu, one.namespace, one.pod, one.container) for one in audit.processes if one.state == UNLIMITED}
+    seen = {_key(reported): reported for reported in audit.shares}
+    loose = {
+        (process.gpu, process.namespace, process.pod, process.container)
+        for process in audit.processes
+        if process.state == UNLIMITED
+    }
     for held in _ledger(node):
         share = seen.pop((held.namespace, held.pod, held.containers, held.gpu), None)
         yield held if share is None else _looked_at(held, share, loose)
-    for share in (one for one in seen.values() if one.processes):
+    for share in (reported for reported in seen.values() if reported.processes):
         held = ShareVerdict(
-            node.name, share.gpu, share.namespace, share.pod, share.containers, share.given, AuditState.UNKNOWN
+            node.name, share.gpu, share.namespace, share.pod, share.containers, share.granted, AuditState.UNKNOWN
         )
         yield _looked_at(held, share, loose)
 
@@ -150,10 +154,10 @@ def _ledger(node: GpuNode) -> Iterator[ShareVerdict]:
         if entry.is_hold or entry.reserved_until is not None:
             continue  # no pod of it has been seen yet
         for share in entry.shares:
-            given = Amounts(share.request_percent, share.limit_percent, share.memory_bytes)
+            amounts = Amounts(share.request_percent, share.limit_percent, share.memory_bytes)
             for uuid in share.gpu_uuids:
                 place = (node.name, uuid, entry.pod.namespace, entry.pod.name, share.containers)
-                yield ShareVerdict(*place, given, AuditState.IDLE)
+                yield ShareVerdict(*place, amounts, AuditState.IDLE)
 
 
 def _key(share: ReportedShare) -> tuple[str, str, tuple[str, ...], str]:

@@ -25,30 +25,30 @@ def of(nodes: Iterable[GpuNode], machines: Iterable[node.NodeJson] | None) -> di
     """Those that are away, by name; none where Nodes are not known."""
     if machines is None:
         return {}
-    known = {node.name(one): one for one in machines}
-    judged = ((one.name, _judge(one, known.get(one.name))) for one in nodes)
-    return {name: found for name, found in judged if found is not None}
+    known = {node.name(machine): machine for machine in machines}
+    judged = ((gpu_node.name, _judge(gpu_node, known.get(gpu_node.name))) for gpu_node in nodes)
+    return {name: reason for name, reason in judged if reason is not None}
 
 
-def _judge(found: GpuNode, machine: node.NodeJson | None) -> Away | None:
+def _judge(gpu_node: GpuNode, machine: node.NodeJson | None) -> Away | None:
     if machine is None:
-        return Away("NoNode", f"there is no Node {found.name} any more")
+        return Away("NoNode", f"there is no Node {gpu_node.name} any more")
     if node.readiness(machine) != "True":
-        return Away("NotReady", f"the node {found.name} is not ready: no pod starts there")
+        return Away("NotReady", f"the node {gpu_node.name} is not ready: no pod starts there")
     if (machine.get("spec") or {}).get("unschedulable"):
-        return Away("NodeCordoned", f"the node {found.name} is cordoned: kubectl uncordon {found.name}")
-    ready = found.condition(contract.CONDITION_READY)
+        return Away("NodeCordoned", f"the node {gpu_node.name} is cordoned: kubectl uncordon {gpu_node.name}")
+    ready = gpu_node.condition(contract.CONDITION_READY)
     if ready is not None and ready.reason == contract.REASON_AGENT_STOPPED:
-        return Away("NoAgent", f"{found.name}: {ready.message}")
-    if _is_without_agent(found, (machine.get("status") or {}).get("allocatable") or {}):
+        return Away("NoAgent", f"{gpu_node.name}: {ready.message}")
+    if _is_without_agent(gpu_node, (machine.get("status") or {}).get("allocatable") or {}):
         return Away(
-            "NoAgent", f"the agent of {found.name} does not run: its kubelet offers no {contract.RESOURCE_PERCENT}"
+            "NoAgent", f"the agent of {gpu_node.name} does not run: its kubelet offers no {contract.RESOURCE_PERCENT}"
         )
     return None
 
 
-def _is_without_agent(found: GpuNode, allocatable: Mapping[str, object]) -> bool:
+def _is_without_agent(gpu_node: GpuNode, allocatable: Mapping[str, object]) -> bool:
     """Certain only where GPUs are to be offered: a node that only has GPUs in other modes is not judged."""
-    if not any(card.takes_shares and card.pending_mode is None for card in found.gpus):
+    if not any(card.takes_shares and card.pending_mode is None for card in gpu_node.gpus):
         return False
     return bool(allocatable) and str(allocatable.get(contract.RESOURCE_PERCENT, "0")) == "0"

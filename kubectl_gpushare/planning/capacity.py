@@ -59,7 +59,7 @@ class CapacityAnswer:
     @property
     def all_fit(self) -> bool:
         """Whether every pod has a place."""
-        return not any(one.missing for one in self.fits)
+        return not any(fit.missing for fit in self.fits)
 
 
 def answer(world: World, wanted: Sequence[PodBatch], allowances: Allowances = _NO_QUOTAS) -> CapacityAnswer:
@@ -71,9 +71,9 @@ def answer(world: World, wanted: Sequence[PodBatch], allowances: Allowances = _N
     left = dict(allowances)
     before = world.fragmentation()
     try:
-        fits = tuple(_fit(world, one, left, undone) for one in wanted)
+        fits = tuple(_fit(world, batch, left, undone) for batch in wanted)
         after = world.fragmentation()
-        all_fit = not any(one.missing for one in fits)
+        all_fit = not any(fit.missing for fit in fits)
         more = len(_as_many(world, wanted[-1].asked, MOST, left, undone)[0]) if all_fit and wanted else None
         return CapacityAnswer(fits, before, after, more)
     finally:
@@ -82,14 +82,14 @@ def answer(world: World, wanted: Sequence[PodBatch], allowances: Allowances = _N
 
 
 def _fit(
-    world: World, one: PodBatch, left: dict[str, tuple[Allowance, ...]], undone: list[Callable[[], None]]
+    world: World, batch: PodBatch, left: dict[str, tuple[Allowance, ...]], undone: list[Callable[[], None]]
 ) -> FitResult:
-    gpus, refusal = _as_many(world, one.asked, one.count, left, undone)
-    found: Sequence[Remedy] = ()
+    gpus, refusal = _as_many(world, batch.asked, batch.count, left, undone)
+    changes: Sequence[Remedy] = ()
     if refusal is not None and refusal.cause is not Cause.QUOTA:  # no GPU more would change that
-        whole = world.refuse(one.asked.manifest, one.asked.request)
-        found = remedies.all_of(world, one.asked, whole.rejected) if isinstance(whole, Refusal) else ()
-    return FitResult(one, gpus, refusal, tuple(found))
+        whole = world.refuse(batch.asked.manifest, batch.asked.request)
+        changes = remedies.all_of(world, batch.asked, whole.rejected) if isinstance(whole, Refusal) else ()
+    return FitResult(batch, gpus, refusal, tuple(changes))
 
 
 def _as_many(
@@ -107,11 +107,11 @@ def _as_many(
         if lacks is not None:
             return tuple(gpus), Refusal(lacks, cause=Cause.QUOTA)
         copy = _copy(asked.manifest, len(undone))
-        found = world.place(copy, asked.request)
-        if not isinstance(found, Placement):
-            return tuple(gpus), found
-        gpus.append(worlds.gpus(found, world.views))
-        undone.append(world.take(copy, asked.request, found))
+        outcome = world.place(copy, asked.request)
+        if not isinstance(outcome, Placement):
+            return tuple(gpus), outcome
+        gpus.append(worlds.gpus(outcome, world.views))
+        undone.append(world.take(copy, asked.request, outcome))
         left[asked.namespace] = tuple(quota.after(amounts) for quota in quotas)
     return tuple(gpus), None
 

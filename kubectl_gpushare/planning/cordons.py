@@ -55,19 +55,19 @@ def left_behind(node: GpuNode, *, now: float) -> dict[str, Cordon]:
 
 def sentences(nodes: Iterable[GpuNode], *, now: float) -> list[str]:
     """Of each GPU that is kept, or was left behind, how it is with it."""
-    told = []
+    lines = []
     for node in nodes:
         index = {card.uuid: card.index for card in node.gpus}
         for uuid, mark in of(node).items():
             name = f"{node.name}/{index.get(uuid, uuid)}"
             if mark.until <= now:
-                told.append(
+                lines.append(
                     f"{name} was left cordoned by a `defrag --apply` that did not come to its end: the next one "
                     f"uncordons it, as does `kubectl gpushare uncordon gpu {name}`"
                 )
             else:
-                told.append(f"{name} is kept cordoned by another `defrag --apply`, until {mark.clock} at most")
-    return told
+                lines.append(f"{name} is kept cordoned by another `defrag --apply`, until {mark.clock} at most")
+    return lines
 
 
 def _read(text: str) -> Cordon:

@@ -37,7 +37,7 @@ class DefragStep:
     @property
     def closed(self) -> Closed:
         """The GPUs that take nothing new during some of the moves."""
-        return tuple(dict.fromkeys(one for move in self.moves for one in move.closed))
+        return tuple(dict.fromkeys(gpu for move in self.moves for gpu in move.closed))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,9 +76,9 @@ def plan(
         steps.append(_step(world, name, asked, budgets, spent, fixed, effort))
         spent.update(evicting.spend(budgets, [move.manifest for move in steps[-1].moves]))
         if steps[-1].gpus and stay:
-            found = world.place(asked.manifest, asked.request)
-            if isinstance(found, Placement):
-                world.take(asked.manifest, asked.request, found)
+            answer = world.place(asked.manifest, asked.request)
+            if isinstance(answer, Placement):
+                world.take(asked.manifest, asked.request, answer)
     return DefragPlan(tuple(steps), before, world.fragmentation(), tuple(fixed.most_common()))
 
 
@@ -91,12 +91,12 @@ def _step(
     fixed: collections.Counter[str],
     effort: Effort,
 ) -> DefragStep:
-    found = world.place(asked.manifest, asked.request)
-    if isinstance(found, Placement):
-        return DefragStep(name, asked, worlds.gpus(found, world.views))
+    answer = world.place(asked.manifest, asked.request)
+    if isinstance(answer, Placement):
+        return DefragStep(name, asked, worlds.gpus(answer, world.views))
     priority = pod.priority(asked.manifest) if pod.uid(asked.manifest) else evicting.SYSTEM_PRIORITY
     room = Player(world, budgets, spent, Movable(world, budgets, priority, fixed), effort).room(asked)
     if room is None:
-        return DefragStep(name, asked, "", reason=str(found))
+        return DefragStep(name, asked, "", reason=str(answer))
     moves, gpus = room
     return DefragStep(name, asked, gpus, moves)

@@ -25,13 +25,13 @@ class Budgets:
     @classmethod
     def of(cls, declared: Iterable[Mapping[str, Any]]) -> Budgets:
         """The budgets and owners of a cluster."""
-        found, left = [], {}
-        for one in declared:
-            metadata = one.get("metadata") or {}
+        budgets, left = [], {}
+        for budget in declared:
+            metadata = budget.get("metadata") or {}
             key = str(metadata.get("namespace", "")), str(metadata.get("name", ""))
-            found.append((*key, selectors.of_labels((one.get("spec") or {}).get("selector"))))
-            left[key] = int((one.get("status") or {}).get("disruptionsAllowed") or 0)
-        return cls(found, left)
+            budgets.append((*key, selectors.of_labels((budget.get("spec") or {}).get("selector"))))
+            left[key] = int((budget.get("status") or {}).get("disruptionsAllowed") or 0)
+        return cls(budgets, left)
 
     def against(self, manifest: pod.PodJson, spent: Mapping[tuple[str, str], int]) -> str:
         """Which budget would not allow it after so many were `spent`; empty if all would."""

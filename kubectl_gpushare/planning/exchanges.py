@@ -85,7 +85,7 @@ class Exchanges:
         slots = sorted(self._movers)
         movers = [self._movers[slot] for slot in slots]
         numbers = {name: number for number, name in enumerate(self._on)}
-        found = self._vacancies.chains(
+        paths = self._vacancies.chains(
             slots,
             [mover.shape for mover in movers],
             [numbers[mover.node] for mover in movers],
@@ -95,12 +95,12 @@ class Exchanges:
             waiting=first,
             most=min(most, LONGEST),
         )
-        chains = [Chain(tuple(movers[at] for at in path), promise) for promise, path in found]
+        chains = [Chain(tuple(movers[at] for at in path), promise) for promise, path in paths]
         return sorted(chains, key=lambda chain: (-chain.by_move, [mover.entry.id for mover in chain.movers]))
 
     def _enter(self, view: NodeView, entry: Allocation, mover: RequestingPod) -> None:
         name = view.node.name
-        left = tuple(one for one in view.node.allocations if one.id != entry.id)
+        left = tuple(allocation for allocation in view.node.allocations if allocation.id != entry.id)
         without = NodeView.of(dataclasses.replace(view.node, allocations=left))
         slot = self._vacancies.put(entry.id, without, self._world.room_without(name, mover.manifest))
         shape = self._shape(mover.request, self._world.host(unplaced.successor(mover.manifest)))

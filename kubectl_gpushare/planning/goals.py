@@ -16,7 +16,7 @@ _HOLES = (100, 75, 50, 25)  # per cent of a GPU, compute and memory
 
 def waiting(world: World, manifests: Iterable[pod.PodJson]) -> list[tuple[str, RequestingPod]]:
     """Gated pods that fit nowhere now, by priority, then age."""
-    found = []
+    queue = []
     for manifest in manifests:
         if contract.SCHEDULING_GATE not in pod.gates(manifest) or len(pod.gates(manifest)) > 1:
             continue
@@ -26,8 +26,8 @@ def waiting(world: World, manifests: Iterable[pod.PodJson]) -> list[tuple[str, R
             continue
         if asked.request.group_size < 2 and isinstance(world.place(manifest, asked.request), Refusal):
             created = str((manifest.get("metadata") or {}).get("creationTimestamp") or "")
-            found.append((-pod.priority(manifest), created, "/".join(pod.namespaced_name(manifest)), asked))
-    return [(name, asked) for _, _, name, asked in sorted(found, key=lambda one: one[:3])]
+            queue.append((-pod.priority(manifest), created, "/".join(pod.namespaced_name(manifest)), asked))
+    return [(name, asked) for _, _, name, asked in sorted(queue, key=lambda entry: entry[:3])]
 
 
 def pointless(manifest: pod.PodJson, asked: RequestingPod) -> str:

@@ -103,7 +103,7 @@ def _options(world: World, asked: RequestingPod, may_leave: MayLeave) -> Iterato
             ways = [*itertools.islice(_ways(card, used, demand, asked, may_leave), _MOST_WAYS)]
             if ways:
                 by_card.append((len(ways[0]), card.index, card.uuid, ways))
-        by_card.sort(key=lambda one: one[:2])
+        by_card.sort(key=lambda candidate: candidate[:2])
         for chosen in _sets(by_card, demand.gpus):
             uuids = tuple(uuid for _, _, uuid, _ in chosen)
             alternatives = chosen[0][3] if len(chosen) == 1 else [tuple(_together(way for *_, (way, *_) in chosen))]
@@ -118,7 +118,7 @@ _Card = tuple[int, int, str, list[tuple[Allocation, ...]]]
 def _sets(by_card: Sequence[_Card], count: int) -> Iterator[tuple[_Card, ...]]:
     """Sets of so many cards, those with the fewest to leave first."""
     if count == 1:
-        return ((one,) for one in by_card)
+        return ((candidate,) for candidate in by_card)
     return itertools.islice(itertools.combinations(by_card, count), _MOST_SETS)
 
 
@@ -136,14 +136,16 @@ def _ways(
 
     if not would_do(ledger.NOTHING):
         return
-    movable = sorted((one for one in used.holders if may_leave(one)), key=lambda one: _size(one, card.uuid))
+    movable = sorted(
+        (holder for holder in used.holders if may_leave(holder)), key=lambda holder: _size(holder, card.uuid)
+    )
     for count in range(min(len(movable), MOST_MOVES) + 1):
-        found = False
+        enough = False
         for some in itertools.combinations(movable[:_MOST_ON_A_CARD], count):
             if would_do(_without(card, used, some)):
-                found = True
+                enough = True
                 yield some
-        if found:
+        if enough:
             return
 
 

@@ -61,9 +61,9 @@ class Player:
         """The fewest moves that make room for this, and the GPUs where it goes then."""
         options = leaving.options(self._world, asked, self._may_leave)
         for most in range(1, MOST_MOVES + 1):
-            found = self._try(asked, options, most, (), frozenset())
-            if found is not None:
-                return found
+            room = self._try(asked, options, most, (), frozenset())
+            if room is not None:
+                return room
         return None
 
     def relocate(self, node: str, entry: Allocation) -> Move | None:
@@ -78,7 +78,7 @@ class Player:
         """All pods leave a node, the largest first, while these GPUs take nothing new; None if one finds no place."""
         moves: list[Move] = []
         self._cordon(closed, cordoned=True)
-        for entry in sorted(self._world.views[node].node.allocations, key=lambda one: -_total(one)):
+        for entry in sorted(self._world.views[node].node.allocations, key=lambda allocation: -_total(allocation)):
             made = self._send(node, entry, 0, closed, ())
             if made is None:
                 return None
@@ -88,11 +88,11 @@ class Player:
 
     def admit(self, asked: RequestingPod) -> str:
         """Where a pod goes that waits; empty if it still fits nowhere."""
-        found = self._world.place(asked.manifest, asked.request)
-        if not isinstance(found, Placement):
+        answer = self._world.place(asked.manifest, asked.request)
+        if not isinstance(answer, Placement):
             return ""
-        self._undo.append(self._world.take(asked.manifest, asked.request, found))
-        return worlds.gpus(found, self._world.views)
+        self._undo.append(self._world.take(asked.manifest, asked.request, answer))
+        return worlds.gpus(answer, self._world.views)
 
     def take_back(self) -> None:
         """The world as it was before."""
@@ -114,9 +114,9 @@ class Player:
             # Of several GPUs one that all have left may take who leaves another, if enough is left of it then.
             for to_the_end in (True, False)[: len(option.uuids)]:
                 mark = len(self._undo)
-                found = self._play(asked, option, spare, closed, busy, to_the_end=to_the_end)
-                if found is not None:
-                    return found
+                room = self._play(asked, option, spare, closed, busy, to_the_end=to_the_end)
+                if room is not None:
+                    return room
                 self._back(mark)
         return None
 
@@ -133,10 +133,12 @@ class Player:
         """The GPUs are closed as long as somebody is to leave them, or to the end."""
         busy = {*busy, *(entry.id for entry in option.leaving)}
         moves: list[Move] = []
-        left = sorted(option.leaving, key=lambda one: -_total(one))
+        left = sorted(option.leaving, key=lambda allocation: -_total(allocation))
         ours: frozenset[str] = frozenset()
         while left:
-            ours = self._close(option, ours, option.uuids if to_the_end else [u for one in left for u in one.gpu_uuids])
+            ours = self._close(
+                option, ours, option.uuids if to_the_end else [u for allocation in left for u in allocation.gpu_uuids]
+            )
             closed = (*outer, *((option.node, uuid) for uuid in option.uuids if uuid in ours))
             made = self._send(option.node, left.pop(0), spare, closed, busy)
             if made is None:
@@ -144,8 +146,8 @@ class Player:
             moves += made
             spare -= len(made) - 1
         self._close(option, ours, ())
-        found = self._world.place(asked.manifest, asked.request)
-        return (tuple(moves), worlds.gpus(found, self._world.views)) if isinstance(found, Placement) else None
+        answer = self._world.place(asked.manifest, asked.request)
+        return (tuple(moves), worlds.gpus(answer, self._world.views)) if isinstance(answer, Placement) else None
 
     def _send(
         self, node: str, entry: Allocation, spare: int, closed: Closed, busy: Collection[str]
@@ -166,9 +168,9 @@ class Player:
             # What goes elsewhere first may also go to the GPUs that are made room on, if enough is left there.
             for kept in (closed, ()):
                 mark = len(self._undo)
-                self._cordon([one for one in closed if one not in kept], cordoned=False)
+                self._cordon([gpu for gpu in closed if gpu not in kept], cordoned=False)
                 room = self._try(fresh, options, most, kept, busy)
-                self._cordon([one for one in closed if one not in kept], cordoned=True)
+                self._cordon([gpu for gpu in closed if gpu not in kept], cordoned=True)
                 moved = self._move(node, entry, mover, closed) if room is not None else None
                 if room is not None and moved is not None:
                     return [*room[0], moved]
@@ -183,14 +185,14 @@ class Player:
         mark = len(self._undo)
         self._undo.append(self._world.leave(mover.manifest, node, entry))
         fresh = unplaced.successor(mover.manifest)
-        found = self._world.place(fresh, mover.request)
-        if not isinstance(found, Placement):
+        answer = self._world.place(fresh, mover.request)
+        if not isinstance(answer, Placement):
             self._back(mark)
             return None
-        self._undo.append(self._world.take(fresh, mover.request, found))
+        self._undo.append(self._world.take(fresh, mover.request, answer))
         self._spend(mover.manifest)
         before = f"{node}/" + ",".join(map(str, indexes))
-        return Move(mover.manifest, entry, before, worlds.gpus(found, self._world.views), closed)
+        return Move(mover.manifest, entry, before, worlds.gpus(answer, self._world.views), closed)
 
     def _spend(self, manifest: pod.PodJson) -> None:
         budgets = evicting.spend(self._budgets, [manifest])

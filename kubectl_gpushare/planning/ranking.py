@@ -16,7 +16,7 @@ from kubectl_gpushare.planning.world import RequestingPod, World
 class Choice:
     """One place a pod could go, and what the cluster would be like then."""
 
-    found: Placement
+    placement: Placement
     gpus: str
     after: Fragmentation
     left: tuple[int, int]  # compute in per cent and memory in bytes, on the first of its GPUs
@@ -24,25 +24,25 @@ class Choice:
 
 def choices(world: World, asked: RequestingPod, *, most: int) -> list[Choice]:
     """The best places, at most so many: by GPU if the pod wants one, else by node."""
-    found: list[Choice] = []
+    ranked: list[Choice] = []
     alone = len(asked.request.demands) == 1 and asked.request.demands[0].gpus == 1
     taken_nodes: set[str] = set()
     judge = world.judge(asked.manifest)
     request = asked.request
-    while len(found) < most:
+    while len(ranked) < most:
         answer = world.place(
             asked.manifest, request, judge=lambda name: "was told before" if name in taken_nodes else judge(name)
         )
         if not isinstance(answer, Placement):
             break
-        found.append(_choice(world, asked, answer))
+        ranked.append(_choice(world, asked, answer))
         if alone:
             known = request.constraints
             uuids = (*known.not_uuids, *answer.shares[0].gpu_uuids)
             request = dataclasses.replace(request, constraints=dataclasses.replace(known, not_uuids=uuids))
         else:
             taken_nodes.add(answer.node)
-    return found
+    return ranked
 
 
 def counts(world: World, asked: RequestingPod) -> tuple[int, dict[str, int]]:

@@ -66,7 +66,7 @@ def around(manifest: pod.PodJson, taken: Snapshot) -> World:
     """The cluster as it would be if the pod came now."""
     nodes: Sequence[GpuNode] = worlds.without(taken.nodes, manifest)
     identity = pod.namespaced_name(manifest)
-    others = [one for one in taken.pods or () if pod.namespaced_name(one) != identity]
+    others = [other for other in taken.pods or () if pod.namespaced_name(other) != identity]
     storage = taken.storage and worlds.unaccounted(taken.storage, taken.pods or ())
     return World(nodes, taken.machines, others, storage, claims_are_all=True, profile=taken.profile)
 

@@ -101,14 +101,14 @@ class _Plan:
             if key in self._failed:
                 continue
             player = self._player()
-            found = self._play(player, chain)
+            outcome = self._play(player, chain)
             player.take_back()
             played += 1
-            if found is None or found.by_move < LEAST_GAIN:
+            if outcome is None or outcome.by_move < LEAST_GAIN:
                 failed += 1
                 self._failed.add(key)
-            elif best is None or found.by_move > best.by_move:
-                best = found
+            elif best is None or outcome.by_move > best.by_move:
+                best = outcome
         return best
 
     def _play(self, player: Player, chain: Chain) -> _Played | None:

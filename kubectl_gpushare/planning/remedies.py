@@ -70,18 +70,18 @@ def _less_choosy(world: World, asked: RequestingPod, _rejected: Sequence[Rejecte
     annotations = pod.annotations_of(asked.manifest)
     for key in _CHOOSY:
         if key in annotations:
-            told = f"without {key} {errors.quoted(annotations[key])}"
-            change = _tried(world, asked, key, None, told, key.removeprefix(contract.PREFIX))
+            sentence = f"without {key} {errors.quoted(annotations[key])}"
+            change = _tried(world, asked, key, None, sentence, key.removeprefix(contract.PREFIX))
             if change is not None:
                 yield change
 
 
-def _tried(world: World, asked: RequestingPod, key: str, value: str | None, told: str, kind: str) -> Remedy | None:
+def _tried(world: World, asked: RequestingPod, key: str, value: str | None, sentence: str, kind: str) -> Remedy | None:
     changed = asked.with_annotation(key, value)
-    found = world.place(changed.manifest, changed.request) if changed else None
-    if not isinstance(found, Placement):
+    answer = world.place(changed.manifest, changed.request) if changed else None
+    if not isinstance(answer, Placement):
         return None
-    return Remedy(told, found, worlds.gpus(found, world.views), kind, key, value)
+    return Remedy(sentence, answer, worlds.gpus(answer, world.views), kind, key, value)
 
 
 def _uncordoned(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> Iterator[Remedy]:
@@ -93,10 +93,10 @@ def _uncordoned(world: World, asked: RequestingPod, rejected: Sequence[Rejected]
             dataclasses.replace(card, cordoned=False) if card.index == miss.gpu_index else card for card in owner.gpus
         )
         with world.instead(dataclasses.replace(owner, gpus=cards)):
-            found = world.place(asked.manifest, asked.request)
-        if isinstance(found, Placement):
-            told = f"if {miss.node}/{miss.gpu_index} were uncordoned"
-            yield Remedy(told, found, worlds.gpus(found, world.views), "uncordon")
+            answer = world.place(asked.manifest, asked.request)
+        if isinstance(answer, Placement):
+            sentence = f"if {miss.node}/{miss.gpu_index} were uncordoned"
+            yield Remedy(sentence, answer, worlds.gpus(answer, world.views), "uncordon")
             return
 
 
@@ -111,17 +111,17 @@ def _moved(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> 
         except errors.RequestError:
             continue
         back = world.leave(manifest, view.node.name, entry)
-        found = world.place(asked.manifest, asked.request)
+        answer = world.place(asked.manifest, asked.request)
         elsewhere: Answer | None = None
-        if isinstance(found, Placement):
-            undo = world.take(asked.manifest, asked.request, found)
+        if isinstance(answer, Placement):
+            undo = world.take(asked.manifest, asked.request, answer)
             elsewhere = world.place(mover.manifest, mover.request)
             undo()
         back()
-        if isinstance(found, Placement) and isinstance(elsewhere, Placement):
+        if isinstance(answer, Placement) and isinstance(elsewhere, Placement):
             where = worlds.gpus(elsewhere, world.views)
-            told = f"if {entry.pod} moved to {where}"
-            yield Remedy(told, found, worlds.gpus(found, world.views), "move")
+            sentence = f"if {entry.pod} moved to {where}"
+            yield Remedy(sentence, answer, worlds.gpus(answer, world.views), "move")
             return
 
 

@@ -12,7 +12,7 @@ class Remedy:
     """What would have to be different, as the rest of "it would fit …", and where the pod would go then."""
 
     sentence: str
-    found: Placement
+    placement: Placement
     gpus: str  # where, in a word
     # memory, request, gpus, a constraint's key without its prefix, a field of the pod's spec, toleration, uncordon,
     # uncordon-node, agent, move

@@ -69,8 +69,8 @@ def pending(manifest: pod.PodJson, node: GpuNode, entry: Allocation) -> tuple[Sh
         return entry.shares, str(error)
     if wish == entry.shares:
         return None
-    told = pod.annotations_of(manifest).get(contract.REASON, "").removeprefix(resizing.WAITING)
-    return wish, resizing.step(node, entry.id, wish).waits_for or told or "the placer has yet to write it down"
+    reason = pod.annotations_of(manifest).get(contract.REASON, "").removeprefix(resizing.WAITING)
+    return wish, resizing.step(node, entry.id, wish).waits_for or reason or "the placer has yet to write it down"
 
 
 def was_resized(manifest: pod.PodJson, entry: Allocation) -> bool:
@@ -78,7 +78,9 @@ def was_resized(manifest: pod.PodJson, entry: Allocation) -> bool:
     if contract.HELD in pod.annotations_of(manifest):
         return True
     created = {
-        str(container.get("name")): {str(one.get("name")): one.get("value") for one in container.get("env") or ()}
+        str(container.get("name")): {
+            str(variable.get("name")): variable.get("value") for variable in container.get("env") or ()
+        }
         for container in (*pod.containers(manifest), *pod.init_containers(manifest))
     }
     memory: dict[str, int] = {}
@@ -86,9 +88,9 @@ def was_resized(manifest: pod.PodJson, entry: Allocation) -> bool:
         name = share.containers[0]
         # A part of the memory is different bytes on different models, and the container was told the least.
         memory[name] = min(share.memory_bytes, memory.get(name, share.memory_bytes))
-        given = created.get(name, {})
+        environment = created.get(name, {})
         for key, held in ((contract.ENV_REQUEST, share.request_percent), (contract.ENV_LIMIT, share.limit_percent)):
-            if given.get(key, str(held)) != str(held):
+            if environment.get(key, str(held)) != str(held):
                 return True
     return any(created.get(name, {}).get(contract.ENV_MEMORY, str(held)) != str(held) for name, held in memory.items())
 
@@ -100,7 +102,7 @@ def _suffix(manifest: pod.PodJson, container: str) -> str:
     sharers: list[str] = []
     if any(key in annotations for key in contract.SHARE_KEYS):
         listed = annotations.get(contract.CONTAINER, pod.default_container(manifest)).split(",")
-        sharers = [name for name in (one.strip() for one in listed) if name not in own]
+        sharers = [name for name in (word.strip() for word in listed) if name not in own]
     who = "/".join(pod.namespaced_name(manifest))
     if container and container not in (*own, *sharers):
         raise errors.LedgerError(

@@ -61,7 +61,7 @@ class Suggestion:
     containers: tuple[str, ...]
     gpus: tuple[str, ...]  # UUIDs
     several: bool
-    given: Size
+    held: Size
     limit_percent: int
     peak: ReportedPeak
     advice: Advice
@@ -73,14 +73,14 @@ class Suggestion:
         """What it would give back on each of its GPUs; negative where it grows."""
         if self.wanted is None:
             return Size(0, 0)
-        given, wanted = self.given, self.wanted
-        return Size(given.request_percent - wanted.request_percent, given.memory_bytes - wanted.memory_bytes)
+        held, wanted = self.held, self.wanted
+        return Size(held.request_percent - wanted.request_percent, held.memory_bytes - wanted.memory_bytes)
 
 
-def suggest(nodes: Iterable[GpuNode], found: Mapping[peaks.Key, ReportedPeak], rules: Rules) -> list[Suggestion]:
+def suggest(nodes: Iterable[GpuNode], reported: Mapping[peaks.Key, ReportedPeak], rules: Rules) -> list[Suggestion]:
     """A suggestion for each share of each pod, in the order of the ledger."""
     return [
-        _suggestion(node, entry, shares, found, rules)
+        _suggestion(node, entry, shares, reported, rules)
         for node in nodes
         for entry in node.allocations
         if not entry.is_hold and entry.reserved_until is None
@@ -91,22 +91,22 @@ def suggest(nodes: Iterable[GpuNode], found: Mapping[peaks.Key, ReportedPeak], r
 def freed(suggestions: Iterable[Suggestion]) -> dict[str, Size]:
     """What they free in all, by UUID of the GPU."""
     sums: dict[str, Size] = {}
-    for one in suggestions:
-        for uuid in one.gpus if one.wanted else ():
-            sums[uuid] = _plus(sums.get(uuid, Size(0, 0)), one.freed)
+    for suggestion in suggestions:
+        for uuid in suggestion.gpus if suggestion.wanted else ():
+            sums[uuid] = _plus(sums.get(uuid, Size(0, 0)), suggestion.freed)
     return sums
 
 
 def total(sizes: Iterable[Size]) -> Size:
     """All suggestions added up."""
     whole = Size(0, 0)
-    for one in sizes:
-        whole = _plus(whole, one)
+    for size in sizes:
+        whole = _plus(whole, size)
     return whole
 
 
-def _plus(one: Size, other: Size) -> Size:
-    return Size(one.request_percent + other.request_percent, one.memory_bytes + other.memory_bytes)
+def _plus(size: Size, other: Size) -> Size:
+    return Size(size.request_percent + other.request_percent, size.memory_bytes + other.memory_bytes)
 
 
 _UNSEEN: Final = ReportedPeak(None, None, 0.0)
@@ -124,13 +124,13 @@ def _suggestion(
     node: GpuNode,
     entry: Allocation,
     shares: Sequence[GivenShare],
-    found: Mapping[peaks.Key, ReportedPeak],
+    reported: Mapping[peaks.Key, ReportedPeak],
     rules: Rules,
 ) -> Suggestion:
     containers, uuids = shares[0].containers, tuple(uuid for share in shares for uuid in share.gpu_uuids)
     keys = [(entry.pod.namespace, entry.pod.name, containers, uuid) for uuid in uuids]
-    peak = _highest([found.get(key, _UNSEEN) for key in keys])
-    given = Size(max(share.request_percent for share in shares), max(share.memory_bytes for share in shares))
+    peak = _highest([reported.get(key, _UNSEEN) for key in keys])
+    held = Size(max(share.request_percent for share in shares), max(share.memory_bytes for share in shares))
     known = Suggestion(
         node.name,
         entry.pod.namespace,
@@ -138,38 +138,38 @@ def _suggestion(
         containers,
         uuids,
         len({share.containers for share in entry.shares}) > 1,
-        given,
+        held,
         max(share.limit_percent for share in shares),
         peak,
         Advice.UNKNOWN,
     )
     if peak.memory_bytes is None:
-        seen = any(found.get(key, _UNSEEN).memory_bytes is not None for key in keys)
+        seen = any(reported.get(key, _UNSEEN).memory_bytes is not None for key in keys)
         where = " on some of its GPUs" if seen else ""
         return dataclasses.replace(known, reason=f"no process of it was seen{where}")
     if peak.observed_seconds < rules.min_observed_seconds:
         return dataclasses.replace(known, advice=Advice.TOO_SHORT, reason="seen for less than --min-observed")
     if not peak.memory_bytes and not peak.compute_ratio:
         return dataclasses.replace(known, reason="it has not used the GPU at all: does it need one?")
-    most_bytes = min((card.memory_bytes for card in node.gpus if card.uuid in uuids), default=given.memory_bytes)
+    most_bytes = min((card.memory_bytes for card in node.gpus if card.uuid in uuids), default=held.memory_bytes)
     wanted = Size(
-        _compute(given.request_percent, peak.compute_ratio, rules.margin),
+        _compute(held.request_percent, peak.compute_ratio, rules.margin),
         min(_memory(peak.memory_bytes * (1 + rules.margin)), most_bytes),
     )
-    if wanted == given:
+    if wanted == held:
         return dataclasses.replace(known, advice=Advice.FITS, reason=_remark(known))
-    advice = Advice.GROW if wanted.memory_bytes > given.memory_bytes else Advice.SHRINK
+    advice = Advice.GROW if wanted.memory_bytes > held.memory_bytes else Advice.SHRINK
     return dataclasses.replace(known, advice=advice, reason=_remark(known), wanted=wanted)
 
 
 def _highest(known: Sequence[ReportedPeak]) -> ReportedPeak:
     """The highest of several GPUs, over the time for which all of them were observed; None where one is unknown."""
-    memory = [one.memory_bytes for one in known if one.memory_bytes is not None]
-    compute = [one.compute_ratio for one in known if one.compute_ratio is not None]
+    memory = [peak.memory_bytes for peak in known if peak.memory_bytes is not None]
+    compute = [peak.compute_ratio for peak in known if peak.compute_ratio is not None]
     return ReportedPeak(
         max(memory) if len(memory) == len(known) else None,
         max(compute) if len(compute) == len(known) else None,
-        min(one.observed_seconds for one in known),
+        min(peak.observed_seconds for peak in known),
     )
 
 
@@ -187,10 +187,10 @@ def _rounded_up(amount: float, step: int) -> int:
     return max(1, math.ceil(round(amount / step, 6))) * step  # 0.3 × 100 × 1.2 is a hair more than 36
 
 
-def _remark(one: Suggestion) -> str:
-    ratio = one.peak.compute_ratio
+def _remark(suggestion: Suggestion) -> str:
+    ratio = suggestion.peak.compute_ratio
     if ratio is None:
-        return "its compute was not measured, as nobody else wanted the GPU" if one.given.request_percent else ""
-    if ratio * 100 > one.given.request_percent > 0:
+        return "its compute was not measured, as nobody else wanted the GPU" if suggestion.held.request_percent else ""
+    if ratio * 100 > suggestion.held.request_percent > 0:
         return "it used more compute than its request, while others left it idle"
     return ""

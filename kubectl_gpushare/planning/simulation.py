@@ -126,14 +126,14 @@ class _Play:
     def _place(self, arrival: Arrival, now: float) -> str:
         """Why not; empty if it is placed."""
         asked = arrival.asked
-        found = self._world.place(asked.manifest, asked.request)
-        if not isinstance(found, Placement):
-            return str(found)
-        self._world.take(asked.manifest, asked.request, found)
+        answer = self._world.place(asked.manifest, asked.request)
+        if not isinstance(answer, Placement):
+            return str(answer)
+        self._world.take(asked.manifest, asked.request, answer)
         self.running += 1
-        entry = self._world.views[found.node].node.allocations[-1]
+        entry = self._world.views[answer.node].node.allocations[-1]
         if arrival.duration_seconds is not None:
             self._number += 1
             end = now + arrival.duration_seconds
-            heapq.heappush(self._ends, (end, self._number, arrival, found.node, entry))
+            heapq.heappush(self._ends, (end, self._number, arrival, answer.node, entry))
         return ""

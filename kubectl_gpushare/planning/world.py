@@ -75,19 +75,19 @@ class World:
         nodes, machines = list(nodes), None if machines is None else list(machines)
         self._away = away.of(nodes, machines)
         self._manifests: dict[str, pod.PodJson] = {}
-        for one in machines or ():
+        for machine in machines or ():
             assert self._cache is not None  # noqa: S101 - there are machines
-            self._cache.put_machine(node.name(one), NodeSpec.of(one))
+            self._cache.put_machine(node.name(machine), NodeSpec.of(machine))
         pods = list(pods)
         if self._cache is not None and storage is not None:
             for kind, items in unaccounted(storage, pods).items():
-                for one in items:
-                    self._cache.put_storage(pod.namespaced_name(one), None, volumes.read({**one, "kind": kind}))
+                for item in items:
+                    self._cache.put_storage(pod.namespaced_name(item), None, volumes.read({**item, "kind": kind}))
         for manifest in pods:
             self._manifests[_key(pod.uid(manifest), *pod.namespaced_name(manifest))] = manifest
             self._occupy(manifest)
-        for found in nodes:
-            self.put(NodeView.of(found))
+        for gpu_node in nodes:
+            self.put(NodeView.of(gpu_node))
         if self._engine is not None and self._profile.mix.weights:
             self._engine.learn(self._profile.mix)
 
@@ -110,9 +110,9 @@ class World:
     @contextlib.contextmanager
     def instead(self, *changed: GpuNode) -> Iterator[None]:
         """For a while these nodes are as given here."""
-        before = [self.views[one.name] for one in changed]
-        for one in changed:
-            self.put(NodeView.of(one))
+        before = [self.views[gpu_node.name] for gpu_node in changed]
+        for gpu_node in changed:
+            self.put(NodeView.of(gpu_node))
         try:
             yield
         finally:
@@ -139,8 +139,8 @@ class World:
         unfit = judge or self.judge(manifest, request)
         if self._engine is None:
             return placement.place(self.views.values(), request, policy=self.policy, unfit=unfit)
-        found: Answer = self._engine.place(request, host=self.host(manifest), policy=self.policy, unfit=unfit)
-        return found
+        answer: Answer = self._engine.place(request, host=self.host(manifest), policy=self.policy, unfit=unfit)
+        return answer
 
     def refuse(self, manifest: pod.PodJson, request: Request) -> Answer:
         """The same with every candidate in a refusal; in the order of the nodes, and slower."""
@@ -157,19 +157,19 @@ class World:
         """A note, if some of these pods mount claims that are not known."""
         if self._cache is None:
             return []
-        found = (self._cache.unknown_claim(PodAffinity.of(one)) for one in manifests)
-        names = [name for name in dict.fromkeys(found) if name]
+        claims = (self._cache.unknown_claim(PodAffinity.of(manifest)) for manifest in manifests)
+        names = [name for name in dict.fromkeys(claims) if name]
         return [f"volumes of claims that are not there yet, such as {names[0]}"] if names else []
 
-    def take(self, manifest: pod.PodJson, request: Request, found: Placement) -> Callable[[], None]:
+    def take(self, manifest: pod.PodJson, request: Request, chosen: Placement) -> Callable[[], None]:
         """Let the pod, which is nowhere yet, have it; returns what undoes that. Raises `LedgerError` if it cannot."""
-        before = self.views[found.node].node
+        before = self.views[chosen.node].node
         namespace, name = pod.namespaced_name(manifest)
         holder = PodRef(namespace or "default", name, pod.uid(manifest))
         identity = f"{_PLANNED}{len(before.allocations)}-{holder}"
-        entry = found.allocation(request, allocation_id=identity, pod=holder, reserved_until=None)
+        entry = chosen.allocation(request, allocation_id=identity, pod=holder, reserved_until=None)
         after = ledger.reserve(before, entry)
-        self._occupy(manifest, found.node)
+        self._occupy(manifest, chosen.node)
         self.put(NodeView.of(after))
 
         def undo() -> None:
@@ -283,20 +283,20 @@ class RequestingPod:
 def unaccounted(storage: Storage, pods: Iterable[pod.PodJson]) -> Storage:
     """The same without the attachments of what these pods mount where they are: those go where the pods go."""
     bound = {
-        pod.namespaced_name(one): str((one.get("spec") or {}).get("volumeName") or "")
-        for one in storage.get(volumes.CLAIM, ())
+        pod.namespaced_name(claim): str((claim.get("spec") or {}).get("volumeName") or "")
+        for claim in storage.get(volumes.CLAIM, ())
     }
     mounted = {
-        ((one.get("spec") or {}).get("nodeName"), bound.get((pod.namespaced_name(one)[0], mount.claim)))
-        for one in pods
-        for mount in volumes.mounts(one)
+        ((manifest.get("spec") or {}).get("nodeName"), bound.get((pod.namespaced_name(manifest)[0], mount.claim)))
+        for manifest in pods
+        for mount in volumes.mounts(manifest)
     }
 
     def goes(attachment: Mapping[str, Any]) -> bool:
         spec = attachment.get("spec") or {}
         return (spec.get("nodeName"), (spec.get("source") or {}).get("persistentVolumeName")) in mounted
 
-    left = [one for one in storage.get(volumes.ATTACHMENT, ()) if not goes(one)]
+    left = [attachment for attachment in storage.get(volumes.ATTACHMENT, ()) if not goes(attachment)]
     return {**storage, volumes.ATTACHMENT: left}
 
 
@@ -310,10 +310,10 @@ def without(nodes: Sequence[GpuNode], manifest: pod.PodJson) -> list[GpuNode]:
         return bool(entry.pod.name) and (entry.pod.namespace, entry.pod.name) == name
 
     return [
-        ledger.release(one, [entry.id for entry in one.allocations if is_its(entry)])
-        if any(map(is_its, one.allocations))
-        else one
-        for one in nodes
+        ledger.release(gpu_node, [entry.id for entry in gpu_node.allocations if is_its(entry)])
+        if any(map(is_its, gpu_node.allocations))
+        else gpu_node
+        for gpu_node in nodes
     ]
 
 
@@ -322,11 +322,11 @@ def is_planned(entry: Allocation) -> bool:
     return entry.id.startswith(_PLANNED)
 
 
-def gpus(found: Placement, views: Mapping[str, NodeView]) -> str:
+def gpus(chosen: Placement, views: Mapping[str, NodeView]) -> str:
     """A placement in a word: `gpu-1/0`, or `gpu-1/0,2`."""
-    cards = views[found.node].node.gpu_by_uuid()
-    indexes = sorted({cards[uuid].index for share in found.shares for uuid in share.gpu_uuids if uuid in cards})
-    return f"{found.node}/" + ",".join(map(str, indexes))
+    cards = views[chosen.node].node.gpu_by_uuid()
+    indexes = sorted({cards[uuid].index for share in chosen.shares for uuid in share.gpu_uuids if uuid in cards})
+    return f"{chosen.node}/" + ",".join(map(str, indexes))
 
 
 def _engine() -> Any:

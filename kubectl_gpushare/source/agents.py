@@ -77,7 +77,11 @@ def _pods(program: kubectl.Kubectl) -> Iterator[tuple[str, str, bool]]:
     for item in json.loads(program.raw(_AGENTS).text()).get("items") or []:
         node, status = (item.get("spec") or {}).get("nodeName"), item.get("status") or {}
         if node and status.get("phase") == "Running":
-            ready = [one.get("status") for one in status.get("conditions") or [] if one.get("type") == "Ready"]
+            ready = [
+                condition.get("status")
+                for condition in status.get("conditions") or []
+                if condition.get("type") == "Ready"
+            ]
             yield str(node), str(item["metadata"]["name"]), ready == ["True"]
 
 

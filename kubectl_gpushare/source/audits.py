@@ -37,14 +37,14 @@ class Amounts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReportedShare:
-    """A share on one GPU. `given`: what the agent read in the ledger; `enforced`: what the arbiter holds it to, None
+    """A share on one GPU. `granted`: what the agent read in the ledger; `enforced`: what the arbiter holds it to, None
     while nothing of it runs."""
 
     namespace: str
     pod: str
     containers: tuple[str, ...]
     gpu: str  # UUID
-    given: Amounts
+    granted: Amounts
     enforced: Amounts | None
     charged_bytes: int
     overhead_bytes: int
@@ -81,52 +81,54 @@ def read(text: str) -> ReportedAudit:
             float(document["checkedAt"]),
             str(document.get("problem") or ""),
             bool(document["blind"]),
-            tuple(_process(card, one) for card in document["gpus"] for one in card["processes"]),
+            tuple(_process(card, process) for card in document["gpus"] for process in card["processes"]),
             tuple(map(_share, document["shares"])),
         )
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{error!r} in it") from error
 
 
-def _process(card: Mapping[str, Any], one: Mapping[str, Any]) -> ReportedProcess:
+def _process(card: Mapping[str, Any], process: Mapping[str, Any]) -> ReportedProcess:
     return ReportedProcess(
         str(card["uuid"]),
-        _whole(one["pid"]),
-        str(one["name"]),
-        str(one.get("namespace") or ""),
-        str(one.get("pod") or ""),
-        str(one.get("container") or ""),
-        None if one["usedBytes"] is None else _whole(one["usedBytes"]),
-        _whole(one.get("chargedBytes") or 0),
-        str(one["state"]),
-        str(one.get("reason") or ""),
+        _whole(process["pid"]),
+        str(process["name"]),
+        str(process.get("namespace") or ""),
+        str(process.get("pod") or ""),
+        str(process.get("container") or ""),
+        None if process["usedBytes"] is None else _whole(process["usedBytes"]),
+        _whole(process.get("chargedBytes") or 0),
+        str(process["state"]),
+        str(process.get("reason") or ""),
     )
 
 
-def _share(one: Mapping[str, Any]) -> ReportedShare:
+def _share(share: Mapping[str, Any]) -> ReportedShare:
     return ReportedShare(
-        str(one["namespace"]),
-        str(one["pod"]),
-        tuple(map(str, one["containers"])),
-        str(one["gpu"]),
-        Amounts(_whole(one["requestPercent"]), _whole(one["limitPercent"]), _whole(one["limitBytes"])),
+        str(share["namespace"]),
+        str(share["pod"]),
+        tuple(map(str, share["containers"])),
+        str(share["gpu"]),
+        Amounts(_whole(share["requestPercent"]), _whole(share["limitPercent"]), _whole(share["limitBytes"])),
         None
-        if one["enforcedBytes"] is None
+        if share["enforcedBytes"] is None
         else Amounts(
-            _whole(one["enforcedRequestPercent"]), _whole(one["enforcedLimitPercent"]), _whole(one["enforcedBytes"])
+            _whole(share["enforcedRequestPercent"]),
+            _whole(share["enforcedLimitPercent"]),
+            _whole(share["enforcedBytes"]),
         ),
-        _whole(one.get("chargedBytes") or 0),
-        _whole(one.get("overheadBytes") or 0),
-        _whole(one.get("processes") or 0),
-        _whole(one.get("withLibrary") or 0),
-        one["inForce"] is True,
-        str(one.get("reason") or ""),
+        _whole(share.get("chargedBytes") or 0),
+        _whole(share.get("overheadBytes") or 0),
+        _whole(share.get("processes") or 0),
+        _whole(share.get("withLibrary") or 0),
+        share["inForce"] is True,
+        str(share.get("reason") or ""),
     )
 
 
-def _whole(found: Any) -> int:
+def _whole(figure: Any) -> int:
     """A figure that an agent can mean. Raises OverflowError for another."""
-    number = int(found)
+    number = int(figure)
     if abs(number) > _MOST:
         raise OverflowError("a figure that needs more than 64 bits")
     return number

@@ -159,29 +159,29 @@ def _profile(origin: Source, notes: list[str]) -> PlacementProfile:
 
 def _storage(origin: Source, notes: list[str]) -> Mapping[str, Sequence[Mapping[str, Any]]] | None:
     try:
-        found = origin.storage()
+        storage = origin.storage()
     except plugin_errors.KubectlForbidden as error:
         notes.append(f"{_STORAGE}: {error}")
         return None
-    if found is None:
+    if storage is None:
         notes.append(f"{_STORAGE}: none were saved: save them with `kubectl get {_OF_STORAGE} -A -o yaml > FILE`")
-    return found
+    return storage
 
 
 def machines(origin: Source) -> tuple[tuple[NodeJson, ...] | None, tuple[str, ...]]:
     """The Nodes; without the right to read them None, and a note; None if they were not saved."""
     notes: list[str] = []
-    found = _unless_forbidden(
+    nodes = _unless_forbidden(
         origin.machines, "nodes that are cordoned, not ready or without agent", notes, silent=True
     )
-    return None if found is None else tuple(found), tuple(notes)
+    return None if nodes is None else tuple(nodes), tuple(notes)
 
 
 def with_events(origin: Source, taken: Snapshot, kind: str, namespace: str, name: str) -> Snapshot:
     """The snapshot with the Events about one object; without the right to read them, a note."""
     notes = list(taken.notes)
-    found = _unless_forbidden(lambda: origin.events(kind, namespace, name), "Events", notes, silent=True)
-    return dataclasses.replace(taken, events=None if found is None else tuple(found), notes=tuple(notes))
+    events = _unless_forbidden(lambda: origin.events(kind, namespace, name), "Events", notes, silent=True)
+    return dataclasses.replace(taken, events=None if events is None else tuple(events), notes=tuple(notes))
 
 
 def allowances(
@@ -190,50 +190,50 @@ def allowances(
     """What the ResourceQuotas of each namespace allow; without the right to read them, a note."""
     from gpushare import resource_quota
 
-    found: dict[str, tuple[resource_quota.Allowance, ...]] = {}
+    by_namespace: dict[str, tuple[resource_quota.Allowance, ...]] = {}
     try:
         for namespace in sorted(set(namespaces)):
             known = map(resource_quota.read, origin.quotas(namespace))
-            found[namespace] = tuple(allowance for allowance in known if allowance is not None)
+            by_namespace[namespace] = tuple(allowance for allowance in known if allowance is not None)
     except plugin_errors.KubectlForbidden as error:
         return {}, (f"ResourceQuotas, by which the API server may refuse what fits: {error}",)
-    return found, ()
+    return by_namespace, ()
 
 
 def labels(origin: Source, name: str) -> tuple[Mapping[str, str] | None, tuple[str, ...]]:
     """The labels of a Node; without the right to read it, or if it was not saved, None and a note."""
     what = f"the labels of the node {name}"
     try:
-        found = origin.machine(name)
+        machine = origin.machine(name)
     except plugin_errors.KubectlForbidden as error:
         return None, (f"{what}: {error}",)
-    return (None, (f"{what}: there is no such Node object",)) if found is None else (node.labels(found), ())
+    return (None, (f"{what}: there is no such Node object",)) if machine is None else (node.labels(machine), ())
 
 
 def configurations(origin: Source) -> tuple[Mapping[str, str] | None, tuple[str, ...]]:
     """The configurations that nodes can follow, by name; without the right to read them None, and a note."""
     try:
-        found = origin.configurations()
+        entries = origin.configurations()
     except plugin_errors.KubectlForbidden as error:
         return None, (f"configurations: {error}",)
-    return found, () if found is not None else (_NO_CONFIG_MAP,)
+    return entries, () if entries is not None else (_NO_CONFIG_MAP,)
 
 
 def budgets(origin: Source) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
     """The PodDisruptionBudgets; without the right to read them none, and a note."""
     notes: list[str] = []
-    found = _unless_forbidden(origin.budgets, "PodDisruptionBudgets, which the API server heeds all the same", notes)
-    return found or [], tuple(notes)
+    declared = _unless_forbidden(origin.budgets, "PodDisruptionBudgets, which the API server heeds all the same", notes)
+    return declared or [], tuple(notes)
 
 
 def _unless_forbidden(
     read: Callable[[], list[_Object] | None], what: str, notes: list[str], *, silent: bool = False
 ) -> list[_Object] | None:
     try:
-        found = read()
+        objects = read()
     except plugin_errors.KubectlForbidden as error:
         notes.append(f"{what}: {error}")
         return None
-    if found is None and not silent:
+    if objects is None and not silent:
         notes.append(f"{what}: {_SAVED}")
-    return found
+    return objects

@@ -39,17 +39,17 @@ class Files:
 
     def gpu_nodes(self, *, label_selector: str = "", name: str = "") -> list[GpuNode]:
         """The GPUNodes of the Nodes with these labels, or the one of that name."""
-        found = [one for one in self._nodes.values() if not name or one.name == name]
+        nodes = [gpu_node for gpu_node in self._nodes.values() if not name or gpu_node.name == name]
         if not label_selector:
-            return found
+            return nodes
         if not self._machines:
             raise plugin_errors.FileError(
                 "-l goes by the labels of Nodes, and no Node was saved: "
                 "save them with `kubectl get gpunodes,nodes,pods -A -o yaml > FILE`"
             )
         matches = selector.parse(label_selector)
-        chosen = {node.name(one) for one in self._machines if matches(node.labels(one))}
-        return [one for one in found if one.name in chosen]
+        chosen = {node.name(machine) for machine in self._machines if matches(node.labels(machine))}
+        return [gpu_node for gpu_node in nodes if gpu_node.name in chosen]
 
     def pods(self, *, node: str = "", namespace: str = "", label_selector: str = "") -> list[pod.PodJson] | None:
         """The pods that share GPUs: on a node or on none yet; of a namespace; with these labels. None: none saved."""
@@ -71,7 +71,7 @@ class Files:
 
     def machine(self, name: str) -> NodeJson | None:
         """The Node object of that name."""
-        return next((one for one in self._machines if node.name(one) == name), None)
+        return next((machine for machine in self._machines if node.name(machine) == name), None)
 
     def configurations(self) -> dict[str, str] | None:
         """The entries of the ConfigMap that nodes pick theirs from; None: it was not saved."""
@@ -83,13 +83,13 @@ class Files:
 
     def everybody(self) -> list[pod.PodJson] | None:
         """All pods that have not ended, ours or not; None: none were saved."""
-        return [one for one in self._pods.values() if not pod.is_terminal(one)] if self._pods else None
+        return [manifest for manifest in self._pods.values() if not pod.is_terminal(manifest)] if self._pods else None
 
     def events(self, kind: str, namespace: str, name: str) -> list[objects.Json] | None:
         """The Events about one object; None: none were saved."""
         wanted = (kind, namespace or "default", name)
-        found = [one for one in self._events if _about(one) == wanted]
-        return found if self._events else None
+        events = [event for event in self._events if _about(event) == wanted]
+        return events if self._events else None
 
     def storage(self) -> dict[str, list[objects.Json]] | None:
         """Claims, volumes and what nodes can attach of them, by kind; None: none were saved."""
@@ -97,7 +97,7 @@ class Files:
 
     def failures(self, namespace: str) -> list[objects.Json]:
         """The Events of a namespace about pods that could not be created."""
-        return [one for one in self._events if one.get("reason") == _FAILED and _about(one)[1] == namespace]
+        return [event for event in self._events if event.get("reason") == _FAILED and _about(event)[1] == namespace]
 
     def budgets(self) -> list[objects.Json]:
         """The PodDisruptionBudgets."""
@@ -109,8 +109,8 @@ class Files:
 
     def pod(self, namespace: str, name: str) -> pod.PodJson:
         """The pod of that name, ours or not."""
-        if found := self._pods.get((namespace, name)):
-            return found
+        if manifest := self._pods.get((namespace, name)):
+            return manifest
         elsewhere = sorted(space for space, other in self._pods if other == name)
         hint = f"; there is one in {', '.join(elsewhere)}: add -n {elsewhere[0]}" if elsewhere else ""
         raise plugin_errors.KubectlNotFound(f'pod "{name}" not found in namespace "{namespace}"{hint}')
@@ -130,9 +130,9 @@ class Files:
     def _take(self, stream: IO[bytes], where: str) -> None:
         first = stream.read(_CHUNK_BYTES)
         chunks = itertools.chain([first], iter(lambda: stream.read(_CHUNK_BYTES), b""))
-        found = objects.Reader(chunks) if first.lstrip()[:1] == b"{" else _yaml(chunks, where)
+        reader = objects.Reader(chunks) if first.lstrip()[:1] == b"{" else _yaml(chunks, where)
         try:
-            for kind, item in found:
+            for kind, item in reader:
                 self._keep(str(kind), item, where)
         except objects.NotJson as error:
             raise plugin_errors.FileError(f"{where} is not JSON as kubectl prints it: {error}") from error
@@ -142,10 +142,10 @@ class Files:
             raise plugin_errors.FileError(f"{where} has a {kind} that is invalid: {wrong}")
         if kind == contract.GPUNODE_KIND:
             try:
-                found = codec.read(item)
+                gpu_node = codec.read(item)
             except errors.CodecError as error:
                 raise plugin_errors.FileError(f"{where} has a GPUNode that is invalid: {error}") from error
-            self._nodes[found.name] = found
+            self._nodes[gpu_node.name] = gpu_node
         elif kind == "Pod":
             namespace, name = pod.namespaced_name(item)
             self._pods[namespace or self.default_namespace, name] = item

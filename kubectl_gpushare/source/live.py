@@ -111,16 +111,16 @@ class Feed:
         self._failures += 1
 
     def _take(self, event: dict[str, object]) -> bool:
-        found = event.get("object")
+        item = event.get("object")
         kind = event.get("type")
-        if kind == "ERROR" or not isinstance(found, dict):
+        if kind == "ERROR" or not isinstance(item, dict):
             self._list_again()  # mostly 410: too old a version
             return False
         self._failures = 0
-        if found.get("kind") != contract.GPUNODE_KIND or kind == "BOOKMARK":
+        if item.get("kind") != contract.GPUNODE_KIND or kind == "BOOKMARK":
             return False
         try:
-            node = codec.read(found)
+            node = codec.read(item)
         except errors.CodecError:
             return False  # a nameless object: the API server has none
         if not self._is_chosen(node):

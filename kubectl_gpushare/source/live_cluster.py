@@ -47,11 +47,11 @@ class LiveCluster:
         path = _labelled_path(label_selector)
         self._begun[path] = self.kubectl.raw(path)  # comes while the GPUNodes are read
         try:
-            found, _ = self.listing(name=name)
+            nodes, _ = self.listing(name=name)
             names = self.labelled(label_selector)
         finally:
             self.end()
-        return [one for one in found if one.name in names]
+        return [gpu_node for gpu_node in nodes if gpu_node.name in names]
 
     def labelled(self, label_selector: str) -> frozenset[str]:
         """The names of the Nodes with these labels."""
@@ -78,7 +78,7 @@ class LiveCluster:
 
         try:
             group = json.loads(self.kubectl.raw(f"/apis/{contract.GROUP_NAME}").text())
-            served = [str(one["version"]) for one in group["versions"]]
+            served = [str(version["version"]) for version in group["versions"]]
         except (plugin_errors.KubectlError, ValueError, KeyError, TypeError):
             return error
         return plugin_errors.NotInstalled(
@@ -103,12 +103,14 @@ class LiveCluster:
         """The pods that share GPUs: on a node or on none yet; of a namespace; with these labels."""
         labels = ",".join(filter(None, (_SHARE, label_selector)))
         fields = [f"spec.nodeName={node}", "spec.nodeName="] if node else [""]
-        running = [self.kubectl.raw(_pods_path(namespace, labelSelector=labels, fieldSelector=one)) for one in fields]
+        running = [
+            self.kubectl.raw(_pods_path(namespace, labelSelector=labels, fieldSelector=field)) for field in fields
+        ]
         try:
-            return [item for one in running for item in _objects(one.reader())]
+            return [item for process in running for item in _objects(process.reader())]
         finally:
-            for one in running:
-                one.stop()
+            for process in running:
+                process.stop()
 
     def machines(self) -> list[node.NodeJson]:
         """The Node objects."""
@@ -138,11 +140,11 @@ class LiveCluster:
 
     def everybody(self) -> list[pod.PodJson]:
         """All pods that have not ended, of all namespaces, ours or not."""
-        found: list[pod.PodJson] = []
+        manifests: list[pod.PodJson] = []
         for item in _objects(self._run(_EVERYBODY).reader()):
             item["metadata"].pop("managedFields", None)  # half of a pod, and of no use here
-            found.append(item)
-        return found
+            manifests.append(item)
+        return manifests
 
     def budgets(self) -> list[objects.Json]:
         """The PodDisruptionBudgets of all namespaces."""
@@ -177,10 +179,10 @@ class LiveCluster:
 
         running = {kind: self.kubectl.raw(path) for kind, path in volumes.PATHS.items()}
         try:
-            return {kind: list(_objects(one.reader())) for kind, one in running.items()}
+            return {kind: list(_objects(process.reader())) for kind, process in running.items()}
         finally:
-            for one in running.values():
-                one.stop()
+            for process in running.values():
+                process.stop()
 
     def end(self) -> None:
         """Ends what was begun and not read."""
@@ -195,10 +197,12 @@ class LiveCluster:
         """How many pods the controller of this one wants: a ReplicaSet, StatefulSet or ReplicationController."""
         namespace = pod.namespaced_name(manifest)[0]
         owners = manifest["metadata"].get("ownerReferences") or ()
-        one = next(owner for owner in owners if owner.get("controller"))
-        group = "/api/v1" if one["kind"] == "ReplicationController" else "/apis/apps/v1"
-        found = self.document(f"{group}/namespaces/{_quoted(namespace)}/{one['kind'].lower()}s/{_quoted(one['name'])}")
-        wanted = (found.get("spec") or {}).get("replicas")
+        controller = next(owner for owner in owners if owner.get("controller"))
+        group = "/api/v1" if controller["kind"] == "ReplicationController" else "/apis/apps/v1"
+        workload = self.document(
+            f"{group}/namespaces/{_quoted(namespace)}/{controller['kind'].lower()}s/{_quoted(controller['name'])}"
+        )
+        wanted = (workload.get("spec") or {}).get("replicas")
         return 1 if wanted is None else int(wanted)
 
     def pod(self, namespace: str, name: str) -> pod.PodJson:
@@ -233,10 +237,10 @@ def _objects(reader: objects.Reader) -> Iterator[objects.Json]:
 
 
 def _object(reader: objects.Reader) -> objects.Json:
-    found = next(_objects(reader), None)
-    if found is None:
+    item = next(_objects(reader), None)
+    if item is None:
         raise plugin_errors.KubectlError("kubectl's answer is empty where one object was asked for")
-    return found
+    return item
 
 
 def node_path(*, name: str = "", more: Mapping[str, str] | None = None) -> str:

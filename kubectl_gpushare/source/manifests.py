@@ -35,16 +35,18 @@ _TEMPLATES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 def read(path: str, *, namespace: str) -> list[Manifest]:
     """The pods of a file that ask for a share; `-` is standard input. Raises `FileError`."""
     where = inputs.name(path)
-    found = [one for document in inputs.documents(inputs.text(path), where) for one in _of(document, namespace)]
-    for one in found:
-        if wrong := saved_object.problem(one.pod):
-            raise plugin_errors.FileError(f"{where} has in {one.name} a pod that is invalid: {wrong}")
-    if not found:
+    manifests = [
+        manifest for document in inputs.documents(inputs.text(path), where) for manifest in _of(document, namespace)
+    ]
+    for manifest in manifests:
+        if wrong := saved_object.problem(manifest.pod):
+            raise plugin_errors.FileError(f"{where} has in {manifest.name} a pod that is invalid: {wrong}")
+    if not manifests:
         raise plugin_errors.FileError(
             f"{where} has no pod that asks for a share of a GPU: it needs an annotation such as "
             'gpushare.io/request: "0.5", on the pod itself or in the template of its owner'
         )
-    return found
+    return manifests
 
 
 def _of(document: Any, namespace: str) -> Iterator[Manifest]:
@@ -63,8 +65,8 @@ def _of(document: Any, namespace: str) -> Iterator[Manifest]:
         at, counted = _TEMPLATES[kind]
         template = _at(document, at)
         template = template if isinstance(template, Mapping) else {}
-        given = _at(document, counted) if counted else None
-        count = given if isinstance(given, int) else 1
+        replicas = _at(document, counted) if counted else None
+        count = replicas if isinstance(replicas, int) else 1
     else:
         return
     labelled = {**_fields(template, "metadata"), "name": name}
@@ -84,17 +86,17 @@ def _made_for_it(claim: Any) -> Any:
     return {"name": str(_fields(claim, "metadata").get("name") or ""), "ephemeral": {"volumeClaimTemplate": claim}}
 
 
-def _listed(found: Any) -> list[Any]:
-    return found if isinstance(found, list) else []
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _fields(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = document.get(key)
-    return found if isinstance(found, Mapping) else {}
+    value = document.get(key)
+    return value if isinstance(value, Mapping) else {}
 
 
 def _at(document: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    found: Any = document
+    value: Any = document
     for key in path:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value

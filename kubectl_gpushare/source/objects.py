@@ -66,12 +66,12 @@ class Reader:
                 return ""
 
     def _expect(self, characters: str) -> str:
-        found = self._peek()
-        if not found or found not in characters:
-            there = self._text[self._at : self._at + _SHOWN].splitlines()[0] if found else "the end"
+        character = self._peek()
+        if not character or character not in characters:
+            there = self._text[self._at : self._at + _SHOWN].splitlines()[0] if character else "the end"
             raise NotJson(f"expected one of {characters} and found {there}")
         self._at += 1
-        return found
+        return character
 
     def _value(self) -> Any:
         self._peek()

@@ -26,13 +26,13 @@ class ReportedPeak:
 
 def of(texts: Iterable[str]) -> dict[Key, ReportedPeak]:
     """The peaks in the metrics of some agents. Of one that is there more than once the highest counts."""
-    found: dict[Key, ReportedPeak] = {}
+    peaks: dict[Key, ReportedPeak] = {}
     for text in texts:
         for name, labels, value in live_usage.samples(text, (MEMORY, COMPUTE, OBSERVED)):
             containers = tuple(part for part in labels.get("containers", "").split(",") if part)
             key = (labels.get("namespace", ""), labels.get("pod", ""), containers, labels.get("gpu", ""))
-            found[key] = _higher(found.get(key, ReportedPeak()), name, value)
-    return found
+            peaks[key] = _higher(peaks.get(key, ReportedPeak()), name, value)
+    return peaks
 
 
 def saved(paths: Iterable[str]) -> dict[Key, ReportedPeak]:

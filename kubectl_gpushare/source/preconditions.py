@@ -68,7 +68,7 @@ def of_cluster(
         except (plugin_errors.KubectlError, ValueError) as error:
             unread[kind] = str(error)
     if "groups" in unread:  # what is not there cannot be told from what was not asked for
-        for kind in [one for one in _PATHS if one not in begun]:
+        for kind in [kind for kind in _PATHS if kind not in begun]:
             del objects[kind]
             unread[kind] = unread["groups"]
     rights = _told("rights", unread, lambda: _rights(program)) if installing else None
@@ -84,17 +84,17 @@ def of_cluster(
     )
 
 
-def of_objects(found: Iterable[Json], manifests: Iterable[Json] = (), *, installing: bool) -> ClusterFacts:
+def of_objects(items: Iterable[Json], manifests: Iterable[Json] = (), *, installing: bool) -> ClusterFacts:
     """What saved objects tell. A kind of which there is none was not saved, as far as anybody can tell."""
     objects: dict[str, list[Json]] = {}
     version, groups = "", set()
-    for one in found:
-        kind = str(one.get("kind") or "")
-        version = version or str((one.get("serverVersion") or {}).get("gitVersion") or "")
+    for item in items:
+        kind = str(item.get("kind") or "")
+        version = version or str((item.get("serverVersion") or {}).get("gitVersion") or "")
         if kind in KINDS:
-            objects.setdefault(kind, []).append(one)
+            objects.setdefault(kind, []).append(item)
         if kind == "CustomResourceDefinition":
-            groups.add(str((one.get("spec") or {}).get("group") or ""))
+            groups.add(str((item.get("spec") or {}).get("group") or ""))
     saved = {kind: tuple(_kept(kind, some)) for kind, some in objects.items()}
     unread = {
         kind: f"no {name} were saved: add --from FILE with what `kubectl get {name} -A -o yaml` prints"
@@ -131,25 +131,25 @@ def _groups(program: kubectl.Kubectl, unread: dict[str, str]) -> dict[str, str]:
     except (plugin_errors.KubectlError, ValueError) as error:
         unread["groups"] = str(error)
         return {"": "v1", "apps": "v1", "admissionregistration.k8s.io": "v1"}
-    found = {str(one["name"]): str(one["preferredVersion"]["version"]) for one in answer.get("groups") or ()}
-    return {"": "v1", **found}
+    versions = {str(group["name"]): str(group["preferredVersion"]["version"]) for group in answer.get("groups") or ()}
+    return {"": "v1", **versions}
 
 
 def _plan(manifests: Iterable[Json], objects: Mapping[str, tuple[Json, ...]]) -> install_plan.InstallPlan:
     kinds = ("DaemonSet", "Deployment", "ConfigMap")
-    there = [one for kind in kinds for one in objects.get(kind, ()) if namespace(one) == contract.SYSTEM_NAMESPACE]
-    told, live = install_plan.of(manifests), install_plan.of(there)
-    if not told.told:
+    there = [item for kind in kinds for item in objects.get(kind, ()) if namespace(item) == contract.SYSTEM_NAMESPACE]
+    planned, live = install_plan.of(manifests), install_plan.of(there)
+    if not planned.told:
         return live
-    return told if told.configurations else dataclasses.replace(told, configurations=live.configurations)
+    return planned if planned.configurations else dataclasses.replace(planned, configurations=live.configurations)
 
 
-def _kept(kind: str, found: Iterable[Json]) -> Iterator[Json]:
+def _kept(kind: str, items: Iterable[Json]) -> Iterator[Json]:
     """Without what nobody asks for; of pods only those that matter here."""
-    for one in found:
-        (one.get("metadata") or {}).pop("managedFields", None)
-        if kind != "Pod" or namespace(one) == contract.SYSTEM_NAMESPACE or devices.holds_gpu(one):
-            yield {"kind": kind, **one}
+    for item in items:
+        (item.get("metadata") or {}).pop("managedFields", None)
+        if kind != "Pod" or namespace(item) == contract.SYSTEM_NAMESPACE or devices.holds_gpu(item):
+            yield {"kind": kind, **item}
 
 
 def _told(what: str, unread: dict[str, str], ask: Callable[[], Any]) -> Any:

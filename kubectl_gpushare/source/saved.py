@@ -11,7 +11,7 @@ from kubectl_gpushare.source import inputs, objects, saved_object
 
 def read(paths: Iterable[str]) -> list[objects.Json]:
     """Every object in these files; `-` is standard input. Raises `FileError`."""
-    return [_sound(one, inputs.name(path)) for path in paths for one in _objects(path)]
+    return [_sound(item, inputs.name(path)) for path in paths for item in _objects(path)]
 
 
 def _sound(item: objects.Json, where: str) -> objects.Json:

@@ -111,13 +111,13 @@ def problem(item: Mapping[str, Any]) -> str:
     return next(_problems(item, _OBJECT, ""), "")
 
 
-def _problems(found: Any, shape: Shape, where: str) -> Iterator[str]:
+def _problems(part: Any, shape: Shape, where: str) -> Iterator[str]:
     """What is not as `shape` has it in what was found there, the first of which says all that matters."""
     if isinstance(shape, Mapping):
-        if not isinstance(found, Mapping):
+        if not isinstance(part, Mapping):
             yield f"{where} has no fields"
             return
-        for key, value in found.items():
+        for key, value in part.items():
             if not isinstance(key, str):
                 yield f"{where or 'the object'} has the field {key!r} that is not text: put it in quotes"
             elif value is not None and (inner := shape.get(key, shape.get(_EACH))) is not None:
@@ -126,16 +126,18 @@ def _problems(found: Any, shape: Shape, where: str) -> Iterator[str]:
                 else:
                     yield from _problems(value, inner, f"{where}.{key}" if where else key)
     elif shape == _TEXT:
-        if not isinstance(found, str):
+        if not isinstance(part, str):
             yield f"{where} is not text: put it in quotes"
     elif shape == _WHOLE:
-        if isinstance(found, bool) or not isinstance(found, int):
+        if isinstance(part, bool) or not isinstance(part, int):
             yield f"{where} is not a whole number"
     elif not isinstance(shape, str):
         inner = shape[0]
         what = "objects" if isinstance(inner, Mapping) else "texts"
-        if not isinstance(found, list) or (what == "objects" and not all(isinstance(one, Mapping) for one in found)):
+        if not isinstance(part, list) or (
+            what == "objects" and not all(isinstance(element, Mapping) for element in part)
+        ):
             yield f"{where} is not a list of {what}"
             return
-        for position, one in enumerate(found):
-            yield from _problems(one, inner, f"{where}[{position}]")
+        for position, element in enumerate(part):
+            yield from _problems(element, inner, f"{where}[{position}]")

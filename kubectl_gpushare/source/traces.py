@@ -37,19 +37,19 @@ class TracePod:
 def read(path: str) -> list[TracePod]:
     """The pods of a trace that ask for a share, by start. Raises `FileError`."""
     where = inputs.name(path)
-    found = []
+    pods = []
     for number, row in enumerate(csv.DictReader(io.StringIO(inputs.text(path))), 2):
         try:
             line = _line(row, number)
         except ValueError as error:
             raise plugin_errors.FileError(f"{where}, line {number}, is invalid: {error}") from error
         if line is not None:
-            found.append(line)
-    if not found:
+            pods.append(line)
+    if not pods:
         raise plugin_errors.FileError(
             f"{where} has no pod that asks for a share: it needs a column such as request or gpus"
         )
-    return sorted(found, key=lambda line: line.start_seconds)
+    return sorted(pods, key=lambda line: line.start_seconds)
 
 
 def copy(manifest: Mapping[str, Any], number: int) -> Mapping[str, Any]:
@@ -71,28 +71,28 @@ def nodes(text: str) -> list[GpuNode]:
         raise plugin_errors.PluginError(f'--nodes "{text}": {error}') from error
     model = match[3] or _MODEL
     stem = re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-")
-    found = []
+    gpu_nodes = []
     for number in range(int(match[1])):
         name = f"{stem}-{number}"
         cards = tuple(Gpu(f"GPU-{name}-{index}", index, model, memory_bytes) for index in range(int(match[2])))
-        found.append(GpuNode(name, cards))
-    return found
+        gpu_nodes.append(GpuNode(name, cards))
+    return gpu_nodes
 
 
 def _line(row: Mapping[str, str | None], number: int) -> TracePod | None:
-    given = {key: (value or "").strip() for key, value in row.items() if isinstance(key, str)}
-    asked = dict(_asked(given))
+    cells = {key: (value or "").strip() for key, value in row.items() if isinstance(key, str)}
+    asked = dict(_asked(cells))
     if not asked:
         return None
-    start = float(given.get("start") or given.get("creation_time") or 0)
-    end = given.get("end") or given.get("deletion_time")
-    duration = given.get("duration")
-    name = re.sub(r"[^a-z0-9.-]", "-", (given.get("name") or "pod").lower())
+    start = float(cells.get("start") or cells.get("creation_time") or 0)
+    end = cells.get("end") or cells.get("deletion_time")
+    duration = cells.get("duration")
+    name = re.sub(r"[^a-z0-9.-]", "-", (cells.get("name") or "pod").lower())
     host = {
         resource: text
         for resource, text in (
-            ("cpu", f"{given['cpu_milli']}m" if given.get("cpu_milli") else ""),
-            ("memory", f"{given['memory_mib']}Mi" if given.get("memory_mib") else ""),
+            ("cpu", f"{cells['cpu_milli']}m" if cells.get("cpu_milli") else ""),
+            ("memory", f"{cells['memory_mib']}Mi" if cells.get("memory_mib") else ""),
         )
         if text
     }
@@ -102,17 +102,17 @@ def _line(row: Mapping[str, str | None], number: int) -> TracePod | None:
     return TracePod(start, left, {"metadata": metadata, "spec": spec})
 
 
-def _asked(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for column, value in given.items():
+def _asked(cells: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for column, value in cells.items():
         if column in _KEYS and value:
             yield _KEYS[column], value
-    count = int(given.get("num_gpu") or 0)
+    count = int(cells.get("num_gpu") or 0)
     if count:
-        milli = int(given.get("gpu_milli") or 1000)
+        milli = int(cells.get("gpu_milli") or 1000)
         try:
             yield contract.REQUEST, quantity.format_compute(max(1, round(milli / 10)) if milli < 1000 else 100)
         except errors.QuantityError as error:
             raise ValueError(error) from error
         yield contract.GPUS, str(count)
-        if given.get("gpu_spec"):
-            yield contract.MODEL, given["gpu_spec"].replace("|", ",")
+        if cells.get("gpu_spec"):
+            yield contract.MODEL, cells["gpu_spec"].replace("|", ",")

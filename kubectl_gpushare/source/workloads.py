@@ -37,9 +37,9 @@ def pod_meant(origin: chosen_source.Source, chosen: options.Options, word: str) 
 
 
 def _of(origin: chosen_source.Source, kind: str, namespace: str, name: str) -> pod.PodJson:
-    found = [one for one in origin.pods(namespace=namespace) or () if _is_of(one, kind, name)]
-    if found:
-        return min(found, key=lambda one: (*_urgency(one), pod.namespaced_name(one)[1]))
+    manifests = [manifest for manifest in origin.pods(namespace=namespace) or () if _is_of(manifest, kind, name)]
+    if manifests:
+        return min(manifests, key=lambda manifest: (*_urgency(manifest), pod.namespaced_name(manifest)[1]))
     said = _last(event for event in origin.failures(namespace) if _is_about(event, kind, name))
     where = f'{kind} "{name}" in namespace "{namespace}"'
     if said:
@@ -49,14 +49,14 @@ def _of(origin: chosen_source.Source, kind: str, namespace: str, name: str) -> p
     )
 
 
-def _urgency(one: pod.PodJson) -> tuple[bool, bool, bool]:
+def _urgency(manifest: pod.PodJson) -> tuple[bool, bool, bool]:
     """False first: those that wait for us, then those that are on no node, then those that have not ended."""
-    gated = contract.SCHEDULING_GATE in pod.gates(one)
-    return not gated, bool((one.get("spec") or {}).get("nodeName")), pod.is_terminal(one)
+    gated = contract.SCHEDULING_GATE in pod.gates(manifest)
+    return not gated, bool((manifest.get("spec") or {}).get("nodeName")), pod.is_terminal(manifest)
 
 
-def _is_of(one: pod.PodJson, kind: str, name: str) -> bool:
-    metadata = one.get("metadata") or {}
+def _is_of(manifest: pod.PodJson, kind: str, name: str) -> bool:
+    metadata = manifest.get("metadata") or {}
     end = (metadata.get("labels") or {}).get(_HASH)
     meant = ("ReplicaSet", f"{name}-{end}") if kind == "Deployment" else (kind, name)
     return any((owner.get("kind"), owner.get("name")) == meant for owner in metadata.get("ownerReferences") or [])

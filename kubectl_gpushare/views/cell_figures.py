@@ -111,18 +111,18 @@ def unknown() -> Cell:
     return Cell(UNKNOWN, "dim")
 
 
-def used(found: Used | None, given_bytes: int) -> tuple[str | Cell, str | Cell]:
+def used(measured: Used | None, given_bytes: int) -> tuple[str | Cell, str | Cell]:
     """Memory and compute in use; a warning where most of what is given lies idle, or more is used."""
-    if found is None:
+    if measured is None:
         return unknown(), unknown()
-    text = quantity.format_bytes(found.memory_bytes)
-    style = "bad" if found.memory_bytes > given_bytes else "warn" if found.memory_bytes * 4 < given_bytes else ""
-    return Cell(text, style), unknown() if found.compute_percent is None else f"{found.compute_percent:.0f}%"
+    text = quantity.format_bytes(measured.memory_bytes)
+    style = "bad" if measured.memory_bytes > given_bytes else "warn" if measured.memory_bytes * 4 < given_bytes else ""
+    return Cell(text, style), unknown() if measured.compute_percent is None else f"{measured.compute_percent:.0f}%"
 
 
-def used_in_all(found: Iterable[Used | None]) -> tuple[str, str]:
+def used_in_all(measured: Iterable[Used | None]) -> tuple[str, str]:
     """The same of some; nothing is known of a sum of which a part is not."""
-    parts = list(found)
+    parts = list(measured)
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return "", ""
@@ -144,12 +144,12 @@ def sum_cells(total: gpu_summary.Sum, used: Sequence[Used | None] | None) -> Row
     )
 
 
-def used_document(found: Used | None) -> dict[str, Any]:
+def used_document(measured: Used | None) -> dict[str, Any]:
     """The same in a document; nothing where nobody was asked."""
-    if found is None:
+    if measured is None:
         return {}
-    compute = None if found.compute_percent is None else round(found.compute_percent, 2)
-    return {"used": {"memoryBytes": found.memory_bytes, "computePercent": compute}}
+    compute = None if measured.compute_percent is None else round(measured.compute_percent, 2)
+    return {"used": {"memoryBytes": measured.memory_bytes, "computePercent": compute}}
 
 
 def unused(columns: Sequence[Column]) -> tuple[Column, ...]:
@@ -202,12 +202,12 @@ def sum_document(total: gpu_summary.Sum) -> dict[str, Any]:
     }
 
 
-def fragmentation_document(found: Fragmentation) -> dict[str, Any]:
+def fragmentation_document(measured: Fragmentation) -> dict[str, Any]:
     """A cluster's fragmentation in a document."""
     return {
-        "freeGpus": round(found.free_gpus, 4),
-        "strandedGpus": round(found.stranded_gpus, 4),
-        "fragmentationRatio": round(found.ratio, 4),
-        "largestPercent": found.largest_percent,
-        "largestMemoryBytes": found.largest_memory_bytes,
+        "freeGpus": round(measured.free_gpus, 4),
+        "strandedGpus": round(measured.stranded_gpus, 4),
+        "fragmentationRatio": round(measured.ratio, 4),
+        "largestPercent": measured.largest_percent,
+        "largestMemoryBytes": measured.largest_memory_bytes,
     }

@@ -21,9 +21,9 @@ _WORDS = (
 
 def page(findings: Sequence[Finding], *, all_of_them: bool) -> Page:
     """A section a finding, the worst first; what is as it should be only if all is asked for."""
-    worst_first = sorted(findings, key=lambda one: -one.severity)
-    sections = [_section(one) for one in worst_first if one.severity is not Severity.OK]
-    fine = tuple(f"{one.rule}: {one.found}" for one in findings if one.severity is Severity.OK)
+    worst_first = sorted(findings, key=lambda finding: -finding.severity)
+    sections = [_section(finding) for finding in worst_first if finding.severity is not Severity.OK]
+    fine = tuple(f"{finding.rule}: {finding.found}" for finding in findings if finding.severity is Severity.OK)
     return (*sections, *((Section("As it should be", fine, "good"),) if all_of_them and fine else ()))
 
 
@@ -31,7 +31,7 @@ def sentence(findings: Sequence[Finding]) -> str:
     """As `1 blocks; 2 are warnings; 20 are as they should be`."""
     parts = []
     for severity, singular, plural in _WORDS:
-        number = sum(one.severity is severity for one in findings)
+        number = sum(finding.severity is severity for finding in findings)
         if number:
             parts.append(f"{number} {singular if number == 1 else plural}")
     return "; ".join(parts)
@@ -39,32 +39,34 @@ def sentence(findings: Sequence[Finding]) -> str:
 
 def document(findings: Sequence[Finding]) -> documents.Document:
     """All of it as a `CheckList`, with what is as it should be."""
-    return documents.listing("CheckList", (_item(one) for one in findings), summary=sentence(findings))
+    return documents.listing("CheckList", (_item(finding) for finding in findings), summary=sentence(findings))
 
 
 def names(findings: Sequence[Finding]) -> Iterator[str]:
     """Whom warnings and what blocks concern, each once; of what concerns the whole cluster, the rule."""
-    bad = [one for one in findings if one.severity >= Severity.WARNING]
-    return iter(dict.fromkeys(name for one in bad for name in one.subjects or (f"precondition/{one.rule}",)))
+    bad = [finding for finding in findings if finding.severity >= Severity.WARNING]
+    return iter(
+        dict.fromkeys(name for finding in bad for name in finding.subjects or (f"precondition/{finding.rule}",))
+    )
 
 
-def _section(one: Finding) -> Section:
-    concerned = f" ({listed(one.subjects, 4)})" if one.subjects else ""
-    blocks: list[str | Commands] = [f"Found: {one.found}", f"Why: {one.why}"]
-    if one.remedy:
-        blocks.append(f"Remedy: {one.remedy}")
-    if one.commands:
-        blocks.append(Commands(tuple(line for command in one.commands for line in command.splitlines())))
-    return Section(f"{one.severity.word}: {one.rule}{concerned}", tuple(blocks), _STYLES[one.severity])
+def _section(finding: Finding) -> Section:
+    concerned = f" ({listed(finding.subjects, 4)})" if finding.subjects else ""
+    blocks: list[str | Commands] = [f"Found: {finding.found}", f"Why: {finding.why}"]
+    if finding.remedy:
+        blocks.append(f"Remedy: {finding.remedy}")
+    if finding.commands:
+        blocks.append(Commands(tuple(line for command in finding.commands for line in command.splitlines())))
+    return Section(f"{finding.severity.word}: {finding.rule}{concerned}", tuple(blocks), _STYLES[finding.severity])
 
 
-def _item(one: Finding) -> dict[str, Any]:
+def _item(finding: Finding) -> dict[str, Any]:
     return {
-        "rule": one.rule,
-        "severity": one.severity.word,
-        "subjects": list(one.subjects),
-        "found": one.found,
-        "why": one.why,
-        "remedy": one.remedy,
-        "commands": list(one.commands),
+        "rule": finding.rule,
+        "severity": finding.severity.word,
+        "subjects": list(finding.subjects),
+        "found": finding.found,
+        "why": finding.why,
+        "remedy": finding.remedy,
+        "commands": list(finding.commands),
     }

@@ -30,12 +30,12 @@ def checked(name: str, text: str, *, strict: bool = False) -> Iterator[Checked]:
         yield Checked(name, problem=str(error))
         return
     if entries is None:
-        yield _one(name, text, strict)
+        yield _checked(name, text, strict)
         return
     if not entries:
         yield Checked(name, problem="the ConfigMap has no entry under data: add one for each configuration")
     for key, entry in entries.items():
-        yield _one(f"{name}: {key}", entry, strict)
+        yield _checked(f"{name}: {key}", entry, strict)
 
 
 def entries_of(text: str) -> dict[str, str] | None:
@@ -49,39 +49,39 @@ def entries_of(text: str) -> dict[str, str] | None:
     data = root.value.get("data")
     if data is None or data.value is None:
         return {}
-    found = yaml_tree.plain(data)
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+    entries = yaml_tree.plain(data)
+    if not isinstance(entries, dict) or not all(isinstance(value, str) for value in entries.values()):
         raise data.error("has an entry that is not text: put | after its name")
-    return found
+    return entries
 
 
-def _one(name: str, text: str, strict: bool) -> Checked:
+def _checked(name: str, text: str, strict: bool) -> Checked:
     try:
         config = config_file.read(text)
         if strict:
             config = restrictions.strict(config)
-        found = node_settings.effective(config, strict=strict)
+        settings = node_settings.effective(config, strict=strict)
     except errors.ConfigError as error:
         return Checked(name, problem=str(error))
     impossible = None if isinstance(config.mig, str) else feasibility.nowhere(config.mig)
     if impossible is not None:
         return Checked(name, problem=impossible)
-    return Checked(name, summary(config, found), warnings=(*config.warnings, *node_settings.too_late(config)))
+    return Checked(name, summary(config, settings), warnings=(*config.warnings, *node_settings.too_late(config)))
 
 
 def effective(config: Config) -> dict[str, Any]:
     """The file that says the same and leaves nothing to defaults."""
     values = node_settings.values_of(config)
-    told = {flag.key: values[flag.key] for flag in flags.IN_FILE if values[flag.key] or not flag.omitted}
-    return writing.config(dataclasses.replace(config, flags=Flags(told, frozenset(flags.SECTIONS))))
+    filled = {flag.key: values[flag.key] for flag in flags.IN_FILE if values[flag.key] or not flag.omitted}
+    return writing.config(dataclasses.replace(config, flags=Flags(filled, frozenset(flags.SECTIONS))))
 
 
-def summary(config: Config, found: node_settings.NodeSettings) -> str:
+def summary(config: Config, settings: node_settings.NodeSettings) -> str:
     """What it does: `MPS: 2 × nvidia.com/gpu of each of all nvidia.com/gpu; MIG strategy mixed`."""
     parts = [
         *_shared("MPS", config.sharing.mps),
         *_shared("time-slicing", config.sharing.time_slicing),
-        *(f"by annotation: {one.devices} of {one.name}" for one in config.sharing.fractional),
+        *(f"by annotation: {resource.devices} of {resource.name}" for resource in config.sharing.fractional),
     ]
     if isinstance(config.mig, str):
         parts.append(f"MIG: {config.mig}")
@@ -91,11 +91,12 @@ def summary(config: Config, found: node_settings.NodeSettings) -> str:
         parts.append(f"MIG: {wanted} on {devices}" if entry.enabled else f"MIG off on {devices}")
     if not parts:
         parts.append("every device whole")
-    if found.mig_strategy != "none":
-        parts.append(f"MIG strategy {found.mig_strategy}")
+    if settings.mig_strategy != "none":
+        parts.append(f"MIG strategy {settings.mig_strategy}")
     return "; ".join(parts)
 
 
 def _shared(word: str, shared: ReplicatedResources | None) -> Iterator[str]:
-    for one in shared.resources if shared is not None else ():
-        yield f"{word}: {one.devices} of {one.name}, each {one.replicas} times as {one.rename or one.name}"
+    for resource in shared.resources if shared is not None else ():
+        name = resource.rename or resource.name
+        yield f"{word}: {resource.devices} of {resource.name}, each {resource.replicas} times as {name}"

@@ -33,13 +33,13 @@ def planned(node: GpuNode, config: Config, *, strict: bool = False) -> mode_plan
     """What the node's GPUs would be, and all warnings. Raises ConfigError if they could not be so."""
     if strict:
         config = restrictions.strict(config)
-    found = node_settings.effective(config, strict=strict)
+    settings = node_settings.effective(config, strict=strict)
     cards = [_card(gpu) for gpu in node.gpus]
-    if found.mig_strategy != naming.NONE:
+    if settings.mig_strategy != naming.NONE:
         cut = [_is_cut(config, card) for card in cards]
         known = [not card.mig_enabled or bool(card.mig_devices) for card in cards]
-        cards = [card for card, *told in zip(cards, cut, known, strict=True) if any(told)]
-    made = mode_plan.plan(config, cards, mig_strategy=found.mig_strategy)
+        cards = [card for card, *signs in zip(cards, cut, known, strict=True) if any(signs)]
+    made = mode_plan.plan(config, cards, mig_strategy=settings.mig_strategy)
     return mode_plan.ModePlan(made.assignments, (*config.warnings, *made.warnings, *node_settings.too_late(config)))
 
 

@@ -53,7 +53,7 @@ class NodeConfigState:
     @property
     def status(self) -> tuple[str, str, str]:
         """A word, its style, and the sentence that belongs to it."""
-        valid, pending = (self.node.condition(one) for one in (_VALID, _PENDING))
+        valid, pending = (self.node.condition(name) for name in (_VALID, _PENDING))
         if valid is not None and valid.status != "True":
             return ("Refused" if valid.status == "False" else "Unknown"), "bad", valid.message
         if pending is not None and pending.trouble:
@@ -71,13 +71,13 @@ def of(node: GpuNode, labels: Mapping[str, str] | None, entries: Entries | None)
     asked, why = None, ""
     if labels is not None:
         asked, why = _asked(labels, entries)
-    found = NodeConfigState(node, asked, why, None)
+    state = NodeConfigState(node, asked, why, None)
     known = {config_choice.BUILT_IN.name: config_choice.BUILT_IN.text} if entries == {} else entries or {}
     # Where its own entry is refused, the agent keeps a text that nobody else has.
-    kept = found.status[0] == "Refused" and (asked is None or asked.name == node.config)
+    kept = state.status[0] == "Refused" and (asked is None or asked.name == node.config)
     if not kept and (node.config in known or node.config == config_choice.EMPTY):
-        return dataclasses.replace(found, in_force=ActiveConfig(node.config, known.get(node.config, "")))
-    return found
+        return dataclasses.replace(state, in_force=ActiveConfig(node.config, known.get(node.config, "")))
+    return state
 
 
 def page(state: NodeConfigState, notes: Sequence[str]) -> Page:
@@ -98,7 +98,7 @@ def page(state: NodeConfigState, notes: Sequence[str]) -> Page:
 
 def table(states: Sequence[NodeConfigState]) -> Table:
     """A row for each node."""
-    return Table(COLUMNS, [_row(one) for one in states], what="nodes")
+    return Table(COLUMNS, [_row(state) for state in states], what="nodes")
 
 
 def entries_table(entries: Entries, followers: Sequence[GpuNode]) -> Table:
@@ -127,7 +127,7 @@ def document(states: Sequence[NodeConfigState], entries: Entries | None) -> docu
     """All as a `ConfigurationList`."""
     return documents.listing(
         "ConfigurationList",
-        (_item(one) for one in states),
+        (_item(state) for state in states),
         configurations=None if entries is None else [{"name": name, "text": text} for name, text in entries.items()],
     )
 
@@ -139,7 +139,7 @@ def effective(text: str) -> dict[str, Any]:
 
 def _asked(labels: Mapping[str, str], entries: Entries | None) -> tuple[ActiveConfig | None, str]:
     label = config_choice.label_of(labels)
-    key = next((one for one in config_choice.LABELS if labels.get(one)), "")
+    key = next((key for key in config_choice.LABELS if labels.get(key)), "")
     why = f"the node's label {key}" if label else "the node has no label that names another"
     if entries is None:
         return (ActiveConfig(label), why) if label else (None, why)
@@ -192,7 +192,7 @@ def _wanted(state: NodeConfigState) -> dict[str, str]:
         made = configuration_change.planned(state.node, config_file.read(config.text))
     except errors.ConfigError:
         return {}  # the conditions say what is the matter
-    return {uuid: str(one) for uuid, one in made.assignments.items()}
+    return {uuid: str(assignment) for uuid, assignment in made.assignments.items()}
 
 
 def _row(state: NodeConfigState) -> Row:

@@ -114,8 +114,8 @@ def _row(number: int, move: Move) -> tuple[str, ...]:
         "/".join(pod.namespaced_name(move.manifest)),
         move.before,
         move.after,
-        quantity.format_compute(sum(one.request_percent * len(one.gpu_uuids) for one in move.entry.shares)),
-        quantity.format_bytes(sum(one.memory_bytes * len(one.gpu_uuids) for one in move.entry.shares)),
+        quantity.format_compute(sum(share.request_percent * len(share.gpu_uuids) for share in move.entry.shares)),
+        quantity.format_bytes(sum(share.memory_bytes * len(share.gpu_uuids) for share in move.entry.shares)),
         evicting.owner(move.manifest)[0] or NONE,
         str(pod.priority(move.manifest)),
     )
@@ -131,10 +131,12 @@ def _move(move: Move) -> documents.Document:
     }
 
 
-def _state(found: Fragmentation) -> str:
-    memory = quantity.format_bytes(found.largest_memory_bytes)
+def _state(fragmentation: Fragmentation) -> str:
+    memory = quantity.format_bytes(fragmentation.largest_memory_bytes)
     largest = (
-        f"{quantity.format_compute(found.largest_percent)} with {memory}" if found.largest_memory_bytes else "none"
+        f"{quantity.format_compute(fragmentation.largest_percent)} with {memory}"
+        if fragmentation.largest_memory_bytes
+        else "none"
     )
-    stranded = f"{cell_figures.gpus(found.stranded_gpus)} of {cell_figures.gpus(found.free_gpus)} free GPUs stranded"
-    return f"{stranded} ({found.ratio:.0%}); largest single share {largest}"
+    stranded, free = map(cell_figures.gpus, (fragmentation.stranded_gpus, fragmentation.free_gpus))
+    return f"{stranded} of {free} free GPUs stranded ({fragmentation.ratio:.0%}); largest single share {largest}"

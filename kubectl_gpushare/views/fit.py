@@ -21,10 +21,10 @@ _MOST_PLACES = 12
 def page(answer: CapacityAnswer, notes: Sequence[str]) -> Page:
     """The answer as a page."""
     several = len(answer.fits) > 1
-    each = tuple(entry for one in answer.fits for entry in _one(one, several=several))
+    fields = tuple(entry for fit in answer.fits for entry in _fields(fit, several=several))
     missing = (Section("Not Looked At", tuple(notes), "warn"),) if notes else ()
     return (
-        *each,
+        *fields,
         *field("Stranded", _change(answer.before, answer.after)),
         *field("Largest Left", _largest(answer.after)),
         *field("Fits More", _more(answer)),
@@ -38,16 +38,16 @@ def document(answer: CapacityAnswer, notes: Sequence[str]) -> documents.Document
         "fits": answer.all_fit,
         "pods": [
             {
-                "name": one.wanted.name,
-                "asksFor": described.asked(one.wanted.asked.manifest)[0],
-                "count": one.wanted.count,
-                "gpus": list(one.gpus),
-                "missing": one.missing,
-                "reason": str(one.refusal or ""),
+                "name": fit.wanted.name,
+                "asksFor": described.asked(fit.wanted.asked.manifest)[0],
+                "count": fit.wanted.count,
+                "gpus": list(fit.gpus),
+                "missing": fit.missing,
+                "reason": str(fit.refusal or ""),
                 "changes": [{"kind": change.kind, "change": change.sentence, "gpus": change.gpus}
-                            for change in one.changes],
+                            for change in fit.changes],
             }
-            for one in answer.fits
+            for fit in answer.fits
         ],
         "before": cell_figures.fragmentation_document(answer.before),
         "after": cell_figures.fragmentation_document(answer.after),
@@ -56,20 +56,20 @@ def document(answer: CapacityAnswer, notes: Sequence[str]) -> documents.Document
     }  # fmt: skip
 
 
-def _one(one: FitResult, *, several: bool) -> Iterator[Field]:
-    name = one.wanted.name if several or one.wanted.name else ""
+def _fields(fit: FitResult, *, several: bool) -> Iterator[Field]:
+    name = fit.wanted.name if several or fit.wanted.name else ""
     yield from field("Name", name)
-    yield from field("Asks For", *described.asked(one.wanted.asked.manifest)[0])
-    if not one.missing:
-        yield from field("Fits", f"yes, on {_places(one.gpus)}", style="good")
+    yield from field("Asks For", *described.asked(fit.wanted.asked.manifest)[0])
+    if not fit.missing:
+        yield from field("Fits", f"yes, on {_places(fit.gpus)}", style="good")
         return
-    said = f"{len(one.gpus)} of {one.wanted.count}, on {_places(one.gpus)}" if one.gpus else "no"
+    said = f"{len(fit.gpus)} of {fit.wanted.count}, on {_places(fit.gpus)}" if fit.gpus else "no"
     yield from field("Fits", said, style="bad")
-    yield from field("Reason", str(one.refusal), style="warn")
-    if one.refusal is not None and one.refusal.cause is Cause.QUOTA:
+    yield from field("Reason", str(fit.refusal), style="warn")
+    if fit.refusal is not None and fit.refusal.cause is Cause.QUOTA:
         return
-    told = [f"{change.sentence}: on {change.gpus}" for change in one.changes]
-    yield from field("Would Fit", *(told or [remedies.NONE]))
+    changes = [f"{change.sentence}: on {change.gpus}" for change in fit.changes]
+    yield from field("Would Fit", *(changes or [remedies.NONE]))
 
 
 def _places(gpus: Sequence[str]) -> str:

@@ -88,22 +88,22 @@ class GpuSummary:
         """What is the matter with it, worst first; empty if nothing is."""
         if self.gone:
             return ("Gone",)
-        found = []
+        words = []
         if self.over_committed:
-            found.append("OverCommitted")
+            words.append("OverCommitted")
         if not self.gpu.healthy:
-            found.append("Unhealthy")
+            words.append("Unhealthy")
         if self.gpu.pending_mode is not None:
-            found.append("Changing")
+            words.append("Changing")
         elif self.gpu.cordoned:
-            found.append("Cordoned")
+            words.append("Cordoned")
         if self.away:
-            found.append(self.away.word)
+            words.append(self.away.word)
         if self.exclusion:
-            found.append("Excluding")
+            words.append("Excluding")
         if self.holds:
-            found.append("Held")
-        return tuple(found)
+            words.append("Held")
+        return tuple(words)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def of(nodes: Iterable[GpuNode], gone_away: Mapping[str, Away] = _NOWHERE) -> li
     """All cards of the nodes, by node name and index; those that are gone last on their node."""
     cards = []
     known_parts: _Parts = {}
-    for node in sorted(nodes, key=lambda one: natural(one.name)):
+    for node in sorted(nodes, key=lambda node: natural(node.name)):
         used = ledger.use(node)
         there = sorted(node.gpus, key=lambda gpu: gpu.index)
         away = gone_away.get(node.name)
@@ -166,8 +166,8 @@ def why_not_yet(node: GpuNode, gpu: Gpu) -> str:
     pending = node.condition(contract.CONDITION_CONFIG_PENDING)
     after = pending.message.partition(f"({gpu.uuid}) ")[2] if pending is not None else ""
     said = _NEXT_GPU.split(after)[0]
-    found = _WHY.search(said)
-    return found[0] if found else said or "its agent does not say why not yet"
+    match = _WHY.search(said)
+    return match[0] if match else said or "its agent does not say why not yet"
 
 
 def _split(used: ledger.GpuUse) -> tuple[tuple[Allocation, ...], tuple[Allocation, ...]]:
@@ -208,10 +208,10 @@ def natural(name: str) -> list[tuple[int, int | str]]:
     return [(0, int(part)) if part.isdigit() else (1, part) for part in _DIGITS.split(name) if part]
 
 
-def named(found: Iterable[GpuSummary], name: str) -> GpuSummary:
+def named(cards: Iterable[GpuSummary], name: str) -> GpuSummary:
     """The one of that name: NODE/INDEX, or its UUID or the beginning of it. Raises `NotFound`."""
     by_uuid = "/" not in name
-    some = [card for card in found if _is(card, name, by_uuid=by_uuid)]
+    some = [card for card in cards if _is(card, name, by_uuid=by_uuid)]
     if not some:
         raise plugin_errors.KubectlNotFound(
             f'no GPU "{name}": name it NODE/INDEX or by its UUID; `kubectl gpushare top` lists them'

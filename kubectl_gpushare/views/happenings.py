@@ -26,47 +26,47 @@ def section(events: Sequence[EventJson] | None, *, now: float) -> tuple[Section,
     if events is None:
         return ()
     recent = sorted(events, key=_moment)[-MOST:]
-    return (Section("Events", (Table(_COLUMNS, [_row(one, now) for one in recent]),) if recent else (NONE,)),)
+    return (Section("Events", (Table(_COLUMNS, [_row(event, now) for event in recent]),) if recent else (NONE,)),)
 
 
 def items(events: Sequence[EventJson] | None) -> list[dict[str, Any]]:
     """The same in a document."""
     return [
         {
-            "type": str(one.get("type", "")),
-            "reason": str(one.get("reason", "")),
-            "time": _moment(one),
-            "count": _count(one),
-            "message": str(one.get("message") or one.get("note") or ""),
+            "type": str(event.get("type", "")),
+            "reason": str(event.get("reason", "")),
+            "time": _moment(event),
+            "count": _count(event),
+            "message": str(event.get("message") or event.get("note") or ""),
         }
-        for one in sorted(events or (), key=_moment)[-MOST:]
+        for event in sorted(events or (), key=_moment)[-MOST:]
     ]
 
 
-def _row(one: EventJson, now: float) -> tuple[str | Cell, ...]:
-    kind = str(one.get("type", ""))
-    age = ages.since(_moment(one), now=now) or UNKNOWN
-    times = _count(one)
+def _row(event: EventJson, now: float) -> tuple[str | Cell, ...]:
+    kind = str(event.get("type", ""))
+    age = ages.since(_moment(event), now=now) or UNKNOWN
+    times = _count(event)
     return (
         Cell(kind or NONE, "warn" if kind == "Warning" else ""),
-        str(one.get("reason") or NONE),
+        str(event.get("reason") or NONE),
         f"{age} (x{times})" if times > 1 else age,
-        str(one.get("reportingComponent") or (one.get("source") or {}).get("component") or NONE),
-        sentence(str(one.get("message") or one.get("note") or "")),
+        str(event.get("reportingComponent") or (event.get("source") or {}).get("component") or NONE),
+        sentence(str(event.get("message") or event.get("note") or "")),
     )
 
 
-def _moment(one: EventJson) -> str:
-    series = one.get("series") or {}
-    metadata = one.get("metadata") or {}
-    found = (
+def _moment(event: EventJson) -> str:
+    series = event.get("series") or {}
+    metadata = event.get("metadata") or {}
+    times = (
         series.get("lastObservedTime"),
-        one.get("lastTimestamp"),
-        one.get("eventTime"),
+        event.get("lastTimestamp"),
+        event.get("eventTime"),
         metadata.get("creationTimestamp"),
     )
-    return next((str(moment) for moment in found if moment), "")
+    return next((str(moment) for moment in times if moment), "")
 
 
-def _count(one: EventJson) -> int:
-    return int((one.get("series") or {}).get("count") or one.get("count") or 1)
+def _count(event: EventJson) -> int:
+    return int((event.get("series") or {}).get("count") or event.get("count") or 1)

@@ -44,53 +44,62 @@ _STYLES = {Advice.SHRINK: "good", Advice.GROW: "warn", Advice.TOO_SHORT: "dim", 
 class View:
     """Suggestions as they are printed. `names`: of GPUs, by UUID; `manifests`: the pods, as far as they were read."""
 
-    found: Sequence[Suggestion]
+    suggestions: Sequence[Suggestion]
     names: Mapping[str, str]
     manifests: Mapping[tuple[str, str], pod.PodJson]
 
     def table(self, *, namespaces: bool = True) -> Table:
         """A row for each share."""
-        rows = [_row(one, self.names) for one in self.found]
-        whole = Table(COLUMNS, rows, _totals(self.found), what="pods that hold shares")
+        rows = [_row(suggestion, self.names) for suggestion in self.suggestions]
+        whole = Table(COLUMNS, rows, _totals(self.suggestions), what="pods that hold shares")
         return whole if namespaces else cell_figures.without(whole, COLUMNS[:1])
 
     def freed(self, nodes: Sequence[GpuNode]) -> Table:
         """What becomes free, GPU by GPU."""
-        sums = rightsizing.freed(self.found)
+        sums = rightsizing.freed(self.suggestions)
         rows = [_freed_row(card, sums[card.gpu.uuid]) for card in gpu_summary.of(nodes) if card.gpu.uuid in sums]
         return Table(FREED_COLUMNS, rows)
 
     def summary(self, min_observed_seconds: float) -> list[str]:
         """In a sentence each: what it frees in the whole, and of whom nothing can be said."""
-        told = []
-        changes = sum(one.wanted is not None for one in self.found)
-        whole = rightsizing.total(rightsizing.freed(self.found).values())
+        sentences = []
+        changes = sum(suggestion.wanted is not None for suggestion in self.suggestions)
+        whole = rightsizing.total(rightsizing.freed(self.suggestions).values())
         if changes:
             free = f"{_signed(whole.request_percent, quantity.format_compute)} GPU of compute and "
             free += f"{_signed(whole.memory_bytes, quantity.format_bytes)} of memory"
-            told.append(f"{changes} of {_shares(len(self.found))} could have another size, which would free {free}")
-        if short := sum(one.advice is Advice.TOO_SHORT for one in self.found):
+            sentences.append(
+                f"{changes} of {_shares(len(self.suggestions))} could have another size, which would free {free}"
+            )
+        if short := sum(suggestion.advice is Advice.TOO_SHORT for suggestion in self.suggestions):
             least = ages.text(min_observed_seconds)
-            told.append(f"{_shares(short)} seen for less than {least}, so nothing is suggested: see --min-observed")
-        if unknown := sum(one.advice is Advice.UNKNOWN for one in self.found):
-            told.append(f"{_shares(unknown)} without anything to go by: -o wide says why")
-        return told or [f"all {_shares(len(self.found))} fit"]
+            sentences.append(
+                f"{_shares(short)} seen for less than {least}, so nothing is suggested: see --min-observed"
+            )
+        if unknown := sum(suggestion.advice is Advice.UNKNOWN for suggestion in self.suggestions):
+            sentences.append(f"{_shares(unknown)} without anything to go by: -o wide says why")
+        return sentences or [f"all {_shares(len(self.suggestions))} fit"]
 
     def names_of_pods(self) -> Iterator[str]:
         """The pods that could have another size, as `-o name` has them."""
-        changing = dict.fromkeys((one.namespace, one.pod) for one in self.found if one.wanted is not None)
+        changing = dict.fromkeys(
+            (suggestion.namespace, suggestion.pod) for suggestion in self.suggestions if suggestion.wanted is not None
+        )
         return (f"pod/{name}" for _, name in changing)
 
     def commands(self) -> Iterator[str]:
         """A command line for each suggestion."""
-        return suggested_sizes.commands(self.found, self.manifests)
+        return suggested_sizes.commands(self.suggestions, self.manifests)
 
     def document(self) -> documents.Document:
         """All as a `RightsizingList`."""
-        sums = rightsizing.freed(self.found)
+        sums = rightsizing.freed(self.suggestions)
         return documents.listing(
             "RightsizingList",
-            (_item(one, self.names, suggested_sizes.own(one, self.manifests)) for one in self.found),
+            (
+                _item(suggestion, self.names, suggested_sizes.own(suggestion, self.manifests))
+                for suggestion in self.suggestions
+            ),
             freed=_size_document(rightsizing.total(sums.values())),
             gpus=[
                 {"name": self.names.get(uuid, ""), "uuid": uuid, "freed": _size_document(size)}
@@ -99,51 +108,51 @@ class View:
         )
 
 
-def _row(one: Suggestion, names: Mapping[str, str]) -> Row:
-    peak, wanted = one.peak, one.wanted or one.given
+def _row(suggestion: Suggestion, names: Mapping[str, str]) -> Row:
+    peak, wanted = suggestion.peak, suggestion.wanted or suggestion.held
     return (
-        one.namespace,
-        one.pod,
-        _places(one, names),
-        quantity.format_compute(one.given.request_percent),
+        suggestion.namespace,
+        suggestion.pod,
+        _places(suggestion, names),
+        quantity.format_compute(suggestion.held.request_percent),
         UNKNOWN if peak.compute_ratio is None else f"{peak.compute_ratio:.2g}",
-        _change(one.given.request_percent, wanted.request_percent, quantity.format_compute),
-        quantity.format_bytes(one.given.memory_bytes),
+        _change(suggestion.held.request_percent, wanted.request_percent, quantity.format_compute),
+        quantity.format_bytes(suggestion.held.memory_bytes),
         UNKNOWN if peak.memory_bytes is None else quantity.format_bytes(peak.memory_bytes),
-        _change(one.given.memory_bytes, wanted.memory_bytes, suggested_sizes.exactly),
+        _change(suggestion.held.memory_bytes, wanted.memory_bytes, suggested_sizes.exactly),
         UNKNOWN if peak.memory_bytes is None else ages.text(peak.observed_seconds),
-        Cell(str(one.advice), _STYLES.get(one.advice, "")),
-        ",".join(one.containers) or NONE,
-        sentence(one.reason),
+        Cell(str(suggestion.advice), _STYLES.get(suggestion.advice, "")),
+        ",".join(suggestion.containers) or NONE,
+        sentence(suggestion.reason),
     )
 
 
-def _change(given: int, wanted: int, text: Callable[[int], str]) -> str | Cell:
-    if wanted == given:
+def _change(held: int, wanted: int, text: Callable[[int], str]) -> str | Cell:
+    if wanted == held:
         return "-"
-    return Cell(text(wanted), "good" if wanted < given else "warn")
+    return Cell(text(wanted), "good" if wanted < held else "warn")
 
 
-def _totals(found: Sequence[Suggestion]) -> Row:
-    given = rightsizing.total(_all(one, one.given) for one in found)
-    wanted = rightsizing.total(_all(one, one.wanted or one.given) for one in found)
+def _totals(suggestions: Sequence[Suggestion]) -> Row:
+    held = rightsizing.total(_all(suggestion, suggestion.held) for suggestion in suggestions)
+    wanted = rightsizing.total(_all(suggestion, suggestion.wanted or suggestion.held) for suggestion in suggestions)
     return (
         Cell("TOTAL", "bold"),
         "",
-        _shares(len(found)).replace(" ", "-"),
-        quantity.format_compute(given.request_percent),
+        _shares(len(suggestions)).replace(" ", "-"),
+        quantity.format_compute(held.request_percent),
         "",
         quantity.format_compute(wanted.request_percent),
-        quantity.format_bytes(given.memory_bytes),
+        quantity.format_bytes(held.memory_bytes),
         "",
         quantity.format_bytes(wanted.memory_bytes),
         *[""] * 4,
     )
 
 
-def _all(one: Suggestion, size: Size) -> Size:
+def _all(suggestion: Suggestion, size: Size) -> Size:
     """Of all its GPUs."""
-    return Size(size.request_percent * len(one.gpus), size.memory_bytes * len(one.gpus))
+    return Size(size.request_percent * len(suggestion.gpus), size.memory_bytes * len(suggestion.gpus))
 
 
 def _freed_row(card: gpu_summary.GpuSummary, size: Size) -> Row:
@@ -162,24 +171,26 @@ def _signed(amount: int, text: Callable[[int], str]) -> str:
     return f"-{text(-amount)}" if amount < 0 else text(amount)
 
 
-def _item(one: Suggestion, names: Mapping[str, str], container: str) -> dict[str, Any]:
-    wanted = one.wanted
+def _item(suggestion: Suggestion, names: Mapping[str, str], container: str) -> dict[str, Any]:
+    wanted = suggestion.wanted
     suffix = f".{container}" if container else ""
     return {
-        "namespace": one.namespace,
-        "pod": one.pod,
-        "containers": list(one.containers),
-        "node": one.node,
-        "gpus": [{"name": names.get(uuid, ""), "uuid": uuid} for uuid in one.gpus],
-        "advice": str(one.advice),
-        "reason": one.reason,
-        "given": {**_size_document(one.given), "limitPercent": one.limit_percent},
+        "namespace": suggestion.namespace,
+        "pod": suggestion.pod,
+        "containers": list(suggestion.containers),
+        "node": suggestion.node,
+        "gpus": [{"name": names.get(uuid, ""), "uuid": uuid} for uuid in suggestion.gpus],
+        "advice": str(suggestion.advice),
+        "reason": suggestion.reason,
+        "given": {**_size_document(suggestion.held), "limitPercent": suggestion.limit_percent},
         "peak": {
-            "computePercent": None if one.peak.compute_ratio is None else round(one.peak.compute_ratio * 100, 2),
-            "memoryBytes": one.peak.memory_bytes,
+            "computePercent": None
+            if suggestion.peak.compute_ratio is None
+            else round(suggestion.peak.compute_ratio * 100, 2),
+            "memoryBytes": suggestion.peak.memory_bytes,
         },
-        "observedSeconds": round(one.peak.observed_seconds),
-        "suggested": _size_document(wanted or one.given),
+        "observedSeconds": round(suggestion.peak.observed_seconds),
+        "suggested": _size_document(wanted or suggestion.held),
         "annotations": {f"{key}{suffix}": value for key, value in suggested_sizes.asked(wanted).items()}
         if wanted
         else {},
@@ -190,9 +201,9 @@ def _size_document(size: Size) -> dict[str, int]:
     return {"requestPercent": size.request_percent, "memoryBytes": size.memory_bytes}
 
 
-def _places(one: Suggestion, names: Mapping[str, str]) -> str:
-    indices = ",".join(names.get(uuid, uuid).rpartition("/")[2] for uuid in one.gpus)
-    return f"{one.node}/{indices}"
+def _places(suggestion: Suggestion, names: Mapping[str, str]) -> str:
+    indices = ",".join(names.get(uuid, uuid).rpartition("/")[2] for uuid in suggestion.gpus)
+    return f"{suggestion.node}/{indices}"
 
 
 def _shares(count: int) -> str:

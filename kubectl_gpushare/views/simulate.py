@@ -40,18 +40,18 @@ def table(outcome: SimulatedPod) -> Table:
     """The moments, evenly chosen, the last one among them."""
     step = max(1, -(-len(outcome.moments) // MOST_LINES))
     chosen = [*reversed(outcome.moments[::-1][::step])]
-    return Table(COLUMNS, [_row(one, outcome) for one in chosen], what="pods")
+    return Table(COLUMNS, [_row(moment, outcome) for moment in chosen], what="pods")
 
 
 def summary(outcome: SimulatedPod) -> str:
     """What came of it, in a sentence."""
-    told = f"{outcome.arrived} pods came, {outcome.waited} had to wait"
+    text = f"{outcome.arrived} pods came, {outcome.waited} had to wait"
     ran = outcome.waited - outcome.never
     if ran:
-        told += f", {ran} of them for {ages.text(outcome.waited_seconds / ran)} on average"
+        text += f", {ran} of them for {ages.text(outcome.waited_seconds / ran)} on average"
     if outcome.never:
-        told += f"; {outcome.never} {'waits' if outcome.never == 1 else 'wait'} at the end"
-    return told + (f"; the first because {outcome.first_refusal}" if outcome.first_refusal else "")
+        text += f"; {outcome.never} {'waits' if outcome.never == 1 else 'wait'} at the end"
+    return text + (f"; the first because {outcome.first_refusal}" if outcome.first_refusal else "")
 
 
 def document(outcome: SimulatedPod) -> documents.Document:
@@ -61,14 +61,14 @@ def document(outcome: SimulatedPod) -> documents.Document:
         "waited": outcome.waited,
         "waitedSeconds": round(outcome.waited_seconds, 3),
         "waitingAtTheEnd": outcome.never,
-        "moments": [_item(one, outcome) for one in outcome.moments],
+        "moments": [_item(moment, outcome) for moment in outcome.moments],
     }
 
 
 def picture(outcome: SimulatedPod) -> Drawing:
     """The moments drawn: parts of the cluster over arrivals."""
     right, bottom = _WIDTH - 20, _HEIGHT - _EDGE
-    most = max((one.arrived for one in outcome.moments), default=1)
+    most = max((moment.arrived for moment in outcome.moments), default=1)
 
     def at(part: float, arrived: int) -> tuple[float, float]:
         x = _EDGE + (right - _EDGE) * arrived / most
@@ -80,7 +80,9 @@ def picture(outcome: SimulatedPod) -> Drawing:
         shapes.append(PolyLine(((_EDGE, height), (right, height)), "#dddddd"))
         shapes.append(Text(_EDGE - 8, height + 4, f"{tenth * 10}%", Anchor.END))
     for number, (name, colour) in enumerate(_LINES):
-        shapes.append(PolyLine([at(_parts(one, outcome)[number], one.arrived) for one in outcome.moments], colour, 2))
+        shapes.append(
+            PolyLine([at(_parts(moment, outcome)[number], moment.arrived) for moment in outcome.moments], colour, 2)
+        )
         x, y = _EDGE + 210 * number, _HEIGHT - 14
         shapes += [Box(x, y - 9, 12, 12, colour), Text(x + 18, y + 2, name)]
     for part in (0, 1, 2, 3, 4):
@@ -90,40 +92,40 @@ def picture(outcome: SimulatedPod) -> Drawing:
     return Drawing(_WIDTH, _HEIGHT, shapes)
 
 
-def _row(one: Moment, outcome: SimulatedPod) -> Sequence[str | Cell]:
-    found = one.fragmentation
-    fits = found.largest_memory_bytes
+def _row(moment: Moment, outcome: SimulatedPod) -> Sequence[str | Cell]:
+    fragmentation = moment.fragmentation
+    fits = fragmentation.largest_memory_bytes
     return (
-        ages.text(one.at_seconds),
-        str(one.arrived),
-        str(one.running),
-        Cell(str(one.waiting), "warn" if one.waiting else ""),
-        cell_figures.compute(one.request_percent, outcome.total_percent),
-        cell_figures.memory(one.memory_bytes, outcome.total_bytes),
-        cell_figures.gpus(found.stranded_gpus),
-        cell_figures.fragmentation(found.free_gpus, found.stranded_gpus),
-        cell_figures.share(found.largest_percent, found.largest_memory_bytes) if fits else "<none>",
+        ages.text(moment.at_seconds),
+        str(moment.arrived),
+        str(moment.running),
+        Cell(str(moment.waiting), "warn" if moment.waiting else ""),
+        cell_figures.compute(moment.request_percent, outcome.total_percent),
+        cell_figures.memory(moment.memory_bytes, outcome.total_bytes),
+        cell_figures.gpus(fragmentation.stranded_gpus),
+        cell_figures.fragmentation(fragmentation.free_gpus, fragmentation.stranded_gpus),
+        cell_figures.share(fragmentation.largest_percent, fragmentation.largest_memory_bytes) if fits else "<none>",
     )
 
 
-def _item(one: Moment, outcome: SimulatedPod) -> dict[str, Any]:
+def _item(moment: Moment, outcome: SimulatedPod) -> dict[str, Any]:
     return {
-        "seconds": one.at_seconds,
-        "arrived": one.arrived,
-        "running": one.running,
-        "waiting": one.waiting,
-        "compute": {"allocatedPercent": one.request_percent, "totalPercent": outcome.total_percent},
-        "memory": {"allocatedBytes": one.memory_bytes, "totalBytes": outcome.total_bytes},
-        **cell_figures.fragmentation_document(one.fragmentation),
-        "largest": quantity.format_bytes(one.fragmentation.largest_memory_bytes),
+        "seconds": moment.at_seconds,
+        "arrived": moment.arrived,
+        "running": moment.running,
+        "waiting": moment.waiting,
+        "compute": {"allocatedPercent": moment.request_percent, "totalPercent": outcome.total_percent},
+        "memory": {"allocatedBytes": moment.memory_bytes, "totalBytes": outcome.total_bytes},
+        **cell_figures.fragmentation_document(moment.fragmentation),
+        "largest": quantity.format_bytes(moment.fragmentation.largest_memory_bytes),
     }
 
 
-def _parts(one: Moment, outcome: SimulatedPod) -> tuple[float, ...]:
+def _parts(moment: Moment, outcome: SimulatedPod) -> tuple[float, ...]:
     gpus = outcome.total_percent / 100 or 1.0
     return (
-        one.request_percent / (outcome.total_percent or 1),
-        one.memory_bytes / (outcome.total_bytes or 1),
-        one.fragmentation.stranded_gpus / gpus,
-        one.waiting / (one.arrived or 1),
+        moment.request_percent / (outcome.total_percent or 1),
+        moment.memory_bytes / (outcome.total_bytes or 1),
+        moment.fragmentation.stranded_gpus / gpus,
+        moment.waiting / (moment.arrived or 1),
     )

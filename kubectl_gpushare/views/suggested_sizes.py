@@ -11,15 +11,15 @@ from kubectl_gpushare.planning.rightsizing import Size, Suggestion
 _FLAGS = {contract.REQUEST: "--request", contract.MEMORY: "--memory"}
 
 
-def commands(found: Iterable[Suggestion], manifests: Mapping[tuple[str, str], pod.PodJson]) -> Iterator[str]:
+def commands(suggestions: Iterable[Suggestion], manifests: Mapping[tuple[str, str], pod.PodJson]) -> Iterator[str]:
     """A command line for each suggestion."""
-    for one in found:
-        if one.wanted is None:
+    for suggestion in suggestions:
+        if suggestion.wanted is None:
             continue
-        words = ["kubectl", "gpushare", "resize", one.pod, "-n", one.namespace]
-        container = own(one, manifests)
+        words = ["kubectl", "gpushare", "resize", suggestion.pod, "-n", suggestion.namespace]
+        container = own(suggestion, manifests)
         words += ["-c", container] if container else []
-        for key, value in asked(one.wanted).items():
+        for key, value in asked(suggestion.wanted).items():
             words += [_FLAGS[key], value]
         yield shlex.join(words)
 
@@ -40,13 +40,13 @@ def exactly(count: int) -> str:
     return str(count)
 
 
-def own(one: Suggestion, manifests: Mapping[tuple[str, str], pod.PodJson]) -> str:
+def own(suggestion: Suggestion, manifests: Mapping[tuple[str, str], pod.PodJson]) -> str:
     """The container whose own annotations ask for the share; empty where it is the pod's."""
-    if len(one.containers) != 1:
+    if len(suggestion.containers) != 1:
         return ""
-    name = one.containers[0]
-    manifest = manifests.get((one.namespace, one.pod))
+    name = suggestion.containers[0]
+    manifest = manifests.get((suggestion.namespace, suggestion.pod))
     if manifest is None:
-        return name if one.several else ""
+        return name if suggestion.several else ""
     annotations = pod.annotations_of(manifest)
     return name if any(f"{key}.{name}" in annotations for key in contract.PER_CONTAINER_KEYS) else ""

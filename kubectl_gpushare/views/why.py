@@ -33,26 +33,30 @@ _CHOICES = (
 )
 
 
-def page(found: described.DescribedPod, reasons: Reasons, notes: Sequence[str]) -> Page:
+def page(described_pod: described.DescribedPod, reasons: Reasons, notes: Sequence[str]) -> Page:
     """The pod's reasons as a page."""
-    namespace, name = pod.namespaced_name(found.manifest)
-    head = (*field("Name", name), *field("Namespace", namespace), *field("Placement", described.placement(found)))
-    body = _placed(found, reasons) if found.entry else _waiting(found, reasons)
+    namespace, name = pod.namespaced_name(described_pod.manifest)
+    head = (
+        *field("Name", name),
+        *field("Namespace", namespace),
+        *field("Placement", described.placement(described_pod)),
+    )
+    body = _placed(described_pod, reasons) if described_pod.entry else _waiting(described_pod, reasons)
     missing = (Section("Not Looked At", tuple(notes), "warn"),) if notes else ()
-    return (*head, *field("Asks For", *described.asked(found.manifest)[0]), *body, *missing)
+    return (*head, *field("Asks For", *described.asked(described_pod.manifest)[0]), *body, *missing)
 
 
-def document(found: described.DescribedPod, reasons: Reasons, notes: Sequence[str]) -> documents.Document:
+def document(described_pod: described.DescribedPod, reasons: Reasons, notes: Sequence[str]) -> documents.Document:
     """The same as the content of a `PodReasons`."""
-    namespace, name = pod.namespaced_name(found.manifest)
+    namespace, name = pod.namespaced_name(described_pod.manifest)
     return {
         "namespace": namespace,
         "name": name,
-        "placement": found.placement,
-        "asksFor": described.asked(found.manifest)[0],
+        "placement": described_pod.placement,
+        "asksFor": described.asked(described_pod.manifest)[0],
         "policy": reasons.policy,
         "reason": str(reasons.refusal or ""),
-        "told": str(pod.annotations_of(found.manifest).get(contract.REASON, "")),
+        "told": str(pod.annotations_of(described_pod.manifest).get(contract.REASON, "")),
         "heldBack": list(reasons.held_back),
         "fitsOn": reasons.fits,
         "candidates": [
@@ -64,21 +68,23 @@ def document(found: described.DescribedPod, reasons: Reasons, notes: Sequence[st
             }
             for miss in _nearest(reasons)
         ],
-        "changes": [{"kind": one.kind, "change": one.sentence, "gpus": one.gpus} for one in reasons.changes],
-        "choices": [_choice(number, one) for number, one in enumerate(reasons.choices, 1)],
+        "changes": [
+            {"kind": change.kind, "change": change.sentence, "gpus": change.gpus} for change in reasons.changes
+        ],
+        "choices": [_choice(number, choice) for number, choice in enumerate(reasons.choices, 1)],
         "notes": list(notes),
     }
 
 
-def _waiting(found: described.DescribedPod, reasons: Reasons) -> Page:
-    told = str(pod.annotations_of(found.manifest).get(contract.REASON, ""))
+def _waiting(described_pod: described.DescribedPod, reasons: Reasons) -> Page:
+    reason = str(pod.annotations_of(described_pod.manifest).get(contract.REASON, ""))
     if reasons.refusal is None:
         where = reasons.choices[0].gpus if reasons.choices else ""
         now = f"it would fit now, on {where}" if where else ""
         nothing_else = "" if reasons.held_back else "; the placer comes to it by priority, then age"
         return (
             *field("Waits For", *reasons.held_back, style="warn"),
-            *field("Told", told),  # the placer knows more than is stored: what it tried, and what came of it
+            *field("Told", reason),  # the placer knows more than is stored: what it tried, and what came of it
             *field("Fits", now + nothing_else, style="good"),
             *_ranked(reasons, here=""),
         )
@@ -89,15 +95,15 @@ def _waiting(found: described.DescribedPod, reasons: Reasons) -> Page:
     return (
         *field("Waits For", *reasons.held_back, style="warn"),
         *field("Reason", str(reasons.refusal), style="warn"),
-        *field("Told", told if told and told != str(reasons.refusal) else ""),
+        *field("Told", reason if reason and reason != str(reasons.refusal) else ""),
         *field("Nearest", str(nearest[0]) if nearest else ""),
         *field("Would Fit", *_changes(reasons), style="good" if reasons.changes else ""),
         Section(title, (Table(_MISSES, shown),)),
     )
 
 
-def _placed(found: described.DescribedPod, reasons: Reasons) -> Page:
-    here = _held(found)
+def _placed(described_pod: described.DescribedPod, reasons: Reasons) -> Page:
+    here = _held(described_pod)
     total = reasons.fits + sum(count for rule, count in reasons.ruled_out.items() if rule in filters.RULES)
     first = reasons.choices[0].gpus if reasons.choices else ""
     aim = f"by the policy {reasons.policy}, of the GPUs that fit {policies.POLICIES[reasons.policy].aim}"
@@ -119,24 +125,24 @@ def _ranked(reasons: Reasons, *, here: str) -> tuple[Section, ...]:
     if not reasons.choices:
         return ()
     rows = []
-    for number, one in enumerate(reasons.choices, 1):
-        more = one.after.stranded_gpus - reasons.free_before
-        style = "good" if one.gpus == here else ""
+    for number, choice in enumerate(reasons.choices, 1):
+        more = choice.after.stranded_gpus - reasons.free_before
+        style = "good" if choice.gpus == here else ""
         rows.append(
             (
                 str(number),
-                Cell(one.gpus, style),
-                cell_figures.share(*one.left),
-                f"{cell_figures.gpus(one.after.stranded_gpus)} ({more:+.2f})",
-                Cell("it is here", "good") if one.gpus == here else "",
+                Cell(choice.gpus, style),
+                cell_figures.share(*choice.left),
+                f"{cell_figures.gpus(choice.after.stranded_gpus)} ({more:+.2f})",
+                Cell("it is here", "good") if choice.gpus == here else "",
             )
         )
     return (Section("Choices (as if it came now, the best first)", (Table(_CHOICES, rows),)),)
 
 
 def _changes(reasons: Reasons) -> Iterator[str]:
-    for one in reasons.changes:
-        yield f"{one.sentence}: on {one.gpus}"
+    for change in reasons.changes:
+        yield f"{change.sentence}: on {change.gpus}"
     if not reasons.changes:
         yield remedies.NONE
 
@@ -158,20 +164,21 @@ def _place(miss: Rejected) -> str:
     return miss.node if miss.gpu_index is None else f"{miss.node}/{miss.gpu_index}"
 
 
-def _held(found: described.DescribedPod) -> str:
+def _held(described_pod: described.DescribedPod) -> str:
     """As `world.gpus` names a placement."""
-    if found.owner is None or found.entry is None:
+    if described_pod.owner is None or described_pod.entry is None:
         return ""
-    known = found.owner.gpu_by_uuid()
-    indexes = sorted(known[uuid].index for uuid in found.entry.gpu_uuids if uuid in known)
-    return f"{found.owner.name}/" + ",".join(map(str, indexes))
+    known = described_pod.owner.gpu_by_uuid()
+    indexes = sorted(known[uuid].index for uuid in described_pod.entry.gpu_uuids if uuid in known)
+    return f"{described_pod.owner.name}/" + ",".join(map(str, indexes))
 
 
-def _choice(number: int, one: Choice) -> dict[str, Any]:
+def _choice(number: int, choice: Choice) -> dict[str, Any]:
+    percent, memory_bytes = choice.left
     return {
         "rank": number,
-        "gpus": one.gpus,
-        "left": {"computePercent": one.left[0], "memoryBytes": one.left[1]},
-        "strandedGpus": round(one.after.stranded_gpus, 4),
-        "summary": f"{quantity.format_compute(one.left[0])} and {quantity.format_bytes(one.left[1])} would be left",
+        "gpus": choice.gpus,
+        "left": {"computePercent": percent, "memoryBytes": memory_bytes},
+        "strandedGpus": round(choice.after.stranded_gpus, 4),
+        "summary": f"{quantity.format_compute(percent)} and {quantity.format_bytes(memory_bytes)} would be left",
     }

@@ -15,9 +15,9 @@ def of(verdict: AuditVerdict, names: Mapping[str, str], said: Sequence[str]) -> 
     """The whole as an `AuditList`: an item for each share on each GPU."""
     return documents.listing(
         "AuditList",
-        [_item(one, names) for one in verdict.shares],
-        processes=[_process(one, names) for one in verdict.strays],
-        nodes=[_node(one) for one in verdict.nodes],
+        [_item(share, names) for share in verdict.shares],
+        processes=[_process(stray, names) for stray in verdict.strays],
+        nodes=[_node(node) for node in verdict.nodes],
         summary={
             "inForce": None if verdict.uncertain and not verdict.broken else not verdict.broken,
             "limited": verdict.containers(AuditState.IN_FORCE),
@@ -29,16 +29,16 @@ def of(verdict: AuditVerdict, names: Mapping[str, str], said: Sequence[str]) -> 
     )
 
 
-def _item(one: ShareVerdict, names: Mapping[str, str]) -> dict[str, Any]:
-    seen = one.seen
+def _item(share: ShareVerdict, names: Mapping[str, str]) -> dict[str, Any]:
+    seen = share.seen
     return {
-        "node": one.node,
-        "gpu": {"name": names.get(one.gpu, ""), "uuid": one.gpu},
-        "pod": {"namespace": one.namespace, "name": one.pod},
-        "containers": list(one.containers),
-        "limits": str(one.state),
-        "reason": one.reason,
-        "ledger": _amounts_document(one.given),
+        "node": share.node,
+        "gpu": {"name": names.get(share.gpu, ""), "uuid": share.gpu},
+        "pod": {"namespace": share.namespace, "name": share.pod},
+        "containers": list(share.containers),
+        "limits": str(share.state),
+        "reason": share.reason,
+        "ledger": _amounts_document(share.granted),
         "enforced": _amounts_document(seen.enforced if seen else None),
         "chargedBytes": seen.charged_bytes if seen else None,
         "overheadBytes": seen.overhead_bytes if seen else None,
@@ -47,18 +47,18 @@ def _item(one: ShareVerdict, names: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _amounts_document(one: Amounts | None) -> dict[str, int | None]:
+def _amounts_document(amounts: Amounts | None) -> dict[str, int | None]:
     return {
-        "requestPercent": one.request_percent if one else None,
-        "limitPercent": one.limit_percent if one else None,
-        "memoryBytes": one.memory_bytes if one else None,
+        "requestPercent": amounts.request_percent if amounts else None,
+        "limitPercent": amounts.limit_percent if amounts else None,
+        "memoryBytes": amounts.memory_bytes if amounts else None,
     }
 
 
-def _process(one: Stray, names: Mapping[str, str]) -> dict[str, Any]:
-    process = one.process
+def _process(stray: Stray, names: Mapping[str, str]) -> dict[str, Any]:
+    process = stray.process
     return {
-        "node": one.node,
+        "node": stray.node,
         "gpu": {"name": names.get(process.gpu, ""), "uuid": process.gpu},
         "pid": process.pid,
         "name": process.name,
@@ -71,5 +71,5 @@ def _process(one: Stray, names: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _node(one: NodeVerdict) -> dict[str, Any]:
-    return {"name": one.name, "limits": str(one.state), "reason": one.reason, "checkedAt": one.checked_at}
+def _node(node: NodeVerdict) -> dict[str, Any]:
+    return {"name": node.name, "limits": str(node.state), "reason": node.reason, "checkedAt": node.checked_at}

@@ -28,39 +28,39 @@ _FOREIGN = "Foreign"
 def table(verdict: AuditVerdict, names: Mapping[str, str]) -> Table:
     """A row for everything that is not in force, or not accounted for; `names`: of GPUs, by UUID."""
     rows: list[Row] = [
-        (one.name, Cell(str(one.state), "bad"), *[NONE] * 5, sentence(one.reason))
-        for one in verdict.nodes
-        if one.state is AuditState.BROKEN
+        (node.name, Cell(str(node.state), "bad"), *[NONE] * 5, sentence(node.reason))
+        for node in verdict.nodes
+        if node.state is AuditState.BROKEN
     ]
     rows += [
         (
-            names.get(one.gpu, one.gpu),
-            Cell(str(one.state), "bad"),
-            cells.pod(one.namespace, one.pod),
-            ",".join(one.containers) or NONE,
+            names.get(share.gpu, share.gpu),
+            Cell(str(share.state), "bad"),
+            cells.pod(share.namespace, share.pod),
+            ",".join(share.containers) or NONE,
             NONE,
             NONE,
-            cells.used(one),
-            sentence(one.reason),
+            cells.used(share),
+            sentence(share.reason),
         )
-        for one in verdict.shares
-        if one.state is AuditState.BROKEN and not one.evaded  # the process itself has a row
+        for share in verdict.shares
+        if share.state is AuditState.BROKEN and not share.evaded  # the process itself has a row
     ]
-    return Table(COLUMNS, [*rows, *(_stray(one, names) for one in verdict.strays)])
+    return Table(COLUMNS, [*rows, *(_stray(stray, names) for stray in verdict.strays)])
 
 
 def names_of(verdict: AuditVerdict, names: Mapping[str, str]) -> Iterator[str]:
     """As `-o name` has it: pods, GPUs with processes of no pod, nodes of which no more is known; each once."""
-    found = [("", f"gpunode.gpushare.io/{one.name}") for one in verdict.nodes if one.state is AuditState.BROKEN]
-    found += [(one.namespace, f"pod/{one.pod}") for one in verdict.shares if one.state is AuditState.BROKEN]
+    subjects = [("", f"gpunode.gpushare.io/{node.name}") for node in verdict.nodes if node.state is AuditState.BROKEN]
+    subjects += [(share.namespace, f"pod/{share.pod}") for share in verdict.shares if share.state is AuditState.BROKEN]
     for process in (stray.process for stray in verdict.strays):
         card = f"gpu.gpushare.io/{names.get(process.gpu, process.gpu)}"
-        found.append((process.namespace, f"pod/{process.pod}") if process.pod else ("", card))
-    return (name for _, name in dict.fromkeys(found))
+        subjects.append((process.namespace, f"pod/{process.pod}") if process.pod else ("", card))
+    return (name for _, name in dict.fromkeys(subjects))
 
 
-def _stray(one: Stray, names: Mapping[str, str]) -> Row:
-    process = one.process
+def _stray(stray: Stray, names: Mapping[str, str]) -> Row:
+    process = stray.process
     return (
         names.get(process.gpu, process.gpu),
         Cell(_PROBLEMS.get(process.state, _FOREIGN), "bad"),

@@ -28,32 +28,32 @@ _STYLES = {AuditState.IN_FORCE: "good", AuditState.IDLE: "dim", AuditState.BROKE
 
 def table(verdict: AuditVerdict, names: Mapping[str, str]) -> Table:
     """A row for each share on each GPU: what the ledger says, what the node holds it to, and what it uses."""
-    return Table(COLUMNS, [_share(one, names) for one in verdict.shares], what="shares")
+    return Table(COLUMNS, [_share(share, names) for share in verdict.shares], what="shares")
 
 
-def _share(one: ShareVerdict, names: Mapping[str, str]) -> Row:
-    seen = one.seen
+def _share(share: ShareVerdict, names: Mapping[str, str]) -> Row:
+    seen = share.seen
     return (
-        cells.pod(one.namespace, one.pod),
-        ",".join(one.containers) or NONE,
-        names.get(one.gpu, one.gpu),
-        _amounts(one.given),
-        _enforced(one),
-        cells.used(one),
+        cells.pod(share.namespace, share.pod),
+        ",".join(share.containers) or NONE,
+        names.get(share.gpu, share.gpu),
+        _amounts(share.granted),
+        _enforced(share),
+        cells.used(share),
         str(seen.processes) if seen else NONE,
         f"{seen.with_library}/{seen.processes}" if seen and seen.processes else NONE,
-        Cell(str(one.state), _STYLES.get(one.state, "warn")),
-        sentence(one.reason),
+        Cell(str(share.state), _STYLES.get(share.state, "warn")),
+        sentence(share.reason),
     )
 
 
-def _enforced(one: ShareVerdict) -> str | Cell:
-    if one.seen is None or one.seen.enforced is None:
+def _enforced(share: ShareVerdict) -> str | Cell:
+    if share.seen is None or share.seen.enforced is None:
         return NONE
-    return Cell(_amounts(one.seen.enforced), "" if one.seen.enforced == one.given else "warn")
+    return Cell(_amounts(share.seen.enforced), "" if share.seen.enforced == share.granted else "warn")
 
 
-def _amounts(one: Amounts) -> str:
+def _amounts(amounts: Amounts) -> str:
     """`0.5..0.8+40Gi`: request, limit, memory."""
-    request, limit = map(quantity.format_compute, (one.request_percent, one.limit_percent))
-    return f"{request}..{limit}+{quantity.format_bytes(one.memory_bytes)}"
+    request, limit = map(quantity.format_compute, (amounts.request_percent, amounts.limit_percent))
+    return f"{request}..{limit}+{quantity.format_bytes(amounts.memory_bytes)}"

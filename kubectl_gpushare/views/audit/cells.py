@@ -15,6 +15,6 @@ def pod(namespace: str, name: str) -> str:
     return f"{namespace}/{name}" if name else NONE
 
 
-def used(one: ShareVerdict) -> str:
+def used(share: ShareVerdict) -> str:
     """What is charged to a share, its contexts included."""
-    return quantity.format_bytes(one.seen.charged_bytes + one.seen.overhead_bytes) if one.seen else NONE
+    return quantity.format_bytes(share.seen.charged_bytes + share.seen.overhead_bytes) if share.seen else NONE

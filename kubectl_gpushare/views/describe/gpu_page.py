@@ -54,22 +54,22 @@ def gpu(card: GpuSummary, owner: GpuNode, snapshot: Snapshot, *, now: float) -> 
     order = tenants.letters([card])
     shares = tenants.table([card], order, tenants.Pods.of(snapshot), now=now)
     total = gpu_summary.add_up([card])
-    found = card.gpu
+    device = card.gpu
     labels = sorted({holder.labels.exclusion for holder in card.used.holders if holder.labels.exclusion})
     return (
         *field("Name", card.name),
         *_problems(ledger_problems.of_card(owner, card)),
         *field("Status", ", ".join(card.statuses) or "Ready", style=cell_figures.status(card.statuses).style),
-        *field("Reason", found.health_reason if not found.healthy else "", style="bad"),
+        *field("Reason", device.health_reason if not device.healthy else "", style="bad"),
         *field("Held For", *sorted(str(hold.pod) for hold in card.holds)),
-        *field("UUID", found.uuid),
-        *field("Model", found.model),
-        *field("Memory", quantity.format_bytes(found.memory_bytes)),
-        *field("Mode", found.mode.value),
-        *field("MIG Devices", ", ".join(found.mig_profiles)),
-        *field("Compute Capability", cell_figures.capability(found)),
-        *field("PCI", found.pci_bus_id),
-        *field("NUMA Node", "" if found.numa_node is None else str(found.numa_node)),
+        *field("UUID", device.uuid),
+        *field("Model", device.model),
+        *field("Memory", quantity.format_bytes(device.memory_bytes)),
+        *field("Mode", device.mode.value),
+        *field("MIG Devices", ", ".join(device.mig_profiles)),
+        *field("Compute Capability", cell_figures.capability(device)),
+        *field("PCI", device.pci_bus_id),
+        *field("NUMA Node", "" if device.numa_node is None else str(device.numa_node)),
         *field("Node", card.node),
         *field("Config", owner.config),
         *field("Allocated", _allocated(total) or ("" if card.gone else _OTHER_MODE)),
@@ -134,13 +134,16 @@ def _conditions(conditions: Sequence[Condition], *, now: float) -> tuple[Section
         return ()
     rows = [
         (
-            one.type,
-            Cell(one.status, "warn" if one.trouble == f"{one.type}Unknown" else "bad" if one.trouble else "good"),
-            ages.since(one.last_transition, now=now) or NONE,
-            one.reason or NONE,
-            sentence(one.message),
+            condition.type,
+            Cell(
+                condition.status,
+                "warn" if condition.trouble == f"{condition.type}Unknown" else "bad" if condition.trouble else "good",
+            ),
+            ages.since(condition.last_transition, now=now) or NONE,
+            condition.reason or NONE,
+            sentence(condition.message),
         )
-        for one in conditions
+        for condition in conditions
     ]
     return (Section("Conditions", (Table(_CONDITION_COLUMNS, rows),)),)
 

@@ -75,46 +75,46 @@ def find(manifest: pod.PodJson, nodes: Iterable[GpuNode], *, is_known: bool = Tr
     return DescribedPod(manifest, owner, None, is_known)
 
 
-def page(found: DescribedPod, snapshot: Snapshot, *, now: float) -> Page:
+def page(described: DescribedPod, snapshot: Snapshot, *, now: float) -> Page:
     """The pod as a page."""
-    namespace, name = pod.namespaced_name(found.manifest)
-    head = (*field("Name", name), *field("Namespace", namespace), *field("State", podstate.state(found.manifest)))
-    if not found.ours:
+    namespace, name = pod.namespaced_name(described.manifest)
+    head = (*field("Name", name), *field("Namespace", namespace), *field("State", podstate.state(described.manifest)))
+    if not described.ours:
         return (*head, *field("GPU Share", _NOT_OURS))
-    started = podstate.started(found.manifest)
+    started = podstate.started(described.manifest)
     age = ages.since(started, now=now)
-    wanted, wrong = asked(found.manifest)
+    wanted, wrong = asked(described.manifest)
     return (
         *head,
-        *_section("Problems", (*wrong, *_problems(found)), "bad"),
+        *_section("Problems", (*wrong, *_problems(described)), "bad"),
         *field("Since", f"{started} ({age})" if age else ""),
-        *field("Placement", placement(found), style="warn" if found.placement != "Placed" else ""),
-        *field("Reason", _reason(found) if found.entry is None else ""),
+        *field("Placement", placement(described), style="warn" if described.placement != "Placed" else ""),
+        *field("Reason", _reason(described) if described.entry is None else ""),
         *field("Asks For", *wanted),
-        *_resize(found),
-        *field("Annotations", *_annotations(found.manifest)),
-        *(_shares(found, found.entry, snapshot, now) if found.entry else ()),
+        *_resize(described),
+        *field("Annotations", *_annotations(described.manifest)),
+        *(_shares(described, described.entry, snapshot, now) if described.entry else ()),
         *happenings.section(snapshot.events, now=now),
         *_section("Not Shown", snapshot.notes, "warn"),
     )
 
 
-def document(found: DescribedPod, snapshot: Snapshot) -> documents.Document:
+def document(described: DescribedPod, snapshot: Snapshot) -> documents.Document:
     """The pod as the content of a `PodDescription`."""
-    namespace, name = pod.namespaced_name(found.manifest)
-    wanted, wrong = asked(found.manifest) if found.ours else ([], [])
-    held = _held(found)
+    namespace, name = pod.namespaced_name(described.manifest)
+    wanted, wrong = asked(described.manifest) if described.ours else ([], [])
+    held = _held(described)
     return {
         "namespace": namespace,
         "name": name,
-        "uid": pod.uid(found.manifest),
-        "state": podstate.state(found.manifest),
-        "since": podstate.started(found.manifest),
-        "placement": found.placement,
-        "reason": _reason(found) if found.ours else _NOT_OURS,
+        "uid": pod.uid(described.manifest),
+        "state": podstate.state(described.manifest),
+        "since": podstate.started(described.manifest),
+        "placement": described.placement,
+        "reason": _reason(described) if described.ours else _NOT_OURS,
         "asksFor": wanted,
-        "node": found.owner.name if found.owner and found.entry else "",
-        "allocation": found.entry.id if found.entry else "",
+        "node": described.owner.name if described.owner and described.entry else "",
+        "allocation": described.entry.id if described.entry else "",
         "shares": [
             {
                 "containers": list(share.containers),
@@ -125,17 +125,17 @@ def document(found: DescribedPod, snapshot: Snapshot) -> documents.Document:
                 "memoryBytes": share.memory_bytes,
                 **({} if share.shrink_to_bytes is None else {"shrinksToBytes": share.shrink_to_bytes}),
             }
-            for share in (found.entry.shares if found.entry else ())
+            for share in (described.entry.shares if described.entry else ())
         ],
-        "sharesWith": _neighbours(found, held),
-        "problems": [*wrong, *(_problems(found) if found.ours else [])],
+        "sharesWith": _neighbours(described, held),
+        "problems": [*wrong, *(_problems(described) if described.ours else [])],
         "events": happenings.items(snapshot.events),
         "notes": list(snapshot.notes),
     }  # fmt: skip
 
 
-def _shares(found: DescribedPod, entry: Allocation, snapshot: Snapshot, now: float) -> Page:
-    held = _held(found)
+def _shares(described: DescribedPod, entry: Allocation, snapshot: Snapshot, now: float) -> Page:
+    held = _held(described)
     order = tenants.letters(held)
     blocks: list[Block] = []
     for card in held:
@@ -144,54 +144,54 @@ def _shares(found: DescribedPod, entry: Allocation, snapshot: Snapshot, now: flo
     return (Section(f"GPUs (this pod is {letter(order[entry.id])})", tuple(blocks)), Section("Tenants", (table,)))
 
 
-def _held(found: DescribedPod) -> list[gpu_summary.GpuSummary]:
-    if found.owner is None or found.entry is None:
+def _held(described: DescribedPod) -> list[gpu_summary.GpuSummary]:
+    if described.owner is None or described.entry is None:
         return []
-    mine = found.entry.gpu_uuids
-    return [card for card in gpu_summary.of([found.owner]) if card.gpu.uuid in mine]
+    mine = described.entry.gpu_uuids
+    return [card for card in gpu_summary.of([described.owner]) if card.gpu.uuid in mine]
 
 
-def _neighbours(found: DescribedPod, held: list[gpu_summary.GpuSummary]) -> list[str]:
-    mine = found.entry.id if found.entry else ""
+def _neighbours(described: DescribedPod, held: list[gpu_summary.GpuSummary]) -> list[str]:
+    mine = described.entry.id if described.entry else ""
     others = {holder.id: str(holder.pod) for card in held for holder in card.holders if holder.id != mine}
     return sorted(others.values())
 
 
-def placement(found: DescribedPod) -> str:
+def placement(described: DescribedPod) -> str:
     """Where it is, or what it does instead, in a sentence."""
-    if found.entry and found.owner:
-        names = ", ".join(card.name for card in _held(found))
-        others = _neighbours(found, _held(found))
+    if described.entry and described.owner:
+        names = ", ".join(card.name for card in _held(described))
+        others = _neighbours(described, _held(described))
         return f"on {names}, {'shared with ' + ', '.join(others) if others else 'shared with nobody'}"
     return {
         "NotOurs": "asks for no share of a GPU",
         "Waiting": "waits for a GPU: it is admitted and will be placed as soon as it fits",
         "Ended": "has ended and holds nothing",
         "NotPlaced": "holds nothing",
-        "Unknown": f"not known: its GPUNode may not be read; it was given a share on {node_name(found.manifest)}",
-    }[found.placement]
+        "Unknown": f"not known: its GPUNode may not be read; it was given a share on {node_name(described.manifest)}",
+    }[described.placement]
 
 
-def _resize(found: DescribedPod) -> Page:
+def _resize(described: DescribedPod) -> Page:
     """What it holds meanwhile, and why, if it asks for other amounts than it holds."""
-    if found.owner is None or found.entry is None:
+    if described.owner is None or described.entry is None:
         return ()
-    waits = resize_plan.pending(found.manifest, found.owner, found.entry)
+    waits = resize_plan.pending(described.manifest, described.owner, described.entry)
     if waits is None:
         return ()
     return (
-        *field("Holds", domain_resizing.amounts(found.entry.shares)),
+        *field("Holds", domain_resizing.amounts(described.entry.shares)),
         *field("Not Resized", waits[1], style="warn"),
     )
 
 
-def _reason(found: DescribedPod) -> str:
-    said = pod.annotations_of(found.manifest).get(contract.REASON, "")
-    if found.gated:
+def _reason(described: DescribedPod) -> str:
+    said = pod.annotations_of(described.manifest).get(contract.REASON, "")
+    if described.gated:
         return said or "not judged yet"
-    if found.entry is None or found.owner is None:
+    if described.entry is None or described.owner is None:
         return said
-    waits = resize_plan.pending(found.manifest, found.owner, found.entry)
+    waits = resize_plan.pending(described.manifest, described.owner, described.entry)
     return f"{domain_resizing.WAITING}{waits[1]}" if waits else ""
 
 
@@ -211,31 +211,34 @@ def asked(manifest: pod.PodJson) -> tuple[list[str], list[str]]:
 
 
 def _annotations(manifest: pod.PodJson) -> Iterable[str]:
-    found = pod.annotations_of(manifest)
+    annotations = pod.annotations_of(manifest)
     return (
         f"{key}: {errors.quoted(str(value))}"
-        for key, value in sorted(found.items())
+        for key, value in sorted(annotations.items())
         if key.startswith(contract.PREFIX) and not request.is_result_key(key)
     )
 
 
-def _problems(found: DescribedPod) -> list[str]:
+def _problems(described: DescribedPod) -> list[str]:
     """Where pod and ledger disagree, or something cannot be as it should."""
-    annotations, labels = pod.annotations_of(found.manifest), (found.manifest.get("metadata") or {}).get("labels") or {}
+    annotations, labels = (
+        pod.annotations_of(described.manifest),
+        (described.manifest.get("metadata") or {}).get("labels") or {},
+    )
     sentences = []
     if labels.get(contract.SHARE_LABEL) != contract.SHARE_LABEL_VALUE:
         sentences.append(
             "the webhook has not seen this pod: it was created before gpushare was installed, or where the webhook "
             "does not apply; create it again"
         )
-    if found.placement == "NotPlaced" and contract.ALLOCATION in annotations:
-        node, given = node_name(found.manifest), annotations[contract.ALLOCATION]
+    if described.placement == "NotPlaced" and contract.ALLOCATION in annotations:
+        node, allocation = node_name(described.manifest), annotations[contract.ALLOCATION]
         sentences.append(
-            f"the ledger of {node} has no allocation for it, though it was given {given}"
-            if found.owner
-            else f"there is no GPUNode {node}, on which it was given the allocation {given}"
+            f"the ledger of {node} has no allocation for it, though it was given {allocation}"
+            if described.owner
+            else f"there is no GPUNode {node}, on which it was given the allocation {allocation}"
         )
-    for card in _held(found):
+    for card in _held(described):
         if any(word not in _NO_TROUBLE for word in card.statuses):
             reason = f": {card.gpu.health_reason}" if card.gpu.health_reason else ""
             sentences.append(f"{card.name} is {', '.join(card.statuses)}{reason}")

@@ -50,8 +50,8 @@ class Pods:
         """An index of the pods of a snapshot."""
         listed = snapshot.pods or ()
         return cls(
-            {pod.uid(one): one for one in listed if pod.uid(one)},
-            {pod.namespaced_name(one): one for one in listed},
+            {pod.uid(manifest): manifest for manifest in listed if pod.uid(manifest)},
+            {pod.namespaced_name(manifest): manifest for manifest in listed},
             snapshot.pods is not None,
             snapshot.usage,
         )
@@ -65,11 +65,11 @@ class Pods:
 
 def letters(cards: Iterable[GpuSummary]) -> dict[str, int]:
     """Position of each allocation among the tenants of the cards, by its id."""
-    found: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for card in cards:
         for holder in card.used.holders:
-            found.setdefault(holder.id, len(found))
-    return found
+            positions.setdefault(holder.id, len(positions))
+    return positions
 
 
 def pictures(card: GpuSummary, order: Mapping[str, int]) -> tuple[Picture, Picture]:

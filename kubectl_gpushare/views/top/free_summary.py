@@ -34,12 +34,12 @@ def sentence(all_cards: Sequence[gpu_summary.GpuSummary], total: gpu_summary.Sum
 
 def typical_request(mix: Sequence[Typical] = DEFAULT_MIX) -> Typical:
     """The median of the mix: half of the requests are at least as large."""
-    half = sum(one.weight for one in mix) / 2
+    half = sum(typical.weight for typical in mix) / 2
     seen = 0.0
-    for one in sorted(mix, key=lambda one: (one.compute, one.memory), reverse=True):
-        seen += one.weight
+    for typical in sorted(mix, key=lambda typical: (typical.compute, typical.memory), reverse=True):
+        seen += typical.weight
         if seen >= half:
-            return one
+            return typical
     raise ValueError("the mix is empty")
 
 

@@ -57,37 +57,37 @@ def of(nodes: Iterable[GpuNode], sort_by: str = "", machines: Iterable[NodeJson]
     """All cards of the nodes, sorted by a column, by name where that is equal."""
     key, largest_first = SORT_KEYS[sort_by or "name"]
     nodes = list(nodes)
-    found = gpu_summary.of(nodes, away.of(nodes, machines))
-    return sorted(found, key=key, reverse=largest_first) if sort_by else found
+    cards = gpu_summary.of(nodes, away.of(nodes, machines))
+    return sorted(cards, key=key, reverse=largest_first) if sort_by else cards
 
 
-def table(found: Sequence[GpuSummary], usage: Usage | None = None) -> Table:
+def table(cards: Sequence[GpuSummary], usage: Usage | None = None) -> Table:
     """The cards as a table with totals; with what is really used where that was asked for."""
-    total = gpu_summary.add_up(found)
-    rows = [_row(card, usage) for card in found]
+    total = gpu_summary.add_up(cards)
+    rows = [_row(card, usage) for card in cards]
     columns = COLUMNS if usage else cell_figures.unused(COLUMNS)
-    return Table(columns, rows, _totals(total, found, usage), free_summary.sentence(found, total), "GPUs")
+    return Table(columns, rows, _totals(total, cards, usage), free_summary.sentence(cards, total), "GPUs")
 
 
-def document(found: Sequence[GpuSummary], usage: Usage | None = None) -> documents.Document:
+def document(cards: Sequence[GpuSummary], usage: Usage | None = None) -> documents.Document:
     """The cards as a `GPUList`."""
-    items = ({**item(card), **cell_figures.used_document(_used(card, usage))} for card in found)
-    return documents.listing("GPUList", items, totals=cell_figures.sum_document(gpu_summary.add_up(found)))
+    items = ({**item(card), **cell_figures.used_document(_used(card, usage))} for card in cards)
+    return documents.listing("GPUList", items, totals=cell_figures.sum_document(gpu_summary.add_up(cards)))
 
 
 def listing(taken: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> Listing:  # noqa: ARG001
     """What is printed of the GPUs that are named, or of all; with -n, of those that pods of the namespace share."""
-    found = [
+    cards = [
         card
         for card in of(taken.nodes, chosen.sort_by, taken.machines)
         if (not names or card.node in names or card.name in names)
         and (not chosen.namespace or any(holder.pod.namespace == chosen.namespace for holder in card.used.holders))
     ]
     return Listing(
-        lambda: table(found, taken.usage),
-        lambda: document(found, taken.usage),
-        lambda: map(name, found),
-        lambda: ledger_problems.of(taken.nodes, found),
+        lambda: table(cards, taken.usage),
+        lambda: document(cards, taken.usage),
+        lambda: map(name, cards),
+        lambda: ledger_problems.of(taken.nodes, cards),
     )
 
 
@@ -159,12 +159,12 @@ def _row(card: GpuSummary, usage: Usage | None) -> Row:
     )
 
 
-def _totals(total: gpu_summary.Sum, found: Sequence[GpuSummary], usage: Usage | None) -> Row:
+def _totals(total: gpu_summary.Sum, cards: Sequence[GpuSummary], usage: Usage | None) -> Row:
     return (
         Cell("TOTAL", "bold"),
         f"{total.gpus}-{'GPU' if total.gpus == 1 else 'GPUs'}",
         "",
-        *cell_figures.sum_cells(total, [_used(card, usage) for card in found] if usage else None),
+        *cell_figures.sum_cells(total, [_used(card, usage) for card in cards] if usage else None),
         *[""] * 6,
     )
 

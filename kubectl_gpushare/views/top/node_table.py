@@ -54,7 +54,11 @@ class NodeRow:
     def statuses(self) -> tuple[str, ...]:
         """What is the matter: with the node, by its conditions, then what its cards and its ledger say."""
         words = [self.away.word] if self.away else []
-        words += [one.trouble for one in self.node.conditions if one.trouble and one.trouble not in words]
+        words += [
+            condition.trouble
+            for condition in self.node.conditions
+            if condition.trouble and condition.trouble not in words
+        ]
         if not self.node.gpus:
             words.append("NoGPUs")
         counts = collections.Counter(word for card in self.cards for word in card.statuses if word not in words)
@@ -67,7 +71,7 @@ class NodeRow:
     def reason(self) -> str:
         """The first sentence about it."""
         said = [self.away.sentence] if self.away else []
-        said += [one.message or one.reason for one in self.node.conditions if one.trouble]
+        said += [condition.message or condition.reason for condition in self.node.conditions if condition.trouble]
         said += ledger_problems.of([self.node], self.cards)
         said += [f"{card.name}: {card.gpu.health_reason}" for card in self.cards if not card.gpu.healthy]
         said += [f"{card.name}: {card.reason}" for card in self.cards if card.holds or card.exclusion]
@@ -91,23 +95,23 @@ SORT_KEYS: Mapping[str, tuple[Callable[[NodeRow], Any], bool]] = {
 def of(nodes: Iterable[GpuNode], sort_by: str = "", machines: Iterable[NodeJson] | None = None) -> list[NodeRow]:
     """A row for each node, sorted by a column, by name where that is equal."""
     rows = []
-    nodes = sorted(nodes, key=lambda one: gpu_summary.natural(one.name))
+    nodes = sorted(nodes, key=lambda node: gpu_summary.natural(node.name))
     gone_away = away.of(nodes, machines)
     for node in nodes:
-        found = gpu_summary.of([node], gone_away)
-        rows.append(NodeRow(node, tuple(found), gpu_summary.add_up(found), gone_away.get(node.name)))
+        cards = gpu_summary.of([node], gone_away)
+        rows.append(NodeRow(node, tuple(cards), gpu_summary.add_up(cards), gone_away.get(node.name)))
     key, largest_first = SORT_KEYS[sort_by or "name"]
     return sorted(rows, key=key, reverse=largest_first)
 
 
 def table(rows: Sequence[NodeRow], usage: Usage | None = None, *, now: float = 0.0) -> Table:
     """The nodes as a table with totals; with what is really used where that was asked for. `now` is for their ages."""
-    found = [card for row in rows for card in row.cards]
-    total = gpu_summary.add_up(found)
+    cards = [card for row in rows for card in row.cards]
+    total = gpu_summary.add_up(cards)
     lines = [_row(row, usage, now) for row in rows]
     totals = _totals(len(rows), total, [_used(row, usage) for row in rows] if usage else None)
     columns = COLUMNS if usage else cell_figures.unused(COLUMNS)
-    return Table(columns, lines, totals, free_summary.sentence(found, total), "nodes")
+    return Table(columns, lines, totals, free_summary.sentence(cards, total), "nodes")
 
 
 def document(rows: Sequence[NodeRow], usage: Usage | None = None) -> documents.Document:
@@ -156,9 +160,9 @@ def name(row: NodeRow) -> str:
     return f"gpunode.gpushare.io/{row.node.name}"
 
 
-def models(found: Iterable[GpuSummary]) -> str:
+def models(cards: Iterable[GpuSummary]) -> str:
     """`A100-SXM4-80GB`, or `A100-SXM4-80GB:6,T4:2` of a mixed node."""
-    return mixed(cell_figures.model(card.gpu) for card in found if not card.gone)
+    return mixed(cell_figures.model(card.gpu) for card in cards if not card.gone)
 
 
 def _row(row: NodeRow, usage: Usage | None, now: float) -> Row:
@@ -200,8 +204,8 @@ def _totals(nodes: int, total: gpu_summary.Sum, used: Sequence[Used | None] | No
 def _used(row: NodeRow, usage: Usage | None) -> Used | None:
     if usage is None or row.node.name not in usage.nodes:
         return None
-    found = [usage.of_gpu(row.node.name, card.gpu.uuid) or Used() for card in row.cards]
-    return functools.reduce(Used.plus, found, Used())
+    used = [usage.of_gpu(row.node.name, card.gpu.uuid) or Used() for card in row.cards]
+    return functools.reduce(Used.plus, used, Used())
 
 
 def mixed(words: Iterable[str]) -> str:

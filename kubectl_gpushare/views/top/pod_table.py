@@ -219,13 +219,13 @@ def _asked(row: PodRow) -> tuple[str | Cell, str | Cell, str | Cell]:
     demands = _demands(row)
     if not demands:
         return NONE, NONE, NONE
-    limits = sorted({one.share.limit_percent for one in demands})
-    whole = sum((one.share.memory.bytes or 0) * one.gpus for one in demands)
-    percent = sum((one.share.memory.percent or 0) * one.gpus for one in demands)
+    limits = sorted({demand.share.limit_percent for demand in demands})
+    whole = sum((demand.share.memory.bytes or 0) * demand.gpus for demand in demands)
+    percent = sum((demand.share.memory.percent or 0) * demand.gpus for demand in demands)
     memory = [quantity.format_bytes(whole)] if whole else []
     memory += [f"{percent}%"] if percent else []
     texts = (
-        quantity.format_compute(sum(one.share.request_percent * one.gpus for one in demands)),
+        quantity.format_compute(sum(demand.share.request_percent * demand.gpus for demand in demands)),
         ",".join(map(quantity.format_compute, limits)),
         "+".join(memory),
     )
@@ -259,8 +259,12 @@ def _state_cell(row: PodRow, now: float) -> Cell:
 
 def _wish(row: PodRow) -> PodRow:
     """The row as it would be if the pod held what it asks for; only those that wait to be resized are looked at."""
-    told = pod.annotations_of(row.manifest or {}).get(contract.REASON)
-    if row.entry is None or row.manifest is None or not (told or any(one.shrink_to_bytes for one in row.entry.shares)):
+    reason = pod.annotations_of(row.manifest or {}).get(contract.REASON)
+    if (
+        row.entry is None
+        or row.manifest is None
+        or not (reason or any(share.shrink_to_bytes for share in row.entry.shares))
+    ):
         return row
     from gpushare import errors, request, resizing  # here: they take time, and hardly any pod needs them
 

@@ -63,7 +63,7 @@ def test_a_change_that_is_told_makes_it_fit(nodes: list[GpuNode], annotations: d
                 assert again is not None
                 tried = placement.place([NodeView.of(node) for node in nodes], again.request)
                 assert isinstance(tried, Placement)
-            assert change.gpus == worlds.gpus(change.found, world.views)
+            assert change.gpus == worlds.gpus(change.placement, world.views)
     assert {name: view.node for name, view in world.views.items()} == before
 
 
@@ -77,14 +77,14 @@ def test_a_world_lets_fit_what_the_reference_lets_fit(nodes: list[GpuNode], anno
     found = ranking.choices(world, wanted, most=1)
     assert bool(found) is isinstance(reference, Placement)
     if found:
-        assert found[0].found == world.place(wanted.manifest, wanted.request)
+        assert found[0].placement == world.place(wanted.manifest, wanted.request)
 
 
 def test_the_best_choice_comes_first_and_none_comes_twice() -> None:
     found = ranking.choices(of_sample(), asked(request="0.1", memory="1Gi"), most=9)
     names = [one.gpus for one in found]
     assert len(names) == len(set(names)) > 3
-    assert found[0].found == of_sample().place(builders.pod("asked"), asked(request="0.1", memory="1Gi").request)
+    assert found[0].placement == of_sample().place(builders.pod("asked"), asked(request="0.1", memory="1Gi").request)
 
 
 def test_without_numpy_the_reference_chooses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,7 @@ def test_a_suggestion_is_never_less_than_what_was_used(
     peak_bytes: int, ratio: float, margin: float, request: int, memory_gib: int
 ) -> None:
     found = suggested(node(request, memory_gib), ReportedPeak(peak_bytes, ratio, HOUR), rules=Rules(margin))
-    wanted = found.wanted or found.given
+    wanted = found.wanted or found.held
     assert wanted.memory_bytes >= min(peak_bytes * (1 + margin), 80 * GIB) - 1
     assert wanted.request_percent <= request
     assert wanted.request_percent >= min(request, math.floor(ratio * 100))
