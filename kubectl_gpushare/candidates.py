@@ -1,6 +1,6 @@
-"""Candidates for completion: types, and the names of nodes, GPUs, pods, namespaces and contexts.
+"""Candidates for shell completion: types, and the names of nodes, GPUs, pods, namespaces and contexts.
 
-Completing must never disturb: it asks for little, not for long, and an error means no candidates.
+Completion must not get in the way: requests are small and time out after 3 s; any error means no candidates.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def cordon(context: click.Context, _parameter: click.Parameter, incomplete: str)
 
 
 def pods(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
-    """`POD`, of verbs that are about pods."""
+    """The `POD` argument."""
     return _quietly(_pods, context, incomplete)
 
 

@@ -52,7 +52,7 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The verb of these words; of one that is none, the verb that was probably meant."""
+        """The verb that these words name; for an unknown verb, an error that suggests the closest one."""
         name = args[0]
         if name not in VERBS and not name.startswith("-") and not ctx.resilient_parsing:
             import difflib
@@ -113,8 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except (KeyboardInterrupt, click.Abort):
         return 130
-    except OSError as error:  # of a file that was named there is a `FileError`
-        if not isinstance(error, BrokenPipeError):  # then whoever read us has enough, as `head` does
+    except OSError as error:  # a file that the user named raises `FileError` instead
+        if not isinstance(error, BrokenPipeError):  # a reader that stops early, such as `head`, is no error
             _complain(f"the output cannot be written: {error.strerror or error}")
         # Python would complain once more when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -123,14 +123,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _hint(error: click.ClickException) -> str:
-    """What to do about a flag that stands before the verb, where kubectl takes it."""
+    """The remedy for a flag before the verb, where kubectl would accept it and a plugin cannot."""
     if isinstance(error, click.NoSuchOption) and error.ctx is not None and error.ctx.parent is None:
         return f": flags come after the verb, as in `{PROGRAM} top {error.option_name} …`"
     return ""
 
 
 def _prepare() -> None:
-    """Standard output and standard error that take whatever others have put into names and messages."""
+    """Lets standard output and standard error take any text: names and messages may hold any character."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # the shell has closed it
@@ -140,7 +140,7 @@ def _prepare() -> None:
 
 
 def _complain(sentence: str) -> None:
-    # Parts of it are others' words: on one line, and nothing that the terminal would obey.
+    # It may quote text from the cluster: keep it on one line and without control characters.
     print(f"error: {printable.replaced(' '.join(sentence.split()))}", file=sys.stderr)
 
 

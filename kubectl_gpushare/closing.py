@@ -1,7 +1,7 @@
-"""Closing: GPUs that a `defrag --apply` keeps cordoned while it makes room on them, and opens again whatever happens.
+"""Closing: `defrag --apply` cordons the GPUs that it makes room on, and uncordons them however it ends.
 
-They are marked with whose they are, so that what a run that was killed leaves behind can be told: the next opens it.
-GPUs that an admin has cordoned are never opened.
+A label names the run that cordoned a GPU, so the next run recognises and removes what a killed run left behind.
+GPUs that an admin has cordoned are never uncordoned.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 
 
 def clean_up(origin: live_cluster.LiveCluster, nodes: Sequence[GpuNode], say: Say) -> None:
-    """Opens what runs that have not come to their end have left behind. Raises `PluginError` if one is under way."""
+    """Uncordons GPUs that interrupted runs left behind. Raises `PluginError` if another run is under way."""
     now = time.time()
     kept = [sentence for sentence in cordons.sentences(nodes, now=now) if "is kept" in sentence]
     if kept:
@@ -33,7 +33,7 @@ def clean_up(origin: live_cluster.LiveCluster, nodes: Sequence[GpuNode], say: Sa
         )
     for node in nodes:
         if left := cordons.left_behind(node, now=now):
-            # As they were seen: one that was renewed meanwhile is of a run that goes on.
+            # Only unchanged marks: one that was renewed since belongs to a run that is still alive.
             opened = _open(origin, node.name, functools.partial(_is_among, left))
             if opened:
                 whose = "a defrag --apply that did not come to its end had left them so"
@@ -45,7 +45,7 @@ def _is_among(left: Mapping[str, Cordon], uuid: str, mark: Cordon) -> bool:
 
 
 class TemporaryCordon:
-    """What one run keeps closed."""
+    """The GPUs that one run keeps cordoned."""
 
     def __init__(self, origin: live_cluster.LiveCluster, say: Say) -> None:
         self._origin = origin
@@ -55,7 +55,7 @@ class TemporaryCordon:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """Opens everything at the end; what it cannot open, it says how to."""
+        """Uncordons everything at the end; says how to uncordon by hand what it cannot."""
         first: BaseException | None = None
         try:
             yield
@@ -64,13 +64,13 @@ class TemporaryCordon:
         for name in self._ours:
             try:
                 self._release(name, self._ours[name])
-            except BaseException as error:  # it was said, and the other nodes are no worse for it
+            except BaseException as error:  # `_release` has reported it; go on with the other nodes
                 first = first or error
-        if first is not None:  # what went wrong first counts
+        if first is not None:  # the first error is the cause
             raise first
 
     def close(self, wanted: Closed, *, seconds: float) -> None:
-        """Keeps these closed, for so long at most, and those no longer that are not among them."""
+        """Cordons the `wanted` GPUs for at most `seconds`, and uncordons all others of this run."""
         nodes = dict.fromkeys([*self._ours, *(name for name, _ in wanted)])
         for name in nodes:
             uuids = frozenset(uuid for node, uuid in wanted if node == name)
@@ -90,7 +90,7 @@ class TemporaryCordon:
             return CordonChange(now.cordoned | uuids, dict.fromkeys(ours, Cordon(self._by, until)))
 
         fresh = uuids - self._ours.get(name, frozenset())
-        # Before: a write may be cut off and have been done.
+        # Noted before the write: it may succeed although its answer is lost.
         self._ours[name] = self._ours.get(name, frozenset()) | uuids
         before = cordoning.swap(self._origin, name, change)
         if fresh - before.cordoned:
@@ -113,7 +113,7 @@ class TemporaryCordon:
 
 
 def _open(origin: live_cluster.LiveCluster, name: str, may_open: Callable[[str, Cordon], bool]) -> frozenset[str]:
-    """Opens the GPUs of a node that are marked as kept, if their marks are such as may be; which these were."""
+    """Uncordons the GPUs of a node whose marks satisfy `may_open`; returns their UUIDs."""
 
     def chosen(now: GpuNode) -> frozenset[str]:
         return frozenset(uuid for uuid, mark in cordons.of(now).items() if may_open(uuid, mark))

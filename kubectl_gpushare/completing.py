@@ -1,7 +1,7 @@
 """`kubectl_complete-gpushare`: what kubectl runs to complete `kubectl gpushare …`; also `kubectl-gpushare __complete`.
 
-It is given the words so far and the partial one, and prints a candidate a line, a description after a tab, and last a
-directive (https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/): 4 is "no
+Its arguments are the words so far, the last one partial. It prints one candidate per line with a description after a
+tab, and last a directive (https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/): 4 is "no
 file names", 0 the shell's own way.
 """
 

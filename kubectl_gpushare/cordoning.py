@@ -19,7 +19,7 @@ from kubectl_gpushare.planning import cordons
 from kubectl_gpushare.source import chosen_source, live_cluster
 from kubectl_gpushare.views import gpu_summary
 
-_ATTEMPTS = 5  # others write the GPUNode too: on conflict it is read again
+_ATTEMPTS = 5  # at the compare-and-swap: others write the GPUNode too
 
 
 def command(verb: str, help_text: str, short_help: str, *, cordoned: bool) -> click.Command:
@@ -75,7 +75,7 @@ def _change(
     uuids = frozenset(card.gpu.uuid for card in cards)
 
     def change(now: GpuNode) -> CordonChange:
-        # Who asks for it by hand means it: no defragmentation undoes it.
+        # A cordon set by hand is final: remove the mark by which `defrag` would undo it.
         marks = dict.fromkeys(uuids & cordons.of(now).keys())
         return CordonChange(now.cordoned | uuids if cordoned else now.cordoned - uuids, marks)
 
@@ -88,7 +88,7 @@ def _change(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CordonChange:
-    """What is to be on a GPUNode: the UUIDs that are cordoned; marks of defragmentations, None to take one away."""
+    """The new state of a GPUNode: the UUIDs that are cordoned, and marks of `defrag` runs (None removes one)."""
 
     cordoned: frozenset[str]
     marks: Mapping[str, cordons.Cordon | None]
@@ -97,7 +97,7 @@ class CordonChange:
 def swap(
     origin: live_cluster.LiveCluster, node: str, change: Callable[[GpuNode], CordonChange], *, dry_run: bool = False
 ) -> GpuNode:
-    """Changes a GPUNode as is right for what it is now; the GPUNode as it was."""
+    """Applies `change` to the current GPUNode by compare-and-swap; returns the GPUNode as it was before."""
     for attempt in itertools.count(1):
         nodes = origin.gpu_nodes(name=node)
         if not nodes:

@@ -1,8 +1,8 @@
-"""Early: kubectl is already asked for what a verb is sure to read while Python still imports what will read it.
+"""Early: starts the kubectl request that a verb is sure to make while Python still imports the rest of the plugin.
 
-Interpreter, imports and parsing take as long as kubectl's own answer, so that together they would take twice as long as
-needed. Nothing is decided here: words that are not all understood start nothing, and what was started is used only by
-whoever wants to run that very command, word for word.
+Imports and parsing take about as long as kubectl's answer, so running both at once halves the waiting time. Nothing is
+decided here: a command line that is not fully understood starts nothing, and a started process is used only for exactly
+the same kubectl command.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 
 from gpushare import contract
 
-# kubectl's own flags that every verb passes on, in this order; that of groups may be repeated.
+# kubectl's own flags that every verb passes on, in this order; only REPEATED may occur more than once.
 CONNECTION = ("context", "kubeconfig", "cluster", "user", "as", "as-group", "request-timeout")
 REPEATED = "as-group"
 
-# verb -> its flags that take a value, and those that do not. A test compares them with the verb's own.
+# verb -> its flags that take a value (VALUES) and that take none (SWITCHES). A test compares them with the verb's own.
 _PRINTED = frozenset({"-o", "--output", "--color"})
 _LABELS, _NAMESPACE = frozenset({"-l", "--selector"}), frozenset({"-n", "--namespace"})
 _SIZE = frozenset({"--request", "--memory", "--gpus"})
@@ -46,22 +46,22 @@ _started: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
 
 
 def begin(words: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Starts what the command line `words` is sure to ask for, if that is plain to see."""
+    """Starts the kubectl request that the command line `words` is sure to make, if that can be told."""
     asked = command(words)
     if asked is None:
         return
     whole = (program(environment), *asked)
-    with contextlib.suppress(OSError):  # whoever needs it will say what is the matter
+    with contextlib.suppress(OSError):  # `Kubectl` reports a kubectl that cannot be run
         _started[whole] = start(whole)
 
 
 def take(whole: tuple[str, ...]) -> subprocess.Popen[bytes] | None:
-    """The process that runs this command already, if there is one; it is the caller's from now on."""
+    """The process that was started for this command, or None; the caller owns it from now on."""
     return _started.pop(whole, None)
 
 
 def end() -> None:
-    """Ends what nobody has taken."""
+    """Kills the processes that were not taken."""
     while _started:
         process = _started.popitem()[1]
         process.kill()
@@ -77,12 +77,12 @@ def program(environment: Mapping[str, str]) -> str:
 
 
 def start(whole: Sequence[str], stdin: int | None = None) -> subprocess.Popen[bytes]:
-    """Runs a command whose output and complaints are to be read."""
+    """Starts a command with its standard output and standard error as pipes."""
     return subprocess.Popen(whole, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def connection(values: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """kubectl's flags out of the values given for each; of one that cannot be repeated the last counts."""
+    """kubectl's flags, from the values of each; the last value counts for a flag that cannot be repeated."""
     return tuple(
         f"--{name}={value}"
         for name in CONNECTION
@@ -92,7 +92,7 @@ def connection(values: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
 
 
 def command(words: Sequence[str]) -> tuple[str, ...] | None:
-    """What kubectl will be asked first for these words of a command line; None if that is not plain to see."""
+    """The arguments of the first kubectl command that this command line needs; None if that cannot be told."""
     verb, *rest = words or ("",)
     if verb not in VALUES:
         return None

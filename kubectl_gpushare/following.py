@@ -1,4 +1,4 @@
-"""`-w`: a list that is shown again after every change, in place on a terminal, one after the other in a pipe."""
+"""`-w`: shows a list again after every change: in place on a terminal, appended in a pipe."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import colour, printing, screen, terminal
 from kubectl_gpushare.source import live, live_cluster
 
-SETTLE_SECONDS = 0.2  # changes that come together are shown together
-POLL_SECONDS = 5.0  # how often is asked for what no watch tells
-_LOOK_SECONDS = 0.5  # how often a change of the terminal's size is looked for, and the longest that news is held back
+SETTLE_SECONDS = 0.2  # changes that follow each other this closely are shown together
+POLL_SECONDS = 5.0  # between redraws for what no watch reports, such as usage
+_LOOK_SECONDS = 0.5  # between checks of the terminal's size; also the longest that a change is held back
 _BETWEEN = {"yaml": "---"}  # what separates one print from the next in a pipe
 
 Make = Callable[[Sequence[GpuNode]], printing.Listing]
 
 
 def follow(origin: live_cluster.LiveCluster, make: Make, chosen: Options, *, label_selector: str, polled: bool) -> None:
-    """Shows what `make` makes of the GPUNodes, until it is ended. `polled`: on a terminal also every few seconds."""
-    gc.enable()  # this one may run for days
-    # Ended like this too, the terminal is given back, and kubectl does not go on alone.
+    """Shows what `make` makes of the GPUNodes until interrupted. `polled`: on a terminal also every POLL_SECONDS."""
+    gc.enable()  # `start` has turned it off, and this may run for days
+    # So that any signal restores the terminal and ends the kubectl that watches.
     interruption.by_any_signal()
     feed = live.Feed(origin, label_selector=label_selector)
     try:
@@ -55,7 +55,7 @@ def _redraw(feed: live.Feed, page: screen.Screen, make: Make, chosen: Options, *
 
 
 def _page(listing: printing.Listing, trouble: str, place: terminal.Terminal, chosen: Options) -> list[str]:
-    """The list, below what makes it old, and above its warnings; where there is no room, only how many those are."""
+    """The list, with connection trouble above and its warnings below; only their number where there is no room."""
     old = _warnings([trouble] if trouble else [], place)
     table = printing.lines(listing.table(), place, chosen)
     problems = listing.problems()
@@ -86,7 +86,7 @@ def _reprint(feed: live.Feed, make: Make, chosen: Options) -> None:
 
 
 def _settled(feed: live.Feed, also: tuple[int, ...]) -> bool:
-    """Waits a little for a change, and for those that come right after it."""
+    """Waits for a change, at most _LOOK_SECONDS, and for those that follow closely; whether there was one."""
     changed = feed.wait(_LOOK_SECONDS, also=also)
     until = time.monotonic() + _LOOK_SECONDS
     while changed and time.monotonic() < until and feed.wait(SETTLE_SECONDS, also=also):

@@ -1,4 +1,4 @@
-"""Interruption: whatever asks the plugin to end, ends it as Ctrl-C does, so that what it has begun is put in order."""
+"""Interruption: every signal that ends the plugin acts as Ctrl-C does, so that its clean-up runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 
 
 def by_any_signal() -> None:
-    """From now on SIGTERM, and SIGHUP of a terminal that is closed, raise `KeyboardInterrupt`, too."""
+    """From now on SIGTERM and SIGHUP (a closed terminal) raise `KeyboardInterrupt`, as SIGINT does."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, signal.default_int_handler)

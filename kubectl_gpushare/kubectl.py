@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from kubectl_gpushare.source import objects
 
 _CHUNK_BYTES = 1 << 20
-_LAST_WORDS_SECONDS = 0.2  # for those of one that was ended: a login that it has started may go on without it
-# How kubectl begins its last words. Anything else it says meanwhile (a login prompt, a warning) is for the user to see.
-# These are compiled when it says anything at all.
+_LAST_WORDS_SECONDS = 0.2  # to read the stderr of a killed kubectl: a login it started may keep the pipe open
+# How kubectl's final error begins. Everything else on its stderr (a login prompt, a warning) is passed on to the user.
+# Patterns are compiled on first use.
 _LAST_WORDS = r"(?i)error: |Error from server|Unable to connect|The connection to the server|Error in config"
 _UNREACHABLE = r"(?i)Unable to connect|connection to the server|deadline exceeded|i/o timeout|timed out|no such host"
 _KLOG = r"[IWEF]\d{4} \d\d:\d\d:\d\d"
 
 _GPUNODES = f"{contract.GPUNODE_PLURAL}.{contract.GROUP_NAME}"
 _VIEWER = "gpushare-viewer"  # the ClusterRole of config/base/rbac
-_LOOKING = frozenset({"get", "list", "watch"})  # what the viewer may
+_LOOKING = frozenset({"get", "list", "watch"})  # the verbs that _VIEWER allows
 _RIGHT = r'(?s)User "([^"]*)" cannot (\w+) resource "([^"]*)"(?: in API group "([^"]*)")?(.*)'
 
 
@@ -52,13 +52,13 @@ class Kubectl:
         return self._start("get", "--raw", path, *self.flags)
 
     def patch(self, resource: str, name: str, patch: str, dry_run: bool = False, *, namespace: str = "") -> str:
-        """Merges into an object, and waits for the answer. Raises `Conflict` if it has changed."""
+        """Merge-patches an object and waits for the answer. Raises `KubectlConflict` if it has changed."""
         flags = [*self.flags, *(["--dry-run=server"] if dry_run else [])]
         flags += [f"--namespace={namespace}"] if namespace else []
         return self._start("patch", resource, name, "--type=merge", f"--patch={patch}", *flags).text()
 
     def create(self, path: str, body: str) -> str:
-        """Posts JSON to an API path, as for an eviction, and waits for the answer."""
+        """Posts JSON to an API path, such as an eviction, and waits for the answer."""
         running = self._start("create", "--raw", path, "--filename=-", *self.flags, sent=body.encode())
         return running.text()
 
@@ -86,13 +86,13 @@ class Kubectl:
                 "or read saved objects with --from FILE"
             ) from error
         if sent is not None and process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError), process.stdin:  # its last words say why it did not read
+            with contextlib.suppress(BrokenPipeError), process.stdin:  # its final error says why it did not read
                 process.stdin.write(sent)
         return Running(process)
 
 
 class Running:
-    """A kubectl process that runs."""
+    """A running kubectl process."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None  # noqa: S101 - by construction
@@ -104,7 +104,7 @@ class Running:
         self._listener.start()
 
     def chunks(self) -> Iterator[bytes]:
-        """Its output as it comes; raises `ClusterError` at the end if it failed."""
+        """Its output as it arrives; raises `KubectlError` at the end if it failed."""
         try:
             while chunk := self.stdout.read(_CHUNK_BYTES):
                 yield chunk
@@ -124,7 +124,7 @@ class Running:
         return b"".join(self.chunks()).decode()
 
     def finish(self) -> None:
-        """Waits for its end; raises `ClusterError` if it failed."""
+        """Waits for its end; raises `KubectlError` if it failed."""
         code = self._process.wait()
         self._listener.join()
         self.stdout.close()
@@ -134,7 +134,7 @@ class Running:
             )
 
     def stop(self) -> None:
-        """Ends it, whatever it is doing."""
+        """Kills it."""
         self._process.kill()
         self._process.wait()
         self._listener.join(_LAST_WORDS_SECONDS)
@@ -151,7 +151,7 @@ class Running:
 
 
 def explain(said: str) -> plugin_errors.KubectlError:
-    """kubectl's last words as an error with its remedy."""
+    """kubectl's final error as a `KubectlError` with its remedy."""
     said = re.sub(r"^error: ", "", said.strip())
     if "could not find the requested resource" in said or "the server doesn't have a resource type" in said:
         return plugin_errors.NotInstalled(
@@ -191,9 +191,7 @@ def _forbidden(user: str, verb: str, resource: str, group: str | None, where: st
             f"ask an admin for it: kubectl create clusterrolebinding {_VIEWER}-NAME --clusterrole={_VIEWER} "
             f"--user={user}"
         )
-    elif (
-        resource in {"pods", "pods/proxy"} and f'"{contract.SYSTEM_NAMESPACE}"' in where
-    ):  # it is agents that are asked
+    elif resource in {"pods", "pods/proxy"} and f'"{contract.SYSTEM_NAMESPACE}"' in where:  # a request to an agent
         remedy = f'ask an admin for a role in {contract.SYSTEM_NAMESPACE} that allows "list" on "pods" and "get" on '
         remedy += '"pods/proxy"'
     else:

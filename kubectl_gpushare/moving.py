@@ -1,6 +1,6 @@
-"""Moving: a plan of defragmentation, one move after the other, each watched to its end, up to the first that fails.
+"""Moving: carries out a defragmentation plan: one move at a time, each watched to its end, up to the first failure.
 
-At the end it is looked whether there is the room that was planned: who waits has its share, or the share would fit.
+After each step it checks that the planned room exists: the waiting pod has its share, or the share would fit.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from kubectl_gpushare.planning.world import RequestingPod
 from kubectl_gpushare.source import chosen_source, live_cluster
 
 LOOK_SECONDS = 1.0
-# Than a move may take, its GPUs are kept for it: until then another run leaves them alone, also if its clock is ahead
-# of ours by nearly as much.
+# Cordons outlast the time limit of a move by this much, so that another run leaves them alone even if its clock is
+# ahead of ours by nearly as much.
 _MORE_SECONDS = 300.0
 
 
 def apply(
     plan: DefragPlan, origin: live_cluster.LiveCluster, say: Callable[[str], None], *, timeout_seconds: float
 ) -> None:
-    """Does what the plan says. Raises `PluginError` at the first move that does not come true."""
+    """Makes the moves of the plan in order. Raises `PluginError` at the first that fails."""
     total, done = len(plan.moves), 0
     keeper = closing.TemporaryCordon(origin, say)
     try:
@@ -55,7 +55,7 @@ def apply(
 
 
 def _outcome(step: DefragStep, asked: RequestingPod, origin: live_cluster.LiveCluster, timeout_seconds: float) -> str:
-    """What has become of the share, once there is room for it."""
+    """Waits for the room that a step was to make; where the share is or would go. Raises `PluginError` on timeout."""
     until = time.monotonic() + timeout_seconds
     while True:
         where, reason = _looked_for(step, asked, origin)
@@ -67,9 +67,9 @@ def _outcome(step: DefragStep, asked: RequestingPod, origin: live_cluster.LiveCl
 
 
 def _looked_for(step: DefragStep, asked: RequestingPod, origin: live_cluster.LiveCluster) -> tuple[str, str]:
-    """Where it is or would go, in a sentence; or why not."""
+    """Where the share is or would go, as a sentence; or an empty text and why it does not fit."""
     manifest = asked.manifest
-    if pod.uid(manifest):  # it waits, and the placer has yet to see that there is room
+    if pod.uid(manifest):  # a pod that exists: the placer has to see that there is room
         now = origin.pod(*pod.namespaced_name(manifest))
         annotations = pod.annotations_of(now)
         if contract.ALLOCATION in annotations:
@@ -86,10 +86,10 @@ def _looked_for(step: DefragStep, asked: RequestingPod, origin: live_cluster.Liv
 
 
 def _move(move: Move, origin: live_cluster.LiveCluster, timeout_seconds: float) -> str:
-    """Evict, and wait until its owner has a placed pod instead of it; what has become of it."""
+    """Evicts a pod and waits until its owner has a placed pod in its stead; where that is, as a sentence."""
     namespace, name = pod.namespaced_name(move.manifest)
     kind, owner = evicting.owner(move.manifest)
-    origin.replicas(move.manifest)  # who may not read that is told so before anything is moved
+    origin.replicas(move.manifest)  # a missing right to read it ends this before the eviction
     before = {pod.uid(sibling) for sibling in _siblings(origin, namespace, owner)}
     if pod.uid(move.manifest) not in before:
         raise plugin_errors.PluginError(f"pod {namespace}/{name} is not there any more: make a new plan")
@@ -116,9 +116,9 @@ def _move(move: Move, origin: live_cluster.LiveCluster, timeout_seconds: float) 
 def _waits(
     move: Move, kind: str, there: Sequence[pod.PodJson], fresh: Sequence[pod.PodJson], origin: live_cluster.LiveCluster
 ) -> str:
-    """What the move waits for; empty once it is made: the pod has left, and its owner has all it wants, all placed.
+    """What the move waits for; empty once the pod has left and its owner has all its replicas, all of them placed.
 
-    Of a ReplicaSet's new pods nobody can tell which is instead of whom, and more may come when it is made larger.
+    All new pods count: a ReplicaSet does not say which pod replaces which, and it may be scaled up meanwhile.
     """
     wanted = origin.replicas(move.manifest)
     live = [

@@ -35,7 +35,7 @@ _CONNECTION: Mapping[str, str] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Options:
-    """What the common flags say; those a verb does not have keep their defaults."""
+    """The values of the common flags; a flag that a verb lacks keeps its default."""
 
     connection: tuple[str, ...] = ()  # kubectl's own flags
     files: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class Options:
 
 
 def collect(params: dict[str, Any]) -> Options:
-    """Options out of click's parameters, which are taken out of `given`."""
+    """The options among click's parameters; removes them from `params`. Raises UsageError."""
     flags: dict[str, tuple[str, ...]] = {}
     for name in early.CONNECTION:
         value = params.pop(_parameter(name), None) or ()
@@ -78,7 +78,7 @@ def collect(params: dict[str, Any]) -> Options:
 
 
 def is_name(text: str) -> bool:
-    """Whether an object may be called so: anything else would be another path on the API server."""
+    """Whether this can be an object's name: anything else would lead to another path on the API server."""
     plain = text.replace("-", "").replace(".", "")
     return plain.isascii() and plain.isalnum() and text[0] not in "-." and text[-1] not in "-."
 
@@ -110,12 +110,12 @@ def connection(complete_context: Completer | None = None) -> Callable[[_Function
 
 
 def _parameter(flag: str) -> str:
-    """The name of a flag's parameter: one that is a word of Python."""
+    """The Python name of a flag's parameter."""
     return f"{flag.replace('-', '_')}_user" if flag == "as" else flag.replace("-", "_")
 
 
 def namespaced(complete: Completer | None = None, *, all_namespaces: bool = True) -> Callable[[_Function], _Function]:
-    """`-n` and, where several things are looked at, `-A`."""
+    """`-n` and, for verbs that list, `-A`."""
 
     def add(function: _Function) -> _Function:
         if all_namespaces:
@@ -169,7 +169,7 @@ def printed(formats: Sequence[str]) -> Callable[[_Function], _Function]:
 
 
 class _Format(_Choice):
-    """An output format; of one that a verb does not have, a sentence says which it has."""
+    """An output format; an error names the formats that the verb has."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ARG002
         """The format. Raises UsageError."""

@@ -1,12 +1,12 @@
 """The errors of the plugin; each message is a sentence that says what to do.
 
 PluginError
-├── ClusterError        kubectl or the API server said no
-│   ├── NotInstalled    the cluster has no GPUNodes at all
-│   ├── Forbidden       a right is missing
-│   ├── NotFound        the one object asked for is not there
-│   └── Conflict        the object has changed since it was read
-└── FileError           a file of --from that cannot be read
+├── KubectlError            kubectl or the API server refused
+│   ├── NotInstalled        the cluster has no GPUNodes at all
+│   ├── KubectlForbidden    a right is missing
+│   ├── KubectlNotFound     the requested object does not exist
+│   └── KubectlConflict     the object has changed since it was read
+└── FileError               a file of --from that cannot be read
 """
 
 from __future__ import annotations
@@ -37,4 +37,4 @@ class KubectlConflict(KubectlError):  # noqa: N818
 
 
 class FileError(PluginError):
-    """A file of `--from` that cannot be read or has nothing of ours in it."""
+    """A file of `--from` that cannot be read or holds no GPUNode and no pod."""

@@ -1,4 +1,4 @@
-"""Asks for other amounts by a pod's annotations, and watches until the ledger has them, or says why not."""
+"""Asks for other amounts by a pod's annotations, and watches until the ledger has them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STAYS = "it stays asked for, and is done when that can be"
 def ask(
     manifest: pod.PodJson, changes: Mapping[str, str | None], origin: live_cluster.LiveCluster, *, dry_run: bool
 ) -> None:
-    """Set these annotations, of this very pod; None takes one away."""
+    """Sets these annotations on the pod with this uid; None removes one."""
     namespace, name = pod.namespaced_name(manifest)
     body = {"metadata": {"uid": pod.uid(manifest), "annotations": dict(changes)}}
     origin.kubectl.patch("pod", name, json.dumps(body), dry_run, namespace=namespace)
@@ -36,10 +36,10 @@ def watch(
     timeout_seconds: float,
     keep: bool,
 ) -> str:
-    """Wait until it is done; return what the pod holds then, in words.
+    """Waits until the resize is done; returns what the pod holds then, in words.
 
-    Raises PluginError if more memory is in use than is asked for, or if the time is over: then the annotations are as
-    they were before, unless they are to be kept. Interrupted, or with the cluster gone, it says that they are not.
+    Raises PluginError if more memory is in use than is asked for, or after `timeout_seconds`; it has then put back the
+    old annotations, unless `keep`. When interrupted, or when the cluster is gone, it says that they stay.
     """
     try:
         return _watch(manifest, plan, origin, say, timeout_seconds=timeout_seconds, keep=keep)
@@ -81,7 +81,7 @@ def _watch(
 
 
 def _look(manifest: pod.PodJson, origin: live_cluster.LiveCluster) -> tuple[str, ResizeCause, str]:
-    """What it waits for, why, and what it holds, in words; as its annotations are now."""
+    """What the pod waits for, the cause, and what it holds, in words, by its current annotations."""
     namespace, name = pod.namespaced_name(manifest)
     now = origin.pod(namespace, name)
     if pod.uid(now) != pod.uid(manifest):

@@ -1,4 +1,4 @@
-"""`kubectl-gpushare`: where the plugin starts. It asks kubectl first and imports the command line then."""
+"""`kubectl-gpushare`: the entry point. It starts kubectl first and imports the command line meanwhile."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from kubectl_gpushare import early
 
 def main() -> int:
     """Runs the plugin with the words in `sys.argv`; returns the exit code."""
-    # A command is over in a moment and makes no cycles worth finding: on 40,000 GPUs the search takes a quarter of
-    # the time.
+    # A command ends soon and makes few reference cycles: on 40,000 GPUs collecting them takes a quarter of the time.
     gc.disable()
     if sys.argv[1:2] == ["__complete"]:
         from kubectl_gpushare import completing
@@ -23,7 +22,7 @@ def main() -> int:
         from kubectl_gpushare import cli  # while kubectl waits for the API server
 
         return cli.main()
-    except KeyboardInterrupt:  # before there is a command line to answer it
+    except KeyboardInterrupt:  # `cli` handles it once it is imported
         return 130
     finally:
         early.end()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpushare.gpunode import GpuNode
     from kubectl_gpushare.planning.auditing import AuditVerdict
 
-# Exit codes; as with every verb 1 is for what went wrong, and here also for what could not be told.
+# Exit codes. 1 is any error, as for every verb, and here also a node whose limits could not be checked.
 IN_FORCE, NOT_CERTAIN, NOT_IN_FORCE = 0, 1, 2
 
 
@@ -62,7 +62,7 @@ def command(names: tuple[str, ...], **params: Any) -> int:
 
 
 def _is_shared(node: GpuNode) -> bool:
-    """Whether there is something to hold to a limit."""
+    """Whether the node has, or may have, shares that a limit holds."""
     from gpushare.gpu import Mode
 
     return bool(node.allocations) or any(card.mode is Mode.FRACTIONAL for card in node.gpus)
@@ -71,7 +71,7 @@ def _is_shared(node: GpuNode) -> bool:
 def _ask(
     origin: chosen_source.Source, names: Sequence[str]
 ) -> tuple[Mapping[str, audits.ReportedAudit], frozenset[str], tuple[str, ...]]:
-    """What the agents answer, by node; the nodes on which they run; in a sentence each, what is unknown and why."""
+    """The agents' audits by node; the nodes on which agents run; sentences that say what is unknown and why."""
     if not isinstance(origin, live_cluster.LiveCluster):
         return {}, frozenset(), ("audits: files of --from have none",) if names else ()
     answers = agents.fetch(origin.kubectl, names, agents.AUDIT)
@@ -102,7 +102,7 @@ def _print(verdict: AuditVerdict, nodes: Sequence[GpuNode], notes: Sequence[str]
             lambda: said,
         )
         printing.WRITERS[chosen.output](whole, sys.stdout)
-        if chosen.output not in printing.DOCUMENTS:  # those have what could not be told within
+        if chosen.output not in printing.DOCUMENTS:  # a document has the notes in it
             printing.warn(said)
         return
     tables = [wrong, *([audit_table.table(verdict, names)] if chosen.wide else [])]

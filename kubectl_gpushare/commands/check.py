@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Exit codes, as those of `audit`.
 FINE, NOT_TOLD, NOT_FINE = 0, 1, 2
 _FORMATS = ("wide", "json", "yaml", "name")
-_NAMESPACE = "default"  # of the pod that is tried: every cluster has it
+_NAMESPACE = "default"  # of the trial pod: every cluster has it
 
 
 @click.command(short_help="Say what a cluster lacks for gpushare, why it matters and what to do about it")

@@ -61,7 +61,7 @@ def command(folder: str | None) -> None:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether nothing is lost with it: it is not there, is what we write, or a link to one of an older version."""
+    """Whether it may be overwritten: it is missing, is our program, or links to that of an older version."""
     if path.is_symlink():
         return path.readlink().name == NAME or not path.exists()
     return not path.exists() or (path.is_file() and path.read_bytes() == PROGRAM.encode())

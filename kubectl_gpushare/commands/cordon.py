@@ -1,4 +1,4 @@
-"""`cordon`: a GPU takes nothing new; who is on it stays."""
+"""`cordon`: a GPU takes no new pods; those on it stay."""
 
 from __future__ import annotations
 

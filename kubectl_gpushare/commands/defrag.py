@@ -183,5 +183,5 @@ def _named(origin: chosen_source.Source, chosen: options.Options, word: str) -> 
 
 
 def _say(line: str) -> None:
-    with contextlib.suppress(OSError):  # nobody reads it any more, as when the terminal is closed: go on all the same
+    with contextlib.suppress(OSError):  # a closed terminal does not stop the moves
         printing.write_words([line], sys.stderr)

@@ -1,4 +1,4 @@
-"""`describe`: one node, GPU or pod in full: who shares it, with what, and what is the matter."""
+"""`describe`: one node, GPU or pod in full: who shares it, with what, and its problems."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ KINDS = {
     "po": "pod",
 }
 
-# A thing that was found: its page and its document, made when asked for.
+# An object to describe: makers of its page and of its document; only one of them is called.
 Described = tuple[Callable[[], Page], Callable[[], documents.Document]]
-# (source, name or empty for all, options) -> what was found; raises `NotFound`.
+# (source, name or empty for all, options) -> the objects of that name; raises `KubectlNotFound`.
 Finder = Callable[[chosen_source.Source, str, options.Options], Iterator[Described]]
 
 
@@ -126,7 +126,7 @@ def _nodes(origin: chosen_source.Source, name: str, chosen: options.Options) -> 
 
 
 def _used(origin: chosen_source.Source, taken: snapshot.Snapshot, nodes: Sequence[GpuNode]) -> snapshot.Snapshot:
-    """The snapshot with what is really used, as the agents of these nodes say it."""
+    """The snapshot with the usage that the agents of these nodes report."""
     if not isinstance(origin, live_cluster.LiveCluster):
         return taken
     from kubectl_gpushare.source import agents
@@ -181,7 +181,7 @@ def _pods(origin: chosen_source.Source, name: str, chosen: options.Options) -> I
 
 
 def _around(origin: chosen_source.Source, manifest: pod.PodJson) -> tuple[snapshot.Snapshot, bool]:
-    """The node a pod of ours is on, with those it shares it with; and whether that may be read."""
+    """The GPUNode that the pod is on and the pods there; and whether the GPUNode may be read."""
     name = described_pod.node_name(manifest)
     if not name or contract.ALLOCATION not in pod.annotations_of(manifest):
         return snapshot.Snapshot(()), True

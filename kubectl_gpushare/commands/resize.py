@@ -1,4 +1,4 @@
-"""`resize`: a placed pod asks for another amount of the GPUs it is on, and is watched until it has that."""
+"""`resize`: asks for other amounts of the GPUs that a pod is on, and watches until it has them."""
 
 from __future__ import annotations
 

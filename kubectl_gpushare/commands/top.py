@@ -31,14 +31,14 @@ _NO_NODES = (
 )
 
 _UNKNOWN: _Machines = (None, ())
-_MACHINES_SECONDS = 15.0  # how old what is known of Nodes may be
+_MACHINES_SECONDS = 15.0  # with -w: Nodes are read again after this long
 
 KINDS = {
     **dict.fromkeys(("gpus", "gpu"), "gpus"),
     **dict.fromkeys(("nodes", "node", "no"), "nodes"),
     **dict.fromkeys(("pods", "pod", "po"), "pods"),
 }
-# What each kind can be sorted by; the views have the keys.
+# The columns that each kind can be sorted by; the views have the sort functions.
 SORT_KEYS = {
     "gpus": ("name", "model", "mode", "compute", "memory", "pods", "free", "largest", "frag", "status"),
     "nodes": ("name", "gpus", "model", "compute", "memory", "pods", "free", "largest", "frag", "status"),
@@ -114,19 +114,19 @@ def command(arguments: tuple[str, ...], usage: bool | None, **params: Any) -> No
 
 @dataclasses.dataclass(frozen=True)
 class _View:
-    """What is to be shown of a source."""
+    """What to show of a source."""
 
     kind: str
     names: Sequence[str]
     chosen: options.Options
     origin: chosen_source.Source
     usage: bool | None
-    # What is read more seldom than the GPUNodes, and when it was.
+    # Reads that are not repeated with every change of the GPUNodes, with their time (monotonic).
     read: dict[str, tuple[float, _Machines]] = dataclasses.field(default_factory=dict)
 
     @property
     def node_selector(self) -> str:
-        """Of the GPUNodes: labels of pods choose pods."""
+        """The selector of GPUNodes; `top pods` applies -l to pods instead."""
         return "" if self.kind == "pods" else self.chosen.selector
 
     def show(self) -> None:
@@ -157,7 +157,7 @@ class _View:
         return dataclasses.replace(listing, problems=lambda: (*listing.problems(), *taken.notes))
 
     def _around(self, gpu_nodes: Sequence[GpuNode]) -> Snapshot:
-        """The GPUNodes with what else is shown of them."""
+        """The GPUNodes with the pods, Nodes and usage that the view shows."""
         from kubectl_gpushare.source.snapshot import Snapshot
 
         taken = Snapshot(tuple(gpu_nodes))
@@ -179,7 +179,7 @@ class _View:
         return dataclasses.replace(taken, usage=used if used.nodes else None, notes=(*taken.notes, *notes))
 
     def _machines(self) -> _Machines:
-        """The Node objects, by which nodes that take no pods are told; with -w asked for now and then."""
+        """The Node objects, which say what nodes take no pods, and notes; with -w read every _MACHINES_SECONDS."""
         read_at, machines = self.read.get("machines", (-math.inf, _UNKNOWN))
         if time.monotonic() - read_at >= _MACHINES_SECONDS:
             machines = chosen_source.machines(self.origin)

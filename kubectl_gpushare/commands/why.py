@@ -1,4 +1,4 @@
-"""`why`: why a pod waits, and what would help; or why it is where it is."""
+"""`why`: why a pod waits and what would help, or why it is on its GPUs."""
 
 from __future__ import annotations
 

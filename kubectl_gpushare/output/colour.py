@@ -19,7 +19,7 @@ TENANTS = ("42", "46", "43", "45", "44", "102", "106", "103", "105", "104")
 
 
 def paint(text: str, style: str, *, on: bool) -> str:
-    """`text` in a style of the palette; an empty style is none."""
+    """`text` in a style of the palette; unchanged if `style` is empty or colours are off."""
     return f"\x1b[{PALETTE[style]}m{text}\x1b[0m" if on and style and text else text
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-API_VERSION = "plugin.gpushare.io/v1alpha1"  # of these documents; no API server has them
+API_VERSION = "plugin.gpushare.io/v1alpha1"  # of these documents; no API server serves them
 
 Document = dict[str, Any]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 
 class Anchor(enum.StrEnum):
-    """Which end of a text is at its place."""
+    """Which part of a text is at its `x`."""
 
     START = "start"
     MIDDLE = "middle"
@@ -38,7 +38,7 @@ class Box:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Text:
-    """On one line, which stands at `y`."""
+    """One line of text; `y` is its baseline."""
 
     x: float
     y: float
@@ -48,7 +48,7 @@ class Text:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Drawing:
-    """Shapes, the later ones above the earlier."""
+    """Shapes; later ones cover earlier ones."""
 
     width: int
     height: int

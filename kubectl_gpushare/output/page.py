@@ -30,7 +30,7 @@ class Picture:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Commands:
-    """Lines to be pasted into a shell: never wrapped, so that they stay what they are."""
+    """Lines to paste into a shell: never wrapped."""
 
     lines: tuple[str, ...]
 
@@ -51,7 +51,7 @@ Page = tuple[Field | Section, ...]
 
 
 def field(key: str, *values: str, style: str = "") -> tuple[Field, ...]:
-    """A field, or nothing if there is nothing to say."""
+    """A field; nothing if all values are empty."""
     said = tuple(value for value in values if value)
     return (Field(key, said, style),) if said else ()
 

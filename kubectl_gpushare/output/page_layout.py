@@ -14,13 +14,13 @@ from kubectl_gpushare.output.terminal import Terminal
 _PLAIN_WIDTH = 80
 _WIDEST_PICTURE = 50
 _NARROWEST_PICTURE = 10
-_HANGING = "     "  # before what a sentence of a section goes on with
+_HANGING = "     "  # indents the lines of a section's sentence after the first
 
 
 def show(
     kind: str, page_of: Callable[[], page.Page], document_of: Callable[[], documents.Document], options: Options
 ) -> None:
-    """Prints one thing as a page, or as the document of this kind that is asked for."""
+    """Prints one object as a page, or with -o as a document of this kind."""
     if options.output:
         printing.write_document(documents.single(kind, document_of()), options)
         return
@@ -104,7 +104,7 @@ def picture(block: page.Picture, width: int, place: Terminal) -> str:
         held += amount
         start, end = end, round(held / whole * width)
         if amount and end == start < width:
-            end += 1  # a little is not nothing
+            end += 1  # a small amount still shows
         drawn.append(_part(page.letter(position), position, end - start, place))
     free = ("·" if place.unicode else ".") * (width - end)
     caption = colour.paint(block.caption, "bad" if block.over else "", on=place.colours)

@@ -22,7 +22,7 @@ _NUMBER: Final = r"[+-][0-9]*\.?[0-9]*"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Listing:
-    """What a verb has found; only what the chosen format needs is made of it."""
+    """A list in all its forms; only the form of the chosen format is made."""
 
     table: Callable[[], Table]
     document: Callable[[], documents.Document]
@@ -31,7 +31,7 @@ class Listing:
 
 
 def show(listing: Listing, options: Options) -> None:
-    """Prints a listing as asked for; an empty one is a sentence on standard error for people, and no error."""
+    """Prints a listing in the chosen format; an empty table is a sentence on standard error, and no error."""
     place = terminal.of(sys.stdout, color=options.color)
     if options.output in WRITERS:
         WRITERS[options.output](listing, sys.stdout)
@@ -70,7 +70,7 @@ def write_lines(text: Iterable[str], stream: TextIO) -> None:
 
 
 def write_words(text: Iterable[str], stream: TextIO) -> None:
-    """Writes lines that have others' words in them as they are: nothing in them is obeyed by a terminal."""
+    """Writes lines that quote text of the cluster, with control characters replaced."""
     write_lines(map(printable.replaced, text), stream)
 
 
@@ -107,7 +107,7 @@ def _csv(listing: Listing, stream: TextIO) -> None:
 
 
 def _cell(value: Any) -> Any:
-    """`value` for a spreadsheet, which takes a text that begins like a formula for one, unless a ' is before it."""
+    """`value` for a spreadsheet: a ' before a text that it would take for a formula."""
     if not isinstance(value, str):
         return value
     text = printable.replaced(value)

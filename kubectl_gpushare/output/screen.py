@@ -1,4 +1,4 @@
-"""Screen: the terminal's other page, of which only lines that have changed are written, and given back as it was."""
+"""Screen: the terminal's alternate screen. Only changed lines are written; the terminal is restored at the end."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-_ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # the other page; no cursor; what is too long does not go on in the next line
+_ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # the alternate screen; no cursor; no line wrap
 _LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 _LINE = "\x1b[{};1H"  # to the beginning of a line, counted from 1
-_CLEAR_LINE = "\x1b[K"  # before what is written: after a full line it would take the last character
+_CLEAR_LINE = "\x1b[K"  # before the line: after a full one it would erase the last character
 _CLEAR_BELOW = "\x1b[J"
 
 
 class Screen:
-    """The page while it is ours."""
+    """The alternate screen while it is open."""
 
     def __init__(self, stream: TextIO, keys: int | None) -> None:
         self._stream = stream
@@ -41,7 +41,7 @@ class Screen:
         self._stream.flush()
 
     def forget(self) -> None:
-        """What is shown is no longer known: after a change of its size a terminal may have moved everything."""
+        """Draws everything next time: a terminal that was resized may have moved its lines."""
         self._shown = None
 
     def quit_pressed(self) -> bool:
@@ -56,7 +56,7 @@ class Screen:
 
 @contextlib.contextmanager
 def opened(stream: TextIO) -> Iterator[Screen]:
-    """Takes the terminal's other page, and gives the terminal back however this ends."""
+    """Opens the alternate screen; restores the terminal however the block ends."""
     with _keys() as keys:
         stream.write(_ENTER)
         try:

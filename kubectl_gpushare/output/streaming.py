@@ -1,7 +1,7 @@
 """Streaming: a document as JSON or YAML, in parts, as `dumps` of the whole would print it.
 
-What is not printable is escaped, so that whoever reads the document has it and no terminal obeys it.
-A list may be an iterator: of the 40,000 items of a large cluster only one is ever held, as an object and as text.
+Unprintable characters are escaped: parsers get them back, and a terminal does not act on them.
+A list may be an iterator: only one of the 40,000 items of a large cluster is in memory at a time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Table: columns and rows of cells, as a view makes them; how wide and in which colours, is decided where drawn."""
+"""Table: columns and rows of cells, as a view makes them; `table_layout` decides widths and colours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Column:
     header: str
     wide: bool = False  # shown only when every column is asked for
     least: int = 0  # characters it may be shortened to; 0: never
-    middle: bool = False  # shortened in its middle: both ends of a name tell it apart
+    middle: bool = False  # shortened in its middle: both ends of a name distinguish it
     wrap: bool = False  # goes on in the next line instead of being shortened
     leave_out: int = 0  # left out on a narrow terminal, highest first; 0: never
 
@@ -46,7 +46,7 @@ class Table:
 
 
 def sentence(text: str) -> str:
-    """`text` on one line; for a last column, where spaces do no harm."""
+    """`text` on one line, for a last column, where spaces are harmless."""
     return " ".join(text.split()) or NONE
 
 

@@ -17,7 +17,7 @@ from kubectl_gpushare.output.terminal import Terminal, broken
 PADDING = 3  # kubectl's
 NARROW_PADDING = 2
 LEAST_PADDING = 1  # where nothing may be left out
-LEAST = 5  # characters of what may be shortened at all, where nothing more may be left out
+LEAST = 5  # characters that a shortened cell keeps once no more columns may be left out
 BARS = (12, 10, 8, 6, 4, 0)  # widths a bar may have, best first
 
 _ESCAPE = r"\x1b\[[0-9;]*m"
@@ -25,7 +25,7 @@ _ESCAPE = r"\x1b\[[0-9;]*m"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TableFit:
-    """What was decided: which columns, how wide each may be, bars, padding; and the headers left out."""
+    """How a table fits: the columns shown, their greatest widths, bars, padding, and the headers left out."""
 
     shown: tuple[int, ...]
     most: tuple[int, ...]  # widest a cell of each shown column may be, without its bar
@@ -93,7 +93,7 @@ def bar(part: float, width: int, *, style: str, place: Terminal) -> str:
         return colour.paint("=" * full, style, on=place.colours) + "-" * (width - full)
     halves = round(part * width * 2)
     if part > 0:
-        halves = max(1, halves)  # a little is not nothing
+        halves = max(1, halves)  # a small part still shows
     if part < 1:
         halves = min(halves, width * 2 - 1)
     full, half = divmod(halves, 2)
@@ -125,7 +125,7 @@ def _fit(columns: Sequence[Column], natural: list[int], with_bar: list[bool], li
         if not optional:
             most = list(natural)
             _shorten_columns(columns, natural, most, shown, total(0, LEAST_PADDING) - limit)
-            if left_out:  # `describe` leaves nothing out, and draws what does not fit in another way
+            if left_out:  # tables of `describe` leave out nothing; those that do not fit are drawn as records
                 _shorten_columns(columns, natural, most, shown, total(0, LEAST_PADDING) - limit, least=LEAST)
             return TableFit(tuple(shown), tuple(most[slot] for slot in shown), 0, LEAST_PADDING, tuple(left_out))
         gone = max(optional, key=lambda slot: columns[slot].leave_out)

@@ -1,4 +1,4 @@
-"""What the place we print to can show: width, colours, characters."""
+"""What an output stream can show: width, colours, characters."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TextIO
 from gpushare import printable
 
 _NARROWEST = 16  # no sentence is broken into shorter lines
-_MARKS = "/.,:=-_"  # after which a word that is longer than a line goes on in the next
+_MARKS = "/.,:=-_"  # after which a word that is longer than a line may break
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Terminal:
-    """`columns` is None where nobody's eyes set a limit: in a pipe or a file."""
+    """`columns` is None, for no limit, in a pipe or a file."""
 
     columns: int | None = None
     rows: int = 24
@@ -37,7 +37,7 @@ def wrapped(text: str, terminal: Terminal, *, indent: int = 0) -> list[str]:
 
 
 def broken(text: str, width: int) -> list[str]:
-    """The text in lines of at most `width`: between words; in a word longer than that after a mark, as `default/`."""
+    """The text in lines of at most `width`, broken between words; a longer word breaks after one of _MARKS."""
     lines: list[str] = []
     rest = text
     while len(rest) > width:
@@ -50,7 +50,7 @@ def broken(text: str, width: int) -> list[str]:
 
 
 def of(stream: TextIO, *, color: str = "auto", environment: Mapping[str, str] = os.environ) -> Terminal:
-    """What `stream` can show; `color` is `auto`, `always` or `never`. NO_COLOR and TERM=dumb speak for `auto`."""
+    """What `stream` can show; `color` is `auto`, `always` or `never`. NO_COLOR and TERM=dumb turn `auto` off."""
     on_terminal = stream.isatty()
     columns, rows = _size(stream, environment) if on_terminal else (None, 24)
     wanted = on_terminal and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
@@ -63,7 +63,7 @@ def of(stream: TextIO, *, color: str = "auto", environment: Mapping[str, str] = 
 
 
 def _size(stream: TextIO, environment: Mapping[str, str]) -> tuple[int, int]:
-    """Columns and rows of a terminal; COLUMNS and LINES overrule it. 80 by 24 of one that does not know its size."""
+    """Columns and rows of a terminal; COLUMNS and LINES override them. 80 by 24 if the terminal reports none."""
     try:
         columns, rows = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Anywhere: the one change of a pod's conditions on nodes, or of a node, by which a pod would fit. Each is tried."""
+"""Anywhere: single changes of a pod's node constraints, or of a node, with which the pod would fit; each is tried."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kubectl_gpushare.planning import world as worlds
 from kubectl_gpushare.planning.remedy import Remedy
 from kubectl_gpushare.planning.world import RequestingPod, World
 
-_MOST_NODES = 64  # that are tried, in the order of the candidates
-_ENOUGH = 2**62  # of a resource, to be no reason against anything
+_MOST_NODES = 64  # tried, in the order of the candidates
+_ENOUGH = 2**62  # of a resource: more than any pod asks for
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def less_choosy(world: World, asked: RequestingPod, _rejected: Sequence[Rejected]) -> Iterator[Remedy]:
-    """Without one of the pod's conditions on nodes and neighbours."""
+    """Drops one of the pod's constraints on nodes and other pods."""
     spec = asked.manifest.get("spec") or {}
     selector, affinity = spec.get("nodeSelector") or {}, spec.get("affinity") or {}
     kept: list[tuple[str, str, dict[str, Any]]] = [
@@ -59,7 +59,7 @@ def _specified(
 
 
 def opened(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> Iterator[Remedy]:
-    """One node takes pods that keeps them away now; the first by which it fits, of each way to do so."""
+    """Lets one node take pods that it keeps away now; for each way the first node on which the pod fits."""
     ways = dict(_OPENED)
     for miss in [miss for miss in rejected if miss.rule == explanation.NODE_RULE][:_MOST_NODES]:
         machine = world.machine(miss.node)
@@ -85,7 +85,7 @@ def _uncordoned_node(machine: NodeSpec) -> tuple[str, NodeSpec] | None:
 
 
 def _untainted(machine: NodeSpec) -> tuple[str, NodeSpec] | None:
-    """Without the taints that somebody gave it; what Kubernetes itself tells by one is no choice of anybody's."""
+    """Without the taints that people set; those of Kubernetes itself report a state of the node."""
     custom = tuple(taint for taint in machine.taints if not taint.key.startswith("node.kubernetes.io/"))
     if not custom:
         return None
@@ -102,7 +102,7 @@ def _with_agent(machine: NodeSpec) -> tuple[str, NodeSpec] | None:
     return sentence, dataclasses.replace(machine, allocatable={**machine.allocatable, **offered})
 
 
-# kind of change -> the Node as it would be then, and how to say it; None where that is no change
+# kind of change -> a sentence and the changed Node; None if it changes nothing
 _OPENED: Final[Mapping[str, Callable[[NodeSpec], tuple[str, NodeSpec] | None]]] = {
     "toleration": _untainted,
     "uncordon-node": _uncordoned_node,

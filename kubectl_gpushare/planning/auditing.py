@@ -1,8 +1,8 @@
-"""Auditing: from what the ledger says and what the agents found to whether every limit is in force. Pure.
+"""Auditing: whether every limit is in force, by the ledger and the agents' audits. Pure.
 
-An agent's answer is the proof. Of a node whose agent does not answer, there is only the condition that it wrote on the
-GPUNode. It writes only what changes, so that the word of one that died looks as that of one that is well: the condition
-counts only where somebody else, its node's kubelet, says that the agent runs.
+An agent's answer is proof. If an agent does not answer, only the condition that it wrote on the GPUNode is left. It
+writes changes only, so the condition of a dead agent looks like that of a live one: the condition counts only if
+somebody else, the node's kubelet, reports that the agent runs.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from kubectl_gpushare.source.audits import FOREIGN, UNLIMITED, Amounts, Reported
 
 
 class AuditState(enum.StrEnum):
-    """How it is with a share's limits on one GPU, or with those of a node."""
+    """The state of a share's limits on one GPU, or of all limits on a node."""
 
     IN_FORCE = "InForce"
-    IDLE = "Idle"  # nothing of it runs, as far as the agent sees
+    IDLE = "Idle"  # the agent sees no process of it
     BROKEN = "NotInForce"
     CONDITION = "ByCondition"  # in force, by the GPUNode's condition alone
     UNKNOWN = "Unknown"
@@ -31,7 +31,7 @@ _WORST_FIRST = (AuditState.BROKEN, AuditState.UNKNOWN, AuditState.CONDITION, Aud
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShareVerdict:
-    """A share on one GPU: what the ledger gives, and what the node makes of it."""
+    """A share on one GPU: what the ledger grants, and whether the node enforces it."""
 
     node: str
     gpu: str  # UUID
@@ -41,13 +41,13 @@ class ShareVerdict:
     granted: Amounts
     state: AuditState
     reason: str = ""
-    seen: ReportedShare | None = None  # as the agent has it
-    evaded: bool = False  # not in force because of a process that is a stray
+    seen: ReportedShare | None = None  # as the agent reports it
+    evaded: bool = False  # not in force because of a stray process
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stray:
-    """A process on a GPU that shares are given of, which no limit holds."""
+    """A process without a limit on a GPU that has shares."""
 
     node: str
     process: ReportedProcess
@@ -55,7 +55,7 @@ class Stray:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeVerdict:
-    """A node. `checked_at`: when its agent looked, None if it did not answer."""
+    """A node. `checked_at`: when its agent audited, in seconds since 1970; None if it did not answer."""
 
     name: str
     state: AuditState
@@ -65,7 +65,7 @@ class NodeVerdict:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AuditVerdict:
-    """What the audit comes to: nodes, shares, and processes outside of shares."""
+    """The result: nodes, shares, and processes outside of shares."""
 
     nodes: tuple[NodeVerdict, ...]
     shares: tuple[ShareVerdict, ...]
@@ -73,12 +73,12 @@ class AuditVerdict:
 
     @property
     def broken(self) -> bool:
-        """Whether it is certain that some limit is not in force, or that somebody is there without one."""
+        """Whether some limit is certainly not in force, or some process has none."""
         return bool(self.strays) or AuditState.BROKEN in self._states
 
     @property
     def uncertain(self) -> bool:
-        """Whether something could not be told."""
+        """Whether the state of some node or share is unknown."""
         return AuditState.UNKNOWN in self._states
 
     @property
@@ -86,7 +86,7 @@ class AuditVerdict:
         return {*(verdict.state for verdict in self.nodes), *(verdict.state for verdict in self.shares)}
 
     def containers(self, state: AuditState) -> int:
-        """How many containers are in this state: of one on several GPUs the worst counts."""
+        """How many containers are in this state; the worst of its GPUs counts for each."""
         states: dict[tuple[str, str, str], AuditState] = {}
         for share in self.shares:
             for container in share.containers or ("",):
@@ -112,14 +112,14 @@ def judge(
             continue
         shares += _answered(node, audit)
         strays += [Stray(node.name, process) for process in audit.processes if process.state in {UNLIMITED, FOREIGN}]
-        # Some gaps do not matter to the verdict, which is for the agent to say.
+        # The agent says whether a gap in its audit matters to the verdict.
         state = AuditState.UNKNOWN if audit.blind else AuditState.IN_FORCE
         judged.append(NodeVerdict(node.name, state, audit.problem, audit.checked_at))
     return AuditVerdict(tuple(judged), tuple(shares), tuple(strays))
 
 
 def _answered(node: GpuNode, audit: ReportedAudit) -> Iterator[ShareVerdict]:
-    """What the ledger gives, as the agent sees it; then what only the agent has."""
+    """The shares of the ledger, as the agent sees them; then running shares that only the agent has."""
     seen = {_key(reported): reported for reported in audit.shares}
     loose = {
         (process.gpu, process.namespace, process.pod, process.container)
@@ -165,7 +165,7 @@ def _key(share: ReportedShare) -> tuple[str, str, tuple[str, ...], str]:
 
 
 def _by_condition(node: GpuNode, *, runs: bool) -> tuple[AuditState, str]:
-    """What the condition says of the node's limits, and why that is not proof or no good. `runs`: its agent does."""
+    """The state of the node's limits by its condition, and the reason. `runs`: whether its agent is known to run."""
     limits = node.condition(contract.CONDITION_LIMITS_IN_FORCE)
     if limits is None:
         return AuditState.UNKNOWN, f"no condition {contract.CONDITION_LIMITS_IN_FORCE} on the GPUNode"

@@ -1,7 +1,7 @@
-"""Away: nodes that take no pod with a share now, whatever is free on their GPUs, by what their Node objects say.
+"""Away: nodes that take no pod with a share now, whatever is free on their GPUs, by their Node objects.
 
-That the agent runs is told by the kubelet: it offers gpushare's resources only as long as the agent's device plugin is
-connected to it. So it costs nobody a heartbeat. An agent that was told to stop has said so in the GPUNode.
+The kubelet says whether the agent runs: it offers gpushare's resources only while the agent's device plugin is
+connected. So agents need no heartbeat. An agent that stops in an orderly way says so in the GPUNode.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from gpushare.gpunode import GpuNode
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Away:
-    """Why in a word, as STATUS has it, and in a sentence."""
+    """Why a node is away: as a word, for STATUS, and as a sentence."""
 
     word: str
     sentence: str
 
 
 def of(nodes: Iterable[GpuNode], machines: Iterable[node.NodeJson] | None) -> dict[str, Away]:
-    """Those that are away, by name; none where Nodes are not known."""
+    """The nodes that are away, by name; empty if the Nodes are unknown."""
     if machines is None:
         return {}
     known = {node.name(machine): machine for machine in machines}
@@ -48,7 +48,7 @@ def _judge(gpu_node: GpuNode, machine: node.NodeJson | None) -> Away | None:
 
 
 def _is_without_agent(gpu_node: GpuNode, allocatable: Mapping[str, object]) -> bool:
-    """Certain only where GPUs are to be offered: a node that only has GPUs in other modes is not judged."""
+    """Whether the kubelet lacks resources that a running agent would offer; false on nodes without shared GPUs."""
     if not any(card.takes_shares and card.pending_mode is None for card in gpu_node.gpus):
         return False
     return bool(allocatable) and str(allocatable.get(contract.RESOURCE_PERCENT, "0")) == "0"

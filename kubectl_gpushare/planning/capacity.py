@@ -1,4 +1,4 @@
-"""Capacity: where pods would go one after the other, what the cluster is like then, and how many more would fit."""
+"""Capacity: where pods would go one after the other, the fragmentation then, and how many more would fit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kubectl_gpushare.planning import world as worlds
 from kubectl_gpushare.planning.remedy import Remedy
 from kubectl_gpushare.planning.world import RequestingPod, World
 
-MOST = 1000  # of one pod that are tried
+MOST = 1000  # copies of one pod that are tried
 
 Allowances = Mapping[str, tuple[Allowance, ...]]  # by namespace
 _NO_QUOTAS: Final[Allowances] = types.MappingProxyType({})
@@ -25,7 +25,7 @@ _NO_QUOTAS: Final[Allowances] = types.MappingProxyType({})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodBatch:
-    """Some pods that are alike."""
+    """Several equal pods."""
 
     name: str
     asked: RequestingPod
@@ -34,12 +34,12 @@ class PodBatch:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FitResult:
-    """What became of them: the places of those that fit, in order, and why the next one does not."""
+    """The places of the pods that fit, in order, and why the next one does not."""
 
     wanted: PodBatch
     gpus: tuple[str, ...]
     refusal: Refusal | None
-    changes: tuple[Remedy, ...]  # by which it would
+    changes: tuple[Remedy, ...]  # with each of which the next one would fit
 
     @property
     def missing(self) -> int:
@@ -49,7 +49,7 @@ class FitResult:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CapacityAnswer:
-    """Of all together. `more`: how many more of the last would fit after that; None if some do not fit."""
+    """The results of all batches. `more`: how many more of the last would fit then; None if some do not fit."""
 
     fits: tuple[FitResult, ...]
     before: Fragmentation
@@ -63,7 +63,7 @@ class CapacityAnswer:
 
 
 def answer(world: World, wanted: Sequence[PodBatch], allowances: Allowances = _NO_QUOTAS) -> CapacityAnswer:
-    """Places them in this order, as the webhook would. The world is as before afterwards.
+    """Places the pods in this order, as the webhook would; restores the world afterwards.
 
     allowances: what the ResourceQuotas allow, by namespace.
     """
@@ -86,7 +86,7 @@ def _fit(
 ) -> FitResult:
     gpus, refusal = _as_many(world, batch.asked, batch.count, left, undone)
     changes: Sequence[Remedy] = ()
-    if refusal is not None and refusal.cause is not Cause.QUOTA:  # no GPU more would change that
+    if refusal is not None and refusal.cause is not Cause.QUOTA:  # a quota refuses it whatever is free
         whole = world.refuse(batch.asked.manifest, batch.asked.request)
         changes = remedies.all_of(world, batch.asked, whole.rejected) if isinstance(whole, Refusal) else ()
     return FitResult(batch, gpus, refusal, tuple(changes))

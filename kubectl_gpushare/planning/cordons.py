@@ -1,7 +1,7 @@
-"""Cordons: GPUs that a `defrag --apply` keeps free for the time being, told from those that an admin has cordoned.
+"""Cordons: the temporary cordons of `defrag --apply`, as opposed to those of an admin.
 
-Each is marked on its GPUNode with who keeps it and until when at most. A run that is killed leaves its cordons behind;
-by the marks the next one knows them, and takes them away.
+A label on the GPUNode marks each with its run and its latest end. A killed run leaves its cordons behind; the next run
+recognises them by the labels and removes them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TIME = "%Y%m%dT%H%M%SZ"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cordon:
-    """Of one GPU. `by`: what tells one run from another; `until`: seconds since 1970."""
+    """The cordon of one GPU. `by`: the id of the run; `until`: seconds since 1970."""
 
     by: str
     until: float
@@ -30,12 +30,12 @@ class Cordon:
 
     @property
     def clock(self) -> str:
-        """Its end as people read it."""
+        """Its end for people: `14:05:00Z`."""
         return datetime.datetime.fromtimestamp(self.until, datetime.UTC).strftime("%H:%M:%SZ")
 
 
 def of(node: GpuNode) -> dict[str, Cordon]:
-    """The cordons on a node, by UUID; one that is invalid is over."""
+    """The cordons on a node, by UUID; an invalid one counts as expired."""
     return {
         key.removeprefix(contract.DEFRAG_LABEL_PREFIX): _read(value)
         for key, value in node.labels.items()
@@ -44,17 +44,17 @@ def of(node: GpuNode) -> dict[str, Cordon]:
 
 
 def labels(marks: Mapping[str, Cordon | None]) -> dict[str, str | None]:
-    """As labels to be merged into a GPUNode; of None none."""
+    """The labels to merge into a GPUNode, by UUID of the GPU; None removes one."""
     return {contract.DEFRAG_LABEL_PREFIX + uuid: mark.text if mark else None for uuid, mark in marks.items()}
 
 
 def left_behind(node: GpuNode, *, now: float) -> dict[str, Cordon]:
-    """The cordons of GPUs that nobody keeps any more, by UUID."""
+    """The expired cordons, by UUID."""
     return {uuid: mark for uuid, mark in of(node).items() if mark.until <= now}
 
 
 def sentences(nodes: Iterable[GpuNode], *, now: float) -> list[str]:
-    """Of each GPU that is kept, or was left behind, how it is with it."""
+    """A sentence for each temporary cordon, kept or left behind."""
     lines = []
     for node in nodes:
         index = {card.uuid: card.index for card in node.gpus}

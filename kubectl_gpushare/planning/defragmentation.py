@@ -1,7 +1,6 @@
 """Defragmentation: the fewest moves by which a share fits that does not fit now.
 
-A plan is made by playing it; what does not play out is none. Of several the one with the fewest moves is taken, then
-that which moves the least.
+A plan counts only if it succeeds when played. The plan with the fewest moves wins, then the one that moves the least.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from kubectl_gpushare.planning.world import RequestingPod, World
 class DefragStep:
     """One share: the moves that make room for it, and where it goes then. `gpus` is empty if there is no way.
 
-    asked: None of moves that let nobody in: they make what is free of more use, or empty the GPUs of a node, `gpus`.
+    asked: None for moves that admit no pod: they reduce fragmentation, or empty the GPUs of a node, `gpus`.
     """
 
     name: str
@@ -36,7 +35,7 @@ class DefragStep:
 
     @property
     def closed(self) -> Closed:
-        """The GPUs that take nothing new during some of the moves."""
+        """The GPUs that are cordoned during some of the moves: node and UUID."""
         return tuple(dict.fromkeys(gpu for move in self.moves for gpu in move.closed))
 
 
@@ -44,8 +43,8 @@ class DefragStep:
 class DefragPlan:
     """The steps in order; `fixed`: why pods that are in the way may not be moved, and how many.
 
-    gained: by how many GPUs the moves raise what is free and of use to the cluster's mix; None where none were looked
-    for by that.
+    gained: by how many GPUs the moves raise the free part that the cluster's mix can use; None for plans that are not
+    made by that.
     """
 
     steps: tuple[DefragStep, ...]
@@ -63,9 +62,9 @@ class DefragPlan:
 def plan(
     world: World, wanted: Sequence[tuple[str, RequestingPod]], budgets: Budgets, *, stay: bool = True
 ) -> DefragPlan:
-    """Makes room for each of these in turn; the world is afterwards as the plan leaves it.
+    """Makes room for each of these in turn; leaves the world as the plan leaves it.
 
-    stay: the shares are pods that wait, and stay where they were placed; else each only asks for a hole.
+    stay: the shares belong to gated pods, which are placed and stay; otherwise only a hole is made.
     """
     before = world.fragmentation()
     steps: list[DefragStep] = []

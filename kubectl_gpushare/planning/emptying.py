@@ -1,7 +1,7 @@
-"""Emptying: as many nodes as possible without any share, so that they can be taken away.
+"""Emptying: frees as many nodes as possible of all shares, so that they can be removed.
 
-The nodes with the fewest pods come first. One is emptied only if all its pods find places on nodes that others are on,
-while nothing new goes to it, nor to those that were emptied before; else it stays as it is.
+The nodes with the fewest pods come first. A node is emptied only if all its pods fit on nodes that are in use; it and
+the nodes emptied before take nothing new meanwhile. Otherwise it stays as it is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kubectl_gpushare.planning.world import World
 
 
 def plan(world: World, budgets: Budgets, *, most: int) -> DefragPlan:
-    """By at most so many moves; the world is then as that leaves it. A step is one node."""
+    """The plan, of at most `most` moves, with a step per node; leaves the world as the plan leaves it."""
     before = world.fragmentation()
     fixed: collections.Counter[str] = collections.Counter()
     may_leave = Movable(world, budgets, evicting.SYSTEM_PRIORITY, fixed)
@@ -44,7 +44,7 @@ def plan(world: World, budgets: Budgets, *, most: int) -> DefragPlan:
 
 
 def _fewest_pods_first(world: World) -> list[str]:
-    """Nodes that somebody is on."""
+    """The nodes with allocations, those with the fewest first, then by compute."""
 
     def cost(name: str) -> tuple[int, int, str]:
         view = world.views[name]

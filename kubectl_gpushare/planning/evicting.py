@@ -1,4 +1,4 @@
-"""Evicting: which pods may be moved: only those that somebody recreates, that nobody protects, and whose
+"""Evicting: which pods may be moved: those that a controller recreates, that are not protected, and whose
 PodDisruptionBudgets allow it."""
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from gpushare import contract, pod
 from gpushare.nodefilters import selectors
 
 REMAKERS = frozenset({"ReplicaSet", "StatefulSet", "ReplicationController"})
-SYSTEM_PRIORITY = 1_000_000_000  # what users' priority classes may have at most
+SYSTEM_PRIORITY = 1_000_000_000  # the greatest value of a user's priority class
 
 
 @dataclasses.dataclass(slots=True)
 class Budgets:
-    """How many more disruptions each PodDisruptionBudget allows; `spend` takes one of them."""
+    """How many more disruptions each PodDisruptionBudget allows."""
 
-    _found: list[tuple[str, str, selectors.Selector]]  # namespace, name, whom it protects
+    _found: list[tuple[str, str, selectors.Selector]]  # namespace, name, selector of the pods it protects
     _left: dict[tuple[str, str], int]
 
     @classmethod
     def of(cls, declared: Iterable[Mapping[str, Any]]) -> Budgets:
-        """The budgets and owners of a cluster."""
+        """The budgets in PodDisruptionBudget objects."""
         budgets, left = [], {}
         for budget in declared:
             metadata = budget.get("metadata") or {}
@@ -34,33 +34,33 @@ class Budgets:
         return cls(budgets, left)
 
     def against(self, manifest: pod.PodJson, spent: Mapping[tuple[str, str], int]) -> str:
-        """Which budget would not allow it after so many were `spent`; empty if all would."""
+        """The name of a budget that does not allow it after `spent` disruptions; empty if all do."""
         for key in self.of_pod(manifest):
             if self._left[key] - spent.get(key, 0) < 1:
                 return key[1]
         return ""
 
     def forbids(self, manifest: pod.PodJson) -> str:
-        """Why a pod may not be evicted at all, in a few words; empty if it may be."""
+        """Why the budgets forbid to evict a pod, as a phrase; empty if they do not."""
         if len(self.of_pod(manifest)) > 1:
             return "protected by several PodDisruptionBudgets, with which the API server evicts nobody"
         budget = self.against(manifest, {})
         return f"protected by the PodDisruptionBudget {budget}" if budget else ""
 
     def of_pod(self, manifest: pod.PodJson) -> list[tuple[str, str]]:
-        """Namespace and name of those that protect a pod."""
+        """Namespace and name of the budgets that protect a pod."""
         namespace = pod.namespaced_name(manifest)[0]
         labels = (manifest.get("metadata") or {}).get("labels") or {}
         return [(space, name) for space, name, chosen in self._found if space == namespace and chosen.matches(labels)]
 
 
 def spend(budgets: Budgets, manifests: Iterable[pod.PodJson]) -> collections.Counter[tuple[str, str]]:
-    """How many disruptions of each budget these pods' moves take."""
+    """How many disruptions moving these pods takes from each budget."""
     return collections.Counter(key for manifest in manifests for key in budgets.of_pod(manifest))
 
 
 def protected(manifest: pod.PodJson, *, most_priority: int) -> str:
-    """Why a pod is never moved, in a few words; empty if it may be."""
+    """Why a pod is never moved, as a phrase; empty if it may be."""
     if pod.annotations_of(manifest).get(contract.NO_EVICT) == "true":
         return contract.NO_EVICT
     if (manifest.get("metadata") or {}).get("deletionTimestamp"):

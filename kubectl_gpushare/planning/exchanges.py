@@ -1,7 +1,7 @@
-"""Exchanges: chains of pods of which each takes the place of the next, and the last goes where there is room.
+"""Exchanges: chains of pods in which each takes the place of the next, and the last goes to free room.
 
-A chain begins with a pod that waits, or leaves its own place behind. What it gains is known from the engine's arrays:
-what each node is worth without one of its pods, and what every other pod would cost there.
+A chain begins with a gated pod, or with a pod that leaves its place empty. Its gain follows from the engine's arrays:
+the value of each node without one of its pods, and the cost of every other pod there.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from kubectl_gpushare.planning import unplaced
 from kubectl_gpushare.planning.leaving import MayLeave
 from kubectl_gpushare.planning.world import RequestingPod, World
 
-LONGEST: Final = 4  # pods that move in a chain
+LONGEST: Final = 4  # moves in a chain
 Shape = tuple[Request, Host]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mover:
-    """A pod that may be moved, where it is now."""
+    """A pod that may be moved, with its current place. `shape`: the number of its request."""
 
     node: str
     entry: Allocation
@@ -33,19 +33,19 @@ class Mover:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Chain:
-    """The pods in the order in which they move: each into what the one before has left. promise: in GPUs."""
+    """The pods in the order in which they move, each to the place of the one before. promise: expected gain in GPUs."""
 
     movers: tuple[Mover, ...]
     promise: float
 
     @property
     def by_move(self) -> float:
-        """What a move of it gains."""
+        """The expected gain per move, in GPUs."""
         return self.promise / len(self.movers)
 
 
 class Exchanges:
-    """The chains of one world at prices that stay as they are now. Needs numpy."""
+    """The chains of one world, at the prices of its creation. Needs numpy."""
 
     def __init__(self, world: World, may_leave: MayLeave) -> None:
         self._world = world
@@ -58,7 +58,7 @@ class Exchanges:
         self._on: dict[str, list[str]] = {}
 
     def look(self, names: Iterable[str]) -> None:
-        """Look again at nodes that have changed."""
+        """Reads nodes that are new or have changed."""
         for name in names:
             for identity in self._on.pop(name, ()):
                 del self._movers[self._slots.pop(identity)]
@@ -72,9 +72,9 @@ class Exchanges:
                     self._enter(view, entry, mover)
 
     def chains(self, waiting: Sequence[RequestingPod], most: int, *, worth: float = 1.0) -> list[Chain]:
-        """Those of at most so many moves that promise to gain anything, the most by move first.
+        """The chains of at most `most` moves with an expected gain, the highest gain per move first.
 
-        No two end with the same pod by as many moves.
+        Of chains of the same length that end with the same pod only one is returned.
         """
         if not self._movers:
             return []

@@ -1,4 +1,4 @@
-"""Goals: what `defrag` makes room for: pods that wait, a share that is asked for, or the largest hole there can be."""
+"""Goals: what `defrag` makes room for: gated pods, a share of a given size, or the largest possible hole."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def waiting(world: World, manifests: Iterable[pod.PodJson]) -> list[tuple[str, R
 
 
 def pointless(manifest: pod.PodJson, asked: RequestingPod) -> str:
-    """Why no moves help a pod that somebody names, in a sentence; empty if they might."""
+    """Why moves cannot help the named pod, as a sentence; empty if they might."""
     name, annotations = "/".join(pod.namespaced_name(manifest)), pod.annotations_of(manifest)
     if contract.ALLOCATION in annotations:
         return f"pod {name} waits for nothing: it has its share, on {annotations.get(contract.NODE, 'a node')}"
@@ -43,13 +43,13 @@ def pointless(manifest: pod.PodJson, asked: RequestingPod) -> str:
 
 
 def share(annotations: Mapping[str, str]) -> RequestingPod:
-    """What some annotations ask for. Raises `RequestError`."""
+    """A made-up pod with these annotations. Raises `RequestError`."""
     metadata = {"name": "hole", "namespace": "default", "annotations": dict(annotations)}
     return RequestingPod.of({"metadata": metadata, "spec": {"containers": [{"name": "main"}]}})
 
 
 def largest_hole(world: World, budgets: Budgets) -> DefragPlan:
-    """The plan for the largest part of a GPU that can be made free; one without moves if none can, or all is well."""
+    """The plan for the largest part of a GPU that can be freed; without moves if none can be or it is free already."""
     now = world.fragmentation()
     plan = None
     for percent in _HOLES:

@@ -1,4 +1,4 @@
-"""Leaving: who would have to leave which GPUs so that a share fits there; each way to try, the cheapest first."""
+"""Leaving: which pods would have to leave which GPUs for a share to fit there; the cheapest way first."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from kubectl_gpushare.planning.evicting import Budgets
 from kubectl_gpushare.planning.world import RequestingPod, World
 
 MOST_MOVES = 8  # for one share
-_MOST_ON_A_CARD = 10  # movable pods of a card that are looked at, the smallest first
-_MOST_WAYS = 4  # of as few pods, on one card
-_MOST_SETS = 8  # of cards of one node, where several are needed
+_MOST_ON_A_CARD = 10  # movable pods per card that are considered, the smallest first
+_MOST_WAYS = 4  # equally small sets of pods per card
+_MOST_SETS = 8  # sets of cards per node, for shares on several
 MayLeave = Callable[[Allocation], RequestingPod | None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Departure:
-    """A way to try: who leaves, of which GPUs."""
+    """A way to try: the allocations that leave these GPUs."""
 
     node: str
     uuids: tuple[str, ...]
@@ -34,7 +34,7 @@ class Departure:
 
     @property
     def price(self) -> tuple[int, int, int, str]:
-        """The fewest moves are the cheapest; of as many those that move the least."""
+        """A sort key: the fewest moves first, then the least compute and memory moved."""
         shares = [share for entry in self.leaving for share in entry.shares]
         return (
             len(self.leaving),
@@ -45,7 +45,7 @@ class Departure:
 
 
 class Movable:
-    """Judges once which allocation may leave; `fixed`: why others may not, and how many."""
+    """Decides once per allocation whether it may leave; counts in `fixed` how many may not, by the reason."""
 
     def __init__(self, world: World, budgets: Budgets, priority: int, fixed: collections.Counter[str]) -> None:
         self._world = world
@@ -55,13 +55,13 @@ class Movable:
         self._known: dict[str, RequestingPod | None] = {}
 
     def __call__(self, entry: Allocation) -> RequestingPod | None:
-        """What it asks for, if it may be moved."""
+        """The pod with its request if it may be moved, else None."""
         if entry.id not in self._known:
             self._known[entry.id] = self._judge(entry)
         return self._known[entry.id]
 
     def unless(self, busy: Collection[str]) -> MayLeave:
-        """The same, but for allocations with these ids: the plan moves them anyway."""
+        """The same, without the allocations with these ids, which the plan moves anyway."""
         return lambda entry: None if entry.id in busy else self(entry)
 
     def _judge(self, entry: Allocation) -> RequestingPod | None:
@@ -86,7 +86,7 @@ class Movable:
 
 
 def options(world: World, asked: RequestingPod, may_leave: MayLeave) -> list[Departure]:
-    """For each node the ways to make room on its cards; only pods with one part are made room for."""
+    """The ways to make room on each node, the cheapest first; none for requests with several demands."""
     if len(asked.request.demands) > 1:
         return []
     return sorted(_options(world, asked, may_leave), key=lambda option: option.price)
@@ -116,7 +116,7 @@ _Card = tuple[int, int, str, list[tuple[Allocation, ...]]]
 
 
 def _sets(by_card: Sequence[_Card], count: int) -> Iterator[tuple[_Card, ...]]:
-    """Sets of so many cards, those with the fewest to leave first."""
+    """Sets of `count` cards, in the order of `by_card`: those with the fewest departures first."""
     if count == 1:
         return ((candidate,) for candidate in by_card)
     return itertools.islice(itertools.combinations(by_card, count), _MOST_SETS)
@@ -129,7 +129,7 @@ def _together(ways: Iterator[tuple[Allocation, ...]]) -> Iterator[Allocation]:
 def _ways(
     card: Gpu, used: ledger.GpuUse, demand: Demand, asked: RequestingPod, may_leave: MayLeave
 ) -> Iterator[tuple[Allocation, ...]]:
-    """The fewest holders without which the card would do, in each way that takes as few, the smallest first."""
+    """The smallest sets of holders without which the card would do, all of the same size."""
 
     def would_do(rest: ledger.GpuUse) -> bool:
         return filters.reject(filters.FilterInput(card, rest, demand.share, asked.request.constraints)) is None

@@ -1,7 +1,7 @@
-"""Playing: ways to make room, tried on the world until one comes true, those with the fewest moves first.
+"""Playing: tries ways to make room on the world until one succeeds, those with the fewest moves first.
 
-GPUs that are to become free take nothing meanwhile; the pods on them leave and are placed again by the placement code,
-each where it says. One that finds no place may have room made for it in the same manner, before it leaves.
+GPUs that are to become free take nothing meanwhile; their pods leave and are placed again by the placement code. For a
+pod that finds no place, room may be made in the same manner before it leaves.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from kubectl_gpushare.planning.leaving import MOST_MOVES, Departure, Movable
 from kubectl_gpushare.planning.world import RequestingPod, World
 
 Spent = collections.Counter[tuple[str, str]]
-Closed = tuple[tuple[str, str], ...]  # node and UUID of GPUs that take nothing new
-_MOST_PLAYED = 200  # ways for one share, in which everybody finds a place at once
+Closed = tuple[tuple[str, str], ...]  # node and UUID of GPUs that are cordoned
+_MOST_PLAYED = 200  # ways per share in which every pod finds a place at once
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,24 +31,24 @@ class Move:
 
     manifest: pod.PodJson
     entry: Allocation
-    before: str  # GPUs in a word
+    before: str  # GPUs, such as `gpu-1/0,2`
     after: str
     closed: Closed  # while it is made
 
 
 @dataclasses.dataclass(slots=True)
 class Effort:
-    """What may still be tried in a whole plan to make room for those that leave."""
+    """What a whole plan may still try to make room for pods that leave."""
 
     plays: int = 200
-    looks: int = 50_000  # at GPUs
+    looks: int = 50_000  # GPUs inspected
 
 
 class Player:
-    """Tries to make room on a world, which is afterwards as the moves leave it, or as before if there are none."""
+    """Tries to make room on a world; leaves it as the moves leave it, or unchanged if there are none."""
 
     def __init__(self, world: World, budgets: Budgets, spent: Spent, may_leave: Movable, effort: Effort) -> None:
-        """`spent`: what earlier moves take of the budgets."""
+        """`spent`: the disruptions that earlier moves took from the budgets."""
         self._world = world
         self._budgets = budgets
         self._spent = collections.Counter(spent)
@@ -58,7 +58,7 @@ class Player:
         self._effort = effort
 
     def room(self, asked: RequestingPod) -> tuple[tuple[Move, ...], str] | None:
-        """The fewest moves that make room for this, and the GPUs where it goes then."""
+        """The fewest moves that make room for a pod, and the GPUs where it goes then; None if there are none."""
         options = leaving.options(self._world, asked, self._may_leave)
         for most in range(1, MOST_MOVES + 1):
             room = self._try(asked, options, most, (), frozenset())
@@ -67,7 +67,7 @@ class Player:
         return None
 
     def relocate(self, node: str, entry: Allocation) -> Move | None:
-        """One move, to wherever the pod is placed while nothing new goes to its GPUs; None if there is no place."""
+        """Moves one pod to where it is placed while its GPUs are cordoned; None if it fits nowhere else."""
         option = Departure(node, entry.gpu_uuids, (entry,))
         ours = self._close(option, frozenset(), option.uuids)
         moves = self._send(node, entry, 0, tuple((node, uuid) for uuid in option.uuids), ())
@@ -75,7 +75,7 @@ class Player:
         return moves[0] if moves else None
 
     def vacate(self, node: str, closed: Closed) -> tuple[Move, ...] | None:
-        """All pods leave a node, the largest first, while these GPUs take nothing new; None if one finds no place."""
+        """Moves all pods off a node, the largest first, while `closed` GPUs are cordoned; None if one fits nowhere."""
         moves: list[Move] = []
         self._cordon(closed, cordoned=True)
         for entry in sorted(self._world.views[node].node.allocations, key=lambda allocation: -_total(allocation)):
@@ -87,7 +87,7 @@ class Player:
         return tuple(moves)
 
     def admit(self, asked: RequestingPod) -> str:
-        """Where a pod goes that waits; empty if it still fits nowhere."""
+        """Places a gated pod; returns its GPUs, empty if it still fits nowhere."""
         answer = self._world.place(asked.manifest, asked.request)
         if not isinstance(answer, Placement):
             return ""
@@ -95,13 +95,13 @@ class Player:
         return worlds.gpus(answer, self._world.views)
 
     def take_back(self) -> None:
-        """The world as it was before."""
+        """Undoes everything."""
         self._back(0)
 
     def _try(
         self, asked: RequestingPod, options: Sequence[Departure], most: int, closed: Closed, busy: Collection[str]
     ) -> tuple[tuple[Move, ...], str] | None:
-        """By at most so many moves: by that many at once, or by fewer and others that go before."""
+        """Tries options of exactly `most` moves, then smaller ones whose spare moves make room for those that leave."""
         exactly = [option for option in options if len(option.leaving) == most]
         for option in (*exactly, *(option for option in options if len(option.leaving) < most)):
             spare = most - len(option.leaving)
@@ -111,7 +111,7 @@ class Player:
                 self._plays -= 1
             if (self._effort.plays if spare else self._plays) < 0:
                 continue
-            # Of several GPUs one that all have left may take who leaves another, if enough is left of it then.
+            # With several GPUs, one that is free already may take a pod of another, if enough is left then.
             for to_the_end in (True, False)[: len(option.uuids)]:
                 mark = len(self._undo)
                 room = self._play(asked, option, spare, closed, busy, to_the_end=to_the_end)
@@ -130,7 +130,7 @@ class Player:
         *,
         to_the_end: bool,
     ) -> tuple[tuple[Move, ...], str] | None:
-        """The GPUs are closed as long as somebody is to leave them, or to the end."""
+        """Plays one option. Its GPUs are cordoned while pods still have to leave them, or `to_the_end`."""
         busy = {*busy, *(entry.id for entry in option.leaving)}
         moves: list[Move] = []
         left = sorted(option.leaving, key=lambda allocation: -_total(allocation))
@@ -152,7 +152,7 @@ class Player:
     def _send(
         self, node: str, entry: Allocation, spare: int, closed: Closed, busy: Collection[str]
     ) -> list[Move] | None:
-        """The move of a pod, after those that make room for it."""
+        """The moves that make room for a pod, then its own; None if there is no way."""
         mover = self._may_leave(entry)
         if mover is None or self._budgets.against(mover.manifest, self._spent):
             return None
@@ -165,7 +165,7 @@ class Player:
                 return None
             self._effort.looks -= sum(len(view.node.gpus) for view in self._world.views.values())
             options = leaving.options(self._world, fresh, self._may_leave.unless(busy))
-            # What goes elsewhere first may also go to the GPUs that are made room on, if enough is left there.
+            # Pods that make room for it may also go to the cordoned GPUs, if enough is left there.
             for kept in (closed, ()):
                 mark = len(self._undo)
                 self._cordon([gpu for gpu in closed if gpu not in kept], cordoned=False)
@@ -178,7 +178,7 @@ class Player:
         return None
 
     def _move(self, node: str, entry: Allocation, mover: RequestingPod, closed: Closed) -> Move | None:
-        if self._budgets.against(mover.manifest, self._spent):  # also after what was moved to make room for it
+        if self._budgets.against(mover.manifest, self._spent):  # again: moves that made room for it count, too
             return None
         cards = self._world.views[node].node.gpu_by_uuid()
         indexes = sorted(cards[uuid].index for uuid in entry.gpu_uuids if uuid in cards)
@@ -200,7 +200,7 @@ class Player:
         self._undo.append(lambda: self._spent.subtract(budgets))
 
     def _close(self, option: Departure, ours: frozenset[str], wanted: Collection[str]) -> frozenset[str]:
-        """Of the option's GPUs those that are wanted closed are so now, and those of `ours` that are not are open."""
+        """Cordons the option's GPUs that are `wanted`, uncordons the others of `ours`; returns those cordoned now."""
         now = frozenset(option.uuids).intersection(wanted)
         self._cordon([(option.node, uuid) for uuid in ours - now], cordoned=False)
         self._cordon([(option.node, uuid) for uuid in now - ours], cordoned=True)

@@ -1,4 +1,4 @@
-"""Ranking: where a pod could go, in the order in which placement would take it: each time without those before."""
+"""Ranking: the places a pod could go, in the order of placement's preference: each without those before it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kubectl_gpushare.planning.world import RequestingPod, World
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """One place a pod could go, and what the cluster would be like then."""
+    """One place for a pod, and the cluster's fragmentation with it there."""
 
     placement: Placement
     gpus: str
@@ -23,7 +23,7 @@ class Choice:
 
 
 def choices(world: World, asked: RequestingPod, *, most: int) -> list[Choice]:
-    """The best places, at most so many: by GPU if the pod wants one, else by node."""
+    """The best places, at most `most`: by GPU if the pod wants one GPU, else by node."""
     ranked: list[Choice] = []
     alone = len(asked.request.demands) == 1 and asked.request.demands[0].gpus == 1
     taken_nodes: set[str] = set()
@@ -46,7 +46,7 @@ def choices(world: World, asked: RequestingPod, *, most: int) -> list[Choice]:
 
 
 def counts(world: World, asked: RequestingPod) -> tuple[int, dict[str, int]]:
-    """`(GPUs that would do, GPUs or nodes that each rule rules out)`, for the first part of the request."""
+    """`(GPUs that fit, GPUs or nodes that each rule rejects)`, for the first demand of the request."""
     judge = world.judge(asked.manifest)
     demand = asked.request.demands[0]
     fits = 0

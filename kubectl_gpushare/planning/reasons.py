@@ -1,4 +1,4 @@
-"""Reasons: why a pod waits, or why it is where it is, found by placing it as if it came now."""
+"""Reasons: why a pod waits, or why it is on its GPUs, found by placing it as if it were created now."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CHOICES = 5
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reasons:
-    """What was found out. `refusal` has every candidate; it is None if the pod fits, or is placed."""
+    """The result. `refusal` names every candidate; None if the pod fits or is placed."""
 
     asked: RequestingPod
     policy: str
@@ -30,12 +30,12 @@ class Reasons:
     choices: tuple[Choice, ...]
     fits: int  # GPUs that would do
     ruled_out: Mapping[str, int]  # rule -> GPUs
-    held_back: tuple[str, ...]  # why it waits whatever is free
+    held_back: tuple[str, ...]  # why it waits, however much is free
     free_before: float  # stranded GPUs of the cluster without the pod
 
 
 def of(manifest: pod.PodJson, taken: Snapshot, *, change: bool = True) -> Reasons:
-    """The reasons of one pod. `change`: look for what would make it fit, too. Raises `RequestError`."""
+    """The reasons of one pod. `change`: also look for remedies. Raises `RequestError`."""
     asked = RequestingPod.of(unplaced.of(manifest))
     world = around(manifest, taken)
     answer = world.place(asked.manifest, asked.request)
@@ -63,7 +63,7 @@ def of(manifest: pod.PodJson, taken: Snapshot, *, change: bool = True) -> Reason
 
 
 def around(manifest: pod.PodJson, taken: Snapshot) -> World:
-    """The cluster as it would be if the pod came now."""
+    """The cluster without the pod, as if it were created now."""
     nodes: Sequence[GpuNode] = worlds.without(taken.nodes, manifest)
     identity = pod.namespaced_name(manifest)
     others = [other for other in taken.pods or () if pod.namespaced_name(other) != identity]

@@ -1,9 +1,9 @@
-"""Relocating: the moves that raise most what the cluster's GPUs are worth: what is free of them, and who is let in.
+"""Relocating: the moves that raise the value of the cluster most: its free capacity, and the pods it admits.
 
-What is free is worth what the policy `fragmentation` takes it for, by the cluster's own mix. Chains of moves that
-promise something are played as they would be made, one pod after the other, each placed by the webhook's engine while
-nothing new goes to its GPUs; whoever waits and fits is let in at once. Only what was played counts. Of some the chain
-that gains most by move is taken, then it is looked again at the nodes that it has changed.
+Free capacity has the value that the policy `fragmentation` gives it, by the cluster's own mix. Promising chains of
+moves are played as they would be made: one pod after the other, each placed by the webhook's engine while its old GPUs
+are cordoned; gated pods that fit are admitted at once. Only the played result counts. The chain with the highest gain
+per move is taken; then the nodes that it changed are read again.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from kubectl_gpushare.planning.leaving import Movable
 from kubectl_gpushare.planning.playing import Effort, Move, Player, Spent
 from kubectl_gpushare.planning.world import RequestingPod, World
 
-LEAST_GAIN = 0.02  # GPUs by move: for less nobody is moved
-LET_IN = 2.0  # a GPU that a pod gets that waits is worth so much of one that is free for whoever comes
-_PLAYED = 8  # chains of the highest promise, before one is taken
-_FAILED = 200  # chains in a row that do not play out, before nothing more is looked for
+LEAST_GAIN = 0.02  # GPUs per move: a smaller gain is not worth a move
+LET_IN = 2.0  # the value of a GPU given to a gated pod, where a free GPU is worth 1
+_PLAYED = 8  # most promising chains that are played before one is taken
+_FAILED = 200  # chains in a row that fail when played, before the search ends
 Waiting = Sequence[tuple[str, RequestingPod]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Played:
-    """A chain that was played. gain: in GPUs, of all its moves; admitted: the numbers of who came in, and where."""
+    """A chain that was played. gain: of all its moves, in GPUs; admitted: number and GPUs of each admitted pod."""
 
     chain: Chain
     gain: float
@@ -44,7 +44,7 @@ class _Played:
 
 
 def plan(world: World, waiting: Waiting, budgets: Budgets, *, most: int) -> DefragPlan:
-    """At most so many moves, and who of those that wait comes in by them; the world is then as that leaves it.
+    """At most `most` moves, and the gated pods that they admit; leaves the world as the plan leaves it.
 
     Needs numpy (`worlds.exact`).
     """
@@ -63,7 +63,7 @@ class _Plan:
         self._fixed: collections.Counter[str] = collections.Counter()
         self._may_leave = Movable(world, budgets, evicting.SYSTEM_PRIORITY, self._fixed)
         self._exchanges = Exchanges(world, self._may_leave)
-        self._failed: set[tuple[str, ...]] = set()  # who moves, and with what promise
+        self._failed: set[tuple[str, ...]] = set()  # ids of the chain's allocations, and its promise
 
     def make(self, most: int) -> DefragPlan:
         before, gained, left = self._world.fragmentation(), 0.0, most
@@ -89,7 +89,7 @@ class _Plan:
         return DefragPlan(tuple(steps), before, self._world.fragmentation(), fixed, gained)
 
     def _best(self, most: int) -> _Played | None:
-        """The best of the chains that promise most."""
+        """The best of the most promising chains, played; None if none gains enough."""
         best: _Played | None = None
         played = failed = 0
         for chain in self._exchanges.chains([asked for _, asked in self._waiting.values()], most, worth=LET_IN):
@@ -112,7 +112,7 @@ class _Plan:
         return best
 
     def _play(self, player: Player, chain: Chain) -> _Played | None:
-        """The chain as it would be made; None if a pod finds no place, or one of a lower priority is let in by it."""
+        """The chain as it would be made; None if a pod finds no place, or a pod of lower priority is admitted by it."""
         before = self._worth()
         moves: list[Move] = []
         admitted: list[tuple[int, str]] = []
@@ -130,7 +130,7 @@ class _Plan:
         return _Played(chain, gain, tuple(moves), tuple(admitted))
 
     def _admit(self, player: Player, there: Collection[int]) -> Iterator[tuple[int, str]]:
-        """Lets in who fits now of those that are not there yet, in their order."""
+        """Admits the waiting pods that fit now and are not in `there`, in their order; their numbers and GPUs."""
         fits: dict[Shape, bool] = {}
         for number, (_, asked) in self._waiting.items():
             if number in there:
@@ -143,7 +143,7 @@ class _Plan:
                 yield number, where
 
     def _make(self, best: _Played) -> list[tuple[str, RequestingPod, str]]:
-        """The world as the chain leaves it; who has come in, and where."""
+        """Applies the chain to the world; name, request and GPUs of the admitted pods."""
         self._play(self._player(), best.chain)
         self._spent.update(evicting.spend(self._budgets, [move.manifest for move in best.moves]))
         changed = {mover.node for mover in best.chain.movers}

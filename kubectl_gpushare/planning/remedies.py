@@ -1,8 +1,8 @@
-"""Remedies: the one change by which a pod that fits nowhere would fit. Each is tried, none is guessed.
+"""Remedies: single changes with which a pod that fits nowhere would fit. Each is tried, none is guessed.
 
-Of every kind the smallest is looked for: the pod asks for less, or is less choosy about GPUs or nodes; a card or a node
-is uncordoned, or the agent of one comes back; a pod that is in its way moves. They are told in this order of how much
-they disturb.
+The smallest change of each kind is looked for: the pod asks for less, or has fewer constraints on GPUs or nodes; a card
+or node is uncordoned, or an agent comes back; one other pod moves. They are listed in this order, by how much they
+disturb.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from kubectl_gpushare.planning import world as worlds
 from kubectl_gpushare.planning.remedy import Remedy
 from kubectl_gpushare.planning.world import Answer, RequestingPod, World
 
-# Where there is none of all these.
+# The sentence if no single change helps.
 NONE = (
     "by no single change that was tried: less of one thing, one condition less on GPUs, nodes or neighbours, one card "
     "or node uncordoned, one agent back, or one pod elsewhere"
 )
 _MIB = 2**20
-_MOST_MOVES = 200  # pods that are tried to be moved away, those on the nearest misses first
-_MOST_SIZES = 64  # sizes of a kind that are tried, the largest first
+_MOST_MOVES = 200  # pods that are tried to move away, those on the nearest misses first
+_MOST_SIZES = 64  # sizes tried per kind, the largest first
 _CHOOSY = (
     contract.MODEL,
     contract.MIN_MEMORY,
@@ -42,7 +42,7 @@ _CHOOSY = (
 
 
 def all_of(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> list[Remedy]:
-    """The smallest change of each kind that would do, the least disturbing first. `rejected`: why it does not fit."""
+    """The smallest change of each kind, the least disturbing first. `rejected`: why candidates do not fit."""
     return [
         change
         for kind in (_less, _less_choosy, anywhere.less_choosy, _uncordoned, anywhere.opened, _moved)
@@ -101,7 +101,7 @@ def _uncordoned(world: World, asked: RequestingPod, rejected: Sequence[Rejected]
 
 
 def _moved(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> Iterator[Remedy]:
-    """One pod moves elsewhere; the smallest that can."""
+    """One pod moves elsewhere: the smallest that can, on the nearest misses."""
     for view, entry in _in_the_way(world, rejected):
         manifest = world.manifest(entry)
         if manifest is None:
@@ -126,7 +126,7 @@ def _moved(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> 
 
 
 def _in_the_way(world: World, rejected: Sequence[Rejected]) -> Iterator[tuple[NodeView, Allocation]]:
-    """Whose leaving might help: on the nearest misses first, the smallest share first."""
+    """The allocations whose departure might help: on the nearest misses first, then the smallest shares."""
     seen: set[str] = set()
     by_others = {explanation.COUNT_RULE, *(name for name, rule in filters.RULES.items() if rule.sees is not Sees.GPU)}
     misses = sorted((miss for miss in rejected if miss.rule in by_others), key=lambda miss: miss.shortfall)
@@ -152,7 +152,7 @@ def _size(entry: Allocation) -> tuple[int, int]:
 
 
 def _memory_sizes(world: World, asked: RequestingPod, key: str) -> Iterable[str]:
-    """What is free on some card and less than what is asked, the most first."""
+    """The amounts free on some card that are less than the request, the largest first."""
     free = {
         (card.memory_bytes - used.memory_bytes) // _MIB
         for view in world.views.values()
@@ -176,7 +176,7 @@ def _compute_sizes(world: World, asked: RequestingPod, key: str) -> Iterable[str
         if card.healthy and not card.cordoned
     }
     sizes = sorted((percent for percent in free if 0 < percent < share.request_percent), reverse=True)
-    # With none, which is what is idle, if the memory does not go by the compute.
+    # 0 is a share of idle time only; it fits only if memory is asked for by itself.
     least = [0] if share.request_percent else []
     return [quantity.format_compute(percent) for percent in [*sizes, *least]]
 
@@ -187,7 +187,7 @@ def _counts(_world: World, asked: RequestingPod, key: str) -> Iterable[str]:
 
 
 def _share(asked: RequestingPod, key: str) -> Share:
-    """That of the demand that an annotation is about."""
+    """The share of the demand that an annotation belongs to."""
     demands = [demand for demand in asked.request.demands if _is_of(key, demand.containers)]
     return (demands or list(asked.request.demands))[0].share
 

@@ -1,4 +1,4 @@
-"""Remedy: what would have to be different for a pod to fit."""
+"""Remedy: a change with which a pod would fit."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from gpushare.placement import Placement
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Remedy:
-    """What would have to be different, as the rest of "it would fit …", and where the pod would go then."""
+    """A change, as the rest of "it would fit …", and where the pod would go then."""
 
     sentence: str
     placement: Placement
-    gpus: str  # where, in a word
+    gpus: str  # such as `gpu-1/0,2`
     # memory, request, gpus, a constraint's key without its prefix, a field of the pod's spec, toleration, uncordon,
     # uncordon-node, agent, move
     kind: str
-    key: str = ""  # the annotation that would have to be written otherwise, if it is one
-    value: str | None = None  # how; None: left out
+    key: str = ""  # the annotation to change, if the remedy is one
+    value: str | None = None  # its new value; None: remove it

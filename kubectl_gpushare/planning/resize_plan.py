@@ -1,4 +1,4 @@
-"""ResizePlan: what changing some amounts of a pod that was placed comes to, by the placer's own code.
+"""ResizePlan: the result of changing amounts of a placed pod, by the placer's own code.
 
 Only its annotations are changed; the placer changes the ledger, and the agent of its node the limits.
 """
@@ -17,7 +17,7 @@ from gpushare.resizing import ResizeCause, Shares
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ResizePlan:
-    """Annotations to set, what its share would be, and what the placer would say; `before`: what they are now."""
+    """The annotations to set, the shares then, and the placer's answer; `before`: the current annotations."""
 
     node: GpuNode
     entry: Allocation
@@ -31,9 +31,9 @@ class ResizePlan:
 def plan(
     manifest: pod.PodJson, node: GpuNode, entry: Allocation, amounts: Mapping[str, str], container: str = ""
 ) -> ResizePlan:
-    """What it comes to. `amounts`: key of the contract → value, for the container, or for the only share of the pod.
+    """The plan. `amounts`: annotation key → value, for `container`, or for the only share of the pod.
 
-    Raises GpushareError with a sentence if the pod would ask for something that cannot be.
+    Raises GpushareError if the pod would have an invalid request.
     """
     suffix = _suffix(manifest, container)
     changes = {key + suffix: value for key, value in amounts.items()}
@@ -46,7 +46,7 @@ def plan(
 
 
 def beside(plan: ResizePlan) -> str:
-    """What becomes of memory that was not spoken of, in a sentence; empty if nothing does."""
+    """How the memory changes although no memory was asked for, as a sentence; empty if it does not."""
     if any(key == contract.MEMORY or key.startswith(f"{contract.MEMORY}.") for key in plan.changes):
         return ""
     held = {(share.containers, share.gpu_uuids): share.memory_bytes for share in plan.entry.shares}
@@ -62,7 +62,7 @@ def beside(plan: ResizePlan) -> str:
 
 
 def pending(manifest: pod.PodJson, node: GpuNode, entry: Allocation) -> tuple[Shares, str] | None:
-    """What a pod asks for that it does not hold, and why it does not yet; None if it holds what it asks for."""
+    """The shares a pod asks for, and why it does not hold them yet; None if it holds what it asks for."""
     try:
         wish = resizing.asked(requests.parse(manifest), entry, node)
     except errors.GpushareError as error:
@@ -74,7 +74,7 @@ def pending(manifest: pod.PodJson, node: GpuNode, entry: Allocation) -> tuple[Sh
 
 
 def was_resized(manifest: pod.PodJson, entry: Allocation) -> bool:
-    """Whether it holds, or waits for, other amounts than it was created with, which its owner would give it again."""
+    """Whether it holds, or waits for, other amounts than it was created with, which a recreated pod would have."""
     if contract.HELD in pod.annotations_of(manifest):
         return True
     created = {
@@ -86,7 +86,7 @@ def was_resized(manifest: pod.PodJson, entry: Allocation) -> bool:
     memory: dict[str, int] = {}
     for share in entry.shares:
         name = share.containers[0]
-        # A part of the memory is different bytes on different models, and the container was told the least.
+        # Memory in per cent is different bytes on different models; the container's variable has the least.
         memory[name] = min(share.memory_bytes, memory.get(name, share.memory_bytes))
         environment = created.get(name, {})
         for key, held in ((contract.ENV_REQUEST, share.request_percent), (contract.ENV_LIMIT, share.limit_percent)):
@@ -96,7 +96,7 @@ def was_resized(manifest: pod.PodJson, entry: Allocation) -> bool:
 
 
 def _suffix(manifest: pod.PodJson, container: str) -> str:
-    """How the keys of this container's share end: in its name, or in nothing if it goes by the keys of the pod."""
+    """The suffix of this container's keys: `.NAME`, or empty if it shares by the pod's keys. Raises LedgerError."""
     annotations, names = pod.annotations_of(manifest), pod.container_names(manifest)
     own = [name for name in names if any(f"{key}.{name}" in annotations for key in contract.PER_CONTAINER_KEYS)]
     sharers: list[str] = []

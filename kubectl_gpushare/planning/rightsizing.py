@@ -1,7 +1,7 @@
-"""Rightsizing: from what shares have used at most to the size that would do, with a margin. Pure.
+"""Rightsizing: the size a share needs, from its peaks and a margin. Pure.
 
-Memory is hard, so it follows the peak both ways. Compute only ever shrinks: what a share used beyond its request was
-idle at that time and proves no need of a guarantee. Nothing is suggested on too short an observation.
+Memory is a hard limit, so it follows the peak both ways. Compute only shrinks: what a share used beyond its request was
+idle then, and proves no need for a guarantee. Nothing is suggested after too short an observation.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from gpushare.gpunode import GpuNode
 from kubectl_gpushare.source import peaks
 from kubectl_gpushare.source.peaks import ReportedPeak
 
-# below so many bytes: what memory is rounded up to
+# (sizes below this, in bytes; are rounded up to a multiple of this)
 MEMORY_STEPS_BYTES: Final = ((4 * 2**30, 256 * 2**20), (math.inf, 2**30))
 COMPUTE_STEP_PERCENT: Final = 5
 
 
 class Advice(enum.StrEnum):
-    """What is to be said of a share."""
+    """The advice about a share."""
 
     SHRINK = "Shrink"
     GROW = "Grow"
@@ -34,7 +34,7 @@ class Advice(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rules:
-    """`margin`: what is added to a peak, as a part of it."""
+    """`margin`: added to a peak, as a part of it (0.2 is 20 %)."""
 
     margin: float = 0.2
     min_observed_seconds: float = 1800.0
@@ -42,7 +42,7 @@ class Rules:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Size:
-    """Of a share, on each of its GPUs."""
+    """The size of a share on each of its GPUs."""
 
     request_percent: int
     memory_bytes: int
@@ -50,7 +50,7 @@ class Size:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A share of a pod: what it has, what it used at most on any of its GPUs, and what would do (None: not said).
+    """A share of a pod: its size, its highest peak on any of its GPUs, and the suggested size (None: no suggestion).
 
     several: whether other containers of the pod have a share of their own.
     """
@@ -89,7 +89,7 @@ def suggest(nodes: Iterable[GpuNode], reported: Mapping[peaks.Key, ReportedPeak]
 
 
 def freed(suggestions: Iterable[Suggestion]) -> dict[str, Size]:
-    """What they free in all, by UUID of the GPU."""
+    """What the suggestions free on each GPU, by UUID."""
     sums: dict[str, Size] = {}
     for suggestion in suggestions:
         for uuid in suggestion.gpus if suggestion.wanted else ():
@@ -98,7 +98,7 @@ def freed(suggestions: Iterable[Suggestion]) -> dict[str, Size]:
 
 
 def total(sizes: Iterable[Size]) -> Size:
-    """All suggestions added up."""
+    """The sum of the sizes."""
     whole = Size(0, 0)
     for size in sizes:
         whole = _plus(whole, size)
@@ -163,7 +163,7 @@ def _suggestion(
 
 
 def _highest(known: Sequence[ReportedPeak]) -> ReportedPeak:
-    """The highest of several GPUs, over the time for which all of them were observed; None where one is unknown."""
+    """The highest peak of several GPUs, and the shortest observation; None where one is unknown."""
     memory = [peak.memory_bytes for peak in known if peak.memory_bytes is not None]
     compute = [peak.compute_ratio for peak in known if peak.compute_ratio is not None]
     return ReportedPeak(
@@ -184,7 +184,9 @@ def _memory(count: float) -> int:
 
 
 def _rounded_up(amount: float, step: int) -> int:
-    return max(1, math.ceil(round(amount / step, 6))) * step  # 0.3 × 100 × 1.2 is a hair more than 36
+    return (
+        max(1, math.ceil(round(amount / step, 6))) * step
+    )  # 0.3 × 100 × 1.2 is slightly more than 36 in floating point
 
 
 def _remark(suggestion: Suggestion) -> str:

@@ -1,4 +1,4 @@
-"""Simulation: pods come and go, each placed by the placement code itself; what waits has its turn whenever one ends."""
+"""Simulation: pods come and go, each placed by the placement code itself; waiting pods are tried whenever one ends."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gpushare.fragmentation import Fragmentation
 from gpushare.placement import Placement
 from kubectl_gpushare.planning.world import RequestingPod, World
 
-MOMENTS = 120  # at which the cluster is looked at
-_TRIED = 100  # pods that wait and are tried when one ends, the oldest first
+MOMENTS = 120  # most samples of the cluster's state
+_TRIED = 100  # waiting pods that are tried when one ends, the oldest first
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Arrival:
-    """A pod; `duration_seconds` is None if it stays."""
+    """A pod that arrives; `duration_seconds` is None if it stays."""
 
     at_seconds: float
     duration_seconds: float | None
@@ -26,7 +26,7 @@ class Arrival:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Moment:
-    """The cluster after so many arrivals."""
+    """The cluster after `arrived` arrivals."""
 
     at_seconds: float
     arrived: int
@@ -39,7 +39,7 @@ class Moment:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SimulatedPod:
-    """`waited`: pods that had to wait, and for how long in all those that came to run; `never`: those that did not."""
+    """The outcome. `waited`: pods that had to wait; `waited_seconds`: of those that ran; `never`: still waiting."""
 
     moments: tuple[Moment, ...]
     arrived: int
@@ -52,7 +52,7 @@ class SimulatedPod:
 
 
 def run(world: World, arrivals: Sequence[Arrival]) -> SimulatedPod:
-    """Plays the arrivals in order of time, on this world."""
+    """Plays the arrivals in the order of time on this world."""
     play = _Play(world)
     every = max(1, len(arrivals) // MOMENTS)
     moments = []
@@ -86,7 +86,7 @@ class _Play:
         self.first_refusal = ""
 
     def until(self, now: float) -> None:
-        """Everything that ends before `now`, and who takes its place."""
+        """Ends the pods that are due by `now`, and places waiting ones."""
         while self._ends and self._ends[0][0] <= now:
             at, _, arrival, node, entry = heapq.heappop(self._ends)
             self._world.leave(arrival.asked.manifest, node, entry)
@@ -94,7 +94,7 @@ class _Play:
             self._turns(at)
 
     def arrive(self, arrival: Arrival) -> None:
-        """Placed at once, or waits behind the others."""
+        """Places a pod, or puts it at the end of the queue."""
         refusal = self._place(arrival, arrival.at_seconds)
         if refusal:
             self.waited += 1
@@ -102,7 +102,7 @@ class _Play:
             self.waiting.append(arrival)
 
     def moment(self, at: float, arrived: int) -> Moment:
-        """The cluster as it is at this moment of the simulation."""
+        """The current state as a `Moment`."""
         used = [use for view in self._world.views.values() for _, use in view.cards()]
         return Moment(
             at,
@@ -124,7 +124,7 @@ class _Play:
         self.waiting = kept + self.waiting[_TRIED:]
 
     def _place(self, arrival: Arrival, now: float) -> str:
-        """Why not; empty if it is placed."""
+        """Places a pod; the reason if it fits nowhere, else empty."""
         asked = arrival.asked
         answer = self._world.place(asked.manifest, asked.request)
         if not isinstance(answer, Placement):

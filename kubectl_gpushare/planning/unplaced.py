@@ -1,4 +1,4 @@
-"""Unplaced: a pod as it was before it was placed, which is how its owner recreates it: free to go to any node."""
+"""Unplaced: a pod as it was before placement, which is how its owner recreates it: free to go to any node."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from gpushare import request as requests
 
 
 def of(manifest: pod.PodJson) -> pod.PodJson:
-    """Without what placing it has written: annotations, the node, and the host in its selector unless it is its own.
+    """The pod without what placement wrote: annotations, the node, and the host in its selector unless that is its own.
 
-    A pod that was not placed is given back as it is.
+    A pod that was not placed is returned unchanged.
     """
     annotations = pod.annotations_of(manifest)
     if contract.ALLOCATION not in annotations:
@@ -25,7 +25,7 @@ def of(manifest: pod.PodJson) -> pod.PodJson:
 
 
 def successor(manifest: pod.PodJson) -> pod.PodJson:
-    """The pod that its owner makes instead: nowhere yet, and of another name."""
+    """The pod that its owner creates in its stead: unplaced, under another name."""
     fresh = of(manifest)
     metadata = {key: value for key, value in (fresh.get("metadata") or {}).items() if key != "uid"}
     spec = {key: value for key, value in (fresh.get("spec") or {}).items() if key != "nodeName"}

@@ -1,7 +1,7 @@
-"""World: the cluster in memory, to try things on: the rules, sentences and choices are the webhook's own.
+"""World: the cluster in memory, to try changes on, with the webhook's own rules, sentences and choices.
 
-The choice is made by the engine that the webhook uses, as far as numpy is there for it; without it by the reference,
-which lets the same pods fit for the same reasons, and of several GPUs that fit may take another.
+The webhook's engine chooses if numpy is installed; otherwise the reference does, which accepts and refuses the same
+pods for the same reasons, but may choose another of several GPUs that fit.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from kubectl_gpushare.planning import away, unplaced
 WITHOUT_NUMPY = (
     "numpy is not installed, so of several GPUs that fit the webhook may choose another: install it beside the plugin"
 )
-_PLANNED = "planned-"  # how the ids begin of what was given here
+_PLANNED = "planned-"  # prefix of the ids of allocations made here
 Answer = Placement | Refusal
 Judge = Callable[[str], str | None]
 Storage = Mapping[str, Sequence[Mapping[str, Any]]]  # by kind
 
 
 def exact() -> bool:
-    """Whether the webhook's own engine is there, which chooses as the webhook does."""
+    """Whether numpy is installed, so that the webhook's own engine chooses."""
     return importlib.util.find_spec("numpy") is not None
 
 
 class World:
-    """GPUNodes as views by name, with what is known of Nodes and pods. Not for threads.
+    """GPUNodes as views by name, with what is known of Nodes and pods. Not thread-safe.
 
-    machines: Nodes; None where they could not be read: then every node will do. pods: those on nodes, for what they
-    take of them; of ours also to be found by `manifest`. storage: claims, volumes and so on, by kind, where they are
-    known; claims_are_all: what is not among the claims does not exist. profile: by what the webhook chooses.
+    machines: Nodes; None if they could not be read: then every node will do. pods: for the resources they take of
+    their nodes; gpushare's are also found by `manifest`. storage: claims, volumes and so on, by kind, if known;
+    claims_are_all: claims that are missing there do not exist. profile: the webhook's policy and mix.
     """
 
     def __init__(
@@ -93,14 +93,14 @@ class World:
 
     @property
     def policy(self) -> str:
-        """The one for pods that name none."""
+        """The policy for pods that name none."""
         return self._profile.policy
 
     def _is_full(self, name: str, amounts: tuple[tuple[str, int], ...]) -> bool:
         return name in self.views and self.views[name].is_full(amounts)
 
     def put(self, view: NodeView) -> None:
-        """A node as it is from now on."""
+        """Sets the state of a node."""
         self.views[view.node.name] = view
         if self._cache is not None:
             self._cache.forget(view.node.name)
@@ -109,7 +109,7 @@ class World:
 
     @contextlib.contextmanager
     def instead(self, *changed: GpuNode) -> Iterator[None]:
-        """For a while these nodes are as given here."""
+        """Replaces these nodes while the block runs."""
         before = [self.views[gpu_node.name] for gpu_node in changed]
         for gpu_node in changed:
             self.put(NodeView.of(gpu_node))
@@ -120,12 +120,12 @@ class World:
                 self.put(view)
 
     def machine(self, name: str) -> NodeSpec | None:
-        """A Node, or None where there is none, or none were read."""
+        """A Node; None if it does not exist or Nodes were not read."""
         return self._cache.machine(name) if self._cache is not None else None
 
     @contextlib.contextmanager
     def with_machine(self, changed: NodeSpec) -> Iterator[None]:
-        """For a while this Node, which is there, is as given here."""
+        """Replaces this Node, which must exist, while the block runs."""
         assert self._cache is not None  # noqa: S101 - there are machines
         before = self._cache.machine(changed.name)
         self._cache.put_machine(changed.name, changed)
@@ -135,7 +135,7 @@ class World:
             self._cache.put_machine(changed.name, before)
 
     def place(self, manifest: pod.PodJson, request: Request, *, judge: Judge | None = None) -> Answer:
-        """Where the pod would go; a refusal has the nearest miss of each rule, or every candidate without numpy."""
+        """Where the pod would go; a refusal names the nearest miss of each rule, or every candidate without numpy."""
         unfit = judge or self.judge(manifest, request)
         if self._engine is None:
             return placement.place(self.views.values(), request, policy=self.policy, unfit=unfit)
@@ -143,18 +143,18 @@ class World:
         return answer
 
     def refuse(self, manifest: pod.PodJson, request: Request) -> Answer:
-        """The same with every candidate in a refusal; in the order of the nodes, and slower."""
+        """The same, with every candidate in a refusal, in the order of the nodes; slower."""
         return placement.place(self.views.values(), request, unfit=self.judge(manifest, request))
 
     def judge(self, manifest: pod.PodJson, request: Request | None = None) -> Judge:
-        """Why a node cannot take the pod at all, as the rest of a sentence, or None."""
+        """A function of a node's name: why the node cannot take the pod, as the rest of a sentence, or None."""
         if self._cache is None:
             return placement.fits_anywhere
         itself = _key(pod.uid(manifest), *pod.namespaced_name(manifest))
         return self._cache.judge(*share_resources.of(manifest, request), itself=itself)
 
     def unknown_claims(self, manifests: Iterable[pod.PodJson]) -> list[str]:
-        """A note, if some of these pods mount claims that are not known."""
+        """A note if some of these pods mount unknown claims."""
         if self._cache is None:
             return []
         claims = (self._cache.unknown_claim(PodAffinity.of(manifest)) for manifest in manifests)
@@ -162,7 +162,7 @@ class World:
         return [f"volumes of claims that are not there yet, such as {names[0]}"] if names else []
 
     def take(self, manifest: pod.PodJson, request: Request, chosen: Placement) -> Callable[[], None]:
-        """Let the pod, which is nowhere yet, have it; returns what undoes that. Raises `LedgerError` if it cannot."""
+        """Places an unplaced pod there; returns the undo. Raises `LedgerError` if there is no room."""
         before = self.views[chosen.node].node
         namespace, name = pod.namespaced_name(manifest)
         holder = PodRef(namespace or "default", name, pod.uid(manifest))
@@ -180,7 +180,7 @@ class World:
         return undo
 
     def leave(self, manifest: pod.PodJson, name: str, entry: Allocation) -> Callable[[], None]:
-        """Let a pod leave a node; returns what undoes that."""
+        """Removes a pod from a node; returns the undo."""
         before = self.views[name]
         if self._cache is not None:
             self._cache.put(_key(pod.uid(manifest), *pod.namespaced_name(manifest)), None)
@@ -202,11 +202,11 @@ class World:
         return self._engine
 
     def usable(self) -> list[str]:
-        """The nodes that are there and have GPUs."""
+        """The nodes with GPUs that are not away."""
         return [name for name, view in self.views.items() if name not in self._away and view.node.gpus]
 
     def room_without(self, name: str, manifest: pod.PodJson) -> Any:
-        """CPU, memory and pods that a node has room for if this pod, which is there, leaves it."""
+        """The CPU, memory and pods that a node has room for once this pod, which is there, has left."""
         room = self._room(name)
         amounts = dict(PodKey.of(unplaced.successor(manifest)).amounts)
         cpu, memory = amounts.get(pod_requests.CPU, 0), amounts.get(pod_requests.MEMORY, 0)
@@ -236,7 +236,7 @@ class World:
         return Room(*(known or ()))
 
     def host(self, manifest: pod.PodJson) -> Host:
-        """What it asks of its node; nothing where it already takes that, as the scheduler cache knows it."""
+        """What it asks of its node; nothing if it is on one, where the scheduler cache already counts it."""
         if self._cache is None or (manifest.get("spec") or {}).get("nodeName"):
             return NO_HOST
         amounts = dict(PodKey.of(manifest).amounts)
@@ -252,7 +252,7 @@ class RequestingPod:
 
     @classmethod
     def of(cls, manifest: pod.PodJson) -> RequestingPod:
-        """Raises `RequestError` if it asks for nonsense."""
+        """Parses the request. Raises `RequestError` if it is invalid."""
         return cls(manifest, requests.parse(manifest))
 
     @property
@@ -266,7 +266,7 @@ class RequestingPod:
         return sum(demand.gpus * demand.share.request_percent for demand in self.request.demands) / 100
 
     def with_annotation(self, key: str, value: str | None) -> RequestingPod | None:
-        """The same pod with one annotation written otherwise, or (None) left out; None if that is no request."""
+        """The pod with one annotation changed, or removed (None); None if that is not a valid request."""
         metadata = self.manifest.get("metadata") or {}
         annotations = {**pod.annotations_of(self.manifest)}
         if value is None:
@@ -281,7 +281,7 @@ class RequestingPod:
 
 
 def unaccounted(storage: Storage, pods: Iterable[pod.PodJson]) -> Storage:
-    """The same without the attachments of what these pods mount where they are: those go where the pods go."""
+    """The storage without the attachments of these pods' volumes on their nodes: those follow the pods."""
     bound = {
         pod.namespaced_name(claim): str((claim.get("spec") or {}).get("volumeName") or "")
         for claim in storage.get(volumes.CLAIM, ())
@@ -301,7 +301,7 @@ def unaccounted(storage: Storage, pods: Iterable[pod.PodJson]) -> Storage:
 
 
 def without(nodes: Sequence[GpuNode], manifest: pod.PodJson) -> list[GpuNode]:
-    """The nodes without what the pod has, and without what is kept free for it: as if it came now."""
+    """The nodes without the pod's allocations and backfill reservations, as if it were created now."""
     identity, name = pod.uid(manifest), pod.namespaced_name(manifest)
 
     def is_its(entry: Allocation) -> bool:
@@ -318,12 +318,12 @@ def without(nodes: Sequence[GpuNode], manifest: pod.PodJson) -> list[GpuNode]:
 
 
 def is_planned(entry: Allocation) -> bool:
-    """Whether it was given in memory alone."""
+    """Whether the allocation was made in memory only."""
     return entry.id.startswith(_PLANNED)
 
 
 def gpus(chosen: Placement, views: Mapping[str, NodeView]) -> str:
-    """A placement in a word: `gpu-1/0`, or `gpu-1/0,2`."""
+    """The GPUs of a placement: `gpu-1/0`, or `gpu-1/0,2`."""
     cards = views[chosen.node].node.gpu_by_uuid()
     indexes = sorted({cards[uuid].index for share in chosen.shares for uuid in share.gpu_uuids if uuid in cards})
     return f"{chosen.node}/" + ",".join(map(str, indexes))

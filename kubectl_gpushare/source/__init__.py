@@ -1,1 +1,1 @@
-"""Where a verb looks: the cluster, through kubectl, or saved files; and what it saw there, as a `Snapshot`."""
+"""Where objects are read from: the cluster, through kubectl, or saved files; and what was read, as a `Snapshot`."""

@@ -1,4 +1,4 @@
-"""The agents of the nodes, asked through the API server's proxy, some at a time, and none of them for ever."""
+"""Asks the agents of the nodes through the API server's proxy, _AT_ONCE at a time, each with a timeout."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gpushare import contract
 from kubectl_gpushare import kubectl, plugin_errors
 from kubectl_gpushare.source import live_usage
 
-ASKED_UNASKED = 16  # nodes: of more, the agents are asked only if the user says so
-METRICS, AUDIT = "metrics", "audit"  # pages that they have
+ASKED_UNASKED = 16  # nodes: beyond this many, agents are asked only with --usage
+METRICS, AUDIT = "metrics", "audit"  # paths that an agent serves
 _AT_ONCE = 8
-_PATIENCE = "--request-timeout=10s"  # the user's own counts more
+_PATIENCE = "--request-timeout=10s"  # before the user's flags, so that the user's own wins
 _PORT = 8081  # of the agent's probes and metrics: config/base/deviceplugin
 _AGENTS = (
     f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/pods"
@@ -24,9 +24,9 @@ _AGENTS = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AgentAnswers:
-    """What agents said, by node; and the nodes of those that did not, by the reason.
+    """Agents' answers by node; `failures`: the nodes without an answer, by the reason.
 
-    ready: the nodes whose kubelet says that their agent is well, whether or not it can be asked from here.
+    ready: the nodes whose kubelet reports the agent's pod as ready, whether or not it can be reached from here.
     """
 
     texts: Mapping[str, str]
@@ -34,19 +34,19 @@ class AgentAnswers:
     ready: frozenset[str] = frozenset()
 
     def notes(self, what: str) -> tuple[str, ...]:
-        """In a sentence each, of which nodes `what` is unknown and why."""
+        """Sentences that say on which nodes `what` is unknown, and why."""
         asked = {*self.texts, *(node for nodes in self.failures.values() for node in nodes)}
         return tuple(_sentences(what, self.failures, len(asked)))
 
 
 def ask(program: kubectl.Kubectl, nodes: Sequence[str]) -> tuple[live_usage.Usage, tuple[str, ...]]:
-    """What shares on these nodes use, and in a sentence each what is unknown and why."""
+    """What shares on these nodes use; and sentences that say what is unknown and why."""
     answers = fetch(program, nodes, METRICS)
     return live_usage.of(answers.texts), answers.notes("used figures")
 
 
 def fetch(program: kubectl.Kubectl, nodes: Sequence[str], page: str) -> AgentAnswers:
-    """What the agents of these nodes say on a page of theirs."""
+    """The answers of these nodes' agents at the path `page`."""
     if not nodes:
         return AgentAnswers({}, {})
     program = dataclasses.replace(program, flags=(_PATIENCE, *program.flags))
@@ -65,7 +65,7 @@ def fetch(program: kubectl.Kubectl, nodes: Sequence[str], page: str) -> AgentAns
         for node, running in [(node, program.raw(_path(pods[node], page))) for node in some]:
             try:
                 texts[node] = running.text()
-            except plugin_errors.NotInstalled:  # what kubectl says of any page that is not there
+            except plugin_errors.NotInstalled:  # kubectl's error for any path that is not found
                 failures.setdefault(f"the agent has no /{page}, so it is older than this plugin", []).append(node)
             except (plugin_errors.KubectlError, UnicodeDecodeError) as error:
                 failures.setdefault(str(error), []).append(node)
@@ -73,7 +73,7 @@ def fetch(program: kubectl.Kubectl, nodes: Sequence[str], page: str) -> AgentAns
 
 
 def _pods(program: kubectl.Kubectl) -> Iterator[tuple[str, str, bool]]:
-    """Node and name of each agent that runs, and whether its kubelet says that it is well."""
+    """Node and pod name of each running agent, and whether its kubelet reports it as ready."""
     for item in json.loads(program.raw(_AGENTS).text()).get("items") or []:
         node, status = (item.get("spec") or {}).get("nodeName"), item.get("status") or {}
         if node and status.get("phase") == "Running":

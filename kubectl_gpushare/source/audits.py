@@ -1,4 +1,4 @@
-"""Audits: what the agents say of who uses their GPUs, and whether the limits hold. Values, and the reader of them."""
+"""Audits: the agents' reports of who uses their GPUs and whether the limits hold; values and their parser."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-UNLIMITED, FOREIGN = "unlimited", "foreign"  # states of a process that no limit holds; there are others
+UNLIMITED, FOREIGN = "unlimited", "foreign"  # the states of a process without a limit; there are others
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReportedProcess:
-    """A process on a GPU. `namespace`, `pod` and `container` are empty of one that belongs to no pod."""
+    """A process on a GPU. `namespace`, `pod` and `container` are empty if it belongs to no pod."""
 
     gpu: str  # UUID
     pid: int
@@ -28,7 +28,7 @@ class ReportedProcess:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Amounts:
-    """Of a share, on one GPU."""
+    """The amounts of a share on one GPU."""
 
     request_percent: int
     limit_percent: int
@@ -37,8 +37,8 @@ class Amounts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReportedShare:
-    """A share on one GPU. `granted`: what the agent read in the ledger; `enforced`: what the arbiter holds it to, None
-    while nothing of it runs."""
+    """A share on one GPU. `granted`: what the agent read in the ledger; `enforced`: what the arbiter enforces, None
+    while it has no process."""
 
     namespace: str
     pod: str
@@ -56,9 +56,9 @@ class ReportedShare:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReportedAudit:
-    """Of one node.
+    """The audit of one node.
 
-    problem: why it is not complete, empty if it is; blind: whether by that a process may run unlimited unseen.
+    problem: why it is incomplete, or empty; blind: whether a process without a limit could be hidden by that.
     """
 
     node: str
@@ -73,7 +73,7 @@ _MOST: Final = 2**63 - 1
 
 
 def read(text: str) -> ReportedAudit:
-    """The audit in an agent's answer. Raises ValueError if it is none."""
+    """Parses an agent's answer. Raises ValueError."""
     try:
         document = json.loads(text)
         return ReportedAudit(
@@ -127,7 +127,7 @@ def _share(share: Mapping[str, Any]) -> ReportedShare:
 
 
 def _whole(figure: Any) -> int:
-    """A figure that an agent can mean. Raises OverflowError for another."""
+    """An integer of at most 64 bits. Raises OverflowError for a larger one."""
     number = int(figure)
     if abs(number) > _MOST:
         raise OverflowError("a figure that needs more than 64 bits")

@@ -1,4 +1,4 @@
-"""The source that the flags choose, and what is read from any source in the same way."""
+"""The source that the flags choose, and reads that are the same for every source."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Source(Protocol):
         """The GPUNodes with these labels, or the one of that name."""
 
     def pods(self, *, node: str = "", namespace: str = "", label_selector: str = "") -> list[pod.PodJson] | None:
-        """The pods that share GPUs: on a node or on none yet; of a namespace; with these labels. None: not known."""
+        """The pods that share GPUs: on `node` or on none yet; in a namespace; with these labels. None: not known."""
 
     def machines(self) -> list[NodeJson] | None:
         """The Node objects. None: not known."""
@@ -43,7 +43,7 @@ class Source(Protocol):
         """The entries of the ConfigMap that nodes pick theirs from. None: not known."""
 
     def placement(self) -> dict[str, str]:
-        """The entries of the ConfigMap in which the placer says by what it places; none where they are unknown."""
+        """The ConfigMap with the placer's policy and mix; empty if it is unknown."""
 
     def everybody(self) -> list[pod.PodJson] | None:
         """All pods that have not ended, ours or not. None: not known."""
@@ -52,19 +52,19 @@ class Source(Protocol):
         """The Events about one object. None: not known."""
 
     def failures(self, namespace: str) -> list[dict[str, Any]]:
-        """The Events of a namespace about pods that could not be created; none where none are known."""
+        """The Events of a namespace about pods that could not be created; empty if unknown."""
 
     def budgets(self) -> list[dict[str, Any]] | None:
         """The PodDisruptionBudgets."""
 
     def quotas(self, namespace: str) -> list[dict[str, Any]]:
-        """The ResourceQuotas of a namespace; none where none are known."""
+        """The ResourceQuotas of a namespace; empty if unknown."""
 
     def storage(self) -> Mapping[str, Sequence[Mapping[str, Any]]] | None:
-        """Claims, volumes and what nodes can attach of them, by kind. None: not known."""
+        """Claims, volumes and the nodes' attach limits, by kind. None: not known."""
 
     def pod(self, namespace: str, name: str) -> pod.PodJson:
-        """One pod, ours or not; raises `NotFound`."""
+        """One pod, ours or not. Raises `KubectlNotFound`."""
 
 
 def of(chosen: options.Options) -> Source:
@@ -77,7 +77,7 @@ def of(chosen: options.Options) -> Source:
 
 
 def pod_named(origin: Source, chosen: options.Options, word: str) -> pod.PodJson:
-    """The pod that is called POD or NAMESPACE/POD, also after `pod/`; without a namespace by `-n` or the context's."""
+    """The pod POD or NAMESPACE/POD, `pod/` before it allowed; the namespace defaults to `-n` or the context's."""
     namespace, _, name = word.removeprefix("pod/").rpartition("/")
     if not options.is_name(name) or (namespace and not options.is_name(namespace)):
         raise plugin_errors.PluginError(f'"{word}" cannot be the name of a pod: write POD or NAMESPACE/POD')
@@ -113,9 +113,9 @@ _STORAGE = "volumes of claims, and how many of them nodes can attach"
 
 
 def everything(origin: Source, asked: Iterable[pod.PodJson] | None = None) -> Snapshot:
-    """GPUNodes, Nodes and all pods; without the right to read them, a note says what is not looked at then.
+    """GPUNodes, Nodes and all pods; without the right to read some, a note says what is left out.
 
-    Claims and volumes as well, if one of the pods that are asked about mounts any; None: if any that shares GPUs does.
+    Also claims and volumes, if one of the pods in `asked` mounts any; `asked` None: any pod that shares GPUs.
     """
     from gpushare.nodefilters import volumes
     from kubectl_gpushare.source.snapshot import Snapshot
@@ -145,7 +145,7 @@ def everything(origin: Source, asked: Iterable[pod.PodJson] | None = None) -> Sn
 
 
 def _profile(origin: Source, notes: list[str]) -> PlacementProfile:
-    """By what the webhook chooses; by the defaults, and with a note, where that cannot be read."""
+    """The webhook's policy and mix; where they cannot be read the defaults, and a note."""
     from gpushare import errors
     from gpushare.placement_profile import PlacementProfile
 

@@ -1,4 +1,4 @@
-"""The source `--from FILE`: saved GPUNodes and pods, in JSON or YAML, as kubectl prints them."""
+"""The source `--from FILE`: saved objects, in JSON or YAML, as kubectl prints them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAKE_ONE = "make one with `kubectl get gpunodes,pods -A -o yaml > FILE`"
 
 
 class Files:
-    """Some files, read once, together one cluster."""
+    """Files that are read once and together make one cluster."""
 
     default_namespace = "default"
 
@@ -78,7 +78,7 @@ class Files:
         return self._configurations
 
     def placement(self) -> dict[str, str]:
-        """The entries of the ConfigMap in which the placer says by what it places; none if it was not saved."""
+        """The ConfigMap with the placer's policy and mix; empty if it was not saved."""
         return self._placement
 
     def everybody(self) -> list[pod.PodJson] | None:
@@ -92,7 +92,7 @@ class Files:
         return events if self._events else None
 
     def storage(self) -> dict[str, list[objects.Json]] | None:
-        """Claims, volumes and what nodes can attach of them, by kind; None: none were saved."""
+        """Claims, volumes and the nodes' attach limits, by kind; None: none were saved."""
         return self._storage or None
 
     def failures(self, namespace: str) -> list[objects.Json]:
@@ -165,7 +165,7 @@ class Files:
             self._storage.setdefault(kind, []).append(item)
 
 
-_FAILED = "FailedCreate"  # reason of the Events of controllers
+_FAILED = "FailedCreate"  # reason of a controller's Event about a pod it cannot create
 
 
 def _yaml(chunks: Iterable[bytes], where: str) -> Iterator[tuple[str, objects.Json]]:
@@ -196,7 +196,7 @@ def _node_of(manifest: pod.PodJson) -> str:
 
 
 def _about(event: objects.Json) -> tuple[str, str, str]:
-    """Kind, namespace and name of what an Event is about; its own namespace, which things without one have too."""
+    """Kind, namespace and name of an Event's object; the namespace is the Event's, also for cluster-wide objects."""
     about = event.get("involvedObject") or event.get("regarding") or {}
     namespace = str((event.get("metadata") or {}).get("namespace") or "default")
     return str(about.get("kind", "")), namespace, str(about.get("name", ""))

@@ -1,4 +1,4 @@
-"""Inputs: the text of a file that the command line names; `-` is standard input. Always UTF-8, whatever the locale."""
+"""Inputs: the text of a file named on the command line; `-` is standard input. Always UTF-8, whatever the locale."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def name(path: str) -> str:
 
 
 def documents(text: str | bytes, where: str) -> Iterator[Any]:
-    """The documents of a YAML, one after the other. Raises `FileError`."""
+    """The documents of a YAML text. Raises `FileError`."""
     from gpushare import yaml_documents
 
     try:

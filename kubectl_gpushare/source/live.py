@@ -1,6 +1,6 @@
-"""`-w`: GPUNodes as they change. The API server sends each change; nothing is asked for in turns.
+"""`-w`: GPUNodes as they change, by a watch: the API server sends each change, and nothing is polled.
 
-The loop has no logic of its own: `Feed.wait` is one step, and what to draw is the caller's.
+`Feed.wait` is one step of the loop; the loop and the drawing are the caller's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Feed:
     """The GPUNodes of a cluster, kept up to date by a watch."""
 
     def __init__(self, source: live_cluster.LiveCluster, *, label_selector: str = "") -> None:
-        """Lists once; what goes wrong there is the caller's to show."""
+        """Lists once. Raises `PluginError` if that fails."""
         self._source = source
         self._selector = label_selector
         self._nodes: dict[str, GpuNode] = {}
@@ -43,7 +43,7 @@ class Feed:
         return list(self._nodes.values())
 
     def wait(self, seconds: float, *, also: tuple[int, ...] = ()) -> bool:
-        """Waits for news, at most `seconds`, or until a descriptor of `also` has input; whether anything changed."""
+        """Waits at most `seconds` for a change, or for input on a descriptor of `also`; whether anything changed."""
         if self._watch is None:
             return self._reconnect(seconds, also)
         output = self._watch.stdout.fileno()
@@ -88,7 +88,7 @@ class Feed:
         return bool(trouble) or _unversioned(before) != _unversioned(self._nodes)
 
     def _ended(self) -> None:
-        """A watch ends after some minutes by itself: then list again soon. After an error, later and later."""
+        """After a watch that timed out as planned, lists again soon; after an error, with growing pauses."""
         if self._watch is None:
             return
         watch, self._watch = self._watch, None
@@ -114,7 +114,7 @@ class Feed:
         item = event.get("object")
         kind = event.get("type")
         if kind == "ERROR" or not isinstance(item, dict):
-            self._list_again()  # mostly 410: too old a version
+            self._list_again()  # mostly 410 Gone: the resourceVersion is too old
             return False
         self._failures = 0
         if item.get("kind") != contract.GPUNODE_KIND or kind == "BOOKMARK":
@@ -122,7 +122,7 @@ class Feed:
         try:
             node = codec.read(item)
         except errors.CodecError:
-            return False  # a nameless object: the API server has none
+            return False  # an object without a name, which no API server sends
         if not self._is_chosen(node):
             if kind == "ADDED":  # its labels are not known yet
                 self._list_again()
@@ -139,7 +139,7 @@ def _unversioned(nodes: Mapping[str, GpuNode]) -> dict[str, GpuNode]:
 
 
 def _event(line: bytes) -> dict[str, object]:
-    """What a line of a watch says; what is no event, as from a proxy in between, is like an error."""
+    """The event in a line of a watch; empty, like an error, for anything else, such as a proxy's error page."""
     try:
         event = json.loads(line)
     except ValueError:

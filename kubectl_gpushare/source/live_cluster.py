@@ -1,4 +1,4 @@
-"""The source that is a live cluster: GPUNodes always, pods only where a verb needs them and as few as will do."""
+"""The source that is a live cluster: reads GPUNodes, and only those other objects that a verb needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _SHARE = f"{contract.SHARE_LABEL}={contract.SHARE_LABEL_VALUE}"
 
-_ASKS = "Please enter Username"  # says kubectl where its answer should be
+_ASKS = "Please enter Username"  # kubectl's prompt on standard output when it has no credentials
 _NODES = "/api/v1/nodes"
 _PLACEMENT = f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/configmaps/{contract.PLACEMENT_CONFIG_MAP}"
 _EVERYBODY = "/api/v1/pods?fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed"
@@ -28,9 +28,9 @@ class LiveCluster:
         self._begun: dict[str, kubectl.Running] = {}  # by path
 
     def begin(self, *, machines: bool = False) -> None:
-        """Asks for GPUNodes already, so that they come while other things are done; `gpu_nodes` gives them.
+        """Starts to read GPUNodes, so that they arrive while other things are done; `gpu_nodes` returns them.
 
-        machines: for Nodes, too.
+        machines: read Nodes, too.
         """
         for path in (node_path(), *([_NODES] if machines else [])):
             self._begun[path] = self.kubectl.raw(path)
@@ -45,7 +45,7 @@ class LiveCluster:
         if not label_selector:
             return self.listing(name=name)[0]
         path = _labelled_path(label_selector)
-        self._begun[path] = self.kubectl.raw(path)  # comes while the GPUNodes are read
+        self._begun[path] = self.kubectl.raw(path)  # arrives while the GPUNodes are read
         try:
             nodes, _ = self.listing(name=name)
             names = self.labelled(label_selector)
@@ -55,7 +55,7 @@ class LiveCluster:
 
     def labelled(self, label_selector: str) -> frozenset[str]:
         """The names of the Nodes with these labels."""
-        # All of each Node comes, as `--raw` cannot ask for less. As a table without the rest it takes kubectl longer.
+        # `--raw` returns whole Nodes. Asking kubectl for a table of names alone takes longer.
         try:
             return frozenset(map(node.name, _objects(self._run(_labelled_path(label_selector)).reader())))
         except plugin_errors.KubectlForbidden as error:
@@ -73,7 +73,7 @@ class LiveCluster:
             raise self._not_installed(error) from error
 
     def _not_installed(self, error: plugin_errors.NotInstalled) -> plugin_errors.NotInstalled:
-        """The same, or that another version is installed, if it is that."""
+        """The error; or, if the cluster serves another version of the API, one that says so."""
         import json
 
         try:
@@ -132,7 +132,7 @@ class LiveCluster:
             return {}
 
     def placement(self) -> dict[str, str]:
-        """The entries of the ConfigMap in which the placer says by what it places; none if there is none."""
+        """The ConfigMap with the placer's policy and mix; empty if there is none."""
         try:
             return dict(_object(self._run(_PLACEMENT).reader()).get("data") or {})
         except plugin_errors.KubectlNotFound:
@@ -142,7 +142,7 @@ class LiveCluster:
         """All pods that have not ended, of all namespaces, ours or not."""
         manifests: list[pod.PodJson] = []
         for item in _objects(self._run(_EVERYBODY).reader()):
-            item["metadata"].pop("managedFields", None)  # half of a pod, and of no use here
+            item["metadata"].pop("managedFields", None)  # half of a pod's size, and not needed
             manifests.append(item)
         return manifests
 
@@ -155,7 +155,7 @@ class LiveCluster:
         return list(_objects(self.kubectl.raw(f"/api/v1/namespaces/{_quoted(namespace)}/resourcequotas").reader()))
 
     def events(self, kind: str, namespace: str, name: str) -> list[objects.Json]:
-        """The Events about one object; those of what has no namespace are in `default`."""
+        """The Events about one object; those of cluster-wide objects are in `default`."""
         fields = f"involvedObject.kind={kind},involvedObject.name={name}"
         within = f"/api/v1/namespaces/{_quoted(namespace or 'default')}/events"
         return list(_objects(self.kubectl.raw(_path(within, {"fieldSelector": fields})).reader()))
@@ -169,12 +169,12 @@ class LiveCluster:
             return []
 
     def begin_all(self) -> None:
-        """Asks for everything at once, to be read one after the other."""
+        """Starts to read everything at once; the reads then take turns."""
         for path in (node_path(), _NODES, _EVERYBODY, _PLACEMENT):
             self._begun[path] = self.kubectl.raw(path)
 
     def storage(self) -> dict[str, list[objects.Json]]:
-        """Claims, volumes and what nodes can attach of them, by kind."""
+        """Claims, volumes and the nodes' attach limits, by kind."""
         from gpushare.nodefilters import volumes
 
         running = {kind: self.kubectl.raw(path) for kind, path in volumes.PATHS.items()}
@@ -185,7 +185,7 @@ class LiveCluster:
                 process.stop()
 
     def end(self) -> None:
-        """Ends what was begun and not read."""
+        """Ends requests that were started and not read."""
         for running in self._begun.values():
             running.stop()
         self._begun.clear()
@@ -213,7 +213,7 @@ class LiveCluster:
             raise plugin_errors.KubectlNotFound(f'pod "{name}" not found in namespace "{namespace}"') from error
 
     def document(self, path: str) -> objects.Json:
-        """What the API server answers at a path where there is no list: its version, its API groups."""
+        """The single object at a path, such as the API server's version or its API groups."""
         return _object(self.kubectl.raw(path).reader())
 
     def namespaces(self) -> list[str]:
@@ -244,7 +244,7 @@ def _object(reader: objects.Reader) -> objects.Json:
 
 
 def node_path(*, name: str = "", more: Mapping[str, str] | None = None) -> str:
-    """The API path of some GPUNodes. One by name is a list too, so that none is an empty list and no error."""
+    """The API path of some GPUNodes. By name it is a list too, so that a missing one is an empty list, not an error."""
     fields = f"metadata.name={name}" if name else ""
     return _path(contract.GPUNODE_PATH, {"fieldSelector": fields, **(more or {})})
 
@@ -262,7 +262,7 @@ def _path(path: str, query: dict[str, str]) -> str:
     asked = {key: value for key, value in query.items() if value}
     if not asked:
         return path
-    import urllib.parse  # here, as below: a plain `top` asks for nothing in particular
+    import urllib.parse  # here, as below: a plain `top` does not need it
 
     return f"{path}?{urllib.parse.urlencode(asked)}"
 

@@ -1,4 +1,4 @@
-"""Usage: what shares really use now, as the agents of their nodes measure it. Values, and the reader of their metrics.
+"""Usage: what shares use now, as the agents of their nodes measure it; values and the parser of their metrics.
 
 The format: https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
 """
@@ -10,10 +10,10 @@ import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 
 MEMORY = "gpushare_share_used_memory_bytes"
-COMPUTE = "gpushare_share_used_compute_ratio"  # 1 is the GPU; an agent that does not measure it has no such line
+COMPUTE = "gpushare_share_used_compute_ratio"  # 1 is the whole GPU; absent if the agent does not measure it
 
-_TOO_MUCH = 2.0**63  # bytes, ratios, seconds: nothing is so much
-# Compiled when there is something to read.
+_TOO_MUCH = 2.0**63  # bytes, ratios, seconds: a larger value is invalid
+# Compiled on first use.
 _LINE = r"([a-zA-Z_:][a-zA-Z0-9_:]*)\{(.*)\} (\S+)(?: \d+)?"
 _LABEL = r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)",?'
 _ESCAPED = r"\\(.)"
@@ -21,7 +21,7 @@ _ESCAPED = r"\\(.)"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Used:
-    """Of one or several GPUs. `compute_percent` of one GPU, None where it is not measured."""
+    """What is used of one or several GPUs. `compute_percent`: 100 is one GPU; None: not measured."""
 
     memory_bytes: int = 0
     compute_percent: float | None = None
@@ -41,11 +41,11 @@ class Usage:
     gpus: Mapping[str, Used] = dataclasses.field(default_factory=dict)
 
     def of_gpu(self, node: str, uuid: str) -> Used | None:
-        """Of all shares on a GPU; None if it is unknown."""
+        """What all shares on a GPU use; None if unknown."""
         return self.gpus.get(uuid, Used()) if node in self.nodes else None
 
     def of_pod(self, node: str, namespace: str, name: str, uuids: Iterable[str]) -> Used | None:
-        """Of one pod on these GPUs; None if it is unknown."""
+        """What one pod uses on these GPUs; None if unknown."""
         if node not in self.nodes:
             return None
         return _sum(self.shares.get((namespace, name, uuid), Used()) for uuid in uuids)
@@ -66,7 +66,7 @@ def of(answers: Mapping[str, str]) -> Usage:
 
 
 def samples(text: str, names: Container[str]) -> Iterator[tuple[str, Mapping[str, str], float]]:
-    """Name, labels and value of every sample of these metrics; what is none is passed over."""
+    """Name, labels and value of every sample of these metrics; skips other lines."""
     for line in text.splitlines():
         match = re.fullmatch(_LINE, line)
         if match is None or match[1] not in names:

@@ -1,4 +1,4 @@
-"""Manifests: the pods that a file for `kubectl apply -f` would make, be it by a Deployment, a Job, or by itself."""
+"""Manifests: the pods that a file for `kubectl apply -f` would create, directly or by a Deployment, a Job and so on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kubectl_gpushare.source import inputs, saved_object
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Manifest:
-    """A pod, as often as its owner would make it."""
+    """A pod, and how many of it its owner would create."""
 
     name: str  # `Deployment/web`, `Pod/trainer`
     pod: pod.PodJson
@@ -80,7 +80,7 @@ def _of(document: Any, namespace: str) -> Iterator[Manifest]:
 
 
 def _made_for_it(claim: Any) -> Any:
-    """The volume of a StatefulSet's pod that a claim is made for, as if the pod itself asked for one."""
+    """The volume of a StatefulSet's pod for a claim template, as an ephemeral volume of the pod."""
     if not isinstance(claim, Mapping):
         return claim
     return {"name": str(_fields(claim, "metadata").get("name") or ""), "ephemeral": {"volumeClaimTemplate": claim}}

@@ -1,7 +1,7 @@
 """Kubernetes objects, one at a time, out of JSON that is still arriving.
 
-A list of 5,000 GPUNodes is some 50 MB. Decoded at once it would take ten times that in memory, and nothing could be
-read before all had come; so only one object is ever held as a dict, and the caller makes of it what it keeps.
+A list of 5,000 GPUNodes is some 50 MB. Decoded at once it would take ten times that in memory, and reading could
+start only after the last byte; so only one object at a time is a dict, and the caller keeps what it needs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 Json = dict[str, Any]
 
-_SHOWN = 60  # characters of what was not expected
+_SHOWN = 60  # characters of unexpected text in an error
 _SPACE = re.compile(r"[ \t\r\n]*")
 _decode = json.JSONDecoder().raw_decode
 
@@ -26,7 +26,7 @@ class NotJson(ValueError):  # noqa: N818 - reads as what it is
 class Reader:
     """Iterates over `(kind, object)` of every JSON document in `chunks`.
 
-    An object of a List is given with its own kind, or the List's without "List". After the iteration, `version` is the
+    An object of a List has its own kind, or the List's without "List". After the iteration, `version` is the
     resourceVersion of the last List. Raises `NotJson` for what is not JSON, or ends too early.
     """
 
@@ -56,7 +56,7 @@ class Reader:
         return not self._ended
 
     def _peek(self) -> str:
-        """The next character that is no space; empty at the end."""
+        """The next character that is not white space; empty at the end."""
         while True:
             match = _SPACE.match(self._text, self._at)
             self._at = match.end() if match else self._at

@@ -1,4 +1,4 @@
-"""Peaks: the most that shares have used since their first process came, as the agents of their nodes measure it."""
+"""Peaks: the most that shares have used since their first process started, as the agents of their nodes measure it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Key = tuple[str, str, tuple[str, ...], str]  # namespace, pod, containers, UUID 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReportedPeak:
-    """Of a share on one GPU. None: not measured, or the agent does not tell."""
+    """The peak of a share on one GPU. None: not measured, or not reported by the agent."""
 
     memory_bytes: int | None = None
     compute_ratio: float | None = None
@@ -25,7 +25,7 @@ class ReportedPeak:
 
 
 def of(texts: Iterable[str]) -> dict[Key, ReportedPeak]:
-    """The peaks in the metrics of some agents. Of one that is there more than once the highest counts."""
+    """The peaks in the metrics of some agents; of repeated ones the highest."""
     peaks: dict[Key, ReportedPeak] = {}
     for text in texts:
         for name, labels, value in live_usage.samples(text, (MEMORY, COMPUTE, OBSERVED)):

@@ -1,4 +1,4 @@
-"""Gathers the facts of a cluster for `check`: all is asked at once, and what may not be read is told of by kind."""
+"""Gathers the facts of a cluster for `check`: requests run at once; `unread` says by kind what could not be read."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _PATHS: Final[Mapping[str, tuple[str, str]]] = {
     contract.GPUNODE_KIND: (contract.GROUP_NAME, contract.GPUNODE_PATH),
 }
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-_EVERYTHING = "* *.*"  # as a right: of an administrator nothing more is asked
+_EVERYTHING = "* *.*"  # an administrator's right: whoever has it has all others
 
 
 def of_cluster(
     program: kubectl.Kubectl, manifests: Iterable[Json] = (), *, installing: bool, namespace_of_trial: str
 ) -> ClusterFacts:
-    """What this cluster is like. `manifests`: what is to be installed; without any it is what is installed."""
+    """The facts of this cluster. `manifests`: what is to be installed; without any, what is installed."""
     # The first question decides whether there is a cluster at all; everything else may be refused.
     version = str(LiveCluster(program).document("/version").get("gitVersion") or "")
     unread: dict[str, str] = {}
@@ -67,7 +67,7 @@ def of_cluster(
             objects[kind] = ()
         except (plugin_errors.KubectlError, ValueError) as error:
             unread[kind] = str(error)
-    if "groups" in unread:  # what is not there cannot be told from what was not asked for
+    if "groups" in unread:  # a missing API group cannot be told from an unread one
         for kind in [kind for kind in _PATHS if kind not in begun]:
             del objects[kind]
             unread[kind] = unread["groups"]
@@ -85,7 +85,7 @@ def of_cluster(
 
 
 def of_objects(items: Iterable[Json], manifests: Iterable[Json] = (), *, installing: bool) -> ClusterFacts:
-    """What saved objects tell. A kind of which there is none was not saved, as far as anybody can tell."""
+    """The facts in saved objects. A kind without objects counts as not saved."""
     objects: dict[str, list[Json]] = {}
     version, groups = "", set()
     for item in items:
@@ -101,7 +101,7 @@ def of_objects(items: Iterable[Json], manifests: Iterable[Json] = (), *, install
         for kind, name in KINDS.items()
         if kind not in saved
     }
-    if groups:  # then these of NVIDIA's are not there, rather than not saved
+    if groups:  # CRDs were saved: a custom kind without its CRD does not exist, rather than was not saved
         absent = {kind for kind, (group, _) in _PATHS.items() if group and group not in groups and kind in _CUSTOM}
         saved |= dict.fromkeys(absent - saved.keys(), ())
     unread |= {
@@ -125,7 +125,7 @@ _CUSTOM: Final = frozenset({"ClusterPolicy", contract.GPUNODE_KIND})
 
 
 def _groups(program: kubectl.Kubectl, unread: dict[str, str]) -> dict[str, str]:
-    """API group → preferred version; the core group too."""
+    """API group → preferred version, including the core group, which is empty."""
     try:
         answer = LiveCluster(program).document("/apis")
     except (plugin_errors.KubectlError, ValueError) as error:
@@ -145,7 +145,7 @@ def _plan(manifests: Iterable[Json], objects: Mapping[str, tuple[Json, ...]]) ->
 
 
 def _kept(kind: str, items: Iterable[Json]) -> Iterator[Json]:
-    """Without what nobody asks for; of pods only those that matter here."""
+    """The objects without `managedFields`; of pods only those of gpushare and those that hold GPUs."""
     for item in items:
         (item.get("metadata") or {}).pop("managedFields", None)
         if kind != "Pod" or namespace(item) == contract.SYSTEM_NAMESPACE or devices.holds_gpu(item):
@@ -195,7 +195,7 @@ def _pods(where: str) -> str:
 
 
 def _probe() -> Json:
-    """A pod that asks for a share, and that every Pod Security Standard lets in."""
+    """A pod that asks for a share and meets every Pod Security Standard."""
     context = {
         "allowPrivilegeEscalation": False,
         "runAsNonRoot": True,

@@ -1,4 +1,4 @@
-"""Saved objects of any kind, out of files as kubectl prints them: JSON or YAML, one by one or in lists."""
+"""Saved objects of any kind, from files as kubectl prints them: JSON or YAML, single or in lists."""
 
 from __future__ import annotations
 

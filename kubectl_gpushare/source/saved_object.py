@@ -1,6 +1,6 @@
-"""Whether a saved object is built as Kubernetes builds it.
+"""Checks the shape of saved objects.
 
-What an API server sends is; a file of `--from` was perhaps written by hand, and everything behind it relies on that.
+An API server's objects have it; a file of `--from` may have been written by hand, and all other code relies on it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ OLD_FIELDS: Final = frozenset({"awsElasticBlockStore", "azureDisk", "cinder", "g
 QUOTA: Final = "ResourceQuota"
 KINDS: Final = STORAGE | {contract.GPUNODE_KIND, "Pod", "Node", "Event", "PodDisruptionBudget", "ConfigMap", QUOTA}
 
-# Fields of an object and the shape of each; a list of one shape: a list of such. Where a field is missing all is well.
+# Fields of an object and their shapes; a list with one shape is a list of those. A missing field is valid.
 Shape = Mapping[str, Any] | Sequence[Any] | str
 
 _TEXT, _WHOLE, _ANY = "text", "whole", "any"
-_EACH = "*"  # whatever the field is called
+_EACH = "*"  # any field name
 _TEXTS: Shape = {_EACH: _TEXT}
 _OBJECTS: Shape = [{}]
 
@@ -107,12 +107,12 @@ _OBJECT: Shape = {
 
 
 def problem(item: Mapping[str, Any]) -> str:
-    """What of it is not as it should be, as the end of a sentence; empty if nothing is."""
+    """The first field with a wrong shape, as the end of a sentence; empty if there is none."""
     return next(_problems(item, _OBJECT, ""), "")
 
 
 def _problems(part: Any, shape: Shape, where: str) -> Iterator[str]:
-    """What is not as `shape` has it in what was found there, the first of which says all that matters."""
+    """Sentences about the parts that do not have `shape`; `where`: the path to the part."""
     if isinstance(shape, Mapping):
         if not isinstance(part, Mapping):
             yield f"{where} has no fields"

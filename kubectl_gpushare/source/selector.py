@@ -1,4 +1,4 @@
-"""Label selectors, for lists that no API server filters: those of --from.
+"""Label selectors, for the objects of --from, which no API server filters.
 
 Grammar: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors
 """
@@ -22,7 +22,7 @@ _COMMA = re.compile(r",(?![^()]*\))")  # not one inside parentheses
 
 
 def parse(text: str) -> Selector:
-    """What says whether labels match `text`; an empty text matches all. Raises `PluginError`."""
+    """A function that says whether labels match `text`; an empty text matches all. Raises `PluginError`."""
     terms = [_term(part.strip(), text) for part in _COMMA.split(text)] if text.strip() else []
     return lambda labels: all(term(labels) for term in terms)
 

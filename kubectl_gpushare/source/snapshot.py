@@ -1,4 +1,4 @@
-"""Snapshot: what a verb looks at, taken once from a source; views are functions of it."""
+"""Snapshot: the objects that a verb needs, read once from a source; views are functions of it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 class Snapshot:
     """GPUNodes and pods at one moment.
 
-    `pods` and `machines` (the Node objects) are None when they were not looked at or may not be read, `usage` when
-    nobody was asked for it, `profile` (by what the webhook chooses) when nobody is to be placed; `storage` by kind
-    (`gpushare.nodefilters.volumes`), None also where no pod in question mounts anything. `notes` says, in sentences,
-    what is missing and why.
+    `pods` and `machines` (the Node objects) are None if they were not or may not be read, `usage` if no agent was
+    asked, `profile` (the webhook's policy and mix) if nothing is to be placed; `storage` is by kind
+    (`gpushare.nodefilters.volumes`), None also if no pod in question mounts anything. `notes`: sentences that say what
+    is missing and why.
     """
 
     nodes: tuple[GpuNode, ...]
@@ -32,4 +32,4 @@ class Snapshot:
     machines: tuple[NodeJson, ...] | None = None
     storage: Mapping[str, Sequence[Mapping[str, Any]]] | None = None
     profile: PlacementProfile | None = None
-    events: tuple[Mapping[str, Any], ...] | None = None  # of the one thing that is looked at
+    events: tuple[Mapping[str, Any], ...] | None = None  # about the one object that is described

@@ -1,7 +1,7 @@
 """Traces: pods that come and go, from a CSV file, and made-up nodes for them, from a short text.
 
 Columns of a trace: `name`, `start` and `duration` (or `end`) in seconds, and any request key of gpushare without its
-prefix, as `request`, `memory`, `gpus`, `model`. Those of Alibaba's published GPU traces are understood as well:
+prefix, as `request`, `memory`, `gpus`, `model`. The columns of Alibaba's published GPU traces work as well:
 `creation_time`, `deletion_time`, `num_gpu`, `gpu_milli`, `gpu_spec`, `cpu_milli`, `memory_mib`.
 """
 
@@ -53,13 +53,13 @@ def read(path: str) -> list[TracePod]:
 
 
 def copy(manifest: Mapping[str, Any], number: int) -> Mapping[str, Any]:
-    """The same pod under a name of its own."""
+    """The pod under a name of its own."""
     metadata = manifest.get("metadata") or {}
     return {**manifest, "metadata": {**metadata, "name": f"{metadata.get('name') or 'pod'}-{number}"}}
 
 
 def nodes(text: str) -> list[GpuNode]:
-    """`100x8`, `100x8:Tesla T4:16Gi`: so many nodes with so many GPUs each. Raises `PluginError`."""
+    """Made-up nodes: `100x8:Tesla T4:16Gi` is 100 nodes with 8 GPUs each. Raises `PluginError`."""
     match = _NODES.fullmatch(text.strip())
     if match is None:
         raise plugin_errors.PluginError(

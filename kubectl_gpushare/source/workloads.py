@@ -1,4 +1,4 @@
-"""TYPE/NAME in place of a pod: the pod of a workload that one wants to know of, or why it has none."""
+"""TYPE/NAME in place of a pod: the most urgent pod of a workload, or why it has none."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _LONGEST: Final = 600
 
 
 def pod_meant(origin: chosen_source.Source, chosen: options.Options, word: str) -> pod.PodJson:
-    """The pod that is called POD, NAMESPACE/POD or TYPE/NAME: of a workload first one that waits.
+    """The pod that POD, NAMESPACE/POD or TYPE/NAME names; of a workload's pods first one that waits.
 
-    Raises `NotFound`, with what its controller was told if it can make no pods.
+    Raises `KubectlNotFound`, with the error that its controller got if it cannot create pods.
     """
     kind, _, name = word.partition("/")
     if kind.lower() not in KINDS or not options.is_name(name):
@@ -50,7 +50,7 @@ def _of(origin: chosen_source.Source, kind: str, namespace: str, name: str) -> p
 
 
 def _urgency(manifest: pod.PodJson) -> tuple[bool, bool, bool]:
-    """False first: those that wait for us, then those that are on no node, then those that have not ended."""
+    """A sort key: gated pods first, then pods on no node, then pods that have not ended."""
     gated = contract.SCHEDULING_GATE in pod.gates(manifest)
     return not gated, bool((manifest.get("spec") or {}).get("nodeName")), pod.is_terminal(manifest)
 
@@ -71,7 +71,7 @@ def _is_about(event: Mapping[str, Any], kind: str, name: str) -> bool:
 
 
 def _last(events: Iterable[Mapping[str, Any]]) -> str:
-    """What the latest of them says."""
+    """The message of the latest Event; empty if there is none."""
     latest = max(events, key=_time, default=None)
     return "" if latest is None else str(latest.get("message") or latest.get("note") or "")
 

@@ -1,1 +1,1 @@
-"""Views: what was fetched → tables, pages and documents. Pure: no clock, no terminal, no cluster."""
+"""Views: a snapshot → tables, pages and documents. Pure: no clock, no terminal, no cluster."""

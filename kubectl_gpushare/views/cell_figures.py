@@ -16,7 +16,7 @@ from kubectl_gpushare.views import gpu_summary
 USED_COLUMNS = (Column("USED", leave_out=2), Column("BUSY", leave_out=7))
 
 _VENDOR = "NVIDIA "
-_ONCE = functools.lru_cache(maxsize=4096)  # of thousands of cards many look the same
+_ONCE = functools.lru_cache(maxsize=4096)  # among thousands of cards many cells are equal
 
 
 def model(gpu: Gpu) -> str:
@@ -86,7 +86,7 @@ def largest(card: gpu_summary.GpuSummary | None) -> str:
 
 @_ONCE
 def fragmentation(free: float, stranded: float) -> str | Cell:
-    """The stranded part of what is free, in per cent: a word of warning from a quarter on."""
+    """The stranded part of what is free, in per cent; coloured as a warning from 25 %, as bad from 75 %."""
     part = stranded / free if free > 0 else 0.0
     text = f"{part:.0%}"
     if part < 0.25:
@@ -99,7 +99,7 @@ _WORST = {"OverCommitted": "bad", "Unhealthy": "bad", "Gone": "bad"}
 
 @_ONCE
 def status(words: tuple[str, ...], *, ready: str = "Ready") -> Cell:
-    """`Ready`, or what is the matter."""
+    """`Ready`, or the statuses."""
     if not words:
         return Cell(ready, "good")
     bad = any(_WORST.get(word.partition(":")[0]) for word in words)
@@ -107,12 +107,12 @@ def status(words: tuple[str, ...], *, ready: str = "Ready") -> Cell:
 
 
 def unknown() -> Cell:
-    """What the ledger does not know."""
+    """The cell of an unknown value."""
     return Cell(UNKNOWN, "dim")
 
 
 def used(measured: Used | None, given_bytes: int) -> tuple[str | Cell, str | Cell]:
-    """Memory and compute in use; a warning where most of what is given lies idle, or more is used."""
+    """Memory and compute in use; coloured if less than a quarter of the granted memory is used, or more than it."""
     if measured is None:
         return unknown(), unknown()
     text = quantity.format_bytes(measured.memory_bytes)
@@ -121,7 +121,7 @@ def used(measured: Used | None, given_bytes: int) -> tuple[str | Cell, str | Cel
 
 
 def used_in_all(measured: Iterable[Used | None]) -> tuple[str, str]:
-    """The same of some; nothing is known of a sum of which a part is not."""
+    """The sum of memory and the mean of compute; empty if a part is unknown."""
     parts = list(measured)
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
@@ -132,7 +132,7 @@ def used_in_all(measured: Iterable[Used | None]) -> tuple[str, str]:
 
 
 def sum_cells(total: gpu_summary.Sum, used: Sequence[Used | None] | None) -> Row:
-    """A sum in the columns from COMPUTE to FRAG; `used`: of each part of it, None where nobody was asked."""
+    """A sum in the columns from COMPUTE to FRAG; `used`: the usage of each part, None if agents were not asked."""
     return (
         compute(total.request_percent, total.total_percent),
         memory(total.memory_bytes, total.total_memory_bytes),
@@ -145,7 +145,7 @@ def sum_cells(total: gpu_summary.Sum, used: Sequence[Used | None] | None) -> Row
 
 
 def used_document(measured: Used | None) -> dict[str, Any]:
-    """The same in a document; nothing where nobody was asked."""
+    """Usage in a document; empty if unknown."""
     if measured is None:
         return {}
     compute = None if measured.compute_percent is None else round(measured.compute_percent, 2)
@@ -153,7 +153,7 @@ def used_document(measured: Used | None) -> dict[str, Any]:
 
 
 def unused(columns: Sequence[Column]) -> tuple[Column, ...]:
-    """The columns without those of what is used."""
+    """The columns without those of usage."""
     return tuple(column for column in columns if column not in USED_COLUMNS)
 
 
@@ -171,7 +171,7 @@ def without(whole: Table, columns: Sequence[Column]) -> Table:
 
 
 def _totals_of(totals: Row, kept: Sequence[int]) -> Row:
-    """Their cells of these columns; the word that says what the row is stays in front."""
+    """The totals in these columns; TOTAL stays in front."""
     return [totals[place] for place in kept] if 0 in kept else [totals[0], *(totals[place] for place in kept[1:])]
 
 

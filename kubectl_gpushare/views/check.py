@@ -1,4 +1,4 @@
-"""`check`: what was found, the worst first, each with why it matters and what to do about it. Pure."""
+"""`check`: the findings, the worst first, each with why it matters and its remedy. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WORDS = (
 
 
 def page(findings: Sequence[Finding], *, all_of_them: bool) -> Page:
-    """A section a finding, the worst first; what is as it should be only if all is asked for."""
+    """A section per finding, the worst first; those that are fine only with `all_of_them`."""
     worst_first = sorted(findings, key=lambda finding: -finding.severity)
     sections = [_section(finding) for finding in worst_first if finding.severity is not Severity.OK]
     fine = tuple(f"{finding.rule}: {finding.found}" for finding in findings if finding.severity is Severity.OK)
@@ -38,12 +38,12 @@ def sentence(findings: Sequence[Finding]) -> str:
 
 
 def document(findings: Sequence[Finding]) -> documents.Document:
-    """All of it as a `CheckList`, with what is as it should be."""
+    """All findings as a `CheckList`."""
     return documents.listing("CheckList", (_item(finding) for finding in findings), summary=sentence(findings))
 
 
 def names(findings: Sequence[Finding]) -> Iterator[str]:
-    """Whom warnings and what blocks concern, each once; of what concerns the whole cluster, the rule."""
+    """The subjects of warnings and blocking findings, each once; the rule, if it is about the whole cluster."""
     bad = [finding for finding in findings if finding.severity >= Severity.WARNING]
     return iter(
         dict.fromkeys(name for finding in bad for name in finding.subjects or (f"precondition/{finding.rule}",))

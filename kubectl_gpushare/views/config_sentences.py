@@ -14,7 +14,7 @@ from gpushare.mig import feasibility
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Checked:
-    """One configuration: what it does, or why it is refused; what in it has no effect."""
+    """One configuration: what it does, or why it is refused; `warnings`: what in it has no effect."""
 
     name: str
     summary: str = ""
@@ -23,7 +23,7 @@ class Checked:
 
 
 def checked(name: str, text: str, *, strict: bool = False) -> Iterator[Checked]:
-    """The configuration in `text`, or each of those in the ConfigMap that it is."""
+    """The configuration in `text`; if that is a ConfigMap, each of its entries."""
     try:
         entries = entries_of(text)
     except errors.ConfigError as error:
@@ -39,7 +39,7 @@ def checked(name: str, text: str, *, strict: bool = False) -> Iterator[Checked]:
 
 
 def entries_of(text: str) -> dict[str, str] | None:
-    """The entries of a ConfigMap; None if it is none."""
+    """The entries of a ConfigMap; None if `text` is not one. Raises ConfigError."""
     root = yaml_tree.parse(text).root
     if not isinstance(root.value, Mapping) or "kind" not in root.value:
         return None
@@ -70,7 +70,7 @@ def _checked(name: str, text: str, strict: bool) -> Checked:
 
 
 def effective(config: Config) -> dict[str, Any]:
-    """The file that says the same and leaves nothing to defaults."""
+    """The same configuration with all defaults written out."""
     values = node_settings.values_of(config)
     filled = {flag.key: values[flag.key] for flag in flags.IN_FILE if values[flag.key] or not flag.omitted}
     return writing.config(dataclasses.replace(config, flags=Flags(filled, frozenset(flags.SECTIONS))))

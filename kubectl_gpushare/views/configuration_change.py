@@ -20,7 +20,7 @@ from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
 
 
 def lines(node: GpuNode, text: str, *, strict: bool = False) -> Iterator[str]:
-    """A line a GPU, then the warnings. Raises ConfigError if the node could not be so."""
+    """A line per GPU, then the warnings. Raises ConfigError if the node cannot have this configuration."""
     config = config_file.read(text)
     made = planned(node, config, strict=strict)
     for gpu in sorted(node.gpus, key=lambda gpu: gpu.index):
@@ -30,7 +30,7 @@ def lines(node: GpuNode, text: str, *, strict: bool = False) -> Iterator[str]:
 
 
 def planned(node: GpuNode, config: Config, *, strict: bool = False) -> mode_plan.ModePlan:
-    """What the node's GPUs would be, and all warnings. Raises ConfigError if they could not be so."""
+    """The modes of the node's GPUs then, and all warnings. Raises ConfigError if they cannot have these."""
     if strict:
         config = restrictions.strict(config)
     settings = node_settings.effective(config, strict=strict)
@@ -87,7 +87,7 @@ def _card(gpu: Gpu) -> HardwareGpu:
 
 
 def text_of(text: str, entry: str) -> str:
-    """The configuration in a text: the text itself, or the `entry` of the ConfigMap that it is."""
+    """The configuration in a text: the text itself, or if that is a ConfigMap its `entry`. Raises ConfigError."""
     from kubectl_gpushare.views import config_sentences
 
     entries = config_sentences.entries_of(text)

@@ -41,8 +41,8 @@ Entries = Mapping[str, str]  # the ConfigMap's
 class NodeConfigState:
     """A node and what is known of its configuration.
 
-    asked: what its label and the ConfigMap pick, None if that is unknown; why: how it is picked, or why it cannot be.
-    in_force: what its GPUs are by; its text is the ConfigMap's, None where that is not what the agent goes by.
+    asked: the entry that its label and the ConfigMap select, None if unknown; why: how it is selected, or why it cannot
+    be. in_force: the configuration its GPUs have, with the ConfigMap's text; None if the agent uses another text.
     """
 
     node: GpuNode
@@ -67,13 +67,13 @@ _VALID, _PENDING = contract.CONDITION_CONFIG_VALID, contract.CONDITION_CONFIG_PE
 
 
 def of(node: GpuNode, labels: Mapping[str, str] | None, entries: Entries | None) -> NodeConfigState:
-    """The state of a node; None is what is unknown."""
+    """The state of a node; `labels` and `entries` are None if unknown."""
     asked, why = None, ""
     if labels is not None:
         asked, why = _asked(labels, entries)
     state = NodeConfigState(node, asked, why, None)
     known = {config_choice.BUILT_IN.name: config_choice.BUILT_IN.text} if entries == {} else entries or {}
-    # Where its own entry is refused, the agent keeps a text that nobody else has.
+    # An agent that refuses its entry keeps its former text, which is stored nowhere else.
     kept = state.status[0] == "Refused" and (asked is None or asked.name == node.config)
     if not kept and (node.config in known or node.config == config_choice.EMPTY):
         return dataclasses.replace(state, in_force=ActiveConfig(node.config, known.get(node.config, "")))
@@ -102,7 +102,7 @@ def table(states: Sequence[NodeConfigState]) -> Table:
 
 
 def entries_table(entries: Entries, followers: Sequence[GpuNode]) -> Table:
-    """A row for each configuration that there is: who goes by it, and what it does."""
+    """A row for each configuration: how many nodes use it, and what it does."""
     rows = [
         (name, str(sum(node.config == name for node in followers)), _what(text))
         for name, text in sorted(entries.items())
@@ -111,7 +111,7 @@ def entries_table(entries: Entries, followers: Sequence[GpuNode]) -> Table:
 
 
 def entry_page(name: str, text: str, followers: Sequence[GpuNode]) -> Page:
-    """A configuration, and the nodes that go by it."""
+    """A configuration, and the nodes that use it."""
     following = sorted((node.name for node in followers if node.config == name), key=gpu_summary.natural)
     checked = next(config_sentences.checked(name, text))
     return (
@@ -184,14 +184,14 @@ def _gpu_row(node: GpuNode, gpu: Gpu, wanted: Mapping[str, str]) -> Row:
 
 
 def _wanted(state: NodeConfigState) -> dict[str, str]:
-    """What each GPU is to be, by UUID, as far as the text that says so is known and good."""
+    """The wanted mode of each GPU, by UUID; empty if the configuration is unknown or invalid."""
     config = state.asked if state.asked is not None and state.asked.text else state.in_force
     if config is None:
         return {}
     try:
         made = configuration_change.planned(state.node, config_file.read(config.text))
     except errors.ConfigError:
-        return {}  # the conditions say what is the matter
+        return {}  # the node's conditions show the error
     return {uuid: str(assignment) for uuid, assignment in made.assignments.items()}
 
 

@@ -28,7 +28,7 @@ _COLUMNS = (
 
 
 def page(plan: DefragPlan, notes: Sequence[str], kept: Sequence[str] = ()) -> Page:
-    """The plan as a page; `kept`: which GPUs other runs keep or have left cordoned."""
+    """The plan as a page; `kept`: sentences about GPUs that other runs cordoned."""
     moves = plan.moves
     rows = [_row(number, move) for number, move in enumerate(moves, 1)]
     missing = (Section("Not Looked At", tuple(notes), "warn"),) if notes else ()
@@ -66,7 +66,7 @@ def document(plan: DefragPlan, notes: Sequence[str]) -> documents.Document:
 
 
 def _gained(plan: DefragPlan) -> Iterator[Field]:
-    """What the moves that let nobody in are for."""
+    """What the moves that admit no pod are for."""
     if plan.gained is None:
         return
     rest = sum(len(step.moves) for step in plan.steps if step.asked is None)
@@ -94,7 +94,7 @@ def _room(steps: Sequence[DefragStep]) -> Iterator[Field]:
 
 
 def _several(names: Sequence[str]) -> str:
-    """Pods of one template wait in hundreds, all for one reason."""
+    """The first names and the number of the others: hundreds of pods may wait for the same reason."""
     more = len(names) - _MOST_NAMES
     shown = ", ".join(names[:_MOST_NAMES])
     return f"{shown} and {more} more" if more > 0 else shown

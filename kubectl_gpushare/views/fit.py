@@ -1,4 +1,4 @@
-"""`fit`: where pods would go, what fragmentation becomes, how many more would fit, or why one does not."""
+"""`fit`: where pods would go, the fragmentation then, how many more would fit, or why one does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GpuSummary: one GPU with what is used of it, as every view looks at it; and what some cards add up to."""
+"""GpuSummary: one GPU with its use, which all views share; and sums of several."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from kubectl_gpushare.planning.away import Away
 _NOWHERE: Mapping[str, Away] = types.MappingProxyType({})
 _LEAST_UUID = 4  # characters of a UUID that may stand for it
 _DIGITS = re.compile(r"(\d+)")
-# In the agent's sentences, which are one after the other.
+# The agent's message has a sentence per GPU.
 _NEXT_GPU = re.compile(r"; GPU \d+ \(GPU-")
 _WHY = re.compile(r"(once it is not used|which failed|it is being changed).*")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GpuSummary:
-    """A GPU of a node. `gone`: allocations name it, but the node has it no more.
+    """A GPU of a node. `gone`: allocations name it, but the node no longer has it.
 
-    `holders`: who has a share of it; `holds`: what is merely kept free on it for gated pods that have waited too long.
+    `holders`: allocations with a share of it; `holds`: backfill reservations on it.
     `free`: compute in per cent and memory in bytes that a new share could get now. `parts`: `(free, stranded)` as parts
-    of the card. `away`: why its node takes no pods now, if that is known. `waits`: why one that is to have another mode
-    has not got it yet.
+    of the card, 0 to 1. `away`: why its node takes no pods now, if it takes none. `waits`: why a pending change of its
+    mode is not done yet.
     """
 
     node: str
@@ -45,27 +45,27 @@ class GpuSummary:
 
     @property
     def name(self) -> str:
-        """`NODE/INDEX`, or `NODE/UUID` of one that is gone."""
+        """`NODE/INDEX`, or `NODE/UUID` if it is gone."""
         return f"{self.node}/{self.gpu.uuid if self.gone else self.gpu.index}"
 
     @property
     def shared(self) -> bool:
-        """Whether it is there and takes shares by annotation, be it only in principle."""
+        """Whether it exists and has the mode that takes shares by annotation."""
         return self.gpu.mode is Mode.FRACTIONAL and not self.gone
 
     @property
     def over_committed(self) -> bool:
-        """Whether more is given than there is."""
+        """Whether the shares exceed the GPU."""
         return self.used.request_percent > 100 or self.used.memory_bytes > self.gpu.memory_bytes
 
     @property
     def largest(self) -> tuple[int, int] | None:
-        """The largest share that a pod without labels would get now; None if it would get none."""
+        """The largest share a pod without labels could get now (per cent, bytes); None if it could get none."""
         return None if self.gone or self.away else fragmentation.largest(self.gpu, self.used)
 
     @property
     def exclusion(self) -> str:
-        """The exclusion label that a pod needs to get anything of it; empty: none."""
+        """The exclusion label that a pod needs to get a share of it; empty: none."""
         return fragmentation.excludes(self.used)
 
     @property
@@ -85,7 +85,7 @@ class GpuSummary:
 
     @property
     def statuses(self) -> tuple[str, ...]:
-        """What is the matter with it, worst first; empty if nothing is."""
+        """Its problems, each a word, the worst first; empty if it is ready."""
         if self.gone:
             return ("Gone",)
         words = []
@@ -108,7 +108,7 @@ class GpuSummary:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sum:
-    """What some cards add up to; compute and memory count those that take shares by annotation."""
+    """The sum of several cards; compute and memory count only those that take shares by annotation."""
 
     gpus: int
     pods: int
@@ -128,7 +128,7 @@ class Sum:
 
 
 def of(nodes: Iterable[GpuNode], gone_away: Mapping[str, Away] = _NOWHERE) -> list[GpuSummary]:
-    """All cards of the nodes, by node name and index; those that are gone last on their node."""
+    """All cards of the nodes, by node name and index; cards that are gone come last on their node."""
     cards = []
     known_parts: _Parts = {}
     for node in sorted(nodes, key=lambda node: natural(node.name)):
@@ -146,7 +146,7 @@ def of(nodes: Iterable[GpuNode], gone_away: Mapping[str, Away] = _NOWHERE) -> li
     return cards
 
 
-# (free compute, free memory, memory, exclusion) of a card -> its parts: of thousands of cards many look the same
+# (free compute, free memory, memory, exclusion) of a card -> its parts: among thousands of cards many are equal
 _Parts = dict[tuple[int, int, int, bool], tuple[float, float]]
 
 
@@ -162,7 +162,7 @@ def _card(node: GpuNode, gpu: Gpu, used: ledger.GpuUse, known: _Parts, away: Awa
 
 
 def why_not_yet(node: GpuNode, gpu: Gpu) -> str:
-    """What the agent says of a GPU that is to have another mode, without what it is to become."""
+    """The agent's reason why a GPU's change of mode is not done yet, without the new mode."""
     pending = node.condition(contract.CONDITION_CONFIG_PENDING)
     after = pending.message.partition(f"({gpu.uuid}) ")[2] if pending is not None else ""
     said = _NEXT_GPU.split(after)[0]
@@ -171,7 +171,7 @@ def why_not_yet(node: GpuNode, gpu: Gpu) -> str:
 
 
 def _split(used: ledger.GpuUse) -> tuple[tuple[Allocation, ...], tuple[Allocation, ...]]:
-    """Those who have a share, and what is held for others."""
+    """`(shares, backfill reservations)` among the holders."""
     holds = tuple([holder for holder in used.holders if holder.is_hold])
     return tuple([holder for holder in used.holders if not holder.is_hold]) if holds else used.holders, holds
 
@@ -186,7 +186,7 @@ def names(nodes: Iterable[GpuNode]) -> dict[str, str]:
 
 
 def add_up(cards: Sequence[GpuSummary]) -> Sum:
-    """The sum of the cards; a pod on several of them counts once."""
+    """The sum of the cards; a pod on several cards counts once."""
     shared = [card for card in cards if card.shared]
     fitting = [card for card in shared if card.largest]
     return Sum(
@@ -209,7 +209,7 @@ def natural(name: str) -> list[tuple[int, int | str]]:
 
 
 def named(cards: Iterable[GpuSummary], name: str) -> GpuSummary:
-    """The one of that name: NODE/INDEX, or its UUID or the beginning of it. Raises `NotFound`."""
+    """The card of that name: NODE/INDEX, or a UUID or the beginning of one. Raises `KubectlNotFound`."""
     by_uuid = "/" not in name
     some = [card for card in cards if _is(card, name, by_uuid=by_uuid)]
     if not some:

@@ -1,4 +1,4 @@
-"""Happenings: the recent Events of what is described, as `kubectl describe` shows them."""
+"""Happenings: the recent Events about the described object, as `kubectl describe` shows them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COLUMNS = (
 
 
 def section(events: Sequence[EventJson] | None, *, now: float) -> tuple[Section, ...]:
-    """The newest Events, oldest of them first; nothing where nobody asked for them."""
+    """The newest Events, at most MOST, the oldest first; nothing if Events were not read."""
     if events is None:
         return ()
     recent = sorted(events, key=_moment)[-MOST:]

@@ -1,4 +1,4 @@
-"""What is wrong with the ledger, in sentences; every view shows them where nobody can miss them."""
+"""The problems of the ledger, as sentences; every view shows them prominently."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from kubectl_gpushare.views.gpu_summary import GpuSummary
 
 
 def of(nodes: Iterable[GpuNode], cards: Iterable[GpuSummary]) -> list[str]:
-    """Sentences about the nodes, of which `cards` are those shown."""
-    # The ledger's own rules are asked only about nodes that show a sign: there may be thousands.
+    """Sentences about the nodes; `cards`: those of their cards that are shown."""
+    # The ledger's rules are checked only for suspicious nodes: there may be thousands.
     suspects = {card.node for card in cards if card.gone or card.over_committed}
     return [sentence for node in nodes for sentence in _node(node, suspected=node.name in suspects)]
 
 
 def of_card(node: GpuNode, card: GpuSummary) -> list[str]:
-    """Sentences about one card of a node, and those that no card is named in."""
+    """Sentences about one card of a node, and those that name no card."""
     others = ledger.use(node).keys() - {card.gpu.uuid}
     return [sentence for sentence in _node(node) if not any(uuid in sentence for uuid in others)]
 

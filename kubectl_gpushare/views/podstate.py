@@ -1,4 +1,4 @@
-"""What a pod is doing, in a word, from its JSON: as kubectl's STATUS column says it."""
+"""A pod's state as a word, from its JSON, as in kubectl's STATUS column."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def state(manifest: pod.PodJson) -> str:
 
 
 def started(manifest: pod.PodJson) -> str:
-    """Since when the kubelet has had it, or else since when it exists: RFC 3339, or empty."""
+    """When the kubelet started it, else when it was created: RFC 3339, or empty."""
     status = manifest.get("status") or {}
     return str(status.get("startTime") or (manifest.get("metadata") or {}).get("creationTimestamp") or "")
 

@@ -1,4 +1,4 @@
-"""`rightsize`: what shares asked for against what they used at most, a size that would do, and what that frees."""
+"""`rightsize`: requests against peaks, suggested sizes, and what those free."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _STYLES = {Advice.SHRINK: "good", Advice.GROW: "warn", Advice.TOO_SHORT: "dim", 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class View:
-    """Suggestions as they are printed. `names`: of GPUs, by UUID; `manifests`: the pods, as far as they were read."""
+    """Suggestions as they are printed. `names`: of GPUs, by UUID; `manifests`: the pods that could be read."""
 
     suggestions: Sequence[Suggestion]
     names: Mapping[str, str]
@@ -61,7 +61,7 @@ class View:
         return Table(FREED_COLUMNS, rows)
 
     def summary(self, min_observed_seconds: float) -> list[str]:
-        """In a sentence each: what it frees in the whole, and of whom nothing can be said."""
+        """Sentences: what the suggestions free in all, and for how many shares there is none."""
         sentences = []
         changes = sum(suggestion.wanted is not None for suggestion in self.suggestions)
         whole = rightsizing.total(rightsizing.freed(self.suggestions).values())
@@ -151,7 +151,7 @@ def _totals(suggestions: Sequence[Suggestion]) -> Row:
 
 
 def _all(suggestion: Suggestion, size: Size) -> Size:
-    """Of all its GPUs."""
+    """The size on all GPUs of the share together."""
     return Size(size.request_percent * len(suggestion.gpus), size.memory_bytes * len(suggestion.gpus))
 
 

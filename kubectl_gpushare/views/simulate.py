@@ -12,7 +12,7 @@ from kubectl_gpushare.output.table import Cell, Column, Table
 from kubectl_gpushare.planning.simulation import Moment, SimulatedPod
 from kubectl_gpushare.views import ages, cell_figures
 
-MOST_LINES = 20  # of the table: programs get all moments
+MOST_LINES = 20  # of the table; documents have all moments
 
 COLUMNS = (
     Column("TIME"),
@@ -27,7 +27,7 @@ COLUMNS = (
 )
 
 _WIDTH, _HEIGHT, _EDGE = 900, 420, 60
-# what is drawn: (name, colour, part of the cluster 0 to 1 at a moment)
+# lines of the plot, in the order of `_parts`: (name, colour)
 _LINES = (
     ("compute allocated", "#2a9d3a"),
     ("memory allocated", "#1f7fbf"),
@@ -44,7 +44,7 @@ def table(outcome: SimulatedPod) -> Table:
 
 
 def summary(outcome: SimulatedPod) -> str:
-    """What came of it, in a sentence."""
+    """The outcome as a sentence."""
     text = f"{outcome.arrived} pods came, {outcome.waited} had to wait"
     ran = outcome.waited - outcome.never
     if ran:

@@ -25,7 +25,7 @@ def commands(suggestions: Iterable[Suggestion], manifests: Mapping[tuple[str, st
 
 
 def asked(wanted: Size) -> dict[str, str]:
-    """As annotations. Always both: memory that is not asked for follows the request."""
+    """The size as annotations. Always both: memory without an annotation follows the request."""
     return {
         contract.REQUEST: quantity.format_compute(wanted.request_percent),
         contract.MEMORY: exactly(wanted.memory_bytes),
@@ -33,7 +33,7 @@ def asked(wanted: Size) -> dict[str, str]:
 
 
 def exactly(count: int) -> str:
-    """`8Gi`, `12544Mi`, or a plain number: what is asked for must not be rounded."""
+    """`8Gi`, `12544Mi`, or a plain number of bytes, never rounded."""
     for unit, suffix in ((2**30, "Gi"), (2**20, "Mi")):
         if count % unit == 0:
             return f"{count // unit}{suffix}"
@@ -41,7 +41,7 @@ def exactly(count: int) -> str:
 
 
 def own(suggestion: Suggestion, manifests: Mapping[tuple[str, str], pod.PodJson]) -> str:
-    """The container whose own annotations ask for the share; empty where it is the pod's."""
+    """The container whose own annotations ask for the share; empty if the pod's annotations do."""
     if len(suggestion.containers) != 1:
         return ""
     name = suggestion.containers[0]

@@ -1,4 +1,4 @@
-"""`why`: of a waiting pod each candidate with the rule and numbers against it; of a placed one why this card won."""
+"""`why`: for a waiting pod each candidate with the rule and figures against it; for a placed one why this GPU won."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kubectl_gpushare.planning.reasons import Reasons
 from kubectl_gpushare.views import cell_figures, gpu_summary
 from kubectl_gpushare.views.describe import pod_page as described
 
-MOST_CANDIDATES = 24  # lines, the nearest misses; programs get all
+MOST_CANDIDATES = 24  # lines, the nearest misses; documents have all
 
 _MISSES = (
     Column("GPU", least=12, middle=True),
@@ -84,7 +84,7 @@ def _waiting(described_pod: described.DescribedPod, reasons: Reasons) -> Page:
         nothing_else = "" if reasons.held_back else "; the placer comes to it by priority, then age"
         return (
             *field("Waits For", *reasons.held_back, style="warn"),
-            *field("Told", reason),  # the placer knows more than is stored: what it tried, and what came of it
+            *field("Told", reason),  # the placer knows more than is stored: its attempts and their results
             *field("Fits", now + nothing_else, style="good"),
             *_ranked(reasons, here=""),
         )

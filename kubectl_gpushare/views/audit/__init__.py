@@ -1,1 +1,1 @@
-"""`audit`: what is not held to a limit, a line each, or the proof of every container; and a sentence that sums up."""
+"""`audit`: a line for everything without a limit in force, or for every container; and a summary."""

@@ -1,4 +1,4 @@
-"""The whole for a program: an item for each share on each GPU, the processes that no limit holds, the nodes."""
+"""The document: an item for each share on each GPU, the processes without a limit, the nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kubectl_gpushare.views.audit import audit_summary
 
 
 def of(verdict: AuditVerdict, names: Mapping[str, str], said: Sequence[str]) -> documents.Document:
-    """The whole as an `AuditList`: an item for each share on each GPU."""
+    """The verdict as an `AuditList`."""
     return documents.listing(
         "AuditList",
         [_item(share, names) for share in verdict.shares],

@@ -1,4 +1,4 @@
-"""What is not in force, or not accounted for: a line each, and whom it concerns."""
+"""The table of limits not in force and of processes without a limit; and the names of their pods and GPUs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ COLUMNS = (
     cells.REASON,
 )
 
-_PROBLEMS = {UNLIMITED: "Unlimited"}  # any other process is nobody's here
+_PROBLEMS = {UNLIMITED: "Unlimited"}  # any other stray belongs to no share
 _FOREIGN = "Foreign"
 
 
 def table(verdict: AuditVerdict, names: Mapping[str, str]) -> Table:
-    """A row for everything that is not in force, or not accounted for; `names`: of GPUs, by UUID."""
+    """A row for each node, share and process without a limit in force; `names`: of GPUs, by UUID."""
     rows: list[Row] = [
         (node.name, Cell(str(node.state), "bad"), *[NONE] * 5, sentence(node.reason))
         for node in verdict.nodes
@@ -44,13 +44,13 @@ def table(verdict: AuditVerdict, names: Mapping[str, str]) -> Table:
             sentence(share.reason),
         )
         for share in verdict.shares
-        if share.state is AuditState.BROKEN and not share.evaded  # the process itself has a row
+        if share.state is AuditState.BROKEN and not share.evaded  # its process has a row
     ]
     return Table(COLUMNS, [*rows, *(_stray(stray, names) for stray in verdict.strays)])
 
 
 def names_of(verdict: AuditVerdict, names: Mapping[str, str]) -> Iterator[str]:
-    """As `-o name` has it: pods, GPUs with processes of no pod, nodes of which no more is known; each once."""
+    """The names for `-o name`: pods, GPUs with processes of no pod, nodes with nothing more specific; each once."""
     subjects = [("", f"gpunode.gpushare.io/{node.name}") for node in verdict.nodes if node.state is AuditState.BROKEN]
     subjects += [(share.namespace, f"pod/{share.pod}") for share in verdict.shares if share.state is AuditState.BROKEN]
     for process in (stray.process for stray in verdict.strays):

@@ -1,4 +1,4 @@
-"""In sentences: how it is with all limits together, and what could not be told."""
+"""The summary of all limits as a sentence, and notes on what is unknown."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sentence(verdict: AuditVerdict) -> str:
 
 
 def notes(verdict: AuditVerdict) -> list[str]:
-    """What could not be told, in a sentence each."""
+    """Sentences about what is unknown."""
     by_reason: dict[str, list[str]] = {}
     for node in verdict.nodes:
         if node.state is AuditState.UNKNOWN:

@@ -1,4 +1,4 @@
-"""The proof: a line for each share on each GPU."""
+"""The table of `-o wide`: a line for each share on each GPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STYLES = {AuditState.IN_FORCE: "good", AuditState.IDLE: "dim", AuditState.BROKE
 
 
 def table(verdict: AuditVerdict, names: Mapping[str, str]) -> Table:
-    """A row for each share on each GPU: what the ledger says, what the node holds it to, and what it uses."""
+    """A row for each share on each GPU: the ledger's amounts, the enforced ones, and the use."""
     return Table(COLUMNS, [_share(share, names) for share in verdict.shares], what="shares")
 
 

@@ -1,4 +1,4 @@
-"""Cells that both tables of `audit` have."""
+"""Columns and cells that both tables of `audit` share."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def pod(namespace: str, name: str) -> str:
 
 
 def used(share: ShareVerdict) -> str:
-    """What is charged to a share, its contexts included."""
+    """The memory charged to a share, including its contexts."""
     return quantity.format_bytes(share.seen.charged_bytes + share.seen.overhead_bytes) if share.seen else NONE

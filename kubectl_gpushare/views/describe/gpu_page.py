@@ -1,4 +1,4 @@
-"""`describe node` and `describe gpu`: who shares the cards, with what, and what is the matter with them."""
+"""`describe node` and `describe gpu`: who shares the cards, with what, and their problems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`describe pod`: what a pod asked for, what it got and with whom it shares it, or in one sentence why it waits."""
+"""`describe pod`: what a pod asked for, what it got and who shares it, or why it waits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kubectl_gpushare.views import ages, gpu_summary, happenings, podstate
 from kubectl_gpushare.views.describe import gpu_page as described_cards
 from kubectl_gpushare.views.describe import tenants
 
-_NO_TROUBLE = {"Cordoned", "Changing", "Excluding", "Held"}  # for whom is on the card already
+_NO_TROUBLE = {"Cordoned", "Changing", "Excluding", "Held"}  # to pods that are on the card already
 _NOT_OURS = (
     "It asks for no share of a GPU: it has none of the annotations "
     f"{', '.join(contract.SHARE_KEYS[:-1])} and {contract.SHARE_KEYS[-1]}."
@@ -27,7 +27,7 @@ _NOT_OURS = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DescribedPod:
-    """A pod with its place in the ledger, as far as it has one."""
+    """A pod with its allocation, if it has one."""
 
     manifest: pod.PodJson
     owner: GpuNode | None  # the node that its annotation names
@@ -46,7 +46,7 @@ class DescribedPod:
 
     @property
     def placement(self) -> str:
-        """`Placed`, `Waiting`, `NotPlaced`, `Ended`, `NotOurs`, or `Unknown` to whoever may not read its GPUNode."""
+        """`Placed`, `Waiting`, `NotPlaced`, `Ended`, `NotOurs`, or `Unknown` if its GPUNode may not be read."""
         if not self.ours:
             return "NotOurs"
         if self.entry is not None:
@@ -59,17 +59,17 @@ class DescribedPod:
 
 
 def node_name(manifest: pod.PodJson) -> str:
-    """The node its allocation is on, as our annotation says; empty if it has none."""
+    """The node of its allocation, by its annotation; empty if it has none."""
     return pod.annotations_of(manifest).get(contract.NODE, "")
 
 
 def find(manifest: pod.PodJson, nodes: Iterable[GpuNode], *, is_known: bool = True) -> DescribedPod:
-    """The pod's place in the ledger of its node; by its uid where the ledger knows one, never by what the pod says."""
+    """Finds the pod's allocation in the ledger of its node: by uid, or by name where the ledger has no uid."""
     owner = next((node for node in nodes if node.name == node_name(manifest)), None)
     name, identity = pod.namespaced_name(manifest), pod.uid(manifest)
     for entry in owner.allocations if owner else ():
         if entry.is_hold:
-            continue  # kept free for it: it is not placed
+            continue  # a backfill reservation: the pod is not placed
         if entry.pod.uid == identity if entry.pod.uid else (entry.pod.namespace, entry.pod.name) == name:
             return DescribedPod(manifest, owner, entry)
     return DescribedPod(manifest, owner, None, is_known)
@@ -158,7 +158,7 @@ def _neighbours(described: DescribedPod, held: list[gpu_summary.GpuSummary]) -> 
 
 
 def placement(described: DescribedPod) -> str:
-    """Where it is, or what it does instead, in a sentence."""
+    """Where it is, or why it is nowhere, as a sentence."""
     if described.entry and described.owner:
         names = ", ".join(card.name for card in _held(described))
         others = _neighbours(described, _held(described))
@@ -173,7 +173,7 @@ def placement(described: DescribedPod) -> str:
 
 
 def _resize(described: DescribedPod) -> Page:
-    """What it holds meanwhile, and why, if it asks for other amounts than it holds."""
+    """What it holds, and why not what it asks for; empty if it holds what it asks for."""
     if described.owner is None or described.entry is None:
         return ()
     waits = resize_plan.pending(described.manifest, described.owner, described.entry)
@@ -196,7 +196,7 @@ def _reason(described: DescribedPod) -> str:
 
 
 def asked(manifest: pod.PodJson) -> tuple[list[str], list[str]]:
-    """What it asks for, as sentences, and what of it is invalid."""
+    """`(what it asks for, what of it is invalid)`, as sentences."""
     try:
         parsed = request.parse(manifest)
     except errors.RequestError as error:
@@ -220,7 +220,7 @@ def _annotations(manifest: pod.PodJson) -> Iterable[str]:
 
 
 def _problems(described: DescribedPod) -> list[str]:
-    """Where pod and ledger disagree, or something cannot be as it should."""
+    """Sentences about contradictions between pod and ledger, and about the state of its GPUs."""
     annotations, labels = (
         pod.annotations_of(described.manifest),
         (described.manifest.get("metadata") or {}).get("labels") or {},

@@ -1,4 +1,4 @@
-"""Tenants: who holds what of some cards, with a letter each that pictures and tables share."""
+"""Tenants: the allocations on some cards, each with a letter that pictures and tables share."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _STYLES = {"Running": "good", "Gone": "bad"}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pods:
-    """The pods that were read, to be found by uid or by name. `known` is false when they could not be read.
+    """An index of the pods by uid and by name. `known`: false if pods could not be read.
 
-    `usage`: what they use; None if nobody was asked.
+    `usage`: what they use; None if agents were not asked.
     """
 
     by_uid: Mapping[str, pod.PodJson]

@@ -54,7 +54,7 @@ SORT_KEYS: Mapping[str, tuple[Callable[[GpuSummary], Any], bool]] = {
 
 
 def of(nodes: Iterable[GpuNode], sort_by: str = "", machines: Iterable[NodeJson] | None = None) -> list[GpuSummary]:
-    """All cards of the nodes, sorted by a column, by name where that is equal."""
+    """All cards of the nodes, sorted by a column, then by name."""
     key, largest_first = SORT_KEYS[sort_by or "name"]
     nodes = list(nodes)
     cards = gpu_summary.of(nodes, away.of(nodes, machines))
@@ -62,7 +62,7 @@ def of(nodes: Iterable[GpuNode], sort_by: str = "", machines: Iterable[NodeJson]
 
 
 def table(cards: Sequence[GpuSummary], usage: Usage | None = None) -> Table:
-    """The cards as a table with totals; with what is really used where that was asked for."""
+    """The cards as a table with totals, and with usage if agents were asked."""
     total = gpu_summary.add_up(cards)
     rows = [_row(card, usage) for card in cards]
     columns = COLUMNS if usage else cell_figures.unused(COLUMNS)
@@ -76,7 +76,7 @@ def document(cards: Sequence[GpuSummary], usage: Usage | None = None) -> documen
 
 
 def listing(taken: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> Listing:  # noqa: ARG001
-    """What is printed of the GPUs that are named, or of all; with -n, of those that pods of the namespace share."""
+    """The list of the named GPUs, or of all; with -n, of those that pods of the namespace share."""
     cards = [
         card
         for card in of(taken.nodes, chosen.sort_by, taken.machines)
@@ -130,14 +130,14 @@ def item(card: GpuSummary) -> dict[str, Any]:
 
 
 def name(card: GpuSummary) -> str:
-    """As `-o name` has it."""
+    """The name for `-o name`."""
     return f"gpu.gpushare.io/{card.name}"
 
 
 def _row(card: GpuSummary, usage: Usage | None) -> Row:
     gpu, used = card.gpu, card.used
     free, stranded = card.parts
-    # Who holds a GPU of another mode is known to the kubelet, not to the ledger.
+    # For GPUs in other modes only the kubelet knows the holders.
     known = card.shared or used.holders
     return (
         card.name,

@@ -52,7 +52,7 @@ class NodeRow:
 
     @property
     def statuses(self) -> tuple[str, ...]:
-        """What is the matter: with the node, by its conditions, then what its cards and its ledger say."""
+        """Its problems, each a word: of the node, of its conditions, then of its cards and its ledger."""
         words = [self.away.word] if self.away else []
         words += [
             condition.trouble
@@ -69,7 +69,7 @@ class NodeRow:
 
     @property
     def reason(self) -> str:
-        """The first sentence about it."""
+        """The first sentence about its problems; empty if it has none."""
         said = [self.away.sentence] if self.away else []
         said += [condition.message or condition.reason for condition in self.node.conditions if condition.trouble]
         said += ledger_problems.of([self.node], self.cards)
@@ -93,7 +93,7 @@ SORT_KEYS: Mapping[str, tuple[Callable[[NodeRow], Any], bool]] = {
 
 
 def of(nodes: Iterable[GpuNode], sort_by: str = "", machines: Iterable[NodeJson] | None = None) -> list[NodeRow]:
-    """A row for each node, sorted by a column, by name where that is equal."""
+    """A row for each node, sorted by a column, then by name."""
     rows = []
     nodes = sorted(nodes, key=lambda node: gpu_summary.natural(node.name))
     gone_away = away.of(nodes, machines)
@@ -105,7 +105,7 @@ def of(nodes: Iterable[GpuNode], sort_by: str = "", machines: Iterable[NodeJson]
 
 
 def table(rows: Sequence[NodeRow], usage: Usage | None = None, *, now: float = 0.0) -> Table:
-    """The nodes as a table with totals; with what is really used where that was asked for. `now` is for their ages."""
+    """The nodes as a table with totals, and with usage if agents were asked. `now`: for their ages."""
     cards = [card for row in rows for card in row.cards]
     total = gpu_summary.add_up(cards)
     lines = [_row(row, usage, now) for row in rows]
@@ -122,7 +122,7 @@ def document(rows: Sequence[NodeRow], usage: Usage | None = None) -> documents.D
 
 
 def listing(taken: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> Listing:
-    """What is printed of the nodes that are named, or of all; with -n, of those that pods of the namespace are on."""
+    """The list of the named nodes, or of all; with -n, of those that pods of the namespace are on."""
     rows = [
         row
         for row in of(taken.nodes, chosen.sort_by, taken.machines)
@@ -156,12 +156,12 @@ def item(row: NodeRow) -> dict[str, Any]:
 
 
 def name(row: NodeRow) -> str:
-    """As `-o name` has it."""
+    """The name for `-o name`."""
     return f"gpunode.gpushare.io/{row.node.name}"
 
 
 def models(cards: Iterable[GpuSummary]) -> str:
-    """`A100-SXM4-80GB`, or `A100-SXM4-80GB:6,T4:2` of a mixed node."""
+    """`A100-SXM4-80GB`, or `A100-SXM4-80GB:6,T4:2` for a mixed node."""
     return mixed(cell_figures.model(card.gpu) for card in cards if not card.gone)
 
 
@@ -209,7 +209,7 @@ def _used(row: NodeRow, usage: Usage | None) -> Used | None:
 
 
 def mixed(words: Iterable[str]) -> str:
-    """The one word, or of several how often each occurs."""
+    """The word if all are equal, else each with its count."""
     counts = counted(words)
     if len(counts) < 2:
         return counts[0][0] if counts else NONE
@@ -221,5 +221,5 @@ def _counts(words: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def counted(words: Iterable[str]) -> list[tuple[str, int]]:
-    """How often each word occurs, most often first."""
+    """Each word with its count, the most frequent first."""
     return sorted(collections.Counter(words).items(), key=lambda entry: (-entry[1], entry[0]))

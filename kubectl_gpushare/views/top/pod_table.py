@@ -1,4 +1,4 @@
-"""`top pods`: a line per pod that shares GPUs, those that wait among them."""
+"""`top pods`: a line per pod that shares GPUs or waits for a share."""
 
 from __future__ import annotations
 
@@ -46,30 +46,30 @@ class PodRow:
     name: str
     manifest: pod.PodJson | None
     entry: Allocation | None
-    cards: tuple[gpu_summary.GpuSummary, ...]  # it is on; all of one node
+    cards: tuple[gpu_summary.GpuSummary, ...]  # its cards, all on one node
     state: str
     used: Used | None = None
 
     @property
     def request_percent(self) -> int:
-        """That it holds, of all its GPUs."""
+        """The compute that it holds, over all its GPUs."""
         shares = self.entry.shares if self.entry else ()
         return sum(share.request_percent * len(share.gpu_uuids) for share in shares)
 
     @property
     def memory_bytes(self) -> int:
-        """That it holds, of all its GPUs."""
+        """The memory that it holds, over all its GPUs."""
         shares = self.entry.shares if self.entry else ()
         return sum(share.memory_bytes * len(share.gpu_uuids) for share in shares)
 
     @property
     def limits_percent(self) -> list[int]:
-        """Each once, of what it holds."""
+        """The different limits of its shares."""
         return sorted({share.limit_percent for share in self.entry.shares}) if self.entry else []
 
     @property
     def created(self) -> str:
-        """RFC 3339, or empty."""
+        """When it was created: RFC 3339, or empty."""
         return str(((self.manifest or {}).get("metadata") or {}).get("creationTimestamp") or "")
 
 
@@ -86,7 +86,7 @@ SORT_KEYS: Mapping[str, tuple[Callable[[PodRow], Any], bool]] = {
 
 
 def of(taken: Snapshot, *, sort_by: str = "", chosen: Options | None = None) -> list[PodRow]:
-    """A row for each pod in the ledger and each pod of ours that was read and has not ended."""
+    """A row for each pod in the ledger, and for each other pod that asks for a share and has not ended."""
     there = {card.gpu.uuid: card for card in gpu_summary.of(taken.nodes)}
     holders = _holders(taken)
     rows = []
@@ -95,7 +95,7 @@ def of(taken: Snapshot, *, sort_by: str = "", chosen: Options | None = None) -> 
         entry = holders.pop(pod.uid(manifest), None) or holders.pop(f"{namespace}/{name}", None)
         if entry is not None or (pod.asks_for_share(manifest) and not pod.is_terminal(manifest)):
             rows.append(_made(namespace, name, manifest, entry, there, taken))
-    if not (chosen and chosen.selector):  # of a pod that was not read, no label is known
+    if not (chosen and chosen.selector):  # the labels of an unread pod are unknown
         rows += [
             _made(entry.pod.namespace, entry.pod.name or "<not-yet-named>", None, entry, there, taken)
             for entry in holders.values()
@@ -140,7 +140,7 @@ def item(row: PodRow) -> dict[str, Any]:
 
 
 def listing(taken: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> Listing:
-    """What is printed of the pods that are named, or of all."""
+    """The list of the named pods, or of all."""
     rows = [row for row in of(taken, sort_by=chosen.sort_by, chosen=chosen) if not names or row.name in names]
     return Listing(
         lambda: table(rows, now=now, namespaces=not chosen.namespace, with_used=taken.usage is not None),
@@ -151,7 +151,7 @@ def listing(taken: Snapshot, names: Sequence[str], chosen: Options, *, now: floa
 
 
 def _holders(taken: Snapshot) -> dict[str, Allocation]:
-    """Every share given, by the uid of its pod, or by its name as long as nobody has seen the pod, or by its own id."""
+    """Every allocation, by the uid of its pod; by the pod's name until it was seen, or by its own id."""
     return {
         entry.pod.uid or (str(entry.pod) if entry.pod.name else entry.id): entry
         for node in taken.nodes
@@ -205,7 +205,7 @@ def _row(row: PodRow, now: float) -> Row:
 
 
 def _held(row: PodRow) -> tuple[str, str, str]:
-    """REQUEST, LIMIT and MEMORY."""
+    """REQUEST, LIMIT and MEMORY of a pod that holds an allocation."""
     wish = _wish(row)
     return (
         _change(quantity.format_compute, row.request_percent, wish.request_percent),
@@ -215,7 +215,7 @@ def _held(row: PodRow) -> tuple[str, str, str]:
 
 
 def _asked(row: PodRow) -> tuple[str | Cell, str | Cell, str | Cell]:
-    """The same of one that holds nothing: what it asks for. Memory in per cent is of a GPU that is not chosen yet."""
+    """The same for a pod that holds nothing: its request. Memory may be in per cent of a GPU that is not chosen yet."""
     demands = _demands(row)
     if not demands:
         return NONE, NONE, NONE
@@ -234,10 +234,10 @@ def _asked(row: PodRow) -> tuple[str | Cell, str | Cell, str | Cell]:
 
 
 def _demands(row: PodRow) -> Sequence[request.Demand]:
-    """What a pod that holds nothing asks for; nothing where that is invalid."""
+    """The request of a pod that holds nothing; empty if it is invalid."""
     if row.entry is not None or row.manifest is None:
         return ()
-    from gpushare import errors, request  # here: they take time
+    from gpushare import errors, request  # here: slow to import
 
     try:
         return request.parse(row.manifest).demands
@@ -246,19 +246,19 @@ def _demands(row: PodRow) -> Sequence[request.Demand]:
 
 
 def _until(row: PodRow) -> float | None:
-    """When what is reserved for it ends; None if nothing is, or the pod has come."""
+    """When its reservation expires; None if it has none, or the pod exists."""
     return row.entry.reserved_until if row.entry is not None and row.manifest is None else None
 
 
 def _state_cell(row: PodRow, now: float) -> Cell:
-    """`Running`, or `Reserved:41s` of a share that ends in 41 seconds if its pod does not come."""
+    """`Running`, or `Reserved:41s` for a reservation that expires in 41 seconds."""
     until = _until(row)
     left = "" if until is None else ":" + (ages.text(until - now) if until > now else "expired")
     return Cell(row.state + left, _STYLES.get(row.state, ""))
 
 
 def _wish(row: PodRow) -> PodRow:
-    """The row as it would be if the pod held what it asks for; only those that wait to be resized are looked at."""
+    """The row as if the pod held what it asks for; the row itself if the pod does not wait to be resized."""
     reason = pod.annotations_of(row.manifest or {}).get(contract.REASON)
     if (
         row.entry is None
@@ -266,7 +266,7 @@ def _wish(row: PodRow) -> PodRow:
         or not (reason or any(share.shrink_to_bytes for share in row.entry.shares))
     ):
         return row
-    from gpushare import errors, request, resizing  # here: they take time, and hardly any pod needs them
+    from gpushare import errors, request, resizing  # here: slow to import, and rarely needed
 
     there = GpuNode("", tuple(card.gpu for card in row.cards))
     try:
@@ -277,7 +277,7 @@ def _wish(row: PodRow) -> PodRow:
 
 
 def _change(write: Callable[[int], str], held: int, asked: int) -> str:
-    """`40Gi`, or `40Gi->10Gi` of a pod that waits to be resized."""
+    """`40Gi`, or `40Gi->10Gi` for a pod that waits to be resized."""
     return write(held) if held == asked else f"{write(held)}->{write(asked)}"
 
 
@@ -299,14 +299,14 @@ def _totals(rows: Sequence[PodRow]) -> Row:
 
 
 def _places(held: Sequence[gpu_summary.GpuSummary]) -> str:
-    """`gpu-1/0`, or of several `gpu-1/0,2`: all are on one node."""
+    """`gpu-1/0`, or `gpu-1/0,2`: all are on one node."""
     if not held:
         return NONE
     return f"{held[0].node}/" + ",".join(card.name.rpartition("/")[2] for card in held)
 
 
 def _reason(row: PodRow) -> str:
-    """Why it waits, in the words of its annotation; of what is reserved what becomes of it."""
+    """Why it waits, by its annotation; for a reservation, what will become of it."""
     if row.manifest is None:
         return "" if _until(row) is None else "reserved for a pod that has yet to come; given back if it does not"
     return str(pod.annotations_of(row.manifest).get(contract.REASON, ""))
