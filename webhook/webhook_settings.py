@@ -92,11 +92,11 @@ def _typed(name: str, text: str | bool) -> object:
     if isinstance(text, bool):
         return text
     if name in MOST_SECONDS:
-        if not text.isdigit() or not 1 <= int(text) <= MOST_SECONDS[name]:
+        if not text.isdecimal() or not 1 <= int(text) <= MOST_SECONDS[name]:
             raise UsageError(f'{flag} "{text}" is not a time: write 1 to {MOST_SECONDS[name]} seconds')
         return int(text)
     if name in {"port", "probe_port"}:
-        if not text.isdigit() or int(text) > 65535:
+        if not text.isdecimal() or int(text) > 65535:
             raise UsageError(f'{flag} "{text}" is not a port: write 0 to 65535')
         return int(text)
     if name in {"from_file", "state", "port_file", "certificate_directory", "certificate_files", "client_ca_file"}:

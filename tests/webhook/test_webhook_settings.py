@@ -39,6 +39,7 @@ def test_a_cluster_in_memory_takes_any_probe_port() -> None:
     ("arguments", "says"),
     [
         (["--port=x"], '--port "x" is not a port'),
+        (["--port=²"], '--port "²" is not a port'),
         (["--probe-port=70000"], '--probe-port "70000" is not a port'),
         (["--policy=best"], f'--policy "best" is unknown: write one of {", ".join(POLICIES)}'),
         (["--log-level=loud"], '--log-level "loud" is unknown'),
