@@ -18,7 +18,7 @@ POLL_SECONDS = 5.0  # between redraws for what no watch reports, such as usage
 _LOOK_SECONDS = 0.5  # between checks of the terminal's size; also the longest that a change is held back
 _BETWEEN = {"yaml": "---"}  # what separates one print from the next in a pipe
 
-Make = Callable[[Sequence[GpuNode]], printing.Listing]
+Make = Callable[[Sequence[GpuNode]], printing.LedgerListing]
 
 
 def follow(origin: live_cluster.LiveCluster, make: Make, chosen: Options, *, label_selector: str, polled: bool) -> None:
@@ -54,7 +54,7 @@ def _redraw(feed: live.Feed, page: screen.Screen, make: Make, chosen: Options, *
         changed = _settled(feed, (page.keys,) if page.keys is not None else ())
 
 
-def _page(listing: printing.Listing, trouble: str, place: terminal.Terminal, chosen: Options) -> list[str]:
+def _page(listing: printing.LedgerListing, trouble: str, place: terminal.Terminal, chosen: Options) -> list[str]:
     """The list, with connection trouble above and its warnings below; only their number where there is no room."""
     old = _warnings([trouble] if trouble else [], place)
     table = printing.lines(listing.table(), place, chosen)

@@ -88,24 +88,18 @@ def _ask(
 def _print(verdict: AuditVerdict, nodes: Sequence[GpuNode], notes: Sequence[str], chosen: options.Options) -> None:
     from kubectl_gpushare.output import printing, terminal
     from kubectl_gpushare.views import gpu_summary
-    from kubectl_gpushare.views.audit import audit_items, audit_problems, audit_summary, audit_table
+    from kubectl_gpushare.views.audit import audit_listing, audit_summary, audit_table
 
     place = terminal.of(sys.stdout, color=chosen.color)
     names = gpu_summary.names(nodes)
     said = (*notes, *audit_summary.notes(verdict))
-    wrong = audit_problems.table(verdict, names)
+    listing = audit_listing.AuditListing(verdict, names, said)
     if chosen.output in printing.WRITERS:
-        whole = printing.Listing(
-            lambda: wrong,
-            lambda: audit_items.of(verdict, names, said),
-            lambda: audit_problems.names_of(verdict, names),
-            lambda: said,
-        )
-        printing.WRITERS[chosen.output](whole, sys.stdout)
+        printing.show(listing, chosen)
         if chosen.output not in printing.DOCUMENTS:  # a document has the notes in it
             printing.warn(said)
         return
-    tables = [wrong, *([audit_table.table(verdict, names)] if chosen.wide else [])]
+    tables = [listing.table(), *([audit_table.table(verdict, names)] if chosen.wide else [])]
     lines = [[*printing.lines(table, place, chosen), ""] for table in tables if table.rows]
     end = [] if chosen.no_headers else terminal.wrapped(audit_summary.sentence(verdict), place)
     printing.write_lines([line for some in lines for line in some] + end, sys.stdout)

@@ -103,30 +103,31 @@ def command(names: tuple[str, ...], margin: str, min_observed: str, metrics: tup
     suggestions.sort(
         key=lambda suggestion: (gpu_summary.natural(suggestion.namespace), gpu_summary.natural(suggestion.pod))
     )
-    view = rightsize.View(suggestions, gpu_summary.names(taken.nodes), manifests)
-    _print(view, taken, rules.min_observed_seconds, chosen)
+    listing = rightsize.RightsizeListing(
+        suggestions, gpu_summary.names(taken.nodes), manifests, namespaces=not chosen.namespace
+    )
+    _print(listing, taken, rules.min_observed_seconds, chosen)
     printing.warn([*taken.notes, *notes])
     missing = [name for name in names if name not in {suggestion.pod for suggestion in suggestions}]
     if missing:
         raise plugin_errors.KubectlNotFound("; ".join(f'no pod that holds a share "{name}"' for name in missing))
 
 
-def _print(view: rightsize.View, taken: Snapshot, min_observed_seconds: float, chosen: options.Options) -> None:
+def _print(
+    listing: rightsize.RightsizeListing, taken: Snapshot, min_observed_seconds: float, chosen: options.Options
+) -> None:
     if chosen.output == "commands":
-        printing.write_words(view.commands(), sys.stdout)
+        printing.write_words(listing.commands(), sys.stdout)
         return
-    namespaces = not chosen.namespace
-    printing.show(
-        printing.Listing(lambda: view.table(namespaces=namespaces), view.document, view.names_of_pods, tuple), chosen
-    )
-    if not view.suggestions or chosen.no_headers or chosen.output in printing.WRITERS:
+    printing.show(listing, chosen)
+    if not listing.suggestions or chosen.no_headers or chosen.output in printing.WRITERS:
         return
     place = terminal.of(sys.stdout, color=chosen.color)
-    freed = view.freed(taken.nodes)
+    freed = listing.freed(taken.nodes)
     parts = (
-        [line for text in view.summary(min_observed_seconds) for line in terminal.wrapped(text, place)],
+        [line for text in listing.summary(min_observed_seconds) for line in terminal.wrapped(text, place)],
         printing.lines(freed, place, chosen) if freed.rows else [],
-        list(map(printable.replaced, view.commands())),
+        list(map(printable.replaced, listing.commands())),
     )
     printing.write_lines([line for part in parts if part for line in ("", *part)], sys.stdout)
 

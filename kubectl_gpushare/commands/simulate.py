@@ -118,7 +118,6 @@ def command(
         whole = documents.single("Simulation", simulate.document(outcome))
         printing.write_document(whole, chosen)
     else:
-        listing = printing.Listing(lambda: simulate.table(outcome), dict, lambda: (), lambda: ())
-        printing.show(listing, chosen)
+        printing.show_table(simulate.table(outcome), chosen)
         print(simulate.summary(outcome), file=sys.stderr)
     printing.warn([*notes, *([] if worlds.exact() else [worlds.WITHOUT_NUMPY])])

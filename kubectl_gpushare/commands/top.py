@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import math
 import sys
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -20,7 +19,7 @@ from kubectl_gpushare.source import chosen_source, live_cluster
 if TYPE_CHECKING:
     from gpushare.gpunode import GpuNode
     from gpushare.node import NodeJson
-    from kubectl_gpushare.output.printing import Listing
+    from kubectl_gpushare.output.printing import LedgerListing
     from kubectl_gpushare.source.snapshot import Snapshot
 
     _Machines = tuple[tuple[NodeJson, ...] | None, tuple[str, ...]]  # Nodes, where they are known; notes
@@ -133,16 +132,15 @@ class _View:
         """Print the view once."""
         from kubectl_gpushare.output import printing
 
-        module = _module(self.kind)
+        VIEWS[self.kind]()  # imported while kubectl waits for the API server
         gpu_nodes = self.origin.gpu_nodes(label_selector=self.node_selector)
         missing = [] if self.kind == "pods" else _missing(gpu_nodes, self.names)
         if len(missing) < len(self.names) or not self.names:
-            taken = self._around(gpu_nodes)
-            listing = _listing(module, taken, self.names, self.chosen)
+            listing = self.listing(gpu_nodes)
             printing.show(listing, self.chosen)
             if not gpu_nodes and not self.node_selector:
                 print(_NO_NODES, file=sys.stderr)
-            printing.warn([*listing.problems(), *taken.notes])
+            printing.warn(listing.problems())
             if self.kind == "pods":
                 shown = {name.rpartition("/")[2] for name in listing.names()}
                 missing = [name for name in self.names if name not in shown]
@@ -150,11 +148,9 @@ class _View:
             what = "pod that shares GPUs" if self.kind == "pods" else "node or GPU"
             raise plugin_errors.KubectlNotFound("; ".join(f'no {what} "{name}"' for name in missing))
 
-    def listing(self, gpu_nodes: Sequence[GpuNode]) -> Listing:
+    def listing(self, gpu_nodes: Sequence[GpuNode]) -> LedgerListing:
         """The view of these GPUNodes."""
-        taken = self._around(gpu_nodes)
-        listing = _listing(_module(self.kind), taken, self.names, self.chosen)
-        return dataclasses.replace(listing, problems=lambda: (*listing.problems(), *taken.notes))
+        return VIEWS[self.kind]()(self._around(gpu_nodes), self.names, self.chosen, now=time.time())
 
     def _around(self, gpu_nodes: Sequence[GpuNode]) -> Snapshot:
         """The GPUNodes with the pods, Nodes and usage that the view shows."""
@@ -202,13 +198,30 @@ def _parse(arguments: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     return kind, tuple(arguments[1:])
 
 
-def _module(kind: str) -> Any:
-    return importlib.import_module(f"kubectl_gpushare.views.top.{kind.removesuffix('s')}_table")
+def _gpus() -> Callable[..., LedgerListing]:
+    from kubectl_gpushare.views.top import gpu_table
+
+    return gpu_table.listing
 
 
-def _listing(module: Any, taken: Snapshot, names: Sequence[str], chosen: options.Options) -> Listing:
-    made: Listing = module.listing(taken, names, chosen, now=time.time())
-    return made
+def _nodes() -> Callable[..., LedgerListing]:
+    from kubectl_gpushare.views.top import node_table
+
+    return node_table.listing
+
+
+def _pods() -> Callable[..., LedgerListing]:
+    from kubectl_gpushare.views.top import pod_table
+
+    return pod_table.listing
+
+
+# kind -> its view, which only a `top` of that kind imports
+VIEWS: Final[Mapping[str, Callable[[], Callable[..., LedgerListing]]]] = {
+    "gpus": _gpus,
+    "nodes": _nodes,
+    "pods": _pods,
+}
 
 
 def _missing(nodes: Sequence[GpuNode], names: Sequence[str]) -> list[str]:

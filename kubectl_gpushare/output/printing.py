@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TextIO
+from typing import Any, Final, Protocol, TextIO
 
 from gpushare import printable
 from kubectl_gpushare.options import Options
@@ -20,28 +19,41 @@ _FORMULA: Final = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _NUMBER: Final = r"[+-][0-9]*\.?[0-9]*"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Listing:
-    """A list in all its forms; only the form of the chosen format is made."""
+class Listing(Protocol):
+    """The rows of a list, and all forms of it: only that of the chosen format is made."""
 
-    table: Callable[[], Table]
-    document: Callable[[], documents.Document]
-    names: Callable[[], Iterable[str]]
-    problems: Callable[[], Sequence[str]]  # sentences for standard error
+    def table(self) -> Table:
+        """For people."""
+
+    def document(self) -> documents.Document:
+        """For programs, and each of its `items` as a row of CSV."""
+
+    def names(self) -> Iterable[str]:
+        """For `-o name`."""
+
+
+class LedgerListing(Listing, Protocol):
+    """A listing of what is in the ledger."""
+
+    def problems(self) -> Sequence[str]:
+        """Sentences for standard error: what is wrong with the ledger, and what could not be read."""
 
 
 def show(listing: Listing, options: Options) -> None:
-    """Prints a listing in the chosen format; an empty table is a sentence on standard error, and no error."""
-    place = terminal.of(sys.stdout, color=options.color)
+    """Prints a listing in the chosen format."""
     if options.output in WRITERS:
         WRITERS[options.output](listing, sys.stdout)
-        return
-    table = listing.table()
+    else:
+        show_table(listing.table(), options)
+
+
+def show_table(table: Table, options: Options) -> None:
+    """Prints a table for people; an empty one is a sentence on standard error, and no error."""
     if not table.rows:
         where = f" in {options.namespace} namespace" if options.namespace else ""
         print(f"No {table.what} found{where}.", file=sys.stderr)
         return
-    write_lines(lines(table, place, options), sys.stdout)
+    write_lines(lines(table, terminal.of(sys.stdout, color=options.color), options), sys.stdout)
 
 
 def lines(table: Table, place: terminal.Terminal, options: Options) -> list[str]:

@@ -41,18 +41,22 @@ _STYLES = {Advice.SHRINK: "good", Advice.GROW: "warn", Advice.TOO_SHORT: "dim", 
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class View:
-    """Suggestions as they are printed. `names`: of GPUs, by UUID; `manifests`: the pods that could be read."""
+class RightsizeListing:
+    """Suggestions as they are printed.
+
+    gpu_names: by UUID; manifests: the pods that could be read; namespaces: whether the table has a column of them.
+    """
 
     suggestions: Sequence[Suggestion]
-    names: Mapping[str, str]
+    gpu_names: Mapping[str, str]
     manifests: Mapping[tuple[str, str], pod.PodJson]
+    namespaces: bool = True
 
-    def table(self, *, namespaces: bool = True) -> Table:
+    def table(self) -> Table:
         """A row for each share."""
-        rows = [_row(suggestion, self.names) for suggestion in self.suggestions]
+        rows = [_row(suggestion, self.gpu_names) for suggestion in self.suggestions]
         whole = Table(COLUMNS, rows, _totals(self.suggestions), what="pods that hold shares")
-        return whole if namespaces else cell_figures.without(whole, COLUMNS[:1])
+        return whole if self.namespaces else cell_figures.without(whole, COLUMNS[:1])
 
     def freed(self, nodes: Sequence[GpuNode]) -> Table:
         """What becomes free, GPU by GPU."""
@@ -80,7 +84,7 @@ class View:
             sentences.append(f"{_shares(unknown)} without anything to go by: -o wide says why")
         return sentences or [f"all {_shares(len(self.suggestions))} fit"]
 
-    def names_of_pods(self) -> Iterator[str]:
+    def names(self) -> Iterator[str]:
         """The pods that could have another size, as `-o name` has them."""
         changing = dict.fromkeys(
             (suggestion.namespace, suggestion.pod) for suggestion in self.suggestions if suggestion.wanted is not None
@@ -97,12 +101,12 @@ class View:
         return documents.listing(
             "RightsizingList",
             (
-                _item(suggestion, self.names, suggested_sizes.own(suggestion, self.manifests))
+                _item(suggestion, self.gpu_names, suggested_sizes.own(suggestion, self.manifests))
                 for suggestion in self.suggestions
             ),
             freed=_size_document(rightsizing.total(sums.values())),
             gpus=[
-                {"name": self.names.get(uuid, ""), "uuid": uuid, "freed": _size_document(size)}
+                {"name": self.gpu_names.get(uuid, ""), "uuid": uuid, "freed": _size_document(size)}
                 for uuid, size in sums.items()
             ],
         )

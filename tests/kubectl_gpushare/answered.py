@@ -24,9 +24,9 @@ def audited(name: str) -> Table:
     return made
 
 
-def rightsized() -> rightsize.View:
+def rightsized(*, namespaces: bool = True) -> rightsize.RightsizeListing:
     found = rightsizing.suggest(sample.nodes(), peaks.of([answers.metrics()]), rightsizing.Rules())
-    return rightsize.View(found, gpu_summary.names(sample.nodes()), {})
+    return rightsize.RightsizeListing(found, gpu_summary.names(sample.nodes()), {}, namespaces=namespaces)
 
 
 def configured() -> list[configuration_state.NodeConfigState]:

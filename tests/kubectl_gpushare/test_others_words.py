@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import yaml
 
 from kubectl_gpushare import cli
 from kubectl_gpushare.output import documents, printing
+from kubectl_gpushare.output.table import Table
 from tests import builders
 from tests.kubectl_gpushare import sample
 from tests.kubectl_gpushare.conftest import Ended, Plugin
@@ -158,6 +160,22 @@ def test_no_cell_of_a_spreadsheet_is_a_formula(run: Callable[[str], Ended], word
     assert not [cell for cell in cells if cell.startswith(tuple("=+-@＝＋－＠"))]
 
 
+@dataclasses.dataclass
+class Row:
+    """A listing of one row."""
+
+    item: Mapping[str, object]
+
+    def table(self) -> Table:
+        return Table((), ())
+
+    def document(self) -> documents.Document:
+        return documents.listing("L", [self.item])
+
+    def names(self) -> Iterator[str]:
+        yield from ()
+
+
 @pytest.mark.parametrize(
     ("value", "cell"),
     [
@@ -180,6 +198,5 @@ def test_no_cell_of_a_spreadsheet_is_a_formula(run: Callable[[str], Ended], word
 )
 def test_a_cell_is_a_text_or_a_number(value: object, cell: str) -> None:
     stream = io.StringIO()
-    listing = printing.Listing(tuple, lambda: documents.listing("L", [{"=name": value}]), tuple, tuple)  # type: ignore[arg-type]
-    printing.WRITERS["csv"](listing, stream)
+    printing.WRITERS["csv"](Row({"=name": value}), stream)
     assert stream.getvalue().splitlines() == ["'=name", cell or '""']

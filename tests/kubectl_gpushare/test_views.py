@@ -135,7 +135,7 @@ TABLES_OF_ANSWERS = {
     "audit-shares": (lambda: answered.audited("shares"), PIPE, Options()),
     "audit-shares-80": (lambda: answered.audited("shares"), SMALL, Options()),
     "rightsize": (lambda: answered.rightsized().table(), PIPE, Options(output="wide")),
-    "rightsize-80": (lambda: answered.rightsized().table(namespaces=False), SMALL, Options()),
+    "rightsize-80": (lambda: answered.rightsized(namespaces=False).table(), SMALL, Options()),
     "rightsize-freed": (lambda: answered.rightsized().freed(sample.nodes()), PIPE, Options()),
     "config-nodes": (lambda: configuration_state.table(answered.configured()), PIPE, Options()),
     "config-nodes-80": (lambda: configuration_state.table(answered.configured()), SMALL, Options()),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpushare.gpu import Mode
@@ -10,7 +11,6 @@ from gpushare.gpunode import GpuNode
 from gpushare.node import NodeJson
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import documents
-from kubectl_gpushare.output.printing import Listing
 from kubectl_gpushare.output.table import NONE, Cell, Column, Row, Table, sentence
 from kubectl_gpushare.planning import away
 from kubectl_gpushare.source.live_usage import Usage, Used
@@ -75,7 +75,31 @@ def document(cards: Sequence[GpuSummary], usage: Usage | None = None) -> documen
     return documents.listing("GPUList", items, totals=cell_figures.sum_document(gpu_summary.add_up(cards)))
 
 
-def listing(taken: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> Listing:  # noqa: ARG001
+@dataclasses.dataclass(frozen=True, slots=True)
+class GpuListing:
+    """The GPUs that are shown."""
+
+    cards: Sequence[GpuSummary]
+    taken: Snapshot
+
+    def table(self) -> Table:
+        """The cards as a table, with usage if agents were asked."""
+        return table(self.cards, self.taken.usage)
+
+    def document(self) -> documents.Document:
+        """The cards as a `GPUList`."""
+        return document(self.cards, self.taken.usage)
+
+    def names(self) -> Iterator[str]:
+        """The names for `-o name`."""
+        return map(name, self.cards)
+
+    def problems(self) -> Sequence[str]:
+        """Sentences about the ledger, and about what could not be read."""
+        return (*ledger_problems.of(self.taken.nodes, self.cards), *self.taken.notes)
+
+
+def listing(taken: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> GpuListing:  # noqa: ARG001
     """The list of the named GPUs, or of all; with -n, of those that pods of the namespace share."""
     cards = [
         card
@@ -83,12 +107,7 @@ def listing(taken: Snapshot, names: Sequence[str], chosen: Options, *, now: floa
         if (not names or card.node in names or card.name in names)
         and (not chosen.namespace or any(holder.pod.namespace == chosen.namespace for holder in card.used.holders))
     ]
-    return Listing(
-        lambda: table(cards, taken.usage),
-        lambda: document(cards, taken.usage),
-        lambda: map(name, cards),
-        lambda: ledger_problems.of(taken.nodes, cards),
-    )
+    return GpuListing(cards, taken)
 
 
 def item(card: GpuSummary) -> dict[str, Any]:

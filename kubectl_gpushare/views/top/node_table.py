@@ -5,14 +5,13 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpushare.gpunode import GpuNode
 from gpushare.node import NodeJson
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import documents
-from kubectl_gpushare.output.printing import Listing
 from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Table, plain, sentence
 from kubectl_gpushare.planning import away
 from kubectl_gpushare.planning.away import Away
@@ -121,7 +120,33 @@ def document(rows: Sequence[NodeRow], usage: Usage | None = None) -> documents.D
     return documents.listing("NodeList", items, totals=cell_figures.sum_document(total))
 
 
-def listing(taken: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> Listing:
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeListing:
+    """The nodes that are shown; `now`: for their ages."""
+
+    rows: Sequence[NodeRow]
+    taken: Snapshot
+    now: float
+
+    def table(self) -> Table:
+        """The nodes as a table, with usage if agents were asked."""
+        return table(self.rows, self.taken.usage, now=self.now)
+
+    def document(self) -> documents.Document:
+        """The nodes as a `NodeList`."""
+        return document(self.rows, self.taken.usage)
+
+    def names(self) -> Iterator[str]:
+        """The names for `-o name`."""
+        return map(name, self.rows)
+
+    def problems(self) -> Sequence[str]:
+        """Sentences about the ledger, and about what could not be read."""
+        cards = (card for row in self.rows for card in row.cards)
+        return (*ledger_problems.of(self.taken.nodes, cards), *self.taken.notes)
+
+
+def listing(taken: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> NodeListing:
     """The list of the named nodes, or of all; with -n, of those that pods of the namespace are on."""
     rows = [
         row
@@ -132,12 +157,7 @@ def listing(taken: Snapshot, names: Sequence[str], chosen: Options, *, now: floa
             or any(holder.pod.namespace == chosen.namespace for card in row.cards for holder in card.used.holders)
         )
     ]
-    return Listing(
-        lambda: table(rows, taken.usage, now=now),
-        lambda: document(rows, taken.usage),
-        lambda: map(name, rows),
-        lambda: ledger_problems.of(taken.nodes, (card for row in rows for card in row.cards)),
-    )
+    return NodeListing(rows, taken, now)
 
 
 def item(row: NodeRow) -> dict[str, Any]:

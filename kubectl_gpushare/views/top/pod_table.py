@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpushare import codec, contract, pod, quantity
@@ -11,7 +11,6 @@ from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import documents
-from kubectl_gpushare.output.printing import Listing
 from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Table, sentence
 from kubectl_gpushare.source.live_usage import Usage, Used
 from kubectl_gpushare.source.snapshot import Snapshot
@@ -139,15 +138,36 @@ def item(row: PodRow) -> dict[str, Any]:
     }
 
 
-def listing(taken: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> Listing:
+@dataclasses.dataclass(frozen=True, slots=True)
+class PodListing:
+    """The pods that are shown; `now`: for their ages; `namespaces`: whether the table has a column of them."""
+
+    rows: Sequence[PodRow]
+    taken: Snapshot
+    now: float
+    namespaces: bool
+
+    def table(self) -> Table:
+        """The pods as a table, with usage if agents were asked."""
+        return table(self.rows, now=self.now, namespaces=self.namespaces, with_used=self.taken.usage is not None)
+
+    def document(self) -> documents.Document:
+        """The pods as a `PodList`."""
+        return document(self.rows)
+
+    def names(self) -> Iterator[str]:
+        """The names for `-o name`."""
+        return (f"pod/{row.name}" for row in self.rows)
+
+    def problems(self) -> Sequence[str]:
+        """Sentences about what could not be read."""
+        return self.taken.notes
+
+
+def listing(taken: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> PodListing:
     """The list of the named pods, or of all."""
     rows = [row for row in of(taken, sort_by=chosen.sort_by, chosen=chosen) if not names or row.name in names]
-    return Listing(
-        lambda: table(rows, now=now, namespaces=not chosen.namespace, with_used=taken.usage is not None),
-        lambda: document(rows),
-        lambda: (f"pod/{row.name}" for row in rows),
-        lambda: (),
-    )
+    return PodListing(rows, taken, now, namespaces=not chosen.namespace)
 
 
 def _holders(taken: Snapshot) -> dict[str, Allocation]:
