@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,13 @@ def test_every_event_is_in_the_table() -> None:
     assert set(pages.rows(OPERATIONS, "## What Events say")) == EVENTS
 
 
+def _says_a_reason(statement: ast.AST) -> bool:
+    """Whether it makes a condition, or assigns to `reason`."""
+    if isinstance(statement, ast.Call):
+        return isinstance(statement.func, ast.Name) and statement.func.id == "Condition"
+    return isinstance(statement, ast.Assign) and "reason" in map(ast.unparse, statement.targets)
+
+
 def test_every_condition_is_in_the_table_with_all_its_reasons() -> None:
     found = pages.rows(OPERATIONS, "## What conditions of a GPUNode say")
     assert set(found) == CONDITIONS
@@ -116,11 +124,14 @@ def test_every_condition_is_in_the_table_with_all_its_reasons() -> None:
         "denial/denied_pods.py",
     )
     written = {
-        reason
+        constant.value
         for source in sources
-        for line in (pages.ROOT / "deviceplugin" / source).read_text().splitlines()
-        if re.search(r"\breason = |Condition\(", line)
-        for reason in re.findall(r'"([A-Z][a-zA-Z]+)"', line)
+        for statement in ast.walk(ast.parse((pages.ROOT / "deviceplugin" / source).read_text()))
+        if _says_a_reason(statement)
+        for constant in ast.walk(statement)
+        if isinstance(constant, ast.Constant)
+        and isinstance(constant.value, str)
+        and re.fullmatch("[A-Z][a-zA-Z]+", constant.value)
     }
     written |= {value for name, value in vars(contract).items() if name.startswith("REASON_")}
     assert told - {"False", "True", "Unknown"} == written - {"False", "True", "Unknown"}
