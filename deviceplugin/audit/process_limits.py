@@ -17,13 +17,13 @@ from deviceplugin.arbiter.tenant import Missing, NotYet, Tenant
 from deviceplugin.audit import share_limits
 from deviceplugin.audit.node_audit import AuditedProcess, LimitState, NodeAudit
 from deviceplugin.audit.seen import Problem, Seen, SeenProcess, SeenShare, Who
+from deviceplugin.mps import steps
 from gpushare import pod
 from gpushare.gpu import Mode
 from gpushare.gpunode import GpuNode
 from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
 
-MPS: Final = "nvidia-cuda-mps"  # how the kernel calls NVIDIA's MPS daemons
 AGAIN: Final = ": to be judged by the next look"
 IN_NO_POD: Final = "it is in no container of a pod, and may take what was promised to shares"
 ELSEWHERE: Final = "its container has a share, but not of this GPU"
@@ -122,7 +122,7 @@ class _Processes:
             if process.left_behind:
                 return LimitState.UNLIMITED, LEFT_BEHIND
             return LimitState.UNLIMITED, WITHOUT if process.with_library is False else GOT_AROUND
-        if process.name.startswith(MPS):
+        if process.name == steps.COMM:
             return LimitState.UNJUDGED, "it is a daemon of MPS, which computes nothing of its own"
         if tenant is None:
             return LimitState.FOREIGN, IN_NO_POD

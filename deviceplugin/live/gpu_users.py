@@ -15,6 +15,7 @@ from deviceplugin.hardware.driver import Driver
 from deviceplugin.kubelet import checkpoint, pod_resources
 from deviceplugin.kubelet.advertisement import COUNTERS
 from deviceplugin.live import gpu_usage
+from deviceplugin.mps import steps
 from gpushare import pod
 from gpushare.allocation import Allocation
 from gpushare.modes.hardware_gpu import HardwareGpu
@@ -22,9 +23,6 @@ from gpushare.pod import PodJson
 
 # The kubelet tells of a device that it has given out once the pod is admitted, which is a moment later.
 JUST_GIVEN_SECONDS: Final = 30.0
-# How the kernel calls NVIDIA's MPS daemons, which are nobody's workload: ours and the host's. In a pod anybody can be
-# called so.
-_MPS: Final = "nvidia-cuda-mps"
 _ENDED: Final = ("Succeeded", "Failed")
 
 
@@ -149,7 +147,8 @@ class GpuUsers:
         except OSError:
             return None
         is_a_pods = isinstance(container, identity.Container)
-        if name.startswith(_MPS) and (not is_a_pods or container == self._own):
+        # Ours and the host's are nobody's workload. In a pod anybody can be called so.
+        if name == steps.COMM and (not is_a_pods or container == self._own):
             return None
         if not isinstance(container, identity.Container):
             return gpu_usage.GpuUser(pid, name)

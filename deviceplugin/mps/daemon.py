@@ -30,7 +30,6 @@ STEADY_SECONDS: Final = 60.0  # one that ran for so long has not failed at start
 ASK_SECONDS: Final = 60.0  # a daemon that lives but does not answer is found so
 STOP_SECONDS: Final = 10.0
 _PROC: Final = Path("/proc")
-_COMM_CHARACTERS: Final = 15  # of a program's name, which the kernel keeps
 _SELINUX: Final = Path("/sys/fs/selinux")
 _SELINUX_LABEL: Final = b"system_u:object_r:container_file_t:s0\0"
 
@@ -213,7 +212,7 @@ class MpsDaemon:
 
 def _is_daemon(pid: int) -> bool:
     try:
-        return (_PROC / str(pid) / "comm").read_text(errors="replace").strip() == steps.PROGRAM[:_COMM_CHARACTERS]
+        return (_PROC / str(pid) / "comm").read_text(errors="replace").strip() == steps.COMM
     except OSError:
         return False
 

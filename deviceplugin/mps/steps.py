@@ -16,6 +16,9 @@ from deviceplugin.mps.places import Places
 
 DIRECTORY_MODE: Final = 0o755
 PROGRAM: Final = "nvidia-cuda-mps-control"
+# How the kernel calls both control and server: it keeps 15 characters. NVML has no better word. It lists a server among
+# all processes, and apart only those with an MPS compute context, which are its clients.
+COMM: Final = PROGRAM[:15]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
