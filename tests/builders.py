@@ -74,7 +74,7 @@ def allocation(
 
 def views(*nodes: GpuNode) -> list[NodeView]:
     """What placement looks at."""
-    return [NodeView.of(one) for one in nodes]
+    return [NodeView.of(node) for node in nodes]
 
 
 def offered(gpus: int, *, memory_gib: int = 80) -> dict[str, str]:

@@ -63,7 +63,7 @@ def needed(call: api_audit.ApiCall) -> Right | None:
     if call.namespace == contract.SYSTEM_NAMESPACE:
         here.append(AT_HOME.get(call.account, {}))
     candidates = [(call.resource, call.verb), (f"{call.resource}/{call.name}", call.verb)]
-    return next((one for one in candidates if one in expected(*here)), None)
+    return next((candidate for candidate in candidates if candidate in expected(*here)), None)
 
 
 def beyond(calls: Iterable[api_audit.ApiCall]) -> list[api_audit.ApiCall]:

@@ -124,7 +124,7 @@ class MigDriver:
                     for ids in [(int(info.id), part_id)]
                 )
                 found.append(instance.GpuInstance(int(info.id), kind, int(info.placement.start), parts))
-        return tuple(sorted(found, key=lambda instance: instance.start))
+        return tuple(sorted(found, key=lambda made: made.start))
 
     def mig_devices(self, uuid: str) -> tuple[instance.MigDevice, ...]:
         """The MIG devices of a GPU, by NVML's index; none when it is not in MIG mode."""

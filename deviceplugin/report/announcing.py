@@ -59,14 +59,14 @@ class Announcer:
 
     def __init__(
         self,
-        events: NodeEvents,
+        node_events: NodeEvents,
         witness: GpuUsers,
         *,
         gpus: Offer,
         node: Callable[[], GpuNode | None],
         gpu_of: Callable[[], Mapping[str, str]],
     ) -> None:
-        self._events = events
+        self._events = node_events
         self._witness = witness
         self._gpus = gpus
         self._node = node

@@ -87,7 +87,7 @@ class Transport:
         """
         await self._session.close()
         for _ in range(CLOSING_TURNS):
-            left = [socket for socket in self._sockets if socket.fileno() >= 0]
+            left = [opened for opened in self._sockets if opened.fileno() >= 0]
             if not left:
                 return
             for one in left:

@@ -69,24 +69,24 @@ class NodeInfo:
         self.amounts: collections.Counter[str] = collections.Counter()
         self.ports = ports.Ports()
 
-    def add(self, pod: PodInfo) -> None:
+    def add(self, pod_info: PodInfo) -> None:
         """Count one more pod on the node."""
-        self._change(pod, 1)
+        self._change(pod_info, 1)
 
-    def remove(self, pod: PodInfo) -> None:
+    def remove(self, pod_info: PodInfo) -> None:
         """Count the pod no more."""
-        self._change(pod, -1)
+        self._change(pod_info, -1)
 
-    def without(self, pod: PodInfo) -> NodeInfo:
+    def without(self, pod_info: PodInfo) -> NodeInfo:
         """The same, as if one were not there."""
         rest = NodeInfo()
         rest.count, rest.amounts, rest.ports = self.count, self.amounts.copy(), self.ports.copy()
-        rest.remove(pod)
+        rest.remove(pod_info)
         return rest
 
-    def _change(self, pod: PodInfo, sign: int) -> None:
+    def _change(self, pod_info: PodInfo, sign: int) -> None:
         self.count += sign
-        for name, amount in pod.amounts:
+        for name, amount in pod_info.amounts:
             self.amounts[name] += sign * amount
-        for port in pod.ports:
+        for port in pod_info.ports:
             self.ports.change(port, sign)

@@ -27,7 +27,9 @@ def test_the_bench_measures_and_writes_its_page(tmp_path: Path) -> None:
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     (page,) = tmp_path.glob("*-gpu-nvidia-a100-sxm4-40gb-simulated.md")
-    figures = {each["figure"]: each["value"] for each in json.loads(page.with_suffix(".json").read_text())["figures"]}
+    figures = {
+        figure["figure"]: figure["value"] for figure in json.loads(page.with_suffix(".json").read_text())["figures"]
+    }
     assert not {name for name in figures if name.endswith(".failed")}, page.read_text()
     assert -GIB < figures["gpu.memory.plain.4.gpushare.beyond"] <= 0  # less: what contexts take
     assert "A100" in page.read_text()

@@ -149,7 +149,7 @@ def test_every_object_is_one_of_this_kubernetes(schemas: Path, helm4: Helm, tmp_
     for documents in (helm4.rendered({"createNamespace": True}), helm4.rendered(ALL_SWITCHES)):
         done = conform(schemas, documents)
         assert done.returncode == 0, done.stdout
-        foreign = len([one for one in documents if one["kind"] in FOREIGN])
+        foreign = len([document for document in documents if document["kind"] in FOREIGN])
         assert f"Valid: {len(documents) - foreign}, Invalid: 0, Errors: 0, Skipped: {foreign}" in done.stdout
     assert conform(schemas, list(kustomized(tmp_path).values())).returncode == 0
 

@@ -124,16 +124,16 @@ def test_all_pods_share_registry_secrets_and_labels(helm4: Helm) -> None:
         "agent.mps.enabled": True,
     }
     documents = helm4.rendered(values)
-    assert {one["metadata"]["labels"]["team"] for one in documents} == {"ml"}
-    workloads = [one for one in documents if one["kind"] in {"Deployment", "DaemonSet"}]
+    assert {document["metadata"]["labels"]["team"] for document in documents} == {"ml"}
+    workloads = [document for document in documents if document["kind"] in {"Deployment", "DaemonSet"}]
     assert len(workloads) == 3
-    for one in workloads:
-        assert container_of(one)["image"].startswith("registry.example/gpushare/")
-        assert pod_of(one)["imagePullSecrets"] == [{"name": "first"}, {"name": "second"}]
-        labels = one["spec"]["template"]["metadata"]["labels"]
+    for workload in workloads:
+        assert container_of(workload)["image"].startswith("registry.example/gpushare/")
+        assert pod_of(workload)["imagePullSecrets"] == [{"name": "first"}, {"name": "second"}]
+        labels = workload["spec"]["template"]["metadata"]["labels"]
         assert labels["team"] == "ml"
-        assert labels.items() >= one["spec"]["selector"]["matchLabels"].items()
-        assert "team" not in one["spec"]["selector"]["matchLabels"]
+        assert labels.items() >= workload["spec"]["selector"]["matchLabels"].items()
+        assert "team" not in workload["spec"]["selector"]["matchLabels"]
 
 
 def test_no_label_of_ours_can_be_taken_over(helm4: Helm) -> None:

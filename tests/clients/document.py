@@ -50,7 +50,7 @@ def row(client: clients.Client) -> tuple[str, ...]:
 def table(rows: Iterable[clients.Client]) -> str:
     """Of clients."""
     cells = [COLUMNS, ("---",) * len(COLUMNS), *map(row, rows)]
-    return "".join(f"| {' | '.join(each)} |\n".replace("|  |", "| |") for each in cells)
+    return "".join(f"| {' | '.join(cell)} |\n".replace("|  |", "| |") for cell in cells)
 
 
 def page() -> str:

@@ -84,7 +84,7 @@ def test_the_namespace_says_which_pod_security_it_needs() -> None:
 
 
 def test_network_policies_are_about_all_workloads_and_ports_that_there_are() -> None:
-    every = {one["metadata"]["name"]: one["spec"] for one in POLICIES}
+    every = {policy["metadata"]["name"]: policy["spec"] for policy in POLICIES}
     assert every.pop("gpushare-nothing-else") == {"podSelector": {}, "policyTypes": ["Ingress"]}
     assert set(every) == SPEAKS_TO_THE_API_SERVER
     for name, spec in every.items():
@@ -96,7 +96,7 @@ def test_network_policies_are_about_all_workloads_and_ports_that_there_are() -> 
 
 
 def test_the_api_server_may_ask_agents_for_their_figures_from_wherever_it_is() -> None:
-    (agent,) = [one["spec"] for one in POLICIES if one["metadata"]["name"] == "gpushare-agent"]
+    (agent,) = [policy["spec"] for policy in POLICIES if policy["metadata"]["name"] == "gpushare-agent"]
     (rule,) = agent["ingress"]
     assert {source["ipBlock"]["cidr"] for source in rule["from"] if "ipBlock" in source} == {"0.0.0.0/0", "::/0"}
 
@@ -111,7 +111,8 @@ def test_critical_pods_have_the_quota_that_some_clusters_ask_for() -> None:
 
 def test_constraints_of_openshift_are_what_the_pods_need_and_no_more() -> None:
     constraints = {
-        one["metadata"]["name"]: one for one in manifests.documents(COMPONENTS / "openshift/constraints.yaml")
+        document["metadata"]["name"]: document
+        for document in manifests.documents(COMPONENTS / "openshift/constraints.yaml")
     }
     assert set(constraints) == {"gpushare-agent", "gpushare-mps"}
     for name, allowed in constraints.items():

@@ -72,7 +72,7 @@ SHARE_KEYS_IN_CEL = {*contract.SHARE_KEYS, *(key + "." for key in contract.PER_C
 
 def test_the_webhook_is_called_for_exactly_the_keys_that_ask_for_a_share() -> None:
     (hook,) = manifests.named("MutatingWebhookConfiguration", contract.WEBHOOK_CONFIGURATION)["webhooks"]
-    conditions = {one["name"]: one["expression"] for one in hook["matchConditions"]}
+    conditions = {match_condition["name"]: match_condition["expression"] for match_condition in hook["matchConditions"]}
     (asks,) = conditions.values()
     assert keys_in(asks) == SHARE_KEYS_IN_CEL
     assert hook["failurePolicy"] == "Fail"
@@ -80,7 +80,7 @@ def test_the_webhook_is_called_for_exactly_the_keys_that_ask_for_a_share() -> No
 
 def test_the_policy_protects_exactly_the_keys_of_the_contract() -> None:
     spec = manifests.named("ValidatingAdmissionPolicy", "gpushare-pods")["spec"]
-    variables = {one["name"]: one["expression"] for one in spec["variables"]}
+    variables = {variable["name"]: variable["expression"] for variable in spec["variables"]}
     assert keys_in(variables["asksForShare"]) == SHARE_KEYS_IN_CEL
     assert keys_in(variables["changedResults"]) == {*contract.RESULT_KEYS, contract.GPU_UUIDS + "."}
     assert keys_in(variables["changed"]) == {contract.PREFIX}
@@ -203,7 +203,8 @@ COMPONENTS = sorted(path.parent for path in (manifests.CONFIG / "components").gl
 # `openshift` comes before those that add to it; `driver-root` is `cdi` with another path, by the place of its volume.
 BEFORE, AFTER = "openshift", "deny-unregistered"
 ALL = sorted(
-    (one for one in COMPONENTS if one.name != "cdi"), key=lambda one: (one.name != BEFORE, one.name == AFTER, one.name)
+    (component for component in COMPONENTS if component.name != "cdi"),
+    key=lambda one: (one.name != BEFORE, one.name == AFTER, one.name),
 )
 
 
@@ -249,9 +250,16 @@ def test_the_webhook_takes_what_cert_manager_adds_and_serves_what_it_makes() -> 
     spec = patched(directory, "Deployment", "gpushare-webhook")["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     parsed = webhook_settings.parse(container["args"], {})
-    (mounted,) = [one["name"] for one in container["volumeMounts"] if one["mountPath"] == str(parsed.certificate_files)]
-    (secret,) = [one["secret"]["secretName"] for one in spec["volumes"] if one["name"] == mounted]
-    made = {one["metadata"]["name"]: one["spec"] for one in manifests.documents(directory / "certificates.yaml")}
+    (mounted,) = [
+        volume_mount["name"]
+        for volume_mount in container["volumeMounts"]
+        if volume_mount["mountPath"] == str(parsed.certificate_files)
+    ]
+    (secret,) = [volume["secret"]["secretName"] for volume in spec["volumes"] if volume["name"] == mounted]
+    made = {
+        document["metadata"]["name"]: document["spec"]
+        for document in manifests.documents(directory / "certificates.yaml")
+    }
     assert made["gpushare-webhook"]["secretName"] == secret
     assert tuple(made["gpushare-webhook"]["dnsNames"]) == parsed.names
     hook = patched(directory, "MutatingWebhookConfiguration", "gpushare")
@@ -279,7 +287,7 @@ def test_the_keeper_of_mps_daemons_is_where_the_agent_looks_for_it() -> None:
     parsed = agent_settings.parse(agent["containers"][0]["args"], {"NODE_NAME": "x"})
     assert container["args"] == [f"--socket={parsed.mps_program}"]
     assert parsed.mps_program.parent == parsed.mps_root
-    sources = {one["name"]: one["hostPath"]["path"] for one in spec["volumes"]}
+    sources = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
     mounts = {mount["mountPath"]: sources[mount["name"]] for mount in container["volumeMounts"]}
     # Clients are given the second one by Allocate.
     found = places.Places(parsed.mps_root, "GPU-a")
@@ -293,7 +301,7 @@ def test_the_keeper_of_mps_daemons_is_where_the_agent_looks_for_it() -> None:
 
 @pytest.mark.apiserver
 @pytest.mark.parametrize(
-    "chosen", [*([one] for one in COMPONENTS), ALL], ids=lambda some: "+".join(one.name for one in some)
+    "chosen", [*([component] for component in COMPONENTS), ALL], ids=lambda some: "+".join(one.name for one in some)
 )
 def test_an_api_server_takes_the_installation_with_components(
     api_server: access.Access, tmp_path: Path, chosen: list[Path]

@@ -91,7 +91,7 @@ def test_every_component_may_be_added_and_all_together(overlay: ModuleType, tmp_
     names = sorted(path.parent.name for path in manifests.CONFIG.glob("components/*/kustomization.yaml"))
     assert {"cdi", "mig", "mps"} <= set(names)
     objects = rendered(overlay, tmp_path, components=[*names, *names], pushed=tmp_path / "none")
-    volumes = {one["name"] for one in agent(objects)["spec"]["template"]["spec"]["volumes"]}
+    volumes = {volume["name"] for volume in agent(objects)["spec"]["template"]["spec"]["volumes"]}
     assert "cdi" in volumes
 
 
@@ -103,7 +103,9 @@ def test_only_the_hosts_path_of_the_kubelet_changes(overlay: ModuleType, tmp_pat
     root = "/var/snap/microk8s/common/var/lib/kubelet"
     plain = rendered(overlay, before, pushed=tmp_path / "none")
     moved = rendered(overlay, after, pushed=tmp_path / "none", kubelet_root=f"{root}/")
-    paths = {one["name"]: one["hostPath"]["path"] for one in agent(moved)["spec"]["template"]["spec"]["volumes"]}
+    paths = {
+        volume["name"]: volume["hostPath"]["path"] for volume in agent(moved)["spec"]["template"]["spec"]["volumes"]
+    }
     assert (paths["device-plugins"], paths["pod-resources"]) == (f"{root}/device-plugins", f"{root}/pod-resources")
     text = json.dumps(moved, sort_keys=True).replace(root, "/var/lib/kubelet")
     types = ', "type": "Directory"'

@@ -117,7 +117,7 @@ async def test_each_tells_what_it_lives_by_and_counts_what_happens_again(
             await writing
         assert recorder.dropped == 0
     found = json.loads(cluster.kubectl("get", "events.events.k8s.io", f"--namespace={cluster.namespace}", "-o", "json"))
-    own = [one for one in found["items"] if one["reportingController"] == teller.controller]
+    own = [item for item in found["items"] if item["reportingController"] == teller.controller]
     assert [one["series"]["count"] for one in own] == [3]
     used = rights.used_on(api_server, teller.account)
     assert ("events.events.k8s.io", "patch") in used

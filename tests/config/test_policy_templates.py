@@ -104,9 +104,9 @@ def test_what_a_controller_makes_is_not_warned_of_again(cluster: Cluster) -> Non
 
 def test_the_policy_knows_the_keys_of_the_contract() -> None:
     spec = manifests.named("ValidatingAdmissionPolicy", "gpushare-templates")["spec"]
-    variables = {one["name"]: one["expression"] for one in spec["variables"]}
+    variables = {variable["name"]: variable["expression"] for variable in spec["variables"]}
     assert keys_in(variables["asks"]) == keys_in(variables["misplaced"]) == SHARE_KEYS_IN_CEL
     assert keys_in(variables["unknown"]) - {contract.PREFIX} == {*contract.REQUEST_KEYS} - {*contract.SHARE_KEYS}
     pods = manifests.named("ValidatingAdmissionPolicy", "gpushare-pods")["spec"]["variables"]
-    (compute,) = (one["expression"] for one in pods if one["name"] == "wrongCompute")
+    (compute,) = (pod["expression"] for pod in pods if pod["name"] == "wrongCompute")
     assert variables["wrongCompute"].endswith(compute[compute.index("'^(") :])

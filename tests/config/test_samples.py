@@ -16,7 +16,10 @@ REFUSED = "too-much"
 
 def pods(path: Path) -> list[dict[str, Any]]:
     """The pods of a sample, or its pod templates."""
-    return [one["spec"]["template"] if one["kind"] == "Deployment" else one for one in manifests.documents(path)]
+    return [
+        document["spec"]["template"] if document["kind"] == "Deployment" else document
+        for document in manifests.documents(path)
+    ]
 
 
 @pytest.mark.parametrize("path", manifests.SAMPLES, ids=lambda path: path.stem)
@@ -38,6 +41,10 @@ def test_a_sample_is_a_request_unless_it_is_the_refused_one(path: Path) -> None:
 
 
 def test_the_demo_sends_every_sample_that_is_a_pod() -> None:
-    names = {path.stem for path in manifests.SAMPLES if all(one["kind"] == "Pod" for one in manifests.documents(path))}
+    names = {
+        path.stem
+        for path in manifests.SAMPLES
+        if all(document["kind"] == "Pod" for document in manifests.documents(path))
+    }
     assert set(demo.SAMPLES) == names
     assert len(demo.SAMPLES) >= 12

@@ -128,7 +128,7 @@ class Kubelet(services.RegistrationServicer):
         if resource not in self.devices:
             raise AdmissionError(f"cannot allocate unregistered device {resource}")
         given = self._given.setdefault(resource, set())
-        healthy = sorted(one.ID for one in self.devices[resource].values() if one.health == HEALTHY)
+        healthy = sorted(device.ID for device in self.devices[resource].values() if device.health == HEALTHY)
         free = [identity for identity in healthy if identity not in given]
         if not healthy:
             raise AdmissionError(f"no healthy devices present; cannot allocate unhealthy devices {resource}")

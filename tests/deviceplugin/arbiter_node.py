@@ -111,7 +111,7 @@ class ArbiterNode:
     ) -> None:
         given = shares or (GivenShare(("main",), tuple(GPUS[:gpus]), 50, 100, memory),)
         names = [container for share in given for container in share.containers]
-        status = [{"name": one, "containerID": f"containerd://{container_id(name, one)}"} for one in names]
+        status = [{"name": word, "containerID": f"containerd://{container_id(name, word)}"} for word in names]
         annotations = {contract.ALLOCATION: f"of-{name}", contract.GROUP: group}
         self.pods.append(
             {

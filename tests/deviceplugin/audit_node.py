@@ -70,18 +70,18 @@ class Node:
                 self.events.clear()
                 await self.auditor.step()
                 await self.arbiter.report()  # by then it has heard of all that was measured
-                conditions = [dataclasses.asdict(one) for one in self.auditor.conditions]
+                conditions = [dataclasses.asdict(condition) for condition in self.auditor.conditions]
                 return {"audit": self.auditor.document(), "conditions": conditions, "events": self.events}
             case "limits":
                 self.given = dataclasses.replace(
                     self.node.gpunode(),
                     allocations=tuple(
                         dataclasses.replace(
-                            one, shares=(dataclasses.replace(one.shares[0], memory_bytes=int(words[1])),)
+                            allocation, shares=(dataclasses.replace(allocation.shares[0], memory_bytes=int(words[1])),)
                         )
-                        if one.pod.name == words[0]
-                        else one
-                        for one in self.node.allocations
+                        if allocation.pod.name == words[0]
+                        else allocation
+                        for allocation in self.node.allocations
                     ),
                 )
             case "mode":

@@ -42,5 +42,5 @@ def to(node: ArbiterNode, *, context_bytes: Callable[[str], int] = lambda _: 0) 
         yield linked
     finally:
         linked.arbiter.close()
-        for one in linked.ends:
-            one.close()
+        for end in linked.ends:
+            end.close()

@@ -72,7 +72,7 @@ class Kubelet(services.RegistrationServicer, holding_services.PodResourcesLister
             asked = messages.ContainerPreferredAllocationRequest(available_deviceIDs=free, allocation_size=size)
             request = messages.PreferredAllocationRequest(container_requests=[asked])
             answer = await stub.GetPreferredAllocation(request, timeout=5)
-            preferred = [one for one in answer.container_responses[0].deviceIDs if one in free]
+            preferred = [deviceID for deviceID in answer.container_responses[0].deviceIDs if deviceID in free]
             free = [*preferred, *(one for one in free if one not in preferred)]
         (given,) = (await self.allocate(resource, free[:size])).container_responses
         self.pods[pod] = (resource, free[:size])
@@ -82,7 +82,7 @@ class Kubelet(services.RegistrationServicer, holding_services.PodResourcesLister
         """What it does before it has a container made: it calls the plugin, if that asked for it."""
         resource, ids = self.pods[pod]
         stub = services.DevicePluginStub(self._channels[resource])
-        registered = next(one for one in reversed(self.requests) if one.resource_name == resource)
+        registered = next(request for request in reversed(self.requests) if request.resource_name == resource)
         if registered.options.pre_start_required:
             await stub.PreStartContainer(messages.PreStartContainerRequest(devices_ids=ids), timeout=30)
 
@@ -119,7 +119,9 @@ class Kubelet(services.RegistrationServicer, holding_services.PodResourcesLister
             async for answer in stub.ListAndWatch(messages.Empty()):
                 async with self.changed:
                     self.devices[resource] = {device.ID: device.health for device in answer.devices}
-                    self.numa |= {one.ID: one.topology.nodes[0].ID for one in answer.devices if one.topology.nodes}
+                    self.numa |= {
+                        device.ID: device.topology.nodes[0].ID for device in answer.devices if device.topology.nodes
+                    }
                     self.lists += 1
                     self.changed.notify_all()
 

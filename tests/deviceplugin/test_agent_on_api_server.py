@@ -46,7 +46,7 @@ class Cluster:
 
     async def ready(self) -> str:
         conditions = (await self.gpunode())["status"]["conditions"]
-        return next(str(one["message"]) for one in conditions if one["type"] == "Ready")
+        return next(str(condition["message"]) for condition in conditions if condition["type"] == "Ready")
 
     async def memory(self) -> str:
         path = f"{{.status.capacity.{contract.RESOURCE_MEMORY.replace('.', chr(92) + '.')}}}"
@@ -104,7 +104,7 @@ async def test_it_makes_the_gpunode_and_says_what_there_is(
     assert [card.uuid for card in node.gpus] == simulated.uuids(gpus)
     assert all(card.healthy and card.memory_bytes == 40 << 30 for card in node.gpus)
     assert node.config == "default"
-    assert {one.type: (one.status, one.reason) for one in node.conditions} == {
+    assert {condition.type: (condition.status, condition.reason) for condition in node.conditions} == {
         "Ready": ("True", "GpusHealthy"),
         "ConfigValid": ("True", "InForce"),
         "ConfigPending": ("False", "Done"),
@@ -150,7 +150,7 @@ async def test_in_a_pod_it_says_how_containers_get_devices_by_what_its_node_and_
 ) -> None:
     async def said() -> tuple[str, str, str]:
         conditions = (await cluster.gpunode())["status"]["conditions"]
-        (one,) = [one for one in conditions if one["type"] == contract.CONDITION_DEVICES_INJECTED]
+        (one,) = [condition for condition in conditions if condition["type"] == contract.CONDITION_DEVICES_INJECTED]
         return one["status"], one["reason"], one["message"]
 
     handler = {
@@ -215,7 +215,7 @@ async def test_that_nobody_can_be_denied_a_gpu_here_is_said_where_that_was_asked
     async with agent_process.running(cluster.node, short_path, kubeconfig=credentials, gpus=gpus, more=more) as agent:
         await agent.until("Wrote the GPUNode's status")
         conditions = codec.read(await cluster.gpunode()).conditions
-    (told,) = [one for one in conditions if one.type == contract.CONDITION_UNREGISTERED_DENIED]
+    (told,) = [condition for condition in conditions if condition.type == contract.CONDITION_UNREGISTERED_DENIED]
     assert (told.status, told.reason) == ("False", "NotPossible")
     assert f"{short_path} is not of cgroup v2" in told.message
 

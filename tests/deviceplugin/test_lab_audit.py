@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from gpushare import codec, contract
+from kubectl_gpushare.commands.audit import NOT_IN_FORCE
 from lab import access, gpushare, image, lab_layout
 from tests.deviceplugin.test_lab_modes import eventually
 
@@ -43,7 +47,11 @@ class Node:
 
     def condition(self) -> tuple[str, str]:
         document = json.loads(self.lab.kubectl("get", "gpunode", self.name, "--output=json"))
-        found = [one for one in codec.read(document).conditions if one.type == contract.CONDITION_LIMITS_IN_FORCE]
+        found = [
+            condition
+            for condition in codec.read(document).conditions
+            if condition.type == contract.CONDITION_LIMITS_IN_FORCE
+        ]
         return (found[0].status, found[0].message) if found else ("", "")
 
     def asked(self, path: str) -> str:
@@ -57,12 +65,19 @@ class Node:
     def process(self, pod: str) -> dict[str, Any] | None:
         """A pod's process, as the audit has it."""
         gpus = json.loads(self.asked(contract.AUDIT_PATH))["gpus"]
-        return next((one for card in gpus for one in card["processes"] if one["pod"] == pod), None)
+        return next((process for card in gpus for process in card["processes"] if process["pod"] == pod), None)
+
+    def verb(self) -> tuple[int, str]:
+        """Exit code and output of `kubectl gpushare audit`."""
+        command = [sys.executable, "-m", "kubectl_gpushare", "audit", f"--kubeconfig={self.lab.kubeconfig}"]
+        where = {**os.environ, "KUBECTL_PATH": str(self.lab.kubectl_program)}
+        done = subprocess.run(command, env=where, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout
 
     def events(self, kind: str, name: str) -> list[str]:
         """The notes of Events about an object."""
         found = json.loads(self.lab.kubectl("get", "events.events.k8s.io", "--all-namespaces", "--output=json"))
-        about = ((one["regarding"], one) for one in found["items"] if one["reason"] == contract.EVENT_UNLIMITED)
+        about = ((item["regarding"], item) for item in found["items"] if item["reason"] == contract.EVENT_UNLIMITED)
         return [one["note"] for regarding, one in about if (regarding["kind"], regarding["name"]) == (kind, name)]
 
 
@@ -96,6 +111,9 @@ def test_a_process_that_gets_around_the_library_is_found_out(node: Node) -> None
     eventually(lambda: bool(node.events("Pod", "sneaky")))
     eventually(lambda: any(f"{node.namespace}/sneaky" in note for note in node.events("GPUNode", node.name)))
     assert node.events("Pod", "honest") == []
+    code, told = node.verb()
+    assert code == NOT_IN_FORCE
+    assert "sneaky" in told, told
     metrics = node.asked("/metrics").splitlines()
     unlimited = [line for line in metrics if line.startswith("gpushare_gpu_unlimited_processes{")]
     assert sum(float(line.split()[-1]) for line in unlimited) == 1

@@ -60,7 +60,7 @@ class Node:
 
     def condition(self, kind: str) -> tuple[str, str]:
         document = json.loads(self.lab.kubectl("get", "gpunode", self.name, "--output=json"))
-        (found,) = [one for one in codec.read(document).conditions if one.type == kind]
+        (found,) = [condition for condition in codec.read(document).conditions if condition.type == kind]
         return found.status, found.message
 
     def run(self, name: str, resource: str, count: int = 1) -> None:

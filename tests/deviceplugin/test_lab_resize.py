@@ -67,7 +67,7 @@ class User:
         return codec.read(json.loads(self.lab.kubectl("get", "gpunode", self.node_name, "--output=json")))
 
     def allocation(self, name: str) -> Allocation:
-        (found,) = [one for one in self.gpunode().allocations if one.pod.name == name]
+        (found,) = [allocation for allocation in self.gpunode().allocations if allocation.pod.name == name]
         return found
 
     def share(self, name: str) -> GivenShare:
@@ -125,7 +125,7 @@ def test_a_running_pod_grows_and_shrinks_and_another_one_takes_the_room(user: Us
     # It still counts for half a GPU and 10Gi; what it has given up is offered a second time.
     eventually(lambda: user.allocatable(contract.RESOURCE_PERCENT) == 430)
     eventually(lambda: user.allocatable(contract.RESOURCE_MEMORY) == 166 * GIB)
-    for number, other in enumerate(one for one in user.uuids if one != gpu):
+    for number, other in enumerate(uuid for uuid in user.uuids if uuid != gpu):
         user.run(f"whole-{number}", request="1", memory="40Gi", uuid=other)
     user.run("room", request="0.8", memory="36Gi", uuid=gpu)
     for name in ("whole-0", "whole-1", "whole-2", "room"):

@@ -233,7 +233,9 @@ async def test_only_what_has_changed_of_the_gpunode_is_told(
         messages.ApplyAllocations(()),
     ]
     assert link.agent.node is not None
-    assert {one.id: one for one in link.agent.node.allocations} == {one.id: one for one in node.allocations}
+    assert {allocation.id: allocation for allocation in link.agent.node.allocations} == {
+        one.id: one for one in node.allocations
+    }
 
 
 async def test_what_is_to_be_said_of_resizes_answers_each_gpunode(node: ArbiterNode, link: linked.Linked) -> None:
@@ -247,7 +249,8 @@ async def test_what_is_to_be_said_of_resizes_answers_each_gpunode(node: ArbiterN
         node.resizing.close()
         share = dataclasses.replace(node.allocations[0 if pod == "trainer" else 1].shares[0], shrink_to_bytes=to_bytes)
         node.allocations = [
-            dataclasses.replace(one, shares=(share,)) if one.id == f"of-{pod}" else one for one in node.allocations
+            dataclasses.replace(allocation, shares=(share,)) if allocation.id == f"of-{pod}" else allocation
+            for allocation in node.allocations
         ]
         return node.gpunode()
 

@@ -28,7 +28,8 @@ def wrong(text: str) -> list[str]:
     tests = [
         found.group()
         for found in _TEST.finditer(text)
-        if found.group(2) not in {None, *(one for one in functions(pages.ROOT / found.group(1)) if one[:5] == "test_")}
+        if found.group(2)
+        not in {None, *(function for function in functions(pages.ROOT / found.group(1)) if function[:5] == "test_")}
         or not (pages.ROOT / found.group(1)).is_file()
     ]
     others = [found.group() for found in _IN_FILE.finditer(text) if found[1] not in functions(pages.ROOT / found[2])]

@@ -180,13 +180,13 @@ def test_every_setting_is_in_the_table(daemon: str) -> None:
     heading = {"webhook": "## Settings of the webhook", "deviceplugin": "## Settings of the agent"}[daemon]
     theirs = {option for flag in flags.FLAGS for option in flag.options} if daemon == "deviceplugin" else set()
     mentioned = {"--help", "--version", "--request-timeout"}
-    own = {one for one in commands.options(daemon) - theirs if one.startswith("--")} - mentioned
+    own = {option for option in commands.options(daemon) - theirs if option.startswith("--")} - mentioned
     assert set(pages.rows(REFERENCE, heading)) == own
 
 
 def test_every_option_and_case_of_the_bench_is_in_its_tables() -> None:
     found = {key.partition(" ")[0] for key in pages.rows("bench/gpu/README.md", "# bench/gpu")}
-    options = {one for one in commands.options("bench.gpu") if one.startswith("--")} - {"--help"}
+    options = {option for option in commands.options("bench.gpu") if option.startswith("--")} - {"--help"}
     assert found == options | set(bench.CASES)
 
 

@@ -28,7 +28,7 @@ def sentences() -> Iterator[str]:
             yield from re.findall(r"`([^`]+)`", cells[0])
 
 
-SENTENCES = sorted({one for one in sentences() if " " in one})
+SENTENCES = sorted({sentence for sentence in sentences() if " " in sentence})
 
 
 def test_sentences_are_found() -> None:

@@ -90,7 +90,7 @@ def test_a_command_that_is_quoted_in_a_text_exists(page: Path) -> None:
             known = commands.plugins_options()
             found[text] = [*given, words[2]] if words[2] not in commands.cli.VERBS or not {*given} <= known else []
         elif words[:1] in (["make"], ["./install.sh"], ["python"], ["python3"], ["pytest"]) and words[1:]:
-            found[text] = [sentence] if (sentence := commands.wrong([one for one in words if one != "FILE"])) else []
+            found[text] = [sentence] if (sentence := commands.wrong([word for word in words if word != "FILE"])) else []
     assert {text: why for text, why in found.items() if why} == {}
 
 
@@ -108,7 +108,7 @@ FOREIGN = {
 @pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
 def test_a_flag_that_is_quoted_in_a_text_is_a_flag_of_something(page: Path) -> None:
     ours = ("webhook", "deviceplugin", "deviceplugin.mps.supervisor", "lab", "bench.gpu", "./install.sh")
-    known = {*FOREIGN, *commands.plugins_options(), *itertools.chain(*(commands.options(one) for one in ours))}
+    known = {*FOREIGN, *commands.plugins_options(), *itertools.chain(*(commands.options(our) for our in ours))}
     quoted = {flag for text in pages.quoted(page) for flag in re.findall(r"(?:^|[ (])(--[a-z][a-z-]+)", text)}
     assert sorted(quoted - known) == []
 

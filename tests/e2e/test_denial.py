@@ -59,7 +59,7 @@ class Node:
     def ask_for_it(self) -> None:
         """The component, for this kernel's hierarchy of cgroup v2, which may be beside those of v1."""
         document = yaml.safe_load(COMPONENT.read_text())
-        changes = yaml.safe_load(next(one["patch"] for one in document["patches"] if "DaemonSet" in str(one)))
+        changes = yaml.safe_load(next(patch["patch"] for patch in document["patches"] if "DaemonSet" in str(patch)))
         for change in changes:
             if change["value"] == "--cgroup-root=/host/cgroup":
                 change["value"] = f"--cgroup-root=/host/cgroup/{self._hierarchy.relative_to(CGROUPS)}"
@@ -141,7 +141,11 @@ def test_who_is_not_registered_gets_no_gpu_in_a_pod_with_a_share(node: Node, use
     pods.start("beside")
 
     def said(status: str) -> Condition | None:
-        found = [one for one in user.gpunode().conditions if one.type == contract.CONDITION_UNREGISTERED_DENIED]
+        found = [
+            condition
+            for condition in user.gpunode().conditions
+            if condition.type == contract.CONDITION_UNREGISTERED_DENIED
+        ]
         return next((one for one in found if one.status == status), None)
 
     def nobody_is_denied() -> None:

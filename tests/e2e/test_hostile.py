@@ -43,7 +43,7 @@ def test_attacks_of_two_pods_are_nothing_to_a_third_and_to_the_node(
     assert len(said.delays(begin, end)) > FEWEST_A_SECOND * (end - begin)
     newcomers = said.newcomers(begin, end)
     assert newcomers, "none of its new processes got in"
-    assert {one.bytes for one in newcomers} == {MEMORY_BYTES}, newcomers
+    assert {newcomer.bytes for newcomer in newcomers} == {MEMORY_BYTES}, newcomers
     after = ground.agent()
     assert (after.restarts, after.pids) == (before.restarts, before.pids), "agent or arbiter was restarted"
     assert after.most_bytes < AGENT_BYTES

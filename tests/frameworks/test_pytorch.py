@@ -288,7 +288,7 @@ async def test_a_share_is_resized_under_load(
                 grown += 1
             elif given.shrink_to_bytes is None:
                 node.change(pod, shrink_to_bytes=dice.randrange(share.GIB, given.memory_bytes))
-            elif {one.memory_bytes for one in node.resizes} == {given.shrink_to_bytes}:
+            elif {resize.memory_bytes for resize in node.resizes} == {given.shrink_to_bytes}:
                 node.change(pod, memory_bytes=given.shrink_to_bytes, shrink_to_bytes=None)
                 shrunk += 1
         for process in running:

@@ -25,7 +25,7 @@ def node_of(*shares: tuple[int, int]) -> GpuNode:
 
 
 def parts(node: GpuNode) -> list[float]:
-    return [round(one.part, 4) for one in accounting.charges(node)]
+    return [round(charge.part, 4) for charge in accounting.charges(node)]
 
 
 def test_four_quarters_are_a_gpu() -> None:
@@ -43,7 +43,7 @@ def test_unlike_neighbours_are_charged_less_so_that_a_gpu_costs_no_more_than_a_g
 def test_a_share_of_two_gpus_is_charged_on_both_and_one_whose_gpu_is_gone_on_none() -> None:
     entry = builders.allocation("a", "GPU-node-a-0", "GPU-node-a-1", request=50, memory_gib=8)
     node = ledger.reserve(builders.node(gpus=2), entry)
-    assert [one.gpu_uuid for one in accounting.charges(node)] == ["GPU-node-a-0", "GPU-node-a-1"]
+    assert [charge.gpu_uuid for charge in accounting.charges(node)] == ["GPU-node-a-0", "GPU-node-a-1"]
     assert parts(dataclasses.replace(node, gpus=node.gpus[:1])) == [0.5]
 
 

@@ -88,7 +88,7 @@ def expressions(count: int, values: int = 1) -> list[dict[str, Any]]:
 
 
 def nodes(*of_terms: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": one} for one in of_terms]}}}
+    return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": of_term} for of_term in of_terms]}}}
 
 
 def container(**fields: Any) -> dict[str, Any]:

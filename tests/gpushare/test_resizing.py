@@ -139,7 +139,7 @@ def test_one_container_grows_into_what_another_of_its_pod_gives_up_in_one_write(
     manifest = swapped({"main": "60Gi", "side": "20Gi"})
     more = resizing.asked(request.parse(manifest), found.allocations[0], found)
     first = resizing.step(found, "a1", more)
-    assert [(one.memory_bytes, one.shrink_to_bytes) for one in first.node.allocations[0].shares] == [
+    assert [(share.memory_bytes, share.shrink_to_bytes) for share in first.node.allocations[0].shares] == [
         (40 * GIB, None),
         (40 * GIB, 20 * GIB),
     ]

@@ -134,13 +134,13 @@ class Ground:
     def said(self) -> Said:
         """What the neighbour has said so far."""
         lines = [json.loads(line) for line in self.user.kubectl("logs", "neighbour").splitlines()]
-        late = tuple((one["at"], tuple(one["late_us"])) for one in lines if "at" in one)
+        late = tuple((line["at"], tuple(line["late_us"])) for line in lines if "at" in line)
         filled = tuple(
-            Filled(one["filling"], one["filled"], one.get("filled_bytes"), one.get("failed", ""))
-            for one in lines
-            if "filling" in one
+            Filled(line["filling"], line["filled"], line.get("filled_bytes"), line.get("failed", ""))
+            for line in lines
+            if "filling" in line
         )
-        return Said(next((one["total_bytes"] for one in lines if "total_bytes" in one), 0), late, filled)
+        return Said(next((line["total_bytes"] for line in lines if "total_bytes" in line), 0), late, filled)
 
     @contextlib.contextmanager
     def at_it(self, pods: Sequence[str], names: Sequence[str], processes: int = 1) -> Iterator[Attacking]:
@@ -195,14 +195,14 @@ class Ground:
     def told(self, pod: str) -> frozenset[str]:
         """What the audit holds against a pod: states of its processes, and `beyond`."""
         found = self.audit()
-        states = {one["state"] for card in found["gpus"] for one in card["processes"] if one["pod"] == pod}
-        beyond = {"beyond" for one in found["shares"] if one["pod"] == pod and one["usedPercent"] is not None}
+        states = {process["state"] for card in found["gpus"] for process in card["processes"] if process["pod"] == pod}
+        beyond = {"beyond" for share in found["shares"] if share["pod"] == pod and share["usedPercent"] is not None}
         return frozenset(states - {"limited", "unjudged"} | beyond)
 
     def status_is_written(self) -> float:
         """Have another GPU of the node be lost and found; how many seconds until the GPUNode says so of both."""
         began = time.monotonic()
-        index = max(one.index for one in self.user.gpunode().gpus if one.healthy)
+        index = max(gpu.index for gpu in self.user.gpunode().gpus if gpu.healthy)
         directory = str(self._where.gpus(self._where.nodes[0]))
         for command, healthy in (
             (("fail", directory, str(index), "lost"), False),
@@ -213,7 +213,7 @@ class Ground:
         return time.monotonic() - began
 
     def _healthy(self, index: int) -> bool:
-        return next(one.healthy for one in self.user.gpunode().gpus if one.index == index)
+        return next(gpu.healthy for gpu in self.user.gpunode().gpus if gpu.index == index)
 
     def _tell_to_end(self, pod: str) -> None:
         (status,) = (self.user.pod(pod) or {})["status"]["containerStatuses"]

@@ -104,7 +104,7 @@ def test_an_archive_for_two_processors_is_an_index_of_both(tmp_path: Path, monke
     digest = archive.write(path, "localhost/two", "1", images)
     raw = skopeo("inspect", "--raw", f"oci-archive:{path}")
     assert raw["mediaType"] == archive.INDEX
-    assert [one["platform"]["architecture"] for one in raw["manifests"]] == ["amd64", "arm64"]
+    assert [manifest["platform"]["architecture"] for manifest in raw["manifests"]] == ["amd64", "arm64"]
     for architecture in contents.MACHINES:
         shown = skopeo("--override-arch", architecture, "inspect", "--config", f"oci-archive:{path}")
         assert shown["architecture"] == architecture

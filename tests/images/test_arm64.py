@@ -48,7 +48,7 @@ def test_one_name_leads_to_both(registry: str, both: build.Archives, archives: b
     reference = f"docker://{place['repository']}@{place['digest']}"
     command = [prerequisites.program("skopeo"), "inspect", "--tls-verify=false", "--raw", reference]
     index = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    digests = {one["platform"]["architecture"]: one["digest"] for one in index["manifests"]}
+    digests = {manifest["platform"]["architecture"]: manifest["digest"] for manifest in index["manifests"]}
     assert set(digests) == set(contents.MACHINES)
     assert digests["amd64"] == archives.agent.digest
 

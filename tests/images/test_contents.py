@@ -178,7 +178,7 @@ def test_the_wheels_are_those_that_its_extra_asks_for() -> None:
             seen.add(item)
             for requirement in map(Requirement, importlib.metadata.requires(project) or ()):
                 if requirement.marker is None or requirement.marker.evaluate(environment | {"extra": extra}):
-                    todo |= {(canonicalize_name(requirement.name), one) for one in requirement.extras or {""}}
+                    todo |= {(canonicalize_name(requirement.name), extra) for extra in requirement.extras or {""}}
         assert {project for project, _ in seen} == set(image.wheels), image.name
 
 

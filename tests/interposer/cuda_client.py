@@ -179,7 +179,7 @@ class Cuda:
         """Call a function by its exported name; 64-bit integers stay whole."""
         address = self.address(symbol)
         assert address is not None, f"no {symbol}"
-        wide = [ctypes.c_uint64(each) if isinstance(each, int) else each for each in arguments]
+        wide = [ctypes.c_uint64(argument) if isinstance(argument, int) else argument for argument in arguments]
         return int(ctypes.CFUNCTYPE(ctypes.c_int)(address)(*wide))
 
     def check(self, symbol: str, *arguments: Any) -> None:

@@ -205,7 +205,7 @@ class ReferenceArbiter:
         elif kind == contract.MESSAGE_RECLAIM:
             self.reclaims += 1
             time.sleep(self._behaviour.reclaim_seconds)
-            freed = sum(self._forget(each) for each in list(self._slots) if _hung_up(each))
+            freed = sum(self._forget(slot) for slot in list(self._slots) if _hung_up(slot))
             self._send(connection, contract.MESSAGE_RECLAIMED, struct.pack(contract.WIRE_RECLAIMED, freed))
         else:
             said = struct.unpack_from(contract.WIRE_LEASE, message, HEADER_SIZE)

@@ -65,7 +65,7 @@ def test_its_tables_are_read_only_once_it_is_loaded() -> None:
     assert "TEXTREL" not in dynamic
     flags = re.findall(r"LOAD .* ([RWE ]{3}) 0x", read("readelf", "-lW"))
     assert flags
-    assert not [each for each in flags if "W" in each and "E" in each]
+    assert not [flag for flag in flags if "W" in flag and "E" in flag]
 
 
 def test_its_stack_is_not_executable() -> None:

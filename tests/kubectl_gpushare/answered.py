@@ -47,8 +47,8 @@ def configurations() -> dict[str, str]:
 def waiting_for_pods(node: GpuNode) -> GpuNode:
     """The node while two of its GPUs are to be shared by MPS, as its agent says it."""
     closed = tuple(
-        dataclasses.replace(one, mode=Mode.MPS) if one.index > 1 else dataclasses.replace(one, pending_mode=Mode.MPS)
-        for one in node.gpus
+        dataclasses.replace(gpu, mode=Mode.MPS) if gpu.index > 1 else dataclasses.replace(gpu, pending_mode=Mode.MPS)
+        for gpu in node.gpus
     )
     sentences = [f"GPU {one.index} ({one.uuid}) is to become mps, 2 × nvidia.com/gpu" for one in closed[:2]]
     message = (

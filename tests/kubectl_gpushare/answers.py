@@ -59,7 +59,7 @@ def process(pid: int, name: str, pod: str, state: str, used_gib: int, reason: st
 def audit(node: GpuNode) -> dict[str, Any]:
     """Of a node on which all is well."""
     cards: list[dict[str, Any]] = [
-        {"uuid": one.uuid, "index": one.index, "mode": one.mode.value, "processes": []} for one in node.gpus
+        {"uuid": gpu.uuid, "index": gpu.index, "mode": gpu.mode.value, "processes": []} for gpu in node.gpus
     ]
     return {
         "node": node.name,
@@ -74,12 +74,12 @@ def audit(node: GpuNode) -> dict[str, Any]:
 def troubled() -> dict[str, Any]:
     """gpu-1: a share that is held to something else, one that runs nothing, and two processes too many."""
     found = audit(sample.nodes()[0])
-    by_pod = {one["pod"]: one for one in found["shares"]}
+    by_pod = {share["pod"]: share for share in found["shares"]}
     by_pod["small"] |= {"enforcedBytes": 20 * GIB, "inForce": False, "reason": SMALLER}
     by_pod["notebook"] |= {"processes": 0, "withLibrary": 0, "chargedBytes": 0, "overheadBytes": 0}
     by_pod["notebook"] |= dict.fromkeys(("enforcedRequestPercent", "enforcedLimitPercent", "enforcedBytes"))
     by_pod["trainer"] |= {"processes": 3}
-    cards = {one["uuid"]: one for one in found["gpus"]}
+    cards = {gpu["uuid"]: gpu for gpu in found["gpus"]}
     cards[uuid("gpu-1", 0)]["processes"] = [
         process(4711, "python3", "ml/trainer", "limited", 20, ""),
         process(4712, "my tool", "ml/trainer", audits.UNLIMITED, 6, WITHOUT),
@@ -91,7 +91,7 @@ def troubled() -> dict[str, Any]:
 
 def read(*documents: dict[str, Any]) -> dict[str, ReportedAudit]:
     """As the plugin has them."""
-    return {one["node"]: audits.read(json.dumps(one)) for one in documents}
+    return {document["node"]: audits.read(json.dumps(document)) for document in documents}
 
 
 def metrics() -> str:

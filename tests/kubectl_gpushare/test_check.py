@@ -55,7 +55,7 @@ def test_wide_has_what_is_as_it_should_be() -> None:
 
 def test_commands_are_never_wrapped_so_that_they_can_be_pasted() -> None:
     lines = page_layout.lines(check.page(findings(), all_of_them=False), Terminal(columns=40))
-    commands = [line for one in findings() for command in one.commands for line in command.splitlines()]
+    commands = [line for finding in findings() for command in finding.commands for line in command.splitlines()]
     assert len(commands) >= 5
     assert {f"     {command}" for command in commands} <= set(lines)
 
@@ -64,7 +64,7 @@ def test_the_document_keeps_its_schema() -> None:
     document = check.document(findings())
     items = list(document["items"])
     assert (document["kind"], document["summary"]) == ("CheckList", check.sentence(findings()))
-    assert {tuple(one) for one in items} == {("rule", "severity", "subjects", "found", "why", "remedy", "commands")}
+    assert {tuple(item) for item in items} == {("rule", "severity", "subjects", "found", "why", "remedy", "commands")}
     assert len(items) == len(findings())
 
 
@@ -97,7 +97,7 @@ def test_saved_objects_are_judged_and_what_was_not_saved_is_told(
     ended = plugin(
         "check", "--before-install", "--from", cluster_file, "--from", tmp_path / "version.yaml", "-o", "json"
     )
-    items = {one["rule"]: one for one in json.loads(ended.out)["items"]}
+    items = {item["rule"]: item for item in json.loads(ended.out)["items"]}
     assert items["kubernetes-version"]["severity"] == "Ok"
     assert items["gpu-nodes-labelled"]["severity"] == "Ok"
     assert items["gpu-operator"]["severity"] == "Ok"  # there are CRDs, and none of NVIDIA's
@@ -215,7 +215,7 @@ def broken_cluster(api_server: Access) -> Iterator[Access]:
 def test_on_a_cluster_each_thing_that_is_wrong_is_found(broken_cluster: Access, kubectl: Kubectl) -> None:
     ended = kubectl("gpushare", "check", "--before-install", "-o", "json")
     assert ended.code == 2, ended.err
-    found = {(one["rule"], one["severity"]): one for one in json.loads(ended.out)["items"]}
+    found = {(item["rule"], item["severity"]): item for item in json.loads(ended.out)["items"]}
     assert found["gpu-owner", "Blocking"]["subjects"] == ["node/check-1"]
     assert found["node-taints", "Blocking"]["subjects"] == ["node/check-1"]
     assert found["gpu-operator", "Warning"]["found"] == "the GPU Operator is not ready: its state is notReady"
@@ -228,7 +228,7 @@ def test_on_a_cluster_each_thing_that_is_wrong_is_found(broken_cluster: Access, 
 @pytest.mark.apiserver
 def test_who_may_read_little_is_told_what_is_not_known(broken_cluster: Access, kubectl: Kubectl) -> None:
     ended = kubectl("gpushare", "check", "--before-install", "--as=nobody", "-o", "json")
-    found = {one["rule"]: one for one in json.loads(ended.out)["items"]}
+    found = {item["rule"]: item for item in json.loads(ended.out)["items"]}
     assert found["node-taints"]["severity"] == "Unknown"
     assert found["node-taints"]["found"].startswith('not known: user "nobody" may not list nodes')
     assert found["installer-rights"]["severity"] == "Blocking"
@@ -245,7 +245,7 @@ def test_who_may_read_little_is_told_what_is_not_known(broken_cluster: Access, k
 def test_a_trial_creates_nothing(broken_cluster: Access, kubectl: Kubectl) -> None:
     broken_cluster.ensure_default_service_account("default")
     ended = kubectl("gpushare", "check", "-o", "json")
-    assert "installed" in {one["rule"] for one in json.loads(ended.out)["items"] if one["severity"] == "Blocking"}
+    assert "installed" in {item["rule"] for item in json.loads(ended.out)["items"] if item["severity"] == "Blocking"}
     assert kubectl("get", "pods", "--namespace=default", "-o", "name").out == ""
 
 

@@ -160,7 +160,7 @@ def test_describe_of_some_shows_those_that_exist(plugin: Plugin, saved: Path) ->
 def test_describe_without_a_name_is_of_all(plugin: Plugin, saved: Path) -> None:
     document = json.loads(plugin("describe", "pods", "-A", "-o", "json", "--from", saved).out)
     assert document["kind"] == "PodDescriptionList"
-    assert [one["name"] for one in document["items"]][:2] == ["b", "just-made"]
+    assert [item["name"] for item in document["items"]][:2] == ["b", "just-made"]
     assert plugin("describe", "pods", "--from", saved).err == "No pods that share GPUs found in default namespace.\n"
 
 
@@ -168,7 +168,7 @@ def test_describe_shows_the_events_of_what_is_described(plugin: Plugin, saved: P
     out = plugin("describe", "pod", "waiting", "-n", "ml", "--from", saved).out
     assert "Gated" in out.partition("Events:")[2]
     document = json.loads(plugin("describe", "node", "gpu-1", "-o", "json", "--from", saved).out)
-    assert [one["reason"] for one in document["events"]] == ["ReservationExpired"]
+    assert [event["reason"] for event in document["events"]] == ["ReservationExpired"]
     assert "Events:\n  <none>" in plugin("describe", "pod", "trainer", "-n", "ml", "--from", saved).out
 
 
@@ -234,7 +234,7 @@ def test_fit_reads_what_would_be_applied(plugin: Plugin, saved: Path) -> None:
     sample_file = Path(__file__).parents[2] / "config" / "samples" / "ten-quarters.yaml"
     document = json.loads(plugin("fit", "-f", sample_file, "-o", "json", "--from", saved).out)
     assert document["kind"] == "Fit"
-    assert sum(len(one["gpus"]) + one["missing"] for one in document["pods"]) == 10
+    assert sum(len(pod["gpus"]) + pod["missing"] for pod in document["pods"]) == 10
 
 
 @pytest.mark.parametrize(

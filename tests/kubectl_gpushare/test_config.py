@@ -167,8 +167,8 @@ def test_show_lists_nodes_and_configurations(plugin: Plugin, saved: Path) -> Non
     ]
     assert "default        2       by annotation: all of nvidia.com/gpu" in configurations
     document = json.loads(plugin("config", "show", "-o", "json", "--from", saved, "--from", CONFIGURATIONS).out)
-    assert [one["status"] for one in document["items"]] == ["Unknown", "Refused", "Unknown"]
-    assert "mps" in [one["name"] for one in document["configurations"]]
+    assert [item["status"] for item in document["items"]] == ["Unknown", "Refused", "Unknown"]
+    assert "mps" in [configuration["name"] for configuration in document["configurations"]]
 
 
 def test_without_nodes_show_says_so(plugin: Plugin, tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_show_of_what_is_not_there_names_what_is(plugin: Plugin, saved: Path) ->
 def test_without_the_right_to_read_it_the_configmap_is_left_out_and_that_is_said(
     plugin: Plugin, fake_kubectl: Callable[[str], str], tmp_path: Path
 ) -> None:
-    nodes = {"kind": "GPUNodeList", "items": [codec.to_document(one) for one in sample.nodes()]}
+    nodes = {"kind": "GPUNodeList", "items": [codec.to_document(node) for node in sample.nodes()]}
     (tmp_path / "nodes.json").write_text(json.dumps(nodes))
     program = fake_kubectl(f"""
         refuse() {{

@@ -56,7 +56,7 @@ def _leaves(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tupl
 
 
 _FORMATS = {
-    path: [form for one in command.params if one.name == "output" for form in getattr(one.type, "choices", ())]
+    path: [form for param in command.params if param.name == "output" for form in getattr(param.type, "choices", ())]
     for path, command in _leaves(cli.group)
 }
 

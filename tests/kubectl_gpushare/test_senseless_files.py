@@ -168,9 +168,9 @@ with tempfile.TemporaryDirectory() as _directory:
     _CLUSTER = _cluster(Path(_directory) / "cluster.json")
 # The sample's GPUNodes and pods are much alike: one of each, and all of what was made here.
 _PLACES = [
-    one
-    for one in _places(_CLUSTER)
-    if one[:1] != ("items",) or len(one) == 1 or one[1] in (0, 1) or one[1] >= len(_CLUSTER["items"]) - 6
+    place
+    for place in _places(_CLUSTER)
+    if place[:1] != ("items",) or len(place) == 1 or place[1] in (0, 1) or place[1] >= len(_CLUSTER["items"]) - 6
 ]
 
 

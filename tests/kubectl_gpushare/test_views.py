@@ -61,18 +61,18 @@ def of_pods(*, used: bool = False, namespaces: bool = True) -> Table:
 
 
 def node(name: str) -> Page:
-    found = next(one for one in sample.nodes() if one.name == name)
+    found = next(node for node in sample.nodes() if node.name == name)
     return described_cards.node(found, sample.snapshot(), now=sample.NOW)
 
 
 def gpu(name: str, snapshot: Snapshot | None = None) -> Page:
     found = next(card for card in gpu_summary.of(sample.nodes()) if card.name == name)
-    owner = next(one for one in sample.nodes() if one.name == found.node)
+    owner = next(node for node in sample.nodes() if node.name == found.node)
     return described_cards.gpu(found, owner, snapshot or sample.snapshot(), now=sample.NOW)
 
 
 def pod(name: str, snapshot: Snapshot | None = None) -> Page:
-    found = next(one for one in sample.pods() if one["metadata"]["name"] == name)
+    found = next(pod for pod in sample.pods() if pod["metadata"]["name"] == name)
     return described_pod.page(described_pod.find(found, sample.nodes()), snapshot or sample.snapshot(), now=sample.NOW)
 
 
@@ -88,7 +88,7 @@ def reasons_of(manifest: dict[str, Any], snapshot: Snapshot | None = None) -> Pa
 
 
 def placed(name: str) -> Page:
-    return reasons_of(next(one for one in sample.pods() if one["metadata"]["name"] == name))
+    return reasons_of(next(pod for pod in sample.pods() if pod["metadata"]["name"] == name))
 
 
 def fitting(count: int = 1, **annotations: str) -> Page:

@@ -39,15 +39,15 @@ class Query:
 
 def panels(document: dict[str, Any]) -> list[dict[str, Any]]:
     """Those that show something."""
-    return [one for one in document["panels"] if one["type"] != "row"]
+    return [panel for panel in document["panels"] if panel["type"] != "row"]
 
 
 def _columns(panel: dict[str, Any]) -> tuple[str, ...]:
     names = [
         name
-        for one in panel.get("transformations", ())
-        if one["id"] == "organize"
-        for name in one["options"]["renameByName"]
+        for transformation in panel.get("transformations", ())
+        if transformation["id"] == "organize"
+        for name in transformation["options"]["renameByName"]
     ]
     return tuple(name for name in names if not name.startswith("Value"))
 

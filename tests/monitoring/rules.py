@@ -37,5 +37,5 @@ def _rule(entry: Mapping[str, Any]) -> Rule:
 
 
 RULES = [_rule(entry) for group in yaml.safe_load(FILE.read_text())["groups"] for entry in group["rules"]]
-ALERTS = {one.name: one for one in RULES if one.is_alert}
-RECORDS = {one.name: one for one in RULES if not one.is_alert}
+ALERTS = {rule.name: rule for rule in RULES if rule.is_alert}
+RECORDS = {rule.name: rule for rule in RULES if not rule.is_alert}

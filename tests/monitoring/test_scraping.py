@@ -21,7 +21,9 @@ from tests.monitoring import prometheus, rules
 
 PAGE = "docs/monitoring.md"
 BLOCKS = [yaml.safe_load(block.text) for block in pages.blocks() if block.page == PAGE and block.language == "yaml"]
-OURS, OTHERS = ({one["job_name"]: one for one in block["scrape_configs"]} for block in BLOCKS)
+OURS, OTHERS = (
+    {scrape_config["job_name"]: scrape_config for scrape_config in block["scrape_configs"]} for block in BLOCKS
+)
 # Labels that come with a scrape, and no figure has.
 TARGETS = {
     "gpushare-webhook": {"job": "gpushare-webhook", "instance": "gpushare-webhook-abc"},
@@ -33,7 +35,7 @@ TARGETS = {
 def test_promtool_finds_no_fault_in_what_the_manual_says(tmp_path: Path) -> None:
     for number, scrapes in enumerate((OURS, OTHERS)):
         path = tmp_path / f"{number}.yaml"
-        path.write_text(yaml.safe_dump({"scrape_configs": [finding(one, []) for one in scrapes.values()]}))
+        path.write_text(yaml.safe_dump({"scrape_configs": [finding(scrape, []) for scrape in scrapes.values()]}))
         command = [unpacked.program("promtool"), "check", "config", path]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -89,14 +91,17 @@ def discovered() -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_the_pods_of_the_manifests_are_named_as_rules_and_dashboards_name_them(tmp_path: Path) -> None:
     assert len(discovered()) == 3
-    with prometheus.running(tmp_path, [finding(one, discovered()) for one in OURS.values()]) as seen:
+    with prometheus.running(tmp_path, [finding(our, discovered()) for our in OURS.values()]) as seen:
         targets = eventually(
             lambda: found if len(found := seen.get("targets", state="active")["activeTargets"]) >= 2 else None,
             what="both taken",
         )
-    assert {one["labels"]["job"]: one["labels"] for one in targets} == TARGETS
+    assert {target["labels"]["job"]: target["labels"] for target in targets} == TARGETS
     # Ports for probes, and not the webhook's for reviews.
-    assert {one["scrapeUrl"] for one in targets} == {"http://127.0.0.2:8081/metrics", "http://127.0.0.3:8081/metrics"}
+    assert {target["scrapeUrl"] for target in targets} == {
+        "http://127.0.0.2:8081/metrics",
+        "http://127.0.0.3:8081/metrics",
+    }
 
 
 def snake(relabeling: dict[str, Any]) -> dict[str, Any]:
@@ -113,7 +118,9 @@ def snake(relabeling: dict[str, Any]) -> dict[str, Any]:
 )
 def test_the_operator_is_told_the_same(file: str, job: str, dropped: set[str]) -> None:
     (monitor,) = [
-        one for one in manifests.documents(rules.FOLDER / file) if one["kind"] in {"ServiceMonitor", "PodMonitor"}
+        document
+        for document in manifests.documents(rules.FOLDER / file)
+        if document["kind"] in {"ServiceMonitor", "PodMonitor"}
     ]
     spec = monitor["spec"]
     (endpoint,) = spec.get("endpoints") or spec["podMetricsEndpoints"]
@@ -121,7 +128,9 @@ def test_the_operator_is_told_the_same(file: str, job: str, dropped: set[str]) -
     assert endpoint["path"] == "/metrics"
     first, *middle, last = map(snake, endpoint["relabelings"])
     assert first == {"target_label": "job", "replacement": job}
-    assert middle == [one for one in OURS[job]["relabel_configs"] if one.get("action") != "keep"]
+    assert middle == [
+        relabel_config for relabel_config in OURS[job]["relabel_configs"] if relabel_config.get("action") != "keep"
+    ]
     # What the operator adds, and what would hide the labels of figures.
     assert last == {"action": "labeldrop", "regex": "|".join(sorted(dropped, key=last["regex"].index))}
 

@@ -80,7 +80,7 @@ class Night:
     def true(self) -> set[str]:
         """The alerts that are true now, but for those that may be."""
         alerts = self.seen.get("alerts")["alerts"]
-        return {one["labels"]["alertname"] for one in alerts} - MAY_BE
+        return {alert["labels"]["alertname"] for alert in alerts} - MAY_BE
 
     def change_gpu(self, verb: str, gpu: int, *how: str) -> None:
         directory = self.where.gpus(self.where.nodes[0])
@@ -178,4 +178,4 @@ def test_a_night(night: Night) -> None:
     for alert in seen.get("alerts")["alerts"]:
         said = alert["annotations"]["summary"] + alert["annotations"]["description"]
         assert not re.search(r"<no value>|<error|%!|{{", said), said
-    assert [one for one in seen.get("rules")["groups"] for rule in one["rules"] if rule["health"] != "ok"] == []
+    assert [group for group in seen.get("rules")["groups"] for rule in group["rules"] if rule["health"] != "ok"] == []

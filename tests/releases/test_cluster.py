@@ -63,7 +63,7 @@ def annotations(cluster: Cluster, name: str) -> dict[str, str]:
 
 def held(node: GpuNode) -> dict[str, Allocation]:
     """By name, what pods hold; a hold by the name of who it is kept for."""
-    return {one.pod.name: one for one in node.allocations}
+    return {allocation.pod.name: allocation for allocation in node.allocations}
 
 
 def ask(cluster: Cluster, name: str, **asked: str) -> None:
@@ -95,8 +95,15 @@ def fill(cluster: Cluster) -> None:
     # It is passed by, which only one of a later second can do, and has then waited for long enough.
     time.sleep(1.0)
     cluster.create(builders.pod("passes", request="0.1", memory="1Gi", uuid="GPU-node-a-2"))
-    until(lambda: any(one.id.startswith(contract.HOLD_PREFIX) for one in cluster.node().allocations), cluster.explain)
-    until(lambda: all(one.reserved_until is None or is_hold(one) for one in cluster.node().allocations))
+    until(
+        lambda: any(allocation.id.startswith(contract.HOLD_PREFIX) for allocation in cluster.node().allocations),
+        cluster.explain,
+    )
+    until(
+        lambda: all(
+            allocation.reserved_until is None or is_hold(allocation) for allocation in cluster.node().allocations
+        )
+    )
 
 
 def keep_ledger(gpunode: dict[str, Any], pods: list[dict[str, Any]]) -> None:
@@ -189,7 +196,7 @@ def test_every_field_of_this_release_may_be_stored_when_the_schema_of_the_last_o
     shown = json.loads(cluster.kubectl("get", "gpunode", "node-b", "-o", "json"))
     read = BEFORE.run(READ, shown)
     assert read["problems"] == []
-    assert [one["id"] for one in read["spec"]["allocations"]] == [one.id for one in node.allocations]
+    assert [allocation["id"] for allocation in read["spec"]["allocations"]] == [one.id for one in node.allocations]
     # It writes what it has read, as it would with the next allocation.
     patch = json.dumps({"spec": read["spec"]})
     cluster.kubectl("patch", "gpunode", "node-b", "--type=merge", f"--patch={patch}")
@@ -199,6 +206,6 @@ def test_every_field_of_this_release_may_be_stored_when_the_schema_of_the_last_o
     again = codec.read(json.loads(cluster.kubectl("get", "gpunode", "node-b", "-o", "json")))
     assert again.problems == ()
     assert ledger.violations(again) == ledger.violations(node)
-    assert [(one.id, one.pod, one.shares) for one in again.allocations] == [
+    assert [(allocation.id, allocation.pod, allocation.shares) for allocation in again.allocations] == [
         (one.id, one.pod, one.shares) for one in node.allocations
     ]

@@ -30,7 +30,7 @@ answer["violations"] = list(map(str, ledger.violations(node)))
 
 
 def objects(kind: str) -> list[dict[str, Any]]:
-    return [one for one in json.loads(LEDGER.read_text())["items"] if one["kind"] == kind]
+    return [item for item in json.loads(LEDGER.read_text())["items"] if item["kind"] == kind]
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def kept() -> dict[str, Any]:
 
 
 def by_name(node: GpuNode) -> dict[str, Allocation]:
-    return {one.pod.name: one for one in node.allocations}
+    return {allocation.pod.name: allocation for allocation in node.allocations}
 
 
 def test_it_means_what_it_meant(kept: dict[str, Any]) -> None:
@@ -95,9 +95,11 @@ def test_the_release_before_reads_every_field_that_this_one_can_write() -> None:
     read = BEFORE.run(READ, codec.to_document(node))
     assert read["problems"] == []
     again = codec.read({"metadata": {"name": node.name}, "spec": read["spec"], "status": read["status"]})
-    held = [(one.id, one.pod, one.shares, one.labels) for one in node.allocations]
-    assert [(one.id, one.pod, one.shares, one.labels) for one in again.allocations] == held
-    assert [(one.uuid, one.memory_bytes, one.mode, one.healthy) for one in again.gpus] == [
+    held = [(allocation.id, allocation.pod, allocation.shares, allocation.labels) for allocation in node.allocations]
+    assert [
+        (allocation.id, allocation.pod, allocation.shares, allocation.labels) for allocation in again.allocations
+    ] == held
+    assert [(gpu.uuid, gpu.memory_bytes, gpu.mode, gpu.healthy) for gpu in again.gpus] == [
         (one.uuid, one.memory_bytes, one.mode, one.healthy) for one in node.gpus
     ]
 
@@ -124,7 +126,7 @@ def test_placement_goes_on_from_it_and_back(kept: dict[str, Any], tmp_path: Path
         with replica.running(tmp_path / f"webhook-{step}", *flags, environment=release.environment) as webhook:
             replica.until(state.exists, webhook.explain)
             assert webhook.stop() == 0
-        (gpunode,) = [one for one in json.loads(state.read_text())["items"] if one["kind"] == contract.GPUNODE_KIND]
+        (gpunode,) = [item for item in json.loads(state.read_text())["items"] if item["kind"] == contract.GPUNODE_KIND]
         found = by_name(codec.read(gpunode))
         assert {name: found.get(name) for name in meant} == meant
         assert found["waits"].id.startswith(contract.HOLD_PREFIX)

@@ -62,7 +62,7 @@ def test_ranks_in_processes_of_their_own_meet_by_their_key(node: Node, devices: 
         ranks = [stack.enter_context(rank(node, device, kernel)) for device in devices]
         for _ in range(5):
             steps(*ranks)
-            assert [says(each) for each in ranks] == ["done"] * 3
+            assert [says(rank) for rank in ranks] == ["done"] * 3
 
 
 def test_one_whose_others_have_not_come_waits_and_keeps_its_gpu_busy(node: Node) -> None:

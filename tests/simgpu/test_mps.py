@@ -53,10 +53,10 @@ def took(node: Node, kernel: str, *environments: dict[str, str]) -> list[float]:
     """How many milliseconds the kernel took in each of these processes, which begin together."""
     with contextlib.ExitStack() as stack:
         command = [sys.executable, "-c", PROGRAM, kernel]
-        programs = [stack.enter_context(finishing(node.start(command, each))) for each in environments]
-        assert [says(each) for each in programs] == ["ready"] * len(programs)
+        programs = [stack.enter_context(finishing(node.start(command, environment))) for environment in environments]
+        assert [says(program) for program in programs] == ["ready"] * len(programs)
         steps(*programs)
-        return [float(says(each)) for each in programs]
+        return [float(says(program)) for program in programs]
 
 
 def test_clients_run_side_by_side_and_others_take_turns(node: Node, mps: dict[str, str]) -> None:

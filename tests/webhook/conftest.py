@@ -121,14 +121,14 @@ class Cluster:
         assert ledger.violations(node) == []
         held = {(entry.id, entry.pod.uid) for entry in node.allocations if entry.reserved_until is None}
         wanted = {
-            (one["metadata"]["annotations"].get(contract.ALLOCATION), one["metadata"]["uid"])
-            for one in self.pods()
-            if contract.ALLOCATION in one["metadata"].get("annotations", {})
+            (pod["metadata"]["annotations"].get(contract.ALLOCATION), pod["metadata"]["uid"])
+            for pod in self.pods()
+            if contract.ALLOCATION in pod["metadata"].get("annotations", {})
         }
         return held == wanted and len(node.allocations) == len(held)
 
     def explain(self) -> str:
-        logs = "\n".join(one.explain() for one in self.replicas)
+        logs = "\n".join(replica.explain() for replica in self.replicas)
         return f"{self.node().allocations}\n{logs}"
 
 
@@ -179,8 +179,8 @@ def _cluster(administrator: access.Access, directory: Path) -> Iterator[Cluster]
         try:
             yield made
         finally:
-            for one in made.replicas:
-                if one.process.poll() is None:
-                    one.kill()
+            for replica in made.replicas:
+                if replica.process.poll() is None:
+                    replica.kill()
             administrator.kubectl("delete", "gpunodes,nodes", "--all", "--wait=false")
             administrator.kubectl("delete", "lease", contract.PLACER_LEASE, "-n", account[0], "--ignore-not-found")

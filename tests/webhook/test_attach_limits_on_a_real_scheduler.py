@@ -95,7 +95,7 @@ def storage(scheduled: Cluster) -> Iterator[Storage]:
 
 def mounting(name: str, *claims: str, uuid: str | None = None, **more: Any) -> dict[str, Any]:
     made = builders.pod(name, request="0.1", **({"uuid": uuid} if uuid else {}))
-    made["spec"]["volumes"] = [{"name": one, "persistentVolumeClaim": {"claimName": one}} for one in claims]
+    made["spec"]["volumes"] = [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in claims]
     made["spec"]["volumes"] += [{"name": key, **volume} for key, volume in more.items()]
     return made
 
@@ -133,7 +133,9 @@ def test_what_a_node_cannot_attach_goes_to_another_and_waits_where_there_is_none
     waiting = scheduled.create(mounting("third", "three"))
     assert not place(waiting)
     assert EXCEEDS in waiting["metadata"]["annotations"][contract.REASON]
-    assert [one["name"] for one in waiting["spec"]["schedulingGates"]] == [contract.SCHEDULING_GATE]
+    assert [scheduling_gate["name"] for scheduling_gate in waiting["spec"]["schedulingGates"]] == [
+        contract.SCHEDULING_GATE
+    ]
     without = scheduled.create(mounting("without"))  # who mounts nothing is not concerned
     until(lambda: bound(scheduled, "without") == place(without), scheduled.explain)
     # The scheduler says the same of whoever is not asked about by us.

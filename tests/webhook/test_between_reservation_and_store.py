@@ -161,8 +161,8 @@ async def test_of_several_who_claim_one_reservation_one_has_it_and_the_others_ar
         await asyncio.wait_for(on_its_way.reserved.wait(), 20)
         (reserved,) = cluster.node().allocations
         copies = [json.loads(text) for _ in range(2)]
-        for one in copies:
-            one["metadata"]["annotations"] |= {contract.ALLOCATION: reserved.id, contract.NODE: "node-a"}
+        for copy in copies:
+            copy["metadata"]["annotations"] |= {contract.ALLOCATION: reserved.id, contract.NODE: "node-a"}
         claimed = await asyncio.gather(*map(on_its_way.create, copies))
         assert {one["metadata"]["annotations"][contract.ALLOCATION] for one in claimed} == {reserved.id}
         assert started.reviews()["kept"] == 2
@@ -171,7 +171,7 @@ async def test_of_several_who_claim_one_reservation_one_has_it_and_the_others_ar
         conflicts = await storing
     names = {one["metadata"]["name"] for one in claimed}
     # Who has an owner is recreated; the other one stays, and is told.
-    until(lambda: {one["metadata"]["name"] for one in cluster.pods()} == names, cluster.explain)
+    until(lambda: {pod["metadata"]["name"] for pod in cluster.pods()} == names, cluster.explain)
     assert conflicts["metadata"]["name"] not in names
     until(lambda: len(cluster.notes(contract.EVENT_LOST)) == 2, cluster.explain)
     (held,) = cluster.node().allocations

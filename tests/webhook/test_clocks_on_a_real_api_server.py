@@ -63,13 +63,13 @@ def test_a_reservation_lasts_its_lifetime_whatever_a_clock_says(
 
     for number in range(4):  # and gated pods have their turns
         cluster.create(builders.pod(f"whole-{number}", request="1"))
-    waiting = [one["metadata"]["name"] for one in cluster.pods() if one["spec"].get("schedulingGates")]
+    waiting = [pod["metadata"]["name"] for pod in cluster.pods() if pod["spec"].get("schedulingGates")]
     assert waiting
     cluster.delete("lives")
     cluster.delete("during")
-    until(lambda: not any(one["spec"].get("schedulingGates") for one in cluster.pods()), cluster.explain)
+    until(lambda: not any(pod["spec"].get("schedulingGates") for pod in cluster.pods()), cluster.explain)
     until(cluster.is_settled, cluster.explain)
-    assert all(contract.ALLOCATION in one["metadata"]["annotations"] for one in cluster.pods())
+    assert all(contract.ALLOCATION in pod["metadata"]["annotations"] for pod in cluster.pods())
     assert other.process.poll() is None
 
 

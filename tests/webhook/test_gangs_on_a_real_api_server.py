@@ -26,7 +26,7 @@ def members(count: int, *, group: str = "ring", size: int | None = None, request
 
 
 def gated(cluster: Cluster) -> set[str]:
-    return {one["metadata"]["name"] for one in cluster.pods() if one["spec"].get("schedulingGates")}
+    return {pod["metadata"]["name"] for pod in cluster.pods() if pod["spec"].get("schedulingGates")}
 
 
 def reason(cluster: Cluster, name: str) -> str:
@@ -60,8 +60,8 @@ def test_a_gang_waits_for_its_last_member_and_then_starts_whole(cluster: Cluster
 def test_a_gang_that_does_not_fit_holds_nothing_until_it_does(cluster: Cluster) -> None:
     cluster.start()
     cluster.create(builders.pod("holder", request="0.1"))
-    for one in members(4):
-        cluster.create(one)
+    for member in members(4):
+        cluster.create(member)
     until(lambda: "no GPU fits 1 GPU" in reason(cluster, "ring-0"), cluster.explain)
     assert [entry.pod.name for entry in cluster.node().allocations] == ["holder"]
     assert "its group " in reason(cluster, "ring-0") or "its group " in reason(cluster, "ring-1")
@@ -79,7 +79,7 @@ def test_two_gangs_of_which_one_fits_do_not_block_each_other(cluster: Cluster) -
     until(lambda: len(gated(cluster)) == 3, cluster.explain)
     waiting = gated(cluster)
     assert len({name.partition("-")[0] for name in waiting}) == 1
-    for name in {one["metadata"]["name"] for one in cluster.pods()} - waiting:
+    for name in {pod["metadata"]["name"] for pod in cluster.pods()} - waiting:
         cluster.delete(name)
     until(lambda: not gated(cluster), cluster.explain)
     until(cluster.is_settled, cluster.explain)
@@ -112,7 +112,7 @@ def test_shares_that_a_dead_placer_reserved_for_a_gang_are_found_again(cluster: 
     """The very state that it leaves when it dies between two reservations, or before the first gate."""
     cluster.add_node(builders.node("node-b", gpus=8))
     first = cluster.start("--no-placer")
-    made = [cluster.create(one) for one in members(12, request="0.6")]
+    made = [cluster.create(member) for member in members(12, request="0.6")]
     assert len(gated(cluster)) == 12
     by_node: dict[str, list[dict[str, Any]]] = {"node-a": [], "node-b": []}
     for number, one in enumerate(made[:held]):
@@ -129,13 +129,13 @@ def test_shares_that_a_dead_placer_reserved_for_a_gang_are_found_again(cluster: 
     cluster.start()
     until(lambda: not gated(cluster), cluster.explain)
     until(lambda: _settled_everywhere(cluster), cluster.explain)
-    kept = {one["metadata"]["annotations"][contract.ALLOCATION] for one in cluster.pods()}
+    kept = {pod["metadata"]["annotations"][contract.ALLOCATION] for pod in cluster.pods()}
     assert {f"left{number}" for number in range(held)} <= kept
 
 
 def test_a_gang_that_lost_a_member_gives_back_what_a_dead_placer_reserved(cluster: Cluster) -> None:
     first = cluster.start("--no-placer")
-    made = [cluster.create(one) for one in members(3)]
+    made = [cluster.create(member) for member in members(3)]
     metadata = made[0]["metadata"]
     holder = {key: metadata[key] for key in ("namespace", "name", "uid")}
     share = {"containers": ["main"], "gpus": ["GPU-node-a-0"], "request": 100, "limit": 100, "memory": 2**30}
@@ -152,6 +152,6 @@ def test_a_gang_that_lost_a_member_gives_back_what_a_dead_placer_reserved(cluste
 def _settled_everywhere(cluster: Cluster) -> bool:
     held = {(entry.id, entry.pod.uid) for name in ("node-a", "node-b") for entry in cluster.node(name).allocations}
     wanted = {
-        (one["metadata"]["annotations"].get(contract.ALLOCATION), one["metadata"]["uid"]) for one in cluster.pods()
+        (pod["metadata"]["annotations"].get(contract.ALLOCATION), pod["metadata"]["uid"]) for pod in cluster.pods()
     }
     return held == wanted

@@ -59,12 +59,12 @@ class Running:
         assert self.post(json.dumps(body).encode())["response"]["allowed"]
 
     def pod(self, name: str) -> dict[str, Any]:
-        (found,) = [one for one in self.items("Pod") if one["metadata"]["name"] == name]
+        (found,) = [item for item in self.items("Pod") if item["metadata"]["name"] == name]
         return found
 
     def placed(self) -> set[str]:
         pods = self.items("Pod")
-        return {one["metadata"]["name"] for one in pods if contract.ALLOCATION in one["metadata"]["annotations"]}
+        return {pod["metadata"]["name"] for pod in pods if contract.ALLOCATION in pod["metadata"]["annotations"]}
 
     def items(self, kind: str) -> list[dict[str, Any]]:
         return [item for item in json.loads(self.state.read_text())["items"] if item["kind"] == kind]
@@ -250,7 +250,12 @@ def test_a_pod_that_was_placed_is_resized_by_an_update(webhook: Running) -> None
 
     def ask(**asked: str) -> tuple[int, int, str]:
         webhook.review(builders.pod("one", uuid="GPU-node-b-1", **asked), operation="UPDATE", name="one")
-        (share,) = (one.shares[0] for node in webhook.nodes() for one in node.allocations if one.pod.name == "one")
+        (share,) = (
+            allocation.shares[0]
+            for node in webhook.nodes()
+            for allocation in node.allocations
+            if allocation.pod.name == "one"
+        )
         assert [ledger.violations(node) for node in webhook.nodes()] == [[], []]
         annotations = webhook.pod("one")["metadata"]["annotations"]
         assert annotations[contract.UUID] == "GPU-node-a-0"

@@ -40,7 +40,7 @@ def test_a_reason_that_nobody_waits_for_any_more_is_told_no_more() -> None:
     measures.waiting({("ml", "memory"): 2, ("web", "group"): 1}, longest_seconds=30.0)
     measures.waiting({("ml", "memory"): 1}, longest_seconds=5.0)
     found = exposition.families(measures.registry)
-    waiting = {tuple(one.labels.values()): one.value for one in found["gpushare_placer_waiting_pods"].samples}
+    waiting = {tuple(sample.labels.values()): sample.value for sample in found["gpushare_placer_waiting_pods"].samples}
     assert waiting == {("ml", "memory"): 1}
     assert measures.registry.get_sample_value("gpushare_placer_gated_pods") == 1
     assert measures.registry.get_sample_value("gpushare_placer_longest_wait_seconds") == 5

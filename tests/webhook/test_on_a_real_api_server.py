@@ -218,7 +218,7 @@ async def test_a_burst_through_two_replicas_never_over_commits(cluster: Cluster)
     gated = [one for one in stored if contract.REASON in annotations(one)]
     assert len(stored) - len(gated) == 16  # four GPUs of four quarters
     assert len(cluster.node().allocations) == 16
-    counts = [one.reviews() for one in replicas]
+    counts = [replica.reviews() for replica in replicas]
     assert all(counts), f"one replica did nothing: {counts}"
     assert sum(sum(count.values()) for count in counts) == 30
 
@@ -247,7 +247,7 @@ async def test_a_replica_killed_in_a_burst_leaves_nothing_for_long(cluster: Clus
     # The victim led, as it was first: its Lease has to run out before the survivor keeps the books.
     until(cluster.is_settled, cluster.explain, seconds=60)
     until(lambda: survivor.metric("gpushare_placer_leads") == 1, survivor.explain)
-    placed = [one for one in cluster.pods() if contract.ALLOCATION in annotations(one)]
+    placed = [pod for pod in cluster.pods() if contract.ALLOCATION in annotations(pod)]
     assert len(placed) == min(16, len(cluster.pods()))
 
 

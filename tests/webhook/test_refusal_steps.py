@@ -40,9 +40,9 @@ def store(nodes: int) -> MemoryStore:
         taints = [{"key": "team", "value": str(number), "effect": "NoSchedule"}]
         status = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "8", "pods": "110"}}
         machines.append({"metadata": {"name": name, "labels": labels}, "spec": {"taints": taints}, "status": status})
-        for one in range(2):
-            metadata = {"namespace": "team", "name": f"p{number}-{one}", "labels": {"app": f"a{number}-{one}"}}
-            ports = [{"hostPort": 7000 + one}]
+        for index in range(2):
+            metadata = {"namespace": "team", "name": f"p{number}-{index}", "labels": {"app": f"a{number}-{index}"}}
+            ports = [{"hostPort": 7000 + index}]
             pods.append(
                 {"metadata": metadata, "spec": {"nodeName": name, "containers": [{"name": "c", "ports": ports}]}}
             )

@@ -42,7 +42,7 @@ def held(cluster: Cluster, name: str) -> tuple[int, int, int | None]:
     """Request in per cent, memory and what it is to shrink to in GiB."""
     node = cluster.node()
     assert ledger.violations(node) == []
-    (entry,) = (one for one in node.allocations if one.pod.name == name and not one.is_hold)
+    (entry,) = (allocation for allocation in node.allocations if allocation.pod.name == name and not allocation.is_hold)
     (share,) = entry.shares
     less = share.shrink_to_bytes
     return share.request_percent, share.memory_bytes // GIB, None if less is None else less // GIB
@@ -50,7 +50,7 @@ def held(cluster: Cluster, name: str) -> tuple[int, int, int | None]:
 
 def say(cluster: Cluster, name: str, *, gib: float, used: float) -> None:
     """The agent's word."""
-    (identity,) = (one.id for one in cluster.node().allocations if one.pod.name == name)
+    (identity,) = (allocation.id for allocation in cluster.node().allocations if allocation.pod.name == name)
     word = {"allocation": identity, "share": 0, "memory": int(gib * GIB), "used": int(used * GIB)}
     says(cluster, [word])
 

@@ -65,15 +65,17 @@ class Store:
 
 def write(cluster: Cluster, count: int) -> None:
     """Let the count of versions go on."""
-    made = [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"later-{one}"}} for one in range(count)]
+    made = [
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"later-{number}"}} for number in range(count)
+    ]
     whole = {"apiVersion": "v1", "kind": "List", "items": made}
     cluster.kubectl("create", f"--namespace={cluster.namespace}", "-f", "-", input=json.dumps(whole))
 
 
 def placed(cluster: Cluster) -> set[str]:
     """Names of the pods that hold something."""
-    pods = (one["metadata"] for one in cluster.pods())
-    return {one["name"] for one in pods if contract.ALLOCATION in one.get("annotations", {})}
+    pods = (pod["metadata"] for pod in cluster.pods())
+    return {pod["name"] for pod in pods if contract.ALLOCATION in pod.get("annotations", {})}
 
 
 def test_the_ledger_is_that_of_the_pods_after_a_restore(cluster: Cluster, directory: Path, tmp_path: Path) -> None:
@@ -91,7 +93,7 @@ def test_the_ledger_is_that_of_the_pods_after_a_restore(cluster: Cluster, direct
     write(cluster, LATER_WRITES)
 
     store.restore()
-    assert {one["metadata"]["name"] for one in cluster.pods()} == {"kept", "deleted-later"}
+    assert {pod["metadata"]["name"] for pod in cluster.pods()} == {"kept", "deleted-later"}
     made = [cluster.create(builders.pod(f"new-{number}", request="0.7")) for number in range(3)]
     # The replica may not have noticed yet; then they are placed as soon as it has.
     names = {one["metadata"]["name"] for one in made}

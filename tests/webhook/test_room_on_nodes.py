@@ -39,7 +39,9 @@ def asking(name: str, *, cpu: str = "1") -> dict[str, Any]:
 
 
 def placed(cluster: Cluster) -> set[str]:
-    return {one["metadata"]["name"] for one in cluster.pods() if contract.NODE in pod.annotations_of(one)}
+    return {
+        manifest["metadata"]["name"] for manifest in cluster.pods() if contract.NODE in pod.annotations_of(manifest)
+    }
 
 
 def test_no_more_pods_are_pinned_than_the_node_has_cpus_for_and_the_next_follows(cluster: Cluster) -> None:

@@ -41,8 +41,8 @@ class Api:
 
     def __init__(self, nodes: list[GpuNode], pods: list[Json]) -> None:
         gpunodes = [codec.to_document(node) for node in nodes]
-        for one in gpunodes:
-            one["metadata"]["resourceVersion"] = "1"
+        for gpunode in gpunodes:
+            gpunode["metadata"]["resourceVersion"] = "1"
         self._found = {contract.GPUNODE_PATH: gpunodes, "/api/v1/pods": pods}
         self.events: asyncio.Queue[Json] = asyncio.Queue()
 
@@ -96,8 +96,8 @@ def cluster(nodes: int, pods: int) -> tuple[list[GpuNode], list[Json]]:
         empty = builders.node(f"n{number:03d}", gpus=1)
         (card,) = empty.gpus
         entries = []
-        for one in range(pods):
-            name, identity = f"p{number}-{one}", f"a{number}-{one}"
+        for index in range(pods):
+            name, identity = f"p{number}-{index}", f"a{number}-{index}"
             there.append(running(name, empty.name, identity, card.uuid))
             share = GivenShare(("main",), (card.uuid,), 2, 100, GIB)
             entries.append(Allocation(identity, PodRef("default", name, name), (share,)))

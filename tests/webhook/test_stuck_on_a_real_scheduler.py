@@ -57,7 +57,7 @@ def bound(cluster: Cluster, name: str) -> str:
 def verdict(cluster: Cluster, name: str) -> str:
     """What the scheduler says of it."""
     conditions = cluster.pod(name).get("status", {}).get("conditions") or []
-    return next((one["message"] for one in conditions if one.get("reason") == "Unschedulable"), "")
+    return next((condition["message"] for condition in conditions if condition.get("reason") == "Unschedulable"), "")
 
 
 def stop_scheduler(cluster: Cluster) -> None:
@@ -98,7 +98,7 @@ def test_what_the_scheduler_says_is_told_and_an_owned_pod_is_placed_elsewhere(sc
     add_node(scheduled, "node-d")
     start_scheduler(scheduled)
 
-    until(lambda: "owned" not in {one["metadata"]["name"] for one in scheduled.pods()}, scheduled.explain)
+    until(lambda: "owned" not in {pod["metadata"]["name"] for pod in scheduled.pods()}, scheduled.explain)
     names = ("cordoned", "tainted", "crowded")
     until(lambda: all(verdict(scheduled, name) for name in names), scheduled.explain)
     until(lambda: len(scheduled.notes(contract.EVENT_STUCK)) >= 4, scheduled.explain)
@@ -122,7 +122,7 @@ def test_what_the_scheduler_says_is_told_and_an_owned_pod_is_placed_elsewhere(sc
     again = scheduled.create(owned)  # as its owner would
     assert again["metadata"]["annotations"][contract.NODE] == "node-d"
     until(lambda: bound(scheduled, "owned") == "node-d", scheduled.explain)
-    assert set(names) <= {one["metadata"]["name"] for one in scheduled.pods()}  # nobody recreates them: only told
+    assert set(names) <= {pod["metadata"]["name"] for pod in scheduled.pods()}  # nobody recreates them: only told
     scheduled.kubectl("uncordon", "node-a")
     until(lambda: bound(scheduled, "cordoned") == "node-a", scheduled.explain)
     until(lambda: started.metric("gpushare_placer_stuck_pods") == 2, started.explain)
@@ -152,7 +152,7 @@ def test_for_whom_the_scheduler_makes_others_leave_is_not_evicted(scheduled: Clu
     time.sleep(3.0)  # three times what a stuck pod is let be
     assert scheduled.pod("urgent")["status"]["nominatedNodeName"] == "node-a"
     assert (started.metric("gpushare_placer_stuck_pods"), started.metric("gpushare_placer_replaced_total")) == (0, 0)
-    for one in scheduled.pods():
-        if "deletionTimestamp" in one["metadata"]:
-            scheduled.delete(one["metadata"]["name"])
+    for pod in scheduled.pods():
+        if "deletionTimestamp" in pod["metadata"]:
+            scheduled.delete(pod["metadata"]["name"])
     until(lambda: bound(scheduled, "urgent") == "node-a", scheduled.explain)

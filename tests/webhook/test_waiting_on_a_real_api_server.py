@@ -56,7 +56,7 @@ def refuse_to_bind(cluster: Cluster, name: str) -> None:
 
 
 def names(cluster: Cluster) -> set[str]:
-    return {one["metadata"]["name"] for one in cluster.pods()}
+    return {pod["metadata"]["name"] for pod in cluster.pods()}
 
 
 def test_a_stuck_pod_is_evicted_if_its_owner_makes_it_anew_and_explained_if_not(cluster: Cluster) -> None:
@@ -323,7 +323,9 @@ def test_two_hundred_waiting_pods_cost_next_to_nothing(cluster: Cluster) -> None
     # Until then others are told that it is only reserved, and told again afterwards.
     until(lambda: [entry.reserved_until for entry in cluster.node().allocations] == [None], cluster.explain)
     manifests = [builders.pod(f"waiting-{number}", request="0.5") for number in range(200)]
-    items = [{**one, "metadata": {**one["metadata"], "namespace": cluster.namespace}} for one in manifests]
+    items = [
+        {**manifest, "metadata": {**manifest["metadata"], "namespace": cluster.namespace}} for manifest in manifests
+    ]
     cluster.kubectl("create", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
     # Reasons are written ten a second at most, and the placer counts again once all are.
     until(lambda: started.metric("gpushare_placer_gated_pods") >= 200, started.explain, seconds=120.0)

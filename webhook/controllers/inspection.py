@@ -5,7 +5,9 @@ What an entry that is invalid may hold is given to nobody (see `gpushare.codec`)
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from typing import Final
 
 from gpushare import contract, ledger
 from gpushare.cluster import events
@@ -14,6 +16,8 @@ from webhook.metrics import Metrics
 from webhook.store.api_store import ApiStore
 
 logger = logging.getLogger(__name__)
+
+NODES_AT_ONCE: Final = 100  # some milliseconds
 
 
 class Inspection:
@@ -25,12 +29,16 @@ class Inspection:
         self._metrics = measures
         self._seen: dict[str, tuple[GpuNode, tuple[str, ...]]] = {}
 
-    def look(self) -> None:
+    async def look(self) -> None:
         """Tell what is new; count all there is."""
         before, self._seen = self._seen, {}
+        looked = 0
         for node in self._store.stored():
             known, sentences = before.get(node.name, (None, ()))
             if known is not node:
+                looked += 1
+                if looked % NODES_AT_ONCE == 0:
+                    await asyncio.sleep(0)  # the event loop is the webhook's too
                 problems = (*node.problems, *ledger.violations(node))
                 for sentence in problems:
                     if sentence not in sentences:

@@ -16,7 +16,7 @@ from gpushare.gpunode import GpuNode
 from webhook.pods.stored_pod import Pod
 
 FEW: Final = 1000  # of so many changes everything may be looked at instead
-MOST_NODES: Final = 1000  # that are looked at together: more would keep the event loop for too long
+MOST_NODES: Final = 500  # that are looked at together: more would keep the event loop for too long
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

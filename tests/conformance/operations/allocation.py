@@ -74,8 +74,8 @@ def _scores(topology: dict[str, Any]) -> dict[tuple[int, int], int]:
     nvlinks: collections.Counter[tuple[int, int]] = collections.Counter()
     for one in topology.get("pcie", ()):
         links[(one["a"], one["b"])].append(one["type"])
-    for one in topology.get("nvlinks", ()):
-        nvlinks[(one["a"], one["b"])] += one["links"]
+    for nvlink in topology.get("nvlinks", ()):
+        nvlinks[(nvlink["a"], nvlink["b"])] += nvlink["links"]
     return {
         pair: aligned.pair_score(links[pair], nvlinks=nvlinks[pair])
         for pair in itertools.combinations(range(topology["gpus"]), 2)
@@ -165,9 +165,12 @@ def _fields(found: answer.ContainerResponse, wanted: dict[str, Any], *, by_index
         envs[visible] = listed  # the order of several indices does not matter
     fields: dict[str, Any] = {
         "envs": envs,
-        "mounts": [{"host": one.host, "container": one.container, "readOnly": one.read_only} for one in found.mounts],
+        "mounts": [
+            {"host": mount.host, "container": mount.container, "readOnly": mount.read_only} for mount in found.mounts
+        ],
         "devices": [
-            {"container": one.container, "host": one.host, "permissions": one.permissions} for one in found.devices
+            {"container": device.container, "host": device.host, "permissions": device.permissions}
+            for device in found.devices
         ],
         "annotations": dict(found.annotations),
         "cdi_devices": list(found.cdi_devices),

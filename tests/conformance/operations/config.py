@@ -157,8 +157,10 @@ def sharing_of(given: dict[str, Any]) -> model.Sharing:
             return None
         return model.ReplicatedResources(
             tuple(
-                model.ReplicatedResource(names.parse(one["name"]), one["replicas"], rename=one.get("rename"))
-                for one in section.get("resources") or ()
+                model.ReplicatedResource(
+                    names.parse(resource["name"]), resource["replicas"], rename=resource.get("rename")
+                )
+                for resource in section.get("resources") or ()
             )
         )
 

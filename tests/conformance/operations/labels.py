@@ -23,9 +23,9 @@ def sharing(given: Json | None) -> gpu_resources.LabelledSharing:
                 kind,
                 tuple(
                     gpu_resources.Replication(
-                        one.get("name", gpu_resources.GPU), int(one.get("replicas", 1)), _rename(one, listed)
+                        entry.get("name", gpu_resources.GPU), int(entry.get("replicas", 1)), _rename(entry, listed)
                     )
-                    for one in entries
+                    for entry in entries
                 ),
             )
     return gpu_resources.NOT_SHARED

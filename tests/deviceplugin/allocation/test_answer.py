@@ -88,7 +88,7 @@ def test_device_nodes_are_those_that_exist_each_once() -> None:
     )
     settings = NodeSettings(pass_device_specs=True, dev_root="/run/driver/")
     found = answer.answer(GPU, [whole("GPU-a"), whole("GPU-b", "1")], settings, answer_id="x", nodes=nodes)
-    assert [one.container for one in found.devices] == [
+    assert [device.container for device in found.devices] == [
         "/dev/nvidia-uvm",
         "/dev/nvidia0",
         "/dev/caps/1",

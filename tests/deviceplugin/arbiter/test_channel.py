@@ -26,10 +26,10 @@ class End:
         self.channel.listen(self._hear, self._end)
 
     def _hear(self, message: messages.Message, descriptors: Sequence[int]) -> None:
-        self.heard.append((message, [os.pread(one, 100, 0) for one in descriptors]))
-        for one in descriptors:
-            assert not os.get_inheritable(one)
-            os.close(one)
+        self.heard.append((message, [os.pread(descriptor, 100, 0) for descriptor in descriptors]))
+        for descriptor in descriptors:
+            assert not os.get_inheritable(descriptor)
+            os.close(descriptor)
 
     def _end(self) -> None:
         self.ended = True

@@ -24,7 +24,7 @@ def check(workers: list[Worker], *, seconds: int = 12) -> VirtualGpu:
     gpu = VirtualGpu(workers)
     gpu.run(seconds * SECOND)
     # What others may have saved up, and a turn of each.
-    count = sum(each.given.request_percent > 0 for each in workers)
+    count = sum(worker.given.request_percent > 0 for worker in workers)
     virtual_gpu.check_floor(gpu, WINDOW, 170 * MS * (count + 1))
     # What it may do at once; and if it had to wait for what it was owed, that.
     virtual_gpu.check_ceiling(gpu, WINDOW, 60 * MS + 60 * MS * (len(workers) - 1))

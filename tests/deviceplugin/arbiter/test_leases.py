@@ -282,7 +282,7 @@ async def test_what_was_held_is_told_up_to_now_and_what_was_used_only_if_it_is_k
     parts = {each.tenant.pod: each for each in node.leases.held()}
     assert parts["a"].recent == pytest.approx(0.5, abs=0.1)
     assert parts["b"].recent == pytest.approx(0.5, abs=0.1)
-    assert sum(each.seconds for each in parts.values()) == pytest.approx(7, abs=0.2)
+    assert sum(part.seconds for part in parts.values()) == pytest.approx(7, abs=0.2)
 
 
 def resized(client: Client, request: int, limit: int) -> Tenant:

@@ -109,7 +109,7 @@ def looking(gpus: Path) -> Iterator[subprocess.Popen[str]]:
 def step(node: ArbiterNode, dice: random.Random) -> str:
     """What placer and user do next."""
     share = node.allocations[0].shares[0]
-    told = {one.memory_bytes for one in node.resizes}
+    told = {resize.memory_bytes for resize in node.resizes}
     if share.shrink_to_bytes is None and dice.random() < 0.5:
         node.change(memory_bytes=min(300 * MIB, share.memory_bytes + dice.randrange(100 * MIB)))
         return "grew"
@@ -161,7 +161,7 @@ async def test_a_program_that_only_has_memory_finds_the_next_agent_and_is_resize
         await waiting.until(lambda: not node.groups.all()[0].outdated, seconds=5)
         assert await said(quiet, str(290 * MIB)) == [0, 400 * MIB]
         node.change(shrink_to_bytes=200 * MIB)
-        assert [one.memory_bytes for one in node.resizes] == [400 * MIB]
+        assert [resize.memory_bytes for resize in node.resizes] == [400 * MIB]
         assert await said(quiet, "free") == [0]
-        await waiting.until(lambda: [one.memory_bytes for one in node.resizes] == [200 * MIB], seconds=5)
+        await waiting.until(lambda: [resize.memory_bytes for resize in node.resizes] == [200 * MIB], seconds=5)
         assert await said(quiet, str(101 * MIB)) == [2, 200 * MIB]

@@ -101,7 +101,7 @@ class World:
 
     def place(self) -> None:
         """The placer, which reads and writes in one."""
-        share, now = self.share, {one.memory_bytes for one in self.resizes}
+        share, now = self.share, {resize.memory_bytes for resize in self.resizes}
         if share.shrink_to_bytes is not None and now == {share.shrink_to_bytes}:
             self._put("gave up", memory_bytes=share.shrink_to_bytes, shrink_to_bytes=None)
         elif self.dice.random() < 0.3:
@@ -174,9 +174,9 @@ class World:
         held = sum(self.held.values())
         if held > self.share.memory_bytes:
             raise BrokenLawError(f"{held} bytes are in use of {self.share}")
-        told = {one.memory_bytes for one in self.resizes}
-        for one in self.shares:
-            ((_, most, *_),) = (await one("limits"))["records"]
+        told = {resize.memory_bytes for resize in self.resizes}
+        for share in self.shares:
+            ((_, most, *_),) = (await share("limits"))["records"]
             if told and most > min(told):
                 raise BrokenLawError(f"a process goes by {most} bytes, and {self.resizes} is told")
 

@@ -52,9 +52,9 @@ def nodes(draw: st.DrawFn, sets: list[list[str]] = ANY, most_percent: int = 100)
 def by_gpu(shares: list[Tenant]) -> dict[str, list[tuple[Tenant, LaunchSlot]]]:
     found: dict[str, list[tuple[Tenant, LaunchSlot]]] = {uuid: [] for uuid in GPUS}
     table = timetable.timetable(shares)
-    for one in shares:
-        for grant, turn in zip(one.grants, table[one.key], strict=True):
-            found[grant.uuid].append((one, turn))
+    for share in shares:
+        for grant, turn in zip(share.grants, table[share.key], strict=True):
+            found[grant.uuid].append((share, turn))
     return found
 
 
@@ -191,10 +191,10 @@ async def test_the_next_agent_says_it_too(node: ArbiterNode) -> None:
     shares = [await node.share("one"), await node.share("two")]
     for process in shares:
         await process("hello")
-    before = [await said(one) for one in shares]
+    before = [await said(share) for share in shares]
     await node.stop()
     await node.start()
     for process in shares:
         await process("close")
         await process("hello")
-    assert [await said(one) for one in shares] == before == [[[0, 500]], [[500, 500]]]
+    assert [await said(share) for share in shares] == before == [[[0, 500]], [[500, 500]]]

@@ -21,7 +21,7 @@ def check(workers: list[Worker], changes: Changes, *, seconds: int = 15) -> Virt
     for when_ns, key, given_then in changes:
         gpu.give(when_ns, key, given_then)
     gpu.run(seconds * SECOND)
-    count = sum(each.given.request_percent > 0 for each in workers)
+    count = sum(worker.given.request_percent > 0 for worker in workers)
     ahead_ns = 60 * MS + 60 * MS * (len(workers) - 1)
     virtual_gpu.check_ceiling(gpu, SECOND, ahead_ns)
     virtual_gpu.check_ceiling(gpu, WINDOW, ahead_ns)
@@ -48,16 +48,16 @@ def resized(draw: st.DrawFn) -> tuple[list[Worker], Changes]:
     span = st.integers(20, 400).map(lambda ms: ms * MS)
     workers = [
         Worker(
-            Entitlement(*each, latency=draw(st.integers(0, 4)) == 0),
+            Entitlement(*amount, latency=draw(st.integers(0, 4)) == 0),
             drain_ns=draw(st.integers(0, 5)) * MS,
             bursts=tuple(draw(st.lists(st.tuples(span, span), max_size=2))),
             closes=draw(st.booleans()),
         )
-        for each in amounts()
+        for amount in amounts()
     ]
     # Every millisecond of a turn, so that what is in the middle of something is met.
     when_ns = draw(st.integers(2000, 2200)) * MS
-    later = [Entitlement(*each, latency=draw(st.booleans())) for each in amounts()]
+    later = [Entitlement(*amount, latency=draw(st.booleans())) for amount in amounts()]
     return workers, [(when_ns, str(number), each) for number, each in enumerate(later)]
 
 

@@ -54,7 +54,7 @@ class VirtualNode:
             for gpu in tenant.gpus:
                 self._obey(gpu, self.turns[str(gpu)].join(key, tenant.given, 0))
                 if together and (len(tenant.gpus) > 1 or tenant.group):
-                    uuids = [str(each) for each in tenant.gpus]
+                    uuids = [str(gpu) for gpu in tenant.gpus]
                     self.gangs.join(key, str(gpu), 0, uuids=uuids, group=tenant.group)
 
     def run(self, milliseconds: int) -> None:
@@ -87,7 +87,7 @@ class VirtualNode:
                 self._settle()
 
     def _compute(self) -> None:
-        residents = [sum(one.runs_on(gpu) for one in self.tenants.values()) for gpu in range(len(self.turns))]
+        residents = [sum(tenant.runs_on(gpu) for tenant in self.tenants.values()) for gpu in range(len(self.turns))]
         together: dict[str, list[Tenant]] = {}
         for key, tenant in self.tenants.items():
             together.setdefault(tenant.meets or key, []).append(tenant)

@@ -96,7 +96,7 @@ async def test_a_look_has_at_most_so_many_events_and_all_are_in_the_document(
     assert len(node.warned) == auditor.MOST_EVENTS < len(listing.pids)
     document = node.auditor.document()
     assert document is not None
-    assert [one["state"] for one in document["gpus"][0]["processes"]] == ["foreign"] * 30
+    assert [process["state"] for process in document["gpus"][0]["processes"]] == ["foreign"] * 30
     assert document == json.loads(json.dumps(document))
     assert node.changes == 2  # well, and then not
 

@@ -206,7 +206,7 @@ def test_whoever_shares_what_with_whom_the_gpu_never_has_more_in_use_than_the_li
     node = start(pods={"trainer": (LIMIT // 2, 0)})
     pairs = [socket.socketpair() for _ in range(3)]
     with contextlib.ExitStack() as stack:
-        ends = [(pairs[one][0], pairs[one - 1][1]) for one in range(3)]  # a ring
+        ends = [(pairs[number][0], pairs[number - 1][1]) for number in range(3)]  # a ring
         for pair in pairs:
             for end in pair:
                 stack.enter_context(end)

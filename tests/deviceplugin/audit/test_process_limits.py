@@ -86,7 +86,7 @@ def test_a_process_of_a_share_that_is_not_registered_is_unlimited() -> None:
 
 def test_nothing_is_said_at_first_sight() -> None:
     audit = judge(seen(process(9), process(11, container=None)), looks=1)
-    assert {one.state for one in audit.processes} == {LimitState.UNJUDGED}
+    assert {process.state for process in audit.processes} == {LimitState.UNJUDGED}
     assert status(audit) == ("True", "Audited")
     assert process_limits.troubles(audit) == {}
 
@@ -142,7 +142,7 @@ def test_a_container_that_the_pods_status_does_not_name_yet_is_waited_for() -> N
 
 def test_while_the_gpunode_is_not_known_nobody_is_accused_and_that_is_said() -> None:
     audit = judge(seen(process(9), process(7)), node=None)
-    assert [one.state for one in audit.processes] == [LimitState.UNJUDGED, LimitState.LIMITED]
+    assert [process.state for process in audit.processes] == [LimitState.UNJUDGED, LimitState.LIMITED]
     assert status(audit) == ("Unknown", "AuditIncomplete")
     assert audit.shares == ()
 

@@ -83,7 +83,7 @@ def test_what_is_held_on_a_mig_device_is_measured_too(group: ShareLedger) -> Non
     whole = dataclasses.replace(CARD, uuid="GPU-00000000-0000-0000-0000-00000000000b", mode=Mode.MIG)
     found = made(Listing(nvml.NvmlProcess(who.pid, 1000))).look([whole], [group], [])
     assert found.readings == {(UUID, (who.pid, who.start_ticks)): Reading(1000, 0, 0, 0)}
-    assert [one.gpu for one in found.seen.processes] == [whole.uuid]
+    assert [process.gpu for process in found.seen.processes] == [whole.uuid]
     group.close()
 
 
@@ -104,7 +104,7 @@ def test_a_driver_that_does_not_tell_what_processes_hold_is_told_of(group: Share
 def test_a_gpu_that_does_not_answer_is_told_of_unless_its_own_condition_does() -> None:
     found = made(Listing(problem="it is lost")).look([CARD], [], [])
     assert found.silent == {UUID}
-    assert [one.blind for one in found.seen.problems] == [True]
+    assert [problem.blind for problem in found.seen.problems] == [True]
     ill = dataclasses.replace(CARD, healthy=False)
     assert made(Listing(problem="it is lost")).look([ill], [], []).seen.problems == ()
 
@@ -199,12 +199,12 @@ def test_what_one_container_has_mapped_takes_so_long_of_a_look_and_no_longer(
         lost_ticks=lambda: 0,
     )
     monkeypatch.setattr(process_listing, "CONTAINER_SECONDS", 0.1)
-    with_library = {one.pid: one.with_library for one in looks.look([CARD], [], []).seen.processes}
+    with_library = {process.pid: process.with_library for process in looks.look([CARD], [], []).seen.processes}
     assert len(looked) <= 11
     assert with_library[41] is False
     assert list(with_library.values()).count(None) == 41 - len(looked)
     known = {pid for pid, found in with_library.items() if found is False}
-    again = {one.pid: one.with_library for one in looks.look([CARD], [], []).seen.processes}
+    again = {process.pid: process.with_library for process in looks.look([CARD], [], []).seen.processes}
     assert all(again[pid] is False for pid in known), "what was known of it is not forgotten"
 
 

@@ -22,7 +22,7 @@ def beyond(figures: str) -> float:
 
 
 def process(found: Any, pid: int) -> Any:
-    return next(one for card in found["audit"]["gpus"] for one in card["processes"] if one["pid"] == pid)
+    return next(process for card in found["audit"]["gpus"] for process in card["processes"] if process["pid"] == pid)
 
 
 def condition(found: Any) -> tuple[str, str, str]:

@@ -39,12 +39,12 @@ def check(document: dict[str, Any]) -> None:
     vendor, _, kind = document["kind"].partition("/")
     assert re.fullmatch(r"[A-Za-z][A-Za-z0-9._-]*[A-Za-z0-9]", vendor)
     assert re.fullmatch(r"[A-Za-z]([A-Za-z0-9_-]*[A-Za-z0-9])?", kind)
-    names = [one["name"] for one in document["devices"]]
+    names = [device["name"] for device in document["devices"]]
     assert names
     assert len(set(names)) == len(names)
-    for one in (*document["devices"], {"name": "x", "containerEdits": document.get("containerEdits", {"env": []})}):
-        assert re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?", one["name"])
-        edits = one["containerEdits"]
+    for device in (*document["devices"], {"name": "x", "containerEdits": document.get("containerEdits", {"env": []})}):
+        assert re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?", device["name"])
+        edits = device["containerEdits"]
         assert edits
         assert set(edits) <= {"env", "deviceNodes", "mounts", "hooks"}
         assert all("=" in entry for entry in edits.get("env", ()))
@@ -83,7 +83,8 @@ def test_each_device_is_described_by_uuid_and_index_and_all_together(tmp_path: P
     document = written(tmp_path)
     check(document)
     nodes = {
-        one["name"]: [node["path"] for node in one["containerEdits"]["deviceNodes"]] for one in document["devices"]
+        device["name"]: [node["path"] for node in device["containerEdits"]["deviceNodes"]]
+        for device in document["devices"]
     }
     assert set(nodes) == {GPU, OTHER, PART, "0", "1", "1:0", "all"}
     assert nodes[PART] == nodes["1:0"] == list(NODES.of_device[PART])
@@ -149,7 +150,7 @@ def test_every_name_that_a_container_is_told_is_in_a_file(tmp_path: Path, host: 
         for path in (tmp_path / "cdi").iterdir():
             document = json.loads(path.read_text())
             check(document)
-            known |= {f"{document['kind']}={one['name']}" for one in document["devices"]}
+            known |= {f"{document['kind']}={device['name']}" for device in document["devices"]}
         assert len(told) == 4
         assert set(told) <= known
 
@@ -159,9 +160,9 @@ def test_a_device_that_is_gone_is_described_no_more_and_the_file_goes_with_the_l
 ) -> None:
     made(tmp_path, host).renew(NodeSettings(device_list_strategies=CRI))
     made(tmp_path, host, cards=CARDS[:1]).renew(NodeSettings(device_list_strategies=CRI))
-    assert {one["name"] for one in written(tmp_path)["devices"]} == {GPU, "0", "all"}
+    assert {device["name"] for device in written(tmp_path)["devices"]} == {GPU, "0", "all"}
     made(tmp_path, host, in_use=True).renew(NodeSettings())
-    assert PART in {one["name"] for one in written(tmp_path)["devices"]}
+    assert PART in {device["name"] for device in written(tmp_path)["devices"]}
     other = tmp_path / "cdi" / "nvidia.yaml"
     other.touch()
     made(tmp_path, host).renew(NodeSettings())

@@ -118,7 +118,7 @@ def hierarchy() -> Path:
     """Where cgroup v2 is mounted; skips the test where there is none, or the kernel lets us load no program."""
     if os.geteuid() != 0:
         pytest.skip("needs root, to make cgroups and load programs into the kernel")
-    found = next((one for one in HIERARCHIES if (one / "cgroup.controllers").exists()), None)
+    found = next((hierarchy for hierarchy in HIERARCHIES if (hierarchy / "cgroup.controllers").exists()), None)
     if found is None:
         pytest.skip("no hierarchy of cgroup v2 is mounted here")
     try:

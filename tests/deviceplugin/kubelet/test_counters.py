@@ -106,7 +106,7 @@ class Node:
     def place(self) -> None:
         """The webhook gives a share on a GPU of which the agent says that it is healthy, and that has room for it."""
         gpu = self.chance.choice(self.told)
-        free = 100 - sum(one.given for one in self.pods if one.gpu == gpu.uuid)
+        free = 100 - sum(pod.given for pod in self.pods if pod.gpu == gpu.uuid)
         amount = self.chance.choice((0, 1, 10, 33, 50, 100))
         if gpu.healthy and gpu.pending_mode is None and amount <= free:
             self.pods.append(Pod(f"p{next(self.names)}", gpu.uuid, amount, amount))
@@ -117,7 +117,9 @@ class Node:
         bound = [pod for pod in self.pods if pod.is_bound and pod.counts]
         if bound:
             pod = self.chance.choice(bound)
-            free = 100 - sum(one.given for one in self.pods if one.gpu == pod.gpu and one is not pod)
+            free = 100 - sum(
+                manifest.given for manifest in self.pods if manifest.gpu == pod.gpu and manifest is not pod
+            )
             pod.given = self.chance.randint(1, free)
             self._written()
 
@@ -146,7 +148,7 @@ class Node:
         if waiting:
             pod = self.chance.choice(waiting)
             for name, needed in pod.needs.items():
-                requested = sum(one.needs[name] for one in self.pods if one.is_bound)
+                requested = sum(pod.needs[name] for pod in self.pods if pod.is_bound)
                 if needed and requested + needed > self.scheduler.get(name, 0):
                     return
             pod.is_bound = True
@@ -253,11 +255,11 @@ class Node:
     def _cluster(self) -> View:
         entries = tuple(
             Allocation(
-                one.name, PodRef("ml", one.name, one.name), (GivenShare(("main",), (one.gpu,), one.given, 100, 0),)
+                pod.name, PodRef("ml", pod.name, pod.name), (GivenShare(("main",), (pod.gpu,), pod.given, 100, 0),)
             )
-            for one in self.pods
+            for pod in self.pods
         )
-        return View(GpuNode("n", allocations=entries), tuple(one.manifest for one in self.pods if one.is_bound))
+        return View(GpuNode("n", allocations=entries), tuple(pod.manifest for pod in self.pods if pod.is_bound))
 
     def _list(self) -> tuple[tuple[Gpu, ...], bool, advertisement.Advertisement]:
         devices = advertisement.of_shares(self.seen, usable=self.stabilized(self.seen), in_use=self.given)

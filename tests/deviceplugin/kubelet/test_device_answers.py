@@ -74,7 +74,7 @@ def test_what_was_given_is_remembered() -> None:
 def test_a_share_by_mps_has_its_daemon_and_limits_of_its_size() -> None:
     found = answers(InForce(shared("GPU-a")), []).allocate(GPU, ["GPU-a::0", "GPU-a::1"])
     assert found.envs["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "50"
-    assert {one.host_path for one in found.mounts} == {"/mps/GPU-a/pipe", "/mps/shm"}
+    assert {mount.host_path for mount in found.mounts} == {"/mps/GPU-a/pipe", "/mps/shm"}
 
 
 @pytest.mark.parametrize(

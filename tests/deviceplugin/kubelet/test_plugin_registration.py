@@ -70,7 +70,7 @@ async def test_the_kubelet_is_told_every_device(kubelet: kubelets.Kubelet) -> No
         await kubelet.until(lambda: len(kubelet.devices) == 2)
         assert len(kubelet.devices[contract.RESOURCE_PERCENT]) == 400
         assert len(kubelet.devices[contract.RESOURCE_IDLE]) == 4 * contract.IDLE_SHARES_PER_GPU
-        request = next(one for one in kubelet.requests if one.resource_name == contract.RESOURCE_PERCENT)
+        request = next(request for request in kubelet.requests if request.resource_name == contract.RESOURCE_PERCENT)
         assert (request.version, request.endpoint) == ("v1beta1", "gpushare-gpu-percent.sock")
 
 
@@ -100,7 +100,7 @@ async def test_allocate_mounts_library_preload_file_and_arbiter_and_nothing_else
         )
         assert len(answer.container_responses) == 2
         for container in answer.container_responses:
-            assert [(one.container_path, one.host_path, one.read_only) for one in container.mounts] == [
+            assert [(mount.container_path, mount.host_path, mount.read_only) for mount in container.mounts] == [
                 ("/usr/lib/gpushare/libgpushare.so", "/host/lib.so", True),
                 ("/etc/ld.so.preload", "/host/ld.so.preload", True),
                 ("/etc/ld-nix.so.preload", "/host/ld.so.preload", True),

@@ -69,7 +69,7 @@ async def test_a_resource_comes_and_goes_and_the_others_notice_nothing(kubelet: 
         socket = kubelet.directory / advertisement.socket_name("nvidia.com/gpu.shared")
         await waiting.until(lambda: not socket.exists())
         assert kubelet.lists == 3
-        assert [one.resource_name for one in kubelet.requests] == ["nvidia.com/gpu", "nvidia.com/gpu.shared"]
+        assert [request.resource_name for request in kubelet.requests] == ["nvidia.com/gpu", "nvidia.com/gpu.shared"]
 
 
 async def test_it_tells_whose_plugins_the_kubelet_knows(kubelet: kubelets.Kubelet) -> None:

@@ -143,7 +143,7 @@ async def test_ids_that_are_given_again_stand_for_nothing_until_the_next_start(n
     await node.kubelet.start_container("first")
     ids = node.kubelet.pods.pop("first")[1]
     (again,) = (await node.kubelet.allocate(PERCENT, ids)).container_responses
-    assert [one.name for one in again.cdi_devices] == [name.name]
+    assert [cdi_device.name for cdi_device in again.cdi_devices] == [name.name]
     assert list(node.cdi.iterdir()) == []
     node.gives("second", SECOND)
     node.kubelet.pods["second"] = (PERCENT, ids)

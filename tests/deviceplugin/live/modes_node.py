@@ -148,7 +148,7 @@ class Node:
                 ),
                 self.deadly,
                 setup.TimeSlices(),
-                MpsPart(self.daemons, gpu_of=lambda uuid: {one.uuid: one for one in self.seen.gpus}.get(uuid)),
+                MpsPart(self.daemons, gpu_of=lambda uuid: {gpu.uuid: gpu for gpu in self.seen.gpus}.get(uuid)),
             ),
             path=self.book,
             options=desired_config.ModeOptions(),
@@ -182,7 +182,7 @@ class Node:
     @property
     def pending(self) -> str:
         """What the GPUNode says of what is not as configured."""
-        (found,) = (one for one in self.statement.value.conditions if one.type == "ConfigPending")
+        (found,) = (condition for condition in self.statement.value.conditions if condition.type == "ConfigPending")
         return "" if found.status == "False" else found.message
 
     def facts(self) -> dict[str, list[object]]:
@@ -190,7 +190,7 @@ class Node:
         modes = [self.mig.mig_mode(uuid) for uuid in self.uuids]
         return {
             "mig": [mode is not None and mode.current for mode in modes],
-            "devices": [[str(one.profile) for one in self.mig.mig_devices(uuid)] for uuid in self.uuids],
+            "devices": [[str(mig_device.profile) for mig_device in self.mig.mig_devices(uuid)] for uuid in self.uuids],
             "compute": [str(self.mig.compute_mode(uuid)) for uuid in self.uuids],
             "daemons": [self.daemons.places(uuid).pid_file.exists() for uuid in self.uuids],
         }
@@ -203,10 +203,12 @@ class Node:
         """What an administrator does by hand: MIG on without a device, or off with all of them gone."""
         uuid = self.uuids[index]
         present = self.mig.mig_mode(uuid)
-        for one in self.mig.mig_instances(uuid) if present is not None and present.current and not enabled else ():
-            for part in one.parts:
-                self.mig.destroy_compute_instance(uuid, one.id, part.id)
-            self.mig.destroy_gpu_instance(uuid, one.id)
+        for mig_instance in (
+            self.mig.mig_instances(uuid) if present is not None and present.current and not enabled else ()
+        ):
+            for part in mig_instance.parts:
+                self.mig.destroy_compute_instance(uuid, mig_instance.id, part.id)
+            self.mig.destroy_gpu_instance(uuid, mig_instance.id)
         self.mig.set_mig_mode(uuid, enabled=enabled)
 
     def used_as(self, mode: str) -> dict[str, list[object]]:

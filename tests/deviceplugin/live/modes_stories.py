@@ -100,7 +100,7 @@ async def mig_devices_that_vanish_are_made_again_beside_those_in_use(node: Node)
     node.mig.destroy_gpu_instance(uuid, second.id)
     await node.step()
     assert node.facts() == node.used_as("mig")
-    assert first.parts[0].uuid in {one.uuid for one in node.mig.mig_devices(uuid)}
+    assert first.parts[0].uuid in {mig_device.uuid for mig_device in node.mig.mig_devices(uuid)}
     assert len(node.in_force.value.offered["nvidia.com/mig-3g.20gb"]) == 8
     assert not node.pending, node.pending
 
@@ -109,7 +109,7 @@ async def mig_without_devices_is_for_those_who_make_their_own(node: Node) -> Non
     node.cluster.entries["empty"] = "version: v1\nflags: {migStrategy: mixed}\nmig: all-enabled\n"
     await node.reach("empty")
     uuid = node.uuids[0]
-    kind = next(one for one in node.mig.mig_geometry(uuid).kinds if str(one.profile) == "3g.20gb")
+    kind = next(kind for kind in node.mig.mig_geometry(uuid).kinds if str(kind.profile) == "3g.20gb")
     node.mig.create_compute_instance(uuid, node.mig.create_gpu_instance(uuid, kind, None), 3)
     await node.step()
     assert node.modes == ["mig"] * 4, node.modes
@@ -157,7 +157,7 @@ async def a_missing_gpu_takes_nothing_from_the_others(node: Node) -> None:
         for _ in range(2):
             await node.agent.step()
         assert node.modes == [mode for index, mode in enumerate(modes) if index != 1], node.modes
-        valid = next(one for one in node.statement.value.conditions if one.type == "ConfigValid")
+        valid = next(condition for condition in node.statement.value.conditions if condition.type == "ConfigValid")
         assert valid.status == "True", valid
         assert f"GPU 1 ({gone}) is not there" in valid.message, valid
         assert not node.pending, node.pending
@@ -190,7 +190,7 @@ async def what_is_in_force_is_served_though_its_configuration_cannot_be_read(nod
     await node.step()
     assert node.modes == ["time-slicing"] * 4, node.modes
     assert len(node.in_force.value.offered[GPU]) == 16
-    valid = next(one for one in node.statement.value.conditions if one.type == "ConfigValid")
+    valid = next(condition for condition in node.statement.value.conditions if condition.type == "ConfigValid")
     assert valid.status == "False", valid
 
 

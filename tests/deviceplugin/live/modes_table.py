@@ -58,7 +58,7 @@ async def _replaced(node: Node, before: str, after: str) -> None:
         check(node.modes, [f"{after}…"] * len(node.uuids), "told")
         assert node.pending.count("it is in MIG mode with 2 × 3g.20gb, of which a program can use one only") == 4
         assert sum("GpuSetAside" in line for line in node.cluster.told) == 4, node.cluster.told
-        assert not any(one.healthy for devices in node.advertised.value.values() for one in devices)
+        assert not any(device.healthy for devices in node.advertised.value.values() for device in devices)
         node.cluster.entries[after] += "mig: all-disabled\n"
         await node.step()
     elif before == "mig" and after == "exclusive":

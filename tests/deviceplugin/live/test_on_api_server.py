@@ -64,7 +64,9 @@ class Node(Cluster):
         return [str(card.mode) for card in codec.read(await self.gpunode()).gpus]
 
     async def condition(self, kind: str) -> tuple[str, str]:
-        found = {one["type"]: one for one in (await self.gpunode()).get("status", {}).get("conditions", [])}
+        found = {
+            condition["type"]: condition for condition in (await self.gpunode()).get("status", {}).get("conditions", [])
+        }
         return (found[kind]["status"], found[kind]["message"]) if kind in found else ("", "")
 
     async def config(self) -> str:
@@ -166,7 +168,7 @@ async def test_only_idle_gpus_change_and_who_is_in_the_way_is_named(node: Node, 
         await node.until(is_done)
         replicas = [await node.kubelet.admit(f"small-{number}", "nvidia.com/gpu.shared", 1) for number in range(4)]
         # Distributed: each on another GPU.
-        assert {one.envs["NVIDIA_VISIBLE_DEVICES"] for one in replicas} == set(node.uuids)
+        assert {replica.envs["NVIDIA_VISIBLE_DEVICES"] for replica in replicas} == set(node.uuids)
         assert any(
             "ConfigApplied configuration sliced is in force on every GPU" in line for line in await node.events()
         )
@@ -236,7 +238,7 @@ async def test_content_counts_and_each_gpu_has_a_mode_of_its_own(
         await node.kubelet.until(lambda: node.offered("nvidia.com/slice") == 3 and node.offered() == 1)
         assert node.offered(contract.RESOURCE_PERCENT) == 200
         # The GPUs of a lab's node are on two NUMA nodes, or on none that is told: what is told is the GPU's own.
-        assert set(node.kubelet.numa) <= {one for devices in node.kubelet.devices.values() for one in devices}
+        assert set(node.kubelet.numa) <= {device for devices in node.kubelet.devices.values() for device in devices}
 
         async def product() -> bool:
             found = json.loads(await node.kubectl("get", "node", node.node, "--output=json"))["metadata"]
@@ -327,7 +329,7 @@ async def test_metrics_say_what_the_plugin_shows(node: Node, short_path: Path) -
         path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [await node.gpunode()]}))
         plugin = (sys.executable, "-m", "kubectl_gpushare", "top", "gpus", f"--from={path}", "--output=json")
         process = await asyncio.create_subprocess_exec(*plugin, stdout=asyncio.subprocess.PIPE)
-        shown = {one["uuid"]: one for one in json.loads((await process.communicate())[0])["items"]}
+        shown = {item["uuid"]: item for item in json.loads((await process.communicate())[0])["items"]}
         assert set(shown) == set(node.uuids)
         for metric, kind, amount in (
             ("gpushare_gpu_allocated_memory_bytes", "memory", "allocatedBytes"),

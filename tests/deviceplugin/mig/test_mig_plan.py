@@ -41,12 +41,12 @@ def after(given: Present, proposed: MigPlan) -> Present:
     for step in proposed.steps:
         match step:
             case DestroyPart(instance_id, part_id):
-                one = next(one for one in instances if one.id == instance_id)
+                one = next(instance for instance in instances if instance.id == instance_id)
                 assert not any(part.busy for part in one.parts if part.id == part_id)
                 kept = tuple(part for part in one.parts if part.id != part_id)
                 instances[instances.index(one)] = dataclasses.replace(one, parts=kept)
             case Destroy(instance_id):
-                one = next(one for one in instances if one.id == instance_id)
+                one = next(instance for instance in instances if instance.id == instance_id)
                 assert not one.parts
                 instances.remove(one)
             case Create(kind, start, parts):
@@ -56,7 +56,7 @@ def after(given: Present, proposed: MigPlan) -> Present:
                 found = tuple(ComputeInstance(n, slices, f"MIG-{number}-{n}") for n, slices in enumerate(parts))
                 instances.append(GpuInstance(number, kind, start, found))
             case CreatePart(instance_id, slices):
-                one = next(one for one in instances if one.id == instance_id)
+                one = next(instance for instance in instances if instance.id == instance_id)
                 part = ComputeInstance(next(ids), slices, f"MIG-{instance_id}-new")
                 instances[instances.index(one)] = dataclasses.replace(one, parts=(*one.parts, part))
             case SetMode(enabled):
@@ -67,9 +67,9 @@ def after(given: Present, proposed: MigPlan) -> Present:
 
 def counts(given: Present) -> Wanted:
     found: dict[profile.Profile, int] = {}
-    for one in given.instances:
-        for part in one.parts:
-            name = dataclasses.replace(one.kind.profile, compute_slices=part.slices)
+    for instance in given.instances:
+        for part in instance.parts:
+            name = dataclasses.replace(instance.kind.profile, compute_slices=part.slices)
             found[name] = found.get(name, 0) + 1
     return found
 
@@ -104,7 +104,7 @@ WANTED = st.dictionaries(
 @given(gpus(), WANTED)
 def test_a_plan_leads_to_what_is_wanted_and_touches_nothing_in_use(given: Present, wanted: Wanted) -> None:
     proposed = mig_plan.make(given, wanted)
-    busy = {part.uuid for one in given.instances for part in one.parts if part.busy}
+    busy = {part.uuid for instance in given.instances for part in instance.parts if part.busy}
     if proposed.verdict is MigVerdict.REFUSE:
         assert isinstance(instance_layout.search(A100, wanted), Infeasible)
     elif proposed.verdict is MigVerdict.WAIT:
@@ -112,7 +112,7 @@ def test_a_plan_leads_to_what_is_wanted_and_touches_nothing_in_use(given: Presen
     else:
         done = after(given, proposed)
         assert counts(done) == wanted
-        assert busy <= {part.uuid for one in done.instances for part in one.parts}
+        assert busy <= {part.uuid for instance in done.instances for part in instance.parts}
         assert mig_plan.make(done, wanted) == MigPlan(MigVerdict.DO)
 
 

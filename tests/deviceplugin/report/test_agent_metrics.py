@@ -131,26 +131,27 @@ class Busy:
                 node_name="node-a",
                 offer=Offer(self.node.gpus),
                 node=self.gpunode,
-                uses=lambda: [ShareUse(one, (1, 2), 3, (4, 5)) for one in self.tenants],
+                uses=lambda: [ShareUse(tenant, (1, 2), 3, (4, 5)) for tenant in self.tenants],
                 connections=lambda: len(self.tenants),
                 turned_away=lambda: 0,
                 holders=lambda: [
-                    DeviceHolder("ml", one.pod, "main", "nvidia.com/gpu", self.uuids[0], 1) for one in self.tenants
+                    DeviceHolder("ml", tenant.pod, "main", "nvidia.com/gpu", self.uuids[0], 1)
+                    for tenant in self.tenants
                 ],
                 leases=lambda: [
-                    LeaseUsage(one, uuid, 1.0, 2, 0.5, 3.0, 4.0, 5) for one in self.tenants for uuid in self.uuids
+                    LeaseUsage(tenant, uuid, 1.0, 2, 0.5, 3.0, 4.0, 5) for tenant in self.tenants for uuid in self.uuids
                 ],
                 audit=lambda: NodeAudit(
                     self.node.gpus,
                     shares=tuple(
-                        AuditedShare("ml", one.pod, one.containers, uuid, 1, 100, 1 << 30, processes=3)
-                        for one in self.tenants
+                        AuditedShare("ml", tenant.pod, tenant.containers, uuid, 1, 100, 1 << 30, processes=3)
+                        for tenant in self.tenants
                         for uuid in self.uuids
                     ),
                 ),
                 peaked=lambda: [
-                    Peak(one.pod_uid, "ml", one.pod, "main,side", uuid, 1, 0.5, 2.0)
-                    for one in self.tenants
+                    Peak(tenant.pod_uid, "ml", tenant.pod, "main,side", uuid, 1, 0.5, 2.0)
+                    for tenant in self.tenants
                     for uuid in self.uuids
                 ],
             )
@@ -158,7 +159,10 @@ class Busy:
 
     def gpunode(self) -> GpuNode:
         given = GivenShare(("main", "side"), self.uuids, 1, 100, 1 << 30, shrink_to_bytes=1 << 29)
-        entries = (Allocation(f"of-{one.pod}", PodRef("ml", one.pod, one.pod_uid), (given,)) for one in self.tenants)
+        entries = (
+            Allocation(f"of-{tenant.pod}", PodRef("ml", tenant.pod, tenant.pod_uid), (given,))
+            for tenant in self.tenants
+        )
         ready = Condition(contract.CONDITION_READY, "True", "GpusHealthy")
         return dataclasses.replace(self.node, allocations=tuple(entries), conditions=(ready,))
 
@@ -197,7 +201,7 @@ def test_there_are_as_many_series_as_gpus_and_shares_and_no_more_once_pods_have_
     node = Busy(40)
 
     def series() -> int:
-        return sum(len(one.samples) for one in exposition.families(node.registry).values())
+        return sum(len(family.samples) for family in exposition.families(node.registry).values())
 
     with_40 = series()
     node.tenants = node.tenants[:20]

@@ -125,7 +125,7 @@ def test_whatever_the_ledger_has_room_for_the_counters_have_room_for(pods: list[
         manifests.append(pod({PERCENT: str(counted)}, name=str(number), uid=str(number)))
         entries.append(node(share(has, 0), name=str(number), uid=str(number)).allocations[0])
     found = allocatable.allocatable(CARDS[:1], GpuNode("n", allocations=tuple(entries)), manifests)
-    counted = sum(int(one["spec"]["containers"][0]["resources"]["limits"][PERCENT]) for one in manifests)
+    counted = sum(int(manifest["spec"]["containers"][0]["resources"]["limits"][PERCENT]) for manifest in manifests)
     assert counted + (100 - used) <= found[PERCENT]
 
 

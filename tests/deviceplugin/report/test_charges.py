@@ -40,7 +40,7 @@ def quarters(*pods: PodRef, containers: tuple[str, ...] = ("main",)) -> GpuNode:
     node = builders.node(gpus=1)
     for number, pod in enumerate(pods):
         entry = builders.allocation(f"a{number}", request=25, memory_gib=20)
-        shares = tuple(dataclasses.replace(one, containers=containers) for one in entry.shares)
+        shares = tuple(dataclasses.replace(share, containers=containers) for share in entry.shares)
         node = ledger.reserve(node, dataclasses.replace(entry, pod=pod, shares=shares))
     return node
 

@@ -148,8 +148,8 @@ async def _say(end: socket.socket, who: int, message: bytes) -> None:
             data, descriptors, _, _ = socket.recv_fds(end, contract.WIRE_MAX + 1, 4)
         except OSError:
             return
-        for one in descriptors:
-            os.close(one)
+        for descriptor in descriptors:
+            os.close(descriptor)
         if not data:
             return
         magic, _, kind, size, _ = _HEADER.unpack_from(data)

@@ -125,7 +125,7 @@ def test_what_it_remembers_changes_no_answer(
     fresh = Fleet()
     for view in kept.views():
         fresh.update(view, room=rooms[view.node.name])
-    for request in (last, *(one for one in steps if isinstance(one, Request))):
+    for request in (last, *(step for step in steps if isinstance(step, Request))):
         # Prices follow the demand from where they were, so `fragmentation` may choose otherwise, never what fits.
         assert type(kept.place(request, host=host)) is type(fresh.place(request, host=host))
         for policy in sorted(policies.POLICIES.keys() - {policies.DEFAULT}):

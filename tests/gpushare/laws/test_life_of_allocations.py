@@ -39,7 +39,7 @@ class Life(stateful.RuleBasedStateMachine):
         except errors.LedgerError:
             used, total = ledger.use(read)[uuid], read.gpu_by_uuid()[uuid].memory_bytes
             assert (
-                any(one.id == identity for one in read.allocations)
+                any(allocation.id == identity for allocation in read.allocations)
                 or used.request_percent + request > 100
                 or used.memory_bytes + memory * builders.GIB > total
             ), "refused although there is room"
@@ -49,15 +49,17 @@ class Life(stateful.RuleBasedStateMachine):
     @stateful.rule(identity=IDS, pod=PODS, old=st.booleans())
     def confirm(self, identity: str, pod: PodRef, old: bool) -> None:
         read = self.before if old else self.node
-        owners = {one.id: one.pod for one in read.allocations if one.pod.uid}
+        owners = {allocation.id: allocation.pod for allocation in read.allocations if allocation.pod.uid}
         after = ledger.confirm(read, {identity: pod})
-        assert owners.items() <= {one.id: one.pod for one in after.allocations}.items(), "a pod lost what it held"
+        assert owners.items() <= {allocation.id: allocation.pod for allocation in after.allocations}.items(), (
+            "a pod lost what it held"
+        )
         assert ledger.confirm(after, {identity: pod}) == after
         self.write(after, read=read)
 
     @stateful.rule(identity=IDS)
     def settle(self, identity: str) -> None:
-        if identity not in {one.id for one in self.node.allocations}:
+        if identity not in {allocation.id for allocation in self.node.allocations}:
             with pytest.raises(errors.LedgerError, match="no longer has the allocation"):
                 ledger.settle(self.node, [identity])
             return
@@ -70,13 +72,15 @@ class Life(stateful.RuleBasedStateMachine):
     def release(self, identities: set[str], old: bool) -> None:
         read = self.before if old else self.node
         after = ledger.release(read, identities)
-        assert {one.id for one in after.allocations} == {one.id for one in read.allocations} - identities
+        assert {allocation.id for allocation in after.allocations} == {one.id for one in read.allocations} - identities
         self.write(after, read=read)
 
     @stateful.rule(now=st.floats(0, 120))
     def expire(self, now: float) -> None:
         gone = ledger.expired(self.node, now=now)
-        assert all(one.reserved_until is not None for one in self.node.allocations if one.id in gone)
+        assert all(
+            allocation.reserved_until is not None for allocation in self.node.allocations if allocation.id in gone
+        )
         self.write(ledger.release(self.node, gone), read=self.node)
 
     @stateful.rule()
@@ -92,7 +96,7 @@ class Life(stateful.RuleBasedStateMachine):
 
     @stateful.invariant()
     def nothing_is_there_twice(self) -> None:
-        ids = [one.id for one in self.node.allocations]
+        ids = [allocation.id for allocation in self.node.allocations]
         assert len(ids) == len(set(ids))
 
 

@@ -69,14 +69,14 @@ class Life(stateful.RuleBasedStateMachine):
 
     @stateful.rule(identity=IDS)
     def step(self, identity: str) -> None:
-        entry = next((one for one in self.node.allocations if one.id == identity), None)
+        entry = next((allocation for allocation in self.node.allocations if allocation.id == identity), None)
         if entry is None:
             return
         wish = resizing.asked(self.wishes[identity], entry, self.node)
         step = resizing.step(self.node, identity, wish)
         assert resizing.step(self.node, identity, wish) == step
         assert resizing.step(step.node, identity, wish).node is step.node or step.node.resizes, "it does not settle"
-        after = next(one for one in step.node.allocations if one.id == identity)
+        after = next(allocation for allocation in step.node.allocations if allocation.id == identity)
         assert (after.shares == wish) == (step.waits_for == "")
         assert dataclasses.replace(after, shares=entry.shares) == entry, "more than its shares was changed"
         self.write(step.node)
@@ -105,7 +105,7 @@ class Life(stateful.RuleBasedStateMachine):
         """It reads the newest GPUNode and does what it says; what it makes of that is said later."""
         self.seen, self.seen_version = self.node, self.version
         words = []
-        held = {(one.allocation, one.memory_bytes) for one in self.words}
+        held = {(word.allocation, word.memory_bytes) for word in self.words}
         for entry in self.seen.allocations:
             (share,) = entry.shares
             limit = share.memory_bytes
@@ -115,7 +115,7 @@ class Life(stateful.RuleBasedStateMachine):
                     limit = share.shrink_to_bytes
                 words.append(Resize(entry.id, 0, limit, self.used.get(entry.id, 0)))
             self.limits[entry.id] = limit
-        self.limits = {one.id: self.limits[one.id] for one in self.seen.allocations}
+        self.limits = {allocation.id: self.limits[allocation.id] for allocation in self.seen.allocations}
         self.used = {identity: used for identity, used in self.used.items() if identity in self.limits}
         self.words = tuple(words)
 

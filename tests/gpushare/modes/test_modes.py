@@ -36,7 +36,9 @@ def planned(text: str, node: list[HardwareGpu], *, mig_strategy: str = "mixed") 
 
 
 def offered(found: mode_plan.ModePlan, node: list[HardwareGpu]) -> dict[str, list[str]]:
-    return {name: [one.id for one in devices] for name, devices in offering.offer(node, found.assignments).items()}
+    return {
+        name: [device.id for device in devices] for name, devices in offering.offer(node, found.assignments).items()
+    }
 
 
 EVERY_MODE = """

@@ -100,14 +100,14 @@ CPUS = st.sampled_from(["0", "100m", "1", "1500m"])
 def test_a_crowd_that_everybody_left_is_as_it_was(come: list[tuple[str, bool]], stay: list[tuple[str, bool]]) -> None:
     def pod_infos(drawn: list[tuple[str, bool]]) -> list[PodInfo]:
         pods = [{"spec": {"containers": [container(cpu=cpu)], "hostNetwork": bound}} for cpu, bound in drawn]
-        for one in pods:
-            one["spec"]["containers"][0]["ports"] = [{"containerPort": 80}]
-        return [PodInfo.of(one, "node-a") for one in pods]
+        for pod in pods:
+            pod["spec"]["containers"][0]["ports"] = [{"containerPort": 80}]
+        return [PodInfo.of(pod, "node-a") for pod in pods]
 
     info, other = NodeInfo(), NodeInfo()
-    for one in pod_infos(stay):
-        info.add(one)
-        other.add(one)
+    for pod_info in pod_infos(stay):
+        info.add(pod_info)
+        other.add(pod_info)
     for one in pod_infos(come):
         info.add(one)
     for one in pod_infos(come):

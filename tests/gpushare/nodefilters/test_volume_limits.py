@@ -59,7 +59,7 @@ def attachment(name: str, node: str, volume: str, driver: str = DRIVER) -> Json:
 
 def mounting(*claims: str, name: str = "", **more: Any) -> Json:
     made = builders.pod(name) if name else builders.pod()
-    found = [{"name": one, "persistentVolumeClaim": {"claimName": one}} for one in claims]
+    found = [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in claims]
     made["spec"]["volumes"] = found + [{"name": key, **volume} for key, volume in more.items()]
     return made
 
@@ -77,8 +77,8 @@ class Cluster:
         self.found: dict[tuple[str, volumes.Name], Json] = {}
         for name in NODES:
             self.cache.put_machine(name, machine(name))
-        for one in items:
-            self.put(one)
+        for item in items:
+            self.put(item)
 
     def put(self, one: Json) -> None:
         metadata = one["metadata"]
@@ -273,9 +273,9 @@ class Oracle:
                     left[f"{one['spec']['attacher']}/{at['spec']['csi']['volumeHandle']}"] = one["spec"]["attacher"]
         counts = list((left | there).values())
         most = {
-            one["name"]: one["allocatable"]["count"]
-            for one in limited["spec"]["drivers"]
-            if "count" in one["allocatable"]
+            driver["name"]: driver["allocatable"]["count"]
+            for driver in limited["spec"]["drivers"]
+            if "count" in driver["allocatable"]
         }
         return all(
             counts.count(driver) + list(new.values()).count(driver) <= most[driver]

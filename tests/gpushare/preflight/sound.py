@@ -54,7 +54,9 @@ def pod(name: str, namespace: str, where: str, *, component: str = "", ready: bo
 
 @functools.cache
 def base(part: str) -> Json:
-    (found,) = [one for one in manifests.documents(manifests.CONFIG / "base" / part) if one["kind"] in WORKLOADS]
+    (found,) = [
+        document for document in manifests.documents(manifests.CONFIG / "base" / part) if document["kind"] in WORKLOADS
+    ]
     return found
 
 

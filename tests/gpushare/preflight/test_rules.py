@@ -50,8 +50,8 @@ def nodes(*found: dict[str, Any]) -> Change:
 
 def both(*changes: Change) -> Change:
     def change(given: dict[str, Any]) -> None:
-        for one in changes:
-            one(given)
+        for change in changes:
+            change(given)
 
     return change
 
@@ -291,7 +291,7 @@ def test_what_is_broken_before_an_installation_is_found(name: str) -> None:
 
 
 def is_as_told(found: list[Finding], severity: Severity, part: str, concerned: tuple[str, ...]) -> None:
-    assert [one.severity for one in found] == [severity], found
+    assert [item.severity for item in found] == [severity], found
     assert part in found[0].found
     assert found[0].subjects == concerned
     assert found[0].why
@@ -308,8 +308,8 @@ def test_every_rule_is_broken_by_some_story() -> None:
 def test_without_gpushare_one_sentence_says_so() -> None:
     nothing = both(*(having(kind, only=True) for kind in ("Deployment", "DaemonSet", "MutatingWebhookConfiguration")))
     found = rules.check(sound.cluster_facts(nothing))
-    assert [one.rule for one in found if one.severity is BLOCKING] == ["installed"]
-    assert "webhook-ready" not in {one.rule for one in found}
+    assert [item.rule for item in found if item.severity is BLOCKING] == ["installed"]
+    assert "webhook-ready" not in {item.rule for item in found}
 
 
 def test_a_node_with_the_label_that_keeps_the_plugin_away_is_ours() -> None:
@@ -390,10 +390,10 @@ def test_what_may_not_be_read_is_said_with_the_reason_and_never_fine(kind: str, 
 
     whole = {one.rule for one in rules.check(sound.cluster_facts(installing=installing)) if one.severity is Severity.OK}
     found = rules.check(sound.cluster_facts(hide, installing=installing))
-    unknown = {one.rule for one in found if one.found == "not known: you may not"}
-    assert all(one.severity is UNKNOWN for one in found if one.rule in unknown)
+    unknown = {item.rule for item in found if item.found == "not known: you may not"}
+    assert all(item.severity is UNKNOWN for item in found if item.rule in unknown)
     assert unknown or kind in ADDING or (kind in ONLY_AFTER and installing) or (kind == "rights" and not installing)
-    fine = {one.rule for one in found if one.severity is Severity.OK}
+    fine = {item.rule for item in found if item.severity is Severity.OK}
     assert fine <= whole - unknown
 
 
@@ -413,8 +413,8 @@ def test_every_rule_that_is_asked_says_something_whatever_is_known(installing: b
         for one in rules.RULES
         if one.phase in {RulePhase.ANY, RulePhase.BEFORE if installing else RulePhase.AFTER}
     }
-    assert asked <= {one.rule for one in found}
-    assert all(one.found and one.why for one in found)
+    assert asked <= {item.rule for item in found}
+    assert all(item.found and item.why for item in found)
 
 
 def test_a_rule_has_one_id_and_says_what_it_wants_and_why() -> None:

@@ -53,7 +53,7 @@ class Cluster:
         self.pods: list[dict[str, Any]] = []
         for number in range(0, HELD, 10):  # what it has learned is renewed now and then
             store = self.webhook()
-            for manifest in (asks(number + one, self.draw) for one in range(10)):
+            for manifest in (asks(number + index, self.draw) for index in range(10)):
                 self.place(manifest, store)
 
     def webhook(self) -> MemoryStore:

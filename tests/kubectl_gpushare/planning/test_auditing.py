@@ -33,7 +33,7 @@ def test_where_every_share_is_held_all_is_proven() -> None:
 
 def test_a_share_that_runs_nothing_is_no_proof_and_no_trouble() -> None:
     document = answers.audit(NODE)
-    document["shares"] = [one | {"processes": 0, "withLibrary": 0} for one in document["shares"]]
+    document["shares"] = [share | {"processes": 0, "withLibrary": 0} for share in document["shares"]]
     found = verdict(document)
     assert (found.broken, found.uncertain, found.containers(AuditState.IDLE)) == (False, False, 4)
 
@@ -45,7 +45,7 @@ def test_a_share_that_the_agent_does_not_list_runs_nothing() -> None:
 
 def test_a_container_is_held_only_if_it_is_on_all_its_gpus() -> None:
     document = answers.audit(NODE)
-    next(one for one in document["shares"] if one["pod"] == "llm")["inForce"] = False
+    next(share for share in document["shares"] if share["pod"] == "llm")["inForce"] = False
     found = verdict(document)
     assert found.broken
     assert (found.containers(AuditState.IN_FORCE), found.containers(AuditState.BROKEN)) == (3, 1)
@@ -53,20 +53,20 @@ def test_a_container_is_held_only_if_it_is_on_all_its_gpus() -> None:
 
 def test_a_process_around_the_library_breaks_its_container_s_limits() -> None:
     found = verdict(answers.troubled())
-    trainer = next(one for one in found.shares if one.pod == "trainer")
+    trainer = next(share for share in found.shares if share.pod == "trainer")
     assert (trainer.state, trainer.evaded) == (AuditState.BROKEN, True)
-    assert [one.process.pid for one in found.strays] == [4712, 99]  # and not who is limited, or not judged
+    assert [stray.process.pid for stray in found.strays] == [4712, 99]  # and not who is limited, or not judged
 
 
 def test_only_what_the_agent_has_is_shown_too() -> None:
     found = verdict(answers.audit(NODE), dataclasses.replace(NODE, allocations=NODE.allocations[1:]))
-    assert {one.pod for one in found.shares} == {"trainer", "notebook", "llm", "small"}
+    assert {share.pod for share in found.shares} == {"trainer", "notebook", "llm", "small"}
 
 
 def test_what_is_only_reserved_or_held_has_no_container() -> None:
     node = sample.nodes()[1]
     found = auditing.judge([node], answers.read(answers.audit(node) | {"shares": []}))
-    assert [one.pod for one in found.shares] == ["old"]
+    assert [share.pod for share in found.shares] == ["old"]
 
 
 def test_an_audit_with_gaps_is_no_proof() -> None:

@@ -184,7 +184,7 @@ def test_as_many_fit_as_there_is_room_for() -> None:
 
 
 def test_a_placed_pod_is_judged_as_if_it_came_now() -> None:
-    manifest = next(one for one in sample.pods() if one["metadata"]["name"] == "trainer")
+    manifest = next(pod for pod in sample.pods() if pod["metadata"]["name"] == "trainer")
     told = reasons.of(manifest, sample.snapshot())
     assert told.refusal is None
     assert told.choices[0].gpus == "gpu-1/0"

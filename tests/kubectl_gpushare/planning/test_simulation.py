@@ -40,7 +40,7 @@ def test_who_waits_has_a_turn_when_somebody_ends() -> None:
     world = World([builders.node("a", gpus=1)])
     arrivals = [arrival(0, 0, 10, "1"), arrival(1, 2, 10, "0.5"), arrival(2, 30, None, "0.1")]
     outcome = simulation.run(world, arrivals)
-    assert [(one.running, one.waiting) for one in outcome.moments] == [(1, 0), (1, 1), (1, 0)]
+    assert [(moment.running, moment.waiting) for moment in outcome.moments] == [(1, 0), (1, 1), (1, 0)]
     assert (outcome.waited, outcome.waited_seconds, outcome.never) == (1, 8.0, 0)
     assert outcome.first_refusal.startswith("no GPU fits 0.5 GPU")
 

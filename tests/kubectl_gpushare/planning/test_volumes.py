@@ -52,7 +52,7 @@ def test_a_pod_is_refused_for_what_its_node_cannot_attach_in_the_webhooks_words(
     told = reasons.of(asked, taken(there))
     assert told.refusal is not None
     assert EXCEEDS in str(told.refusal.rejected[0])
-    every = [{**one, "kind": kind} for kind, items in storage().items() for one in items]
+    every = [{**item, "kind": kind} for kind, items in storage().items() for item in items]
     described = machine("a")
     described["status"]["allocatable"] |= {contract.RESOURCE_PERCENT: "400", contract.RESOURCE_MEMORY: "320Gi"}
     store = MemoryStore([codec.to_document(builders.node("a"))], [described], [there], every)
@@ -104,7 +104,7 @@ def save(path: Path, *items: Json) -> Path:
 
 
 def test_saved_objects_are_judged_and_what_was_not_saved_is_said(plugin: Plugin, tmp_path: Path) -> None:
-    every = [{**one, "kind": kind} for kind, items in storage().items() for one in items]
+    every = [{**item, "kind": kind} for kind, items in storage().items() for item in items]
     complete = save(tmp_path / "complete.json", *every)
     ended = plugin("why", "asked", "--from", complete, "-o", "json")
     assert EXCEEDS in ended.out
@@ -123,7 +123,7 @@ def test_saved_objects_are_judged_and_what_was_not_saved_is_said(plugin: Plugin,
 
 
 def test_the_claims_of_a_stateful_set_count(plugin: Plugin, tmp_path: Path) -> None:
-    every = [{**one, "kind": kind} for kind, items in storage().items() for one in items]
+    every = [{**item, "kind": kind} for kind, items in storage().items() for item in items]
     template = {"metadata": {"name": "data"}, "spec": {"storageClassName": "fast"}}
     one = pod("web")
     made_of = {"template": {"metadata": one["metadata"], "spec": one["spec"]}, "volumeClaimTemplates": [template]}

@@ -131,7 +131,7 @@ def test_what_keeps_it_from_a_node_is_named_and_lifted(
 ) -> None:
     told = why(waits(spec, request="0.05", memory="1Gi"), **more)
     assert f"nearest: {reason}" in said(told)
-    assert [one.sentence for one in told.changes] == [change]
+    assert [change.sentence for change in told.changes] == [change]
 
 
 def test_less_memory_is_tried_on_a_pod_that_has_been_stored() -> None:

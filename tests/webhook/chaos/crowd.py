@@ -80,9 +80,9 @@ def settled(cluster: Cluster, *names: str, seconds: float = 40.0) -> None:
         assert [sentence for node in nodes for sentence in ledger.violations(node)] == []
         held = {(entry.id, entry.pod.uid, node.name) for node in nodes for entry in node.allocations}
         wanted = {
-            (notes[contract.ALLOCATION], one["metadata"]["uid"], notes[contract.NODE])
-            for one in cluster.pods()
-            if contract.ALLOCATION in (notes := one["metadata"]["annotations"])
+            (notes[contract.ALLOCATION], pod["metadata"]["uid"], notes[contract.NODE])
+            for pod in cluster.pods()
+            if contract.ALLOCATION in (notes := pod["metadata"]["annotations"])
         }
         return held == wanted
 
@@ -90,4 +90,4 @@ def settled(cluster: Cluster, *names: str, seconds: float = 40.0) -> None:
 
 
 def placed(cluster: Cluster) -> list[dict[str, Any]]:
-    return [one for one in cluster.pods() if contract.ALLOCATION in one["metadata"]["annotations"]]
+    return [pod for pod in cluster.pods() if contract.ALLOCATION in pod["metadata"]["annotations"]]

@@ -121,14 +121,14 @@ async def test_pods_whose_names_the_api_server_makes_each_hold_their_own(cluster
     cluster.start()
     cluster.start()
     manifests = crowd.pods(20, request="0.1")
-    for one in manifests:
-        del one["metadata"]["name"]
-        one["metadata"]["generateName"] = "worker-"
+    for manifest in manifests:
+        del manifest["metadata"]["name"]
+        manifest["metadata"]["generateName"] = "worker-"
     async with witness.watching(cluster.administrator.kubeconfig):
         await crowd.create(cluster, manifests)
         crowd.settled(cluster)
     held = cluster.node().allocations
-    assert {entry.pod.name for entry in held} == {one["metadata"]["name"] for one in cluster.pods()}
+    assert {entry.pod.name for entry in held} == {pod["metadata"]["name"] for pod in cluster.pods()}
     assert len(held) == 20
 
 

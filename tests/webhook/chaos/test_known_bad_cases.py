@@ -39,7 +39,7 @@ async def test_the_third_of_three_12_gib_pods_waits_for_a_24_gib_card(cluster: C
         await crowd.create(cluster, crowd.pods(3, memory="12Gi"))
         crowd.settled(cluster, "node-b")
         assert len(crowd.placed(cluster)) == 2
-        (waiting,) = [one for one in cluster.pods() if contract.REASON in one["metadata"]["annotations"]]
+        (waiting,) = [pod for pod in cluster.pods() if contract.REASON in pod["metadata"]["annotations"]]
         assert "0 of 24Gi" in waiting["metadata"]["annotations"][contract.REASON]
         cluster.delete(crowd.placed(cluster)[0]["metadata"]["name"])
         crowd.until(lambda: len(crowd.placed(cluster)) == 2, cluster.explain)

@@ -83,7 +83,7 @@ def test_one_that_does_not_lead_tells_nothing_so_that_nothing_is_counted_twice()
     replica = Replica()
     assert replica.gpus("free") == 6
     replica.leads = False
-    assert [one.samples for one in exposition.families(replica.registry).values()] == [[], []]
+    assert [family.samples for family in exposition.families(replica.registry).values()] == [[], []]
 
 
 def test_every_metric_is_as_prometheus_wants_it() -> None:

@@ -98,7 +98,7 @@ def in_all(nodes: list[GpuNode], pods: Iterable[Pod]) -> Touched:
 
 def shown(due: due_changes.DueChanges) -> Any:
     lists = (due.release, due.gone, due.lapsed)
-    by_id = [sorted((one.node, one.allocation.id) for one in entries) for entries in lists]
+    by_id = [sorted((entry.node, entry.allocation.id) for entry in entries) for entries in lists]
     return {name: dict(ids) for name, ids in due.confirm.items()}, by_id, due.next_expiry
 
 

@@ -44,7 +44,7 @@ class Faults:
         for point in self._users.points:
             if point.may_fail:
                 yield Option("fail", f"FAILS: {point.label}", lambda it=point: self._users.let_pass(it, False))  # type: ignore[misc]
-        for waits in (*self._users.points, *(one for one in self._network.messages if one.writes)):
+        for waits in (*self._users.points, *(message for message in self._network.messages if message.writes)):
             yield Option("slow", f"takes long: {waits}", lambda it=waits: self._hold_up(it))  # type: ignore[misc]
         for watch in self._network.watches:
             if self._network.pending_events(watch) > 1:
@@ -54,14 +54,14 @@ class Faults:
             for error in (api_errors.Unavailable("reset"), api_errors.Gone("too old", status=410)):
                 label = f"watch of {watch.sender} on {watch.collection} ends: {error}"
                 yield Option("break", label, lambda it=watch, e=error: self._network.end(it, e))  # type: ignore[misc]
-        for one in self._replicas.values():
-            if one.alive:
-                yield Option("crash", f"CRASH of {one.name}", lambda it=one: self._crash(it))  # type: ignore[misc]
-                if not one.leads:
-                    yield Option("elect", f"{one.name} is elected", lambda it=one: self._elect(it))  # type: ignore[misc]
+        for process in self._replicas.values():
+            if process.alive:
+                yield Option("crash", f"CRASH of {process.name}", lambda it=process: self._crash(it))  # type: ignore[misc]
+                if not process.leads:
+                    yield Option("elect", f"{process.name} is elected", lambda it=process: self._elect(it))  # type: ignore[misc]
                 for seconds in (3600.0, -3600.0):
-                    label = f"the clock of {one.name} jumps by {seconds:g} s"
-                    yield Option("jump", label, lambda it=one, s=seconds: self._jump(it, s))  # type: ignore[misc]
+                    label = f"the clock of {process.name} jumps by {seconds:g} s"
+                    yield Option("jump", label, lambda it=process, s=seconds: self._jump(it, s))  # type: ignore[misc]
         for item in truth.living(self._api):
             where = pod.namespaced_name(item)
             yield Option("delete", f"{where} is deleted", lambda it=where: self._delete(it))  # type: ignore[misc]
@@ -102,11 +102,11 @@ class Faults:
 
     def _depose(self, other: replica.Replica) -> None:
         other.leads = False
-        if not any(one.leads for one in self._replicas.values()):
+        if not any(process.leads for process in self._replicas.values()):
             self._elect_somebody()
 
     def _elect_somebody(self) -> None:
-        alive = [one for one in self._replicas.values() if one.alive]
+        alive = [process for process in self._replicas.values() if process.alive]
         if alive and not any(one.leads for one in alive):
             self._elect(alive[0])
 
@@ -142,7 +142,7 @@ class Faults:
         self._loop.call_later(1.0, self._api.create, GPUNODES, again)  # as its agent does
 
     def lead_alone(self) -> None:
-        leaders = [one for one in self._replicas.values() if one.leads]
+        leaders = [process for process in self._replicas.values() if process.leads]
         for extra in leaders[1:]:
             extra.leads = False
         self._elect_somebody()

@@ -90,7 +90,7 @@ def _gang(chance: random.Random, name: str) -> list[users.Ask]:
     """Two pods that are placed together or not at all; two such gangs can be in each other's way."""
     request = chance.choice(["0.5", "1"])
     pods = [builders.pod(f"{name}-{number}", request=request, group=name, group_size="2") for number in range(2)]
-    return [users.Ask(one) for one in pods]
+    return [users.Ask(pod) for pod in pods]
 
 
 def _ask(chance: random.Random) -> users.Ask:

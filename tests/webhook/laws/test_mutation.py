@@ -97,7 +97,10 @@ def test_a_placed_pod_carries_exactly_its_shares(manifest: dict[str, Any]) -> No
     request = read(manifest)
     placed, _ = outcomes(request)
     after = mutation.rewrite(manifest, request, placed)
-    everyone = {one["name"]: one for one in (*after["spec"]["containers"], *after["spec"].get("initContainers", []))}
+    everyone = {
+        container["name"]: container
+        for container in (*after["spec"]["containers"], *after["spec"].get("initContainers", []))
+    }
     for demand in request.demands:
         percent = [
             int((everyone[name]["resources"]["requests"]).get(contract.RESOURCE_PERCENT, 0))

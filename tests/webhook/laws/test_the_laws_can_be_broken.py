@@ -185,14 +185,18 @@ def quiet() -> Iterator[None]:
         logging.getLogger(name).setLevel(logging.NOTSET)
 
 
-@pytest.mark.parametrize(("take_out", "first"), SAFEGUARDS.items(), ids=[one.__name__ for one in SAFEGUARDS])
+@pytest.mark.parametrize(
+    ("take_out", "first"), SAFEGUARDS.items(), ids=[safeguard.__name__ for safeguard in SAFEGUARDS]
+)
 def test_a_safeguard_taken_out_breaks_a_law(take_out: Break, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     take_out(monkeypatch)
     assert _is_noticed(stories.story, first)
 
 
 @pytest.mark.parametrize(
-    ("take_out", "first"), WITHOUT_GPUNODES.items(), ids=[one.__name__ for one in WITHOUT_GPUNODES]
+    ("take_out", "first"),
+    WITHOUT_GPUNODES.items(),
+    ids=[without_gpunode.__name__ for without_gpunode in WITHOUT_GPUNODES],
 )
 def test_a_safeguard_of_gpunodes_that_go_is_needed(
     take_out: Break, first: int, monkeypatch: pytest.MonkeyPatch

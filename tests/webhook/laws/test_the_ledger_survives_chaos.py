@@ -25,15 +25,15 @@ ANY_ORDER = frozenset({"go", "time", "lose", "fail", "crash"})
 def quiet() -> Iterator[None]:
     """Of a world in which everything goes wrong only errors are worth a line."""
     loggers = [logging.getLogger(name) for name in ("webhook", "gpushare")]
-    before = [one.level for one in loggers]
-    for one in loggers:
-        one.setLevel(logging.ERROR)
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     yield
     for one, level in zip(loggers, before, strict=True):
         one.setLevel(level)
 
 
-@pytest.mark.parametrize("chunk", [0, *(pytest.param(one, marks=pytest.mark.slow) for one in range(1, CHUNKS))])
+@pytest.mark.parametrize("chunk", [0, *(pytest.param(number, marks=pytest.mark.slow) for number in range(1, CHUNKS))])
 def test_no_law_is_broken_in_any_order_of_what_happens(chunk: int) -> None:
     for seed in range(chunk, SEEDS, CHUNKS):
         stories.story(seed).run()

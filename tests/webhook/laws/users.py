@@ -97,7 +97,7 @@ class Users:
     async def _review(self, manifest: dict[str, Any], ask: Ask, what: str) -> review.ReviewResponse | None:
         if not await self._point(f"review of {what} arrives", may_fail=True):
             return None
-        alive = [one for one in self._replicas.values() if one.alive and one.store.missing() is None]
+        alive = [replica for replica in self._replicas.values() if replica.alive and replica.store.missing() is None]
         if not alive:
             return None
         chosen = alive[len(self._happened) % len(alive)]

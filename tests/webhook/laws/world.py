@@ -88,7 +88,7 @@ class World:
             seconds = min(timer_seconds, 2.0) if options else timer_seconds
             options.append(Option("time", "time passes", lambda: self._loop.advance(seconds)))
         if not self._asked:
-            if all(one.store.missing() is None for one in self.replicas.values()):
+            if all(replica.store.missing() is None for replica in self.replicas.values()):
                 self._ask_all()
             else:
                 options[0].do()

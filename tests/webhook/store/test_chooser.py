@@ -48,7 +48,7 @@ def asks(cpu: str = "4", **annotations: str) -> Json:
 
 
 def store_of(*nodes: Json, pods: tuple[Json, ...] = ()) -> MemoryStore:
-    gpunodes = [codec.to_document(builders.node(one["metadata"]["name"])) for one in nodes]
+    gpunodes = [codec.to_document(builders.node(node["metadata"]["name"])) for node in nodes]
     return MemoryStore(gpunodes, nodes, pods)
 
 

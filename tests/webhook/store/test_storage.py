@@ -28,7 +28,7 @@ class Api(api_client.ApiClient):
     async def list(self, path: str, *_: object, keep: Callable[[Any], Any], **__: object) -> api_client.ObjectList[Any]:
         if path == self.forbids:
             raise api_errors.Forbidden(f"GET {path}: no such right", status=403)
-        return api_client.ObjectList([keep(one) for one in self.items[path]], "1")
+        return api_client.ObjectList([keep(item) for item in self.items[path]], "1")
 
     @contextlib.asynccontextmanager
     async def watch(self, *_: object, **__: object) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
@@ -106,7 +106,7 @@ async def test_what_may_not_be_read_is_not_heeded_and_the_log_says_so(
         expected = kind not in {volumes.LIMITS, volumes.CLAIM}
         assert (verdict(cache, "two") is not None) == expected
         assert (verdict(cache, "three") is not None) == (kind != volumes.CLAIM)
-    said = [one for one in caplog.records if "can attach" in one.getMessage()]
+    said = [record for record in caplog.records if "can attach" in record.getMessage()]
     assert [one.__dict__["kind"] for one in said] == [kind]
     assert "no such right" in said[0].__dict__["err"]
 

@@ -100,7 +100,7 @@ class AllocationController:
         due = self._known.renew(nodes, touched.names, due_changes.judge(nodes, touched.pods, now=now))
         await asyncio.sleep(0)  # the event loop is the webhook's too
         look_again = await self._restoring.adopt(touched, now=now)
-        self._inspection.look()
+        await self._inspection.look()
         ripe, next_ripe = self._batcher.ripe(due.confirm, now=now)
         confirm = {node: dict(pods) for node, pods in ripe.items()}
         lapsed = []

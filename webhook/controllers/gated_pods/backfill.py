@@ -11,7 +11,7 @@ import bisect
 import collections
 import dataclasses
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from webhook.controllers import queue
@@ -73,15 +73,15 @@ class Passes:
         """One that was placed long ago has taken more where it is: that passes over those ahead of it as well."""
         self._grown.append(queue.order(pod))
 
-    def count(self, pods: PodIndex, units: Iterable[Unit]) -> Mapping[str, int]:
+    def count(self, pods: PodIndex, units: Sequence[Unit]) -> Mapping[str, int]:
         """By uid of the unit's first member."""
         shown = pods.newly_placed()
         new = (order for uid, order in {**shown, **self._placed}.items() if uid not in self._counted)
-        news = sorted([*new, *self._grown])
+        news = sorted([*new, *self._grown]) if units else []  # where very many are new, sorting takes a while
         self._counted = {*shown, *(uid for uid in (*self._counted, *self._placed) if uid in pods.waiting)}
         self._placed, self._grown = {}, []
         created: dict[int, list[str]] = collections.defaultdict(list)  # by priority, in order
-        for priority, at, _ in sorted(news, key=lambda order: order[1]):
+        for priority, at, _ in news:
             created[priority].append(at)
         counts = {}
         for unit in units:

@@ -78,4 +78,4 @@ def test_law_everybody_has_a_turn_and_everybody_is_tried_in_the_end(asked: list[
                 tried.update(names([one]))
                 fair.in_vain(one)
     assert set(tried) == set(names(units))
-    assert all(one.namespace in "abc" for one in units)
+    assert all(unit.namespace in "abc" for unit in units)
