@@ -77,7 +77,7 @@ def priority(pod: PodJson) -> int:
 
 
 def namespaced_name(pod: PodJson) -> tuple[str, str]:
-    """`(namespace, name)`."""
+    """Its `(namespace, name)`; empty where it has none."""
     metadata = pod.get("metadata") or {}
     return str(metadata.get("namespace") or ""), str(metadata.get("name") or "")
 

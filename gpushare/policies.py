@@ -53,12 +53,12 @@ class Option:
 
     @property
     def before(self) -> Free:
-        """Without the share."""
+        """What is free on the GPU without the share."""
         return self.free_before()
 
     @property
     def after(self) -> Free:
-        """With the share."""
+        """What is free on the GPU once it has the share."""
         return self.free_after()
 
 

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class Admission:
-    """Answers AdmissionReviews."""
+    """Answers AdmissionReviews of pods: denied with a sentence, or admitted with a patch, placed or gated."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ from gpushare.gpunode import GpuNode
 
 
 class AgentCollector(Collector):
-    """The agent's metrics."""
+    """Prometheus metrics of this node: what its GPUs give, who holds it, and the conditions of its GPUNode."""
 
     def __init__(
         self,

@@ -68,12 +68,12 @@ class FilterInput:
 
     @property
     def compute(self) -> Amount:
-        """Per cent of the card."""
+        """Per cent of the card: asked, free, and all of it."""
         return Amount(self.share.request_percent, 100 - self.used.request_percent, lambda: 100)
 
     @property
     def memory(self) -> Amount:
-        """Bytes."""
+        """Bytes of the card: asked, free, and all of it."""
         total = self.card.memory_bytes
         return Amount(self.memory_bytes, total - self.used.memory_bytes, lambda: total or 1)
 

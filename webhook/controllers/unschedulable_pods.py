@@ -66,7 +66,7 @@ class EvictionRate:
         return max(0.0, not_before - now, minute - now)
 
     def evicted(self, who: Controller, *, now: float) -> None:
-        """Count an eviction."""
+        """A pod of this owner was evicted: the next of its pods waits longer."""
         self._recent.append(now)
         kept = {uid: known for uid, known in self._owners.items() if now < known[0] + MOST_OWNER_PAUSE_SECONDS}
         _, pause = kept.get(who.uid, (now, OWNER_PAUSE_SECONDS))

@@ -77,7 +77,7 @@ class AllocationHolders:
         self._known: dict[str, tuple[GpuNode, frozenset[str]]] = {}  # uids
 
     def existing(self, nodes: Iterable[GpuNode], arranged: Arranged) -> ExistingAllocations:
-        """See `ExistingAllocations.of`."""
+        """What the arranged pods have in the ledger, by `ExistingAllocations.of`."""
         known, self._known = self._known, {}
         for node in nodes:
             cached = known.get(node.name)
