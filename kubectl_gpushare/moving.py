@@ -75,10 +75,8 @@ def _looked_for(step: DefragStep, asked: RequestingPod, origin: live_cluster.Liv
         if contract.ALLOCATION in annotations:
             return f"{step.name} is on {annotations.get(contract.NODE, '')} now", ""
         return "", annotations.get(contract.REASON, "it was not judged yet")
-    taken = chosen_source.everything(origin, [manifest])
-    world = worlds.World(
-        taken.nodes, taken.machines, taken.pods or (), taken.storage, claims_are_all=True, profile=taken.profile
-    )
+    snapshot = chosen_source.everything(origin, [manifest])
+    world = worlds.World.of(snapshot, claims_are_all=True)
     answer = world.place(manifest, asked.request)
     if isinstance(answer, Placement):
         return f"there is room for {step.name} on {worlds.gpus(answer, world.views)}", ""

@@ -102,5 +102,5 @@ def _print(verdict: AuditVerdict, nodes: Sequence[GpuNode], notes: Sequence[str]
     tables = [listing.table(), *([audit_table.table(verdict, names)] if chosen.wide else [])]
     lines = [[*printing.lines(table, place, chosen), ""] for table in tables if table.rows]
     end = [] if chosen.no_headers else terminal.wrapped(audit_summary.sentence(verdict), place)
-    printing.write_lines([line for some in lines for line in some] + end, sys.stdout)
+    printing.write_lines([line for block in lines for line in block] + end, sys.stdout)
     printing.warn(said)

@@ -148,7 +148,7 @@ def show(name: str | None, **params: Any) -> None:
                 print("No nodes found.", file=sys.stderr)
             tables = [table for table in (view.table(states), view.entries_table(entries or {}, nodes)) if table.rows]
             lines = [["", *printing.lines(table, place, chosen)] for table in tables]
-            printing.write_lines([line for some in lines for line in some][1:], sys.stdout)
+            printing.write_lines([line for block in lines for line in block][1:], sys.stdout)
         printing.warn(notes)
         return
     node = next((node for node in nodes if node.name == name), None)

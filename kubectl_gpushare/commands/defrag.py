@@ -118,21 +118,19 @@ def command(
 
         interruption.by_any_signal()
         closing.clean_up(origin, origin.gpu_nodes(), _say)
-    taken = chosen_source.everything(origin)
-    if taken.pods is None:
-        raise plugin_errors.PluginError("no plan without the pods: " + taken.notes[-1].partition(": ")[2])
+    snapshot = chosen_source.everything(origin)
+    if snapshot.pods is None:
+        raise plugin_errors.PluginError("no plan without the pods: " + snapshot.notes[-1].partition(": ")[2])
     declared, notes = chosen_source.budgets(origin)
     budgets = evicting.Budgets.of(declared)
-    world = worlds.World(
-        taken.nodes, taken.machines, taken.pods, taken.storage, claims_are_all=True, profile=taken.profile
-    )
+    world = worlds.World.of(snapshot, claims_are_all=True)
     try:
         if names:
             wanted = [*dict(_named(origin, chosen, name) for name in names).items()]
         elif annotations:
             wanted = [("the share", goals.share(annotations))]
         else:
-            wanted = goals.waiting(world, taken.pods)
+            wanted = goals.waiting(world, snapshot.pods)
     except errors.RequestError as error:
         raise plugin_errors.PluginError(str(error)) from error
     if is_emptying:
@@ -143,8 +141,8 @@ def command(
         plan = defragmentation.plan(world, wanted, budgets, stay=not annotations)
     else:
         plan = goals.largest_hole(world, budgets)
-    kept = cordons.sentences(taken.nodes, now=time.time())
-    all_notes = [*taken.notes, *notes, *([] if worlds.exact() else [worlds.WITHOUT_NUMPY])]
+    kept = cordons.sentences(snapshot.nodes, now=time.time())
+    all_notes = [*snapshot.notes, *notes, *([] if worlds.exact() else [worlds.WITHOUT_NUMPY])]
     page_layout.show(
         "DefragmentationPlan",
         lambda: defrag.page(plan, all_notes, kept),

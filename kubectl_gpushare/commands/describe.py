@@ -15,7 +15,8 @@ from gpushare.gpunode import GpuNode
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import documents, page_layout, printing, terminal
 from kubectl_gpushare.output.page import Page
-from kubectl_gpushare.source import chosen_source, live_cluster, snapshot, workloads
+from kubectl_gpushare.source import chosen_source, live_cluster, workloads
+from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import gpu_summary
 from kubectl_gpushare.views.describe import gpu_page as described_cards
 from kubectl_gpushare.views.describe import pod_page as described_pod
@@ -115,30 +116,30 @@ def _nodes(origin: chosen_source.Source, name: str, chosen: options.Options) -> 
     nodes = origin.gpu_nodes(label_selector=chosen.selector, name=name)
     if name and not nodes:
         raise plugin_errors.KubectlNotFound(f'no GPUNode "{name}": is it a GPU node, and does the agent run on it?')
-    taken = chosen_source.with_pods(origin, nodes, node=name)
+    snapshot = chosen_source.with_pods(origin, nodes, node=name)
     now = time.time()
     for node in sorted(nodes, key=lambda node: gpu_summary.natural(node.name)):
-        whole = taken
+        whole = snapshot
         if name:
-            whole = chosen_source.with_events(origin, taken, contract.GPUNODE_KIND, "", name)
+            whole = chosen_source.with_events(origin, snapshot, contract.GPUNODE_KIND, "", name)
             whole = _used(origin, whole, [node])
         yield _described_node(node, whole, now)
 
 
-def _used(origin: chosen_source.Source, taken: snapshot.Snapshot, nodes: Sequence[GpuNode]) -> snapshot.Snapshot:
+def _used(origin: chosen_source.Source, snapshot: Snapshot, nodes: Sequence[GpuNode]) -> Snapshot:
     """The snapshot with the usage that the agents of these nodes report."""
     if not isinstance(origin, live_cluster.LiveCluster):
-        return taken
+        return snapshot
     from kubectl_gpushare.source import agents
 
     usage, notes = agents.ask(origin.kubectl, [node.name for node in nodes if node.gpus])
-    return dataclasses.replace(taken, usage=usage if usage.nodes else None, notes=(*taken.notes, *notes))
+    return dataclasses.replace(snapshot, usage=usage if usage.nodes else None, notes=(*snapshot.notes, *notes))
 
 
-def _described_node(node: GpuNode, taken: snapshot.Snapshot, now: float) -> Described:
+def _described_node(node: GpuNode, snapshot: Snapshot, now: float) -> Described:
     return (
-        lambda: described_cards.node(node, taken, now=now),
-        lambda: described_cards.node_document(node, taken),
+        lambda: described_cards.node(node, snapshot, now=now),
+        lambda: described_cards.node_document(node, snapshot),
     )
 
 
@@ -148,20 +149,20 @@ def _gpus(origin: chosen_source.Source, name: str, chosen: options.Options) -> I
     every = gpu_summary.of(nodes)
     cards = [gpu_summary.named(every, name)] if name else every
     owners = {owner.name: owner for owner in nodes}
-    taken = chosen_source.with_pods(origin, nodes, node=cards[0].node if name else "")
+    snapshot = chosen_source.with_pods(origin, nodes, node=cards[0].node if name else "")
     now = time.time()
     if name:
         node = cards[0].node
-        taken = chosen_source.with_events(origin, taken, contract.GPUNODE_KIND, "", node)
-        taken = _used(origin, taken, [owners[node]])
+        snapshot = chosen_source.with_events(origin, snapshot, contract.GPUNODE_KIND, "", node)
+        snapshot = _used(origin, snapshot, [owners[node]])
     for card in cards:
-        yield _described_gpu(card, owners[card.node], taken, now)
+        yield _described_gpu(card, owners[card.node], snapshot, now)
 
 
-def _described_gpu(card: gpu_summary.GpuSummary, owner: GpuNode, taken: snapshot.Snapshot, now: float) -> Described:
+def _described_gpu(card: gpu_summary.GpuSummary, owner: GpuNode, snapshot: Snapshot, now: float) -> Described:
     return (
-        lambda: described_cards.gpu(card, owner, taken, now=now),
-        lambda: described_cards.gpu_document(card, owner, taken),
+        lambda: described_cards.gpu(card, owner, snapshot, now=now),
+        lambda: described_cards.gpu_document(card, owner, snapshot),
     )
 
 
@@ -173,28 +174,28 @@ def _pods(origin: chosen_source.Source, name: str, chosen: options.Options) -> I
         manifests = origin.pods(namespace=namespace, label_selector=chosen.selector) or []
     now = time.time()
     for manifest in sorted(manifests, key=pod.namespaced_name):
-        taken, is_known = _around(origin, manifest)
+        snapshot, is_known = _around(origin, manifest)
         if name:
-            taken = chosen_source.with_events(origin, taken, "Pod", *pod.namespaced_name(manifest))
-            taken = _used(origin, taken, taken.nodes)
-        yield _described_pod(described_pod.find(manifest, taken.nodes, is_known=is_known), taken, now)
+            snapshot = chosen_source.with_events(origin, snapshot, "Pod", *pod.namespaced_name(manifest))
+            snapshot = _used(origin, snapshot, snapshot.nodes)
+        yield _described_pod(described_pod.find(manifest, snapshot.nodes, is_known=is_known), snapshot, now)
 
 
-def _around(origin: chosen_source.Source, manifest: pod.PodJson) -> tuple[snapshot.Snapshot, bool]:
+def _around(origin: chosen_source.Source, manifest: pod.PodJson) -> tuple[Snapshot, bool]:
     """The GPUNode that the pod is on and the pods there; and whether the GPUNode may be read."""
     name = described_pod.node_name(manifest)
     if not name or contract.ALLOCATION not in pod.annotations_of(manifest):
-        return snapshot.Snapshot(()), True
+        return Snapshot(()), True
     try:
         return chosen_source.with_pods(origin, origin.gpu_nodes(name=name), node=name), True
     except plugin_errors.KubectlForbidden as error:
-        return snapshot.Snapshot((), None, (f"its GPUs: {error}",)), False
+        return Snapshot((), None, (f"its GPUs: {error}",)), False
 
 
-def _described_pod(described: described_pod.DescribedPod, taken: snapshot.Snapshot, now: float) -> Described:
+def _described_pod(described: described_pod.DescribedPod, snapshot: Snapshot, now: float) -> Described:
     return (
-        lambda: described_pod.page(described, taken, now=now),
-        lambda: described_pod.document(described, taken),
+        lambda: described_pod.page(described, snapshot, now=now),
+        lambda: described_pod.document(described, snapshot),
     )
 
 

@@ -97,12 +97,12 @@ def command(filename: str | None, count: int | None, **params: Any) -> int:
             wrong.append(f"{workload.name}: {error}" if workload.name else str(error))
     if wrong:
         raise plugin_errors.PluginError("; ".join(wrong))
-    taken = chosen_source.everything(origin, [batch.asked.manifest for batch in wanted])
-    world = worlds.World(taken.nodes, taken.machines, taken.pods or (), taken.storage, profile=taken.profile)
+    snapshot = chosen_source.everything(origin, [batch.asked.manifest for batch in wanted])
+    world = worlds.World.of(snapshot)
     allowances, unread = chosen_source.allowances(origin, (batch.asked.namespace for batch in wanted))
     answer = capacity.answer(world, wanted, allowances)
     notes = [
-        *taken.notes,
+        *snapshot.notes,
         *unread,
         *world.unknown_claims(batch.asked.manifest for batch in wanted),
         *([] if worlds.exact() else [worlds.WITHOUT_NUMPY]),

@@ -81,40 +81,40 @@ def command(names: tuple[str, ...], margin: str, min_observed: str, metrics: tup
     origin = chosen_source.of(chosen)
     if not chosen.all_namespaces and not chosen.namespace:
         chosen = dataclasses.replace(chosen, namespace=origin.default_namespace)
-    taken = chosen_source.with_pods(
+    snapshot = chosen_source.with_pods(
         origin, origin.gpu_nodes(), namespace=chosen.namespace, label_selector=chosen.selector
     )
-    manifests = {pod.namespaced_name(manifest): manifest for manifest in taken.pods or ()}
+    manifests = {pod.namespaced_name(manifest): manifest for manifest in snapshot.pods or ()}
     concerned = [
         (node, entry.pod)
-        for node in taken.nodes
+        for node in snapshot.nodes
         for entry in node.allocations
         if (not names or entry.pod.name in names)
         and (not chosen.namespace or entry.pod.namespace == chosen.namespace)
         and (not chosen.selector or (entry.pod.namespace, entry.pod.name) in manifests)
     ]
     known, notes = _peaks(origin, metrics, sorted({node.name for node, _ in concerned}))
-    some = {(ref.namespace, ref.name) for _, ref in concerned}
+    shown = {(ref.namespace, ref.name) for _, ref in concerned}
     suggestions = [
         suggestion
-        for suggestion in rightsizing.suggest(taken.nodes, known, rules)
-        if (suggestion.namespace, suggestion.pod) in some
+        for suggestion in rightsizing.suggest(snapshot.nodes, known, rules)
+        if (suggestion.namespace, suggestion.pod) in shown
     ]
     suggestions.sort(
         key=lambda suggestion: (gpu_summary.natural(suggestion.namespace), gpu_summary.natural(suggestion.pod))
     )
     listing = rightsize.RightsizeListing(
-        suggestions, gpu_summary.names(taken.nodes), manifests, namespaces=not chosen.namespace
+        suggestions, gpu_summary.names(snapshot.nodes), manifests, namespaces=not chosen.namespace
     )
-    _print(listing, taken, rules.min_observed_seconds, chosen)
-    printing.warn([*taken.notes, *notes])
+    _print(listing, snapshot, rules.min_observed_seconds, chosen)
+    printing.warn([*snapshot.notes, *notes])
     missing = [name for name in names if name not in {suggestion.pod for suggestion in suggestions}]
     if missing:
         raise plugin_errors.KubectlNotFound("; ".join(f'no pod that holds a share "{name}"' for name in missing))
 
 
 def _print(
-    listing: rightsize.RightsizeListing, taken: Snapshot, min_observed_seconds: float, chosen: options.Options
+    listing: rightsize.RightsizeListing, snapshot: Snapshot, min_observed_seconds: float, chosen: options.Options
 ) -> None:
     if chosen.output == "commands":
         printing.write_words(listing.commands(), sys.stdout)
@@ -123,7 +123,7 @@ def _print(
     if not listing.suggestions or chosen.no_headers or chosen.output in printing.WRITERS:
         return
     place = terminal.of(sys.stdout, color=chosen.color)
-    freed = listing.freed(taken.nodes)
+    freed = listing.freed(snapshot.nodes)
     parts = (
         [line for text in listing.summary(min_observed_seconds) for line in terminal.wrapped(text, place)],
         printing.lines(freed, place, chosen) if freed.rows else [],

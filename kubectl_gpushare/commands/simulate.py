@@ -100,14 +100,14 @@ def command(
         world = worlds.World(node for text in made_up for node in traces.nodes(text))
         notes: tuple[str, ...] = ()
     else:
-        taken = chosen_source.everything(chosen_source.of(chosen), [arrival.asked.manifest for arrival in arrivals])
+        snapshot = chosen_source.everything(chosen_source.of(chosen), [arrival.asked.manifest for arrival in arrivals])
         nodes = [
-            ledger.release(node, [entry.id for entry in node.allocations]) if empty else node for node in taken.nodes
+            ledger.release(node, [entry.id for entry in node.allocations]) if empty else node for node in snapshot.nodes
         ]
         world = worlds.World(
-            nodes, taken.machines, () if empty else taken.pods or (), taken.storage, profile=taken.profile
+            nodes, snapshot.machines, () if empty else snapshot.pods or (), snapshot.storage, profile=snapshot.profile
         )
-        notes = (*taken.notes, *world.unknown_claims(arrival.asked.manifest for arrival in arrivals))
+        notes = (*snapshot.notes, *world.unknown_claims(arrival.asked.manifest for arrival in arrivals))
     outcome = simulation.run(world, arrivals)
     if plot:
         try:

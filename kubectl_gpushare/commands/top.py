@@ -156,23 +156,23 @@ class _View:
         """The GPUNodes with the pods, Nodes and usage that the view shows."""
         from kubectl_gpushare.source.snapshot import Snapshot
 
-        taken = Snapshot(tuple(gpu_nodes))
+        snapshot = Snapshot(tuple(gpu_nodes))
         if self.kind == "pods":
-            taken = chosen_source.with_pods(
+            snapshot = chosen_source.with_pods(
                 self.origin, list(gpu_nodes), namespace=self.chosen.namespace, label_selector=self.chosen.selector
             )
         elif gpu_nodes:
             machines, machine_notes = self._machines()
-            taken = dataclasses.replace(taken, machines=machines, notes=machine_notes)
+            snapshot = dataclasses.replace(snapshot, machines=machines, notes=machine_notes)
         if not isinstance(self.origin, live_cluster.LiveCluster) or self.usage is False:
-            return taken
+            return snapshot
         from kubectl_gpushare.source import agents
 
         nodes = [node.name for node in gpu_nodes if _concerned(node, self.names)]
         if self.usage is None and len(nodes) > agents.ASKED_UNASKED:
-            return taken
+            return snapshot
         used, notes = agents.ask(self.origin.kubectl, nodes)
-        return dataclasses.replace(taken, usage=used if used.nodes else None, notes=(*taken.notes, *notes))
+        return dataclasses.replace(snapshot, usage=used if used.nodes else None, notes=(*snapshot.notes, *notes))
 
     def _machines(self) -> _Machines:
         """The Node objects, which say what nodes take no pods, and notes; with -w read every _MACHINES_SECONDS."""

@@ -46,20 +46,20 @@ def command(name: str, **params: Any) -> None:
     manifest = workloads.pod_meant(origin, chosen, name)
     name = pod.namespaced_name(manifest)[1]
     try:
-        taken = chosen_source.everything(origin, [manifest])
+        snapshot = chosen_source.everything(origin, [manifest])
     except plugin_errors.KubectlForbidden as error:
         said = pod.annotations_of(manifest).get(contract.REASON)
         raise plugin_errors.KubectlForbidden(
             f'{error}; pod "{name}" was told: {said}' if said else str(error)
         ) from error
-    described_pod = described.find(manifest, taken.nodes)
+    described_pod = described.find(manifest, snapshot.nodes)
     if not described_pod.ours:
         raise plugin_errors.PluginError(f'pod "{name}" asks for no share of a GPU: see `kubectl describe pod {name}`')
     try:
-        explanation = reasons.of(manifest, taken)
+        explanation = reasons.of(manifest, snapshot)
     except errors.RequestError as error:
         raise plugin_errors.PluginError(f'pod "{name}" has an invalid request: {error}') from error
-    notes = [*taken.notes, *([] if world.exact() else [world.WITHOUT_NUMPY])]
+    notes = [*snapshot.notes, *([] if world.exact() else [world.WITHOUT_NUMPY])]
     page_layout.show(
         "PodReasons",
         lambda: why.page(described_pod, explanation, notes),

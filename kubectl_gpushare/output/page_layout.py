@@ -117,6 +117,6 @@ def _part(name: str, position: int, width: int, place: Terminal) -> str:
     return colour.tenant(f"{name:^{width}}" if width else "", position, on=True)
 
 
-def _room(taken: int, place: Terminal) -> int:
-    free = (place.columns or _PLAIN_WIDTH) - taken - len("      []  ")
+def _room(used: int, place: Terminal) -> int:
+    free = (place.columns or _PLAIN_WIDTH) - used - len("      []  ")
     return max(_NARROWEST_PICTURE, min(_WIDEST_PICTURE, free))

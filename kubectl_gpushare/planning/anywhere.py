@@ -66,10 +66,10 @@ def opened(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> 
         if machine is None:
             continue
         for way, change in list(ways.items()):
-            made = change(machine)
-            if made is None:
+            remedied = change(machine)
+            if remedied is None:
                 continue
-            sentence, changed = made
+            sentence, changed = remedied
             with world.with_machine(changed):
                 answer = world.place(asked.manifest, asked.request)
             if isinstance(answer, Placement):

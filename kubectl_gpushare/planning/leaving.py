@@ -141,10 +141,10 @@ def _ways(
     )
     for count in range(min(len(movable), MOST_MOVES) + 1):
         enough = False
-        for some in itertools.combinations(movable[:_MOST_ON_A_CARD], count):
-            if would_do(_without(card, used, some)):
+        for departing in itertools.combinations(movable[:_MOST_ON_A_CARD], count):
+            if would_do(_without(card, used, departing)):
                 enough = True
-                yield some
+                yield departing
         if enough:
             return
 

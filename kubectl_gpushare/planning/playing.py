@@ -79,10 +79,10 @@ class Player:
         moves: list[Move] = []
         self._cordon(closed, cordoned=True)
         for entry in sorted(self._world.views[node].node.allocations, key=lambda allocation: -_total(allocation)):
-            made = self._send(node, entry, 0, closed, ())
-            if made is None:
+            done = self._send(node, entry, 0, closed, ())
+            if done is None:
                 return None
-            moves += made
+            moves += done
         self._cordon(closed, cordoned=False)
         return tuple(moves)
 
@@ -140,11 +140,11 @@ class Player:
                 option, ours, option.uuids if to_the_end else [u for allocation in left for u in allocation.gpu_uuids]
             )
             closed = (*outer, *((option.node, uuid) for uuid in option.uuids if uuid in ours))
-            made = self._send(option.node, left.pop(0), spare, closed, busy)
-            if made is None:
+            done = self._send(option.node, left.pop(0), spare, closed, busy)
+            if done is None:
                 return None
-            moves += made
-            spare -= len(made) - 1
+            moves += done
+            spare -= len(done) - 1
         self._close(option, ours, ())
         answer = self._world.place(asked.manifest, asked.request)
         return (tuple(moves), worlds.gpus(answer, self._world.views)) if isinstance(answer, Placement) else None

@@ -34,10 +34,10 @@ class Reasons:
     free_before: float  # stranded GPUs of the cluster without the pod
 
 
-def of(manifest: pod.PodJson, taken: Snapshot, *, change: bool = True) -> Reasons:
+def of(manifest: pod.PodJson, snapshot: Snapshot, *, change: bool = True) -> Reasons:
     """The reasons of one pod. `change`: also look for remedies. Raises `RequestError`."""
     asked = RequestingPod.of(unplaced.of(manifest))
-    world = around(manifest, taken)
+    world = around(manifest, snapshot)
     answer = world.place(asked.manifest, asked.request)
     fits, ruled_out = ranking.counts(world, asked)
     refusal = None
@@ -62,13 +62,13 @@ def of(manifest: pod.PodJson, taken: Snapshot, *, change: bool = True) -> Reason
     )
 
 
-def around(manifest: pod.PodJson, taken: Snapshot) -> World:
+def around(manifest: pod.PodJson, snapshot: Snapshot) -> World:
     """The cluster without the pod, as if it were created now."""
-    nodes: Sequence[GpuNode] = worlds.without(taken.nodes, manifest)
+    nodes: Sequence[GpuNode] = worlds.without(snapshot.nodes, manifest)
     identity = pod.namespaced_name(manifest)
-    others = [other for other in taken.pods or () if pod.namespaced_name(other) != identity]
-    storage = taken.storage and worlds.unaccounted(taken.storage, taken.pods or ())
-    return World(nodes, taken.machines, others, storage, claims_are_all=True, profile=taken.profile)
+    others = [other for other in snapshot.pods or () if pod.namespaced_name(other) != identity]
+    storage = snapshot.storage and worlds.unaccounted(snapshot.storage, snapshot.pods or ())
+    return World(nodes, snapshot.machines, others, storage, claims_are_all=True, profile=snapshot.profile)
 
 
 def _held_back(asked: RequestingPod) -> list[str]:

@@ -61,8 +61,8 @@ def fetch(program: kubectl.Kubectl, nodes: Sequence[str], page: str) -> AgentAns
     if silent:
         failures["no agent runs there"] = silent
     wanted = iter([node for node in nodes if node in pods])
-    while some := list(itertools.islice(wanted, _AT_ONCE)):
-        for node, running in [(node, program.raw(_path(pods[node], page))) for node in some]:
+    while batch := list(itertools.islice(wanted, _AT_ONCE)):
+        for node, running in [(node, program.raw(_path(pods[node], page))) for node in batch]:
             try:
                 texts[node] = running.text()
             except plugin_errors.NotInstalled:  # kubectl's error for any path that is not found

@@ -177,11 +177,11 @@ def machines(origin: Source) -> tuple[tuple[NodeJson, ...] | None, tuple[str, ..
     return None if nodes is None else tuple(nodes), tuple(notes)
 
 
-def with_events(origin: Source, taken: Snapshot, kind: str, namespace: str, name: str) -> Snapshot:
+def with_events(origin: Source, snapshot: Snapshot, kind: str, namespace: str, name: str) -> Snapshot:
     """The snapshot with the Events about one object; without the right to read them, a note."""
-    notes = list(taken.notes)
+    notes = list(snapshot.notes)
     events = _unless_forbidden(lambda: origin.events(kind, namespace, name), "Events", notes, silent=True)
-    return dataclasses.replace(taken, events=None if events is None else tuple(events), notes=tuple(notes))
+    return dataclasses.replace(snapshot, events=None if events is None else tuple(events), notes=tuple(notes))
 
 
 def allowances(

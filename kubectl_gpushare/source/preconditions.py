@@ -95,7 +95,7 @@ def of_objects(items: Iterable[Json], manifests: Iterable[Json] = (), *, install
             objects.setdefault(kind, []).append(item)
         if kind == "CustomResourceDefinition":
             groups.add(str((item.get("spec") or {}).get("group") or ""))
-    saved = {kind: tuple(_kept(kind, some)) for kind, some in objects.items()}
+    saved = {kind: tuple(_kept(kind, items)) for kind, items in objects.items()}
     unread = {
         kind: f"no {name} were saved: add --from FILE with what `kubectl get {name} -A -o yaml` prints"
         for kind, name in KINDS.items()

@@ -65,8 +65,8 @@ def _is_of(manifest: pod.PodJson, kind: str, name: str) -> bool:
 def _is_about(event: Mapping[str, Any], kind: str, name: str) -> bool:
     about = event.get("involvedObject") or event.get("regarding") or {}
     if kind == "Deployment":
-        made = re.fullmatch(rf"{re.escape(name)}-[0-9a-z]{{5,10}}", str(about.get("name", "")))
-        return about.get("kind") == "ReplicaSet" and made is not None
+        match = re.fullmatch(rf"{re.escape(name)}-[0-9a-z]{{5,10}}", str(about.get("name", "")))
+        return about.get("kind") == "ReplicaSet" and match is not None
     return (about.get("kind"), about.get("name")) == (kind, name)
 
 

@@ -22,10 +22,10 @@ from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
 def lines(node: GpuNode, text: str, *, strict: bool = False) -> Iterator[str]:
     """A line per GPU, then the warnings. Raises ConfigError if the node cannot have this configuration."""
     config = config_file.read(text)
-    made = planned(node, config, strict=strict)
+    plan = planned(node, config, strict=strict)
     for gpu in sorted(node.gpus, key=lambda gpu: gpu.index):
-        yield f"GPU {gpu.index} ({gpu.model}, {gpu.uuid}): {_change(node, gpu, made.assignments.get(gpu.uuid))}"
-    for warning in made.warnings:
+        yield f"GPU {gpu.index} ({gpu.model}, {gpu.uuid}): {_change(node, gpu, plan.assignments.get(gpu.uuid))}"
+    for warning in plan.warnings:
         yield f"warning: {warning}"
 
 
@@ -39,8 +39,8 @@ def planned(node: GpuNode, config: Config, *, strict: bool = False) -> mode_plan
         cut = [_is_cut(config, card) for card in cards]
         known = [not card.mig_enabled or bool(card.mig_devices) for card in cards]
         cards = [card for card, *signs in zip(cards, cut, known, strict=True) if any(signs)]
-    made = mode_plan.plan(config, cards, mig_strategy=settings.mig_strategy)
-    return mode_plan.ModePlan(made.assignments, (*config.warnings, *made.warnings, *node_settings.too_late(config)))
+    plan = mode_plan.plan(config, cards, mig_strategy=settings.mig_strategy)
+    return mode_plan.ModePlan(plan.assignments, (*config.warnings, *plan.warnings, *node_settings.too_late(config)))
 
 
 def _change(node: GpuNode, gpu: Gpu, after: Assignment | None) -> str:

@@ -189,10 +189,10 @@ def _wanted(state: NodeConfigState) -> dict[str, str]:
     if config is None:
         return {}
     try:
-        made = configuration_change.planned(state.node, config_file.read(config.text))
+        plan = configuration_change.planned(state.node, config_file.read(config.text))
     except errors.ConfigError:
         return {}  # the node's conditions show the error
-    return {uuid: str(assignment) for uuid, assignment in made.assignments.items()}
+    return {uuid: str(assignment) for uuid, assignment in plan.assignments.items()}
 
 
 def _row(state: NodeConfigState) -> Row:

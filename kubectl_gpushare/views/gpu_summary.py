@@ -211,15 +211,15 @@ def natural(name: str) -> list[tuple[int, int | str]]:
 def named(cards: Iterable[GpuSummary], name: str) -> GpuSummary:
     """The card of that name: NODE/INDEX, or a UUID or the beginning of one. Raises `KubectlNotFound`."""
     by_uuid = "/" not in name
-    some = [card for card in cards if _is(card, name, by_uuid=by_uuid)]
-    if not some:
+    matching = [card for card in cards if _is(card, name, by_uuid=by_uuid)]
+    if not matching:
         raise plugin_errors.KubectlNotFound(
             f'no GPU "{name}": name it NODE/INDEX or by its UUID; `kubectl gpushare top` lists them'
         )
-    if len(some) > 1:
-        names = ", ".join(f"{card.name} ({card.gpu.uuid})" for card in some[:5])
-        raise plugin_errors.KubectlNotFound(f'"{name}" is the beginning of {len(some)} UUIDs: {names}')
-    return some[0]
+    if len(matching) > 1:
+        names = ", ".join(f"{card.name} ({card.gpu.uuid})" for card in matching[:5])
+        raise plugin_errors.KubectlNotFound(f'"{name}" is the beginning of {len(matching)} UUIDs: {names}')
+    return matching[0]
 
 
 def _is(card: GpuSummary, name: str, *, by_uuid: bool) -> bool:

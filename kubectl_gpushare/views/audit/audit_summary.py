@@ -16,9 +16,9 @@ def sentence(verdict: AuditVerdict) -> str:
         parts.append(f"{limited} of {_count(there, 'container')} limited on {_count(proven, 'node')}")
     if idle := verdict.containers(AuditState.IDLE):
         parts.append(f"{_count(idle, 'container')} with nothing on a GPU")
-    if taken := verdict.containers(AuditState.CONDITION):
+    if containers := verdict.containers(AuditState.CONDITION):
         nodes = sum(node.state is AuditState.CONDITION for node in verdict.nodes)
-        parts.append(f"{_count(taken, 'container')} on {_count(nodes, 'node')} by the GPUNode's condition alone")
+        parts.append(f"{_count(containers, 'container')} on {_count(nodes, 'node')} by the GPUNode's condition alone")
     unlimited = sum(stray.process.state == UNLIMITED for stray in verdict.strays)
     if unlimited:
         parts.append(f"{_processes(unlimited)} of shares without a limit")

@@ -80,15 +80,15 @@ class GpuListing:
     """The GPUs that are shown."""
 
     cards: Sequence[GpuSummary]
-    taken: Snapshot
+    snapshot: Snapshot
 
     def table(self) -> Table:
         """The cards as a table, with usage if agents were asked."""
-        return table(self.cards, self.taken.usage)
+        return table(self.cards, self.snapshot.usage)
 
     def document(self) -> documents.Document:
         """The cards as a `GPUList`."""
-        return document(self.cards, self.taken.usage)
+        return document(self.cards, self.snapshot.usage)
 
     def names(self) -> Iterator[str]:
         """The names for `-o name`."""
@@ -96,18 +96,18 @@ class GpuListing:
 
     def problems(self) -> Sequence[str]:
         """Sentences about the ledger, and about what could not be read."""
-        return (*ledger_problems.of(self.taken.nodes, self.cards), *self.taken.notes)
+        return (*ledger_problems.of(self.snapshot.nodes, self.cards), *self.snapshot.notes)
 
 
-def listing(taken: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> GpuListing:  # noqa: ARG001
+def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> GpuListing:  # noqa: ARG001
     """The list of the named GPUs, or of all; with -n, of those that pods of the namespace share."""
     cards = [
         card
-        for card in of(taken.nodes, chosen.sort_by, taken.machines)
+        for card in of(snapshot.nodes, chosen.sort_by, snapshot.machines)
         if (not names or card.node in names or card.name in names)
         and (not chosen.namespace or any(holder.pod.namespace == chosen.namespace for holder in card.used.holders))
     ]
-    return GpuListing(cards, taken)
+    return GpuListing(cards, snapshot)
 
 
 def item(card: GpuSummary) -> dict[str, Any]:

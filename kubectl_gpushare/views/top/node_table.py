@@ -125,16 +125,16 @@ class NodeListing:
     """The nodes that are shown; `now`: for their ages."""
 
     rows: Sequence[NodeRow]
-    taken: Snapshot
+    snapshot: Snapshot
     now: float
 
     def table(self) -> Table:
         """The nodes as a table, with usage if agents were asked."""
-        return table(self.rows, self.taken.usage, now=self.now)
+        return table(self.rows, self.snapshot.usage, now=self.now)
 
     def document(self) -> documents.Document:
         """The nodes as a `NodeList`."""
-        return document(self.rows, self.taken.usage)
+        return document(self.rows, self.snapshot.usage)
 
     def names(self) -> Iterator[str]:
         """The names for `-o name`."""
@@ -143,21 +143,21 @@ class NodeListing:
     def problems(self) -> Sequence[str]:
         """Sentences about the ledger, and about what could not be read."""
         cards = (card for row in self.rows for card in row.cards)
-        return (*ledger_problems.of(self.taken.nodes, cards), *self.taken.notes)
+        return (*ledger_problems.of(self.snapshot.nodes, cards), *self.snapshot.notes)
 
 
-def listing(taken: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> NodeListing:
+def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> NodeListing:
     """The list of the named nodes, or of all; with -n, of those that pods of the namespace are on."""
     rows = [
         row
-        for row in of(taken.nodes, chosen.sort_by, taken.machines)
+        for row in of(snapshot.nodes, chosen.sort_by, snapshot.machines)
         if (not names or row.node.name in names)
         and (
             not chosen.namespace
             or any(holder.pod.namespace == chosen.namespace for card in row.cards for holder in card.used.holders)
         )
     ]
-    return NodeListing(rows, taken, now)
+    return NodeListing(rows, snapshot, now)
 
 
 def item(row: NodeRow) -> dict[str, Any]:

@@ -84,19 +84,19 @@ SORT_KEYS: Mapping[str, tuple[Callable[[PodRow], Any], bool]] = {
 }
 
 
-def of(taken: Snapshot, *, sort_by: str = "", chosen: Options | None = None) -> list[PodRow]:
+def of(snapshot: Snapshot, *, sort_by: str = "", chosen: Options | None = None) -> list[PodRow]:
     """A row for each pod in the ledger, and for each other pod that asks for a share and has not ended."""
-    there = {card.gpu.uuid: card for card in gpu_summary.of(taken.nodes)}
-    holders = _holders(taken)
+    there = {card.gpu.uuid: card for card in gpu_summary.of(snapshot.nodes)}
+    holders = _holders(snapshot)
     rows = []
-    for manifest in taken.pods or ():
+    for manifest in snapshot.pods or ():
         namespace, name = pod.namespaced_name(manifest)
         entry = holders.pop(pod.uid(manifest), None) or holders.pop(f"{namespace}/{name}", None)
         if entry is not None or (pod.asks_for_share(manifest) and not pod.is_terminal(manifest)):
-            rows.append(_made(namespace, name, manifest, entry, there, taken))
+            rows.append(_made(namespace, name, manifest, entry, there, snapshot))
     if not (chosen and chosen.selector):  # the labels of an unread pod are unknown
         rows += [
-            _made(entry.pod.namespace, entry.pod.name or "<not-yet-named>", None, entry, there, taken)
+            _made(entry.pod.namespace, entry.pod.name or "<not-yet-named>", None, entry, there, snapshot)
             for entry in holders.values()
             if not chosen or not chosen.namespace or entry.pod.namespace == chosen.namespace
         ]
@@ -143,13 +143,13 @@ class PodListing:
     """The pods that are shown; `now`: for their ages; `namespaces`: whether the table has a column of them."""
 
     rows: Sequence[PodRow]
-    taken: Snapshot
+    snapshot: Snapshot
     now: float
     namespaces: bool
 
     def table(self) -> Table:
         """The pods as a table, with usage if agents were asked."""
-        return table(self.rows, now=self.now, namespaces=self.namespaces, with_used=self.taken.usage is not None)
+        return table(self.rows, now=self.now, namespaces=self.namespaces, with_used=self.snapshot.usage is not None)
 
     def document(self) -> documents.Document:
         """The pods as a `PodList`."""
@@ -161,20 +161,20 @@ class PodListing:
 
     def problems(self) -> Sequence[str]:
         """Sentences about what could not be read."""
-        return self.taken.notes
+        return self.snapshot.notes
 
 
-def listing(taken: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> PodListing:
+def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> PodListing:
     """The list of the named pods, or of all."""
-    rows = [row for row in of(taken, sort_by=chosen.sort_by, chosen=chosen) if not names or row.name in names]
-    return PodListing(rows, taken, now, namespaces=not chosen.namespace)
+    rows = [row for row in of(snapshot, sort_by=chosen.sort_by, chosen=chosen) if not names or row.name in names]
+    return PodListing(rows, snapshot, now, namespaces=not chosen.namespace)
 
 
-def _holders(taken: Snapshot) -> dict[str, Allocation]:
+def _holders(snapshot: Snapshot) -> dict[str, Allocation]:
     """Every allocation, by the uid of its pod; by the pod's name until it was seen, or by its own id."""
     return {
         entry.pod.uid or (str(entry.pod) if entry.pod.name else entry.id): entry
-        for node in taken.nodes
+        for node in snapshot.nodes
         for entry in node.allocations
         if not entry.is_hold
     }
@@ -186,11 +186,11 @@ def _made(
     manifest: pod.PodJson | None,
     entry: Allocation | None,
     there: Mapping[str, gpu_summary.GpuSummary],
-    taken: Snapshot,
+    snapshot: Snapshot,
 ) -> PodRow:
     held = tuple(there[uuid] for uuid in entry.gpu_uuids if uuid in there) if entry else ()
-    used = _used(held, namespace, name, taken.usage)
-    return PodRow(namespace, name, manifest, entry, held, _state(manifest, entry, taken), used)
+    used = _used(held, namespace, name, snapshot.usage)
+    return PodRow(namespace, name, manifest, entry, held, _state(manifest, entry, snapshot), used)
 
 
 def _used(held: Sequence[gpu_summary.GpuSummary], namespace: str, name: str, usage: Usage | None) -> Used | None:
@@ -199,12 +199,12 @@ def _used(held: Sequence[gpu_summary.GpuSummary], namespace: str, name: str, usa
     return usage.of_pod(held[0].node, namespace, name, [card.gpu.uuid for card in held])
 
 
-def _state(manifest: pod.PodJson | None, entry: Allocation | None, taken: Snapshot) -> str:
+def _state(manifest: pod.PodJson | None, entry: Allocation | None, snapshot: Snapshot) -> str:
     if manifest is not None:
         return podstate.state(manifest)
     if entry is not None and entry.reserved_until is not None:
         return "Reserved"
-    return UNKNOWN if taken.pods is None else "Gone"
+    return UNKNOWN if snapshot.pods is None else "Gone"
 
 
 def _row(row: PodRow, now: float) -> Row:
