@@ -35,6 +35,7 @@ NODES_PATH: Final = "/api/v1/nodes"
 ATTEMPTS: Final = 16
 FIRST_PAUSE_SECONDS: Final = 0.005
 MOST_PAUSE_SECONDS: Final = 0.5
+NODES_AT_ONCE: Final = 64  # some milliseconds
 SIBLINGS: Final = 4  # where so many others wait for a write, more will come in a moment
 LEAST_LINGER_SECONDS: Final = 0.02
 MOST_LINGER_SECONDS: Final = 0.1
@@ -101,6 +102,7 @@ class ApiStore(Filtering):
             tasks.create_task(self._nodes.run())
             tasks.create_task(self._occupancy.run())
             tasks.create_task(self._learn())
+            tasks.create_task(self._show_nodes())
             tasks.create_task(self._allowances.run())
 
     async def synced(self) -> None:
@@ -200,6 +202,14 @@ class ApiStore(Filtering):
         for task in [*self._writers.values()]:
             task.cancel()
         await asyncio.gather(*self._writers.values(), return_exceptions=True)
+
+    async def _show_nodes(self) -> None:
+        """What is there at the start is shown to the engine in portions, and not when the first pod comes."""
+        await self.synced()
+        is_left = True
+        while is_left:
+            is_left = self._chooser.show_some(NODES_AT_ONCE)
+            await asyncio.sleep(0)
 
     async def _learn(self) -> None:
         """Let placement know what the cluster asks for, now and then."""

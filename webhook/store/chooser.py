@@ -56,6 +56,14 @@ class Chooser:
         """Something has changed on this node: its GPUs, or what it has room for."""
         self._moved.add(name)
 
+    def show_some(self, most: int) -> bool:
+        """Do some of what the next placement would do first, on so many nodes; return whether there is more of it."""
+        moved = sorted(self._moved - self._instead.keys())
+        for name in moved[:most]:
+            self._show_node(name, self._view(name))
+            self._moved.discard(name)
+        return len(moved) > most
+
     def learn(self, mix: Mix) -> None:
         """Price by this mix from now on; takes some tens of milliseconds."""
         self._fleet.learn(mix)
@@ -120,12 +128,14 @@ class Chooser:
             self._moved.update(name for name, view in instead.items() if self._instead.get(name) is not view)
             self._instead = dict(instead)
         for name in sorted(self._moved):
-            view = instead.get(name) or self._view(name)
-            if view is None:
-                self._fleet.remove(name)
-            else:
-                self._fleet.update(view, room=self._room(name))
+            self._show_node(name, instead.get(name) or self._view(name))
         self._moved.clear()
+
+    def _show_node(self, name: str, view: NodeView | None) -> None:
+        if view is None:
+            self._fleet.remove(name)
+        else:
+            self._fleet.update(view, room=self._room(name))
 
     def _room(self, name: str) -> Room:
         return Room(*(self._cache.room(name) or ()))

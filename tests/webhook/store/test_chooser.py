@@ -145,3 +145,15 @@ def test_what_is_taken_away_for_a_pod_is_back_for_the_next() -> None:
         assert isinstance(draft.Draft(without).place(one, request.parse(one), policy="pack"), Placement)
     view = without.view("node-a")
     assert view == NodeView.of(builders.node("node-a")) or (view is not None and not view.node.allocations)
+
+
+def test_nodes_that_are_shown_in_portions_are_chosen_among_as_if_they_were_shown_at_once() -> None:
+    nodes = [node(f"node-{letter}", cpu="8" if letter in "ab" else "32") for letter in "abcdef"]
+    at_once, in_portions = store_of(*nodes), store_of(*nodes)
+    portions = 1
+    while in_portions._chooser.show_some(2):
+        portions += 1
+    assert portions == 3
+    assert not in_portions._chooser._moved
+    for cpu in ("16", "4", "4"):
+        assert place(in_portions, asks(cpu)) == place(at_once, asks(cpu))
