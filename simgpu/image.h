@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #define IMAGE_MAGIC "simgpu\n"
-#define IMAGE_VERSION 7u
+#define IMAGE_VERSION 8u
 #define IMAGE_MAX_GPUS 64u
 #define IMAGE_SLOTS 512u
 #define IMAGE_EVENTS 64u
@@ -31,6 +31,7 @@ typedef struct {
     _Atomic uint64_t memory_bytes;
     uint64_t instance;               /* the GPU instance that it is in, by id + 1; 0: it has the whole GPU */
     uint64_t part;                   /* the same for the compute instance */
+    uint64_t mps;                    /* it is a client of MPS */
     uint64_t cgroups[IMAGE_CGROUPS]; /* from its own upwards; 0 behind the last */
 } image_slot_t;
 

@@ -14,7 +14,7 @@ typedef struct {
     unsigned smUtil, memUtil, encUtil, decUtil;
 } nvmlProcessUtilizationSample_t;
 
-/* Nobody draws, and clients of MPS are listed as processes that compute: a list that is there, with nothing in it. */
+/* Nobody draws: a list that is there, with nothing in it. */
 #define EMPTY_LIST(name, info_t)                                                                                       \
     NVML_API nvmlReturn_t name(nvmlDevice_t device, unsigned *count, info_t *infos);                                   \
     nvmlReturn_t name(nvmlDevice_t device, unsigned *count, info_t *infos) {                                           \
@@ -27,9 +27,6 @@ typedef struct {
 EMPTY_LIST(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
 EMPTY_LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t)
 EMPTY_LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_v2_t)
-EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
-EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
-EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_v2_t)
 
 NVML_API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
                                                       unsigned *count, unsigned long long last_seen_us);

@@ -53,15 +53,16 @@ nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsigned type, uns
 }
 
 /* NVML's protocol for lists: too small a room is an error that tells the size. Holders that this process cannot name,
- * because they are in a pid namespace it does not see, are left out, as NVML does in a container. */
-static nvmlReturn_t list(nvmlDevice_t device, unsigned *count, const void *infos, slot_holder_t *holders) {
+ * because they are in a pid namespace it does not see, are left out, as NVML does in a container. Clients of MPS have a
+ * list of their own, as nvidia-smi tells its types C and M+C apart. */
+static nvmlReturn_t list(nvmlDevice_t device, unsigned *count, const void *infos, slot_holder_t *holders, bool mps) {
     nvmlReturn_t result = session_check(device, count);
     if (result != NVML_SUCCESS)
         return result;
     size_t found = slots_holders(device, holders, IMAGE_SLOTS);
     unsigned visible = 0;
     for (size_t i = 0; i < found; i++) {
-        if (holders[i].pid != 0)
+        if (holders[i].pid != 0 && holders[i].mps == mps)
             holders[visible++] = holders[i];
     }
     bool fits = visible <= *count;
@@ -71,18 +72,17 @@ static nvmlReturn_t list(nvmlDevice_t device, unsigned *count, const void *infos
     return fits ? NVML_SUCCESS : NVML_ERROR_INSUFFICIENT_SIZE;
 }
 
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *infos) {
+static nvmlReturn_t list_v1(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *infos, bool mps) {
     slot_holder_t holders[IMAGE_SLOTS];
-    nvmlReturn_t result = list(device, count, infos, holders);
+    nvmlReturn_t result = list(device, count, infos, holders, mps);
     for (unsigned i = 0; result == NVML_SUCCESS && i < *count; i++)
         infos[i] = (nvmlProcessInfo_v1_t){.pid = holders[i].pid, .usedGpuMemory = holders[i].memory_bytes};
     return result;
 }
 
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
-                                                     nvmlProcessInfo_v2_t *infos) {
+static nvmlReturn_t list_v2(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *infos, bool mps) {
     slot_holder_t holders[IMAGE_SLOTS];
-    nvmlReturn_t result = list(device, count, infos, holders);
+    nvmlReturn_t result = list(device, count, infos, holders, mps);
     for (unsigned i = 0; result == NVML_SUCCESS && i < *count; i++)
         infos[i] = (nvmlProcessInfo_v2_t){.pid = holders[i].pid,
                                           .usedGpuMemory = holders[i].memory_bytes,
@@ -91,7 +91,31 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
     return result;
 }
 
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *infos) {
+    return list_v1(device, count, infos, false);
+}
+
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned *count,
                                                      nvmlProcessInfo_v2_t *infos) {
-    return nvmlDeviceGetComputeRunningProcesses_v3(device, count, infos);
+    return list_v2(device, count, infos, false);
+}
+
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
+                                                     nvmlProcessInfo_v2_t *infos) {
+    return list_v2(device, count, infos, false);
+}
+
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device, unsigned *count,
+                                                     nvmlProcessInfo_v1_t *infos) {
+    return list_v1(device, count, infos, true);
+}
+
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned *count,
+                                                        nvmlProcessInfo_v2_t *infos) {
+    return list_v2(device, count, infos, true);
+}
+
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
+                                                        nvmlProcessInfo_v2_t *infos) {
+    return list_v2(device, count, infos, true);
 }

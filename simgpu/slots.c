@@ -153,7 +153,12 @@ static bool join(gpu_t *gpu) {
         if (!make_room(gpu, i))
             return false;
         *slot = (image_slot_t){
-            .pid = (uint64_t)getpid(), .start_ticks = own_start_ticks(), .instance = gpu->instance, .part = gpu->part};
+            .pid = (uint64_t)getpid(),
+            .start_ticks = own_start_ticks(),
+            .instance = gpu->instance,
+            .part = gpu->part,
+            .mps = gpu->mps,
+        };
         (void)cgroup_own(slot->cgroups, IMAGE_CGROUPS);
         if (gpu->image->slots_high < i + 1)
             gpu->image->slots_high = i + 1;
@@ -329,7 +334,8 @@ static size_t list_holders(const gpu_t *gpu, slot_holder_t *holders, size_t capa
                                              .memory_bytes = slot->memory_bytes,
                                              .instance = (uint32_t)slot->instance,
                                              .part = (uint32_t)slot->part,
-                                             .slot = i};
+                                             .slot = i,
+                                             .mps = slot->mps != 0};
         count++;
     }
     return count;

@@ -19,6 +19,7 @@ typedef struct {
     uint64_t memory_bytes;
     uint32_t instance, part; /* as in gpu_t */
     uint32_t slot;
+    bool mps; /* a client of MPS */
 } slot_holder_t;
 
 /* Take a slot, if this process has none on this GPU yet. False: all IMAGE_SLOTS are held. */

@@ -35,6 +35,11 @@ _REMEDY: Final = {
 }
 # The names without a number raise what is no NVMLError when the driver is older than pynvml.
 _COMPUTING: Final = (pynvml.nvmlDeviceGetComputeRunningProcesses_v3, pynvml.nvmlDeviceGetComputeRunningProcesses_v2)
+# Clients of MPS have a list of their own, as nvidia-smi's types C and M+C show; drivers before 470 have no such list.
+_MPS_CLIENTS: Final = (
+    pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3,
+    pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v2,
+)
 _DRAWING: Final = (pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2)
 _SYS: Final = Path("/sys")
 _WHOLE: Final = 100  # percent
@@ -135,21 +140,23 @@ class Nvml:
         return NvmlSnapshot(tuple(gpus), tuple(unreadable))
 
     def processes(self, uuid: str) -> tuple[NvmlProcess, ...]:
-        """The processes that compute on a GPU."""
-        handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid)
-        running = _running(_COMPUTING, handle, uuid)
-        return tuple(NvmlProcess(int(one.pid), one.usedGpuMemory) for one in running)
+        """The processes that compute on a GPU, also as clients of MPS."""
+        return self._listed(uuid, _MPS_CLIENTS)
 
     def users(self, uuid: str) -> tuple[NvmlProcess, ...]:
-        """The processes that compute or draw on a GPU or MIG device; one that does both is one."""
+        """The processes that compute or draw on a GPU or MIG device."""
+        return self._listed(uuid, _MPS_CLIENTS, _DRAWING)
+
+    def _listed(self, uuid: str, *others: Sequence[Callable[[Any], list[Any]]]) -> tuple[NvmlProcess, ...]:
+        """Those that compute and those of other lists, if the driver has these; one that is in several is one."""
         handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid)
-        computing = _running(_COMPUTING, handle, uuid)
-        drawing = _running(_DRAWING, handle, uuid, allowed=NEED_NO_ANSWER)
-        found: dict[int, int | None] = {}
-        for one in (*computing, *drawing):
-            known = (found.get(int(one.pid)), one.usedGpuMemory)
-            found[int(one.pid)] = max((bytes_ for bytes_ in known if bytes_ is not None), default=None)
-        return tuple(NvmlProcess(pid, memory_bytes) for pid, memory_bytes in found.items())
+        lists = [_running(_COMPUTING, handle, uuid)]
+        lists += [_running(functions, handle, uuid, allowed=NEED_NO_ANSWER) for functions in others]
+        memory_bytes: dict[int, int | None] = {}
+        for process in itertools.chain.from_iterable(lists):
+            known = (memory_bytes.get(int(process.pid)), process.usedGpuMemory)
+            memory_bytes[int(process.pid)] = max((bytes_ for bytes_ in known if bytes_ is not None), default=None)
+        return tuple(NvmlProcess(pid, used_bytes) for pid, used_bytes in memory_bytes.items())
 
     def utilization(self, uuid: str, since_us: int) -> Utilization | None:
         """What processes have used of a GPU's time since then; of 0, lately. None where the driver does not tell."""

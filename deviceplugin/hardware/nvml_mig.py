@@ -220,7 +220,9 @@ class MigDriver:
 
     def _mig_busy(self, handle: Any, uuid: str) -> set[tuple[int, int]]:
         running = ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle, about=uuid)
-        return {(int(one.gpuInstanceId), int(one.computeInstanceId)) for one in running}
+        clients = pynvml.nvmlDeviceGetMPSComputeRunningProcesses
+        running += ask(clients, handle, about=uuid, default=[], allowed=NEED_NO_ANSWER)
+        return {(int(process.gpuInstanceId), int(process.computeInstanceId)) for process in running}
 
     def _part_kinds(self, owner: Any, uuid: str) -> Iterator[tuple[int, int]]:
         """The driver's number and the slices of each kind of compute instance that a GPU instance can have."""

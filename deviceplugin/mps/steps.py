@@ -16,8 +16,8 @@ from deviceplugin.mps.places import Places
 
 DIRECTORY_MODE: Final = 0o755
 PROGRAM: Final = "nvidia-cuda-mps-control"
-# How the kernel calls both control and server: it keeps 15 characters. NVML has no better word. It lists a server among
-# all processes, and apart only those with an MPS compute context, which are its clients.
+# How the kernel calls both control and server: it keeps 15 characters. NVML has no better word: its list of MPS is of
+# the processes that compute by it, and nothing tells a server from them or from others.
 COMM: Final = PROGRAM[:15]
 
 

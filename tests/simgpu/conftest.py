@@ -62,9 +62,9 @@ class Node:
         assert result.returncode == 0, result.stderr
         return result.stdout.strip()
 
-    def held(self, *arguments: str) -> subprocess.Popen[str]:
+    def held(self, *arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         """A probe that has done as it was asked and now keeps it."""
-        process = self.start([PROBE, *arguments, "--hold", "60"])
+        process = self.start([PROBE, *arguments, "--hold", "60"], environment or {})
         assert process.stdout is not None
         while not process.stdout.readline().startswith("holding"):
             assert process.poll() is None

@@ -75,3 +75,14 @@ def test_a_client_has_no_more_than_its_percentage(node: Node, mps: dict[str, str
     tell(node, mps, "set_default_active_thread_percentage 25")
     assert took(node, "k_50ms", half) == pytest.approx([200], abs=15)
     assert took(node, "k_50ms", {}) == pytest.approx([50], abs=15)  # who is no client has all of it
+
+
+def test_clients_have_a_list_of_their_own(node: Node, mps: dict[str, str]) -> None:
+    listed = (
+        "print([[p.pid for p in ask(gpu(0))] for ask in "
+        "(nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetMPSComputeRunningProcesses)])"
+    )
+    with finishing(node.held("--allocate", "1MiB")) as process:
+        assert node.nvml(listed) == str([[process.pid], []])
+    with finishing(node.held("--allocate", "1MiB", environment=mps)) as client:
+        assert node.nvml(listed) == str([[], [client.pid]])

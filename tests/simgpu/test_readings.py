@@ -165,7 +165,7 @@ print(fans(gpu(0)))
 
 
 @pytest.mark.parametrize("processes", ["Graphics", "MPSCompute"])
-def test_nobody_draws(node: Node, processes: str) -> None:
+def test_nobody_draws_or_is_a_client_of_mps(node: Node, processes: str) -> None:
     with finishing(node.held("--allocate", "1MiB")):
         assert answer(node, f"print(nvml.nvmlDeviceGet{processes}RunningProcesses(gpu(0)))") == []
 

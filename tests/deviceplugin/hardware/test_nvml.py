@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.deviceplugin import simulated
 
 
@@ -139,11 +141,14 @@ def test_beginning_anew_finds_everything_again(gpus: Path) -> None:
     assert found == [4, 94]
 
 
-def test_processes_on_a_gpu_are_listed_with_their_memory(gpus: Path) -> None:
+@pytest.mark.parametrize("is_client", [False, True], ids=["by itself", "as a client of MPS"])
+def test_processes_on_a_gpu_are_listed_with_their_memory(gpus: Path, tmp_path: Path, is_client: bool) -> None:
+    (tmp_path / "control").touch()
     found = run(
         gpus,
-        """
+        f"""
         import ctypes, os
+        os.environ |= {{"CUDA_MPS_PIPE_DIRECTORY": {str(tmp_path)!r}}} if {is_client} else {{}}
         cuda = ctypes.CDLL("libcuda.so.1")
         assert cuda.cuInit(0) == 0
         context, pointer, device = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_int()
