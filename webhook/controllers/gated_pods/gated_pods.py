@@ -13,11 +13,9 @@ gate, or the pod no longer asks for what it was given: then it is surely gated, 
 from __future__ import annotations
 
 import asyncio
-import collections
 import dataclasses
-import functools
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final
 
 from gpushare import contract, errors, ledger
@@ -30,6 +28,7 @@ from webhook.controllers.gated_pods.backfill_reservations import BackfillReserva
 from webhook.controllers.gated_pods.existing_allocations import AllocationHolders, ExistingAllocations, Gone
 from webhook.controllers.gated_pods.fairness import Fairness
 from webhook.controllers.gated_pods.gang import Arranged, Unit
+from webhook.controllers.gated_pods.gang_reservation import Asks, GangReservation
 from webhook.controllers.gated_pods.pod_index import PodIndex
 from webhook.pods import mutation
 from webhook.pods.stored_pod import Pod
@@ -43,7 +42,6 @@ Opens = Callable[[Pod, Request, mutation.Placed], Awaitable[Refusal | None]]
 Shut = Callable[[Pod], Refusal | None]
 Warns = Callable[[Pod, str], None]
 StillGated = Callable[[Collection[Pod]], Awaitable[Collection[str]]]
-Asks = Sequence[tuple[Pod, Request]]
 
 PLACED_AT_ONCE: Final = 32
 LATER_AT_ONCE: Final = 1024
@@ -71,6 +69,7 @@ class GatedPodScheduler:
     ) -> None:
         self._store = ledger_now
         self._reservation = reservation
+        self._gang = GangReservation(ledger_now, reservation)
         self._opens = opens
         self._still_gated = still_gated
         self._shut = shut
@@ -182,14 +181,14 @@ class GatedPodScheduler:
             return
         outcomes: dict[str, mutation.Placed | Refusal] = {}
         gone = existing.own(unit)
-        lacks = await self._fits(missing, gone)
+        lacks = await self._gang.lacks(missing, gone)
         if lacks is not None and (behind := existing.behind(unit)):
             gone = {node: {*gone.get(node, ()), *behind.get(node, ())} for node in {*gone, *behind}}
-            lacks = await self._fits(missing, gone)
+            lacks = await self._gang.lacks(missing, gone)
         if lacks is not None:
             self._fairness.in_vain(unit)
         if lacks is None:
-            outcomes = await self._reserve_all(missing, gone)
+            outcomes = await self._gang.reserve(missing, gone)
             for pod, _ in missing:
                 outcome = outcomes[pod.ref.uid]
                 if isinstance(outcome, Refusal):
@@ -199,7 +198,7 @@ class GatedPodScheduler:
                 placed = self._found(pod, existing)
                 if placed is not None:
                     outcomes[pod.ref.uid] = placed
-            if not await self._settle(outcomes.values()):
+            if not await self._gang.settle(outcomes.values()):
                 said = "its share could not be written down for good: that is tried again"
                 waiting += _together(unit, asks[0][0], Refusal(said, cause=Cause.LEDGER))
                 return
@@ -225,53 +224,12 @@ class GatedPodScheduler:
         held = await self._holding.hold(unit, asks, existing)
         waiting += _together(unit, lacks[0], dataclasses.replace(lacks[1], reason=lacks[1].reason + held))
 
-    async def _fits(self, asks: Asks, gone: Gone) -> tuple[Pod, Refusal] | None:
-        """Tries them all on a draft of the ledger; return one that does not fit, or None."""
-        under: ledger_store.LedgerStore = draft.Without(self._store, gone) if gone else self._store
-        tried = draft.Draft(under)
-        rules = self._reservation.on(tried)
-        try:
-            for pod, request in asks:
-                outcome = await rules.reserve(pod.manifest, request, pod.ref)
-                if isinstance(outcome, Refusal):
-                    return pod, outcome
-        finally:
-            tried.end()
-        return None
-
-    async def _reserve_all(self, asks: Asks, gone: Gone) -> dict[str, mutation.Placed | Refusal]:
-        rules = self._without(gone).tentative()
-        tasks: dict[str, asyncio.Task[mutation.Placed | Refusal]] = {}
-        async with asyncio.TaskGroup() as group:
-            for pod, request in asks:
-                tasks[pod.ref.uid] = group.create_task(rules.reserve(pod.manifest, request, pod.ref))
-                await asyncio.sleep(0)
-        return {uid: task.result() for uid, task in tasks.items()}
-
     async def _open(self, pod: Pod, request: Request, outcome: mutation.Placed | Refusal) -> Refusal | None:
         """Why its gate stays shut, if that is so."""
         why = await self._opens(pod, request, outcome) if isinstance(outcome, mutation.Placed) else outcome
         if why is None:
             self._holding.placed(pod)
         return why
-
-    async def _settle(self, outcomes: Iterable[mutation.Placed | Refusal]) -> bool:
-        """Whether all these shares are held for good now."""
-        by_node: dict[str, list[str]] = collections.defaultdict(list)
-        for outcome in outcomes:
-            if isinstance(outcome, mutation.Placed):
-                by_node[outcome.node].append(outcome.allocation_id)
-        writes = [
-            self._store.commit(name, functools.partial(ledger.settle, ids=tuple(ids))) for name, ids in by_node.items()
-        ]
-        failed = [
-            error for error in await asyncio.gather(*writes, return_exceptions=True) if isinstance(error, BaseException)
-        ]
-        for error in failed:
-            if not isinstance(error, ledger_store.UnreachableError | errors.LedgerError):
-                raise error
-            logger.warning("Could not settle the shares of a gang", extra={"err": str(error)})
-        return not failed
 
     async def _open_settled(self, held_back: Iterable[Pod], existing: ExistingAllocations) -> dict[str, Refusal]:
         """Go on with those whose gang was placed, although it is no longer whole: their shares are theirs for good.

@@ -1,0 +1,72 @@
+"""GangReservation: the shares of a gang, tried on a draft of the ledger, written, and settled, all of them or none."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import functools
+import logging
+from collections.abc import Iterable, Sequence
+
+from gpushare import errors, ledger
+from gpushare.refusal import Refusal
+from gpushare.request import Request
+from webhook.controllers.gated_pods.existing_allocations import Gone
+from webhook.pods import mutation
+from webhook.pods.stored_pod import Pod
+from webhook.store import draft, ledger_store
+from webhook.store.reservation import Reservation
+
+logger = logging.getLogger(__name__)
+
+Asks = Sequence[tuple[Pod, Request]]
+
+
+class GangReservation:
+    """`gone`: allocations that the gang may take the place of."""
+
+    def __init__(self, ledger_now: ledger_store.LedgerStore, reservation: Reservation) -> None:
+        self._store = ledger_now
+        self._reservation = reservation
+
+    async def lacks(self, asks: Asks, gone: Gone) -> tuple[Pod, Refusal] | None:
+        """Try them all on a draft of the ledger; return one that does not fit, and why, or None."""
+        under: ledger_store.LedgerStore = draft.Without(self._store, gone) if gone else self._store
+        tried = draft.Draft(under)
+        rules = self._reservation.on(tried)
+        try:
+            for pod, request in asks:
+                outcome = await rules.reserve(pod.manifest, request, pod.ref)
+                if isinstance(outcome, Refusal):
+                    return pod, outcome
+        finally:
+            tried.end()
+        return None
+
+    async def reserve(self, asks: Asks, gone: Gone) -> dict[str, mutation.Placed | Refusal]:
+        """Write a tentative share for each; return by uid what it got, or why it got none."""
+        rules = (self._reservation.on(draft.Without(self._store, gone)) if gone else self._reservation).tentative()
+        tasks: dict[str, asyncio.Task[mutation.Placed | Refusal]] = {}
+        async with asyncio.TaskGroup() as group:
+            for pod, request in asks:
+                tasks[pod.ref.uid] = group.create_task(rules.reserve(pod.manifest, request, pod.ref))
+                await asyncio.sleep(0)
+        return {uid: task.result() for uid, task in tasks.items()}
+
+    async def settle(self, outcomes: Iterable[mutation.Placed | Refusal]) -> bool:
+        """Make tentative shares theirs for good; return whether all of them are now."""
+        by_node: dict[str, list[str]] = collections.defaultdict(list)
+        for outcome in outcomes:
+            if isinstance(outcome, mutation.Placed):
+                by_node[outcome.node].append(outcome.allocation_id)
+        writes = [
+            self._store.commit(name, functools.partial(ledger.settle, ids=tuple(ids))) for name, ids in by_node.items()
+        ]
+        failed = [
+            error for error in await asyncio.gather(*writes, return_exceptions=True) if isinstance(error, BaseException)
+        ]
+        for error in failed:
+            if not isinstance(error, ledger_store.UnreachableError | errors.LedgerError):
+                raise error
+            logger.warning("Could not settle the shares of a gang", extra={"err": str(error)})
+        return not failed
