@@ -41,12 +41,14 @@ class Container:
 
 def parse(text: str) -> Container | Refusal:
     """The container whose process has these cgroups."""
-    found = {container for line in text.splitlines() if (container := _of_path(line.split(":", 2)[-1])) is not None}
-    if not found:
+    containers = {
+        container for line in text.splitlines() if (container := _of_path(line.split(":", 2)[-1])) is not None
+    }
+    if not containers:
         return Refusal("this process is in no container of a pod")
-    if len(found) > 1:
+    if len(containers) > 1:
         return Refusal("this process is in the cgroups of several containers at once")
-    return found.pop()
+    return containers.pop()
 
 
 def pod_of(component: str) -> str | None:

@@ -66,12 +66,12 @@ class _Card:
 
     def gaps(self) -> list[LaunchSlot]:
         """The parts of the period that no share has yet."""
-        found, at = [], 0
+        slots, at = [], 0
         for turn in sorted(self.turns.values(), key=lambda slot: slot.begin_permille):
             if turn.begin_permille > at:
-                found.append(LaunchSlot(at, turn.begin_permille - at))
+                slots.append(LaunchSlot(at, turn.begin_permille - at))
             at = turn.begin_permille + turn.permille
-        return [*found, *([LaunchSlot(at, PERIOD - at)] if at < PERIOD else [])]
+        return [*slots, *([LaunchSlot(at, PERIOD - at)] if at < PERIOD else [])]
 
     def give(self, key: str, turn: LaunchSlot) -> bool:
         """Whether the others still have room beside that; if not, it is not given."""

@@ -33,14 +33,14 @@ def judged(
     for process in processes:
         if process.state is LimitState.UNLIMITED and process.place is not None:
             around[*process.place, process.process.gpu].append(process)
-    told, waiting = [], set()
+    shares, waiting = [], set()
     for place, share in _compared(seen.shares, node, seen.beyond):
         if share.reason:
             waiting.add(("share", *place))
         differs = share.reason if ("share", *place) in suspects else ""
         reason = _around(around[place]) or differs or (share.beyond.sentence if share.beyond is not None else "")
-        told.append(dataclasses.replace(share, in_force=not reason, reason=reason or _full(share)))
-    return tuple(told), frozenset(waiting)
+        shares.append(dataclasses.replace(share, in_force=not reason, reason=reason or _full(share)))
+    return tuple(shares), frozenset(waiting)
 
 
 def _compared(
@@ -102,9 +102,9 @@ def _difference(share: AuditedShare, may_bytes: Collection[int]) -> str:
     compute = (enforced.request_percent, enforced.limit_percent) == (share.request_percent, share.limit_percent)
     if compute and enforced.memory_bytes in may_bytes:  # less than it has while it is to shrink
         return ""
-    told = _amounts(enforced.request_percent, enforced.limit_percent, enforced.memory_bytes)
+    amounts = _amounts(enforced.request_percent, enforced.limit_percent, enforced.memory_bytes)
     given = _amounts(share.request_percent, share.limit_percent, share.limit_bytes)
-    return f"its processes are held to {told}, and the GPUNode gives it {given}"
+    return f"its processes are held to {amounts}, and the GPUNode gives it {given}"
 
 
 def _without(count: int, processes: int) -> str:

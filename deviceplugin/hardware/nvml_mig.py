@@ -113,7 +113,7 @@ class MigDriver:
         """The GPU instances of a GPU in MIG mode, by place, with the compute instances in each."""
         handle = _handle(uuid)
         uuids, busy = self._mig_uuids(handle, uuid), self._mig_busy(handle, uuid)
-        found = []
+        instances = []
         for kind in self.mig_geometry(uuid).kinds:
             arguments = (handle, kind.device_profile_id)
             for one in _listed(pynvml.nvmlDeviceGetGpuInstances, arguments, _GpuInstance, most=_PLACES, about=uuid):
@@ -123,8 +123,8 @@ class MigDriver:
                     for part_id, slices in self._parts(one, uuid)
                     for ids in [(int(info.id), part_id)]
                 )
-                found.append(instance.GpuInstance(int(info.id), kind, int(info.placement.start), parts))
-        return tuple(sorted(found, key=lambda made: made.start))
+                instances.append(instance.GpuInstance(int(info.id), kind, int(info.placement.start), parts))
+        return tuple(sorted(instances, key=lambda made: made.start))
 
     def mig_devices(self, uuid: str) -> tuple[instance.MigDevice, ...]:
         """The MIG devices of a GPU, by NVML's index; none when it is not in MIG mode."""
@@ -134,13 +134,13 @@ class MigDriver:
             if self._in_mig_mode(uuid)
             else {}
         )
-        found = []
+        mig_devices = []
         for index, handle in self._mig_handles(_handle(uuid), uuid) if whole else ():
             about = f"{uuid}, MIG device {index}"
             sizes = ask(pynvml.nvmlDeviceGetAttributes, handle, about=about)
             instance_id = int(ask(pynvml.nvmlDeviceGetGpuInstanceId, handle, about=about))
             kind = whole[instance_id].kind
-            found.append(
+            mig_devices.append(
                 instance.MigDevice(
                     uuid=ask(pynvml.nvmlDeviceGetUUID, handle, about=about),
                     parent=uuid,
@@ -153,7 +153,7 @@ class MigDriver:
                     engines={word: int(getattr(sizes, f"shared{name}Count")) for word, name in _ENGINES.items()},
                 )
             )
-        return tuple(found)
+        return tuple(mig_devices)
 
     def create_gpu_instance(self, uuid: str, kind: ProfileGeometry, start: int | None) -> int:
         """Make a GPU instance at that place (None: where the driver likes); its id."""

@@ -27,15 +27,15 @@ def gpus(
     cards: those of them of which the MIG devices are known.
     """
     profiles = {card.uuid: tuple(mig_device.profile for mig_device in card.mig_devices) for card in cards}
-    found = []
+    gpus = []
     for card in seen:
         now, later = in_force.get(card.uuid), wanted.get(card.uuid)
         shown = now or later
         pending = later.mode if later is not None and (card.uuid in closed or now is None) else None
         mode = shown.mode if shown is not None else Mode.EXCLUSIVE
         on_it = profiles.get(card.uuid, ())
-        found.append(dataclasses.replace(card, mode=mode, pending_mode=pending, mig_profiles=on_it))
-    return tuple(found)
+        gpus.append(dataclasses.replace(card, mode=mode, pending_mode=pending, mig_profiles=on_it))
+    return tuple(gpus)
 
 
 def advertised(

@@ -99,16 +99,16 @@ class Note:
 def notes(before: Iterable[Gpu], after: Iterable[Gpu]) -> tuple[Note, ...]:
     """What is to be told once the GPUs are as `after`; a GPU that is new and healthy is nothing to tell. Pure."""
     known = {card.uuid: card for card in before}
-    found = []
+    notes = []
     for card in after:
         was = known.get(card.uuid)
         called = f"GPU {card.index} ({card.uuid})"
         if not card.healthy and (was is None or was.healthy):
             sentence = f"{called} is not healthy: {card.health_reason}"
-            found.append(Note(card.uuid, contract.EVENT_GPU_UNHEALTHY, sentence, warning=True))
+            notes.append(Note(card.uuid, contract.EVENT_GPU_UNHEALTHY, sentence, warning=True))
         if card.healthy and was is not None and not was.healthy:
-            found.append(Note(card.uuid, contract.EVENT_GPU_HEALTHY, f"{called} is healthy again", warning=False))
-    return tuple(found)
+            notes.append(Note(card.uuid, contract.EVENT_GPU_HEALTHY, f"{called} is healthy again", warning=False))
+    return tuple(notes)
 
 
 def concerned(

@@ -135,8 +135,8 @@ def _allocations(spec: Json, where: str, problems: list[str]) -> tuple[list[Allo
         problems.append(f"{where}.allocations, {errors.shortened(identity)}: {sentence}")
 
     read_one = functools.partial(allocations.read, ignored=ignored)
-    found, unread = _entries(spec, "allocations", where, read_one, problems)
-    held, twice = _unique(found, lambda entry: entry.id, f"{where}.allocations", problems)
+    entries, unread = _entries(spec, "allocations", where, read_one, problems)
+    held, twice = _unique(entries, lambda entry: entry.id, f"{where}.allocations", problems)
     return held, [*unread, *map(allocations.write, twice)]
 
 
@@ -152,15 +152,15 @@ def _read_resize(entry: Json) -> Resize:
 def _entries(
     whole: Json, key: str, where: str, read_one: Callable[[Any], _Entry], problems: list[str]
 ) -> tuple[list[_Entry], list[Any]]:
-    found, unread = [], []
+    entries, unread = [], []
     for position, entry in enumerate(_part(whole, key, list, where, problems)):
         try:
-            found.append(read_one(entry))
+            entries.append(read_one(entry))
         except (errors.GpushareError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
             problems.append(f"{where}.{key}[{position}] is invalid and is set aside: {errors.shortened(what)}")
             unread.append(entry)
-    return found, unread
+    return entries, unread
 
 
 def _unique(

@@ -213,5 +213,5 @@ def of_gpu(model: str, memory_bytes: int) -> Geometry | None:
 def named(name: str) -> Geometry | None:
     """The geometry of that name; a name without the size will do where there is one size, as `GB200`."""
     wanted = _OTHER_NAMES.get(name, name)
-    found = [geometry for known, geometry in MODELS.items() if wanted == known or known.startswith(f"{wanted}-")]
-    return found[0] if len(found) == 1 else None
+    geometries = [geometry for known, geometry in MODELS.items() if wanted == known or known.startswith(f"{wanted}-")]
+    return geometries[0] if len(geometries) == 1 else None

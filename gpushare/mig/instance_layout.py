@@ -113,9 +113,9 @@ def places(
                 continue
             instance = PlacedInstance(kind, start)
             if _fits(geometry, instance, [*taken, *made]):
-                found = place(number + 1, [*made, instance])
-                if found is not None:
-                    return found
+                instances = place(number + 1, [*made, instance])
+                if instances is not None:
+                    return instances
         return None
 
     return place(0, [])

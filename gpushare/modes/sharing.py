@@ -38,18 +38,18 @@ class SharedResource:
 
 def entries(sharing: Sharing) -> tuple[SharedResource, ...]:
     """All entries of a configuration, those that go first before the others."""
-    found: list[SharedResource] = []
+    resources: list[SharedResource] = []
     for mode, path, shared in (
         (Mode.MPS, "sharing.mps", sharing.mps),
         (Mode.TIME_SLICING, "sharing.timeSlicing", sharing.time_slicing),
     ):
         if shared is not None:
             alone = bool(shared.fail_requests_greater_than_one)
-            found += [
+            resources += [
                 replicated(resource, mode, alone=alone, path=f"{path}.resources[{index}]")
                 for index, resource in enumerate(shared.resources)
             ]
-    return (*found, *(_fractional(resource, index) for index, resource in enumerate(sharing.fractional)))
+    return (*resources, *(_fractional(resource, index) for index, resource in enumerate(sharing.fractional)))
 
 
 def replicated(resource: ReplicatedResource, mode: Mode, *, alone: bool = False, path: str = "") -> SharedResource:

@@ -120,12 +120,12 @@ def _selector(requirements: list[Requirement]) -> Selector:
 
 def _names(declared: Iterable[Mapping[str, Any]] | None) -> Selector:
     """Names are not label values, and one at a time is all that is allowed."""
-    found = _requirements(declared)
+    requirements = _requirements(declared)
     sound = all(
         requirement.key == NAME_FIELD and requirement.operator in {"In", "NotIn"} and len(requirement.values) == 1
-        for requirement in found
+        for requirement in requirements
     )
-    return Selector(tuple(found), is_void=not sound)
+    return Selector(tuple(requirements), is_void=not sound)
 
 
 def _values(declared: Iterable[Any] | None) -> Values:

@@ -39,19 +39,19 @@ def take(each: Floats, layouts: Ints, known: Sequence[GpuTopology], count: int) 
         apart = np.zeros(len(known))
         apart[there] = [known[number].apart(range(count)) for number in there]
         return Taken(rows, _of_rows(each, rows), apart[layouts])
-    found = Taken(np.empty((count, each.shape[1]), np.int64), np.empty(each.shape[1]), np.empty(each.shape[1]))
+    taken = Taken(np.empty((count, each.shape[1]), np.int64), np.empty(each.shape[1]), np.empty(each.shape[1]))
     for number in there:
         at = np.flatnonzero(layouts == number)
         layout, costs = known[number], each[:, at]
         if layout.is_flat:
-            found.rows[:, at] = np.sort(costs.argsort(0, kind="stable")[:count], 0)
+            taken.rows[:, at] = np.sort(costs.argsort(0, kind="stable")[:count], 0)
         elif layout.is_exact(count):
-            found.rows[:, at] = _of_all(layout, costs, count)
+            taken.rows[:, at] = _of_all(layout, costs, count)
         else:
-            found.rows[:, at] = _of_places(layout, costs, count)
-        found.apart[at] = _apart(layout, found.rows[:, at])
-    found.costs = _of_rows(each, found.rows)
-    return found
+            taken.rows[:, at] = _of_places(layout, costs, count)
+        taken.apart[at] = _apart(layout, taken.rows[:, at])
+    taken.costs = _of_rows(each, taken.rows)
+    return taken
 
 
 def _of_all(layout: GpuTopology, each: Floats, count: int) -> Ints:
