@@ -83,13 +83,13 @@ class Resizing:
         groups: dict[_Place, ShareLedger] = {}
         lost: dict[str, ShareLedger] = {}
         waits = False
-        for given_share in self._groups.all():
-            entry = tenant.entry_of(given_share.tenant, node)
+        for group in self._groups.all():
+            entry = tenant.entry_of(group.tenant, node)
             if entry is None:
-                lost[given_share.tenant.key] = given_share
+                lost[group.tenant.key] = group
                 continue
-            groups[entry.id, given_share.tenant.share] = given_share
-            waits |= not self._give(given_share, node, entry)
+            groups[entry.id, group.tenant.share] = group
+            waits |= not self._give(group, node, entry)
         self._note(lost)
         told = {(resize.allocation, resize.share): resize for resize in node.resizes}
         entries = []
@@ -145,14 +145,14 @@ class Resizing:
             return
         logger.info("Lowered the memory limit of a share", extra=_named(given))
 
-    def _said(self, entry: Allocation, position: int, given_share: ShareLedger | None, before: Resize | None) -> Resize:
+    def _said(self, entry: Allocation, position: int, group: ShareLedger | None, before: Resize | None) -> Resize:
         share = entry.shares[position]
         wanted_bytes = share.shrink_to_bytes or 0
-        if given_share is not None:
+        if group is not None:
             # Below what is wanted it is for a moment, while what was told before is taken back.
             # Programs write their own figures: what no GPU has would be refused, and the whole status with it.
-            has_bytes = max(given_share.tenant.memory_bytes, wanted_bytes)
-            used_bytes = min(given_share.held_bytes(), MOST_BYTES)
+            has_bytes = max(group.tenant.memory_bytes, wanted_bytes)
+            used_bytes = min(group.held_bytes(), MOST_BYTES)
         elif self._groups.out_of_reach(entry.pod.uid, position):
             has_bytes = used_bytes = share.memory_bytes
         else:  # no process has it; those that come will find the lower limit

@@ -117,8 +117,8 @@ def timetable(tenants: Iterable[Tenant]) -> Mapping[str, tuple[LaunchSlot, ...]]
             given[grant.uuid][key] = (grant.request_percent, grant.limit_percent)
     cards = {uuid: _Card(of) for uuid, of in given.items()}
     alike = {uuid: _divided(PERIOD, card.waiting.values()) for uuid, card in cards.items()}
-    for key, other_tenant in sorted(shares.items(), key=lambda item: (-len(item[1].grants), item[0])):
-        uuids = [grant.uuid for grant in other_tenant.grants]
+    for key, owner in sorted(shares.items(), key=lambda item: (-len(item[1].grants), item[0])):
+        uuids = [grant.uuid for grant in owner.grants]
         if len(uuids) > 1 and all(key in cards[uuid].waiting for uuid in uuids):
             length = min(alike[uuid][key] for uuid in uuids)
             least = min(cards[uuid].waiting[key].least for uuid in uuids)

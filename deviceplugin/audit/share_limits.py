@@ -48,16 +48,16 @@ def _compared(
 ) -> Iterator[tuple[Place, AuditedShare]]:
     """Each share with its place; its reason is how it differs from what it should be, empty if it does not."""
     of_place: dict[tuple[str, int], SeenShare] = {}
-    for given_share in seen:
-        entry = tenant.entry_of(given_share.tenant, node)
+    for seen_share in seen:
+        entry = tenant.entry_of(seen_share.tenant, node)
         if entry is not None:
-            of_place[entry.id, given_share.tenant.share] = given_share
+            of_place[entry.id, seen_share.tenant.share] = seen_share
             continue
-        for card, grant in enumerate(given_share.tenant.grants):
+        for card, grant in enumerate(seen_share.tenant.grants):
             share = AuditedShare(
-                given_share.tenant.namespace,
-                given_share.tenant.pod,
-                given_share.tenant.containers,
+                seen_share.tenant.namespace,
+                seen_share.tenant.pod,
+                seen_share.tenant.containers,
                 grant.uuid,
                 0,
                 0,
@@ -65,8 +65,8 @@ def _compared(
                 reason=GONE,
             )
             yield (
-                (given_share.tenant.key, given_share.tenant.share, grant.uuid),
-                _measured(share, given_share, card, beyond),
+                (seen_share.tenant.key, seen_share.tenant.share, grant.uuid),
+                _measured(share, seen_share, card, beyond),
             )
     for entry in node.allocations:
         for position, given in enumerate(() if entry.is_hold else entry.shares):

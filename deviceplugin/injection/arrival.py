@@ -72,10 +72,10 @@ class Arrivals:
         )
         found = await asyncio.to_thread(self._look, new) if new else {}
         self._seen |= found
-        for known_container in sorted(
+        for without_device in sorted(
             found.keys() - {container for container, arrived in found.items() if arrived}, key=running.__getitem__
         ):
-            namespace, name, container = running[known_container]
+            namespace, name, container = running[without_device]
             note = f"the container {container} has a share of a GPU, and got neither device nor driver from the runtime"
             self._warn(contract.EVENT_NO_DEVICES, note, (namespace, name))
         missing = tuple(
