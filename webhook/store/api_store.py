@@ -45,7 +45,7 @@ MOST_ASKED_SECONDS: Final = 2.0  # a review cannot wait longer, whatever the API
 
 
 class ApiStore(Filtering):
-    """See `ledger_store.Store`. `run` keeps it true.
+    """See `ledger_store.LedgerStore`. `run` keeps it true.
 
     told: called with a GPUNode that the API server does not store, and why. lifetime_seconds: for how long a
     reservation waits for its pod. pods: those with a share. mix: what placement has learned last.

@@ -16,7 +16,7 @@ from webhook.store.unconfirmed import UnconfirmedReservations
 
 
 class Filtering:
-    """See `store.Store` for what these do. A store sets these in its constructor."""
+    """See `ledger_store.LedgerStore` for what these do. A store sets these in its constructor."""
 
     _cache: SchedulerCache
     _assumed: AssumedPods

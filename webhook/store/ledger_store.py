@@ -88,5 +88,6 @@ class LedgerStore(Protocol):
     async def commit(self, node: str, change: Change) -> GpuNode:
         """Write the change; return the node as it is stored then.
 
-        Raises what `change` raises, LedgerError when there is no such node any more, RefusedError and UnreachableError.
+        Raises what `change` raises, LedgerError when there is no such node any more, WriteRefusedError and
+        UnreachableError.
         """

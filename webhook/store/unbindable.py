@@ -16,7 +16,7 @@ from typing import Final
 
 from gpushare import pod
 
-FIRST_SECONDS: Final = 120.0  # as long as one owner's pods are let be between two evictions: see `placer.stuck`
+FIRST_SECONDS: Final = 120.0  # as long as one owner's pods are let be between two evictions: see `unschedulable_pods`
 MOST_SECONDS: Final = 3600.0
 LAST_SECONDS: Final = 3600.0  # after that: long enough for several other nodes to have been tried
 MOST_MAKERS: Final = 4096

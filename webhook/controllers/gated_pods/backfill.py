@@ -2,7 +2,8 @@
 
 Whoever fits is placed, although somebody ahead of it in the queue waits for more room: else one large pod would idle a
 cluster. But small ones could pass a large one for ever, so there is a bound, after which what comes free on GPUs chosen
-for the one that waits goes to nobody behind it (see `holds`). Nobody is passed over who could not run anyway.
+for the one that waits goes to nobody behind it (see `backfill_reservations`). Nobody is passed over who could not run
+anyway.
 """
 
 from __future__ import annotations
