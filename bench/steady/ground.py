@@ -24,17 +24,19 @@ def nodes(server: calls.Server, name: str, count: int) -> Iterator[tuple[dict[st
     """So many nodes of eight GPUs, fresh while the context lasts; yields the selectors of the crowded and the roomy."""
     names = [f"{name}-{number}" for number in range(count)]
     made.nodes(server, names)
-    for word in names:
-        label = {"metadata": {"labels": {LABEL: f"{name}-{'crowded' if word == names[0] else 'roomy'}"}}}
-        calls.one(server, calls.call("PATCH", f"/api/v1/nodes/{word}", label, calls.MERGE_PATCH))
-        calls.one(server, calls.call("POST", LEASES, _lease(word)))
+    for node_name in names:
+        label = {"metadata": {"labels": {LABEL: f"{name}-{'crowded' if node_name == names[0] else 'roomy'}"}}}
+        calls.one(server, calls.call("PATCH", f"/api/v1/nodes/{node_name}", label, calls.MERGE_PATCH))
+        calls.one(server, calls.call("POST", LEASES, _lease(node_name)))
     stopping = threading.Event()
 
     def renew() -> None:
         while not stopping.wait(RENEW_SECONDS):
-            for word in names:
+            for node_name in names:
                 try:
-                    calls.one(server, calls.call("PATCH", f"{LEASES}/{word}", _lease(word), calls.MERGE_PATCH))
+                    calls.one(
+                        server, calls.call("PATCH", f"{LEASES}/{node_name}", _lease(node_name), calls.MERGE_PATCH)
+                    )
                 except (OSError, SystemExit, EOFError):
                     break  # the API server is away, or just back: the next time is soon enough
 
@@ -45,8 +47,8 @@ def nodes(server: calls.Server, name: str, count: int) -> Iterator[tuple[dict[st
     finally:
         stopping.set()
         thread.join(60)
-        for one in names:
-            paths = (f"/api/v1/nodes/{one}", f"{contract.GPUNODE_PATH}/{one}", f"{LEASES}/{one}")
+        for node_name in names:
+            paths = (f"/api/v1/nodes/{node_name}", f"{contract.GPUNODE_PATH}/{node_name}", f"{LEASES}/{node_name}")
             calls.send(server, [calls.call("DELETE", path) for path in paths], at_once=1)
 
 

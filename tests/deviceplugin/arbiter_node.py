@@ -111,7 +111,9 @@ class ArbiterNode:
     ) -> None:
         given = shares or (GivenShare(("main",), tuple(GPUS[:gpus]), 50, 100, memory),)
         names = [container for share in given for container in share.containers]
-        status = [{"name": word, "containerID": f"containerd://{container_id(name, word)}"} for word in names]
+        status = [
+            {"name": container, "containerID": f"containerd://{container_id(name, container)}"} for container in names
+        ]
         annotations = {contract.ALLOCATION: f"of-{name}", contract.GROUP: group}
         self.pods.append(
             {
