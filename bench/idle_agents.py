@@ -60,7 +60,7 @@ def unix(text: str) -> float:
 def started(administrator: access.Access) -> float:
     """When the youngest agent's container was started."""
     found = [pod["status"]["containerStatuses"] for pod in gpushare.pods(administrator, "agent")]
-    return max(unix(statuse["state"]["running"]["startedAt"]) for statuses in found for statuse in statuses)
+    return max(unix(status["state"]["running"]["startedAt"]) for statuses in found for status in statuses)
 
 
 def table(requests: list[Request]) -> str:

@@ -142,7 +142,7 @@ def _print_waiting(waited: waiting.Waited) -> None:
     print(f"\n{waited.pods} gated pods: ms of processor a second: {spent}")
     print(
         "seconds from one pod's end to the next one's start:",
-        *(f"{handed_over_second:.2f}" for handed_over_second in waited.handed_over_seconds),
+        *(f"{seconds:.2f}" for seconds in waited.handed_over_seconds),
     )
     for figure, value, unit, goal in (
         ("handed-over.longest", longest, "s", MOST_HANDED_OVER_SECONDS),

@@ -25,10 +25,7 @@ _TYPES = ("counter", "gauge", "histogram", "summary")
 def families(registry: prometheus_client.CollectorRegistry) -> dict[str, Metric]:
     """By name, as a scraper reads them."""
     text = prometheus_client.generate_latest(registry).decode()
-    return {
-        text_string_to_metric_family.name: text_string_to_metric_family
-        for text_string_to_metric_family in text_string_to_metric_families(text)
-    }
+    return {family.name: family for family in text_string_to_metric_families(text)}
 
 
 def faults(found: dict[str, Metric], *, prefix: str, labels: Collection[str]) -> Iterator[str]:

@@ -24,7 +24,7 @@ def merged(
         whoever holds it must be able to see what happened.
     """
     found = {card.uuid: _judged(card, faults) for card in seen.gpus}
-    unreadable = {unreadable.index: unreadable.reason for unreadable in seen.unreadable}
+    unreadable = {gpu.index: gpu.reason for gpu in seen.unreadable}
     still_held = frozenset(held)
     for card in previous:
         if card.uuid in found:
@@ -53,7 +53,7 @@ def conditions(
     if stopped:
         ready = Condition(contract.CONDITION_READY, "False", contract.REASON_AGENT_STOPPED, stopped)
     wanted = (ready, *more)
-    since = {(previou.type, previou.status): previou.last_transition for previou in previous}
+    since = {(condition.type, condition.status): condition.last_transition for condition in previous}
     return tuple(
         dataclasses.replace(
             condition,

@@ -35,7 +35,7 @@ _REMEDY: Final = {
 }
 # The names without a number raise what is no NVMLError when the driver is older than pynvml.
 _COMPUTING: Final = (pynvml.nvmlDeviceGetComputeRunningProcesses_v3, pynvml.nvmlDeviceGetComputeRunningProcesses_v2)
-# Clients of MPS have a list of their own, as nvidia-smi's types C and M+C show; drivers before 470 have no such list.
+# Clients of MPS may be listed apart, as nvidia-smi tells its types C and M+C apart; an old driver has no such list.
 _MPS_CLIENTS: Final = (
     pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3,
     pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v2,

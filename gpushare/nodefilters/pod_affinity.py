@@ -68,9 +68,9 @@ class PodAffinity:
             affinity=_terms(spec, "podAffinity", namespace, labels),
             anti_affinity=anti_affinity(manifest),
             spread=tuple(
-                _spread(topologyspreadconstraint, labels)
-                for topologyspreadconstraint in spec.get("topologySpreadConstraints") or []
-                if topologyspreadconstraint.get("whenUnsatisfiable") == "DoNotSchedule"
+                _spread(constraint, labels)
+                for constraint in spec.get("topologySpreadConstraints") or []
+                if constraint.get("whenUnsatisfiable") == "DoNotSchedule"
             ),
             mounts=volumes.mounts(manifest),
         )

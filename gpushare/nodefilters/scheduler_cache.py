@@ -200,7 +200,7 @@ class SchedulerCache:
             return None
         there = self.info(node)
         cpu, memory, pods = (
-            machine.allocatable.get(one, 0) for one in (pod_requests.CPU, pod_requests.MEMORY, pod_requests.PODS)
+            machine.allocatable.get(name, 0) for name in (pod_requests.CPU, pod_requests.MEMORY, pod_requests.PODS)
         )
         return (
             cpu - there.amounts.get(pod_requests.CPU, 0),
@@ -231,15 +231,15 @@ class SchedulerCache:
         return NodeFilter(self._machines, verdicts, there, rules)
 
     def _verdicts_of(self, shape: PodKey) -> FilterResults:
-        filter_results = self._verdicts.get(shape)
-        if filter_results is None:
-            filter_results = self._verdicts[shape] = FilterResults(
+        verdict = self._verdicts.get(shape)
+        if verdict is None:
+            verdict = self._verdicts[shape] = FilterResults(
                 shape, self._machines, lambda node, verdicts: self._judge(shape, node, None, verdicts)
             )
             if len(self._verdicts) > SHAPES_KEPT:
                 self._verdicts.popitem(last=False)
         self._verdicts.move_to_end(shape)
-        return filter_results
+        return verdict
 
     def _judge(self, shape: PodKey, node: str, own: PodInfo | None, verdicts: FilterResults) -> str | None:
         machine = self._machines.get(node)

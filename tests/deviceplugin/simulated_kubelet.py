@@ -72,7 +72,7 @@ class Kubelet(services.RegistrationServicer, holding_services.PodResourcesLister
             asked = messages.ContainerPreferredAllocationRequest(available_deviceIDs=free, allocation_size=size)
             request = messages.PreferredAllocationRequest(container_requests=[asked])
             answer = await stub.GetPreferredAllocation(request, timeout=5)
-            preferred = [deviceID for deviceID in answer.container_responses[0].deviceIDs if deviceID in free]
+            preferred = [identity for identity in answer.container_responses[0].deviceIDs if identity in free]
             free = [*preferred, *(one for one in free if one not in preferred)]
         (given,) = (await self.allocate(resource, free[:size])).container_responses
         self.pods[pod] = (resource, free[:size])

@@ -75,7 +75,7 @@ class Observer:
         def look() -> dict[str, Any] | None:
             found = self.pod(name)
             statuses = (found or {}).get("status", {}).get("containerStatuses") or []
-            return found if statuses and all(statuse.get("ready") for statuse in statuses) else None
+            return found if statuses and all(status.get("ready") for status in statuses) else None
 
         try:
             return eventually(look, seconds=seconds, what=f"pod {name} running")

@@ -74,8 +74,8 @@ def _scores(topology: dict[str, Any]) -> dict[tuple[int, int], int]:
     nvlinks: collections.Counter[tuple[int, int]] = collections.Counter()
     for one in topology.get("pcie", ()):
         links[(one["a"], one["b"])].append(one["type"])
-    for nvlink in topology.get("nvlinks", ()):
-        nvlinks[(nvlink["a"], nvlink["b"])] += nvlink["links"]
+    for link in topology.get("nvlinks", ()):
+        nvlinks[(link["a"], link["b"])] += link["links"]
     return {
         pair: aligned.pair_score(links[pair], nvlinks=nvlinks[pair])
         for pair in itertools.combinations(range(topology["gpus"]), 2)

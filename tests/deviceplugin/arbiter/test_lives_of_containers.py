@@ -14,9 +14,9 @@ from tests.deviceplugin.arbiter_node import GIB, GPUS, ArbiterNode
 def restarted(node: ArbiterNode, container: str = "main") -> str:
     """The container gets another id, as the runtime gives it; return a name that stands for it in a test."""
     again = f"{container}-again"
-    for container_statuse in node.pods[0]["status"]["containerStatuses"]:
-        if container_statuse["name"] == container:
-            container_statuse["containerID"] = f"containerd://{arbiter_node.container_id('trainer', again)}"
+    for status in node.pods[0]["status"]["containerStatuses"]:
+        if status["name"] == container:
+            status["containerID"] = f"containerd://{arbiter_node.container_id('trainer', again)}"
     return again
 
 
