@@ -25,17 +25,17 @@ from openb import objects, trace
 from openb.objects import Objects
 from tabulate import tabulate
 
+from gpushare.defragmentation import fewest_moves, relocating
+from gpushare.defragmentation.evicting import Budgets
+from gpushare.defragmentation.plan import DefragPlan
 from gpushare.errors import LedgerError
 from gpushare.placement import Placement
-from kubectl_gpushare.planning import defragmentation, relocating
-from kubectl_gpushare.planning.defragmentation import DefragPlan
-from kubectl_gpushare.planning.evicting import Budgets
-from kubectl_gpushare.planning.world import RequestingPod, World
+from gpushare.whatif.world import RequestingPod, World
 
 Wanted = list[tuple[str, RequestingPod]]
 Planner = Callable[[World, Wanted, int], DefragPlan]
 PLANNERS: dict[str, Planner] = {
-    "fewest": lambda world, wanted, _most: defragmentation.plan(world, wanted, Budgets.of([])),
+    "fewest": lambda world, wanted, _most: fewest_moves.plan(world, wanted, Budgets.of([])),
     "value": lambda world, wanted, most: relocating.plan(world, wanted, Budgets.of([]), most=most),
 }
 

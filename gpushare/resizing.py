@@ -14,7 +14,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from gpushare import errors, ledger, quantity
+from gpushare import contract, errors, ledger, pod, quantity
 from gpushare.allocation import Allocation, GivenShare
 from gpushare.gpunode import GpuNode, Resize
 from gpushare.request import Request
@@ -209,3 +209,25 @@ def _counts(gpus: Mapping[tuple[str, ...], int]) -> str:
     return " and ".join(
         f"{count} GPU{'s' if count > 1 else ''} for {', '.join(containers)}" for containers, count in gpus.items()
     )
+
+
+def was_resized(manifest: pod.PodJson, entry: Allocation) -> bool:
+    """Whether it holds, or waits for, other amounts than it was created with, which a recreated pod would have."""
+    if contract.HELD in pod.annotations_of(manifest):
+        return True
+    created = {
+        str(container.get("name")): {
+            str(variable.get("name")): variable.get("value") for variable in container.get("env") or ()
+        }
+        for container in (*pod.containers(manifest), *pod.init_containers(manifest))
+    }
+    memory: dict[str, int] = {}
+    for share in entry.shares:
+        name = share.containers[0]
+        # Memory in per cent is different bytes on different models; the container's variable has the least.
+        memory[name] = min(share.memory_bytes, memory.get(name, share.memory_bytes))
+        environment = created.get(name, {})
+        for key, held in ((contract.ENV_REQUEST, share.request_percent), (contract.ENV_LIMIT, share.limit_percent)):
+            if environment.get(key, str(held)) != str(held):
+                return True
+    return any(created.get(name, {}).get(contract.ENV_MEMORY, str(held)) != str(held) for name, held in memory.items())

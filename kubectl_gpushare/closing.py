@@ -12,12 +12,12 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from gpushare.defragmentation import cordons
+from gpushare.defragmentation.cordons import Cordon
+from gpushare.defragmentation.playing import Closed
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare import cordoning, plugin_errors
 from kubectl_gpushare.cordoning import CordonChange
-from kubectl_gpushare.planning import cordons
-from kubectl_gpushare.planning.cordons import Cordon
-from kubectl_gpushare.planning.playing import Closed
 from kubectl_gpushare.source import live_cluster
 
 Say = Callable[[str], None]

@@ -12,10 +12,10 @@ from typing import Any
 import click
 
 from gpushare import contract
+from gpushare.defragmentation import cordons
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import printing
-from kubectl_gpushare.planning import cordons
 from kubectl_gpushare.source import chosen_source, live_cluster
 from kubectl_gpushare.views import gpu_summary
 

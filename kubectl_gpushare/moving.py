@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Sequence
 
 from gpushare import contract, pod
+from gpushare.defragmentation import evicting
+from gpushare.defragmentation.plan import DefragPlan, DefragStep
+from gpushare.defragmentation.playing import Move
 from gpushare.placement import Placement
+from gpushare.whatif import world as worlds
+from gpushare.whatif.world import RequestingPod
 from kubectl_gpushare import closing, plugin_errors
-from kubectl_gpushare.planning import evicting
-from kubectl_gpushare.planning import world as worlds
-from kubectl_gpushare.planning.defragmentation import DefragPlan, DefragStep
-from kubectl_gpushare.planning.playing import Move
-from kubectl_gpushare.planning.world import RequestingPod
 from kubectl_gpushare.source import chosen_source, live_cluster
 
 LOOK_SECONDS = 1.0
@@ -76,7 +76,7 @@ def _looked_for(step: DefragStep, asked: RequestingPod, origin: live_cluster.Liv
             return f"{step.name} is on {annotations.get(contract.NODE, '')} now", ""
         return "", annotations.get(contract.REASON, "it was not judged yet")
     snapshot = chosen_source.everything(origin, [manifest])
-    world = worlds.World.of(snapshot, claims_are_all=True)
+    world = snapshot.world(claims_are_all=True)
     answer = world.place(manifest, asked.request)
     if isinstance(answer, Placement):
         return f"there is room for {step.name} on {worlds.gpus(answer, world.views)}", ""

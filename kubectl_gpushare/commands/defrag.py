@@ -15,9 +15,9 @@ from kubectl_gpushare.output import page_layout, printing
 from kubectl_gpushare.source import chosen_source, live_cluster
 
 if TYPE_CHECKING:
-    from kubectl_gpushare.planning import world as worlds
-    from kubectl_gpushare.planning.defragmentation import DefragPlan
-    from kubectl_gpushare.planning.evicting import Budgets
+    from gpushare.defragmentation.evicting import Budgets
+    from gpushare.defragmentation.plan import DefragPlan
+    from gpushare.whatif import world as worlds
 
 NO_WAY = 2  # exit code
 _MOVES = 50
@@ -98,8 +98,8 @@ def command(
       # Do it
       kubectl gpushare defrag waiting -n ml --apply
     """
-    from kubectl_gpushare.planning import cordons, defragmentation, emptying, evicting, goals
-    from kubectl_gpushare.planning import world as worlds
+    from gpushare.defragmentation import cordons, emptying, evicting, fewest_moves, goals
+    from gpushare.whatif import world as worlds
     from kubectl_gpushare.views import defrag
 
     sizes = {contract.REQUEST: request, contract.MEMORY: memory, contract.GPUS: gpus}
@@ -123,7 +123,7 @@ def command(
         raise plugin_errors.PluginError("no plan without the pods: " + snapshot.notes[-1].partition(": ")[2])
     declared, notes = chosen_source.budgets(origin)
     budgets = evicting.Budgets.of(declared)
-    world = worlds.World.of(snapshot, claims_are_all=True)
+    world = snapshot.world(claims_are_all=True)
     try:
         if names:
             wanted = [*dict(_named(origin, chosen, name) for name in names).items()]
@@ -138,7 +138,7 @@ def command(
     elif moves is not None:
         plan = _by_worth(world, wanted, budgets, moves)
     elif wanted:
-        plan = defragmentation.plan(world, wanted, budgets, stay=not annotations)
+        plan = fewest_moves.plan(world, wanted, budgets, stay=not annotations)
     else:
         plan = goals.largest_hole(world, budgets)
     kept = cordons.sentences(snapshot.nodes, now=time.time())
@@ -160,18 +160,18 @@ def command(
 def _by_worth(
     world: worlds.World, waiting: list[tuple[str, worlds.RequestingPod]], budgets: Budgets, most: int
 ) -> DefragPlan:
-    from kubectl_gpushare.planning import world as worlds
+    from gpushare.whatif import world as worlds
 
     if not worlds.exact():
         raise plugin_errors.PluginError("--moves needs numpy, which is not installed: install it beside the plugin")
-    from kubectl_gpushare.planning import relocating
+    from gpushare.defragmentation import relocating
 
     return relocating.plan(world, waiting, budgets, most=most)
 
 
 def _named(origin: chosen_source.Source, chosen: options.Options, word: str) -> tuple[str, worlds.RequestingPod]:
-    from kubectl_gpushare.planning import goals
-    from kubectl_gpushare.planning import world as worlds
+    from gpushare.defragmentation import goals
+    from gpushare.whatif import world as worlds
 
     manifest = chosen_source.pod_named(origin, chosen, word)
     asked = worlds.RequestingPod.of(manifest)

@@ -67,9 +67,9 @@ def command(filename: str | None, count: int | None, **params: Any) -> int:
       kubectl get gpunodes,nodes,pods -A -o yaml > cluster.yaml
       kubectl gpushare fit --request 0.5 --from cluster.yaml -o json
     """
+    from gpushare.whatif import world as worlds
+    from gpushare.whatif.world import RequestingPod
     from kubectl_gpushare.planning import capacity
-    from kubectl_gpushare.planning import world as worlds
-    from kubectl_gpushare.planning.world import RequestingPod
     from kubectl_gpushare.source import manifests
     from kubectl_gpushare.views import fit
 
@@ -98,7 +98,7 @@ def command(filename: str | None, count: int | None, **params: Any) -> int:
     if wrong:
         raise plugin_errors.PluginError("; ".join(wrong))
     snapshot = chosen_source.everything(origin, [batch.asked.manifest for batch in wanted])
-    world = worlds.World.of(snapshot)
+    world = snapshot.world()
     allowances, unread = chosen_source.allowances(origin, (batch.asked.namespace for batch in wanted))
     answer = capacity.answer(world, wanted, allowances)
     notes = [

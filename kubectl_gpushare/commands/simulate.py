@@ -71,9 +71,9 @@ def command(
       kubectl gpushare simulate --trace trace.csv --nodes 2x8 --nodes "4x4:Tesla T4:16Gi" -o json
     """
     from gpushare import ledger
+    from gpushare.whatif import world as worlds
     from kubectl_gpushare.output import drawing
     from kubectl_gpushare.planning import simulation
-    from kubectl_gpushare.planning import world as worlds
     from kubectl_gpushare.source import manifests, traces
     from kubectl_gpushare.views import simulate
 

@@ -37,7 +37,8 @@ def command(name: str, **params: Any) -> None:
       # Every candidate, for a program
       kubectl gpushare why waiting -n ml -o json
     """
-    from kubectl_gpushare.planning import reasons, world
+    from gpushare.whatif import world
+    from kubectl_gpushare.planning import reasons
     from kubectl_gpushare.views import why
     from kubectl_gpushare.views.describe import pod_page as described
 

@@ -10,9 +10,9 @@ from gpushare import contract
 from gpushare.nodefilters import NodeSpec, taints
 from gpushare.placement import Placement, explanation
 from gpushare.refusal import Rejected
-from kubectl_gpushare.planning import world as worlds
+from gpushare.whatif import world as worlds
+from gpushare.whatif.world import RequestingPod, World
 from kubectl_gpushare.planning.remedy import Remedy
-from kubectl_gpushare.planning.world import RequestingPod, World
 
 _MOST_NODES = 64  # tried, in the order of the candidates
 _ENOUGH = 2**62  # of a resource: more than any pod asks for

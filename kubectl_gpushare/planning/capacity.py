@@ -12,10 +12,10 @@ from gpushare.fragmentation import Fragmentation
 from gpushare.placement import Placement
 from gpushare.refusal import Cause, Refusal
 from gpushare.resource_quota import Allowance
+from gpushare.whatif import world as worlds
+from gpushare.whatif.world import RequestingPod, World
 from kubectl_gpushare.planning import remedies
-from kubectl_gpushare.planning import world as worlds
 from kubectl_gpushare.planning.remedy import Remedy
-from kubectl_gpushare.planning.world import RequestingPod, World
 
 MOST = 1000  # copies of one pod that are tried
 

@@ -8,8 +8,8 @@ import dataclasses
 from gpushare import ledger
 from gpushare.fragmentation import Fragmentation
 from gpushare.placement import Placement, explanation, filters
-from kubectl_gpushare.planning import world as worlds
-from kubectl_gpushare.planning.world import RequestingPod, World
+from gpushare.whatif import world as worlds
+from gpushare.whatif.world import RequestingPod, World
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

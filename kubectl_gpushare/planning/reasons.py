@@ -9,11 +9,12 @@ from gpushare import contract, errors, pod
 from gpushare.gpunode import GpuNode
 from gpushare.placement import Placement
 from gpushare.refusal import Refusal
-from kubectl_gpushare.planning import ranking, remedies, unplaced
-from kubectl_gpushare.planning import world as worlds
+from gpushare.whatif import unplaced
+from gpushare.whatif import world as worlds
+from gpushare.whatif.world import RequestingPod, World
+from kubectl_gpushare.planning import ranking, remedies
 from kubectl_gpushare.planning.ranking import Choice
 from kubectl_gpushare.planning.remedy import Remedy
-from kubectl_gpushare.planning.world import RequestingPod, World
 from kubectl_gpushare.source.snapshot import Snapshot
 
 _CHOICES = 5

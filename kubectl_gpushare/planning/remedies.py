@@ -16,10 +16,11 @@ from gpushare.placement import NodeView, Placement, explanation, filters
 from gpushare.placement.filters import Sees
 from gpushare.refusal import Rejected
 from gpushare.share import Share
-from kubectl_gpushare.planning import anywhere, unplaced
-from kubectl_gpushare.planning import world as worlds
+from gpushare.whatif import unplaced
+from gpushare.whatif import world as worlds
+from gpushare.whatif.world import Answer, RequestingPod, World
+from kubectl_gpushare.planning import anywhere
 from kubectl_gpushare.planning.remedy import Remedy
-from kubectl_gpushare.planning.world import Answer, RequestingPod, World
 
 # The sentence if no single change helps.
 NONE = (

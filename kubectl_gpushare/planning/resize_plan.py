@@ -73,28 +73,6 @@ def pending(manifest: pod.PodJson, node: GpuNode, entry: Allocation) -> tuple[Sh
     return wish, resizing.step(node, entry.id, wish).waits_for or reason or "the placer has yet to write it down"
 
 
-def was_resized(manifest: pod.PodJson, entry: Allocation) -> bool:
-    """Whether it holds, or waits for, other amounts than it was created with, which a recreated pod would have."""
-    if contract.HELD in pod.annotations_of(manifest):
-        return True
-    created = {
-        str(container.get("name")): {
-            str(variable.get("name")): variable.get("value") for variable in container.get("env") or ()
-        }
-        for container in (*pod.containers(manifest), *pod.init_containers(manifest))
-    }
-    memory: dict[str, int] = {}
-    for share in entry.shares:
-        name = share.containers[0]
-        # Memory in per cent is different bytes on different models; the container's variable has the least.
-        memory[name] = min(share.memory_bytes, memory.get(name, share.memory_bytes))
-        environment = created.get(name, {})
-        for key, held in ((contract.ENV_REQUEST, share.request_percent), (contract.ENV_LIMIT, share.limit_percent)):
-            if environment.get(key, str(held)) != str(held):
-                return True
-    return any(created.get(name, {}).get(contract.ENV_MEMORY, str(held)) != str(held) for name, held in memory.items())
-
-
 def _suffix(manifest: pod.PodJson, container: str) -> str:
     """The suffix of this container's keys: `.NAME`, or empty if it shares by the pod's keys. Raises LedgerError."""
     annotations, names = pod.annotations_of(manifest), pod.container_names(manifest)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from gpushare.allocation import Allocation
 from gpushare.fragmentation import Fragmentation
 from gpushare.placement import Placement
-from kubectl_gpushare.planning.world import RequestingPod, World
+from gpushare.whatif.world import RequestingPod, World
 
 MOMENTS = 120  # most samples of the cluster's state
 _TRIED = 100  # waiting pods that are tried when one ends, the oldest first

@@ -13,6 +13,7 @@ from kubectl_gpushare.source.live_usage import Usage
 
 if TYPE_CHECKING:
     from gpushare.placement_profile import PlacementProfile
+    from gpushare.whatif.world import World
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,3 +34,16 @@ class Snapshot:
     storage: Mapping[str, Sequence[Mapping[str, Any]]] | None = None
     profile: PlacementProfile | None = None
     events: tuple[Mapping[str, Any], ...] | None = None  # about the one object that is described
+
+    def world(self, *, claims_are_all: bool = False) -> World:
+        """The cluster in memory, to try changes on."""
+        from gpushare.whatif.world import World
+
+        return World(
+            self.nodes,
+            self.machines,
+            self.pods or (),
+            self.storage,
+            claims_are_all=claims_are_all,
+            profile=self.profile,
+        )

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpushare import pod, quantity
+from gpushare.defragmentation import evicting
+from gpushare.defragmentation.plan import DefragPlan, DefragStep
+from gpushare.defragmentation.playing import Move
 from gpushare.fragmentation import Fragmentation
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.page import Field, Page, Section, field
 from kubectl_gpushare.output.table import NONE, Column, Table
-from kubectl_gpushare.planning import evicting
-from kubectl_gpushare.planning.defragmentation import DefragPlan, DefragStep
-from kubectl_gpushare.planning.playing import Move
 from kubectl_gpushare.views import cell_figures
 
 _MOST_NAMES = 3  # of pods that wait for one reason; programs get all

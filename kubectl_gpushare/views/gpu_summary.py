@@ -11,8 +11,8 @@ from gpushare import contract, fragmentation, ledger
 from gpushare.allocation import Allocation
 from gpushare.gpu import Gpu, Mode
 from gpushare.gpunode import GpuNode
+from gpushare.whatif.away import Away
 from kubectl_gpushare import plugin_errors
-from kubectl_gpushare.planning.away import Away
 
 _NOWHERE: Mapping[str, Away] = types.MappingProxyType({})
 _LEAST_UUID = 4  # characters of a UUID that may stand for it

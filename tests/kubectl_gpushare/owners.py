@@ -9,7 +9,7 @@ from typing import Any
 
 from gpushare import codec, contract, ledger
 from tests import builders
-from tests.kubectl_gpushare.planning.test_defragmentation import owned
+from tests.gpushare.defragmentation.clusters import owned
 
 # What the real ones do when a pod is evicted: the owner makes another, and the webhook places it or does not.
 SERVER = """

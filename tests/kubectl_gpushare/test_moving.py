@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import codec, contract
-from kubectl_gpushare.planning import cordons
+from gpushare.defragmentation import cordons
 from tests.kubectl_gpushare import owners
 from tests.kubectl_gpushare.conftest import SECONDS, Plugin, environment
 

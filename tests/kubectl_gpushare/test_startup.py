@@ -40,10 +40,10 @@ UNASKED = {
 # All of ours that `top` needs; a new one costs every user some milliseconds a call.
 TOP = {
     "gpushare": "allocation codec codec.allocations codec.entry_fields codec.gpunode_document codec.status_gpus contract errors fragmentation gpu gpunode ledger node pod printable quantity typical",
+    "gpushare.whatif": "away",
     "kubectl_gpushare": "candidates cli commands early kubectl options output plugin_errors source start views",
     "kubectl_gpushare.commands": "top",
     "kubectl_gpushare.output": "colour documents printing table table_layout terminal",
-    "kubectl_gpushare.planning": "away",
     "kubectl_gpushare.source": "chosen_source live_cluster live_usage objects snapshot",
     "kubectl_gpushare.views": "cell_figures gpu_summary ledger_problems top",
     "kubectl_gpushare.views.top": "free_summary gpu_table",

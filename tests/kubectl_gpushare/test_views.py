@@ -12,15 +12,16 @@ from typing import Any
 
 import pytest
 
+from gpushare.defragmentation import emptying, fewest_moves
+from gpushare.whatif.world import RequestingPod, World
 from kubectl_gpushare.commands import top
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import page_layout, printing, table_layout
 from kubectl_gpushare.output.page import Page
 from kubectl_gpushare.output.table import Cell, Column, Table
 from kubectl_gpushare.output.terminal import Terminal
-from kubectl_gpushare.planning import auditing, capacity, defragmentation, emptying, reasons, simulation
+from kubectl_gpushare.planning import auditing, capacity, reasons, simulation
 from kubectl_gpushare.planning.simulation import Arrival
-from kubectl_gpushare.planning.world import RequestingPod, World
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import configuration_state, defrag, fit, gpu_summary, simulate, why
 from kubectl_gpushare.views.audit import audit_items as audit_document
@@ -28,9 +29,9 @@ from kubectl_gpushare.views.describe import gpu_page as described_cards
 from kubectl_gpushare.views.describe import pod_page as described_pod
 from kubectl_gpushare.views.top import gpu_table, node_table, pod_table
 from tests import builders
+from tests.gpushare.defragmentation.clusters import NONE, hole, owned
+from tests.gpushare.defragmentation.clusters import cluster as of_pods_on
 from tests.kubectl_gpushare import answered, answers, sample
-from tests.kubectl_gpushare.planning.test_defragmentation import NONE, hole, owned
-from tests.kubectl_gpushare.planning.test_defragmentation import cluster as of_pods_on
 
 GOLDEN = Path(__file__).parent / "golden"
 PIPE = Terminal()
@@ -99,7 +100,7 @@ def fitting(count: int = 1, **annotations: str) -> Page:
 
 def defragmented(*placed: tuple[str, str, str], **asks: str) -> Page:
     pods = [(owned(name, request=size, kind="" if "fixed" in name else "ReplicaSet"), on) for name, size, on in placed]
-    plan = defragmentation.plan(of_pods_on(*pods, nodes=2), [hole(**asks)], NONE, stay=False)
+    plan = fewest_moves.plan(of_pods_on(*pods, nodes=2), [hole(**asks)], NONE, stay=False)
     return defrag.page(plan, ("a note",))
 
 

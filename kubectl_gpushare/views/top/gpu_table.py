@@ -9,10 +9,10 @@ from typing import Any
 from gpushare.gpu import Mode
 from gpushare.gpunode import GpuNode
 from gpushare.node import NodeJson
+from gpushare.whatif import away
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.table import NONE, Cell, Column, Row, Table, sentence
-from kubectl_gpushare.planning import away
 from kubectl_gpushare.source.live_usage import Usage, Used
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import cell_figures, gpu_summary, ledger_problems

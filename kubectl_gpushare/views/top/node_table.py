@@ -10,11 +10,11 @@ from typing import Any
 
 from gpushare.gpunode import GpuNode
 from gpushare.node import NodeJson
+from gpushare.whatif import away
+from gpushare.whatif.away import Away
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Table, plain, sentence
-from kubectl_gpushare.planning import away
-from kubectl_gpushare.planning.away import Away
 from kubectl_gpushare.source.live_usage import Usage, Used
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import ages, cell_figures, gpu_summary, ledger_problems

@@ -13,7 +13,7 @@ from gpushare.gpunode import GpuNode
 from gpushare.placement import Placement
 from gpushare.placement_profile import PlacementProfile
 from gpushare.refusal import Refusal
-from kubectl_gpushare.planning.world import Answer, RequestingPod, World
+from gpushare.whatif.world import Answer, RequestingPod, World
 from tests import builders
 from webhook.pods import mutation
 from webhook.store.memory_store import MemoryStore

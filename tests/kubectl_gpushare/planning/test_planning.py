@@ -13,9 +13,9 @@ from gpushare import contract, ledger, placement, resource_quota
 from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
+from gpushare.whatif import world as worlds
+from gpushare.whatif.world import RequestingPod, World
 from kubectl_gpushare.planning import capacity, ranking, reasons, remedies
-from kubectl_gpushare.planning import world as worlds
-from kubectl_gpushare.planning.world import RequestingPod, World
 from tests import builders
 from tests.gpushare.laws import strategies
 from tests.kubectl_gpushare import sample

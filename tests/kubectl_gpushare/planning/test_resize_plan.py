@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpushare import contract, errors, ledger
+from gpushare import contract, errors, ledger, resizing
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode
 from gpushare.resizing import ResizeCause
@@ -101,11 +101,11 @@ def created(**environment: Any) -> dict[str, Any]:
 def test_a_pod_that_holds_other_amounts_than_its_containers_were_told_was_resized() -> None:
     _, entry = held()
     as_created = {contract.ENV_REQUEST: 50, contract.ENV_LIMIT: 100, contract.ENV_MEMORY: 8 * GIB}
-    assert not resize_plan.was_resized(created(**as_created), entry)
-    assert not resize_plan.was_resized(builders.pod(request="0.5"), entry)
+    assert not resizing.was_resized(created(**as_created), entry)
+    assert not resizing.was_resized(builders.pod(request="0.5"), entry)
     for key, other in ((contract.ENV_REQUEST, 40), (contract.ENV_LIMIT, 60), (contract.ENV_MEMORY, GIB)):
-        assert resize_plan.was_resized(created(**{**as_created, key: other}), entry)
-    assert resize_plan.was_resized(builders.pod(request="0.9", held="[]"), entry)
+        assert resizing.was_resized(created(**{**as_created, key: other}), entry)
+    assert resizing.was_resized(builders.pod(request="0.9", held="[]"), entry)
     (share,) = entry.shares
     parts = (share, dataclasses.replace(share, gpu_uuids=("GPU-x",), memory_bytes=9 * GIB))
-    assert not resize_plan.was_resized(created(**as_created), dataclasses.replace(entry, shares=parts))
+    assert not resizing.was_resized(created(**as_created), dataclasses.replace(entry, shares=parts))

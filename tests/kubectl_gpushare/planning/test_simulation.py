@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare import ledger
+from gpushare.whatif.world import RequestingPod, World
 from kubectl_gpushare import plugin_errors
 from kubectl_gpushare.output import drawing
 from kubectl_gpushare.planning import simulation
 from kubectl_gpushare.planning.simulation import Arrival
-from kubectl_gpushare.planning.world import RequestingPod, World
 from kubectl_gpushare.source import traces
 from kubectl_gpushare.views import simulate
 from tests import builders

@@ -9,8 +9,9 @@ from typing import Any
 from gpushare import codec, contract
 from gpushare.nodefilters import volumes
 from gpushare.placement import Placement
-from kubectl_gpushare.planning import capacity, reasons, world
-from kubectl_gpushare.planning.world import RequestingPod, World
+from gpushare.whatif import world
+from gpushare.whatif.world import RequestingPod, World
+from kubectl_gpushare.planning import capacity, reasons
 from kubectl_gpushare.source.snapshot import Snapshot
 from tests import builders
 from tests.gpushare.nodefilters import test_volume_limits as made

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from gpushare import contract
+from gpushare.defragmentation.plan import DefragPlan, DefragStep
 from gpushare.fragmentation import Fragmentation
 from gpushare.gpu import Mode
 from gpushare.gpunode import GpuNode
 from gpushare.refusal import Refusal
+from gpushare.whatif.world import RequestingPod
 from kubectl_gpushare.output.page import Field
 from kubectl_gpushare.planning import reasons
-from kubectl_gpushare.planning.defragmentation import DefragPlan, DefragStep
 from kubectl_gpushare.planning.reasons import Reasons
-from kubectl_gpushare.planning.world import RequestingPod
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import defrag
 from tests import builders

@@ -9,8 +9,8 @@ import pytest
 
 from gpushare import contract
 from gpushare.gpunode import Condition, GpuNode
+from gpushare.whatif.world import World
 from kubectl_gpushare.options import Options
-from kubectl_gpushare.planning.world import World
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views.top import gpu_table, node_table
 from tests import builders

@@ -31,8 +31,7 @@ from gpushare.placement import NodeView, Placement
 from gpushare.placement_profile import PlacementProfile
 from gpushare.refusal import Refusal
 from gpushare.request import Request
-from kubectl_gpushare.planning import away, unplaced
-from kubectl_gpushare.source.snapshot import Snapshot
+from gpushare.whatif import away, unplaced
 
 WITHOUT_NUMPY = (
     "numpy is not installed, so of several GPUs that fit the webhook may choose another: install it beside the plugin"
@@ -91,18 +90,6 @@ class World:
             self.put(NodeView.of(gpu_node))
         if self._engine is not None and self._profile.mix.weights:
             self._engine.learn(self._profile.mix)
-
-    @classmethod
-    def of(cls, snapshot: Snapshot, *, claims_are_all: bool = False) -> World:
-        """The cluster of a snapshot."""
-        return cls(
-            snapshot.nodes,
-            snapshot.machines,
-            snapshot.pods or (),
-            snapshot.storage,
-            claims_are_all=claims_are_all,
-            profile=snapshot.profile,
-        )
 
     @property
     def policy(self) -> str:

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from gpushare.allocation import Allocation
+from gpushare.defragmentation.leaving import MayLeave
 from gpushare.mix import Host
 from gpushare.placement import NodeView
 from gpushare.request import Request
-from kubectl_gpushare.planning import unplaced
-from kubectl_gpushare.planning.leaving import MayLeave
-from kubectl_gpushare.planning.world import RequestingPod, World
+from gpushare.whatif import unplaced
+from gpushare.whatif.world import RequestingPod, World
 
 LONGEST: Final = 4  # moves in a chain
 Shape = tuple[Request, Host]

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare import contract, ledger
-from kubectl_gpushare.planning import relocating
-from kubectl_gpushare.planning.evicting import Budgets
-from kubectl_gpushare.planning.exchanges import Exchanges
-from kubectl_gpushare.planning.leaving import Movable
-from kubectl_gpushare.planning.world import RequestingPod
-from tests.kubectl_gpushare.planning.test_defragmentation import NONE, cluster, moved, owned
-from tests.kubectl_gpushare.planning.test_plans_keep_the_rules import ALLOWED, GPUS, PODS, PRIORITIES, budget, size
+from gpushare.defragmentation import relocating
+from gpushare.defragmentation.evicting import Budgets
+from gpushare.defragmentation.exchanges import Exchanges
+from gpushare.defragmentation.leaving import Movable
+from gpushare.whatif.world import RequestingPod
+from tests.gpushare.defragmentation.clusters import NONE, cluster, moved, owned
+from tests.gpushare.defragmentation.test_plans_keep_the_rules import ALLOWED, GPUS, PODS, PRIORITIES, budget, size
 
 
 def waits(name: str, request: str, **asks: Any) -> tuple[str, RequestingPod]:

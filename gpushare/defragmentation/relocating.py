@@ -14,13 +14,13 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 
 from gpushare import pod
-from kubectl_gpushare.planning import evicting
-from kubectl_gpushare.planning.defragmentation import DefragPlan, DefragStep
-from kubectl_gpushare.planning.evicting import Budgets
-from kubectl_gpushare.planning.exchanges import Chain, Exchanges, Shape
-from kubectl_gpushare.planning.leaving import Movable
-from kubectl_gpushare.planning.playing import Effort, Move, Player, Spent
-from kubectl_gpushare.planning.world import RequestingPod, World
+from gpushare.defragmentation import evicting
+from gpushare.defragmentation.evicting import Budgets
+from gpushare.defragmentation.exchanges import Chain, Exchanges, Shape
+from gpushare.defragmentation.leaving import Movable
+from gpushare.defragmentation.plan import DefragPlan, DefragStep
+from gpushare.defragmentation.playing import Effort, Move, Player, Spent
+from gpushare.whatif.world import RequestingPod, World
 
 LEAST_GAIN = 0.02  # GPUs per move: a smaller gain is not worth a move
 LET_IN = 2.0  # the value of a GPU given to a gated pod, where a free GPU is worth 1

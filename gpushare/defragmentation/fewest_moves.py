@@ -6,57 +6,17 @@ A plan counts only if it succeeds when played. The plan with the fewest moves wi
 from __future__ import annotations
 
 import collections
-import dataclasses
 from collections.abc import Sequence
 
 from gpushare import pod
-from gpushare.fragmentation import Fragmentation
+from gpushare.defragmentation import evicting
+from gpushare.defragmentation.evicting import Budgets
+from gpushare.defragmentation.leaving import Movable
+from gpushare.defragmentation.plan import DefragPlan, DefragStep
+from gpushare.defragmentation.playing import Effort, Player, Spent
 from gpushare.placement import Placement
-from kubectl_gpushare.planning import evicting
-from kubectl_gpushare.planning import world as worlds
-from kubectl_gpushare.planning.evicting import Budgets
-from kubectl_gpushare.planning.leaving import Movable
-from kubectl_gpushare.planning.playing import Closed, Effort, Move, Player, Spent
-from kubectl_gpushare.planning.world import RequestingPod, World
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class DefragStep:
-    """One share: the moves that make room for it, and where it goes then. `gpus` is empty if there is no way.
-
-    asked: None for moves that admit no pod: they reduce fragmentation, or empty the GPUs of a node, `gpus`.
-    """
-
-    name: str
-    asked: RequestingPod | None
-    gpus: str
-    moves: tuple[Move, ...] = ()
-    reason: str = ""
-
-    @property
-    def closed(self) -> Closed:
-        """The GPUs that are cordoned during some of the moves: node and UUID."""
-        return tuple(dict.fromkeys(gpu for move in self.moves for gpu in move.closed))
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class DefragPlan:
-    """The steps in order; `fixed`: why pods that are in the way may not be moved, and how many.
-
-    gained: by how many GPUs the moves raise the free part that the cluster's mix can use; None for plans that are not
-    made by that.
-    """
-
-    steps: tuple[DefragStep, ...]
-    before: Fragmentation
-    after: Fragmentation
-    fixed: tuple[tuple[str, int], ...]
-    gained: float | None = None
-
-    @property
-    def moves(self) -> tuple[Move, ...]:
-        """The moves of all steps, in order."""
-        return tuple(move for step in self.steps for move in step.moves)
+from gpushare.whatif import world as worlds
+from gpushare.whatif.world import RequestingPod, World
 
 
 def plan(

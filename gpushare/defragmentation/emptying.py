@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import collections
 
-from kubectl_gpushare.planning import evicting
-from kubectl_gpushare.planning.defragmentation import DefragPlan, DefragStep
-from kubectl_gpushare.planning.evicting import Budgets
-from kubectl_gpushare.planning.leaving import Movable
-from kubectl_gpushare.planning.playing import Closed, Effort, Player, Spent
-from kubectl_gpushare.planning.world import World
+from gpushare.defragmentation import evicting
+from gpushare.defragmentation.evicting import Budgets
+from gpushare.defragmentation.leaving import Movable
+from gpushare.defragmentation.plan import DefragPlan, DefragStep
+from gpushare.defragmentation.playing import Closed, Effort, Player, Spent
+from gpushare.whatif.world import World
 
 
 def plan(world: World, budgets: Budgets, *, most: int) -> DefragPlan:

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare import contract
-from kubectl_gpushare.planning import defragmentation
-from kubectl_gpushare.planning.evicting import Budgets
-from kubectl_gpushare.planning.world import RequestingPod
-from tests.kubectl_gpushare.planning.test_defragmentation import cluster, owned
+from gpushare.defragmentation import fewest_moves
+from gpushare.defragmentation.evicting import Budgets
+from gpushare.whatif.world import RequestingPod
+from tests.gpushare.defragmentation.clusters import cluster, owned
 
 GPUS = [f"n{node}/{index}" for node in range(3) for index in range(2)]
 PRIORITIES = st.sampled_from([0, 0, 5, 10])
@@ -70,7 +70,7 @@ def test_every_move_is_allowed_and_goes_where_there_is_room(
         for number, (percent, gpus, priority) in enumerate(wanted)
     ]
     budgets = Budgets.of([budget(app, count) for app, count in allowed.items()])
-    plan = defragmentation.plan(cluster(*there.values(), nodes=3), waiting, budgets)
+    plan = fewest_moves.plan(cluster(*there.values(), nodes=3), waiting, budgets)
 
     evicted: Counter[str] = Counter()
     for step in plan.steps:

@@ -9,11 +9,11 @@ from typing import Any
 from hypothesis import given, settings
 
 from gpushare import contract, ledger
+from gpushare.defragmentation import emptying
+from gpushare.defragmentation.evicting import Budgets
 from gpushare.placement import NodeView
-from kubectl_gpushare.planning import emptying
-from kubectl_gpushare.planning.evicting import Budgets
-from tests.kubectl_gpushare.planning.test_defragmentation import NONE, cluster, moved, owned
-from tests.kubectl_gpushare.planning.test_plans_keep_the_rules import ALLOWED, PODS, budget
+from tests.gpushare.defragmentation.clusters import NONE, cluster, moved, owned
+from tests.gpushare.defragmentation.test_plans_keep_the_rules import ALLOWED, PODS, budget
 
 
 def test_the_nodes_with_the_fewest_pods_are_emptied() -> None:

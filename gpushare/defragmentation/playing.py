@@ -13,12 +13,13 @@ from collections.abc import Callable, Collection, Sequence
 
 from gpushare import pod
 from gpushare.allocation import Allocation
+from gpushare.defragmentation import evicting, leaving
+from gpushare.defragmentation.evicting import Budgets
+from gpushare.defragmentation.leaving import MOST_MOVES, Departure, Movable
 from gpushare.placement import NodeView, Placement
-from kubectl_gpushare.planning import evicting, leaving, unplaced
-from kubectl_gpushare.planning import world as worlds
-from kubectl_gpushare.planning.evicting import Budgets
-from kubectl_gpushare.planning.leaving import MOST_MOVES, Departure, Movable
-from kubectl_gpushare.planning.world import RequestingPod, World
+from gpushare.whatif import unplaced
+from gpushare.whatif import world as worlds
+from gpushare.whatif.world import RequestingPod, World
 
 Spent = collections.Counter[tuple[str, str]]
 Closed = tuple[tuple[str, str], ...]  # node and UUID of GPUs that are cordoned

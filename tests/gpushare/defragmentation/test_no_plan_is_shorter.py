@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubectl_gpushare.planning import defragmentation
-from kubectl_gpushare.planning.evicting import Budgets
-from tests.kubectl_gpushare.planning.test_defragmentation import NONE, cluster, hole, moved, owned
+from gpushare.defragmentation import fewest_moves
+from gpushare.defragmentation.evicting import Budgets
+from gpushare.defragmentation.plan import DefragPlan
+from tests.gpushare.defragmentation.clusters import NONE, cluster, hole, moved, owned
 
 PER_NODE = 2
 MOST = 2  # moves of a sequence that is tried
@@ -65,9 +66,9 @@ def placed(pods: Sequence[Pod]) -> list[tuple[dict[str, Any], str]]:
     ]
 
 
-def planned(pods: Sequence[Pod], need: int, gpus: int = 1) -> defragmentation.DefragPlan:
+def planned(pods: Sequence[Pod], need: int, gpus: int = 1) -> DefragPlan:
     asked = hole(request=f"{need / 100}", gpus=str(gpus))
-    return defragmentation.plan(cluster(*placed(pods), nodes=2), [asked], NONE, stay=False)
+    return fewest_moves.plan(cluster(*placed(pods), nodes=2), [asked], NONE, stay=False)
 
 
 @given(PODS, st.sampled_from([50, 80, 100]))
@@ -147,7 +148,7 @@ def test_a_move_and_the_one_that_makes_room_for_it_take_from_one_budget(allowed:
         "status": {"disruptionsAllowed": allowed},
     }
     asked = hole(request="0.8")
-    plan = defragmentation.plan(cluster(*pods, nodes=2), [asked], Budgets.of([budget]), stay=False)
+    plan = fewest_moves.plan(cluster(*pods, nodes=2), [asked], Budgets.of([budget]), stay=False)
     assert len(plan.moves) == moves
 
 

@@ -10,77 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare import contract, ledger
-from gpushare.allocation import Allocation
+from gpushare.defragmentation import evicting, fewest_moves, goals
+from gpushare.defragmentation.evicting import Budgets
 from gpushare.placement import Placement
 from gpushare.refusal import Refusal
-from kubectl_gpushare.planning import defragmentation, evicting, goals, reasons, remedies
-from kubectl_gpushare.planning.evicting import Budgets
-from kubectl_gpushare.planning.world import RequestingPod, World
+from gpushare.whatif.world import RequestingPod
+from kubectl_gpushare.planning import reasons, remedies
 from kubectl_gpushare.source.snapshot import Snapshot
-from tests import builders
-from webhook.pods import mutation
-
-NONE = Budgets.of([])
-
-
-def owned(name: str, *, kind: str = "ReplicaSet", priority: int = 0, app: str = "", **asks: str) -> dict[str, Any]:
-    manifest = builders.pod(name, **asks)
-    owner = {"kind": kind, "name": "owner", "uid": f"owner-of-{name}", "controller": True}
-    manifest["metadata"] |= {"uid": f"uid-{name}", "ownerReferences": [owner] if kind else []}
-    manifest["metadata"]["labels"] = {"app": app or name}
-    manifest["spec"]["priority"] = priority
-    return manifest
-
-
-def machine(name: str, *, gpus: int = 2) -> dict[str, Any]:
-    return {
-        "metadata": {"name": name, "labels": {contract.HOSTNAME_LABEL: name}},
-        "status": {
-            "allocatable": {"cpu": "8", "memory": "64Gi", "pods": "110", **builders.offered(gpus)},
-            "conditions": [{"type": "Ready", "status": "True"}],
-        },
-    }
-
-
-def cluster(*placed: tuple[dict[str, Any], str], nodes: int = 1, gpus: int = 2) -> World:
-    """Nodes n0, n1, … with these pods on these GPUs (`n0/1`), as the webhook writes them; and one that is sick."""
-    found = {f"n{number}": builders.node(f"n{number}", gpus=gpus) for number in range(nodes)}
-    found["sick"] = builders.node("sick", gpus=gpus, healthy=False)
-    for manifest, where in placed:
-        name, _, index = where.partition("/")
-        share = RequestingPod.of(manifest).request.demands[0].share
-        entry = builders.allocation(
-            manifest["metadata"]["name"],
-            f"GPU-{name}-{index}",
-            request=share.request_percent,
-            memory_gib=share.memory.on(80 * builders.GIB) // builders.GIB,
-            pod_name=manifest["metadata"]["name"],
-            uid=manifest["metadata"]["uid"],
-        )
-        found[name] = ledger.reserve(found[name], entry)
-        put(manifest, entry, name)
-    machines = [machine(name, gpus=gpus) for name in found]
-    return World(found.values(), machines, [manifest for manifest, _ in placed])
-
-
-def put(manifest: dict[str, Any], entry: Allocation, node: str) -> None:
-    """The pod as it is once the webhook has placed it and the scheduler has bound it."""
-    placed = mutation.Placed(entry.id, node, node, entry.shares)
-    manifest.update(mutation.rewrite(manifest, RequestingPod.of(manifest).request, placed))
-    manifest["spec"]["nodeName"] = node
-
-
-def hole(**annotations: str) -> tuple[str, RequestingPod]:
-    return "a hole", goals.share({contract.PREFIX + key: value for key, value in annotations.items()})
-
-
-def moved(plan: defragmentation.DefragPlan) -> list[tuple[str, str, str]]:
-    return [(move.manifest["metadata"]["name"], move.before, move.after) for move in plan.moves]
+from tests.gpushare.defragmentation.clusters import NONE, cluster, hole, machine, moved, owned
 
 
 def test_one_move_makes_a_hole() -> None:
     world = cluster((owned("a", request="0.25"), "n0/0"), (owned("b", request="0.5"), "n0/1"))
-    plan = defragmentation.plan(world, [hole(request="1")], NONE, stay=False)
+    plan = fewest_moves.plan(world, [hole(request="1")], NONE, stay=False)
     assert moved(plan) == [("a", "n0/0", "n0/1")]
     assert plan.steps[0].gpus == "n0/0"
     assert plan.steps[0].closed == (("n0", "GPU-n0-0"),)
@@ -90,12 +32,12 @@ def test_one_move_makes_a_hole() -> None:
 def test_who_leaves_does_not_come_back_to_the_hole() -> None:
     """Placement itself would put the small pod back where it was: it is the fullest GPU on which it fits."""
     world = cluster((owned("a", request="0.6"), "n0/0"), (owned("b", request="0.3"), "n0/1"))
-    plan = defragmentation.plan(world, [hole(request="1")], NONE, stay=False)
+    plan = fewest_moves.plan(world, [hole(request="1")], NONE, stay=False)
     assert moved(plan) == [("b", "n0/1", "n0/0")]
 
 
 def test_what_fits_already_moves_nobody() -> None:
-    plan = defragmentation.plan(cluster((owned("a", request="0.25"), "n0/0")), [hole(request="1")], NONE, stay=False)
+    plan = fewest_moves.plan(cluster((owned("a", request="0.25"), "n0/0")), [hole(request="1")], NONE, stay=False)
     assert (moved(plan), plan.steps[0].gpus) == ([], "n0/1")
 
 
@@ -112,7 +54,7 @@ def test_what_fits_already_moves_nobody() -> None:
 )
 def test_who_is_protected_stays(manifest: dict[str, Any], reason: str) -> None:
     world = cluster((manifest, "n0/0"), (owned("b", request="0.8"), "n0/1"))
-    plan = defragmentation.plan(world, [hole(request="1")], NONE, stay=False)
+    plan = fewest_moves.plan(world, [hole(request="1")], NONE, stay=False)
     assert moved(plan) == []
     assert plan.steps[0].reason
     assert dict(plan.fixed)[reason] == 1
@@ -122,7 +64,7 @@ def test_a_resized_pod_stays_because_its_owner_would_make_it_in_its_old_size() -
     resized = owned("a", request="0.25")
     world = cluster((resized, "n0/0"), (owned("b", request="0.5"), "n0/1"))
     resized["spec"]["containers"][0]["env"] = [{"name": contract.ENV_REQUEST, "value": "10"}]
-    plan = defragmentation.plan(world, [hole(request="1")], NONE, stay=False)
+    plan = fewest_moves.plan(world, [hole(request="1")], NONE, stay=False)
     assert moved(plan) == [] or [name for name, *_ in moved(plan)] == ["b"]
     assert ("resized, and recreated as they were before", 1) in plan.fixed
 
@@ -131,7 +73,7 @@ def test_a_pod_that_waits_moves_nobody_of_higher_priority() -> None:
     placed = (owned("a", request="0.25", priority=10), "n0/0"), (owned("b", request="0.5", priority=10), "n0/1")
     for priority, moves in ((9, 0), (10, 1)):
         waits = RequestingPod.of(owned("w", request="1", priority=priority))
-        plan = defragmentation.plan(cluster(*placed), [("w", waits)], NONE)
+        plan = fewest_moves.plan(cluster(*placed), [("w", waits)], NONE)
         assert len(plan.moves) == moves
 
 
@@ -144,7 +86,7 @@ def test_a_budget_is_not_overdrawn_by_several_moves() -> None:
     pods = [(owned(f"w{number}", request="0.3", app="web"), f"n0/{number}") for number in range(4)]
     wanted = [hole(request="1", gpus="2")]
     for allowed, moves in ((0, 0), (1, 0), (2, 2)):
-        plan = defragmentation.plan(cluster(*pods, gpus=4), wanted, budget(allowed), stay=False)
+        plan = fewest_moves.plan(cluster(*pods, gpus=4), wanted, budget(allowed), stay=False)
         assert len(plan.moves) == moves
 
 
@@ -155,7 +97,7 @@ def test_a_pod_of_two_budgets_stays_because_no_eviction_of_it_is_taken() -> None
 
     for budgets, moves in (([budget("one")], 1), ([budget("one"), budget("other")], 0)):
         world = cluster((owned("a", request="0.25"), "n0/0"), (owned("b", request="0.5", kind=""), "n0/1"))
-        plan = defragmentation.plan(world, [hole(request="1")], Budgets.of(budgets), stay=False)
+        plan = fewest_moves.plan(world, [hole(request="1")], Budgets.of(budgets), stay=False)
         assert len(plan.moves) == moves
         assert any("several PodDisruptionBudgets" in reason for reason, _ in plan.fixed) is not bool(moves)
 
@@ -206,7 +148,7 @@ def test_a_plan_plays_out_and_breaks_no_rule(pods: list[tuple[str, int, bool]], 
     world = cluster(*placed, nodes=3)
     before = {name: view.node for name, view in world.views.items()}
     asked = hole(request=request, gpus=gpus)
-    plan = defragmentation.plan(world, [asked], NONE, stay=False)
+    plan = fewest_moves.plan(world, [asked], NONE, stay=False)
     for view in world.views.values():
         assert not ledger.violations(view.node)
         assert not any(card.cordoned for card in view.node.gpus)
@@ -221,7 +163,7 @@ def test_a_plan_plays_out_and_breaks_no_rule(pods: list[tuple[str, int, bool]], 
 
 def test_who_was_pinned_by_the_webhook_goes_to_another_node() -> None:
     world = cluster((owned("a", request="0.25"), "n0/0"), (owned("b", request="0.5"), "n1/0"), nodes=2, gpus=1)
-    plan = defragmentation.plan(world, [hole(request="1")], NONE, stay=False)
+    plan = fewest_moves.plan(world, [hole(request="1")], NONE, stay=False)
     assert moved(plan) == [("a", "n0/0", "n1/0")]
 
 
@@ -229,7 +171,7 @@ def test_who_names_a_host_itself_stays_there() -> None:
     stays = owned("a", request="0.25")
     stays["spec"]["nodeSelector"] = {contract.HOSTNAME_LABEL: "n0"}
     world = cluster((stays, "n0/0"), (owned("b", request="0.5"), "n1/0"), nodes=2, gpus=1)
-    plan = defragmentation.plan(world, [hole(request="1")], NONE, stay=False)
+    plan = fewest_moves.plan(world, [hole(request="1")], NONE, stay=False)
     assert moved(plan) == [("b", "n1/0", "n0/0")]
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from gpushare import contract, errors, pod, quantity
+from gpushare.defragmentation import fewest_moves
+from gpushare.defragmentation.evicting import Budgets
+from gpushare.defragmentation.plan import DefragPlan
 from gpushare.refusal import Refusal
-from kubectl_gpushare.planning import defragmentation
-from kubectl_gpushare.planning.defragmentation import DefragPlan
-from kubectl_gpushare.planning.evicting import Budgets
-from kubectl_gpushare.planning.world import RequestingPod, World
+from gpushare.whatif.world import RequestingPod, World
 
 _HOLES = (100, 75, 50, 25)  # per cent of a GPU, compute and memory
 
@@ -55,7 +55,7 @@ def largest_hole(world: World, budgets: Budgets) -> DefragPlan:
     for percent in _HOLES:
         asked = share({contract.REQUEST: quantity.format_compute(percent)})
         name = f"a hole of {quantity.format_compute(percent)} GPU"
-        plan = defragmentation.plan(world, [(name, asked)], budgets, stay=False)
+        plan = fewest_moves.plan(world, [(name, asked)], budgets, stay=False)
         if plan.steps[0].gpus or now.largest_percent >= percent:
             break
     assert plan is not None  # noqa: S101 - there are sizes

@@ -7,15 +7,15 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from gpushare import errors, ledger
+from gpushare import errors, ledger, resizing
 from gpushare.allocation import Allocation, GivenShare
+from gpushare.defragmentation import evicting
+from gpushare.defragmentation.evicting import Budgets
 from gpushare.gpu import Gpu
 from gpushare.placement import filters
 from gpushare.request import Demand
-from kubectl_gpushare.planning import evicting, resize_plan
-from kubectl_gpushare.planning import world as worlds
-from kubectl_gpushare.planning.evicting import Budgets
-from kubectl_gpushare.planning.world import RequestingPod, World
+from gpushare.whatif import world as worlds
+from gpushare.whatif.world import RequestingPod, World
 
 MOST_MOVES = 8  # for one share
 _MOST_ON_A_CARD = 10  # movable pods per card that are considered, the smallest first
@@ -75,7 +75,7 @@ class Movable:
         if reason:
             self._fixed[reason] += 1
             return None
-        if resize_plan.was_resized(manifest, entry):
+        if resizing.was_resized(manifest, entry):
             self._fixed["resized, and recreated as they were before"] += 1
             return None
         try:

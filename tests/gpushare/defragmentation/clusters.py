@@ -1,0 +1,71 @@
+"""Small clusters of pods that somebody recreates, placed as the webhook places them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpushare import contract, ledger
+from gpushare.allocation import Allocation
+from gpushare.defragmentation import goals
+from gpushare.defragmentation.evicting import Budgets
+from gpushare.defragmentation.plan import DefragPlan
+from gpushare.whatif.world import RequestingPod, World
+from tests import builders
+from webhook.pods import mutation
+
+NONE = Budgets.of([])
+
+
+def owned(name: str, *, kind: str = "ReplicaSet", priority: int = 0, app: str = "", **asks: str) -> dict[str, Any]:
+    manifest = builders.pod(name, **asks)
+    owner = {"kind": kind, "name": "owner", "uid": f"owner-of-{name}", "controller": True}
+    manifest["metadata"] |= {"uid": f"uid-{name}", "ownerReferences": [owner] if kind else []}
+    manifest["metadata"]["labels"] = {"app": app or name}
+    manifest["spec"]["priority"] = priority
+    return manifest
+
+
+def machine(name: str, *, gpus: int = 2) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "labels": {contract.HOSTNAME_LABEL: name}},
+        "status": {
+            "allocatable": {"cpu": "8", "memory": "64Gi", "pods": "110", **builders.offered(gpus)},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+def cluster(*placed: tuple[dict[str, Any], str], nodes: int = 1, gpus: int = 2) -> World:
+    """Nodes n0, n1, … with these pods on these GPUs (`n0/1`), as the webhook writes them; and one that is sick."""
+    found = {f"n{number}": builders.node(f"n{number}", gpus=gpus) for number in range(nodes)}
+    found["sick"] = builders.node("sick", gpus=gpus, healthy=False)
+    for manifest, where in placed:
+        name, _, index = where.partition("/")
+        share = RequestingPod.of(manifest).request.demands[0].share
+        entry = builders.allocation(
+            manifest["metadata"]["name"],
+            f"GPU-{name}-{index}",
+            request=share.request_percent,
+            memory_gib=share.memory.on(80 * builders.GIB) // builders.GIB,
+            pod_name=manifest["metadata"]["name"],
+            uid=manifest["metadata"]["uid"],
+        )
+        found[name] = ledger.reserve(found[name], entry)
+        put(manifest, entry, name)
+    machines = [machine(name, gpus=gpus) for name in found]
+    return World(found.values(), machines, [manifest for manifest, _ in placed])
+
+
+def put(manifest: dict[str, Any], entry: Allocation, node: str) -> None:
+    """The pod as it is once the webhook has placed it and the scheduler has bound it."""
+    placed = mutation.Placed(entry.id, node, node, entry.shares)
+    manifest.update(mutation.rewrite(manifest, RequestingPod.of(manifest).request, placed))
+    manifest["spec"]["nodeName"] = node
+
+
+def hole(**annotations: str) -> tuple[str, RequestingPod]:
+    return "a hole", goals.share({contract.PREFIX + key: value for key, value in annotations.items()})
+
+
+def moved(plan: DefragPlan) -> list[tuple[str, str, str]]:
+    return [(move.manifest["metadata"]["name"], move.before, move.after) for move in plan.moves]
