@@ -13,11 +13,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gpushare.defragmentation import cordons
-from gpushare.defragmentation.cordons import Cordon
+from gpushare.defragmentation.cordons import Cordon, CordonChange
 from gpushare.defragmentation.playing import Closed
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare import cordoning, plugin_errors
-from kubectl_gpushare.cordoning import CordonChange
 from kubectl_gpushare.source import live_cluster
 
 Say = Callable[[str], None]
@@ -82,12 +81,10 @@ class TemporaryCordon:
 
     def _keep(self, name: str, uuids: frozenset[str], until: float) -> None:
         def change(now: GpuNode) -> CordonChange:
-            marks = cordons.of(now)
-            foreign = [mark for uuid, mark in marks.items() if uuid in uuids and mark.by != self._by]
-            if foreign:
+            kept = cordons.keep(now, uuids, Cordon(self._by, until))
+            if kept is None:
                 raise plugin_errors.PluginError(f"another `defrag --apply` is at work on {name}: make a new plan")
-            ours = {uuid for uuid in uuids if uuid in marks or uuid not in now.cordoned}
-            return CordonChange(now.cordoned | uuids, dict.fromkeys(ours, Cordon(self._by, until)))
+            return kept
 
         fresh = uuids - self._ours.get(name, frozenset())
         # Noted before the write: it may succeed although its answer is lost.
@@ -115,13 +112,8 @@ class TemporaryCordon:
 def _open(origin: live_cluster.LiveCluster, name: str, may_open: Callable[[str, Cordon], bool]) -> frozenset[str]:
     """Uncordons the GPUs of a node whose marks satisfy `may_open`; returns their UUIDs."""
 
-    def chosen(now: GpuNode) -> frozenset[str]:
-        return frozenset(uuid for uuid, mark in cordons.of(now).items() if may_open(uuid, mark))
-
-    before = cordoning.swap(
-        origin, name, lambda now: CordonChange(now.cordoned - chosen(now), dict.fromkeys(chosen(now)))
-    )
-    return chosen(before)
+    before = cordoning.swap(origin, name, lambda now: cordons.release(now, may_open))
+    return frozenset(cordons.release(before, may_open).marks)
 
 
 def _gpus(uuids: frozenset[str]) -> str:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
 
 from gpushare import contract
 from gpushare.defragmentation import cordons
+from gpushare.defragmentation.cordons import CordonChange
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import printing
@@ -84,14 +84,6 @@ def _change(
     for card in cards:
         already = "already " if (card.gpu.uuid in before) is cordoned else ""
         yield f"{card.name} {already}{word}{_stay(card, cordoned)}{' (dry run)' * dry_run}"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class CordonChange:
-    """The new state of a GPUNode: the UUIDs that are cordoned, and marks of `defrag` runs (None removes one)."""
-
-    cordoned: frozenset[str]
-    marks: Mapping[str, cordons.Cordon | None]
 
 
 def swap(

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from gpushare import contract, pod
-from gpushare.defragmentation import evicting
+from gpushare.defragmentation import evicting, succession
 from gpushare.defragmentation.plan import DefragPlan, DefragStep
 from gpushare.defragmentation.playing import Move
+from gpushare.defragmentation.succession import Sibling
 from gpushare.placement import Placement
 from gpushare.whatif import world as worlds
 from gpushare.whatif.world import RequestingPod
@@ -88,7 +89,7 @@ def _move(move: Move, origin: live_cluster.LiveCluster, timeout_seconds: float) 
     namespace, name = pod.namespaced_name(move.manifest)
     kind, owner = evicting.owner(move.manifest)
     origin.replicas(move.manifest)  # a missing right to read it ends this before the eviction
-    before = {pod.uid(sibling) for sibling in _siblings(origin, namespace, owner)}
+    before = {sibling.uid for sibling in _siblings(origin, namespace, owner)}
     if pod.uid(move.manifest) not in before:
         raise plugin_errors.PluginError(f"pod {namespace}/{name} is not there any more: make a new plan")
     body = {
@@ -101,42 +102,29 @@ def _move(move: Move, origin: live_cluster.LiveCluster, timeout_seconds: float) 
     until = time.monotonic() + timeout_seconds
     waits = ""
     while time.monotonic() < until:
-        there = _siblings(origin, namespace, owner)
-        fresh = [sibling for sibling in there if pod.uid(sibling) not in before]
-        waits = _waits(move, kind, there, fresh, origin)
+        siblings = _siblings(origin, namespace, owner)
+        waits = succession.waits_for(
+            pod.uid(move.manifest), siblings, before=before, kind=kind, wanted=origin.replicas(move.manifest)
+        )
         if not waits:
-            nodes = dict.fromkeys(pod.annotations_of(successor).get(contract.NODE, "") for successor in fresh)
+            nodes = dict.fromkeys(successor.node for successor in succession.successors(siblings, before))
             return f"is on {', '.join(nodes)} now" if nodes else f"is gone, and its {kind} wants no other instead"
         time.sleep(LOOK_SECONDS)
     raise plugin_errors.PluginError(f"pod {namespace}/{name} was evicted, and after {timeout_seconds:.0f} s {waits}")
 
 
-def _waits(
-    move: Move, kind: str, there: Sequence[pod.PodJson], fresh: Sequence[pod.PodJson], origin: live_cluster.LiveCluster
-) -> str:
-    """What the move waits for; empty once the pod has left and its owner has all its replicas, all of them placed.
-
-    All new pods count: a ReplicaSet does not say which pod replaces which, and it may be scaled up meanwhile.
-    """
-    wanted = origin.replicas(move.manifest)
-    live = [
-        sibling
-        for sibling in there
-        if not pod.is_terminal(sibling) and not sibling["metadata"].get("deletionTimestamp")
-    ]
-    for successor in fresh:
-        other = "/".join(pod.namespaced_name(successor))
-        annotations = pod.annotations_of(successor)
-        if contract.SCHEDULING_GATE in pod.gates(successor):
-            return f"{other}, made instead of it, waits: {annotations.get(contract.REASON, 'not judged yet')}"
-        if contract.ALLOCATION not in annotations:
-            return f"{other}, made instead of it, has no share"
-    if any(pod.uid(sibling) == pod.uid(move.manifest) for sibling in there):
-        return "it has not ended yet"
-    if len(live) < wanted:
-        return f"its {kind} has {len(live)} of {wanted} pods" if fresh else f"its {kind} has made no new pod"
-    return ""
+def _siblings(origin: live_cluster.LiveCluster, namespace: str, owner: str) -> list[Sibling]:
+    return [_sibling(manifest) for manifest in origin.pods(namespace=namespace) if evicting.owner(manifest)[1] == owner]
 
 
-def _siblings(origin: live_cluster.LiveCluster, namespace: str, owner: str) -> list[pod.PodJson]:
-    return [manifest for manifest in origin.pods(namespace=namespace) if evicting.owner(manifest)[1] == owner]
+def _sibling(manifest: pod.PodJson) -> Sibling:
+    annotations = pod.annotations_of(manifest)
+    return Sibling(
+        uid=pod.uid(manifest),
+        name="/".join(pod.namespaced_name(manifest)),
+        node=annotations.get(contract.NODE, ""),
+        is_placed=contract.ALLOCATION in annotations,
+        is_gated=contract.SCHEDULING_GATE in pod.gates(manifest),
+        is_live=not pod.is_terminal(manifest) and not manifest["metadata"].get("deletionTimestamp"),
+        reason=annotations.get(contract.REASON, ""),
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from gpushare import contract
 from gpushare.gpunode import GpuNode
@@ -32,6 +32,29 @@ class Cordon:
     def clock(self) -> str:
         """Its end for people: `14:05:00Z`."""
         return datetime.datetime.fromtimestamp(self.until, datetime.UTC).strftime("%H:%M:%SZ")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CordonChange:
+    """The new state of a GPUNode: the UUIDs that are cordoned, and marks of `defrag` runs (None removes one)."""
+
+    cordoned: frozenset[str]
+    marks: Mapping[str, Cordon | None]
+
+
+def keep(node: GpuNode, uuids: frozenset[str], mark: Cordon) -> CordonChange | None:
+    """Cordons these GPUs until the mark ends; None if another run has marked one. Those of an admin get no mark."""
+    marks = of(node)
+    if any(known.by != mark.by for uuid, known in marks.items() if uuid in uuids):
+        return None
+    ours = {uuid for uuid in uuids if uuid in marks or uuid not in node.cordoned}
+    return CordonChange(node.cordoned | uuids, dict.fromkeys(ours, mark))
+
+
+def release(node: GpuNode, may_open: Callable[[str, Cordon], bool]) -> CordonChange:
+    """Uncordons the GPUs whose marks satisfy `may_open`."""
+    opened = [uuid for uuid, mark in of(node).items() if may_open(uuid, mark)]
+    return CordonChange(node.cordoned.difference(opened), dict.fromkeys(opened))
 
 
 def of(node: GpuNode) -> dict[str, Cordon]:
