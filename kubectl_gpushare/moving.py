@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from gpushare import contract, pod
-from gpushare.defragmentation import evicting, succession
+from gpushare.defragmentation import cordons, evicting, succession
 from gpushare.defragmentation.plan import DefragPlan, DefragStep
 from gpushare.defragmentation.playing import Move
 from gpushare.defragmentation.succession import Sibling
@@ -21,9 +21,6 @@ from kubectl_gpushare import closing, plugin_errors
 from kubectl_gpushare.source import chosen_source, live_cluster
 
 LOOK_SECONDS = 1.0
-# Cordons outlast the time limit of a move by this much, so that another run leaves them alone even if its clock is
-# ahead of ours by nearly as much.
-_MORE_SECONDS = 300.0
 
 
 def apply(
@@ -39,7 +36,7 @@ def apply(
             with keeper.kept():
                 for move in step.moves:
                     name = "/".join(pod.namespaced_name(move.manifest))
-                    keeper.close(move.closed, seconds=timeout_seconds + _MORE_SECONDS)
+                    keeper.close(move.closed, seconds=timeout_seconds + cordons.MORE_SECONDS)
                     say(f"[{done + 1}/{total}] evicting {name} from {move.before}")
                     where = _move(move, origin, timeout_seconds)
                     done += 1

@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from gpushare import contract
 from gpushare.gpunode import GpuNode
 
+# They outlast the time limit of a move by this much, so that another run leaves them alone even if its clock is ahead
+# of ours by nearly as much.
+MORE_SECONDS = 300.0
 _TIME = "%Y%m%dT%H%M%SZ"
 
 
