@@ -1,9 +1,10 @@
 """A large cluster on a real API server: what the webhook takes of memory and time where others have very many pods.
 
-1,000 nodes of 8 GPUs and 20,000 ordinary pods by default, each of the size that pods have (5.7 KB), made by hand: there
-is no kubelet and no scheduler. Pods with shares may be there too, admitted by the webhook and bound. A replica starts
-among them; then the API server is restarted under it, so that all is listed again; then pods with shares come in
-bursts; then very many wait for one GPU. Ready is counted from its start, or from when the API server answers again.
+1,000 nodes of 8 GPUs and 20,000 ordinary pods by default, each of the size that pods have (5.7 KB), made by hand:
+there is no kubelet and no scheduler. Pods with shares may be there too, admitted by the webhook and bound. A replica
+starts among them; then the API server is restarted under it, so that all is listed again; where there are shares, a
+plan to defragment is made beside it; then pods with shares come in bursts; then very many wait for one GPU. Ready is
+counted from its start, or from when the API server answers again.
 Memory is its resident set (VmHWM since the phase began, VmRSS at its end); a stall is the longest that one of very many
 calls to `/healthz` took meanwhile, which a busy machine stretches. The bursts are those of `admission.py`: their rate
 is compared with that of a webhook that answers a constant, in the same run and the same cluster; with `--own-core`
@@ -28,7 +29,7 @@ from pathlib import Path
 
 import admission
 from burst import calls, made, webhooks
-from large import phases, standing, waiting
+from large import phases, planning, standing, waiting
 
 from gpushare import contract
 from lab import build, cluster, component, control_plane, daemon_process
@@ -74,6 +75,12 @@ class Scale(admission.Bench):
                 time.sleep(self.options.quiet)
             found["restart of the API server"] = watched.phase(seconds)
         return found
+
+    def planned(self) -> planning.Planned:
+        """One plan of the standing defragmentation beside a replica."""
+        self.put_in_the_way()
+        with webhooks.running(1, self.scratch / "planned", self.kubeconfig) as (replicas, _):
+            return planning.measure(replicas[0], self.kubeconfig)
 
     def waiting(self) -> waiting.Waited:
         """Gated pods."""
@@ -136,6 +143,18 @@ def _print_phases(found: dict[str, phases.Phase], pods: int) -> None:
             print(json.dumps({**told, "against": "goal" if most else None, "ratio": ratio}))
 
 
+def _print_planned(planned: planning.Planned) -> None:
+    print(f"\na plan to defragment, {planned.moves} moves:")
+    for figure, value, unit in (
+        ("cpu", planned.cpu_seconds, "s"),
+        ("peak", planned.peak_bytes / MIB, "MiB"),
+        ("stall", 1000 * planned.stall_seconds, "ms"),
+    ):
+        goal = MOST_STALL_MS if figure == "stall" else None
+        told = {"figure": f"scale.plan.{figure}", "value": round(value, 1), "unit": unit}
+        print(json.dumps({**told, "against": goal and "goal", "ratio": goal and round(value / goal, 2)}))
+
+
 def _print_waiting(waited: waiting.Waited) -> None:
     longest = max(waited.handed_over_seconds)
     spent = ", ".join(f"{name} {ms:.1f}" for name, ms in waited.cpu_ms.items())
@@ -184,6 +203,8 @@ def main() -> None:
             print(f"{options.nodes} nodes of {made.GPUS} GPUs, {options.ordinary} ordinary pods in {ordinary:.0f} s,")
             print(f"{options.shares} pods with shares in {shares:.0f} s", flush=True)
             _print_phases(bench.phases(), options.ordinary)
+            if options.shares:
+                _print_planned(bench.planned())
             problems = bench.bursts(options.kinds.split(","), options.rounds)
             if options.waiting:
                 _print_waiting(bench.waiting())

@@ -52,6 +52,9 @@ def nodes(server: calls.Server, names: Sequence[str]) -> None:
     )
 
 
+OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "workers", "controller": True}
+
+
 def pods(namespace: str, count: int, *, seed: int) -> Iterator[calls.Call]:
     """The calls that create them."""
     draw = random.Random(seed)
@@ -65,6 +68,7 @@ def pods(namespace: str, count: int, *, seed: int) -> Iterator[calls.Call]:
                 "name": f"worker-{number:05}",
                 "labels": {"app": "burst"},
                 "annotations": {contract.REQUEST: f"{share:g}", contract.MEMORY: f"{gib}Gi"},
+                "ownerReferences": [{**OWNER, "uid": f"workers-{number // 10}"}],
             },
             "spec": {
                 "containers": [
