@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
-from openb import objects, trace
+from openb import bound, objects, trace
 from openb.objects import Objects
 from tabulate import tabulate
 
@@ -42,7 +42,10 @@ PLANNERS: dict[str, Planner] = {
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """Unallocated GPUs in per cent of all; moves: -1 where the planner did not come to its end in time."""
+    """Unallocated GPUs in per cent of all, and a bound that no plan comes below; see `openb.bound`.
+
+    moves: -1 where the planner did not come to its end in time.
+    """
 
     trace: str
     nodes: int
@@ -53,6 +56,7 @@ class Result:
     let_in: int
     before: float
     after: float
+    bound: float
     seconds: float
 
 
@@ -67,8 +71,10 @@ def results(chosen: argparse.Namespace) -> Iterator[Result]:
         for seed in chosen.seeds:
             arriving = _arriving(trace.fill(trace.pods(chosen.openb, name), gpus, seed), 100 * gpus)
             loaded = objects.load(nodes, arriving)
+            there, waiting = ([arriving[objects.number(pod)] for pod in pods] for pods in (loaded.pods, loaded.waiting))
+            least = bound.least_unallocated(nodes, there, waiting)
             for planner in chosen.planners:
-                yield _result(chosen, name, planner, loaded)
+                yield _result(chosen, name, planner, loaded, least)
 
 
 def _arriving(pods: list[trace.Pod], total: int) -> list[trace.Pod]:
@@ -82,7 +88,7 @@ def _arriving(pods: list[trace.Pod], total: int) -> list[trace.Pod]:
     return chosen
 
 
-def _result(chosen: argparse.Namespace, name: str, planner: str, loaded: Objects) -> Result:
+def _result(chosen: argparse.Namespace, name: str, planner: str, loaded: Objects, least: float) -> Result:
     world = World(loaded.nodes, loaded.machines, [*loaded.pods], profile=loaded.profile)
     wanted = [(manifest["metadata"]["name"], RequestingPod.of(manifest)) for manifest in loaded.waiting]
     sharing = sum(len(node.allocations) for node in loaded.nodes)
@@ -103,7 +109,7 @@ def _result(chosen: argparse.Namespace, name: str, planner: str, loaded: Objects
                 world.take(asked.manifest, asked.request, found)
     let_in = _holders(world) - there
     after = _unallocated(world)
-    return Result(name, len(loaded.nodes), sharing, planner, moves, len(wanted), let_in, before, after, seconds)
+    return Result(name, len(loaded.nodes), sharing, planner, moves, len(wanted), let_in, before, after, least, seconds)
 
 
 def _pods(world: World) -> set[str]:
@@ -155,7 +161,7 @@ def main() -> None:
     print(tabulate([dataclasses.asdict(result) for result in found], headers="keys", floatfmt=".2f"))
     for result in found:
         name = f"defrag.{result.trace}.{result.nodes}.{result.planner}"
-        for figure in ("moves", "let_in", "before", "after", "seconds"):
+        for figure in ("moves", "let_in", "before", "after", "bound", "seconds"):
             unit = {"moves": "moves", "let_in": "pods", "seconds": "s"}.get(figure, "%")
             print(json.dumps({"figure": f"{name}.{figure}", "value": round(getattr(result, figure), 3), "unit": unit}))
 

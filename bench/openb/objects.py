@@ -66,6 +66,11 @@ def load(nodes: Sequence[Node], arriving: Iterable[Pod]) -> Objects:
     )
 
 
+def number(manifest: PodJson) -> int:
+    """Of a pod among those that have arrived."""
+    return int(manifest["metadata"]["name"].removeprefix("p"))
+
+
 def _entry(manifest: PodJson, asked: request.Request, cards: Sequence[Gpu], placed: Placed) -> Allocation:
     name = manifest["metadata"]["name"]
     share = reference.given(asked.demands[0], [cards[index] for index in placed.gpus])

@@ -1,0 +1,119 @@
+"""How few GPUs could be left unallocated at all, once everybody has moved: what no plan comes below.
+
+A Lagrangian bound of the packing problem in which all that are placed keep a place and who waits may come in. Each pod
+has a price, and each kind of node one for its CPU and one for its memory. At any prices the GPUs, each filled with the
+pods that pay best, hold at least as much as in any placement. So whichever prices the steps come to, the bound is true;
+better prices make it tighter. Relaxed are: the places of all pods at once, whole numbers of CPU and memory a node (a
+pod may have its CPU of several nodes of one kind), and that the GPUs of a pod are of one node. Kept are: which sizes go
+together on a GPU, models, as many GPUs as a node has, and all CPU and memory.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openb.trace import Node, Pod
+
+_FIRST_STEP = 0.1  # of a GPU
+_FADING = 0.998
+Floats = NDArray[np.float64]
+
+
+def least_unallocated(
+    nodes: Sequence[Node], there: Iterable[Pod], waiting: Iterable[Pod], *, steps: int = 3000
+) -> float:
+    """Per cent of all GPUs, after any moves of those that are `there`, and any pods let in of those that wait; true at any `steps`."""
+    there = list(there)
+    placed = collections.Counter(pod for pod in there if pod.gpus)
+    return _Bound(nodes, placed, placed + collections.Counter(waiting), [pod for pod in there if not pod.gpus]).least(
+        steps
+    )
+
+
+class _Bound:
+    """`placed`: how many of each class have to be placed; `most`: and with those that wait; `without`: a GPU."""
+
+    def __init__(
+        self, nodes: Sequence[Node], placed: Mapping[Pod, int], most: Mapping[Pod, int], without: Sequence[Pod]
+    ) -> None:
+        kinds = collections.Counter(dataclasses.replace(node, name="") for node in nodes)
+        classes = sorted(most, key=lambda pod: (pod.percent, pod.gpus, pod.cpu_milli, pod.memory_mib, pod.models))
+        self._gpus = np.array([kind.gpus * count for kind, count in kinds.items()], float)
+        has = np.array([(kind.cpu_milli * count, kind.memory_mib * count) for kind, count in kinds.items()], float)
+        scale = has.sum(0) / self._gpus.sum()  # so that all is in GPUs
+        self._has = has / scale
+        self._asks = np.array([(pod.cpu_milli, pod.memory_mib) for pod in classes], float) / scale
+        self._beside = np.array([(pod.cpu_milli, pod.memory_mib) for pod in without], float).reshape(-1, 2) / scale
+        self._several = np.array([pod.gpus for pod in classes], float)
+        self._size = np.array([pod.size for pod in classes], float) / 100
+        self._least = np.array([placed.get(pod, 0) for pod in classes], float)
+        self._most = np.array([most[pod] for pod in classes], float)
+        self._goes = np.array(
+            [
+                [pod.gpus <= kind.gpus and (not pod.models or kind.model in pod.models) for pod in classes]
+                for kind in kinds
+            ]
+        )
+        percent = np.array([pod.percent for pod in classes])
+        self._sizes = np.unique(percent)
+        self._of_size = [np.flatnonzero(percent == size) for size in self._sizes]
+
+    def least(self, steps: int) -> float:
+        """The best bound of all steps."""
+        of_pods, of_room = np.zeros(len(self._size)), np.zeros((len(self._gpus), 2))
+        best, step = np.inf, _FIRST_STEP
+        for _ in range(steps):
+            value, by_pods, by_room = self._value(of_pods, of_room)
+            best = min(best, value)
+            of_pods = of_pods - step * by_pods / np.maximum(np.abs(by_pods).max(), 1e-9)
+            of_room = np.maximum(0.0, of_room - step * by_room / np.maximum(np.abs(by_room).max(), 1e-9))
+            step *= _FADING
+        return float(100 - 100 * best / self._gpus.sum())
+
+    def _value(self, of_pods: Floats, of_room: Floats) -> tuple[float, Floats, Floats]:
+        """What the GPUs hold at most at these prices, and how that changes with the prices."""
+        pays = (self._size - of_pods - of_room @ self._asks.T) / self._several
+        pays[~self._goes] = -1.0
+        chosen = np.stack(
+            [part[0] + pays[:, part].argmax(1) for part in self._of_size], 1
+        )  # [kind, size] who pays best
+        by_size = np.take_along_axis(pays, chosen, 1)
+        held, fill = self._fill(by_size)
+        drawn = np.zeros_like(pays)
+        np.put_along_axis(drawn, chosen, fill * self._gpus[:, np.newaxis], 1)
+        drawn /= self._several
+        number = np.where(of_pods > 0, self._most, self._least)
+        value = float(self._gpus @ held + number @ of_pods + (of_room * self._has).sum())
+        room = self._has - drawn @ self._asks
+        if len(self._beside):
+            costs = of_room @ self._beside.T
+            where = costs.argmin(0)
+            value -= float(costs.min(0).sum())
+            np.subtract.at(room, where, self._beside)
+        return value, number - drawn.sum(0), room
+
+    def _fill(self, pays: Floats) -> tuple[Floats, Floats]:
+        """[kind] what a GPU holds that is filled with what pays best; [kind, size] how many of each."""
+        kinds = np.arange(len(pays))
+        best, last = np.zeros((len(pays), 101)), np.full((len(pays), 101), -1)
+        for percent in range(1, 101):
+            fitting = int(np.searchsorted(self._sizes, percent, "right"))
+            best[:, percent] = best[:, percent - 1]
+            if fitting:
+                with_each = best[:, percent - self._sizes[:fitting]] + pays[:, :fitting]
+                which = with_each.argmax(1)
+                found = with_each[kinds, which]
+                better = found > best[:, percent]
+                best[better, percent], last[better, percent] = found[better], which[better]
+        fill, left = np.zeros_like(pays), np.full(len(pays), 100)
+        while left.max() > 0:
+            which = last[kinds, left]
+            some = which >= 0
+            fill[kinds[some], which[some]] += 1
+            left = np.where(some, left - self._sizes[which], left - 1).clip(0)
+        return best[:, 100], fill
