@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 def least_unallocated(
     nodes: Sequence[Node], there: Iterable[Pod], waiting: Iterable[Pod], *, steps: int = 3000
 ) -> float:
-    """Per cent of all GPUs, after any moves of those that are `there`, and any pods let in of those that wait; true at any `steps`."""
+    """Per cent of all GPUs, whichever of those `there` are moved, and waiting pods let in; true at any number of `steps`."""
     there = list(there)
     placed = collections.Counter(pod for pod in there if pod.gpus)
     return _Bound(nodes, placed, placed + collections.Counter(waiting), [pod for pod in there if not pod.gpus]).least(

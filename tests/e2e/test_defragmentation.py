@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from gpushare import contract, ledger
+from lab import access, gpushare, lab_layout
 from tests import builders
 from tests.e2e.observation import Observer, annotation, eventually
+from webhook import webhook_settings
 
 pytestmark = pytest.mark.lab
 
@@ -23,7 +26,7 @@ def sleeper(name: str, **annotations: str) -> dict[str, Any]:
     return manifest
 
 
-def deployment(name: str, replicas: int, **annotations: str) -> dict[str, Any]:
+def workload(kind: str, name: str, replicas: int, **annotations: str) -> dict[str, Any]:
     pod = sleeper(name, **annotations)
     template = {
         "metadata": {"labels": {"app": name}, "annotations": pod["metadata"]["annotations"]},
@@ -31,14 +34,34 @@ def deployment(name: str, replicas: int, **annotations: str) -> dict[str, Any]:
     }
     return {
         "apiVersion": "apps/v1",
-        "kind": "Deployment",
+        "kind": kind,
         "metadata": {"name": name},
-        "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": name}},
+            "template": template,
+            **({"podManagementPolicy": "Parallel"} if kind == "StatefulSet" else {}),
+        },
     }
 
 
-def test_a_pod_that_waits_for_a_whole_gpu_gets_one_by_one_move(user: Observer) -> None:
-    user.apply(deployment("spread", 4, request="0.4", policy="spread"))
+@pytest.fixture
+def standing(installed: lab_layout.Layout, lab: access.Access) -> Iterator[None]:
+    """The webhook with `--defrag=auto`, that plans every few seconds."""
+    target = (f"deployment/{gpushare.WEBHOOK}", f"--namespace={contract.SYSTEM_NAMESPACE}")
+    keys = [webhook_settings.ENVIRONMENT_PREFIX + name for name in ("DEFRAG", "DEFRAG_SECONDS")]
+    lab.kubectl("set", "env", *target, f"{keys[0]}=auto", f"{keys[1]}=3")
+    try:
+        gpushare.ready(installed, lab)
+        yield
+    finally:
+        lab.kubectl("set", "env", *target, *(f"{key}-" for key in keys))
+        gpushare.ready(installed, lab)
+
+
+def spread_on_four(user: Observer, kind: str) -> set[str]:
+    """A workload with a pod on each of the four GPUs; the UIDs of its pods."""
+    user.apply(workload(kind, "spread", 4, request="0.4", policy="spread"))
 
     def spread() -> set[str] | None:
         running = [pod for pod in user.pods() if pod["status"].get("phase") == "Running"]
@@ -46,20 +69,34 @@ def test_a_pod_that_waits_for_a_whole_gpu_gets_one_by_one_move(user: Observer) -
         return uuids if len(running) == 4 and len(uuids) == 4 else None
 
     eventually(spread, seconds=90, what="one pod on each of four GPUs")
-    before = {pod["metadata"]["uid"] for pod in user.pods()}
+    return {pod["metadata"]["uid"] for pod in user.pods()}
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
+def test_a_pod_that_waits_for_a_whole_gpu_gets_one_by_one_move(user: Observer, kind: str) -> None:
+    before = spread_on_four(user, kind)
     user.apply(sleeper("whole", request="1"))
     eventually(lambda: annotation(user.pod("whole") or {"metadata": {}}, contract.REASON), what="a reason to wait")
 
     told = user.plugin("defrag", "whole", "--apply", f"--namespace={user.namespace}")
     assert "1 move" in told
+    one_was_moved_for_it(user, before)
+
+
+def test_with_standing_defragmentation_it_gets_one_by_itself(standing: None, user: Observer) -> None:
+    before = spread_on_four(user, "Deployment")
+    user.apply(sleeper("whole", request="1"))
+    one_was_moved_for_it(user, before)
+
+
+def one_was_moved_for_it(user: Observer, before: set[str]) -> None:
     user.running("whole")
     eventually(spread_on_three(user), seconds=60, what="four pods on three GPUs")
     after = {pod["metadata"]["uid"] for pod in user.pods("--selector=app=spread")}
     assert len(before & after) == 3, "one pod was moved, and only one"
-    node = user.gpunode()
-    assert ledger.violations(node) == []
-    assert not node.cordoned
-    user.kubectl("delete", "deployment", "--all", "--wait=false")
+    assert ledger.violations(user.gpunode()) == []
+    eventually(lambda: not user.gpunode().cordoned, what="no GPU that is cordoned")
+    user.kubectl("delete", "deployments,statefulsets", "--all", "--wait=false")
     user.kubectl("delete", "pods", "--all", "--grace-period=1", "--timeout=60s")
     user.ledger_is_empty()
 

@@ -46,6 +46,16 @@ def test_of_two_that_compute_it_is_shown_what_they_use_and_that_they_are_held_to
     shares = eventually(busy, what="what both use in `top pods`")
     assert shares["busy-large"] > shares["busy-small"] > 0
     assert "2 of 2 containers limited" in user.plugin("audit")
+    suggested = user.plugin("rightsize", "--min-observed=1s", "-o", "commands", "--namespace", user.namespace)
+    commands = {line.split()[3]: line.split()[2:] for line in suggested.splitlines()}
+    assert {name: words[-1] for name, words in commands.items()} == {"busy-large": "2560Mi", "busy-small": "2560Mi"}
+    user.plugin(*commands["busy-small"])
+
+    def resized() -> bool:
+        held = {entry.pod.name: entry.shares[0].memory_bytes for entry in user.gpunode().allocations}
+        return held["busy-small"] == 2560 << 20 < held["busy-large"]
+
+    eventually(resized, what="the memory that was suggested")
     user.delete("pods", "--all")
     user.ledger_is_empty()
 

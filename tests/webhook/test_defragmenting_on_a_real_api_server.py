@@ -9,7 +9,7 @@ import pytest
 
 from gpushare import contract
 from gpushare.cluster import api_client, events
-from tests import builders
+from tests import builders, rights
 from tests.webhook.conftest import Cluster
 from tests.webhook.replica import until
 from tests.webhook.test_stuck_on_a_real_scheduler import describe
@@ -72,6 +72,8 @@ def test_a_plan_is_told_and_in_auto_it_is_carried_out(cluster: Cluster) -> None:
     until(lambda: any(note.endswith(moves) for note in told_of_node(cluster)), cluster.explain)
     assert not cluster.notes(contract.EVENT_MOVED)
     assert cluster.node().cordoned == frozenset()
+    used = rights.used_on(cluster.administrator, contract.WEBHOOK_SERVICE_ACCOUNT)
+    assert ("poddisruptionbudgets.policy", "list") in used
     suggesting.kill()
 
     cluster.start("--defrag=auto", SOON)
