@@ -177,6 +177,25 @@ apply() {
   fail 'the API server refused some of it: see above'
 }
 
+# Which objects an installation would make or change, of those that the manifests have; the rest stays as it is.
+differences() {
+  local code=0 changed
+  # Of each object kubectl writes two files, named after it: one as it is, one as it would be.
+  KUBECTL_EXTERNAL_DIFF='diff -rq' kubectl diff --server-side "${force[@]}" --filename "$scratch/manifests.yaml" \
+    >"$scratch/differences" 2>"$scratch/complaints" || code=$?
+  if [[ $code -gt 1 ]]; then
+    cat "$scratch/complaints" >&2
+    fail 'the API server could not say what would change: see above'
+  fi
+  changed="$(sed -nE -e 's#^Files .*/([^/ ]+) differ$#\1#p' -e 's#^Only in [^:]*: (.*)#\1#p' "$scratch/differences" | sort -u)"
+  if [[ -z $changed ]]; then
+    say 'All of it is there already, as the manifests have it.'
+  else
+    say 'Of what is there, or will be, these would change (GROUP.VERSION.KIND.NAMESPACE.NAME); all else stays as it is:'
+    say "$changed" | sed 's/^/  /'
+  fi
+}
+
 install_into_cluster() {
   local -a force=()
   [[ -z $force_conflicts ]] || force=(--force-conflicts)
@@ -189,7 +208,8 @@ install_into_cluster() {
     say "Would install gpushare into the cluster of context '$(context)': namespace $NAMESPACE, CRD $CRD,"
     say "webhook (2 replicas), policies, and an agent on each node with a GPU. Images: $(images)"
     if kubectl get namespace "$NAMESPACE" >/dev/null 2>&1; then
-      apply "${force[@]}" --dry-run=server --filename "$scratch/manifests.yaml"
+      apply "${force[@]}" --dry-run=server --filename "$scratch/manifests.yaml" >/dev/null
+      differences
     else
       # The API server cannot check what goes into a namespace that does not exist yet.
       kubectl apply --dry-run=client --filename "$scratch/manifests.yaml"

@@ -237,6 +237,9 @@ def test_what_somebody_else_has_set_is_a_conflict_with_a_remedy(
     own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     installed(run(*QUICKLY))
+    again = run("--dry-run", *QUICKLY)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.endswith("\nAll of it is there already, as the manifests have it.\nNothing was changed.\n")
     three = ("patch", "deployment", "gpushare-webhook", f"-n={SYSTEM}", '--patch={"spec": {"replicas": 3}}')
     own.kubectl(*three, "--field-manager=somebody")
     refused = run(*QUICKLY)
@@ -244,6 +247,9 @@ def test_what_somebody_else_has_set_is_a_conflict_with_a_remedy(
     assert 'conflict with "somebody"' in refused.stderr
     assert "error: somebody has set the fields named above" in refused.stderr
     assert "--force-conflicts sets them as the manifests have them" in refused.stderr
+    assert run("--dry-run", *QUICKLY).stderr == refused.stderr
+    forced = run("--dry-run", *QUICKLY, "--force-conflicts").stdout
+    assert "as it is:\n  apps.v1.Deployment.gpushare-system.gpushare-webhook\nNothing was changed.\n" in forced
     installed(run(*QUICKLY, "--force-conflicts"))
     assert "replicas: 2" in own.kubectl("get", "deployment", "gpushare-webhook", f"-n={SYSTEM}", "-o", "yaml")
 
