@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import collections
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 from gpushare import accounting, fragmentation, ledger
 from gpushare.gpu import Gpu, Mode
 from gpushare.gpunode import GpuNode
-from gpushare.typical import Typical
+from gpushare.typical import TypicalOf
 
 
 class PartState(enum.StrEnum):
@@ -31,8 +31,8 @@ class PartState(enum.StrEnum):
 Parts = Mapping[tuple[str, PartState], float]  # by model of the GPU, in GPUs
 
 
-def divide(node: GpuNode, typical: Callable[[int], Sequence[Typical]]) -> Parts:
-    """The parts of a node's GPUs; `typical`: the mix of requests on a GPU with so many bytes."""
+def divide(node: GpuNode, typical_of: TypicalOf) -> Parts:
+    """The parts of a node's GPUs; `typical_of`: the mix of requests on a GPU with so many bytes."""
     given: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0])
     for charge in accounting.charges(node):
         given[charge.gpu_uuid][charge.entry.is_hold] += charge.part
@@ -44,7 +44,7 @@ def divide(node: GpuNode, typical: Callable[[int], Sequence[Typical]]) -> Parts:
         state = _unusable(card)
         stranded = 0.0
         if state is None and rest:
-            free, useless = fragmentation.stranded(card, used[card.uuid], typical(card.memory_bytes))
+            free, useless = fragmentation.stranded(card, used[card.uuid], typical_of)
             stranded = rest * useless / free if free else rest
         for what, part in (
             (PartState.ALLOCATED, allocated),

@@ -8,12 +8,12 @@ often that class occurs. Extended here to two dimensions: a free part is the mea
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from gpushare import typical
 from gpushare.gpu import Gpu
 from gpushare.ledger import GpuUse
-from gpushare.typical import DEFAULT_MIX, Typical
+from gpushare.typical import TypicalOf
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,22 +52,22 @@ def excludes(used: GpuUse) -> str:
     return next((holder.labels.exclusion for holder in used.holders if holder.labels.exclusion), "")
 
 
-def stranded(card: Gpu, used: GpuUse, mix: Sequence[Typical] = DEFAULT_MIX) -> tuple[float, float]:
+def stranded(card: Gpu, used: GpuUse, typical_of: TypicalOf = typical.by_default) -> tuple[float, float]:
     """`(free, stranded)` of one GPU, both as parts of it, 0 to 1."""
     percent, memory_bytes = free(card, used)
     compute, memory = percent / 100, memory_bytes / card.memory_bytes if card.memory_bytes else 0.0
     part = (compute + memory) / 2
     if excludes(used):
         return part, part
-    return part, typical.stranded(compute, memory, mix)
+    return part, typical.stranded(compute, memory, typical_of(card.memory_bytes))
 
 
-def measure(cards: Iterable[tuple[Gpu, GpuUse]], mix: Sequence[Typical] = DEFAULT_MIX) -> Fragmentation:
+def measure(cards: Iterable[tuple[Gpu, GpuUse]], typical_of: TypicalOf = typical.by_default) -> Fragmentation:
     """The fragmentation of some GPUs: one card, a node, a cluster."""
     free_gpus = stranded_gpus = 0.0
     best = (0, 0)
     for card, used in cards:
-        part, useless = stranded(card, used, mix)
+        part, useless = stranded(card, used, typical_of)
         free_gpus += part
         stranded_gpus += useless
         best = max(best, largest(card, used) or (0, 0))

@@ -6,6 +6,7 @@ The placer publishes it in a ConfigMap, so that `fit`, `why` and `defrag` choose
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from typing import Any, Final
 from gpushare import errors, policies
 from gpushare.mix import Host, Mix, RequestClass
 from gpushare.share import Memory
+from gpushare.typical import TypicalOf
 
 MOST_BYTES: Final = 256 << 10  # of the mix: a ConfigMap takes 1 MiB; names of models are people's own words
 _POLICY, _MIX = "policy", "mix"  # the ConfigMap's entries
@@ -25,6 +27,11 @@ class PlacementProfile:
 
     policy: str = policies.DEFAULT
     mix: Mix = dataclasses.field(default_factory=Mix)
+
+    @property
+    def typical_of(self) -> TypicalOf:
+        """The mix of requests on a GPU with so many bytes."""
+        return functools.cache(self.mix.typical)
 
     def data(self) -> dict[str, str]:
         """The entries of its ConfigMap; of a mix that is too long for one the commonest classes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -23,6 +23,26 @@ DEFAULT_MIX = (
     Typical(0.50, 0.50, 0.3),
     Typical(1.00, 1.00, 0.2),
 )
+
+
+# The mix of requests on a GPU with so many bytes.
+TypicalOf = Callable[[int], Sequence[Typical]]
+
+
+def by_default(_card_bytes: int) -> Sequence[Typical]:
+    """The default mix, whatever the GPU."""
+    return DEFAULT_MIX
+
+
+def median(mix: Sequence[Typical]) -> Typical:
+    """The request than which half of the mix, which is not empty, is no smaller."""
+    half = sum(typical.weight for typical in mix) / 2
+    seen = 0.0
+    for typical in sorted(mix, key=lambda typical: (typical.compute, typical.memory), reverse=True):
+        seen += typical.weight
+        if seen >= half:
+            return typical
+    raise ValueError("the mix is empty")
 
 
 def stranded(compute: Any, memory: Any, mix: Sequence[Typical] = DEFAULT_MIX) -> Any:

@@ -216,9 +216,8 @@ class World:
 
     def fragmentation(self) -> fragmentation.Fragmentation:
         """Of the whole cluster, as `top` shows it."""
-        return fragmentation.measure(
-            card for view in self.views.values() if view.node.name not in self._away for card in view.cards()
-        )
+        cards = (card for view in self.views.values() if view.node.name not in self._away for card in view.cards())
+        return fragmentation.measure(cards, self._profile.typical_of)
 
     def _occupy(self, manifest: pod.PodJson, where: str = "") -> None:
         if self._cache is None or pod.is_terminal(manifest):

@@ -116,7 +116,7 @@ def _nodes(origin: chosen_source.Source, name: str, chosen: options.Options) -> 
     nodes = origin.gpu_nodes(label_selector=chosen.selector, name=name)
     if name and not nodes:
         raise plugin_errors.KubectlNotFound(f'no GPUNode "{name}": is it a GPU node, and does the agent run on it?')
-    snapshot = chosen_source.with_pods(origin, nodes, node=name)
+    snapshot = chosen_source.with_profile(origin, chosen_source.with_pods(origin, nodes, node=name))
     now = time.time()
     for node in sorted(nodes, key=lambda node: gpu_summary.natural(node.name)):
         whole = snapshot
@@ -146,10 +146,12 @@ def _described_node(node: GpuNode, snapshot: Snapshot, now: float) -> Described:
 def _gpus(origin: chosen_source.Source, name: str, chosen: options.Options) -> Iterator[Described]:
     node = name.rpartition("/")[0]
     nodes = origin.gpu_nodes(label_selector=chosen.selector, name=node)
-    every = gpu_summary.of(nodes)
+    profile = chosen_source.with_profile(origin, Snapshot(()))
+    every = gpu_summary.of(nodes, typical_of=profile.typical_of)
     cards = [gpu_summary.named(every, name)] if name else every
     owners = {owner.name: owner for owner in nodes}
     snapshot = chosen_source.with_pods(origin, nodes, node=cards[0].node if name else "")
+    snapshot = dataclasses.replace(snapshot, notes=(*snapshot.notes, *profile.notes))
     now = time.time()
     if name:
         node = cards[0].node

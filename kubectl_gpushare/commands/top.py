@@ -18,19 +18,15 @@ from kubectl_gpushare.source import chosen_source, live_cluster
 # Views, and what reads GPUNodes, are imported while kubectl is already asking the API server.
 if TYPE_CHECKING:
     from gpushare.gpunode import GpuNode
-    from gpushare.node import NodeJson
     from kubectl_gpushare.output.printing import LedgerListing
     from kubectl_gpushare.source.snapshot import Snapshot
-
-    _Machines = tuple[tuple[NodeJson, ...] | None, tuple[str, ...]]  # Nodes, where they are known; notes
 
 _NO_NODES = (
     "No node has reported GPUs: does the agent run on the GPU nodes? "
     f"Look with `kubectl -n {contract.SYSTEM_NAMESPACE} get pods -o wide`."
 )
 
-_UNKNOWN: _Machines = (None, ())
-_MACHINES_SECONDS = 15.0  # with -w: Nodes are read again after this long
+_AROUND_SECONDS = 15.0  # with -w: Nodes, and what pods ask for, are read again after this long
 
 KINDS = {
     **dict.fromkeys(("gpus", "gpu"), "gpus"),
@@ -121,7 +117,7 @@ class _View:
     origin: chosen_source.Source
     usage: bool | None
     # Reads that are not repeated with every change of the GPUNodes, with their time (monotonic).
-    read: dict[str, tuple[float, _Machines]] = dataclasses.field(default_factory=dict)
+    read: dict[str, tuple[float, Snapshot]] = dataclasses.field(default_factory=dict)
 
     @property
     def node_selector(self) -> str:
@@ -162,8 +158,7 @@ class _View:
                 self.origin, list(gpu_nodes), namespace=self.chosen.namespace, label_selector=self.chosen.selector
             )
         elif gpu_nodes:
-            machines, machine_notes = self._machines()
-            snapshot = dataclasses.replace(snapshot, machines=machines, notes=machine_notes)
+            snapshot = dataclasses.replace(self._cluster(), nodes=snapshot.nodes)
         if not isinstance(self.origin, live_cluster.LiveCluster) or self.usage is False:
             return snapshot
         from kubectl_gpushare.source import agents
@@ -174,13 +169,16 @@ class _View:
         used, notes = agents.ask(self.origin.kubectl, nodes)
         return dataclasses.replace(snapshot, usage=used if used.nodes else None, notes=(*snapshot.notes, *notes))
 
-    def _machines(self) -> _Machines:
-        """The Node objects, which say what nodes take no pods, and notes; with -w read every _MACHINES_SECONDS."""
-        read_at, machines = self.read.get("machines", (-math.inf, _UNKNOWN))
-        if time.monotonic() - read_at >= _MACHINES_SECONDS:
-            machines = chosen_source.machines(self.origin)
-            self.read["machines"] = time.monotonic(), machines
-        return machines
+    def _cluster(self) -> Snapshot:
+        """The Nodes, which say what nodes take no pods, and what pods ask for; with -w not read each time."""
+        from kubectl_gpushare.source.snapshot import Snapshot
+
+        read_at, around = self.read.get("cluster", (-math.inf, Snapshot(())))
+        if time.monotonic() - read_at >= _AROUND_SECONDS:
+            machines, notes = chosen_source.machines(self.origin)
+            around = chosen_source.with_profile(self.origin, Snapshot((), machines=machines, notes=notes))
+            self.read["cluster"] = time.monotonic(), around
+        return around
 
 
 def _parse(arguments: Sequence[str]) -> tuple[str, tuple[str, ...]]:
@@ -199,12 +197,14 @@ def _parse(arguments: Sequence[str]) -> tuple[str, tuple[str, ...]]:
 
 
 def _gpus() -> Callable[..., LedgerListing]:
+    from gpushare import placement_profile  # noqa: F401 - not once the GPUNodes are there
     from kubectl_gpushare.views.top import gpu_table
 
     return gpu_table.listing
 
 
 def _nodes() -> Callable[..., LedgerListing]:
+    from gpushare import placement_profile  # noqa: F401
     from kubectl_gpushare.views.top import node_table
 
     return node_table.listing

@@ -144,8 +144,14 @@ def everything(origin: Source, asked: Iterable[pod.PodJson] | None = None) -> Sn
     )
 
 
+def with_profile(origin: Source, snapshot: Snapshot) -> Snapshot:
+    """The snapshot with the webhook's policy and mix; where they cannot be read the defaults, and a note."""
+    notes = list(snapshot.notes)
+    profile = _profile(origin, notes)
+    return dataclasses.replace(snapshot, profile=profile, notes=tuple(notes))
+
+
 def _profile(origin: Source, notes: list[str]) -> PlacementProfile:
-    """The webhook's policy and mix; where they cannot be read the defaults, and a note."""
     from gpushare import errors
     from gpushare.placement_profile import PlacementProfile
 

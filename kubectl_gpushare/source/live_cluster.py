@@ -30,9 +30,9 @@ class LiveCluster:
     def begin(self, *, machines: bool = False) -> None:
         """Starts to read GPUNodes, so that they arrive while other things are done; `gpu_nodes` returns them.
 
-        machines: read Nodes, too.
+        machines: read Nodes, and what pods ask for, too.
         """
-        for path in (node_path(), *([_NODES] if machines else [])):
+        for path in (node_path(), *([_NODES, _PLACEMENT] if machines else [])):
             self._begun[path] = self.kubectl.raw(path)
 
     @property

@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpushare import pod
+from gpushare import pod, typical
 from gpushare.gpunode import GpuNode
 from gpushare.node import NodeJson
+from gpushare.typical import TypicalOf
 from kubectl_gpushare.source.live_usage import Usage
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ class Snapshot:
     """GPUNodes and pods at one moment.
 
     `pods` and `machines` (the Node objects) are None if they were not or may not be read, `usage` if no agent was
-    asked, `profile` (the webhook's policy and mix) if nothing is to be placed; `storage` is by kind
+    asked, `profile` (the webhook's policy and mix) if neither placed nor judged by; `storage` is by kind
     (`gpushare.nodefilters.volumes`), None also if no pod in question mounts anything. `notes`: sentences that say what
     is missing and why.
     """
@@ -34,6 +35,11 @@ class Snapshot:
     storage: Mapping[str, Sequence[Mapping[str, Any]]] | None = None
     profile: PlacementProfile | None = None
     events: tuple[Mapping[str, Any], ...] | None = None  # about the one object that is described
+
+    @property
+    def typical_of(self) -> TypicalOf:
+        """The mix of requests on a GPU with so many bytes; the default one if the profile is not known."""
+        return typical.by_default if self.profile is None else self.profile.typical_of
 
     def world(self, *, claims_are_all: bool = False) -> World:
         """The cluster in memory, to try changes on."""

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from gpushare import contract, fragmentation, ledger
+from gpushare import contract, fragmentation, ledger, typical
 from gpushare.allocation import Allocation
 from gpushare.gpu import Gpu, Mode
 from gpushare.gpunode import GpuNode
+from gpushare.typical import Typical, TypicalOf
 from gpushare.whatif.away import Away
 from kubectl_gpushare import plugin_errors
 
 _NOWHERE: Mapping[str, Away] = types.MappingProxyType({})
+_TYPICAL = typical.median(typical.DEFAULT_MIX)
 _LEAST_UUID = 4  # characters of a UUID that may stand for it
 _DIGITS = re.compile(r"(\d+)")
 # The agent's message has a sentence per GPU.
@@ -28,8 +31,8 @@ class GpuSummary:
 
     `holders`: allocations with a share of it; `holds`: backfill reservations on it.
     `free`: compute in per cent and memory in bytes that a new share could get now. `parts`: `(free, stranded)` as parts
-    of the card, 0 to 1. `away`: why its node takes no pods now, if it takes none. `waits`: why a pending change of its
-    mode is not done yet.
+    of the card, 0 to 1; `typical`: the median of what pods ask for, as parts of the card. `away`: why its node takes no
+    pods now, if it takes none. `waits`: why a pending change of its mode is not done yet.
     """
 
     node: str
@@ -40,6 +43,7 @@ class GpuSummary:
     gone: bool = False
     free: tuple[int, int] = (0, 0)
     parts: tuple[float, float] = (0.0, 0.0)
+    typical: Typical = _TYPICAL
     away: Away | None = None
     waits: str = ""
 
@@ -127,15 +131,20 @@ class Sum:
         return self.stranded_gpus / self.free_gpus if self.free_gpus > 0 else 0.0
 
 
-def of(nodes: Iterable[GpuNode], gone_away: Mapping[str, Away] = _NOWHERE) -> list[GpuSummary]:
+def of(
+    nodes: Iterable[GpuNode],
+    gone_away: Mapping[str, Away] = _NOWHERE,
+    typical_of: TypicalOf = typical.by_default,
+) -> list[GpuSummary]:
     """All cards of the nodes, by node name and index; cards that are gone come last on their node."""
     cards = []
     known_parts: _Parts = {}
+    medians = functools.cache(lambda card_bytes: typical.median(typical_of(card_bytes)))
     for node in sorted(nodes, key=lambda node: natural(node.name)):
         used = ledger.use(node)
         there = sorted(node.gpus, key=lambda gpu: gpu.index)
         away = gone_away.get(node.name)
-        cards += [_card(node, gpu, used[gpu.uuid], known_parts, away) for gpu in there]
+        cards += [_card(node, gpu, used[gpu.uuid], known_parts, away, typical_of, medians) for gpu in there]
         if len(used) > len(there):
             known = {gpu.uuid for gpu in there}
             cards += [
@@ -150,15 +159,24 @@ def of(nodes: Iterable[GpuNode], gone_away: Mapping[str, Away] = _NOWHERE) -> li
 _Parts = dict[tuple[int, int, int, bool], tuple[float, float]]
 
 
-def _card(node: GpuNode, gpu: Gpu, used: ledger.GpuUse, known: _Parts, away: Away | None) -> GpuSummary:
+def _card(
+    node: GpuNode,
+    gpu: Gpu,
+    used: ledger.GpuUse,
+    known: _Parts,
+    away: Away | None,
+    typical_of: TypicalOf,
+    medians: Callable[[int], Typical],
+) -> GpuSummary:
     free = (0, 0) if away else fragmentation.free(gpu, used)
     key = (*free, gpu.memory_bytes, bool(fragmentation.excludes(used)))
     if key not in known:
-        known[key] = fragmentation.stranded(gpu, used) if any(free) else (0.0, 0.0)
+        known[key] = fragmentation.stranded(gpu, used, typical_of) if any(free) else (0.0, 0.0)
     why = why_not_yet(node, gpu) if gpu.pending_mode is not None else ""
     glue = " " if why.startswith("once") else ", " if why.startswith("which") else ": "
     waits = f"is to be {gpu.pending_mode}{glue}{why}" if why else ""
-    return GpuSummary(node.name, gpu, used, *_split(used), False, free, known[key], away, waits)
+    size = medians(gpu.memory_bytes)
+    return GpuSummary(node.name, gpu, used, *_split(used), False, free, known[key], size, away, waits)
 
 
 def why_not_yet(node: GpuNode, gpu: Gpu) -> str:

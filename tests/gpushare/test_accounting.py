@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare import accounting, division, ledger
+from gpushare import accounting, division, ledger, typical
 from gpushare.gpu import Mode
 from gpushare.gpunode import GpuNode
-from gpushare.typical import DEFAULT_MIX
 from tests import builders
 
 
@@ -48,7 +47,7 @@ def test_a_share_of_two_gpus_is_charged_on_both_and_one_whose_gpu_is_gone_on_non
 
 
 def divided(node: GpuNode) -> dict[str, float]:
-    return {state.value: round(part, 4) for (_, state), part in division.divide(node, lambda _: DEFAULT_MIX).items()}
+    return {state.value: round(part, 4) for (_, state), part in division.divide(node, typical.by_default).items()}
 
 
 def test_what_is_free_is_of_use_to_the_typical_request_or_stranded() -> None:
@@ -85,6 +84,6 @@ def test_the_parts_of_a_node_add_up_to_its_gpus(shares: list[tuple[int, int]], m
         entry = builders.allocation(f"a{number}", request=percent, memory_gib=memory_gib)
         # Over-committed as well: what is wrong in the ledger must not make figures that are impossible.
         node = dataclasses.replace(node, allocations=(*node.allocations, entry))
-    found = division.divide(node, lambda _: DEFAULT_MIX)
+    found = division.divide(node, typical.by_default)
     assert sum(found.values()) == pytest.approx(2)
     assert all(part > 0 for part in found.values())

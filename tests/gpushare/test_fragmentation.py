@@ -17,7 +17,7 @@ def test_an_empty_card_is_free_and_nothing_is_stranded() -> None:
 
 def test_what_the_typical_request_cannot_use_is_stranded() -> None:
     mix = (Typical(0.5, 0.5, 1.0),)
-    found = fragmentation.measure([(builders.gpu(), GpuUse(request_percent=60, memory_bytes=48 * GIB))], mix)
+    found = fragmentation.measure([(builders.gpu(), GpuUse(request_percent=60, memory_bytes=48 * GIB))], lambda _: mix)
     assert found.free_gpus == pytest.approx(0.4)
     assert found.ratio == 1.0
 

@@ -29,7 +29,7 @@ _OTHER_MODE = "in this mode by the kubelet, not by gpushare: see `kubectl descri
 
 def node(described: GpuNode, snapshot: Snapshot, *, now: float) -> Page:
     """A node: its state, its cards with their tenants in pictures, its pods."""
-    row = node_table.of([described])[0]
+    row = node_table.of([described], typical_of=snapshot.typical_of)[0]
     order = tenants.letters(row.cards)
     shares = tenants.table(row.cards, order, tenants.Pods.of(snapshot), now=now)
     return (
@@ -83,7 +83,7 @@ def gpu(card: GpuSummary, owner: GpuNode, snapshot: Snapshot, *, now: float) -> 
 
 def node_document(described: GpuNode, snapshot: Snapshot) -> documents.Document:
     """A node as a `NodeDescription`."""
-    row = node_table.of([described])[0]
+    row = node_table.of([described], typical_of=snapshot.typical_of)[0]
     index = tenants.Pods.of(snapshot)
     return {
         **node_table.item(row),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpushare import quantity
-from gpushare.typical import DEFAULT_MIX, Typical
 from kubectl_gpushare.views import gpu_summary
 
 
@@ -20,11 +19,11 @@ def sentence(all_cards: Sequence[gpu_summary.GpuSummary], total: gpu_summary.Sum
     text = f"free {size} of {_plural(total.total_percent // 100, 'GPU')}"
     if total.stranded_gpus >= 0.005:
         text += f", {total.fragmentation:.0%} of it stranded"
-    typical = typical_request()
-    short = sum(_too_small(card, typical) for card in all_cards if card.shared and any(card.free))
+    short = [card for card in all_cards if card.shared and any(card.free) and _too_small(card)]
     if short:
-        size = quantity.format_compute(round(typical.compute * 100))
-        text += f": {_plural(short, 'GPU')} {'has' if short == 1 else 'have'} less than the typical {size} left"
+        size = quantity.format_compute(round(short[0].typical.compute * 100))
+        have = "has" if len(short) == 1 else "have"
+        text += f": {_plural(len(short), 'GPU')} {have} less than the typical {size} left"
     if total.largest:
         percent, memory_bytes = total.largest.free
         size = f"{quantity.format_compute(percent)} with {quantity.format_bytes(memory_bytes)}"
@@ -32,20 +31,9 @@ def sentence(all_cards: Sequence[gpu_summary.GpuSummary], total: gpu_summary.Sum
     return text
 
 
-def typical_request(mix: Sequence[Typical] = DEFAULT_MIX) -> Typical:
-    """The median of the mix: half of the requests are at least as large."""
-    half = sum(typical.weight for typical in mix) / 2
-    seen = 0.0
-    for typical in sorted(mix, key=lambda typical: (typical.compute, typical.memory), reverse=True):
-        seen += typical.weight
-        if seen >= half:
-            return typical
-    raise ValueError("the mix is empty")
-
-
-def _too_small(card: gpu_summary.GpuSummary, typical: Typical) -> bool:
+def _too_small(card: gpu_summary.GpuSummary) -> bool:
     percent, memory_bytes = card.free
-    return percent < typical.compute * 100 or memory_bytes < typical.memory * card.gpu.memory_bytes
+    return percent < card.typical.compute * 100 or memory_bytes < card.typical.memory * card.gpu.memory_bytes
 
 
 def _plural(count: int, noun: str) -> str:

@@ -6,9 +6,11 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from gpushare import typical
 from gpushare.gpu import Mode
 from gpushare.gpunode import GpuNode
 from gpushare.node import NodeJson
+from gpushare.typical import TypicalOf
 from gpushare.whatif import away
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import documents
@@ -53,11 +55,16 @@ SORT_KEYS: Mapping[str, tuple[Callable[[GpuSummary], Any], bool]] = {
 }
 
 
-def of(nodes: Iterable[GpuNode], sort_by: str = "", machines: Iterable[NodeJson] | None = None) -> list[GpuSummary]:
+def of(
+    nodes: Iterable[GpuNode],
+    sort_by: str = "",
+    machines: Iterable[NodeJson] | None = None,
+    typical_of: TypicalOf = typical.by_default,
+) -> list[GpuSummary]:
     """All cards of the nodes, sorted by a column, then by name."""
     key, largest_first = SORT_KEYS[sort_by or "name"]
     nodes = list(nodes)
-    cards = gpu_summary.of(nodes, away.of(nodes, machines))
+    cards = gpu_summary.of(nodes, away.of(nodes, machines), typical_of)
     return sorted(cards, key=key, reverse=largest_first) if sort_by else cards
 
 
@@ -103,7 +110,7 @@ def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: f
     """The list of the named GPUs, or of all; with -n, of those that pods of the namespace share."""
     cards = [
         card
-        for card in of(snapshot.nodes, chosen.sort_by, snapshot.machines)
+        for card in of(snapshot.nodes, chosen.sort_by, snapshot.machines, snapshot.typical_of)
         if (not names or card.node in names or card.name in names)
         and (not chosen.namespace or any(holder.pod.namespace == chosen.namespace for holder in card.used.holders))
     ]

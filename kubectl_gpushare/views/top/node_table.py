@@ -8,8 +8,10 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from gpushare import typical
 from gpushare.gpunode import GpuNode
 from gpushare.node import NodeJson
+from gpushare.typical import TypicalOf
 from gpushare.whatif import away
 from gpushare.whatif.away import Away
 from kubectl_gpushare.options import Options
@@ -91,13 +93,18 @@ SORT_KEYS: Mapping[str, tuple[Callable[[NodeRow], Any], bool]] = {
 }
 
 
-def of(nodes: Iterable[GpuNode], sort_by: str = "", machines: Iterable[NodeJson] | None = None) -> list[NodeRow]:
+def of(
+    nodes: Iterable[GpuNode],
+    sort_by: str = "",
+    machines: Iterable[NodeJson] | None = None,
+    typical_of: TypicalOf = typical.by_default,
+) -> list[NodeRow]:
     """A row for each node, sorted by a column, then by name."""
     rows = []
     nodes = sorted(nodes, key=lambda node: gpu_summary.natural(node.name))
     gone_away = away.of(nodes, machines)
     for node in nodes:
-        cards = gpu_summary.of([node], gone_away)
+        cards = gpu_summary.of([node], gone_away, typical_of)
         rows.append(NodeRow(node, tuple(cards), gpu_summary.add_up(cards), gone_away.get(node.name)))
     key, largest_first = SORT_KEYS[sort_by or "name"]
     return sorted(rows, key=key, reverse=largest_first)
@@ -150,7 +157,7 @@ def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: f
     """The list of the named nodes, or of all; with -n, of those that pods of the namespace are on."""
     rows = [
         row
-        for row in of(snapshot.nodes, chosen.sort_by, snapshot.machines)
+        for row in of(snapshot.nodes, chosen.sort_by, snapshot.machines, snapshot.typical_of)
         if (not names or row.node.name in names)
         and (
             not chosen.namespace

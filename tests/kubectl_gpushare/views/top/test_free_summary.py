@@ -3,8 +3,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from gpushare import typical
+from gpushare.mix import ENOUGH_PODS, Mix, RequestClass
+from gpushare.placement_profile import PlacementProfile
+from gpushare.share import Memory
+from gpushare.whatif.world import World
+from kubectl_gpushare.options import Options
+from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import gpu_summary
-from kubectl_gpushare.views.top import free_summary
+from kubectl_gpushare.views.top import free_summary, gpu_table
 from tests import builders
 
 
@@ -42,5 +49,15 @@ def test_no_gpus_at_all() -> None:
     assert free_summary.sentence([], gpu_summary.add_up([])) == "no GPU takes shares by annotation"
 
 
+def test_what_is_stranded_is_judged_by_what_this_cluster_asks_for() -> None:
+    node = dataclasses.replace(builders.node(gpus=1), allocations=(builders.allocation(request=40, memory_gib=8),))
+    small, whole = (RequestClass(1, percent, Memory(percent=percent)) for percent in (10, 100))
+    for asked, stranded in ((small, 0.0), (whole, 1.0)):
+        profile = PlacementProfile(mix=Mix({asked: 1.0}, pods=ENOUGH_PODS))
+        shown = gpu_table.listing(Snapshot((node,), profile=profile), (), Options(), now=0)
+        assert gpu_summary.add_up(shown.cards).fragmentation == stranded
+        assert World((node,), profile=profile).fragmentation().ratio == stranded
+
+
 def test_the_typical_request_is_the_median_of_the_mix() -> None:
-    assert free_summary.typical_request().compute == 0.5
+    assert typical.median(typical.DEFAULT_MIX).compute == 0.5
