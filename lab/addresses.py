@@ -22,7 +22,7 @@ SPARE_PORTS = range(20000, 30000)
 
 def claims_directory() -> Path:
     """Return the directory of one link per number in use."""
-    return lab_layout.default_directory().parent / "lab-numbers"
+    return lab_layout.common_directory() / "lab-numbers"
 
 
 def claim_number(directory: Path) -> int:

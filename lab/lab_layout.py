@@ -140,8 +140,12 @@ def control_address(number: int) -> str:
 
 def default_directory() -> Path:
     """Return the directory of the lab that `make lab` starts, outside any checkout."""
-    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
-    return Path(os.environ.get("GPUSHARE_LAB") or state / "gpushare/lab")
+    return Path(os.environ.get("GPUSHARE_LAB") or common_directory() / "lab")
+
+
+def common_directory() -> Path:
+    """Return where all labs of this user find what they share: a lab elsewhere has to see the others too."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "gpushare"
 
 
 def exists(directory: Path) -> bool:

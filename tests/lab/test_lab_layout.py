@@ -55,6 +55,17 @@ def test_labs_get_different_numbers_and_a_vanished_lab_gives_its_number_back(
     assert addresses.claim_number(directories[0]) == numbers[0]
 
 
+def test_a_lab_elsewhere_by_the_environment_sees_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, elsewhere = tmp_path / "here", tmp_path / "other" / "lab"
+    for directory in (here, elsewhere):
+        directory.mkdir(parents=True)
+    addresses.claim_number(here)
+    monkeypatch.setenv("GPUSHARE_LAB", str(elsewhere))
+    assert lab_layout.default_directory() == elsewhere
+    addresses.claim_number(elsewhere)
+    assert addresses.others_with_nodes(elsewhere), "it would take away the mount points that the other stands on"
+
+
 def test_a_port_that_is_taken_is_replaced_by_a_free_one() -> None:
     with socket.socket() as taken:
         taken.bind(("127.77.250.1", 0))
