@@ -36,15 +36,15 @@ def machine(name: str, *, gpus: int = 2) -> dict[str, Any]:
 
 
 def cluster(*placed: tuple[dict[str, Any], str], nodes: int = 1, gpus: int = 2) -> World:
-    """Nodes n0, n1, … with these pods on these GPUs (`n0/1`), as the webhook writes them; and one that is sick."""
+    """Nodes n0, n1, … with these pods on these GPUs (`n0/1`, `n0/0,1`), as the webhook writes them; and one that is sick."""
     found = {f"n{number}": builders.node(f"n{number}", gpus=gpus) for number in range(nodes)}
     found["sick"] = builders.node("sick", gpus=gpus, healthy=False)
     for manifest, where in placed:
-        name, _, index = where.partition("/")
+        name, _, indices = where.partition("/")
         share = RequestingPod.of(manifest).request.demands[0].share
         entry = builders.allocation(
             manifest["metadata"]["name"],
-            f"GPU-{name}-{index}",
+            *(f"GPU-{name}-{index}" for index in indices.split(",")),
             request=share.request_percent,
             memory_gib=share.memory.on(80 * builders.GIB) // builders.GIB,
             pod_name=manifest["metadata"]["name"],

@@ -7,20 +7,22 @@ from typing import Any
 
 import pytest
 
-from gpushare import contract, errors, ledger, resizing
+from gpushare import contract, errors, resizing
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode
 from gpushare.resizing import ResizeCause
 from kubectl_gpushare.planning import resize_plan
 from tests import builders
 from tests.builders import GIB
+from tests.gpushare.defragmentation import clusters
 
 
-def held(*others: Allocation) -> tuple[GpuNode, Allocation]:
-    node = ledger.reserve(builders.node(gpus=1), builders.allocation("a1", uid="u1"))
-    for other in others:
-        node = ledger.reserve(node, other)
-    return node, node.allocations[0]
+def placed(*neighbours: str) -> tuple[dict[str, Any], GpuNode, Allocation]:
+    """A pod with half a GPU as the webhook has written it, its node and its share; beside others that ask for so much."""
+    trainer = clusters.owned("trainer", request="0.5", memory="8Gi")
+    beside = [(clusters.owned(f"p{one}", request=one, memory="8Gi"), "n1/0") for one in neighbours]
+    node = clusters.cluster((trainer, "n1/0"), *beside, nodes=3, gpus=1).views["n1"].node
+    return trainer, node, node.allocations[0]
 
 
 @pytest.mark.parametrize(
@@ -34,9 +36,7 @@ def held(*others: Allocation) -> tuple[GpuNode, Allocation]:
     ],
 )
 def test_it_comes_to_what_the_placer_would_do(amounts: dict[str, str], cause: ResizeCause) -> None:
-    plan = resize_plan.plan(
-        builders.pod(request="0.5", memory="8Gi"), *held(builders.allocation("b", request=25)), amounts
-    )
+    plan = resize_plan.plan(*placed("0.25"), amounts)
     assert plan.cause is cause
     assert bool(plan.waits_for) == (cause is not ResizeCause.NOTHING)
     assert plan.changes == amounts
@@ -45,7 +45,7 @@ def test_it_comes_to_what_the_placer_would_do(amounts: dict[str, str], cause: Re
 
 
 def test_what_is_held_already_is_said() -> None:
-    plan = resize_plan.plan(builders.pod(request="0.5", memory="8Gi"), *held(), {contract.MEMORY: "8192Mi"})
+    plan = resize_plan.plan(*placed(), {contract.MEMORY: "8192Mi"})
     assert plan.wish == plan.entry.shares
     assert plan.cause is ResizeCause.NOTHING
 
@@ -61,7 +61,7 @@ def test_what_is_held_already_is_said() -> None:
 )
 def test_the_keys_are_those_that_the_pod_uses(annotations: dict[str, str], container: str, key: str) -> None:
     manifest = builders.pod(containers=("main", "side"), **annotations)
-    plan = resize_plan.plan(manifest, *held(), {contract.REQUEST: "0.6"}, container)
+    plan = resize_plan.plan(manifest, *placed()[1:], {contract.REQUEST: "0.6"}, container)
     assert plan.changes == {key: "0.6"}
 
 
@@ -76,14 +76,14 @@ def test_the_keys_are_those_that_the_pod_uses(annotations: dict[str, str], conta
 def test_what_cannot_be_is_said(annotations: dict[str, str], container: str, said: str) -> None:
     manifest = builders.pod(containers=("main", "side"), **annotations)
     with pytest.raises(errors.GpushareError, match=said):
-        resize_plan.plan(manifest, *held(), {contract.REQUEST: "2"}, container)
+        resize_plan.plan(manifest, *placed()[1:], {contract.REQUEST: "2"}, container)
 
 
 def test_what_waits_is_told_as_the_placer_would() -> None:
-    node, entry = held(builders.allocation("b", request=25))
-    assert resize_plan.pending(builders.pod(request="0.5", memory="8Gi"), node, entry) is None
+    manifest, node, entry = placed("0.25")
+    assert resize_plan.pending(manifest, node, entry) is None
     for asked, said in (
-        ({"request": "0.8", "memory": "8Gi"}, "node-a/0 has 0.25 of its compute free, 0.3 more is asked"),
+        ({"request": "0.8", "memory": "8Gi"}, "n1/0 has 0.25 of its compute free, 0.3 more is asked"),
         ({"request": "0.6", "memory": "8Gi"}, "the placer has yet to write it down"),
         ({"request": "0.5", "limit": "0.4"}, 'gpushare.io/limit "0.4" is less than the request'),
     ):
@@ -92,20 +92,13 @@ def test_what_waits_is_told_as_the_placer_would() -> None:
         assert said in found[1]
 
 
-def created(**environment: Any) -> dict[str, Any]:
-    made = builders.pod(request="0.5")
-    made["spec"]["containers"][0]["env"] = [{"name": key, "value": str(value)} for key, value in environment.items()]
-    return made
-
-
 def test_a_pod_that_holds_other_amounts_than_its_containers_were_told_was_resized() -> None:
-    _, entry = held()
-    as_created = {contract.ENV_REQUEST: 50, contract.ENV_LIMIT: 100, contract.ENV_MEMORY: 8 * GIB}
-    assert not resizing.was_resized(created(**as_created), entry)
-    assert not resizing.was_resized(builders.pod(request="0.5"), entry)
-    for key, other in ((contract.ENV_REQUEST, 40), (contract.ENV_LIMIT, 60), (contract.ENV_MEMORY, GIB)):
-        assert resizing.was_resized(created(**{**as_created, key: other}), entry)
-    assert resizing.was_resized(builders.pod(request="0.9", held="[]"), entry)
+    manifest, _, entry = placed()
     (share,) = entry.shares
+    assert not resizing.was_resized(manifest, entry)
+    assert not resizing.was_resized(builders.pod(request="0.5"), entry)
+    for other in ({"request_percent": 40}, {"limit_percent": 60}, {"memory_bytes": GIB}):
+        assert resizing.was_resized(manifest, dataclasses.replace(entry, shares=(dataclasses.replace(share, **other),)))
+    assert resizing.was_resized(builders.pod(request="0.9", held="[]"), entry)
     parts = (share, dataclasses.replace(share, gpu_uuids=("GPU-x",), memory_bytes=9 * GIB))
-    assert not resizing.was_resized(created(**as_created), dataclasses.replace(entry, shares=parts))
+    assert not resizing.was_resized(manifest, dataclasses.replace(entry, shares=parts))

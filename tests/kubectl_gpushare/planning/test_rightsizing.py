@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import pytest
@@ -10,28 +9,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare import quantity
-from gpushare.gpunode import GpuNode
 from kubectl_gpushare.planning import rightsizing
 from kubectl_gpushare.planning.rightsizing import Advice, Rules, Size, Suggestion
 from kubectl_gpushare.source.peaks import ReportedPeak
-from tests import builders
+from tests.gpushare.defragmentation import clusters
 
 GIB, MIB = 2**30, 2**20
 HOUR = 3600.0
 
 
-def node(request: int = 50, memory_gib: int = 40, gpus: int = 1) -> GpuNode:
-    found = builders.node("a", gpus=2)
-    uuids = tuple(card.uuid for card in found.gpus[:gpus])
-    entry = builders.allocation("a1", *uuids, request=request, memory_gib=memory_gib, uid="u")
-    return dataclasses.replace(found, allocations=(entry,))
-
-
-def suggested(of: GpuNode, *peaks: ReportedPeak, rules: Rules = Rules()) -> Suggestion:  # noqa: B008 - frozen
-    cards = of.allocations[0].shares[0].gpu_uuids
-    found = {("default", "trainer", ("main",), uuid): peak for uuid, peak in zip(cards, peaks, strict=False)}
-    (one,) = rightsizing.suggest([of], found, rules)
-    return one
+def suggested(
+    *peaks: ReportedPeak,
+    request: int = 50,
+    memory_gib: int = 40,
+    gpus: str = "0",
+    rules: Rules = Rules(),  # noqa: B008 - frozen
+) -> Suggestion:
+    """What is suggested for a pod that has such a neighbour on each node, whose peaks nobody knows."""
+    asks = {"request": f"{request / 100}", "memory": f"{memory_gib}Gi"}
+    placed = [(clusters.owned(f"on-{node}", **asks), f"{node}/{gpus}") for node in ("n0", "n1", "n2")]
+    nodes = [view.node for view in clusters.cluster(*placed, nodes=3).views.values()]
+    uuids = [f"GPU-n1-{index}" for index in gpus.split(",")]
+    reported = {("default", "on-n1", ("main",), uuid): peak for uuid, peak in zip(uuids, peaks, strict=False)}
+    neighbour, found, other = rightsizing.suggest(nodes, reported, rules)
+    assert {neighbour.advice, other.advice} == {Advice.UNKNOWN}
+    return found
 
 
 @pytest.mark.parametrize(
@@ -47,18 +49,18 @@ def suggested(of: GpuNode, *peaks: ReportedPeak, rules: Rules = Rules()) -> Sugg
     ],
 )
 def test_a_size_is_the_peak_with_a_margin_in_sensible_steps(peak: ReportedPeak, wanted: Size) -> None:
-    found = suggested(node(), peak)
+    found = suggested(peak)
     assert found.wanted == wanted
     assert found.advice is (Advice.GROW if wanted.memory_bytes > 40 * GIB else Advice.SHRINK)
 
 
 def test_a_share_without_guaranteed_compute_gets_none() -> None:
-    found = suggested(node(request=0), ReportedPeak(GIB, 0.8, HOUR))
+    found = suggested(ReportedPeak(GIB, 0.8, HOUR), request=0)
     assert found.wanted == Size(0, 1280 * MIB)
 
 
 def test_of_several_gpus_the_highest_peak_and_the_shortest_time_count() -> None:
-    found = suggested(node(gpus=2), ReportedPeak(GIB, 0.1, HOUR), ReportedPeak(10 * GIB, 0.05, 2 * HOUR))
+    found = suggested(ReportedPeak(GIB, 0.1, HOUR), ReportedPeak(10 * GIB, 0.05, 2 * HOUR), gpus="0,1")
     assert found.peak == ReportedPeak(10 * GIB, 0.1, HOUR)
     assert rightsizing.freed([found]) == {uuid: Size(35, 28 * GIB) for uuid in found.gpus}
 
@@ -73,26 +75,26 @@ def test_of_several_gpus_the_highest_peak_and_the_shortest_time_count() -> None:
     ],
 )
 def test_without_enough_to_go_by_nothing_is_suggested(peaks: tuple[ReportedPeak, ...], advice: Advice) -> None:
-    found = suggested(node(), *peaks)
+    found = suggested(*peaks)
     assert (found.advice, found.wanted, found.freed) == (advice, None, Size(0, 0))
     assert found.reason or advice is Advice.FITS
 
 
 @pytest.mark.parametrize("other", [(), (ReportedPeak(None, None, HOUR),)], ids=["no metric", "no memory"])
 def test_a_gpu_that_nobody_has_seen_it_on_is_no_reason_to_make_it_smaller(other: tuple[ReportedPeak, ...]) -> None:
-    found = suggested(node(gpus=2), ReportedPeak(2 * GIB, 0.1, HOUR), *other)
+    found = suggested(ReportedPeak(2 * GIB, 0.1, HOUR), *other, gpus="0,1")
     assert (found.advice, found.wanted) == (Advice.UNKNOWN, None)
     assert found.reason == "no process of it was seen on some of its GPUs"
 
 
 def test_compute_that_was_not_measured_on_one_of_them_stays() -> None:
-    found = suggested(node(gpus=2), ReportedPeak(2 * GIB, 0.1, HOUR), ReportedPeak(2 * GIB, None, HOUR))
+    found = suggested(ReportedPeak(2 * GIB, 0.1, HOUR), ReportedPeak(2 * GIB, None, HOUR), gpus="0,1")
     assert found.wanted == Size(50, 2560 * MIB)
     assert found.reason
 
 
 def test_a_margin_and_a_time_are_the_user_s() -> None:
-    found = suggested(node(), ReportedPeak(10 * GIB, 0.1, 60.0), rules=Rules(margin=1.0, min_observed_seconds=60.0))
+    found = suggested(ReportedPeak(10 * GIB, 0.1, 60.0), rules=Rules(margin=1.0, min_observed_seconds=60.0))
     assert found.wanted == Size(20, 20 * GIB)
 
 
@@ -106,7 +108,9 @@ def test_a_margin_and_a_time_are_the_user_s() -> None:
 def test_a_suggestion_is_never_less_than_what_was_used(
     peak_bytes: int, ratio: float, margin: float, request: int, memory_gib: int
 ) -> None:
-    found = suggested(node(request, memory_gib), ReportedPeak(peak_bytes, ratio, HOUR), rules=Rules(margin))
+    found = suggested(
+        ReportedPeak(peak_bytes, ratio, HOUR), request=request, memory_gib=memory_gib, rules=Rules(margin)
+    )
     wanted = found.wanted or found.held
     assert wanted.memory_bytes >= min(peak_bytes * (1 + margin), 80 * GIB) - 1
     assert wanted.request_percent <= request

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare import ledger
-from gpushare.whatif.world import RequestingPod, World
+from gpushare.whatif.world import RequestingPod
 from kubectl_gpushare import plugin_errors
 from kubectl_gpushare.output import drawing
 from kubectl_gpushare.planning import simulation
@@ -18,6 +18,7 @@ from kubectl_gpushare.planning.simulation import Arrival
 from kubectl_gpushare.source import traces
 from kubectl_gpushare.views import simulate
 from tests import builders
+from tests.gpushare.defragmentation import clusters
 
 TRACE = """name,start,duration,request,memory,gpus
 a,0,10,1,,1
@@ -37,7 +38,7 @@ def arrival(number: int, at: float, duration: float | None, request: str) -> Arr
 
 
 def test_who_waits_has_a_turn_when_somebody_ends() -> None:
-    world = World([builders.node("a", gpus=1)])
+    world = clusters.cluster((clusters.owned("there", request="1"), "n1/0"), nodes=2, gpus=1)
     arrivals = [arrival(0, 0, 10, "1"), arrival(1, 2, 10, "0.5"), arrival(2, 30, None, "0.1")]
     outcome = simulation.run(world, arrivals)
     assert [(moment.running, moment.waiting) for moment in outcome.moments] == [(1, 0), (1, 1), (1, 0)]
@@ -55,12 +56,12 @@ PODS = st.lists(
 @given(PODS)
 @settings(max_examples=40, deadline=None)
 def test_nothing_is_lost_and_nothing_over_committed(pods: list[tuple[int, int | None, str]]) -> None:
-    world = World([builders.node("a", gpus=2), builders.node("b", gpus=1)])
+    world = clusters.cluster((clusters.owned("there", request="1"), "n1/0"), nodes=2)
     arrivals = [arrival(number, *one) for number, one in enumerate(sorted(pods, key=lambda one: one[0]))]
     outcome = simulation.run(world, arrivals)
     last = outcome.moments[-1]
     held = [entry for view in world.views.values() for entry in view.node.allocations]
-    assert len(held) == last.running
+    assert len(held) == last.running + len(["there"])
     assert all(not ledger.violations(view.node) for view in world.views.values())
     assert outcome.arrived == len(pods) >= last.running + last.waiting
     assert last.waiting == outcome.never
@@ -113,8 +114,7 @@ def test_nodes_are_made_up() -> None:
 
 
 def test_the_picture_is_drawn_within_its_frame() -> None:
-    world = World([builders.node("a", gpus=2)])
-    outcome = simulation.run(world, [arrival(number, number, None, "0.3") for number in range(9)])
+    outcome = simulation.run(clusters.cluster(nodes=2), [arrival(number, number, None, "0.3") for number in range(9)])
     tree = ElementTree.fromstring(drawing.svg(simulate.picture(outcome)))  # noqa: S314 - our own
     lines = [one.attrib["points"].split() for one in tree.iter("{http://www.w3.org/2000/svg}polyline")]
     assert len([points for points in lines if len(points) == len(outcome.moments)]) == 4
