@@ -56,7 +56,7 @@ class Gpushare:
         cards = node.gpu_by_uuid()
         placed = Placed(number, tuple(sorted(cards[uuid].index for uuid in entry.gpu_uuids)))
         self._held.setdefault((number, placed.gpus, pod), []).append(entry)
-        self._host(number, pod, -1)
+        self.occupy(number, pod, 1)
         self._workload.change((), _asks(request, pod))
         return placed
 
@@ -65,12 +65,13 @@ class Gpushare:
         node = self._views[placed.node]
         left = tuple(allocation for allocation in node.allocations if allocation.id != entry.id)
         self._views[placed.node] = dataclasses.replace(node, allocations=left)
-        self._host(placed.node, pod, 1)
+        self.occupy(placed.node, pod, -1)
         self._workload.change(_asks(self._requests[pod], pod), ())
 
-    def _host(self, number: int, pod: Pod, sign: int) -> None:
-        self._cpu[number] += sign * pod.cpu_milli
-        self._memory[number] += sign * pod.memory_mib
+    def occupy(self, number: int, pod: Pod, sign: int) -> None:
+        """The pod takes CPU and memory of a node (1), or gives them back (-1)."""
+        self._cpu[number] -= sign * pod.cpu_milli
+        self._memory[number] -= sign * pod.memory_mib
         self._show(number)
 
     def _show(self, number: int) -> None:

@@ -5,7 +5,8 @@ ones of them until they ask for 130 % of the cluster's GPUs, place one after ano
 nowhere is dropped. `churn` gives pods exponential lifetimes instead, so that the mean demand is a given part of the
 cluster.
 
-Files, as published, gzip or not: `openb_node_list_gpu_node.csv`, `openb_pod_list_NAME.csv`.
+Files, as published, gzip or not: `openb_node_list_gpu_node.csv`, `openb_node_list_all_node.csv`,
+`openb_pod_list_NAME.csv`.
 """
 
 from __future__ import annotations
@@ -81,11 +82,11 @@ def _rows(directory: Path, stem: str) -> list[dict[str, str]]:
     raise SystemExit(f"{directory} has no {stem}.csv nor {stem}.csv.gz: get the lists of cluster-trace-gpu-v2023")
 
 
-def nodes(directory: Path) -> list[Node]:
-    """The nodes with GPUs."""
+def nodes(directory: Path, *, of: str = "gpu") -> list[Node]:
+    """The nodes with GPUs; `of` "all": and those without."""
     return [
         Node(row["sn"], int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"]), row["model"])
-        for row in _rows(directory, "openb_node_list_gpu_node")
+        for row in _rows(directory, f"openb_node_list_{of}_node")
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
 from gpushare import contract
@@ -23,6 +23,7 @@ _HINTS: Final = (
     "kubernetes.azure.com/accelerator",
     "nvidia.com/gpu.product",
 )
+_EFFECTS: Final = frozenset({"PreferNoSchedule", "NoSchedule", "NoExecute"})
 _ARCHITECTURES: Final = frozenset({"amd64", "arm64"})
 _RUNTIMES: Final = frozenset({"containerd", "cri-o"})
 # Who has the kubelet's directory elsewhere: how a node of his is known, and where it is.
@@ -93,6 +94,30 @@ def _taints(facts: ClusterFacts) -> Iterator[Finding]:
             "taint away",
             (f"kubectl taint node {names(named, 'NODE...')} {key}-",),
         )
+
+
+def _attracting(facts: ClusterFacts) -> Iterator[Finding]:
+    chosen = facts.gpu_nodes()
+    others = [
+        node
+        for node in facts.of("Node")
+        if node not in chosen and not _has_gpu(node) and not _keeps_off(node, {"NoSchedule", "NoExecute"})
+    ]
+    open_to_all = [node for node in chosen if not _keeps_off(node, _EFFECTS)]
+    if others and open_to_all:
+        named = [machines.name(node) for node in open_to_all]
+        yield Finding(
+            Severity.INFO,
+            f"{counted(open_to_all)} with GPUs and no taint: kube-scheduler puts pods without a share there, too, as "
+            "long as they are the emptier ones, and GPUs whose node has no CPU left are of no use",
+            subjects(open_to_all),
+            "steer those pods to the nodes without GPUs while there is room; pods with a share go where their GPU is",
+            (f"kubectl taint node {names(named, 'NODE...')} {_GPU}=present:PreferNoSchedule",),
+        )
+
+
+def _keeps_off(node: Json, effects: Collection[str]) -> bool:
+    return any(taint.get("effect") in effects for taint in at(node, "spec", "taints") or ())
 
 
 def _system(facts: ClusterFacts) -> Iterator[Finding]:
@@ -215,6 +240,12 @@ RULES: Final = (
         "the agent tolerates the taints of the nodes with GPUs",
         "a node without an agent gives out no share",
         _taints,
+    ),
+    Rule(
+        "pods-without-gpus",
+        "pods without a share are steered to nodes without GPUs",
+        "the CPU and memory that they take of a node with GPUs is not there for shares",
+        _attracting,
     ),
     Rule("node-ready", "the nodes with GPUs are Ready", "pods, and agents, start on nodes that are Ready only", _ready),
     Rule(

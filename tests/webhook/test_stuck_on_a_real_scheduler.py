@@ -156,3 +156,23 @@ def test_for_whom_the_scheduler_makes_others_leave_is_not_evicted(scheduled: Clu
         if "deletionTimestamp" in pod["metadata"]:
             scheduled.delete(pod["metadata"]["name"])
     until(lambda: bound(scheduled, "urgent") == "node-a", scheduled.explain)
+
+
+def test_with_the_taint_that_check_names_pods_without_a_share_go_elsewhere(scheduled: Cluster) -> None:
+    describe(scheduled, "node-a")
+    made = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "plain"}}
+    scheduled.kubectl("create", "-f", "-", input=json.dumps(made))
+    scheduled.kubectl("patch", "node", "plain", "--type=merge", '--patch={"spec":{"taints":null}}')
+    ready = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": ALLOCATABLE, "capacity": ALLOCATABLE}
+    patch = json.dumps({"status": ready})
+    scheduled.kubectl("patch", "node", "plain", "--subresource=status", "--type=merge", f"--patch={patch}")
+    scheduled.start()
+    scheduled.kubectl("taint", "node", "node-a", "nvidia.com/gpu=present:PreferNoSchedule")
+    for name, request in (("first", "0.5"), ("second", "0.5"), ("third", "0.5")):
+        alone = asking(name)
+        alone["metadata"]["annotations"] = {}
+        alone["spec"]["containers"][0]["resources"]["requests"]["cpu"] = request
+        scheduled.create(alone)
+        until(lambda name=name: bound(scheduled, name) == "plain", scheduled.explain)  # type: ignore[misc]
+    scheduled.create(asking("share", "GPU-node-a-0"))
+    until(lambda: bound(scheduled, "share") == "node-a", scheduled.explain)

@@ -138,6 +138,8 @@ BROKEN: dict[str, tuple[Change, str, Severity, str, tuple[str, ...]]] = {
     "a taint on all nodes": (
         nodes(node("gpu-3", taints=({"key": "sku", "value": "gpu", "effect": "NoSchedule"},))),
         "node-taints", BLOCKING, "1 node with the taint sku=gpu:NoSchedule", ("node/gpu-3",)),
+    "nodes with GPUs that attract any pod": (
+        having("Node", named("Node", "cpu-1")), "pods-without-gpus", INFO, "2 nodes with GPUs and no taint", ("node/gpu-1", "node/gpu-2")),
     "a node that is not Ready": (
         having("Node", named("Node", "gpu-3", labels={install_plan.GPU_PRESENT: "true"}, status={"conditions": [{"type": "Ready", "status": "Unknown"}]})),
         "node-ready", WARNING, "1 node that are not Ready", ("node/gpu-3",)),

@@ -1,0 +1,78 @@
+"""What pods without a GPU cost on nodes with GPUs: kube-scheduler spreads them there, and GPUs are left without CPU.
+
+The protocol is that of `placement_quality.py`: the part of all GPUs that is not allocated when the pods that have
+arrived have asked for 100 % of them. Pods with shares are placed by gpushare. The others by gpushare too, as in the
+published experiments; or by kube-scheduler's default scores; or by these with openb's nodes without GPUs beside, on
+which GPU nodes have the taint `nvidia.com/gpu:PreferNoSchedule`, or not.
+
+Run: python bench/cpu_only_pods.py --openb DIRECTORY [--traces default,gpuspec20] [--seeds 42,43,44]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from openb import own_policies, trace
+from openb.kube_scheduler import BesideKubeScheduler
+from openb.trace import Node
+from tabulate import tabulate
+
+POLICY = "fragmentation"
+Form = Callable[[Sequence[Node], Sequence[Node], int], trace.Scheduler]
+FORMS: dict[str, Form] = {
+    "by gpushare": lambda nodes, _others, _seed: own_policies.Gpushare(POLICY, nodes),
+    "by kube-scheduler": lambda nodes, _others, seed: BesideKubeScheduler(POLICY, nodes, (), seed, is_tainted=False),
+    "with nodes without GPUs": lambda nodes, others, seed: BesideKubeScheduler(
+        POLICY, nodes, others, seed, is_tainted=False
+    ),
+    "with these, and the taint": lambda nodes, others, seed: BesideKubeScheduler(
+        POLICY, nodes, others, seed, is_tainted=True
+    ),
+}
+
+
+def unallocated(scheduler: trace.Scheduler, pods: Sequence[trace.Pod], gpus: int) -> float:
+    """Per cent of the GPUs when 100 % of them have been asked for."""
+    asked = given = 0
+    for pod in pods:
+        if asked + pod.size > 100 * gpus:
+            break
+        asked += pod.size
+        if scheduler.place(pod) is not None:
+            given += pod.size
+    return 100 - given / gpus
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--openb", type=Path, required=True, help="directory with the openb lists, .csv or .csv.gz")
+    parser.add_argument("--traces", type=lambda text: text.split(","), default=["default"])
+    parser.add_argument("--seeds", type=lambda text: [int(word) for word in text.split(",")], default=[42, 43, 44])
+    chosen = parser.parse_args()
+    nodes = trace.nodes(chosen.openb)
+    others = [node for node in trace.nodes(chosen.openb, of="all") if not node.gpus]
+    gpus = sum(node.gpus for node in nodes)
+    rows = []
+    for name in chosen.traces:
+        listed = trace.pods(chosen.openb, name)
+        left = {
+            form: [
+                unallocated(make(nodes, others, seed), trace.fill(listed, gpus, seed), gpus) for seed in chosen.seeds
+            ]
+            for form, make in FORMS.items()
+        }
+        rows.append([name, *(f"{statistics.mean(cells):.2f}" for cells in left.values())])
+        for form, cells in left.items():
+            told = {"figure": f"cpu-only.{name}.{form.replace(' ', '-')}", "value": round(statistics.mean(cells), 2)}
+            print(json.dumps({**told, "unit": "%", "against": None, "ratio": None}), flush=True)
+    print(f"\nGPUs not allocated (%), {len(nodes)} nodes with GPUs, {len(others)} without")
+    print(tabulate(rows, headers=["pods without a GPU are placed", *FORMS]))
+
+
+if __name__ == "__main__":
+    main()
