@@ -27,7 +27,10 @@ Floats = NDArray[np.float64]
 def least_unallocated(
     nodes: Sequence[Node], there: Iterable[Pod], waiting: Iterable[Pod], *, steps: int = 3000
 ) -> float:
-    """Per cent of all GPUs, whoever of those `there` is moved and of those that wait is let in; true at any `steps`."""
+    """Per cent of all GPUs, after any moves of those `there`, and any let in of those that wait.
+
+    True after any number of steps.
+    """
     there = list(there)
     placed = collections.Counter(pod for pod in there if pod.gpus)
     return _Bound(nodes, placed, placed + collections.Counter(waiting), [pod for pod in there if not pod.gpus]).least(

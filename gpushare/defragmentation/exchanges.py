@@ -7,7 +7,7 @@ the value of each node without one of its pods, and the cost of every other pod 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from gpushare.allocation import Allocation
@@ -29,19 +29,33 @@ class Mover:
     node: str
     entry: Allocation
     shape: int
+    host: Host
+
+    @property
+    def percent(self) -> int:
+        """Its compute, on all GPUs together."""
+        return sum(share.request_percent * len(share.gpu_uuids) for share in self.entry.shares)
+
+    def on(self, uuid: str) -> tuple[int, int]:
+        """Its compute in per cent, and its memory in bytes, on this GPU."""
+        shares = [share for share in self.entry.shares if uuid in share.gpu_uuids]
+        return sum(share.request_percent for share in shares), sum(share.memory_bytes for share in shares)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Chain:
-    """The pods in the order in which they move, each to the place of the one before. promise: expected gain in GPUs."""
+    """The pods in the order in which they move, each to the place of the one before. promise: expected gain in GPUs.
+
+    closed: GPUs that are cordoned until all have moved.
+    """
 
     movers: tuple[Mover, ...]
     promise: float
+    closed: tuple[tuple[str, str], ...] = ()  # node and UUID
 
-    @property
-    def by_move(self) -> float:
-        """The expected gain per move, in GPUs."""
-        return self.promise / len(self.movers)
+    def rate(self, thrift: float) -> float:
+        """The expected gain in GPUs: all of it at a thrift of 0, per move at 1."""
+        return self.promise / float(len(self.movers) ** thrift)
 
 
 class Exchanges:
@@ -72,7 +86,7 @@ class Exchanges:
                     self._enter(view, entry, mover)
 
     def chains(self, waiting: Sequence[RequestingPod], most: int, *, worth: float = 1.0) -> list[Chain]:
-        """The chains of at most `most` moves with an expected gain, the highest gain per move first.
+        """The chains of at most `most` moves with an expected gain.
 
         Of chains of the same length that end with the same pod only one is returned.
         """
@@ -91,20 +105,28 @@ class Exchanges:
             [numbers[mover.node] for mover in movers],
             shapes=[*self._shapes],
             values=self._world.engine.values([*numbers], self.prices),
-            lowest=[self._world.engine.lowest(request, host=host) for request, host in self._shapes],
+            lowest=self.lowest(),
             waiting=first,
             most=min(most, LONGEST),
         )
-        chains = [Chain(tuple(movers[at] for at in path), promise) for promise, path in paths]
-        return sorted(chains, key=lambda chain: (-chain.by_move, [mover.entry.id for mover in chain.movers]))
+        return [Chain(tuple(movers[at] for at in path), promise) for promise, path in paths]
+
+    def movers(self) -> Iterator[tuple[str, list[Mover]]]:
+        """Each node with its pods that may be moved."""
+        for name, identities in self._on.items():
+            yield name, [self._movers[self._slots[identity]] for identity in identities]
+
+    def lowest(self) -> list[float]:
+        """[shape] what such a pod costs where it costs least, in GPUs; infinite if it fits nowhere."""
+        return [self._world.engine.lowest(request, host=host) for request, host in self._shapes]
 
     def _enter(self, view: NodeView, entry: Allocation, mover: RequestingPod) -> None:
         name = view.node.name
         left = tuple(allocation for allocation in view.node.allocations if allocation.id != entry.id)
         without = NodeView.of(dataclasses.replace(view.node, allocations=left))
         slot = self._vacancies.put(entry.id, without, self._world.room_without(name, mover.manifest))
-        shape = self._shape(mover.request, self._world.host(unplaced.successor(mover.manifest)))
-        self._movers[slot] = Mover(name, entry, shape)
+        host = self._world.host(unplaced.successor(mover.manifest))
+        self._movers[slot] = Mover(name, entry, self._shape(mover.request, host), host)
         self._slots[entry.id] = slot
         self._on[name].append(entry.id)
 

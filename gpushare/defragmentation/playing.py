@@ -67,13 +67,20 @@ class Player:
                 return room
         return None
 
-    def relocate(self, node: str, entry: Allocation) -> Move | None:
-        """Moves one pod to where it is placed while its GPUs are cordoned; None if it fits nowhere else."""
-        option = Departure(node, entry.gpu_uuids, (entry,))
-        ours = self._close(option, frozenset(), option.uuids)
-        moves = self._send(node, entry, 0, tuple((node, uuid) for uuid in option.uuids), ())
-        self._close(option, ours, ())
+    def relocate(self, node: str, entry: Allocation, outer: Closed = ()) -> Move | None:
+        """Moves one pod to where it is placed while its GPUs are cordoned; None if it fits nowhere else.
+
+        outer: GPUs that are cordoned already and stay so.
+        """
+        ours = tuple((node, uuid) for uuid in entry.gpu_uuids if (node, uuid) not in outer)
+        self.close(ours)
+        moves = self._send(node, entry, 0, (*outer, *ours), ())
+        self.close(ours, cordoned=False)
         return moves[0] if moves else None
+
+    def close(self, gpus: Closed, *, cordoned: bool = True) -> None:
+        """Cordons these GPUs, none of which was, or uncordons them."""
+        self._cordon(gpus, cordoned=cordoned)
 
     def vacate(self, node: str, closed: Closed) -> tuple[Move, ...] | None:
         """Moves all pods off a node, the largest first, while `closed` GPUs are cordoned; None if one fits nowhere."""

@@ -3,7 +3,8 @@
 Free capacity has the value that the policy `fragmentation` gives it, by the cluster's own mix. Promising chains of
 moves are played as they would be made: one pod after the other, each placed by the webhook's engine while its old GPUs
 are cordoned; gated pods that fit are admitted at once. Only the played result counts. The chain with the highest gain
-per move is taken; then the nodes that it changed are read again.
+per move is taken; then the nodes that it changed are read again. Where no chain gains, openings are played: several
+pods that leave one node before a gated pod comes.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from gpushare import pod
 from gpushare.defragmentation import evicting
 from gpushare.defragmentation.evicting import Budgets
 from gpushare.defragmentation.exchanges import Chain, Exchanges, Shape
 from gpushare.defragmentation.leaving import Movable
+from gpushare.defragmentation.openings import Openings
 from gpushare.defragmentation.plan import DefragPlan, DefragStep
 from gpushare.defragmentation.playing import Effort, Move, Player, Spent
 from gpushare.whatif.world import RequestingPod, World
@@ -26,6 +28,10 @@ LEAST_GAIN = 0.02  # GPUs per move: a smaller gain is not worth a move
 LET_IN = 2.0  # the value of a GPU given to a gated pod, where a free GPU is worth 1
 _PLAYED = 8  # most promising chains that are played before one is taken
 _FAILED = 200  # chains in a row that fail when played, before the search ends
+# What counts when a chain is taken: its gain per move (1), or all of its gain (0). All are tried: places to begin with are
+# few, and a short chain may use up the one that a longer one needs.
+_THRIFT = (1.0, 0.5, 0.0)
+_SAME = 1e-9
 Waiting = Sequence[tuple[str, RequestingPod]]
 
 
@@ -38,9 +44,9 @@ class _Played:
     moves: tuple[Move, ...]
     admitted: tuple[tuple[int, str], ...]
 
-    @property
-    def by_move(self) -> float:
-        return self.gain / len(self.moves)
+    def rate(self, thrift: float) -> float:
+        """What it gains in GPUs: all of it at a thrift of 0, per move at 1."""
+        return self.gain / float(len(self.moves) ** thrift)
 
 
 def plan(world: World, waiting: Waiting, budgets: Budgets, *, most: int) -> DefragPlan:
@@ -48,12 +54,21 @@ def plan(world: World, waiting: Waiting, budgets: Budgets, *, most: int) -> Defr
 
     Needs numpy (`worlds.exact`).
     """
-    return _Plan(world, waiting, budgets).make(most)
+    best, found = 0.0, _THRIFT[0]
+    for thrift in _THRIFT:
+        tried = _Plan(world, waiting, budgets, thrift)
+        gained = tried.make(most).gained or 0.0
+        tried.take_back()
+        if gained > best + _SAME:
+            best, found = gained, thrift
+    return _Plan(world, waiting, budgets, found).make(most)
 
 
 class _Plan:
-    def __init__(self, world: World, waiting: Waiting, budgets: Budgets) -> None:
+    def __init__(self, world: World, waiting: Waiting, budgets: Budgets, thrift: float) -> None:
         self._world = world
+        self._thrift = thrift
+        self._players: list[Player] = []
         self._budgets = budgets
         self._waiting = dict(enumerate(waiting))
         self._shapes = {
@@ -63,6 +78,7 @@ class _Plan:
         self._fixed: collections.Counter[str] = collections.Counter()
         self._may_leave = Movable(world, budgets, evicting.SYSTEM_PRIORITY, self._fixed)
         self._exchanges = Exchanges(world, self._may_leave)
+        self._openings = Openings(world, self._exchanges)
         self._failed: set[tuple[str, ...]] = set()  # ids of the chain's allocations, and its promise
 
     def make(self, most: int) -> DefragPlan:
@@ -89,11 +105,21 @@ class _Plan:
         return DefragPlan(tuple(steps), before, self._world.fragmentation(), fixed, gained)
 
     def _best(self, most: int) -> _Played | None:
+        """The best chain; where there is none, the best opening."""
+        waiting = [asked for _, asked in self._waiting.values()]
+        best = self._tried(self._exchanges.chains(waiting, most, worth=LET_IN))
+        if best is None:
+            shapes = (self._shapes[number] for number in self._waiting)
+            best = self._tried(self._openings.chains(shapes, most, worth=LET_IN))
+        return best
+
+    def _tried(self, chains: Iterable[Chain]) -> _Played | None:
         """The best of the most promising chains, played; None if none gains enough."""
         best: _Played | None = None
         played = failed = 0
-        for chain in self._exchanges.chains([asked for _, asked in self._waiting.values()], most, worth=LET_IN):
-            if chain.by_move < max(LEAST_GAIN, best.by_move if best else 0.0) or (best and played >= _PLAYED):
+        thrift = self._thrift
+        for chain in sorted(chains, key=lambda one: (-one.rate(thrift), [mover.entry.id for mover in one.movers])):
+            if chain.rate(thrift) < (best.rate(thrift) if best else 0.0) or (best and played >= _PLAYED):
                 break
             if failed > _FAILED:
                 break
@@ -104,30 +130,49 @@ class _Plan:
             outcome = self._play(player, chain)
             player.take_back()
             played += 1
-            if outcome is None or outcome.by_move < LEAST_GAIN:
+            if outcome is None:
                 failed += 1
                 self._failed.add(key)
-            elif best is None or outcome.by_move > best.by_move:
+            elif best is None or outcome.rate(thrift) > best.rate(thrift):
                 best = outcome
         return best
 
     def _play(self, player: Player, chain: Chain) -> _Played | None:
-        """The chain as it would be made; None if a pod finds no place, or a pod of lower priority is admitted by it."""
+        """The chain as it would be made, up to where it gains most; None if it gains nothing that is allowed.
+
+        Who waits may take a place that was meant for the next of the chain, which then ends there.
+        """
         before = self._worth()
         moves: list[Move] = []
         admitted: list[tuple[int, str]] = []
+        best: _Played | None = None
+        player.close(chain.closed)
         for mover in chain.movers:
-            move = player.relocate(mover.node, mover.entry)
+            move = player.relocate(mover.node, mover.entry, chain.closed)
             if move is None:
-                return None
+                break
             moves.append(move)
+            is_last = mover is chain.movers[-1]
+            if is_last:
+                player.close(chain.closed, cordoned=False)
             admitted += self._admit(player, {number for number, _ in admitted})
+            if is_last or not chain.closed:
+                part = dataclasses.replace(chain, movers=chain.movers[: len(moves)])
+                now = self._gained(part, before, moves, admitted)
+                if now and (best is None or now.rate(self._thrift) > best.rate(self._thrift)):
+                    best = now
+        return best
+
+    def _gained(
+        self, chain: Chain, before: float, moves: Sequence[Move], admitted: Sequence[tuple[int, str]]
+    ) -> _Played | None:
+        """What it has come to; None if it gains too little, or moves a pod of higher priority than one it admits."""
         let_in = [self._waiting[number][1] for number, _ in admitted]
         least = min((pod.priority(asked.manifest) for asked in let_in), default=evicting.SYSTEM_PRIORITY)
         if any(pod.priority(move.manifest) > least for move in moves):
             return None
         gain = self._worth() - before + LET_IN * sum(asked.request_gpus for asked in let_in)
-        return _Played(chain, gain, tuple(moves), tuple(admitted))
+        return _Played(chain, gain, tuple(moves), tuple(admitted)) if gain >= LEAST_GAIN * len(moves) else None
 
     def _admit(self, player: Player, there: Collection[int]) -> Iterator[tuple[int, str]]:
         """Admits the waiting pods that fit now and are not in `there`, in their order; their numbers and GPUs."""
@@ -144,13 +189,19 @@ class _Plan:
 
     def _make(self, best: _Played) -> list[tuple[str, RequestingPod, str]]:
         """Applies the chain to the world; name, request and GPUs of the admitted pods."""
-        self._play(self._player(), best.chain)
+        self._players.append(self._player())
+        self._play(self._players[-1], best.chain)
         self._spent.update(evicting.spend(self._budgets, [move.manifest for move in best.moves]))
         changed = {mover.node for mover in best.chain.movers}
         changed.update(move.after.rpartition("/")[0] for move in best.moves)
         changed.update(where.rpartition("/")[0] for _, where in best.admitted)
         self._exchanges.look(changed)
         return [(*self._waiting.pop(number), where) for number, where in best.admitted]
+
+    def take_back(self) -> None:
+        """Leaves the world as it was."""
+        for player in reversed(self._players):
+            player.take_back()
 
     def _worth(self) -> float:
         return float(self._world.engine.values(self._world.usable(), self._exchanges.prices).sum())

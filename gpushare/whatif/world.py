@@ -205,6 +205,10 @@ class World:
         """The nodes with GPUs that are not away."""
         return [name for name, view in self.views.items() if name not in self._away and view.node.gpus]
 
+    def room(self, name: str) -> Any:
+        """The CPU, memory and pods that a node has room for."""
+        return self._room(name)
+
     def room_without(self, name: str, manifest: pod.PodJson) -> Any:
         """The CPU, memory and pods that a node has room for once this pod, which is there, has left."""
         room = self._room(name)

@@ -58,6 +58,32 @@ def test_each_takes_the_place_that_the_next_one_leaves() -> None:
     assert plan.steps[0].gpus == "n0/0"
 
 
+def test_all_who_share_a_gpu_leave_it_for_one_that_wants_it_whole() -> None:
+    """Neither move alone gains anything, and where both have gone nobody else has been."""
+    placed = (
+        (owned("a", request="0.5"), "n0/0"),
+        (owned("b", request="0.5"), "n0/0"),
+        (owned("fixed-a", request="0.5", kind=""), "n1/0"),
+        (owned("fixed-b", request="0.5", kind=""), "n2/0"),
+    )
+    waiting = [waits("w", "1")]
+    plan = relocating.plan(cluster(*placed, nodes=3, gpus=1), waiting, NONE, most=5)
+    assert sorted(moved(plan)) == [("a", "n0/0", "n1/0"), ("b", "n0/0", "n2/0")]
+    assert [(step.name, step.gpus) for step in plan.steps] == [("w", "n0/0")]
+    assert all(("n0", "GPU-n0-0") in move.closed for move in plan.moves)
+    assert moved(relocating.plan(cluster(*placed, nodes=3, gpus=1), waiting, NONE, most=1)) == []
+
+
+def test_several_gpus_of_a_node_come_free_together() -> None:
+    placed = [(owned(f"p{number}", request="0.5"), f"n0/{number // 2}") for number in range(4)]
+    fixed = [
+        (owned(f"fixed-{number}", request="0.5", kind=""), f"n{1 + number // 2}/{number % 2}") for number in range(4)
+    ]
+    plan = relocating.plan(cluster(*placed, *fixed, nodes=3), [waits("w", "1", gpus="2")], NONE, most=5)
+    assert len(plan.moves) == 4
+    assert plan.steps[0].gpus == "n0/0,1"
+
+
 def test_there_are_no_more_moves_than_are_allowed() -> None:
     placed = [(owned(f"p{number}", request="0.3"), f"n{number}/0") for number in range(6)]
     for most in (1, 2, 3):
@@ -81,14 +107,14 @@ def test_what_arrays_promise_for_one_move_is_what_it_comes_to() -> None:
     assert abs(promised[plan.moves[0].entry.id] - plan.gained) < 0.02
 
 
-WAITING = st.lists(st.tuples(st.sampled_from([50, 80, 100]), PRIORITIES), max_size=3)
+WAITING = st.lists(st.tuples(st.sampled_from([50, 80, 100]), st.sampled_from([1, 1, 2]), PRIORITIES), max_size=3)
 
 
 @given(PODS, WAITING, ALLOWED, st.integers(1, 4))
 @settings(max_examples=60, deadline=None)
 def test_every_move_is_allowed_and_goes_where_there_is_room_at_that_time(
     pods: list[tuple[int, str, str, int, str, str]],
-    wanted: list[tuple[int, int]],
+    wanted: list[tuple[int, int, int]],
     allowed: dict[str, int],
     most: int,
 ) -> None:
@@ -101,7 +127,10 @@ def test_every_move_is_allowed_and_goes_where_there_is_room_at_that_time(
                 owned(f"p{number}", request=f"{percent / 100}", kind=kind, priority=priority, app=app, no_evict=stays),
                 where,
             )
-    waiting = [waits(f"w{number}", f"{size / 100}", priority=high) for number, (size, high) in enumerate(wanted)]
+    waiting = [
+        waits(f"w{number}", f"{size / 100}", gpus=str(gpus), priority=high)
+        for number, (size, gpus, high) in enumerate(wanted)
+    ]
     world = cluster(*there.values(), nodes=3)
     waiting = [(name, asked) for name, asked in waiting if world.engine.lowest(asked.request) == float("inf")]
     budgets = Budgets.of([budget(app, count) for app, count in allowed.items()])

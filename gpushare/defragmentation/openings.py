@@ -1,0 +1,153 @@
+"""Openings: several pods of one node that leave it at once, each to elsewhere, so that a gated pod fits there.
+
+A chain frees one place after the other; an opening frees all that one pod needs: several GPUs, a whole GPU that several
+share, or the CPU of its node. Its GPUs are cordoned until all have left, so that nobody else comes in between.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from gpushare import ledger
+from gpushare.defragmentation.exchanges import Chain, Exchanges, Mover, Shape
+from gpushare.gpu import Gpu
+from gpushare.placement import NodeView, filters
+from gpushare.request import Demand
+from gpushare.whatif.world import World
+
+MOST = 6  # pods that leave together
+_MOST_ON_A_GPU = 8  # pods of one GPU that are considered, those that are placed again most cheaply
+_MOST_FOR_A_GPU = 4
+_MOST_FOR_CPU = 3
+_MOST_WAYS = 3  # for each GPU
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Way:
+    """Pods that leave so that a GPU has room; `cost`: of placing them again, in GPUs."""
+
+    cost: float
+    movers: tuple[Mover, ...]
+    cards: tuple[str, ...]
+
+    @property
+    def rank(self) -> tuple[int, float, list[str]]:
+        """The fewest moves first, then the cheapest."""
+        return len(self.movers), self.cost, [mover.entry.id for mover in self.movers]
+
+
+class Openings:
+    """The openings of one world, for its exchanges' movers."""
+
+    def __init__(self, world: World, exchanges: Exchanges) -> None:
+        self._world = world
+        self._exchanges = exchanges
+
+    def chains(self, waiting: Iterable[Shape], most: int, *, worth: float) -> list[Chain]:
+        """The openings of at most `most` moves for these shapes."""
+        wanted = [shape for shape in dict.fromkeys(waiting) if len(shape[0].demands) == 1]
+        costs = self._exchanges.lowest()
+        found: dict[tuple[str, ...], Chain] = {}
+        for name, movers in self._exchanges.movers():
+            there = [(costs[mover.shape], mover) for mover in movers if costs[mover.shape] < math.inf]
+            node = _Node(self._world, name, there)
+            for shape in wanted:
+                for way in node.ways(shape, min(most, MOST)):
+                    gpus = sum(mover.percent for mover in way.movers) / 100
+                    demand = shape[0].demands[0]
+                    size = demand.gpus * demand.share.request_percent / 100
+                    chain = Chain(
+                        tuple(sorted(way.movers, key=lambda mover: -mover.percent)),
+                        worth * size - size + gpus - way.cost,
+                        tuple((name, uuid) for uuid in way.cards),
+                    )
+                    key = tuple(sorted(mover.entry.id for mover in way.movers))
+                    if chain.promise > 0 and (key not in found or found[key].promise < chain.promise):
+                        found[key] = chain
+        return [*found.values()]
+
+
+class _Node:
+    """A node with those of its pods that could go elsewhere, and what each of them costs there."""
+
+    def __init__(self, world: World, name: str, movers: Sequence[tuple[float, Mover]]) -> None:
+        self._view: NodeView = world.views[name]
+        self._room = world.room(name)
+        self._movers = sorted(movers, key=lambda mover: mover[0])
+        self._known: dict[tuple[str, Demand], list[_Way]] = {}
+
+    def ways(self, shape: Shape, most: int) -> Iterator[_Way]:
+        """Ways to make room for such a pod, none of which is empty."""
+        request, host = shape
+        demand = request.demands[0]
+        cards = [(card, used) for card, used in self._view.cards() if card.takes_shares]
+        if len(cards) < demand.gpus or not self._movers:
+            return
+        card = cards[0][0]
+        if filters.reject(filters.FilterInput(card, ledger.NOTHING, demand.share, request.constraints)) is not None:
+            return
+        by_card = [ways for ways in (self._of_card(card, used, demand) for card, used in cards) if ways]
+        by_card.sort(key=lambda ways: ways[0].rank)
+        if len(by_card) < demand.gpus:
+            return
+        for chosen in by_card if demand.gpus == 1 else [[_together(ways[0] for ways in by_card[: demand.gpus])]]:
+            for way in chosen:
+                fed = self._fed(way, host.cpu_milli, host.memory_bytes)
+                if fed is not None and 0 < len(fed.movers) <= most:
+                    yield fed
+
+    def _of_card(self, card: Gpu, used: ledger.GpuUse, demand: Demand) -> list[_Way]:
+        key = card.uuid, demand
+        if key not in self._known:
+            self._known[key] = sorted(self._smallest(card, used, demand), key=lambda way: way.rank)[:_MOST_WAYS]
+        return self._known[key]
+
+    def _smallest(self, card: Gpu, used: ledger.GpuUse, demand: Demand) -> Iterator[_Way]:
+        """The smallest sets of pods without which the GPU has room."""
+        percent = used.request_percent + demand.share.request_percent - 100
+        memory = used.memory_bytes + demand.share.memory.on(card.memory_bytes) - card.memory_bytes
+        there = [
+            (cost, mover, *mover.on(card.uuid)) for cost, mover in self._movers if card.uuid in mover.entry.gpu_uuids
+        ][:_MOST_ON_A_GPU]
+        for count in range(min(len(there), _MOST_FOR_A_GPU) + 1):
+            enough = False
+            for leaving in itertools.combinations(there, count):
+                if sum(one[2] for one in leaving) >= percent and sum(one[3] for one in leaving) >= memory:
+                    enough = True
+                    yield _Way(sum(one[0] for one in leaving), tuple(one[1] for one in leaving), (card.uuid,))
+            if enough:
+                return
+
+    def _fed(self, way: _Way, cpu_milli: float, memory_bytes: float) -> _Way | None:
+        """The way, with more pods of the node that leave if it lacks CPU or memory otherwise."""
+        cpu = cpu_milli - self._room.cpu_milli - sum(mover.host.cpu_milli for mover in way.movers)
+        memory = memory_bytes - self._room.memory_bytes - sum(mover.host.memory_bytes for mover in way.movers)
+        if cpu <= 0 and memory <= 0:
+            return way
+        ids = {mover.entry.id for mover in way.movers}
+        others = [(cost, mover) for cost, mover in self._movers if mover.entry.id not in ids]
+        for count in range(1, _MOST_FOR_CPU + 1):
+            best: _Way | None = None
+            for more in itertools.combinations(others[: _MOST_ON_A_GPU * 2], count):
+                hosts = [mover.host for _, mover in more]
+                if sum(host.cpu_milli for host in hosts) >= cpu and sum(host.memory_bytes for host in hosts) >= memory:
+                    fed = _Way(
+                        way.cost + sum(cost for cost, _ in more),
+                        (*way.movers, *(mover for _, mover in more)),
+                        # On another GPU of the node they would still take its CPU.
+                        tuple(card.uuid for card in self._view.node.gpus if card.takes_shares),
+                    )
+                    best = fed if best is None or fed.cost < best.cost else best
+            if best is not None:
+                return best
+        return None
+
+
+def _together(ways: Iterable[_Way]) -> _Way:
+    ways = list(ways)
+    movers = {mover.entry.id: mover for way in ways for mover in way.movers}
+    cost = sum({mover.entry.id: way.cost / max(1, len(way.movers)) for way in ways for mover in way.movers}.values())
+    return _Way(cost, tuple(movers.values()), tuple(uuid for way in ways for uuid in way.cards))
