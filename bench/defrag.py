@@ -1,12 +1,14 @@
 """What `kubectl gpushare defrag` makes of a full cluster: the openb nodes, whose pods have asked for 100 % of the GPUs.
 
+`--load 50` lets pods come only until they have asked for half of them: then `--planners empty-nodes` has nodes to free.
+
 The pods are placed by the product's own placement as they arrive; those that fit nowhere wait. Each planner gets the
 same cluster, its plan is played, and then whoever waits is tried once more.
 
 Prints a table for people, then one JSON object a line per figure. Times are processor time of the plan alone.
 
 Run: python bench/defrag.py --openb DIRECTORY [--traces default,multigpu30] [--seeds 42] [--every 8]
-    [--planners value,fewest] [--moves 2%] [--patience 120]
+    [--planners value,fewest,empty-nodes] [--load 100] [--moves 2] [--patience 120]
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from openb import bound, objects, trace
 from openb.objects import Objects
 from tabulate import tabulate
 
-from gpushare.defragmentation import fewest_moves, relocating
+from gpushare.defragmentation import emptying, fewest_moves, relocating
 from gpushare.defragmentation.evicting import Budgets
 from gpushare.defragmentation.plan import DefragPlan
 from gpushare.errors import LedgerError
@@ -37,6 +39,7 @@ Planner = Callable[[World, Wanted, int], DefragPlan]
 PLANNERS: dict[str, Planner] = {
     "fewest": lambda world, wanted, _most: fewest_moves.plan(world, wanted, Budgets.of([])),
     "value": lambda world, wanted, most: relocating.plan(world, wanted, Budgets.of([]), most=most),
+    "empty-nodes": lambda world, _wanted, most: emptying.plan(world, Budgets.of([]), most=most),
 }
 
 
@@ -44,6 +47,7 @@ PLANNERS: dict[str, Planner] = {
 class Result:
     """Unallocated GPUs in per cent of all, and a bound that no plan comes below; see `openb.bound`.
 
+    empty: nodes without a share at first; emptied: how many more there are after the moves.
     moves: -1 where the planner did not come to its end in time.
     """
 
@@ -57,6 +61,8 @@ class Result:
     before: float
     after: float
     bound: float
+    empty: int
+    emptied: int
     seconds: float
 
 
@@ -69,7 +75,7 @@ def results(chosen: argparse.Namespace) -> Iterator[Result]:
     gpus = sum(node.gpus for node in nodes)
     for name in chosen.traces:
         for seed in chosen.seeds:
-            arriving = _arriving(trace.fill(trace.pods(chosen.openb, name), gpus, seed), 100 * gpus)
+            arriving = _arriving(trace.fill(trace.pods(chosen.openb, name), gpus, seed), chosen.load * gpus)
             loaded = objects.load(nodes, arriving)
             there, waiting = ([arriving[objects.number(pod)] for pod in pods] for pods in (loaded.pods, loaded.waiting))
             least = bound.least_unallocated(nodes, there, waiting)
@@ -92,7 +98,7 @@ def _result(chosen: argparse.Namespace, name: str, planner: str, loaded: Objects
     world = World(loaded.nodes, loaded.machines, [*loaded.pods], profile=loaded.profile)
     wanted = [(manifest["metadata"]["name"], RequestingPod.of(manifest)) for manifest in loaded.waiting]
     sharing = sum(len(node.allocations) for node in loaded.nodes)
-    before, there = _unallocated(world), _holders(world)
+    before, there, empty = _unallocated(world), _holders(world), _empty(world)
     started = time.process_time()
     moves = -1
     try:
@@ -102,6 +108,7 @@ def _result(chosen: argparse.Namespace, name: str, planner: str, loaded: Objects
     except _OutOfTimeError:
         world = World(loaded.nodes, loaded.machines, [*loaded.pods], profile=loaded.profile)
     seconds = time.process_time() - started
+    emptied = _empty(world) - empty
     for _, asked in wanted:
         if asked.manifest["metadata"]["uid"] not in _pods(world):
             found = world.place(asked.manifest, asked.request)
@@ -109,7 +116,21 @@ def _result(chosen: argparse.Namespace, name: str, planner: str, loaded: Objects
                 world.take(asked.manifest, asked.request, found)
     let_in = _holders(world) - there
     after = _unallocated(world)
-    return Result(name, len(loaded.nodes), sharing, planner, moves, len(wanted), let_in, before, after, least, seconds)
+    return Result(
+        trace=name,
+        nodes=len(loaded.nodes),
+        pods=sharing,
+        planner=planner,
+        moves=moves,
+        waiting=len(wanted),
+        let_in=let_in,
+        before=before,
+        after=after,
+        bound=least,
+        empty=empty,
+        emptied=emptied,
+        seconds=seconds,
+    )
 
 
 def _pods(world: World) -> set[str]:
@@ -118,6 +139,10 @@ def _pods(world: World) -> set[str]:
 
 def _holders(world: World) -> int:
     return sum(len(view.node.allocations) for view in world.views.values())
+
+
+def _empty(world: World) -> int:
+    return sum(not view.node.allocations for view in world.views.values())
 
 
 def _unallocated(world: World) -> float:
@@ -150,8 +175,9 @@ def main() -> None:
     parser.add_argument("--traces", type=lambda text: text.split(","), default=["default"])
     parser.add_argument("--seeds", type=lambda text: [int(word) for word in text.split(",")], default=[42])
     parser.add_argument("--every", type=int, default=8, help="take every so many'th node (8: 152 nodes, 1: 1,213)")
-    parser.add_argument("--planners", type=lambda text: text.split(","), default=[*PLANNERS])
-    parser.add_argument("--moves", type=float, default=2.0, help="at most, in per cent of the pods; for `value`")
+    parser.add_argument("--planners", type=lambda text: text.split(","), default=["value", "fewest"])
+    parser.add_argument("--moves", type=float, default=2.0, help="at most, in per cent of the pods; not for `fewest`")
+    parser.add_argument("--load", type=int, default=100, help="per cent of the GPUs that the pods have asked for")
     parser.add_argument("--patience", type=int, default=120, help="seconds of processor time that a plan may take")
     chosen = parser.parse_args()
     found = []
@@ -161,8 +187,8 @@ def main() -> None:
     print(tabulate([dataclasses.asdict(result) for result in found], headers="keys", floatfmt=".2f"))
     for result in found:
         name = f"defrag.{result.trace}.{result.nodes}.{result.planner}"
-        for figure in ("moves", "let_in", "before", "after", "bound", "seconds"):
-            unit = {"moves": "moves", "let_in": "pods", "seconds": "s"}.get(figure, "%")
+        for figure in ("moves", "let_in", "before", "after", "bound", "emptied", "seconds"):
+            unit = {"moves": "moves", "let_in": "pods", "emptied": "nodes", "seconds": "s"}.get(figure, "%")
             print(json.dumps({"figure": f"{name}.{figure}", "value": round(getattr(result, figure), 3), "unit": unit}))
 
 

@@ -69,7 +69,7 @@ class _Bound:
     def least(self, steps: int) -> float:
         """The best bound of all steps."""
         of_pods, of_room = np.zeros(len(self._size)), np.zeros((len(self._gpus), 2))
-        best, step = np.inf, _FIRST_STEP
+        best, step = float(self._most @ self._size), _FIRST_STEP  # nobody but those that there are
         for _ in range(steps):
             value, by_pods, by_room = self._value(of_pods, of_room)
             best = min(best, value)

@@ -28,8 +28,8 @@ LEAST_GAIN = 0.02  # GPUs per move: a smaller gain is not worth a move
 LET_IN = 2.0  # the value of a GPU given to a gated pod, where a free GPU is worth 1
 _PLAYED = 8  # most promising chains that are played before one is taken
 _FAILED = 200  # chains in a row that fail when played, before the search ends
-# What counts when a chain is taken: its gain per move (1), or all of its gain (0). All are tried: places to begin with are
-# few, and a short chain may use up the one that a longer one needs.
+# What counts when a chain is taken: its gain per move (1), or all of its gain (0). All are tried: places to begin with
+# are few, and a short chain may use up the one that a longer one needs.
 _THRIFT = (1.0, 0.5, 0.0)
 _SAME = 1e-9
 Waiting = Sequence[tuple[str, RequestingPod]]
