@@ -78,7 +78,13 @@ def _webhook(facts: ClusterFacts) -> Iterator[Finding]:
         found = f"there is no Deployment {WEBHOOK} in {_SYSTEM}"
         yield Finding(Severity.BLOCKING, found, (), "install it again", ("./install.sh",))
         return
-    wanted = int(at(deployment, "spec", "replicas") or 1)
+    replicas = at(deployment, "spec", "replicas")
+    if replicas == 0:
+        scale = f"kubectl --namespace {_SYSTEM} scale deployment/{WEBHOOK} --replicas=2"
+        found = "the webhook is scaled to no replica"
+        yield Finding(Severity.BLOCKING, found, (f"deployment/{WEBHOOK}",), "scale it up again", (scale,))
+        return
+    wanted = int(replicas or 1)
     ready = int(at(deployment, "status", "readyReplicas") or 0)
     if ready < wanted:
         yield Finding(

@@ -216,6 +216,9 @@ BROKEN: dict[str, tuple[Change, str, Severity, str, tuple[str, ...]]] = {
     "a webhook that is not ready": (
         having("Deployment", named("Deployment", install_plan.WEBHOOK, sound.SYSTEM, spec={"replicas": 2}, status={}), only=True),
         "webhook-ready", BLOCKING, "0 of 2 replicas", (f"deployment/{install_plan.WEBHOOK}",)),
+    "a webhook that somebody has scaled away": (
+        having("Deployment", named("Deployment", install_plan.WEBHOOK, sound.SYSTEM, spec={"replicas": 0}, status={}), only=True),
+        "webhook-ready", BLOCKING, "the webhook is scaled to no replica", (f"deployment/{install_plan.WEBHOOK}",)),
     "half a webhook": (
         having("Deployment", named("Deployment", install_plan.WEBHOOK, sound.SYSTEM, spec={"replicas": 2}, status={"readyReplicas": 1}), only=True),
         "webhook-ready", WARNING, "1 of 2 replicas", (f"deployment/{install_plan.WEBHOOK}",)),
