@@ -90,6 +90,15 @@ def controller(pod: PodJson) -> Controller | None:
     return None
 
 
+def deployment(pod: PodJson) -> tuple[str, str]:
+    """The name of its Deployment and the hash of the template that it was made of; empty texts if it is of none."""
+    owner = controller(pod)
+    template = str(((pod.get("metadata") or {}).get("labels") or {}).get("pod-template-hash") or "")
+    if owner is None or owner.kind != "ReplicaSet" or not template or not owner.name.endswith(f"-{template}"):
+        return "", ""
+    return owner.name.removesuffix(f"-{template}"), template
+
+
 def runtime_class(pod: PodJson) -> str:
     """The RuntimeClass that it names; empty for none."""
     return str((pod.get("spec") or {}).get("runtimeClassName") or "")

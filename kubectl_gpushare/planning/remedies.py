@@ -1,8 +1,8 @@
 """Remedies: single changes with which a pod that fits nowhere would fit. Each is tried, none is guessed.
 
 The smallest change of each kind is looked for: the pod asks for less, or has fewer constraints on GPUs or nodes; a card
-or node is uncordoned, or an agent comes back; one other pod moves. They are listed in this order, by how much they
-disturb.
+or node is uncordoned, or an agent comes back; an older pod of its Deployment ends first; one other pod moves. They are
+listed in this order, by how much they disturb.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpushare.share import Share
 from gpushare.whatif import unplaced
 from gpushare.whatif import world as worlds
 from gpushare.whatif.world import Answer, RequestingPod, World
-from kubectl_gpushare.planning import anywhere
+from kubectl_gpushare.planning import anywhere, surge
 from kubectl_gpushare.planning.remedy import Remedy
 
 # The sentence if no single change helps.
@@ -46,7 +46,7 @@ def all_of(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> 
     """The smallest change of each kind, the least disturbing first. `rejected`: why candidates do not fit."""
     return [
         change
-        for kind in (_less, _less_choosy, anywhere.less_choosy, _uncordoned, anywhere.opened, _moved)
+        for kind in (_less, _less_choosy, anywhere.less_choosy, _uncordoned, anywhere.opened, surge.without, _moved)
         for change in kind(world, asked, rejected)
     ]
 

@@ -20,7 +20,6 @@ KINDS: Final = {
     **dict.fromkeys(("daemonset", "daemonsets", "ds", "daemonset.apps"), "DaemonSet"),
     **dict.fromkeys(("job", "jobs", "job.batch"), "Job"),
 }
-_HASH: Final = "pod-template-hash"  # label of a Deployment's pods, and the end of their ReplicaSet's name
 _LONGEST: Final = 600
 
 
@@ -56,10 +55,10 @@ def _urgency(manifest: pod.PodJson) -> tuple[bool, bool, bool]:
 
 
 def _is_of(manifest: pod.PodJson, kind: str, name: str) -> bool:
-    metadata = manifest.get("metadata") or {}
-    end = (metadata.get("labels") or {}).get(_HASH)
-    meant = ("ReplicaSet", f"{name}-{end}") if kind == "Deployment" else (kind, name)
-    return any((owner.get("kind"), owner.get("name")) == meant for owner in metadata.get("ownerReferences") or [])
+    if kind == "Deployment":
+        return pod.deployment(manifest)[0] == name
+    owners = (manifest.get("metadata") or {}).get("ownerReferences") or []
+    return any((owner.get("kind"), owner.get("name")) == (kind, name) for owner in owners)
 
 
 def _is_about(event: Mapping[str, Any], kind: str, name: str) -> bool:

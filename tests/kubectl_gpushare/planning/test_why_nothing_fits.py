@@ -37,11 +37,13 @@ def why(
     memory: str = "40Gi",
     offers: bool = True,
     mode: Mode = Mode.FRACTIONAL,
+    there: dict[str, Any] | None = None,
     **spec: Any,
 ) -> Reasons:
-    """Of three nodes with four GPUs each n1 is full, one is sick, and n0 is like this; `held`, `memory`: of each GPU."""
+    """Of three nodes with four GPUs each n1 is full, one is sick, and n0 is like this; `held`, `memory`: of each GPU; `there`: on n1/0."""
     asks = [("n1", {"request": "1"}), *([("n0", {"request": held, "memory": memory})] if held else [])]
     placed = [(clusters.owned(f"{on}-{i}", **ask), f"{on}/{i}") for on, ask in asks for i in range(4)]
+    placed[0] = (there or placed[0][0], "n1/0")
     nodes = [view.node for view in clusters.cluster(*placed, nodes=2, gpus=4).views.values()]
     machines = [clusters.machine(node.name, gpus=4) for node in nodes]
     machines[0]["spec"] = spec
@@ -121,6 +123,17 @@ def test_what_keeps_it_from_a_node_is_named_and_lifted(
     told = why(waits(spec, request="0.05", memory="1Gi"), **more)
     assert reason in misses(told)
     assert [change.sentence for change in told.changes] == [change]
+
+
+@pytest.mark.parametrize(("template", "tells"), [("old", True), ("new", False)])
+def test_a_rolling_update_that_waits_for_itself_is_told_what_lets_it_go_on(template: str, tells: bool) -> None:
+    there, new = clusters.owned("server-old", request="1"), waits(request="1")
+    for manifest, its in ((there, template), (new, "new")):
+        manifest["metadata"]["labels"]["pod-template-hash"] = its
+        manifest["metadata"]["ownerReferences"][0]["name"] = f"server-{its}"
+    changes = why(new, there=there, held="1", memory="80Gi").changes
+    sentence = "if default/server-old, of an older template, ended first: maxSurge 0 in deploy/server"
+    assert [(change.sentence, change.gpus) for change in changes] == ([(sentence, "n1/0")] if tells else [])
 
 
 def test_less_memory_is_tried_on_a_pod_that_has_been_stored() -> None:

@@ -18,7 +18,8 @@ SAID = 'Error creating: admission webhook "pods.gpushare.io" denied the request:
 def owned(name: str, kind: str, owner: str, *, gated: bool = False, node: str = "") -> dict[str, Any]:
     manifest = builders.pod(name, request="0.5")
     labels = {contract.SHARE_LABEL: contract.SHARE_LABEL_VALUE, "pod-template-hash": "84db4c6556"}
-    manifest["metadata"] |= {"uid": f"uid-{name}", "labels": labels, "ownerReferences": [{"kind": kind, "name": owner}]}
+    owners = [{"kind": kind, "name": owner, "controller": True}]
+    manifest["metadata"] |= {"uid": f"uid-{name}", "labels": labels, "ownerReferences": owners}
     if gated:
         manifest["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
     if node:
