@@ -27,17 +27,26 @@ BINDINGS: Final = (
 )
 _APPLY = "kubectl apply --server-side --kustomize config/default"
 
+_LOOK = f"kubectl --namespace {_SYSTEM} get pods,endpointslices"
+_RESTART = f"kubectl --namespace {_SYSTEM} rollout restart deployment/{WEBHOOK}"
+
 # What the API server says when it does not get an answer of the webhook: a part of it, what it means, what to do.
 _UNREACHED: Final = (
-    ("no endpoints available", "no replica of the webhook is ready", "see why"),
-    ("x509", "the API server does not trust the webhook's certificate", "let the webhook write its caBundle again"),
-    ("not found", "the Service of the webhook is not there", "install again"),
-    ("refused", "nothing listens where the Service leads", "see whether the webhook runs"),
+    ("no endpoints available", "no replica of the webhook is ready", "see why", _LOOK),
+    (
+        "x509",
+        "the API server does not trust the webhook's certificate",
+        "a replica puts its caBundle right within a minute; if not, restart it, and let no GitOps tool write another",
+        _RESTART,
+    ),
+    ("not found", "the Service of the webhook is not there", "install again", "./install.sh"),
+    ("refused", "nothing listens where the Service leads", "see whether the webhook runs", _LOOK),
     (
         "",
         "the API server does not reach the webhook",
         "open port 8443 of the webhook's pods to the control plane: firewall of the nodes, security group, "
         "NetworkPolicy",
+        _LOOK,
     ),
 )
 
@@ -185,13 +194,13 @@ def _reached(facts: ClusterFacts) -> Iterator[Finding]:
             found = "a pod that asks for a share was let in as it was: no webhook and no policy of gpushare judges pods"
             yield Finding(Severity.BLOCKING, found, (), "install it again", ("./install.sh",))
     elif "failed calling webhook" in trial.refusal and contract.WEBHOOK_NAME in trial.refusal:
-        meaning, remedy = next((m, r) for part, m, r in _UNREACHED if part in trial.refusal)
+        meaning, remedy, command = next(row[1:] for row in _UNREACHED if row[0] in trial.refusal)
         yield Finding(
             Severity.BLOCKING,
             f"{meaning}: {trial.refusal}",
             (f"mutatingwebhookconfiguration/{_CONFIGURATION}",),
             remedy,
-            (f"kubectl --namespace {_SYSTEM} get pods,endpointslices",),
+            (command,),
         )
     elif f'"{contract.WEBHOOK_NAME}" denied' in trial.refusal:
         yield Finding(Severity.INFO, f"the webhook answers, and would give out no share now: {trial.refusal}")
