@@ -64,9 +64,9 @@ def command(
     is found by playing it with the webhook's placement code; GPUs that are to become free take nothing new meanwhile.
 
     With --moves: the moves, chains of moves in which each pod takes the place of the next, and pods that leave one node
-    together for one that waits, by which the cluster's GPUs come to be worth most: what is free of them to what the pods
-    here ask for, as the policy fragmentation sees it, and those that wait and can then be let in. It ends earlier if
-    nothing gains enough. That needs numpy.
+    together for one that waits, by which the cluster's GPUs come to be worth most: what is free of them to what the
+    pods here ask for, as the policy fragmentation sees it, and those that wait and can then be let in. It ends earlier
+    if nothing gains enough. That needs numpy.
 
     With --empty-nodes: as many nodes as possible come to have no share any more, by so many --moves at most (default:
     50), those with the fewest pods first; their other pods are for `kubectl drain`. Nodes stay as they are if one of
