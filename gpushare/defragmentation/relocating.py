@@ -30,7 +30,7 @@ _PLAYED = 8  # most promising chains that are played before one is taken
 _FAILED = 200  # chains in a row that fail when played, before the search ends
 # What counts when a chain is taken: its gain per move (1), or all of its gain (0). All are tried: places to begin with
 # are few, and a short chain may use up the one that a longer one needs.
-_THRIFT = (1.0, 0.5, 0.0)
+_THRIFT = (0.0, 0.5, 1.0)  # of equally good plans the last is taken
 _SAME = 1e-9
 Waiting = Sequence[tuple[str, RequestingPod]]
 
@@ -54,13 +54,16 @@ def plan(world: World, waiting: Waiting, budgets: Budgets, *, most: int) -> Defr
 
     Needs numpy (`worlds.exact`).
     """
-    best, found = 0.0, _THRIFT[0]
+    best, found = 0.0, _THRIFT[-1]
     for thrift in _THRIFT:
         tried = _Plan(world, waiting, budgets, thrift)
-        gained = tried.make(most).gained or 0.0
-        tried.take_back()
-        if gained > best + _SAME:
+        made = tried.make(most)
+        gained = made.gained or 0.0
+        if gained > best - _SAME:
             best, found = gained, thrift
+            if thrift == _THRIFT[-1]:
+                return made
+        tried.take_back()
     return _Plan(world, waiting, budgets, found).make(most)
 
 
