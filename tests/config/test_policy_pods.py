@@ -106,6 +106,7 @@ def test_results_are_removed_by_nobody_else_not_even_an_administrator(cluster: C
         ("plain", f"{contract.MEMORY}.main=1Gi", "exists"),
         ("gated", f"{contract.REQUEST}=0.1", "waits for a GPU"),
         ("gated", f"{contract.LIMIT}.main=0.7", "waits for a GPU"),
+        ("plain", f"{contract.NO_EVICT}=true", "exists"),
         ("placed", f"{contract.MODEL}=x", "exists"),
         ("placed", f"{contract.GPUS}=2", "exists"),
         ("placed", f"{contract.GPUS}.main=2", "exists"),
@@ -142,6 +143,14 @@ def test_nonsense_is_denied_in_a_sentence_with_key_value_and_remedy(
 ) -> None:
     sentence = cluster.run_refused(*annotate(cluster, "placed", f"{key}={value}", AS_USER))
     assert f'{key} "{value}" {remedy}' in sentence
+
+
+@pytest.mark.parametrize("name", ["placed", "gated"])
+def test_whether_a_pod_may_be_moved_is_said_at_any_time(cluster: Cluster, name: str) -> None:
+    for change in ("=true", "=false", "-"):
+        cluster.kubectl(*annotate(cluster, name, contract.NO_EVICT + change, AS_USER))
+    sentence = cluster.run_refused(*annotate(cluster, name, f"{contract.NO_EVICT}=maybe", AS_USER))
+    assert f'{contract.NO_EVICT} "maybe" is neither "true" nor "false"' in sentence
 
 
 def test_a_request_cannot_be_taken_back(cluster: Cluster) -> None:
