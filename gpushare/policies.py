@@ -93,6 +93,7 @@ def _spread(option: Option) -> Number:
 
 
 DEFAULT: Final = "fragmentation"
+SPREAD: Final = "spread"
 
 # The engine (`placement.fleet`) prices `fragmentation` by the cluster's own mix; this cost is for where none is known.
 POLICIES: Final[Mapping[str, Policy]] = {
@@ -100,5 +101,5 @@ POLICIES: Final[Mapping[str, Policy]] = {
         _fragmentation, "the one whose use costs the typical mix of requests the least, and of equals the fullest"
     ),
     "pack": Policy(_pack, "the fullest"),
-    "spread": Policy(_spread, "the emptiest"),
+    SPREAD: Policy(_spread, "the emptiest"),
 }

@@ -74,6 +74,10 @@ class _Over:
         """The value of the node's hostname label."""
         return self._under.hostname(node)
 
+    def labels(self, node: str) -> Mapping[str, str]:
+        """The labels of the Node."""
+        return self._under.labels(node)
+
     async def refresh(self, node: str) -> None:
         """Make sure that the ledger below has all that was stored when this was called."""
         await self._under.refresh(node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ from gpushare.request import Request
 from webhook.store.assumed_pods import AssumedPods
 from webhook.store.chooser import Chooser
 from webhook.store.unconfirmed import UnconfirmedReservations
+
+_NO_LABELS: Mapping[str, str] = types.MappingProxyType({})
 
 
 class Filtering:
@@ -51,3 +54,8 @@ class Filtering:
         """The value of the node's hostname label."""
         machine = self._cache.machine(name)
         return (machine.hostname if machine is not None else None) or name
+
+    def labels(self, name: str) -> Mapping[str, str]:
+        """The labels of the Node; empty if it is not known."""
+        machine = self._cache.machine(name)
+        return machine.labels if machine is not None else _NO_LABELS

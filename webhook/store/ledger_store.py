@@ -79,6 +79,9 @@ class LedgerStore(Protocol):
     def hostname(self, node: str) -> str:
         """The value of the node's hostname label."""
 
+    def labels(self, node: str) -> Mapping[str, str]:
+        """The labels of the Node; empty if it is not known."""
+
     async def refresh(self, node: str) -> None:
         """Make sure that the view of this node, if there is one, has all that was stored when this was called.
 

@@ -82,6 +82,11 @@ class Reservation:
         other._store = ledger_now
         return other
 
+    @property
+    def policy(self) -> str:
+        """How to choose when the pod names no policy."""
+        return self._policy
+
     def tentative(self) -> Reservation:
         """The same rules for shares that may be taken back although their pods are known, until `ledger.settle`."""
         other = copy.copy(self)
@@ -96,16 +101,16 @@ class Reservation:
         return mutation.Placed(new_id(), outcome.node, self._store.hostname(outcome.node), outcome.shares)
 
     async def reserve(
-        self, manifest: PodJson, request: Request, holder: PodRef, waited: Waited | None = None
+        self, manifest: PodJson, request: Request, holder: PodRef, waited: Waited | None = None, *, wished: str = ""
     ) -> mutation.Placed | Refusal:
-        """A share for the pod, written; or why there is none.
+        """A share for the pod, written; or why there is none. wished: the node where it is best, if it fits there.
 
         A holder whose uid is known holds it for good; otherwise it lapses unless confirmed. What the writing took is
         added to `waited`.
         """
         try:
             async with asyncio.timeout(self._deadline_seconds):
-                return await self._reserve(manifest, request, holder, waited or Waited())
+                return await self._reserve(manifest, request, holder, waited or Waited(), wished)
         except (ledger_store.UnreachableError, TimeoutError) as error:
             # If it was written after all, it is given back, or lapses: nobody knows its id.
             why = str(error) or f"no answer in {self._deadline_seconds:g} s"
@@ -117,14 +122,14 @@ class Reservation:
             return Refusal(said, cause=Cause.LEDGER)
 
     async def _reserve(
-        self, manifest: PodJson, request: Request, holder: PodRef, waited: Waited
+        self, manifest: PodJson, request: Request, holder: PodRef, waited: Waited, wished: str
     ) -> mutation.Placed | Refusal:
         until, why = self._unstorable.get(holder.uid, (0.0, ""))
         if self._clock() < until:
             return Refusal(why, cause=Cause.LEDGER)
         refused: dict[str, str] = {}
         for _ in range(ATTEMPTS):
-            outcome = self._store.place(manifest, request, policy=self._policy, unless=refused)
+            outcome = self._place(manifest, request, refused, wished)
             if isinstance(outcome, Refusal):
                 return outcome
             identity = new_id()
@@ -153,6 +158,16 @@ class Reservation:
             return mutation.Placed(identity, node.name, self._store.hostname(node.name), entry.shares)
         said = f"lost {ATTEMPTS} write conflicts in a row to other pods: the placer tries again"
         return Refusal(said, cause=Cause.LEDGER)
+
+    def _place(
+        self, manifest: PodJson, request: Request, refused: Mapping[str, str], wished: str
+    ) -> Placement | Refusal:
+        view = self._store.view(wished) if wished and wished not in refused else None
+        if view is not None:
+            outcome = self._store.place_on(view.node, manifest, request, policy=self._policy)
+            if isinstance(outcome, Placement):
+                return outcome
+        return self._store.place(manifest, request, policy=self._policy, unless=refused)
 
     def _give_back(self, name: str, identity: str) -> None:
         """Take back what nobody waits for any more, once it turns out to have been written after all.

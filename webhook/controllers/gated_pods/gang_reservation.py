@@ -6,11 +6,13 @@ import asyncio
 import collections
 import functools
 import logging
-from collections.abc import Iterable, Sequence
+import types
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from gpushare import errors, ledger
 from gpushare.refusal import Refusal
 from gpushare.request import Request
+from webhook.controllers.gated_pods import gang_nodes
 from webhook.controllers.gated_pods.existing_allocations import Gone
 from webhook.pods import mutation
 from webhook.pods.stored_pod import Pod
@@ -20,6 +22,8 @@ from webhook.store.reservation import Reservation
 logger = logging.getLogger(__name__)
 
 Asks = Sequence[tuple[Pod, Request]]
+Wished = Mapping[str, str]  # uid of a pod -> node
+_NOWHERE: Wished = types.MappingProxyType({})
 
 
 class GangReservation:
@@ -29,27 +33,34 @@ class GangReservation:
         self._store = ledger_now
         self._reservation = reservation
 
-    async def lacks(self, asks: Asks, gone: Gone) -> tuple[Pod, Refusal] | None:
+    async def wished(self, asks: Asks, gone: Gone, beside: Collection[str]) -> Wished:
+        """The node for each, by uid, so that they are near each other, and the rest of them on the nodes `beside`."""
+        under: ledger_store.LedgerStore = draft.Without(self._store, gone) if gone else self._store
+        return await gang_nodes.wished(under, asks, policy=self._reservation.policy, beside=beside)
+
+    async def lacks(self, asks: Asks, gone: Gone, wished: Wished = _NOWHERE) -> tuple[Pod, Refusal] | None:
         """Try them all on a draft of the ledger; return one that does not fit, and why, or None."""
         under: ledger_store.LedgerStore = draft.Without(self._store, gone) if gone else self._store
         tried = draft.Draft(under)
         rules = self._reservation.on(tried)
         try:
             for pod, request in asks:
-                outcome = await rules.reserve(pod.manifest, request, pod.ref)
+                outcome = await rules.reserve(pod.manifest, request, pod.ref, wished=wished.get(pod.ref.uid, ""))
                 if isinstance(outcome, Refusal):
                     return pod, outcome
         finally:
             tried.end()
         return None
 
-    async def reserve(self, asks: Asks, gone: Gone) -> dict[str, mutation.Placed | Refusal]:
+    async def reserve(self, asks: Asks, gone: Gone, wished: Wished = _NOWHERE) -> dict[str, mutation.Placed | Refusal]:
         """Write a tentative share for each; return by uid what it got, or why it got none."""
         rules = (self._reservation.on(draft.Without(self._store, gone)) if gone else self._reservation).tentative()
         tasks: dict[str, asyncio.Task[mutation.Placed | Refusal]] = {}
         async with asyncio.TaskGroup() as group:
             for pod, request in asks:
-                tasks[pod.ref.uid] = group.create_task(rules.reserve(pod.manifest, request, pod.ref))
+                node = wished.get(pod.ref.uid, "")
+                share = rules.reserve(pod.manifest, request, pod.ref, wished=node)
+                tasks[pod.ref.uid] = group.create_task(share)
                 await asyncio.sleep(0)
         return {uid: task.result() for uid, task in tasks.items()}
 

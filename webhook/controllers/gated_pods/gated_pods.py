@@ -188,7 +188,11 @@ class GatedPodScheduler:
         if lacks is not None:
             self._fairness.in_vain(unit)
         if lacks is None:
-            outcomes = await self._gang.reserve(missing, gone)
+            beside = [share.node for pod, _ in asks if (share := self._found(pod, existing)) is not None]
+            wished = await self._gang.wished(missing, gone, beside)
+            if wished and await self._gang.lacks(missing, gone, wished) is not None:
+                wished = {}  # near each other they stand in each other's way
+            outcomes = await self._gang.reserve(missing, gone, wished)
             for pod, _ in missing:
                 outcome = outcomes[pod.ref.uid]
                 if isinstance(outcome, Refusal):

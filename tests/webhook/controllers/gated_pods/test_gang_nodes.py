@@ -1,0 +1,109 @@
+"""Where there is a choice, a gang is on as few nodes as possible, and near each other; it never waits for that."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare import codec, contract, ledger
+from gpushare import request as requests
+from gpushare.gpunode import GpuNode
+from gpushare.placement import Placement
+from gpushare.request import Request
+from tests import builders
+from tests.webhook.controllers.gated_pods.test_gated_pods import Cluster
+from webhook.controllers.gated_pods import gang_nodes
+from webhook.pods.stored_pod import Pod
+from webhook.store.memory_store import MemoryStore
+
+RACK = "topology.kubernetes.io/rack"
+
+
+def machine(name: str, rack: str, cpu: str = "64") -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "labels": {contract.HOSTNAME_LABEL: name, RACK: rack}},
+        "status": {
+            "allocatable": {"cpu": cpu, "memory": "512Gi", "pods": "110", **builders.offered(8)},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+def members(count: int, *, cpu: str = "1", **asks: str) -> list[tuple[Pod, Request]]:
+    pods = []
+    for number in range(count):
+        manifest = builders.pod(f"m{number}", group="ring", group_size=str(count), **{"request": "1", **asks})
+        manifest["metadata"]["uid"] = f"m{number}"
+        manifest["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
+        manifest["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
+        pods.append((Pod.of(manifest), requests.parse(manifest)))
+    return pods
+
+
+def store(*nodes: GpuNode, **racks: str) -> MemoryStore:
+    return MemoryStore(map(codec.to_document, nodes), [machine(name, rack) for name, rack in racks.items()])
+
+
+def full(node: GpuNode, *indexes: int) -> GpuNode:
+    """These GPUs are given away."""
+    for index in indexes:
+        uuid = node.gpus[index].uuid
+        node = ledger.reserve(node, builders.allocation(f"held-{uuid}", uuid, request=100, uid=f"u-{uuid}"))
+    return node
+
+
+def wished(known: MemoryStore, asks: list[tuple[Pod, Request]], **more: Any) -> list[str]:
+    found = asyncio.run(gang_nodes.wished(known, asks, **{"policy": "fragmentation", **more}))
+    return [found.get(pod.ref.uid, "") for pod, _ in asks]
+
+
+def three() -> tuple[GpuNode, GpuNode, GpuNode]:
+    """Two that are nearly full, each with one GPU free, and an empty one, which no policy would take first."""
+    a, b, c = (builders.node(name, gpus=4) for name in "abc")
+    return full(a, 0, 1, 2), full(b, 0, 1, 2), c
+
+
+def test_all_go_to_the_node_that_has_room_for_all() -> None:
+    known = store(*three(), a="r1", b="r1", c="r2")
+    asks = members(3)
+    first = known.place(asks[0][0].manifest, asks[0][1], policy="fragmentation")
+    assert isinstance(first, Placement)
+    assert first.node in "ab"
+    assert wished(known, asks) == ["c", "c", "c"]
+
+
+def test_who_spreads_is_not_drawn_together() -> None:
+    assert wished(store(*three(), a="r1", b="r1", c="r2"), members(3), policy="spread") == [""] * 3
+    assert wished(store(*three(), a="r1", b="r1", c="r2"), members(3, policy="spread")) == [""] * 3
+
+
+def test_the_rest_goes_to_the_nodes_of_the_others_and_then_to_their_rack() -> None:
+    nodes = [builders.node(name, gpus=4) for name in "abcd"]
+    racks = {"a": "r1", "b": "r2", "c": "r3", "d": "r1"}
+    assert wished(store(*nodes, **racks), members(1), beside=["b"]) == ["b"]
+    known = store(full(nodes[0], 0, 1, 2, 3), *nodes[1:], **racks)
+    assert wished(known, members(1), beside=["a"]) == ["d"]
+    of_eight = wished(store(*nodes, **racks), members(8))
+    assert sorted(of_eight.count(name) for name in set(of_eight)) == [4, 4]
+    assert set(of_eight) == {"a", "d"}
+
+
+def test_what_a_node_has_of_cpu_counts_for_all_of_them() -> None:
+    nodes = [builders.node(name, gpus=4) for name in "ab"]
+    known = MemoryStore(map(codec.to_document, nodes), [machine("a", "r", cpu="2"), machine("b", "r")])
+    assert wished(known, members(4, cpu="1")) == ["b"] * 4
+
+
+@given(st.lists(st.sets(st.integers(0, 3)), min_size=1, max_size=5), st.integers(2, 6))
+@settings(max_examples=60, deadline=None)
+def test_a_gang_is_placed_where_it_would_be_placed_without_wishes(there: list[set[int]], count: int) -> None:
+    nodes = [full(builders.node(f"n{number}", gpus=4), *held) for number, held in enumerate(there)]
+    cluster = Cluster(*nodes)
+    for number in range(count):
+        cluster.create(f"m{number}", request="1", group="ring", group_size=str(count))
+    asyncio.run(cluster.step())
+    placed = {f"m{number}" for number in range(count)} - set(cluster.waiting())
+    assert len(placed) == (count if sum(4 - len(held) for held in there) >= count else 0)
