@@ -16,6 +16,8 @@ from gpushare.typical import DEFAULT_MIX, Typical
 ENOUGH_PODS = 50  # of fewer the default mix says more
 MOST_CLASSES = 512  # the rarest are forgotten beyond
 UNSEEN = 0.05  # of all GPUs that are free: what is expected to be asked for yet, one by one, unlike what has been seen
+UNSEEN_SETS = 0.02  # the same, all GPUs of a node at once; of a mix of many pods less
+MANY_PODS = 300  # of more, the fewer sets are expected
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,16 +85,21 @@ class Mix:
         """Class → weight; the default mix until there are enough pods."""
         return self.weights if self.pods >= ENOUGH_PODS and self.weights else _DEFAULT
 
-    def expecting(self, *, gpus: float) -> Mix:
+    def expecting(self, *, gpus: float, largest: int) -> Mix:
         """The same, and a little that may be asked for yet of so many free GPUs; the more pods, the less it counts.
 
         Without it the first pods of a cluster, alike and asking for much CPU, would be spread over all nodes, for
-        others like them; then no node is left that is whole.
+        others like them; then no node is left that is whole. largest: GPUs of the largest node.
         """
         if self.pods < ENOUGH_PODS or not self.weights:
             return self
-        whole = RequestClass(1, 100, Memory(percent=100))
-        return dataclasses.replace(self, weights={**self.weights, whole: self.weights.get(whole, 0.0) + UNSEEN * gpus})
+        weights = dict(self.weights)
+        sets = UNSEEN_SETS * min(1.0, MANY_PODS / self.pods)
+        expected = {1: UNSEEN, largest: sets} if largest > 1 else {1: UNSEEN}
+        for size, part in expected.items():
+            whole = RequestClass(size, 100, Memory(percent=100))
+            weights[whole] = weights.get(whole, 0.0) + part * gpus / size
+        return dataclasses.replace(self, weights=weights)
 
     @property
     def ignorance(self) -> float:

@@ -2,8 +2,9 @@
 
 Both compare what is free with what the mix would ask of it next, if it asked for all that is free. Kinds: every part of
 the demand spreads over the kinds that will do, away from dear ones; a kind that is asked for more than is free gets
-dearer, any other cheaper. Sets: the demand's part of all that is free, and a few sets more, over what could still take
-it whole, squared: a set that is plenty costs next to nothing, the last ones cost as much as their GPUs are worth.
+dearer, any other cheaper. Sets: the demand's part of all that is free, and a few sets more but never more than as many
+again, over what could still take it whole, squared: a set that is plenty costs next to nothing, the last ones cost as
+much as their GPUs are worth.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _EAGERNESS = 0.1  # how large a difference in price turns the demand away
 _STEP = 0.05
 _STEPS = 50
 _SLACK_GPUS = 1.0  # so that a kind with next to nothing free is no scarcer than one with a GPU
-_SPARE_SETS = 3  # of each class are worth keeping however rare it is: requests come in no even order
+_SPARE_SETS = 3  # of each class are worth keeping: requests come in no even order; no more than are asked for
 _GRAIN = 0.1  # prices of sets change in such steps
 
 
@@ -61,7 +62,8 @@ def _of_kinds(worth: Worth, by_kind: Floats, before: Floats) -> Floats:
 
 
 def _of_sets(worth: Worth, copies: Floats, free_gpus: float) -> Floats:
-    asked = worth.sets.part_of_demand * free_gpus + _SPARE_SETS * worth.sets.gpus
+    asked = worth.sets.part_of_demand * free_gpus
+    asked = asked + np.minimum(_SPARE_SETS * worth.sets.gpus, asked)
     scarcity = np.minimum(1.0, (asked / np.maximum(copies * worth.sets.gpus, 1e-9)) ** 2)
     prices: Floats = np.round(scarcity / _GRAIN) * _GRAIN
     return prices

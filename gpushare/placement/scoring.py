@@ -85,8 +85,10 @@ class Scoring:
 
     def study(self, mix: Mix) -> Worth:
         """The tables of a mix; nothing is changed."""
-        free = float(self._grid.now().least_percent.sum()) / 100
-        return Worth(mix.expecting(gpus=free), tuple(self._grid.kinds), before=self.worth)
+        now = self._grid.now()
+        free = float(now.least_percent.sum()) / 100
+        largest = int((now.kind != ABSENT).sum(0).max(initial=0))
+        return Worth(mix.expecting(gpus=free, largest=largest), tuple(self._grid.kinds), before=self.worth)
 
     def learn(self, mix: Mix, worth: Worth) -> None:
         """Price by this mix, with these tables of it, from now on."""

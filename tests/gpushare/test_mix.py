@@ -32,13 +32,20 @@ def test_the_more_pods_the_less_is_unknown() -> None:
 def test_a_little_is_expected_that_was_not_seen_and_it_counts_less_the_more_was() -> None:
     whole = RequestClass(1, 100, Memory(percent=100))
     for pods in (60, 6000):
-        found = mix_of(pods, request="0.1").expecting(gpus=800)
+        found = mix_of(pods, request="0.1").expecting(gpus=800, largest=1)
         assert found.weights[whole] == 40
         assert sum(found.weights.values()) == pods + 40
 
 
+def test_all_gpus_of_a_node_at_once_are_expected_too_and_less_of_a_mix_of_many_pods() -> None:
+    eight = RequestClass(8, 100, Memory(percent=100))
+    few, many = (mix_of(pods, request="0.1").expecting(gpus=800, largest=8) for pods in (60, 10 * mix.MANY_PODS))
+    assert few.weights[eight] == pytest.approx(2)
+    assert many.weights[eight] == pytest.approx(0.2)
+
+
 def test_the_default_mix_expects_nothing_else() -> None:
-    assert Mix().expecting(gpus=800) == Mix()
+    assert Mix().expecting(gpus=800, largest=8) == Mix()
 
 
 def test_rare_classes_are_forgotten_beyond_a_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,3 +123,10 @@ def test_whole_sets_get_dear_as_they_get_rare() -> None:
     eights = mix_of({share(50): 1.0, RequestClass(8, 100, Memory(percent=100)): 1.0})
     assert prices(eights, (100.0, 0.0), [1000.0]).sets.tolist() == [0]
     assert prices(eights, (100.0, 0.0), [2.0]).sets.tolist() == [1]
+
+
+def test_fewer_whole_sets_are_spared_for_a_class_that_hardly_asks() -> None:
+    eight = RequestClass(8, 100, Memory(percent=100))
+    often, rarely = (mix_of({share(50): 1000.0, eight: weight}) for weight in (100.0, 0.1))
+    assert prices(often, (100.0, 0.0), [4.0]).sets.tolist() == [1]
+    assert prices(rarely, (100.0, 0.0), [4.0]).sets.tolist() == [0]

@@ -2,7 +2,8 @@
 
 The mix is what the pods that hold a share now have asked for, each counted once. So it needs no memory of its own:
 after a restart it is there as soon as the pods have been read, and it is the same in every replica. A lesson is due
-when as many pods with a share have come and gone since the last as a third of those there were, and FEWEST at least.
+when as many pods with a share have come and gone since the last as a third of those there were, and FEWEST at least; or
+as much compute as a third of what they asked for, LEAST_PERCENT at least: a few pods may be most of a cluster.
 """
 
 from __future__ import annotations
@@ -11,24 +12,26 @@ import collections
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from gpushare.mix import Host, Mix, RequestClass, classes_of
+from gpushare.mix import ENOUGH_PODS, Host, Mix, RequestClass, classes_of
 from gpushare.request import Request
 
 FEWEST: Final = 50
 PART: Final = 3  # one in so many
+LEAST_PERCENT: Final = 800  # of a GPU: eight whole ones
 
 Asks = tuple[RequestClass, ...]  # what one pod asks for
 
 
 class WorkloadMix:
-    """Counts pods as they come and go. `due` is called when a lesson is."""
+    """Counts pods as they come and go. `due` is called when a lesson is, and with every change until it is taken."""
 
     def __init__(self, due: Callable[[], object] = lambda: None) -> None:
         self._due = due
         self._counts: collections.Counter[RequestClass] = collections.Counter()
         self._pods = 0
-        self._turnover = 0  # since the last lesson
-        self._known = 0  # pods there were then
+        self._percent = 0  # compute that they ask for, 100 a GPU
+        self._turnover = self._turnover_percent = 0  # since the last lesson
+        self._known = self._known_percent = 0  # what there was then
 
     def change(self, before: Asks, after: Asks) -> None:
         """A pod that asked for `before` asks for `after`; both empty while it holds no share."""
@@ -40,14 +43,23 @@ class WorkloadMix:
                 del self._counts[asked]
         self._counts.update(after)
         self._pods += bool(after) - bool(before)
+        self._percent += _percent(after) - _percent(before)
         self._turnover += 1
-        if self._turnover == max(FEWEST, self._known // PART):
+        self._turnover_percent += max(_percent(before), _percent(after))
+        by_pods = self._turnover >= max(FEWEST, self._known // PART)
+        by_compute = self._turnover_percent >= max(LEAST_PERCENT, self._known_percent // PART)
+        if by_pods or (by_compute and self._pods >= ENOUGH_PODS):
             self._due()
 
     def take(self) -> Mix:
         """The mix now; no lesson is due then."""
         self._turnover, self._known = 0, self._pods
+        self._turnover_percent, self._known_percent = 0, self._percent
         return Mix.of(self._counts, pods=self._pods)
+
+
+def _percent(asks: Asks) -> int:
+    return sum(asked.gpus * asked.request_percent for asked in asks)
 
 
 def asks_of(request: Request | str, amounts: Iterable[tuple[str, int]]) -> Asks:

@@ -47,11 +47,22 @@ def test_the_mix_is_of_those_who_are_there() -> None:
 def test_a_lesson_is_due_once_a_third_has_come_and_gone() -> None:
     due: list[int] = []
     counted = WorkloadMix(lambda: due.append(counted.take().pods))
-    for _ in range(600):
-        counted.change((), (HALF,))
-    assert due == [50, 100, 150, 200, 266, 354, 472]
-    counted.change((HALF,), (HALF,))
-    assert len(due) == 7
+    tenth = asks(request="0.1")
+    for _ in range(240):
+        counted.change((), tenth)
+    assert due == [50, 100, 150, 200]
+    counted.change(tenth, tenth)
+    assert len(due) == 4
+
+
+def test_a_lesson_is_due_once_others_ask_for_a_third_of_the_compute() -> None:
+    due: list[int] = []
+    counted = WorkloadMix(lambda: due.append(counted.take().pods))
+    for _ in range(90):
+        counted.change((), asks(request="0.1"))
+    for _ in range(4):
+        counted.change((), asks(gpus="8"))
+    assert due == [50, 91, 92, 94]  # at 5, 17, 25 and 41 GPUs, of which the last two pods are a third
 
 
 def test_few_pods_teach_nothing() -> None:
