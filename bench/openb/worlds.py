@@ -7,7 +7,6 @@ but for the tiny ones, and its pods arrive in the order given until they have as
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -88,11 +87,10 @@ def _one_sided(nodes: Sequence[Node], _: Sequence[Pod], draw: random.Random) -> 
         yield pod
 
 
-def _one_size(percent: int) -> Demand:
-    def demand(_: Sequence[Node], _pods: Sequence[Pod], _draw: random.Random) -> Iterator[Pod]:
-        return itertools.repeat(Pod(4000, 16384, 1, percent, ()))
-
-    return demand
+def _thirds(_: Sequence[Node], pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
+    """Half of the pods with GPUs ask for 0.33 of one, the others for what they do."""
+    for pod in _drawn([pod for pod in pods if pod.gpus], draw):
+        yield dataclasses.replace(pod, gpus=1, percent=33) if draw.random() < 0.5 else pod
 
 
 def _drift(nodes: Sequence[Node], pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
@@ -120,12 +118,12 @@ def _only_shares(_: Sequence[Node], pods: Sequence[Pod], draw: random.Random) ->
 
 
 def _tiny(_: Sequence[Node]) -> Sequence[Node]:
-    return [Node(f"tiny-{number}", 64_000, 256 * 1024, 4, "A10") for number in range(3)]
+    return [Node(f"tiny-{number}", 48_000, 256 * 1024, 4, "A10") for number in range(6)]
 
 
 def _mixed_sizes(_: Sequence[Node], _pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
     while True:
-        gpus, percent = draw.choices(((1, 20), (1, 30), (1, 50), (1, 100), (2, 100)), (3, 3, 3, 2, 1))[0]
+        gpus, percent = draw.choices(((1, 20), (1, 30), (1, 70), (1, 100), (4, 100)), (4, 4, 4, 2, 1))[0]
         yield Pod(4000 * gpus, 16384, gpus, percent, ())
 
 
@@ -142,7 +140,7 @@ WORLDS: Mapping[str, World] = {
     "drift": World("shares, then several GPUs", _drift),
     "half-several": World("half of the demand is for several GPUs", _several),
     "only-shares": World("nothing but shares", _only_shares),
-    "thirds": World("all ask for 0.33", _one_size(33)),
+    "thirds": World("half of the pods ask for 0.33", _thirds),
     "tight-cpu": World("half of the CPU", _default, _half_cpu),
-    "tiny": World("3 nodes of 4 GPUs, mixed sizes", _mixed_sizes, _tiny),
+    "tiny": World("6 nodes of 4 GPUs, mixed sizes", _mixed_sizes, _tiny),
 }
