@@ -131,7 +131,7 @@ class ModeReconciler:
                 await self._set_right(moves.right)
                 self._say(moves.waiting)
             if moves.change:
-                await self._change(moves.change)
+                await self._change(moves.change, moves.waiting)
                 self._say(moves.waiting)
             if moves.closed <= asked:
                 break
@@ -203,7 +203,7 @@ class ModeReconciler:
             if assignment is not None and await self._righting.set_right(uuid, assignment):
                 self._closed -= {uuid}
 
-    async def _change(self, change: Mapping[str, Assignment]) -> None:
+    async def _change(self, change: Mapping[str, Assignment], waiting: Mapping[str, tuple[str, ...]]) -> None:
         cards = {card.uuid: card for card in self._observed.card_list}
         healthy = {card.uuid for card in self._observed.seen.gpus if card.healthy}
         for uuid, assignment in change.items():
@@ -215,7 +215,7 @@ class ModeReconciler:
                 continue
             before = self._book.last(uuid)
             self._write(self._book.of(uuid, None))
-            self._say({})
+            self._say(waiting)
             left = await self._entering.leave(cards[uuid], before, assignment)
             entered = left and await self._entering.enter(cards[uuid], assignment)
             if entered and self._righting.can_be_used(uuid, assignment):

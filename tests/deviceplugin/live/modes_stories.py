@@ -43,6 +43,23 @@ async def one_process_only_is_undone_though_the_gpu_is_in_use(node: Node) -> Non
         assert not node.pending, node.pending
 
 
+async def who_is_in_the_way_is_told_also_while_other_gpus_are_changed(node: Node) -> None:
+    await node.reach("fractional")
+    assert node.cluster.node is not None
+    entry = builders.allocation("a1", node.uuids[0])
+    node.cluster.node = dataclasses.replace(node.cluster.node, allocations=(entry,))
+    told = []
+
+    async def enter(*_: object) -> None:
+        told.append(node.pending)
+
+    node.deadly.enter = enter  # type: ignore[method-assign]
+    await node.reach("exclusive")
+    assert node.modes == ["fractional…", *["exclusive"] * 3], node.modes
+    assert len(told) == 3
+    assert all("once it is not used any more by pod default/trainer" in pending for pending in told), told
+
+
 async def what_may_not_be_undone_is_set_aside_and_told_once(node: Node) -> None:
     await node.reach("fractional")
 
