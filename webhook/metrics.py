@@ -106,7 +106,7 @@ class Metrics:
             self._changes.inc(changes)
 
     def changed_allocations(self, change: str, count: int) -> None:
-        """Allocations were confirmed, released, or expired."""
+        """Allocations were confirmed, released or written again, or expired: `change` is one of CHANGES."""
         self._kept.labels(change).inc(count)
 
     def planned(self, result: str, *, gained: float = 0.0) -> None:

@@ -64,12 +64,14 @@ def test_a_new_node_is_opened_and_used(cluster: Cluster) -> None:
 
 
 def test_a_list_of_allocations_emptied_by_hand_is_filled_again(cluster: Cluster) -> None:
-    cluster.start()
+    replica = cluster.start()
     cluster.create(builders.pod("holder", request="0.7"))
     until(cluster.is_settled, cluster.explain)
     before = cluster.node().allocations
     cluster.kubectl("patch", "gpunode", "node-a", "--type=merge", '--patch={"spec":{"allocations":[]}}')
     until(lambda: cluster.node().allocations == before, cluster.explain)
+    until(lambda: bool(events(cluster, contract.EVENT_ADOPTED, cluster.namespace)), cluster.explain)
+    assert replica.metric('gpushare_placer_allocations_total{change="adopted"}') == 1
     used = rights.used_on(cluster.administrator, contract.WEBHOOK_SERVICE_ACCOUNT)
     assert ("pods", "get") in used
 

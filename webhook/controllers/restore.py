@@ -26,6 +26,7 @@ from gpushare.gpunode import GpuNode
 from gpushare.placement import reference
 from gpushare.request import Request
 from webhook.controllers.touched_nodes import Touched
+from webhook.metrics import Metrics
 from webhook.pods import mutation
 from webhook.pods.stored_pod import Pod
 from webhook.store import deleted_nodes, ledger_store
@@ -152,6 +153,7 @@ class Restorer:
         api: api_client.ApiClient,
         ledger_now: ApiStore,
         recorder: events.Recorder,
+        measures: Metrics,
         *,
         placed_beside: Callable[[Collection[str]], Sequence[Pod]],
         lifetime_seconds: float,
@@ -162,6 +164,7 @@ class Restorer:
         self._placed_beside = placed_beside
         self._lost: dict[str, list[Pod]] = {}  # by node
         self._recorder = recorder
+        self._metrics = measures
         self._lifetime_seconds = lifetime_seconds
         self._is_first = is_first
         self._began = math.inf
@@ -263,12 +266,16 @@ class Restorer:
     async def _adopt_on(self, name: str, suspects: Sequence[Pod]) -> None:
         pods = [pod for suspect in suspects if (pod := await self._read(suspect)) is not None]
         failed: dict[str, str] = {}
-        adopted: list[Pod] = []
+        adopted: dict[str, Pod] = {}
 
         def change(node: GpuNode) -> GpuNode:
-            nonlocal adopted, failed
-            adopted = lost([node], pods).get(name, [])
-            after, failed = adopt(node, adopted)
+            # It is played again on the node as it was stored with it, where those that were written are missed no more.
+            missed = {pod.ref.uid: pod for pod in lost([node], pods).get(name, [])}
+            after, wrong = adopt(node, [*missed.values()])
+            adopted.update(missed)
+            for uid in missed:
+                failed.pop(uid, None)
+            failed.update(wrong)
             return after if after.allocations != node.allocations else node
 
         try:
@@ -277,7 +284,7 @@ class Restorer:
         except (ledger_store.UnreachableError, errors.LedgerError) as error:
             logger.warning("Could not write lost shares again", extra={"node": name, "err": str(error)})
             return
-        self._tell(name, adopted, failed)
+        self._tell(name, [*adopted.values()], failed)
 
     async def _read(self, suspect: Pod) -> Pod | None:
         try:
@@ -291,6 +298,7 @@ class Restorer:
         for pod in adopted:
             who, why = str(pod.ref), failed.get(pod.ref.uid)
             if why is None:
+                self._metrics.changed_allocations("adopted", 1)
                 logger.warning("Wrote the lost share of a pod again", extra={"node": name, "pod": who})
                 note = f"its share on {name} was missing in the ledger and was written again"
                 self._recorder.record(pod.reference, contract.EVENT_ADOPTED, note, action="Adopt")

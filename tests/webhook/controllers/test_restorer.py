@@ -41,6 +41,7 @@ async def opens_at(*others: dict[str, Any]) -> float:
         api,
         store,
         events.Recorder(api, controller="gpushare.io/test", instance="test"),
+        metrics.Metrics(),
         placed_beside=lambda _: (),
         lifetime_seconds=LIFETIME_SECONDS,
         is_first=lambda: True,

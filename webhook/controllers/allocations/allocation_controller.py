@@ -73,6 +73,7 @@ class AllocationController:
             api,
             ledger_now,
             recorder,
+            measures,
             placed_beside=self._changes.placed_beside,
             lifetime_seconds=lifetime_seconds,
             is_first=is_first,
