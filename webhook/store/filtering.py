@@ -56,6 +56,6 @@ class Filtering:
         return (machine.hostname if machine is not None else None) or name
 
     def labels(self, name: str) -> Mapping[str, str]:
-        """The labels of the Node; empty if it is not known."""
+        """The labels of the Node; empty if it is unknown."""
         machine = self._cache.machine(name)
         return machine.labels if machine is not None else _NO_LABELS

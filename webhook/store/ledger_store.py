@@ -80,7 +80,7 @@ class LedgerStore(Protocol):
         """The value of the node's hostname label."""
 
     def labels(self, node: str) -> Mapping[str, str]:
-        """The labels of the Node; empty if it is not known."""
+        """The labels of the Node; empty if it is unknown."""
 
     async def refresh(self, node: str) -> None:
         """Make sure that the view of this node, if there is one, has all that was stored when this was called.
