@@ -78,11 +78,15 @@ def document(described_pod: described.DescribedPod, reasons: Reasons, notes: Seq
 
 def _waiting(described_pod: described.DescribedPod, reasons: Reasons) -> Page:
     reason = str(pod.annotations_of(described_pod.manifest).get(contract.REASON, ""))
+    has_ended = pod.is_terminal(described_pod.manifest)
+    ended = field("Ended", _end(described_pod.manifest) if has_ended else "", style="warn")
     if reasons.refusal is None:
         where = reasons.choices[0].gpus if reasons.choices else ""
-        now = f"it would fit now, on {where}" if where else ""
-        nothing_else = "" if reasons.held_back else "; the placer comes to it by priority, then age"
+        now = f"{'one like it' if has_ended else 'it'} would fit now, on {where}" if where else ""
+        is_next = described_pod.placement == "Waiting" and not reasons.held_back
+        nothing_else = "; the placer comes to it by priority, then age" if is_next else ""
         return (
+            *ended,
             *field("Waits For", *reasons.held_back, style="warn"),
             *field("Told", reason),  # the placer knows more than is stored: its attempts and their results
             *field("Fits", now + nothing_else, style="good"),
@@ -93,6 +97,7 @@ def _waiting(described_pod: described.DescribedPod, reasons: Reasons) -> Page:
     more = len(nearest) - len(shown)
     title = f"Candidates (the nearest {len(shown)}; {more} more with -o json)" if more else "Candidates"
     return (
+        *ended,
         *field("Waits For", *reasons.held_back, style="warn"),
         *field("Reason", str(reasons.refusal), style="warn"),
         *field("Told", reason if reason and reason != str(reasons.refusal) else ""),
@@ -100,6 +105,14 @@ def _waiting(described_pod: described.DescribedPod, reasons: Reasons) -> Page:
         *field("Would Fit", *_changes(reasons), style="good" if reasons.changes else ""),
         Section(title, (Table(_MISSES, shown),)),
     )
+
+
+def _end(manifest: pod.PodJson) -> str:
+    """How it ended, in the kubelet's words, and who makes another."""
+    status = manifest.get("status") or {}
+    said = ": ".join(str(status[key]) for key in ("reason", "message") if status.get(key)) or str(status.get("phase"))
+    is_alone = status.get("phase") == "Failed" and pod.controller(manifest) is None
+    return f"{said}; nobody makes another: delete it and create it again" if is_alone else said
 
 
 def _placed(described_pod: described.DescribedPod, reasons: Reasons) -> Page:
