@@ -95,10 +95,12 @@ def _webhook(facts: ClusterFacts) -> Iterator[Finding]:
         return
     wanted = int(replicas or 1)
     ready = int(at(deployment, "status", "readyReplicas") or 0)
-    if ready < wanted:
+    reasons = _reasons(facts, "webhook")
+    if ready < wanted or reasons:  # a replica that is to replace one of them may not start
+        more = "" if ready < wanted else ", and one that is to follow is not"
         yield Finding(
             Severity.BLOCKING if not ready else Severity.WARNING,
-            f"{ready} of {wanted} replicas of the webhook are ready" + _reasons(facts, "webhook"),
+            f"{ready} of {wanted} replicas of the webhook are ready{more}{reasons}",
             (f"deployment/{WEBHOOK}",),
             "see what they say",
             (f"kubectl --namespace {_SYSTEM} logs deployment/{WEBHOOK} --all-pods --tail=20",),

@@ -219,6 +219,12 @@ BROKEN: dict[str, tuple[Change, str, Severity, str, tuple[str, ...]]] = {
     "a webhook that somebody has scaled away": (
         having("Deployment", named("Deployment", install_plan.WEBHOOK, sound.SYSTEM, spec={"replicas": 0}, status={}), only=True),
         "webhook-ready", BLOCKING, "the webhook is scaled to no replica", (f"deployment/{install_plan.WEBHOOK}",)),
+    "a webhook whose new replica does not start": (
+        both(
+            having("Deployment", named("Deployment", install_plan.WEBHOOK, sound.SYSTEM, spec={"replicas": 2}, status={"readyReplicas": 2}), only=True),
+            having("Pod", pod("new", sound.SYSTEM, "gpu-1", component="webhook", ready=False, status=CRASHED))),
+        "webhook-ready", WARNING, "2 of 2 replicas of the webhook are ready, and one that is to follow is not: CrashLoopBackOff: back-off 10s: no driver",
+        (f"deployment/{install_plan.WEBHOOK}",)),
     "half a webhook": (
         having("Deployment", named("Deployment", install_plan.WEBHOOK, sound.SYSTEM, spec={"replicas": 2}, status={"readyReplicas": 1}), only=True),
         "webhook-ready", WARNING, "1 of 2 replicas", (f"deployment/{install_plan.WEBHOOK}",)),
