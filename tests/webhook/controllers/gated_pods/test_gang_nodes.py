@@ -14,7 +14,7 @@ from gpushare.gpunode import GpuNode
 from gpushare.placement import Placement
 from gpushare.request import Request
 from tests import builders
-from tests.webhook.controllers.gated_pods.test_gated_pods import Cluster
+from tests.webhook.controllers.gated_pods.ledger_in_memory import Cluster
 from webhook.controllers.gated_pods import gang_nodes
 from webhook.pods.stored_pod import Pod
 from webhook.store.memory_store import MemoryStore

@@ -1,0 +1,137 @@
+"""Pods and a ledger in memory; what others would do to them is done at once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from gpushare import codec, contract, ledger
+from gpushare import request as requests
+from gpushare.gpunode import GpuNode
+from gpushare.nodefilters import share_resources
+from gpushare.request import Request
+from tests import builders
+from webhook.controllers.allocations import due_changes
+from webhook.controllers.gated_pods import backfill, gang, gated_pods
+from webhook.controllers.gated_pods.pod_index import PodIndex
+from webhook.pods import mutation
+from webhook.pods.stored_pod import Pod
+from webhook.store import backfill_reservation
+from webhook.store.memory_store import MemoryStore
+from webhook.store.reservation import Reservation
+
+START = 1_767_225_600.0  # 2026-01-01
+
+
+class Cluster:
+    """Pods and a ledger; what the API server, the allocation controller and the gates would do is done at once."""
+
+    def __init__(self, *nodes: GpuNode, bound: backfill.Bound = backfill.DEFAULT) -> None:
+        self.store = MemoryStore([codec.to_document(node) for node in nodes])
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.index, self.seen = PodIndex(), dict[str, Pod]()
+        self.read = dict[str, tuple[dict[str, Any], Pod]]()
+        self.now = START
+        self.told: dict[str, str] = {}
+        self.order: list[str] = []  # in which they were placed
+        self.reservation = Reservation(self.store, policy="pack")
+        self.turns = gated_pods.GatedPodScheduler(
+            self.store,
+            self.reservation,
+            opens=self.open,
+            still_gated=self.still_gated,
+            warns=lambda pod, sentence: self.warned.update({pod.ref.name: sentence}),
+            bound=bound,
+        )
+        self.warned: dict[str, str] = {}
+
+    def stored(self) -> dict[str, Pod]:
+        """As the informer shows them: what has not changed is the same object."""
+        before = self.read
+        self.read = {
+            name: before[name] if name in before and before[name][0] is item else (item, Pod.of(item))
+            for name, item in self.pods.items()
+        }
+        return {name: pod for name, (_, pod) in self.read.items()}
+
+    async def open(self, pod: Pod, request: Request, placed: mutation.Placed) -> None:
+        name = pod.ref.name
+        self.pods[name] = dict(mutation.open_gate(self.pods[name], request, placed))
+        self.order.append(name)
+
+    async def still_gated(self, pods: Collection[Pod]) -> list[str]:
+        return [pod.ref.uid for pod in pods]
+
+    def create(self, name: str, *, priority: int = 0, **asked: str) -> None:
+        made = builders.pod(name, **asked)
+        hours, rest = divmod(int(self.now - START), 3600)
+        created = f"2026-01-01T{hours:02}:{rest // 60:02}:{rest % 60:02}Z"
+        made["metadata"].update(uid=f"u-{name}", creationTimestamp=created)
+        made["spec"].update(priority=priority, schedulingGates=[{"name": contract.SCHEDULING_GATE}])
+        resources = share_resources.resources(requests.parse(made).demands[0], "main")
+        made["spec"]["containers"][0]["resources"] = {"limits": resources, "requests": resources}
+        self.pods[name] = made
+
+    async def arrive(self, name: str, **asked: str) -> None:
+        """As at admission: placed at once if there is room, whoever waits."""
+        self.create(name, **asked)
+        pod = self.stored()[name]
+        assert isinstance(pod.request, Request)
+        outcome = await self.reservation.reserve(pod.manifest, pod.request, pod.ref)
+        if isinstance(outcome, mutation.Placed):
+            await self.open(pod, pod.request, outcome)
+
+    async def end(self, name: str) -> None:
+        """The pod ends; its share is released and what is held grows, in one write."""
+        one = self.pods.pop(name)
+        asked = {pod.ref.uid: pod.request for pod in self.stored().values() if isinstance(pod.request, Request)}
+
+        def change(node: GpuNode) -> GpuNode:
+            ids = [entry.id for entry in node.allocations if entry.pod.uid == one["metadata"]["uid"]]
+            return backfill_reservation.grown(ledger.release(node, ids), asked)
+
+        for view in list(self.store.views()):
+            self.store.change(view.node.name, change)
+
+    async def step(self) -> None:
+        stored = self.stored()
+        for name in self.seen.keys() | stored.keys():
+            if self.seen.get(name) is not stored.get(name):
+                self.index.pod(self.seen.get(name), stored.get(name))
+        self.seen = stored
+        arranged = gang.arrange(stored.values())
+        self.told = {
+            pod.ref.name: refusal.reason for pod, refusal in await self.turns.take(self.index, arranged, now=self.now)
+        }
+        nodes = [view.node for view in self.store.views()]
+        assert [sentence for node in nodes for sentence in ledger.violations(node)] == []
+        for entry in due_changes.judge(nodes, self.stored().values(), now=0.0).release:
+            self.store.change(entry.node, lambda node, entry=entry: ledger.release(node, [entry.allocation.id]))
+
+    def waiting(self) -> list[str]:
+        return [name for name, one in self.pods.items() if contract.ALLOCATION not in one["metadata"]["annotations"]]
+
+    def shares(self) -> set[str]:
+        entries = [entry for view in self.store.views() for entry in view.node.allocations]
+        return {entry.pod.name for entry in entries if not entry.is_hold}
+
+    def held(self) -> dict[str, int]:
+        entries = [entry for view in self.store.views() for entry in view.node.allocations]
+        return {
+            entry.pod.name: sum(share.request_percent for share in entry.shares) for entry in entries if entry.is_hold
+        }
+
+    def others_where_held(self, name: str) -> dict[str, int]:
+        """Per GPU on which something is held for this pod: compute of the shares given there."""
+        entries = [entry for view in self.store.views() for entry in view.node.allocations]
+        uuids = {uuid for entry in entries if entry.is_hold and entry.pod.name == name for uuid in entry.gpu_uuids}
+        return {
+            uuid: sum(
+                share.request_percent
+                for entry in entries
+                if not entry.is_hold
+                for share in entry.shares
+                if uuid in share.gpu_uuids
+            )
+            for uuid in uuids
+        }
