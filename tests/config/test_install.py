@@ -248,8 +248,13 @@ def test_what_somebody_else_has_set_is_a_conflict_with_a_remedy(
     assert "error: somebody has set the fields named above" in refused.stderr
     assert "--force-conflicts sets them as the manifests have them" in refused.stderr
     assert run("--dry-run", *QUICKLY).stderr == refused.stderr
+    gone = ("poddisruptionbudgets.policy", "gpushare-webhook", f"-n={SYSTEM}", "--ignore-not-found")
+    own.kubectl("delete", *gone)
     forced = run("--dry-run", *QUICKLY, "--force-conflicts").stdout
-    assert "as it is:\n  apps.v1.Deployment.gpushare-system.gpushare-webhook\nNothing was changed.\n" in forced
+    both = "  apps.v1.Deployment.gpushare-system.gpushare-webhook\n  policy.v1.PodDisruptionBudget.gpushare-system.gpushare-webhook"
+    assert f"as it is:\n{both}\nNothing was changed.\n" in forced
+    assert "replicas: 3" in own.kubectl("get", "deployment", "gpushare-webhook", f"-n={SYSTEM}", "-o", "yaml")
+    assert not own.kubectl("get", *gone)
     installed(run(*QUICKLY, "--force-conflicts"))
     assert "replicas: 2" in own.kubectl("get", "deployment", "gpushare-webhook", f"-n={SYSTEM}", "-o", "yaml")
 
