@@ -145,6 +145,8 @@ def _checked(settings: WebhookSettings, *, probe_port_given: bool) -> WebhookSet
             "certificates that the API servers show, in PEM"
         )
     if settings.from_file is not None:
+        if settings.defrag != "off":
+            raise UsageError("--from is a cluster in memory, where nobody recreates a pod: it goes without --defrag")
         if settings.kubeconfig is not None or settings.url is not None:
             raise UsageError("--from is a cluster in memory: it goes without --kubeconfig and --url")
         if not probe_port_given:

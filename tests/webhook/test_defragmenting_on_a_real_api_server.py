@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,6 +17,7 @@ from tests.webhook.replica import until
 from tests.webhook.test_stuck_on_a_real_scheduler import describe
 from webhook import metrics
 from webhook.controllers.defragmenter import Defragmenter
+from webhook.planner import process
 from webhook.planner.suggested_plan import SuggestedMove, SuggestedPlan, SuggestedStep
 from webhook.pods.stored_pod import Pod
 
@@ -148,3 +151,33 @@ async def test_a_move_that_is_not_as_planned_is_not_made_and_leaves_nothing(clus
     assert measures.registry.get_sample_value("gpushare_placer_defrag_moves_total", {"result": "stopped"}) == 1
     assert "deletionTimestamp" not in cluster.pod("a")["metadata"]
     assert cluster.node().cordoned == (frozenset({uuid}) if obstacle == "another plan" else frozenset())
+
+
+async def test_without_a_plan_it_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    """The planner's process says why, as one does whose cluster is not there; or something happens that nobody foresaw."""
+    nowhere = process.Question({}, 5, [], "/nowhere/kubeconfig")
+    plans = [lambda _: process.suggest(nowhere), lambda _: asyncio.sleep(0, 1 / 0)]
+    measures = metrics.Metrics()
+    for plan in plans:
+        standing = Defragmenter(
+            cast("api_client.ApiClient", None),
+            cast("events.Recorder", None),
+            measures,
+            mode="auto",
+            every_seconds=0.01,
+            plan=cast("Any", plan),
+            nodes=list,
+            pods=dict,
+            leads=lambda: True,
+        )
+        running = asyncio.create_task(standing.run())
+        failed = functools.partial(
+            measures.registry.get_sample_value, "gpushare_placer_defrag_plans_total", {"result": "failed"}
+        )
+        before = failed()
+        async with asyncio.timeout(60):
+            while failed() == before:  # noqa: ASYNC110 (nothing tells us)
+                await asyncio.sleep(0.05)
+        assert not running.done()
+        running.cancel()
+    assert "/nowhere/kubeconfig" in caplog.records[0].__dict__["err"]

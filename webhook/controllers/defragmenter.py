@@ -79,7 +79,12 @@ class Defragmenter:
         while True:
             await asyncio.sleep(self._every_seconds)
             if self._leads():
-                await self.step()
+                try:
+                    await self.step()
+                except Exception:
+                    # What nobody foresaw must not take the webhook down, which shares this process.
+                    self._metrics.planned("failed")
+                    logger.exception("Defragmenting failed, and is tried again at its time")
 
     async def step(self) -> None:
         """One plan, and in mode `auto` its moves. Never raises for what the API server or the planner says."""

@@ -33,13 +33,16 @@ class Question:
 
 async def suggest(question: Question) -> SuggestedPlan:
     """The moves that the planner suggests. Raises PlanningError."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "webhook.planner"),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, **_ONE_THREAD},
-    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "webhook.planner"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, **_ONE_THREAD},
+        )
+    except OSError as error:
+        raise PlanningError(f"the planner could not be started: {error}") from error
     try:
         async with asyncio.timeout(MOST_SECONDS):
             output, said = await process.communicate(json.dumps(dataclasses.asdict(question)).encode())
