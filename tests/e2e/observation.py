@@ -102,11 +102,14 @@ class Observer:
         return node
 
     def plugin(self, *arguments: str) -> str:
+        """What `kubectl gpushare …` prints."""
+        return self.plugin_run(*arguments).stdout
+
+    def plugin_run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run `kubectl gpushare …`, found by kubectl on PATH as a user's is."""
         command = [str(self.access.kubectl_program), "gpushare", *arguments, f"--kubeconfig={self.access.kubeconfig}"]
         path = f"{Path(sys.executable).parent}:{self.access.kubectl_program.parent}:{os.environ['PATH']}"
-        done = subprocess.run(command, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=True)
-        return done.stdout
+        return subprocess.run(command, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=True)
 
     def ledger_is_confirmed(self) -> None:
         """Wait until every share of this namespace is its pod's by uid, and no reservation that could lapse."""
