@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import sys
-from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
+from tests.bench.openb_modules import bound, trace
 
-from openb import bound
-from openb.trace import Node, Pod
+Node, Pod = trace.Node, trace.Pod
 
 NODES = [Node("a", 8000, 8192, 2, "A10"), Node("b", 4000, 8192, 1, "T4")]
 PODS = st.lists(

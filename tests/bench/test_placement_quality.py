@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
 from gpushare.mix import Mix
 from gpushare.placement.fleet import Fleet
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
-
-from openb import own_policies, trace
+from tests.bench.openb_modules import own_policies, trace
 
 NODES = [trace.Node(f"node-{number}", 96_000, 768 * 1024, 8, "A100") for number in range(10)]
 HALF = trace.Pod(4000, 16_384, 1, 50, ())

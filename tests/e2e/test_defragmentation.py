@@ -89,6 +89,7 @@ def test_a_pod_that_waits_for_a_whole_gpu_gets_one_by_one_move(user: Observer, k
 def test_with_standing_defragmentation_it_gets_one_by_itself(standing: None, user: Observer) -> None:
     before = spread_on_four(user, "Deployment")
     user.apply(sleeper("whole", request="1"))
+    user.running("whole", seconds=120)  # the planner's process gives way to all others
     one_was_moved_for_it(user, before)
 
 

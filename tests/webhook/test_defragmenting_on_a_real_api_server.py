@@ -21,9 +21,10 @@ from webhook.planner import process
 from webhook.planner.suggested_plan import SuggestedMove, SuggestedPlan, SuggestedStep
 from webhook.pods.stored_pod import Pod
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(240)]
 
 SOON = "--defrag-seconds=1"
+PLAN_SECONDS = 60.0  # for one plan, whose process gives way to all others, on a machine that is busy
 
 
 def owned(name: str, request: str) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def fragmented(cluster: Cluster) -> None:
 
 def play_the_owner_of(cluster: Cluster, name: str) -> None:
     """What a ReplicaSet and a kubelet do once a pod is evicted."""
-    until(lambda: cluster.pod(name)["metadata"].get("deletionTimestamp"), cluster.explain)
+    until(lambda: cluster.pod(name)["metadata"].get("deletionTimestamp"), cluster.explain, seconds=PLAN_SECONDS)
     successor = owned(f"{name}-anew", "0.25")
     successor["metadata"]["ownerReferences"][0]["uid"] = f"rs-of-{name}"
     cluster.create(successor)
@@ -67,7 +68,7 @@ def test_a_plan_is_told_and_in_auto_it_is_carried_out(cluster: Cluster) -> None:
     suggesting = cluster.start("--defrag=suggest", SOON)
     fragmented(cluster)
     half, quarter = gpu_of(cluster, "half"), gpu_of(cluster, "quarter")
-    until(lambda: cluster.notes(contract.EVENT_DEFRAG), cluster.explain)
+    until(lambda: cluster.notes(contract.EVENT_DEFRAG), cluster.explain, seconds=PLAN_SECONDS)
     (said,) = cluster.notes(contract.EVENT_DEFRAG)
     index = quarter.rpartition("-")[2]
     assert said == (f"would fit on node-a/{index} after 1 move of other pods: see `kubectl gpushare defrag --moves 1`")
@@ -77,7 +78,7 @@ def test_a_plan_is_told_and_in_auto_it_is_carried_out(cluster: Cluster) -> None:
     assert cluster.node().cordoned == frozenset()
     used = rights.used_on(cluster.administrator, contract.WEBHOOK_SERVICE_ACCOUNT)
     assert ("poddisruptionbudgets.policy", "list") in used
-    suggesting.kill()
+    suggesting.stop()
 
     cluster.start("--defrag=auto", SOON)
     play_the_owner_of(cluster, "quarter")
@@ -104,7 +105,7 @@ def test_what_an_admin_or_another_plan_keeps_is_left_alone(cluster: Cluster) -> 
     cluster.bind("a")
     patch["metadata"]["labels"] = {f"{contract.DEFRAG_LABEL_PREFIX}GPU-node-a-3": "other.20200101T000000Z"}
     cluster.kubectl("patch", "gpunode", "node-a", "--type=merge", f"--patch={json.dumps(patch)}")
-    until(lambda: cluster.node().cordoned == {"GPU-node-a-2"}, cluster.explain)
+    until(lambda: cluster.node().cordoned == {"GPU-node-a-2"}, cluster.explain, seconds=PLAN_SECONDS)
 
 
 @pytest.mark.parametrize("obstacle", ["another allocation", "a budget", "another leader", "another plan"])
