@@ -42,7 +42,7 @@ NODES = (
 # In an order in which each has something to show: the last two are gated and refused.
 SAMPLES = (
     *("half-gpu", "quarter-memory", "memory-only", "two-gpus", "two-containers", "burst", "by-model", "apart"),
-    *("exclusion", "whole-gpu", "busy", "waits", "too-much"),
+    *("exclusion", "whole-gpu", "busy", "waits", "refused/too-much"),
 )
 START_SECONDS = 20.0
 CALL_SECONDS = 10.0  # what the API server grants the webhook as well

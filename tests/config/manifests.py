@@ -10,6 +10,7 @@ import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CONFIG = REPOSITORY / "config"
+REFUSED = sorted((CONFIG / "samples" / "refused").glob("*.yaml"))
 SAMPLES = sorted((CONFIG / "samples").glob("*.yaml"))
 
 

@@ -11,8 +11,6 @@ from gpushare import errors, request
 from lab import demo
 from tests.config import manifests
 
-REFUSED = "too-much"
-
 
 def pods(path: Path) -> list[dict[str, Any]]:
     """The pods of a sample, or its pod templates."""
@@ -22,7 +20,7 @@ def pods(path: Path) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("path", manifests.SAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*manifests.SAMPLES, *manifests.REFUSED], ids=lambda path: path.stem)
 def test_a_sample_says_what_it_is_and_what_to_expect(path: Path) -> None:
     comment = [line for line in path.read_text().splitlines() if line.startswith("# ")]
     assert len(comment) >= 2
@@ -31,19 +29,22 @@ def test_a_sample_says_what_it_is_and_what_to_expect(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", manifests.SAMPLES, ids=lambda path: path.stem)
-def test_a_sample_is_a_request_unless_it_is_the_refused_one(path: Path) -> None:
+def test_a_sample_is_a_request(path: Path) -> None:
     for pod in pods(path):
-        if path.stem == REFUSED:
-            with pytest.raises(errors.RequestError, match=r'gpushare\.io/request "1\.5"'):
-                request.parse(pod)
-        else:
-            assert request.parse(pod).demands
+        assert request.parse(pod).demands
+
+
+def test_what_is_refused_is_in_a_folder_of_its_own() -> None:
+    (path,) = manifests.REFUSED
+    for pod in pods(path):
+        with pytest.raises(errors.RequestError, match=r'gpushare\.io/request "1\.5"'):
+            request.parse(pod)
 
 
 def test_the_demo_sends_every_sample_that_is_a_pod() -> None:
     names = {
-        path.stem
-        for path in manifests.SAMPLES
+        str(path.relative_to(manifests.CONFIG / "samples").with_suffix(""))
+        for path in [*manifests.SAMPLES, *manifests.REFUSED]
         if all(document["kind"] == "Pod" for document in manifests.documents(path))
     }
     assert set(demo.SAMPLES) == names
