@@ -15,7 +15,7 @@ from lab import access, api_audit, lab_errors
 from tests import builders
 from tests.webhook.conftest import BASE, Cluster
 from tests.webhook.replica import until
-from webhook.controllers.profile_publisher import ProfilePublisher
+from webhook.controllers.profile_publisher import AGAIN_SECONDS, ProfilePublisher
 
 pytestmark = pytest.mark.apiserver
 
@@ -80,16 +80,21 @@ def test_who_may_view_gpunodes_reads_by_what_the_webhook_places(cluster: Cluster
         cluster.kubectl("delete", "-f", str(manifest))
 
 
-async def test_what_could_not_be_told_the_plugin_is_told_again(cluster: Cluster) -> None:
+async def test_what_the_plugin_is_told_is_told_again_where_it_failed_or_was_edited(cluster: Cluster) -> None:
+    now = [0.0]
     manifest = BASE / "webhook" / "placement.yaml"
     async with api_client.connect(str(cluster.directory / "webhook.kubeconfig"), component="webhook") as api:
-        publisher = ProfilePublisher(api, profile=lambda: PlacementProfile("pack"), leads=lambda: True)
+        profile = PlacementProfile("pack")
+        publisher = ProfilePublisher(api, profile=lambda: profile, leads=lambda: True, clock=lambda: now[0])
         await publisher.step()  # there is no ConfigMap yet
         cluster.kubectl("apply", "-f", str(manifest))
         try:
-            await publisher.step()
             named = ("configmap", contract.PLACEMENT_CONFIG_MAP, f"--namespace={contract.SYSTEM_NAMESPACE}")
-            assert json.loads(cluster.kubectl("get", *named, "-o", "json"))["data"]["policy"] == "pack"
+            for seconds in (0.0, AGAIN_SECONDS):
+                now[0] += seconds
+                await publisher.step()
+                assert json.loads(cluster.kubectl("get", *named, "-o", "json"))["data"]["policy"] == "pack"
+                cluster.kubectl("patch", *named, '--patch={"data": {"policy": "nonsense"}}')
         finally:
             cluster.kubectl("delete", "-f", str(manifest))
 

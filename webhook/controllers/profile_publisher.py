@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -14,6 +15,7 @@ from gpushare.placement_profile import PlacementProfile
 logger = logging.getLogger(__name__)
 
 PATH: Final = f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/configmaps/{contract.PLACEMENT_CONFIG_MAP}"
+AGAIN_SECONDS: Final = 300.0  # somebody may have edited it
 PAUSE_SECONDS: Final = 10.0  # a lesson comes every some tens of pods: nobody plans by the last of them
 
 
@@ -21,12 +23,19 @@ class ProfilePublisher:
     """`profile`: the one in force; `leads`: whether we are the placer."""
 
     def __init__(
-        self, api: api_client.ApiClient, *, profile: Callable[[], PlacementProfile], leads: Callable[[], bool]
+        self,
+        api: api_client.ApiClient,
+        *,
+        profile: Callable[[], PlacementProfile],
+        leads: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
         self._profile = profile
         self._leads = leads
+        self._clock = clock
         self._written: PlacementProfile | None = None  # since we lead
+        self._written_at = 0.0
         self._problem = ""  # that was logged last
 
     async def run(self) -> None:
@@ -36,12 +45,15 @@ class ProfilePublisher:
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def step(self) -> None:
-        """Write it if it has changed since we lead; never raises ClusterError: nobody is placed by it here."""
+        """Write it if it has changed since we lead, or was written long ago.
+
+        Never raises ClusterError: nobody is placed by it here.
+        """
         if not self._leads():
             self._written = None
             return
         profile = self._profile()
-        if profile == self._written:
+        if profile == self._written and self._clock() - self._written_at < AGAIN_SECONDS:
             return
         try:
             await self._api.patch(PATH, {"data": profile.data()})
@@ -54,4 +66,4 @@ class ProfilePublisher:
                 )
             self._problem = str(error)
         else:
-            self._written, self._problem = profile, ""
+            self._written, self._written_at, self._problem = profile, self._clock(), ""
