@@ -23,7 +23,7 @@ BUILD = preloaded.BUILD
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Component:
+class ImageComponent:
     """Something of somebody's in a layer: `kind` is deb or pypi. Wheels are laid out, so theirs has no hash."""
 
     kind: str
@@ -41,7 +41,7 @@ class Layer:
     diff_id: str
     size: int
     unpacked_size: int
-    components: tuple[Component, ...]
+    components: tuple[ImageComponent, ...]
 
     @property
     def blob(self) -> Path:
@@ -67,7 +67,7 @@ def native() -> str:
 def system(architecture: str) -> Layer:
     """Debian's packages, and who may be a user."""
     archives = packages.fetch(packages.locked(architecture))
-    components = tuple(Component("deb", archive.name, archive.version, archive.sha256) for archive in archives)
+    components = tuple(ImageComponent("deb", archive.name, archive.version, archive.sha256) for archive in archives)
 
     def make() -> Tree:
         tree = Tree()
@@ -113,13 +113,13 @@ def libraries(image: contents.Image, architecture: str) -> Layer:
     """The layer with the wheels that the image needs, by the hashes of the lock."""
     lines = requirements.of(image)
     key = [architecture, lines, system(native()).diff_id]
-    fetched: list[Component] = []
+    fetched: list[ImageComponent] = []
 
     def make() -> Tree:
         tree = Tree()
         with tempfile.TemporaryDirectory(prefix="gpushare-image-") as scratch:
             installed = wheels.install(lines, architecture, Path(scratch))
-            fetched.extend(Component("pypi", *pair) for pair in installed)
+            fetched.extend(ImageComponent("pypi", *pair) for pair in installed)
             wheels.add(Path(scratch), tree)
         bytecode.compile_all(tree, native_root(), native())
         return tree
@@ -151,7 +151,7 @@ def own(image: contents.Image, architecture: str, further: dict[str, bytes]) -> 
 
 
 def kept(
-    name: str, key: list[str], components: list[Component] | tuple[Component, ...], make: Callable[[], Tree]
+    name: str, key: list[str], components: list[ImageComponent] | tuple[ImageComponent, ...], make: Callable[[], Tree]
 ) -> Layer:
     """The layer that is made of what `key` says: from the cache, or made now."""
     digest = hashlib.sha256("\n".join([_builder(), *key]).encode()).hexdigest()[:16]
@@ -165,11 +165,11 @@ def kept(
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     facts = json.loads((target / "layer.json").read_text())
-    facts["components"] = tuple(Component(**component) for component in facts["components"])
+    facts["components"] = tuple(ImageComponent(**component) for component in facts["components"])
     return Layer(target, **facts)
 
 
-def _write(directory: Path, tree: Tree, components: list[Component] | tuple[Component, ...]) -> None:
+def _write(directory: Path, tree: Tree, components: list[ImageComponent] | tuple[ImageComponent, ...]) -> None:
     plain = tree.tar(timestamp=timestamp())
     packed = gzip.compress(plain, compresslevel=6, mtime=0)
     facts = {

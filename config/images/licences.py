@@ -69,7 +69,7 @@ _TABLES: Final[Mapping[str, Mapping[str, str]]] = {"deb": DEBIAN, "pypi": WHEELS
 
 
 def of(kind: str, name: str) -> str:
-    """The licence of a part; `kind` as in `layers.Component`.
+    """The licence of a part; `kind` as in `layers.ImageComponent`.
 
     Raises:
         LabError: nobody has read it.

@@ -24,7 +24,7 @@ from config.images import contents, layers, licences, preloaded
 PATH: Final = "usr/share/sbom/gpushare.cdx.json"
 
 
-def write(image: contents.Image, architecture: str, parts: Sequence[layers.Component]) -> bytes:
+def write(image: contents.Image, architecture: str, parts: Sequence[layers.ImageComponent]) -> bytes:
     """The document: the same for the same parts."""
     version = gpushare.__version__
     subject = Component(
@@ -50,7 +50,7 @@ def write(image: contents.Image, architecture: str, parts: Sequence[layers.Compo
     return JsonV1Dot6(bom).output_as_string(indent=1).encode()
 
 
-def _component(part: layers.Component, architecture: str) -> Component:
+def _component(part: layers.ImageComponent, architecture: str) -> Component:
     url = PackageURL("pypi", name=part.name, version=part.version)
     if part.kind == "deb":
         about = {"arch": architecture, "distro": "debian-12"}

@@ -90,6 +90,7 @@ class Defragmenter:
         """One plan, and in mode `auto` its moves. Never raises for what the API server or the planner says."""
         try:
             if await self._is_another_at_work():
+                logger.info("No plan to defragment while a `defrag --apply` is at work")
                 return
             suggestion = await self._plan(self._still_settled())
         except (PlanningError, api_errors.ClusterError) as error:

@@ -28,7 +28,7 @@ class Touched:
     names: frozenset[str]
 
 
-class Changes:
+class TouchedNodes:
     """Told of pods one by one, and shown all nodes, of which it takes so many at a time.
 
     has_more: something has changed that was not taken yet.

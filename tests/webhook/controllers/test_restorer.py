@@ -10,7 +10,7 @@ from gpushare.cluster.object_store import ChangeType, Delta, Key
 from tests import builders
 from webhook import metrics
 from webhook.controllers.restore import Restorer
-from webhook.controllers.touched_nodes import Changes
+from webhook.controllers.touched_nodes import TouchedNodes
 from webhook.store.api_store import ApiStore
 
 BEGAN = 1000.0
@@ -46,7 +46,7 @@ async def opens_at(*others: dict[str, Any]) -> float:
         lifetime_seconds=LIFETIME_SECONDS,
         is_first=lambda: True,
     )
-    await restorer.adopt(Changes().take([]), now=BEGAN)
+    await restorer.adopt(TouchedNodes().take([]), now=BEGAN)
     return restorer._open_at("new", BEGAN)
 
 

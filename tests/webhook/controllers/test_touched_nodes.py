@@ -16,7 +16,7 @@ from tests import builders
 from webhook.controllers import restore
 from webhook.controllers.allocations import due_changes
 from webhook.controllers.resize.resize_requests import ResizeRequests
-from webhook.controllers.touched_nodes import FEW, MOST_NODES, Changes, Touched
+from webhook.controllers.touched_nodes import FEW, MOST_NODES, Touched, TouchedNodes
 from webhook.controllers.unschedulable_pods import AllocationConflict
 from webhook.pods.stored_pod import Pod
 
@@ -65,7 +65,7 @@ class Seen:
     """What is found out step by step."""
 
     def __init__(self, most_nodes: int = MOST_NODES) -> None:
-        self.changes, self.known = Changes(most_nodes), due_changes.Known()
+        self.changes, self.known = TouchedNodes(most_nodes), due_changes.DueChangesByNode()
         self.lost: dict[str, list[Pod]] = {}
         self.conflicts, self.wishes = AllocationConflict(), ResizeRequests()
         self.found_beaten: list[Any] = []

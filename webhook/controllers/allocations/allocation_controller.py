@@ -20,7 +20,7 @@ from webhook.controllers.allocations.confirm_batcher import ConfirmBatcher
 from webhook.controllers.allocations.due_changes import FirstSeen
 from webhook.controllers.inspection import Inspection
 from webhook.controllers.restore import PODS_SELECTOR, Restorer
-from webhook.controllers.touched_nodes import Changes, Touched
+from webhook.controllers.touched_nodes import Touched, TouchedNodes
 from webhook.metrics import Metrics
 from webhook.pods.stored_pod import Pod
 from webhook.store import backfill_reservation, ledger_store
@@ -66,8 +66,8 @@ class AllocationController:
         self._batcher = ConfirmBatcher()
         self._questions = asyncio.Semaphore(QUESTIONS_AT_ONCE)
         self._alive: dict[str, float] = {}  # allocation id -> when its pod was last seen alive
-        self._changes = Changes()
-        self._known = due_changes.Known()
+        self._changes = TouchedNodes()
+        self._known = due_changes.DueChangesByNode()
         self._pods.subscribe(self._changes.pod)
         self._restoring = Restorer(
             api,

@@ -62,7 +62,7 @@ def judge(nodes: Iterable[GpuNode], pods: Iterable[Pod], *, now: float) -> DueCh
     return DueChanges(confirm, tuple(release), tuple(gone), tuple(lapsed), next_expiry)
 
 
-class Known:
+class DueChangesByNode:
     """What is due on every node, of which only some are judged again."""
 
     def __init__(self) -> None:
