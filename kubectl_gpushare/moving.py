@@ -89,12 +89,7 @@ def _move(move: Move, origin: live_cluster.LiveCluster, timeout_seconds: float) 
     before = {sibling.uid for sibling in _siblings(origin, namespace, owner)}
     if pod.uid(move.manifest) not in before:
         raise plugin_errors.PluginError(f"pod {namespace}/{name} is not there any more: make a new plan")
-    body = {
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": {"name": name, "namespace": namespace},
-        "deleteOptions": {"preconditions": {"uid": pod.uid(move.manifest)}},
-    }
+    body = evicting.eviction(namespace, name, uid=pod.uid(move.manifest))
     origin.kubectl.create(f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", json.dumps(body))
     until = time.monotonic() + timeout_seconds
     waits = ""

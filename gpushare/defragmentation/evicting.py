@@ -54,6 +54,16 @@ class Budgets:
         return [(space, name) for space, name, chosen in self._found if space == namespace and chosen.matches(labels)]
 
 
+def eviction(namespace: str, name: str, **preconditions: str) -> dict[str, Any]:
+    """The Eviction of a pod that still has these: `uid`, `resourceVersion`."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"namespace": namespace, "name": name},
+        "deleteOptions": {"preconditions": preconditions},
+    }
+
+
 def spend(budgets: Budgets, manifests: Iterable[pod.PodJson]) -> collections.Counter[tuple[str, str]]:
     """How many disruptions moving these pods takes from each budget."""
     return collections.Counter(key for manifest in manifests for key in budgets.of_pod(manifest))

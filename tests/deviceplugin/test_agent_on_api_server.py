@@ -369,22 +369,13 @@ async def test_what_is_promised_of_a_share_answers_the_gpunode_as_it_is_or_is_no
     assert ("gpunodes.gpushare.io", "get") in used  # after a conflict
 
 
-SHORT_WATCHES = """
-import sys
-from deviceplugin import __main__, agent
-from gpushare.cluster import api_client
-agent.STALE_SECONDS, api_client.WATCH_SECONDS = 3.0, (1, 2)
-sys.exit(__main__.main())
-"""
-
-
 async def test_one_whose_every_call_is_refused_is_not_ready_and_says_why(
     cluster: Cluster, short_path: Path, gpus: Path
 ) -> None:
     """Its token is bound to its Node, which is deleted under it."""
     credentials = cluster.agents_kubeconfig(short_path / "kubeconfig")
     async with agent_process.running(
-        cluster.node, short_path, kubeconfig=credentials, gpus=gpus, program=("-c", SHORT_WATCHES)
+        cluster.node, short_path, kubeconfig=credentials, gpus=gpus, program=("-m", "tests.deviceplugin.short_watches")
     ) as agent:
         await agent.until("Wrote the GPUNode's status")
 

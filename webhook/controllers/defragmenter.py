@@ -16,7 +16,7 @@ from typing import Any, Final
 from gpushare import contract
 from gpushare.allocation import PodRef
 from gpushare.cluster import api_client, api_errors, events
-from gpushare.defragmentation import cordons, succession
+from gpushare.defragmentation import cordons, evicting, succession
 from gpushare.defragmentation.succession import Sibling
 from gpushare.gpunode import GpuNode
 from webhook.controllers.temporary_cordons import TemporaryCordons
@@ -153,13 +153,7 @@ class Defragmenter:
         wanted = sum(sibling.is_live for sibling in self._siblings(owner.uid))
         if not await kept.close(move.closed, seconds=self._move_seconds + cordons.MORE_SECONDS):
             raise _StoppedError(f"another `defrag --apply` is at work on {move.source}")
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"namespace": pod.ref.namespace, "name": pod.ref.name},
-            "deleteOptions": {"preconditions": {"uid": uid}},
-        }
-        await self._api.create(f"{pod.path}/eviction", body)
+        await self._api.create(f"{pod.path}/eviction", evicting.eviction(pod.ref.namespace, pod.ref.name, uid=uid))
         self._settled[owner.uid] = self._clock() + SETTLED_SECONDS
         note = f"evicted from {move.before} to defragment: {owner.kind} {owner.name} recreates it, for {move.after}"
         self._recorder.record(pod.reference, contract.EVENT_MOVED, note, action="Defragment")

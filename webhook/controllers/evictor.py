@@ -14,6 +14,7 @@ from typing import Final
 
 from gpushare import contract
 from gpushare.cluster import api_client, api_errors, events
+from gpushare.defragmentation import evicting
 from gpushare.pod import Controller
 from webhook.controllers import unschedulable_pods
 from webhook.controllers.touched_nodes import Touched
@@ -98,13 +99,7 @@ class Evictor:
     async def _evict(self, pod: Pod, owner: Controller, because: str) -> bool:
         """Whether it went, or is going to."""
         # Of this very state of it: a pod that was bound meanwhile has another version, and stays.
-        known = {"uid": pod.ref.uid, "resourceVersion": pod.version}
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"namespace": pod.ref.namespace, "name": pod.ref.name},
-            "deleteOptions": {"preconditions": known},
-        }
+        body = evicting.eviction(pod.ref.namespace, pod.ref.name, uid=pod.ref.uid, resourceVersion=pod.version)
         try:
             async with asyncio.timeout(10.0):
                 await self._api.create(f"{pod.path}/eviction", body)

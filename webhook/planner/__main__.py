@@ -11,7 +11,7 @@ import os
 import resource
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gpushare import errors
 from gpushare.cluster import api_client, api_errors
@@ -61,16 +61,12 @@ def _bound_memory() -> None:
 def _left_bytes() -> int | None:
     try:
         limit, used = ((_CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        cache = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
+        figures = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
         return None
     if not limit.isdecimal():
         return None
-    return max(SPARE_BYTES, int(limit) - int(used) + _reclaimable(cache) - SPARE_BYTES)
-
-
-def _reclaimable(figures: dict[str, Any]) -> int:
-    return int(figures.get("inactive_file", 0))
+    return max(SPARE_BYTES, int(limit) - int(used) + int(figures.get("inactive_file", 0)) - SPARE_BYTES)
 
 
 if __name__ == "__main__":
