@@ -61,6 +61,6 @@ def _unusable(card: Gpu) -> PartState | None:
     """Why nothing new can come on the GPU, whatever is free on it."""
     if card.mode is not Mode.FRACTIONAL or card.pending_mode is not None:
         return PartState.OTHER_MODE
-    if not card.healthy:
+    if card.closed or not card.healthy:
         return PartState.UNHEALTHY
     return PartState.CORDONED if card.cordoned else None

@@ -36,11 +36,12 @@ class Gpu:
     healthy: bool = True
     health_reason: str = ""  # why it is not healthy, as a sentence
     cordoned: bool = False  # an admin wants nothing new on it, or another mode
+    closed: str = ""  # why its node takes nothing new, as a clause; empty if it does
 
     @property
     def takes_shares(self) -> bool:
         """Whether the ledger may give anything of it now."""
-        return self.mode is Mode.FRACTIONAL and self.healthy and not self.cordoned
+        return self.mode is Mode.FRACTIONAL and self.healthy and not self.cordoned and not self.closed
 
     def anonymous(self) -> Gpu:
         """The same without what tells it from others with equal `FACTS`."""

@@ -77,10 +77,9 @@ class GpuNode:
                 return condition.message
         return ""
 
-    def without_health(self, reason: str) -> GpuNode:
+    def as_closed(self, reason: str) -> GpuNode:
         """The same with GPUs that nothing new is placed on; reason: why, as a clause."""
-        sick = (dataclasses.replace(card, healthy=False, health_reason=reason) for card in self.gpus)
-        return dataclasses.replace(self, gpus=tuple(sick))
+        return dataclasses.replace(self, gpus=tuple(dataclasses.replace(card, closed=reason) for card in self.gpus))
 
     def gpu_by_uuid(self) -> Mapping[str, gpu.Gpu]:
         """The node's GPUs by UUID."""

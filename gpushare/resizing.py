@@ -191,6 +191,8 @@ def _lacking(node: GpuNode, entry: Allocation, shares: Shares) -> str:
             continue
         card = cards[uuid]
         where = f"{node.name}/{card.index}"
+        if card.closed and (more_percent > 0 or more_bytes > 0):
+            found.append(f"{where} is on a node that takes nothing new: {card.closed}")
         if not card.healthy and (more_percent > 0 or more_bytes > 0):
             found.append(f"{where} is not healthy: {card.health_reason or 'nobody says why'}")
         if more_percent > 0 and after[uuid].request_percent > 100:

@@ -100,6 +100,10 @@ def _mode(ask: FilterInput) -> Verdict:
     return None if ask.card.mode is Mode.FRACTIONAL else (f"is in mode {ask.card.mode}", 9.0)
 
 
+def _closed(ask: FilterInput) -> Verdict:
+    return (f"is on a node that takes nothing new: {ask.card.closed}", 9.0) if ask.card.closed else None
+
+
 def _health(ask: FilterInput) -> Verdict:
     return None if ask.card.healthy else (f"is unhealthy: {ask.card.health_reason or 'no reason is known'}", 9.0)
 
@@ -238,6 +242,7 @@ RULES: Final[Mapping[str, GpuFilter]] = {
     "compute-capability": GpuFilter(_capability, "of too low a compute capability", lasts=True),
     "uuid": GpuFilter(_uuid, "ruled out by UUID", lasts=True),
     "size": GpuFilter(_size, "too small", lasts=True),
+    "closed": GpuFilter(_closed, "on a node that takes nothing new"),
     "health": GpuFilter(_health, "unhealthy"),
     "cordon": GpuFilter(_cordon, "cordoned"),
     "exclusion": GpuFilter(_exclusion, "held by pods with another exclusion label", Sees.LABELS),

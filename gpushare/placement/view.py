@@ -22,7 +22,7 @@ class NodeView:
     def of(cls, node: GpuNode) -> NodeView:
         """The view of a node; one whose agent says that no container would start there has no GPU to give."""
         if why := node.closed:
-            node = node.without_health(why)
+            node = node.as_closed(why)
         used = ledger.use(node)
         usable = [(card, used[card.uuid]) for card in node.gpus if card.takes_shares]
         free = {

@@ -158,7 +158,7 @@ def _memory_sizes(world: World, asked: RequestingPod, key: str) -> Iterable[str]
         (card.memory_bytes - used.memory_bytes) // _MIB
         for view in world.views.values()
         for card, used in view.cards()
-        if card.healthy and not card.cordoned
+        if card.takes_shares
     }
     share = _share(asked, key)
     most = max(
@@ -171,10 +171,7 @@ def _memory_sizes(world: World, asked: RequestingPod, key: str) -> Iterable[str]
 def _compute_sizes(world: World, asked: RequestingPod, key: str) -> Iterable[str]:
     share = _share(asked, key)
     free = {
-        100 - used.request_percent
-        for view in world.views.values()
-        for card, used in view.cards()
-        if card.healthy and not card.cordoned
+        100 - used.request_percent for view in world.views.values() for card, used in view.cards() if card.takes_shares
     }
     sizes = sorted((percent for percent in free if 0 < percent < share.request_percent), reverse=True)
     # 0 is a share of idle time only; it fits only if memory is asked for by itself.

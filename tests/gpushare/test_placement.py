@@ -49,7 +49,9 @@ def test_nothing_is_placed_where_containers_would_get_no_gpu() -> None:
     refusing = dataclasses.replace(builders.node("node-a", gpus=1), conditions=(said,))
     found = place(refusing, request="0.5")
     assert isinstance(found, Refusal)
-    assert found.reason.endswith("of 1 GPU on 1 node, 1 unhealthy; nearest: node-a/0 is unhealthy: no runtime injects")
+    assert found.reason.endswith(
+        "of 1 GPU on 1 node, 1 on a node that takes nothing new; nearest: node-a/0 is on a node that takes nothing new: no runtime injects"
+    )
     chosen = place(refusing, builders.node("node-b", gpus=1), request="0.5")
     assert isinstance(chosen, Placement)
     assert chosen.node == "node-b"
@@ -62,7 +64,7 @@ def test_nothing_is_placed_where_the_agent_was_told_to_stop() -> None:
     told = Condition(contract.CONDITION_READY, "False", contract.REASON_AGENT_STOPPED, "its agent has stopped")
     found = place(dataclasses.replace(builders.node("node-a", gpus=1), conditions=(told,)), request="0.5")
     assert isinstance(found, Refusal)
-    assert found.reason.endswith("nearest: node-a/0 is unhealthy: its agent has stopped")
+    assert found.reason.endswith("nearest: node-a/0 is on a node that takes nothing new: its agent has stopped")
 
 
 def test_the_default_policy_fills_a_card_before_it_opens_another() -> None:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 
 from gpushare import errors, ledger, placement, request, resizing
 from gpushare.allocation import GivenShare, PodRef
+from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode, Resize
 from gpushare.request import Request
 from tests import builders
@@ -65,12 +66,17 @@ def test_what_does_not_fit_is_not_begun_and_says_the_numbers(asked: dict[str, st
     assert step.node is found
 
 
-def test_on_a_gpu_that_is_not_healthy_nothing_grows() -> None:
-    found = dataclasses.replace(node(), gpus=(builders.gpu(healthy=False, health_reason="XID 79"),))
-    assert resizing.step(found, "a1", wish(found, memory="9Gi", request="0.5")).waits_for == (
-        "node-a/0 is not healthy: XID 79"
-    )
-    assert share(resizing.step(found, "a1", wish(found, memory="8Gi", request="0.4")).node).request_percent == 40
+@pytest.mark.parametrize(
+    ("card", "said"),
+    [
+        (builders.gpu(healthy=False, health_reason="XID 79"), "node-a/0 is not healthy: XID 79"),
+        (builders.gpu(closed="its agent left"), "node-a/0 is on a node that takes nothing new: its agent left"),
+    ],
+)
+def test_on_a_gpu_that_takes_nothing_new_nothing_grows(card: Gpu, said: str) -> None:
+    sick = dataclasses.replace(node(), gpus=(card,))
+    assert resizing.step(sick, "a1", wish(sick, memory="9Gi", request="0.5")).waits_for == said
+    assert share(resizing.step(sick, "a1", wish(sick, memory="8Gi", request="0.4")).node).request_percent == 40
 
 
 def test_less_memory_counts_until_the_agent_holds_the_pod_to_it() -> None:

@@ -82,4 +82,4 @@ def is_open(document: Mapping[str, Any]) -> bool:
 
 def as_open(document: Mapping[str, Any], node: GpuNode) -> GpuNode:
     """The node, with no GPU to give while it is closed."""
-    return node if is_open(document) else node.without_health(CLOSED)
+    return node if is_open(document) else node.as_closed(CLOSED)
