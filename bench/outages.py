@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from burst import calls
-from steady import ground, load, troubles, witness
+from steady import ground, judgements, load, troubles, witness
 
 from lab import access, cluster, gpushare, lab_layout
 
@@ -83,8 +83,10 @@ def run(name: str, stage: troubles.Stage) -> Row:
     ):
         seen = witness.Witness(stage.server, stage.lab.etcd / "client.sock")
         stream = load.Load(stage.server, namespace, crowded, roomy, shares=trouble.shares)
+        logged = judgements.JudgementLogs(stage.lab)
         began = time.monotonic()
         stage.seen = seen
+        logged.start()
         seen.start()
         stream.start()
         try:
@@ -95,6 +97,7 @@ def run(name: str, stage: troubles.Stage) -> Row:
             counted = stream.stop()
             seconds = time.monotonic() - began
             seen.stop()
+            stage.notes += logged.stop()
     return Row(name, seconds, counted, seen.versions, tuple(seen.broken), tuple(stage.notes))
 
 

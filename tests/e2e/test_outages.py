@@ -34,14 +34,14 @@ def counted(installed: lab_layout.Layout) -> dict[str, Any]:
 def test_a_rolling_restart_fails_no_admission(counted: dict[str, Any]) -> None:
     row = counted["rolling restart"]
     assert row["admissions"] > 100
-    assert row["reasons"] == {}
+    assert row["reasons"] == {}, row["notes"]
 
 
 def test_a_killed_replica_takes_with_it_only_what_was_sent_to_it(counted: dict[str, Any]) -> None:
     row = counted["kill -9 of a replica"]
     assert row["admissions"] > 100
     other = {why: count for why, count in row["reasons"].items() if not any(words in why for words in OF_THE_KILLED)}
-    assert other == {}
+    assert other == {}, row["notes"]
     assert row["failed"] <= MOST_LOST
 
 

@@ -1,0 +1,64 @@
+"""What the webhook logs of reviews that it failed to judge; a log goes with its pod, so it is kept as it comes."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gpushare import contract
+from lab import gpushare, lab_layout, node_mounts
+
+SAYS = '"msg": "Failed to judge a pod"'
+POLL_SECONDS = 0.5
+MOST_SENTENCES = 3
+
+
+class JudgementLogs:
+    """Links to every log that the replicas write between `start` and `stop`."""
+
+    def __init__(self, lab: lab_layout.Layout) -> None:
+        pods = f"{contract.SYSTEM_NAMESPACE}_{gpushare.WEBHOOK}-*/*/*.log"
+        self._places = [(node_mounts.inside_directory(lab, node, "/var/log/pods"), pods) for node in lab.nodes]
+        self._kept = tempfile.TemporaryDirectory(prefix="gpushare-", dir=lab.directory)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="judgement logs", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> list[str]:
+        """The reasons with their stacks, the commonest first."""
+        self._stopping.set()
+        self._thread.join()
+        with self._kept as directory:
+            stacks = collections.Counter(
+                f"{line['err']}\n{line.get('stack', '')}"
+                for path in Path(directory).iterdir()
+                for line in _failures(path)
+            )
+        return [f"{count} not judged: {stack}" for stack, count in stacks.most_common(MOST_SENTENCES)]
+
+    def _run(self) -> None:
+        while True:
+            is_last = self._stopping.wait(POLL_SECONDS)
+            for directory, pods in self._places:
+                for path in directory.glob(pods):
+                    link = Path(self._kept.name) / "_".join(path.relative_to(directory).parts)
+                    with contextlib.suppress(FileExistsError, FileNotFoundError):  # it is kept already, or has gone
+                        os.link(path, link)
+            if is_last:
+                return
+
+
+def _failures(path: Path) -> Iterator[dict[str, Any]]:
+    """Each line of the kubelet's is a time, a stream, whether it is whole, and what the container wrote."""
+    for line in path.read_text().splitlines():
+        if SAYS in line:
+            yield json.loads(line.split(" ", 3)[3])
