@@ -181,6 +181,7 @@ def _start_placer(
                     PlacementProfile(settings.policy, ledger_now.mix).data(),
                     settings.defrag_moves,
                     settled,
+                    defragmenter.LEAST_GAIN,
                     settings.kubeconfig,
                 )
             ),

@@ -13,6 +13,7 @@ from burst import webhooks
 
 from gpushare.placement_profile import PlacementProfile
 from large import phases
+from webhook.controllers import defragmenter
 from webhook.planner.process import Question
 from webhook.planner.suggested_plan import SuggestedPlan
 
@@ -31,7 +32,7 @@ class Planned:
 
 def measure(replica: webhooks.Replica, kubeconfig: Path) -> Planned:
     """Has the planner make one plan. Raises RuntimeError if there is none."""
-    question = Question(PlacementProfile().data(), MOVES, [], str(kubeconfig))
+    question = Question(PlacementProfile().data(), MOVES, [], defragmenter.LEAST_GAIN, str(kubeconfig))
     with phases.Watched(replica) as watched:
         process = subprocess.Popen(
             [sys.executable, "-m", "webhook.planner"],

@@ -49,14 +49,16 @@ class _Played:
         return self.gain / float(len(self.moves) ** thrift)
 
 
-def plan(world: World, waiting: Waiting, budgets: Budgets, *, most: int) -> DefragPlan:
+def plan(world: World, waiting: Waiting, budgets: Budgets, *, most: int, least_gain: float = LEAST_GAIN) -> DefragPlan:
     """At most `most` moves, and the gated pods that they admit; leaves the world as the plan leaves it.
+
+    least_gain: GPUs per move, of each chain of moves.
 
     Needs numpy (`worlds.exact`).
     """
     best, found = 0.0, _THRIFT[-1]
     for thrift in _THRIFT:
-        tried = _Plan(world, waiting, budgets, thrift)
+        tried = _Plan(world, waiting, budgets, thrift, least_gain)
         made = tried.make(most)
         gained = made.gained or 0.0
         if gained > best - _SAME:
@@ -64,13 +66,14 @@ def plan(world: World, waiting: Waiting, budgets: Budgets, *, most: int) -> Defr
             if thrift == _THRIFT[-1]:
                 return made
         tried.take_back()
-    return _Plan(world, waiting, budgets, found).make(most)
+    return _Plan(world, waiting, budgets, found, least_gain).make(most)
 
 
 class _Plan:
-    def __init__(self, world: World, waiting: Waiting, budgets: Budgets, thrift: float) -> None:
+    def __init__(self, world: World, waiting: Waiting, budgets: Budgets, thrift: float, least_gain: float) -> None:
         self._world = world
         self._thrift = thrift
+        self._least_gain = least_gain
         self._players: list[Player] = []
         self._budgets = budgets
         self._waiting = dict(enumerate(waiting))
@@ -175,7 +178,7 @@ class _Plan:
         if any(pod.priority(move.manifest) > least for move in moves):
             return None
         gain = self._worth() - before + LET_IN * sum(asked.request_gpus for asked in let_in)
-        return _Played(chain, gain, tuple(moves), tuple(admitted)) if gain >= LEAST_GAIN * len(moves) else None
+        return _Played(chain, gain, tuple(moves), tuple(admitted)) if gain >= self._least_gain * len(moves) else None
 
     def _admit(self, player: Player, there: Collection[int]) -> Iterator[tuple[int, str]]:
         """Admits the waiting pods that fit now and are not in `there`, in their order; their numbers and GPUs."""

@@ -156,7 +156,7 @@ async def test_a_move_that_is_not_as_planned_is_not_made_and_leaves_nothing(clus
 
 async def test_without_a_plan_it_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     """The planner's process says why, as one does whose cluster is not there; or something happens that nobody foresaw."""
-    nowhere = process.Question({}, 5, [], "/nowhere/kubeconfig")
+    nowhere = process.Question({}, 5, [], 0.1, "/nowhere/kubeconfig")
     plans = [lambda _: process.suggest(nowhere), lambda _: asyncio.sleep(0, 1 / 0)]
     measures = metrics.Metrics()
     for plan in plans:

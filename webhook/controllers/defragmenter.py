@@ -98,8 +98,7 @@ class Defragmenter:
             self._metrics.planned("failed")
             return
         moves = suggestion.moves
-        is_worth_it = bool(moves) and suggestion.gained >= LEAST_GAIN * len(moves)
-        if not is_worth_it:
+        if not moves:
             self._metrics.planned("nothing")
             return
         self._metrics.planned("found", gained=suggestion.gained)

@@ -48,7 +48,8 @@ async def _suggest(question: Question) -> SuggestedPlan:
         state = await reading.read(api, settled=frozenset(question.settled))
     world = state.world(PlacementProfile.read(question.profile))
     waiting = goals.waiting(world, state.pods)
-    return SuggestedPlan.of(relocating.plan(world, waiting, state.budgets, most=question.most))
+    plan = relocating.plan(world, waiting, state.budgets, most=question.most, least_gain=question.least_gain)
+    return SuggestedPlan.of(plan)
 
 
 def _bound_memory() -> None:

@@ -23,11 +23,15 @@ class PlanningError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked. profile: `PlacementProfile.data`. most: moves. settled: UIDs of owners whose pods stay."""
+    """What is asked. profile: `PlacementProfile.data`. most: moves. settled: UIDs of owners whose pods stay.
+
+    least_gain: GPUs per move, of each chain of moves.
+    """
 
     profile: dict[str, str]
     most: int
     settled: list[str]
+    least_gain: float
     kubeconfig: str | None = None
 
 

@@ -90,6 +90,15 @@ def test_there_are_no_more_moves_than_are_allowed() -> None:
         assert len(relocating.plan(cluster(*placed, nodes=6, gpus=1), [], NONE, most=most).moves) == most
 
 
+def test_each_chain_of_moves_gains_enough_by_itself() -> None:
+    placed = [(owned(f"p{number}", request="0.4"), f"n0/{number}") for number in range(4)]
+    for least_gain, moves in ((0.02, 2), (0.1, 1)):
+        world = cluster(*placed, nodes=1, gpus=4)
+        plan = relocating.plan(world, [waits("w", "1")], NONE, most=5, least_gain=least_gain)
+        assert plan.gained is not None
+        assert (len(plan.moves), plan.gained > 1) == (moves, True), "the pod that waits is let in"
+
+
 def test_nobody_of_higher_priority_moves_for_one_that_waits() -> None:
     placed = (owned("a", request="0.25", priority=10), "n0/0"), (owned("b", request="0.5", kind=""), "n1/0")
     for priority, moves in ((9, 0), (10, 1)):
