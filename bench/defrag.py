@@ -8,7 +8,7 @@ same cluster, its plan is played, and then whoever waits is tried once more.
 Prints a table for people, then one JSON object a line per figure. Times are processor time of the plan alone.
 
 Run: python bench/defrag.py --openb DIRECTORY [--traces default,multigpu30] [--seeds 42] [--every 8]
-    [--planners value,fewest,empty-nodes] [--load 100] [--moves 2] [--patience 120]
+    [--planners value,value-cpu,fewest,fewest-cpu,empty-nodes] [--load 100] [--moves 2] [--patience 120]
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ Planner = Callable[[World, Wanted, int], DefragPlan]
 PLANNERS: dict[str, Planner] = {
     "fewest": lambda world, wanted, _most: fewest_moves.plan(world, wanted, Budgets.of([])),
     "value": lambda world, wanted, most: relocating.plan(world, wanted, Budgets.of([]), most=most),
+    "value-cpu": lambda world, wanted, most: relocating.plan(
+        world, wanted, Budgets.of([]), most=most, moves_cpu_only=True
+    ),
+    "fewest-cpu": lambda world, wanted, _most: fewest_moves.plan(world, wanted, Budgets.of([]), moves_cpu_only=True),
     "empty-nodes": lambda world, _wanted, most: emptying.plan(world, Budgets.of([]), most=most),
 }
 

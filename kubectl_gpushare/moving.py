@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from gpushare import contract, pod
 from gpushare.defragmentation import cordons, evicting, succession
@@ -86,7 +86,8 @@ def _move(move: Move, origin: live_cluster.LiveCluster, timeout_seconds: float) 
     namespace, name = pod.namespaced_name(move.manifest)
     kind, owner = evicting.owner(move.manifest)
     origin.replicas(move.manifest)  # a missing right to read it ends this before the eviction
-    before = {sibling.uid for sibling in _siblings(origin, namespace, owner)}
+    pods = origin.everybody_of if move.is_cpu_only else origin.pods
+    before = {sibling.uid for sibling in _siblings(pods(namespace=namespace), owner)}
     if pod.uid(move.manifest) not in before:
         raise plugin_errors.PluginError(f"pod {namespace}/{name} is not there any more: make a new plan")
     body = evicting.eviction(namespace, name, uid=pod.uid(move.manifest))
@@ -94,29 +95,43 @@ def _move(move: Move, origin: live_cluster.LiveCluster, timeout_seconds: float) 
     until = time.monotonic() + timeout_seconds
     waits = ""
     while time.monotonic() < until:
-        siblings = _siblings(origin, namespace, owner)
+        siblings = _siblings(pods(namespace=namespace), owner)
         waits = succession.waits_for(
             pod.uid(move.manifest), siblings, before=before, kind=kind, wanted=origin.replicas(move.manifest)
         )
         if not waits:
             nodes = dict.fromkeys(successor.node for successor in succession.successors(siblings, before))
+            if move.is_cpu_only and move.before in nodes:
+                said = f"was evicted, and the scheduler has put the one made instead of it on {move.before} again"
+                raise plugin_errors.PluginError(f"pod {namespace}/{name} {said}")
             return f"is on {', '.join(nodes)} now" if nodes else f"is gone, and its {kind} wants no other instead"
         time.sleep(LOOK_SECONDS)
     raise plugin_errors.PluginError(f"pod {namespace}/{name} was evicted, and after {timeout_seconds:.0f} s {waits}")
 
 
-def _siblings(origin: live_cluster.LiveCluster, namespace: str, owner: str) -> list[Sibling]:
-    return [_sibling(manifest) for manifest in origin.pods(namespace=namespace) if evicting.owner(manifest)[1] == owner]
+def _siblings(pods: Iterable[pod.PodJson], owner: str) -> list[Sibling]:
+    return [_sibling(manifest) for manifest in pods if evicting.owner(manifest)[1] == owner]
 
 
 def _sibling(manifest: pod.PodJson) -> Sibling:
     annotations = pod.annotations_of(manifest)
+    is_cpu_only = not pod.asks_for_share(manifest)
+    scheduled = str((manifest.get("spec") or {}).get("nodeName") or "")
     return Sibling(
         uid=pod.uid(manifest),
         name="/".join(pod.namespaced_name(manifest)),
-        node=annotations.get(contract.NODE, ""),
-        is_placed=contract.ALLOCATION in annotations,
+        node=scheduled if is_cpu_only else annotations.get(contract.NODE, ""),
+        is_placed=bool(scheduled) if is_cpu_only else contract.ALLOCATION in annotations,
         is_gated=contract.SCHEDULING_GATE in pod.gates(manifest),
         is_live=not pod.is_terminal(manifest) and not manifest["metadata"].get("deletionTimestamp"),
-        reason=annotations.get(contract.REASON, ""),
+        reason=_unscheduled(manifest) if is_cpu_only else annotations.get(contract.REASON, ""),
+        is_cpu_only=is_cpu_only,
+    )
+
+
+def _unscheduled(manifest: pod.PodJson) -> str:
+    """Why the scheduler has found no node for a pod, in its own words; empty if it has not said."""
+    conditions = (manifest.get("status") or {}).get("conditions") or ()
+    return next(
+        (str(condition.get("message") or "") for condition in conditions if condition.get("type") == "PodScheduled"), ""
     )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from gpushare import pod
 from gpushare.defragmentation import evicting
+from gpushare.defragmentation.cpu_only import CpuOnlyPods
 from gpushare.defragmentation.evicting import Budgets
 from gpushare.defragmentation.leaving import Movable
 from gpushare.defragmentation.plan import DefragPlan, DefragStep
@@ -20,11 +21,17 @@ from gpushare.whatif.world import RequestingPod, World
 
 
 def plan(
-    world: World, wanted: Sequence[tuple[str, RequestingPod]], budgets: Budgets, *, stay: bool = True
+    world: World,
+    wanted: Sequence[tuple[str, RequestingPod]],
+    budgets: Budgets,
+    *,
+    stay: bool = True,
+    moves_cpu_only: bool = False,
 ) -> DefragPlan:
     """Makes room for each of these in turn; leaves the world as the plan leaves it.
 
     stay: the shares belong to gated pods, which are placed and stay; otherwise only a hole is made.
+    moves_cpu_only: CPU-only pods may be moved, too.
     """
     before = world.fragmentation()
     steps: list[DefragStep] = []
@@ -32,7 +39,7 @@ def plan(
     spent: Spent = collections.Counter()
     effort = Effort()
     for name, asked in wanted:
-        steps.append(_step(world, name, asked, budgets, spent, fixed, effort))
+        steps.append(_step(world, name, asked, budgets, spent, fixed, effort, moves_cpu_only=moves_cpu_only))
         spent.update(evicting.spend(budgets, [move.manifest for move in steps[-1].moves]))
         if steps[-1].gpus and stay:
             answer = world.place(asked.manifest, asked.request)
@@ -49,12 +56,16 @@ def _step(
     spent: Spent,
     fixed: collections.Counter[str],
     effort: Effort,
+    *,
+    moves_cpu_only: bool,
 ) -> DefragStep:
     answer = world.place(asked.manifest, asked.request)
     if isinstance(answer, Placement):
         return DefragStep(name, asked, worlds.gpus(answer, world.views))
     priority = pod.priority(asked.manifest) if pod.uid(asked.manifest) else evicting.SYSTEM_PRIORITY
-    room = Player(world, budgets, spent, Movable(world, budgets, priority, fixed), effort).room(asked)
+    may_leave = Movable(world, budgets, priority, fixed)
+    beside = CpuOnlyPods(world, may_leave) if moves_cpu_only else None
+    room = Player(world, budgets, spent, may_leave, effort, beside).room(asked)
     if room is None:
         return DefragStep(name, asked, "", reason=str(answer))
     moves, gpus = room

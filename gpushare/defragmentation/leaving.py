@@ -9,11 +9,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from gpushare import errors, ledger, resizing
 from gpushare.allocation import Allocation, GivenShare
-from gpushare.defragmentation import evicting
+from gpushare.defragmentation import cpu_only, evicting
+from gpushare.defragmentation.cpu_only import CpuOnlyPods
 from gpushare.defragmentation.evicting import Budgets
 from gpushare.gpu import Gpu
+from gpushare.mix import Host
 from gpushare.placement import filters
-from gpushare.request import Demand
+from gpushare.request import Demand, Request
 from gpushare.whatif import world as worlds
 from gpushare.whatif.world import RequestingPod, World
 
@@ -75,6 +77,8 @@ class Movable:
         if reason:
             self._fixed[reason] += 1
             return None
+        if cpu_only.stands_for(entry):
+            return RequestingPod(manifest, Request(()))
         if resizing.was_resized(manifest, entry):
             self._fixed["resized, and recreated as they were before"] += 1
             return None
@@ -85,19 +89,30 @@ class Movable:
             return None
 
 
-def options(world: World, asked: RequestingPod, may_leave: MayLeave) -> list[Departure]:
-    """The ways to make room on each node, the cheapest first; none for requests with several demands."""
-    if len(asked.request.demands) > 1:
+def options(
+    world: World, asked: RequestingPod, may_leave: MayLeave, cpu_only_pods: CpuOnlyPods | None = None
+) -> list[Departure]:
+    """The ways to make room on each node, the cheapest first; none for requests with several demands, or none.
+
+    cpu_only_pods: those that may leave a node with too little CPU or memory.
+    """
+    if len(asked.request.demands) != 1:
         return []
-    return sorted(_options(world, asked, may_leave), key=lambda option: option.price)
+    return sorted(_options(world, asked, may_leave, cpu_only_pods), key=lambda option: option.price)
 
 
-def _options(world: World, asked: RequestingPod, may_leave: MayLeave) -> Iterator[Departure]:
+def _options(
+    world: World, asked: RequestingPod, may_leave: MayLeave, cpu_only_pods: CpuOnlyPods | None
+) -> Iterator[Departure]:
     judge = world.judge(asked.manifest)
     demand = asked.request.demands[0]
     for view in world.views.values():
+        beside: tuple[Allocation, ...] = ()
         if judge(view.node.name) is not None:
-            continue
+            if cpu_only_pods is not None:
+                beside = _crowding(world, asked, view.node.name, cpu_only_pods, may_leave)
+            if not beside:
+                continue
         by_card = []
         for card, used in view.cards():
             ways = [*itertools.islice(_ways(card, used, demand, asked, may_leave), _MOST_WAYS)]
@@ -107,9 +122,35 @@ def _options(world: World, asked: RequestingPod, may_leave: MayLeave) -> Iterato
         for chosen in _sets(by_card, demand.gpus):
             uuids = tuple(uuid for _, _, uuid, _ in chosen)
             alternatives = chosen[0][3] if len(chosen) == 1 else [tuple(_together(way for *_, (way, *_) in chosen))]
-            for leaving in alternatives:
+            for leaving in ((*way, *beside) for way in alternatives):
                 if 0 < len(leaving) <= MOST_MOVES:
                     yield Departure(view.node.name, uuids, leaving)
+
+
+def _crowding(
+    world: World, asked: RequestingPod, node: str, cpu_only_pods: CpuOnlyPods, may_leave: MayLeave
+) -> tuple[Allocation, ...]:
+    """The CPU-only pods without which the node could take the pod; none if it is not they who keep it away."""
+    free = world.free(node)
+    if free is None:
+        return ()
+    asks = world.host(asked.manifest)
+    lacking = Host(max(0, asks.cpu_milli - free[0]), max(0, asks.memory_bytes - free[1]))
+    if not lacking.cpu_milli and not lacking.memory_bytes and free[2] > 0:
+        return ()
+    there = [known for known in cpu_only_pods.on(node) if may_leave(known.entry) is not None]
+    leaving = cpu_only.enough(there, lacking)
+    if leaving is None:
+        return ()
+    undo = []
+    for known in leaving:
+        manifest = world.manifest(known.entry)
+        assert manifest is not None  # noqa: S101 - it was read, or it would not be movable
+        undo.append(world.leave(manifest, node, known.entry))
+    is_fit = world.judge(asked.manifest)(node) is None
+    for back in reversed(undo):
+        back()
+    return tuple(known.entry for known in leaving) if is_fit else ()
 
 
 _Card = tuple[int, int, str, list[tuple[Allocation, ...]]]

@@ -12,8 +12,12 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpushare import ledger
+from gpushare.defragmentation import clearing, cpu_only
+from gpushare.defragmentation.clearing import Clearings
+from gpushare.defragmentation.cpu_only import CpuOnlyPod
 from gpushare.defragmentation.exchanges import Chain, Exchanges, Mover, Shape
 from gpushare.gpu import Gpu
+from gpushare.mix import Host
 from gpushare.placement import NodeView, filters
 from gpushare.request import Demand
 from gpushare.whatif.world import World
@@ -42,8 +46,10 @@ class _Way:
 class Openings:
     """The openings of one world, for its exchanges' movers."""
 
-    def __init__(self, world: World, exchanges: Exchanges) -> None:
+    def __init__(self, world: World, exchanges: Exchanges, clearings: Clearings | None = None) -> None:
+        """`clearings`: those of the CPU-only pods that may leave as well."""
         self._world = world
+        self._clearings = clearings
         self._exchanges = exchanges
 
     def chains(self, waiting: Iterable[Shape], most: int, *, worth: float) -> list[Chain]:
@@ -53,7 +59,7 @@ class Openings:
         found: dict[tuple[str, ...], Chain] = {}
         for name, movers in self._exchanges.movers():
             there = [(costs[mover.shape], mover) for mover in movers if costs[mover.shape] < math.inf]
-            node = _Node(self._world, name, there)
+            node = _Node(self._world, name, there, self._clearings.on(name) if self._clearings else ())
             for shape in wanted:
                 for way in node.ways(shape, min(most, MOST)):
                     gpus = sum(mover.percent for mover in way.movers) / 100
@@ -73,10 +79,13 @@ class Openings:
 class _Node:
     """A node with those of its pods that could go elsewhere, and what each of them costs there."""
 
-    def __init__(self, world: World, name: str, movers: Sequence[tuple[float, Mover]]) -> None:
+    def __init__(
+        self, world: World, name: str, movers: Sequence[tuple[float, Mover]], cpu_only_pods: Sequence[CpuOnlyPod]
+    ) -> None:
         self._view: NodeView = world.views[name]
         self._room = world.room(name)
         self._movers = sorted(movers, key=lambda mover: mover[0])
+        self._cpu_only_pods = cpu_only_pods
         self._known: dict[tuple[str, Demand], list[_Way]] = {}
 
     def ways(self, shape: Shape, most: int) -> Iterator[_Way]:
@@ -84,7 +93,7 @@ class _Node:
         request, host = shape
         demand = request.demands[0]
         cards = [(card, used) for card, used in self._view.cards() if card.takes_shares]
-        if len(cards) < demand.gpus or not self._movers:
+        if len(cards) < demand.gpus or not (self._movers or self._cpu_only_pods):
             return
         card = cards[0][0]
         if filters.reject(filters.FilterInput(card, ledger.NOTHING, demand.share, request.constraints)) is not None:
@@ -98,6 +107,11 @@ class _Node:
                 fed = self._fed(way, host.cpu_milli, host.memory_bytes)
                 if fed is not None and 0 < len(fed.movers) <= most:
                     yield fed
+
+    @property
+    def _all_gpus(self) -> tuple[str, ...]:
+        """Of the node: who moved to another of them would still take its CPU."""
+        return tuple(card.uuid for card in self._view.node.gpus if card.takes_shares)
 
     def _of_card(self, card: Gpu, used: ledger.GpuUse, demand: Demand) -> list[_Way]:
         key = card.uuid, demand
@@ -127,6 +141,9 @@ class _Node:
         memory = memory_bytes - self._room.memory_bytes - sum(mover.host.memory_bytes for mover in way.movers)
         if cpu <= 0 and memory <= 0:
             return way
+        clears = cpu_only.enough(self._cpu_only_pods, Host(max(0, int(cpu)), max(0, int(memory))))
+        if clears is not None:  # they hold nothing of a GPU, and so cost nothing of it elsewhere
+            return _Way(way.cost, (*way.movers, *map(clearing.mover, clears)), self._all_gpus)
         ids = {mover.entry.id for mover in way.movers}
         others = [(cost, mover) for cost, mover in self._movers if mover.entry.id not in ids]
         for count in range(1, _MOST_FOR_CPU + 1):
@@ -137,8 +154,7 @@ class _Node:
                     fed = _Way(
                         way.cost + sum(cost for cost, _ in more),
                         (*way.movers, *(mover for _, mover in more)),
-                        # On another GPU of the node they would still take its CPU.
-                        tuple(card.uuid for card in self._view.node.gpus if card.takes_shares),
+                        self._all_gpus,
                     )
                     best = fed if best is None or fed.cost < best.cost else best
             if best is not None:

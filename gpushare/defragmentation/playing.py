@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection, Sequence
 
 from gpushare import pod
 from gpushare.allocation import Allocation
-from gpushare.defragmentation import evicting, leaving
+from gpushare.defragmentation import cpu_only, evicting, leaving
+from gpushare.defragmentation.cpu_only import CpuOnlyPods
 from gpushare.defragmentation.evicting import Budgets
 from gpushare.defragmentation.leaving import MOST_MOVES, Departure, Movable
 from gpushare.placement import NodeView, Placement
@@ -28,13 +29,24 @@ _MOST_PLAYED = 200  # ways per share in which every pod finds a place at once
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Move:
-    """A pod that is evicted, and where placement would put the one that its owner makes instead."""
+    """A pod that is evicted, and where the one that its owner makes instead would be put: by placement, or by the
+    scheduler."""
 
     manifest: pod.PodJson
     entry: Allocation
-    before: str  # GPUs, such as `gpu-1/0,2`
+    before: str  # GPUs, such as `gpu-1/0,2`; of a CPU-only pod the node
     after: str
     closed: Closed  # while it is made
+
+    @property
+    def is_cpu_only(self) -> bool:
+        """Whether the pod has no share."""
+        return cpu_only.stands_for(self.entry)
+
+    @property
+    def nodes(self) -> tuple[str, str]:
+        """The node that it leaves, and the one where it goes."""
+        return self.before.partition("/")[0], self.after.partition("/")[0]
 
 
 @dataclasses.dataclass(slots=True)
@@ -48,19 +60,28 @@ class Effort:
 class Player:
     """Tries to make room on a world; leaves it as the moves leave it, or unchanged if there are none."""
 
-    def __init__(self, world: World, budgets: Budgets, spent: Spent, may_leave: Movable, effort: Effort) -> None:
-        """`spent`: the disruptions that earlier moves took from the budgets."""
+    def __init__(
+        self,
+        world: World,
+        budgets: Budgets,
+        spent: Spent,
+        may_leave: Movable,
+        effort: Effort,
+        cpu_only_pods: CpuOnlyPods | None = None,
+    ) -> None:
+        """`spent`: the disruptions that earlier moves took from the budgets; `cpu_only_pods`: to move as well."""
         self._world = world
         self._budgets = budgets
         self._spent = collections.Counter(spent)
         self._may_leave = may_leave
+        self._cpu_only_pods = cpu_only_pods
         self._undo: list[Callable[[], None]] = []
         self._plays = _MOST_PLAYED
         self._effort = effort
 
     def room(self, asked: RequestingPod) -> tuple[tuple[Move, ...], str] | None:
         """The fewest moves that make room for a pod, and the GPUs where it goes then; None if there are none."""
-        options = leaving.options(self._world, asked, self._may_leave)
+        options = leaving.options(self._world, asked, self._may_leave, self._cpu_only_pods)
         for most in range(1, MOST_MOVES + 1):
             room = self._try(asked, options, most, (), frozenset())
             if room is not None:
@@ -172,7 +193,7 @@ class Player:
             if self._effort.looks <= 0:
                 return None
             self._effort.looks -= sum(len(view.node.gpus) for view in self._world.views.values())
-            options = leaving.options(self._world, fresh, self._may_leave.unless(busy))
+            options = leaving.options(self._world, fresh, self._may_leave.unless(busy), self._cpu_only_pods)
             # Pods that make room for it may also go to the cordoned GPUs, if enough is left there.
             for kept in (closed, ()):
                 mark = len(self._undo)
@@ -193,6 +214,14 @@ class Player:
         mark = len(self._undo)
         self._undo.append(self._world.leave(mover.manifest, node, entry))
         fresh = unplaced.successor(mover.manifest)
+        if cpu_only.stands_for(entry):
+            target = self._world.scheduled(fresh, left=node)
+            if target in {"", node}:  # nobody keeps the scheduler from putting it there again
+                self._back(mark)
+                return None
+            self._undo.append(self._world.settle(fresh, target))
+            self._spend(mover.manifest)
+            return Move(mover.manifest, entry, node, target, closed)
         answer = self._world.place(fresh, mover.request)
         if not isinstance(answer, Placement):
             self._back(mark)

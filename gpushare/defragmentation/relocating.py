@@ -4,7 +4,7 @@ Free capacity has the value that the policy `fragmentation` gives it, by the clu
 moves are played as they would be made: one pod after the other, each placed by the webhook's engine while its old GPUs
 are cordoned; gated pods that fit are admitted at once. Only the played result counts. The chain with the highest gain
 per move is taken; then the nodes that it changed are read again. Where no chain gains, openings are played: several
-pods that leave one node before a gated pod comes.
+pods that leave one node before a gated pod comes. CPU-only pods take part where they may be moved.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from gpushare import pod
 from gpushare.defragmentation import evicting
+from gpushare.defragmentation.clearing import Clearings
+from gpushare.defragmentation.cpu_only import CpuOnlyPods
 from gpushare.defragmentation.evicting import Budgets
 from gpushare.defragmentation.exchanges import Chain, Exchanges, Shape
 from gpushare.defragmentation.leaving import Movable
@@ -49,16 +51,24 @@ class _Played:
         return self.gain / float(len(self.moves) ** thrift)
 
 
-def plan(world: World, waiting: Waiting, budgets: Budgets, *, most: int, least_gain: float = LEAST_GAIN) -> DefragPlan:
+def plan(
+    world: World,
+    waiting: Waiting,
+    budgets: Budgets,
+    *,
+    most: int,
+    least_gain: float = LEAST_GAIN,
+    moves_cpu_only: bool = False,
+) -> DefragPlan:
     """At most `most` moves, and the gated pods that they admit; leaves the world as the plan leaves it.
 
-    least_gain: GPUs per move, of each chain of moves.
+    least_gain: GPUs per move, of each chain of moves. moves_cpu_only: CPU-only pods may be moved, too.
 
     Needs numpy (`worlds.exact`).
     """
     best, found = 0.0, _THRIFT[-1]
     for thrift in _THRIFT:
-        tried = _Plan(world, waiting, budgets, thrift, least_gain)
+        tried = _Plan(world, waiting, budgets, thrift, least_gain, moves_cpu_only=moves_cpu_only)
         made = tried.make(most)
         gained = made.gained or 0.0
         if gained > best - _SAME:
@@ -66,11 +76,20 @@ def plan(world: World, waiting: Waiting, budgets: Budgets, *, most: int, least_g
             if thrift == _THRIFT[-1]:
                 return made
         tried.take_back()
-    return _Plan(world, waiting, budgets, found, least_gain).make(most)
+    return _Plan(world, waiting, budgets, found, least_gain, moves_cpu_only=moves_cpu_only).make(most)
 
 
 class _Plan:
-    def __init__(self, world: World, waiting: Waiting, budgets: Budgets, thrift: float, least_gain: float) -> None:
+    def __init__(
+        self,
+        world: World,
+        waiting: Waiting,
+        budgets: Budgets,
+        thrift: float,
+        least_gain: float,
+        *,
+        moves_cpu_only: bool,
+    ) -> None:
         self._world = world
         self._thrift = thrift
         self._least_gain = least_gain
@@ -84,14 +103,17 @@ class _Plan:
         self._fixed: collections.Counter[str] = collections.Counter()
         self._may_leave = Movable(world, budgets, evicting.SYSTEM_PRIORITY, self._fixed)
         self._exchanges = Exchanges(world, self._may_leave)
-        self._openings = Openings(world, self._exchanges)
+        self._clearings: Clearings | None = None
+        if moves_cpu_only:
+            self._clearings = Clearings(world, CpuOnlyPods(world, self._may_leave), self._exchanges.prices)
+        self._openings = Openings(world, self._exchanges, self._clearings)
         self._failed: set[tuple[str, ...]] = set()  # ids of the chain's allocations, and its promise
 
     def make(self, most: int) -> DefragPlan:
         before, gained, left = self._world.fragmentation(), 0.0, most
         steps: list[DefragStep] = []
         moves: list[Move] = []
-        self._exchanges.look(self._world.usable())
+        self._look(self._world.usable())
         while left > 0:
             best = self._best(left)
             if best is None:
@@ -113,7 +135,8 @@ class _Plan:
     def _best(self, most: int) -> _Played | None:
         """The best chain; where there is none, the best opening."""
         waiting = [asked for _, asked in self._waiting.values()]
-        best = self._tried(self._exchanges.chains(waiting, most, worth=LET_IN))
+        chains = self._exchanges.chains(waiting, most, worth=LET_IN)
+        best = self._tried([*chains, *self._clearings.chains()] if self._clearings else chains)
         if best is None:
             shapes = (self._shapes[number] for number in self._waiting)
             best = self._tried(self._openings.chains(shapes, most, worth=LET_IN))
@@ -198,11 +221,16 @@ class _Plan:
         self._players.append(self._player())
         self._play(self._players[-1], best.chain)
         self._spent.update(evicting.spend(self._budgets, [move.manifest for move in best.moves]))
-        changed = {mover.node for mover in best.chain.movers}
-        changed.update(move.after.rpartition("/")[0] for move in best.moves)
+        changed = {node for move in best.moves for node in move.nodes}
         changed.update(where.rpartition("/")[0] for _, where in best.admitted)
-        self._exchanges.look(changed)
+        self._look(changed.intersection(self._world.views))
         return [(*self._waiting.pop(number), where) for number, where in best.admitted]
+
+    def _look(self, names: Collection[str]) -> None:
+        """Reads nodes that are new or have changed."""
+        self._exchanges.look(names)
+        if self._clearings is not None:
+            self._clearings.look(names)
 
     def take_back(self) -> None:
         """Leaves the world as it was."""

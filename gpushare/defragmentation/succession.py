@@ -8,7 +8,10 @@ from collections.abc import Collection, Iterable
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sibling:
-    """A pod of the evicted pod's owner, as far as it matters here. name: with its namespace. reason: why it waits."""
+    """A pod of the evicted pod's owner, as far as it matters here. name: with its namespace. reason: why it waits.
+
+    is_placed: it has its share; a CPU-only pod has its node.
+    """
 
     uid: str
     name: str
@@ -17,6 +20,7 @@ class Sibling:
     is_gated: bool
     is_live: bool
     reason: str
+    is_cpu_only: bool = False
 
 
 def waits_for(evicted: str, siblings: Iterable[Sibling], *, before: Collection[str], kind: str, wanted: int) -> str:
@@ -31,7 +35,7 @@ def waits_for(evicted: str, siblings: Iterable[Sibling], *, before: Collection[s
         if successor.is_gated:
             return f"{successor.name}, made instead of it, waits: {successor.reason or 'not judged yet'}"
         if not successor.is_placed:
-            return f"{successor.name}, made instead of it, has no share"
+            return f"{successor.name}, made instead of it, {_lack(successor)}"
     if any(sibling.uid == evicted for sibling in siblings):
         return "it has not ended yet"
     live = sum(sibling.is_live for sibling in siblings)
@@ -43,3 +47,9 @@ def waits_for(evicted: str, siblings: Iterable[Sibling], *, before: Collection[s
 def successors(siblings: Iterable[Sibling], before: Collection[str]) -> list[Sibling]:
     """The pods that were not there before."""
     return [sibling for sibling in siblings if sibling.uid not in before]
+
+
+def _lack(successor: Sibling) -> str:
+    if not successor.is_cpu_only:
+        return "has no share"
+    return f"is not scheduled: {successor.reason or 'the scheduler has not said why'}"

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from gpushare import contract, node
 from gpushare.nodefilters import pod_requests, taints
+from gpushare.nodefilters.taints import Taint
 
 NOT_READY: Final = "is not ready"
 CORDONED: Final = "is cordoned"
@@ -15,15 +16,16 @@ CORDONED: Final = "is cordoned"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """What there is of it; never what is used.
+    """What there is of it; never what is used. `discouraged_by`: taints by which the scheduler prefers other nodes.
 
     `allocatable` is None for a Node that no kubelet has described yet: nothing is known then, and nothing counted.
     """
 
     name: str
     labels: Mapping[str, str]
-    taints: tuple[taints.Taint, ...] = ()
+    taints: tuple[Taint, ...] = ()
     allocatable: Mapping[str, int] | None = None
+    discouraged_by: tuple[Taint, ...] = ()
 
     @classmethod
     def of(cls, found: node.NodeJson) -> NodeSpec:
@@ -46,6 +48,7 @@ class NodeSpec:
             labels=dict(node.labels(found)),
             taints=(*standing, *taints.repelling(spec.get("taints"))),
             allocatable=pod_requests.allocatable(declared) if declared else None,
+            discouraged_by=taints.discouraging(spec.get("taints")),
         )
 
     @property

@@ -117,6 +117,10 @@ class SchedulerCache:
         """The node of this name, or None."""
         return self._machines.get(name)
 
+    def machines(self) -> Iterator[NodeSpec]:
+        """All nodes."""
+        return iter(self._machines.values())
+
     def put_machine(self, name: str, machine: NodeSpec | None) -> None:
         """A node has come, changed or (None) gone."""
         if self._machines.get(name) == machine:

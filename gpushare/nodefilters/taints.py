@@ -13,7 +13,8 @@ NOT_READY: Final = "node.kubernetes.io/not-ready"
 UNREACHABLE: Final = "node.kubernetes.io/unreachable"
 UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
 NO_SCHEDULE: Final = "NoSchedule"
-_REPELLING: Final = frozenset({NO_SCHEDULE, "NoExecute"})  # `PreferNoSchedule` is a wish
+_REPELLING: Final = frozenset({NO_SCHEDULE, "NoExecute"})
+_DISCOURAGING: Final = frozenset({"PreferNoSchedule"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,11 +42,12 @@ class Toleration:
 
 def repelling(declared: Iterable[Mapping[str, Any]] | None) -> tuple[Taint, ...]:
     """Those that keep pods away."""
-    return tuple(
-        Taint(str(one.get("key", "")), str(one.get("value") or ""), str(one.get("effect", "")))
-        for one in declared or ()
-        if one.get("effect") in _REPELLING
-    )
+    return _of_effect(declared, _REPELLING)
+
+
+def discouraging(declared: Iterable[Mapping[str, Any]] | None) -> tuple[Taint, ...]:
+    """Those that only make the scheduler prefer other nodes."""
+    return _of_effect(declared, _DISCOURAGING)
 
 
 def tolerations(declared: Iterable[Mapping[str, Any]] | None) -> tuple[Toleration, ...]:
@@ -91,3 +93,11 @@ def untolerated(taints: Iterable[Taint], tolerated: tuple[Toleration, ...]) -> T
 def declared(taints: Iterable[Taint]) -> tuple[Taint, ...]:
     """Only those that are written in the Node, without those that stand for something else (a cordon)."""
     return tuple(taint for taint in taints if not taint.told)
+
+
+def _of_effect(declared: Iterable[Mapping[str, Any]] | None, effects: frozenset[str]) -> tuple[Taint, ...]:
+    return tuple(
+        Taint(str(taint.get("key", "")), str(taint.get("value") or ""), str(taint.get("effect", "")))
+        for taint in declared or ()
+        if taint.get("effect") in effects
+    )

@@ -31,7 +31,7 @@ from gpushare.placement import NodeView, Placement
 from gpushare.placement_profile import PlacementProfile
 from gpushare.refusal import Refusal
 from gpushare.request import Request
-from gpushare.whatif import away, unplaced
+from gpushare.whatif import away, scheduler_scores, unplaced
 
 WITHOUT_NUMPY = (
     "numpy is not installed, so of several GPUs that fit the webhook may choose another: install it beside the plugin"
@@ -196,6 +196,40 @@ class World:
         """The pod of an allocation, if it was read."""
         return self._manifests.get(_key(entry.pod.uid, entry.pod.namespace, entry.pod.name))
 
+    def settle(self, manifest: pod.PodJson, name: str) -> Callable[[], None]:
+        """Puts a pod without a share on a node; returns the undo."""
+        self._occupy(manifest, name)
+        self._reread(name)
+
+        def undo() -> None:
+            if self._cache is not None:
+                self._cache.put(_key(pod.uid(manifest), *pod.namespaced_name(manifest)), None)
+            self._reread(name)
+
+        return undo
+
+    def scheduled(self, manifest: pod.PodJson, *, left: str) -> str:
+        """The node that kube-scheduler would most likely choose for a pod without a share; empty if none will do.
+
+        left: the node of the pod that it is made instead of, which is chosen where another is only as good.
+        """
+        if self._cache is None:
+            return ""
+        return scheduler_scores.best(self._cache, manifest, left=left)
+
+    def is_there(self, entry: Allocation) -> bool:
+        """Whether the pod of an allocation still counts on the node where it was read."""
+        if self._cache is None:
+            return False
+        return self._cache.pod_info(_key(entry.pod.uid, entry.pod.namespace, entry.pod.name)) is not None
+
+    def pods(self) -> Iterator[tuple[str, pod.PodJson]]:
+        """The pods that were read on a node, each after the node's name."""
+        for manifest in self._manifests.values():
+            name = str((manifest.get("spec") or {}).get("nodeName") or "")
+            if name and not pod.is_terminal(manifest):
+                yield name, manifest
+
     @property
     def engine(self) -> Any:
         """The `Fleet` that chooses; None without numpy."""
@@ -204,6 +238,10 @@ class World:
     def usable(self) -> list[str]:
         """The nodes with GPUs that are not away."""
         return [name for name, view in self.views.items() if name not in self._away and view.node.gpus]
+
+    def free(self, name: str) -> tuple[int, int, int] | None:
+        """CPU (thousandths), memory (bytes) and pods that a node has room for; None where nobody knows."""
+        return None if self._cache is None else self._cache.room(name)
 
     def room(self, name: str) -> Any:
         """The CPU, memory and pods that a node has room for."""
@@ -232,11 +270,15 @@ class World:
             key = _key(pod.uid(manifest), *pod.namespaced_name(manifest))
             self._cache.put(key, PodInfo.of(share_resources.equipped(manifest), where))
 
+    def _reread(self, name: str) -> None:
+        """Has the engine know the room of a node with GPUs, where a pod without a share has come or gone."""
+        if name in self.views:
+            self.put(self.views[name])
+
     def _room(self, name: str) -> Any:
         from gpushare.placement.grid import Room
 
-        known = None if self._cache is None else self._cache.room(name)
-        return Room(*(known or ()))
+        return Room(*(self.free(name) or ()))
 
     def host(self, manifest: pod.PodJson) -> Host:
         """What it asks of its node; nothing if it is on one, where the scheduler cache already counts it."""

@@ -35,6 +35,7 @@ _MOVES = 50
     help="Make the most of all GPUs, whoever waits, by so many moves at most",
 )
 @click.option("--empty-nodes", "is_emptying", is_flag=True, help="Empty as many nodes as possible, to take them away")
+@click.option("--cpu-pods", "moves_cpu_only", is_flag=True, help="Move pods without a GPU, too, off nodes with GPUs")
 @click.option("--apply", "is_applied", is_flag=True, help="Make the moves, and stop at the first that fails")
 @click.option(
     "--timeout",
@@ -54,6 +55,7 @@ def command(
     gpus: str | None,
     moves: int | None,
     is_emptying: bool,
+    moves_cpu_only: bool,
     is_applied: bool,
     timeout_seconds: float,
     **params: Any,
@@ -71,6 +73,10 @@ def command(
     With --empty-nodes: as many nodes as possible come to have no share any more, by so many --moves at most (default:
     50), those with the fewest pods first; their other pods are for `kubectl drain`. Nodes stay as they are if one of
     their pods may not be moved, or finds a place only on a node that has none.
+
+    With --cpu-pods: pods without a GPU are moved, too, where they hold the CPU or the memory that a share needs on
+    their node. The scheduler says where their successors go, as it does with any pod: the plan has the node that its
+    default scores prefer, and moves none that would go back to the node that it left. Such moves are marked "CPU only".
 
     Only pods that a ReplicaSet or a StatefulSet recreates are moved, never one with gpushare.io/no-evict "true", of a
     higher priority than the pod that waits, of a group, or that a PodDisruptionBudget protects. With --apply they are
@@ -96,6 +102,9 @@ def command(
       # Which nodes can be taken away, and what has to move for that?
       kubectl gpushare defrag --empty-nodes
     \b
+      # Do pods without a GPU hold the CPU that it needs?
+      kubectl gpushare defrag waiting -n ml --cpu-pods
+    \b
       # Do it
       kubectl gpushare defrag waiting -n ml --apply
     """
@@ -110,6 +119,8 @@ def command(
     if (moves is not None or is_emptying) and (names or annotations):
         flag = "--empty-nodes" if is_emptying else "--moves"
         raise click.UsageError(f"{flag} is for the whole cluster: leave out the pods and the size")
+    if moves_cpu_only and is_emptying:
+        raise click.UsageError("--empty-nodes moves shares alone: leave out --cpu-pods")
     chosen = options.collect(params)
     origin = chosen_source.of(chosen)
     if is_applied and not isinstance(origin, live_cluster.LiveCluster):
@@ -119,7 +130,7 @@ def command(
 
         interruption.by_any_signal()
         closing.clean_up(origin, origin.gpu_nodes(), _say)
-    snapshot = chosen_source.everything(origin)
+    snapshot = chosen_source.everything(origin, with_all_volumes=moves_cpu_only)
     if snapshot.pods is None:
         raise plugin_errors.PluginError("no plan without the pods: " + snapshot.notes[-1].partition(": ")[2])
     declared, notes = chosen_source.budgets(origin)
@@ -137,11 +148,11 @@ def command(
     if is_emptying:
         plan = emptying.plan(world, budgets, most=moves or _MOVES)
     elif moves is not None:
-        plan = _by_worth(world, wanted, budgets, moves)
+        plan = _by_worth(world, wanted, budgets, moves, moves_cpu_only=moves_cpu_only)
     elif wanted:
-        plan = fewest_moves.plan(world, wanted, budgets, stay=not annotations)
+        plan = fewest_moves.plan(world, wanted, budgets, stay=not annotations, moves_cpu_only=moves_cpu_only)
     else:
-        plan = goals.largest_hole(world, budgets)
+        plan = goals.largest_hole(world, budgets, moves_cpu_only=moves_cpu_only)
     kept = cordons.sentences(snapshot.nodes, now=time.time())
     all_notes = [*snapshot.notes, *notes, *([] if worlds.exact() else [worlds.WITHOUT_NUMPY])]
     page_layout.show(
@@ -159,7 +170,12 @@ def command(
 
 
 def _by_worth(
-    world: worlds.World, waiting: list[tuple[str, worlds.RequestingPod]], budgets: Budgets, most: int
+    world: worlds.World,
+    waiting: list[tuple[str, worlds.RequestingPod]],
+    budgets: Budgets,
+    most: int,
+    *,
+    moves_cpu_only: bool,
 ) -> DefragPlan:
     from gpushare.whatif import world as worlds
 
@@ -167,7 +183,7 @@ def _by_worth(
         raise plugin_errors.PluginError("--moves needs numpy, which is not installed: install it beside the plugin")
     from gpushare.defragmentation import relocating
 
-    return relocating.plan(world, waiting, budgets, most=most)
+    return relocating.plan(world, waiting, budgets, most=most, moves_cpu_only=moves_cpu_only)
 
 
 def _named(origin: chosen_source.Source, chosen: options.Options, word: str) -> tuple[str, worlds.RequestingPod]:

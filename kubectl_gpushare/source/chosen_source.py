@@ -112,10 +112,13 @@ _OF_STORAGE = "gpunodes,nodes,pods,pvc,pv,storageclasses,csinodes,volumeattachme
 _STORAGE = "volumes of claims, and how many of them nodes can attach"
 
 
-def everything(origin: Source, asked: Iterable[pod.PodJson] | None = None) -> Snapshot:
+def everything(
+    origin: Source, asked: Iterable[pod.PodJson] | None = None, *, with_all_volumes: bool = False
+) -> Snapshot:
     """GPUNodes, Nodes and all pods; without the right to read some, a note says what is left out.
 
-    Also claims and volumes, if one of the pods in `asked` mounts any; `asked` None: any pod that shares GPUs.
+    Also claims and volumes, if one of the pods in `asked` mounts any; `asked` None: any pod that shares GPUs,
+    or with_all_volumes any pod.
     """
     from gpushare.nodefilters import volumes
     from kubectl_gpushare.source.snapshot import Snapshot
@@ -132,7 +135,7 @@ def everything(origin: Source, asked: Iterable[pod.PodJson] | None = None) -> Sn
         if isinstance(origin, live_cluster.LiveCluster):
             origin.end()
     if asked is None:
-        asked = filter(pod.asks_for_share, pods or ())
+        asked = (pods or ()) if with_all_volumes else filter(pod.asks_for_share, pods or ())
     storage = _storage(origin, notes) if machines is not None and any(map(volumes.mounts, asked)) else None
     return Snapshot(
         tuple(nodes),

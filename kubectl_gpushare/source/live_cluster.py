@@ -146,6 +146,10 @@ class LiveCluster:
             manifests.append(item)
         return manifests
 
+    def everybody_of(self, *, namespace: str) -> list[pod.PodJson]:
+        """All pods of a namespace, ours or not."""
+        return list(_objects(self.kubectl.raw(_pods_path(namespace)).reader()))
+
     def budgets(self) -> list[objects.Json]:
         """The PodDisruptionBudgets of all namespaces."""
         return list(_objects(self._run("/apis/policy/v1/poddisruptionbudgets").reader()))

@@ -114,8 +114,12 @@ def _row(number: int, move: Move) -> tuple[str, ...]:
         "/".join(pod.namespaced_name(move.manifest)),
         move.before,
         move.after,
-        quantity.format_compute(sum(share.request_percent * len(share.gpu_uuids) for share in move.entry.shares)),
-        quantity.format_bytes(sum(share.memory_bytes * len(share.gpu_uuids) for share in move.entry.shares)),
+        "CPU only"
+        if move.is_cpu_only
+        else quantity.format_compute(sum(share.request_percent * len(share.gpu_uuids) for share in move.entry.shares)),
+        NONE
+        if move.is_cpu_only
+        else quantity.format_bytes(sum(share.memory_bytes * len(share.gpu_uuids) for share in move.entry.shares)),
         evicting.owner(move.manifest)[0] or NONE,
         str(pod.priority(move.manifest)),
     )
@@ -125,6 +129,7 @@ def _move(move: Move) -> documents.Document:
     namespace, name = pod.namespaced_name(move.manifest)
     return {
         "pod": {"namespace": namespace, "name": name, "uid": pod.uid(move.manifest)},
+        **({"cpuOnly": True} if move.is_cpu_only else {}),
         "from": move.before,
         "to": move.after,
         "cordoned": [{"node": node, "uuid": uuid} for node, uuid in move.closed],

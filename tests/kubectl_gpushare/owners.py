@@ -9,7 +9,7 @@ from typing import Any
 
 from gpushare import codec, contract, ledger
 from tests import builders
-from tests.gpushare.defragmentation.clusters import owned
+from tests.gpushare.defragmentation.clusters import machine, owned
 
 # What the real ones do when a pod is evicted: the owner makes another, and the webhook places it or does not.
 SERVER = """
@@ -30,6 +30,9 @@ if words[0] == "get":
         # The evicted pod of "a" is one of so many as it wants; when it is made larger, the other one comes first.
         wanted = 2 if mode in ("grows", "grown") and state["log"] else 0 if mode == "shrinks" and state["log"] else 1
         print(json.dumps({{"kind": "ReplicaSet", "metadata": {{"name": kind}}, "spec": {{"replicas": wanted}}}}))
+        sys.exit()
+    if "/pods/" in found.path:
+        print(json.dumps(next(one for one in state["pods"] if one["metadata"]["name"] == kind)))
         sys.exit()
     items = of(kind, urllib.parse.parse_qs(found.query)) if kind in state else []
     print(json.dumps({{"kind": "List", "items": items, "metadata": {{"resourceVersion": "1"}}}}))
@@ -61,7 +64,15 @@ elif words[0] == "create":
         state["pods"].append(more)
     pod["metadata"].update(name=name + "-anew", uid="uid-anew-" + name)
     pod["spec"].pop("nodeName", None)
-    if mode == "gated":
+    if mode.startswith("cpu-only"):
+        if mode == "cpu-only-pending":
+            message = "0/2 nodes are available"
+            pod["status"] = {{"conditions": [{{"type": "PodScheduled", "status": "False", "message": message}}]}}
+        else:
+            pod["spec"]["nodeName"] = "n0" if mode == "cpu-only-back" else "plain"
+        waiting = next(one for one in state["pods"] if one["metadata"]["name"] == "w")
+        waiting["metadata"]["annotations"].update({{"gpushare.io/allocation": "of-w", "gpushare.io/node": "n0"}})
+    elif mode == "gated":
         pod["spec"]["schedulingGates"] = [{{"name": "gpushare.io/placement"}}]
         pod["metadata"]["annotations"]["gpushare.io/reason"] = "no GPU fits"
     else:
@@ -99,12 +110,30 @@ def program(folder: Path, mode: str) -> str:
             "status": {"conditions": [{"type": "Ready", "status": "True"}]},
         }
     ]
+    if mode.startswith("cpu-only"):
+        state |= _crowded()
     path = folder / "state.json"
     path.write_text(json.dumps(state))
     made = folder / "kubectl-of-a-file"
     made.write_text(f"#!{sys.executable}" + SERVER.format(path=str(path), mode=mode))
     made.chmod(0o755)
     return str(made)
+
+
+def _crowded() -> dict[str, Any]:
+    """A node whose GPU is free and whose CPU is held by a pod without a share, and another node that has CPU."""
+    crowding, waiting = owned("c"), owned("w", request="1")
+    crowding["metadata"]["annotations"] = {}
+    crowding["spec"]["nodeName"] = "n0"
+    waiting["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
+    waiting["metadata"]["labels"][contract.SHARE_LABEL] = contract.SHARE_LABEL_VALUE
+    for manifest, cpu in ((crowding, "6"), (waiting, "4")):
+        manifest["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
+    other = machine("plain")
+    other["status"]["allocatable"] = {"cpu": "32", "memory": "64Gi", "pods": "110"}
+    nodes = [{"kind": "Node", **node} for node in (machine("n0"), other)]
+    gpu_node = codec.to_document(builders.node("n0", gpus=2))
+    return {"gpunodes": [gpu_node], "pods": [crowding, waiting], "nodes": nodes}
 
 
 def log(folder: Path) -> list[list[str]]:

@@ -92,6 +92,47 @@ def test_an_owner_that_wants_fewer_makes_nobody_instead(
     assert ended.code == 0
 
 
+CROWDED = ("defrag", "w", "-n", "default", "--cpu-pods")
+
+
+def test_a_pod_without_a_share_has_moved_once_its_successor_is_scheduled(
+    plugin: Plugin, server: Callable[[str], str], tmp_path: Path
+) -> None:
+    program = server("cpu-only")
+    assert plugin("defrag", "w", "-n", "default", KUBECTL_PATH=program).code == 2
+    planned = plugin(*CROWDED, KUBECTL_PATH=program)
+    assert (planned.code, owners.log(tmp_path)) == (0, [])
+    assert "default/c   n0     plain   CPU only   <none>" in planned.out
+    move = json.loads(plugin(*CROWDED, "-o", "json", KUBECTL_PATH=program).out)["steps"][0]["moves"][0]
+    assert (move["pod"]["name"], move["from"], move["to"], move["cpuOnly"]) == ("c", "n0", "plain", True)
+    ended = plugin(*CROWDED, "--apply", KUBECTL_PATH=program)
+    assert "[1/1] default/c is on plain now" in ended.err
+    assert "default/w is on n0 now" in ended.err
+    assert (ended.code, ["evicted", "c"] in owners.log(tmp_path)) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("mode", "sentence"),
+    [
+        ("cpu-only-pending", "default/c-anew, made instead of it, is not scheduled: 0/2 nodes are available"),
+        ("cpu-only-back", "default/c was evicted, and the scheduler has put the one made instead of it on n0 again"),
+    ],
+)
+def test_a_pod_without_a_share_that_finds_no_other_node_ends_it(
+    plugin: Plugin, server: Callable[[str], str], mode: str, sentence: str
+) -> None:
+    ended = plugin(*CROWDED, "--apply", "--timeout", "1", KUBECTL_PATH=server(mode))
+    assert ended.code == 1
+    assert "error: stopped after 0 of 1 moves" in ended.err
+    assert sentence in ended.err
+
+
+def test_nodes_are_emptied_of_shares_alone(plugin: Plugin, server: Callable[[str], str]) -> None:
+    ended = plugin("defrag", "--empty-nodes", "--cpu-pods", KUBECTL_PATH=server("cpu-only"))
+    assert ended.code == 1
+    assert "--empty-nodes moves shares alone: leave out --cpu-pods" in ended.err
+
+
 def begun(program: str, tmp_path: Path, *flags: str) -> subprocess.Popen[str]:
     """A run that has evicted a pod and waits for the next, which never finds a place."""
     running = subprocess.Popen(
