@@ -19,6 +19,7 @@ ROOT = Path("/sys/fs/cgroup")
 # Where a process joins, of version 1's hierarchies: those through which no container is ever left behind.
 JOINED = ("memory", "pids")
 KILL_SECONDS = 15.0
+_THAWED = (("freezer.state", "THAWED"), ("cgroup.freeze", "0"))  # of version 1 and 2
 
 
 def hierarchies() -> list[Path]:
@@ -84,6 +85,7 @@ def kill(name: str) -> None:
             raise lab_errors.LabError(f"processes {sorted(pids)} in cgroup {name} do not end even by SIGKILL")
         for pid in pids:
             _kill(pid, name)
+        _thaw(name)
 
 
 def remove(name: str) -> None:
@@ -111,6 +113,16 @@ def remove(name: str) -> None:
 def _groups(top: Path) -> Iterator[Path]:
     for directory, _, _ in os.walk(top):
         yield Path(directory)
+
+
+def _thaw(name: str) -> None:
+    """runc freezes a container when it changes it, and whoever ends runc then leaves it so; no signal reaches it."""
+    for root in hierarchies():
+        for group in _groups(root / name):
+            for file, word in _THAWED:
+                if (group / file).exists():
+                    with contextlib.suppress(OSError):  # removed just now
+                        (group / file).write_text(word)
 
 
 def _kill(pid: int, name: str) -> None:

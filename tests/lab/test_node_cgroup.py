@@ -1,0 +1,31 @@
+"""The cgroup of a lab's nodes: whoever is in it can be ended, whatever state it was left in."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from lab import node_cgroup
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="cgroups are for root")
+
+FROZEN = (("freezer.state", "FROZEN"), ("cgroup.freeze", "1"))
+
+
+def test_a_process_that_was_left_frozen_is_ended() -> None:
+    name = f"gpushare-frozen-{os.getpid()}"
+    node_cgroup.create(name)
+    try:
+        with subprocess.Popen(["sleep", "60"]) as process:
+            for root in node_cgroup.hierarchies():
+                (root / name / "cgroup.procs").write_text(str(process.pid))
+            for root in node_cgroup.hierarchies():
+                for file, word in FROZEN:
+                    if (root / name / file).exists():
+                        (root / name / file).write_text(word)
+            node_cgroup.kill(name)
+            assert process.wait(timeout=10) == -9
+    finally:
+        node_cgroup.remove(name)
