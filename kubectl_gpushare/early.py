@@ -39,7 +39,7 @@ SWITCHES: Mapping[str, frozenset[str]] = {
     "rightsize": _EVERYWHERE | {"--no-headers"},
     "why": frozenset(),
     "fit": frozenset(),
-    "defrag": frozenset({"--apply", "--empty-nodes"}),
+    "defrag": frozenset({"--apply", "--cpu-pods", "--empty-nodes"}),
 }
 
 _started: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
