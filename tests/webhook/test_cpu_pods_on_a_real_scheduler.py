@@ -1,0 +1,111 @@
+"""`kubectl gpushare defrag --cpu-pods --apply`: a pod without a GPU makes room, and the real scheduler finds it another."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from gpushare import contract
+from tests import builders
+from tests.webhook.conftest import Cluster
+from tests.webhook.replica import until
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(180)]
+
+GPUSHARE = {contract.RESOURCE_PERCENT: "400", contract.RESOURCE_MEMORY: "320Gi", contract.RESOURCE_IDLE: "256"}
+
+
+def describe(cluster: Cluster, node: str, cpus: int, resources: dict[str, str]) -> None:
+    """As its kubelet would."""
+    amounts = {"cpu": str(cpus), "memory": "64Gi", "pods": "110", **resources}
+    status = json.dumps({"status": {"allocatable": amounts, "capacity": amounts}})
+    cluster.kubectl("patch", "node", node, "--subresource=status", "--type=merge", f"--patch={status}")
+
+
+def add_plain_node(cluster: Cluster, name: str) -> None:
+    labels = {contract.HOSTNAME_LABEL: name}
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+    cluster.kubectl("create", "-f", "-", input=json.dumps(node))
+    ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    cluster.kubectl("patch", "node", name, "--subresource=status", "--type=merge", f"--patch={json.dumps(ready)}")
+    # Without a node controller nobody else would take this away.
+    cluster.kubectl("patch", "node", name, "--type=merge", '--patch={"spec":{"taints":null}}')
+    describe(cluster, name, 64, {})
+
+
+def plain(name: str, cpu: str, node: str = "", owner: dict[str, Any] | None = None) -> dict[str, Any]:
+    made = builders.pod(name)
+    made["metadata"] |= {"labels": {"app": "service"}, **({"ownerReferences": [owner]} if owner else {})}
+    made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
+    return {**made, "spec": {**made["spec"], **({"nodeName": node} if node else {})}}
+
+
+def owner_of(cluster: Cluster) -> dict[str, Any]:
+    """A ReplicaSet of one pod, as an owner reference."""
+    template = {"metadata": {"labels": {"app": "service"}}, "spec": builders.pod("service")["spec"]}
+    made = {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "metadata": {"name": "service", "namespace": cluster.namespace},
+        "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "service"}}, "template": template},
+    }
+    stored = json.loads(cluster.kubectl("create", "-f", "-", "-o", "json", input=json.dumps(made)))
+    uid = stored["metadata"]["uid"]
+    return {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "service", "uid": uid, "controller": True}
+
+
+@contextmanager
+def recreated(cluster: Cluster, name: str, successor: dict[str, Any]) -> Iterator[None]:
+    """What its kubelet and its owner do once the pod is evicted: it ends, and there is another."""
+    stopping = threading.Event()
+
+    def run() -> None:
+        while not stopping.wait(0.2):
+            if cluster.pod(name)["metadata"].get("deletionTimestamp"):
+                cluster.create(successor)
+                cluster.delete(name)
+                return
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
+
+
+def defrag(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "kubectl_gpushare", "defrag", "waiting", f"--namespace={cluster.namespace}"]
+    environment = {**os.environ, "KUBECONFIG": str(cluster.administrator.kubeconfig)}
+    return subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, env=environment, timeout=90, check=False
+    )
+
+
+def test_a_pod_without_a_gpu_leaves_for_one_that_lacks_its_cpu(scheduled: Cluster) -> None:
+    describe(scheduled, "node-a", 2, GPUSHARE)
+    add_plain_node(scheduled, "plain")
+    scheduled.start()
+    owner = owner_of(scheduled)
+    scheduled.create(plain("service-1", "1", "node-a", owner))
+    waiting = builders.pod("waiting", request="1")
+    waiting["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1500m"}}
+    scheduled.create(waiting)
+    assert contract.ALLOCATION not in scheduled.pod("waiting")["metadata"]["annotations"]
+
+    without = defrag(scheduled)
+    assert "service-1" not in without.stdout
+    with recreated(scheduled, "service-1", plain("service-2", "1", "", owner)):
+        ended = defrag(scheduled, "--cpu-pods", "--apply", "--timeout=30")
+    assert ended.returncode == 0, ended.stdout + ended.stderr + scheduled.explain()
+    assert f"{scheduled.namespace}/service-1 is on plain now" in ended.stderr
+    until(lambda: scheduled.pod("waiting")["spec"].get("nodeName") == "node-a", scheduled.explain)
