@@ -10,13 +10,17 @@ some install cluster-wide things, so it should be one that can be thrown away.
 from __future__ import annotations
 
 import os
+import re
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
+import numpy
 import pytest
 
+from config.images import contents
 from lab import access, api_audit, cluster, lab_layout
 from tests import rights
 
@@ -43,6 +47,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         )
         ranks[item.path] = min(rank, ranks.get(item.path, rank))
     items.sort(key=lambda item: ranks[item.path])
+
+
+_LEFT_OUT_OF_NUMPY = [
+    match[1] for pattern in contents.WHEEL_FILES_LEFT_OUT if (match := re.fullmatch(r"numpy/([a-z]\w*)/\*", pattern))
+]
+_LEFT_OUT_OF_NUMPY.remove("random")  # hypothesis seeds it
+_WITH_ALL_OF_NUMPY = {"bench", "frameworks", "gpu"}  # folders: programs that are in no image
+
+
+@pytest.fixture(autouse=True, scope="module")
+def numpy_of_the_images(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What the images leave out of numpy is missing in this process too: numpy imports some of it when it is needed."""
+    with pytest.MonkeyPatch.context() as patched:
+        if not _WITH_ALL_OF_NUMPY.intersection(request.path.parts):
+            for name in _LEFT_OUT_OF_NUMPY:
+                patched.delattr(numpy, name, raising=False)
+                patched.setitem(sys.modules, f"numpy.{name}", None)
+        yield
 
 
 @pytest.fixture(scope="session")

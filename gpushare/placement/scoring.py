@@ -302,8 +302,10 @@ class Scoring:
             )
             if np.array_equal(new.sets, self._prices.sets):
                 new = dataclasses.replace(new, sets=self._prices.sets)  # the same object: nothing to price again
-            elif not np.isin(np.flatnonzero(new.sets), self._dear).all():
-                self._dear = np.union1d(self._dear, np.flatnonzero(new.sets))
+            is_dear = new.sets != 0
+            is_dear[self._dear] = True
+            if is_dear.sum() > len(self._dear):
+                self._dear = np.flatnonzero(is_dear)
                 self._lesson += 1
                 self._now.lesson = self._lesson  # only the costs of shapes are void
             self._prices = new
