@@ -35,20 +35,6 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("gpushare")
 
 
-_SLOWEST_FIRST = ("lab", "apiserver", "slow")  # markers
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take long first, so that quick ones fill up the end and no worker is left alone with a long one."""
-    ranks: dict[Path, int] = {}
-    for item in items:
-        rank = next(
-            (rank for rank, name in enumerate(_SLOWEST_FIRST) if item.get_closest_marker(name)), len(_SLOWEST_FIRST)
-        )
-        ranks[item.path] = min(rank, ranks.get(item.path, rank))
-    items.sort(key=lambda item: ranks[item.path])
-
-
 _LEFT_OUT_OF_NUMPY = [
     match[1] for pattern in contents.WHEEL_FILES_LEFT_OUT if (match := re.fullmatch(r"numpy/([a-z]\w*)/\*", pattern))
 ]
