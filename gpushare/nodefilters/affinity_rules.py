@@ -25,7 +25,7 @@ from gpushare.nodefilters.pod_key import PodKey
 from gpushare.nodefilters.volume_limits import Full
 from gpushare.nodefilters.volumes import Name
 
-Reach = Mapping[Name, tuple[selectors.NodeTerm, ...]]
+Reach = Callable[[Name], tuple[selectors.NodeTerm, ...] | None]
 # Anti-affinity of those who are there -> on which nodes, and how many of them.
 Repelling = Mapping[tuple[Term, ...], Mapping[str, int]]
 
@@ -66,7 +66,7 @@ def rules(
     found += [
         AffinityRule(machines.meant(terms), _unreached(claim))
         for claim in dict.fromkeys(mount.claim for mount in asked.mounts)
-        if (terms := reach.get((asked.namespace, claim))) is not None
+        if (terms := reach((asked.namespace, claim))) is not None
     ]
     found += [_spread(spread, asked, shape, machines, groups) for spread in asked.spread]
     if asked.affinity:

@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Final
 
-from gpushare.nodefilters import affinity_rules, pod_requests, selectors, unschedulable, volumes
+from gpushare.nodefilters import affinity_rules, pod_requests, unschedulable, volumes
 from gpushare.nodefilters.node_index import NodeIndex
 from gpushare.nodefilters.node_info import NodeInfo, PodInfo
 from gpushare.nodefilters.node_spec import NodeSpec
@@ -21,6 +21,7 @@ from gpushare.nodefilters.pod_classes import PodClasses
 from gpushare.nodefilters.pod_key import PodKey
 from gpushare.nodefilters.static_candidates import Opening
 from gpushare.nodefilters.volume_limits import AttachFilter
+from gpushare.nodefilters.volume_reach import VolumeReach
 
 SHAPES_KEPT: Final = 256
 NO_NODE: Final = "has a GPUNode but no Node object"
@@ -110,7 +111,7 @@ class SchedulerCache:
         self._pod_infos: dict[Hashable, PodInfo] = {}
         self._repelling: dict[tuple[Term, ...], collections.Counter[str]] = {}  # anti-affinity -> nodes
         self._attaching = AttachFilter()
-        self._reach: dict[volumes.Name, tuple[selectors.NodeTerm, ...]] = {}  # by claim
+        self._reach = VolumeReach()
         self._verdicts: collections.OrderedDict[PodKey, FilterResults] = collections.OrderedDict()
 
     def machine(self, name: str) -> NodeSpec | None:
@@ -165,10 +166,7 @@ class SchedulerCache:
 
     def put_storage(self, name: volumes.Name, before: volumes.Found | None, after: volumes.Found | None) -> None:
         """A claim, volume, class, CSINode or attachment (namespace, name) has come, changed or (None) gone."""
-        if isinstance(before, volumes.Disk) and before.claim is not None:
-            self._reach.pop(before.claim, None)
-        if isinstance(after, volumes.Disk) and after.claim is not None and after.terms is not None:
-            self._reach[after.claim] = after.terms
+        self._reach.put(name, before, after)
         if after is not None:
             self._attaching.put(name, after)
         elif before is not None:
@@ -229,7 +227,7 @@ class SchedulerCache:
                 itself=own,
                 missing=self.unknown_claim(relations) if relations.mounts and self._knows_claims() else "",
                 full=self._attaching.full(relations.namespace, relations.mounts),
-                reach=self._reach,
+                reach=self._reach.of,
             )
         there = {own.node: self._judge(shape, own.node, own, verdicts)} if own is not None else {}
         return NodeFilter(self._machines, verdicts, there, rules)

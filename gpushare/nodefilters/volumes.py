@@ -56,6 +56,7 @@ _LONGEST_HANDLE: Final = 1024
 
 Json = Mapping[str, Any]
 Name = tuple[str, str]  # namespace, name
+_LEFT: Final = frozenset({"Released", "Failed"})  # phases of volumes
 
 
 class Volume(NamedTuple):
@@ -88,7 +89,7 @@ class Claim:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Disk:
-    """A volume: whose it is, if it is bound, from which nodes it can be reached, and what is attached for it, if so."""
+    """A volume: the claim it is bound to or kept for, the nodes that reach it, and what is attached for it, if so."""
 
     claim: Name | None
     terms: tuple[selectors.NodeTerm, ...] | None
@@ -156,7 +157,9 @@ def _claim(item: Json) -> Claim:
 
 def _disk(item: Json) -> Disk:
     spec = item.get("spec") or {}
-    owner = spec.get("claimRef") or {}
+    # One whose claim was deleted still names it, and is nothing to a new claim of that name.
+    is_released = (item.get("status") or {}).get("phase") in _LEFT
+    owner = {} if is_released else spec.get("claimRef") or {}
     terms = selectors.of_nodes((spec.get("nodeAffinity") or {}).get("required"))
     csi = spec.get("csi") or {}
     driver, handle = str(csi.get("driver") or ""), str(csi.get("volumeHandle") or "")

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -173,6 +174,45 @@ def test_a_volume_is_reached_from_some_nodes() -> None:
     assert verdict(there, with_data, "node-b") is None
     there.put_storage(("", "disk"), disk, None)
     assert verdict(there, with_data) is None
+
+
+def volume(name: str, zone: str, phase: str = "Bound") -> tuple[volumes.Name, volumes.Found]:
+    term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]}
+    spec = {
+        "claimRef": {"namespace": "default", "name": "data"},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
+    }
+    item = {"kind": volumes.VOLUME, "metadata": {"name": name}, "spec": spec, "status": {"phase": phase}}
+    return ("", name), volumes.read(item)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("phase", ["Released", "Available"])
+def test_a_volume_that_only_names_the_claim_is_not_where_its_data_is(phase: str, is_first: bool) -> None:
+    there = cache(machine(zone="z1"), machine("node-b", zone="z2"))
+    claim = volumes.read({"kind": volumes.CLAIM, "metadata": {}, "spec": {"volumeName": "new"}})
+    there.put_storage(("default", "data"), None, claim)
+    names = [volume("old", "z1", phase), volume("new", "z2")]
+    for name, disk in names if is_first else reversed(names):
+        there.put_storage(name, None, disk)
+    with_data = pod("0", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}])
+    assert verdict(there, with_data) == "cannot reach the volume of the pod's claim data"
+    assert verdict(there, with_data, "node-b") is None
+    name, old = names[0]
+    there.put_storage(name, old, None)
+    assert verdict(there, with_data) == "cannot reach the volume of the pod's claim data"
+
+
+def test_a_claim_that_is_yet_to_be_bound_gets_the_volume_that_is_kept_for_it() -> None:
+    there = cache(machine(zone="z1"), machine("node-b", zone="z2"))
+    there.put_storage(("default", "data"), None, volumes.read({"kind": volumes.CLAIM, "metadata": {}, "spec": {}}))
+    with_data = pod("0", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}])
+    for phase, said in (("Available", "cannot reach the volume of the pod's claim data"), ("Released", None)):
+        name, disk = volume("kept", "z2", phase)
+        there.put_storage(name, None, disk)
+        assert verdict(there, with_data) == said
+        there.put_storage(name, disk, None)
+        assert verdict(there, with_data) is None
 
 
 STEPS = st.lists(
