@@ -185,15 +185,16 @@ def _lacking(node: GpuNode, entry: Allocation, shares: Shares) -> str:
     for uuid in entry.gpu_uuids:
         more_percent = after[uuid].request_percent - before[uuid].request_percent
         more_bytes = after[uuid].memory_bytes - before[uuid].memory_bytes
+        grows = more_percent > 0 or more_bytes > 0
         if uuid not in cards:
-            if more_percent > 0 or more_bytes > 0:
+            if grows:
                 found.append(f"{node.name} has no GPU {uuid} any more")
             continue
         card = cards[uuid]
         where = f"{node.name}/{card.index}"
-        if card.closed and (more_percent > 0 or more_bytes > 0):
+        if card.closed and grows:
             found.append(f"{where} is on a node that takes nothing new: {card.closed}")
-        if not card.healthy and (more_percent > 0 or more_bytes > 0):
+        if not card.healthy and grows:
             found.append(f"{where} is not healthy: {card.health_reason or 'nobody says why'}")
         if more_percent > 0 and after[uuid].request_percent > 100:
             free = quantity.format_compute(max(0, 100 - before[uuid].request_percent))

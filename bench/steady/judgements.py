@@ -15,6 +15,7 @@ from typing import Any
 from gpushare import contract
 from lab import gpushare, lab_layout, node_mounts
 
+LOGS = f"{contract.SYSTEM_NAMESPACE}_{gpushare.WEBHOOK}-*/*/*.log"
 SAYS = '"msg": "Failed to judge a pod"'
 POLL_SECONDS = 0.5
 MOST_SENTENCES = 3
@@ -24,8 +25,7 @@ class JudgementLogs:
     """Links to every log that the replicas write between `start` and `stop`."""
 
     def __init__(self, lab: lab_layout.Layout) -> None:
-        pods = f"{contract.SYSTEM_NAMESPACE}_{gpushare.WEBHOOK}-*/*/*.log"
-        self._places = [(node_mounts.inside_directory(lab, node, "/var/log/pods"), pods) for node in lab.nodes]
+        self._directories = [node_mounts.inside_directory(lab, node, "/var/log/pods") for node in lab.nodes]
         self._kept = tempfile.TemporaryDirectory(prefix="gpushare-", dir=lab.directory)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="judgement logs", daemon=True)
@@ -48,8 +48,8 @@ class JudgementLogs:
     def _run(self) -> None:
         while True:
             is_last = self._stopping.wait(POLL_SECONDS)
-            for directory, pods in self._places:
-                for path in directory.glob(pods):
+            for directory in self._directories:
+                for path in directory.glob(LOGS):
                     link = Path(self._kept.name) / "_".join(path.relative_to(directory).parts)
                     with contextlib.suppress(FileExistsError, FileNotFoundError):  # it is kept already, or has gone
                         os.link(path, link)

@@ -42,9 +42,7 @@ class Clearings:
         there = self._pods.on(name)[:_MOST_ON_A_NODE]
         now = self._value(name) if there else 0.0
         for known in there:
-            manifest = self._world.manifest(known.entry)
-            assert manifest is not None  # noqa: S101 - it was read, or it would not be movable
-            undo = self._world.leave(manifest, name, known.entry)
+            undo = self._world.leave(known.manifest, name, known.entry)
             gain = self._value(name) - now
             undo()
             if gain > 0:

@@ -27,6 +27,7 @@ class CpuOnlyPod:
     """A pod that may be moved; `host`: what it holds of its node."""
 
     node: str
+    manifest: pod.PodJson
     entry: Allocation
     host: Host
 
@@ -55,9 +56,9 @@ class CpuOnlyPods:
                 continue
             amounts = pod_requests.requests(manifest, running=True)
             host = Host(amounts.get(pod_requests.CPU, 0), amounts.get(pod_requests.MEMORY, 0))
-            identity = pod.uid(manifest)
-            holder = PodRef(*pod.namespaced_name(manifest), identity)
-            self._on[node].append(CpuOnlyPod(node, Allocation(f"{_PREFIX}{identity}", holder, ()), host))
+            holder = PodRef(*pod.namespaced_name(manifest), pod.uid(manifest))
+            entry = Allocation(f"{_PREFIX}{holder.uid or holder}", holder, ())
+            self._on[node].append(CpuOnlyPod(node, manifest, entry, host))
 
     def on(self, node: str) -> list[CpuOnlyPod]:
         """Those still on a node that may be moved, the one with the most CPU first."""

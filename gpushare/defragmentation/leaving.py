@@ -142,11 +142,7 @@ def _crowding(
     leaving = cpu_only.enough(there, lacking)
     if leaving is None:
         return ()
-    undo = []
-    for known in leaving:
-        manifest = world.manifest(known.entry)
-        assert manifest is not None  # noqa: S101 - it was read, or it would not be movable
-        undo.append(world.leave(manifest, node, known.entry))
+    undo = [world.leave(known.manifest, node, known.entry) for known in leaving]
     is_fit = world.judge(asked.manifest)(node) is None
     for back in reversed(undo):
         back()

@@ -29,8 +29,7 @@ _MOST_PLAYED = 200  # ways per share in which every pod finds a place at once
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Move:
-    """A pod that is evicted, and where the one that its owner makes instead would be put: by placement, or by the
-    scheduler."""
+    """A pod that is evicted, and where placement, or the scheduler, would put the one that its owner makes instead."""
 
     manifest: pod.PodJson
     entry: Allocation

@@ -54,9 +54,10 @@ OLD_FIELDS: Final = tuple(field for _, field, _, _ in _OF_OLD)
 _LONGEST_NAME: Final = 254
 _LONGEST_HANDLE: Final = 1024
 
+_RELEASED: Final = frozenset({"Released", "Failed"})  # phases of volumes whose claim was deleted
+
 Json = Mapping[str, Any]
 Name = tuple[str, str]  # namespace, name
-_LEFT: Final = frozenset({"Released", "Failed"})  # phases of volumes
 
 
 class Volume(NamedTuple):
@@ -157,8 +158,8 @@ def _claim(item: Json) -> Claim:
 
 def _disk(item: Json) -> Disk:
     spec = item.get("spec") or {}
-    # One whose claim was deleted still names it, and is nothing to a new claim of that name.
-    is_released = (item.get("status") or {}).get("phase") in _LEFT
+    # It still names its claim, and is nothing to a new claim of that name.
+    is_released = (item.get("status") or {}).get("phase") in _RELEASED
     owner = {} if is_released else spec.get("claimRef") or {}
     terms = selectors.of_nodes((spec.get("nodeAffinity") or {}).get("required"))
     csi = spec.get("csi") or {}

@@ -59,18 +59,27 @@ class Cluster:
             return False
         return True
 
-    def add_node(self, node: GpuNode) -> None:
-        """A Node that is ready, and its GPUNode."""
+    def add_plain_node(self, name: str) -> None:
+        """A Node that is ready."""
         made = {
             "apiVersion": "v1",
             "kind": "Node",
-            "metadata": {"name": node.name, "labels": {contract.HOSTNAME_LABEL: f"{node.name}.example"}},
+            "metadata": {"name": name, "labels": {contract.HOSTNAME_LABEL: f"{name}.example"}},
         }
         self.kubectl("create", "-f", "-", input=json.dumps(made))
         ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
-        self.kubectl("patch", "node", node.name, "--subresource=status", "--type=merge", f"--patch={json.dumps(ready)}")
+        self.kubectl("patch", "node", name, "--subresource=status", "--type=merge", f"--patch={json.dumps(ready)}")
         # Without a node controller nobody else would take this away.
-        self.kubectl("patch", "node", node.name, "--type=merge", '--patch={"spec":{"taints":null}}')
+        self.kubectl("patch", "node", name, "--type=merge", '--patch={"spec":{"taints":null}}')
+
+    def describe(self, node: str, amounts: Mapping[str, str]) -> None:
+        """What a Node has, as its kubelet would say."""
+        status = json.dumps({"status": {"allocatable": amounts, "capacity": amounts}})
+        self.kubectl("patch", "node", node, "--subresource=status", "--type=merge", f"--patch={status}")
+
+    def add_node(self, node: GpuNode) -> None:
+        """A Node that is ready, and its GPUNode."""
+        self.add_plain_node(node.name)
         document = codec.to_document(node)
         self.kubectl("create", "-f", "-", input=json.dumps(document))
         status = json.dumps({"status": codec.to_status(node)})

@@ -20,25 +20,8 @@ from tests.webhook.replica import until
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(180)]
 
-GPUSHARE = {contract.RESOURCE_PERCENT: "400", contract.RESOURCE_MEMORY: "320Gi", contract.RESOURCE_IDLE: "256"}
-
-
-def describe(cluster: Cluster, node: str, cpus: int, resources: dict[str, str]) -> None:
-    """As its kubelet would."""
-    amounts = {"cpu": str(cpus), "memory": "64Gi", "pods": "110", **resources}
-    status = json.dumps({"status": {"allocatable": amounts, "capacity": amounts}})
-    cluster.kubectl("patch", "node", node, "--subresource=status", "--type=merge", f"--patch={status}")
-
-
-def add_plain_node(cluster: Cluster, name: str) -> None:
-    labels = {contract.HOSTNAME_LABEL: name}
-    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
-    cluster.kubectl("create", "-f", "-", input=json.dumps(node))
-    ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
-    cluster.kubectl("patch", "node", name, "--subresource=status", "--type=merge", f"--patch={json.dumps(ready)}")
-    # Without a node controller nobody else would take this away.
-    cluster.kubectl("patch", "node", name, "--type=merge", '--patch={"spec":{"taints":null}}')
-    describe(cluster, name, 64, {})
+HOST = {"memory": "64Gi", "pods": "110"}
+GPUS = {contract.RESOURCE_PERCENT: "400", contract.RESOURCE_MEMORY: "320Gi", contract.RESOURCE_IDLE: "256"}
 
 
 def plain(name: str, cpu: str, node: str = "", owner: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -92,8 +75,9 @@ def defrag(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str
 
 
 def test_a_pod_without_a_gpu_leaves_for_one_that_lacks_its_cpu(scheduled: Cluster) -> None:
-    describe(scheduled, "node-a", 2, GPUSHARE)
-    add_plain_node(scheduled, "plain")
+    scheduled.describe("node-a", {"cpu": "2", **HOST, **GPUS})
+    scheduled.add_plain_node("plain")
+    scheduled.describe("plain", {"cpu": "64", **HOST})
     scheduled.start()
     owner = owner_of(scheduled)
     scheduled.create(plain("service-1", "1", "node-a", owner))

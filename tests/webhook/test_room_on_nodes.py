@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import json
 from typing import Any
 
 import pytest
@@ -27,9 +26,7 @@ ALLOCATABLE = {
 
 def describe(cluster: Cluster, **changed: str) -> None:
     """As the kubelet of node-a would."""
-    allocatable = {**ALLOCATABLE, **changed}
-    status = json.dumps({"status": {"allocatable": allocatable, "capacity": allocatable}})
-    cluster.kubectl("patch", "node", "node-a", "--subresource=status", "--type=merge", f"--patch={status}")
+    cluster.describe("node-a", {**ALLOCATABLE, **changed})
 
 
 def asking(name: str, *, cpu: str = "1") -> dict[str, Any]:

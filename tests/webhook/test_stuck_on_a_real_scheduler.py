@@ -29,15 +29,9 @@ ALLOCATABLE = {
 }
 
 
-def describe(cluster: Cluster, node: str) -> None:
-    """As its kubelet would."""
-    status = json.dumps({"status": {"allocatable": ALLOCATABLE, "capacity": ALLOCATABLE}})
-    cluster.kubectl("patch", "node", node, "--subresource=status", "--type=merge", f"--patch={status}")
-
-
 def add_node(cluster: Cluster, node: str) -> None:
     cluster.add_node(builders.node(node))
-    describe(cluster, node)
+    cluster.describe(node, ALLOCATABLE)
 
 
 def asking(name: str, *uuids: str, owned: bool = False) -> dict[str, Any]:
@@ -77,7 +71,7 @@ def start_scheduler(cluster: Cluster) -> None:
 
 
 def test_what_the_scheduler_says_is_told_and_an_owned_pod_is_placed_elsewhere(scheduled: Cluster) -> None:
-    describe(scheduled, "node-a")
+    scheduled.describe("node-a", ALLOCATABLE)
     for name in ("node-b", "node-c"):
         add_node(scheduled, name)
     started = scheduled.start("--stuck-seconds=2")
@@ -129,7 +123,7 @@ def test_what_the_scheduler_says_is_told_and_an_owned_pod_is_placed_elsewhere(sc
 
 
 def test_for_whom_the_scheduler_makes_others_leave_is_not_evicted(scheduled: Cluster) -> None:
-    describe(scheduled, "node-a")
+    scheduled.describe("node-a", ALLOCATABLE)
     started = scheduled.start("--stuck-seconds=1")
     important = {
         "kind": "PriorityClass",
@@ -159,7 +153,7 @@ def test_for_whom_the_scheduler_makes_others_leave_is_not_evicted(scheduled: Clu
 
 
 def test_with_the_taint_that_check_names_pods_without_a_share_go_elsewhere(scheduled: Cluster) -> None:
-    describe(scheduled, "node-a")
+    scheduled.describe("node-a", ALLOCATABLE)
     made = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "plain"}}
     scheduled.kubectl("create", "-f", "-", input=json.dumps(made))
     scheduled.kubectl("patch", "node", "plain", "--type=merge", '--patch={"spec":{"taints":null}}')
