@@ -14,7 +14,7 @@ from lab import lab_errors
 from tests import builders
 from tests.webhook.conftest import Cluster
 from tests.webhook.replica import until
-from tests.webhook.test_stuck_on_a_real_scheduler import add_node, bound, describe
+from tests.webhook.test_stuck_on_a_real_scheduler import ALLOCATABLE, add_node, bound
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(120)]
 
@@ -111,7 +111,7 @@ def place(made: dict[str, Any]) -> str:
 def test_what_a_node_cannot_attach_goes_to_another_and_waits_where_there_is_none(
     scheduled: Cluster, storage: Storage
 ) -> None:
-    describe(scheduled, "node-a")
+    scheduled.describe("node-a", ALLOCATABLE)
     add_node(scheduled, "node-b")
     storage.limit("node-a", 1)
     storage.limit("node-b", 1)
@@ -154,7 +154,7 @@ def test_what_a_node_cannot_attach_goes_to_another_and_waits_where_there_is_none
 def test_a_claim_that_is_made_for_the_pod_or_not_bound_yet_counts_and_one_that_is_missing_is_waited_for(
     scheduled: Cluster, storage: Storage
 ) -> None:
-    describe(scheduled, "node-a")
+    scheduled.describe("node-a", ALLOCATABLE)
     storage.limit("node-a", 1)
     name = f"wait-{scheduled.namespace}"
     storage.create(

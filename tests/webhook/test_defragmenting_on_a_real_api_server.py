@@ -14,7 +14,7 @@ from gpushare.cluster import api_client, events
 from tests import builders, rights
 from tests.webhook.conftest import Cluster
 from tests.webhook.replica import until
-from tests.webhook.test_stuck_on_a_real_scheduler import describe
+from tests.webhook.test_stuck_on_a_real_scheduler import ALLOCATABLE
 from webhook import metrics
 from webhook.controllers.defragmenter import Defragmenter
 from webhook.planner import process
@@ -40,7 +40,7 @@ def gpu_of(cluster: Cluster, name: str) -> str:
 
 def fragmented(cluster: Cluster) -> None:
     """A quarter and a half of a GPU on two GPUs, the others full, and a pod that waits for a whole one."""
-    describe(cluster, "node-a")
+    cluster.describe("node-a", ALLOCATABLE)
     for name, request in (("big", "0.75"), ("half", "0.5"), ("full-1", "1"), ("full-2", "1"), ("quarter", "0.25")):
         cluster.create(owned(name, request))
         cluster.bind(name)
@@ -100,7 +100,7 @@ def test_what_an_admin_or_another_plan_keeps_is_left_alone(cluster: Cluster) -> 
         "spec": {"cordoned": ["GPU-node-a-2", "GPU-node-a-3"]},
     }
     cluster.kubectl("patch", "gpunode", "node-a", "--type=merge", f"--patch={json.dumps(patch)}")
-    describe(cluster, "node-a")
+    cluster.describe("node-a", ALLOCATABLE)
     cluster.create(owned("a", "0.25"))
     cluster.bind("a")
     patch["metadata"]["labels"] = {f"{contract.DEFRAG_LABEL_PREFIX}GPU-node-a-3": "other.20200101T000000Z"}
