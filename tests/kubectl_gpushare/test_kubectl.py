@@ -93,7 +93,7 @@ def test_flags_are_passed_on_to_kubectl(plugin: Plugin, fake_kubectl: Callable[[
 
 
 def test_what_a_login_asks_reaches_the_user_and_is_no_error(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:
-    asks = 'case "$3" in */nodes*) ;; *) echo "Open https://login.example/device" >&2;; esac'  # a login is kept
+    asks = 'case "$3" in */gpunodes*) echo "Open https://login.example/device" >&2;; esac'  # a login is kept
     program = fake_kubectl(asks + '; echo \'{"kind":"List","items":[]}\'')
     ended = plugin("top", KUBECTL_PATH=program)
     assert ended.code == 0
