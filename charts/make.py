@@ -1,5 +1,5 @@
-"""Makes what of the chart is made: copies of config/, the table of its values, the policies in their schema.
-`make chart` runs it.
+"""Makes what of the chart is made: copies of config/, the table of its values, the policies in their schema; and in
+config/ the list of the annotations that a pod template may have. `make chart` runs it.
 
 Helm reads nothing outside a chart, so the manifests that kustomize builds are copied into files/ as they are.
 """
@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
+from gpushare import contract
 from gpushare.policies import POLICIES
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
@@ -35,11 +37,15 @@ COMPONENTS: Final = (
 )
 KUSTOMIZATION: Final = "kustomization.yaml"
 SCHEMA: Final = "values.schema.json"
+TEMPLATES: Final = CONFIG / "base" / "policy" / "templates.yaml"
+LONGEST_LINE: Final = 120
 
 
 def made() -> dict[Path, str]:
-    """Every made file of the chart, and what is in it."""
+    """Every made file, and what is in it."""
+    templates = with_keys(TEMPLATES.read_text())
     texts = {CHART / "files" / path.relative_to(CONFIG): path.read_text() for path in sorted(_copied())}
+    texts |= {TEMPLATES: templates, CHART / "files" / TEMPLATES.relative_to(CONFIG): templates}
     schema = with_policies((CHART / SCHEMA).read_text())
     return {**texts, CHART / "README.md": readme((CHART / "values.yaml").read_text()), CHART / SCHEMA: schema}
 
@@ -55,8 +61,9 @@ def write() -> None:
 
 
 def there() -> set[Path]:
-    """The made files that the chart has now."""
-    return {path for path in (CHART / "files").rglob("*") if path.is_file()} | {CHART / "README.md", CHART / SCHEMA}
+    """The made files that there are now."""
+    copies = {path for path in (CHART / "files").rglob("*") if path.is_file()}
+    return copies | {CHART / "README.md", CHART / SCHEMA, TEMPLATES}
 
 
 def _copied() -> Iterator[Path]:
@@ -78,6 +85,15 @@ def with_policies(schema: str) -> str:
     """The schema of the values, with the policies that there are."""
     known = json.dumps(["", *POLICIES])
     return re.sub(r'("policy": {"enum": )\[.*?\]', lambda found: found[1] + known, schema)
+
+
+def with_keys(policy: str) -> str:
+    """The policy of pod templates, with the annotations that a share may have beside those that ask for it."""
+    keys = ", ".join(f"'{key}'" for key in contract.REQUEST_KEYS if key not in contract.SHARE_KEYS)
+    first, further = "        !(key in [", " " * 10
+    lines = textwrap.wrap(f"{keys}]))", LONGEST_LINE - len(first), break_on_hyphens=False)
+    made = f"\n{further}".join(lines)
+    return re.sub(r"(?m)^        !\(key in \[[^\]]*\]\)\)$", lambda _: first + made, policy)
 
 
 def readme(values: str) -> str:
