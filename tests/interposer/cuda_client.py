@@ -148,13 +148,14 @@ def allocation(size_bytes: int, device: int = 0) -> AllocationNode:
 
 
 class Cuda:
-    """The driver with cuInit done and a primary context of `device` current."""
+    """The driver with cuInit done and a primary context of `device` current; with None there is no context yet."""
 
-    def __init__(self, *, proc: bool = False, device: int = 0) -> None:
+    def __init__(self, *, proc: bool = False, device: int | None = 0) -> None:
         self._library = ctypes.CDLL("libcuda.so.1")
         self._proc = proc
         self.check("cuInit", 0)
-        self.use(device)
+        if device is not None:
+            self.use(device)
 
     def address(self, symbol: str) -> int | None:
         """Where a function is, or None if the driver has none."""
