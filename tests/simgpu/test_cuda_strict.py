@@ -12,6 +12,8 @@ from tests.programs import command
 from tests.simgpu.conftest import Node
 from tests.simgpu.programs import cuda_strict
 
+HERE = Path(__file__).parent
+
 
 @pytest.mark.parametrize("what", cuda_strict.ENDED)
 def test_a_program_that_uses_what_has_ended_is_ended(node: Node, what: str) -> None:
@@ -44,21 +46,10 @@ def test_after_a_fault_nothing_works_until_the_context_is_made_anew(node: Node) 
     node.program(cuda_strict.faults)
 
 
-LAST = """
-#include <stdio.h>
-int (*last_call)(unsigned long long);
-__attribute__((destructor)) static void end(void) {
-    printf("%d ", last_call(0));
-    fflush(stdout);
-}
-"""
-
-
 def test_the_driver_is_gone_in_a_programs_last_functions(node: Node, tmp_path: Path) -> None:
     """Loaders end libraries in one order or the other: one of the two is ended after the driver."""
-    (tmp_path / "last.c").write_text(LAST)
     libraries = [str(tmp_path / name) for name in ("one.so", "other.so")]
     for library in libraries:
-        subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "last.c"], check=True)
+        subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, HERE / "last.c"], check=True)
     said = node.program(cuda_strict.frees_at_its_end, *libraries)
     assert set(said.split()) == {"0", "4"}, "CUDA_ERROR_DEINITIALIZED after its end"
