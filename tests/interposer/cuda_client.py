@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import ctypes
+import threading
+from collections.abc import Callable
 from typing import Any
 
 SUCCESS, OUT_OF_MEMORY, NOT_PERMITTED, NOT_SUPPORTED, SYSTEM_NOT_READY = 0, 2, 800, 801, 802
@@ -145,6 +147,15 @@ def on_device(device: int, handles: int = 0) -> Properties:
 def allocation(size_bytes: int, device: int = 0) -> AllocationNode:
     """What a graph's node is to allocate."""
     return AllocationNode(type=1, location=Location(type=1, id=device), size_bytes=size_bytes)
+
+
+def in_threads(work: Callable[[], object], count: int) -> None:
+    """Do that in so many threads, until all have ended."""
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 class Cuda:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 
-from tests.interposer.cuda_client import MIB, NOT_PERMITTED, OUT_OF_MEMORY, SUCCESS, Cuda
+from tests.interposer.cuda_client import MIB, NOT_PERMITTED, OUT_OF_MEMORY, SUCCESS, Cuda, in_threads
 
 LIMIT, CONTEXT = 64 * MIB, 10 * MIB
 
@@ -69,11 +69,7 @@ def primary_by_threads() -> None:
         begin.wait(10)
         results.append(c.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0))
 
-    threads = [threading.Thread(target=make) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
+    in_threads(make, 8)
     print(results)
 
 

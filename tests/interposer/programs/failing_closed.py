@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 
-from tests.interposer.cuda_client import MIB, OUT_OF_MEMORY, SUCCESS, Cuda
+from tests.interposer.cuda_client import MIB, OUT_OF_MEMORY, SUCCESS, Cuda, in_threads
 
 
 def attempts() -> None:
@@ -28,11 +28,7 @@ def starts_in_threads() -> None:
         together.wait()
         results.append(library.cuInit(0))
 
-    threads = [threading.Thread(target=start) for _ in range(32)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(start, 32)
     assert results == [SUCCESS] * 32
     c = Cuda()
     assert c.allocate(MIB)[0] == SUCCESS and c.allocate(1)[0] == OUT_OF_MEMORY

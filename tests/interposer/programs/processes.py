@@ -5,10 +5,18 @@ from __future__ import annotations
 import ctypes
 import os
 import random
-import threading
 from collections.abc import Callable
 
-from tests.interposer.cuda_client import MIB, OUT_OF_MEMORY, SUCCESS, ArrayDescriptor, Cuda, allocation, on_device
+from tests.interposer.cuda_client import (
+    MIB,
+    OUT_OF_MEMORY,
+    SUCCESS,
+    ArrayDescriptor,
+    Cuda,
+    allocation,
+    in_threads,
+    on_device,
+)
 
 Attempt = tuple[int, Callable[[], int]]  # the result, and what gives it back
 
@@ -95,11 +103,7 @@ def fills_with_threads() -> None:
         while c.allocate(MIB)[0] == SUCCESS:
             granted.append(MIB)
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, 8)
     assert sum(granted) <= 256 * MIB
     while c.allocate(MIB)[0] == SUCCESS:
         granted.append(MIB)

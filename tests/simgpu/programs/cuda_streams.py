@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 
-from tests.interposer.cuda_client import NOT_SUPPORTED, Cuda
+from tests.interposer.cuda_client import NOT_SUPPORTED, Cuda, in_threads
 from tests.programs import command
 
 
@@ -182,11 +182,7 @@ def threads_that_end_early() -> None:
         c.check("cuLaunchKernel_ptsz", kernel, 1, 1, 1, 1, 1, 1, 0, 0, None, None)
         c.check("cuLaunchHostFunc_ptsz", 0, function, 1)
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, 8)
     assert called == []
     c.check("cuMemsetD32Async", word, ctypes.c_uint(1), 1, 0)
     c.check("cuCtxSynchronize")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 import time
 from typing import Any
 
-from tests.interposer.cuda_client import Cuda
+from tests.interposer.cuda_client import Cuda, in_threads
 
 BLOCKING, NON_BLOCKING = 0, 1
 
@@ -92,11 +91,7 @@ def streams_of_threads() -> None:
         c.per_thread(k)
         c.check("cuStreamSynchronize_ptsz", 0)
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, 2)
     assert 0.2 < time.monotonic() - began < 0.39
 
 
