@@ -104,6 +104,11 @@ class Leases:
                 self._gangs.leave(client.tenant.key, uuid)
             self._settle(uuid, now_ns)
 
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The GPUs that somebody is at, by UUID."""
+        return tuple(self._gpus)
+
     def settle(self) -> None:
         """From now on believe who is alone: nobody is here from before."""
         self._settled_ns = 0

@@ -114,6 +114,7 @@ async def find(
     *,
     environment: Mapping[str, str] = os.environ,
     service_account: Path = SERVICE_ACCOUNT,
+    clock: Callable[[], float] = time.monotonic,
 ) -> ApiConnection:
     """Return the way to the API server.
 
@@ -128,7 +129,7 @@ async def find(
     else:
         source = _from_kubeconfig(kubeconfig or environment.get("KUBECONFIG") or str(Path.home() / ".kube" / "config"))
     try:
-        return ApiConnection(source, await source())
+        return ApiConnection(source, await source(), clock=clock)
     except OSError as error:  # also what the ssl module raises
         raise api_errors.ClusterError(f"cannot use the credentials for the API server: {error}") from error
 

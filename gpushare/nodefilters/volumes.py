@@ -39,15 +39,15 @@ _DEFAULT_ANNOTATIONS: Final = (
 )
 # Provisioner within Kubernetes of old, its field in a volume, what tells its volumes apart, and who attaches them now
 # (https://kubernetes.io/docs/concepts/storage/volumes/#types-of-volumes, CSIMigration). Others of old are not limited.
-_OF_OLD: Final = (
+OF_OLD: Final = (
     ("kubernetes.io/aws-ebs", "awsElasticBlockStore", "volumeID", "ebs.csi.aws.com"),
     ("kubernetes.io/azure-disk", "azureDisk", "diskURI", "disk.csi.azure.com"),
     ("kubernetes.io/cinder", "cinder", "volumeID", "cinder.csi.openstack.org"),
     ("kubernetes.io/gce-pd", "gcePersistentDisk", "pdName", "pd.csi.storage.gke.io"),
     ("kubernetes.io/portworx-volume", "portworxVolume", "volumeID", "pxd.portworx.com"),
 )
-_NOW: Final = {provisioner: driver for provisioner, _, _, driver in _OF_OLD}
-OLD_FIELDS: Final = tuple(field for _, field, _, _ in _OF_OLD)
+_NOW: Final = {provisioner: driver for provisioner, _, _, driver in OF_OLD}
+OLD_FIELDS: Final = tuple(field for _, field, _, _ in OF_OLD)
 
 # What claims and pods name the API server takes whatever its length. No object has so long a name, and what a driver
 # tells a volume apart by has 128 bytes at most, by CSI's specification.
@@ -220,7 +220,7 @@ def _name(declared: object) -> str:
 
 def _of_old(source: Json) -> Volume | None:
     """The volume in a field of old."""
-    for _, field, key, driver in _OF_OLD:
+    for _, field, key, driver in OF_OLD:
         if declared := source.get(field):
             # In a pair: no driver's own handle, as attachments are told by those.
             return Volume(driver, (field, str(declared.get(key))[:_LONGEST_HANDLE]))

@@ -5,12 +5,16 @@ NVML is one per process and remembers what it has seen, so each program here run
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import os
 import subprocess
-import sys
-import textwrap
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from tests import programs
+from tests.programs import Parameters
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "simgpu"
@@ -50,19 +54,24 @@ def environment(directory: Path) -> dict[str, str]:
     return {**os.environ, "SIMGPU_DIR": str(directory), "LD_LIBRARY_PATH": str(BUILD), "PYTHONPATH": str(ROOT)}
 
 
-def run(directory: Path, program: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run a Python program with arguments on a node with these GPUs; `simgpu` in it runs the command."""
-    prelude = f"""
-    import subprocess
-    from deviceplugin.hardware import nvml, nvml_call
-    def simgpu(verb, *words):
-        subprocess.run([{str(SIMGPU)!r}, verb, {str(directory)!r}, *words], check=True)
-    """
+def run(
+    directory: Path, function: Callable[Parameters, None], *values: Parameters.args, **named: Parameters.kwargs
+) -> subprocess.CompletedProcess[str]:
+    """Run a program of the tests on a node with these GPUs."""
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(prelude) + textwrap.dedent(program), *map(str, words)],
+        programs.command(function, *values, **named),
         env=environment(directory),
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
+
+
+def printed(
+    directory: Path, function: Callable[Parameters, None], *values: Parameters.args, **named: Parameters.kwargs
+) -> list[Any]:
+    """The values that it prints, one a line, when it ends well."""
+    result = run(directory, function, *values, **named)
+    assert result.returncode == 0, result.stderr
+    return [ast.literal_eval(line) for line in result.stdout.splitlines()]

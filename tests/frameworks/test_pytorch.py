@@ -12,7 +12,6 @@ import json
 import os
 import random
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -24,6 +23,8 @@ from deviceplugin.arbiter import share_resizing
 from tests.clients.cuda import share
 from tests.deviceplugin import simulated
 from tests.interposer import container
+from tests.interposer.programs.looking import most_since_the_last_line
+from tests.programs import PATH, command
 
 pytestmark = pytest.mark.slow
 
@@ -37,124 +38,7 @@ ALLOCATORS = {
 }
 SECONDS = 5  # of a story in which processes allocate at random
 
-SIZES = f"""
-import json, torch
-torch.zeros(1, device="cuda")
-total = torch.cuda.get_device_properties(0).total_memory
-torch.cuda.empty_cache()
-held, error = [], None
-try:
-    while True:
-        held.append(torch.empty({PIECE_BYTES}, dtype=torch.uint8, device="cuda"))
-except torch.cuda.OutOfMemoryError as failed:
-    error = str(failed)
-pieces = len(held)
-del held
-torch.cuda.synchronize()
-torch.cuda.empty_cache()
-print(json.dumps([total, pieces, error, torch.cuda.mem_get_info(), torch.cuda.get_allocator_backend()]))
-"""
-# Takes and gives back at random until it is told to stop; says how often it met the limit.
-STORM = """
-import random, sys, threading, torch
-random.seed(int(sys.argv[1]))
-torch.zeros(1, device="cuda")
-held, made, refused, stop = [], 0, 0, threading.Event()
-print("ready", flush=True)
-sys.stdin.readline()
-threading.Thread(target=lambda: (sys.stdin.readline(), stop.set()), daemon=True).start()
-while not stop.is_set():
-    try:
-        held.append(torch.empty(random.randrange(1, 400 << 20), dtype=torch.uint8, device="cuda"))
-        made += 1
-    except torch.cuda.OutOfMemoryError:
-        refused += 1
-        del held[: len(held) // 2 + 1]
-        if random.random() < 0.3:
-            torch.cuda.empty_cache()
-    if held:
-        held[-1][:8].add_(1)
-    if held and random.random() < 0.35:
-        del held[random.randrange(len(held))]
-held.clear()
-torch.cuda.synchronize()
-torch.cuda.empty_cache()
-print(made, refused, flush=True)
-"""
-# For each line: the most that was in use since the line before, and what is in use now, by the driver's own count.
-LOOKS = """
-import pynvml, sys, threading
-pynvml.nvmlInit()
-handle, asked = pynvml.nvmlDeviceGetHandleByIndex(0), threading.Semaphore(0)
-threading.Thread(target=lambda: [asked.release() for _ in sys.stdin], daemon=True).start()
-most = 0
-while True:
-    now = pynvml.nvmlDeviceGetMemoryInfo(handle).used
-    most = max(most, now)
-    if asked.acquire(timeout=0.0005):
-        print(most, now, flush=True)
-        most = 0
-"""
-WORK = """
-import json, os, torch
-class Data(torch.utils.data.Dataset):
-    def __len__(self):
-        return 32
-    def __getitem__(self, n):
-        return torch.full((1024,), float(n))
-def child(queue, tensor):
-    queue.put((tensor.device.type, tensor.cpu()[:3].tolist(), torch.cuda.mem_get_info()[1]))
-def forked():
-    pid = os.fork()
-    if pid == 0:
-        try:
-            torch.ones(1, device="cuda")
-        except RuntimeError as error:
-            os._exit(0 if "re-initialize CUDA in forked" in str(error) else 1)
-        os._exit(2)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-def graph():
-    static, graph = torch.zeros(1024, device="cuda"), torch.cuda.CUDAGraph()
-    source = torch.arange(1024, dtype=torch.float32).to("cuda")
-    with torch.cuda.graph(graph):
-        static.copy_(source)
-        (static * 2 + 1).sum()
-    before = static[3].item()
-    for _ in range(5):
-        graph.replay()
-    torch.cuda.synchronize()
-    return before, static[3].item()
-def train():
-    model = torch.nn.Sequential(torch.nn.LayerNorm(1024), torch.nn.GELU(), torch.nn.Dropout()).to("cuda")
-    optimizer, steps = torch.optim.AdamW(model.parameters()), 0
-    for batch in torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=2, pin_memory=True):
-        optimizer.zero_grad()
-        model(batch.to("cuda", non_blocking=True)).sum().backward()
-        optimizer.step()
-        steps += 1
-    torch.cuda.synchronize()
-    return steps
-def timed():
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    values = torch.ones(1024, device="cuda")
-    begin.record()
-    for _ in range(100):
-        values.add_(1)
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end)
-def shared():
-    context = torch.multiprocessing.get_context("spawn")
-    queue, tensor = context.Queue(), torch.arange(1 << 20, dtype=torch.float32).to("cuda")
-    process = context.Process(target=child, args=(queue, tensor))
-    process.start()
-    answer = queue.get(timeout=60)
-    process.join(20)
-    return answer
-if __name__ == "__main__":
-    names = [graph, train, timed, shared, forked]
-    print(json.dumps({"name": torch.cuda.get_device_name(0), **{each.__name__: each() for each in names}}))
-"""
+PROGRAMS = Path(__file__).parent / "programs"
 
 
 def environment(allocator: str) -> dict[str, str]:
@@ -174,21 +58,25 @@ def check_sizes(output: str, total_bytes: int, allocator: str) -> None:
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
 def test_alone_all_of_a_gpu_can_be_had(pytorch: Path, gpus: Path, allocator: str) -> None:
-    check_sizes(share.run_alone(gpus, [pytorch, "-c", SIZES], environment(allocator)), GPU_BYTES, allocator)
+    check_sizes(
+        share.run_alone(gpus, [pytorch, PROGRAMS / "sizes.py", str(PIECE_BYTES)], environment(allocator)),
+        GPU_BYTES,
+        allocator,
+    )
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
 async def test_in_a_share_all_of_the_share_can_be_had(pytorch: Path, shares: share.Shares, allocator: str) -> None:
     pod = shares.add()
-    check_sizes(await shares.run(pod, [pytorch, "-c", SIZES], environment(allocator)), share.SHARE_BYTES, allocator)
+    check_sizes(
+        await shares.run(pod, [pytorch, PROGRAMS / "sizes.py", str(PIECE_BYTES)], environment(allocator)),
+        share.SHARE_BYTES,
+        allocator,
+    )
 
 
-async def test_what_programs_do_with_a_gpu_works_in_a_share(
-    pytorch: Path, shares: share.Shares, tmp_path: Path
-) -> None:
-    program = tmp_path / "work.py"
-    program.write_text(WORK)
-    answer = json.loads(await shares.run(shares.add(), [pytorch, program]))
+async def test_what_programs_do_with_a_gpu_works_in_a_share(pytorch: Path, shares: share.Shares) -> None:
+    answer = json.loads(await shares.run(shares.add(), [pytorch, PROGRAMS / "work.py"]))
     assert answer["name"] == "NVIDIA A100-SXM4-40GB"
     assert answer["graph"] == [0, 3], "a copy of a graph is done when the graph is launched"
     assert answer["train"] == 8
@@ -198,9 +86,9 @@ async def test_what_programs_do_with_a_gpu_works_in_a_share(
 
 
 def _look_on(gpus: Path) -> subprocess.Popen[str]:
-    variables = {**os.environ, "SIMGPU_DIR": str(gpus), "LD_LIBRARY_PATH": str(simulated.BUILD)}
+    variables = {**os.environ, "PYTHONPATH": PATH, "SIMGPU_DIR": str(gpus), "LD_LIBRARY_PATH": str(simulated.BUILD)}
     return subprocess.Popen(
-        [sys.executable, "-c", LOOKS], env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command(most_since_the_last_line), env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
 
 
@@ -236,7 +124,7 @@ async def storms(
     with contextlib.ExitStack() as stack:
         found = []
         for seed in range(count):
-            process = shares.start(pod, [pytorch, "-c", STORM, str(seed)], environment(allocator))
+            process = shares.start(pod, [pytorch, PROGRAMS / "storm.py", str(seed)], environment(allocator))
             found.append(stack.enter_context(container.finishing(process)))
         for process in found:
             assert process.stdout is not None

@@ -24,30 +24,7 @@ EXTRAS = {"webhook": "webhook", "agent": "deviceplugin"}
 SHARED_AND_USED = {"webhook": {"numpy", "pyyaml"}, "agent": {"pyyaml"}}
 UNCHECKED_HASH = 0b01
 
-# Imports all modules of a package, and all that they import anywhere, in functions too; prints their names.
-IMPORTS = """
-import ast, importlib, importlib.util, pkgutil, sys
-top = importlib.import_module(sys.argv[1])
-todo = [module.name for module in pkgutil.walk_packages(top.__path__, sys.argv[1] + ".")]
-seen = set()
-while todo:
-    name = todo.pop()
-    if name in seen or name.split(".")[0] in {"kubernetes_asyncio", "__future__"}:
-        continue
-    seen.add(name)
-    module = importlib.import_module(name)
-    print(name)
-    if name.split(".")[0] not in {"gpushare", sys.argv[1]}:
-        continue
-    for node in ast.walk(ast.parse(open(module.__file__).read())):
-        if isinstance(node, ast.Import):
-            todo += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            todo.append(node.module)
-            inside = importlib.import_module(node.module) if node.module.split(".")[0] in {"gpushare", sys.argv[1]} else None
-            todo += [inside.__name__ + "." + a.name for a in node.names if inside and hasattr(inside, "__path__")
-                     and importlib.util.find_spec(inside.__name__ + "." + a.name)]
-"""
+PROGRAM = Path(__file__).parent / "programs" / "imports.py"
 
 # The first of them builds what has not been built yet.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -105,7 +82,7 @@ def test_every_program_and_library_finds_what_it_is_linked_with(made: Image) -> 
 
 
 def test_whatever_is_imported_at_start_or_later_is_there(made: Image) -> None:
-    imported = set(made.python("-c", IMPORTS, DESCRIPTIONS[name(made)].module).split())
+    imported = set(made.python(str(PROGRAM), DESCRIPTIONS[name(made)].module).split())
     assert {"aiohttp", "gpushare.contract", "gpushare.daemon.shutdown"} <= imported
     modules = list((ROOT / DESCRIPTIONS[name(made)].module).rglob("*.py"))
     assert len(imported) > len(modules) > 50

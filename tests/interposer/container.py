@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpushare import contract
+from tests import programs
+from tests.programs import Parameters
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build"
@@ -22,7 +23,6 @@ LIBRARY = BUILD / "libgpushare.so"
 IMPATIENT_LIBRARY = BUILD / "interposer" / "libgpushare-impatient.so"  # waits 0.3 seconds for a welcome, not 20
 PROBE = BUILD / "gpushare-probe"
 DRIVERS = BUILD / "simgpu"
-CLIENT_PRELUDE = "from cuda_client import *\n"
 
 _ENTER = f"""
 mount -t tmpfs none /run && mkdir -p {contract.CONTAINER_ARBITER_DIRECTORY} || exit 125
@@ -41,6 +41,7 @@ class Container:
     gpus: Path
     preload: tuple[Path, ...] = (LIBRARY,)
     drivers: Path = DRIVERS
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def start(
         self, command: Sequence[str | Path], environment: Mapping[str, str] | None = None, keep: Sequence[int] = ()
@@ -54,8 +55,9 @@ class Container:
                 "PATH": os.environ["PATH"],
                 "SIMGPU_DIR": str(self.gpus),
                 "LD_LIBRARY_PATH": str(self.drivers),
-                "PYTHONPATH": str(Path(__file__).parent),
+                "PYTHONPATH": programs.PATH,
                 "PYTHONDONTWRITEBYTECODE": "1",
+                **self.environment,
                 **(environment or {}),
             },
             stdin=subprocess.PIPE,
@@ -73,9 +75,11 @@ class Container:
             output, errors = process.communicate(timeout=20)
         return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
-    def python(self, code: str, environment: Mapping[str, str] | None = None) -> str:
-        """Run a CUDA client; returns what it printed. It must end well."""
-        result = self.run([sys.executable, "-c", CLIENT_PRELUDE + code], environment)
+    def program(
+        self, function: Callable[Parameters, None], *values: Parameters.args, **named: Parameters.kwargs
+    ) -> str:
+        """Run a program of the tests to its good end; returns what it printed."""
+        result = self.run(programs.command(function, *values, **named))
         assert result.returncode == 0, result.stdout + result.stderr
         return result.stdout.strip()
 

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import ctypes
+import threading
+from collections.abc import Callable
 from typing import Any
 
 SUCCESS, OUT_OF_MEMORY, NOT_PERMITTED, NOT_SUPPORTED, SYSTEM_NOT_READY = 0, 2, 800, 801, 802
@@ -147,14 +149,24 @@ def allocation(size_bytes: int, device: int = 0) -> AllocationNode:
     return AllocationNode(type=1, location=Location(type=1, id=device), size_bytes=size_bytes)
 
 
-class Cuda:
-    """The driver with cuInit done and a primary context of `device` current."""
+def in_threads(work: Callable[[], object], count: int) -> None:
+    """Do that in so many threads, until all have ended."""
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
-    def __init__(self, *, proc: bool = False, device: int = 0) -> None:
+
+class Cuda:
+    """The driver with cuInit done and a primary context of `device` current; with None there is no context yet."""
+
+    def __init__(self, *, proc: bool = False, device: int | None = 0) -> None:
         self._library = ctypes.CDLL("libcuda.so.1")
         self._proc = proc
         self.check("cuInit", 0)
-        self.use(device)
+        if device is not None:
+            self.use(device)
 
     def address(self, symbol: str) -> int | None:
         """Where a function is, or None if the driver has none."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 from tests.interposer.container import BUILD, Container
+from tests.interposer.programs import looking
+from tests.programs import PATH, command
 
 
 class Gpu:
@@ -13,14 +14,8 @@ class Gpu:
 
     def __init__(self, container: Container) -> None:
         self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                "import pynvml\npynvml.nvmlInit()\nhandle = pynvml.nvmlDeviceGetHandleByIndex(0)\n"
-                "for _ in iter(input, 'end'):\n"
-                "    print(max(pynvml.nvmlDeviceGetMemoryInfo(handle).used for _ in range(200)), flush=True)",
-            ],
-            env={"SIMGPU_DIR": str(container.gpus), "LD_LIBRARY_PATH": str(BUILD / "simgpu")},
+            command(looking.most_of_200_looks),
+            env={"PYTHONPATH": PATH, "SIMGPU_DIR": str(container.gpus), "LD_LIBRARY_PATH": str(BUILD / "simgpu")},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -36,4 +31,4 @@ class Gpu:
 
     def close(self) -> None:
         """No more looks."""
-        self._process.communicate("end\n", timeout=10)
+        self._process.communicate("", timeout=10)

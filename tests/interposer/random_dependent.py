@@ -16,7 +16,7 @@ import threading
 import time
 from typing import Any
 
-from cuda_client import Cuda
+from tests.interposer.cuda_client import Cuda
 
 NON_BLOCKING = 1
 AT_LEAST = 0  # CU_STREAM_WAIT_VALUE_GEQ

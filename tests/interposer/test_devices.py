@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,23 +10,10 @@ import pytest
 
 from tests.interposer.conftest import MIB, ArbiterMaker
 from tests.interposer.container import DRIVERS, PROBE, ROOT, Container
+from tests.interposer.programs import allocating, devices
 from tests.interposer.reference_arbiter import ReferenceArbiter, Share
-
-# Of each device that the program has: its size, and that it ends where it says.
-LOOK = """
-c = ctypes.CDLL("libcuda.so.1")
-print(c.cuInit(0), end=":")
-count, total = ctypes.c_int(), ctypes.c_size_t()
-if c.cuDeviceGetCount(ctypes.byref(count)) == 0:
-    for device in range(count.value):
-        one = Cuda(device=device)
-        assert c.cuDeviceTotalMem_v2(ctypes.byref(total), device) == 0
-        assert one.info() == (total.value, total.value)
-        assert one.allocate(total.value + 1)[0] == OUT_OF_MEMORY
-        result, pointer = one.allocate(total.value)
-        assert result == SUCCESS and one.info()[0] == 0 and one.free(pointer) == SUCCESS
-        print(total.value // MIB, end=" ")
-"""
+from tests.programs import PATH, command
+from tests.simgpu.programs import mig
 
 NO_DEVICE = "100:"
 ORDERS = {
@@ -52,7 +38,7 @@ def test_limits_follow_the_gpu_and_not_its_number(
 ) -> None:
     make_arbiter(10 * MIB, 20 * MIB)
     environment = {} if wanted is None else {"CUDA_VISIBLE_DEVICES": wanted.format(*uuids)}
-    assert container.python(LOOK, environment) == seen
+    assert replace(container, environment=environment).program(devices.looks_and_fills) == seen
 
 
 @pytest.fixture
@@ -61,20 +47,14 @@ def halves(tmp_path: Path) -> tuple[Path, list[str]]:
     directory = tmp_path / "cut"
     sample = ROOT / "simgpu" / "samples" / "two-models.ini"
     subprocess.run([DRIVERS / "simgpu", "create", sample, directory], check=True)
-    code = """
-import ctypes, pynvml as nvml
-nvml.nvmlInit()
-gpu = nvml.nvmlDeviceGetHandleByIndex(0)
-nvml.nvmlDeviceSetMigMode(gpu, 1)
-for start in (0, 4):
-    place = nvml.c_nvmlGpuInstancePlacement_t(start, 4)
-    one = nvml.nvmlDeviceCreateGpuInstanceWithPlacement(gpu, 9, ctypes.byref(place))
-    nvml.nvmlGpuInstanceCreateComputeInstance(one, 2)
-for number in (0, 1):
-    print(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, number)))
-"""
     environment = {"SIMGPU_DIR": str(directory), "LD_LIBRARY_PATH": str(DRIVERS)}
-    result = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
+    result = subprocess.run(
+        command(mig.halves),
+        env={**environment, "PYTHONPATH": PATH},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return directory, result.stdout.split()
 
 
@@ -86,8 +66,8 @@ def test_a_share_of_a_mig_device_has_the_limit_of_that_device(
     box = replace(container, gpus=gpus)
     shares = [Share(uuid.removeprefix("MIG-"), size) for uuid, size in zip(migs, (10 * MIB, 20 * MIB), strict=True)]
     with ReferenceArbiter(arbiter_directory, shares):
-        assert box.python(LOOK, {variable: migs[0]}) == "0:10"
-        assert box.python(LOOK, {variable: migs[1]}) == "0:20"
+        assert replace(box, environment={variable: migs[0]}).program(devices.looks_and_fills) == "0:10"
+        assert replace(box, environment={variable: migs[1]}).program(devices.looks_and_fills) == "0:20"
         assert box.run([PROBE, "--fill"], {variable: migs[1]}).stdout.splitlines()[-1] == f"filled {20 * MIB}"
 
 
@@ -96,5 +76,5 @@ def test_a_mig_device_that_the_share_does_not_have_gives_nothing(
 ) -> None:
     gpus, migs = halves
     with ReferenceArbiter(arbiter_directory, [Share(migs[0].removeprefix("MIG-"), MIB)]):
-        code = "print(Cuda().allocate(1)[0])"
-        assert replace(container, gpus=gpus).python(code, {"CUDA_VISIBLE_DEVICES": migs[1]}) == "800"
+        box = replace(container, gpus=gpus, environment={"CUDA_VISIBLE_DEVICES": migs[1]})
+        assert box.program(allocating.prints_what_comes, 1) == "800"

@@ -11,7 +11,9 @@ import pytest
 from gpushare import contract
 from tests.interposer.conftest import MIB, ArbiterMaker
 from tests.interposer.container import IMPATIENT_LIBRARY, PROBE, Container, lines_of_the_library
+from tests.interposer.programs import failing_closed
 from tests.interposer.reference_arbiter import Misbehaviour
+from tests.programs import command
 
 WHOLE = 1 << 40
 
@@ -68,24 +70,13 @@ def test_an_arbiter_that_never_answers_is_not_waited_for_for_ever(
 
 
 def test_every_attempt_fails_but_only_the_first_speaks(container: Container) -> None:
-    code = """
-library = ctypes.CDLL("libcuda.so.1")
-print([library.cuInit(0) for _ in range(3)], library.cuMemAlloc_v2(None, 1), library.cuMemCreate(None, 1, None, 0))
-"""
-    result = container.run(["python3", "-c", "from cuda_client import *\n" + code])
+    result = container.run(command(failing_closed.attempts))
     assert result.stdout == "[802, 802, 802] 802 802\n"
     assert len(lines_of_the_library(result.stderr)) == 1
 
 
 def test_cuda_starts_when_the_arbiter_has_come_back(container: Container, make_arbiter: ArbiterMaker) -> None:
-    with_arbiter = """
-import sys
-library = ctypes.CDLL("libcuda.so.1")
-print(library.cuInit(0), flush=True)
-input()
-print(library.cuInit(0), flush=True)
-"""
-    process = container.start(["python3", "-c", "from cuda_client import *\n" + with_arbiter])
+    process = container.start(command(failing_closed.starts_twice))
     assert process.stdout is not None
     assert process.stdout.readline() == "802\n"
     make_arbiter(MIB)
@@ -100,18 +91,5 @@ def test_nothing_is_said_while_all_is_well(container: Container, make_arbiter: A
 
 def test_threads_that_start_cuda_at_once_join_once(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(MIB)
-    container.python("""
-import threading
-library, results = ctypes.CDLL("libcuda.so.1"), []
-together = threading.Barrier(32)
-def start():
-    together.wait()
-    results.append(library.cuInit(0))
-threads = [threading.Thread(target=start) for _ in range(32)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-assert results == [SUCCESS] * 32
-c = Cuda()
-assert c.allocate(MIB)[0] == SUCCESS and c.allocate(1)[0] == OUT_OF_MEMORY
-""")
+    container.program(failing_closed.starts_in_threads)
     assert arbiter.hellos == 1

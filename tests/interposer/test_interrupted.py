@@ -11,6 +11,7 @@ from gpushare import contract
 from tests.interposer.conftest import MIB, ArbiterMaker
 from tests.interposer.container import DRIVERS, Container, finishing
 from tests.interposer.launching import OPEN, RELEASED, STINGY, WANT, ends_well, goes_on, line
+from tests.interposer.programs import interrupted
 from tests.interposer.reference_arbiter import Misbehaviour
 
 HERE = Path(__file__).parent
@@ -62,16 +63,7 @@ def test_signals_do_not_cut_short_the_wait_for_what_the_dead_held(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:
     make_arbiter(MIB, behaviour=Misbehaviour(reclaim_seconds=0.3))
-    container.python("""
-import signal, time
-c = Cuda()
-signal.signal(signal.SIGALRM, lambda *_: None)
-signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
-began = time.monotonic()
-assert c.allocate(MIB)[0] == SUCCESS and c.allocate(1)[0] == OUT_OF_MEMORY
-signal.setitimer(signal.ITIMER_REAL, 0)
-assert time.monotonic() - began >= 0.3, time.monotonic() - began
-""")
+    container.program(interrupted.allocates_among_signals)
 
 
 @pytest.mark.slow

@@ -24,6 +24,8 @@ from tests.interposer.launching import (
     line,
     waits_for_both_kernels,
 )
+from tests.interposer.programs import launches
+from tests.interposer.programs.launching import nothing_else
 from tests.interposer.reference_arbiter import ReferenceArbiter, Share
 
 LAUNCHES = re.findall(
@@ -34,22 +36,7 @@ LAUNCHES = re.findall(
 @pytest.mark.parametrize("proc", [False, True], ids=["dlsym", "cuGetProcAddress"])
 def test_no_launch_passes_without_a_lease(container: Container, make_arbiter: ArbiterMaker, proc: bool) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
-    code = f"""
-QUERIES.update({{name: (name.removesuffix("_ptsz"), 12000, PER_THREAD if name.endswith("_ptsz") else 0)
-                 for name in {LAUNCHES!r}}})
-QUERIES["cuStreamBeginCapture_v2"] = ("cuStreamBeginCapture", 12000, 0)
-c = Cuda(proc={proc})
-function = kernel(c)
-graph = graph_of(c, function)
-assert len({{c.address(name) for name in {LAUNCHES!r}}}) == {len(LAUNCHES)}
-say("captured")
-for name in {LAUNCHES!r}:
-    input()
-    result = launch(c, graph if "Graph" in name else function, name)
-    say(name, result)
-input()
-"""
-    with client(container, code) as process:
+    with client(container, launches.every_launch, LAUNCHES, proc) as process:
         assert line(process) == "captured"
         with pytest.raises(queue.Empty):
             arbiter.hears(WANT, seconds=0.05)  # what is captured is not launched
@@ -66,22 +53,14 @@ input()
 def test_a_revoked_lease_is_given_back_when_nothing_runs_any_more(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:
-    waits_for_both_kernels(container, make_arbiter(MIB, behaviour=STINGY))
+    waits_for_both_kernels(container, make_arbiter(MIB, behaviour=STINGY), nothing_else)
 
 
 def test_a_lease_with_nothing_to_do_goes_back_when_others_wait(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
-    code = """
-c = Cuda()
-function = kernel(c, 1000)
-assert launch(c, function) == 0
-say("idle")
-input()
-assert launch(c, function) == 0
-"""
-    with client(container, code) as process:
+    with client(container, launches.launches_twice) as process:
         arbiter.hears(WANT)
         arbiter.say(OPEN, 0, 0, 1)
         assert line(process) == "idle"
@@ -100,15 +79,7 @@ def test_what_is_told_of_a_lease_that_went_back_opens_no_gate_even_when_another_
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
-    code = """
-c = Cuda()
-function = kernel(c, 1000)
-assert launch(c, function) == 0
-say("idle")
-input()
-assert launch(c, function) == 0
-"""
-    with client(container, code) as process:
+    with client(container, launches.launches_twice) as process:
         arbiter.hears(WANT)
         arbiter.say(OPEN, 0, contract.LEASE_COUNTED | contract.LEASE_CONTENDED, 1)
         assert line(process) == "idle"
@@ -124,16 +95,8 @@ assert launch(c, function) == 0
 
 def test_launches_do_not_run_far_ahead_when_counted(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
-    code = """
-c = Cuda()
-function = kernel(c, 1000)
-for _ in range(100): launch(c, function)
-began = time.monotonic()
-c.check("cuCtxSynchronize")
-say(time.monotonic() - began)
-"""
     for flags, least, most in ((contract.LEASE_COUNTED, 0.0, 0.03), (0, 0.05, 1.0)):
-        with client(container, code) as process:
+        with client(container, launches.hundred_launches) as process:
             arbiter.hears(WANT)
             arbiter.say(OPEN, 0, flags, 1)
             assert least <= float(ends_well(process)) < most
@@ -141,19 +104,7 @@ say(time.monotonic() - began)
 
 def test_gates_of_two_gpus_are_two(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(MIB, MIB, behaviour=STINGY)
-    code = """
-c = Cuda()
-first = kernel(c)
-c.use(1)
-second = kernel(c)
-c.use(0)
-assert launch(c, first) == 0
-say("first")
-c.use(1)
-assert launch(c, second) == 0
-say("second")
-"""
-    with client(container, code) as process:
+    with client(container, launches.two_gpus) as process:
         assert arbiter.hears(WANT)[0] == 0
         arbiter.say(OPEN, 0, 0, 1)
         assert line(process) == "first"
@@ -165,19 +116,7 @@ say("second")
 
 def test_a_context_that_ends_holds_up_nobody(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
-    code = """
-c = Cuda()
-context = PTR()
-c.check("cuCtxCreate_v2", ctypes.byref(context), 0, 0)
-function = kernel(c, 1000)
-assert launch(c, function) == 0
-c.check("cuCtxDestroy_v2", context)
-say("gone")
-input()
-c.use(0)
-assert launch(c, kernel(c, 1000)) == 0
-"""
-    with client(container, code) as process:
+    with client(container, launches.ends_a_context) as process:
         arbiter.hears(WANT)
         arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)
         assert line(process) == "gone"
@@ -193,20 +132,7 @@ def test_without_an_arbiter_a_program_goes_on_for_its_part_of_the_time(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)  # its request is 50 percent
-    code = """
-c = Cuda()
-function = kernel(c, 1000)
-launch(c, function)
-say("running")
-input()
-began, done = time.monotonic(), 0
-while time.monotonic() - began < 1:
-    launch(c, function)
-    c.check("cuCtxSynchronize")
-    done += 1
-say(done)
-"""
-    with client(container, code) as process:
+    with client(container, launches.launches_for_a_second) as process:
         arbiter.hears(WANT)
         arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)
         assert line(process) == "running"
@@ -221,22 +147,11 @@ say(done)
 def test_without_an_arbiter_a_program_launches_when_its_page_says(
     container: Container, arbiter_directory: Path, uuids: list[str], begin: int
 ) -> None:
-    code = """
-c = Cuda()
-function = kernel(c, 100)
-launch(c, function)
-say("running")
-input()
-moments = []
-for _ in range(300):
-    launch(c, function)
-    moments.append(time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 100_000 % 1000)
-    c.check("cuCtxSynchronize")
-    time.sleep(0.001)
-say(*moments)
-"""
     share = Share(uuids[0], MIB, turn_permille=(begin, 300))
-    with ReferenceArbiter(arbiter_directory, [share], STINGY) as arbiter, client(container, code) as process:
+    with (
+        ReferenceArbiter(arbiter_directory, [share], STINGY) as arbiter,
+        client(container, launches.moments_of_launches) as process,
+    ):
         arbiter.hears(WANT)
         arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)
         assert line(process) == "running"
@@ -248,33 +163,10 @@ say(*moments)
 
 def test_the_child_of_a_fork_has_no_lease(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(MIB)
-    code = """
-import os
-c = Cuda()
-function = kernel(c, 1000)
-assert launch(c, function) == 0
-child = os.fork()
-if child == 0:
-    assert launch(c, function) != 0   # CUDA does not work in such a child; but nothing hangs
-    os._exit(7)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-assert launch(c, function) == 0
-c.check("cuCtxSynchronize")
-"""
-    with client(container, code) as process:
+    with client(container, launches.forks) as process:
         ends_well(process)
 
 
 def test_copies_and_fills_wait_for_no_lease(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(MIB, behaviour=STINGY)
-    container.python("""
-c = Cuda()
-_, pointer = c.allocate(MIB)
-word = ctypes.c_uint64(7)
-c.check("cuMemcpyHtoD_v2", pointer, ctypes.byref(word), 8)
-c.check("cuMemcpyDtoD_v2", pointer + 64, pointer, 8)
-c.check("cuMemsetD8_v2", pointer, 0, 8)
-c.check("cuMemcpyDtoH_v2", ctypes.byref(word), pointer + 64, 8)
-c.check("cuCtxSynchronize")
-assert word.value == 7
-""")
+    container.program(launches.copies_and_fills)

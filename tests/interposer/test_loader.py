@@ -13,6 +13,7 @@ import pytest
 
 from tests.interposer.conftest import MIB, ArbiterMaker
 from tests.interposer.container import DRIVERS, LIBRARY, PROBE, ROOT, Container, lines_of_the_library
+from tests.interposer.programs import loader
 
 HERE = Path(__file__).parent
 LIMIT = 8 * MIB
@@ -174,50 +175,17 @@ def test_another_preloaded_library_that_replaces_malloc_and_dlopen_works_as_ever
 
 def test_every_form_of_a_function_has_its_own_hook(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
-    container.python("""
-d, p = Cuda(), Cuda(proc=True)
-for symbol in QUERIES:
-    assert d.address(symbol) == p.address(symbol) != None, symbol
-forms = [p.proc_address("cuMemAllocAsync", 11020, flags) for flags in (0, PER_THREAD)]
-assert len(set(forms)) == 2
-assert p.proc_address("cuMemAlloc", 3010) != p.proc_address("cuMemAlloc", 3020)
-launches = [p.proc_address("cuLaunchKernel", version, flags) for version, flags in ((4000, 0), (7000, PER_THREAD))]
-assert launches == [d.address("cuLaunchKernel"), d.address("cuLaunchKernel_ptsz")]
-""")
+    container.program(loader.forms)
 
 
 def test_the_search_for_functions_finds_its_hooked_self(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
-    container.python("""
-d, p = Cuda(), Cuda(proc=True)
-assert p.proc_address("cuGetProcAddress", 11030) == d.address("cuGetProcAddress")
-assert p.proc_address("cuGetProcAddress", 12000) == d.address("cuGetProcAddress_v2")
-assert p.proc_address("", 0) is None
-assert p.proc_address("cuMemAlloc", 1000) is None
-first = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64)
-found = ctypes.c_void_p()
-assert first(d.address("cuGetProcAddress"))(b"cuMemAlloc", ctypes.byref(found), 3020, 0) == SUCCESS
-assert found.value == d.address("cuMemAlloc_v2")
-""")
+    container.program(loader.searches_for_the_search)
 
 
 def test_what_needs_no_hook_is_the_drivers_own(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
-    container.python("""
-def home(address):
-    for line in open("/proc/self/maps"):
-        begin, end = (int(each, 16) for each in line.split()[0].split("-"))
-        if begin <= address < end:
-            return line.split("/")[-1].strip()
-for c in Cuda(), Cuda(proc=True):
-    for name in "cuGetExportTable", "cuDriverGetVersion", "cuStreamQuery", "cuGetErrorName":
-        assert home(c.address(name)) == "libcuda.so.1", name
-    for name in "cuMemAlloc_v2", "cuLaunchKernel", "cuInit":
-        assert home(c.address(name)) == "libgpushare.so", name
-table = ctypes.c_void_p(1)
-assert c.call("cuGetExportTable", ctypes.byref(table), b"0123456789abcdef") == 500  # simulated drivers have none
-assert table.value is None
-""")
+    container.program(loader.homes)
 
 
 def test_every_hook_is_found_by_its_name(container: Container, make_arbiter: ArbiterMaker) -> None:
@@ -226,15 +194,7 @@ def test_every_hook_is_found_by_its_name(container: Container, make_arbiter: Arb
     table = (ROOT / "interposer" / "driver" / "hooks.def").read_text()
     names = re.findall(r"^(?:HOOK\(CUDA, |LAUNCH\(CUDA, |REFUSE\()(\w+),", table, re.MULTILINE)
     assert len(names) > 100
-    container.python(f"""
-d = Cuda()
-addresses = [address for address in map(d.address, {names!r}) if address]  # the driver has no CUDA 13
-assert len(addresses) > 100 and len(set(addresses)) == len(addresses)
-ours = [line for line in open("/proc/self/maps") if "libgpushare.so" in line and " r-xp " in line]
-begin, end = (int(each, 16) for each in ours[0].split()[0].split("-"))
-assert all(begin <= address < end for address in addresses)
-assert not [name for name in {names!r} if d.address(name + "_") or d.address(name[:-1] + "~")]
-""")
+    container.program(loader.finds_every_hook, names)
 
 
 PLAIN = {

@@ -6,17 +6,18 @@ import pytest
 
 from tests.interposer.conftest import ArbiterMaker
 from tests.interposer.container import Container
-from tests.interposer.graphing import LIMIT, PRELUDE
+from tests.interposer.programs import old_captures
+from tests.interposer.programs.graphing import LIMIT
 
 BEGINS = {
-    "of CUDA 10": "c.check('cuStreamBeginCapture', stream)",
-    "of the thread's stream's form": "c.check('cuStreamBeginCapture_v2_ptsz', stream, 0)",
-    "into a graph": "c.check('cuStreamBeginCaptureToGraph', stream, make(), None, None, 0, 0)",
+    "of CUDA 10": "cuStreamBeginCapture",
+    "of the thread's stream's form": "cuStreamBeginCapture_v2_ptsz",
+    "into a graph": "cuStreamBeginCaptureToGraph",
 }
 INSTANTIATES = {
-    "of CUDA 10": "c.made('cuGraphInstantiate', graph, None, None, 0)",
-    "of CUDA 11": "c.made('cuGraphInstantiate_v2', graph, None, None, 0)",
-    "with flags": "c.made('cuGraphInstantiateWithFlags', graph, 0)",
+    "of CUDA 10": "cuGraphInstantiate",
+    "of CUDA 11": "cuGraphInstantiate_v2",
+    "with flags": "cuGraphInstantiateWithFlags",
 }
 
 
@@ -26,44 +27,11 @@ def test_a_graph_is_charged_when_it_is_launched_however_it_was_made(
     container: Container, make_arbiter: ArbiterMaker, begin: str, instantiate: str
 ) -> None:
     make_arbiter(LIMIT)
-    container.python(
-        f"""{PRELUDE}
-stream, graph = c.made("cuStreamCreate", 1), ctypes.c_void_p()
-{begin}
-result, pointer = c.allocate(200 * MIB, "cuMemAllocAsync", stream)
-assert result == SUCCESS
-c.check("cuMemFreeAsync", pointer, stream)
-c.check("cuStreamEndCapture", stream, ctypes.byref(graph))
-executable = {instantiate}
-assert used() == 0
-assert c.allocate(60 * MIB)[0] == SUCCESS
-assert start(executable) == OUT_OF_MEMORY
-"""
-    )
+    container.program(old_captures.captures, begin, instantiate)
 
 
 def test_what_a_stream_allocates_that_joined_a_capture_is_the_graphs(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:
     make_arbiter(LIMIT)
-    container.python(
-        PRELUDE
-        + """
-one, two, event, graph = c.made("cuStreamCreate", 1), c.made("cuStreamCreate", 1), c.made("cuEventCreate", 0), ctypes.c_void_p()
-c.check("cuStreamBeginCapture_v2", one, 0)
-c.check("cuEventRecord", event, one)
-c.check("cuStreamWaitEvent", two, event, 0)
-result, pointer = c.allocate(200 * MIB, "cuMemAllocAsync", two)
-assert (result, used()) == (SUCCESS, 0)
-c.launch(kernel, two)
-c.check("cuMemFreeAsync", pointer, two)
-c.check("cuEventRecord", event, two)
-c.check("cuStreamWaitEvent", one, event, 0)
-c.check("cuStreamEndCapture", one, ctypes.byref(graph))
-executable = instantiate(graph)
-assert start(executable) == SUCCESS
-assert used() == 200
-assert c.allocate(57 * MIB)[0] == OUT_OF_MEMORY
-assert c.allocate(56 * MIB)[0] == SUCCESS
-"""
-    )
+    container.program(old_captures.joins_a_capture)

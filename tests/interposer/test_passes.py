@@ -13,26 +13,12 @@ from gpushare import contract
 from tests.interposer.conftest import MIB, ArbiterMaker
 from tests.interposer.container import Container
 from tests.interposer.launching import OPEN, RELEASED, REVOKE, STINGY, WANT, client, ends_well, goes_on, line
-
-MANY = """
-c = Cuda()
-function = kernel(c, 1)
-def many():
-    for _ in range(3000): assert launch(c, function) == 0
-"""
+from tests.interposer.programs import passes
 
 
 def test_a_gate_that_closes_holds_the_next_launch(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
-    code = f"""
-{MANY}
-many()
-say("many")
-input()
-assert launch(c, function) == 0
-say("one more")
-"""
-    with client(container, code) as process:
+    with client(container, passes.many_and_one) as process:
         arbiter.hears(WANT)
         arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)
         assert line(process) == "many"
@@ -47,17 +33,7 @@ say("one more")
 
 def test_a_launch_on_another_gpu_waits_for_that_one(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(MIB, MIB, behaviour=STINGY)
-    code = f"""
-{MANY}
-c.use(1)
-other = kernel(c)
-c.use(0)
-many()
-c.use(1)
-assert launch(c, other) == 0
-say("the other")
-"""
-    with client(container, code) as process:
+    with client(container, passes.many_and_one_elsewhere) as process:
         assert arbiter.hears(WANT)[0] == 0
         arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)
         assert arbiter.hears(WANT)[0] == 1
@@ -69,17 +45,7 @@ say("the other")
 def test_a_program_that_goes_on_launching_keeps_its_lease(container: Container, make_arbiter: ArbiterMaker) -> None:
     """Although more launches are counted at once than it makes between two looks, when its GPU has nothing to do."""
     arbiter = make_arbiter(MIB, behaviour=STINGY)
-    code = f"""
-{MANY}
-many()
-say("many")
-for _ in range(100):
-    assert launch(c, function) == 0
-    time.sleep(0.015)
-say("enough")
-input()
-"""
-    with client(container, code) as process:
+    with client(container, passes.many_and_a_few) as process:
         arbiter.hears(WANT)
         arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)
         assert line(process) == "many"
@@ -95,21 +61,7 @@ def test_the_context_of_another_gpu_in_the_place_of_one_that_has_ended_is_anothe
 ) -> None:
     """As a driver may use a handle again at once."""
     arbiter = make_arbiter(MIB, MIB, behaviour=STINGY)
-    code = """
-c = Cuda()
-first = c.made("cuCtxCreate_v2", 0, 0)
-function = kernel(c, 1)
-for _ in range(3000): assert launch(c, function) == 0
-c.check("cuCtxDestroy_v2", first)
-for _ in range(1000):
-    second = c.made("cuCtxCreate_v2", 0, 1)
-    if second.value == first.value: break
-    c.check("cuCtxDestroy_v2", second)
-say(second.value == first.value)
-assert launch(c, kernel(c, 1)) == 0
-say("launched")
-"""
-    with client(container, code) as process:
+    with client(container, passes.context_in_the_place_of_another) as process:
         assert arbiter.hears(WANT)[0] == 0
         arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)
         assert line(process) == "True"

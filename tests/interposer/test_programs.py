@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.interposer.conftest import MIB, ArbiterMaker
-from tests.interposer.container import CLIENT_PRELUDE, DRIVERS, LIBRARY, PROBE, Container, finishing
+from tests.interposer.container import DRIVERS, LIBRARY, PROBE, Container, finishing
+from tests.interposer.programs import starting
+from tests.programs import command
 
 HERE = Path(__file__).parent
 LIMIT = 64 * MIB
@@ -24,50 +25,21 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("programs")
     compiler = ["gcc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"]
     link_cuda = ["-L", DRIVERS, "-l:libcuda.so.1"]
-    for command in (
+    for words in (
         [HERE / "plugin.c", "-DPLUGIN_MAIN", "-o", directory / "beside", *link_cuda, "-Wl,-rpath,/run/bin"],
         [HERE / "threads.c", "-o", directory / "threads", *link_cuda],
         [HERE / "forks.c", "-o", directory / "forks", *link_cuda],
     ):
-        subprocess.run([*compiler, *command], check=True)
+        subprocess.run([*compiler, *words], check=True)
     return directory
 
 
-STARTERS = {
-    "subprocess": "subprocess.run([probe, '--fill'], capture_output=True, text=True).stdout",  # vfork
-    "posix_spawn": "spawned(lambda out: os.posix_spawn(probe, [probe, '--fill'], os.environ, "
-    "file_actions=[(os.POSIX_SPAWN_DUP2, out, 1)]))",
-    "fork and exec": "spawned(forked)",
-}
-
-
-@pytest.mark.parametrize("starter", STARTERS.values(), ids=STARTERS.keys())
+@pytest.mark.parametrize("starter", starting.STARTERS)
 def test_a_program_that_uses_the_gpu_starts_another_one(
     container: Container, make_arbiter: ArbiterMaker, starter: str
 ) -> None:
     arbiter = make_arbiter(LIMIT)
-    container.python(f"""
-import os, subprocess
-probe = {str(PROBE)!r}
-def spawned(start):
-    into, out = os.pipe()
-    child = start(out)
-    os.close(out)
-    with open(into) as pipe: told = pipe.read()
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    return told
-def forked(out):
-    child = os.fork()
-    if child == 0:
-        os.dup2(out, 1)
-        os.execv(probe, [probe, "--fill"])
-    return child
-c = Cuda()
-assert c.allocate(20 * MIB)[0] == SUCCESS
-assert {starter}.splitlines()[-1] == f"filled {{44 * MIB}}"
-assert c.allocate(44 * MIB)[0] == SUCCESS, "what the other one had is free again"
-assert c.allocate(1)[0] == OUT_OF_MEMORY
-""")
+    container.program(starting.starts_another, starter, str(PROBE))
     assert arbiter.hellos == 2
 
 
@@ -79,12 +51,7 @@ def test_a_program_that_becomes_another_one_gives_back_what_it_held(
         assert beside.stdout is not None
         while not beside.stdout.readline().startswith("holding"):
             assert beside.poll() is None
-        output = container.python(f"""
-import os
-c = Cuda()
-assert c.allocate(50 * MIB)[0] == SUCCESS
-os.execv({str(PROBE)!r}, ["probe", "--fill"])
-""")
+        output = container.program(starting.becomes_another, str(PROBE))
     assert output.splitlines()[-1] == f"filled {54 * MIB}"
 
 
@@ -203,8 +170,6 @@ def test_a_variable_does_not_reach_programs_that_run_as_another_user(
 
 def test_programs_that_end_in_every_way_leave_nothing_behind(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
-    endings = ["sys.exit(0)", "os._exit(3)", "os.abort()", "os.kill(os.getpid(), 11)", "raise SystemExit", "1 / 0"]
-    for ending in endings:
-        code = CLIENT_PRELUDE + f"import os, sys\nc = Cuda()\nassert c.allocate({LIMIT})[0] == SUCCESS\n{ending}\n"
-        container.run([sys.executable, "-c", code])
+    for ending in starting.ENDINGS:
+        container.run(command(starting.fills_and_ends, LIMIT, ending))
         assert container.run([PROBE, "--allocate", str(LIMIT)]).returncode == 0, ending

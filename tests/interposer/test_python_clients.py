@@ -14,33 +14,11 @@ from lab import build
 from tests.interposer import cuda_headers
 from tests.interposer.conftest import MIB, ArbiterMaker
 from tests.interposer.container import Container
+from tests.interposer.programs import bindings
+from tests.programs import PATH, command
 
 PACKAGES = ("cuda-bindings==12.9.10", "cuda-pathfinder==1.9.0")
 LIMIT = 64 * MIB
-
-CODE = f"""
-from cuda.bindings import driver
-def call(function, *arguments):
-    result, *values = function(*arguments)
-    assert result == driver.CUresult.CUDA_SUCCESS, (function, result)
-    return values[0] if len(values) == 1 else values
-call(driver.cuInit, 0)
-device = call(driver.cuDeviceGet, 0)
-call(driver.cuCtxSetCurrent, call(driver.cuDevicePrimaryCtxRetain, device))
-assert call(driver.cuDeviceTotalMem, device) == {LIMIT}
-assert call(driver.cuMemGetInfo) == [{LIMIT}, {LIMIT}]
-assert driver.cuMemAlloc({LIMIT} + 1)[0] == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
-pointer = call(driver.cuMemAlloc, {LIMIT})
-assert driver.cuMemAllocAsync(1, driver.CUstream(0))[0] == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
-assert call(driver.cuMemFree, pointer) == []
-assert call(driver.cuMemGetInfo) == [{LIMIT}, {LIMIT}]
-module = call(driver.cuModuleLoadData, b"\\0")
-function = call(driver.cuModuleGetFunction, module, b"k_10us")
-for _ in range(10):
-    assert call(driver.cuLaunchKernel, function, 1, 1, 1, 1, 1, 1, 0, driver.CUstream(0), 0, 0) == []
-call(driver.cuCtxSynchronize)
-print("done")
-"""
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +55,6 @@ def test_the_bindings_meet_the_limit_and_launch(
     container: Container, make_arbiter: ArbiterMaker, packages: Path, per_thread: str
 ) -> None:
     make_arbiter(LIMIT)
-    environment = {"PYTHONPATH": str(packages), "CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM": per_thread}
-    result = container.run([sys.executable, "-c", CODE], environment)
+    environment = {"PYTHONPATH": f"{packages}:{PATH}", "CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM": per_thread}
+    result = container.run(command(bindings.fills_and_launches, LIMIT), environment)
     assert result.stdout == "done\n", result.stderr

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from tests.interposer.conftest import MIB, ArbiterMaker
 from tests.interposer.container import PROBE, Container, finishing
+from tests.interposer.programs import sizes
 
 
 def test_cuda_and_nvml_show_the_share(container: Container, make_arbiter: ArbiterMaker) -> None:
@@ -31,30 +30,10 @@ def test_a_share_larger_than_the_gpu_shows_the_gpu(container: Container, make_ar
 
 def test_forms_of_32_bits_say_the_most_they_can(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(4 << 30)
-    container.python("""
-c = Cuda()
-free_bytes, total_bytes = ctypes.c_uint32(), ctypes.c_uint32()
-c.check("cuMemGetInfo", ctypes.byref(free_bytes), ctypes.byref(total_bytes))
-assert (free_bytes.value, total_bytes.value) == (2**32 - 1, 2**32 - 1)
-c.check("cuDeviceTotalMem", ctypes.byref(total_bytes), 0)
-assert total_bytes.value == 2**32 - 1
-""")
+    container.program(sizes.forms_of_32_bits)
 
 
 def test_pynvml_shows_the_share_in_both_forms(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(50 * MIB)
-    packages = Path(__import__("pynvml").__file__).parent
-    printed = container.python(
-        f"""
-import sys
-sys.path.append({str(packages)!r})
-import pynvml
-pynvml.nvmlInit()
-handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-for version in (None, pynvml.nvmlMemory_v2):
-    memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version)
-    print(memory.total, memory.free, memory.used)
-print(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(1)).total)
-"""
-    )
+    printed = container.program(sizes.both_forms_of_nvml)
     assert printed.splitlines() == [f"{50 * MIB} {50 * MIB} 0"] * 2 + [str(4 << 30)]

@@ -11,7 +11,9 @@ import pytest
 from gpushare import contract
 from tests.interposer.conftest import MIB, ArbiterMaker
 from tests.interposer.container import Container, finishing, lines_of_the_library
+from tests.interposer.programs import versions
 from tests.interposer.reference_arbiter import Misbehaviour, ReferenceArbiter, Share
+from tests.programs import command
 
 UNKNOWN_PAGES = contract.PAGES_LAYOUT + 1
 BOTH = {
@@ -21,43 +23,15 @@ BOTH = {
     "messages of types that it does not know": Misbehaviour(unknown=True),
 }
 
-PROGRAM = """
-c = Cuda()
-assert c.allocate(3 * MIB)[0] == SUCCESS
-assert c.allocate(2 * MIB)[0] == OUT_OF_MEMORY  # for which it asks the arbiter
-result, pointer = c.allocate(MIB)
-assert result == SUCCESS
-function = c.kernel("k_10us")
-for _ in range(20):
-    c.launch(function)
-c.check("cuCtxSynchronize")
-"""
-
 
 @pytest.mark.parametrize("behaviour", BOTH.values(), ids=BOTH.keys())
 def test_it_goes_by_its_limits_and_launches(
     container: Container, make_arbiter: ArbiterMaker, behaviour: Misbehaviour
 ) -> None:
     arbiter = make_arbiter(4 * MIB, behaviour=behaviour)
-    container.python(PROGRAM)
+    container.program(versions.fills_and_launches)
     assert arbiter.reclaims == 1
     assert arbiter.hears(contract.MESSAGE_WANT)[0] == 0
-
-
-RUNNING = """
-c = Cuda()
-assert c.allocate(3 * MIB)[0] == SUCCESS
-print("ready", flush=True)
-for line in __import__("sys").stdin:
-    assert c.allocate(2 * MIB)[0] == OUT_OF_MEMORY
-    result, pointer = c.allocate(MIB)
-    assert result == SUCCESS
-    c.free(pointer)
-    function = c.kernel("k_10us")
-    c.launch(function)
-    c.check("cuCtxSynchronize")
-    print("well", flush=True)
-"""
 
 
 def _asked(process: subprocess.Popen[str]) -> str:
@@ -80,11 +54,11 @@ def test_a_running_program_says_once_what_it_does_not_understand_and_goes_on(
     container: Container, arbiter_directory: Path, uuids: list[str], behaviour: Misbehaviour, sentence: str
 ) -> None:
     shares = [Share(uuids[0], 4 * MIB)]
-    command = ["python3", "-c", "from cuda_client import *\n" + RUNNING]
+    program = command(versions.fills_and_launches_for_each_line)
     before = ReferenceArbiter(arbiter_directory, shares)
     newer = ReferenceArbiter(arbiter_directory, shares, behaviour)
     last = ReferenceArbiter(arbiter_directory, shares, Misbehaviour(version=contract.WIRE_OLDEST), after=before)
-    with before, finishing(container.start(command)) as process:
+    with before, finishing(container.start(program)) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         assert _asked(process) == "well\n"

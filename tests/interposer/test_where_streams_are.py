@@ -14,38 +14,15 @@ from gpushare import contract
 from tests.interposer.conftest import MIB, ArbiterMaker
 from tests.interposer.container import Container, with_driver_before
 from tests.interposer.launching import OPEN, RELEASED, REVOKE, STINGY, WANT, client, ends_well, line
+from tests.interposer.programs import where_streams_are
 
-# `stream` is on the second GPU, which has been used; the thread has then this context current.
-STREAM = """
-def library_kernel(c, us=1):
-    library = c.made("cuLibraryLoadData", b"", None, None, 0, None, None, 0)
-    return c.made("cuLibraryGetKernel", library, f"k_{us}us".encode())
-c = Cuda(device=DEVICE)
-stream = c.made("cuStreamCreate", 0)
-work = graph_of(c, kernel(c)) if GRAPH else library_kernel(c, 150000)
-def go(): return launch(c, work, "cuGraphLaunch" if GRAPH else "cuLaunchKernel", stream)
-"""
 WORK = pytest.mark.parametrize("graph", [False, True], ids=["kernel", "graph"])
-
-
-def on(device: int, graph: bool = False) -> str:
-    """The beginning of a program whose stream is on that device."""
-    return STREAM.replace("DEVICE", str(device)).replace("GRAPH", str(graph))
 
 
 @WORK
 def test_a_thread_without_a_context_waits(container: Container, make_arbiter: ArbiterMaker, graph: bool) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
-    code = f"""
-{on(0, graph)}
-def run():
-    assert go() == 0
-    say("launched")
-thread = threading.Thread(target=run)
-thread.start()
-thread.join()
-"""
-    with client(container, code) as process:
+    with client(container, where_streams_are.without_a_context, graph) as process:
         assert arbiter.hears(WANT) == (0, 0, 0)
         arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)
         assert line(process) == "launched"
@@ -57,15 +34,7 @@ def test_a_thread_with_another_gpus_context_waits_for_the_streams(
     container: Container, make_arbiter: ArbiterMaker, graph: bool
 ) -> None:
     arbiter = make_arbiter(MIB, MIB, behaviour=STINGY)
-    code = f"""
-{on(1, graph)}
-c.use(0)
-assert launch(c, kernel(c)) == 0
-say("the first")
-assert go() == 0
-say("the second")
-"""
-    with client(container, code) as process:
+    with client(container, where_streams_are.with_another_context, graph) as process:
         assert arbiter.hears(WANT)[0] == 0
         arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)
         assert line(process) == "the first"
@@ -79,14 +48,7 @@ def test_a_closed_gate_of_the_threads_own_context_is_no_matter(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:
     arbiter = make_arbiter(MIB, MIB, behaviour=STINGY)
-    code = f"""
-{on(1)}
-c.use(0)
-for _ in range(3): assert go() == 0
-say("launched")
-c.check("cuStreamSynchronize", stream)
-"""
-    with client(container, code) as process:
+    with client(container, where_streams_are.past_a_closed_gate) as process:
         assert arbiter.hears(WANT)[0] == 1
         arbiter.say(OPEN, 1, contract.LEASE_COUNTED, 1)
         assert line(process) == "launched"
@@ -98,20 +60,7 @@ c.check("cuStreamSynchronize", stream)
 def test_what_such_a_thread_has_launched_is_waited_for(container: Container, make_arbiter: ArbiterMaker) -> None:
     """By the arbiter, before the next one begins; and by the thread itself, which is not to run far ahead."""
     arbiter = make_arbiter(MIB, behaviour=STINGY)
-    code = f"""
-{on(0)}
-short = library_kernel(c, 1000)
-c.check("cuCtxSetCurrent", None)
-for _ in range(100): assert launch(c, short, stream=stream) == 0
-began = time.monotonic()
-c.check("cuStreamSynchronize", stream)
-say(time.monotonic() - began)
-began = time.monotonic()
-assert go() == 0
-say("launched")
-input()
-"""
-    with client(container, code) as process:
+    with client(container, where_streams_are.launches_far) as process:
         arbiter.hears(WANT)
         arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)
         assert float(line(process)) < 0.05
@@ -128,17 +77,7 @@ def test_a_stream_in_the_place_of_one_that_was_destroyed_is_another(
 ) -> None:
     """On another GPU even: drivers use a handle again."""
     arbiter = make_arbiter(MIB, MIB, behaviour=STINGY)
-    code = f"""
-{on(0)}
-short = library_kernel(c)
-for _ in range(3000): assert launch(c, short, stream=stream) == 0
-c.check("cuStreamDestroy_v2", stream)
-c.use(1)
-assert c.made("cuStreamCreate", 0).value == stream.value
-assert launch(c, short, stream=stream) == 0
-say("launched")
-"""
-    with client(with_driver_before(container, "thrifty.c", tmp_path), code) as process:
+    with client(with_driver_before(container, "thrifty.c", tmp_path), where_streams_are.uses_a_handle_again) as process:
         assert arbiter.hears(WANT)[0] == 0
         arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)
         assert arbiter.hears(WANT)[0] == 1

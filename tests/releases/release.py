@@ -12,7 +12,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +36,15 @@ class Release:
         """In which Python finds its packages, and this tree's tests beside them."""
         return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, self.python_path)), "PYTHONDONTWRITEBYTECODE": "1"}
 
-    def run(self, code: str, given: Any = None) -> Any:
-        """What a program of its packages, which has `given` and sets `answer`, makes of it: both are JSON."""
+    def run(self, function: Callable[[Any], Any], given: Any = None) -> Any:
+        """What a function of `programs` makes of that with its packages: both are JSON.
+
+        Its file is read with the names that the release has.
+        """
+        code = Path(function.__code__.co_filename).read_text()
         for name, now in self.names.items():
             code = re.sub(rf"\b{now}\b", name, code)
-        program = f"import json, sys\ngiven = json.load(sys.stdin)\n{code}\njson.dump(answer, sys.stdout)"
+        program = f"{code}\nimport json, sys\njson.dump({function.__name__}(json.load(sys.stdin)), sys.stdout)"
         done = subprocess.run(
             [sys.executable, "-P", "-c", program],
             input=json.dumps(given),

@@ -20,18 +20,13 @@ from lab import access
 from tests import builders
 from tests.builders import GIB
 from tests.config.test_crd import full_node
+from tests.releases.programs import ledgers
 from tests.releases.release import BEFORE
 from tests.webhook import conftest
 from tests.webhook.conftest import Cluster
 from tests.webhook.replica import until
 
 pytestmark = pytest.mark.apiserver
-
-READ = """
-from gpushare import codec
-read = codec.read(given)
-answer = {"spec": codec.to_spec(read), "status": codec.to_status(read), "problems": list(read.problems)}
-"""
 
 
 @pytest.fixture
@@ -170,7 +165,7 @@ def test_an_upgrade_in_place_keeps_every_share_and_a_downgrade_too(cluster: Clus
 
     # Back again: the other way round, the programs first.
     meant = given(cluster.node())
-    read = BEFORE.run(READ, document(cluster))
+    read = BEFORE.run(ledgers.reads, document(cluster))
     assert read["problems"] == []
     assert given(codec.read({"metadata": {"name": "node-a"}, "spec": read["spec"]})) == meant
     back = cluster.start(PATIENCE, environment=BEFORE.environment)
@@ -194,7 +189,7 @@ def test_every_field_of_this_release_may_be_stored_when_the_schema_of_the_last_o
 
     conftest.apply(cluster.administrator, base_before)
     shown = json.loads(cluster.kubectl("get", "gpunode", "node-b", "-o", "json"))
-    read = BEFORE.run(READ, shown)
+    read = BEFORE.run(ledgers.reads, shown)
     assert read["problems"] == []
     assert [allocation["id"] for allocation in read["spec"]["allocations"]] == [one.id for one in node.allocations]
     # It writes what it has read, as it would with the next allocation.

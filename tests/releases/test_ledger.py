@@ -17,16 +17,11 @@ from gpushare.gpunode import GpuNode
 from tests import builders
 from tests.builders import GIB
 from tests.config.test_crd import full_node
+from tests.releases.programs import ledgers
 from tests.releases.release import BEFORE, HERE, ROOT, THIS
 from tests.webhook import replica
 
 LEDGER = HERE / BEFORE.name / "ledger.json"
-READ = """
-from gpushare import codec, ledger
-node = codec.read(given)
-answer = {"spec": codec.to_spec(node), "status": codec.to_status(node), "problems": list(node.problems)}
-answer["violations"] = list(map(str, ledger.violations(node)))
-"""
 
 
 def objects(kind: str) -> list[dict[str, Any]]:
@@ -76,7 +71,7 @@ def test_what_is_read_is_written_as_it_was(kept: dict[str, Any]) -> None:
 
 
 def test_the_release_before_reads_it_as_this_one_does(kept: dict[str, Any]) -> None:
-    read = BEFORE.run(READ, kept)
+    read = BEFORE.run(ledgers.reads, kept)
     assert (read["problems"], read["violations"]) == ([], [])
     assert read["spec"] == kept["spec"]
 
@@ -85,14 +80,14 @@ def test_the_release_before_reads_what_this_one_writes_in_it(kept: dict[str, Any
     node = codec.read(kept)
     given = builders.allocation("new", "GPU-node-a-2", request=5, memory_gib=1, pod_name="newcomer", uid="u9")
     changed = dataclasses.replace(node, allocations=(*node.allocations, given))
-    read = BEFORE.run(READ, codec.to_document(changed))
+    read = BEFORE.run(ledgers.reads, codec.to_document(changed))
     assert (read["problems"], read["violations"]) == ([], [])
     assert codec.read({"metadata": {"name": "node-a"}, "spec": read["spec"]}).allocations == changed.allocations
 
 
 def test_the_release_before_reads_every_field_that_this_one_can_write() -> None:
     node = full_node()
-    read = BEFORE.run(READ, codec.to_document(node))
+    read = BEFORE.run(ledgers.reads, codec.to_document(node))
     assert read["problems"] == []
     again = codec.read({"metadata": {"name": node.name}, "spec": read["spec"], "status": read["status"]})
     held = [(allocation.id, allocation.pod, allocation.shares, allocation.labels) for allocation in node.allocations]
@@ -110,8 +105,7 @@ def test_a_shares_annotation_is_read_by_both() -> None:
     shares = codec.read_shares(text)
     assert (len(shares), shares[0].memory_bytes) == (1, 20 * GIB)
     assert codec.shares_text(shares) == text
-    code = "from gpushare import codec\nanswer = codec.shares_text(codec.read_shares(given))"
-    assert BEFORE.run(code, codec.shares_text(shares)) == text
+    assert BEFORE.run(ledgers.reads_shares, codec.shares_text(shares)) == text
 
 
 def test_placement_goes_on_from_it_and_back(kept: dict[str, Any], tmp_path: Path) -> None:

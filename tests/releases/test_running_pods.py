@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.deviceplugin import simulated
 from tests.deviceplugin.arbiter.test_real_leases import begin, load, percent, split
-from tests.interposer.container import CLIENT_PRELUDE, Container, finishing, lines_of_the_library
+from tests.interposer.container import Container, finishing, lines_of_the_library
+from tests.programs import command
 from tests.releases.conftest import arbiter
+from tests.releases.programs import running
 from tests.releases.release import BEFORE, THIS, Release
 
 __all__ = ["load"]  # a fixture
@@ -21,35 +23,19 @@ MIB = 1 << 20
 BOTH = (BEFORE, THIS)
 by_library = pytest.mark.parametrize("library", BOTH, ids=lambda one: f"library of {one.name}")
 
-# For each line: takes so many bytes, tries one more, launches, and says what came of it.
-PROGRAM = """
-import sys
-c, held = Cuda(), []
-kernel = c.kernel("k_100us")
-print("ready", flush=True)
-for line in sys.stdin:
-    while held:
-        assert c.free(held.pop()) == SUCCESS
-    result, pointer = c.allocate(int(line))
-    if result == SUCCESS:
-        held.append(pointer)
-    more, pointer = c.allocate(1)
-    if more == SUCCESS:
-        held.append(pointer)
-    for _ in range(10):
-        c.launch(kernel)
-    c.check("cuCtxSynchronize")
-    print(result, more, c.info()[1], flush=True)
-"""
-
 
 def started(
-    directory: Path, gpus: Path, release: Release, code: str = PROGRAM, *, pod: str = "pod1"
+    directory: Path,
+    gpus: Path,
+    release: Release,
+    program: Callable[[], None] = running.takes_and_launches,
+    *,
+    pod: str = "pod1",
 ) -> subprocess.Popen[str]:
     """A program in a container of a pod that was made when this release's agent ran."""
     box = Container(directory / "arbiter", gpus, preload=(release.library,))
     environment = {"TEST_POD": pod, "TEST_CONTAINER": "main", "CUDA_VISIBLE_DEVICES": "0"}
-    return box.start([sys.executable, "-c", CLIENT_PRELUDE + code], environment)
+    return box.start(command(program), environment)
 
 
 def asked(process: subprocess.Popen[str], take_bytes: int) -> str:
@@ -82,13 +68,13 @@ def test_a_program_goes_on_through_upgrade_and_downgrade_with_limits_exact_and_r
     with finishing(process):
         for step, release in enumerate((THIS, BEFORE, THIS, THIS), start=1):
             limit_bytes = held_bytes + MIB + step
-            with arbiter(release, short_path, uuid) as running:
-                assert running.give("pod1", limit_bytes) == {"pod1": [held_bytes, 1]}
+            with arbiter(release, short_path, uuid) as arbiters:
+                assert arbiters.give("pod1", limit_bytes) == {"pod1": [held_bytes, 1]}
                 becomes_limited(process, limit_bytes)
-                second = started(short_path, gpus, library, "c = Cuda()\nprint(c.allocate(1)[0], c.info())")
+                second = started(short_path, gpus, library, running.looks)
                 output, errors = second.communicate(timeout=30)
                 assert (output.strip(), errors) == (f"2 (0, {limit_bytes})", "")
-                held_bytes = running.give("pod1", limit_bytes)["pod1"][0]
+                held_bytes = arbiters.give("pod1", limit_bytes)["pod1"][0]
                 assert held_bytes == limit_bytes
         _, errors = process.communicate("", timeout=30)
     (line,) = lines_of_the_library(errors)
@@ -101,7 +87,7 @@ def test_a_refusal_is_understood_whichever_release_says_it(
     short_path: Path, gpus: Path, library: Release, agent: Release
 ) -> None:
     with arbiter(agent, short_path, simulated.uuids(gpus)[0]):
-        process = started(short_path, gpus, library, "c = Cuda()", pod="ghost")
+        process = started(short_path, gpus, library, running.looks, pod="ghost")
         output, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     (line,) = lines_of_the_library(errors)
@@ -109,24 +95,15 @@ def test_a_refusal_is_understood_whichever_release_says_it(
     assert "cuInit: 802" in errors + output
 
 
-HOLDS = """
-import sys
-c = Cuda()
-print("ready", flush=True)
-for line in sys.stdin:
-    print(c.allocate(int(line))[0], flush=True)
-"""
-
-
 def test_processes_with_different_libraries_keep_one_ledger(short_path: Path, gpus: Path) -> None:
-    with arbiter(THIS, short_path, simulated.uuids(gpus)[0]) as running:
-        first, second = (started(short_path, gpus, library, HOLDS) for library in BOTH)
+    with arbiter(THIS, short_path, simulated.uuids(gpus)[0]) as arbiters:
+        first, second = (started(short_path, gpus, library, running.holds) for library in BOTH)
         with finishing(first), finishing(second):
             for process in (first, second):
                 assert process.stdout is not None
                 assert process.stdout.readline() == "ready\n"
             assert [asked(first, 40 * MIB), asked(second, 24 * MIB + 1), asked(second, 24 * MIB)] == ["0", "2", "0"]
-            assert running.give("pod1", 64 * MIB + 1) == {"pod1": [64 * MIB, 2]}
+            assert arbiters.give("pod1", 64 * MIB + 1) == {"pod1": [64 * MIB, 2]}
             assert [asked(first, 2), asked(first, 1), asked(second, 1)] == ["2", "0", "2"]
             first.kill()
             first.wait(10)

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import programs
+from tests.programs import Parameters
+
 ROOT = Path(__file__).resolve().parents[2]
 DRIVERS = ROOT / "build" / "simgpu"
 COMMAND = DRIVERS / "simgpu"
@@ -38,6 +41,7 @@ class Node:
                 "PATH": os.environ["PATH"],
                 "SIMGPU_DIR": str(self.directory),
                 "LD_LIBRARY_PATH": str(DRIVERS),
+                "PYTHONPATH": programs.PATH,
                 "PYTHONDONTWRITEBYTECODE": "1",
                 **(environment or {}),
             },
@@ -54,6 +58,14 @@ class Node:
         with finishing(self.start(command, environment)) as process:
             output, errors = process.communicate(timeout=20)
         return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+    def program(
+        self, function: Callable[Parameters, None], *values: Parameters.args, **named: Parameters.kwargs
+    ) -> str:
+        """Run a program of the tests to its good end; returns what it printed."""
+        result = self.run(programs.command(function, *values, **named))
+        assert result.returncode == 0, result.stderr
+        return result.stdout.strip()
 
     def nvml(self, code: str, environment: Mapping[str, str] | None = None) -> str:
         """Run Python with the real pynvml, initialised as `nvml`; returns what it printed."""

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 import time
 
 import pytest
 
+from tests.programs import command
 from tests.simgpu.conftest import DRIVERS, PROBE, ROOT, Node, finishing
+from tests.simgpu.programs import cuda
 
 GIB = 1 << 30
-PRELUDE = f"import sys\nsys.path.insert(0, {str(ROOT / 'tests' / 'interposer')!r})\nfrom cuda_client import *\n"
-
-
-def client(node: Node, code: str) -> str:
-    result = node.run([sys.executable, "-c", PRELUDE + code])
-    assert result.returncode == 0, result.stderr
-    return result.stdout.strip()
 
 
 @pytest.mark.parametrize("how", [[], ["--direct"]], ids=["cuGetProcAddress", "dlsym"])
@@ -36,24 +30,13 @@ def test_processes_share_a_gpu_and_the_dead_hold_nothing(node: Node) -> None:
         assert f"total {80 * GIB} free {20 * GIB}" in node.run([PROBE]).stdout
     with finishing(node.held("--allocate", "40GiB")), finishing(node.held("--allocate", "40GiB")):
         pass
-    client(node, "c = Cuda()\nassert c.allocate(80 << 30)[0] == SUCCESS")
+    node.program(cuda.allocates, 80 * GIB)
 
 
 def test_memory_that_changes_hands_is_not_counted_twice(node: Node) -> None:
-    whole = (
-        PRELUDE
-        + """
-c = Cuda()
-print("started", flush=True)
-while True:
-    result, pointer = c.allocate(80 << 30)
-    if result == SUCCESS:
-        c.free(pointer)
-"""
-    )
     with (
-        finishing(node.start([sys.executable, "-c", whole])) as first,
-        finishing(node.start([sys.executable, "-c", whole])) as second,
+        finishing(node.start(command(cuda.takes_the_whole_again_and_again))) as first,
+        finishing(node.start(command(cuda.takes_the_whole_again_and_again))) as second,
     ):
         for process in (first, second):
             assert process.stdout is not None
@@ -63,129 +46,23 @@ while True:
 
 
 def test_memory_is_real_and_copies_copy(node: Node) -> None:
-    client(
-        node,
-        """
-c = Cuda()
-_, first = c.allocate(79 << 30)
-_, second = c.allocate(1 << 20)
-data = bytes(range(256)) * 16
-far = first + (78 << 30)
-c.check("cuMemcpyHtoD_v2", far, data, len(data))
-c.check("cuMemcpyDtoD_v2", second, far, len(data))
-back = ctypes.create_string_buffer(len(data))
-c.check("cuMemcpyDtoH_v2", back, second, len(data))
-assert back.raw == data
-assert c.free(first + 1) == 1
-""",
-    )
+    node.program(cuda.copies)
 
 
 def test_one_physical_memory_may_be_mapped_twice(node: Node) -> None:
-    client(
-        node,
-        """
-c = Cuda()
-handle, address = ctypes.c_uint64(), ctypes.c_uint64()
-c.check("cuMemCreate", ctypes.byref(handle), 2 * MIB, ctypes.byref(on_device(0)), 0)
-c.check("cuMemAddressReserve", ctypes.byref(address), 4 * MIB, 0, 0, 0)
-for n in range(2):
-    c.check("cuMemMap", address.value + n * 2 * MIB, 2 * MIB, 0, handle.value, 0)
-access = (ctypes.c_int * 3)(1, 0, 3)
-c.check("cuMemSetAccess", address.value, 4 * MIB, access, 1)
-c.check("cuMemcpyHtoD_v2", address.value, b"hello", 5)
-back = ctypes.create_string_buffer(5)
-c.check("cuMemcpyDtoH_v2", back, address.value + 2 * MIB, 5)
-assert back.raw == b"hello"
-c.check("cuMemRelease", handle.value)
-assert c.info()[0] == c.info()[1] - 2 * MIB
-c.check("cuMemUnmap", address.value, 4 * MIB)
-assert c.info()[0] == c.info()[1]
-c.check("cuMemAddressFree", address.value, 4 * MIB)
-""",
-    )
+    node.program(cuda.maps_memory_twice)
 
 
 def test_a_pool_keeps_what_its_threshold_allows(node: Node) -> None:
-    client(
-        node,
-        """
-c = Cuda()
-pool = c.default_pool()
-used = lambda: (c.info()[1] - c.info()[0]) // MIB
-wait = lambda: c.check("cuCtxSynchronize")
-def attribute(which):
-    value = ctypes.c_uint64()
-    c.check("cuMemPoolGetAttribute", pool, which, ctypes.byref(value))
-    return value.value // MIB
-c.check("cuMemPoolSetAttribute", pool, 4, ctypes.byref(ctypes.c_uint64(40 * MIB)))
-_, pointer = c.allocate(100 * MIB, "cuMemAllocAsync", 0)
-assert used() == 128
-assert (attribute(5), attribute(7)) == (128, 100)
-c.check("cuMemFreeAsync", pointer, 0)
-assert used() == 128
-wait()
-assert used() == 64
-_, pointer = c.allocate(4 * MIB, "cuMemAllocAsync", 0)
-c.check("cuMemPoolTrimTo", pool, 33 * MIB)
-assert used() == 64
-c.check("cuMemPoolTrimTo", pool, 0)
-assert used() == 32
-c.check("cuMemFreeAsync", pointer, 0)
-c.check("cuMemPoolTrimTo", pool, 0)
-assert used() == 0
-assert (attribute(6), attribute(8)) == (128, 100)
-""",
-    )
+    node.program(cuda.pool_with_a_threshold)
 
 
 def test_what_a_stream_frees_another_has_when_it_has_come_there(node: Node) -> None:
-    client(
-        node,
-        """
-c = Cuda()
-used = lambda: (c.info()[1] - c.info()[0]) // MIB
-kernel, one, other = c.kernel("spin_200ms"), c.made("cuStreamCreate", 0), c.made("cuStreamCreate", 0)
-_, pointer = c.allocate(32 * MIB, "cuMemAllocAsync", one)
-c.launch(kernel, one)
-c.check("cuMemFreeAsync", pointer, one)
-_, pointer = c.allocate(32 * MIB, "cuMemAllocAsync", one)
-assert used() == 32
-c.check("cuMemFreeAsync", pointer, one)
-_, second = c.allocate(16 * MIB, "cuMemAllocAsync", other)
-assert used() == 64
-c.check("cuMemFreeAsync", second, other)
-c.check("cuStreamSynchronize", one)
-assert used() == 0
-""",
-    )
+    node.program(cuda.frees_in_a_stream)
 
 
 def test_memory_that_is_shared_is_one(node: Node) -> None:
-    client(
-        node,
-        """
-c = Cuda()
-handle, other, address, word = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_uint32(7)
-c.check("cuMemCreate", ctypes.byref(handle), 2 * MIB, ctypes.byref(on_device(0)), 0)
-assert c.call("cuMemExportToShareableHandle", ctypes.byref(word), handle.value, 1, 0) != SUCCESS, "not made for it"
-c.check("cuMemCreate", ctypes.byref(handle), 2 * MIB, ctypes.byref(on_device(0, 1)), 0)
-descriptor = ctypes.c_int()
-c.check("cuMemExportToShareableHandle", ctypes.byref(descriptor), handle.value, 1, 0)
-c.check("cuMemImportFromShareableHandle", ctypes.byref(other), descriptor.value, 1)
-assert c.call("cuMemImportFromShareableHandle", ctypes.byref(other), 0, 1) != SUCCESS
-assert c.info()[1] - c.info()[0] == 4 * MIB
-c.check("cuMemAddressReserve", ctypes.byref(address), 4 * MIB, 0, 0, 0)
-for at, each in ((0, handle), (2 * MIB, other)):
-    c.check("cuMemMap", address.value + at, 2 * MIB, 0, each.value, 0)
-class Access(ctypes.Structure):
-    _fields_ = (("location", Location), ("flags", ctypes.c_int))
-c.check("cuMemSetAccess", address.value, 4 * MIB, ctypes.byref(Access(Location(1, 0), 3)), 1)
-c.check("cuMemcpyHtoD_v2", address.value, ctypes.byref(ctypes.c_uint32(42)), 4)
-c.check("cuMemcpyDtoH_v2", ctypes.byref(word), address.value + 2 * MIB, 4)
-assert word.value == 42
-""",
-    )
+    node.program(cuda.shares_memory)
 
 
 def test_kernels_of_all_processes_run_one_after_another(node: Node) -> None:
@@ -211,34 +88,7 @@ def test_utilisation_is_the_busy_part_of_the_last_second(node: Node) -> None:
 
 
 def test_streams_and_events_follow_the_timeline(node: Node) -> None:
-    client(
-        node,
-        """
-import time
-c = Cuda()
-module, function, stream = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
-start, end, elapsed = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_float()
-c.check("cuModuleLoadData", ctypes.byref(module), b"")
-assert c.call("cuModuleGetFunction", ctypes.byref(function), module, b"") == 500
-c.check("cuModuleGetFunction", ctypes.byref(function), module, b"spin_50ms")
-c.check("cuStreamCreate", ctypes.byref(stream), 1)
-for event in (start, end):
-    c.check("cuEventCreate", ctypes.byref(event), 0)
-c.check("cuEventRecord", start, stream)
-c.check("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, stream, None, None)
-c.check("cuEventRecord", end, stream)
-assert c.call("cuEventQuery", end) == c.call("cuStreamQuery", stream) == 600
-assert c.call("cuStreamQuery", 0) == SUCCESS, "another stream has nothing to wait for"
-c.check("cuLaunchKernel_ptsz", function, 1, 1, 1, 1, 1, 1, 0, 0, None, None)
-assert c.call("cuStreamQuery", 0) == SUCCESS and c.call("cuStreamQuery_ptsz", 0) == 600
-c.check("cuEventSynchronize", end)
-c.check("cuEventElapsedTime", ctypes.byref(elapsed), start, end)
-assert 50 <= elapsed.value < 60, elapsed.value
-began = time.monotonic()
-c.check("cuCtxSynchronize")
-assert 0.03 < time.monotonic() - began < 0.2
-""",
-    )
+    node.program(cuda.timeline)
 
 
 def test_cuda_visible_devices_selects_and_orders(node: Node) -> None:
@@ -255,58 +105,15 @@ def test_cuda_visible_devices_selects_and_orders(node: Node) -> None:
 
 
 def test_cuda_does_not_work_in_the_child_of_a_fork(node: Node) -> None:
-    client(
-        node,
-        """
-import os
-c = Cuda()
-assert c.allocate(1 << 30)[0] == SUCCESS
-if (child := os.fork()) == 0:
-    os._exit(c.call("cuInit", 0) * 10 + c.allocate(1)[0])
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 33
-assert c.info()[1] - c.info()[0] == 1 << 30, "its end took nothing from the parent"
-""",
-    )
+    node.program(cuda.forks)
 
 
 def test_a_gpu_that_fails_stops_its_programs(node: Node) -> None:
-    client(
-        node,
-        f"""
-import subprocess
-c = Cuda()
-simgpu = lambda *words: subprocess.run([{str(DRIVERS / "simgpu")!r}, words[0], {str(node.directory)!r}, "0", *words[1:]])
-simgpu("fail", "ecc")
-assert c.allocate(1)[0] == c.call("cuCtxSynchronize") == 214
-simgpu("heal")
-assert c.allocate(1)[0] == SUCCESS
-simgpu("fail", "lost")
-assert c.allocate(1)[0] == 999
-""",
-    )
+    node.program(cuda.on_a_gpu_that_fails, str(DRIVERS / "simgpu"), str(node.directory))
 
 
 def test_the_form_of_a_function_follows_version_and_flags(node: Node) -> None:
-    client(
-        node,
-        """
-c = Cuda(proc=True)
-d = Cuda()
-forms = {
-    ("cuMemAlloc", 2000, 0): "cuMemAlloc",
-    ("cuMemAlloc", 3020, 0): "cuMemAlloc_v2",
-    ("cuMemAlloc", 13000, PER_THREAD): "cuMemAlloc_v2",
-    ("cuLaunchKernel", 4000, PER_THREAD): "cuLaunchKernel",
-    ("cuLaunchKernel", 7000, PER_THREAD): "cuLaunchKernel_ptsz",
-    ("cuLaunchKernel", 7000, 0): "cuLaunchKernel",
-    ("cuGetProcAddress", 11030, 0): "cuGetProcAddress",
-    ("cuGetProcAddress", 12000, 0): "cuGetProcAddress_v2",
-}
-for (name, version, flags), symbol in forms.items():
-    assert c.proc_address(name, version, flags) == d.address(symbol) != None, (name, version, flags)
-assert c.proc_address("cuMemAlloc_v2", 12000) is None
-""",
-    )
+    node.program(cuda.forms)
 
 
 def test_it_exports_its_tables_and_nothing_else() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.programs import command
 from tests.simgpu.conftest import COMMAND, ROOT, Node
+from tests.simgpu.programs import description as programs
 
 GOOD = """\
 [node]
@@ -17,27 +18,6 @@ name = node
 model = NVIDIA L4
 memory = 24GiB
 compute-capability = 8.9
-"""
-
-# What NVML says that this process holds: with one context, with two, with one, with none.
-CONTEXTS = f"""
-import sys
-sys.path.insert(0, {str(ROOT / "tests" / "interposer")!r})
-from cuda_client import *
-import pynvml as nvml
-nvml.nvmlInit()
-def held():
-    (one,) = nvml.nvmlDeviceGetComputeRunningProcesses_v3(nvml.nvmlDeviceGetHandleByIndex(0))
-    print(one.usedGpuMemory)
-c = Cuda()
-held()
-context = ctypes.c_void_p()
-c.check("cuCtxCreate_v2", ctypes.byref(context), 0, 0)
-held()
-c.check("cuCtxDestroy_v2", context)
-held()
-c.check("cuDevicePrimaryCtxReset_v2", 0)
-held()
 """
 
 BAD = {
@@ -137,6 +117,6 @@ def test_a_context_takes_what_the_description_says_and_gives_it_back(tmp_path: P
     description = tmp_path / "node.ini"
     description.write_text(GOOD.replace("memory =", "context-memory = 300MiB\nmemory ="))
     assert create(description).returncode == 0
-    shown = Node(tmp_path / "gpus").run([sys.executable, "-c", CONTEXTS])
+    shown = Node(tmp_path / "gpus").run(command(programs.contexts))
     assert (shown.returncode, shown.stderr) == (0, "")
     assert shown.stdout.split() == [str(mib << 20) for mib in (300, 600, 300, 0)]

@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.simgpu.conftest import ROOT, Node, finishing
+from tests.programs import command
+from tests.simgpu.conftest import Node, finishing
+from tests.simgpu.programs import meetings
 
 # A rank of a gang: device and kernel are its arguments; it does a step for each line, and says so.
-RANK = f"""
-import sys
-sys.path.insert(0, {str(ROOT / "tests" / "interposer")!r})
-from cuda_client import *
-c = Cuda(device=int(sys.argv[1]))
-kernel = c.kernel(sys.argv[2])
-print("ready", flush=True)
-for line in sys.stdin:
-    c.launch(kernel)
-    c.check("cuCtxSynchronize")
-    print("done", flush=True)
-"""
 
 
 @contextlib.contextmanager
 def rank(node: Node, device: int, kernel: str) -> Iterator[subprocess.Popen[str]]:
-    with finishing(node.start([sys.executable, "-c", RANK, str(device), kernel])) as process:
+    with finishing(node.start(command(meetings.rank, device, kernel))) as process:
         assert says(process) == "ready"
         yield process
 

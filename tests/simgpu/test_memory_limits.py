@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.simgpu.conftest import COMMAND, PROBE, Node, finishing
+from tests.simgpu.programs import memory_limits
 
 GIB = 1 << 30
 NONE = (1 << 64) - 1
@@ -24,25 +25,6 @@ model = NVIDIA A100-SXM4-40GB
 memory = 40GiB
 compute-capability = 8.0
 mig-capable = yes
-"""
-PRELUDE = """
-import os
-def setting(path, soft, hard):
-    name = os.fsencode(path)
-    return nvml.c_nvmlSetMemoryLimits_v1_t(name, soft, hard)
-def set_limits(path, soft, hard):
-    try:
-        nvml.nvmlDeviceSetMemoryLimits_v1(gpu(0), setting(path, soft, hard))
-        return "set"
-    except nvml.NVMLError as error:
-        return type(error).__name__
-def limits(path):
-    found = nvml.c_nvmlGetMemoryLimits_v1_t(os.fsencode(path))
-    try:
-        nvml.nvmlDeviceGetMemoryLimits_v1(gpu(0), found)
-    except nvml.NVMLError as error:
-        return type(error).__name__
-    return found.softLimit, found.hardLimit, found.currentUsed
 """
 
 
@@ -98,23 +80,20 @@ def allocated(node: Node, cgroup: Path, *sizes: str) -> list[str]:
 
 def test_a_hard_limit_is_the_most_that_the_processes_of_a_group_get_together(tmp_path: Path, cgroup: Path) -> None:
     simulated = node(tmp_path)
-    said = simulated.nvml(f"{PRELUDE}print(limits({str(cgroup)!r}), set_limits({str(cgroup)!r}, 0, {4 * GIB}))")
-    assert said == "NVMLError_NotFound set"
+    said = simulated.program(memory_limits.sets, str(cgroup), 0, 4 * GIB)
+    assert said == f"NVMLError_NotFound set {(0, 4 * GIB, 0)}"
     with holding(simulated, cgroup / "one", "3GiB"):
         assert allocated(simulated, cgroup / "two", "2GiB", "1GiB", "1") == ["refused", "allocated", "refused"]
-        assert simulated.nvml(f"{PRELUDE}print(limits({str(cgroup)!r}))") == str((0, 4 * GIB, 3 * GIB))
-        free = simulated.nvml(f"{PRELUDE}print(set_limits({str(cgroup)!r}, 0, {NONE}), limits({str(cgroup)!r}))")
-        assert free == f"set {(0, NONE, 3 * GIB)}"
+        assert simulated.program(memory_limits.reads, str(cgroup)) == str((0, 4 * GIB, 3 * GIB))
+        free = simulated.program(memory_limits.sets, str(cgroup), 0, NONE)
+        assert free == f"{(0, 4 * GIB, 3 * GIB)} set {(0, NONE, 3 * GIB)}"
         assert allocated(simulated, cgroup / "two", "30GiB") == ["allocated"]
 
 
 def test_processes_of_a_limited_group_see_a_gpu_of_that_size(tmp_path: Path, cgroup: Path) -> None:
     simulated = node(tmp_path)
-    join = f"open({str(cgroup / 'one')!r} + '/cgroup.procs', 'w').write(str(os.getpid()))\n"
-    told = "found = nvml.nvmlDeviceGetMemoryInfo(gpu(0))\nprint(found.total, found.used, found.free)\n"
-    code = f"{PRELUDE}set_limits({str(cgroup / 'one')!r}, 0, {4 * GIB})\n{told}{join}{told}"
     with holding(simulated, cgroup / "one", "3GiB"), holding(simulated, cgroup / "two", "5GiB"):
-        whole, limited = simulated.nvml(code).splitlines()
+        whole, limited = simulated.program(memory_limits.joins, str(cgroup / "one"), 4 * GIB).splitlines()
         by_cuda = simulated.run(joining(cgroup / "one", PROBE)).stdout
     assert whole == f"{40 * GIB} {8 * GIB} {32 * GIB}"
     assert limited == f"{4 * GIB} {3 * GIB} {1 * GIB}"
@@ -123,7 +102,7 @@ def test_processes_of_a_limited_group_see_a_gpu_of_that_size(tmp_path: Path, cgr
 
 def test_a_soft_limit_is_kept_free_for_its_group(tmp_path: Path, cgroup: Path) -> None:
     simulated = node(tmp_path)
-    simulated.nvml(f"{PRELUDE}assert set_limits({str(cgroup / 'one')!r}, {10 * GIB}, {20 * GIB}) == 'set'")
+    assert " set " in simulated.program(memory_limits.sets, str(cgroup / "one"), 10 * GIB, 20 * GIB)
     assert allocated(simulated, cgroup / "two", "31GiB", "30GiB") == ["refused", "allocated"]
     with holding(simulated, cgroup / "one", "4GiB"):
         assert allocated(simulated, cgroup / "two", "31GiB", "30GiB") == ["refused", "allocated"]
@@ -131,16 +110,7 @@ def test_a_soft_limit_is_kept_free_for_its_group(tmp_path: Path, cgroup: Path) -
 
 
 def test_limits_that_make_no_sense_are_refused(tmp_path: Path, cgroup: Path) -> None:
-    said = node(tmp_path).nvml(f"""{PRELUDE}
-path = {str(cgroup)!r}
-print(set_limits(path, 2, 1), set_limits(path, 0, {41 * GIB}), set_limits(path, {41 * GIB}, {NONE}))
-print(set_limits("/tmp", 0, 1), set_limits(path + "/gone", 0, 1), limits("/nowhere"))
-nvml.nvmlDeviceSetMigMode(gpu(0), 1)
-print(set_limits(path, 0, 1))
-nvml.nvmlDeviceSetMigMode(gpu(0), 0)
-os.seteuid(65534)
-print(set_limits(path, 0, 1))
-""")
+    said = node(tmp_path).program(memory_limits.senseless, str(cgroup), 41 * GIB, NONE)
     invalid, system = "NVMLError_InvalidArgument", "NVMLError_OperatingSystem"
     assert said.splitlines() == [
         f"{invalid} {invalid} {invalid}",
@@ -151,5 +121,5 @@ print(set_limits(path, 0, 1))
 
 
 def test_older_drivers_do_not_have_them(tmp_path: Path) -> None:
-    said = node(tmp_path, "595.91.07").nvml(f"{PRELUDE}print(set_limits('/', 0, 1), limits('/'))")
-    assert said == "NVMLError_FunctionNotFound NVMLError_FunctionNotFound"
+    said = node(tmp_path, "595.91.07").program(memory_limits.sets, "/", 0, 1)
+    assert set(said.split()) == {"NVMLError_FunctionNotFound"}

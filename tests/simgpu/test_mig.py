@@ -5,49 +5,24 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from tests.deviceplugin.simulated import BUILD
+from tests.programs import command
 from tests.simgpu.conftest import COMMAND, PROBE, Node, finishing
-
-PRELUDE = """
-import ctypes
-def make(index, profile, start, parts=(3,)):
-    place = nvml.c_nvmlGpuInstancePlacement_t(start, 4)
-    one = nvml.nvmlDeviceCreateGpuInstanceWithPlacement(gpu(index), profile, ctypes.byref(place))
-    for part in parts:
-        nvml.nvmlGpuInstanceCreateComputeInstance(one, part)
-    return one
-def uuid(index, number):
-    return nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu(index), number))
-def error(function, *arguments):
-    try:
-        function(*arguments)
-    except nvml.NVMLError as raised:
-        return type(raised).__name__
-    return "none"
-"""
-HALVES = PRELUDE + "nvml.nvmlDeviceSetMigMode(gpu(0), 1); make(0, 9, 0, (2,)); make(0, 9, 4, (2,))\n"
+from tests.simgpu.programs import mig
 
 
 def halves(node: Node) -> list[str]:
     """Cut GPU 0 into two halves; their UUIDs."""
-    return node.nvml(HALVES + "print(uuid(0, 0), uuid(0, 1))").split()
+    return node.program(mig.halves).split()
 
 
 def test_a_gpu_that_nobody_uses_takes_the_mode_at_once_and_an_l4_never(node: Node) -> None:
-    printed = node.nvml(
-        PRELUDE
-        + """
-print(nvml.nvmlDeviceGetMigMode(gpu(0)), nvml.nvmlDeviceSetMigMode(gpu(0), 1), nvml.nvmlDeviceGetMigMode(gpu(0)))
-print(error(nvml.nvmlDeviceSetMigMode, gpu(2), 1), error(nvml.nvmlDeviceGetMigMode, gpu(2)))
-print(error(nvml.nvmlDeviceGetGpuInstanceRemainingCapacity, gpu(1), 9))
-"""
-    )
+    printed = node.program(mig.takes_the_mode)
     assert printed.splitlines() == [
         "[0, 0] 0 [1, 1]",
         "NVMLError_NotSupported NVMLError_NotSupported",
@@ -69,25 +44,7 @@ def test_a_gpu_in_use_takes_the_mode_with_its_next_reset(node: Node) -> None:
 def test_what_was_made_is_there_for_everyone_until_it_is_destroyed(node: Node) -> None:
     first, second = halves(node)
     assert first != second
-    printed = node.nvml(
-        PRELUDE
-        + """
-for number in (0, 1):
-    mig = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu(0), number)
-    parent = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(mig)
-    sizes = nvml.nvmlDeviceGetAttributes(mig)
-    print(nvml.nvmlDeviceGetName(mig), nvml.nvmlDeviceGetMemoryInfo(mig).total >> 20, nvml.nvmlDeviceGetIndex(parent),
-          nvml.nvmlDeviceGetGpuInstanceId(mig), nvml.nvmlDeviceGetComputeInstanceId(mig), sizes.multiprocessorCount,
-          nvml.nvmlDeviceIsMigDeviceHandle(mig).value, nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByUUID(uuid(0, number))))
-print(error(uuid, 0, 2), error(uuid, 1, 0))
-one = nvml.nvmlDeviceGetGpuInstanceById(gpu(0), 1)
-print(error(nvml.nvmlGpuInstanceDestroy, one))
-mig = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu(0), 0)
-nvml.nvmlComputeInstanceDestroy(nvml.nvmlGpuInstanceGetComputeInstanceById(one, 0))
-nvml.nvmlGpuInstanceDestroy(one)
-print(error(nvml.nvmlDeviceGetMemoryInfo, mig), error(uuid, 0, 1))
-"""
-    )
+    printed = node.program(mig.looks_and_destroys)
     name = "NVIDIA A100-SXM4-80GB MIG 3g.40gb 40448 0"
     assert printed.splitlines() == [
         f"{name} 1 0 42 1 {first}",
@@ -99,20 +56,7 @@ print(error(nvml.nvmlDeviceGetMemoryInfo, mig), error(uuid, 0, 1))
 
 
 def test_only_what_fits_can_be_made_and_only_where_it_may_begin(node: Node) -> None:
-    printed = node.nvml(
-        HALVES
-        + """
-room = nvml.nvmlDeviceGetGpuInstanceRemainingCapacity
-print([room(gpu(0), kind) for kind in (19, 14, 9, 5, 0)])
-print(error(make, 0, 9, 0), error(make, 0, 14, 6), error(make, 0, 77, 0))
-part = nvml.nvmlGpuInstanceCreateComputeInstance
-print(error(part, nvml.nvmlDeviceGetGpuInstanceById(gpu(0), 1), 0))
-nvml.nvmlDeviceSetMigMode(gpu(1), 1)
-for _ in range(7):
-    part(nvml.nvmlDeviceCreateGpuInstance(gpu(1), 19), 0)
-print([room(gpu(1), kind) for kind in (19, 14, 20)], error(nvml.nvmlDeviceCreateGpuInstance, gpu(1), 19))
-"""
-    )
+    printed = node.program(mig.what_fits)
     assert printed.splitlines() == [
         "[0, 0, 0, 0, 0]",
         "NVMLError_InsufficientResources NVMLError_InvalidArgument NVMLError_InvalidArgument",
@@ -133,18 +77,7 @@ def test_a_program_has_its_instance_and_nothing_beside_it(node: Node) -> None:
             assert process.poll() is None
         assert f"filled {40448 << 20}" in node.run([PROBE, "--fill"], {"NVIDIA_VISIBLE_DEVICES": second}).stdout
         assert "filled 0" in node.run([PROBE, "--fill"], {"NVIDIA_VISIBLE_DEVICES": first}).stdout
-        printed = node.nvml(
-            PRELUDE
-            + """
-print([(p.gpuInstanceId, p.computeInstanceId) for p in nvml.nvmlDeviceGetComputeRunningProcesses(gpu(0))])
-for number in (0, 1):
-    mig = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu(0), number)
-    print(len(nvml.nvmlDeviceGetComputeRunningProcesses(mig)), nvml.nvmlDeviceGetMemoryInfo(mig).used >> 20)
-one = nvml.nvmlDeviceGetGpuInstanceById(gpu(0), 1)
-print(error(nvml.nvmlComputeInstanceDestroy, nvml.nvmlGpuInstanceGetComputeInstanceById(one, 0)))
-print(nvml.nvmlDeviceSetMigMode(gpu(0), 0) == nvml.NVML_ERROR_IN_USE, nvml.nvmlDeviceGetMigMode(gpu(0)))
-"""
-        )
+        printed = node.program(mig.instances_in_use)
     assert printed.splitlines() == ["[(1, 0)]", "1 40448", "0 0", "NVMLError_InUse", "True [1, 0]"]
 
 
@@ -160,7 +93,6 @@ def test_a_gpu_in_mig_mode_is_no_device_itself_and_one_of_its_instances_is_all_t
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone can become someone else")
 def test_one_who_may_only_read_the_gpus_may_not_cut_them(node: Node) -> None:
-    code = "import pynvml as nvml, os\nos.setuid(65534)\nnvml.nvmlInit()\ngpu = nvml.nvmlDeviceGetHandleByIndex\n"
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         shutil.copytree(node.directory, directory, dirs_exist_ok=True)
         # Its own: others may not get to where the project lies.
@@ -168,8 +100,7 @@ def test_one_who_may_only_read_the_gpus_may_not_cut_them(node: Node) -> None:
         Path(directory).chmod(0o755)
         for path in Path(directory).iterdir():
             path.chmod(0o444)
-        command = [sys.executable, "-c", code + PRELUDE + "print(error(nvml.nvmlDeviceSetMigMode, gpu(0), 1))"]
-        ended = Node(Path(directory)).run(command, {"LD_LIBRARY_PATH": directory})
+        ended = Node(Path(directory)).run(command(mig.cuts_as_nobody), {"LD_LIBRARY_PATH": directory})
         assert ended.stdout == "NVMLError_NoPermission\n", ended.stderr
 
 

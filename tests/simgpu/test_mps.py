@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.simgpu.conftest import DRIVERS, ROOT, Node, finishing
+from tests.programs import command
+from tests.simgpu.conftest import DRIVERS, Node, finishing
+from tests.simgpu.programs import mps as programs
 from tests.simgpu.test_meetings import says, steps
 
 CONTROL = DRIVERS / "nvidia-cuda-mps-control"
 
 # Runs a kernel when it is told to, and says how many milliseconds that took by the GPU's clock.
-PROGRAM = f"""
-import sys
-sys.path.insert(0, {str(ROOT / "tests" / "interposer")!r})
-from cuda_client import *
-c = Cuda()
-kernel, start, end = c.kernel(sys.argv[1]), c.made("cuEventCreate", 0), c.made("cuEventCreate", 0)
-print("ready", flush=True)
-sys.stdin.readline()
-c.check("cuEventRecord", start, None)
-c.launch(kernel)
-c.check("cuEventRecord", end, None)
-c.check("cuCtxSynchronize")
-elapsed = ctypes.c_float()
-c.check("cuEventElapsedTime", ctypes.byref(elapsed), start, end)
-print(elapsed.value, flush=True)
-"""
 
 
 @pytest.fixture
@@ -52,11 +37,11 @@ def tell(node: Node, environment: dict[str, str], command: str) -> str:
 def took(node: Node, kernel: str, *environments: dict[str, str]) -> list[float]:
     """How many milliseconds the kernel took in each of these processes, which begin together."""
     with contextlib.ExitStack() as stack:
-        command = [sys.executable, "-c", PROGRAM, kernel]
-        programs = [stack.enter_context(finishing(node.start(command, environment))) for environment in environments]
-        assert [says(program) for program in programs] == ["ready"] * len(programs)
-        steps(*programs)
-        return [float(says(program)) for program in programs]
+        starts = command(programs.runs_a_kernel, kernel)
+        running = [stack.enter_context(finishing(node.start(starts, environment))) for environment in environments]
+        assert [says(program) for program in running] == ["ready"] * len(running)
+        steps(*running)
+        return [float(says(program)) for program in running]
 
 
 def test_clients_run_side_by_side_and_others_take_turns(node: Node, mps: dict[str, str]) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.interposer import cuda_headers
 from tests.simgpu.conftest import DRIVERS, ROOT, Node
+from tests.simgpu.programs import nvml_names
 
 UNSUPPORTED = ROOT / "simgpu" / "nvml_unsupported.def"
 # In nvml.h it returns no nvmlReturn_t; the other is asked for by nvidia-smi and in no header.
@@ -47,13 +48,5 @@ def test_what_is_exported_is_what_the_headers_declare() -> None:
 def test_what_is_not_simulated_says_so_once_nvml_is_initialised(node: Node) -> None:
     names = unsupported()
     assert len(names) == len(set(names)) > 200
-    printed = node.nvml(f"""
-import ctypes
-library = ctypes.CDLL("libnvidia-ml.so.1")
-def answers():
-    return {{library[name](None, None, None, None) for name in {names}}}
-print(answers())
-nvml.nvmlShutdown()
-print(answers())
-""")
+    printed = node.program(nvml_names.results_of_all, names)
     assert printed.splitlines() == [f"{{{pynvml.NVML_ERROR_NOT_SUPPORTED}}}", f"{{{pynvml.NVML_ERROR_UNINITIALIZED}}}"]

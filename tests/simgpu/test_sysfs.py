@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.simgpu.conftest import Node
+from tests.simgpu.programs import sysfs
 
 
 def test_the_kernel_says_of_each_gpu_what_nvml_says(node: Node, tmp_path: Path) -> None:
@@ -14,12 +15,7 @@ def test_the_kernel_says_of_each_gpu_what_nvml_says(node: Node, tmp_path: Path) 
         path.name: tuple((path / name).read_text().strip() for name in ("vendor", "device", "class", "numa_node"))
         for path in devices.iterdir()
     }
-    told = node.nvml("""
-for i in range(4):
-    found = nvml.nvmlDeviceGetPciInfo(gpu(i))
-    print(found.busId.lower()[4:], hex(found.pciDeviceId & 0xffff), f"0x{found.pciDeviceId >> 16:04x}", "0x030200",
-          nvml.nvmlDeviceGetNumaNodeId(gpu(i)))
-""")
+    told = node.program(sysfs.pci_devices)
     assert said == {address: (*rest,) for address, *rest in map(str.split, told.splitlines())}
     a100 = devices / "0000:07:00.0"
     config = (a100 / "config").read_bytes()

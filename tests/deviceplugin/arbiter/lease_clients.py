@@ -61,5 +61,5 @@ class Node:
     def later(self, milliseconds: int) -> None:
         """Time passes; the arbiter's own timers are not waited for."""
         self.now_ns += milliseconds * MS
-        for uuid in list(self.leases._gpus):
+        for uuid in self.leases.gpus:
             self.leases._tick(uuid)

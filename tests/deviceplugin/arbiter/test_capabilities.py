@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from deviceplugin.arbiter import pages
+from tests.deviceplugin.arbiter.programs import ledgers
+from tests.programs import command
 
 ROOT = Path(__file__).parents[3]
-HOLDER = """
-import mmap, os, sys
-held = mmap.mmap(int(sys.argv[1]), 4096)
-held[8:16] = (7).to_bytes(8, "little")
-os.setgid(1000)
-os.setuid(1000)
-print(flush=True)
-sys.stdin.read()
-"""
-TAKE_OVER = """
-import sys
-from deviceplugin.arbiter import (pages, kernel_process)
-from pathlib import Path
-pid, device, inode = map(int, sys.argv[1:])
-seen = kernel_process.mapping(pid, (device, inode))
-try:
-    found = pages.Ledger.reopen(seen.link, 1, (device, inode)).used_bytes(64) if seen.link else None
-except OSError:
-    found = None
-print(seen.known, found, kernel_process.missing_capabilities())
-"""
 
 
 @pytest.fixture
@@ -41,7 +21,7 @@ def holder() -> Iterator[tuple[int, tuple[int, int]]]:
     ledger = pages.Ledger.make(1)
     identity = ledger.device_inode
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(ledger.descriptor)],
+        command(ledgers.holds, ledger.descriptor),
         pass_fds=[ledger.descriptor],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -72,7 +52,7 @@ def test_a_ledger_can_be_taken_over_with_two_capabilities_and_no_fewer(
     bounding = ",".join(["-all", *(f"+{name}" for name in capabilities)])
     limited = ["setpriv", f"--bounding-set={bounding}", "--inh-caps=-all"]
     result = subprocess.run(
-        [*limited, sys.executable, "-c", TAKE_OVER, str(pid), str(device), str(inode)],
+        [*limited, *command(ledgers.takes_over, pid, device, inode)],
         cwd=ROOT,
         capture_output=True,
         text=True,

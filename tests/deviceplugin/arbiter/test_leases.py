@@ -262,7 +262,7 @@ async def test_two_hundred_idle_containers_cost_nothing(node: Node) -> None:
     assert all(timer._handle is None for timer in node.leases._timers.values())
     for client in clients:
         node.leases.left(client)
-    assert not node.leases._gpus
+    assert not node.leases.gpus
 
 
 async def test_what_was_held_is_told_up_to_now_and_what_was_used_only_if_it_is_known(node: Node) -> None:
@@ -312,4 +312,4 @@ async def test_what_a_share_is_given_that_no_process_has_a_lease_of_is_nothing_t
     one = node.client("a")
     node.leases.left(one)
     node.leases.changed(resized(one, 10, 20))
-    assert not node.leases._gpus
+    assert not node.leases.gpus

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from gpushare.allocation import GivenShare
 from tests.deviceplugin import simulated
+from tests.deviceplugin.arbiter.programs import collectives
 from tests.deviceplugin.arbiter_node import ArbiterNode
 from tests.interposer import container
+from tests.programs import command
 
 pytestmark = pytest.mark.slow
 
@@ -20,47 +21,7 @@ SECONDS = 1.5
 # Of what the driver's own time slices reach. With each GPU by itself it is a fraction of that, by chance.
 LEAST_PART = 0.65
 WINDOWS = 3
-# A step is a kernel on each GPU; each keeps its GPU busy until the others have begun. Says how many it did.
-STEPS = """
-import sys, threading, time
-c = Cuda()
-PTR = ctypes.c_void_p
-symbol, seconds, order, threads = sys.argv[1], float(sys.argv[2]), [int(each) for each in sys.argv[3]], sys.argv[4] == "True"
-functions = {}
-for device in order:
-    c.use(device)
-    module, functions[device] = PTR(), PTR()
-    c.check("cuModuleLoadData", ctypes.byref(module), b"")
-    c.check("cuModuleGetFunction", ctypes.byref(functions[device]), module, b"meet2_2ms")
-print("ready", flush=True)
-sys.stdin.readline()
-until = time.monotonic() + seconds
-def launch(device):
-    c.use(device)
-    c.check(symbol, functions[device], 1, 1, 1, 1, 1, 1, 0, None, *[None] * (2 - ("Cooperative" in symbol)))
-def wait(device):
-    c.use(device)
-    c.check("cuCtxSynchronize")
-steps, both, going_on = 0, threading.Barrier(2), True
-def rank(device):
-    global steps, going_on
-    while going_on:
-        launch(device)
-        wait(device)
-        if device == order[0]:
-            steps += 1
-            going_on = time.monotonic() < until
-        both.wait()
-if threads:
-    ranks = [threading.Thread(target=rank, args=(device,)) for device in order]
-    for each in ranks: each.start()
-    for each in ranks: each.join()
-while not threads and time.monotonic() < until:
-    for device in order: launch(device)
-    for device in order: wait(device)
-    steps += 1
-print(steps)
-"""
+Order = tuple[int, int]
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +31,7 @@ def _built() -> None:
 
 
 async def together(
-    node: ArbiterNode, gpus: Path, symbol: str, orders: tuple[str, str], *, threads: bool, preload: tuple[Path, ...]
+    node: ArbiterNode, gpus: Path, symbol: str, orders: tuple[Order, Order], *, threads: bool, preload: tuple[Path, ...]
 ) -> list[int]:
     """How many steps each of two tenants did, which launch on the two GPUs in these orders."""
     box = container.Container(node.socket.parent, gpus, preload)
@@ -81,8 +42,8 @@ async def together(
             if name not in {entry.pod.name for entry in node.allocations}:
                 node.add_pod(name, GivenShare(("main",), uuids, 50, 100, 1 << 28))
             environment = {"TEST_POD": name, "TEST_CONTAINER": "main", "CUDA_VISIBLE_DEVICES": "0,1"}
-            words = [symbol, str(SECONDS), order, str(threads)]
-            processes.append(box.start([sys.executable, "-c", container.CLIENT_PRELUDE + STEPS, *words], environment))
+            steps = command(collectives.steps, symbol, SECONDS, order, threads)
+            processes.append(box.start(steps, environment))
         for process in processes:
             assert process.stdout is not None
             assert await asyncio.to_thread(process.stdout.readline) == "ready\n", process.communicate()
@@ -98,15 +59,15 @@ async def together(
 @pytest.mark.parametrize(
     ("symbol", "orders", "threads"),
     [
-        ("cuLaunchKernel", ("01", "01"), False),
-        ("cuLaunchKernel", ("01", "10"), False),
-        ("cuLaunchCooperativeKernel", ("01", "10"), False),
-        ("cuLaunchKernel", ("01", "01"), True),
+        ("cuLaunchKernel", ((0, 1), (0, 1)), False),
+        ("cuLaunchKernel", ((0, 1), (1, 0)), False),
+        ("cuLaunchCooperativeKernel", ((0, 1), (1, 0)), False),
+        ("cuLaunchKernel", ((0, 1), (0, 1)), True),
     ],
     ids=["the same order", "crosswise", "crosswise, cooperative", "a thread a GPU"],
 )
 async def test_two_tenants_with_collectives_across_two_gpus_lose_little_by_leases(
-    node: ArbiterNode, gpus: Path, symbol: str, orders: tuple[str, str], threads: bool
+    node: ArbiterNode, gpus: Path, symbol: str, orders: tuple[Order, Order], threads: bool
 ) -> None:
     for _ in range(WINDOWS):
         sliced = await together(node, gpus, symbol, orders, threads=threads, preload=())

@@ -7,33 +7,23 @@ import contextlib
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gpushare.allocation import GivenShare
 from tests.deviceplugin import simulated
+from tests.deviceplugin.arbiter.programs import neighbours
 from tests.deviceplugin.arbiter_node import ArbiterNode
 from tests.interposer import container
+from tests.programs import command
 
 pytestmark = pytest.mark.slow
 
 PROGRAM = Path(container.__file__).with_name("random_dependent.py")
 SECONDS = 90  # it takes one or two, without leases
 HELD_MS, WINDOWS = 60, 3
-IDLE = """
-c = Cuda()
-print("ready", flush=True)
-sys.stdin.readline()
-"""
-BUSY = """
-c = Cuda()
-kernel = c.kernel("spin_2ms")
-print("ready", flush=True)
-while True:
-    c.launch(kernel, None)
-    c.check("cuCtxSynchronize")
-"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -47,7 +37,9 @@ async def _line(process: subprocess.Popen[str]) -> str:
     return await asyncio.to_thread(process.stdout.readline)
 
 
-async def run(node: ArbiterNode, gpus: Path, seed: int, neighbour: str, *, preload: tuple[Path, ...]) -> float:
+async def run(
+    node: ArbiterNode, gpus: Path, seed: int, neighbour: Callable[[], None], *, preload: tuple[Path, ...]
+) -> float:
     """The longest launch, in milliseconds."""
     chance = random.Random(seed)
     processes, count, threads = chance.choice([1, 1, 2]), chance.choice([1, 2, 3]), chance.choice([2, 2, 3])
@@ -59,13 +51,16 @@ async def run(node: ArbiterNode, gpus: Path, seed: int, neighbour: str, *, prelo
             node.add_pod(name, GivenShare(("main",), uuids, 50, 100, 1 << 28))
     with contextlib.ExitStack() as stack:
 
-        def start(name: str, *command: str) -> subprocess.Popen[str]:
+        def start(name: str, *words: str) -> subprocess.Popen[str]:
             environment = {"TEST_POD": name, "TEST_CONTAINER": "main", "CUDA_VISIBLE_DEVICES": devices}
-            return stack.enter_context(container.finishing(box.start([sys.executable, *command], environment)))
+            return stack.enter_context(container.finishing(box.start(words, environment)))
 
-        assert await _line(start("neighbour", "-c", f"import sys\n{container.CLIENT_PRELUDE}{neighbour}")) == "ready\n"
-        words = [f"{processes}", f"{count}", f"{threads}", "10"]
-        started = [start("program", str(PROGRAM), f"{seed}", f"{number}", *words) for number in range(processes)]
+        assert await _line(start("neighbour", *command(neighbour))) == "ready\n"
+        sizes = [f"{processes}", f"{count}", f"{threads}", "10"]
+        started = [
+            start("program", sys.executable, str(PROGRAM), f"{seed}", f"{number}", *sizes)
+            for number in range(processes)
+        ]
         for process in started:
             assert await _line(process) == "ready\n", process.communicate()
         for process in started:
@@ -80,8 +75,8 @@ async def run(node: ArbiterNode, gpus: Path, seed: int, neighbour: str, *, prelo
 @pytest.mark.parametrize("seed", range(6))
 async def test_what_ends_without_the_library_ends_with_it(node: ArbiterNode, gpus: Path, seed: int) -> None:
     node.server.leases.settle()
-    await run(node, gpus, seed, BUSY, preload=())
-    await run(node, gpus, seed, BUSY, preload=(container.LIBRARY,))
+    await run(node, gpus, seed, neighbours.busy, preload=())
+    await run(node, gpus, seed, neighbours.busy, preload=(container.LIBRARY,))
 
 
 @pytest.mark.parametrize("seed", range(6, 12))
@@ -90,8 +85,8 @@ async def test_no_launch_is_held_for_long_beside_a_neighbour_that_does_nothing(
 ) -> None:
     node.server.leases.settle()
     for _ in range(WINDOWS):  # other work of this machine takes a window now and then
-        longest_ms = await run(node, gpus, seed, IDLE, preload=())
-        held_ms = await run(node, gpus, seed, IDLE, preload=(container.LIBRARY,))
+        longest_ms = await run(node, gpus, seed, neighbours.idle, preload=())
+        held_ms = await run(node, gpus, seed, neighbours.idle, preload=(container.LIBRARY,))
         if held_ms <= longest_ms + HELD_MS:
             return
     pytest.fail(f"a launch took {held_ms} ms, and {longest_ms} ms without the library")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
 import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -17,52 +15,15 @@ import pytest
 from deviceplugin.arbiter import share_resizing
 from gpushare.allocation import GivenShare
 from tests.deviceplugin import simulated, waiting
+from tests.deviceplugin.arbiter.programs import resized
 from tests.deviceplugin.arbiter_node import ArbiterNode
 from tests.interposer import container
+from tests.interposer.gpu import Gpu
+from tests.programs import command
 
 pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
-
-# Takes as much as it gets up to some amount, gives all of it back, and so on.
-STORM = """
-import random
-c = Cuda()
-print("started", flush=True)
-while True:
-    held, wanted = [], random.randrange(100 * MIB)
-    while wanted > 0:
-        size = random.randrange(1, 10 * MIB)
-        result, pointer = c.allocate(size)
-        if result != SUCCESS:
-            break
-        held.append(pointer)
-        wanted -= size
-    while held:
-        assert c.free(held.pop()) == SUCCESS
-"""
-# Does as it is told: bytes to allocate, or "free". It never launches anything.
-QUIET = """
-import sys
-c, held = Cuda(), []
-print("started", flush=True)
-for line in sys.stdin:
-    if line.strip() == "free":
-        print(c.free(held.pop()), flush=True)
-    else:
-        result, pointer = c.allocate(int(line))
-        if result == SUCCESS:
-            held.append(pointer)
-        print(result, c.info()[1], flush=True)
-"""
-# What is really in use on the GPU, at most, in 200 looks.
-LOOKS = """
-import pynvml
-pynvml.nvmlInit()
-handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-for _ in iter(input, "end"):
-    print(max(pynvml.nvmlDeviceGetMemoryInfo(handle).used for _ in range(200)), flush=True)
-"""
 
 
 @pytest.fixture(scope="session")
@@ -76,7 +37,7 @@ def box(_library: None, node: ArbiterNode, gpus: Path) -> container.Container:
     return container.Container(node.socket.parent, gpus)
 
 
-async def said(process: subprocess.Popen[str], line: str = "") -> list[int]:
+async def said(process: subprocess.Popen[str], line: str) -> list[int]:
     """What it answers."""
     assert process.stdin is not None
     assert process.stdout is not None
@@ -87,22 +48,12 @@ async def said(process: subprocess.Popen[str], line: str = "") -> list[int]:
 
 
 @contextlib.asynccontextmanager
-async def program(box: container.Container, text: str) -> AsyncIterator[subprocess.Popen[str]]:
+async def program(box: container.Container, function: Callable[[], None]) -> AsyncIterator[subprocess.Popen[str]]:
     environment = {"TEST_POD": "trainer", "TEST_CONTAINER": "main"}
-    process = box.start([sys.executable, "-c", container.CLIENT_PRELUDE + text], environment)
+    process = box.start(command(function), environment)
     with container.finishing(process):
         assert process.stdout is not None
         assert await asyncio.to_thread(process.stdout.readline) == "started\n"
-        yield process
-
-
-@contextlib.contextmanager
-def looking(gpus: Path) -> Iterator[subprocess.Popen[str]]:
-    environment = {**os.environ, "SIMGPU_DIR": str(gpus), "LD_LIBRARY_PATH": str(simulated.BUILD)}
-    process = subprocess.Popen(
-        [sys.executable, "-c", LOOKS], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    with container.finishing(process):
         yield process
 
 
@@ -130,13 +81,17 @@ async def test_at_full_speed_and_through_restarts_no_byte_above_the_limit_is_eve
 ) -> None:
     monkeypatch.setattr(share_resizing, "AGAIN_SECONDS", 0.01)
     dice, done, most = random.Random(3), [], 0
-    async with program(box, STORM) as one, program(box, STORM) as two, program(box, STORM) as three:
-        with looking(gpus) as gpu:
+    async with (
+        program(box, resized.storm) as one,
+        program(box, resized.storm) as two,
+        program(box, resized.storm) as three,
+    ):
+        with contextlib.closing(Gpu(box)) as gpu:
             deadline = time.monotonic() + 8
             while time.monotonic() < deadline:
                 (group,) = node.groups.all()
                 counted, before = node.allocations[0].shares[0].memory_bytes, group.tenant.memory_bytes
-                (used,) = await said(gpu)
+                used = await asyncio.to_thread(gpu.most_used)
                 # While it was looked at, the limit may have become lower, and not higher.
                 assert used <= min(counted, max(before, group.tenant.memory_bytes))
                 most = max(most, used)
@@ -153,7 +108,7 @@ async def test_at_full_speed_and_through_restarts_no_byte_above_the_limit_is_eve
 async def test_a_program_that_only_has_memory_finds_the_next_agent_and_is_resized_by_it(
     box: container.Container, node: ArbiterNode
 ) -> None:
-    async with program(box, QUIET) as quiet:
+    async with program(box, resized.quiet) as quiet:
         assert await said(quiet, str(100 * MIB)) == [0, 300 * MIB]
         await node.stop()
         await node.start()

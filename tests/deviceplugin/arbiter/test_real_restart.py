@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 
 from tests.deviceplugin import arbiter_node, simulated
+from tests.deviceplugin.arbiter.programs import restarted
 from tests.deviceplugin.arbiter.test_real_leases import begin, load, percent, split
 from tests.interposer import container
+from tests.programs import command
 
 pytestmark = pytest.mark.slow
 
@@ -27,66 +29,6 @@ KILLS = 5
 MANY_KILLS = 20
 STARTED = 1.0  # two interpreters, one after the other, beside other tests
 SETTLED = 2.0  # within half a second all have found the next one
-
-
-# A file takes whatever number is free once the library has another connection; then it is to be there in a child too.
-FORKS = """
-import os, time
-def sockets():
-    names = {}
-    for number in os.listdir("/proc/self/fd"):
-        try:
-            name = os.readlink(f"/proc/self/fd/{number}")
-        except OSError:
-            continue
-        if name.startswith("socket:"):
-            names[int(number)] = name
-    return names
-assert not sockets()
-c = Cuda()
-before = sockets()
-assert len(before) == 1
-print("ready", flush=True)
-input()
-until = time.monotonic() + 10
-while sockets() == before or len(sockets()) != 1:
-    assert time.monotonic() < until, "it has not connected again"
-    time.sleep(0.05)
-files = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
-child = os.fork()
-if child == 0:
-    kept = all(os.path.exists(f"/proc/self/fd/{file}") for file in files)
-    os._exit(0 if kept and not sockets() else 7)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-"""
-
-
-# Allocates and frees as fast as it can, some of it in children that come and go; stands still at each line that it
-# reads until the next one, and says what it holds.
-ALLOCATES = """
-import os, random, select, sys
-c = Cuda()
-dice = random.Random(os.getpid())
-held = {}
-print("ready", flush=True)
-while True:
-    if select.select([sys.stdin], [], [], 0)[0]:
-        if not sys.stdin.readline():
-            break
-        print(sum(held.values()), flush=True)
-        sys.stdin.readline()
-    if held and dice.random() < 0.5:
-        pointer = dice.choice(list(held))
-        assert c.free(pointer) == SUCCESS
-        del held[pointer]
-    else:
-        size = dice.randrange(1, 1 << 22)
-        result, pointer = c.allocate(size)
-        if result == SUCCESS:
-            held[pointer] = size
-        else:
-            assert result == OUT_OF_MEMORY, result
-"""
 
 
 class Arbiter:
@@ -161,7 +103,7 @@ async def test_the_child_of_a_fork_after_a_restart_has_its_files_and_no_connecti
     async with started(short_path, simulated.uuids(gpus)[0]) as arbiter:
         box = container.Container(short_path / "arbiter", gpus)
         environment = {"TEST_POD": "pod1", "TEST_CONTAINER": "main", "CUDA_VISIBLE_DEVICES": "0"}
-        program = box.start([sys.executable, "-c", container.CLIENT_PRELUDE + FORKS], environment)
+        program = box.start(command(restarted.forks), environment)
         with container.finishing(program):
             assert program.stdout is not None
             assert await asyncio.to_thread(program.stdout.readline) == "ready\n"
@@ -191,12 +133,11 @@ async def test_an_arbiter_that_is_killed_twenty_times_knows_to_the_byte_what_is_
     dice = random.Random(7)
     async with started(short_path, simulated.uuids(gpus)[0]) as arbiter:
         box = container.Container(short_path / "arbiter", gpus)
-        command = [sys.executable, "-c", container.CLIENT_PRELUDE + ALLOCATES]
         with contextlib.ExitStack() as stack:
 
             def started_in(pod: str) -> subprocess.Popen[str]:
                 environment = {"TEST_POD": pod, "TEST_CONTAINER": "main", "CUDA_VISIBLE_DEVICES": "0"}
-                program = stack.enter_context(container.finishing(box.start(command, environment)))
+                program = stack.enter_context(container.finishing(box.start(command(restarted.allocates), environment)))
                 assert answer(program) == "ready"
                 return program
 

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from tests.deviceplugin import simulated
+from tests.deviceplugin.audit.programs import asked
 from tests.interposer import container
+from tests.programs import command
 
 MIB = 1 << 20
 LIMIT = 1024 * MIB
@@ -28,13 +30,6 @@ model = NVIDIA A100-SXM4-40GB
 memory = 4GiB
 context-memory = 300MiB
 compute-capability = 8.0
-"""
-WAITS = """
-import sys
-c = Cuda()
-print("ready", flush=True)
-for line in sys.stdin:
-    print(eval(line), flush=True)
 """
 
 
@@ -65,8 +60,8 @@ class Asked:
 class AuditNode:
     """The auditor, and the containers of the node."""
 
-    def __init__(self, asked: Asked, box: container.Container, stack: contextlib.ExitStack) -> None:
-        self.asked, self.box, self._stack = asked, box, stack
+    def __init__(self, agent: Asked, box: container.Container, stack: contextlib.ExitStack) -> None:
+        self.asked, self.box, self._stack = agent, box, stack
 
     def __call__(self, words: str) -> Any:
         return json.loads(self.asked(words))
@@ -76,8 +71,7 @@ class AuditNode:
 
     def failing(self, pod: str) -> str:
         """What a program of a pod's container says that cannot have a context."""
-        command = [sys.executable, "-c", container.CLIENT_PRELUDE + WAITS]
-        ended = self.box.run(command, {"TEST_POD": pod, "TEST_CONTAINER": "main"})
+        ended = self.box.run(command(asked.answers), {"TEST_POD": pod, "TEST_CONTAINER": "main"})
         assert ended.returncode != 0
         return ended.stderr
 
@@ -86,17 +80,16 @@ class AuditNode:
         pod: str,
         *,
         preload: tuple[Path, ...] = (container.LIBRARY,),
-        more: str = "",
+        program: Callable[[], None] = asked.answers,
         keep: tuple[int, ...] = (),
     ) -> Asked:
         """A program of a pod's container that has a context; without `preload`, one that the library is not in.
 
-        more: code before the questions; keep: descriptors.
+        program: what it can be asked; keep: descriptors.
         """
         box = container.Container(self.box.arbiter_directory, self.box.gpus, preload)
-        command = [sys.executable, "-c", container.CLIENT_PRELUDE + more + WAITS]
         environment = {"TEST_POD": pod, "TEST_CONTAINER": "main"} if pod else {}
-        process = box.start(command, environment, keep=keep)
+        process = box.start(command(program), environment, keep=keep)
         self._stack.enter_context(container.finishing(process))
         made = Asked(process)
         assert made.read() == "ready"
@@ -129,8 +122,8 @@ def start(
                 text=True,
             )
             stack.enter_context(container.finishing(process))
-            asked = Asked(process)
-            asked.read()
-            return AuditNode(asked, container.Container(short_path / "arbiter", gpus), stack)
+            agent = Asked(process)
+            agent.read()
+            return AuditNode(agent, container.Container(short_path / "arbiter", gpus), stack)
 
         yield begin

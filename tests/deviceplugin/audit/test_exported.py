@@ -9,57 +9,16 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.deviceplugin.audit.conftest import CONTEXT, DESCRIPTION, LIMIT, MIB, Asked, AuditNode
+from tests.deviceplugin.audit.conftest import CONTEXT, DESCRIPTION, LIMIT, Asked, AuditNode
+from tests.deviceplugin.audit.programs import exporting
+from tests.deviceplugin.audit.programs.exporting import PIECE
 from tests.interposer import gpu
 
-PIECE = 64 * MIB
-PRELUDE = f"""
-import os, socket
-PIECE = {PIECE}
-held, opened = {{}}, []
-def create(size=PIECE):
-    handle = ctypes.c_uint64()
-    result = c.call("cuMemCreate", ctypes.byref(handle), size, ctypes.byref(on_device(0, 1)), 0)
-    return result, handle.value
-def make():
-    result, handle = create()
-    assert result == SUCCESS, result
-    descriptor = ctypes.c_int(-1)
-    c.check("cuMemExportToShareableHandle", ctypes.byref(descriptor), handle, 1, 0)
-    held["handle"] = handle
-    return descriptor.value
-def let_go():
-    c.check("cuMemRelease", held.pop("handle"))
-def round():
-    result, handle = create()
-    if result != SUCCESS: return result
-    descriptor = ctypes.c_int(-1)
-    c.check("cuMemExportToShareableHandle", ctypes.byref(descriptor), handle, 1, 0)
-    os.close(descriptor.value)
-    c.check("cuMemRelease", handle)
-    return SUCCESS
-def rounds(count): return sum(round() != SUCCESS for _ in range(count))
-def send(end, descriptor):
-    socket.send_fds(socket.socket(fileno=os.dup(end)), [b"x"], [descriptor])
-    os.close(descriptor)
-def receive(end):
-    (descriptor,) = socket.recv_fds(socket.socket(fileno=os.dup(end)), 1, 1)[1]
-    handle = ctypes.c_uint64()
-    c.check("cuMemImportFromShareableHandle", ctypes.byref(handle), descriptor, 1)
-    os.close(descriptor)
-    held["handle"] = handle.value
-def room():
-    "How much can be had, to the piece."
-    taken = []
-    while (one := c.allocate(PIECE))[0] == SUCCESS: taken.append(one[1])
-    for pointer in taken: c.free(pointer)
-    return len(taken)
-"""
 Start = Callable[..., AuditNode]
 
 
 def _client(node: AuditNode, pod: str = "trainer", *keep: int) -> Asked:
-    return node.client(pod, more=PRELUDE, keep=keep)
+    return node.client(pod, program=exporting.answers, keep=keep)
 
 
 def _all_is_back(node: AuditNode, client: Asked, most: int) -> None:
@@ -162,43 +121,6 @@ def test_who_asks_while_others_of_its_share_allocate_gets_no_more_than_the_limit
     assert int(holder("room()")) == most - 5
 
 
-STORM = """
-import random
-def storm(seed, ends):
-    dice, ours, until = random.Random(seed), [], time.monotonic() + 3
-    channels = [socket.socket(fileno=os.dup(end)) for end in ends]
-    for channel in channels: channel.setblocking(False)
-    done = 0
-    while time.monotonic() < until:
-        match dice.randrange(6):
-            case 0:
-                size = dice.randrange(1, 40) * 2 * MIB
-                result, handle = create(size)
-                if result == SUCCESS: ours.append(handle)
-            case 1 if ours:
-                descriptor = ctypes.c_int(-1)
-                c.call("cuMemExportToShareableHandle", ctypes.byref(descriptor), dice.choice(ours), 1, 0)
-                if descriptor.value >= 0:
-                    try: socket.send_fds(channels[0], [b"x"], [descriptor.value])
-                    except BlockingIOError: pass
-                    os.close(descriptor.value)
-            case 2:
-                try: (descriptor,) = socket.recv_fds(channels[1], 1, 1)[1]
-                except BlockingIOError: continue
-                handle = ctypes.c_uint64()
-                c.check("cuMemImportFromShareableHandle", ctypes.byref(handle), descriptor, 1)
-                os.close(descriptor)
-                ours.append(handle.value)
-            case 3 | 4 if ours:
-                c.check("cuMemRelease", ours.pop(dice.randrange(len(ours))))
-            case 5:
-                result, pointer = c.allocate(dice.randrange(1, 100) * MIB, dice.choice(["cuMemAlloc_v2", "cuMemAllocAsync"]), 0)
-                if result == SUCCESS: c.free(pointer)
-        done += 1
-    return done
-"""
-
-
 @pytest.mark.parametrize(
     "start", [DESCRIPTION.replace("context-memory = 300MiB", "")], indirect=True, ids=["no context memory"]
 )
@@ -211,7 +133,7 @@ def test_whoever_shares_what_with_whom_the_gpu_never_has_more_in_use_than_the_li
             for end in pair:
                 stack.enter_context(end)
         fills = [end.fileno() for both in ends for end in both]
-        clients = [node.client("trainer", more="import time\n" + PRELUDE + STORM, keep=tuple(fills)) for _ in ends]
+        clients = [_client(node, "trainer", *fills) for _ in ends]
         machine = gpu.Gpu(node.box)
         stack.callback(machine.close)
         for seed, (client, (there, here)) in enumerate(zip(clients, ends, strict=True)):

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.deviceplugin.audit.conftest import CONTEXT, LIMIT, MIB, AuditNode
+from tests.deviceplugin.audit.programs import launching
 
 
 def beyond(figures: str) -> float:
@@ -208,29 +209,6 @@ def test_who_keeps_the_limits_of_an_agent_of_which_nothing_was_left_is_told_of_a
     assert client("1") == "1"
 
 
-LAUNCHES = """
-import ctypes, subprocess, threading
-def launch_for_ever(launch):
-    module, function = ctypes.c_void_p(), ctypes.c_void_p()
-    c.check("cuModuleLoadData", ctypes.byref(module), b"any")
-    c.check("cuModuleGetFunction", ctypes.byref(function), module, b"spin_5000us")
-    def work():
-        c.use(0)
-        while launch(function, 1, 1, 1, 1, 1, 1, 0, None, None, None) == 0:
-            c.check("cuCtxSynchronize")
-    threading.Thread(target=work, daemon=True).start()
-def by_the_library():
-    return ctypes.CDLL("libcuda.so.1").cuLaunchKernel
-def past_it():
-    path, begin = next(
-        (line.split()[-1], int(line.split("-")[0], 16)) for line in open("/proc/self/maps") if "libcuda.so" in line
-    )
-    names = subprocess.run(["nm", "-D", "--defined-only", path], capture_output=True, text=True).stdout
-    offset = next(int(line.split()[0], 16) for line in names.splitlines() if line.endswith(" cuLaunchKernel"))
-    return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)(begin + offset)
-"""
-
-
 def looks_of(node: AuditNode, count: int) -> Iterator[Any]:
     """One a second, for the driver has to have something to tell."""
     for _ in range(count):
@@ -242,7 +220,10 @@ def looks_of(node: AuditNode, count: int) -> Iterator[Any]:
 def test_who_takes_its_request_without_ever_asking_is_told_of(start: Callable[..., AuditNode]) -> None:
     """Of an arbiter that is there nobody takes time by himself, not even as much as he may without one."""
     node = start(pods={"sneaky": (LIMIT, 0, 50, 100), "trainer": (LIMIT, 0, 50, 100)})
-    sneaky, trainer = node.client("sneaky", more=LAUNCHES), node.client("trainer", more=LAUNCHES)
+    sneaky, trainer = (
+        node.client("sneaky", program=launching.answers),
+        node.client("trainer", program=launching.answers),
+    )
     trainer("launch_for_ever(by_the_library())")
     sneaky("launch_for_ever(past_it())")
     found = next((found for found in looks_of(node, 45) if found["events"]), None)
@@ -256,7 +237,10 @@ def test_a_registered_program_that_launches_past_the_gate_is_told_of_and_its_nei
     start: Callable[..., AuditNode],
 ) -> None:
     node = start(pods={"sneaky": (LIMIT, 0, 10, 10), "trainer": (LIMIT, 0, 50, 60)})
-    sneaky, trainer = node.client("sneaky", more=LAUNCHES), node.client("trainer", more=LAUNCHES)
+    sneaky, trainer = (
+        node.client("sneaky", program=launching.answers),
+        node.client("trainer", program=launching.answers),
+    )
     trainer("launch_for_ever(by_the_library())")
     sneaky("launch_for_ever(by_the_library())")
     assert [found["events"] for found in looks_of(node, 8)] == [[]] * 8

@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.deviceplugin.denial.kernel_node import KernelNode
+from tests.deviceplugin.denial.programs import denying
+from tests.programs import command
 
 ROOT = Path(__file__).parents[3]
-DENY = """
-import sys
-from pathlib import Path
-from deviceplugin.denial import denial, registered
-if "trying" in sys.argv.pop():  # the kernel is to say it, and not we
-    denial.kernel_process.missing_capabilities = lambda *_, **__: ()
-bpf, cgroups, uid = sys.argv[1:]
-try:
-    for majors in {10}, {10, 195}:  # the second in place of the first
-        made = denial.opened(Path(bpf), Path(cgroups), proc=Path("/proc"), majors=majors)
-        known = registered.RegisteredMap(made.map_descriptor)
-        known.beat()
-        known.add(1, 1)
-        known.keep([])
-        print(len(made.attach([uid])))
-except denial.DenialError as error:
-    print(error)
-"""
 
 
 @pytest.mark.parametrize(
@@ -45,9 +28,7 @@ except denial.DenialError as error:
     ],
 )
 def test_it_takes_those_that_the_component_adds(kernel: KernelNode, capabilities: str, how: str, answer: str) -> None:
-    command = ["setpriv", f"--inh-caps=-all,+{capabilities}", f"--bounding-set=-all,+{capabilities}"]
-    python = [sys.executable, "-c", DENY, kernel.bpf, kernel.cgroups, kernel.uid, how]
-    result = subprocess.run(
-        [*command, *map(str, python)], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True
-    )
+    limited = ["setpriv", f"--inh-caps=-all,+{capabilities}", f"--bounding-set=-all,+{capabilities}"]
+    python = command(denying.denies, str(kernel.bpf), str(kernel.cgroups), kernel.uid, how)
+    result = subprocess.run([*limited, *python], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True)
     assert result.stdout.startswith(answer)

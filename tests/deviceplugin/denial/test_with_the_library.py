@@ -26,16 +26,6 @@ model = NVIDIA A100-SXM4-40GB
 memory = 4GiB
 compute-capability = 8.0
 """
-OPENS = """
-#include <fcntl.h>
-#include <stdio.h>
-#include <errno.h>
-int main(int count, char **words) {
-    (void)count;
-    printf("%s\\n", open(words[1], O_RDWR) >= 0 ? "opened" : errno == EPERM ? "denied" : "failed");
-    return 0;
-}
-"""
 ENTER = 'echo $$ > "$1/cgroup.procs" && shift && exec unshare --pid --fork --kill-child "$@"'
 NVML = "import pynvml; pynvml.nvmlInit(); print(pynvml.nvmlDeviceGetCount())"
 
@@ -73,8 +63,7 @@ def gpus(tmp_path: Path) -> Path:
 @pytest.fixture
 def static(tmp_path: Path) -> Path:
     """A program without a loader that opens a file, and prints what became of it."""
-    (tmp_path / "opens.c").write_text(OPENS)
-    subprocess.run(["gcc", "-static", "-o", tmp_path / "opens", tmp_path / "opens.c"], check=True)
+    subprocess.run(["gcc", "-static", "-o", tmp_path / "opens", Path(__file__).with_name("opens.c")], check=True)
     return tmp_path / "opens"
 
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -16,6 +15,8 @@ from deviceplugin.mps import daemon, mps_client, steps
 from deviceplugin.mps.control import Control, ControlError
 from deviceplugin.mps.daemons import Daemons
 from tests.deviceplugin import simulated
+from tests.deviceplugin.mps.programs import filling
+from tests.programs import command
 
 PROGRAM = simulated.BUILD / "nvidia-cuda-mps-control"
 GIB = 1 << 30
@@ -208,19 +209,8 @@ async def test_the_limits_hold_for_programs(world: World, gpus: Path) -> None:
 
 async def granted_gib(gpus: Path, variables: dict[str, str]) -> int:
     """How many GiB a program gets, one after the other."""
-    program = """
-import ctypes
-cuda = ctypes.CDLL("libcuda.so.1")
-context, pointer, count = ctypes.c_void_p(), ctypes.c_uint64(), 0
-assert cuda.cuInit(0) == 0 and cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
-while cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(1 << 30)) == 0:
-    count += 1
-print(count)
-"""
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        program,
+        *command(filling.fills_by_the_gib),
         env={**simulated.environment(gpus), **variables},
         stdout=asyncio.subprocess.PIPE,
     )

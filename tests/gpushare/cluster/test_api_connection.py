@@ -71,9 +71,8 @@ async def test_an_address_of_version_six_is_written_in_brackets(mounted: Path) -
 
 
 async def test_a_replaced_token_and_authority_are_taken_up_within_a_minute(mounted: Path) -> None:
-    found = await api_connection.find(None, environment=SERVICE, service_account=mounted)
     clock = Clock()
-    way = api_connection.ApiConnection(found._source, found.access, clock=clock)
+    way = await api_connection.find(None, environment=SERVICE, service_account=mounted, clock=clock)
     (mounted / "token").write_text("second")
     (mounted / "ca.crt").write_bytes(authority("second"))
     os.utime(mounted / "ca.crt", ns=(1, 1))
@@ -84,27 +83,21 @@ async def test_a_replaced_token_and_authority_are_taken_up_within_a_minute(mount
 
 
 async def test_a_refused_token_is_read_anew_at_once_but_not_by_everybody(mounted: Path) -> None:
-    found = await api_connection.find(None, environment=SERVICE, service_account=mounted)
-    clock, reads = Clock(), 0
-
-    async def source() -> api_connection.Credentials:
-        nonlocal reads
-        reads += 1
-        return await found._source()
-
-    way = api_connection.ApiConnection(source, found.access, clock=clock)
+    clock = Clock()
+    way = await api_connection.find(None, environment=SERVICE, service_account=mounted, clock=clock)
     clock.now = 5.0
-    for _ in range(10):
-        await way.authorization(refused=True)
-    assert reads == 1
+    given = []
+    for number in range(10):
+        (mounted / "token").write_text(f"token {number}")
+        given.append(await way.authorization(refused=True))
+    assert set(given) == {"Bearer token 0"}
 
 
 async def test_files_that_are_missing_for_a_moment_leave_the_last_ones_in_use(
     mounted: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = await api_connection.find(None, environment=SERVICE, service_account=mounted)
     clock = Clock()
-    way = api_connection.ApiConnection(found._source, found.access, clock=clock)
+    way = await api_connection.find(None, environment=SERVICE, service_account=mounted, clock=clock)
     (mounted / "token").unlink()
     clock.now = api_connection.REREAD_SECONDS
     assert await way.authorization() == "Bearer first"

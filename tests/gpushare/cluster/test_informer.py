@@ -203,17 +203,23 @@ async def test_an_error_of_a_subscriber_ends_it_and_is_not_taken_for_the_network
         await asyncio.wait_for(follower.run(), 30)
 
 
-async def test_a_server_that_says_when_to_come_back_is_believed(api: api_client.ApiClient) -> None:
+async def test_a_server_that_says_when_to_come_back_is_believed() -> None:
     class Busy(api_client.ApiClient):
+        def __init__(self) -> None:
+            """It asks nobody."""
+
         async def list(self, *_: object, **__: object) -> api_client.ObjectList[Any]:
             raise api_errors.Unavailable("busy", status=429, retry_after_seconds=7.0)
 
-    assert await informer.Informer(Busy(api._transport), "/api/v1/pods").step() >= 7.0
+    assert await informer.Informer(Busy(), "/api/v1/pods").step() >= 7.0
 
 
-async def test_nobody_silences_a_watch_for_an_hour(api: api_client.ApiClient) -> None:
+async def test_nobody_silences_a_watch_for_an_hour() -> None:
     class Proxy(api_client.ApiClient):
+        def __init__(self) -> None:
+            """It asks nobody."""
+
         async def list(self, *_: object, **__: object) -> api_client.ObjectList[Any]:
             raise api_errors.Unavailable("busy", status=503, retry_after_seconds=3600.0)
 
-    assert await informer.Informer(Proxy(api._transport), "/api/v1/pods").step() <= informer.MOST_PAUSE_SECONDS
+    assert await informer.Informer(Proxy(), "/api/v1/pods").step() <= informer.MOST_PAUSE_SECONDS

@@ -3,38 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
-import sys
-import textwrap
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from gpushare.daemon import shutdown
+from tests.gpushare.daemon.programs import daemons
+from tests.programs import PATH, command
 
-BEGINNING = """
-import asyncio, sys
-from gpushare.daemon import logs, shutdown
-logs.configure("info", "test")
-def say(what):
-    print(what, flush=True)
-async def forever():
-    try:
-        await asyncio.Event().wait()
-    finally:
-        say("cleaned up")
-"""
-ENDING = "\nsys.exit(shutdown.run(main, grace_seconds=GRACE))\n"
+Main = Callable[[shutdown.Daemon], Awaitable[None]]
 
 
 def run(
-    main: str, *signals: signal.Signals, grace_seconds: float = 20.0
+    main: Main, *signals: signal.Signals, grace_seconds: float = 20.0
 ) -> tuple[int, list[str], list[dict[str, Any]]]:
-    """Run `main` in a process, sending a signal each time it says `ready`; return exit code, what it said, its log."""
-    script = BEGINNING + f"GRACE = {grace_seconds}\n" + textwrap.dedent(main) + ENDING
+    """Run the daemon in a process, sending a signal each time it says `ready`; return exit code, what it said, its log."""
     with subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command(daemons.runs, main.__name__, grace_seconds),
+        env={**os.environ, "PYTHONPATH": PATH},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         said = []
@@ -54,14 +47,7 @@ def run(
 @pytest.mark.parametrize("number", shutdown.SIGNALS)
 def test_told_to_stop_it_drains_first_and_then_ends_its_background_tasks(number: signal.Signals) -> None:
     code, said, log = run(
-        """
-        async def main(daemon):
-            daemon.start("informer", forever())
-            await asyncio.sleep(0)
-            say("ready")
-            await daemon.stopping.wait()
-            say("drained")
-        """,
+        daemons.drains,
         number,
     )
     assert (code, said) == (0, ["ready", "drained", "cleaned up"])
@@ -70,29 +56,16 @@ def test_told_to_stop_it_drains_first_and_then_ends_its_background_tasks(number:
 
 def test_a_background_task_that_fails_ends_the_process_with_its_error() -> None:
     code, said, log = run(
-        """
-        async def fail():
-            raise LookupError("no such GPU")
-        async def main(daemon):
-            daemon.start("health", fail())
-            await daemon.stopping.wait()
-            say("drained")
-        """
+        daemons.has_a_task_that_fails,
     )
     assert (code, said) == (1, ["drained"])
     assert (log[0]["msg"], log[0]["err"]) == ("The background task health failed", "LookupError: no such GPU")
 
 
-@pytest.mark.parametrize("ending", ["return", "asyncio.current_task().cancel(); await asyncio.sleep(0)"])
-def test_a_background_task_that_just_ends_ends_the_process_too(ending: str) -> None:
+@pytest.mark.parametrize("main", [daemons.has_a_task_that_returns, daemons.has_a_task_that_is_cancelled])
+def test_a_background_task_that_just_ends_ends_the_process_too(main: Main) -> None:
     code, _, log = run(
-        f"""
-        async def end():
-            {ending}
-        async def main(daemon):
-            daemon.start("informer", end())
-            await daemon.stopping.wait()
-        """
+        main,
     )
     assert code == 1
     assert log[0]["msg"] == "The background task informer ended, and should not have"
@@ -100,19 +73,14 @@ def test_a_background_task_that_just_ends_ends_the_process_too(ending: str) -> N
 
 def test_a_main_that_fails_still_lets_background_tasks_clean_up() -> None:
     code, said, log = run(
-        """
-        async def main(daemon):
-            daemon.start("informer", forever())
-            await asyncio.sleep(0)
-            raise OSError("the port is taken")
-        """
+        daemons.fails,
     )
     assert (code, said) == (1, ["cleaned up"])
     assert (log[0]["msg"], log[0]["err"]) == ("The daemon failed", "OSError: the port is taken")
 
 
 def test_a_main_that_returns_by_itself_has_done_its_work() -> None:
-    assert run("async def main(daemon):\n    say('done')\n") == (0, ["done"], [])
+    assert run(daemons.returns) == (0, ["done"], [])
 
 
 @pytest.mark.parametrize(
@@ -122,13 +90,7 @@ def test_a_main_that_returns_by_itself_has_done_its_work() -> None:
 )
 def test_a_drain_that_takes_too_long_is_cut_short(signals: tuple[signal.Signals, ...], grace_seconds: float) -> None:
     code, said, log = run(
-        """
-        async def main(daemon):
-            say("ready")
-            await daemon.stopping.wait()
-            say("ready")
-            await forever()
-        """,
+        daemons.drains_for_ever,
         *signals,
         grace_seconds=grace_seconds,
     )

@@ -207,8 +207,8 @@ def test_what_is_still_attached_counts_although_nobody_mounts_it() -> None:
 @pytest.mark.parametrize("field", volumes.OLD_FIELDS)
 def test_a_volume_of_old_is_attached_by_its_csi_driver(field: str) -> None:
     old = {"volumeID": "x", "diskURI": "x", "pdName": "x"}
-    driver = next(now for _, known, _, now in volumes._OF_OLD if known == field)
-    provisioner = next(before for before, known, _, _ in volumes._OF_OLD if known == field)
+    driver = next(now for _, known, _, now in volumes.OF_OLD if known == field)
+    provisioner = next(before for before, known, _, _ in volumes.OF_OLD if known == field)
     most = limits()
     most["spec"]["drivers"].append({"name": driver, "allocatable": {"count": 1}})
     there = Cluster(most, item(volumes.VOLUME, "v1", spec={field: old}), claim("one", "v1"))
@@ -355,7 +355,7 @@ def test_of_a_name_that_nothing_can_have_little_is_kept() -> None:
             "volumes": [
                 {"persistentVolumeClaim": {"claimName": endless}},
                 made,
-                *({field: {key: endless}} for _, field, key, _ in volumes._OF_OLD),
+                *({field: {key: endless}} for _, field, key, _ in volumes.OF_OLD),
             ]
         },
     }
@@ -364,6 +364,6 @@ def test_of_a_name_that_nothing_can_have_little_is_kept() -> None:
         volumes.read({"kind": volumes.CLAIM, "spec": {"storageClassName": endless}}),
         *volumes.mounts(manifest),
     ]
-    assert len(found) == 4 + len(volumes._OF_OLD)
+    assert len(found) == 4 + len(volumes.OF_OLD)
     for one in found:
         assert len(repr(one)) < 3000

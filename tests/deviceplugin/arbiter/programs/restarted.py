@@ -1,0 +1,67 @@
+"""Programs whose arbiter is killed and started again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import select
+import sys
+import time
+from pathlib import Path
+
+from tests.interposer.cuda_client import OUT_OF_MEMORY, SUCCESS, Cuda
+
+DESCRIPTORS = Path("/proc/self/fd")
+
+
+def sockets() -> dict[str, str]:
+    names = {}
+    for path in DESCRIPTORS.iterdir():
+        with contextlib.suppress(OSError):
+            names[path.name] = str(path.readlink())
+    return {number: name for number, name in names.items() if name.startswith("socket:")}
+
+
+def forks() -> None:
+    """A file takes whatever number is free once the library has another connection; it is to be there in a child too."""
+    assert not sockets()
+    Cuda()
+    before = sockets()
+    assert len(before) == 1
+    print("ready", flush=True)
+    input()
+    until = time.monotonic() + 10
+    while sockets() == before or len(sockets()) != 1:
+        assert time.monotonic() < until, "it has not connected again"
+        time.sleep(0.05)
+    files = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
+    child = os.fork()
+    if child == 0:
+        kept = all((DESCRIPTORS / str(file)).exists() for file in files)
+        os._exit(0 if kept and not sockets() else 7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def allocates() -> None:
+    """Allocates and frees as fast as it can; stands still at each line until the next one, and says what it holds."""
+    c, dice = Cuda(), random.Random(os.getpid())
+    held: dict[int, int] = {}
+    print("ready", flush=True)
+    while True:
+        if select.select([sys.stdin], [], [], 0)[0]:
+            if not sys.stdin.readline():
+                break
+            print(sum(held.values()), flush=True)
+            sys.stdin.readline()
+        if held and dice.random() < 0.5:
+            pointer = dice.choice(list(held))
+            assert c.free(pointer) == SUCCESS
+            del held[pointer]
+        else:
+            size = dice.randrange(1, 1 << 22)
+            result, pointer = c.allocate(size)
+            if result == SUCCESS:
+                held[pointer] = size
+            else:
+                assert result == OUT_OF_MEMORY, result

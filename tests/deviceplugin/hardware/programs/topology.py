@@ -1,0 +1,42 @@
+"""How GPUs are joined, as the agent's driver says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pynvml
+
+from deviceplugin.hardware import nvml, nvml_topology
+from tests.deviceplugin.programs.failures import simgpu
+
+
+def paths(uuids: list[str], *failure: str) -> None:
+    nvml.Nvml()
+    if failure:
+        simgpu("fail", *failure)
+    print({pair: (path.common, path.nvlinks) for pair, path in nvml_topology.paths(uuids).items()})
+
+
+def cliques(uuids: list[str]) -> None:
+    nvml.Nvml()
+    print([*map(nvml_topology.clique, uuids)])
+
+
+def on_its_way_into_a_fabric(uuid: str) -> None:
+    """The simulated driver is never on the way."""
+    nvml.Nvml()
+
+    def attached(state: int, cluster: Iterable[int]) -> str:
+        def told(_: Any, pointer: Any) -> int:
+            info = pointer._obj
+            info.clusterUuid[:] = cluster
+            info.cliqueId, info.state = 7, state
+            return pynvml.NVML_SUCCESS
+
+        pynvml.nvmlDeviceGetGpuFabricInfo = told
+        return nvml_topology.clique(uuid)
+
+    print(repr(attached(pynvml.NVML_GPU_FABRIC_STATE_COMPLETED, range(16))))
+    print(repr(attached(pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS, range(16))))
+    print(repr(attached(pynvml.NVML_GPU_FABRIC_STATE_COMPLETED, [0] * 16)))

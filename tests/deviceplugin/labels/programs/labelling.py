@@ -1,0 +1,44 @@
+"""The labels of a node whose GPUs are cut for one case after another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from deviceplugin.hardware import discovery, nvml, nvml_mig
+from deviceplugin.labels import gpu_resources, label_facts, whole
+
+
+def cut(mig: nvml_mig.MigDriver, uuid: str, profiles: Sequence[str]) -> None:
+    mode = mig.mig_mode(uuid)
+    if mode is None or (not profiles and not mode.current):
+        return
+    for one in mig.mig_instances(uuid) if mode.current else ():
+        for part in one.parts:
+            mig.destroy_compute_instance(uuid, one.id, part.id)
+        mig.destroy_gpu_instance(uuid, one.id)
+    assert mig.set_mig_mode(uuid, enabled=bool(profiles)) == ""
+    kinds = {str(kind.profile): kind for kind in mig.mig_geometry(uuid).kinds}
+    for name in profiles:
+        made = mig.create_gpu_instance(uuid, kinds[name], None)
+        mig.create_compute_instance(uuid, made, kinds[name].gpu_slices)
+
+
+def labels(cases: list[dict[str, Any]], sys_root: str) -> None:
+    driver = nvml.Nvml()
+    mig = nvml_mig.MigDriver(driver)
+    uuids = [gpu.uuid for gpu in driver.snapshot().gpus]
+    made = []
+    for case in cases:
+        for uuid, profiles in zip(uuids, case["cut"] or [[] for _ in uuids], strict=True):
+            cut(mig, uuid, profiles)
+        entries = tuple(gpu_resources.Replication(*one) for one in case["shared"])
+        gpus = driver.snapshot().gpus
+        facts = label_facts.facts(
+            driver, gpus, discovery.read(driver, gpus, {}), machine_type_file="/nowhere", sys_root=Path(sys_root)
+        )
+        sharing = gpu_resources.LabelledSharing("time-slicing" if entries else "none", entries)
+        made.append(whole.labels(facts, strategy=case["strategy"], sharing=sharing))
+    print(json.dumps(made))

@@ -1,0 +1,180 @@
+"""A GPU is cut by the partitioner, in every way."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from deviceplugin.hardware import nvml, nvml_call, nvml_mig
+from deviceplugin.mig import partitioner
+from gpushare.mig import catalogue, feasibility
+
+Wanted = Mapping[str, int] | None
+CHANGES = (
+    "set_mig_mode",
+    "create_gpu_instance",
+    "create_compute_instance",
+    "destroy_compute_instance",
+    "destroy_gpu_instance",
+)
+
+
+class Card:
+    """The first GPU; `by` makes the driver that it is cut with."""
+
+    def __init__(self, by: type[nvml_mig.MigDriver] = nvml_mig.MigDriver) -> None:
+        self.opened = nvml.Nvml()
+        self.driver = by(self.opened)
+        self.uuid = self.opened.snapshot().gpus[0].uuid
+
+    def cut(self, names: Wanted, held: Iterable[str] = ()) -> Any:
+        wanted = None if names is None else feasibility.named(names)
+        return partitioner.Partitioner(self.driver).apply(self.uuid, wanted, held=frozenset(held))
+
+    def is_cut(self, names: Wanted) -> bool:
+        return bool(self.cut(names).state.value == "as-wanted")
+
+    def devices(self) -> list[tuple[str, int, str]]:
+        return sorted((str(one.profile), one.gpu_instance, one.uuid) for one in self.driver.mig_devices(self.uuid))
+
+    def profiles(self) -> list[str]:
+        return [name for name, _, _ in self.devices()]
+
+
+def again_and_again(layouts: list[Wanted]) -> None:
+    card = Card()
+    for names in layouts:
+        first, second = card.cut(names), card.cut(names)
+        print((first.state.value, first.changed, second.state.value, second.changed, card.profiles()))
+
+
+class Mortal(nvml_mig.MigDriver):
+    """Its process is killed at a change, when so many have been made."""
+
+    left = 0
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in CHANGES:
+            if Mortal.left == 0:
+                os.kill(os.getpid(), 9)
+            Mortal.left -= 1
+        return super().__getattribute__(name)
+
+
+def killed_at_every_step() -> None:
+    card = Card()
+
+    def killed_after(count: int, names: Wanted) -> bool:
+        child = os.fork()
+        if child == 0:
+            Mortal.left = count
+            card.driver = Mortal(card.opened)
+            card.cut(names)
+            os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -9
+
+    before, after = {"3g.20gb": 1, "1g.5gb": 2, "1g.10gb": 1}, {"2g.10gb": 2, "1g.5gb": 1, "1c.2g.10gb": 2}
+    recut, died = -1, True
+    while died:
+        recut += 1
+        assert card.is_cut(None)
+        assert card.is_cut(before)
+        died = killed_after(recut, after)
+        result = card.cut(after)
+        assert result.state.value == "as-wanted", (recut, result)
+        expected = ["1c.2g.10gb", "1c.2g.10gb", "1g.5gb", "2g.10gb", "2g.10gb"]
+        assert card.profiles() == expected, (recut, card.profiles())
+    first, died = -1, True
+    while died:
+        first += 1
+        assert card.is_cut(None)
+        died = killed_after(first, before)
+        assert card.is_cut(before)
+        assert len(card.devices()) == 4
+        assert card.is_cut(None)
+        assert card.devices() == []
+    print((recut, first))
+
+
+def use(uuid: str) -> Callable[[], None]:
+    """A child computes there until what is returned is called."""
+    mine, its = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(mine[1])
+        os.close(its[0])
+        os.environ["CUDA_VISIBLE_DEVICES"] = uuid
+        cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+        assert cuda.cuInit(0) == 0
+        assert cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
+        os.write(its[1], b"x")
+        os.read(mine[0], 1)
+        os._exit(0)
+    os.close(mine[0])
+    assert os.read(its[0], 1) == b"x"
+
+    def end() -> None:
+        os.close(mine[1])
+        os.waitpid(child, 0)
+
+    return end
+
+
+def beside_an_instance_in_use() -> None:
+    card = Card()
+    card.cut({"3g.20gb": 2})
+    (_, _, used), _ = card.devices()
+    end = use(used)
+    waits = card.cut({"7g.40gb": 1})
+    print((waits.state.value, waits.in_the_way == (used,), waits.changed, len(card.devices())))
+    beside = card.cut({"3g.20gb": 1, "1g.5gb": 3})
+    print((beside.state.value, used in [uuid for _, _, uuid in card.devices()], card.profiles()))
+    print((card.cut(None).state.value,))
+    end()
+    print((card.cut({"7g.40gb": 1}).state.value, card.profiles()))
+
+
+def on_a_gpu_in_use() -> None:
+    card = Card()
+    end = use(card.uuid)
+    waits = card.cut({"1g.5gb": 7})
+    mode = card.driver.mig_mode(card.uuid)
+    print((waits.state.value, waits.in_the_way == (card.uuid,), mode and mode.pending))
+    late = card.driver.set_mig_mode(card.uuid, enabled=True)
+    end()
+    print((late, card.cut({"1g.5gb": 7}).state.value, len(card.devices())))
+
+
+def infeasible() -> None:
+    card = Card()
+    refused = card.cut({"1g.5gb": 5, "3g.20gb": 1})
+    mode = card.driver.mig_mode(card.uuid)
+    print((refused.state.value, refused.reason.partition(": ")[2], mode and mode.current))
+    print(repr(card.cut({"1g.10gb": 1, "1g.12gb": 1}).reason.partition(": ")[2]))
+
+
+class Old(nvml_mig.MigDriver):
+    """A driver that chooses the places."""
+
+    def create_gpu_instance(self, uuid: str, kind: Any, start: int | None) -> Any:
+        if start is not None:
+            raise nvml_call.NvmlError("there is no such function", nvml_mig.FUNCTION_NOT_FOUND)
+        return super().create_gpu_instance(uuid, kind, None)
+
+
+def by_an_old_driver() -> None:
+    card = Card(Old)
+    print((card.cut({"3g.20gb": 1, "1g.5gb": 4}).state.value, card.profiles()))
+
+
+def says_what_devices_are() -> None:
+    card = Card()
+    card.cut({"1g.10gb": 1, "3g.20gb": 1})
+    for one in card.driver.mig_devices(card.uuid):
+        of = (one.parent == card.uuid, one.compute_instance, one.engines["copy"])
+        print((str(one.profile), one.index, one.memory_bytes >> 20, one.multiprocessors, *of))
+    known = catalogue.of_gpu(*card.driver.model(card.uuid))
+    kinds = card.driver.mig_geometry(card.uuid).kinds
+    print([str(kind.profile) for kind in known.kinds if kind not in kinds])

@@ -1,0 +1,33 @@
+"""Takes and gives back at random until it is told to stop; says how often it met the limit."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+
+import torch
+
+random.seed(int(sys.argv[1]))
+torch.zeros(1, device="cuda")
+held, made, refused, stop = [], 0, 0, threading.Event()
+print("ready", flush=True)
+sys.stdin.readline()
+threading.Thread(target=lambda: (sys.stdin.readline(), stop.set()), daemon=True).start()
+while not stop.is_set():
+    try:
+        held.append(torch.empty(random.randrange(1, 400 << 20), dtype=torch.uint8, device="cuda"))
+        made += 1
+    except torch.cuda.OutOfMemoryError:
+        refused += 1
+        del held[: len(held) // 2 + 1]
+        if random.random() < 0.3:
+            torch.cuda.empty_cache()
+    if held:
+        held[-1][:8].add_(1)
+    if held and random.random() < 0.35:
+        del held[random.randrange(len(held))]
+held.clear()
+torch.cuda.synchronize()
+torch.cuda.empty_cache()
+print(made, refused, flush=True)

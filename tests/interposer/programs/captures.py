@@ -1,0 +1,77 @@
+"""Captures, and kernels beside and after them."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+
+from tests.interposer.cuda_client import Cuda
+from tests.interposer.programs.launching import PTR, kernel, launch, say, two_long_kernels
+
+
+def captures_for_long() -> None:
+    c = Cuda()
+    function = kernel(c, 1000)
+    assert launch(c, function) == 0
+    stream, graph = c.made("cuStreamCreate", 0), PTR()
+    c.check("cuStreamBeginCapture_v2", stream, 0)
+    other = c.made("cuStreamCreate", 0)
+    assert c.call("cuStreamEndCapture", other, ctypes.byref(graph)) != 0  # it has none, so none has ended
+    say("capturing")
+    for _ in range(50):
+        assert launch(c, function, "cuLaunchKernel", stream) == 0
+    input()
+    c.check("cuStreamEndCapture", stream, ctypes.byref(graph))
+
+
+# How a capture ends in a stream, of the context that is given or of the primary one.
+ENDS = {
+    "the capture": lambda c, stream, _: c.check("cuStreamEndCapture", stream, ctypes.byref(PTR())),
+    "its stream": lambda c, stream, _: c.check("cuStreamDestroy_v2", stream),
+    "its stream, by the old call": lambda c, stream, _: c.check("cuStreamDestroy", stream),
+    "its context": lambda c, _, context: c.check("cuCtxDestroy_v2", context),
+    "the primary context": lambda c, *_: c.check("cuDevicePrimaryCtxReset_v2", 0),
+}
+
+
+def ends_a_capture(end: str) -> None:
+    c = Cuda()
+    context = c.made("cuCtxCreate_v2", 0, 0) if end == "its context" else None
+    if end == "the primary context":
+        c.use(0)  # twice
+    stream = c.made("cuStreamCreate", 0)
+    c.check("cuStreamBeginCapture_v2", stream, 0)
+    ENDS[end](c, stream, context)
+    if end.endswith("context"):
+        c.use(0)
+    two_long_kernels(c)
+
+
+def begin_one_for_ever(c: Cuda) -> None:
+    c.check("cuStreamBeginCapture_v2", c.made("cuStreamCreate", 1), 2)
+
+
+def in_a_stream(own: bool, destroyed: bool, capture: bool) -> None:
+    """Launches in a stream of its own, which it may destroy, or in the default one; beside a capture, or alone."""
+    c = Cuda()
+    other = c.made("cuStreamCreate", 1)
+    if capture:
+        begin_one_for_ever(c)
+    two_long_kernels(c, other if own else None, (lambda: c.check("cuStreamDestroy_v2", other)) if destroyed else None)
+
+
+def captures_after_kernels() -> None:
+    c = Cuda()
+    other = c.made("cuStreamCreate", 1)
+    two_long_kernels(c, other, lambda: c.check("cuStreamBeginCapture_v2", other, 2))
+
+
+def hundred_launches_beside_one() -> None:
+    c = Cuda()
+    function = kernel(c, 1000)
+    begin_one_for_ever(c)
+    for _ in range(100):
+        launch(c, function)
+    began = time.monotonic()
+    c.check("cuStreamSynchronize", None)
+    say(time.monotonic() - began)

@@ -1,0 +1,23 @@
+"""Which GPU a program means: CUDA's numbers are another order than the share's, and MIG devices are GPUs of their own."""
+
+from __future__ import annotations
+
+import ctypes
+
+from tests.interposer.cuda_client import MIB, OUT_OF_MEMORY, SUCCESS, Cuda
+
+
+def looks_and_fills() -> None:
+    """Of each device that the program has: its size, and that it ends where it says."""
+    c = ctypes.CDLL("libcuda.so.1")
+    print(c.cuInit(0), end=":")
+    count, total = ctypes.c_int(), ctypes.c_size_t()
+    if c.cuDeviceGetCount(ctypes.byref(count)) == 0:
+        for device in range(count.value):
+            one = Cuda(device=device)
+            assert c.cuDeviceTotalMem_v2(ctypes.byref(total), device) == 0
+            assert one.info() == (total.value, total.value)
+            assert one.allocate(total.value + 1)[0] == OUT_OF_MEMORY
+            result, pointer = one.allocate(total.value)
+            assert result == SUCCESS and one.info()[0] == 0 and one.free(pointer) == SUCCESS
+            print(total.value // MIB, end=" ")

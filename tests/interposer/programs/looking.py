@@ -1,0 +1,29 @@
+"""What is really in use on the first GPU, as the driver counts it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pynvml
+
+
+def most_of_200_looks() -> None:
+    """For each line."""
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    for _ in sys.stdin:
+        print(max(pynvml.nvmlDeviceGetMemoryInfo(handle).used for _ in range(200)), flush=True)
+
+
+def most_since_the_last_line() -> None:
+    """For each line: the most that was in use since the line before, and what is in use now."""
+    pynvml.nvmlInit()
+    handle, asked, most = pynvml.nvmlDeviceGetHandleByIndex(0), threading.Semaphore(0), 0
+    threading.Thread(target=lambda: [asked.release() for _ in sys.stdin], daemon=True).start()
+    while True:
+        now = pynvml.nvmlDeviceGetMemoryInfo(handle).used
+        most = max(most, now)
+        if asked.acquire(timeout=0.0005):
+            print(most, now, flush=True)
+            most = 0

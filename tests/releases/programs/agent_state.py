@@ -1,0 +1,96 @@
+"""What an agent leaves on disk, in a directory: each file is written and read as the release does it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from deviceplugin.arbiter import ledger_record, recovery_window
+from deviceplugin.arbiter.share_ledgers import ShareUse
+from deviceplugin.arbiter.tenant import Grant, Tenant
+from deviceplugin.audit.contexts import ContextCheckpoint
+from deviceplugin.hardware import faults, gpu_health
+from deviceplugin.live import mode_checkpoint
+from deviceplugin.report.share_peaks import Peaks
+from gpushare.config.config_choice import ActiveConfig
+from gpushare.gpu import Mode
+from gpushare.modes.assignment import Assignment
+
+
+def writes_ledgers(there: str) -> None:
+    uuid = "GPU-00000000-0000-0000-0000-00000000000"
+    grants = (Grant(f"{uuid}0", 100, 50, 100), Grant(f"{uuid}1", 100, 50, 100))
+    tenant = Tenant("u", "ml", "trainer", ("main", "side"), 1, grants, True, "a1")
+    slots = {0: (12, 345), 7: (13, 346)}
+    ledger_record.write(Path(there), ledger_record.LedgerRecord("boot", tenant, (1, 2), 64, slots))
+
+
+def reads_ledgers(there: str) -> list[Any]:
+    (path,) = ledger_record.all_in(Path(there))
+    one = ledger_record.read(path)
+    grants = [[each.uuid, each.memory_bytes, each.request_percent, each.limit_percent] for each in one.tenant.grants]
+    who = [one.tenant.pod_uid, one.tenant.namespace, one.tenant.pod, one.tenant.containers, one.tenant.share]
+    pages = [one.ledger, one.slot_count, sorted(one.slots.items())]
+    return [one.boot_id, who, one.tenant.latency, one.tenant.allocation, grants, *pages]
+
+
+def writes_when_ledgers_were_lost(there: str) -> None:
+    recovery_window.write(Path(there) / "ledgers", "boot", 17)
+
+
+def reads_when_ledgers_were_lost(there: str) -> Any:
+    return recovery_window.read(Path(there) / "ledgers", "boot")
+
+
+def writes_peaks(there: str) -> None:
+    tenant = Tenant("u", "ml", "trainer", ("main",), 0, (Grant("GPU-0", 100, 50, 100),))
+    use = ShareUse(tenant, (77,), 1, (5,))
+    made = Peaks(Path(there), uses=lambda: (use,), leases=lambda: (), pods=lambda: None)
+    made.look()
+    made.look()
+    made.keep()
+
+
+def reads_peaks(there: str) -> list[Any]:
+    found = Peaks(Path(there), uses=lambda: (), leases=lambda: (), pods=lambda: None).all
+    return [[one.pod_uid, one.namespace, one.pod, one.containers, one.gpu, one.memory_bytes] for one in found]
+
+
+def writes_contexts(there: str) -> None:
+    ContextCheckpoint(Path(there)).learn({"A100 550": (70, 60)})
+
+
+def reads_contexts(there: str) -> int:
+    return ContextCheckpoint(Path(there)).bytes_of("A100 550")
+
+
+def writes_faults(there: str) -> None:
+    faults.Notebook(Path(there)).write({"GPU-0": gpu_health.Fault("XID 79", None, 12.5, 79)})
+
+
+def reads_faults(there: str) -> list[Any]:
+    found = faults.Notebook(Path(there)).read()
+    return [[uuid, one.reason, one.until, one.since, one.number] for uuid, one in found.items()]
+
+
+def writes_modes(there: str) -> None:
+    shared = Assignment(Mode.TIME_SLICING, "nvidia.com/gpu.shared", 4, True, "short")
+    found = mode_checkpoint.Checkpoint(ActiveConfig("a", "text"), {"GPU-0": shared, "GPU-1": None})
+    mode_checkpoint.write(Path(there) / "book.json", found)
+
+
+def reads_modes(there: str) -> list[Any]:
+    found = mode_checkpoint.read(Path(there) / "book.json")
+    gpus = {uuid: one and [one.mode, one.resource, one.replicas, one.alone] for uuid, one in found.gpus.items()}
+    return [found.current.name, found.current.text, gpus]
+
+
+# Of each file what an agent does to write it, and to read it.
+FILES = {
+    "ledgers": (writes_ledgers, reads_ledgers),
+    "when ledgers were lost": (writes_when_ledgers_were_lost, reads_when_ledgers_were_lost),
+    "peaks": (writes_peaks, reads_peaks),
+    "contexts": (writes_contexts, reads_contexts),
+    "faults": (writes_faults, reads_faults),
+    "what GPUs are used for": (writes_modes, reads_modes),
+}

@@ -1,0 +1,25 @@
+"""A description becomes GPUs, or one sentence that says what to change."""
+
+from __future__ import annotations
+
+import pynvml as nvml
+
+from tests.interposer.cuda_client import Cuda
+
+
+def contexts() -> None:
+    """What NVML says that this process holds: with one context, with two, with one, with none."""
+    nvml.nvmlInit()
+
+    def held() -> None:
+        (one,) = nvml.nvmlDeviceGetComputeRunningProcesses_v3(nvml.nvmlDeviceGetHandleByIndex(0))
+        print(one.usedGpuMemory)
+
+    c = Cuda()
+    held()
+    context = c.made("cuCtxCreate_v2", 0, 0)
+    held()
+    c.check("cuCtxDestroy_v2", context)
+    held()
+    c.check("cuDevicePrimaryCtxReset_v2", 0)
+    held()

@@ -1,0 +1,127 @@
+"""What NVML tells of a GPU beside its memory: one figure agrees with another, and with what the GPU does."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from typing import Any
+
+import pynvml as nvml
+
+gpu = nvml.nvmlDeviceGetHandleByIndex
+
+
+def until_busy() -> None:
+    """Bounded by the time that a program has."""
+    nvml.nvmlInit()
+    while nvml.nvmlDeviceGetUtilizationRates(gpu(0)).gpu < 40:
+        time.sleep(0.02)
+
+
+def feeling(h: Any) -> dict[str, int]:
+    """Power, its limit, temperature, clocks, and why they are what they are."""
+    return {
+        "utilisation": nvml.nvmlDeviceGetUtilizationRates(h).gpu,
+        "milliwatts": nvml.nvmlDeviceGetPowerUsage(h),
+        "limit": nvml.nvmlDeviceGetEnforcedPowerLimit(h),
+        "degrees": nvml.nvmlDeviceGetTemperature(h, nvml.NVML_TEMPERATURE_GPU),
+        "mhz": nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_SM),
+        "most_mhz": nvml.nvmlDeviceGetMaxClockInfo(h, nvml.NVML_CLOCK_SM),
+        "idle": nvml.nvmlDeviceGetCurrentClocksEventReasons(h) == nvml.nvmlClocksEventReasonGpuIdle,
+        "state": nvml.nvmlDeviceGetPerformanceState(h),
+    }
+
+
+def feelings(busy: bool) -> None:
+    nvml.nvmlInit()
+    if busy:
+        until_busy()
+    print([feeling(gpu(0)), feeling(gpu(2))])
+
+
+def utilisation_of_each(busy: bool) -> None:
+    nvml.nvmlInit()
+    h = gpu(0)
+    if busy:
+        until_busy()
+
+    def parts():
+        try:
+            return {one.pid: one.smUtil for one in nvml.nvmlDeviceGetProcessUtilization(h, 0)}
+        except nvml.NVMLError_NotFound:
+            return {}
+
+    print([parts(), nvml.nvmlDeviceGetUtilizationRates(h).gpu])
+
+
+def half_busy() -> None:
+    cuda = ctypes.CDLL("libcuda.so.1")
+    context, module, function = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    assert cuda.cuInit(0) == 0
+    assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == cuda.cuCtxSetCurrent(context) == 0
+    assert cuda.cuModuleLoadData(ctypes.byref(module), b"any") == 0
+    assert cuda.cuModuleGetFunction(ctypes.byref(function), module, b"spin_20000us") == 0
+    while True:
+        assert cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, None, None) == cuda.cuCtxSynchronize() == 0
+        time.sleep(0.02)
+
+
+def utilisation_since(processes: int = 1) -> None:
+    nvml.nvmlInit()
+    h = gpu(0)
+    while len(nvml.nvmlDeviceGetComputeRunningProcesses(h)) < processes:
+        pass
+
+    def since(seen):
+        return nvml.nvmlDeviceGetProcessUtilization(h, seen)
+
+    while not any(one.smUtil for one in since(0)):
+        time.sleep(0.02)
+    first = since(0)[0].timeStamp
+    time.sleep(2)
+    print({one.pid: one.smUtil for one in since(first)})
+
+
+def fields() -> None:
+    nvml.nvmlInit()
+    wanted = [
+        nvml.NVML_FI_DEV_ECC_CURRENT,
+        nvml.NVML_FI_DEV_POWER_INSTANT,
+        nvml.NVML_FI_DEV_POWER_MAX_LIMIT,
+        nvml.NVML_FI_DEV_NVLINK_LINK_COUNT,
+        nvml.NVML_FI_DEV_RETIRED_SBE,
+    ]
+    values = nvml.nvmlDeviceGetFieldValues(gpu(0), wanted)
+    print([value.value.uiVal if value.nvmlReturn == nvml.NVML_SUCCESS else None for value in values])
+
+
+def surroundings() -> None:
+    nvml.nvmlInit()
+    cpus = nvml.nvmlDeviceGetCpuAffinity(gpu(0), 16)
+    bar1 = nvml.nvmlDeviceGetBAR1MemoryInfo(gpu(0))
+    fabric = nvml.c_nvmlGpuFabricInfo_v3_t()
+    nvml.nvmlDeviceGetGpuFabricInfoV(gpu(0), ctypes.byref(fabric))
+    print([[bin(word).count("1") for word in cpus], [bar1.bar1Total, bar1.bar1Free], fabric.state])
+
+
+def fans() -> None:
+    nvml.nvmlInit()
+    try:
+        print((nvml.nvmlDeviceGetNumFans(gpu(0)), nvml.nvmlDeviceGetFanSpeed(gpu(0))))
+    except nvml.NVMLError_NotSupported:
+        print(None)
+
+
+def readings_of_a_mig_device() -> None:
+    nvml.nvmlInit()
+    h = gpu(0)
+    counts = [nvml.nvmlDeviceGetMaxMigDeviceCount(h)]
+    nvml.nvmlDeviceSetMigMode(h, 1)
+    counts.append(nvml.nvmlDeviceGetMaxMigDeviceCount(h))
+    profile = nvml.nvmlDeviceGetGpuInstanceProfileInfo(h, 0)
+    instance = nvml.nvmlDeviceCreateGpuInstance(h, profile.id)
+    nvml.nvmlGpuInstanceCreateComputeInstance(instance, 0)
+    try:
+        nvml.nvmlDeviceGetPowerUsage(nvml.nvmlDeviceGetMigDeviceHandleByIndex(h, 0))
+    except nvml.NVMLError_NotSupported:
+        print([*counts, "none"])

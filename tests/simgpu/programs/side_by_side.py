@@ -1,0 +1,157 @@
+"""Kernels of a process side by side: what takes part of the GPU, and in which order streams go on."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from typing import Any
+
+from tests.interposer.cuda_client import Cuda, in_threads
+
+BLOCKING, NON_BLOCKING = 0, 1
+
+
+class Streams(Cuda):
+    """Streams that can begin at one moment, with time to launch before; `when` gives milliseconds between events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.three = self.stream(), self.stream(), self.stream()
+
+    def stream(self, flags: int = NON_BLOCKING) -> ctypes.c_void_p:
+        return self.made("cuStreamCreate", flags)
+
+    def recorded(self, stream: Any, symbol: str = "cuEventRecord") -> ctypes.c_void_p:
+        event = self.made("cuEventCreate", 0)
+        self.check(symbol, event, stream)
+        return event
+
+    def when(self, start: ctypes.c_void_p, end: ctypes.c_void_p) -> float:
+        elapsed = ctypes.c_float()
+        self.check("cuEventElapsedTime", ctypes.byref(elapsed), start, end)
+        return elapsed.value
+
+    def per_thread(self, kernel: ctypes.c_void_p) -> None:
+        self.check("cuLaunchKernel_ptsz", kernel, 1, 1, 1, 1, 1, 1, 0, 0, None, None)
+
+    def together(self, *streams: Any) -> ctypes.c_void_p:
+        gate = self.stream()
+        self.launch(self.kernel("gate_100ms"), gate)
+        start = self.recorded(gate)
+        for each in streams:
+            self.check("cuStreamWaitEvent", each, start, 0)
+        return start
+
+    def took(self, *launches: tuple[ctypes.c_void_p, Any]) -> list[float]:
+        start = self.together(*[stream for _, stream in launches])
+        for kernel, stream in launches:
+            self.launch(kernel, stream)
+        ends = [self.recorded(stream) for _, stream in launches]
+        self.check("cuCtxSynchronize")
+        return [self.when(start, end) for end in ends]
+
+
+def near(found: list[float], *wanted: float) -> None:
+    assert all(abs(one - other) < 0.01 for one, other in zip(found, wanted, strict=True)), found
+
+
+def shares_by_parts(kernels: str, ends: tuple[float, ...]) -> None:
+    c = Streams()
+    near(c.took(*zip(map(c.kernel, kernels.split()), (c.one, c.two, c.three), strict=False)), *ends)
+
+
+def one_stream_and_another() -> None:
+    c = Streams()
+    k = c.kernel("k_25pct_10ms")
+    near(c.took((k, c.one), (k, c.one), (k, c.two)), 20, 20, 10)
+
+
+def legacy_stream() -> None:
+    c = Streams()
+    k, blocking, other = c.kernel("k_10pct_10ms"), c.stream(BLOCKING), c.stream(BLOCKING)
+    near(c.took((k, blocking), (k, other), (k, c.one)), 10, 10, 10)
+    near(c.took((k, blocking), (k, 0), (k, c.one)), 10, 20, 10)
+    near(c.took((k, 0), (k, blocking), (k, other)), 20, 20, 20)  # its event is a moment in all of them
+    start = c.together(0)
+    c.per_thread(k)
+    c.launch(k, 0)
+    c.per_thread(k)
+    end = c.recorded(0, "cuEventRecord_ptsz")
+    c.check("cuCtxSynchronize")
+    near([c.when(start, end)], 30)
+
+
+def streams_of_threads() -> None:
+    c = Streams()
+    k = c.kernel("k_50pct_200ms")
+    began = time.monotonic()
+
+    def work():
+        c.use(0)
+        c.per_thread(k)
+        c.check("cuStreamSynchronize_ptsz", 0)
+
+    in_threads(work, 2)
+    assert 0.2 < time.monotonic() - began < 0.39
+
+
+def waits_for_events() -> None:
+    c = Streams()
+    k, short = c.kernel("k_10pct_20ms"), c.kernel("k_10pct_5ms")
+    start = c.together(c.one, c.three)
+    c.launch(k, c.one)
+    c.check("cuStreamWaitEvent", c.two, c.recorded(c.one), 0)
+    c.launch(short, c.two)
+    c.launch(short, c.three)
+    ends = c.recorded(c.two), c.recorded(c.three)
+    c.check("cuCtxSynchronize")
+    near([c.when(start, end) for end in ends], 25, 5)
+
+    began = time.monotonic()
+    c.launch(c.kernel("k_300ms"), c.one)
+    event = c.recorded(c.one)
+    c.use(1)
+    far = c.stream()
+    c.check("cuStreamWaitEvent", far, event, 0)
+    c.launch(c.kernel("k_50ms"), far)
+    assert time.monotonic() - began < 0.3, "nobody is held up but the stream"
+    c.check("cuStreamSynchronize", far)
+    assert time.monotonic() - began >= 0.35
+
+
+def event_of_a_context() -> None:
+    c = Streams()
+    context, event, start = ctypes.c_void_p(), c.made("cuEventCreate", 0), c.together(c.one, c.two, c.three)
+    c.check("cuCtxGetCurrent", ctypes.byref(context))
+    c.launch(c.kernel("k_10pct_20ms"), c.one)
+    c.launch(c.kernel("k_10pct_10ms"), c.two)
+    c.check("cuCtxRecordEvent", context, event)
+    c.launch(c.kernel("k_10pct_300ms"), c.three)
+    c.check("cuEventSynchronize", event)
+    assert c.call("cuStreamQuery", c.three) == 600
+    near([c.when(start, event)], 20)
+
+
+def hundred_streams() -> None:
+    c = Streams()
+    k, streams = c.kernel("k_1pct_10ms"), [c.stream() for _ in range(100)]
+    start = c.recorded(0)
+    for each in streams:
+        c.launch(k, each)
+    ends = [c.recorded(each) for each in streams]
+    c.check("cuCtxSynchronize")
+    last = max(c.when(start, end) for end in ends)
+    assert 30 < last < 300, last  # 32 at a time, for 10 ms
+
+
+def thousand_launches() -> None:
+    c = Streams()
+    hold, k = c.kernel("k_500ms"), c.kernel("k_1us")
+    c.launch(hold, c.one)
+    began = time.monotonic()
+    for n in range(1023):
+        c.launch(k, (c.one, c.two, c.three)[n % 3])
+    assert time.monotonic() - began < 0.4
+    c.launch(k, c.two)
+    assert time.monotonic() - began > 0.4
+    c.check("cuCtxSynchronize")

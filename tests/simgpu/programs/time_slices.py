@@ -1,0 +1,86 @@
+"""Processes take turns on a GPU as contexts do on real hardware: slices, what a switch costs, what a killed one leaves."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import time
+
+from tests.interposer.cuda_client import Cuda
+
+
+def say(*words: object) -> None:
+    print(*words, flush=True)
+
+
+def until_done(c: Cuda, began: float | None = None) -> float:
+    """How many milliseconds the waiting for its kernels took."""
+    began = began or time.monotonic()
+    c.check("cuCtxSynchronize")
+    return (time.monotonic() - began) * 1000
+
+
+def queue(milliseconds: int) -> None:
+    """Queues so much work in kernels of 10 ms, and says how long they took; it waits for a line at each step."""
+    c = Cuda()
+    function = c.kernel("k_10ms")
+    say("ready")
+    input()
+    began = time.monotonic()
+    for _ in range(milliseconds // 10):
+        c.launch(function)
+    say("queued")
+    say(until_done(c, began))
+
+
+def events() -> None:
+    c = Cuda()
+    function, elapsed = c.kernel("k_10ms"), ctypes.c_float()
+    events = [c.made("cuEventCreate", 0) for _ in range(3)]
+    c.launch(function)
+    for event in events:
+        c.check("cuEventRecord", event, None)
+        for _ in range(3):
+            c.launch(function)
+    until_done(c)
+    time.sleep(0.05)
+    for first, second in ((0, 1), (1, 2), (0, 2)):
+        c.check("cuEventElapsedTime", ctypes.byref(elapsed), events[first], events[second])
+        assert abs(elapsed.value - 30 * (second - first)) < 1, elapsed.value
+    say("ready")
+
+
+def collective() -> None:
+    c = Cuda()
+    functions = []
+    for device in (0, 1):
+        c.use(device)
+        functions.append(c.kernel("meet2_10ms"))
+    say("ready")
+    for _ in range(2):
+        for device in (0, 1):
+            input()
+            c.use(device)
+            c.launch(functions[device])
+        say(until_done(c))
+
+
+def launches_for_ever() -> None:
+    c = Cuda()
+    function = c.kernel("k_1us")
+    address = c.address("cuLaunchKernel")
+    pointer = ctypes.c_void_p
+    launch_fast = ctypes.CFUNCTYPE(ctypes.c_int, pointer, *[ctypes.c_uint] * 7, pointer, pointer, pointer)(address)
+    say("ready")
+    while True:
+        launch_fast(function, 1, 1, 1, 1, 1, 1, 0, None, None, None)
+
+
+def steps() -> None:
+    c = Cuda()
+    signal.alarm(60)
+    function = c.kernel("k_100us")
+    say("ready")
+    while input() == "":
+        c.launch(function)
+        say(until_done(c))
