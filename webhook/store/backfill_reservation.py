@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from gpushare import contract, ledger
-from gpushare.allocation import Allocation, GivenShare, Labels, NodeAllocation, PodRef
+from gpushare.allocation import Allocation, GivenShare, NodeAllocation, PodRef
 from gpushare.cluster import object_store as objects
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
@@ -50,8 +50,7 @@ def choose(
                 best = (option[0], view.node.name, option[1], option[2])
         if best is None:
             return None
-        constraints = holder.request.constraints
-        labels = Labels(constraints.affinity, constraints.anti_affinity, constraints.exclusion)
+        labels = holder.request.constraints.labels
         entry = Allocation(contract.HOLD_PREFIX + new_id(), holder.pod, best[3], labels=labels)
         used.update({uuid: dataclasses.replace(use, holders=(*use.holders, entry)) for uuid, use in best[2].items()})
         chosen.append(NodeAllocation(best[1], entry))

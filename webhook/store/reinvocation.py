@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpushare import contract, ledger, pod
-from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
+from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
-from gpushare.placement import filters, reference
+from gpushare.placement import filters
 from gpushare.request import Constraints, Demand, Request
 from webhook.store import ledger_store
 
@@ -58,7 +58,7 @@ def _is_own(entry: Allocation, request: Request, holder: PodRef, node: GpuNode) 
     return (
         entry.reserved_until is not None
         and entry.pod == holder  # whose uid is unknown before it is stored
-        and entry.labels == Labels(constraints.affinity, constraints.anti_affinity, constraints.exclusion)
+        and entry.labels == constraints.labels
         and entry.latency == request.latency
         and {share.containers for share in entry.shares} == {demand.containers for demand in request.demands}
         and all(_fulfils(entry.shares, demand, constraints, node.gpu_by_uuid()) for demand in request.demands)
@@ -70,7 +70,7 @@ def _fulfils(shares: Iterable[GivenShare], demand: Demand, constraints: Constrai
     own = [cards[uuid] for share in mine for uuid in share.gpu_uuids if uuid in cards]
     return (
         len({card.uuid for card in own}) == demand.gpus
-        and mine == [reference.given(demand, own)]
+        and mine == [demand.given(own)]
         and all(
             filters.reject(filters.FilterInput(card, ledger.NOTHING, demand.share, constraints)) is None for card in own
         )
