@@ -7,12 +7,9 @@ largest container may have, and each container is told its own size in its envir
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Final
 
 from deviceplugin.mps import limits
-from deviceplugin.mps.places import Places
-from gpushare import errors
 
 CONTAINER_ROOT: Final = "/mps"
 CONTAINER_SHM: Final = "/dev/shm"  # noqa: S108 - where CUDA looks for it
@@ -29,27 +26,6 @@ class MpsShare:
     memory_bytes: int
     replicas: int
     held: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class MpsClient:
-    """Environment, and mounts as pairs of a path in the container and one on the host."""
-
-    envs: dict[str, str]
-    mounts: tuple[tuple[str, str], ...]
-
-
-def client(places: Places, resource: str, shares: Sequence[MpsShare]) -> MpsClient:
-    """For one container. Raises GpushareError for shares of several GPUs: a process has one MPS daemon."""
-    if len(shares) != 1:
-        named = ", ".join(share.gpu for share in shares) or "no GPU"
-        raise errors.GpushareError(
-            f"a container cannot share {named} by MPS, as each GPU has a daemon of its own: ask for shares of one GPU"
-        )
-    share = shares[0]
-    pipe = f"{CONTAINER_ROOT}/{resource}/pipe"
-    envs = {PIPE: pipe, **sized(share)}
-    return MpsClient(envs, ((pipe, str(places.pipe)), (CONTAINER_SHM, str(places.shm))))
 
 
 def sized(share: MpsShare) -> dict[str, str]:

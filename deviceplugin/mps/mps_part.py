@@ -14,12 +14,11 @@ from gpushare.modes.hardware_gpu import HardwareGpu
 
 
 class MpsPart:
-    """gpu_of: what is known of a GPU by its UUID; None for one that is not there. as_nvidia: strict compatibility."""
+    """gpu_of: what is known of a GPU by its UUID; None for one that is not there."""
 
-    def __init__(self, daemons: Daemons, *, gpu_of: Callable[[str], Gpu | None], as_nvidia: bool = False) -> None:
+    def __init__(self, daemons: Daemons, *, gpu_of: Callable[[str], Gpu | None]) -> None:
         self._daemons = daemons
         self._gpu_of = gpu_of
-        self._as_nvidia = as_nvidia
 
     async def enter(self, card: HardwareGpu, assignment: Assignment) -> None:
         """Have the GPU's daemon running, with limits for that many replicas. Raises SetUpError."""
@@ -32,7 +31,7 @@ class MpsPart:
         if card.mig_enabled and not whole_by_now:
             raise SetUpError(f"{card.uuid} is in MIG mode: sharing by MPS is for whole GPUs, write mig-enabled: false")
         try:
-            limits.check_replicas(assignment.replicas, known.compute_capability, as_nvidia=self._as_nvidia)
+            limits.check_replicas(assignment.replicas, known.compute_capability)
             await self._daemons.have(spec(card, assignment, memory_bytes=known.memory_bytes))
         except (limits.LimitError, ControlError, OSError) as error:
             raise SetUpError(f"the MPS daemon of {card.uuid} does not run: {error}") from error

@@ -84,11 +84,6 @@ class Sharing:
     fractional: tuple[FractionalResource, ...] = ()
 
     @property
-    def active(self) -> ReplicatedResources | None:
-        """The one list that NVIDIA's plugin acts on: that of MPS wherever it is there."""
-        return self.mps if self.mps is not None else self.time_slicing
-
-    @property
     def strategy(self) -> ReplicaStrategy:
         """The one strategy of the node, as NVIDIA's plugin and its labels know it."""
         for strategy, shared in ((ReplicaStrategy.MPS, self.mps), (ReplicaStrategy.TIME_SLICING, self.time_slicing)):

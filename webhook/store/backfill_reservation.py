@@ -8,7 +8,7 @@ something, so that nobody can come between.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpushare import contract, ledger
 from gpushare.allocation import Allocation, GivenShare, NodeAllocation, PodRef
@@ -109,12 +109,6 @@ def asked_for(nodes: Iterable[GpuNode], pods: Mapping[objects.Key, Pod]) -> dict
         if pod is not None and pod.ref.uid == holder.uid and isinstance(pod.request, Request):
             requests[holder.uid] = pod.request
     return requests
-
-
-def without(node: GpuNode, uids: Collection[str]) -> GpuNode:
-    """The node without what is held for these pods; the very same if there is nothing."""
-    ids = [entry.id for entry in node.allocations if entry.is_hold and entry.pod.uid in uids]
-    return ledger.release(node, ids) if ids else node
 
 
 def _largest(

@@ -195,11 +195,9 @@ async def test_the_limits_hold_for_programs(world: World, gpus: Path) -> None:
     uuid = simulated.uuids(gpus)[0]
     spec = steps.Spec(uuid, (steps.MpsGpu(uuid, 0, 40 * GIB, 4, at_once=4),))
     await world.daemons.have(spec)
-    own = mps_client.client(
-        world.daemons.places(uuid), "nvidia.com/gpu", [mps_client.MpsShare(uuid, 40 * GIB, 4, held=1)]
-    )
+    own = mps_client.sized(mps_client.MpsShare(uuid, 40 * GIB, 4, held=1))
     pipe = {"CUDA_MPS_PIPE_DIRECTORY": str(world.daemons.places(uuid).pipe)}
-    assert await granted_gib(gpus, {**own.envs, **pipe}) == 10, "one share of four"
+    assert await granted_gib(gpus, {**own, **pipe}) == 10, "one share of four"
     assert await granted_gib(gpus, pipe) == 40, "the daemon allows what the largest container may have"
     await world.daemons.have(steps.Spec(uuid, (steps.MpsGpu(uuid, 0, 40 * GIB, 4),)))
     assert await granted_gib(gpus, pipe) == 10
