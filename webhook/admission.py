@@ -12,7 +12,7 @@ from gpushare.allocation import PodRef
 from gpushare.refusal import Refusal
 from gpushare.request import Request
 from webhook import metrics, review
-from webhook.pods import gate_reason, mutation, structure, validation
+from webhook.pods import difference, gate_reason, mutation, validation
 from webhook.store import ledger_store, reinvocation
 from webhook.store.reservation import Reservation, Waited
 
@@ -38,7 +38,7 @@ class Admission:
     async def answer(self, request: review.AdmissionRequest) -> review.ReviewResponse:
         """The answer; never raises, because an answer that does not come reaches the user without a reason."""
         started, waited = self._clock(), Waited()
-        holder = PodRef(_namespace(request), _name(request))
+        holder = _holder(request)
         try:
             answer = await self._judge(request, holder, waited)
         except Exception:
@@ -67,9 +67,6 @@ class Admission:
         too_much = caps.exceeded(manifest)
         if too_much is not None:
             return review.deny(422, too_much)
-        wrong = structure.wrong(manifest)
-        if wrong is not None:
-            return review.deny(400, wrong)
         if not pod.asks_for_share(manifest):
             return review.allow("ignored")
         request = validation.read(manifest)
@@ -106,7 +103,7 @@ def _answer(
     *,
     outcome: str = "",
 ) -> review.ReviewResponse:
-    patch = mutation.patch(manifest, mutation.rewrite(manifest, request, outcome_of))
+    patch = difference.patch(manifest, mutation.rewrite(manifest, request, outcome_of))
     if isinstance(outcome_of, Refusal):
         return review.ReviewResponse(
             outcome or "gated",
@@ -123,14 +120,8 @@ def _shown(holder: PodRef) -> dict[str, str]:
     return {"namespace": holder.namespace, "name": holder.name}
 
 
-def _namespace(request: review.AdmissionRequest) -> str:
-    return str(request.get("namespace") or _metadata(request).get("namespace") or "default")
-
-
-def _name(request: review.AdmissionRequest) -> str:
-    return str(_metadata(request).get("name") or "")
-
-
-def _metadata(request: review.AdmissionRequest) -> Mapping[str, Any]:
+def _holder(request: review.AdmissionRequest) -> PodRef:
     metadata = request["object"].get("metadata")
-    return metadata if isinstance(metadata, Mapping) else {}
+    known: Mapping[str, Any] = metadata if isinstance(metadata, Mapping) else {}
+    namespace = str(request.get("namespace") or known.get("namespace") or "default")
+    return PodRef(namespace, str(known.get("name") or ""))

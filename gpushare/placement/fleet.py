@@ -1,6 +1,6 @@
 """Fleet: the nodes of a cluster kept ready for placement; a decision takes well under a millisecond at any size.
 
-The node is found over arrays; its GPUs are chosen by `node_by_node.place`, with the fleet's costs. By itself that says
+The node is found over arrays; its GPUs are chosen by `node_by_node.choose`, with the fleet's costs. By itself that says
 the same: a pod fits here if and only if it fits there, and a refusal is the same sentence. What differs is which of the
 GPUs that will do is best: the policy `fragmentation` takes the place where the worth of the cluster's free capacity to
 the typical mix falls least (`worth`, `pricing`). Not for threads.
@@ -27,7 +27,7 @@ from gpushare.placement.scoring import Scoring
 from gpushare.placement.vacancies import Vacancies
 from gpushare.placement.view import NodeView
 from gpushare.placement.worth import Loss, Worth
-from gpushare.refusal import Refusal
+from gpushare.refusal import Refusal, Rejected
 from gpushare.request import Request
 
 _SAME = 1e-12
@@ -94,10 +94,11 @@ class Fleet:
             worth = self._scoring.worth
             return refusing.refuse(request, shape, needs, worth, self._grid, self._views, unfit, fits, missed)
         view = self._views[self._grid.names[slot]]
-        found = node_by_node.place([view], request, policy=policy, price=self._price(shape, needs))
-        if isinstance(found, Refusal):
-            raise AssertionError(f"{view.node.name} was chosen and cannot take the pod: {found}")  # noqa: TRY004
-        return found
+        rejected: list[Rejected] = []
+        chosen = node_by_node.choose(view, request, policy=policy, price=self._price(shape, needs), rejected=rejected)
+        if chosen is None:
+            raise AssertionError(f"{view.node.name} was chosen and cannot take the pod: {rejected[0]}")
+        return Placement(view.node.name, chosen[1])
 
     def prices(self) -> Prices:
         """What is scarce now, for `value`."""

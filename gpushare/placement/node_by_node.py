@@ -63,7 +63,6 @@ def place(
     `unfit` says, as the rest of a sentence, why a node cannot take the pod at all, or None.
     `price`: in place of the policy's costs.
     """
-    cost_of = policies.POLICIES[request.policy or policy].cost
     best: tuple[float, str, Placement] | None = None
     rejected: list[Rejected] = []
     gpus = nodes = 0
@@ -76,7 +75,7 @@ def place(
         if reason is not None:
             rejected.append(explanation.unfit(view.node.name, reason))
             continue
-        found = _place_on(view, request, cost_of, price, rejected)
+        found = choose(view, request, policy=policy, price=price, rejected=rejected)
         if found is not None and (best is None or (found[0], view.node.name) < best[:2]):
             best = (found[0], view.node.name, Placement(view.node.name, found[1]))
     if best is not None:
@@ -84,10 +83,11 @@ def place(
     return explanation.refuse(request, rejected, gpus=gpus, nodes=nodes)
 
 
-def _place_on(
-    view: NodeView, request: Request, cost_of: policies.Cost, price: Price | None, rejected: list[Rejected]
+def choose(
+    view: NodeView, request: Request, *, policy: str, price: Price | None, rejected: list[Rejected]
 ) -> tuple[float, tuple[GivenShare, ...]] | None:
-    """Cost and shares on one node, or None with the reasons added to `rejected`."""
+    """Cost and shares on one node that the pod may go to, or None with the reasons added to `rejected`."""
+    cost_of = policies.POLICIES[request.policy or policy].cost
     used = dict(view.used)
     cards = topology.in_order(view.node.gpus)
     total, shares = 0.0, []

@@ -32,6 +32,9 @@ class Denial:
 
 def read(manifest: PodJson) -> Request | Denial:
     """The pod's request, or why it cannot be honoured."""
+    names = [container.get("name") for container in _all_containers(manifest)]
+    if not all(names) or len(set(names)) != len(names):
+        return Denial("spec.containers and spec.initContainers do not each have a name of their own", 400)
     try:
         request = requests.parse(manifest)
     except errors.RequestError as error:

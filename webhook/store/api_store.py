@@ -14,11 +14,11 @@ from gpushare.cluster import object_store as objects
 from gpushare.gpunode import GpuNode
 from gpushare.mix import Mix
 from gpushare.nodefilters import NodeSpec
-from gpushare.placement import NodeView, Placement
+from gpushare.placement import NodeView
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from webhook.metrics import Metrics
-from webhook.store import chooser, ledger_store
+from webhook.store import ledger_store
 from webhook.store.allowances import Allowances
 from webhook.store.chooser import Chooser
 from webhook.store.contention import Contention
@@ -93,7 +93,9 @@ class ApiStore(Filtering):
         self._assumed = self._occupancy.assumed
         self._allowances = Allowances(api)
         self._unclaimed = UnconfirmedReservations(clock, self._occupancy.is_named, lifetime_seconds=lifetime_seconds)
-        self._chooser = Chooser(self.view, self._cache, self._key, self._occupancy.unbindable.avoided)
+        self._chooser = Chooser(
+            self.view, self._cache, self._key, self._occupancy.unbindable.avoided, left=self._left_to_others
+        )
 
     async def run(self) -> None:
         """Keep the copies true until cancelled."""
@@ -145,20 +147,6 @@ class ApiStore(Filtering):
         """The GPUNode object as it is stored."""
         ledger = self._ledgers.get(name)
         return ledger.document if ledger else None
-
-    def place(
-        self,
-        manifest: Mapping[str, Any],
-        request: Request,
-        *,
-        policy: str,
-        instead: chooser.Views = chooser.AS_IT_IS,
-        unless: Mapping[str, str] = chooser.NOWHERE,
-    ) -> Placement | Refusal:
-        """Where the pod would go now."""
-        return self._chooser.place(
-            manifest, request, policy=policy, instead=instead, unless=unless, is_left=self._is_left()
-        )
 
     def premature(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> Refusal | None:
         """Why nothing is reserved for a pod before it is stored."""
@@ -298,7 +286,7 @@ class ApiStore(Filtering):
                 _refuse(batch[position + 1 :], error)
                 return
 
-    def _is_left(self) -> Callable[[str], bool] | None:
+    def _left_to_others(self) -> Callable[[str], bool] | None:
         """Which nodes are taken only where no other will do."""
         unwritable = self._unwritable.nodes(now=self._clock())
         is_left = self.contention.left(now=self._clock())

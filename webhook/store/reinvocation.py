@@ -30,26 +30,17 @@ async def find(
 
     Raises UnreachableError when our copy does not have it and the API server does not answer.
     """
-    own = own_reservation(manifest, request, holder, ledger_now)
     annotations = pod.annotations_of(manifest)
-    if own is not None or not annotations.get(contract.ALLOCATION) or not annotations.get(contract.NODE):
-        return own
-    await ledger_now.refresh(annotations[contract.NODE])
-    return own_reservation(manifest, request, holder, ledger_now)
-
-
-def own_reservation(
-    manifest: Mapping[str, Any], request: Request, holder: PodRef, ledger_now: ledger_store.LedgerStore
-) -> tuple[GpuNode, Allocation] | None:
-    """The same, in what our copy has. Pure."""
-    annotations = pod.annotations_of(manifest)
-    wanted = annotations.get(contract.ALLOCATION)
-    view = ledger_now.view(annotations.get(contract.NODE, ""))
-    if not wanted or view is None:
+    wanted, name = annotations.get(contract.ALLOCATION), annotations.get(contract.NODE)
+    if not wanted or not name:
         return None
-    for entry in view.node.allocations:
-        if entry.id == wanted and _is_own(entry, request, holder, view.node):
-            return view.node, entry
+    for is_fresh in (False, True):
+        if is_fresh:
+            await ledger_now.refresh(name)
+        view = ledger_now.view(name)
+        for entry in view.node.allocations if view is not None else ():
+            if view is not None and entry.id == wanted and _is_own(entry, request, holder, view.node):
+                return view.node, entry
     return None
 
 
