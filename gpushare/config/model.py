@@ -54,7 +54,6 @@ class ReplicatedResource:
     devices: Devices = ALL
     rename: str | None = None
     interval: str = ""
-    line: int = dataclasses.field(default=0, compare=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,7 +71,6 @@ class FractionalResource:
 
     name: str
     devices: Devices = ALL
-    line: int = dataclasses.field(default=0, compare=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from gpushare import contract, errors, pod, quantity
 from gpushare import request as requests
 from gpushare.allocation import GivenShare
 from gpushare.nodefilters import share_resources
+from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
 from gpushare.request import Demand, Request
 
-PodJson = Mapping[str, Any]
 _Mutable = dict[str, Any]
 
 

@@ -12,10 +12,9 @@ from typing import Any, Final
 from gpushare import contract, errors, pod
 from gpushare import request as requests
 from gpushare.nodefilters import share_resources
+from gpushare.pod import PodJson
 from gpushare.request import Request
 from webhook.pods import covered_mounts, mutation
-
-PodJson = Mapping[str, Any]
 
 _NVIDIA_PREFIX: Final = "nvidia.com/"
 _LONGEST_KEY_NAME: Final = 63  # of an annotation key, after the slash

@@ -27,7 +27,6 @@ from webhook.store.filtering import Filtering
 from webhook.store.node_ledger import NodeLedger, PendingChange
 from webhook.store.occupancy import Occupancy
 from webhook.store.unconfirmed import UnconfirmedReservations
-from webhook.store.unwritable import Unwritable
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +67,6 @@ class ApiStore(Filtering):
         self._committing = 0
         self._write_seconds = 0.0  # that the last write took
         self.contention = Contention()
-        self._unwritable = Unwritable()
         self._told = told
         self._clock = clock
         self.deleted = DeletedNodes(clock)
@@ -94,7 +92,11 @@ class ApiStore(Filtering):
         self._allowances = Allowances(api)
         self._unclaimed = UnconfirmedReservations(clock, self._occupancy.is_named, lifetime_seconds=lifetime_seconds)
         self._chooser = Chooser(
-            self.view, self._cache, self._key, self._occupancy.unbindable.avoided, left=self._left_to_others
+            self.view,
+            self._cache,
+            self._key,
+            self._occupancy.unbindable.avoided,
+            left=lambda: self.contention.left(now=clock()),
         )
 
     async def run(self) -> None:
@@ -252,7 +254,7 @@ class ApiStore(Filtering):
                 asked_seconds = getattr(error, "retry_after_seconds", None) or 0.0
                 if attempt == ATTEMPTS or not await self._read_again(path, ledger, attempt, asked_seconds):
                     if not is_conflict:
-                        self._unwritable.refused(name, now=self._clock())
+                        self.contention.refused(name, now=self._clock())
                     _refuse(batch, ledger_store.UnreachableError(str(error)))
                     return
             except api_errors.ClusterError as error:
@@ -261,12 +263,12 @@ class ApiStore(Filtering):
                     await self._write_singly(name, ledger, batch)
                     return
                 logger.error("The API server refused a GPUNode", extra={"node": name, "err": str(error)})  # noqa: TRY400
-                self._unwritable.refused(name, now=self._clock())
+                self.contention.refused(name, now=self._clock())
                 self._told(ledger.document, str(error))
                 _refuse(batch, ledger_store.WriteRefusedError(str(error)))
                 return
             else:
-                self._unwritable.written(name)
+                self.contention.written(name)
                 self._metrics.wrote("written", changes=len(batch))
                 ledger.see(stored)
                 _answer(batch, ledger.node if ledger.document is stored else codec.read(stored))
@@ -285,14 +287,6 @@ class ApiStore(Filtering):
             if in_a_row == MOST_REFUSED:
                 _refuse(batch[position + 1 :], error)
                 return
-
-    def _left_to_others(self) -> Callable[[str], bool] | None:
-        """Which nodes are taken only where no other will do."""
-        unwritable = self._unwritable.nodes(now=self._clock())
-        is_left = self.contention.left(now=self._clock())
-        if is_left is None:
-            return unwritable.__contains__ if unwritable else None
-        return lambda name: name in unwritable or is_left(name)
 
     async def _read_again(self, path: str, ledger: NodeLedger, attempt: int, asked_seconds: float) -> bool:
         """After a conflict, or an answer that was lost: look what is true now. Whether that can be told."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import types
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from gpushare.mix import NO_HOST, Host, Mix
 from gpushare.nodefilters import PodKey as NodeShape
@@ -18,11 +18,11 @@ from gpushare.nodefilters import SchedulerCache, pod_requests, share_resources
 from gpushare.placement import NodeView, Placement
 from gpushare.placement.fleet import Fleet
 from gpushare.placement.grid import Room
+from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
 from gpushare.request import Request
 from webhook.store.unbindable import NOTHING, Avoided
 
-PodJson = Mapping[str, Any]
 Views = Mapping[str, NodeView]  # by name of the node
 
 AS_IT_IS: Final[Views] = types.MappingProxyType({})

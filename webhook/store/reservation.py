@@ -15,13 +15,14 @@ import dataclasses
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from gpushare import errors, ledger
 from gpushare.allocation import GivenShare, PodRef
 from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView, Placement
+from gpushare.pod import PodJson
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from webhook.pods import mutation
@@ -29,7 +30,6 @@ from webhook.store import ledger_store
 
 logger = logging.getLogger(__name__)
 
-PodJson = Mapping[str, Any]
 
 LIFETIME_SECONDS: Final = 60.0
 ATTEMPTS: Final = 16

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deviceplugin.mps import limits, mps_client, steps
+from deviceplugin.mps import limits, steps
 from deviceplugin.mps.places import Places
 
 GIB = 1 << 30
@@ -68,7 +68,7 @@ def test_a_daemon_allows_what_the_largest_container_may_have() -> None:
 
 
 def test_a_container_is_told_its_own_size() -> None:
-    assert mps_client.sized(mps_client.MpsShare("GPU-b", 80 * GIB, 4, held=2)) == {
+    assert limits.of_container(80 * GIB, replicas=4, held=2) == {
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=40960M",
     }
