@@ -172,7 +172,7 @@ lab-down: env ## Remove that cluster and all it left
 
 .PHONY: docs
 docs: env ## Write docs/cli, docs/compatibility.md, pictures in docs/images, and Grafana's and the operator's files again
-	$(PYTHON) -m kubectl_gpushare.manual docs/cli
+	$(PYTHON) docs/cli/make.py docs/cli
 	$(PYTHON) docs/images/make.py docs/images
 	$(PYTHON) -m tests.clients.document docs/compatibility.md
 	$(PYTHON) config/components/monitoring/make.py

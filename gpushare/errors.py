@@ -44,9 +44,9 @@ class ConfigError(GpushareError):
     """A configuration that cannot be; the message names line and key where there are any."""
 
 
-def shown(value: object, *, longest: int = 64) -> str:
+def shown(value: object) -> str:
     """A value of any kind as Python writes it, printable and short enough for a sentence."""
-    return shortened(repr(value), longest=longest)
+    return shortened(repr(value), longest=64)
 
 
 def shortened(text: str, *, longest: int = 300) -> str:

@@ -118,10 +118,3 @@ def release(node: GpuNode, ids: Iterable[str]) -> GpuNode:
     gone = frozenset(ids)
     kept = tuple(entry for entry in node.allocations if entry.id not in gone)
     return node if len(kept) == len(node.allocations) else dataclasses.replace(node, allocations=kept)
-
-
-def expired(node: GpuNode, *, now: float) -> tuple[str, ...]:
-    """Ids of reservations whose pod never appeared; `now` in Unix seconds."""
-    return tuple(
-        entry.id for entry in node.allocations if entry.reserved_until is not None and entry.reserved_until <= now
-    )

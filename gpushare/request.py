@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from gpushare import caps, contract, errors, pod, quantity
+from gpushare.allocation import GivenShare, Labels
+from gpushare.gpu import Gpu
 from gpushare.policies import POLICIES
 from gpushare.share import Memory, Share
 
@@ -32,6 +34,13 @@ class Demand:
         """In a sentence: `0.5 GPU with 40Gi`, `2 GPUs, each 1 GPU with 100% of the memory`."""
         return str(self.share) if self.gpus == 1 else f"{self.gpus} GPUs, each {self.share}"
 
+    def given(self, cards: Iterable[Gpu]) -> GivenShare:
+        """The entry for all of these GPUs, which a container has as one share."""
+        cards = sorted(cards, key=lambda gpu: gpu.index)
+        memory_bytes = self.share.memory.on_all(card.memory_bytes for card in cards)
+        uuids = tuple(card.uuid for card in cards)
+        return GivenShare(self.containers, uuids, self.share.request_percent, self.share.limit_percent, memory_bytes)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Constraints:
@@ -45,6 +54,11 @@ class Constraints:
     affinity: str = ""
     anti_affinity: str = ""
     exclusion: str = ""
+
+    @property
+    def labels(self) -> Labels:
+        """What others on the same GPU see of them."""
+        return Labels(self.affinity, self.anti_affinity, self.exclusion)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

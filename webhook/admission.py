@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -12,33 +13,27 @@ from gpushare.allocation import PodRef
 from gpushare.refusal import Refusal
 from gpushare.request import Request
 from webhook import metrics, review
-from webhook.pods import gate_reason, mutation, structure, validation
+from webhook.pods import difference, gate_reason, mutation, validation
 from webhook.store import ledger_store, reinvocation
 from webhook.store.reservation import Reservation, Waited
 
 logger = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class Admission:
     """Answers AdmissionReviews of pods: denied with a sentence, or admitted with a patch, placed or gated."""
 
-    def __init__(
-        self,
-        ledger_now: ledger_store.LedgerStore,
-        reservation: Reservation,
-        measures: metrics.Metrics,
-        *,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._store = ledger_now
-        self._reservation = reservation
-        self._metrics = measures
-        self._clock = clock
+    store: ledger_store.LedgerStore
+    reservation: Reservation
+    metrics: metrics.Metrics
+    _: dataclasses.KW_ONLY
+    clock: Callable[[], float] = time.perf_counter
 
     async def answer(self, request: review.AdmissionRequest) -> review.ReviewResponse:
         """The answer; never raises, because an answer that does not come reaches the user without a reason."""
-        started, waited = self._clock(), Waited()
-        holder = PodRef(_namespace(request), _name(request))
+        started, waited = self.clock(), Waited()
+        holder = _holder(request)
         try:
             answer = await self._judge(request, holder, waited)
         except Exception:
@@ -46,8 +41,8 @@ class Admission:
             answer = review.deny(
                 500, "gpushare failed to judge this pod; its webhook's log has the cause", outcome="error"
             )
-        seconds = self._clock() - started
-        self._metrics.reviewed(answer.outcome, seconds)
+        seconds = self.clock() - started
+        self.metrics.reviewed(answer.outcome, seconds)
         logger.info(
             "Answered a review",
             extra={
@@ -67,35 +62,32 @@ class Admission:
         too_much = caps.exceeded(manifest)
         if too_much is not None:
             return review.deny(422, too_much)
-        wrong = structure.wrong(manifest)
-        if wrong is not None:
-            return review.deny(400, wrong)
         if not pod.asks_for_share(manifest):
             return review.allow("ignored")
         request = validation.read(manifest)
         if isinstance(request, validation.Denial):
             return review.deny(request.code, request.sentence)
-        missing = self._store.missing()
+        missing = self.store.missing()
         if missing is not None:
             return review.deny(503, f"gpushare is starting: {missing}; try again in a moment", outcome="unready")
         try:
-            own = await reinvocation.find(manifest, request, holder, self._store)
+            own = await reinvocation.find(manifest, request, holder, self.store)
         except ledger_store.UnreachableError as error:
             sentence = f"the ledger of GPUs could not be read ({error}): try again in a moment"
             return review.deny(503, sentence, outcome="unready")
         if own is not None:
             node, entry = own
-            kept = mutation.Placed(entry.id, node.name, self._store.hostname(node.name), entry.shares)
+            kept = mutation.Placed(entry.id, node.name, self.store.hostname(node.name), entry.shares)
             return _answer(manifest, request, kept, (), outcome="kept")
-        held_back = gate_reason.reason(manifest, request) or self._store.premature(holder.namespace, manifest, request)
+        held_back = gate_reason.reason(manifest, request) or self.store.premature(holder.namespace, manifest, request)
         if held_back is not None:
             warnings = () if asked.get("dryRun") else validation.warnings(manifest, request)
             return _answer(manifest, request, held_back, warnings, outcome="planned" if asked.get("dryRun") else "")
         if asked.get("dryRun"):
             # Without warnings: when it comes again, no reservation tells our own annotations from forged ones.
-            return _answer(manifest, request, self._reservation.plan(manifest, request), (), outcome="planned")
+            return _answer(manifest, request, self.reservation.plan(manifest, request), (), outcome="planned")
         warnings = validation.warnings(manifest, request)
-        return _answer(manifest, request, await self._reservation.reserve(manifest, request, holder, waited), warnings)
+        return _answer(manifest, request, await self.reservation.reserve(manifest, request, holder, waited), warnings)
 
 
 def _answer(
@@ -106,7 +98,7 @@ def _answer(
     *,
     outcome: str = "",
 ) -> review.ReviewResponse:
-    patch = mutation.patch(manifest, mutation.rewrite(manifest, request, outcome_of))
+    patch = difference.patch(manifest, mutation.rewrite(manifest, request, outcome_of))
     if isinstance(outcome_of, Refusal):
         return review.ReviewResponse(
             outcome or "gated",
@@ -123,14 +115,8 @@ def _shown(holder: PodRef) -> dict[str, str]:
     return {"namespace": holder.namespace, "name": holder.name}
 
 
-def _namespace(request: review.AdmissionRequest) -> str:
-    return str(request.get("namespace") or _metadata(request).get("namespace") or "default")
-
-
-def _name(request: review.AdmissionRequest) -> str:
-    return str(_metadata(request).get("name") or "")
-
-
-def _metadata(request: review.AdmissionRequest) -> Mapping[str, Any]:
+def _holder(request: review.AdmissionRequest) -> PodRef:
     metadata = request["object"].get("metadata")
-    return metadata if isinstance(metadata, Mapping) else {}
+    known: Mapping[str, Any] = metadata if isinstance(metadata, Mapping) else {}
+    namespace = str(request.get("namespace") or known.get("namespace") or "default")
+    return PodRef(namespace, str(known.get("name") or ""))

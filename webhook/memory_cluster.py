@@ -13,7 +13,7 @@ import json
 import random
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from gpushare import contract, errors, ledger, pod, yaml_documents
 from gpushare.allocation import PodRef
 from gpushare.gpunode import GpuNode
 from gpushare.nodefilters import volumes
+from gpushare.pod import PodJson
 from gpushare.request import Request
 from webhook import memory_resizing, review
 from webhook.admission import Admission
@@ -36,8 +37,6 @@ from webhook.pods.stored_pod import Pod
 from webhook.store import backfill_reservation
 from webhook.store.memory_store import MemoryStore
 from webhook.store.reservation import Reservation
-
-PodJson = Mapping[str, Any]
 
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"  # of generated names, as in Kubernetes: they spell nothing
 

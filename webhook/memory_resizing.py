@@ -5,18 +5,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from gpushare import codec, contract, pod, resizing
 from gpushare.cluster import object_store as objects
 from gpushare.gpunode import GpuNode, Resize
+from gpushare.pod import PodJson
 from gpushare.request import Request
 from webhook.controllers.resize.resize_requests import ResizeRequest, ResizeRequests, existing, turn
 from webhook.pods.stored_pod import Pod
 from webhook.store import backfill_reservation
 from webhook.store.memory_store import MemoryStore
-
-PodJson = Mapping[str, Any]
 
 
 def asking(known: PodJson, update: PodJson) -> PodJson:

@@ -95,10 +95,10 @@ def allow(outcome: str) -> ReviewResponse:
     return ReviewResponse(outcome)
 
 
-def deny(code: int, message: str, *, outcome: str = "denied", warnings: tuple[str, ...] = ()) -> ReviewResponse:
+def deny(code: int, message: str, *, outcome: str = "denied") -> ReviewResponse:
     """Refuse with a sentence; `code` is the HTTP status that the client sees. What is in it may be a user's words."""
     message = errors.shortened(message, longest=LONGEST_MESSAGE)
-    return ReviewResponse(outcome, False, code, message, warnings=warnings, audit={"decision": f"{outcome}: {message}"})
+    return ReviewResponse(outcome, False, code, message, audit={"decision": f"{outcome}: {message}"})
 
 
 def read(body: bytes | str) -> AdmissionRequest:

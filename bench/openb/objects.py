@@ -12,7 +12,7 @@ from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
 from gpushare.mix import Host, Mix, RequestClass, classes_of
 from gpushare.node import NodeJson
-from gpushare.placement import reference
+from gpushare.placement import Placement
 from gpushare.placement_profile import PlacementProfile
 from gpushare.pod import PodJson
 from openb.own_policies import GPU_GIB, MIB, Gpushare
@@ -73,9 +73,9 @@ def number(manifest: PodJson) -> int:
 
 def _entry(manifest: PodJson, asked: request.Request, cards: Sequence[Gpu], placed: Placed) -> Allocation:
     name = manifest["metadata"]["name"]
-    share = reference.given(asked.demands[0], [cards[index] for index in placed.gpus])
+    share = asked.demands[0].given([cards[index] for index in placed.gpus])
     holder = PodRef("default", name, manifest["metadata"]["uid"])
-    found = reference.Placement("", (share,))
+    found = Placement("", (share,))
     return found.allocation(asked, allocation_id=f"a-{name}", pod=holder, reserved_until=None)
 
 

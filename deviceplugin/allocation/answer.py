@@ -50,11 +50,6 @@ class MpsPaths:
     pipe: str
     shm: str
 
-    @classmethod
-    def below(cls, root: str, resource: str) -> MpsPaths:
-        """Where NVIDIA's daemon for a resource has them."""
-        return cls(pipe=f"{root}/{resource}/pipe", shm=f"{root}/shm")
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Nodes:

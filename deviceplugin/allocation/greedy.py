@@ -13,7 +13,6 @@ from typing import Final
 
 from gpushare import errors
 
-DISTRIBUTED: Final = "distributed"
 PACKED: Final = "packed"
 
 

@@ -6,6 +6,7 @@ device: a container that is restarted is made of the same names again.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -38,34 +39,27 @@ class SpecError(Exception):
     """A specification cannot be written; the message says which and why."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class Specs:
     """The files in `directory`. cards: of the node; nodes: their device nodes; in_use: whether anyone has a device.
 
     root: where the host's files are seen by this process, unless the configuration says so.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        cards: Callable[[], Sequence[HardwareGpu]],
-        nodes: Callable[[], answer.Nodes],
-        in_use: Callable[[], bool],
-        root: Path = _ROOT,
-    ) -> None:
-        self._directory = directory
-        self._cards = cards
-        self._nodes = nodes
-        self._in_use = in_use
-        self._root = root
+    directory: Path
+    _: dataclasses.KW_ONLY
+    cards: Callable[[], Sequence[HardwareGpu]]
+    nodes: Callable[[], answer.Nodes]
+    in_use: Callable[[], bool]
+    root: Path = _ROOT
 
     def renew(self, settings: NodeSettings) -> None:
         """Make the files true, and take away those that are of no use any more. Raises SpecError."""
         told = any(map(cdi.is_strategy, settings.device_list_strategies))
-        there = sorted(self._directory.glob(f"{cdi.VENDOR}-*.json"))
+        there = sorted(self.directory.glob(f"{cdi.VENDOR}-*.json"))
         if not told and not there:
             return
-        wanted = self._documents(settings) if told or self._in_use() else {}
+        wanted = self._documents(settings) if told or self.in_use() else {}
         for kind, document in wanted.items():
             self._write(self._path(kind), document)
         try:
@@ -93,7 +87,7 @@ class Specs:
 
     def share(self, name: str, uuids: Sequence[str], settings: NodeSettings) -> None:
         """Have the name of a share container stand for these GPUs. Raises SpecError."""
-        of_device, dev = self._nodes().of_device, settings.dev_root.rstrip("/")
+        of_device, dev = self.nodes().of_device, settings.dev_root.rstrip("/")
         missing = [uuid for uuid in uuids if uuid not in of_device]
         if missing or not uuids:
             raise SpecError(f"no device node of {', '.join(missing) or 'no GPU'} is known on this node")
@@ -109,12 +103,12 @@ class Specs:
 
     def forget_shares(self, but: Collection[str]) -> None:
         """Have all names of share containers stand for nothing, but these."""
-        for path in self._directory.glob(f"{_SHARE_PREFIX}*.json"):
+        for path in self.directory.glob(f"{_SHARE_PREFIX}*.json"):
             if path.stem.removeprefix(_SHARE_PREFIX) not in but:
                 path.unlink(missing_ok=True)
 
     def _share_path(self, name: str) -> Path:
-        return self._directory / f"{_SHARE_PREFIX}{name}.json"
+        return self.directory / f"{_SHARE_PREFIX}{name}.json"
 
     def _write(self, path: Path, document: dict[str, Any]) -> None:
         try:
@@ -126,12 +120,12 @@ class Specs:
 
     def _unwritable(self, error: OSError) -> SpecError:
         return SpecError(
-            f"{error.filename or self._directory} cannot be written ({error.strerror}): --cdi-directory names a "
+            f"{error.filename or self.directory} cannot be written ({error.strerror}): --cdi-directory names a "
             "directory of the host that the container runtime reads"
         )
 
     def _path(self, kind: str) -> Path:
-        return self._directory / f"{cdi.VENDOR}-{kind}.json"
+        return self.directory / f"{cdi.VENDOR}-{kind}.json"
 
     def _documents(self, settings: NodeSettings) -> dict[str, dict[str, Any]]:
         """The specification of each kind of which there is a device."""
@@ -150,9 +144,9 @@ class Specs:
         }
 
     def _gpus(self, dev: str) -> dict[str, spec.Edits]:
-        nodes = self._nodes()
+        nodes = self.nodes()
         found = {}
-        for card in self._cards():
+        for card in self.cards():
             for device in (whole(card), *(part for _, part in parts(card))):
                 pairs = tuple((path, f"{dev}{path}") for path in nodes.of_device.get(device.uuid, ()))
                 if pairs:
@@ -162,7 +156,7 @@ class Specs:
 
     def _host(self, settings: NodeSettings) -> Path:
         mounted = Path(settings.container_driver_root)
-        return mounted if mounted.is_dir() else self._root
+        return mounted if mounted.is_dir() else self.root
 
     def _common(self, settings: NodeSettings) -> spec.Edits:
         host = self._host(settings)
@@ -175,7 +169,7 @@ class Specs:
         hook = settings.cdi_hook if settings.cdi_hook != NodeSettings().cdi_hook else next(iter(hooks), "")
         return spec.Edits(
             environment=(spec.VOID,),
-            device_nodes=tuple((path, f"{dev}{path}") for path in self._nodes().control),
+            device_nodes=tuple((path, f"{dev}{path}") for path in self.nodes().control),
             mounts=tuple((path, f"{driver}{path}") for path in driver_files.files(found.seen)),
             folders=driver_files.folders(found.seen),
             hook=hook,

@@ -104,8 +104,7 @@ class MigDriver:
             if places and name not in kinds:
                 starts = tuple(sorted(int(place.start) for place in places))
                 size, most = int(places[0].size), int(info.instanceCount)
-                sizes = (int(info.memorySizeMB), int(info.multiprocessorCount))
-                kinds[name] = ProfileGeometry(name, int(info.id), size, starts, most, *sizes)
+                kinds[name] = ProfileGeometry(name, int(info.id), size, starts, most)
         slices = [(kind.gpu_slices, kind.memory_slices) for kind in kinds.values()] or [(0, 0)]
         return Geometry(model, max(gpu for gpu, _ in slices), max(size for _, size in slices), tuple(kinds.values()))
 

@@ -15,6 +15,7 @@ from gpushare.modes import offering
 from gpushare.pod import PodJson
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class Injecting:
     """What is in force, with the way that is chosen where the settings name none.
 
@@ -22,51 +23,43 @@ class Injecting:
     which has `pod_uid`.
     """
 
-    def __init__(
-        self,
-        in_force: Observable[ModesInForce],
-        facts: InjectionFacts,
-        *,
-        runtime: Callable[[], str],
-        pods: Callable[[], Iterable[PodJson]],
-        pod_uid: str,
-    ) -> None:
-        self._in_force = in_force
-        self._facts = facts
-        self._runtime = runtime
-        self._pods = pods
-        self._pod_uid = pod_uid
+    in_force: Observable[ModesInForce]
+    facts: InjectionFacts
+    _: dataclasses.KW_ONLY
+    runtime: Callable[[], str]
+    pods: Callable[[], Iterable[PodJson]]
+    pod_uid: str
 
     def injection(self) -> decision.Injection:
         """How it is done now."""
         own = (
-            next((manifest for manifest in self._pods() if pod.uid(manifest) == self._pod_uid), None)
-            if self._pod_uid
+            next((manifest for manifest in self.pods() if pod.uid(manifest) == self.pod_uid), None)
+            if self.pod_uid
             else None
         )
         facts = dataclasses.replace(
-            self._facts,
-            runtime=self._runtime(),
+            self.facts,
+            runtime=self.runtime(),
             runtime_class=None if own is None else pod.runtime_class(own),
         )
-        settings = self._in_force.value.settings
+        settings = self.in_force.value.settings
         return decision.decide(facts, settings.device_list_strategies if settings.names_strategies else ())
 
     def settings(self) -> NodeSettings:
         """Those in force, with the way that was chosen."""
-        return dataclasses.replace(self._in_force.value.settings, device_list_strategies=self.injection().strategies)
+        return dataclasses.replace(self.in_force.value.settings, device_list_strategies=self.injection().strategies)
 
     @property
     def offered(self) -> offering.Offer:
         """The devices that there are."""
-        return self._in_force.value.offered
+        return self.in_force.value.offered
 
     @property
     def closed(self) -> frozenset[str]:
         """The GPUs that take nothing new."""
-        return self._in_force.value.closed
+        return self.in_force.value.closed
 
     @property
     def refusal(self) -> str:
         """Why a container gets no device, where its configuration names no way; empty if it gets one."""
-        return "" if self._in_force.value.settings.names_strategies else self.injection().refusal
+        return "" if self.in_force.value.settings.names_strategies else self.injection().refusal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -10,12 +11,13 @@ from deviceplugin.cdi import specs
 from deviceplugin.injection.in_force import Injecting
 from deviceplugin.kubelet import plugin_service
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
-from deviceplugin.mps import mps_client, places
+from deviceplugin.mps import limits, places
 from gpushare.config.node_settings import NodeSettings
 from gpushare.gpu import Mode
 from gpushare.modes.offering import Offered
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class DeviceAnswers:
     """Answers for all resources whose ids are devices, as `plugin_service.Answers`.
 
@@ -27,36 +29,26 @@ class DeviceAnswers:
     has_preference = True
     starts = False  # whose container it is says nothing here
 
-    def __init__(
-        self,
-        in_force: Injecting,
-        *,
-        nodes: Callable[[], answer.Nodes],
-        mps: Callable[[str], places.Places],
-        memory_bytes: Callable[[str], int],
-        scores: Callable[[], Mapping[tuple[str, str], int]],
-        described: Callable[[NodeSettings], None],
-        given: Callable[[str, Iterable[str]], None],
-    ) -> None:
-        self._in_force = in_force
-        self._nodes = nodes
-        self._mps = mps
-        self._memory_bytes = memory_bytes
-        self._scores = scores
-        self._described = described
-        self._given = given
+    in_force: Injecting
+    _: dataclasses.KW_ONLY
+    nodes: Callable[[], answer.Nodes]
+    mps: Callable[[str], places.Places]
+    memory_bytes: Callable[[str], int]
+    scores: Callable[[], Mapping[tuple[str, str], int]]
+    described: Callable[[NodeSettings], None]
+    given: Callable[[str, Iterable[str]], None]
 
     def allocate(self, resource: str, device_ids: Sequence[str]) -> messages.ContainerAllocateResponse:
         """The devices, in the ways that are configured. Raises AllocateRefusedError."""
-        if self._in_force.refusal:
-            raise plugin_service.AllocateRefusedError(self._in_force.refusal)
+        if self.in_force.refusal:
+            raise plugin_service.AllocateRefusedError(self.in_force.refusal)
         known = self._devices(resource)
         try:
             refusing_containers.check(resource, device_ids, known)
         except greedy.AllocationError as error:
             raise plugin_service.AllocateRefusedError(str(error)) from error
         devices = [known[identity] for identity in device_ids]
-        shut = sorted({device.gpu for device in devices} & self._in_force.closed)
+        shut = sorted({device.gpu for device in devices} & self.in_force.closed)
         if shut:
             raise plugin_service.AllocateRefusedError(
                 f"{', '.join(shut)} takes nothing new: its mode is being changed; make the pod again"
@@ -65,17 +57,17 @@ class DeviceAnswers:
         made = answer.answer(
             resource,
             devices,
-            self._in_force.settings(),
+            self.in_force.settings(),
             answer_id=secrets.token_hex(8),
-            nodes=self._nodes(),
+            nodes=self.nodes(),
             mps=None if shared is None else answer.MpsPaths(str(shared.pipe), str(shared.shm)),
         )
         try:
-            self._described(self._in_force.settings())
+            self.described(self.in_force.settings())
         except specs.SpecError as error:
             raise plugin_service.AllocateRefusedError(str(error)) from error
         sizes = {} if shared is None else self._sizes(devices)
-        self._given(resource, device_ids)
+        self.given(resource, device_ids)
         return messages.ContainerAllocateResponse(
             envs={**made.envs, **sizes},
             mounts=[
@@ -102,8 +94,8 @@ class DeviceAnswers:
                 available=available,
                 required=required,
                 size=size,
-                policy=self._in_force.settings().allocation_policy,
-                scores=self._scores(),
+                policy=self.in_force.settings().allocation_policy,
+                scores=self.scores(),
             )
         except greedy.AllocationError as error:
             raise plugin_service.AllocateRefusedError(str(error)) from error
@@ -112,7 +104,7 @@ class DeviceAnswers:
         """Nothing to do before a container of these starts."""
 
     def _devices(self, resource: str) -> dict[str, Offered]:
-        return {device.id: device for device in self._in_force.offered.get(resource, ())}
+        return {device.id: device for device in self.in_force.offered.get(resource, ())}
 
     def _mps_of(self, resource: str, devices: Sequence[Offered]) -> places.Places | None:
         cards = sorted({device.gpu for device in devices if device.mode is Mode.MPS})
@@ -123,10 +115,8 @@ class DeviceAnswers:
                 f"a container can use the MPS daemon of one GPU, and these devices of {resource} are on "
                 f"{', '.join(sorted({device.gpu for device in devices}))}: ask for 1"
             )
-        return self._mps(cards[0])
+        return self.mps(cards[0])
 
     def _sizes(self, devices: Sequence[Offered]) -> dict[str, str]:
         device = devices[0]
-        return mps_client.sized(
-            mps_client.MpsShare(device.gpu, self._memory_bytes(device.gpu), device.replicas, len(devices))
-        )
+        return limits.of_container(self.memory_bytes(device.gpu), replicas=device.replicas, held=len(devices))

@@ -10,6 +10,7 @@ Where the devices are denied to processes that are not registered, that begins h
 from __future__ import annotations
 
 import collections
+import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -26,6 +27,7 @@ from gpushare.refusal import Refusal
 _INIT: Final = "is it an init container? Of these it does not tell: give the share to another container"
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ShareStart:
     """What is done for a container before it starts.
 
@@ -33,35 +35,25 @@ class ShareStart:
     namespace, name and its own name, was given.
     """
 
-    def __init__(
-        self,
-        *,
-        injection: Callable[[], Injection],
-        settings: Callable[[], NodeSettings],
-        held: Callable[[], Awaitable[Sequence[pod_resources.ContainerDevices]]],
-        given: Callable[[str, str, str], Awaitable[tenant.Given | Refusal]],
-        descriptions: Specs,
-        denied: Covering,
-    ) -> None:
-        self._injection = injection
-        self._settings = settings
-        self._held = held
-        self._given = given
-        self._descriptions = descriptions
-        self._denied = denied
+    injection: Callable[[], Injection]
+    settings: Callable[[], NodeSettings]
+    held: Callable[[], Awaitable[Sequence[pod_resources.ContainerDevices]]]
+    given: Callable[[str, str, str], Awaitable[tenant.Given | Refusal]]
+    descriptions: Specs
+    denied: Covering
 
     @property
     def is_needed(self) -> bool:
         """Whether a container may be refused, or something has to be done for it."""
-        return self._denied.is_on or _matters(self._injection())
+        return self.denied.is_on or _matters(self.injection())
 
     def forget(self, name: str) -> None:
         """A name of CDI is given again, and stands for nothing yet."""
-        self._descriptions.forget_share(name)
+        self.descriptions.forget_share(name)
 
     async def __call__(self, resource: str, device_ids: Sequence[str]) -> None:
         """Find out whose container has these ids, and do what it needs. Raises AllocateRefusedError."""
-        injection = self._injection()
+        injection = self.injection()
         if injection.refusal:
             raise plugin_service.AllocateRefusedError(injection.refusal)
         if not self.is_needed:
@@ -69,14 +61,14 @@ class ShareStart:
         name = cdi.share(device_ids)
         found = await self._known(resource, device_ids)
         try:
-            self._denied.cover(found.pod_uid if isinstance(found, tenant.Given) else "")
+            self.denied.cover(found.pod_uid if isinstance(found, tenant.Given) else "")
         except denial.DenialError as error:
             raise plugin_service.AllocateRefusedError(str(error)) from error
         if not _matters(injection):
             return
         if isinstance(found, Refusal):
             # It was described for this very container when it started before: Allocate has not been called since.
-            if self._descriptions.has_share(name):
+            if self.descriptions.has_share(name):
                 return
             raise plugin_service.AllocateRefusedError(f"the GPUs of this container are not known: {found.reason}")
         if not injection.allows(found.runtime_class):
@@ -86,7 +78,7 @@ class ShareStart:
             )
         if injection.describes:
             try:
-                self._descriptions.share(name, found.uuids, self._settings())
+                self.descriptions.share(name, found.uuids, self.settings())
             except SpecError as error:
                 raise plugin_service.AllocateRefusedError(str(error)) from error
 
@@ -94,19 +86,19 @@ class ShareStart:
         """What the container with these ids was given."""
         ids: dict[tuple[str, str, str, str], set[str]] = collections.defaultdict(set)
         try:
-            for container in await self._held():
+            for container in await self.held():
                 ids[container.resource, container.namespace, container.pod, container.container].update(
                     container.device_ids
                 )
         except pod_resources.PodResourcesError as error:
             return Refusal(str(error))
-        self._descriptions.forget_shares({cdi.share(theirs) for theirs in ids.values()})
+        self.descriptions.forget_shares({cdi.share(theirs) for theirs in ids.values()})
         holders = [who for (held, *who), theirs in ids.items() if (held, theirs) == (resource, set(device_ids))]
         if len(holders) != 1:
             return Refusal(
                 f"the kubelet does not say which container has these {len(device_ids)} of {resource}: {_INIT}"
             )
-        return await self._given(*holders[0])
+        return await self.given(*holders[0])
 
 
 def _matters(injection: Injection) -> bool:

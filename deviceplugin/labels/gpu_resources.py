@@ -54,9 +54,6 @@ class LabelledSharing:
         )
 
 
-NOT_SHARED: Final = LabelledSharing()
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class LabelledMigDevice:
     """A MIG device: `profile` as in `1g.10gb`, the slices of its two instances, and what its engines are."""
@@ -126,7 +123,7 @@ def mig_capable(capable: Iterable[bool]) -> words.Labels:
     return {f"{words.PREFIX}mig.capable": str(any(known)).lower()} if known else {}
 
 
-def mps_capable(sharing: LabelledSharing, mig_enabled: Iterable[bool]) -> words.Labels:
+def mps_capable(sharing: LabelledSharing, mig_enabled: Iterable[bool] = ()) -> words.Labels:
     """Whether GPUs are shared by MPS: the word means that they are, not that they could be. Raises StrategyError."""
     capable = sharing.kind == "mps" and any(replication.replicas > 1 for replication in sharing.replications)
     if capable and any(mig_enabled):

@@ -6,7 +6,7 @@ A node without a GPU, or whose driver does not answer though that is allowed, ha
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from deviceplugin.labels import gpu_resources, words
@@ -36,28 +36,16 @@ class NodeFacts:
     virtual: tuple[bool, ...] = ()
 
 
-def asked(ask: Callable[[], NodeFacts], *, fail_on_init_error: bool) -> NodeFacts | None:
-    """What the driver says; None for one that does not answer, where that is allowed. Raises what `ask` does."""
-    try:
-        return ask()
-    except ValueError:
-        if fail_on_init_error:
-            raise
-        return None
-
-
 def labels(
     facts: NodeFacts | None,
     *,
     strategy: str,
     sharing: gpu_resources.LabelledSharing,
     started: int | None = None,
-    one_mode: bool = False,
 ) -> words.Labels:
     """The labels of a node with these facts; None where there is no driver.
 
     started: Unix seconds, for the label of the time; None for none.
-    one_mode: the whole node is shared in one way, so that MPS and MIG exclude each other.
 
     Raises StrategyError for a MIG strategy that does not exist, or that MPS cannot be with; VersionError.
     """
@@ -69,7 +57,7 @@ def labels(
         MACHINE: words.fitting(words.sanitised(facts.machine)) or words.UNKNOWN,
         **words.versions(facts.driver_version, facts.cuda_version),
         **gpu_resources.mig_capable(facts.mig_capable),
-        **gpu_resources.mps_capable(sharing, [card.mig_enabled for card in facts.cards] if one_mode else ()),
+        **gpu_resources.mps_capable(sharing),
         **gpu_resources.of_node(facts.cards, strategy, sharing),
         **words.mode(facts.pci_classes),
         **_clique(facts.cliques),

@@ -67,7 +67,7 @@ def chosen(
     A ConfigMap that vanishes changes nothing: it may be on its way back, and its entry is still the last good one.
     """
     if not entries and not label and not options.default and current in (None, config_choice.BUILT_IN):
-        return config_choice.Decision(config_choice.BUILT_IN, reload=current != config_choice.BUILT_IN)
+        return config_choice.Decision(config_choice.BUILT_IN)
     return config_choice.decide(
         current, dict(entries), label=label, default=options.default, fallbacks=options.fallbacks
     )

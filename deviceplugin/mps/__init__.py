@@ -8,6 +8,5 @@ supervisor   the process in that container
 control      carries a command to a daemon, by that program
 daemon       one daemon: started, kept running, stopped
 daemons      those of all GPUs, as the parts of the agent want them
-mps_client   what a container gets that shares a GPU by MPS
 mps_part     the daemons as a part of setting up a GPU
 """

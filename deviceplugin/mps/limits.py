@@ -15,6 +15,8 @@ _TURING: Final = (7, 5)
 _CLIENTS: Final = 48
 _CLIENTS_BEFORE: Final = 16
 _MIB: Final = 1 << 20
+_THREADS: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+_MEMORY: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 
 
 class LimitError(errors.GpushareError):
@@ -46,3 +48,14 @@ def memory_mib(total_bytes: int, *, replicas: int, shares: int = 1) -> int | Non
 def thread_percent(replicas: int, *, shares: int = 1) -> int:
     """The part of the GPU's multiprocessors that `shares` of `replicas` may use, in whole per cent, at least 1."""
     return max(1, min(100, 100 * shares // replicas))
+
+
+def of_container(total_bytes: int, *, replicas: int, held: int) -> dict[str, str]:
+    """The variables by which a container that holds so many of the replicas is told its own size.
+
+    The daemon's limits are for every process, and a process can only make them tighter: the daemon allows what the
+    largest container may have.
+    """
+    mib = memory_mib(total_bytes, replicas=replicas, shares=held)
+    memory = {} if mib is None else {_MEMORY: f"0={mib}M"}
+    return {_THREADS: str(thread_percent(replicas, shares=held)), **memory}

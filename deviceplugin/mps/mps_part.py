@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 from deviceplugin.live.setup import SetUpError
@@ -13,27 +14,27 @@ from gpushare.modes.assignment import Assignment
 from gpushare.modes.hardware_gpu import HardwareGpu
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class MpsPart:
-    """gpu_of: what is known of a GPU by its UUID; None for one that is not there. as_nvidia: strict compatibility."""
+    """gpu_of: what is known of a GPU by its UUID; None for one that is not there."""
 
-    def __init__(self, daemons: Daemons, *, gpu_of: Callable[[str], Gpu | None], as_nvidia: bool = False) -> None:
-        self._daemons = daemons
-        self._gpu_of = gpu_of
-        self._as_nvidia = as_nvidia
+    daemons: Daemons
+    _: dataclasses.KW_ONLY
+    gpu_of: Callable[[str], Gpu | None]
 
     async def enter(self, card: HardwareGpu, assignment: Assignment) -> None:
         """Have the GPU's daemon running, with limits for that many replicas. Raises SetUpError."""
         if assignment.mode is not Mode.MPS:
             return
-        known = self._gpu_of(card.uuid)
+        known = self.gpu_of(card.uuid)
         if known is None:
             raise SetUpError(f"{card.uuid} is not there any more: its MPS daemon is not started")
         whole_by_now = assignment.partition is not None and not assignment.partition.enabled
         if card.mig_enabled and not whole_by_now:
             raise SetUpError(f"{card.uuid} is in MIG mode: sharing by MPS is for whole GPUs, write mig-enabled: false")
         try:
-            limits.check_replicas(assignment.replicas, known.compute_capability, as_nvidia=self._as_nvidia)
-            await self._daemons.have(spec(card, assignment, memory_bytes=known.memory_bytes))
+            limits.check_replicas(assignment.replicas, known.compute_capability)
+            await self.daemons.have(spec(card, assignment, memory_bytes=known.memory_bytes))
         except (limits.LimitError, ControlError, OSError) as error:
             raise SetUpError(f"the MPS daemon of {card.uuid} does not run: {error}") from error
 
@@ -44,7 +45,7 @@ class MpsPart:
         there. https://docs.nvidia.com/deploy/mps/
         """
         try:
-            await self._daemons.drop(card.uuid)
+            await self.daemons.drop(card.uuid)
         except (ControlError, OSError) as error:
             raise SetUpError(f"the MPS daemon of {card.uuid} cannot be ended: {error}") from error
 

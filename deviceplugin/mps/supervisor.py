@@ -22,7 +22,6 @@ from gpushare.daemon import logs, shutdown
 
 logger = logging.getLogger(__name__)
 
-SOCKET: Final = "keeper.sock"
 READ_SECONDS: Final = 5.0
 
 

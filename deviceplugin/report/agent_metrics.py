@@ -6,6 +6,7 @@ Every series belongs to a GPU, a share or a container that is there now, and goe
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import Metric
@@ -24,35 +25,21 @@ from gpushare import contract, ledger
 from gpushare.gpunode import GpuNode
 
 
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class AgentCollector(Collector):
     """Prometheus metrics of this node: what its GPUs give, who holds it, and the conditions of its GPUNode."""
 
-    def __init__(
-        self,
-        *,
-        node_name: str,
-        offer: Offer,
-        node: Callable[[], GpuNode | None],
-        uses: Callable[[], Iterable[ShareUse]],
-        connections: Callable[[], int],
-        turned_away: Callable[[], int],
-        versions: Callable[[], Mapping[int, int]] = dict,
-        holders: Callable[[], Iterable[DeviceHolder]] = tuple,
-        leases: Callable[[], Iterable[LeaseUsage]] = tuple,
-        audit: Callable[[], NodeAudit] = NodeAudit,
-        peaked: Callable[[], Iterable[Peak]] = tuple,
-    ) -> None:
-        self._node_name = node_name
-        self._offer = offer
-        self._node = node
-        self._uses = uses
-        self._connections = connections
-        self._turned_away = turned_away
-        self._versions = versions
-        self._holders = holders
-        self._leases = leases
-        self._audit = audit
-        self._peaked = peaked
+    node_name: str
+    offer: Offer
+    node: Callable[[], GpuNode | None]
+    uses: Callable[[], Iterable[ShareUse]]
+    connections: Callable[[], int]
+    turned_away: Callable[[], int]
+    versions: Callable[[], Mapping[int, int]] = dict
+    holders: Callable[[], Iterable[DeviceHolder]] = tuple
+    leases: Callable[[], Iterable[LeaseUsage]] = tuple
+    audit: Callable[[], NodeAudit] = NodeAudit
+    peaked: Callable[[], Iterable[Peak]] = tuple
 
     def describe(self) -> Iterable[Metric]:
         """Nothing ahead of time: what there is depends on the node."""
@@ -61,24 +48,24 @@ class AgentCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Everything, as it is now."""
         yield from self._gpus()
-        yield from share_figures.memory(self._uses(), node_name=self._node_name)
-        yield from share_figures.compute(self._leases(), node_name=self._node_name)
-        yield from share_figures.shrinking(self._node(), node_name=self._node_name)
-        yield from charges.given(self._node(), node_name=self._node_name)
-        holders = tuple(self._holders())
-        yield charges.allocation(self._node(), holders, node_name=self._node_name)
+        yield from share_figures.memory(self.uses(), node_name=self.node_name)
+        yield from share_figures.compute(self.leases(), node_name=self.node_name)
+        yield from share_figures.shrinking(self.node(), node_name=self.node_name)
+        yield from charges.given(self.node(), node_name=self.node_name)
+        holders = tuple(self.holders())
+        yield charges.allocation(self.node(), holders, node_name=self.node_name)
         yield self._containers(holders)
         yield self._conditions()
-        yield from audit_metrics.figures(self._audit(), node_name=self._node_name)
-        yield from share_peaks.figures(self._peaked(), node_name=self._node_name)
+        yield from audit_metrics.figures(self.audit(), node_name=self.node_name)
+        yield from share_peaks.figures(self.peaked(), node_name=self.node_name)
         yield GaugeMetricFamily(
-            "gpushare_arbiter_connections", "Processes connected to the arbiter.", value=self._connections()
+            "gpushare_arbiter_connections", "Processes connected to the arbiter.", value=self.connections()
         )
         yield self._protocol()
         yield CounterMetricFamily(
             "gpushare_arbiter_turned_away",
             "Connections that the arbiter turned away at once.",
-            value=self._turned_away(),
+            value=self.turned_away(),
         )
 
     def _gpus(self) -> Iterator[Metric]:
@@ -95,10 +82,10 @@ class AgentCollector(Collector):
             "gpushare_gpu_allocated_compute_ratio", "Compute that shares are guaranteed, 1 is the GPU.", labels=labels
         )
         modes = GaugeMetricFamily("gpushare_gpu_mode", "1 for the mode of a GPU.", labels=[*labels, "mode"])
-        node = self._node()
+        node = self.node()
         used = ledger.use(node) if node is not None else {}
-        for card in self._offer.gpus:
-            values = [self._node_name, card.uuid, str(card.index), card.model]
+        for card in self.offer.gpus:
+            values = [self.node_name, card.uuid, str(card.index), card.model]
             held = used.get(card.uuid, ledger.NOTHING)
             memory.add_metric(values, card.memory_bytes)
             modes.add_metric([*values, str(card.mode)], 1.0)
@@ -114,7 +101,7 @@ class AgentCollector(Collector):
             "Processes connected to the arbiter, by the version of the protocol that their library speaks with it.",
             labels=["version"],
         )
-        connections = self._versions()
+        connections = self.versions()
         for version in range(contract.WIRE_OLDEST, contract.WIRE_VERSION + 1):
             spoken.add_metric([str(version)], connections.get(version, 0))
         return spoken
@@ -124,9 +111,9 @@ class AgentCollector(Collector):
         family = GaugeMetricFamily(
             "gpushare_node_condition", "1 for what each condition of the GPUNode says now.", labels=labels
         )
-        node = self._node()
+        node = self.node()
         for condition in node.conditions if node is not None else ():
-            family.add_metric([self._node_name, condition.type, condition.status, condition.reason], 1.0)
+            family.add_metric([self.node_name, condition.type, condition.status, condition.reason], 1.0)
         return family
 
     def _containers(self, holders: Iterable[DeviceHolder]) -> Metric:
@@ -136,7 +123,7 @@ class AgentCollector(Collector):
         )
         for holder in holders:
             held.add_metric(
-                [self._node_name, holder.namespace, holder.pod, holder.container, holder.resource, holder.gpu],
+                [self.node_name, holder.namespace, holder.pod, holder.container, holder.resource, holder.gpu],
                 holder.devices,
             )
         return held

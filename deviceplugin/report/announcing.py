@@ -20,24 +20,23 @@ from gpushare.gpunode import GpuNode
 from gpushare.pod import PodJson
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class NodeEvents:
     """Writes Events about this node's GPUNode, and about the `pods` of the node."""
 
-    def __init__(
-        self, recorder: events.Recorder, gpunode: GpuNodeCopy, *, pods: Callable[[], Iterable[PodJson]]
-    ) -> None:
-        self._recorder = recorder
-        self._gpunode = gpunode
-        self._pods = pods
+    recorder: events.Recorder
+    gpunode: GpuNodeCopy
+    _: dataclasses.KW_ONLY
+    pods: Callable[[], Iterable[PodJson]]
 
     def tell(self, reason: str, note: str, *, warning: bool = False) -> None:
         """An Event about the GPUNode."""
-        self._record(self._gpunode.reference, reason, note, warning=warning)
+        self._record(self.gpunode.reference, reason, note, warning=warning)
 
     def tell_of(self, namespace: str, name: str, reason: str, note: str, *, warning: bool = False) -> None:
         """An Event about a pod."""
         reference = {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name}
-        uids = (pod.uid(manifest) for manifest in self._pods() if pod.namespaced_name(manifest) == (namespace, name))
+        uids = (pod.uid(manifest) for manifest in self.pods() if pod.namespaced_name(manifest) == (namespace, name))
         uid = next(uids, "")
         self._record(reference | ({"uid": uid} if uid else {}), reason, note, warning=warning)
 
@@ -48,42 +47,35 @@ class NodeEvents:
             self.tell_of(*of, reason, note, warning=True)
 
     def _record(self, regarding: Mapping[str, str], reason: str, note: str, *, warning: bool) -> None:
-        self._recorder.record(regarding, reason, note, type="Warning" if warning else "Normal", action="Configure")
+        self.recorder.record(regarding, reason, note, type="Warning" if warning else "Normal", action="Configure")
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class Announcer:
     """Follows the GPUs with their modes.
 
     node: the GPUNode as last seen; gpu_of: by the UUID of a GPU or MIG device, that of the GPU that it is on.
     """
 
-    def __init__(
-        self,
-        node_events: NodeEvents,
-        witness: GpuUsers,
-        *,
-        gpus: Offer,
-        node: Callable[[], GpuNode | None],
-        gpu_of: Callable[[], Mapping[str, str]],
-    ) -> None:
-        self._events = node_events
-        self._witness = witness
-        self._gpus = gpus
-        self._node = node
-        self._gpu_of = gpu_of
+    node_events: NodeEvents
+    witness: GpuUsers
+    _: dataclasses.KW_ONLY
+    gpus: Offer
+    node: Callable[[], GpuNode | None]
+    gpu_of: Callable[[], Mapping[str, str]]
 
     async def run(self) -> None:
         """Tell of GPUs that stop or begin to be usable, until cancelled."""
         before: tuple[Gpu, ...] = ()
-        async for gpus in self._gpus.follow():
+        async for gpus in self.gpus.follow():
             news = notes(before, gpus)
             before = gpus
             if news:
-                await self._witness.ask_kubelet()
-                announce(news, self._events, pods=self._concerned)
+                await self.witness.ask_kubelet()
+                announce(news, self.node_events, pods=self._concerned)
 
     def _concerned(self, gpu: str) -> tuple[tuple[str, str], ...]:
-        return concerned(gpu, self._node(), self._witness.held, self._gpu_of())
+        return concerned(gpu, self.node(), self.witness.held, self.gpu_of())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -36,35 +36,29 @@ class DeviceHolder:
     part: float = 1.0
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class DeviceHolders:
     """cards: the GPUs of the node; gpus: with their memory; in_force: the ids that the kubelet may give out."""
 
-    def __init__(
-        self,
-        witness: GpuUsers,
-        *,
-        cards: Callable[[], Iterable[HardwareGpu]],
-        gpus: Offer,
-        in_force: Observable[ModesInForce],
-    ) -> None:
-        self._witness = witness
-        self._cards = cards
-        self._gpus = gpus
-        self._in_force = in_force
+    witness: GpuUsers
+    _: dataclasses.KW_ONLY
+    cards: Callable[[], Iterable[HardwareGpu]]
+    gpus: Offer
+    in_force: Observable[ModesInForce]
 
     async def run(self) -> None:
         """Ask again and again, until cancelled."""
         while True:
-            await self._witness.ask_kubelet()
+            await self.witness.ask_kubelet()
             await asyncio.sleep(SECONDS)
 
     def all(self) -> list[DeviceHolder]:
         """The containers with devices, as the kubelet last told."""
-        devices = parts(self._cards(), {gpu.uuid: gpu.memory_bytes for gpu in self._gpus.gpus})
-        replicas = {device.id: device.replicas for ids in self._in_force.value.offered.values() for device in ids}
+        devices = parts(self.cards(), {gpu.uuid: gpu.memory_bytes for gpu in self.gpus.gpus})
+        replicas = {device.id: device.replicas for ids in self.in_force.value.offered.values() for device in ids}
         counts: collections.Counter[tuple[str, str, str, str, str]] = collections.Counter()
         held: dict[tuple[str, str, str, str, str], float] = collections.defaultdict(float)
-        for container in self._witness.held:
+        for container in self.witness.held:
             for identity in container.device_ids if container.resource not in advertisement.COUNTERS else ():
                 if (device := gpu_usage.card_of(identity)) in devices:
                     gpu, part = devices[device]

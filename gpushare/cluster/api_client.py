@@ -24,7 +24,6 @@ logger = logging.getLogger(__name__)
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
-APPLY_PATCH: Final = "application/apply-patch+yaml"  # JSON is YAML
 
 CALL_SECONDS: Final = 30.0
 LIST_SECONDS: Final = 60.0
@@ -128,46 +127,25 @@ class ApiClient:
             # The token has the version in it; the API server refuses a continued list that names one again.
             asked = {**_without_version(asked), "continue": page.rest}
 
-    async def create(
-        self, path: str, body: Mapping[str, Any], *, query: Query | None = None, dry_run: bool = False
-    ) -> dict[str, Any]:
+    async def create(self, path: str, body: Mapping[str, Any], *, query: Query | None = None) -> dict[str, Any]:
         """POST `body` to the collection (or subresource) at `path`; return the object as stored."""
-        return await self._call("POST", path, _asked(query, dry_run), body=body)
+        return await self._call("POST", path, query or {}, body=body)
 
-    async def replace(
-        self, path: str, body: Mapping[str, Any], *, query: Query | None = None, dry_run: bool = False
-    ) -> dict[str, Any]:
+    async def replace(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """PUT `body` at `path`; raises Conflict unless its metadata.resourceVersion is the current one.
 
         Without a resourceVersion in the body it replaces whatever is there: see `compare_and_swap`.
         """
-        return await self._call("PUT", path, _asked(query, dry_run), body=body)
+        return await self._call("PUT", path, {}, body=body)
 
-    async def patch(
-        self,
-        path: str,
-        body: Body,
-        content_type: str = MERGE_PATCH,
-        *,
-        query: Query | None = None,
-        field_manager: str | None = None,
-        force: bool = False,
-        dry_run: bool = False,
-    ) -> dict[str, Any]:
-        """PATCH the object at `path`; `field_manager` is required, and `force` only allowed, with APPLY_PATCH."""
-        asked = _asked(query, dry_run)
-        if field_manager:
-            asked["fieldManager"] = field_manager
-        if force:
-            asked["force"] = True
-        return await self._call("PATCH", path, asked, body=body, content_type=content_type)
+    async def patch(self, path: str, body: Body, content_type: str = MERGE_PATCH) -> dict[str, Any]:
+        """PATCH the object at `path`."""
+        return await self._call("PATCH", path, {}, body=body, content_type=content_type)
 
-    async def delete(
-        self, path: str, *, uid: str | None = None, query: Query | None = None, dry_run: bool = False
-    ) -> dict[str, Any]:
+    async def delete(self, path: str, *, uid: str | None = None, query: Query | None = None) -> dict[str, Any]:
         """DELETE the object at `path`; with `uid` only that very one (else Conflict)."""
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}} if uid else None
-        return await self._call("DELETE", path, _asked(query, dry_run), body=body)
+        return await self._call("DELETE", path, query or {}, body=body)
 
     @contextlib.asynccontextmanager
     async def watch(
@@ -313,7 +291,3 @@ def _kind(listed: Json) -> Json:
 
 def _without_version(asked: Mapping[str, str | int | bool]) -> dict[str, str | int | bool]:
     return {key: value for key, value in asked.items() if key not in _VERSION_KEYS}
-
-
-def _asked(query: Query | None, dry_run: bool) -> dict[str, str | int | bool]:
-    return {**(query or {}), **({"dryRun": "All"} if dry_run else {})}

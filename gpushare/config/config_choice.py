@@ -73,10 +73,9 @@ BUILT_IN: Final = ActiveConfig("default", "sharing: {fractional: {resources: [{n
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Decision:
-    """What is in force from now on; `reload`: it is not what was; `problem`: why what was asked for is not."""
+    """What is in force from now on; `problem`: why what was asked for is not."""
 
     in_force: ActiveConfig | None
-    reload: bool = False
     problem: str = ""
 
 
@@ -91,11 +90,10 @@ def decide(
     """What a node follows once label or ConfigMap are as given (entries: name → text).
 
     An unknown or missing entry leaves `current` in force and says why; so does an entry that `check`s badly, which is
-    for the caller to find before it acts on `reload`.
+    for the caller to find before it acts on it.
     """
     try:
         name = select(entries, label=label, default=default, fallbacks=fallbacks)
     except errors.ConfigError as error:
         return Decision(current, problem=str(error))
-    wanted = ActiveConfig(name, entries.get(name, ""))
-    return Decision(wanted, reload=wanted != current)
+    return Decision(ActiveConfig(name, entries.get(name, "")))

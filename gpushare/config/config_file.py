@@ -178,7 +178,6 @@ def replicated_resource(item: Item, *, rename_by_default: bool = False, interval
         devices=chosen,
         rename=names.shared(name) if renamed is None and rename_by_default else renamed,
         interval=_interval(file.at("interval")),
-        line=item.line,
     )
 
 
@@ -187,7 +186,7 @@ def _fractional(item: Item) -> FractionalResource:
     if "name" not in file:
         raise file.missing("no resource name specified")
     chosen = devices(file.at("devices")) if "devices" in file else ALL
-    return FractionalResource(_name(file.at("name")), chosen, item.line)
+    return FractionalResource(_name(file.at("name")), chosen)
 
 
 def devices(item: Item) -> Devices:

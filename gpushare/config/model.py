@@ -54,7 +54,6 @@ class ReplicatedResource:
     devices: Devices = ALL
     rename: str | None = None
     interval: str = ""
-    line: int = dataclasses.field(default=0, compare=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,7 +71,6 @@ class FractionalResource:
 
     name: str
     devices: Devices = ALL
-    line: int = dataclasses.field(default=0, compare=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,11 +80,6 @@ class Sharing:
     time_slicing: ReplicatedResources | None = None
     mps: ReplicatedResources | None = None
     fractional: tuple[FractionalResource, ...] = ()
-
-    @property
-    def active(self) -> ReplicatedResources | None:
-        """The one list that NVIDIA's plugin acts on: that of MPS wherever it is there."""
-        return self.mps if self.mps is not None else self.time_slicing
 
     @property
     def strategy(self) -> ReplicaStrategy:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 import yaml
@@ -133,15 +133,6 @@ def parse(text: str) -> Document:
     if node is None:
         return Document(Item("", 1, None), tuple(warnings))
     return Document(_Reader(warnings).item(node, "", 0), tuple(warnings))
-
-
-def of(plain: Any, path: str = "", line: int = 0) -> Item:
-    """The tree of plain data such as `json.loads` returns."""
-    if isinstance(plain, Mapping):
-        return Item(path, line, {str(key): of(value, below(path, str(key)), line) for key, value in plain.items()})
-    if isinstance(plain, Sequence) and not isinstance(plain, str):
-        return Item(path, line, tuple(of(value, f"{path}[{index}]", line) for index, value in enumerate(plain)))
-    return Item(path, line, plain)
 
 
 def plain(item: Item) -> Any:

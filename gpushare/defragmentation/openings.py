@@ -43,23 +43,22 @@ class _Way:
         return len(self.movers), self.cost, [mover.entry.id for mover in self.movers]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class Openings:
-    """The openings of one world, for its exchanges' movers."""
+    """The openings of one world, for its exchanges' movers. clearings: of the CPU-only pods that may leave as well."""
 
-    def __init__(self, world: World, exchanges: Exchanges, clearings: Clearings | None = None) -> None:
-        """`clearings`: those of the CPU-only pods that may leave as well."""
-        self._world = world
-        self._clearings = clearings
-        self._exchanges = exchanges
+    world: World
+    exchanges: Exchanges
+    clearings: Clearings | None = None
 
     def chains(self, waiting: Iterable[Shape], most: int, *, worth: float) -> list[Chain]:
         """The openings of at most `most` moves for these shapes."""
         wanted = [shape for shape in dict.fromkeys(waiting) if len(shape[0].demands) == 1]
-        costs = self._exchanges.lowest()
+        costs = self.exchanges.lowest()
         found: dict[tuple[str, ...], Chain] = {}
-        for name, movers in self._exchanges.movers():
+        for name, movers in self.exchanges.movers():
             there = [(costs[mover.shape], mover) for mover in movers if costs[mover.shape] < math.inf]
-            node = _Node(self._world, name, there, self._clearings.on(name) if self._clearings else ())
+            node = _Node(self.world, name, there, self.clearings.on(name) if self.clearings else ())
             for shape in wanted:
                 for way in node.ways(shape, min(most, MOST)):
                     gpus = sum(mover.percent for mover in way.movers) / 100

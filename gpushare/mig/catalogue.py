@@ -39,130 +39,21 @@ _FOUR: Final[dict[str, _Rule]] = {
     "4g+gfx": (32, 4, (0,), 1),
 }
 
-# rule: (profile, MiB, multiprocessors)
-_Row = tuple[str, int | None, int | None]
-_MODELS: Final[dict[str, tuple[dict[str, _Rule], dict[str, _Row]]]] = {
-    "A30-24GB": (
-        _FOUR,
-        {
-            "1g": ("1g.6gb", 5952, 14),
-            "1g+me": ("1g.6gb+me", 5952, 14),
-            "2g": ("2g.12gb", 11968, 28),
-            "2g+me": ("2g.12gb+me", 11968, 28),
-            "4g": ("4g.24gb", 24000, 56),
-        },
-    ),
-    "A100-40GB": (
-        _EIGHT,
-        {
-            "1g": ("1g.5gb", 4864, 14),
-            "1g+me": ("1g.5gb+me", 4864, 14),
-            "1g double": ("1g.10gb", 9856, 14),
-            "2g": ("2g.10gb", 9856, 28),
-            "3g": ("3g.20gb", 19968, 42),
-            "4g": ("4g.20gb", 19968, 56),
-            "7g": ("7g.40gb", 40192, 98),
-        },
-    ),
-    "A100-80GB": (
-        _EIGHT,
-        {
-            "1g": ("1g.10gb", 9728, 14),
-            "1g+me": ("1g.10gb+me", 9728, 14),
-            "1g double": ("1g.20gb", 19968, 14),
-            "2g": ("2g.20gb", 19968, 28),
-            "3g": ("3g.40gb", 40192, 42),
-            "4g": ("4g.40gb", 40192, 56),
-            "7g": ("7g.80gb", 81152, 98),
-        },
-    ),
-    "H100-80GB": (
-        _EIGHT,
-        {
-            "1g": ("1g.10gb", 9984, 16),
-            "1g+me": ("1g.10gb+me", 9984, 16),
-            "1g double": ("1g.20gb", 20096, 26),
-            "2g": ("2g.20gb", 20096, 32),
-            "3g": ("3g.40gb", 40448, 60),
-            "4g": ("4g.40gb", 40448, 64),
-            "7g": ("7g.80gb", 81152, 132),
-        },
-    ),
-    "H100-94GB": (
-        _EIGHT,
-        {
-            "1g": ("1g.12gb", None, None),
-            "1g+me": ("1g.12gb+me", None, None),
-            "1g double": ("1g.24gb", None, None),
-            "2g": ("2g.24gb", None, None),
-            "3g": ("3g.47gb", None, None),
-            "4g": ("4g.47gb", None, None),
-            "7g": ("7g.94gb", None, None),
-        },
-    ),
-    "H100-96GB": (
-        _EIGHT,
-        {
-            "1g": ("1g.12gb", None, None),
-            "1g+me": ("1g.12gb+me", None, None),
-            "1g double": ("1g.24gb", None, None),
-            "2g": ("2g.24gb", None, None),
-            "3g": ("3g.48gb", None, None),
-            "4g": ("4g.48gb", None, None),
-            "7g": ("7g.96gb", None, None),
-        },
-    ),
-    "H200-141GB": (
-        _EIGHT,
-        {
-            "1g": ("1g.18gb", 16384, None),
-            "1g+me": ("1g.18gb+me", 16384, None),
-            "1g double": ("1g.35gb", None, None),
-            "2g": ("2g.35gb", 33280, None),
-            "3g": ("3g.71gb", None, 60),
-            "4g": ("4g.71gb", None, None),
-            "7g": ("7g.141gb", 143360, 132),
-        },
-    ),
-    "B200-180GB": (
-        _EIGHT,
-        {
-            "1g": ("1g.23gb", None, None),
-            "1g+me": ("1g.23gb+me", None, None),
-            "1g double": ("1g.45gb", None, None),
-            "2g": ("2g.45gb", None, None),
-            "3g": ("3g.90gb", None, None),
-            "4g": ("4g.90gb", None, None),
-            "7g": ("7g.180gb", None, None),
-        },
-    ),
-    "GB200-186GB": (
-        _EIGHT,
-        {
-            "1g": ("1g.23gb", None, None),
-            "1g+me": ("1g.23gb+me", None, None),
-            "1g double": ("1g.47gb", None, None),
-            "2g": ("2g.47gb", None, None),
-            "3g": ("3g.93gb", None, None),
-            "4g": ("4g.93gb", None, None),
-            "7g": ("7g.186gb", None, None),
-        },
-    ),
+# Of each model its rules, and its profiles: a profile without its memory is the name of its rule.
+_MODELS: Final[dict[str, tuple[dict[str, _Rule], str]]] = {
+    "A30-24GB": (_FOUR, "1g.6gb 1g.6gb+me 2g.12gb 2g.12gb+me 4g.24gb"),
+    "A100-40GB": (_EIGHT, "1g.5gb 1g.5gb+me 1g.10gb 2g.10gb 3g.20gb 4g.20gb 7g.40gb"),
+    "A100-80GB": (_EIGHT, "1g.10gb 1g.10gb+me 1g.20gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb"),
+    "H100-80GB": (_EIGHT, "1g.10gb 1g.10gb+me 1g.20gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb"),
+    "H100-94GB": (_EIGHT, "1g.12gb 1g.12gb+me 1g.24gb 2g.24gb 3g.47gb 4g.47gb 7g.94gb"),
+    "H100-96GB": (_EIGHT, "1g.12gb 1g.12gb+me 1g.24gb 2g.24gb 3g.48gb 4g.48gb 7g.96gb"),
+    "H200-141GB": (_EIGHT, "1g.18gb 1g.18gb+me 1g.35gb 2g.35gb 3g.71gb 4g.71gb 7g.141gb"),
+    "B200-180GB": (_EIGHT, "1g.23gb 1g.23gb+me 1g.45gb 2g.45gb 3g.90gb 4g.90gb 7g.180gb"),
+    "GB200-186GB": (_EIGHT, "1g.23gb 1g.23gb+me 1g.47gb 2g.47gb 3g.93gb 4g.93gb 7g.186gb"),
     "RTX-PRO-6000": (
         _FOUR,
-        {
-            "1g": ("1g.24gb", None, None),
-            "1g+me": ("1g.24gb+me", None, None),
-            "1g+gfx": ("1g.24gb+gfx", None, None),
-            "1g+me.all": ("1g.24gb+me.all", None, None),
-            "1g-me": ("1g.24gb-me", None, None),
-            "2g": ("2g.48gb", None, None),
-            "2g+gfx": ("2g.48gb+gfx", None, None),
-            "2g+me.all": ("2g.48gb+me.all", None, None),
-            "2g-me": ("2g.48gb-me", None, None),
-            "4g": ("4g.96gb", None, None),
-            "4g+gfx": ("4g.96gb+gfx", None, None),
-        },
+        "1g.24gb 1g.24gb+me 1g.24gb+gfx 1g.24gb+me.all 1g.24gb-me "
+        "2g.48gb 2g.48gb+gfx 2g.48gb+me.all 2g.48gb-me 4g.96gb 4g.96gb+gfx",
     ),
 }
 
@@ -183,22 +74,20 @@ _NVML_NAMES: Final = (
 
 
 def _geometry(name: str) -> Geometry:
-    rules, rows = _MODELS[name]
-    kinds = []
-    for rule, (text, memory_mib, multiprocessors) in rows.items():
-        number, memory_slices, starts, most = rules[rule]
-        kinds.append(
-            ProfileGeometry(profile.parse(text), number, memory_slices, starts, most, memory_mib, multiprocessors)
-        )
+    rules, profiles = _MODELS[name]
+    kinds: dict[str, ProfileGeometry] = {}
+    for text in profiles.split():
+        rule = re.sub(r"\.\d+gb", "", text)
+        rule = f"{rule} double" if rule in kinds else rule
+        kinds[rule] = ProfileGeometry(profile.parse(text), *rules[rule])
     return Geometry(
         name,
-        gpu_slices=max(kind.gpu_slices for kind in kinds),
-        memory_slices=max(kind.memory_slices for kind in kinds),
-        kinds=tuple(kinds),
+        gpu_slices=max(kind.gpu_slices for kind in kinds.values()),
+        memory_slices=max(kind.memory_slices for kind in kinds.values()),
+        kinds=tuple(kinds.values()),
     )
 
 
-_OTHER_NAMES: Final = {"GH200": "H100-96GB", "GH200-96GB": "H100-96GB", "RTX-PRO-6000-96GB": "RTX-PRO-6000"}
 MODELS: Final = {name: _geometry(name) for name in _MODELS}
 
 
@@ -208,10 +97,3 @@ def of_gpu(model: str, memory_bytes: int) -> Geometry | None:
         if re.search(pattern, model) and memory_bytes >= least_gib * (1 << 30):
             return MODELS[name]
     return None
-
-
-def named(name: str) -> Geometry | None:
-    """The geometry of that name; a name without the size will do where there is one size, as `GB200`."""
-    wanted = _OTHER_NAMES.get(name, name)
-    geometries = [geometry for known, geometry in MODELS.items() if wanted == known or known.startswith(f"{wanted}-")]
-    return geometries[0] if len(geometries) == 1 else None

@@ -16,7 +16,7 @@ class ProfileGeometry:
     """A profile as one model of GPU has it.
 
     device_profile_id: the number that NVML's calls take (not the profile's number in NVML's header).
-    most: how many there can be at once. memory_mib, multiprocessors: None where nobody has published them.
+    most: how many there can be at once.
     """
 
     profile: Profile
@@ -24,8 +24,6 @@ class ProfileGeometry:
     memory_slices: int
     starts: tuple[int, ...]
     most: int
-    memory_mib: int | None = None
-    multiprocessors: int | None = None
 
     @property
     def gpu_slices(self) -> int:

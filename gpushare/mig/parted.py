@@ -1,12 +1,9 @@
-"""The file format of NVIDIA's mig-parted, as values: named configs, each a list of entries.
+"""The entries of a config of NVIDIA's mig-parted, as values: a configuration of gpushare's has a list of them.
 
-    version: v1
-    mig-configs:
-      NAME:
-      - device-filter: ["0x233010DE"]   # optional
-        devices: all                    # or a list of indices
-        mig-enabled: true
-        mig-devices: {"1g.10gb": 2, "3g.40gb": 1}
+    - device-filter: ["0x233010DE"]   # optional
+      devices: all                    # or a list of indices
+      mig-enabled: true
+      mig-devices: {"1g.10gb": 2, "3g.40gb": 1}
 
 Read strictly: an unknown field is an error. What a profile's name means is only known on a GPU, so here it is checked
 for form. The caller reads YAML or JSON and gives what it got.
@@ -22,14 +19,12 @@ from gpushare import errors
 from gpushare.mig import device_id, profile
 from gpushare.mig.device_id import DeviceId
 
-VERSION: Final = "v1"
 ALL: Final = "all"
 _ENTRY_FIELDS: Final = ("device-filter", "devices", "mig-enabled", "mig-devices")
-_FILE_FIELDS: Final = ("version", "mig-configs")
 
 
 class PartedError(errors.GpushareError):
-    """A file of mig-parted's format that is wrong; the message names the place, the value and the remedy."""
+    """An entry that is wrong; the message names the place, the value and the remedy."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,29 +49,6 @@ class MigConfigEntry:
 
 
 Config = tuple[MigConfigEntry, ...]
-
-
-def read_file(document: Any) -> dict[str, Config]:
-    """The configs by name; none in an empty file, or in one with nothing but a version. Raises PartedError."""
-    if document is None:
-        return {}
-    fields = _mapping(document, "the file")
-    _no_others(fields, _FILE_FIELDS, "the file")
-    if fields.get("version") != VERSION:
-        raise PartedError(f"version {_shown(fields.get('version'))} is unknown: write version: {VERSION}")
-    if "mig-configs" not in fields:
-        return {}
-    configs = _mapping(fields["mig-configs"], "mig-configs")
-    if not configs:
-        raise PartedError("mig-configs has no entry: at least one config is required")
-    return {name: read_config(entries, where=f"mig-configs.{name}") for name, entries in configs.items()}
-
-
-def read_config(entries: Any, *, where: str = "the config") -> Config:
-    """Read one named config of the file. Raises PartedError."""
-    if not isinstance(entries, list) or not entries:
-        raise PartedError(f"{where} is {_shown(entries)}: write a list with at least one entry")
-    return tuple(read_entry(entry, where=f"{where}[{number}]") for number, entry in enumerate(entries))
 
 
 def read_entry(document: Any, *, where: str = "the entry") -> MigConfigEntry:

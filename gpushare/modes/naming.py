@@ -13,7 +13,6 @@ from gpushare.modes.hardware_gpu import HardwareGpu, WholeDevice, parts, whole
 
 NONE: Final = "none"  # MIG is not looked at
 SINGLE: Final = "single"  # all GPUs of the node alike; their MIG devices are called GPUs
-MIXED: Final = "mixed"  # a resource for each profile
 NO_RULES: Final = Resources()
 
 Named = dict[str, tuple[WholeDevice, ...]]

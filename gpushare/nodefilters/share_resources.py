@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from gpushare import contract, errors, pod
 from gpushare import request as requests
 from gpushare.nodefilters.pod_affinity import PodAffinity
 from gpushare.nodefilters.pod_key import PodKey
+from gpushare.pod import PodJson
 from gpushare.request import Demand, Request
-
-PodJson = Mapping[str, Any]
 
 _BINARY_UNITS: Final = tuple(
     (1024**power, suffix) for power, suffix in ((5, "Pi"), (4, "Ti"), (3, "Gi"), (2, "Mi"), (1, "Ki"))

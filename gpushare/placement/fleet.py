@@ -1,9 +1,9 @@
 """Fleet: the nodes of a cluster kept ready for placement; a decision takes well under a millisecond at any size.
 
-It says what the reference (`reference.place`) says: a pod fits here if and only if it fits there, and a refusal is the
-same sentence. What differs is which of the GPUs that will do is best: the policy `fragmentation` takes the place where
-the worth of the cluster's free capacity to the typical mix falls least (`worth`, `pricing`). The node is found over
-arrays; its GPUs are chosen by the reference itself, with the fleet's costs. Not for threads.
+The node is found over arrays; its GPUs are chosen by `node_by_node.choose`, with the fleet's costs. By itself that says
+the same: a pod fits here if and only if it fits there, and a refusal is the same sentence. What differs is which of the
+GPUs that will do is best: the policy `fragmentation` takes the place where the worth of the cluster's free capacity to
+the typical mix falls least (`worth`, `pricing`). Not for threads.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from gpushare import policies
 from gpushare.gpu import Gpu
 from gpushare.ledger import GpuUse
 from gpushare.mix import NO_HOST, Host, Mix
-from gpushare.placement import gpu_selection, grid, reference, refusing
+from gpushare.placement import gpu_selection, grid, node_by_node, refusing
 from gpushare.placement.eligibility import Needs
 from gpushare.placement.grid import Floats, Grid, Room
+from gpushare.placement.node_by_node import Placement, Price, fits_anywhere
 from gpushare.placement.pricing import Prices
-from gpushare.placement.reference import Placement
 from gpushare.placement.request_key import RequestKey
 from gpushare.placement.scoring import Scoring
 from gpushare.placement.vacancies import Vacancies
 from gpushare.placement.view import NodeView
 from gpushare.placement.worth import Loss, Worth
-from gpushare.refusal import Refusal
+from gpushare.refusal import Refusal, Rejected
 from gpushare.request import Request
 
 _SAME = 1e-12
@@ -77,10 +77,10 @@ class Fleet:
         *,
         host: Host = NO_HOST,
         policy: str = policies.DEFAULT,
-        unfit: Callable[[str], str | None] = reference.fits_anywhere,
+        unfit: Callable[[str], str | None] = fits_anywhere,
         fits: Callable[[str], bool] | None = None,
     ) -> Placement | Refusal:
-        """As `reference.place`: the best placement, or a refusal with the nearest miss of each rule.
+        """As `node_by_node.place`: the best placement, or a refusal with the nearest miss of each rule.
 
         host: CPU and memory that the pod asks of its node. unfit: why a node cannot take the pod, or None. fits:
         whether that is None, where it can be told for less.
@@ -94,10 +94,11 @@ class Fleet:
             worth = self._scoring.worth
             return refusing.refuse(request, shape, needs, worth, self._grid, self._views, unfit, fits, missed)
         view = self._views[self._grid.names[slot]]
-        found = reference.place([view], request, policy=policy, price=self._price(shape, needs))
-        if isinstance(found, Refusal):
-            raise AssertionError(f"{view.node.name} was chosen and cannot take the pod: {found}")  # noqa: TRY004
-        return found
+        rejected: list[Rejected] = []
+        chosen = node_by_node.choose(view, request, policy=policy, price=self._price(shape, needs), rejected=rejected)
+        if chosen is None:
+            raise AssertionError(f"{view.node.name} was chosen and cannot take the pod: {rejected[0]}")
+        return Placement(view.node.name, chosen[1])
 
     def prices(self) -> Prices:
         """What is scarce now, for `value`."""
@@ -123,7 +124,7 @@ class Fleet:
         request: Request,
         *,
         policy: str = policies.DEFAULT,
-        unfit: Callable[[str], str | None] = reference.fits_anywhere,
+        unfit: Callable[[str], str | None] = fits_anywhere,
     ) -> Placement | Refusal:
         """The choice of GPUs on one node as it is given here, whatever the fleet knows of it; nothing is kept.
 
@@ -133,9 +134,9 @@ class Fleet:
             self._grid.kind_of(card)
         shape = RequestKey.of(request, policy=policy)
         price = self._price(shape, self._scoring.needs(shape))
-        return reference.place([view], request, policy=policy, unfit=unfit, price=price)
+        return node_by_node.place([view], request, policy=policy, unfit=unfit, price=price)
 
-    def _price(self, shape: RequestKey, needs: tuple[Needs, ...]) -> reference.Price | None:
+    def _price(self, shape: RequestKey, needs: tuple[Needs, ...]) -> Price | None:
         """What a GPU costs a pod of this shape, where it is not the policy that says so: several parts go by that."""
         if len(needs) != 1 or shape.policy != policies.DEFAULT:
             return None

@@ -1,7 +1,7 @@
-"""Selection: which GPUs of a node a pod would take there, for many nodes at once: greedily, as the reference does.
+"""Selection: which GPUs of a node a pod would take there, for many nodes at once: greedily, as `node_by_node` does.
 
 A pod with one part takes the GPUs that lose the least worth (or, by `pack` and `spread`, those that are fullest or
-emptiest). One with several parts is fitted together by the costs of the reference, so that what fits there fits here.
+emptiest). One with several parts is fitted together by the costs of a policy, as there: what fits there fits here.
 """
 
 from __future__ import annotations

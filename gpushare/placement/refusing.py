@@ -1,4 +1,4 @@
-"""Refusing: the reference's sentence for a pod that fits nowhere, counted over the grid instead of GPU by GPU.
+"""Refusing: the sentence of `node_by_node` for a pod that fits nowhere, counted over the grid instead of GPU by GPU.
 
 Counts come from masks; a sentence is only made for the nearest miss of each rule, by the filter itself.
 """
@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from gpushare import ledger
-from gpushare.placement import eligibility, explanation, filters, gpu_selection, reference
+from gpushare.placement import eligibility, explanation, filters, gpu_selection
 from gpushare.placement.eligibility import Needs
 from gpushare.placement.gpu_label_sets import PASSES
 from gpushare.placement.gpu_selection import Selected
 from gpushare.placement.grid import ABSENT, Bools, Floats, Grid, Ints
+from gpushare.placement.node_by_node import fits_anywhere
 from gpushare.placement.request_key import RequestKey, in_order
 from gpushare.placement.view import NodeView
 from gpushare.placement.worth import Worth
@@ -76,7 +77,7 @@ def _fit_nodes(
 ) -> Ints:
     """The slots of nodes that could take the pod at all; why not is only asked of the first by name."""
     has_room = eligibility.host_fits(shape, grid.now())
-    if unfit is reference.fits_anywhere and has_room.sum() == len(grid.slots):
+    if unfit is fits_anywhere and has_room.sum() == len(grid.slots):
         return np.flatnonzero(has_room)
     is_fit = np.zeros(grid.width, np.bool_)
     is_fit[[slot for name, slot in grid.slots.items() if fits(name)]] = True

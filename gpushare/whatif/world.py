@@ -1,7 +1,7 @@
 """World: the cluster in memory, to try changes on, with the webhook's own rules, sentences and choices.
 
-The webhook's engine chooses if numpy is installed; otherwise the reference does, which accepts and refuses the same
-pods for the same reasons, but may choose another of several GPUs that fit.
+The webhook's engine chooses if numpy is installed; otherwise placement goes node by node, and accepts and refuses the
+same pods for the same reasons, but may choose another of several GPUs that fit.
 """
 
 from __future__ import annotations

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-import sys
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import IO, Any
+from collections.abc import Iterable
 
 from gpushare import codec, contract, errors, node, pod
 from gpushare.gpunode import GpuNode
 from gpushare.node import NodeJson
 from kubectl_gpushare import plugin_errors
-from kubectl_gpushare.source import inputs, objects, saved_object, selector
+from kubectl_gpushare.source import inputs, objects, saved, saved_object, selector
 
-_CHUNK_BYTES = 1 << 20
 _MAKE_ONE = "make one with `kubectl get gpunodes,pods -A -o yaml > FILE`"
 
 
@@ -33,9 +28,15 @@ class Files:
         self._storage: dict[str, list[objects.Json]] = {}
         self._configurations: dict[str, str] | None = None
         self._placement: dict[str, str] = {}
-        where = [self._read(path) for path in paths]
+        paths = list(paths)
+        for path in paths:
+            for kind, item in saved.each(path, hint=f"; {_MAKE_ONE}"):
+                if isinstance(item, dict):
+                    self._keep(str(kind), item, inputs.name(path))
         if not self._nodes and not self._pods:
-            raise plugin_errors.FileError(f"{', '.join(where)} has no GPUNode and no pod in it: {_MAKE_ONE}")
+            raise plugin_errors.FileError(
+                f"{', '.join(map(inputs.name, paths))} has no GPUNode and no pod in it: {_MAKE_ONE}"
+            )
 
     def gpu_nodes(self, *, label_selector: str = "", name: str = "") -> list[GpuNode]:
         """The GPUNodes of the Nodes with these labels, or the one of that name."""
@@ -115,31 +116,7 @@ class Files:
         hint = f"; there is one in {', '.join(elsewhere)}: add -n {elsewhere[0]}" if elsewhere else ""
         raise plugin_errors.KubectlNotFound(f'pod "{name}" not found in namespace "{namespace}"{hint}')
 
-    def _read(self, path: str) -> str:
-        where = "standard input" if path == "-" else path
-        try:
-            if path == "-":
-                self._take(sys.stdin.buffer, where)
-            else:
-                with Path(path).open("rb") as stream:
-                    self._take(stream, where)
-        except OSError as error:
-            raise plugin_errors.FileError(f"{where} cannot be read: {error.strerror}; {_MAKE_ONE}") from error
-        return where
-
-    def _take(self, stream: IO[bytes], where: str) -> None:
-        first = stream.read(_CHUNK_BYTES)
-        chunks = itertools.chain([first], iter(lambda: stream.read(_CHUNK_BYTES), b""))
-        reader = objects.Reader(chunks) if first.lstrip()[:1] == b"{" else _yaml(chunks, where)
-        try:
-            for kind, item in reader:
-                self._keep(str(kind), item, where)
-        except objects.NotJson as error:
-            raise plugin_errors.FileError(f"{where} is not JSON as kubectl prints it: {error}") from error
-
     def _keep(self, kind: str, item: objects.Json, where: str) -> None:
-        if kind in saved_object.KINDS and (wrong := saved_object.problem(item)):
-            raise plugin_errors.FileError(f"{where} has a {kind} that is invalid: {wrong}")
         if kind == contract.GPUNODE_KIND:
             try:
                 gpu_node = codec.read(item)
@@ -166,24 +143,6 @@ class Files:
 
 
 _FAILED = "FailedCreate"  # reason of a controller's Event about a pod it cannot create
-
-
-def _yaml(chunks: Iterable[bytes], where: str) -> Iterator[tuple[str, objects.Json]]:
-    for document in inputs.documents(b"".join(chunks), where):
-        yield from _flatten(document)
-
-
-def _flatten(document: Any) -> Iterator[tuple[str, objects.Json]]:
-    if not isinstance(document, dict):
-        return
-    items = document.get("items")
-    kind = str(document.get("kind", ""))
-    if not isinstance(items, list):
-        yield kind, document
-        return
-    for item in items:
-        if isinstance(item, dict):
-            yield str(item.get("kind") or kind.removesuffix("List")), item
 
 
 def _is_ours(manifest: pod.PodJson) -> bool:

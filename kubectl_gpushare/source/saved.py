@@ -2,49 +2,62 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from kubectl_gpushare import plugin_errors
 from kubectl_gpushare.source import inputs, objects, saved_object
 
+_CHUNK_BYTES = 1 << 20
+
 
 def read(paths: Iterable[str]) -> list[objects.Json]:
     """Every object in these files; `-` is standard input. Raises `FileError`."""
-    return [_sound(item, inputs.name(path)) for path in paths for item in _objects(path)]
+    return [{"kind": kind, **item} for path in paths for kind, item in _all_in(path)]
 
 
-def _sound(item: objects.Json, where: str) -> objects.Json:
-    if item.get("kind") in (*saved_object.KINDS,) and (wrong := saved_object.problem(item)):
-        raise plugin_errors.FileError(f"{where} has a {item['kind']} that is invalid: {wrong}")
-    return item
+def each(path: str, *, hint: str = "") -> Iterator[tuple[str, Any]]:
+    """The kind of each object in the file, and the object; ("", what it is) for what is none. Raises `FileError`.
+
+    hint: what to do about a file that cannot be read.
+    """
+    where = inputs.name(path)
+    try:
+        with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb") as stream:
+            first = stream.read(_CHUNK_BYTES)
+            chunks = itertools.chain([first], iter(lambda: stream.read(_CHUNK_BYTES), b""))
+            is_json = first.lstrip()[:1] == b"{"
+            for kind, item in objects.Reader(chunks) if is_json else _yaml(chunks, where):
+                if kind in saved_object.KINDS and (wrong := saved_object.problem(item)):
+                    raise plugin_errors.FileError(f"{where} has a {kind} that is invalid: {wrong}")
+                yield kind, item
+    except OSError as error:
+        raise plugin_errors.FileError(f"{where} cannot be read: {error.strerror}{hint}") from error
+    except objects.NotJson as error:
+        raise plugin_errors.FileError(f"{where} is not JSON as kubectl prints it: {error}") from error
 
 
-def _objects(path: str) -> Iterator[objects.Json]:
-    where, text = inputs.name(path), inputs.text(path)
-    if text.lstrip()[:1] == "{":
-        try:
-            for kind, item in objects.Reader([text.encode()]):
-                yield {"kind": kind, **item}
-        except objects.NotJson as error:
-            raise plugin_errors.FileError(f"{where} is not JSON as kubectl prints it: {error}") from error
-        return
-    for document in inputs.documents(text, where):
-        yield from _flat(document, where)
-
-
-def _flat(document: Any, where: str) -> Iterator[objects.Json]:
-    if document is None:
-        return
-    if not isinstance(document, dict):
-        raise plugin_errors.FileError(
-            f"{where} has something in it that is not a Kubernetes object: {str(document)[:60]}"
-        )
-    items = document.get("items")
-    if not isinstance(items, list):
-        yield document
-        return
-    kind = str(document.get("kind") or "").removesuffix("List")
-    for item in items:
+def _all_in(path: str) -> Iterator[tuple[str, objects.Json]]:
+    for kind, item in each(path):
         if isinstance(item, dict):
-            yield {"kind": kind, **item}
+            yield kind, item
+        elif item is not None:
+            raise plugin_errors.FileError(
+                f"{inputs.name(path)} has something in it that is not a Kubernetes object: {str(item)[:60]}"
+            )
+
+
+def _yaml(chunks: Iterable[bytes], where: str) -> Iterator[tuple[str, Any]]:
+    for document in inputs.documents(b"".join(chunks), where):
+        kind = str(document.get("kind", "")) if isinstance(document, dict) else ""
+        items = document.get("items") if isinstance(document, dict) else None
+        if not isinstance(items, list):
+            yield kind, document
+            continue
+        for item in items:
+            if isinstance(item, dict):
+                yield str(item.get("kind") or kind.removesuffix("List")), item

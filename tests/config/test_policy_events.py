@@ -84,7 +84,7 @@ async def told(
     namespace = body["metadata"]["namespace"] = body["regarding"].get("namespace", "default")
     async with api_client.connect(teller.kubeconfig(administrator, directory / "kubeconfig"), component="test") as api:
         try:
-            await api.create(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", body, dry_run=True)
+            await api.create(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", body, query={"dryRun": "All"})
         except api_errors.ClusterError as error:
             return str(error)
     return None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_gpushare import manual
+from docs.cli import make as manual
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "images"

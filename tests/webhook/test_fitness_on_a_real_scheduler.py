@@ -128,7 +128,7 @@ class Scheduler:
         for _ in range(20):
             made = make()
             with contextlib.suppress(api_errors.Invalid):
-                stored = await self.api.create(self.pods_path, made, dry_run=dry_run)
+                stored = await self.api.create(self.pods_path, made, query={"dryRun": "All"} if dry_run else None)
                 return made if dry_run else stored
         raise AssertionError("nothing that is made up is valid")
 

@@ -20,10 +20,10 @@ from typing import Any, Final
 
 from gpushare import codec, contract, errors, ledger
 from gpushare import request as requests
-from gpushare.allocation import Allocation, GivenShare, Labels
+from gpushare.allocation import Allocation, GivenShare
 from gpushare.cluster import api_client, api_errors, compare_and_swap, events
 from gpushare.gpunode import GpuNode
-from gpushare.placement import reference
+from gpushare.placement import Placement
 from gpushare.request import Request
 from webhook.controllers.touched_nodes import Touched
 from webhook.metrics import Metrics
@@ -75,14 +75,9 @@ def allocation(pod: Pod, node: GpuNode) -> Allocation:
     request = pod.request if held is None else _without_amounts(pod)
     if isinstance(request, str):
         raise errors.LedgerError(request)
-    constraints = request.constraints
-    return Allocation(
-        id=pod.allocation_id,
-        pod=pod.ref,
-        shares=tuple(_shares(pod, request, node)) if held is None else codec.read_shares(held),
-        labels=Labels(constraints.affinity, constraints.anti_affinity, constraints.exclusion),
-        latency=request.latency,
-    )
+    shares = tuple(_shares(pod, request, node)) if held is None else codec.read_shares(held)
+    found = Placement(node.name, shares)
+    return found.allocation(request, allocation_id=pod.allocation_id, pod=pod.ref, reserved_until=None)
 
 
 def adopt(node: GpuNode, pods: Sequence[Pod], before: Iterable[Allocation] = ()) -> tuple[GpuNode, dict[str, str]]:
@@ -115,7 +110,7 @@ def _shares(pod: Pod, request: Request, node: GpuNode) -> Iterable[GivenShare]:
                 raise errors.LedgerError(f"{node.name} has no GPU {errors.quoted(uuid)}")
         if len(uuids) != demand.gpus:
             raise errors.LedgerError(f"{key} does not name {demand.gpus} GPUs")
-        yield reference.given(demand, [cards[uuid] for uuid in uuids])
+        yield demand.given([cards[uuid] for uuid in uuids])
 
 
 def _without_amounts(pod: Pod) -> Request:

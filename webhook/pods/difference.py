@@ -12,8 +12,12 @@ from typing import Any
 Operation = dict[str, Any]
 
 
-def patch(before: Any, after: Any, path: str = "") -> Iterator[Operation]:
+def patch(before: Any, after: Any) -> list[Operation]:
     """The operations, in order; none if the two are equal as JSON. What is one object in both is not looked at."""
+    return list(_between(before, after, ""))
+
+
+def _between(before: Any, after: Any, path: str) -> Iterator[Operation]:
     if isinstance(before, dict) and isinstance(after, dict):
         yield from _of_objects(before, after, path)
     elif isinstance(before, list) and isinstance(after, list):
@@ -27,7 +31,7 @@ def _of_objects(before: Mapping[str, Any], after: Mapping[str, Any], path: str) 
         if key not in after:
             yield {"op": "remove", "path": f"{path}/{escaped(key)}"}
         elif value is not after[key]:
-            yield from patch(value, after[key], f"{path}/{escaped(key)}")
+            yield from _between(value, after[key], f"{path}/{escaped(key)}")
     for key, value in after.items():
         if key not in before:
             yield {"op": "add", "path": f"{path}/{escaped(key)}", "value": value}
@@ -39,7 +43,7 @@ def _of_lists(before: list[Any], after: list[Any], path: str) -> Iterator[Operat
         yield {"op": "remove", "path": f"{path}/{place}"}
     for place in range(common):
         if before[place] is not after[place]:
-            yield from patch(before[place], after[place], f"{path}/{place}")
+            yield from _between(before[place], after[place], f"{path}/{place}")
     for value in after[common:]:
         yield {"op": "add", "path": f"{path}/-", "value": value}
 

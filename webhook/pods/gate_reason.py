@@ -6,14 +6,10 @@ use. Such a pod is gated, and gets its turn when it could run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from gpushare import contract, errors, pod
+from gpushare.pod import PodJson
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
-
-PodJson = Mapping[str, Any]
 
 
 def reason(manifest: PodJson, request: Request) -> Refusal | None:

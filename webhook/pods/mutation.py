@@ -1,6 +1,6 @@
-"""Mutation: pod and placement → the rewritten pod, and the JSON patch that makes it so. Pure and idempotent.
+"""Mutation: pod and placement → the rewritten pod. Pure and idempotent.
 
-A pod is rewritten as a whole and the patch is the difference, so that what is already as it should be costs nothing:
+A pod is rewritten as a whole and the patch is the `difference`, so that what is already as it should be costs nothing:
 the patch of a rewritten pod is empty. Only what is ours is touched; everything else passes through as it came.
 """
 
@@ -14,11 +14,10 @@ from gpushare import contract, errors, pod, quantity
 from gpushare import request as requests
 from gpushare.allocation import GivenShare
 from gpushare.nodefilters import share_resources
+from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
 from gpushare.request import Demand, Request
-from webhook.pods import difference
 
-PodJson = Mapping[str, Any]
 _Mutable = dict[str, Any]
 
 
@@ -54,11 +53,6 @@ def open_gate(manifest: PodJson, request: Request, placed: Placed) -> PodJson:
     after = _copy(manifest)
     _pin(after, request, placed, pod.annotations_of(manifest))
     return after
-
-
-def patch(before: PodJson, after: PodJson) -> list[dict[str, Any]]:
-    """The JSON patch (RFC 6902) from one to the other; empty if they are equal."""
-    return list(difference.patch(before, after))
 
 
 def has_resources(container: PodJson, wanted: Mapping[str, str]) -> bool:

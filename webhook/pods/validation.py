@@ -12,10 +12,9 @@ from typing import Any, Final
 from gpushare import contract, errors, pod
 from gpushare import request as requests
 from gpushare.nodefilters import share_resources
+from gpushare.pod import PodJson
 from gpushare.request import Request
 from webhook.pods import covered_mounts, mutation
-
-PodJson = Mapping[str, Any]
 
 _NVIDIA_PREFIX: Final = "nvidia.com/"
 _LONGEST_KEY_NAME: Final = 63  # of an annotation key, after the slash
@@ -32,6 +31,9 @@ class Denial:
 
 def read(manifest: PodJson) -> Request | Denial:
     """The pod's request, or why it cannot be honoured."""
+    names = [container.get("name") for container in _all_containers(manifest)]
+    if not all(names) or len(set(names)) != len(names):
+        return Denial("spec.containers and spec.initContainers do not each have a name of their own", 400)
     try:
         request = requests.parse(manifest)
     except errors.RequestError as error:

@@ -18,7 +18,6 @@ occupancy              which pods are on which node; assumed_pods: placed a mome
 storage                claims and volumes, and what a node can attach of them
 workload_mix           what the pods that hold shares have asked for, and when placement learns it; pure
 contention             nodes left to the other replicas for now; pure
-unwritable             GPUNodes that the API server does not store as we write them; pure
 unbindable             nodes where the scheduler could not bind pods, by who made these; pure
 allowances             what the ResourceQuotas leave
 unconfirmed            reservations whose pods have not come; pure

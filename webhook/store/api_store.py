@@ -14,11 +14,11 @@ from gpushare.cluster import object_store as objects
 from gpushare.gpunode import GpuNode
 from gpushare.mix import Mix
 from gpushare.nodefilters import NodeSpec
-from gpushare.placement import NodeView, Placement
+from gpushare.placement import NodeView
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from webhook.metrics import Metrics
-from webhook.store import chooser, ledger_store
+from webhook.store import ledger_store
 from webhook.store.allowances import Allowances
 from webhook.store.chooser import Chooser
 from webhook.store.contention import Contention
@@ -27,7 +27,6 @@ from webhook.store.filtering import Filtering
 from webhook.store.node_ledger import NodeLedger, PendingChange
 from webhook.store.occupancy import Occupancy
 from webhook.store.unconfirmed import UnconfirmedReservations
-from webhook.store.unwritable import Unwritable
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +67,6 @@ class ApiStore(Filtering):
         self._committing = 0
         self._write_seconds = 0.0  # that the last write took
         self.contention = Contention()
-        self._unwritable = Unwritable()
         self._told = told
         self._clock = clock
         self.deleted = DeletedNodes(clock)
@@ -93,7 +91,13 @@ class ApiStore(Filtering):
         self._assumed = self._occupancy.assumed
         self._allowances = Allowances(api)
         self._unclaimed = UnconfirmedReservations(clock, self._occupancy.is_named, lifetime_seconds=lifetime_seconds)
-        self._chooser = Chooser(self.view, self._cache, self._key, self._occupancy.unbindable.avoided)
+        self._chooser = Chooser(
+            self.view,
+            self._cache,
+            self._key,
+            self._occupancy.unbindable.avoided,
+            left=lambda: self.contention.left(now=clock()),
+        )
 
     async def run(self) -> None:
         """Keep the copies true until cancelled."""
@@ -145,20 +149,6 @@ class ApiStore(Filtering):
         """The GPUNode object as it is stored."""
         ledger = self._ledgers.get(name)
         return ledger.document if ledger else None
-
-    def place(
-        self,
-        manifest: Mapping[str, Any],
-        request: Request,
-        *,
-        policy: str,
-        instead: chooser.Views = chooser.AS_IT_IS,
-        unless: Mapping[str, str] = chooser.NOWHERE,
-    ) -> Placement | Refusal:
-        """Where the pod would go now."""
-        return self._chooser.place(
-            manifest, request, policy=policy, instead=instead, unless=unless, is_left=self._is_left()
-        )
 
     def premature(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> Refusal | None:
         """Why nothing is reserved for a pod before it is stored."""
@@ -264,7 +254,7 @@ class ApiStore(Filtering):
                 asked_seconds = getattr(error, "retry_after_seconds", None) or 0.0
                 if attempt == ATTEMPTS or not await self._read_again(path, ledger, attempt, asked_seconds):
                     if not is_conflict:
-                        self._unwritable.refused(name, now=self._clock())
+                        self.contention.refused(name, now=self._clock())
                     _refuse(batch, ledger_store.UnreachableError(str(error)))
                     return
             except api_errors.ClusterError as error:
@@ -273,12 +263,12 @@ class ApiStore(Filtering):
                     await self._write_singly(name, ledger, batch)
                     return
                 logger.error("The API server refused a GPUNode", extra={"node": name, "err": str(error)})  # noqa: TRY400
-                self._unwritable.refused(name, now=self._clock())
+                self.contention.refused(name, now=self._clock())
                 self._told(ledger.document, str(error))
                 _refuse(batch, ledger_store.WriteRefusedError(str(error)))
                 return
             else:
-                self._unwritable.written(name)
+                self.contention.written(name)
                 self._metrics.wrote("written", changes=len(batch))
                 ledger.see(stored)
                 _answer(batch, ledger.node if ledger.document is stored else codec.read(stored))
@@ -297,14 +287,6 @@ class ApiStore(Filtering):
             if in_a_row == MOST_REFUSED:
                 _refuse(batch[position + 1 :], error)
                 return
-
-    def _is_left(self) -> Callable[[str], bool] | None:
-        """Which nodes are taken only where no other will do."""
-        unwritable = self._unwritable.nodes(now=self._clock())
-        is_left = self.contention.left(now=self._clock())
-        if is_left is None:
-            return unwritable.__contains__ if unwritable else None
-        return lambda name: name in unwritable or is_left(name)
 
     async def _read_again(self, path: str, ledger: NodeLedger, attempt: int, asked_seconds: float) -> bool:
         """After a conflict, or an answer that was lost: look what is true now. Whether that can be told."""

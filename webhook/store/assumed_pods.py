@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from collections.abc import Callable, Hashable
 
 from gpushare.nodefilters import PodInfo, SchedulerCache, share_resources
-
-PodJson = Mapping[str, Any]
+from gpushare.pod import PodJson
 
 
 class AssumedPods:

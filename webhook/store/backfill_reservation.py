@@ -8,10 +8,10 @@ something, so that nobody can come between.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpushare import contract, ledger
-from gpushare.allocation import Allocation, GivenShare, Labels, NodeAllocation, PodRef
+from gpushare.allocation import Allocation, GivenShare, NodeAllocation, PodRef
 from gpushare.cluster import object_store as objects
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
@@ -50,8 +50,7 @@ def choose(
                 best = (option[0], view.node.name, option[1], option[2])
         if best is None:
             return None
-        constraints = holder.request.constraints
-        labels = Labels(constraints.affinity, constraints.anti_affinity, constraints.exclusion)
+        labels = holder.request.constraints.labels
         entry = Allocation(contract.HOLD_PREFIX + new_id(), holder.pod, best[3], labels=labels)
         used.update({uuid: dataclasses.replace(use, holders=(*use.holders, entry)) for uuid, use in best[2].items()})
         chosen.append(NodeAllocation(best[1], entry))
@@ -110,12 +109,6 @@ def asked_for(nodes: Iterable[GpuNode], pods: Mapping[objects.Key, Pod]) -> dict
         if pod is not None and pod.ref.uid == holder.uid and isinstance(pod.request, Request):
             requests[holder.uid] = pod.request
     return requests
-
-
-def without(node: GpuNode, uids: Collection[str]) -> GpuNode:
-    """The node without what is held for these pods; the very same if there is nothing."""
-    ids = [entry.id for entry in node.allocations if entry.is_hold and entry.pod.uid in uids]
-    return ledger.release(node, ids) if ids else node
 
 
 def _largest(

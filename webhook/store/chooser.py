@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import types
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from gpushare.mix import NO_HOST, Host, Mix
 from gpushare.nodefilters import PodKey as NodeShape
@@ -18,11 +18,11 @@ from gpushare.nodefilters import SchedulerCache, pod_requests, share_resources
 from gpushare.placement import NodeView, Placement
 from gpushare.placement.fleet import Fleet
 from gpushare.placement.grid import Room
+from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
 from gpushare.request import Request
 from webhook.store.unbindable import NOTHING, Avoided
 
-PodJson = Mapping[str, Any]
 Views = Mapping[str, NodeView]  # by name of the node
 
 AS_IT_IS: Final[Views] = types.MappingProxyType({})
@@ -33,7 +33,7 @@ class Chooser:
     """Not for threads.
 
     view: a node of the ledger as it is now. key: by which key the scheduler cache counts a pod, if it does. avoided:
-    nodes that are not for a pod, whatever is free there.
+    nodes that are not for a pod, whatever is free there. left: nodes that are only taken now where no other will do.
     """
 
     def __init__(
@@ -42,8 +42,11 @@ class Chooser:
         cache: SchedulerCache,
         key: Callable[[PodJson], Hashable],
         avoided: Callable[[PodJson], Avoided] = lambda _: NOTHING,
+        *,
+        left: Callable[[], Callable[[str], bool] | None] = lambda: None,
     ) -> None:
         self.avoided = avoided
+        self._left = left
         self._view = view
         self._cache = cache
         self._key = key
@@ -80,13 +83,11 @@ class Chooser:
         policy: str,
         instead: Views = AS_IT_IS,
         unless: Mapping[str, str] = NOWHERE,
-        is_left: Callable[[str], bool] | None = None,
     ) -> Placement | Refusal:
         """Where the pod would go.
 
         instead: views of some nodes, for this once; the same objects for as long as nothing has changed on them.
         unless: nodes that are not for this pod, and why.
-        is_left: nodes that are only taken where no other will do.
         """
         self._show(instead)
         shape, relations = share_resources.of(manifest, request)
@@ -101,8 +102,8 @@ class Chooser:
         if unless:
             unfit = lambda name: unless.get(name) or judge(name)  # noqa: E731
             fits = lambda name: name not in unless and judge.fits(name)  # noqa: E731
+        among = is_left = self._left()
         if avoided.last:
-            among = is_left
             is_left = lambda name: name in avoided.last or (among is not None and among(name))  # noqa: E731
         if is_left is not None:
             outcome = self._fleet.place(

@@ -5,6 +5,9 @@ wins. A replica that has lost one leaves that node alone for a moment, and looks
 as there is room: one half is the leader's, the other is for all who do not lead. Where these meet in turn, because they
 are several, each looks first at a half of that half that it has drawn for itself. When nothing was lost for a while, or
 a pod fits nowhere else, every node is everybody's.
+
+A node that the API server does not store is left as well, for longer: a policy engine, a limit of size or a schema may
+be against all that is written to it, or against one pod's share in it, and one refusal does not tell which.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 LEFT_SECONDS: Final = 2.0
+REFUSED_SECONDS: Final = 60.0
 
 
 class Contention:
@@ -27,23 +31,33 @@ class Contention:
         self.leads = False
         self._salt = secrets.token_bytes(8) if salt is None else salt
         self._left_until: dict[str, float] = {}
+        self._refused_until: dict[str, float] = {}
 
     def lost(self, node: str, *, now: float) -> None:
         """A write to the node came too late; `now` in seconds."""
         self._left_until[node] = now + LEFT_SECONDS
 
+    def refused(self, node: str, *, now: float) -> None:
+        """A write that carried a single change was refused, or was never answered."""
+        self._refused_until[node] = now + REFUSED_SECONDS
+
+    def written(self, node: str) -> None:
+        """A write of this node went through."""
+        self._refused_until.pop(node, None)
+
     def left(self, *, now: float) -> Callable[[str], bool] | None:
-        """Which nodes are left to others; None while nothing was lost a moment ago."""
+        """Which nodes are taken only where no other will do; None while that is none."""
         self._left_until = {name: until for name, until in self._left_until.items() if until > now}
-        fought_for = frozenset(self._left_until)
+        self._refused_until = {name: until for name, until in self._refused_until.items() if until > now}
+        fought_for, refused = frozenset(self._left_until), frozenset(self._refused_until)
         if not fought_for:
-            return None
+            return refused.__contains__ if refused else None
         leads, salt = self.leads, self._salt
         is_crowded = not leads and not all(map(_is_of_leader, fought_for))
 
         def is_left(node: str) -> bool:
             is_others = _is_of_leader(node) != leads or (is_crowded and _is_one(node, key=salt))
-            return is_others or node in fought_for
+            return is_others or node in fought_for or node in refused
 
         return is_left
 

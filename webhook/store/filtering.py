@@ -12,7 +12,7 @@ from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from webhook.store.assumed_pods import AssumedPods
-from webhook.store.chooser import Chooser
+from webhook.store.chooser import AS_IT_IS, NOWHERE, Chooser, Views
 from webhook.store.unconfirmed import UnconfirmedReservations
 
 _NO_LABELS: Mapping[str, str] = types.MappingProxyType({})
@@ -25,6 +25,18 @@ class Filtering:
     _assumed: AssumedPods
     _chooser: Chooser
     _unclaimed: UnconfirmedReservations
+
+    def place(
+        self,
+        manifest: Mapping[str, Any],
+        request: Request,
+        *,
+        policy: str,
+        instead: Views = AS_IT_IS,
+        unless: Mapping[str, str] = NOWHERE,
+    ) -> Placement | Refusal:
+        """Where the pod would go now."""
+        return self._chooser.place(manifest, request, policy=policy, instead=instead, unless=unless)
 
     def place_on(
         self, node: GpuNode, manifest: Mapping[str, Any], request: Request, *, policy: str

@@ -9,11 +9,9 @@ from typing import Any
 from gpushare import codec, contract, errors, node, pod
 from gpushare.gpunode import GpuNode
 from gpushare.nodefilters import NodeSpec, PodInfo, SchedulerCache, volumes
-from gpushare.placement import NodeView, Placement
-from gpushare.refusal import Refusal
-from gpushare.request import Request
+from gpushare.placement import NodeView
 from webhook.pods.stored_pod import Pod
-from webhook.store import chooser, ledger_store, workload_mix
+from webhook.store import ledger_store, workload_mix
 from webhook.store.assumed_pods import AssumedPods
 from webhook.store.chooser import Chooser
 from webhook.store.filtering import Filtering
@@ -72,18 +70,6 @@ class MemoryStore(Filtering):
     def view(self, name: str) -> NodeView | None:
         """The node of this name, or None."""
         return self._views.get(name)
-
-    def place(
-        self,
-        manifest: Mapping[str, Any],
-        request: Request,
-        *,
-        policy: str,
-        instead: chooser.Views = chooser.AS_IT_IS,
-        unless: Mapping[str, str] = chooser.NOWHERE,
-    ) -> Placement | Refusal:
-        """Where the pod would go now."""
-        return self._chooser.place(manifest, request, policy=policy, instead=instead, unless=unless)
 
     async def refresh(self, name: str) -> None:
         """Nothing: the view is all there is."""

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpushare import contract, ledger, pod
-from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
+from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
-from gpushare.placement import filters, reference
+from gpushare.placement import filters
 from gpushare.request import Constraints, Demand, Request
 from webhook.store import ledger_store
 
@@ -30,26 +30,17 @@ async def find(
 
     Raises UnreachableError when our copy does not have it and the API server does not answer.
     """
-    own = own_reservation(manifest, request, holder, ledger_now)
     annotations = pod.annotations_of(manifest)
-    if own is not None or not annotations.get(contract.ALLOCATION) or not annotations.get(contract.NODE):
-        return own
-    await ledger_now.refresh(annotations[contract.NODE])
-    return own_reservation(manifest, request, holder, ledger_now)
-
-
-def own_reservation(
-    manifest: Mapping[str, Any], request: Request, holder: PodRef, ledger_now: ledger_store.LedgerStore
-) -> tuple[GpuNode, Allocation] | None:
-    """The same, in what our copy has. Pure."""
-    annotations = pod.annotations_of(manifest)
-    wanted = annotations.get(contract.ALLOCATION)
-    view = ledger_now.view(annotations.get(contract.NODE, ""))
-    if not wanted or view is None:
+    wanted, name = annotations.get(contract.ALLOCATION), annotations.get(contract.NODE)
+    if not wanted or not name:
         return None
-    for entry in view.node.allocations:
-        if entry.id == wanted and _is_own(entry, request, holder, view.node):
-            return view.node, entry
+    for is_fresh in (False, True):
+        if is_fresh:
+            await ledger_now.refresh(name)
+        view = ledger_now.view(name)
+        for entry in view.node.allocations if view is not None else ():
+            if view is not None and entry.id == wanted and _is_own(entry, request, holder, view.node):
+                return view.node, entry
     return None
 
 
@@ -58,7 +49,7 @@ def _is_own(entry: Allocation, request: Request, holder: PodRef, node: GpuNode) 
     return (
         entry.reserved_until is not None
         and entry.pod == holder  # whose uid is unknown before it is stored
-        and entry.labels == Labels(constraints.affinity, constraints.anti_affinity, constraints.exclusion)
+        and entry.labels == constraints.labels
         and entry.latency == request.latency
         and {share.containers for share in entry.shares} == {demand.containers for demand in request.demands}
         and all(_fulfils(entry.shares, demand, constraints, node.gpu_by_uuid()) for demand in request.demands)
@@ -70,7 +61,7 @@ def _fulfils(shares: Iterable[GivenShare], demand: Demand, constraints: Constrai
     own = [cards[uuid] for share in mine for uuid in share.gpu_uuids if uuid in cards]
     return (
         len({card.uuid for card in own}) == demand.gpus
-        and mine == [reference.given(demand, own)]
+        and mine == [demand.given(own)]
         and all(
             filters.reject(filters.FilterInput(card, ledger.NOTHING, demand.share, constraints)) is None for card in own
         )

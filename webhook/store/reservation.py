@@ -15,13 +15,14 @@ import dataclasses
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from gpushare import errors, ledger
 from gpushare.allocation import GivenShare, PodRef
 from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView, Placement
+from gpushare.pod import PodJson
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from webhook.pods import mutation
@@ -29,7 +30,6 @@ from webhook.store import ledger_store
 
 logger = logging.getLogger(__name__)
 
-PodJson = Mapping[str, Any]
 
 LIFETIME_SECONDS: Final = 60.0
 ATTEMPTS: Final = 16
@@ -129,7 +129,8 @@ class Reservation:
             return Refusal(why, cause=Cause.LEDGER)
         refused: dict[str, str] = {}
         for _ in range(ATTEMPTS):
-            outcome = self._place(manifest, request, refused, wished)
+            at_best = self._as_wished(manifest, request, wished) if wished and wished not in refused else None
+            outcome = at_best or self._store.place(manifest, request, policy=self._policy, unless=refused)
             if isinstance(outcome, Refusal):
                 return outcome
             identity = new_id()
@@ -159,15 +160,10 @@ class Reservation:
         said = f"lost {ATTEMPTS} write conflicts in a row to other pods: the placer tries again"
         return Refusal(said, cause=Cause.LEDGER)
 
-    def _place(
-        self, manifest: PodJson, request: Request, refused: Mapping[str, str], wished: str
-    ) -> Placement | Refusal:
-        view = self._store.view(wished) if wished and wished not in refused else None
-        if view is not None:
-            outcome = self._store.place_on(view.node, manifest, request, policy=self._policy)
-            if isinstance(outcome, Placement):
-                return outcome
-        return self._store.place(manifest, request, policy=self._policy, unless=refused)
+    def _as_wished(self, manifest: PodJson, request: Request, wished: str) -> Placement | None:
+        view = self._store.view(wished)
+        outcome = view and self._store.place_on(view.node, manifest, request, policy=self._policy)
+        return outcome if isinstance(outcome, Placement) else None
 
     def _give_back(self, name: str, identity: str) -> None:
         """Take back what nobody waits for any more, once it turns out to have been written after all.

@@ -141,6 +141,7 @@ def allocate(case: Case) -> Any:
             )
             for identity in ids
         ]
+        root = given.get("mpsRoot", "")
         by_mps = any(device.mode is Mode.MPS for device in devices)
         found = answer.answer(
             resource,
@@ -148,7 +149,7 @@ def allocate(case: Case) -> Any:
             _settings(given),
             answer_id=given.get("response_id", "uuid"),
             nodes=nodes,
-            mps=answer.MpsPaths.below(given.get("mpsRoot", ""), resource) if by_mps else None,
+            mps=answer.MpsPaths(f"{root}/{resource}/pipe", f"{root}/shm") if by_mps else None,
             cdi_vendor=given.get("cdi_vendor", cdi.VENDOR),
         )
         wanted = case.expect["containers"][number] if number < len(case.expect["containers"]) else {}

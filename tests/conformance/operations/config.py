@@ -20,8 +20,20 @@ from gpushare.config import (
 from tests.conformance.runner import Case, Facets
 
 
+def tree(plain: Any, path: str = "", line: int = 0) -> yaml_tree.Item:
+    """The tree of plain data such as `json.loads` returns."""
+    if isinstance(plain, dict):
+        entries = {str(key): tree(value, yaml_tree.below(path, str(key)), line) for key, value in plain.items()}
+        return yaml_tree.Item(path, line, entries)
+    if isinstance(plain, list):
+        return yaml_tree.Item(
+            path, line, tuple(tree(value, f"{path}[{index}]", line) for index, value in enumerate(plain))
+        )
+    return yaml_tree.Item(path, line, plain)
+
+
 def _json(case: Case) -> yaml_tree.Item:
-    return yaml_tree.of(json.loads(case.input))
+    return tree(json.loads(case.input))
 
 
 def load_config_yaml(case: Case) -> Any:
@@ -59,7 +71,7 @@ def parse_flags_json(case: Case) -> Any:
 
 
 def dump_flags_json(case: Case) -> Any:
-    return writing.flags(config_file.flags(yaml_tree.of(_nanoseconds(case.input)), []))
+    return writing.flags(config_file.flags(tree(_nanoseconds(case.input)), []))
 
 
 def _nanoseconds(value: Any) -> Any:
@@ -140,7 +152,7 @@ def apply_shipped_restrictions(case: Case) -> Any:
     if isinstance(given.get("resources"), dict) or "sharing" in sections:  # a whole file
         config = restrictions.strict(config_file.read(json.dumps(given)))
         return Facets(writing.config(config) | {"warning": bool(config.warnings)})
-    shared = config_file.replicated_resources(yaml_tree.of(given))
+    shared = config_file.replicated_resources(tree(given))
     found = writing.replicated_resources(restrictions.replicated(shared, "sharing.timeSlicing", warnings))
     return Facets(found | {"warning": bool(warnings)})
 

@@ -28,7 +28,7 @@ def sharing(given: Json | None) -> gpu_resources.LabelledSharing:
                     for entry in entries
                 ),
             )
-    return gpu_resources.NOT_SHARED
+    return gpu_resources.LabelledSharing()
 
 
 def _rename(entry: Json, listed: Json) -> str:
@@ -98,14 +98,10 @@ def version_labels(case: Case) -> Any:
 
 def gfd_oneshot(case: Case) -> Any:
     """The labels of a node with one GPU, whose driver may not start."""
-
-    def ask() -> whole.NodeFacts:
-        if case.input["nvml_init_fails"]:
-            raise ValueError("the driver does not start")
-        return FULL
-
-    facts = whole.asked(ask, fail_on_init_error=case.input["failOnInitError"])
-    return whole.labels(facts, strategy=case.input["migStrategy"], sharing=gpu_resources.NOT_SHARED, started=0)
+    if case.input["nvml_init_fails"] and case.input["failOnInitError"]:
+        raise ValueError("the driver does not start")
+    facts = None if case.input["nvml_init_fails"] else FULL
+    return whole.labels(facts, strategy=case.input["migStrategy"], sharing=gpu_resources.LabelledSharing(), started=0)
 
 
 FULL = whole.NodeFacts(
@@ -129,7 +125,7 @@ def gfd_label_names(case: Case) -> Any:
         else (gpu_resources.LabelledGpu("NVIDIA H100 80GB HBM3", 81559, (9, 0), mig_enabled=True, mig_devices=(cut,)),)
     )
     facts = whole.NodeFacts(FULL.driver_version, FULL.cuda_version, FULL.machine, cards, (0x030200,), (True,))
-    made = whole.labels(facts, strategy=strategy, sharing=gpu_resources.NOT_SHARED, started=1_700_000_000)
+    made = whole.labels(facts, strategy=strategy, sharing=gpu_resources.LabelledSharing(), started=1_700_000_000)
     return Facets(allowed=Allowed(key for key in made if (key == whole.VGPU) is of_vgpus))
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpushare.config import config_file, yaml_tree
+from gpushare.config import config_file
 from gpushare.gpu import Mode
 from gpushare.modes import naming, sharing
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice, WholeDevice
+from tests.conformance.operations.config import tree
 from tests.conformance.runner import Case
 
 
@@ -37,7 +38,7 @@ def replicate_devices(case: Case) -> Any:
         for name, devices in case.input["resources"].items()
     }
     shared = [
-        sharing.replicated(config_file.replicated_resource(yaml_tree.of(entry)), Mode.TIME_SLICING)
+        sharing.replicated(config_file.replicated_resource(tree(entry)), Mode.TIME_SLICING)
         for entry in case.input["sharing"]
     ]
     owners = sharing.claims(resources, shared)

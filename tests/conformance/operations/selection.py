@@ -26,8 +26,9 @@ def apply_config_change(case: Case) -> Any:
     asked = given.get("label", selected)
     old, new = "before", "after" if given.get("content_changed") else "before"
     entries = dict.fromkeys({current, selected} - {None, ""}, new) or {"another": ""}
+    before = config_choice.ActiveConfig(current, old if current else "")
     decision = config_choice.decide(
-        config_choice.ActiveConfig(current, old if current else ""),
+        before,
         entries,
         label=asked or None,
         fallbacks=("empty",),
@@ -35,8 +36,8 @@ def apply_config_change(case: Case) -> Any:
     in_force = decision.in_force.name if decision.in_force else None
     return Facets(
         link="/dev/null" if in_force == config_choice.EMPTY else in_force,
-        signal=decision.reload,
-        reload=decision.reload,
+        signal=decision.in_force != before,
+        reload=decision.in_force != before,
         sidecar_exits=False,  # there is none, and the agent goes on
         report="event or condition" if decision.problem else "",
     )

@@ -61,7 +61,7 @@ def test_distributed_leaves_no_gpu_two_fewer_free_than_one_it_could_have_taken(
 ) -> None:
     devices, available, required, size = question
     gpus = {identity: device.gpu for identity, device in devices.items()}
-    chosen = greedy.prefer(gpus, available=available, required=required, size=size, policy=greedy.DISTRIBUTED)
+    chosen = greedy.prefer(gpus, available=available, required=required, size=size, policy="distributed")
     left = set(available) - set(chosen)
     allocated = {gpu: sum(one == gpu for one in gpus.values()) for gpu in gpus.values()}
     for identity in left:

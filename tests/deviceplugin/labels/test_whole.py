@@ -14,10 +14,10 @@ A100 = gpu_resources.LabelledGpu("NVIDIA A100-SXM4-40GB", 40960, (8, 0))
 FACTS = whole.NodeFacts("550.54.15", (12, 4), "DGX A100", (A100,) * 2, (0x030200,) * 2, (True,) * 2, ("c.1", "c.1"))
 
 
-def labels(
-    facts: whole.NodeFacts | None, sharing: gpu_resources.LabelledSharing = gpu_resources.NOT_SHARED
-) -> dict[str, str]:
-    return whole.labels(facts, strategy="none", sharing=sharing, started=1_700_000_000)
+def labels(facts: whole.NodeFacts | None, sharing: gpu_resources.LabelledSharing | None = None) -> dict[str, str]:
+    return whole.labels(
+        facts, strategy="none", sharing=sharing or gpu_resources.LabelledSharing(), started=1_700_000_000
+    )
 
 
 def test_a_node_says_its_machine_driver_model_and_fabric() -> None:
@@ -51,7 +51,7 @@ def test_of_two_models_the_more_frequent_is_named_whatever_the_order() -> None:
 
 def test_a_strategy_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(gpu_resources.StrategyError, match="write one of none, single, mixed"):
-        whole.labels(FACTS, strategy="bogus", sharing=gpu_resources.NOT_SHARED)
+        whole.labels(FACTS, strategy="bogus", sharing=gpu_resources.LabelledSharing())
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.mps import daemon, mps_client, steps
+from deviceplugin.mps import daemon, limits, steps
 from deviceplugin.mps.control import Control, ControlError
 from deviceplugin.mps.daemons import Daemons
 from tests.deviceplugin import simulated
@@ -196,11 +196,9 @@ async def test_the_limits_hold_for_programs(world: World, gpus: Path) -> None:
     uuid = simulated.uuids(gpus)[0]
     spec = steps.Spec(uuid, (steps.MpsGpu(uuid, 0, 40 * GIB, 4, at_once=4),))
     await world.daemons.have(spec)
-    own = mps_client.client(
-        world.daemons.places(uuid), "nvidia.com/gpu", [mps_client.MpsShare(uuid, 40 * GIB, 4, held=1)]
-    )
+    own = limits.of_container(40 * GIB, replicas=4, held=1)
     pipe = {"CUDA_MPS_PIPE_DIRECTORY": str(world.daemons.places(uuid).pipe)}
-    assert await granted_gib(gpus, {**own.envs, **pipe}) == 10, "one share of four"
+    assert await granted_gib(gpus, {**own, **pipe}) == 10, "one share of four"
     assert await granted_gib(gpus, pipe) == 40, "the daemon allows what the largest container may have"
     await world.daemons.have(steps.Spec(uuid, (steps.MpsGpu(uuid, 0, 40 * GIB, 4),)))
     assert await granted_gib(gpus, pipe) == 10

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deviceplugin.mps import limits, mps_client, steps
+from deviceplugin.mps import limits, steps
 from deviceplugin.mps.places import Places
-from gpushare import errors
 
 GIB = 1 << 30
 ROOT = Path("/run/mps")
@@ -69,21 +68,10 @@ def test_a_daemon_allows_what_the_largest_container_may_have() -> None:
 
 
 def test_a_container_is_told_its_own_size() -> None:
-    found = mps_client.client(
-        Places(ROOT, "GPU-b"), "nvidia.com/gpu", [mps_client.MpsShare("GPU-b", 80 * GIB, 4, held=2)]
-    )
-    assert found.envs == {
-        "CUDA_MPS_PIPE_DIRECTORY": "/mps/nvidia.com/gpu/pipe",
+    assert limits.of_container(80 * GIB, replicas=4, held=2) == {
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=40960M",
     }
-    assert found.mounts == (("/mps/nvidia.com/gpu/pipe", "/run/mps/GPU-b/pipe"), ("/dev/shm", "/run/mps/shm"))
-
-
-def test_a_container_cannot_have_two_daemons() -> None:
-    shares = [mps_client.MpsShare(uuid, 80 * GIB, 4, held=1) for uuid in ("GPU-a", "GPU-b")]
-    with pytest.raises(errors.GpushareError, match="cannot share GPU-a, GPU-b by MPS"):
-        mps_client.client(Places(ROOT, "GPU-b"), "nvidia.com/gpu", shares)
 
 
 def test_stopping_undoes_what_starting_did() -> None:

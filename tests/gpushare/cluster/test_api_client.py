@@ -28,51 +28,33 @@ async def test_an_object_lives_from_create_to_delete(api: api_client.ApiClient, 
 
 
 @pytest.mark.parametrize(
-    ("body", "content_type", "options", "expected"),
+    ("body", "content_type", "expected"),
     [
-        ({"data": {"b": "2", "a": None}}, api_client.MERGE_PATCH, {}, {"b": "2"}),
-        ([{"op": "add", "path": "/data/b", "value": "2"}], api_client.JSON_PATCH, {}, {"a": "1", "b": "2"}),
-        (
-            {"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "3"}},
-            api_client.APPLY_PATCH,
-            {"field_manager": "gpushare-other", "force": True},
-            {"a": "3"},
-        ),
+        ({"data": {"b": "2", "a": None}}, api_client.MERGE_PATCH, {"b": "2"}),
+        ([{"op": "add", "path": "/data/b", "value": "2"}], api_client.JSON_PATCH, {"a": "1", "b": "2"}),
     ],
-    ids=["merge", "json", "apply"],
+    ids=["merge", "json"],
 )
 async def test_patches(
     api: api_client.ApiClient,
     config_maps: str,
     body: Any,
     content_type: str,
-    options: dict[str, Any],
     expected: dict[str, str],
 ) -> None:
     await api.create(config_maps, builders.config_map("patched", a="1"))
     try:
-        patched = await api.patch(f"{config_maps}/patched", body, content_type, **options)
+        patched = await api.patch(f"{config_maps}/patched", body, content_type)
         assert patched["data"] == expected
     finally:
         await api.delete(f"{config_maps}/patched")
 
 
-async def test_an_apply_that_takes_another_managers_field_is_a_conflict_unless_forced(
-    api: api_client.ApiClient, config_maps: str
-) -> None:
-    await api.create(config_maps, builders.config_map("owned", a="1"))
-    body = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "2"}}
-    with pytest.raises(api_errors.Conflict, match="conflict with"):
-        await api.patch(f"{config_maps}/owned", body, api_client.APPLY_PATCH, field_manager="gpushare-other")
-
-
 async def test_a_dry_run_changes_nothing(api: api_client.ApiClient, config_maps: str) -> None:
     stored = await api.create(config_maps, builders.config_map("dry", a="1"))
     path = f"{config_maps}/dry"
-    assert (await api.patch(path, {"data": {"a": "2"}}, dry_run=True))["data"] == {"a": "2"}
-    assert (await api.replace(path, {**stored, "data": {}}, dry_run=True)).get("data", {}) == {}
-    await api.create(config_maps, builders.config_map("dry-too"), dry_run=True)
-    await api.delete(path, dry_run=True)
+    await api.create(config_maps, builders.config_map("dry-too"), query={"dryRun": "All"})
+    await api.delete(path, query={"dryRun": "All"})
     assert await api.get(path) == stored
     with pytest.raises(api_errors.NotFound):
         await api.get(f"{config_maps}/dry-too")

@@ -26,20 +26,18 @@ def test_what_is_selected_is_there_and_what_cannot_be_leaves_all_as_it_is(
     decision = config_choice.decide(current, entries, label=label, default=default, fallbacks=fallbacks)
     if decision.problem:
         assert decision.in_force == current
-        assert not decision.reload
         return
     assert decision.in_force is not None
     name = decision.in_force.name
     assert name == config_choice.EMPTY or (name in entries and not name.startswith(".."))
     assert not label or name == label
     assert decision.in_force.text == entries.get(name, "")
-    assert decision.reload == (decision.in_force != current)
 
 
 def test_an_edited_entry_is_a_change() -> None:
     old, new = ActiveConfig("a", "x"), ActiveConfig("a", "y")
-    assert config_choice.decide(old, {"a": "y"}, label="a") == Decision(new, reload=True)
-    assert config_choice.decide(new, {"a": "y"}, label="a") == Decision(new, reload=False)
+    assert config_choice.decide(old, {"a": "y"}, label="a") == Decision(new)
+    assert config_choice.decide(new, {"a": "y"}, label="a") == Decision(new)
 
 
 def test_a_name_that_is_not_there_says_what_is() -> None:

@@ -163,12 +163,6 @@ def test_a_gpu_is_known_by_what_nvml_calls_it(model: str, gib: float, name: str 
     assert (found and found.name) == name
 
 
-def test_a_model_may_be_named_without_its_size_where_there_is_one() -> None:
-    assert catalogue.named("GB200") is catalogue.MODELS["GB200-186GB"]
-    assert catalogue.named("GH200-96GB") is catalogue.named("H100-96GB") is catalogue.MODELS["H100-96GB"]
-    assert catalogue.named("A100") is catalogue.named("L4") is None
-
-
 @pytest.mark.parametrize("geometry", catalogue.MODELS.values(), ids=catalogue.MODELS)
 def test_of_each_kind_so_many_fit_as_the_table_says(geometry: Geometry) -> None:
     for kind in geometry.kinds:

@@ -43,31 +43,6 @@ def test_a_wrong_entry_is_refused_with_the_field_and_a_remedy(changes: dict[str,
 
 
 @pytest.mark.parametrize(
-    "document",
-    [
-        {},
-        [],
-        "text",
-        {"version": 1, "mig-configs": {"a": [GOOD]}},
-        {"version": "v1", "mig-configs": {}},
-        {"version": "v1", "mig-configs": None},
-        {"version": "v1", "mig-configs": {"a": []}},
-        {"version": "v1", "mig-configs": {"a": GOOD}},
-        {"version": "v1", "mig-configs": {"a": [GOOD]}, "more": 1},
-        {"version": "v1", "mig-configs": {1: [GOOD]}},
-    ],
-)
-def test_a_wrong_file_is_refused_whole(document: Any) -> None:
-    with pytest.raises(parted.PartedError):
-        parted.read_file(document)
-
-
-def test_an_error_names_the_config_and_the_number_of_the_entry() -> None:
-    with pytest.raises(parted.PartedError, match=r"mig-configs\.two\[1\] lacks devices"):
-        parted.read_file({"version": "v1", "mig-configs": {"two": [GOOD, {"mig-enabled": False}]}})
-
-
-@pytest.mark.parametrize(
     "entry",
     [GOOD, {"devices": [0, 1], "mig-enabled": False}, {**GOOD, "mig-devices": {}, "device-filter": ["0x20B510DE"]}],
 )

@@ -169,8 +169,8 @@ def test_what_a_node_cannot_be_is_refused_before_anything_is_touched(text: str, 
 def test_a_named_partition_means_on_each_gpu_what_fits_there() -> None:
     small, large, none = cards(3)
     node = [
-        dataclasses.replace(small, geometry=catalogue.named("A100-40GB")),
-        dataclasses.replace(large, geometry=catalogue.named("A100-80GB")),
+        dataclasses.replace(small, geometry=catalogue.MODELS["A100-40GB"]),
+        dataclasses.replace(large, geometry=catalogue.MODELS["A100-80GB"]),
         dataclasses.replace(none, mig_capable=False),
     ]
     balanced = planned("mig: all-balanced", node).assignments

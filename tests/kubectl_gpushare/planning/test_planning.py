@@ -69,7 +69,7 @@ def test_a_change_that_is_told_makes_it_fit(nodes: list[GpuNode], annotations: d
 
 @given(st.lists(strategies.gpu_nodes(), min_size=1, max_size=3, unique_by=lambda node: node.name), REQUESTS)
 @settings(max_examples=40, deadline=None)
-def test_a_world_lets_fit_what_the_reference_lets_fit(nodes: list[GpuNode], annotations: dict[str, str]) -> None:
+def test_a_world_lets_fit_what_fits_node_by_node(nodes: list[GpuNode], annotations: dict[str, str]) -> None:
     wanted = asked(**annotations)
     world = World(nodes)
     reference = placement.place([NodeView.of(node) for node in nodes], wanted.request)
@@ -87,7 +87,7 @@ def test_the_best_choice_comes_first_and_none_comes_twice() -> None:
     assert found[0].placement == of_sample().place(builders.pod("asked"), asked(request="0.1", memory="1Gi").request)
 
 
-def test_without_numpy_the_reference_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_numpy_it_chooses_node_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worlds, "exact", lambda: False)
     world = of_sample()
     wanted = asked(request="1", memory="75Gi")

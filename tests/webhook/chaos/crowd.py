@@ -39,7 +39,7 @@ async def create(
         async def one(manifest: dict[str, Any]) -> dict[str, Any]:
             async with slots:
                 try:
-                    return await api.create(path, manifest, dry_run=dry_run)
+                    return await api.create(path, manifest, query={"dryRun": "All"} if dry_run else None)
                 finally:
                     answered()
 

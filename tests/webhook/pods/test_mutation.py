@@ -11,7 +11,7 @@ from gpushare import request as requests
 from gpushare.nodefilters import share_resources
 from gpushare.refusal import Refusal
 from tests import builders
-from webhook.pods import mutation
+from webhook.pods import difference, mutation
 
 
 def placed(manifest: dict[str, Any], *nodes: Any) -> tuple[requests.Request, mutation.Placed]:
@@ -146,7 +146,7 @@ def test_a_container_without_a_share_sees_no_gpu(given: dict[str, Any], env: lis
         after: Any = mutation.rewrite(manifest, requests.parse(manifest), outcome)
         (side,) = [one for one in after["spec"]["initContainers" if is_init else "containers"] if one["name"] == "side"]
         assert side.get("env") == env
-        assert mutation.patch(after, mutation.rewrite(after, requests.parse(after), outcome)) == []
+        assert difference.patch(after, mutation.rewrite(after, requests.parse(after), outcome)) == []
 
 
 def test_a_gated_pod_will_learn_its_gpus_from_its_annotation() -> None:
@@ -191,7 +191,7 @@ def test_a_reference_that_the_api_server_has_completed_is_left_alone() -> None:
     request = requests.parse(manifest)
     gated: Any = mutation.rewrite(manifest, request, Refusal("full"))
     gated["spec"]["containers"][0]["env"][0]["valueFrom"]["fieldRef"]["apiVersion"] = "v1"
-    assert mutation.patch(gated, mutation.rewrite(gated, request, Refusal("full"))) == []
+    assert difference.patch(gated, mutation.rewrite(gated, request, Refusal("full"))) == []
 
 
 def test_what_is_null_is_as_good_as_absent() -> None:

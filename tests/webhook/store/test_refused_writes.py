@@ -19,7 +19,7 @@ from tests import builders
 from tests.gpushare.cluster import waiting
 from webhook import metrics
 from webhook.pods.mutation import Placed
-from webhook.store import api_store, reservation, unconfirmed, unwritable
+from webhook.store import api_store, contention, reservation, unconfirmed
 from webhook.store.api_store import ApiStore
 from webhook.store.reservation import Reservation
 
@@ -186,7 +186,7 @@ async def test_a_node_that_is_not_stored_is_taken_last_for_a_minute_and_told_of(
         assert tried <= 1 + api_store.MOST_REFUSED
         assert isinstance(await pods.reserve("four"), Placed)
         assert api.tried.count("node-a") == tried
-        pods.clock.now += unwritable.LEFT_SECONDS
+        pods.clock.now += contention.REFUSED_SECONDS
         assert isinstance(await pods.reserve("five"), Placed)
         assert api.tried.count("node-a") == tried + 1
 

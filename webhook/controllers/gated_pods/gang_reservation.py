@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import dataclasses
 import functools
 import logging
 import types
@@ -26,23 +27,23 @@ Wished = Mapping[str, str]  # uid of a pod -> node
 _NOWHERE: Wished = types.MappingProxyType({})
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class GangReservation:
     """`gone`: allocations that the gang may take the place of."""
 
-    def __init__(self, ledger_now: ledger_store.LedgerStore, reservation: Reservation) -> None:
-        self._store = ledger_now
-        self._reservation = reservation
+    store: ledger_store.LedgerStore
+    reservation: Reservation
 
     async def wished(self, asks: Asks, gone: Gone, beside: Collection[str]) -> Wished:
         """The node for each, by uid, so that they are near each other, and the rest of them on the nodes `beside`."""
-        under: ledger_store.LedgerStore = draft.Without(self._store, gone) if gone else self._store
-        return await gang_nodes.wished(under, asks, policy=self._reservation.policy, beside=beside)
+        under: ledger_store.LedgerStore = draft.Without(self.store, gone) if gone else self.store
+        return await gang_nodes.wished(under, asks, policy=self.reservation.policy, beside=beside)
 
     async def lacks(self, asks: Asks, gone: Gone, wished: Wished = _NOWHERE) -> tuple[Pod, Refusal] | None:
         """Try them all on a draft of the ledger; return one that does not fit, and why, or None."""
-        under: ledger_store.LedgerStore = draft.Without(self._store, gone) if gone else self._store
+        under: ledger_store.LedgerStore = draft.Without(self.store, gone) if gone else self.store
         tried = draft.Draft(under)
-        rules = self._reservation.on(tried)
+        rules = self.reservation.on(tried)
         try:
             for pod, request in asks:
                 outcome = await rules.reserve(pod.manifest, request, pod.ref, wished=wished.get(pod.ref.uid, ""))
@@ -54,7 +55,7 @@ class GangReservation:
 
     async def reserve(self, asks: Asks, gone: Gone, wished: Wished = _NOWHERE) -> dict[str, mutation.Placed | Refusal]:
         """Write a tentative share for each; return by uid what it got, or why it got none."""
-        rules = (self._reservation.on(draft.Without(self._store, gone)) if gone else self._reservation).tentative()
+        rules = (self.reservation.on(draft.Without(self.store, gone)) if gone else self.reservation).tentative()
         tasks: dict[str, asyncio.Task[mutation.Placed | Refusal]] = {}
         async with asyncio.TaskGroup() as group:
             for pod, request in asks:
@@ -71,7 +72,7 @@ class GangReservation:
             if isinstance(outcome, mutation.Placed):
                 by_node[outcome.node].append(outcome.allocation_id)
         writes = [
-            self._store.commit(name, functools.partial(ledger.settle, ids=tuple(ids))) for name, ids in by_node.items()
+            self.store.commit(name, functools.partial(ledger.settle, ids=tuple(ids))) for name, ids in by_node.items()
         ]
         failed = [
             error for error in await asyncio.gather(*writes, return_exceptions=True) if isinstance(error, BaseException)

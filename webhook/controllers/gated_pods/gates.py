@@ -122,7 +122,7 @@ class Gates:
         known, manifest, uid = pod, pod.manifest, pod.ref.uid
         for attempt in range(1, OPEN_TRIES + 1):
             try:
-                changes = mutation.patch(manifest, mutation.open_gate(manifest, request, placed))
+                changes = difference.patch(manifest, mutation.open_gate(manifest, request, placed))
             except errors.LedgerError as error:
                 said = f"it gets another share, as this one is not what it asks for: {error}"
                 return self._shuts(pod, said, not self._is_on_its_way(uid, ANY_VERSION))

@@ -1,4 +1,9 @@
-"""The reference of placement: filter, score, take the node and the GPUs that cost least."""
+"""Node by node: filter the GPUs of each, price those that are left, and take the node and the GPUs that cost least.
+
+`Fleet` finds the node over arrays, and has this choose its GPUs: on one node it takes a tenth of the time that arrays
+would. Without numpy it chooses among all nodes, and where every GPU that will not do is to be named it says why. The
+laws hold `Fleet` to it: whoever fits here fits there, and a refusal is the same sentence.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpushare import fragmentation, policies
-from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
+from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpu import Gpu
 from gpushare.ledger import GpuUse
 from gpushare.placement import explanation, filters, request_key, topology
@@ -26,13 +31,12 @@ class Placement:
         self, request: Request, *, allocation_id: str, pod: PodRef, reserved_until: float | None
     ) -> Allocation:
         """The ledger entry for it."""
-        constraints = request.constraints
         return Allocation(
             id=allocation_id,
             pod=pod,
             shares=self.shares,
             reserved_until=reserved_until,
-            labels=Labels(constraints.affinity, constraints.anti_affinity, constraints.exclusion),
+            labels=request.constraints.labels,
             latency=request.latency,
         )
 
@@ -59,7 +63,6 @@ def place(
     `unfit` says, as the rest of a sentence, why a node cannot take the pod at all, or None.
     `price`: in place of the policy's costs.
     """
-    cost_of = policies.POLICIES[request.policy or policy].cost
     best: tuple[float, str, Placement] | None = None
     rejected: list[Rejected] = []
     gpus = nodes = 0
@@ -72,7 +75,7 @@ def place(
         if reason is not None:
             rejected.append(explanation.unfit(view.node.name, reason))
             continue
-        found = _place_on(view, request, cost_of, price, rejected)
+        found = choose(view, request, policy=policy, price=price, rejected=rejected)
         if found is not None and (best is None or (found[0], view.node.name) < best[:2]):
             best = (found[0], view.node.name, Placement(view.node.name, found[1]))
     if best is not None:
@@ -80,10 +83,11 @@ def place(
     return explanation.refuse(request, rejected, gpus=gpus, nodes=nodes)
 
 
-def _place_on(
-    view: NodeView, request: Request, cost_of: policies.Cost, price: Price | None, rejected: list[Rejected]
+def choose(
+    view: NodeView, request: Request, *, policy: str, price: Price | None, rejected: list[Rejected]
 ) -> tuple[float, tuple[GivenShare, ...]] | None:
-    """Cost and shares on one node, or None with the reasons added to `rejected`."""
+    """Cost and shares on one node that the pod may go to, or None with the reasons added to `rejected`."""
+    cost_of = policies.POLICIES[request.policy or policy].cost
     used = dict(view.used)
     cards = topology.in_order(view.node.gpus)
     total, shares = 0.0, []
@@ -102,7 +106,7 @@ def _place_on(
         rows = layout.choose(priced, demand.gpus)
         total += topology.total(priced, rows) + layout.apart(rows)
         used |= {cards[row].uuid: options[row] for row in rows}
-        shares.append(given(demand, [cards[row] for row in rows]))
+        shares.append(demand.given(cards[row] for row in rows))
     return total, tuple(shares)
 
 
@@ -152,11 +156,3 @@ def _costs(
 def _free(card: Gpu, used: GpuUse) -> policies.Free:
     percent, memory_bytes = fragmentation.free(card, used)
     return policies.Free(percent / 100, memory_bytes / (card.memory_bytes or 1))
-
-
-def given(demand: Demand, cards: Sequence[Gpu]) -> GivenShare:
-    """The entry for all of a demand's cards, which a container has as one share."""
-    uuids = tuple(card.uuid for card in sorted(cards, key=lambda gpu: gpu.index))
-    share = demand.share
-    memory_bytes = share.memory.on_all(card.memory_bytes for card in cards)
-    return GivenShare(demand.containers, uuids, share.request_percent, share.limit_percent, memory_bytes)

@@ -1,7 +1,6 @@
-"""Structure: whether what was sent is a pod at all, as far as we read it. Pure.
+"""Whether the API server would have decoded it as a pod: it sends the webhook nothing else, as far as we read it.
 
-The API server sends only what it has decoded as a pod itself, so this never denies what comes from one. Whoever sends
-us anything else gets a sentence with the path of what is wrong, and no part after this has to expect it.
+What is none may be answered with a failure of ours, and nothing else may.
 """
 
 from __future__ import annotations
@@ -88,16 +87,7 @@ _POD: Final = {
 
 def wrong(manifest: Any) -> str | None:
     """What makes it no pod, as a sentence with the path; None if it is one."""
-    problem = next(_wrong(manifest, _POD, ""), None) if manifest is not None else None
-    if problem is not None:
-        return problem
-    spec = manifest.get("spec") or {}
-    names = [
-        container.get("name") for listed in ("containers", "initContainers") for container in spec.get(listed) or []
-    ]
-    if not all(names) or len(set(names)) != len(names):
-        return "spec.containers and spec.initContainers do not each have a name of their own"
-    return None
+    return next(_wrong(manifest, _POD, ""), None) if manifest is not None else None
 
 
 def _wrong(value: Any, schema: Any, path: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The manual: a page for each verb, in Markdown, made from what `--help` is made of.
+"""Makes the pages of this folder: one for each verb, in Markdown, made from what `--help` is made of.
 
 Run: `make docs`; a test says when it is time to.
 """

@@ -1,4 +1,4 @@
-"""The fleet answers what the reference answers, whatever happened to it before."""
+"""The fleet answers what placement node by node answers, whatever happened to it before."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def by_name(fleet: Fleet) -> list[NodeView]:
 @pytest.mark.slow
 @settings(max_examples=200)
 @given(st.lists(nodes, max_size=6), requests(), unfit_nodes)
-def test_it_places_if_and_only_if_the_reference_does_and_refuses_in_the_same_words(
+def test_it_places_if_and_only_if_it_does_node_by_node_and_refuses_in_the_same_words(
     found: list[GpuNode], request: Request, unfit: frozenset[str]
 ) -> None:
     fleet = Fleet()
@@ -79,7 +79,7 @@ def test_it_places_if_and_only_if_the_reference_does_and_refuses_in_the_same_wor
 
 @settings(max_examples=100)
 @given(st.lists(nodes, min_size=1, max_size=4), requests())
-def test_every_other_policy_chooses_what_the_reference_chooses(found: list[GpuNode], request: Request) -> None:
+def test_every_other_policy_chooses_what_is_chosen_node_by_node(found: list[GpuNode], request: Request) -> None:
     fleet = Fleet()
     for node in found:
         fleet.update(NodeView.of(node))
