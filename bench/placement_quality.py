@@ -20,12 +20,14 @@ import concurrent.futures
 import dataclasses
 import heapq
 import json
+import math
 import statistics
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from openb import known_policies, own_policies, trace, worlds
+from openb.links import Links
 
 from gpushare import policies
 
@@ -47,12 +49,17 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """Parts of all GPUs, 0 to 1. `curve`: unallocated at each of POINTS; empty for churn."""
+    """Parts of all GPUs, 0 to 1. `curve`: unallocated at each of POINTS; empty for churn.
+
+    linked_pairs, linked_fours: of the pods placed with 2 and 4 GPUs those whose GPUs are all linked; NaN where none is.
+    """
 
     task: Task
     unallocated: float
     unallocated_at_130: float = 0.0
     rejected: float = 0.0
+    linked_pairs: float = math.nan
+    linked_fours: float = math.nan
     curve: tuple[float, ...] = ()
 
 
@@ -70,14 +77,14 @@ def run(task: Task) -> Result:
     )
     if task.churn is None:
         arriving = pods if task.pods in worlds.WORLDS else trace.fill(pods, gpus, task.seed)
-        return fill(task, scheduler, arriving, 100 * gpus)
+        return fill(task, scheduler, arriving, 100 * gpus, Links(nodes))
     arrivals = trace.churn(pods, gpus, task.seed, load=task.churn, lifetimes=LIFETIMES)
-    return churn(task, scheduler, arrivals, 100 * gpus)
+    return churn(task, scheduler, arrivals, 100 * gpus, Links(nodes))
 
 
-def fill(task: Task, scheduler: trace.Scheduler, pods: Iterable[trace.Pod], total: int) -> Result:
+def fill(task: Task, scheduler: trace.Scheduler, pods: Iterable[trace.Pod], total: int, links: Links) -> Result:
     """`total` in per cent of a GPU."""
-    arrived = allocated = 0
+    arrived = allocated = 0.0
     curve: list[float] = []
     at_100: float | None = None
     for pod in pods:
@@ -86,17 +93,29 @@ def fill(task: Task, scheduler: trace.Scheduler, pods: Iterable[trace.Pod], tota
         while len(curve) < len(POINTS) and arrived + pod.size > POINTS[len(curve)] * total:
             curve.append(1 - allocated / total)
         arrived += pod.size
-        if scheduler.place(pod) is not None:
+        found = scheduler.place(pod)
+        if found is not None:
             allocated += pod.size
+            links.note(found)
     left = 1 - allocated / total
     curve += [left] * (len(POINTS) - len(curve))
-    return Result(task, left if at_100 is None else at_100, left, 1 - allocated / arrived, tuple(curve))
+    return Result(
+        task,
+        left if at_100 is None else at_100,
+        left,
+        1 - allocated / arrived,
+        links.part(2),
+        links.part(4),
+        tuple(curve),
+    )
 
 
-def churn(task: Task, scheduler: trace.Scheduler, arrivals: Iterable[trace.Arrival], total: int) -> Result:
+def churn(
+    task: Task, scheduler: trace.Scheduler, arrivals: Iterable[trace.Arrival], total: int, links: Links
+) -> Result:
     """Means over the time after the warm-up."""
     running: list[tuple[float, int, trace.Pod, trace.Placed]] = []
-    now, allocated, free, asked, turned_away = 0.0, 0, 0.0, 0, 0
+    now, allocated, free, asked, turned_away = 0.0, 0.0, 0.0, 0.0, 0.0
     for number, arrival in enumerate(arrivals):
         while running and running[0][0] <= arrival.time:
             until, _, pod, placed = heapq.heappop(running)
@@ -112,8 +131,12 @@ def churn(task: Task, scheduler: trace.Scheduler, arrivals: Iterable[trace.Arriv
             allocated += arrival.pod.size
         if now > WARM_UP:
             asked += arrival.pod.size
-            turned_away += 0 if found else arrival.pod.size
-    return Result(task, free / total / (now - WARM_UP), rejected=turned_away / asked)
+            if found is None:
+                turned_away += arrival.pod.size
+            else:
+                links.note(found)
+    left = free / total / (now - WARM_UP)
+    return Result(task, left, 0.0, turned_away / asked, links.part(2), links.part(4))
 
 
 def results(tasks: Sequence[Task], jobs: int) -> Iterator[Result]:
@@ -150,10 +173,12 @@ def figures(name: str, cells: dict[tuple[str, str], list[float]]) -> None:
 
 
 def collect(found: Iterable[Result], value: str) -> dict[tuple[str, str], list[float]]:
-    """(list of pods, policy) → one value a seed."""
+    """(list of pods, policy) → one value a seed, of those there are."""
     cells: dict[tuple[str, str], list[float]] = {}
     for result in found:
-        cells.setdefault((result.task.pods, result.task.policy), []).append(getattr(result, value))
+        one: float = getattr(result, value)
+        if not math.isnan(one):
+            cells.setdefault((result.task.pods, result.task.policy), []).append(one)
     return cells
 
 
@@ -230,7 +255,11 @@ def main() -> None:
             ("churn.unallocated", f"GPUs not allocated, pods leaving, load {chosen.churn:.0%}", left, "unallocated")
         )
         sets.append(("churn.rejected", f"Demand turned away, pods leaving, load {chosen.churn:.0%}", left, "rejected"))
-    cells = [(name, title, collect(given, value)) for name, title, given, value in sets]
+    for when, given in (("", found), (" (pods leaving)", left)):
+        name = "churn." if when else ""
+        sets.append((f"{name}linked-pairs", f"Pods of 2 GPUs with both linked (%){when}", given, "linked_pairs"))
+        sets.append((f"{name}linked-fours", f"Pods of 4 GPUs with all linked (%){when}", given, "linked_fours"))
+    cells = [(name, title, cell) for name, title, given, value in sets if (cell := collect(given, value))]
     for _, title, cell in cells:
         table(title, cell, chosen.policies)
     if chosen.plot:

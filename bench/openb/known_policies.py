@@ -3,7 +3,8 @@
 random, first-fit: the first node by number with room. best-fit: least CPU and GPU left, as parts of the largest node,
 as FGD's authors have it. fgd: fragmentation gradient descent as they published it, the score rounded to whole numbers
 of 0 to 100; fgd-fuller: the same, and of equals the node with the least GPU and CPU left: the strongest form of it that
-we know. FGD knows the whole list of pods beforehand, as in its authors' experiments.
+we know. FGD knows the whole list of pods beforehand, as in its authors' experiments. Where pods ask for another part of
+a GPU's memory than of its compute, what is free of a GPU is the mean of both: then nobody has published them so.
 """
 
 from __future__ import annotations
@@ -26,15 +27,25 @@ MOST_GPUS = 8
 
 @dataclasses.dataclass(slots=True)
 class State:
-    """Some nodes [n]; `free` [n, g] in per cent, below 0 where there is no GPU."""
+    """Some nodes [n]; `free` and `gpu_memory` [n, g] in per cent, below 0 where there is no GPU."""
 
     cpu: Ints
     memory: Ints
     free: Ints
+    gpu_memory: Ints
     model: Ints
 
     def at(self, nodes: Ints) -> State:
-        return State(self.cpu[nodes], self.memory[nodes], self.free[nodes], self.model[nodes])
+        return State(self.cpu[nodes], self.memory[nodes], self.free[nodes], self.gpu_memory[nodes], self.model[nodes])
+
+    def has_room(self, pod: Pod) -> Bools:
+        """[n, g] whether the GPU has what the pod asks of each."""
+        room: Bools = (self.free >= pod.percent) & (self.gpu_memory >= pod.memory_percent)
+        return room
+
+    def both(self) -> Floats:
+        """[n, g] what is free of the GPU, in per cent: the mean of compute and memory."""
+        return np.maximum((self.free + self.gpu_memory) / 2, 0)
 
 
 @dataclasses.dataclass(slots=True)
@@ -63,6 +74,7 @@ class KnownPolicy:
             np.array([node.cpu_milli for node in nodes]),
             np.array([node.memory_mib for node in nodes]),
             free,
+            free.copy(),
             np.array([self.model_numbers[node.model] for node in nodes]),
         )
         self.most = (max(self.state.cpu), max(self.state.memory), 100 * MOST_GPUS)
@@ -104,13 +116,14 @@ class KnownPolicy:
         if pod.models:
             fits &= np.isin(state.model, [self.model_numbers[model] for model in pod.models])
         if pod.gpus:
-            fits &= (state.free >= pod.percent).sum(1) >= pod.gpus
+            fits &= state.has_room(pod).sum(1) >= pod.gpus
         return fits
 
     def _add(self, pod: Pod, placed: Placed, sign: int) -> None:
         self.state.cpu[placed.node] += sign * pod.cpu_milli
         self.state.memory[placed.node] += sign * pod.memory_mib
         self.state.free[placed.node, list(placed.gpus)] += sign * pod.percent
+        self.state.gpu_memory[placed.node, list(placed.gpus)] += sign * pod.memory_percent
         self._clock += 1
         self._changed[placed.node] = self._clock
 
@@ -124,15 +137,17 @@ class Fragments:
         self._cpu = np.array([pod.cpu_milli for pod in classes])
         self._memory = np.array([pod.memory_mib for pod in classes])
         self._gpus = np.array([pod.gpus for pod in classes])
-        self._sizes = np.array(sorted({pod.percent for pod in classes}))
-        self._size = np.searchsorted(self._sizes, [pod.percent for pod in classes])
+        sizes = {size: number for number, size in enumerate(sorted({_size(pod) for pod in classes}))}
+        self._sizes = np.array(list(sizes))  # [size, 2]
+        self._size = np.array([sizes[_size(pod)] for pod in classes])
         allowed = [[not pod.models or model in pod.models for model in models] for pod in classes]
         self._allowed = np.array(allowed).T  # [model, class]
 
     def of(self, state: State) -> Floats:
         """[n]"""
-        free = np.maximum(state.free, 0)
-        enough = state.free[:, :, np.newaxis] >= self._sizes  # [n, g, size]
+        free = state.both()
+        enough = state.free[:, :, np.newaxis] >= self._sizes[:, 0]  # [n, g, size]
+        enough &= state.gpu_memory[:, :, np.newaxis] >= self._sizes[:, 1]
         count = enough.sum(1)
         useless = (free[:, :, np.newaxis] * ~enough).sum(1)
         runs = (state.cpu[:, np.newaxis] >= self._cpu) & (state.memory[:, np.newaxis] >= self._memory)
@@ -142,35 +157,40 @@ class Fragments:
         return fragments
 
 
+def _size(pod: Pod) -> tuple[int, int]:
+    return pod.percent, pod.memory_percent
+
+
 def _tightest(pod: Pod, state: State) -> Ints:
-    order: Ints = np.where(state.free >= pod.percent, state.free, 1000).argsort(1, kind="stable")[:, : pod.gpus]
+    order: Ints = np.where(state.has_room(pod), state.both(), 1000).argsort(1, kind="stable")[:, : pod.gpus]
     return order
 
 
 def _first_fit(_known: KnownPolicy, pod: Pod, state: State) -> tuple[Floats, Ints]:
-    order = (~(state.free >= pod.percent)).argsort(1, kind="stable")[:, : pod.gpus]
+    order = (~state.has_room(pod)).argsort(1, kind="stable")[:, : pod.gpus]
     return np.zeros(len(state.cpu)), order
 
 
 def _best_fit(known: KnownPolicy, pod: Pod, state: State) -> tuple[Floats, Ints]:
     cpu, _, gpu = known.most
     left = (state.cpu - pod.cpu_milli) / cpu
-    return left + (np.maximum(state.free, 0).sum(1) - pod.size) / gpu, _tightest(pod, state)
+    return left + (state.both().sum(1) - pod.size) / gpu, _tightest(pod, state)
 
 
 def _after(pod: Pod, state: State, gpus: Ints) -> State:
-    free = state.free.copy()
+    free, gpu_memory = state.free.copy(), state.gpu_memory.copy()
     np.put_along_axis(free, gpus, np.take_along_axis(free, gpus, 1) - pod.percent, 1)
-    return State(state.cpu - pod.cpu_milli, state.memory - pod.memory_mib, free, state.model)
+    np.put_along_axis(gpu_memory, gpus, np.take_along_axis(gpu_memory, gpus, 1) - pod.memory_percent, 1)
+    return State(state.cpu - pod.cpu_milli, state.memory - pod.memory_mib, free, gpu_memory, state.model)
 
 
 def _growth(known: KnownPolicy, pod: Pod, state: State) -> tuple[Floats, Ints]:
     """How much fragmentation grows, in per cent of a GPU, on the GPUs where it grows least."""
     before = known.fragments.of(state)
-    if pod.gpus != 1 or pod.percent == 100:
+    if pod.gpus != 1 or min(pod.percent, pod.memory_percent) == 100:
         gpus = _tightest(pod, state)
         return known.fragments.of(_after(pod, state, gpus)) - before, gpus
-    nodes, gpus = np.nonzero(state.free >= pod.percent)
+    nodes, gpus = np.nonzero(state.has_room(pod))
     after = _after(pod, state.at(nodes), gpus[:, np.newaxis])
     growth = np.full(state.free.shape, np.inf)
     growth[nodes, gpus] = known.fragments.of(after) - before[nodes]
@@ -185,7 +205,7 @@ def _fgd(known: KnownPolicy, pod: Pod, state: State) -> tuple[Floats, Ints]:
 
 def _fgd_fuller(known: KnownPolicy, pod: Pod, state: State) -> tuple[Floats, Ints]:
     cost, gpus = _fgd(known, pod, state)
-    return cost + 1e-4 * (np.maximum(state.free, 0).sum(1) / 100 + state.cpu / 12_000), gpus
+    return cost + 1e-4 * (state.both().sum(1) / 100 + state.cpu / 12_000), gpus
 
 
 def _any_fit(_known: KnownPolicy, pod: Pod, state: State) -> tuple[Floats, Ints]:

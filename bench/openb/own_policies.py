@@ -18,7 +18,7 @@ from openb.trace import Node, Placed, Pod
 from webhook.store.workload_mix import Asks, WorkloadMix
 
 MIB = 2**20
-GPU_GIB = 16  # the lists do not tell; pods ask for the same part of it as of the compute
+GPU_GIB = 16  # the lists do not tell; their pods ask for the same part of it as of the compute
 
 
 class Gpushare:
@@ -36,8 +36,7 @@ class Gpushare:
         self._requests: dict[Pod, Request] = {}
         self._serial = 0
         for number, node in enumerate(nodes):
-            cards = tuple(Gpu(f"{node.name}/{index}", index, node.model, GPU_GIB << 30) for index in range(node.gpus))
-            self._views.append(GpuNode(node.name, cards))
+            self._views.append(GpuNode(node.name, tuple(_card(node, index) for index in range(node.gpus))))
             self._show(number)
 
     def place(self, pod: Pod) -> Placed | None:
@@ -79,8 +78,14 @@ class Gpushare:
         self._fleet.update(NodeView.of(self._views[number]), room=room)
 
 
+def _card(node: Node, index: int) -> Gpu:
+    group = index // node.linked if node.linked else None
+    uuid = f"{node.name}/{index}"
+    return Gpu(uuid, index, node.model, GPU_GIB << 30, numa_node=group, link_group=group)
+
+
 def _request(pod: Pod) -> Request:
-    share = Share(pod.percent, 100, Memory(percent=pod.percent))
+    share = Share(pod.percent, 100, Memory(percent=pod.memory_percent))
     demands = (Demand(("main",), share, pod.gpus),) if pod.gpus else ()
     return Request(demands, Constraints(models=pod.models))
 

@@ -25,27 +25,39 @@ MOST_LOAD = 1.3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Node:
+    """linked: so many GPUs that follow each other are joined by NVLink and near one NUMA node; 0: that is unknown."""
+
     name: str
     cpu_milli: int
     memory_mib: int
     gpus: int
     model: str
+    linked: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pod:
-    """`percent` of each of `gpus` GPUs, of one of `models` (sorted; empty: any)."""
+    """`percent` of each of `gpus` GPUs, of one of `models` (sorted; empty: any).
+
+    gpu_memory_percent: of each GPU's memory; None: the same part as of its compute.
+    """
 
     cpu_milli: int
     memory_mib: int
     gpus: int
     percent: int
     models: tuple[str, ...]
+    gpu_memory_percent: int | None = None
 
     @property
-    def size(self) -> int:
-        """Per cent of a GPU in all."""
-        return self.gpus * self.percent
+    def memory_percent(self) -> int:
+        """Per cent of each GPU's memory."""
+        return self.percent if self.gpu_memory_percent is None else self.gpu_memory_percent
+
+    @property
+    def size(self) -> float:
+        """Per cent of a GPU in all: the mean of compute and memory."""
+        return self.gpus * (self.percent + self.memory_percent) / 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Worlds: clusters and demands that are unlike the published ones, each of them where a policy may do badly.
 
-They are drawn from the nodes and pods of openb by a seed. Every world is an eighth of the cluster (every eighth node),
-but for the tiny ones, and its pods arrive in the order given until they have asked for `trace.MOST_LOAD` of its GPUs.
+They are drawn from the nodes and pods of openb by a seed. A world is an eighth of the cluster (every eighth node), if
+it does not say otherwise, and its pods arrive in the order given until they have asked for `trace.MOST_LOAD` of its
+GPUs.
 """
 
 from __future__ import annotations
@@ -15,24 +16,26 @@ from openb import trace
 from openb.trace import Node, Pod
 
 PART = 8  # every so many-th node
+WHOLE_GPU = 100  # per cent
 Demand = Callable[[Sequence[Node], Sequence[Pod], random.Random], Iterator[Pod]]
 
 
 @dataclasses.dataclass(frozen=True)
 class World:
-    """`about`: what is unlike the published lists. demand: pods without an end. nodes: of an eighth of openb."""
+    """`about`: what is unlike the published lists. demand: pods without an end. nodes: of every `part`-th of openb."""
 
     about: str
     demand: Demand
     nodes: Callable[[Sequence[Node]], Sequence[Node]] = lambda nodes: nodes
     pods: str = "default"  # the list that it draws from
+    part: int = PART
 
 
 def load(directory: Path, name: str, seed: int) -> tuple[list[Node], list[Pod]]:
     """The nodes of a world, and its pods as they arrive."""
     world, draw = WORLDS[name], random.Random(seed)
-    nodes = list(world.nodes(trace.nodes(directory)[::PART]))
-    total, asked, pods = 100 * sum(node.gpus for node in nodes), 0, []
+    nodes = list(world.nodes(trace.nodes(directory)[:: world.part]))
+    total, asked, pods = 100 * sum(node.gpus for node in nodes), 0.0, []
     for pod in world.demand(nodes, trace.pods(directory, world.pods), draw):
         pods.append(pod)
         asked += pod.size
@@ -74,17 +77,21 @@ def _over_asked(nodes: Sequence[Node], pods: Sequence[Pod], draw: random.Random)
         yield dataclasses.replace(pod, models=(wanted,) if is_named else ())
 
 
-def _one_sided(nodes: Sequence[Node], _: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
-    """Small shares that ask for much CPU, of an eighth of all GPUs, and then whole GPUs by 1, 4 and 8."""
-    total, asked = 100 * sum(node.gpus for node in nodes), 0
-    while True:
-        if asked < total / 8:
-            pod = Pod(2000, 8192, 1, draw.choice((10, 30)), ())
-        else:
-            gpus = draw.choice((1, 4, 8))
-            pod = Pod(8000 * gpus, 32768 * gpus, gpus, 100, ())
-        asked += pod.size
-        yield pod
+def _one_sided(*sets: int) -> Demand:
+    """Small shares that ask for much CPU, of an eighth of all GPUs, and then whole GPUs, so many at once."""
+
+    def demand(nodes: Sequence[Node], _: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
+        total, asked = 100 * sum(node.gpus for node in nodes), 0.0
+        while True:
+            if asked < total / 8:
+                pod = Pod(2000, 8192, 1, draw.choice((10, 30)), ())
+            else:
+                gpus = draw.choice(sets)
+                pod = Pod(8000 * gpus, 32768 * gpus, gpus, WHOLE_GPU, ())
+            asked += pod.size
+            yield pod
+
+    return demand
 
 
 def _thirds(_: Sequence[Node], pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
@@ -95,7 +102,7 @@ def _thirds(_: Sequence[Node], pods: Sequence[Pod], draw: random.Random) -> Iter
 
 def _drift(nodes: Sequence[Node], pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
     """Half of the cluster's GPUs are asked for by shares, then by pods that want several."""
-    total, asked = 100 * sum(node.gpus for node in nodes), 0
+    total, asked = 100 * sum(node.gpus for node in nodes), 0.0
     shares = [pod for pod in pods if pod.gpus == 1 and pod.percent < 100]
     several = [pod for pod in pods if pod.gpus > 1]
     while True:
@@ -117,6 +124,39 @@ def _only_shares(_: Sequence[Node], pods: Sequence[Pod], draw: random.Random) ->
     return _drawn([pod for pod in pods if pod.gpus == 1 and pod.percent < 100], draw)
 
 
+def _memory_apart(_: Sequence[Node], pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
+    """Of shares, the part of the memory is that which another share asks of the compute."""
+    shares = [pod for pod in pods if pod.gpus == 1 and pod.percent < WHOLE_GPU]
+    for pod in _drawn(pods, draw):
+        if pod.gpus == 1 and pod.percent < WHOLE_GPU:
+            yield dataclasses.replace(pod, gpu_memory_percent=draw.choice(shares).percent)
+        else:
+            yield pod
+
+
+def _memory_opposed(_: Sequence[Node], pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
+    """Of shares, half ask for much memory and little compute (inference), half for the reverse (training)."""
+    for pod in _drawn(pods, draw):
+        if pod.gpus == 1 and pod.percent < WHOLE_GPU:
+            little, much = draw.choice((5, 10, 20, 25)), draw.choice((40, 50, 60, 75))
+            compute, memory = (little, much) if draw.random() < 0.5 else (much, little)
+            yield dataclasses.replace(pod, percent=compute, gpu_memory_percent=memory)
+        else:
+            yield pod
+
+
+def _linked_nodes(_: Sequence[Node]) -> Sequence[Node]:
+    return [Node(f"linked-{number}", 128_000, 1024 * 1024, 8, "H100", linked=4) for number in range(20)]
+
+
+def _linked_sets(_: Sequence[Node], _pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
+    """Shares and single GPUs, and half of the demand for 2, 4 and 8 at once."""
+    sizes = ((1, 20), (1, 50), (1, WHOLE_GPU), (2, WHOLE_GPU), (4, WHOLE_GPU), (8, WHOLE_GPU))
+    while True:
+        gpus, percent = draw.choices(sizes, (8, 8, 8, 3, 2, 0.25))[0]
+        yield Pod(8000 * gpus, 32768 * gpus, gpus, percent, ())
+
+
 def _tiny(_: Sequence[Node]) -> Sequence[Node]:
     return [Node(f"tiny-{number}", 48_000, 256 * 1024, 4, "A10") for number in range(6)]
 
@@ -136,11 +176,20 @@ WORLDS: Mapping[str, World] = {
     "third-naming": World("a third of the pods name a model", _naming, pods="gpuspec20"),
     "naming-evenly": World("a third name a model, the rare ones as rarely as there are GPUs", _naming_evenly),
     "over-asked": World("a third name one model, of which there are few", _over_asked),
-    "one-sided": World("small shares that ask for much CPU, then 1, 4 and 8 whole GPUs", _one_sided),
+    "third-naming-full": World("the same on all nodes", _naming, pods="gpuspec20", part=1),
+    "one-sided": World("small shares that ask for much CPU, then 1, 4 and 8 whole GPUs", _one_sided(1, 4, 8)),
+    "then-eights": World("small shares that ask for much CPU, then 8 whole GPUs", _one_sided(8)),
+    "then-fours": World("small shares that ask for much CPU, then 4 whole GPUs", _one_sided(4)),
     "drift": World("shares, then several GPUs", _drift),
     "half-several": World("half of the demand is for several GPUs", _several),
     "only-shares": World("nothing but shares", _only_shares),
     "thirds": World("half of the pods ask for 0.33", _thirds),
+    "memory-apart": World("shares that ask for memory whatever their compute", _memory_apart),
+    "memory-opposed": World("shares with much memory and little compute, and the reverse", _memory_opposed),
+    "linked": World(
+        "20 nodes of 8 GPUs, 4 of them linked; half of the demand for several", _linked_sets, _linked_nodes
+    ),
+    "linked-several": World("the same nodes, and the demand of half-several", _several, _linked_nodes),
     "tight-cpu": World("half of the CPU", _default, _half_cpu),
     "tiny": World("6 nodes of 4 GPUs, mixed sizes", _mixed_sizes, _tiny),
 }

@@ -17,7 +17,7 @@ from gpushare import policies
 from gpushare.gpu import Gpu
 from gpushare.ledger import GpuUse
 from gpushare.mix import NO_HOST, Host, Mix
-from gpushare.placement import gpu_selection, grid, node_by_node, refusing
+from gpushare.placement import gpu_selection, grid, node_by_node, refusing, topology
 from gpushare.placement.eligibility import Needs
 from gpushare.placement.grid import Floats, Grid, Room
 from gpushare.placement.node_by_node import Placement, Price, fits_anywhere
@@ -95,7 +95,8 @@ class Fleet:
             return refusing.refuse(request, shape, needs, worth, self._grid, self._views, unfit, fits, missed)
         view = self._views[self._grid.names[slot]]
         rejected: list[Rejected] = []
-        chosen = node_by_node.choose(view, request, policy=policy, price=self._price(shape, needs), rejected=rejected)
+        price = self._price(shape, needs, view)
+        chosen = node_by_node.choose(view, request, policy=policy, price=price, rejected=rejected)
         if chosen is None:
             raise AssertionError(f"{view.node.name} was chosen and cannot take the pod: {rejected[0]}")
         return Placement(view.node.name, chosen[1])
@@ -133,19 +134,23 @@ class Fleet:
         for card in view.node.gpus:
             self._grid.kind_of(card)
         shape = RequestKey.of(request, policy=policy)
-        price = self._price(shape, self._scoring.needs(shape))
+        price = self._price(shape, self._scoring.needs(shape), view)
         return node_by_node.place([view], request, policy=policy, unfit=unfit, price=price)
 
-    def _price(self, shape: RequestKey, needs: tuple[Needs, ...]) -> Price | None:
-        """What a GPU costs a pod of this shape, where it is not the policy that says so: several parts go by that."""
+    def _price(self, shape: RequestKey, needs: tuple[Needs, ...], view: NodeView) -> Price | None:
+        """What a GPU of this node costs a pod of this shape, if not by the policy: several parts go by that."""
         if len(needs) != 1 or shape.policy != policies.DEFAULT:
             return None
         loss = Loss(self._scoring.worth, needs[0])
+        cards = topology.in_order(view.node.gpus)
+        unused = grid.unused_linked(topology.layout(cards), [view.used[card.uuid] for card in cards])
+        unused_of = {card.uuid: count for card, count in zip(cards, unused, strict=True)}
 
         def price(card: Gpu, used: GpuUse) -> float:
             compute_percent, memory_percent = grid.free_percent(card, used)
             lost = loss.of(self._grid.kind_of(card), compute_percent, memory_percent)
-            return lost + gpu_selection.TIGHTER * min(compute_percent, memory_percent)
+            lost += gpu_selection.TIGHTER * min(compute_percent, memory_percent)
+            return lost + gpu_selection.LINKED * unused_of[card.uuid]
 
         return price
 

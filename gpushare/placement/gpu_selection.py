@@ -20,6 +20,7 @@ from gpushare.placement.request_key import RequestKey
 from gpushare.placement.worth import Worth
 
 TIGHTER: Final = 1e-7  # of equal losses, that of the fuller GPU
+LINKED: Final = 1e-4  # of equal losses, that of the GPU that leaves the fewest unused ones it is linked to
 
 
 @dataclasses.dataclass(slots=True)
@@ -101,6 +102,7 @@ def costs_of_gpus(
     if alone and shape.policy == policies.DEFAULT:
         each = worth.losses(columns, part, worth.of_cards(columns) if cards is None else cards)
         each += TIGHTER * columns.least_percent
+        each += LINKED * columns.unused_linked
     else:
         each = np.array(policies.POLICIES[shape.policy].cost(_option(columns, part, grid)))
     each[~eligibility.will_do(part, shape.constraints, grid, columns, slots)] = np.inf

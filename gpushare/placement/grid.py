@@ -54,6 +54,7 @@ class Columns:
     live: Ints  # [g, n] the kind, or ABSENT where the GPU takes nothing now
     facts: Ints  # [g, n] number of what the GPU is, the same for all that are equal in that; ABSENT: none
     holders: Ints  # [g, n] ids of `GpuLabelSets`
+    unused_linked: Ints  # [g, n] unused GPUs of its link group; 0 where it is linked to none
     cpu: Floats  # [n] free, thousandths
     host: Floats  # [n] free, bytes
     pods: Floats  # [n] more that it takes
@@ -72,7 +73,7 @@ class Columns:
 
 
 _FIELDS: Final = tuple(field.name for field in dataclasses.fields(Columns))
-_PER_GPU: Final = 10  # the first of them have a row for each GPU
+_PER_GPU: Final = 11  # the first of them have a row for each GPU
 
 
 def free_percent(card: Gpu, used: ledger.GpuUse) -> tuple[int, int]:
@@ -80,6 +81,16 @@ def free_percent(card: Gpu, used: ledger.GpuUse) -> tuple[int, int]:
     memory = card.memory_bytes - used.memory_bytes
     memory_percent = max(0, 100 * memory // card.memory_bytes) if card.memory_bytes else 0
     return min(100, max(0, 100 - used.request_percent)), memory_percent
+
+
+def unused_linked(layout: GpuTopology, used: Sequence[ledger.GpuUse]) -> list[int]:
+    """For each row the unused GPUs of its link group; 0 where it is linked to none."""
+    found = [0] * len(used)
+    for rows in layout.links():
+        unused = sum(not used[row].holders for row in rows)
+        for row in rows:
+            found[row] = unused
+    return found
 
 
 def empty(gpus: int, nodes: int) -> Columns:
@@ -97,6 +108,7 @@ class Grid:
         self.kinds: list[Gpu | None] = [None]  # a GPU of which only what never changes is said, for each distinct one
         self.facts: list[Gpu | None] = [None]  # a GPU without what is its alone, for each distinct set of facts
         self.layouts: list[GpuTopology] = []
+        self.most_linked = 1  # GPUs of the largest link group
         self.holders = GpuLabelSets()
         self.changed = np.zeros(16, np.int64)  # [n] the `clock` of each slot's last change
         self.clock = 0
@@ -143,10 +155,12 @@ class Grid:
         self._cards[slot] = cards
         for row, card in enumerate(cards):
             self.places[card.uuid] = (slot, row)
-        self._write(slot, [self._row(card, view.used[card.uuid]) for card in cards])
+        layout = topology.layout(cards)
+        unused = unused_linked(layout, [view.used[card.uuid] for card in cards])
+        self._write(slot, [(*self._row(card, view.used[card.uuid]), unused[row]) for row, card in enumerate(cards)])
         columns = self.columns
         columns.node_kind[slot] = self._node_kind(cards)
-        columns.layout[slot] = self._layout(topology.layout(cards))
+        columns.layout[slot] = self._layout(layout)
         columns.cpu[slot], columns.host[slot], columns.pods[slot] = room.cpu_milli, room.memory_bytes, room.pods
         self._touch(slot)
         return slot
@@ -221,6 +235,7 @@ class Grid:
         if layout not in self._layout_ids:
             self._layout_ids[layout] = len(self.layouts)
             self.layouts.append(layout)
+            self.most_linked = max(self.most_linked, layout.most_linked)
         return self._layout_ids[layout]
 
     def _slot(self, name: str, gpus: int) -> int:

@@ -65,5 +65,5 @@ def _of_sets(worth: Worth, copies: Floats, free_gpus: float) -> Floats:
     asked = worth.sets.part_of_demand * free_gpus
     asked = asked + np.minimum(_SPARE_SETS * worth.sets.gpus, asked)
     scarcity = np.minimum(1.0, (asked / np.maximum(copies * worth.sets.gpus, 1e-9)) ** 2)
-    prices: Floats = np.round(scarcity / _GRAIN) * _GRAIN
+    prices: Floats = np.round(scarcity / _GRAIN) * _GRAIN * worth.sets.worth
     return prices

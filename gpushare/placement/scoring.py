@@ -58,7 +58,7 @@ class _Now:
     gpus: Floats  # the same by node
     fed: Floats  # what of it CPU and memory can feed
     free: Floats  # GPUs
-    counts: _Counts  # [group, n] GPUs
+    counts: _Counts  # [row of the sets' counts, n] GPUs
     copies: Floats  # [set, n]
     clock: int = -1
     lesson: int = -1
@@ -88,7 +88,8 @@ class Scoring:
         now = self._grid.now()
         free = float(now.least_percent.sum()) / 100
         largest = int((now.kind != ABSENT).sum(0).max(initial=0))
-        return Worth(mix.expecting(gpus=free, largest=largest), tuple(self._grid.kinds), before=self.worth)
+        expecting, kinds = mix.expecting(gpus=free, largest=largest), tuple(self._grid.kinds)
+        return Worth(expecting, kinds, most_linked=self._grid.most_linked, before=self.worth)
 
     def learn(self, mix: Mix, worth: Worth) -> None:
         """Price by this mix, with these tables of it, from now on."""
@@ -157,7 +158,7 @@ class Scoring:
 
     def needs(self, shape: RequestKey) -> tuple[Needs, ...]:
         """The needs of each part among the kinds there are."""
-        if shape.policy == policies.DEFAULT and self.worth.kinds != len(self._grid.kinds):
+        if shape.policy == policies.DEFAULT and self._is_outgrown():
             self.learn(self._mix, self.study(self._mix))
         return tuple(self._needs_of(part, shape.constraints) for part in shape.parts)
 
@@ -208,7 +209,8 @@ class Scoring:
         kept.lost[slots] = self._now.fed[slots] - after + selected.apart
         if not len(self._dear):
             return
-        counts = self.worth.sets.in_groups(left.compute_percent, left.memory_percent, left.live).sum(1)
+        found = self.worth.sets.in_groups(left.compute_percent, left.memory_percent, left.live)
+        counts = self.worth.sets.counts(found, left.layout, self._grid.layouts)
         self._break(kept, slots, counts, left.cpu, left.host)
 
     def _score_one(self, shape: RequestKey, kept: Costs, slots: Ints | None) -> None:
@@ -246,18 +248,27 @@ class Scoring:
                 rows = each[:, whole].argmin(0)[np.newaxis]
             else:
                 rows = chosen.rows[:, np.searchsorted(np.flatnonzero(fits), whole)]
-            counts = self._now.counts[:, slots[whole]] - self._leaving(part, rows, grid, slots[whole])
+            counts = self._left(part, rows, grid, slots[whole])
             self._break(kept, slots[whole], counts, cpu[whole], host[whole])
 
-    def _leaving(self, part: Needs, rows: Ints, grid: Grid, slots: Ints) -> Ints:
-        """[group, n] how many of the GPUs in these rows [gpus, n] leave each group when they take the part."""
+    def _left(self, part: Needs, rows: Ints, grid: Grid, slots: Ints) -> Ints:
+        """[row of the sets' counts, n] how many GPUs are left when those in these rows [gpus, n] take the part."""
+        sets, columns = self.worth.sets, grid.columns
         at = (rows, slots)
-        compute, memory, live = grid.columns.compute_percent[at], grid.columns.memory_percent[at], grid.columns.live[at]
-        before = self.worth.sets.in_groups(compute, memory, live)
+        compute, memory, live = columns.compute_percent[at], columns.memory_percent[at], columns.live[at]
+        before = sets.in_groups(compute, memory, live)
         compute = np.maximum(compute - part.request_percent, 0)
         memory = np.maximum(memory - part.memory_percent[live], 0)
-        gone: Ints = (before & ~self.worth.sets.in_groups(compute, memory, live)).sum(1)
-        return gone
+        after = sets.in_groups(compute, memory, live)
+        counts = self._now.counts[:, slots].astype(np.int64)
+        counts[: len(sets.groups)] -= (before & ~after).sum(1)
+        if sets.rows > len(sets.groups):
+            found = sets.in_groups(
+                columns.compute_percent[:, slots], columns.memory_percent[:, slots], columns.live[:, slots]
+            )
+            found[:, rows, np.arange(len(slots))] = after
+            sets.count_linked(counts, found, columns.layout[slots], grid.layouts)
+        return counts
 
     def _break(self, kept: Costs, slots: Ints, counts: Ints, cpu: Floats, host: Floats) -> None:
         dear, sets = self._dear, self.worth.sets
@@ -286,7 +297,7 @@ class Scoring:
     def _refresh(self) -> None:
         """Bring worth and prices up to date with the grid."""
         grid = self._grid
-        if self.worth.kinds != len(grid.kinds):
+        if self._is_outgrown():
             self.learn(self._mix, self.study(self._mix))
         self._look()
         if not self._is_fixed and grid.clock - self._priced_at >= max(_REPRICED_AFTER, len(grid.slots) // 100):
@@ -317,6 +328,11 @@ class Scoring:
         parts: Floats = counts / max(1.0, counts.sum())
         return parts
 
+    def _is_outgrown(self) -> bool:
+        """Whether there are nodes of a sort that the worth knows nothing of."""
+        worth, grid = self.worth, self._grid
+        return worth.kinds != len(grid.kinds) or worth.most_linked < grid.most_linked
+
     def _look(self) -> None:
         """Bring `_now` up to date."""
         grid, now, worth = self._grid, self._now, self.worth
@@ -325,7 +341,7 @@ class Scoring:
         if slots is None:
             now.cards = np.zeros((height, length))
             now.gpus, now.fed, now.free = np.zeros(length), np.zeros(length), np.zeros(length)
-            now.counts = np.zeros((len(worth.sets.groups), length), np.int16)
+            now.counts = np.zeros((worth.sets.rows, length), np.int16)
             now.copies = np.zeros((len(worth.sets), length))
             slots = np.arange(grid.width)
         if len(slots):
@@ -334,7 +350,8 @@ class Scoring:
             now.gpus[slots] = now.cards[:, slots].sum(0)
             now.fed[slots] = worth.fed(now.gpus[slots], columns.cpu, columns.host, columns.node_kind)
             now.free[slots] = (columns.compute_percent.sum(0) + columns.memory_percent.sum(0)) / 200
-            counts = worth.sets.in_groups(columns.compute_percent, columns.memory_percent, columns.live).sum(1)
+            found = worth.sets.in_groups(columns.compute_percent, columns.memory_percent, columns.live)
+            counts = worth.sets.counts(found, columns.layout, grid.layouts)
             now.counts[:, slots] = counts
             now.copies[:, slots] = worth.sets.copies(counts, columns.cpu, columns.host, np.arange(len(worth.sets)))
         now.clock, now.lesson = grid.clock, self._lesson

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from gpushare.placement.grid import Floats, Ints
-from gpushare.placement.topology import APART, APART_COST, GpuTopology
+from gpushare.placement.topology import GpuTopology
 
 _AT_ONCE = 1 << 18  # numbers
 
@@ -113,11 +113,11 @@ def _added(costs: Iterable[Floats]) -> Floats:
 
 
 def _apart(layout: GpuTopology, rows: Ints) -> Floats:
-    is_apart = np.array(layout.distances, np.int64) == APART
-    pairs = np.zeros(rows.shape[1], np.int64)
+    of_pair = np.array(layout.pair_costs(len(rows)))
+    costs = np.zeros(rows.shape[1])
     for one, other in _pairs(len(rows)):
-        pairs += is_apart[rows[one], rows[other]]
-    return APART_COST * pairs / (len(rows) - 1)
+        costs += of_pair[rows[one], rows[other]]
+    return costs / (len(rows) - 1)
 
 
 def _pairs(count: int) -> Sequence[tuple[int, int]]:

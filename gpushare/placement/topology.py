@@ -2,7 +2,8 @@
 
 Cards with a link between them (NVLink) reach each other without the CPUs; cards on one NUMA node reach each other, and
 the CPUs that feed them, without the way between sockets. A pod gets cards that are close together, and of equally close
-ones the cheapest. Between nodes, one where it would have to cross costs a little more.
+ones the cheapest. Between nodes, one where it would have to cross costs a little more, and one where its cards would
+not be linked, though so many are there, more than that.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from gpushare.policies import Group, Number
 
 MOST_EXACT: Final = 100  # sets that are all looked at, as of 4 in 8; of more, the fullest of each place
 APART_COST: Final = 0.1  # in GPUs, for a card that is apart from all others of the pod
+UNLINKED_COST: Final = 0.5  # the same, for one that is linked to none of them where the node has so many that are
 
 LINKED_AND_NEAR, LINKED, NEAR, APART = range(4)
 
@@ -47,8 +49,21 @@ class GpuTopology:
         """What it costs, in GPUs, that these rows are not all together."""
         if len(rows) < 2:
             return 0.0
-        pairs = sum(self.distances[one][other] == APART for one, other in itertools.combinations(rows, 2))
-        return APART_COST * pairs / (len(rows) - 1)
+        costs = self.pair_costs(len(rows))
+        return sum(costs[one][other] for one, other in itertools.combinations(rows, 2)) / (len(rows) - 1)
+
+    def pair_costs(self, count: int) -> tuple[tuple[float, ...], ...]:
+        """Between rows, what `apart` adds up for so many cards."""
+        return _pair_costs(self, count)
+
+    def links(self) -> tuple[tuple[int, ...], ...]:
+        """The rows of each link group that has several."""
+        return _links(self)
+
+    @property
+    def most_linked(self) -> int:
+        """Cards of the largest link group; 1 where there is none."""
+        return max((len(rows) for rows in self.links()), default=1)
 
     def is_exact(self, count: int) -> bool:
         """Whether all sets of so many cards are looked at."""
@@ -119,6 +134,18 @@ def _layout(places: tuple[Place, ...]) -> GpuTopology:
     distances = tuple(tuple(_distance(place, other) for other in places) for place in places)
     pairs = {distances[one][other] for one, other in itertools.combinations(range(len(places)), 2)}
     return GpuTopology(places, distances, len(pairs) <= 1)
+
+
+@functools.lru_cache(maxsize=4096)
+def _pair_costs(layout: GpuTopology, count: int) -> tuple[tuple[float, ...], ...]:
+    unlinked = UNLINKED_COST if count <= layout.most_linked else 0.0
+    of_distance = {LINKED_AND_NEAR: 0.0, LINKED: 0.0, NEAR: unlinked, APART: APART_COST + unlinked}
+    return tuple(tuple(of_distance[distance] for distance in row) for row in layout.distances)
+
+
+@functools.lru_cache(maxsize=4096)
+def _links(layout: GpuTopology) -> tuple[tuple[int, ...], ...]:
+    return tuple(rows for rows in layout.groups(Group.LINK_GROUP) if len(rows) > 1)
 
 
 def _place(card: Gpu) -> Place:

@@ -4,7 +4,8 @@
   much as the scarcer of the two.
 * A node's GPUs are worth only what its free CPU and memory can feed: of the demand that the node's kind of GPU could
   serve, the lightest first, so much as the free CPU per free GPU is enough for. A curve for each kind.
-* A set of GPUs on one node that a request for several of them could take adds its price (`prices`) while it is whole.
+* A set of GPUs on one node that a request for several of them could take adds its price (`prices`) while it is whole,
+  and a small part of one more where the set's GPUs are all linked.
 """
 
 from __future__ import annotations
@@ -19,17 +20,22 @@ from gpushare.placement import cutting_stock, eligibility
 from gpushare.placement.eligibility import Needs
 from gpushare.placement.grid import POINTS, Bools, Columns, Floats, Ints
 from gpushare.placement.request_key import DemandKey
+from gpushare.placement.topology import GpuTopology
 
 _POINTS = 1024  # of a curve
 _MOST_SETS = 12  # classes of several GPUs that are priced: the commonest
 _LEAST_FREE = 1e-9
+_LINKED = 0.05  # GPUs, for each of a linked set: less than `topology.UNLINKED_COST`, so that who needs one takes it
 _BROKEN = 0.97  # a GPU that somebody is on is worth so much less: only a whole one serves everybody, also much later
 
 
 class GpuSets:
-    """The commonest classes of request for several GPUs of one node, as arrays over them."""
+    """The commonest classes of request for several GPUs of one node, as arrays over them.
 
-    def __init__(self, classes: Sequence[_Class]) -> None:
+    After these, where nodes have linked GPUs: sets of 2, 3, … that are linked, one for each number that is asked for.
+    """
+
+    def __init__(self, classes: Sequence[_Class], most_linked: int) -> None:
         total = sum(one.weight * one.gpus for one in classes)
         several = [one for one in classes if one.asked.gpus > 1 and one.gpus]
         several = sorted(several, key=lambda one: -one.weight * one.gpus)[:_MOST_SETS]
@@ -42,11 +48,22 @@ class GpuSets:
                 alike[key] = len(alike)
                 self.groups.append(one.needs)
             group.append(alike[key])
-        self._group = np.array(group, np.int64)
-        self._cpu = np.array([max(1.0, one.host.cpu_milli) for one in several])[:, np.newaxis]
-        self._host = np.array([max(1.0, one.host.memory_bytes) for one in several])[:, np.newaxis]
-        self.gpus = np.array([one.asked.gpus for one in several], np.int64)
-        self.part_of_demand = np.array([one.weight * one.gpus / total for one in several])
+        linked: dict[
+            int, float
+        ] = {}  # GPUs → part of the demand; of the class that asks for most what they must be like
+        self._linked_like: list[int] = []
+        for one, number in zip(several, group, strict=True):
+            if one.asked.gpus <= most_linked:
+                self._linked_like += [] if one.asked.gpus in linked else [number]
+                linked[one.asked.gpus] = linked.get(one.asked.gpus, 0.0) + one.weight * one.gpus / total
+        self._linked_gpus = list(linked)
+        none = [0.0] * len(linked)
+        self._group = np.array(group + [len(self.groups) + number for number in range(len(linked))], np.int64)
+        self._cpu = np.maximum(1.0, [one.host.cpu_milli for one in several] + none)[:, np.newaxis]
+        self._host = np.maximum(1.0, [one.host.memory_bytes for one in several] + none)[:, np.newaxis]
+        self.gpus = np.array([one.asked.gpus for one in several] + self._linked_gpus, np.int64)
+        self.part_of_demand = np.array([one.weight * one.gpus / total for one in several] + [*linked.values()])
+        self.worth = np.array([1.0] * len(several) + [_LINKED] * len(linked))  # in GPUs, of each GPU of the scarcest
 
     def __len__(self) -> int:
         return len(self.gpus)
@@ -59,8 +76,33 @@ class GpuSets:
             found[number] &= memory_percent >= needs.most_percent[live]
         return found
 
+    @property
+    def rows(self) -> int:
+        """Of `counts`."""
+        return len(self.groups) + len(self._linked_gpus)
+
+    def counts(self, found: Bools, layout: Ints, known: Sequence[GpuTopology]) -> Ints:
+        """[row, n] GPUs of each group, then those in whole linked sets; found [group, g, n], layout [n] of `known`."""
+        counts = np.zeros((self.rows, found.shape[2]), np.int64)
+        counts[: len(self.groups)] = found.sum(1)
+        self.count_linked(counts, found, layout, known)
+        return counts
+
+    def count_linked(self, counts: Ints, found: Bools, layout: Ints, known: Sequence[GpuTopology]) -> None:
+        """Write the rows of linked sets."""
+        if not self._linked_gpus:
+            return
+        linked = counts[len(self.groups) :]
+        linked[:] = 0
+        for number in np.flatnonzero(np.bincount(layout, minlength=1)).tolist():
+            at = np.flatnonzero(layout == number)
+            for rows in known[number].links():
+                free = found[:, rows][:, :, at].sum(1)
+                for row, (like, gpus) in enumerate(zip(self._linked_like, self._linked_gpus, strict=True)):
+                    linked[row, at] += free[like] // gpus * gpus
+
     def copies(self, counts: Ints, cpu: Floats, host: Floats, which: Ints) -> Floats:
-        """[set, n] how often the node could take each of these sets; counts [group, n] of GPUs."""
+        """[set, n] how often the node could take each of these sets; counts [row, n] of GPUs."""
         by_gpus = counts[self._group[which]] / self.gpus[which, np.newaxis]
         fed = np.minimum(cpu / self._cpu[which], host / self._host[which])
         copies: Floats = np.floor(np.maximum(np.minimum(by_gpus, fed), 0.0))
@@ -96,9 +138,12 @@ class Curve:
 class Worth:
     """The tables of one mix over the kinds of GPU there are."""
 
-    def __init__(self, mix: Mix, kinds: Sequence[Gpu | None], *, before: Worth | None = None) -> None:
-        """`before`: the tables of an earlier mix, to start from."""
+    def __init__(
+        self, mix: Mix, kinds: Sequence[Gpu | None], *, most_linked: int = 1, before: Worth | None = None
+    ) -> None:
+        """most_linked: GPUs of the largest link group. `before`: the tables of an earlier mix, to start from."""
         self.kinds = len(kinds)
+        self.most_linked = most_linked
         self.scarcity: dict[str, dict[int, float]] = {}
         classes = [_Class(asked, weight, kinds) for asked, weight in mix.classes.items()]
         tables = _Tables(before.scarcity if before else {}, self.scarcity)
@@ -114,7 +159,7 @@ class Worth:
         self.demand = _demand(classes)
         self._cpu = Curve([_points(classes, kind, lambda one: one.host.cpu_milli) for kind in range(len(kinds))])
         self._host = Curve([_points(classes, kind, lambda one: one.host.memory_bytes) for kind in range(len(kinds))])
-        self.sets = GpuSets(classes)
+        self.sets = GpuSets(classes, most_linked)
 
     def of_cards(self, columns: Columns) -> Floats:
         """[g, n] the worth of each GPU."""

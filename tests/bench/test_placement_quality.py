@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from gpushare.mix import Mix
 from gpushare.placement.fleet import Fleet
-from tests.bench.openb_modules import own_policies, trace
+from tests.bench.openb_modules import known_policies, links, own_policies, trace
 
 NODES = [trace.Node(f"node-{number}", 96_000, 768 * 1024, 8, "A100") for number in range(10)]
 HALF = trace.Pod(4000, 16_384, 1, 50, ())
@@ -25,3 +27,25 @@ def test_placement_learns_from_the_pods_that_have_come(lessons: list[Mix]) -> No
     for _ in range(60):
         assert scheduler.place(HALF) is not None
     assert [mix.pods for mix in lessons] == [50]
+
+
+def test_cards_of_a_linked_node_are_linked_so_many_by_so_many() -> None:
+    node = trace.Node("a", 96_000, 768 * 1024, 8, "H100", linked=4)
+    told = links.Links([node, NODES[0]])
+    for gpus in ((0, 1, 2, 3), (0, 1, 4, 5), (6, 7)):
+        told.note(trace.Placed(0, gpus))
+    told.note(trace.Placed(1, (0, 4)))  # a node without links says nothing
+    assert told.part(4) == 0.5
+    assert told.part(2) == 1.0
+    assert math.isnan(told.part(8))
+
+
+def test_a_pod_may_ask_for_another_part_of_the_memory_than_of_the_compute() -> None:
+    much_memory = trace.Pod(0, 0, 1, 10, (), gpu_memory_percent=60)
+    assert much_memory.size == 35
+    known = known_policies.KnownPolicy("best-fit", NODES[:1], [much_memory], 42)
+    own = own_policies.Gpushare("fragmentation", NODES[:1])
+    for scheduler in (known, own):
+        placed = [scheduler.place(much_memory) for _ in range(9)]
+        assert placed[-1] is None  # two do not fit on one GPU
+        assert None not in placed[:-1]

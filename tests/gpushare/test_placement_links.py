@@ -1,0 +1,96 @@
+"""Linked GPUs: whole link groups are left to who needs them, and who needs one takes one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pytest
+
+from gpushare import ledger, request
+from gpushare.allocation import PodRef
+from gpushare.gpunode import GpuNode
+from gpushare.mix import Mix
+from gpushare.placement import NodeView, Placement, topology
+from gpushare.placement.fleet import Fleet
+from tests import builders
+
+FOUR, PAIR, ONE = (request.parse(builders.pod(gpus=str(gpus))) for gpus in (4, 2, 1))
+FOURS_AND_SINGLES = builders.mix([FOUR, ONE] * 40)
+
+
+def node_of(name: str, *, used: Collection[int] = (), numa_known: bool = True) -> GpuNode:
+    """8 GPUs, of which each four are linked."""
+    cards = tuple(
+        builders.gpu(index, node=name, link_group=index // 4, numa_node=index // 4 if numa_known else None)
+        for index in range(8)
+    )
+    node = GpuNode(name, cards)
+    for index in used:
+        uuid = cards[index].uuid
+        node = ledger.reserve(node, builders.allocation(f"{name}-{index}", uuid, request=100, memory_gib=80))
+    return node
+
+
+def fleet_of(mix: Mix, *nodes: GpuNode) -> Fleet:
+    fleet = Fleet()
+    for node in nodes:
+        fleet.update(NodeView.of(node))
+    fleet.learn(mix)
+    return fleet
+
+
+def indexes(fleet: Fleet, asked: request.Request) -> tuple[str, list[int]]:
+    found = fleet.place(asked)
+    assert isinstance(found, Placement), found
+    return found.node, [int(uuid.rsplit("-", 1)[1]) for share in found.shares for uuid in share.gpu_uuids]
+
+
+@pytest.mark.parametrize(("used", "taken"), [({5}, {4, 6, 7}), ({0, 5, 6}, {4, 7})])
+def test_one_gpu_comes_from_the_group_that_has_fewest_left(used: set[int], taken: set[int]) -> None:
+    _, got = indexes(fleet_of(Mix(), node_of("a", used=used)), ONE)
+    assert set(got) <= taken
+
+
+def test_a_pair_comes_from_the_group_that_has_two_left() -> None:
+    assert indexes(fleet_of(Mix(), node_of("a", used={4, 5})), PAIR) == ("a", [6, 7])
+
+
+@pytest.mark.parametrize("numa_known", [True, False])
+@pytest.mark.parametrize("whole", ["a", "b"])
+def test_four_go_to_the_whole_group_and_one_to_the_others(whole: str, *, numa_known: bool) -> None:
+    halved = "b" if whole == "a" else "a"
+    fleet = fleet_of(
+        FOURS_AND_SINGLES,
+        node_of(whole, used=range(4), numa_known=numa_known),
+        node_of(halved, used={0, 1, 4, 5}, numa_known=numa_known),
+    )
+    assert indexes(fleet, FOUR) == (whole, [4, 5, 6, 7])
+    assert indexes(fleet, ONE)[0] == halved
+
+
+def test_the_last_whole_group_is_better_than_nothing_for_one() -> None:
+    fleet = fleet_of(FOURS_AND_SINGLES, node_of("a", used=range(4)))
+    assert indexes(fleet, ONE)[0] == "a"
+
+
+def test_what_is_kept_of_linked_sets_is_what_a_fresh_look_says() -> None:
+    node = node_of("a")
+    kept = fleet_of(FOURS_AND_SINGLES, node, node_of("b", used={1, 2}))
+    for number, asked in enumerate([ONE, PAIR, ONE, PAIR, ONE]):
+        for one in (ONE, PAIR, FOUR):
+            kept.lowest(one)
+        found = kept.place_on(NodeView.of(node), asked)
+        assert isinstance(found, Placement)
+        entry = found.allocation(asked, allocation_id=str(number), pod=PodRef("default"), reserved_until=None)
+        node = ledger.reserve(node, entry)
+        kept.update(NodeView.of(node))
+    prices = kept.prices()
+    fresh = fleet_of(FOURS_AND_SINGLES, node, node_of("b", used={1, 2}))
+    assert kept.values(["a", "b"], prices).tolist() == fresh.values(["a", "b"], prices).tolist()
+
+
+def test_cards_that_could_be_linked_on_their_node_cost_more_where_they_are_not() -> None:
+    layout = topology.layout(node_of("a").gpus)
+    assert layout.apart([0, 1, 2, 3]) == 0.0
+    assert layout.apart([0, 1, 4, 5]) > topology.APART_COST
+    assert layout.apart(range(8)) == pytest.approx(topology.APART_COST * 16 / 7)
