@@ -48,15 +48,26 @@ class Prometheus:
         assert len(found) <= 1, (expression, found)
         return next(iter(found.values()), None)
 
+    def unanswered(self) -> list[str]:
+        """What was wrong with the last scrape of each target of which something was."""
+        return [
+            f"{target['scrapeUrl']}: {target['lastError']}"
+            for target in self.get("targets")["activeTargets"]
+            if target["lastError"]
+        ]
+
 
 @contextlib.contextmanager
 def running(
     directory: Path, scrapes: Sequence[Mapping[str, Any]], *, rules: str = "", more: tuple[str, ...] = ()
 ) -> Iterator[Prometheus]:
-    """A Prometheus with these scrape_configs, and rules evaluated every second."""
+    """A Prometheus with these scrape_configs, and rules evaluated every second.
+
+    A page that takes longer than the timeout is not there at all, and on a busy machine an agent's took over a second.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "rules.yaml").write_text(rules or "groups: []\n")
-    every = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
+    every = {"scrape_interval": "3s", "scrape_timeout": "3s", "evaluation_interval": "1s"}
     config = {"global": every, "rule_files": ["rules.yaml"], "scrape_configs": [*scrapes]}
     (directory / "prometheus.yaml").write_text(yaml.safe_dump(config))
     port = _free_port()

@@ -73,9 +73,14 @@ class Night:
 
     def becomes(self, expression: str, value: float, *, seconds: float = 40.0) -> None:
         """Wait until an expression has this value."""
-        eventually(
-            lambda: self.seen.value(expression) == pytest.approx(value), seconds=seconds, what=f"{expression} = {value}"
-        )
+        try:
+            eventually(
+                lambda: self.seen.value(expression) == pytest.approx(value),
+                seconds=seconds,
+                what=f"{expression} = {value}",
+            )
+        except AssertionError as error:
+            raise AssertionError(f"{error}, but {self.seen.value(expression)}; {self.seen.unanswered()}") from error
 
     def true(self) -> set[str]:
         """The alerts that are true now, but for those that may be."""
