@@ -74,6 +74,11 @@ class Gangs:
         self._names: dict[str, str] = {}  # of the gangs, by share
         self._at: collections.defaultdict[str, set[str]] = collections.defaultdict(set)  # names by GPU
 
+    @property
+    def seats(self) -> dict[str, dict[str, str]]:
+        """Of each gang, by name, the share that it has at each GPU."""
+        return {name: dict(gang.seats) for name, gang in self._gangs.items()}
+
     def join(self, key: str, uuid: str, now_ns: int, *, uuids: Sequence[str], group: str = "") -> None:
         """A share that is at this GPU is served together on all of its GPUs (`uuids`), and with others of its group.
 

@@ -105,6 +105,11 @@ class Leases:
             self._settle(uuid, now_ns)
 
     @property
+    def gangs(self) -> Mapping[str, Mapping[str, str]]:
+        """Of each gang, by name, the share that it has at each GPU."""
+        return self._gangs.seats
+
+    @property
     def gpus(self) -> tuple[str, ...]:
         """The GPUs that somebody is at, by UUID."""
         return tuple(self._gpus)

@@ -106,7 +106,7 @@ class GpuUsers:
         unanswered = {card.uuid: silent for card in known if silent}
         running, lost = await self._driver.ask(self._running, [card.uuid for card in known])
         processes = {
-            uuid: [gpu_user for pid in pids if (gpu_user := self._process(pid)) is not None]
+            uuid: [gpu_user for pid in pids if (gpu_user := self.user(pid)) is not None]
             for uuid, pids in running.items()
         }
         users = gpu_usage.users(
@@ -139,7 +139,7 @@ class GpuUsers:
                 lost[uuid] = str(error)
         return running, lost
 
-    def _process(self, pid: int) -> gpu_usage.GpuUser | None:
+    def user(self, pid: int) -> gpu_usage.GpuUser | None:
         """The process, or None if it is over, or one of ours."""
         try:
             name = (self._proc / str(pid) / "comm").read_text(errors="replace").strip()

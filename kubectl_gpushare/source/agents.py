@@ -15,8 +15,8 @@ ASKED_UNASKED = 16  # nodes: beyond this many, agents are asked only with --usag
 METRICS, AUDIT = "metrics", "audit"  # paths that an agent serves
 _AT_ONCE = 8
 _PATIENCE = "--request-timeout=10s"  # before the user's flags, so that the user's own wins
-_PORT = 8081  # of the agent's probes and metrics: config/base/deviceplugin
-_AGENTS = (
+PORT = 8081  # of the agent's probes and metrics: config/base/deviceplugin
+AGENTS = (
     f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/pods"
     "?labelSelector=app.kubernetes.io%2Fname%3Dgpushare%2Capp.kubernetes.io%2Fcomponent%3Dagent"
 )
@@ -74,7 +74,7 @@ def fetch(program: kubectl.Kubectl, nodes: Sequence[str], page: str) -> AgentAns
 
 def _pods(program: kubectl.Kubectl) -> Iterator[tuple[str, str, bool]]:
     """Node and pod name of each running agent, and whether its kubelet reports it as ready."""
-    for item in json.loads(program.raw(_AGENTS).text()).get("items") or []:
+    for item in json.loads(program.raw(AGENTS).text()).get("items") or []:
         node, status = (item.get("spec") or {}).get("nodeName"), item.get("status") or {}
         if node and status.get("phase") == "Running":
             ready = [
@@ -86,7 +86,7 @@ def _pods(program: kubectl.Kubectl) -> Iterator[tuple[str, str, bool]]:
 
 
 def _path(pod: str, page: str) -> str:
-    return f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/pods/{pod}:{_PORT}/proxy/{page}"
+    return f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/pods/{pod}:{PORT}/proxy/{page}"
 
 
 def _sentences(what: str, failures: Mapping[str, Sequence[str]], asked: int) -> Iterator[str]:

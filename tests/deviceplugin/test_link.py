@@ -147,9 +147,8 @@ async def test_the_pods_of_a_group_are_one_gang_in_the_arbiter(node: ArbiterNode
         node.add_pod(pod, GivenShare(("main",), (gpu,), 50, 100, GIB), group="ring")
         process = await node.share(pod)
         await process("hello")
-    gangs = node.server.leases._gangs._gangs
     seats = {GPUS[number]: f"{arbiter_node.uid(f'rank{number}')}-0" for number in range(2)}
-    assert {name: gang.seats for name, gang in gangs.items()} == {"default/ring": seats}
+    assert node.server.leases.gangs == {"default/ring": seats}
     await same(node, link)
     assert {one.tenant.group for one in link.arbiter.shares.all()} == {"default/ring"}
 

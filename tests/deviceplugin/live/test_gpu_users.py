@@ -50,8 +50,8 @@ def test_a_process_is_known_by_its_pod_whatever_it_calls_itself(
     directory.mkdir()
     (directory / "comm").write_bytes(name + b"\n")
     (directory / "cgroup").write_text(cgroup)
-    assert witness(tmp_path)._process(7) == expected
-    assert witness(tmp_path)._process(8) is None  # it is gone
+    assert witness(tmp_path).user(7) == expected
+    assert witness(tmp_path).user(8) is None  # it is gone
 
 
 def test_what_the_kubelet_starts_by_is_held_while_its_pod_lives(tmp_path: Path) -> None:

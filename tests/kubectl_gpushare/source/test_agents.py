@@ -66,6 +66,6 @@ def test_names_and_port_are_the_agent_s() -> None:
     assert any(f'"{live_usage.MEMORY}"' in path.read_text() for path in (ROOT / "deviceplugin").rglob("*.py"))
     manifest = yaml.safe_load((ROOT / "config" / "base" / "deviceplugin" / "daemonset.yaml").read_text())
     container = manifest["spec"]["template"]["spec"]["containers"][0]
-    assert any(port["containerPort"] == agents._PORT for port in container["ports"])
+    assert any(port["containerPort"] == agents.PORT for port in container["ports"])
     labels = manifest["spec"]["template"]["metadata"]["labels"]
-    assert all(f"{key.replace('/', '%2F')}%3D{value}" in agents._AGENTS for key, value in labels.items())
+    assert all(f"{key.replace('/', '%2F')}%3D{value}" in agents.AGENTS for key, value in labels.items())

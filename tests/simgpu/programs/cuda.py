@@ -61,13 +61,13 @@ def pool_with_a_threshold() -> None:
     c = Cuda()
     pool = c.default_pool()
 
-    def used():
+    def used() -> int:
         return (c.info()[1] - c.info()[0]) // MIB
 
-    def wait():
+    def wait() -> None:
         return c.check("cuCtxSynchronize")
 
-    def attribute(which):
+    def attribute(which: int) -> int:
         value = ctypes.c_uint64()
         c.check("cuMemPoolGetAttribute", pool, which, ctypes.byref(value))
         return value.value // MIB
@@ -94,7 +94,7 @@ def pool_with_a_threshold() -> None:
 def frees_in_a_stream() -> None:
     c = Cuda()
 
-    def used():
+    def used() -> int:
         return (c.info()[1] - c.info()[0]) // MIB
 
     kernel, one, other = c.kernel("spin_200ms"), c.made("cuStreamCreate", 0), c.made("cuStreamCreate", 0)
@@ -172,7 +172,7 @@ def forks() -> None:
 def on_a_gpu_that_fails(simgpu_command: str, gpus: str) -> None:
     c = Cuda()
 
-    def simgpu(*words):
+    def simgpu(*words: str) -> object:
         return subprocess.run([simgpu_command, words[0], gpus, "0", *words[1:]])
 
     simgpu("fail", "ecc")

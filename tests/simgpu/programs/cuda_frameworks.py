@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 from tests.interposer.cuda_client import MIB, NOT_SUPPORTED, SUCCESS, Cuda
 
@@ -19,7 +20,7 @@ def not_simulated() -> None:
 def every_attribute() -> None:
     c = Cuda()
 
-    def attribute(number, device=0):
+    def attribute(number: int, device: int = 0) -> int:
         value = ctypes.c_int(-7)
         return c.call("cuDeviceGetAttribute", ctypes.byref(value), number, device) or value.value
 
@@ -107,7 +108,7 @@ def library_in_every_context() -> None:
 def kinds_of_addresses() -> None:
     c = Cuda()
 
-    def attribute(number, pointer, kind=ctypes.c_uint64):
+    def attribute(number: int, pointer: int, kind: Any = ctypes.c_uint64) -> Any:
         value = kind()
         return c.call("cuPointerGetAttribute", ctypes.byref(value), number, pointer) or value.value
 
@@ -167,7 +168,7 @@ def settings() -> None:
 def memory_in_blocks() -> None:
     c = Cuda()
 
-    def used():
+    def used() -> float:
         return (c.info()[1] - c.info()[0]) / MIB
 
     small = [c.allocate(1)[1] for _ in range(4096)]

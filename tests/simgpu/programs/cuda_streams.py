@@ -69,7 +69,7 @@ def waits_for_a_word() -> None:
     c.check("cuMemsetD32_v2", word, ctypes.c_uint(0), 16)
     c.check("cuMemsetD32_v2", copy, ctypes.c_uint(0), 16)
 
-    def read(at):
+    def read(at: int) -> int:
         return ctypes.c_uint.from_address(at).value
 
     called, kernel = [], c.kernel("k_100us")
@@ -176,7 +176,7 @@ def threads_that_end_early() -> None:
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda data: called.append(data))
     kernel = c.kernel("k_10us")
 
-    def work():
+    def work() -> None:
         c.use(0)
         c.check("cuStreamWaitValue32_v2_ptsz", 0, word, ctypes.c_uint(1), 0)
         c.check("cuLaunchKernel_ptsz", kernel, 1, 1, 1, 1, 1, 1, 0, 0, None, None)

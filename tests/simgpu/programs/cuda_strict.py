@@ -77,7 +77,7 @@ def other_contexts() -> None:
     c = Cuda()
     stream, event, kernel = c.made("cuStreamCreate", 0), c.made("cuEventCreate", 0), c.kernel("k_1us")
 
-    def launch(function, stream):
+    def launch(function: ctypes.c_void_p, stream: ctypes.c_void_p | int) -> int:
         return c.call("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, stream, None, None)
 
     second = c.made("cuCtxCreate_v2", 0, 0)

@@ -8,6 +8,7 @@ import os
 import subprocess
 import threading
 import time
+from typing import Any
 
 import pynvml as nvml
 
@@ -17,7 +18,7 @@ gpu = nvml.nvmlDeviceGetHandleByIndex
 def inventory() -> None:
     nvml.nvmlInit()
 
-    def describe(h):
+    def describe(h: Any) -> list[Any]:
         try:
             mig = nvml.nvmlDeviceGetMigMode(h)
         except nvml.NVMLError_NotSupported:
@@ -54,12 +55,12 @@ def numbers() -> None:
 def nearness() -> None:
     nvml.nvmlInit()
 
-    def near(a, b):
+    def near(a: int, b: int) -> int:
         return nvml.nvmlDeviceGetTopologyCommonAncestor(gpu(a), gpu(b))
 
     print(near(0, 0), near(0, 1), near(2, 3), near(0, 2))
 
-    def linked(a, b):
+    def linked(a: int, b: int) -> int:
         return nvml.nvmlDeviceGetP2PStatus(gpu(a), gpu(b), nvml.NVML_P2P_CAPS_INDEX_NVLINK)
 
     print(linked(0, 1) == nvml.NVML_P2P_STATUS_OK, linked(2, 3) == nvml.NVML_P2P_STATUS_OK)
@@ -126,14 +127,14 @@ def waits_beyond_a_loss(simgpu_command: str, gpus: str) -> None:
 def waits_in_a_loop(simgpu_command: str, gpus: str) -> None:
     nvml.nvmlInit()
 
-    def simgpu(*words):
+    def simgpu(*words: str) -> None:
         subprocess.run([simgpu_command, words[0], gpus, *words[1:]], check=True)
 
     events = nvml.nvmlEventSetCreate()
     for i in range(2):
         nvml.nvmlDeviceRegisterEvents(gpu(i), nvml.nvmlEventTypeXidCriticalError, events)
 
-    def asked(timeout_ms):
+    def asked(timeout_ms: int) -> int | str:
         try:
             return nvml.nvmlEventSetWait_v2(events, timeout_ms).eventData
         except nvml.NVMLError as error:

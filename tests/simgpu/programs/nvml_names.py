@@ -11,7 +11,7 @@ def results_of_all(names: list[str]) -> None:
     nvml.nvmlInit()
     library = ctypes.CDLL("libnvidia-ml.so.1")
 
-    def answers():
+    def answers() -> set[int]:
         return {library[name](None, None, None, None) for name in names}
 
     print(answers())

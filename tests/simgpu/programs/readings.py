@@ -45,7 +45,7 @@ def utilisation_of_each(busy: bool) -> None:
     if busy:
         until_busy()
 
-    def parts():
+    def parts() -> dict[int, int]:
         try:
             return {one.pid: one.smUtil for one in nvml.nvmlDeviceGetProcessUtilization(h, 0)}
         except nvml.NVMLError_NotFound:
@@ -72,7 +72,7 @@ def utilisation_since(processes: int = 1) -> None:
     while len(nvml.nvmlDeviceGetComputeRunningProcesses(h)) < processes:
         pass
 
-    def since(seen):
+    def since(seen: int) -> list[Any]:
         return nvml.nvmlDeviceGetProcessUtilization(h, seen)
 
     while not any(one.smUtil for one in since(0)):

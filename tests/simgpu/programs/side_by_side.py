@@ -86,7 +86,7 @@ def streams_of_threads() -> None:
     k = c.kernel("k_50pct_200ms")
     began = time.monotonic()
 
-    def work():
+    def work() -> None:
         c.use(0)
         c.per_thread(k)
         c.check("cuStreamSynchronize_ptsz", 0)

@@ -96,7 +96,7 @@ def test_a_refusal_for_cpu_is_the_sentence_of_fitness() -> None:
 def test_room_that_comes_free_is_seen() -> None:
     on = store_of(node("node-a"), pods=(busy("node-a", "30"),))
     assert isinstance(place(on, asks()), Refusal)
-    on._cache.put(("default", "web-node-a"), None)
+    on.leave(("default", "web-node-a"))
     assert isinstance(place(on, asks()), Placement)
 
 
