@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 class Admission:
     """Answers AdmissionReviews of pods: denied with a sentence, or admitted with a patch, placed or gated."""
 
-    store: ledger_store.LedgerStore
+    store: ledger_store.LiveLedger
     reservation: Reservation
     metrics: metrics.Metrics
     _: dataclasses.KW_ONLY

@@ -19,18 +19,6 @@ class _Over:
     def __init__(self, under: ledger_store.LedgerStore) -> None:
         self._under = under
 
-    def missing(self) -> str | None:
-        """What keeps the views from being known."""
-        return self._under.missing()
-
-    def views(self) -> Iterable[NodeView]:
-        """Every node, without what is left out."""
-        return self._under.views()
-
-    def stored(self) -> Iterable[GpuNode]:
-        """The nodes as they are stored below."""
-        return self._under.stored()
-
     def place(
         self,
         manifest: Mapping[str, Any],
@@ -54,21 +42,9 @@ class _Over:
         """The nodes that are not as they are below."""
         return chooser.AS_IT_IS
 
-    def unfit(self, manifest: Mapping[str, Any]) -> Callable[[str], str | None]:
-        """A judge of nodes for one pod."""
-        return self._under.unfit(manifest)
-
-    def avoids(self, manifest: Mapping[str, Any]) -> bool:
-        """Whether some nodes are not for this pod that others like it can go to."""
-        return self._under.avoids(manifest)
-
     def expect(self, manifest: Mapping[str, Any], node: str, allocation_id: str) -> Callable[[], None]:
         """Count the pod as being on the node."""
         return self._under.expect(manifest, node, allocation_id)
-
-    def premature(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> Refusal | None:
-        """Why nothing is reserved for a pod before it is stored."""
-        return self._under.premature(namespace, manifest, request)
 
     def hostname(self, node: str) -> str:
         """The value of the node's hostname label."""
@@ -77,10 +53,6 @@ class _Over:
     def labels(self, node: str) -> Mapping[str, str]:
         """The labels of the Node."""
         return self._under.labels(node)
-
-    async def refresh(self, node: str) -> None:
-        """Make sure that the ledger below has all that was stored when this was called."""
-        await self._under.refresh(node)
 
 
 class Draft(_Over):

@@ -27,14 +27,8 @@ class WriteRefusedError(UnreachableError):
 class LedgerStore(Protocol):
     """Views include everything this process has committed, and what it is about to."""
 
-    def missing(self) -> str | None:
-        """What keeps the views from being known, as a sentence; None when nothing does."""
-
     def views(self) -> Iterable[NodeView]:
         """Every node with GPUs, as it is now."""
-
-    def stored(self) -> Iterable[GpuNode]:
-        """The same nodes without what is only about to be committed, and may never be."""
 
     def view(self, node: str) -> NodeView | None:
         """One node, or None if there is no such GPUNode."""
@@ -59,12 +53,6 @@ class LedgerStore(Protocol):
     ) -> Placement | Refusal:
         """Which GPUs the pod would get on this node as it is given here, by the same choice as `place`'s."""
 
-    def unfit(self, manifest: Mapping[str, Any]) -> Callable[[str], str | None]:
-        """A judge of nodes for one pod: why it cannot run there, as the rest of a sentence, or None."""
-
-    def avoids(self, manifest: Mapping[str, Any]) -> bool:
-        """Whether some nodes are not for this pod that others like it can go to."""
-
     def expect(self, manifest: Mapping[str, Any], node: str, allocation_id: str) -> Callable[[], None]:
         """Count the pod as being on the node from now on; called just before its allocation is committed.
 
@@ -73,24 +61,40 @@ class LedgerStore(Protocol):
         judged again.
         """
 
-    def premature(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> Refusal | None:
-        """Why nothing is reserved for a pod before it is stored: it will be refused, or others like it were."""
-
     def hostname(self, node: str) -> str:
         """The value of the node's hostname label."""
 
     def labels(self, node: str) -> Mapping[str, str]:
         """The labels of the Node; empty if it is unknown."""
 
-    async def refresh(self, node: str) -> None:
-        """Make sure that the view of this node, if there is one, has all that was stored when this was called.
-
-        Raises UnreachableError.
-        """
-
     async def commit(self, node: str, change: Change) -> GpuNode:
         """Write the change; return the node as it is stored then.
 
         Raises what `change` raises, LedgerError when there is no such node any more, WriteRefusedError and
         UnreachableError.
+        """
+
+
+class LiveLedger(LedgerStore, Protocol):
+    """The ledger itself, and no draft of it: what is asked of it besides."""
+
+    def missing(self) -> str | None:
+        """What keeps the views from being known, as a sentence; None when nothing does."""
+
+    def stored(self) -> Iterable[GpuNode]:
+        """The same nodes without what is only about to be committed, and may never be."""
+
+    def unfit(self, manifest: Mapping[str, Any]) -> Callable[[str], str | None]:
+        """A judge of nodes for one pod: why it cannot run there, as the rest of a sentence, or None."""
+
+    def avoids(self, manifest: Mapping[str, Any]) -> bool:
+        """Whether some nodes are not for this pod that others like it can go to."""
+
+    def premature(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> Refusal | None:
+        """Why nothing is reserved for a pod before it is stored: it will be refused, or others like it were."""
+
+    async def refresh(self, node: str) -> None:
+        """Make sure that the view of this node, if there is one, has all that was stored when this was called.
+
+        Raises UnreachableError.
         """

@@ -24,7 +24,7 @@ from webhook.store import ledger_store
 
 
 async def find(
-    manifest: Mapping[str, Any], request: Request, holder: PodRef, ledger_now: ledger_store.LedgerStore
+    manifest: Mapping[str, Any], request: Request, holder: PodRef, ledger_now: ledger_store.LiveLedger
 ) -> tuple[GpuNode, Allocation] | None:
     """The reservation that this pod was given a moment ago, with its node; None if it has none.
 

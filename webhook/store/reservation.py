@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import copy
 import dataclasses
 import logging
 import secrets
@@ -44,61 +43,45 @@ class Waited:
     seconds: float = 0.0
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class Reservation:
-    """Gives shares, on the ledger in `ledger_now`.
+    """Gives shares, on the ledger in `store`.
 
     policy: how to choose when the pod names no policy.
     lifetime_seconds: how long a share waits for its pod to be stored.
     deadline_seconds: the longest that `reserve` takes; well under the webhook's timeout.
     wall_clock: for what people read in a reservation; nothing is judged by it.
     on_conflict: called when a chosen node turned out to be taken.
+    is_for_good: whether the share of a pod whose uid is known is its own from the moment it is written.
+    unstorable: by uid of the pod until when by `clock` the API server need not be asked again, and why.
     """
 
-    def __init__(
-        self,
-        ledger_now: ledger_store.LedgerStore,
-        *,
-        policy: str,
-        lifetime_seconds: float = LIFETIME_SECONDS,
-        deadline_seconds: float = 5.0,
-        clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
-        on_conflict: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._store = ledger_now
-        self._policy = policy
-        self._lifetime_seconds = lifetime_seconds
-        self._deadline_seconds = deadline_seconds
-        self._clock = clock
-        self._wall_clock = wall_clock
-        self._for_good = True
-        self._giving_back: set[asyncio.Task[None]] = set()
-        self._on_conflict = on_conflict
-        self._unstorable: dict[str, tuple[float, str]] = {}  # by uid of the pod: until when by `clock`, and why
+    store: ledger_store.LedgerStore
+    _: dataclasses.KW_ONLY
+    policy: str
+    lifetime_seconds: float = LIFETIME_SECONDS
+    deadline_seconds: float = 5.0
+    clock: Callable[[], float] = time.monotonic
+    wall_clock: Callable[[], float] = time.time
+    on_conflict: Callable[[], None] = lambda: None
+    is_for_good: bool = True
+    giving_back: set[asyncio.Task[None]] = dataclasses.field(default_factory=set)
+    unstorable: dict[str, tuple[float, str]] = dataclasses.field(default_factory=dict)
 
-    def on(self, ledger_now: ledger_store.LedgerStore) -> Reservation:
+    def on(self, store: ledger_store.LedgerStore) -> Reservation:
         """The same rules on another ledger."""
-        other = copy.copy(self)
-        other._store = ledger_now
-        return other
-
-    @property
-    def policy(self) -> str:
-        """How to choose when the pod names no policy."""
-        return self._policy
+        return dataclasses.replace(self, store=store)
 
     def tentative(self) -> Reservation:
         """The same rules for shares that may be taken back although their pods are known, until `ledger.settle`."""
-        other = copy.copy(self)
-        other._for_good = False
-        return other
+        return dataclasses.replace(self, is_for_good=False)
 
     def plan(self, manifest: PodJson, request: Request) -> mutation.Placed | Refusal:
         """Where the pod would go now; nothing is written."""
-        outcome = self._store.place(manifest, request, policy=self._policy)
+        outcome = self.store.place(manifest, request, policy=self.policy)
         if isinstance(outcome, Refusal):
             return outcome
-        return mutation.Placed(new_id(), outcome.node, self._store.hostname(outcome.node), outcome.shares)
+        return mutation.Placed(new_id(), outcome.node, self.store.hostname(outcome.node), outcome.shares)
 
     async def reserve(
         self, manifest: PodJson, request: Request, holder: PodRef, waited: Waited | None = None, *, wished: str = ""
@@ -109,11 +92,11 @@ class Reservation:
         added to `waited`.
         """
         try:
-            async with asyncio.timeout(self._deadline_seconds):
+            async with asyncio.timeout(self.deadline_seconds):
                 return await self._reserve(manifest, request, holder, waited or Waited(), wished)
         except (ledger_store.UnreachableError, TimeoutError) as error:
             # If it was written after all, it is given back, or lapses: nobody knows its id.
-            why = str(error) or f"no answer in {self._deadline_seconds:g} s"
+            why = str(error) or f"no answer in {self.deadline_seconds:g} s"
             logger.warning(
                 "Could not write the ledger",
                 extra={"pod": {"namespace": holder.namespace, "name": holder.name}, "err": why},
@@ -124,27 +107,27 @@ class Reservation:
     async def _reserve(
         self, manifest: PodJson, request: Request, holder: PodRef, waited: Waited, wished: str
     ) -> mutation.Placed | Refusal:
-        until, why = self._unstorable.get(holder.uid, (0.0, ""))
-        if self._clock() < until:
+        until, why = self.unstorable.get(holder.uid, (0.0, ""))
+        if self.clock() < until:
             return Refusal(why, cause=Cause.LEDGER)
         refused: dict[str, str] = {}
         for _ in range(ATTEMPTS):
             at_best = self._as_wished(manifest, request, wished) if wished and wished not in refused else None
-            outcome = at_best or self._store.place(manifest, request, policy=self._policy, unless=refused)
+            outcome = at_best or self.store.place(manifest, request, policy=self.policy, unless=refused)
             if isinstance(outcome, Refusal):
                 return outcome
             identity = new_id()
             change = self._change(manifest, request, holder, identity, outcome)
-            self._store.expect(manifest, outcome.node, identity)
+            self.store.expect(manifest, outcome.node, identity)
             began = time.perf_counter()
             try:
-                node = await self._store.commit(outcome.node, change)
+                node = await self.store.commit(outcome.node, change)
             except asyncio.CancelledError:
                 if not holder.uid:  # one with a uid is found in the ledger by the placer, which goes on from there
                     self._give_back(outcome.node, identity)
                 raise
             except errors.LedgerError:
-                self._on_conflict()
+                self.on_conflict()
                 continue
             except ledger_store.WriteRefusedError as error:
                 refused[outcome.node] = f"cannot be written ({error})"
@@ -156,13 +139,13 @@ class Reservation:
             entry = next((entry for entry in node.allocations if entry.id == identity), None)
             if entry is None:
                 raise errors.LedgerError(f"{node.name} was written without the allocation {identity}")
-            return mutation.Placed(identity, node.name, self._store.hostname(node.name), entry.shares)
+            return mutation.Placed(identity, node.name, self.store.hostname(node.name), entry.shares)
         said = f"lost {ATTEMPTS} write conflicts in a row to other pods: the placer tries again"
         return Refusal(said, cause=Cause.LEDGER)
 
     def _as_wished(self, manifest: PodJson, request: Request, wished: str) -> Placement | None:
-        view = self._store.view(wished)
-        outcome = view and self._store.place_on(view.node, manifest, request, policy=self._policy)
+        view = self.store.view(wished)
+        outcome = view and self.store.place_on(view.node, manifest, request, policy=self.policy)
         return outcome if isinstance(outcome, Placement) else None
 
     def _give_back(self, name: str, identity: str) -> None:
@@ -175,34 +158,34 @@ class Reservation:
             with contextlib.suppress(
                 ledger_store.UnreachableError, ledger_store.WriteRefusedError, errors.LedgerError
             ):  # then it lapses
-                await self._store.commit(name, lambda node: _without(node, identity))
+                await self.store.commit(name, lambda node: _without(node, identity))
 
         task = asyncio.create_task(give_back(), name=f"give back {identity}")
-        self._giving_back.add(task)
-        task.add_done_callback(self._giving_back.discard)
+        self.giving_back.add(task)
+        task.add_done_callback(self.giving_back.discard)
 
     def _unstored(self, holder: PodRef, why: str) -> Refusal:
-        now = self._clock()
-        for uid in [uid for uid, (until, _) in self._unstorable.items() if until <= now]:
-            del self._unstorable[uid]
+        now = self.clock()
+        for uid in [uid for uid, (until, _) in self.unstorable.items() if until <= now]:
+            del self.unstorable[uid]
         if holder.uid:
-            self._unstorable[holder.uid] = now + REFUSED_SECONDS, why
+            self.unstorable[holder.uid] = now + REFUSED_SECONDS, why
         return Refusal(why, cause=Cause.LEDGER)
 
     def _change(
         self, manifest: PodJson, request: Request, holder: PodRef, identity: str, chosen: Placement
     ) -> ledger_store.Change:
-        seen = self._store.view(chosen.node)
+        seen = self.store.view(chosen.node)
 
         def change(node: GpuNode) -> GpuNode:
             if any(entry.id == identity for entry in node.allocations):
                 return node  # an earlier attempt was written although its answer was lost
             outcome: Placement | Refusal = chosen
             if seen is None or not _are_as_seen(chosen, node, seen):
-                outcome = self._store.place_on(node, manifest, request, policy=self._policy)
+                outcome = self.store.place_on(node, manifest, request, policy=self.policy)
             if isinstance(outcome, Refusal):
                 raise errors.LedgerError(outcome.reason)
-            until = None if holder.uid and self._for_good else self._wall_clock() + self._lifetime_seconds
+            until = None if holder.uid and self.is_for_good else self.wall_clock() + self.lifetime_seconds
             entry = outcome.allocation(request, allocation_id=identity, pod=holder, reserved_until=until)
             return ledger.reserve(node, entry)
 

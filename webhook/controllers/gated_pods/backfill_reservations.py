@@ -25,7 +25,7 @@ HOPELESS_SECONDS: Final = 60.0  # before the whole cluster is searched again for
 class BackfillReservations:
     """See `backfill` for who is entitled, `holds` for what a hold is."""
 
-    def __init__(self, ledger_now: ledger_store.LedgerStore, bound: backfill.Bound) -> None:
+    def __init__(self, ledger_now: ledger_store.LiveLedger, bound: backfill.Bound) -> None:
         self._store = ledger_now
         self._bound = bound
         self._counter = backfill.Passes()

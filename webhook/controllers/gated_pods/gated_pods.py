@@ -58,7 +58,7 @@ class GatedPodScheduler:
 
     def __init__(
         self,
-        ledger_now: ledger_store.LedgerStore,
+        ledger_now: ledger_store.LiveLedger,
         reservation: Reservation,
         *,
         opens: Opens,

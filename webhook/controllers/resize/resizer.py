@@ -40,7 +40,7 @@ class Resizer:
     def __init__(
         self,
         api: api_client.ApiClient,
-        ledger_now: ledger_store.LedgerStore,
+        ledger_now: ledger_store.LiveLedger,
         recorder: events.Recorder,
         measures: Metrics,
         *,
