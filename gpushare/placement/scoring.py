@@ -30,8 +30,12 @@ _DEARNESS = 0.2  # of the prices of kinds: enough to turn the choice between nod
 # What a GPU of a kind costs of which there is next to nothing, while nothing is known: who names no kind leaves it to
 # those who may. It has to fade soon, because it keeps pods from the small nodes that rare GPUs are often in.
 _RARITY = 0.03
+# What it costs, in GPUs, while nothing is known, to take part of a node on which nobody is yet, if no node is larger;
+# of a smaller one by the square of its size. Less than half of this does nothing, twice as much undoes _RARITY.
+_UNUSED_NODE = 0.008
 _REPRICED_AFTER = 10  # changes of nodes, or one in a hundred nodes if that is more
 _SHAPES = 256
+_LEAST_PRICE = 1e-4  # GPUs: less than this turns no choice
 
 _Counts = npt.NDArray[np.int16]
 
@@ -123,7 +127,7 @@ class Scoring:
         if shape.policy == policies.DEFAULT:
             self._price(kept, None if kept.priced is not self._prices.sets else slots)
             kinds = (_DEARNESS * self._prices.kinds + self._rarity) * kept.size
-            total = kept.each[: grid.width] + kinds[grid.now().node_kind]
+            total = kept.each[: grid.width] + kinds[grid.now().node_kind] + self._unused_nodes(kept)
         else:
             total = kept.lost[: grid.width]
         kept.clock, kept.lesson = grid.clock, self._lesson
@@ -320,6 +324,18 @@ class Scoring:
                 self._lesson += 1
                 self._now.lesson = self._lesson  # only the costs of shapes are void
             self._prices = new
+
+    def _unused_nodes(self, kept: Costs) -> Floats | float:
+        """[n] what it costs that a node on which nobody is is not left to who needs all of it."""
+        price = _UNUSED_NODE * self._mix.ignorance
+        if price < _LEAST_PRICE:
+            return 0.0
+        now = self._grid.now()
+        gpus = (now.live != ABSENT).sum(0)
+        asked = sum(part.gpus for part in kept.needs)
+        is_unused = (gpus > 1) & (asked < gpus) & (now.least_percent.sum(0) == 100 * gpus)
+        costs: Floats = price * (is_unused * (gpus - 1) / max(1, gpus.max(initial=1) - 1)) ** 2
+        return costs
 
     def _part_of_kinds(self) -> Floats:
         """[kind] its part of all GPUs there are."""

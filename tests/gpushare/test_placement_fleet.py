@@ -213,3 +213,15 @@ def test_one_node_is_chosen_on_as_it_is_given() -> None:
     assert str(fleet.place_on(NodeView.of(full), asked)).endswith("nearest: node-a/0 has 0.2 of its compute free")
     assert isinstance(fleet.place_on(NodeView.of(builders.node("node-z")), asked), Placement)
     assert isinstance(fleet.place(asked), Placement)
+
+
+def test_before_anything_is_known_nodes_on_which_nobody_is_are_left_whole_the_large_ones_first() -> None:
+    t4 = {"model": "Tesla T4", "compute_capability": (7, 5)}
+    nodes = [builders.node(f"a-large-{number}", gpus=8) for number in range(3)]
+    fleet = fleet_of(*nodes, *(builders.node(f"b-small-{number}", gpus=2, **t4) for number in range(3)))
+    found = place(fleet, request="0.1")
+    assert isinstance(found, Placement)
+    assert found.node == "b-small-0"
+    all_of_a_node = place(fleet_of(*nodes, builders.node("b-small", gpus=4)), gpus="4")
+    assert isinstance(all_of_a_node, Placement)
+    assert all_of_a_node.node == "b-small"
