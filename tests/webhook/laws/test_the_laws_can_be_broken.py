@@ -142,14 +142,14 @@ def what_is_settled_is_taken_back(patch: pytest.MonkeyPatch) -> None:
 SAFEGUARDS: Mapping[Break, int] = {
     no_check_at_the_write: 0,
     no_compare_in_the_swap: 0,
-    a_pod_that_is_not_in_the_copy_is_gone: 0,
-    a_reservation_lapses_without_a_look: 100,
+    a_pod_that_is_not_in_the_copy_is_gone: 35,
+    a_reservation_lapses_without_a_look: 190,
     reservations_end_by_wall_clocks: 0,
-    the_second_of_two_shares_is_spare_at_once: 0,
-    a_pod_that_comes_again_is_placed_again: 270,
-    whoever_names_a_reservation_has_it: 70,
+    the_second_of_two_shares_is_spare_at_once: 60,
+    a_pod_that_comes_again_is_placed_again: 415,
+    whoever_names_a_reservation_has_it: 85,
     a_dry_run_is_taken_at_its_word: 0,
-    a_namesake_passes_for_the_pod_that_held_it: 0,
+    a_namesake_passes_for_the_pod_that_held_it: 100,
     the_dead_keep_what_they_held: 0,
     what_is_settled_is_taken_back: 2290,
 }
@@ -170,9 +170,9 @@ def a_promise_is_taken_for_a_share(patch: pytest.MonkeyPatch) -> None:
 
 # The same for stories in which GPUNodes are deleted.
 WITHOUT_GPUNODES: Mapping[Break, int] = {
-    what_was_on_a_gpunode_goes_with_it: 155,
-    a_gpunode_is_opened_although_something_may_be_on_its_way: 230,
-    a_promise_is_taken_for_a_share: 390,
+    what_was_on_a_gpunode_goes_with_it: 160,
+    a_gpunode_is_opened_although_something_may_be_on_its_way: 420,
+    a_promise_is_taken_for_a_share: 395,
 }
 
 
