@@ -134,10 +134,9 @@ class ApiClient:
     async def replace(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """PUT `body` at `path`; raises Conflict unless its metadata.resourceVersion is the current one.
 
-        Without a resourceVersion in the body it replaces whatever is there: see `compare_and_swap`. Fields that the API
-        server does not know are dropped without a warning: looking for them costs it time, and nobody reads it.
+        Without a resourceVersion in the body it replaces whatever is there: see `compare_and_swap`.
         """
-        return await self._call("PUT", path, {"fieldValidation": "Ignore"}, body=body)
+        return await self._call("PUT", path, {}, body=body)
 
     async def patch(self, path: str, body: Body, content_type: str = MERGE_PATCH) -> dict[str, Any]:
         """PATCH the object at `path`."""

@@ -36,9 +36,8 @@ FIRST_PAUSE_SECONDS: Final = 0.005
 MOST_PAUSE_SECONDS: Final = 0.5
 NODES_AT_ONCE: Final = 64  # some milliseconds
 SIBLINGS: Final = 4  # where so many others wait for a write, more will come in a moment
-LINGER_WRITES: Final = 2  # as long as so many writes take: a write costs the API server more than all else for a pod
-LEAST_LINGER_SECONDS: Final = 0.04
-MOST_LINGER_SECONDS: Final = 0.2
+LEAST_LINGER_SECONDS: Final = 0.02
+MOST_LINGER_SECONDS: Final = 0.1
 MOST_REFUSED: Final = 3  # changes in a row, each written alone: the others would be refused, too
 STALE_SECONDS: Final = 300.0  # longer than an API server is away that restarts, and than the pause after that
 MOST_ASKED_SECONDS: Final = 2.0  # a review cannot wait longer, whatever the API server asks for
@@ -218,8 +217,7 @@ class ApiStore(Filtering):
             while ledger.has_waiting:
                 if self._committing > SIBLINGS:
                     # For others to share the write: the longer one takes, the longer is it worth waiting for them.
-                    linger_seconds = LINGER_WRITES * self._write_seconds
-                    await asyncio.sleep(min(max(LEAST_LINGER_SECONDS, linger_seconds), MOST_LINGER_SECONDS))
+                    await asyncio.sleep(min(max(LEAST_LINGER_SECONDS, self._write_seconds), MOST_LINGER_SECONDS))
                 await self._write(name, ledger, ledger.begin())
                 ledger.end()
         except asyncio.CancelledError:
