@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import numpy
@@ -22,7 +23,7 @@ import pytest
 
 from config.images import contents
 from lab import access, api_audit, cluster, lab_layout
-from tests import rights
+from tests import rights, work_units
 
 # No test is timed, by hypothesis neither. What is drawn at random is new on every run of a developer, and the same on every
 # run of continuous integration: a change must not be held up by a case that it has nothing to do with.
@@ -33,6 +34,15 @@ hypothesis.settings.register_profile(
     derandomize=bool(os.environ.get("CI")),
 )
 hypothesis.settings.load_profile("gpushare")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    work_units.longest_first(items)
+
+
+@pytest.hookimpl(optionalhook=True)  # without workers there is no such hook
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> work_units.WorkUnits | None:
+    return work_units.WorkUnits(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 _LEFT_OUT_OF_NUMPY = [

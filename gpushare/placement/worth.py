@@ -48,9 +48,8 @@ class GpuSets:
                 alike[key] = len(alike)
                 self.groups.append(one.needs)
             group.append(alike[key])
-        linked: dict[
-            int, float
-        ] = {}  # GPUs → part of the demand; of the class that asks for most what they must be like
+        # GPUs → their part of the demand; and what they must be like for the class that asks for most of them.
+        linked: dict[int, float] = {}
         self._linked_like: list[int] = []
         for one, number in zip(several, group, strict=True):
             if one.asked.gpus <= most_linked:
