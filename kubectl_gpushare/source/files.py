@@ -32,7 +32,7 @@ class Files:
         for path in paths:
             for kind, item in saved.each(path, hint=f"; {_MAKE_ONE}"):
                 if isinstance(item, dict):
-                    self._keep(str(kind), item, inputs.name(path))
+                    self._keep(kind, item, inputs.name(path))
         if not self._nodes and not self._pods:
             raise plugin_errors.FileError(
                 f"{', '.join(map(inputs.name, paths))} has no GPUNode and no pod in it: {_MAKE_ONE}"

@@ -104,7 +104,7 @@ class Reader:
                 for item in self._elements():
                     kind = item.get("kind") or _item_kind(envelope)
                     if kind:
-                        yield kind, item
+                        yield str(kind), item
                     else:
                         waiting.append(item)  # a List may name its kind after its items
             else:

@@ -25,6 +25,7 @@ def server(tmp_path: Path) -> Callable[[str], str]:
 
 
 FLAGS = ("defrag", "-n", "default", "--request", "1")
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def test_without_apply_nothing_is_changed(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
@@ -133,14 +134,24 @@ def test_nodes_are_emptied_of_shares_alone(plugin: Plugin, server: Callable[[str
     assert "--empty-nodes moves shares alone: leave out --cpu-pods" in ended.err
 
 
+def heed_signals() -> None:
+    for number in ENDING:
+        signal.signal(number, signal.SIG_DFL)
+
+
 def begun(program: str, tmp_path: Path, *flags: str) -> subprocess.Popen[str]:
-    """A run that has evicted a pod and waits for the next, which never finds a place."""
+    """A run that has evicted a pod and waits for the next, which never finds a place.
+
+    It heeds all signals, also where the tests themselves were begun by nohup or in the background of a script, so that
+    some are ignored.
+    """
     running = subprocess.Popen(
         [sys.executable, "-m", "kubectl_gpushare", *FLAGS, "--apply", *flags],
         env=environment(KUBECTL_PATH=program),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=heed_signals,
     )
     until = time.monotonic() + SECONDS
     while ["evicted", "a"] not in owners.log(tmp_path):
@@ -205,7 +216,7 @@ def test_moves_that_leave_no_room_are_no_success(plugin: Plugin, server: Callabl
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name)
+@pytest.mark.parametrize("number", ENDING, ids=lambda number: number.name)
 def test_one_that_is_ended_opens_what_it_keeps(
     server: Callable[[str], str], tmp_path: Path, number: signal.Signals
 ) -> None:
