@@ -53,6 +53,7 @@ def launches_until_no_more_is_taken(meanwhile: str) -> None:
     c = Graphs()
     word = c.made("cuMemHostAlloc", 8, 0)
     value = ctypes.c_uint32.from_address(word.value or 0)
+    value.value = 0  # what is in new memory is nothing to rely on
     stream, other = c.made("cuStreamCreate", 1), c.made("cuStreamCreate", 1)
     graph = c.whole(4)
     _, block = c.allocate(MIB, "cuMemAllocAsync", other)
