@@ -77,7 +77,7 @@ class GpuSets:
 
     @property
     def rows(self) -> int:
-        """Of `counts`."""
+        """How many rows `counts` has: one for each group, one for each size of linked sets."""
         return len(self.groups) + len(self._linked_gpus)
 
     def counts(self, found: Bools, layout: Ints, known: Sequence[GpuTopology]) -> Ints:
