@@ -38,8 +38,10 @@ async def find(
         if is_fresh:
             await ledger_now.refresh(name)
         view = ledger_now.view(name)
-        for entry in view.node.allocations if view is not None else ():
-            if view is not None and entry.id == wanted and _is_own(entry, request, holder, view.node):
+        if view is None:
+            continue
+        for entry in view.node.allocations:
+            if entry.id == wanted and _is_own(entry, request, holder, view.node):
                 return view.node, entry
     return None
 
