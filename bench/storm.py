@@ -91,7 +91,7 @@ class Storm:
                 return
 
     def calm(self) -> list[str]:
-        """Have all GPUs be well, and wait until every pod that was placed runs; a sentence for each that does not."""
+        """Heal all GPUs, and wait until they are healthy and every placed pod runs; a sentence for each that is not."""
         while self._sick:
             self._find_gpu()
         component.start([self._kubelet()], self._lab)
@@ -102,7 +102,7 @@ class Storm:
         return stuck
 
     def _stuck(self) -> list[str]:
-        found = []
+        found = [f"GPU {gpu['index']} is not healthy: {gpu['healthReason']}" for gpu in self._unhealthy()]
         for name, pod in list(self._seen.now.items()):
             metadata, status = pod["metadata"], pod.get("status", {})
             placed = contract.ALLOCATION in metadata.get("annotations", {})
@@ -110,6 +110,10 @@ class Storm:
             if placed and waits:
                 found.append(f"{name} is {status.get('phase')}: {status.get('conditions')}")
         return found
+
+    def _unhealthy(self) -> list[dict[str, Any]]:
+        text = self._administrator.kubectl("get", "gpunode", self._node.name, "--output=json")
+        return [gpu for gpu in json.loads(text)["status"]["gpus"] if not gpu["healthy"]]
 
     def _send(self, method: str, name: str = "", body: object = None, kind: str = calls.JSON) -> bool:
         """Whether it was done; a pod may be gone meanwhile."""

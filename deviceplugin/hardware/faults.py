@@ -58,6 +58,8 @@ def _fault(document: dict[str, object]) -> gpu_health.Fault:
         None if until is None else float(str(until)),
         float(str(document["since"])),
         int(str(document.get("number", 0))),
+        str(document.get("gpu", "")),
+        bool(document.get("away", False)),
     )
 
 

@@ -133,11 +133,7 @@ class Observation:
         seen, recovered = await self._driver.ask(self._see, previous)
         self._looked = self._clock()
         answering = frozenset(card.uuid for card in seen.gpus)
-        self._keep(
-            gpu_health.after_look(
-                self._faults, returned=self._silent & answering, now=self._looked, recovered=recovered
-            )
-        )
+        self._keep(gpu_health.after_look(self._faults, answering=answering, now=self._looked, recovered=recovered))
         self._silent = frozenset(card.uuid for card in previous) - answering
         held = {uuid for entry in (node.allocations if node is not None else ()) for uuid in entry.gpu_uuids}
         gpus = inventory.merged(previous, seen, faults={**self._unwatched, **self._faults}, held=held)
@@ -160,7 +156,7 @@ class Observation:
             if plugged != self._plugged or ((self._silent or driver.unwatched) and is_time):
                 self._began, self._plugged = self._clock(), plugged
                 driver.begin_anew()
-            lasting = [uuid for uuid, fault in self._faults.items() if fault.until is None]
+            lasting = {fault.gpu or uuid for uuid, fault in self._faults.items() if fault.until is None}
             recovered = frozenset(uuid for uuid in lasting if driver.needs_recovery(uuid) is False)
             return driver.snapshot(), recovered
         except nvml_call.NvmlError as error:
@@ -188,7 +184,9 @@ class Observation:
         if event.gpu is None:
             return
         struck = xid.stricken(self._watched(event), event, self._ignored)
-        self._keep(gpu_health.after_xid(self._faults, uuids=struck, number=event.number, now=self._clock()))
+        gpu = "" if event.gpu_instance == xid.WHOLE_GPU else event.gpu
+        after = gpu_health.after_xid(self._faults, uuids=struck, number=event.number, now=self._clock(), gpu=gpu)
+        self._keep(after)
 
     def _watched(self, event: xid.XidEvent) -> dict[str, xid.Watched]:
         """What an event can be about: each GPU as a whole, or, where it names instances, its MIG devices."""

@@ -170,6 +170,31 @@ async def test_a_fault_outlives_the_agent_unless_the_next_one_is_told_to_ignore_
     await kubelet.stop()
 
 
+async def test_a_gpu_that_was_reset_while_no_agent_looked_is_well(short_path: Path, gpus: Path) -> None:
+    (short_path / "kubelet").mkdir()
+    kubelet = kubelets.Kubelet(short_path / "kubelet")
+    await kubelet.start()
+
+    def healthy() -> int:
+        return list(kubelet.devices.get(contract.RESOURCE_PERCENT, {}).values()).count("Healthy")
+
+    def running() -> contextlib.AbstractAsyncContextManager[agent_process.Agent]:
+        return agent_process.running("node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus)
+
+    async with running() as agent:
+        await agent.until("Serving")
+        await asyncio.sleep(1.1)  # until the driver's events are subscribed to
+        await simulated.change("fail", gpus, "1", "lost")
+        await agent.until("The driver told of an XID", xid=79)
+        await kubelet.until(lambda: healthy() == 300)
+        agent.process.kill()
+    await simulated.change("heal", gpus, "1")
+    kubelet.devices.clear()
+    async with running():
+        await kubelet.until(lambda: healthy() == 400)
+    await kubelet.stop()
+
+
 async def test_without_a_kubelet_it_runs_and_is_not_ready(short_path: Path, gpus: Path) -> None:
     async with agent_process.running("node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus) as agent:
         await agent.until("Not registered with the kubelet")

@@ -21,28 +21,45 @@ def after(
 def test_another_xid_makes_it_unhealthy_until_it_was_quiet_for_a_while() -> None:
     faults = after(94, now=1000)
     assert faults[GPU].reason == "XID 94 happened: it is unhealthy until 300 s without another"
-    assert GPU in gpu_health.after_look(faults, returned=[], now=1299)
-    assert GPU not in gpu_health.after_look(faults, returned=[], now=1300)
+    assert GPU in gpu_health.after_look(faults, answering=[GPU], now=1299)
+    assert GPU not in gpu_health.after_look(faults, answering=[GPU], now=1300)
 
 
 def test_each_further_one_begins_the_wait_anew() -> None:
     faults = after(94, faults=after(94, now=1000), now=1200)
-    assert GPU in gpu_health.after_look(faults, returned=[], now=1499)
+    assert GPU in gpu_health.after_look(faults, answering=[GPU], now=1499)
 
 
 @pytest.mark.parametrize("number", sorted(gpu_health.RESET_XIDS))
 def test_what_only_a_reset_cures_stays_until_the_gpu_was_away(number: int) -> None:
     faults = after(number)
     assert faults[GPU].reason == f"XID {number} happened: the GPU has to be reset"
-    faults = gpu_health.after_look(faults, returned=["GPU-2"], now=1e9)
+    if number != gpu_health.OFF_THE_BUS_XID:
+        faults = gpu_health.after_look(faults, answering=[GPU], now=1e9)
+        assert GPU in faults
+    faults = gpu_health.after_look(faults, answering=["GPU-2"], now=1e9)
     assert GPU in faults
-    assert gpu_health.after_look(faults, returned=[GPU], now=1e9) == {}
+    assert gpu_health.after_look(faults, answering=[GPU], now=1e9) == {}
+
+
+def test_a_mig_device_is_as_its_gpu_is() -> None:
+    faults = gpu_health.after_xid({}, uuids=["MIG-1"], number=95, now=1000, gpu=GPU)
+    assert gpu_health.after_look(faults, answering=[GPU], now=1300, recovered=[GPU]) == {}
+    away = gpu_health.after_look(faults, answering=[], now=1001)
+    assert "MIG-1" in away
+    assert gpu_health.after_look(away, answering=[GPU], now=1006) == {}
+
+
+def test_a_gpu_that_fell_off_the_bus_was_away_although_nobody_looked_meanwhile() -> None:
+    faults = after(gpu_health.OFF_THE_BUS_XID, now=1000)
+    assert GPU in gpu_health.after_look(faults, answering=[GPU], now=1004)  # it may be about to go
+    assert gpu_health.after_look(faults, answering=[GPU], now=1005) == {}
 
 
 def test_a_driver_that_says_that_nothing_is_to_be_done_is_believed_after_a_while() -> None:
     faults = after(48, now=1000)
-    assert GPU in gpu_health.after_look(faults, returned=[], now=1299, recovered=[GPU])
-    assert gpu_health.after_look(faults, returned=[], now=1300, recovered=[GPU]) == {}
+    assert GPU in gpu_health.after_look(faults, answering=[GPU], now=1299, recovered=[GPU])
+    assert gpu_health.after_look(faults, answering=[GPU], now=1300, recovered=[GPU]) == {}
 
 
 def test_a_lighter_fault_does_not_shorten_a_heavier_one() -> None:
@@ -62,7 +79,8 @@ def test_the_next_agent_knows_the_faults_of_this_boot(tmp_path: Path) -> None:
     boot = tmp_path / "proc" / files.BOOT_ID
     boot.parent.mkdir(parents=True)
     boot.write_text("one\n")
-    known = after(94, faults=after(48, uuid="GPU-2", now=5), now=7)
+    known = gpu_health.after_look(after(94, faults=after(48, uuid="GPU-2", now=5), now=7), answering=[GPU], now=8)
+    assert known["GPU-2"].away
     files.Notebook(tmp_path / "state", proc=tmp_path / "proc").write(known)
     assert files.Notebook(tmp_path / "state", proc=tmp_path / "proc").read() == known
     boot.write_text("two\n")  # the machine was restarted, and its GPUs with it
