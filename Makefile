@@ -7,6 +7,7 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 PYTHON := $(BIN)/python
 ENVIRONMENT := .venv/.complete
+unexport PYTHONDONTWRITEBYTECODE # the tests start hundreds of programs, and each would compile all that it imports
 C_SOURCES := $(sort $(wildcard interposer/*/*.[ch] simgpu/*.[ch] lab/image/*.[ch] tests/interposer/*.[ch] tests/simgpu/*.[ch] tests/deviceplugin/*/*.[ch] tests/clock/*.[ch] tests/frameworks/*/*.[ch] tests/fuzz/*/*.[ch] bench/launches/*.[ch] bench/gpu/*.[ch]))
 SHELL_SOURCES := install.sh .ci/run $(sort $(wildcard lab/*.sh simgpu/*.sh tests/releases/*.sh))
 QUICK := not slow and not apiserver and not lab
