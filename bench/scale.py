@@ -6,7 +6,8 @@ starts among them; then the API server is restarted under it, so that all is lis
 plan to defragment is made beside it; then pods with shares come in bursts; then very many wait for one GPU. Ready is
 counted from its start, or from when the API server answers again.
 Memory is its resident set (VmHWM since the phase began, VmRSS at its end); a stall is the longest that one of very many
-calls to `/healthz` took meanwhile, which a busy machine stretches. The bursts are those of `admission.py`: their rate
+calls to `/healthz` took meanwhile, which a busy machine stretches: worked is what the replica's main thread had of a
+processor in that time, queued for how long it waited for one. The bursts are those of `admission.py`: their rate
 is compared with that of a webhook that answers a constant, in the same run and the same cluster; with `--own-core`
 either webhook has the last core for itself, and all else the others. Prints tables, then one JSON object a line per
 figure.
@@ -127,16 +128,19 @@ def _pin(pid: int, cores: Sequence[int]) -> None:
 
 def _print_phases(found: dict[str, phases.Phase], pods: int) -> None:
     goal = next((mib for most, mib in sorted(MOST_MIB.items()) if pods <= most), None)
-    print(f"\n{'':<28}{'ready s':>9}{'peak MiB':>10}{'left MiB':>10}{'stall ms':>10}")
+    print(f"\n{'':<28}{'ready s':>9}{'peak MiB':>10}{'left MiB':>10}{'stall ms':>10}{'worked':>8}{'queued':>8}")
     for name, one in found.items():
         peak, left = one.peak_bytes / MIB, one.left_bytes / MIB
-        print(f"{name:<28}{one.ready_seconds:>9.1f}{peak:>10.0f}{left:>10.0f}{1000 * one.stall_seconds:>10.0f}")
+        stall = f"{1000 * one.stall_seconds:>10.0f}{1000 * one.worked_seconds:>8.0f}{1000 * one.queued_seconds:>8.0f}"
+        print(f"{name:<28}{one.ready_seconds:>9.1f}{peak:>10.0f}{left:>10.0f}{stall}")
     for name, one in found.items():
         for figure, value, unit, most in (
             ("ready", one.ready_seconds, "s", MOST_READY_SECONDS),
             ("peak", one.peak_bytes / MIB, "MiB", goal),
             ("left", one.left_bytes / MIB, "MiB", goal),
             ("stall", 1000 * one.stall_seconds, "ms", MOST_STALL_MS),
+            ("stall.worked", 1000 * one.worked_seconds, "ms", None),
+            ("stall.queued", 1000 * one.queued_seconds, "ms", None),
         ):
             ratio = round(value / most, 2) if most else None
             told = {"figure": f"scale.{name.replace(' ', '-')}.{figure}", "value": round(value, 1), "unit": unit}

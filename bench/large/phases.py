@@ -17,12 +17,18 @@ PROBE_SECONDS = 0.01
 
 @dataclass(frozen=True)
 class Phase:
-    """Seconds until it was ready, bytes that it had at most and at the end, seconds of the longest stall."""
+    """Seconds until it was ready, bytes that it had at most and at the end, seconds of the longest stall.
+
+    worked_seconds: what its main thread was given of a processor during that stall; queued_seconds: for how long it
+    waited for one. The rest of a stall is of who asks.
+    """
 
     ready_seconds: float
     peak_bytes: int
     left_bytes: int
     stall_seconds: float
+    worked_seconds: float
+    queued_seconds: float
 
 
 class Watched:
@@ -32,7 +38,7 @@ class Watched:
         self._replica = replica
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self._longest_seconds = 0.0
+        self._longest = (0.0, 0.0, 0.0)  # seconds: in all, worked, queued
 
     def __enter__(self) -> Watched:
         self._thread.start()
@@ -48,11 +54,21 @@ class Watched:
         status = Path(f"/proc/{pid}/status").read_text()
         kib = {name: int(value) for name, value in re.findall(r"(VmHWM|VmRSS):\s+(\d+) kB", status)}
         Path(f"/proc/{pid}/clear_refs").write_text("5")
-        return Phase(ready_seconds, kib["VmHWM"] << 10, kib["VmRSS"] << 10, self._longest_seconds)
+        return Phase(ready_seconds, kib["VmHWM"] << 10, kib["VmRSS"] << 10, *self._longest)
 
     def _run(self) -> None:
         while not self._ended.wait(PROBE_SECONDS):
+            worked, queued = self._main_thread()
             began = time.monotonic()
             with contextlib.suppress(OSError):
                 urllib.request.urlopen(f"http://127.0.0.1:{self._replica.probe_port}/healthz", timeout=60).close()
-                self._longest_seconds = max(self._longest_seconds, time.monotonic() - began)
+                seconds = time.monotonic() - began
+                if seconds > self._longest[0]:
+                    now_worked, now_queued = self._main_thread()
+                    self._longest = (seconds, now_worked - worked, now_queued - queued)
+
+    def _main_thread(self) -> tuple[float, float]:
+        """Seconds on a processor, and in the queue for one: Documentation/scheduler/sched-stats.rst of the kernel."""
+        pid = self._replica.process.pid
+        worked, queued, _ = Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()
+        return int(worked) / 1e9, int(queued) / 1e9
