@@ -93,20 +93,20 @@ def _values(requirements: list[Any]) -> int:
 def _selected(spec: Mapping[str, Any]) -> int:
     """What there is in the label selectors by which a pod looks at all others."""
     affinity = _object(spec.get("affinity"))
-    found = 0
-    for one in (
+    count = 0
+    for term in (
         *_list(_object(affinity.get("podAffinity")).get(_REQUIRED)),
         *_list(_object(affinity.get("podAntiAffinity")).get(_REQUIRED)),
         *_list(spec.get("topologySpreadConstraints")),
     ):
-        found += sum(len(_list(_object(one).get(key))) for key in _KEYS_OF_TERMS)
-        for selector in (_object(_object(one).get(key)) for key in ("labelSelector", "namespaceSelector")):
+        count += sum(len(_list(_object(term).get(key))) for key in _KEYS_OF_TERMS)
+        for selector in (_object(_object(term).get(key)) for key in ("labelSelector", "namespaceSelector")):
             requirements = _list(selector.get("matchExpressions"))
-            found += len(_object(selector.get("matchLabels"))) + len(requirements)
-            if found > _SELECTED:
-                return found  # to count on would take as long as somebody likes
-            found += _values(requirements)
-    return found
+            count += len(_object(selector.get("matchLabels"))) + len(requirements)
+            if count > _SELECTED:
+                return count  # to count on would take as long as somebody likes
+            count += _values(requirements)
+    return count
 
 
 _NODE_TERMS: Final = 16

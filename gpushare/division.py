@@ -33,13 +33,13 @@ Parts = Mapping[tuple[str, PartState], float]  # by model of the GPU, in GPUs
 
 def divide(node: GpuNode, typical_of: TypicalOf) -> Parts:
     """The parts of a node's GPUs; `typical_of`: the mix of requests on a GPU with so many bytes."""
-    given: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0])
+    taken: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0])
     for charge in accounting.charges(node):
-        given[charge.gpu_uuid][charge.entry.is_hold] += charge.part
+        taken[charge.gpu_uuid][charge.entry.is_hold] += charge.part
     used = ledger.use(node)
     parts: dict[tuple[str, PartState], float] = collections.defaultdict(float)
     for card in node.gpus:
-        allocated, held = given[card.uuid]
+        allocated, held = taken[card.uuid]
         rest = max(0.0, 1.0 - allocated - held)
         state = _unusable(card)
         stranded = 0.0

@@ -51,8 +51,8 @@ def shown(value: object) -> str:
 
 def shortened(text: str, *, longest: int = 300) -> str:
     """`text`, printable and no longer than that."""
-    found = printable.replaced(text[: longest + 1])
-    return f"{found[:longest]}…" if len(found) > longest else found
+    plain = printable.replaced(text[: longest + 1])
+    return f"{plain[:longest]}…" if len(plain) > longest else plain
 
 
 def quoted(text: str, *, longest: int = 64) -> str:

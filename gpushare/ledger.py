@@ -47,19 +47,19 @@ def use(node: GpuNode) -> dict[str, GpuUse]:
 def violations(node: GpuNode) -> list[str]:
     """A sentence for each GPU that is over-committed, and for each allocation on a GPU that is gone."""
     cards = node.gpu_by_uuid()
-    found = []
+    problems = []
     for uuid, held in use(node).items():
         names = ", ".join(str(holder.pod) for holder in held.holders)
         if uuid not in cards:
-            found.append(f"{node.name} has no GPU {uuid} any more, which {names} holds")
+            problems.append(f"{node.name} has no GPU {uuid} any more, which {names} holds")
             continue
         where = f"{node.name}/{cards[uuid].index} ({uuid})"
         if held.request_percent > 100:
-            found.append(f"{where} is over-committed: {held.request_percent}% of its compute is held by {names}")
+            problems.append(f"{where} is over-committed: {held.request_percent}% of its compute is held by {names}")
         if held.memory_bytes > cards[uuid].memory_bytes:
-            given, there = quantity.format_bytes(held.memory_bytes), quantity.format_bytes(cards[uuid].memory_bytes)
-            found.append(f"{where} is over-committed: {given} of its {there} are held by {names}")
-    return [errors.shortened(sentence, longest=1000) for sentence in found]
+            taken, there = quantity.format_bytes(held.memory_bytes), quantity.format_bytes(cards[uuid].memory_bytes)
+            problems.append(f"{where} is over-committed: {taken} of its {there} are held by {names}")
+    return [errors.shortened(sentence, longest=1000) for sentence in problems]
 
 
 def reserve(node: GpuNode, entry: allocation.Allocation) -> GpuNode:

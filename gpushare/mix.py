@@ -77,7 +77,7 @@ class Mix:
     @classmethod
     def of(cls, counts: Mapping[RequestClass, int], *, pods: int) -> Mix:
         """The mix of so many pods; of very many classes the commonest."""
-        commonest = sorted(counts.items(), key=lambda one: (-one[1], repr(one[0])))[:MOST_CLASSES]
+        commonest = sorted(counts.items(), key=lambda item: (-item[1], repr(item[0])))[:MOST_CLASSES]
         return cls({asked: float(count) for asked, count in commonest}, pods=pods)
 
     @property

@@ -50,12 +50,14 @@ class PlacementProfile:
                 f"the policy {errors.quoted(policy)} is unknown to this plugin, which knows {known}"
             )
         try:
-            found = json.loads(data.get(_MIX) or '{"pods": 0, "classes": []}')
-            weights = dict(map(_read, found["classes"]))
-            return cls(policy, Mix(weights, pods=int(found["pods"])))
+            document = json.loads(data.get(_MIX) or '{"pods": 0, "classes": []}')
+            weights = dict(map(_read, document["classes"]))
+            return cls(policy, Mix(weights, pods=int(document["pods"])))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            told = errors.shortened(repr(error))
-            raise errors.CodecError(f"the mix is invalid: {told}; the placer writes it again when it starts") from error
+            reason = errors.shortened(repr(error))
+            raise errors.CodecError(
+                f"the mix is invalid: {reason}; the placer writes it again when it starts"
+            ) from error
 
 
 def _class(entry: tuple[RequestClass, float]) -> dict[str, Any]:

@@ -19,7 +19,9 @@ def escaped(document: str) -> str:
     """JSON with the escape of each character that is not printable: it means the same. Its own newlines stay."""
     if _is_plain(document):
         return document  # what is below a space JSON escapes itself
-    return document.translate({one: json.dumps(chr(one))[1:-1] for one in _unprintable(document) if one != ord("\n")})
+    return document.translate(
+        {code: json.dumps(chr(code))[1:-1] for code in _unprintable(document) if code != ord("\n")}
+    )
 
 
 def is_document(text: str) -> bool:
@@ -33,4 +35,4 @@ def _is_plain(text: str) -> bool:
 
 
 def _unprintable(text: str) -> Iterable[int]:
-    return {ord(one) for one in set(text) if not one.isprintable()}
+    return {ord(character) for character in set(text) if not character.isprintable()}

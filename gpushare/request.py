@@ -85,44 +85,44 @@ def parse(manifest: pod.PodJson) -> Request:
 
 def read(annotations: Mapping[str, str], containers: tuple[str, ...], default: str) -> Request:
     """The same of a pod with these containers, of which `default` has the share unless another is named."""
-    found = {key: value for key, value in annotations.items() if key.startswith(contract.PREFIX)}
-    _reject_unknown(found, containers)
-    asked = tuple(sorted((key, value) for key, value in found.items() if not is_result_key(key)))
+    own = {key: value for key, value in annotations.items() if key.startswith(contract.PREFIX)}
+    _reject_unknown(own, containers)
+    asked = tuple(sorted((key, value) for key, value in own.items() if not is_result_key(key)))
     return _parsed(asked, containers, default)
 
 
 @functools.lru_cache(maxsize=1024)
 def _parsed(annotations: tuple[tuple[str, str], ...], names: tuple[str, ...], default: str) -> Request:
     """The same of annotations that are known and text. A pod is read several times, others of its owner ask alike."""
-    found = dict(annotations)
-    group = _get(found, contract.GROUP, _label, "")
-    size = _get(found, contract.GROUP_SIZE, _count, 0)
+    values = dict(annotations)
+    group = _get(values, contract.GROUP, _label, "")
+    size = _get(values, contract.GROUP_SIZE, _count, 0)
     if bool(group) != bool(size):
         key, value = (contract.GROUP, group) if group else (contract.GROUP_SIZE, str(size))
         raise errors.RequestError(key, value, f"needs {contract.GROUP} and {contract.GROUP_SIZE} together")
     return Request(
-        demands=_demands(found, names, default),
+        demands=_demands(values, names, default),
         constraints=Constraints(
-            models=_get(found, contract.MODEL, _models, ()),
-            min_memory_bytes=_get(found, contract.MIN_MEMORY, _device_bytes, 0),
-            min_compute_capability=_get(found, contract.MIN_COMPUTE_CAPABILITY, _capability, (0, 0)),
-            uuids=_get(found, contract.UUID, _names, ()),
-            not_uuids=_get(found, contract.NOT_UUID, _names, ()),
-            affinity=_get(found, contract.AFFINITY, _label, ""),
-            anti_affinity=_get(found, contract.ANTI_AFFINITY, _label, ""),
-            exclusion=_get(found, contract.EXCLUSION, _label, ""),
+            models=_get(values, contract.MODEL, _models, ()),
+            min_memory_bytes=_get(values, contract.MIN_MEMORY, _device_bytes, 0),
+            min_compute_capability=_get(values, contract.MIN_COMPUTE_CAPABILITY, _capability, (0, 0)),
+            uuids=_get(values, contract.UUID, _names, ()),
+            not_uuids=_get(values, contract.NOT_UUID, _names, ()),
+            affinity=_get(values, contract.AFFINITY, _label, ""),
+            anti_affinity=_get(values, contract.ANTI_AFFINITY, _label, ""),
+            exclusion=_get(values, contract.EXCLUSION, _label, ""),
         ),
-        policy=_get(found, contract.POLICY, _one_of(tuple(POLICIES)), ""),
-        isolation=_get(found, contract.ISOLATION, _one_of(ISOLATIONS), ""),
+        policy=_get(values, contract.POLICY, _one_of(tuple(POLICIES)), ""),
+        isolation=_get(values, contract.ISOLATION, _one_of(ISOLATIONS), ""),
         group=group,
         group_size=size,
-        latency=_get(found, contract.LATENCY, _truth, False),
-        no_evict=_get(found, contract.NO_EVICT, _truth, False),
+        latency=_get(values, contract.LATENCY, _truth, False),
+        no_evict=_get(values, contract.NO_EVICT, _truth, False),
     )
 
 
-def _reject_unknown(found: Mapping[str, str], names: tuple[str, ...]) -> None:
-    for key, value in found.items():
+def _reject_unknown(annotations: Mapping[str, str], names: tuple[str, ...]) -> None:
+    for key, value in annotations.items():
         if not isinstance(value, str):
             raise errors.RequestError(key, str(value), "is not text: put it in quotes")
         if len(value) > caps.VALUE:
@@ -144,74 +144,74 @@ def is_result_key(key: str) -> bool:
     return key in contract.RESULT_KEYS or key.startswith(contract.GPU_UUIDS + ".")
 
 
-def _demands(found: Mapping[str, str], names: tuple[str, ...], default: str) -> tuple[Demand, ...]:
-    own = [name for name in names if any(f"{key}.{name}" in found for key in contract.PER_CONTAINER_KEYS)]
+def _demands(annotations: Mapping[str, str], names: tuple[str, ...], default: str) -> tuple[Demand, ...]:
+    own = [name for name in names if any(f"{key}.{name}" in annotations for key in contract.PER_CONTAINER_KEYS)]
     if len(own) > caps.SHARES:
-        key = next(f"{key}.{own[-1]}" for key in contract.PER_CONTAINER_KEYS if f"{key}.{own[-1]}" in found)
+        key = next(f"{key}.{own[-1]}" for key in contract.PER_CONTAINER_KEYS if f"{key}.{own[-1]}" in annotations)
         said = f"is for one of {len(own)} containers with a share of their own: at most {caps.SHARES} may have one"
-        raise errors.RequestError(key, found[key], f"{said}, others can use one together ({contract.CONTAINER})")
+        raise errors.RequestError(key, annotations[key], f"{said}, others can use one together ({contract.CONTAINER})")
     demands = []
-    if any(key in found for key in contract.SHARE_KEYS):
+    if any(key in annotations for key in contract.SHARE_KEYS):
         sharers: tuple[str, ...] = (default,)
-        sharers = _get(found, contract.CONTAINER, _list_of(caps.SHARERS), sharers)
+        sharers = _get(annotations, contract.CONTAINER, _list_of(caps.SHARERS), sharers)
         for name in sharers:
             if name not in names:
                 raise errors.RequestError(
-                    contract.CONTAINER, found.get(contract.CONTAINER, name), _no_such_container(name, names)
+                    contract.CONTAINER, annotations.get(contract.CONTAINER, name), _no_such_container(name, names)
                 )
-            if name in own and contract.CONTAINER in found:
+            if name in own and contract.CONTAINER in annotations:
                 raise errors.RequestError(
                     contract.CONTAINER,
-                    found[contract.CONTAINER],
+                    annotations[contract.CONTAINER],
                     f"names {errors.quoted(name)}, which has keys of its own: use one or the other",
                 )
         sharers = tuple(name for name in dict.fromkeys(sharers) if name not in own)
         if sharers:
-            demands.append(_demand(found, "", sharers))
-    elif contract.CONTAINER in found:
+            demands.append(_demand(annotations, "", sharers))
+    elif contract.CONTAINER in annotations:
         raise errors.RequestError(
             contract.CONTAINER,
-            found[contract.CONTAINER],
+            annotations[contract.CONTAINER],
             f"shares nothing: add {contract.REQUEST} or {contract.MEMORY}",
         )
-    demands += [_demand(found, f".{name}", (name,)) for name in own]
+    demands += [_demand(annotations, f".{name}", (name,)) for name in own]
     return tuple(demands)
 
 
-def _demand(found: Mapping[str, str], suffix: str, containers: tuple[str, ...]) -> Demand:
+def _demand(annotations: Mapping[str, str], suffix: str, containers: tuple[str, ...]) -> Demand:
     keys = {known: known + suffix for known in contract.PER_CONTAINER_KEYS}
-    gpus = _get(found, keys[contract.GPUS], _count, 1)
-    asks_memory = keys[contract.MEMORY] in found
+    gpus = _get(annotations, keys[contract.GPUS], _count, 1)
+    asks_memory = keys[contract.MEMORY] in annotations
     default_request = 0 if asks_memory else 100
-    request_percent = _get(found, keys[contract.REQUEST], quantity.parse_compute, default_request)
-    limit_percent = _get(found, keys[contract.LIMIT], quantity.parse_compute, 100)
+    request_percent = _get(annotations, keys[contract.REQUEST], quantity.parse_compute, default_request)
+    limit_percent = _get(annotations, keys[contract.LIMIT], quantity.parse_compute, 100)
     if limit_percent < request_percent or limit_percent == 0:
         key = keys[contract.LIMIT]
-        if not asks_memory and keys[contract.REQUEST] not in found:
+        if not asks_memory and keys[contract.REQUEST] not in annotations:
             said = f"alone asks for a whole GPU, which no limit below 1 fits: add {keys[contract.REQUEST]}"
-            raise errors.RequestError(key, found[key], said)
+            raise errors.RequestError(key, annotations[key], said)
         least = quantity.format_compute(max(request_percent, 1))
         raise errors.RequestError(
-            key, found[key], f"is less than the request: write {least} to 1, or leave it out for 1"
+            key, annotations[key], f"is less than the request: write {least} to 1, or leave it out for 1"
         )
-    memory = _get(found, keys[contract.MEMORY], _memory, Memory(percent=request_percent))
+    memory = _get(annotations, keys[contract.MEMORY], _memory, Memory(percent=request_percent))
     if not memory.bytes and not memory.percent:
         key = keys[contract.MEMORY] if asks_memory else keys[contract.REQUEST]
         raise errors.RequestError(
-            key, found[key], f"leaves no memory: give {keys[contract.MEMORY]} more than 0, such as 1Gi"
+            key, annotations[key], f"leaves no memory: give {keys[contract.MEMORY]} more than 0, such as 1Gi"
         )
     return Demand(containers=containers, share=Share(request_percent, limit_percent, memory), gpus=gpus)
 
 
-def _get(found: Mapping[str, str], key: str, read: Callable[[str], _Value], default: _Value) -> _Value:
-    if key not in found:
+def _get(annotations: Mapping[str, str], key: str, read: Callable[[str], _Value], default: _Value) -> _Value:
+    if key not in annotations:
         return default
     try:
-        return read(found[key].strip())
+        return read(annotations[key].strip())
     except errors.QuantityError as error:
         message = str(error)
         raise errors.RequestError(
-            key, found[key], message.removeprefix(errors.quoted(found[key].strip())).strip()
+            key, annotations[key], message.removeprefix(errors.quoted(annotations[key].strip())).strip()
         ) from error
 
 
@@ -226,22 +226,22 @@ def _memory(text: str) -> Memory:
 
 
 def _models(text: str) -> tuple[str, ...]:
-    found = _names(text)
-    longest = max(map(len, found))
+    models = _names(text)
+    longest = max(map(len, models))
     if longest > caps.NAME:
         raise errors.QuantityError(f"has a pattern of {longest} characters: write at most {caps.NAME}")
     special = sum(map(text.count, "?["))
     if special > caps.WILDCARDS:
         raise errors.QuantityError(f'has {special} of "?" and "[" in it: write at most {caps.WILDCARDS}, "*" is free')
-    return found
+    return models
 
 
 def _device_bytes(text: str) -> int:
     """Of device memory: numbers without a unit are bytes in Kubernetes, and mebibytes to those who write them here."""
-    found = quantity.parse_bytes(text)
-    if 0 < found < _LEAST_BYTES:
+    memory_bytes = quantity.parse_bytes(text)
+    if 0 < memory_bytes < _LEAST_BYTES:
         raise errors.QuantityError('is less than 1Mi of memory: write the unit, as "8Gi"')
-    return found
+    return memory_bytes
 
 
 def _count(text: str) -> int:

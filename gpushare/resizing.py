@@ -50,14 +50,14 @@ def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
 
     Raises LedgerError if the request is for other containers, or another number of GPUs, than were given shares.
     """
-    given: dict[tuple[str, ...], int] = {}
+    held: dict[tuple[str, ...], int] = {}
     for share in entry.shares:
-        given[share.containers] = given.get(share.containers, 0) + len(share.gpu_uuids)
+        held[share.containers] = held.get(share.containers, 0) + len(share.gpu_uuids)
     demands = {demand.containers: demand for demand in request.demands}
     wanted = {containers: demand.gpus for containers, demand in demands.items()}
-    if wanted != given:
+    if wanted != held:
         raise errors.LedgerError(
-            f"its annotations ask for {_counts(wanted)}, and it was given {_counts(given)}: that cannot change on a "
+            f"its annotations ask for {_counts(wanted)}, and it was given {_counts(held)}: that cannot change on a "
             "pod that exists, so put the annotations back, or delete the pod and recreate it"
         )
     gone = missing(entry, node)
@@ -89,10 +89,10 @@ def step(node: GpuNode, identity: str, wish: Shares) -> ResizeStep:
     before = next((allocation for allocation in node.allocations if allocation.id == identity), None)
     if before is None:
         raise errors.LedgerError(f"{node.name} no longer has the allocation {identity}")
-    told = {resize.share: resize for resize in node.resizes if resize.allocation == identity}
-    held = tuple(_shrunk(share, told.get(at)) for at, share in enumerate(before.shares))
+    resizes = {resize.share: resize for resize in node.resizes if resize.allocation == identity}
+    held = tuple(_shrunk(share, resizes.get(at)) for at, share in enumerate(before.shares))
     marks = tuple(
-        want.memory_bytes if want.memory_bytes < have.memory_bytes and _may_mark(have, want, told.get(at)) else None
+        want.memory_bytes if want.memory_bytes < have.memory_bytes and _may_mark(have, want, resizes.get(at)) else None
         for at, (have, want) in enumerate(zip(held, wish, strict=True))
     )
     grown = tuple(
@@ -112,12 +112,12 @@ def step(node: GpuNode, identity: str, wish: Shares) -> ResizeStep:
     if lacks:
         return ResizeStep(after, lacks, ResizeCause.ROOM)
     shrinking = [
-        _waits(node, have, want, told.get(at))
+        _waits(node, have, want, resizes.get(at))
         for at, (have, want) in enumerate(zip(chosen, wish, strict=True))
         if have.memory_bytes > want.memory_bytes
     ]
     return ResizeStep(
-        after, *max(shrinking, key=lambda one: one[1] is ResizeCause.USE, default=("", ResizeCause.NOTHING))
+        after, *max(shrinking, key=lambda wait: wait[1] is ResizeCause.USE, default=("", ResizeCause.NOTHING))
     )
 
 
@@ -181,30 +181,30 @@ def _lacking(node: GpuNode, entry: Allocation, shares: Shares) -> str:
     """What the GPUs lack for these shares in place of the entry's; empty when there is room."""
     before, after = ledger.use(node), ledger.use(_with(node, entry, shares))
     cards = node.gpu_by_uuid()
-    found = []
+    problems = []
     for uuid in entry.gpu_uuids:
         more_percent = after[uuid].request_percent - before[uuid].request_percent
         more_bytes = after[uuid].memory_bytes - before[uuid].memory_bytes
         grows = more_percent > 0 or more_bytes > 0
         if uuid not in cards:
             if grows:
-                found.append(f"{node.name} has no GPU {uuid} any more")
+                problems.append(f"{node.name} has no GPU {uuid} any more")
             continue
         card = cards[uuid]
         where = f"{node.name}/{card.index}"
         if card.closed and grows:
-            found.append(f"{where} is on a node that takes nothing new: {card.closed}")
+            problems.append(f"{where} is on a node that takes nothing new: {card.closed}")
         if not card.healthy and grows:
-            found.append(f"{where} is not healthy: {card.health_reason or 'nobody says why'}")
+            problems.append(f"{where} is not healthy: {card.health_reason or 'nobody says why'}")
         if more_percent > 0 and after[uuid].request_percent > 100:
             free = quantity.format_compute(max(0, 100 - before[uuid].request_percent))
-            found.append(
+            problems.append(
                 f"{where} has {free} of its compute free, {quantity.format_compute(more_percent)} more is asked"
             )
         if more_bytes > 0 and after[uuid].memory_bytes > card.memory_bytes:
             free = quantity.format_bytes(max(0, card.memory_bytes - before[uuid].memory_bytes))
-            found.append(f"{where} has {free} free, {quantity.format_bytes(more_bytes)} more are asked")
-    return "; ".join(found)
+            problems.append(f"{where} has {free} free, {quantity.format_bytes(more_bytes)} more are asked")
+    return "; ".join(problems)
 
 
 def _counts(gpus: Mapping[tuple[str, ...], int]) -> str:

@@ -83,7 +83,7 @@ def _count(document: Any) -> None:
         if id(value) not in known:
             written += 1
             inside.add(id(value))
-            within = [extent(one) for one in (value.values() if isinstance(value, dict) else value)]
+            within = [extent(child) for child in (value.values() if isinstance(value, dict) else value)]
             inside.discard(id(value))
             known[id(value)] = 1 + sum(size for size, _ in within), 1 + max((levels for _, levels in within), default=0)
         return known[id(value)]
