@@ -106,7 +106,7 @@ class ApiClient:
 
         Raises Gone when the collection changed so much between two pages that the rest is no longer kept.
         """
-        found: list[Kept] = []
+        objects: list[Kept] = []
         asked: dict[str, str | int | bool] = {"limit": PAGE_ITEMS, **(query or {})}
         more_tries = GET_TRIES - 1
         while True:
@@ -121,9 +121,9 @@ class ApiClient:
                 asked = _without_version(asked)
                 logger.info("Listing again, in pages: it broke off", extra={"path": path, "err": str(error)})
                 continue
-            found += page.items
+            objects += page.items
             if not page.rest:
-                return ObjectList(items=found, resource_version=page.resource_version)
+                return ObjectList(items=objects, resource_version=page.resource_version)
             # The token has the version in it; the API server refuses a continued list that names one again.
             asked = {**_without_version(asked), "continue": page.rest}
 
@@ -218,12 +218,12 @@ async def _taken_apart(
 ) -> _Page[Kept]:
     """Read a list in portions, with a pause for others after each."""
     reader = items.Items()
-    found: list[Kept] = []
+    objects: list[Kept] = []
 
     def take(content: bytes, *, is_last: bool = False) -> None:
         listed = _items(reader.feed(content, is_last=is_last), request)
         # Built-in kinds leave these out of lists but not out of watches; a store wants them alike.
-        found.extend(keep(item if "kind" in item else {**_kind(reader.fields), **item}) for item in listed)
+        objects.extend(keep(item if "kind" in item else {**_kind(reader.fields), **item}) for item in listed)
 
     try:
         with transport.network_errors(request):
@@ -236,7 +236,7 @@ async def _taken_apart(
         raise
     take(b"", is_last=True)
     metadata = reader.fields.get("metadata") or {}
-    return _Page(found, str(metadata.get("resourceVersion", "")), metadata.get("continue") or "")
+    return _Page(objects, str(metadata.get("resourceVersion", "")), metadata.get("continue") or "")
 
 
 async def _events(

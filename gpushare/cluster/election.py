@@ -103,8 +103,8 @@ class Election:
     async def _look_and_act(self) -> float:
         # Who leads knows what it wrote last, and needs only one call, which may take long: over anything else it is a
         # conflict, after which the next step looks.
-        found, self._own = self._own or await self._read(), None
-        record = lease.read(found, timing=self._timing) if found else None
+        lease_object, self._own = self._own or await self._read(), None
+        record = lease.read(lease_object, timing=self._timing) if lease_object else None
         if record is None or self._seen is None or record.version != self._seen.version:
             self._observed_at = self._clock()
         if self._seen is not None and (record is None or record.transitions < self._seen.transitions):
@@ -126,7 +126,7 @@ class Election:
             case lease.Wait(seconds=seconds):
                 return min(self._timing.retry_seconds, seconds)
             case _:
-                await self._write(found)
+                await self._write(lease_object)
                 self._win(began)
                 return self._timing.retry_seconds
 
@@ -136,11 +136,11 @@ class Election:
         except api_errors.NotFound:
             return None
 
-    async def _write(self, found: dict[str, Any] | None) -> None:
+    async def _write(self, lease_object: dict[str, Any] | None) -> None:
         """Write our name over exactly the version that was judged; raises Conflict when somebody was faster."""
-        spec = lease.held((found or {}).get("spec") or {}, me=self._me, time=_now(), timing=self._timing)
-        if found is not None:
-            stored = await self._api.replace(self._path, {**found, "spec": spec})
+        spec = lease.held((lease_object or {}).get("spec") or {}, me=self._me, time=_now(), timing=self._timing)
+        if lease_object is not None:
+            stored = await self._api.replace(self._path, {**lease_object, "spec": spec})
         else:
             body = {
                 "apiVersion": "coordination.k8s.io/v1",
@@ -172,10 +172,10 @@ class Election:
         self._lose("shutting down")
         try:
             async with asyncio.timeout(RELEASE_SECONDS):
-                found = await self._api.get(self._path)
-                if lease.read(found, timing=self._timing).holder == self._me:
-                    spec = lease.released(found["spec"], time=_now())
-                    await self._api.replace(self._path, {**found, "spec": spec})
+                lease_object = await self._api.get(self._path)
+                if lease.read(lease_object, timing=self._timing).holder == self._me:
+                    spec = lease.released(lease_object["spec"], time=_now())
+                    await self._api.replace(self._path, {**lease_object, "spec": spec})
         except (api_errors.ClusterError, TimeoutError) as error:
             self._log(logging.WARNING, "Could not release the Lease", err=str(error) or "no answer in time")
 

@@ -132,8 +132,8 @@ class Items:
 
     def _begin(self) -> int:
         """Pass over what has no meaning, to where something begins."""
-        found = _SPACE.match(self._text, self._at)
-        self._at = found.end() if found else self._at
+        space = _SPACE.match(self._text, self._at)
+        self._at = space.end() if space else self._at
         if self._at == len(self._text):
             raise _Incomplete
         return self._at

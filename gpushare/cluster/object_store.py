@@ -135,8 +135,8 @@ class Store(Mapping[Key, dict[str, Any]]):
             yield Delta(ChangeType.DELETED, key, old, None)
 
 
-def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return bool(_uid(one) == _uid(other) and _version(one) == _version(other))
+def _is_same(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    return bool(_uid(old) == _uid(new) and _version(old) == _version(new))
 
 
 def _uid(item: Mapping[str, Any]) -> Any:

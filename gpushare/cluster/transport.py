@@ -90,9 +90,9 @@ class Transport:
             left = [opened for opened in self._sockets if opened.fileno() >= 0]
             if not left:
                 return
-            for one in left:
+            for open_socket in left:
                 with contextlib.suppress(OSError):  # it is closed already at the other end
-                    one.shutdown(socket.SHUT_RDWR)
+                    open_socket.shutdown(socket.SHUT_RDWR)
             await asyncio.sleep(CLOSING_TURN_SECONDS)
 
     def time(self) -> float:

@@ -111,11 +111,11 @@ def to_document(node: GpuNode) -> dict[str, Any]:
 
 def _part(whole: Json, key: str, kind: type[_Part], where: str, problems: list[str]) -> _Part:
     """What `whole` has by that key; what is of another kind is told, and taken for nothing."""
-    found = whole.get(key)
-    if isinstance(found, kind):
-        return found
-    if found is not None:
-        problems.append(f"{where}: {key} is invalid and is set aside: it is {errors.quoted(str(found))}")
+    value = whole.get(key)
+    if isinstance(value, kind):
+        return value
+    if value is not None:
+        problems.append(f"{where}: {key} is invalid and is set aside: it is {errors.quoted(str(value))}")
     return kind()
 
 

@@ -60,10 +60,10 @@ def application(
 
     def answering(document: Document) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def answer(_: web.Request) -> web.Response:
-            found = document()
-            if found is None:
+            content = document()
+            if content is None:
                 return web.Response(status=503, text="nothing is known yet: ask again in a few seconds\n")
-            return web.json_response(text=printable.escaped(json.dumps(found)))
+            return web.json_response(text=printable.escaped(json.dumps(content)))
 
         return answer
 
