@@ -39,8 +39,8 @@ def read(text: str) -> Config:
     """The configuration in `text`, YAML or JSON. Raises ConfigError naming line and key."""
     parsed = yaml_tree.parse(text)
     warnings = list(parsed.warnings)
-    found = config(parsed.root, warnings)
-    return dataclasses.replace(found, warnings=tuple(warnings))
+    file_config = config(parsed.root, warnings)
+    return dataclasses.replace(file_config, warnings=tuple(warnings))
 
 
 def config(item: Item, warnings: list[str]) -> Config:

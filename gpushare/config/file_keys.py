@@ -114,5 +114,5 @@ def _nearest(key: str, known: Sequence[str]) -> str:
 
 
 def _unknown(value: Item, meant: str, known: Sequence[str], remedy: str) -> str:
-    found = f"did you mean {meant}?" if meant else f"{remedy}; known here: {', '.join(known)}"
-    return f"{located(value.path, value.line)} is unknown: {found}"
+    hint = f"did you mean {meant}?" if meant else f"{remedy}; known here: {', '.join(known)}"
+    return f"{located(value.path, value.line)} is unknown: {hint}"

@@ -131,21 +131,21 @@ def given(arguments: Sequence[str], environment: Mapping[str, str]) -> frozenset
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, FlagValue]:
     """What the environment sets, by key. A variable that is there but empty sets a text only."""
-    found: dict[str, FlagValue] = {}
+    values: dict[str, FlagValue] = {}
     for flag in FLAGS:
         name = next((variable for variable in flag.variables if variable in environment), None)
         if name is None:
             continue
         if environment[name] or flag.kind is FlagType.TEXT:
-            found[flag.key] = _value(flag, environment[name], name)
+            values[flag.key] = _value(flag, environment[name], name)
         elif flag.kind is FlagType.BOOL:
-            found[flag.key] = False
-    return found
+            values[flag.key] = False
+    return values
 
 
 def from_arguments(arguments: Sequence[str]) -> dict[str, FlagValue]:
     """What the command line sets, by key. A list may be given in several parts."""
-    found: dict[str, FlagValue] = {}
+    values: dict[str, FlagValue] = {}
     rest = list(reversed(arguments))
     while rest:
         option, equals, text = rest.pop().partition("=")
@@ -158,8 +158,8 @@ def from_arguments(arguments: Sequence[str]) -> dict[str, FlagValue]:
             if not rest:
                 raise errors.ConfigError(f"{option} has no value: write {option}={flag.kind.value}")
             text = rest.pop()
-        found[flag.key] = _value(flag, text, option, found.get(flag.key))
-    return found
+        values[flag.key] = _value(flag, text, option, values.get(flag.key))
+    return values
 
 
 def _value(flag: Flag, text: str, where: str, before: FlagValue | None = None) -> FlagValue:

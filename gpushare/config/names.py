@@ -42,8 +42,8 @@ def matches(pattern: str, text: str) -> bool:
         return False
     position = len(parts[0])
     for part in parts[1:-1]:
-        found = text.find(part, position)
-        if found < 0:
+        start = text.find(part, position)
+        if start < 0:
             return False
-        position = found + len(part)
+        position = start + len(part)
     return len(text) - position >= len(parts[-1]) and text.endswith(parts[-1])
