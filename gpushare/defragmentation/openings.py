@@ -55,7 +55,7 @@ class Openings:
         """The openings of at most `most` moves for these shapes."""
         wanted = [shape for shape in dict.fromkeys(waiting) if len(shape[0].demands) == 1]
         costs = self.exchanges.lowest()
-        found: dict[tuple[str, ...], Chain] = {}
+        chains: dict[tuple[str, ...], Chain] = {}
         for name, movers in self.exchanges.movers():
             there = [(costs[mover.shape], mover) for mover in movers if costs[mover.shape] < math.inf]
             node = _Node(self.world, name, there, self.clearings.on(name) if self.clearings else ())
@@ -70,9 +70,9 @@ class Openings:
                         tuple((name, uuid) for uuid in way.cards),
                     )
                     key = tuple(sorted(mover.entry.id for mover in way.movers))
-                    if chain.promise > 0 and (key not in found or found[key].promise < chain.promise):
-                        found[key] = chain
-        return [*found.values()]
+                    if chain.promise > 0 and (key not in chains or chains[key].promise < chain.promise):
+                        chains[key] = chain
+        return [*chains.values()]
 
 
 class _Node:
@@ -128,9 +128,13 @@ class _Node:
         for count in range(min(len(there), _MOST_FOR_A_GPU) + 1):
             enough = False
             for leaving in itertools.combinations(there, count):
-                if sum(one[2] for one in leaving) >= percent and sum(one[3] for one in leaving) >= memory:
+                if (
+                    sum(freed for _, _, freed, _ in leaving) >= percent
+                    and sum(freed for _, _, _, freed in leaving) >= memory
+                ):
                     enough = True
-                    yield _Way(sum(one[0] for one in leaving), tuple(one[1] for one in leaving), (card.uuid,))
+                    movers = tuple(mover for _, mover, _, _ in leaving)
+                    yield _Way(sum(cost for cost, _, _, _ in leaving), movers, (card.uuid,))
             if enough:
                 return
 

@@ -66,17 +66,17 @@ def plan(
 
     Needs numpy (`worlds.exact`).
     """
-    best, found = 0.0, _THRIFT[-1]
+    best, best_thrift = 0.0, _THRIFT[-1]
     for thrift in _THRIFT:
         tried = _Plan(world, waiting, budgets, thrift, least_gain, moves_cpu_only=moves_cpu_only)
         made = tried.make(most)
         gained = made.gained or 0.0
         if gained > best - _SAME:
-            best, found = gained, thrift
+            best, best_thrift = gained, thrift
             if thrift == _THRIFT[-1]:
                 return made
         tried.take_back()
-    return _Plan(world, waiting, budgets, found, least_gain, moves_cpu_only=moves_cpu_only).make(most)
+    return _Plan(world, waiting, budgets, best_thrift, least_gain, moves_cpu_only=moves_cpu_only).make(most)
 
 
 class _Plan:
@@ -147,7 +147,9 @@ class _Plan:
         best: _Played | None = None
         played = failed = 0
         thrift = self._thrift
-        for chain in sorted(chains, key=lambda one: (-one.rate(thrift), [mover.entry.id for mover in one.movers])):
+        for chain in sorted(
+            chains, key=lambda candidate: (-candidate.rate(thrift), [mover.entry.id for mover in candidate.movers])
+        ):
             if chain.rate(thrift) < (best.rate(thrift) if best else 0.0) or (best and played >= _PLAYED):
                 break
             if failed > _FAILED:
