@@ -11,12 +11,12 @@ from gpushare.mig.instance_layout import Infeasible, Wanted
 
 def named(wanted: Mapping[str, int]) -> Wanted:
     """Profiles with counts, from names with counts; those of 0 are left out. Raises ProfileError."""
-    found: dict[profile.Profile, int] = {}
+    counts: dict[profile.Profile, int] = {}
     for name, count in wanted.items():
         kind = profile.parse(name)
         if count > 0:
-            found[kind] = found.get(kind, 0) + count
-    return found
+            counts[kind] = counts.get(kind, 0) + count
+    return counts
 
 
 def config_error(geometry: Geometry, wanted: Mapping[str, int] | None) -> str | None:
@@ -36,9 +36,9 @@ def nowhere(entries: parted.Config) -> str | None:
     """
     for number, entry in enumerate(entries):
         wanted = named(entry.wanted)
-        found = [instance_layout.search(geometry, wanted) for geometry in _having(wanted)]
-        refused = [one for one in found if isinstance(one, Infeasible)]
-        if refused and len(refused) == len(found):
+        layouts = [instance_layout.search(geometry, wanted) for geometry in _having(wanted)]
+        refused = [layout for layout in layouts if isinstance(layout, Infeasible)]
+        if refused and len(refused) == len(layouts):
             return f"mig[{number}] fits on no known GPU: {refused[0].reason}"
     return None
 

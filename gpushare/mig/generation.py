@@ -41,13 +41,13 @@ def is_name(name: str) -> bool:
 
 def configs(models: Sequence[Model]) -> dict[str, Config]:
     """All of them by name, for a node with these models."""
-    found: dict[str, Config] = {
+    by_name: dict[str, Config] = {
         ALL_DISABLED: (MigConfigEntry(devices=None, enabled=False),),
         ALL_ENABLED: (MigConfigEntry(devices=None, enabled=True),),
     }
     mix = balanced(models)
     if mix:
-        found[ALL_BALANCED] = mix
+        by_name[ALL_BALANCED] = mix
     ids_of: dict[Profile, dict[int, list[str]]] = {}
     for model in models:
         for kind, most in model.most.items():
@@ -58,13 +58,13 @@ def configs(models: Sequence[Model]) -> dict[str, Config]:
                     ids.append(model.device_id)
     several = _several(models)
     for kind in sorted(ids_of, key=str):
-        found[f"all-{profile.normalised(str(kind))}"] = tuple(
+        by_name[f"all-{profile.normalised(str(kind))}"] = tuple(
             MigConfigEntry(
                 devices=None, enabled=True, wanted={str(kind): most}, filters=tuple(sorted(ids)) if several else ()
             )
             for most, ids in sorted(ids_of[kind].items())
         )
-    return found
+    return by_name
 
 
 def balanced(models: Sequence[Model]) -> Config:

@@ -47,10 +47,10 @@ def search(
         known = ", ".join(str(kind.profile) for kind in geometry.kinds)
         return Infeasible(f"{geometry.name} has no profile {foreign[0]}: it has {known}")
     parts = instances(geometry, wanted)
-    found = places(geometry, [kind for kind, _ in parts], taken)
-    if found is None:
+    chosen = places(geometry, [kind for kind, _ in parts], taken)
+    if chosen is None:
         return _infeasible(geometry, wanted, taken)
-    return tuple(Planned(place, sizes) for place, (_, sizes) in zip(found, parts, strict=True))
+    return tuple(Planned(place, sizes) for place, (_, sizes) in zip(chosen, parts, strict=True))
 
 
 def _is_known(geometry: Geometry, profile: Profile) -> bool:
@@ -65,7 +65,7 @@ def shown(wanted: Wanted) -> str:
 
 def instances(geometry: Geometry, wanted: Wanted) -> list[tuple[ProfileGeometry, tuple[int, ...]]]:
     """The GPU instances that `wanted` takes, largest first, with the sizes of the compute instances in each."""
-    found: list[tuple[ProfileGeometry, tuple[int, ...]]] = []
+    parts: list[tuple[ProfileGeometry, tuple[int, ...]]] = []
     for kind in geometry.kinds:
         sizes = [
             profile.compute_slices
@@ -75,13 +75,13 @@ def instances(geometry: Geometry, wanted: Wanted) -> list[tuple[ProfileGeometry,
         ]
         bins: list[list[int]] = []
         for size in sorted(sizes, reverse=True):
-            roomy = next((one for one in bins if sum(one) + size <= kind.gpu_slices), None)
+            roomy = next((instance for instance in bins if sum(instance) + size <= kind.gpu_slices), None)
             if roomy is None:
                 bins.append([size])
             else:
                 roomy.append(size)
-        found += [(kind, tuple(one)) for one in bins]
-    return sorted(found, key=lambda one: (-one[0].memory_slices, -one[0].gpu_slices, one[0].device_profile_id))
+        parts += [(kind, tuple(instance)) for instance in bins]
+    return sorted(parts, key=lambda part: (-part[0].memory_slices, -part[0].gpu_slices, part[0].device_profile_id))
 
 
 def _fits(geometry: Geometry, instance: PlacedInstance, others: Sequence[PlacedInstance]) -> bool:
@@ -158,13 +158,13 @@ def _parts(geometry: Geometry, wanted: Wanted) -> Iterator[Wanted]:
             for rest in parts(number + 1, left - count, slices - count * size):
                 yield (count, *rest)
 
-    found = (
+    all_counts = (
         counts
         for instances_in_it in range(geometry.gpu_slices, 0, -1)
         for slices in range(geometry.gpu_slices, instances_in_it - 1, -1)
         for counts in parts(0, instances_in_it, slices)
     )
-    for counts in itertools.islice(found, _TRIED):
+    for counts in itertools.islice(all_counts, _TRIED):
         yield {profile: count for profile, count in zip(profiles, counts, strict=True) if count}
 
 

@@ -108,7 +108,7 @@ def written(entry: MigConfigEntry) -> dict[str, Any]:
 def _devices(value: Any, where: str) -> tuple[int, ...] | None:
     if value == ALL:
         return None
-    if isinstance(value, list) and all(_is_index(one) for one in value):
+    if isinstance(value, list) and all(_is_index(index) for index in value):
         return tuple(value)
     raise PartedError(f"{where} is {_shown(value)}: write all, or a list of the GPUs' indices such as [0, 1]")
 
@@ -119,7 +119,7 @@ def _is_index(value: Any) -> bool:
 
 def _filters(value: Any, where: str) -> tuple[str, ...]:
     listed: Sequence[Any] = [] if value in (None, "") else [value] if isinstance(value, str) else value
-    if isinstance(listed, list) and all(isinstance(one, str) for one in listed):
+    if isinstance(listed, list) and all(isinstance(pci_number, str) for pci_number in listed):
         return tuple(listed)
     raise PartedError(f'{where} is {_shown(value)}: write PCI numbers such as "0x233010DE", or a list of them')
 

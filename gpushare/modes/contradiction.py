@@ -31,10 +31,10 @@ _LETS: Final = {
 
 def contradiction(card: HardwareGpu, assignment: Assignment) -> str:
     """Why the GPU, as it is, cannot be used as that, as a clause; empty where it can."""
-    found = _of_mig(card, assignment)
-    if not found and card.compute_mode not in _ALLOWED.get(assignment.mode, _ANY_NUMBER):
-        found = f"its compute mode is {card.compute_mode}, {_LETS[card.compute_mode]}"
-    return found
+    problem = _of_mig(card, assignment)
+    if not problem and card.compute_mode not in _ALLOWED.get(assignment.mode, _ANY_NUMBER):
+        problem = f"its compute mode is {card.compute_mode}, {_LETS[card.compute_mode]}"
+    return problem
 
 
 def lasts(card: HardwareGpu, assignment: Assignment) -> bool:

@@ -20,13 +20,13 @@ Named = dict[str, tuple[WholeDevice, ...]]
 
 def resources(cards: Sequence[HardwareGpu], *, strategy: str, rules: Resources = NO_RULES) -> Named:
     """The devices of each resource, by index. Raises ConfigError where the strategy forbids what the node has."""
-    found: dict[str, list[WholeDevice]] = {}
+    by_name: dict[str, list[WholeDevice]] = {}
     for card in sorted(cards, key=lambda gpu: gpu.index):
         for name, device in named(card, strategy=strategy, rules=rules):
-            found.setdefault(name, []).append(device)
+            by_name.setdefault(name, []).append(device)
     if strategy == SINGLE:
         _check_uniform(cards)
-    return {name: tuple(devices) for name, devices in found.items()}
+    return {name: tuple(devices) for name, devices in by_name.items()}
 
 
 def named(card: HardwareGpu, *, strategy: str, rules: Resources = NO_RULES) -> tuple[tuple[str, WholeDevice], ...]:

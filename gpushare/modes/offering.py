@@ -43,14 +43,14 @@ def offer(cards: Iterable[HardwareGpu], assignments: Mapping[str, Assignment]) -
 
     A GPU without an assignment is not offered; nor is one in mode `fractional`, whose units are not devices of its own.
     """
-    found: dict[str, list[Offered]] = {}
+    by_resource: dict[str, list[Offered]] = {}
     for card in sorted(cards, key=lambda gpu: gpu.index):
         assignment = assignments.get(card.uuid)
         if assignment is None or assignment.mode is Mode.FRACTIONAL:
             continue
         for name, devices in _of(card, assignment).items():
-            found.setdefault(name, []).extend(devices)
-    return {name: tuple(devices) for name, devices in found.items()}
+            by_resource.setdefault(name, []).extend(devices)
+    return {name: tuple(devices) for name, devices in by_resource.items()}
 
 
 def _of(card: HardwareGpu, assignment: Assignment) -> dict[str, list[Offered]]:
@@ -70,12 +70,12 @@ def _of(card: HardwareGpu, assignment: Assignment) -> dict[str, list[Offered]]:
     for name, device in naming.named(card, strategy=assignment.strategy, rules=assignment.rules):
         named.setdefault(name, []).append(device)
     owners = sharing.claims(named, [_present(resource, named) for resource in assignment.shared])
-    found: dict[str, list[Offered]] = {}
+    by_resource: dict[str, list[Offered]] = {}
     for name, devices in named.items():
         for device in devices:
             owner = owners.get(device.uuid)
-            found.setdefault(owner.advertised if owner else name, []).extend(_offered(device, Mode.MIG, owner))
-    return found
+            by_resource.setdefault(owner.advertised if owner else name, []).extend(_offered(device, Mode.MIG, owner))
+    return by_resource
 
 
 def _present(resource: SharedResource, named: Mapping[str, Sequence[WholeDevice]]) -> SharedResource:

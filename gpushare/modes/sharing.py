@@ -79,14 +79,14 @@ def claims(
     A resource that the node does not have is passed over. Raises ConfigError for a device that is not there, that two
     entries name, or a count above what is left.
     """
-    found: dict[str, SharedResource] = {}
+    owners: dict[str, SharedResource] = {}
     for resource in sorted(shared, key=lambda resource: _specificity(resource.devices)):
         devices = resources.get(resource.resource, ())
-        taken = _taken(resource, devices, found) if devices else ()
+        taken = _taken(resource, devices, owners) if devices else ()
         if not taken and warnings is not None:
             warnings.append(f"{resource.path} has no effect: {_why_none(resource, resources)}")
-        found |= {device.uuid: resource for device in taken}
-    return found
+        owners |= {device.uuid: resource for device in taken}
+    return owners
 
 
 def _why_none(resource: SharedResource, resources: Mapping[str, Sequence[WholeDevice]]) -> str:
@@ -98,19 +98,19 @@ def _why_none(resource: SharedResource, resources: Mapping[str, Sequence[WholeDe
 
 
 def _taken(
-    resource: SharedResource, devices: Sequence[WholeDevice], found: Mapping[str, SharedResource]
+    resource: SharedResource, devices: Sequence[WholeDevice], owners: Mapping[str, SharedResource]
 ) -> tuple[WholeDevice, ...]:
     if resource.devices.listed is not None:
         listed = chosen(devices, resource.devices)
         for device in listed:
-            other = found.get(device.uuid)
+            other = owners.get(device.uuid)
             if other is not None:
                 raise errors.ConfigError(
                     f"{resource.path or resource.resource} names the device {device.index} ({device.uuid}), "
                     f"and so does {other.path or other.resource}: name it once"
                 )
         return listed
-    return chosen([device for device in devices if device.uuid not in found], resource.devices)
+    return chosen([device for device in devices if device.uuid not in owners], resource.devices)
 
 
 def chosen(devices: Sequence[WholeDevice], wanted: Devices) -> tuple[WholeDevice, ...]:
@@ -124,8 +124,8 @@ def chosen(devices: Sequence[WholeDevice], wanted: Devices) -> tuple[WholeDevice
         return tuple(ordered[: wanted.count])
     if wanted.listed is None:
         return tuple(ordered)
-    found = {_find(ordered, reference).uuid for reference in wanted.listed}
-    return tuple(device for device in ordered if device.uuid in found)
+    uuids = {_find(ordered, reference).uuid for reference in wanted.listed}
+    return tuple(device for device in ordered if device.uuid in uuids)
 
 
 def _find(devices: Iterable[WholeDevice], reference: str) -> WholeDevice:
