@@ -56,28 +56,28 @@ def rules(
     that does not exist, or nothing. `full`: nodes that cannot attach what it mounts. `reach`: from where the volume of
     a bound claim can be reached.
     """
-    found = (
+    affinity_rules = (
         [AffinityRule(NONE, lambda _: f"cannot have the pod's claim {missing}, which does not exist")]
         if missing
         else []
     )
     if full:
-        found.append(_unattached(full, machines))
-    found += [
+        affinity_rules.append(_unattached(full, machines))
+    affinity_rules += [
         AffinityRule(machines.meant(terms), _unreached(claim))
         for claim in dict.fromkeys(mount.claim for mount in asked.mounts)
         if (terms := reach((asked.namespace, claim))) is not None
     ]
-    found += [_spread(spread, asked, shape, machines, groups) for spread in asked.spread]
+    affinity_rules += [_spread(spread, asked, shape, machines, groups) for spread in asked.spread]
     if asked.affinity:
-        found.append(_near(asked, machines, groups))
+        affinity_rules.append(_near(asked, machines, groups))
     if asked.anti_affinity:
         far = ((term, groups.machines(groups.meant(term, when_vague=True))) for term in asked.anti_affinity)
-        found.append(_away(far, machines, "the pod's anti-affinity keeps it away from a pod there"))
+        affinity_rules.append(_away(far, machines, "the pod's anti-affinity keeps it away from a pod there"))
     closed = _repelled(asked, machines, repelling, itself)
     if closed:
-        found.append(_away(closed, machines, "a pod there keeps pods like it away"))
-    return found
+        affinity_rules.append(_away(closed, machines, "a pod there keeps pods like it away"))
+    return affinity_rules
 
 
 def _unattached(full: Mapping[str, Full], machines: NodeIndex) -> AffinityRule:
@@ -116,15 +116,15 @@ def _near(asked: PodAffinity, machines: NodeIndex, groups: PodClasses) -> Affini
 def _repelled(
     asked: PodAffinity, machines: NodeIndex, repelling: Repelling, itself: PodInfo | None
 ) -> list[tuple[Term, Rows]]:
-    found: list[tuple[Term, Rows]] = []
+    repelled: list[tuple[Term, Rows]] = []
     for terms, nodes in repelling.items():
         meant = [term for term in terms if term.means(asked.namespace, asked.labels, when_vague=True)]
         if not meant:
             continue
         own = itself.node if itself is not None and itself.repels == terms else None
         there = label_index.of_rows(machines.row(name) for name in nodes if nodes[name] > (name == own))
-        found += [(term, there) for term in meant if there]
-    return found
+        repelled += [(term, there) for term in meant if there]
+    return repelled
 
 
 def _away(far: Iterable[tuple[Term, Rows]], machines: NodeIndex, said: str) -> AffinityRule:
@@ -176,8 +176,8 @@ def _spread(rule: Spread, asked: PodAffinity, shape: PodKey, machines: NodeIndex
     is_pinned_too = rule.honors_affinity and rule.min_domains > 1
 
     def skew(value: str, row: int) -> float:
-        found = counts.get(value, 0) + itself - least
-        return max(found, (here.get(row, 0) if eligible >> row & 1 else 0) + itself) if is_pinned_too else found
+        unpinned = counts.get(value, 0) + itself - least
+        return max(unpinned, (here.get(row, 0) if eligible >> row & 1 else 0) + itself) if is_pinned_too else unpinned
 
     rows = NONE
     for value, having in domains.items():

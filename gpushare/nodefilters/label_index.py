@@ -31,7 +31,7 @@ def of_rows(rows: Iterable[int]) -> Rows:
     return union(map(_ONE, rows))
 
 
-def each(rows: Rows) -> Iterator[int]:
+def row_numbers(rows: Rows) -> Iterator[int]:
     """The rows of a set, in ascending order."""
     return (row for row, bit in enumerate(reversed(bin(rows)[2:])) if bit == "1")
 
@@ -77,10 +77,10 @@ class Values:
             return NONE
         if not isinstance(known, set):
             return 1 << known
-        found = self.sets.get(value)
-        if found is None:
-            found = self.sets[value] = of_rows(known)
-        return found
+        rows = self.sets.get(value)
+        if rows is None:
+            rows = self.sets[value] = of_rows(known)
+        return rows
 
     def all_rows(self) -> Mapping[str, Rows]:
         """By value those that have it."""
@@ -91,9 +91,9 @@ class Values:
     def compared(self, bound: int, *, above: bool) -> Rows:
         """Those whose value is a number above the bound, or below it."""
         if self.numbers is None:
-            found = [(number, value) for value in self.by_value if (number := selectors.number(value)) is not None]
-            found.sort()
-            self.numbers = [number for number, _ in found], [self.rows(value) for _, value in found]
+            pairs = [(number, value) for value in self.by_value if (number := selectors.number(value)) is not None]
+            pairs.sort()
+            self.numbers = [number for number, _ in pairs], [self.rows(value) for _, value in pairs]
         numbers, rows = self.numbers
         at = slice(bisect.bisect_right(numbers, bound), None) if above else slice(bisect.bisect_left(numbers, bound))
         return union(rows[at])
@@ -144,12 +144,12 @@ class Postings:
 
     def matching(self, selector: Selector) -> Rows:
         """The rows whose labels `selector` matches."""
-        found = NONE if selector.is_void else self.everyone
+        rows = NONE if selector.is_void else self.everyone
         for requirement in selector.requirements:
-            if not found:
+            if not rows:
                 break
-            found &= self._holding(requirement)
-        return found
+            rows &= self._holding(requirement)
+        return rows
 
     def _holding(self, requirement: Requirement) -> Rows:
         """Those for whose label the requirement holds."""

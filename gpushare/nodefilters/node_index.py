@@ -64,10 +64,10 @@ class NodeIndex(Mapping[str, NodeSpec]):
 
     def selected(self, shape: PodKey) -> Rows:
         """Those that node selector and node affinity allow."""
-        found = self.labels.everyone
+        rows = self.labels.everyone
         for key, value in shape.selector:
-            found &= self.labels.of_value(key, value)
-        return found if shape.terms is None else found & self.meant(shape.terms)
+            rows &= self.labels.of_value(key, value)
+        return rows if shape.terms is None else rows & self.meant(shape.terms)
 
     def meant(self, terms: tuple[selectors.NodeTerm, ...]) -> Rows:
         """Those that one of the terms matches."""
@@ -80,8 +80,8 @@ class NodeIndex(Mapping[str, NodeSpec]):
         allowed = taints.Tolerated(shape.tolerations)
         return label_index.union(
             rows
-            for found, rows in self._tainted.items()
-            if allowed.first_not(taints.declared(found) if declared_only else found) is None
+            for node_taints, rows in self._tainted.items()
+            if allowed.first_not(taints.declared(node_taints) if declared_only else node_taints) is None
         )
 
     def _drop(self, name: str) -> None:

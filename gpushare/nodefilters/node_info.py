@@ -36,11 +36,11 @@ class PodInfo:
     def of(cls, manifest: pod.PodJson, node: str) -> PodInfo:
         """That of a pod on, or bound for, a node."""
         metadata = manifest.get("metadata") or {}
-        found = pod_requests.requests(manifest, running=True)
+        requested = pod_requests.requests(manifest, running=True)
         return cls(
             node=sys.intern(node),
             namespace=sys.intern(pod.namespaced_name(manifest)[0] or "default"),
-            amounts=_shared(tuple(sorted((sys.intern(name), amount) for name, amount in found.items()))),
+            amounts=_shared(tuple(sorted((sys.intern(name), amount) for name, amount in requested.items()))),
             ports=_shared(ports.of(manifest)),
             labels=_shared(pod_affinity.flat_labels(manifest)),
             repels=_shared(pod_affinity.anti_affinity(manifest)),

@@ -28,15 +28,15 @@ class NodeSpec:
     discouraged_by: tuple[Taint, ...] = ()
 
     @classmethod
-    def of(cls, found: node.NodeJson) -> NodeSpec:
+    def of(cls, manifest: node.NodeJson) -> NodeSpec:
         """Read a Node.
 
         The scheduler does not look at conditions, but a node that is not ready is tainted within moments: the taint is
         taken as given, so that nothing is pinned there in between.
         """
-        spec, status = found.get("spec") or {}, found.get("status") or {}
+        spec, status = manifest.get("spec") or {}, manifest.get("status") or {}
         standing = []
-        ready = node.readiness(found)
+        ready = node.readiness(manifest)
         if ready != "True":
             key = taints.UNREACHABLE if ready == "Unknown" else taints.NOT_READY
             standing.append(taints.Taint(key, "", taints.NO_SCHEDULE, NOT_READY))
@@ -44,8 +44,8 @@ class NodeSpec:
             standing.append(taints.Taint(taints.UNSCHEDULABLE, "", taints.NO_SCHEDULE, CORDONED))
         declared: Mapping[str, Any] | None = status.get("allocatable")
         return cls(
-            name=node.name(found),
-            labels=dict(node.labels(found)),
+            name=node.name(manifest),
+            labels=dict(node.labels(manifest)),
             taints=(*standing, *taints.repelling(spec.get("taints"))),
             allocatable=pod_requests.allocatable(declared) if declared else None,
             discouraged_by=taints.discouraging(spec.get("taints")),

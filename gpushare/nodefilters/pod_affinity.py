@@ -99,7 +99,7 @@ def _labels(manifest: pod.PodJson) -> Mapping[str, str]:
 
 def _terms(spec: Mapping[str, Any], kind: str, namespace: str, labels: Mapping[str, str]) -> tuple[Term, ...]:
     declared = ((spec.get("affinity") or {}).get(kind) or {}).get("requiredDuringSchedulingIgnoredDuringExecution")
-    return tuple(_term(one, namespace, labels) for one in declared or [])
+    return tuple(_term(term, namespace, labels) for term in declared or [])
 
 
 def _term(declared: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> Term:

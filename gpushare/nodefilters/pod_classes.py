@@ -61,18 +61,18 @@ class PodClasses:
 
     def machines(self, groups: Rows) -> Rows:
         """Where any pod of these groups is."""
-        found: set[int] = set()
-        for row in label_index.each(groups):
-            found.update(self._on[row])
-        return label_index.of_rows(found)
+        machine_rows: set[int] = set()
+        for row in label_index.row_numbers(groups):
+            machine_rows.update(self._on[row])
+        return label_index.of_rows(machine_rows)
 
     def counts(self, groups: Rows) -> Mapping[int, int]:
         """How many pods of these groups are on each machine."""
-        found: dict[int, int] = collections.defaultdict(int)
-        for row in label_index.each(groups):
+        counts: dict[int, int] = collections.defaultdict(int)
+        for row in label_index.row_numbers(groups):
             for machine, count in self._on[row].items():
-                found[machine] += count
-        return found
+                counts[machine] += count
+        return counts
 
     def _begin(self, pod: PodInfo) -> int:
         row = self._unused.pop() if self._unused else len(self._on)

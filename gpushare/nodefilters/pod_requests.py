@@ -87,8 +87,8 @@ class _Held:
 
     def of(self, name: str) -> Mapping[str, Any] | None:
         """The status of a container that reports resources."""
-        found = self._containers.get(name)
-        return found if found is not None and found.get("resources") is not None else None
+        status = self._containers.get(name)
+        return status if status is not None and status.get("resources") is not None else None
 
     def effective(self, asked: Mapping[str, int], status: Mapping[str, Any]) -> dict[str, int]:
         """The most of what was asked, allocated, and is in force; of a resize that can never be, not what was asked."""
@@ -106,8 +106,8 @@ def _effective(container: Mapping[str, Any], held: _Held | None) -> dict[str, in
 
 def _declared(resources: Mapping[str, Any] | None) -> dict[str, int]:
     """Requests, which default to the limits, as the API server does it."""
-    found = resources or {}
-    return _read({**(found.get("limits") or {}), **(found.get("requests") or {})})
+    resources = resources or {}
+    return _read({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
 
 
 def _read(declared: Mapping[str, Any] | None) -> dict[str, int]:
@@ -154,4 +154,4 @@ def format_amount(name: str, amount: int) -> str:
 def ordered(amounts: Amounts) -> Iterable[tuple[str, int]]:
     """CPU, memory and ephemeral storage first, then by name: of several that are short, the first is told."""
     order = (CPU, MEMORY, EPHEMERAL_STORAGE)
-    return sorted(amounts.items(), key=lambda one: (order.index(one[0]) if one[0] in order else len(order), one[0]))
+    return sorted(amounts.items(), key=lambda item: (order.index(item[0]) if item[0] in order else len(order), item[0]))

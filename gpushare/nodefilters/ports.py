@@ -22,8 +22,10 @@ def of(manifest: pod.PodJson) -> tuple[Port, ...]:
     lasting = [
         init_container for init_container in pod.init_containers(manifest) if pod_requests.is_sidecar(init_container)
     ]
-    found = {port for one in (*lasting, *pod.containers(manifest)) for port in _declared(one, on_host=on_host)}
-    return tuple(sorted(found))
+    ports = {
+        port for container in (*lasting, *pod.containers(manifest)) for port in _declared(container, on_host=on_host)
+    }
+    return tuple(sorted(ports))
 
 
 class Ports:
@@ -76,8 +78,8 @@ class WantedPorts:
     @classmethod
     def of(cls, manifest: pod.PodJson) -> WantedPorts:
         """The host ports of a pod."""
-        found = of(manifest)
-        return cls(found, frozenset((protocol, number) for _, protocol, number in found))
+        ports = of(manifest)
+        return cls(ports, frozenset((protocol, number) for _, protocol, number in ports))
 
     def __bool__(self) -> bool:
         return bool(self.ports)

@@ -39,7 +39,9 @@ class Requirement:
     def makes_sense(self) -> bool:
         """Whether the operator is known and the values are such as it takes."""
         judge = _OPERATORS.get(self.operator)
-        return judge is not None and judge[0](self.values) and all(_LABEL_VALUE.fullmatch(one) for one in self.values)
+        return (
+            judge is not None and judge[0](self.values) and all(_LABEL_VALUE.fullmatch(value) for value in self.values)
+        )
 
 
 # operator -> (whether it takes these values, whether it holds)
@@ -109,8 +111,10 @@ def of_nodes(declared: Mapping[str, Any] | None) -> tuple[NodeTerm, ...] | None:
 
 def _requirements(declared: Iterable[Mapping[str, Any]] | None) -> list[Requirement]:
     return [
-        Requirement(str(one.get("key", "")), str(one.get("operator", "")), _values(one.get("values")))
-        for one in declared or ()
+        Requirement(
+            str(expression.get("key", "")), str(expression.get("operator", "")), _values(expression.get("values"))
+        )
+        for expression in declared or ()
     ]
 
 
@@ -129,8 +133,8 @@ def _names(declared: Iterable[Mapping[str, Any]] | None) -> Selector:
 
 
 def _values(declared: Iterable[Any] | None) -> Values:
-    found = tuple(map(str, declared or ()))
-    return frozenset(found) if len(found) > _MANY else found
+    values = tuple(map(str, declared or ()))
+    return frozenset(values) if len(values) > _MANY else values
 
 
 def _are_number(values: Values) -> bool:
@@ -139,8 +143,8 @@ def _are_number(values: Values) -> bool:
 
 def _compare(value: str | None, wanted: Values) -> int:
     """Sign of the difference; 0 where there is no number to compare."""
-    found, bound = number(value or ""), number(*wanted)
-    return 0 if found is None or bound is None else (found > bound) - (found < bound)
+    actual, bound = number(value or ""), number(*wanted)
+    return 0 if actual is None or bound is None else (actual > bound) - (actual < bound)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -148,5 +152,5 @@ def number(text: str) -> int | None:
     """The number that a label's value is, to those who compare it; None for what is none."""
     if not _WHOLE.fullmatch(text):
         return None
-    found = int(text)
-    return found if -_MOST <= found < _MOST else None
+    parsed = int(text)
+    return parsed if -_MOST <= parsed < _MOST else None

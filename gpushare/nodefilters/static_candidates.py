@@ -26,7 +26,7 @@ class Opening:
         """Of a machine that is not among the rows: what is against it, as the rest of a sentence."""
         taint = self._tolerated.first_not(machine.taints)
         if taint is not None:
-            return taint.told or f"has the taint {taint}, which the pod does not tolerate"
+            return taint.phrase or f"has the taint {taint}, which the pod does not tolerate"
         if machine.hostname is None:
             return f"has no label {contract.HOSTNAME_LABEL}, by which a pod is pinned to its node"
         for key, value in self._shape.selector:

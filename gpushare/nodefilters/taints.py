@@ -19,12 +19,12 @@ _DISCOURAGING: Final = frozenset({"PreferNoSchedule"})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Taint:
-    """`told`: how to say it, for one that stands for something people know by another word."""
+    """`phrase`: how to say it, for one that stands for something people know by another word."""
 
     key: str
     value: str
     effect: str
-    told: str = ""
+    phrase: str = ""
 
     def __str__(self) -> str:
         return f"{self.key}={self.value}:{self.effect}" if self.value else f"{self.key}:{self.effect}"
@@ -53,8 +53,8 @@ def discouraging(declared: Iterable[Mapping[str, Any]] | None) -> tuple[Taint, .
 def tolerations(declared: Iterable[Mapping[str, Any]] | None) -> tuple[Toleration, ...]:
     """The tolerations of a pod."""
     return tuple(
-        Toleration(*(str(one.get(field) or "") for field in ("key", "operator", "value", "effect")))
-        for one in declared or ()
+        Toleration(*(str(toleration.get(field) or "") for field in ("key", "operator", "value", "effect")))
+        for toleration in declared or ()
     )
 
 
@@ -92,7 +92,7 @@ def untolerated(taints: Iterable[Taint], tolerated: tuple[Toleration, ...]) -> T
 
 def declared(taints: Iterable[Taint]) -> tuple[Taint, ...]:
     """Only those that are written in the Node, without those that stand for something else (a cordon)."""
-    return tuple(taint for taint in taints if not taint.told)
+    return tuple(taint for taint in taints if not taint.phrase)
 
 
 def _of_effect(declared: Iterable[Mapping[str, Any]] | None, effects: frozenset[str]) -> tuple[Taint, ...]:

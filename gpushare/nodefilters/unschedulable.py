@@ -60,8 +60,8 @@ def withheld(machine: NodeSpec, there: node_info.NodeInfo, amounts: tuple[tuple[
 
 
 def _ports(_machine: NodeSpec, there: node_info.NodeInfo, shape: PodKey) -> str | None:
-    found = there.ports.conflict(shape.ports) if shape.ports else None
-    return None if found is None else f"has its port {found[2]}/{found[1]} in use, which the pod wants of the host"
+    taken = there.ports.conflict(shape.ports) if shape.ports else None
+    return None if taken is None else f"has its port {taken[2]}/{taken[1]} in use, which the pod wants of the host"
 
 
 def _pods(machine: NodeSpec, there: node_info.NodeInfo, _shape: PodKey) -> str | None:

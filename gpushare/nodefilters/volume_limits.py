@@ -144,20 +144,20 @@ class AttachFilter:
         """The nodes that cannot attach all of what a pod mounts that is on none of them."""
         if not mounts or not self._limits:
             return {}
-        wanted = {one for mount in mounts if (one := self._volume(namespace, mount, None)) is not None}
+        wanted = {volume for mount in mounts if (volume := self._volume(namespace, mount, None)) is not None}
         if not wanted:
             return {}
         self._count(list(self._changed))
-        found: dict[str, Full] = {}
-        for driver, more in sorted(collections.Counter(one.driver for one in wanted).items()):
+        full_nodes: dict[str, Full] = {}
+        for driver, more in sorted(collections.Counter(volume.driver for volume in wanted).items()):
             free = self._free.get(driver, {})
-            for node in [one for one, left in free.items() if left < more]:  # few of very many
+            for node in [name for name, left in free.items() if left < more]:  # few of very many
                 there, new, most = self._there[node], more, self._limits[node][driver]
                 if not wanted.isdisjoint(there):
-                    new = sum(one.driver == driver and one not in there for one in wanted)
-                if new and free[node] < new and node not in found:
-                    found[node] = Full(driver, most - free[node], most, new)
-        return found
+                    new = sum(volume.driver == driver and volume not in there for volume in wanted)
+                if new and free[node] < new and node not in full_nodes:
+                    full_nodes[node] = Full(driver, most - free[node], most, new)
+        return full_nodes
 
     def count(self, most: int) -> bool:
         """Do some of what `full` would do: look at no more than so many nodes. Return whether any are left."""
@@ -177,20 +177,20 @@ class AttachFilter:
                 for mount in pod.mounts
                 if (volume := self._volume(pod.namespace, mount, key)) is not None
             )
-            used = collections.Counter(one.driver for one in there | self._left(node))
+            used = collections.Counter(volume.driver for volume in there | self._left(node))
             self._there[node] = there
             for driver, most in limits.items():
                 self._free[driver][node] = most - used[driver]
 
     def _left(self, node: str) -> set[Volume]:
         """What is attached to a node, mounted or not; the scheduler knows only handles of CSI drivers among these."""
-        found = set()
+        volumes = set()
         for name in self._attached.get(node, ()):
             attachment = self._attachments[name]
             volume = self._volumes.get(attachment.volume)
             if volume is not None and isinstance(volume.handle, str):
-                found.add(Volume(attachment.driver, volume.handle))
-        return found
+                volumes.add(Volume(attachment.driver, volume.handle))
+        return volumes
 
     def _volume(self, namespace: str, mount: VolumeUse, who: Hashable) -> Volume | None:
         """What is attached for it, if anything is; `who`: the pod, to tell apart what has no name yet."""
@@ -208,11 +208,11 @@ class AttachFilter:
     def _driver(self, storage_class: str) -> str:
         """Who provides volumes of a class; empty if nobody does."""
         if storage_class == DEFAULT_CLASS:
-            by_default = [(one.created, name) for name, one in self._classes.items() if one.is_default]
+            by_default = [(known.created, name) for name, known in self._classes.items() if known.is_default]
             newest = max((created for created, _ in by_default), default="")
             storage_class = min((name for created, name in by_default if created == newest), default="")
-        found = self._classes.get(storage_class)
-        return found.driver if found is not None else ""
+        known = self._classes.get(storage_class)
+        return known.driver if known is not None else ""
 
     def _look_at_volume(self, name: str) -> None:
         for claim in self._naming.get(name, ()):
@@ -220,14 +220,14 @@ class AttachFilter:
         self._changed.update(self._with_volume.get(name, ()))
 
 
-def _link(links: dict[_A, tuple[_B, ...]], one: _A, other: _B) -> None:
-    links[one] = (*links.get(one, ()), other)
+def _link(links: dict[_A, tuple[_B, ...]], key: _A, value: _B) -> None:
+    links[key] = (*links.get(key, ()), value)
 
 
-def _unlink(links: dict[_A, tuple[_B, ...]], one: _A, other: _B) -> None:
-    known = list(links[one])
-    known.remove(other)
+def _unlink(links: dict[_A, tuple[_B, ...]], key: _A, value: _B) -> None:
+    known = list(links[key])
+    known.remove(value)
     if known:
-        links[one] = tuple(known)
+        links[key] = tuple(known)
     else:
-        del links[one]
+        del links[key]

@@ -130,8 +130,8 @@ def mounts(manifest: pod.PodJson) -> tuple[VolumeUse, ...]:
     volumes = (manifest.get("spec") or {}).get("volumes")
     if not volumes:
         return ()
-    found = [_mount(volume, pod.namespaced_name(manifest)[1]) for volume in volumes]
-    return tuple(dict.fromkeys(volume_use for volume_use in found if volume_use is not None))
+    uses = [_mount(volume, pod.namespaced_name(manifest)[1]) for volume in volumes]
+    return tuple(dict.fromkeys(volume_use for volume_use in uses if volume_use is not None))
 
 
 def _mount(volume: Json, pod_name: str) -> VolumeUse | None:

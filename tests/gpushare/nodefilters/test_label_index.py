@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.nodefilters import selectors
-from gpushare.nodefilters.label_index import Postings, each
+from gpushare.nodefilters.label_index import Postings, row_numbers
 
 KEYS = st.sampled_from(["a", "b", "c"])
 VALUES = st.sampled_from(["", "x", "y", "1", "07", "-3", "99"])
@@ -32,12 +32,12 @@ def test_law_who_is_selected_among_all_is_selected_by_himself(
     for row, labels in steps:
         for selector in chosen:  # so that what is remembered of one moment would be wrong at the next
             matching = {at for at, own in there.items() if selector.matches(own)}
-            assert set(each(found.matching(selector))) == matching
+            assert set(row_numbers(found.matching(selector))) == matching
         if row in there:
             found.drop(row, there.pop(row))
         if labels is not None:
             found.put(row, labels)
             there[row] = labels
-    assert set(each(found.everyone)) == set(there)
+    assert set(row_numbers(found.everyone)) == set(there)
     for key in ("a", "b", "c"):
-        assert set(each(found.having(key))) == {row for row, labels in there.items() if key in labels}
+        assert set(row_numbers(found.having(key))) == {row for row, labels in there.items() if key in labels}
