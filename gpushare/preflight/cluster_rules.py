@@ -59,18 +59,18 @@ _NAMESPACE = f"kubectl create namespace {_SYSTEM}"
 
 def _version(facts: ClusterFacts) -> Iterator[Finding]:
     text = facts.server_version()
-    found = versions.of(text)[:2]
+    version = versions.of(text)[:2]
     oldest, newest = versions.KUBERNETES_OLDEST, versions.KUBERNETES_NEWEST
-    if not found:
+    if not version:
         yield Finding(Severity.UNKNOWN, f"the API server calls its version {text!r}", (), "see it with kubectl version")
-    elif found < oldest:
+    elif version < oldest:
         yield Finding(
             Severity.BLOCKING,
             f"Kubernetes {text}, and gpushare needs {versions.shown(oldest)} or newer",
             (),
             "upgrade it",
         )
-    elif found > newest:
+    elif version > newest:
         known = f"{versions.shown(oldest)} to {versions.shown(newest)}"
         yield Finding(Severity.INFO, f"Kubernetes {text}; this release knows {known}", (), "look for a newer gpushare")
 
@@ -94,8 +94,8 @@ def _system_namespace(facts: ClusterFacts) -> Iterator[Finding]:
     if level not in _LIMITING:
         return
     if facts.installing:
-        found = f"{_SYSTEM} enforces {level} today, and the installation sets it to privileged"
-        yield Finding(Severity.INFO, found, (f"namespace/{_SYSTEM}",))
+        sentence = f"{_SYSTEM} enforces {level} today, and the installation sets it to privileged"
+        yield Finding(Severity.INFO, sentence, (f"namespace/{_SYSTEM}",))
     else:
         yield Finding(
             Severity.BLOCKING,
@@ -146,8 +146,8 @@ def _is_system(workload: Json) -> bool:
     )
 
 
-def _level(one: Json) -> str:
-    return objects.labels(one).get(_ENFORCE, "")
+def _level(manifest: Json) -> str:
+    return objects.labels(manifest).get(_ENFORCE, "")
 
 
 def _critical_quota(facts: ClusterFacts) -> Iterator[Finding]:

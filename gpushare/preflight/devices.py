@@ -30,7 +30,7 @@ _STRATEGY = re.compile(r"deviceListStrategy:\s*(\S.*)|--device-list-strategy[= ]
 def _owner(facts: ClusterFacts) -> Iterator[Finding]:
     machines = facts.gpu_nodes()
     owned: set[str] = set()
-    for plugin, workload in software.found(facts, "DaemonSet", software.DEVICE_PLUGINS):
+    for plugin, workload in software.workloads(facts, "DaemonSet", software.DEVICE_PLUGINS):
         concerned = software.on_nodes(workload, machines)
         owned |= {*concerned}
         if concerned:
@@ -110,9 +110,9 @@ def strategies(plan: InstallPlan) -> frozenset[str]:
         for word in container.get(key) or ()
     )
     texts = [arguments, *plan.configurations.values()]
-    told = [plan.agent.environment().get("DEVICE_LIST_STRATEGY", "")]
-    told += [match[1] or match[2] for text in texts for match in _STRATEGY.finditer(text)]
-    return frozenset(word for text in told for word in re.findall(r"[a-z][a-z-]+", text)) or frozenset({"envvar"})
+    values = [plan.agent.environment().get("DEVICE_LIST_STRATEGY", "")]
+    values += [match[1] or match[2] for text in texts for match in _STRATEGY.finditer(text)]
+    return frozenset(word for text in values for word in re.findall(r"[a-z][a-z-]+", text)) or frozenset({"envvar"})
 
 
 def operator_with_cdi(facts: ClusterFacts) -> bool:
@@ -141,14 +141,14 @@ def operator_version(facts: ClusterFacts, policy: Json) -> versions.Version:
 def _injection(facts: ClusterFacts) -> Iterator[Finding]:
     chosen = list(facts.gpu_nodes())
     rest = []
-    told: dict[tuple[bool, str], list[Json]] = {}
+    by_message: dict[tuple[bool, str], list[Json]] = {}
     for item in chosen:
         said = condition(facts, objects.name(item), contract.CONDITION_DEVICES_INJECTED)
         if said is None:
             rest.append(item)
         elif said.status != "True":
-            told.setdefault((said.status == "False", said.message or said.reason), []).append(item)
-    for (sure, message), concerned in told.items():
+            by_message.setdefault((said.status == "False", said.message or said.reason), []).append(item)
+    for (sure, message), concerned in by_message.items():
         yield Finding(
             severity_for(concerned, chosen) if sure else Severity.UNKNOWN,
             f"the agent says: {message}",
@@ -164,8 +164,8 @@ def _likely_injection(facts: ClusterFacts, rest: list[Json]) -> Iterator[Finding
     wanted = str(facts.plan.agent.pod.get("runtimeClassName") or "")
     classes = {objects.name(runtime_class) for runtime_class in facts.of("RuntimeClass")}
     if wanted and wanted not in classes:
-        found = f"the agent's pods name the RuntimeClass {wanted}, and there is none"
-        yield Finding(Severity.BLOCKING, found, (), "see which there are", ("kubectl get runtimeclasses",))
+        sentence = f"the agent's pods name the RuntimeClass {wanted}, and there is none"
+        yield Finding(Severity.BLOCKING, sentence, (), "see which there are", ("kubectl get runtimeclasses",))
     if any(name.startswith("cdi") for name in strategies(facts.plan)):
         yield from _by_cdi(facts, rest)
     elif operator_with_cdi(facts):
@@ -201,7 +201,7 @@ def _likely_injection(facts: ClusterFacts, rest: list[Json]) -> Iterator[Finding
 
 
 def _by_cdi(facts: ClusterFacts, rest: list[Json]) -> Iterator[Finding]:
-    if facts.plan.told and not facts.plan.agent.host_path(CDI_COMPONENT):
+    if facts.plan.is_known and not facts.plan.agent.host_path(CDI_COMPONENT):
         yield Finding(
             Severity.BLOCKING,
             "a configuration asks for CDI, and the agent is not given the directory that devices are described in",
@@ -238,8 +238,8 @@ def _variable(facts: ClusterFacts) -> Iterator[Finding]:
     by_variable = "envvar" in strategies(facts.plan)
     policies = facts.of("ClusterPolicy")
     for policy in policies:
-        told = {str(entry.get("name")): str(entry.get("value")) for entry in entries(policy, "spec", "toolkit", "env")}
-        accepted = told.get(_UNPRIVILEGED, "true").lower() != "false"
+        env = {str(entry.get("name")): str(entry.get("value")) for entry in entries(policy, "spec", "toolkit", "env")}
+        accepted = env.get(_UNPRIVILEGED, "true").lower() != "false"
         if accepted:
             yield Finding(
                 Severity.WARNING,

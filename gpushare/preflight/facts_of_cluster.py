@@ -116,21 +116,21 @@ class ClusterFacts:
         return Unread(self.unread.get(what, otherwise))
 
 
-def namespace(one: Json) -> str:
+def namespace(manifest: Json) -> str:
     """Its namespace; empty if it has none."""
-    return str((one.get("metadata") or {}).get("namespace") or "")
+    return str((manifest.get("metadata") or {}).get("namespace") or "")
 
 
-def at(one: Any, *path: str) -> Any:
+def at(value: Any, *path: str) -> Any:
     """What stands at a path of keys; None if there is nothing, or nothing that makes sense."""
     for key in path:
-        if not isinstance(one, Mapping):
+        if not isinstance(value, Mapping):
             return None
-        one = one.get(key)
-    return one
+        value = value.get(key)
+    return value
 
 
-def entries(one: Any, *path: str) -> tuple[Json, ...]:
+def entries(document: Any, *path: str) -> tuple[Json, ...]:
     """The objects of a list at a path of keys."""
-    found = at(one, *path)
-    return tuple(entry for entry in found if isinstance(entry, Mapping)) if isinstance(found, list | tuple) else ()
+    values = at(document, *path)
+    return tuple(entry for entry in values if isinstance(entry, Mapping)) if isinstance(values, list | tuple) else ()

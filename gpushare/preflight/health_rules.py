@@ -77,21 +77,21 @@ def is_installed(facts: ClusterFacts) -> bool:
 
 def _installed(facts: ClusterFacts) -> Iterator[Finding]:
     if not is_installed(facts):
-        found = f"nothing of gpushare is there: no workload in {_SYSTEM}, no MutatingWebhookConfiguration"
-        yield Finding(Severity.BLOCKING, found, (), "install it", ("./install.sh",))
+        sentence = f"nothing of gpushare is there: no workload in {_SYSTEM}, no MutatingWebhookConfiguration"
+        yield Finding(Severity.BLOCKING, sentence, (), "install it", ("./install.sh",))
 
 
 def _webhook(facts: ClusterFacts) -> Iterator[Finding]:
     deployment = facts.system_named("Deployment", WEBHOOK)
     if deployment is None:
-        found = f"there is no Deployment {WEBHOOK} in {_SYSTEM}"
-        yield Finding(Severity.BLOCKING, found, (), "install it again", ("./install.sh",))
+        sentence = f"there is no Deployment {WEBHOOK} in {_SYSTEM}"
+        yield Finding(Severity.BLOCKING, sentence, (), "install it again", ("./install.sh",))
         return
     replicas = at(deployment, "spec", "replicas")
     if replicas == 0:
         scale = f"kubectl --namespace {_SYSTEM} scale deployment/{WEBHOOK} --replicas=2"
-        found = "the webhook is scaled to no replica"
-        yield Finding(Severity.BLOCKING, found, (f"deployment/{WEBHOOK}",), "scale it up again", (scale,))
+        sentence = "the webhook is scaled to no replica"
+        yield Finding(Severity.BLOCKING, sentence, (f"deployment/{WEBHOOK}",), "scale it up again", (scale,))
         return
     wanted = int(replicas or 1)
     ready = int(at(deployment, "status", "readyReplicas") or 0)
@@ -109,11 +109,11 @@ def _webhook(facts: ClusterFacts) -> Iterator[Finding]:
 
 def _agents(facts: ClusterFacts) -> Iterator[Finding]:
     if facts.system_named("DaemonSet", AGENT) is None:
-        found = f"there is no DaemonSet {AGENT} in {_SYSTEM}"
-        yield Finding(Severity.BLOCKING, found, (), "install it again", ("./install.sh",))
+        sentence = f"there is no DaemonSet {AGENT} in {_SYSTEM}"
+        yield Finding(Severity.BLOCKING, sentence, (), "install it again", ("./install.sh",))
         return
     chosen = facts.gpu_nodes()
-    pods = {str(at(one, "spec", "nodeName") or ""): one for one in _of_component(facts, "agent")}
+    pods = {str(at(pod, "spec", "nodeName") or ""): pod for pod in _of_component(facts, "agent")}
     trouble: dict[str, list[str]] = {}
     for item in chosen:
         reason = _why_not_ready(facts, item, pods.get(objects.name(item)))
@@ -163,16 +163,16 @@ def _of_component(facts: ClusterFacts, component: str) -> Iterator[Json]:
 def _reasons(facts: ClusterFacts, component: str) -> str:
     if "Pod" not in facts.objects:
         return ""
-    told = sorted({reason for one in _of_component(facts, component) if (reason := why_not_ready(one))})
-    return f": {'; '.join(told)}" if told else ""
+    reasons = sorted({reason for pod in _of_component(facts, component) if (reason := why_not_ready(pod))})
+    return f": {'; '.join(reasons)}" if reasons else ""
 
 
 def _trusted(facts: ClusterFacts) -> Iterator[Finding]:
     ours = _configuration(facts)
     subject = (f"mutatingwebhookconfiguration/{_CONFIGURATION}",)
     if ours is None:
-        found = "there is no MutatingWebhookConfiguration of gpushare: every pod that asks for a share is refused"
-        yield Finding(Severity.BLOCKING, found, subject, "install it again", ("./install.sh",))
+        sentence = "there is no MutatingWebhookConfiguration of gpushare: every pod that asks for a share is refused"
+        yield Finding(Severity.BLOCKING, sentence, subject, "install it again", ("./install.sh",))
     elif not all(at(entry, "clientConfig", "caBundle") for entry in entries(ours, "webhooks")):
         yield Finding(
             Severity.BLOCKING,
@@ -184,8 +184,8 @@ def _trusted(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _configuration(facts: ClusterFacts) -> Json | None:
-    found = facts.of("MutatingWebhookConfiguration")
-    return next((item for item in found if objects.name(item) == _CONFIGURATION), None)
+    configurations = facts.of("MutatingWebhookConfiguration")
+    return next((item for item in configurations if objects.name(item) == _CONFIGURATION), None)
 
 
 def _reached(facts: ClusterFacts) -> Iterator[Finding]:
@@ -193,8 +193,10 @@ def _reached(facts: ClusterFacts) -> Iterator[Finding]:
     if trial.pod is not None:
         annotations = at(trial.pod, "metadata", "annotations") or {}
         if not {contract.ALLOCATION, contract.REASON} & set(annotations):
-            found = "a pod that asks for a share was let in as it was: no webhook and no policy of gpushare judges pods"
-            yield Finding(Severity.BLOCKING, found, (), "install it again", ("./install.sh",))
+            sentence = (
+                "a pod that asks for a share was let in as it was: no webhook and no policy of gpushare judges pods"
+            )
+            yield Finding(Severity.BLOCKING, sentence, (), "install it again", ("./install.sh",))
     elif "failed calling webhook" in trial.refusal and contract.WEBHOOK_NAME in trial.refusal:
         meaning, remedy, command = next(row[1:] for row in _UNREACHED if row[0] in trial.refusal)
         yield Finding(
@@ -207,8 +209,8 @@ def _reached(facts: ClusterFacts) -> Iterator[Finding]:
     elif f'"{contract.WEBHOOK_NAME}" denied' in trial.refusal:
         yield Finding(Severity.INFO, f"the webhook answers, and would give out no share now: {trial.refusal}")
     elif "gpushare-pods" in trial.refusal:
-        found = f"the webhook was not asked, and so the policy refused a pod with a share: {trial.refusal}"
-        yield Finding(Severity.BLOCKING, found, (), "install it again", ("./install.sh",))
+        sentence = f"the webhook was not asked, and so the policy refused a pod with a share: {trial.refusal}"
+        yield Finding(Severity.BLOCKING, sentence, (), "install it again", ("./install.sh",))
     else:
         yield Finding(
             Severity.UNKNOWN,
@@ -238,11 +240,11 @@ def _conditions(facts: ClusterFacts) -> Iterator[Finding]:
     for item in there:
         for said in conditions(item):
             if said.trouble:
-                found = f"{said.trouble}: {said.message or said.reason or 'its agent gives no reason'}"
+                sentence = f"{said.trouble}: {said.message or said.reason or 'its agent gives no reason'}"
                 remedy = "docs/operations.md has each condition, with what to do about it"
                 yield Finding(
                     Severity.WARNING,
-                    found,
+                    sentence,
                     (f"gpunode/{objects.name(item)}",),
                     remedy,
                     (f"kubectl describe gpunode {objects.name(item)}",),

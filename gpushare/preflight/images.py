@@ -16,9 +16,9 @@ _NOWHERE = "localhost/"  # what image builders call an image of no registry
 
 def _images(facts: ClusterFacts) -> Iterator[Finding]:
     machines = facts.of("Node")
-    if not facts.plan.told:
-        found = "which images are to be installed was not told"
-        yield Finding(Severity.INFO, found, (), "give the manifests", (_GIVEN,))
+    if not facts.plan.is_known:
+        sentence = "which images are to be installed was not told"
+        yield Finding(Severity.INFO, sentence, (), "give the manifests", (_GIVEN,))
         return
     parts = ((facts.plan.agent, facts.gpu_nodes() or machines), (facts.plan.webhook, machines))
     wrong: dict[str, tuple[str, ...]] = {}

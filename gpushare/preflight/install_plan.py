@@ -42,12 +42,12 @@ _AGENT_POD: Final[Mapping[str, Any]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InstallPlan:
-    """`configurations`: the entries of the ConfigMap that nodes pick theirs from. `told`: not the default."""
+    """`configurations`: the entries of the ConfigMap that nodes pick theirs from. `is_known`: not the default."""
 
     agent: Workload = dataclasses.field(default_factory=lambda: Workload(_AGENT_POD))
     webhook: Workload = dataclasses.field(default_factory=lambda: Workload({}))
     configurations: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    told: bool = False
+    is_known: bool = False
 
 
 def of(manifests: Iterable[Mapping[str, Any]]) -> InstallPlan:
@@ -57,9 +57,9 @@ def of(manifests: Iterable[Mapping[str, Any]]) -> InstallPlan:
         metadata = manifest.get("metadata") or {}
         match (manifest.get("kind"), metadata.get("name")):
             case ("DaemonSet", str() as name) if name == AGENT:
-                plan = dataclasses.replace(plan, agent=Workload.of(manifest), told=True)
+                plan = dataclasses.replace(plan, agent=Workload.of(manifest), is_known=True)
             case ("Deployment", str() as name) if name == WEBHOOK:
-                plan = dataclasses.replace(plan, webhook=Workload.of(manifest), told=True)
+                plan = dataclasses.replace(plan, webhook=Workload.of(manifest), is_known=True)
             case ("ConfigMap", str() as name) if name == contract.CONFIG_MAP:
                 plan = dataclasses.replace(plan, configurations=dict(manifest.get("data") or {}))
     return plan

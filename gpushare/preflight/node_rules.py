@@ -82,7 +82,7 @@ def _taints(facts: ClusterFacts) -> Iterator[Finding]:
     chosen = facts.gpu_nodes()
     kept_off = [(item, taint) for item in chosen if (taint := facts.plan.agent.repelled(item)) is not None]
     for text in sorted({str(taint) for _, taint in kept_off}):
-        concerned = [one for one, taint in kept_off if str(taint) == text]
+        concerned = [gpu_node for gpu_node, taint in kept_off if str(taint) == text]
         named = [machines.name(item) for item in concerned]
         key = text.partition("=")[0].partition(":")[0]
         yield Finding(
@@ -179,8 +179,8 @@ def _runtime(facts: ClusterFacts) -> Iterator[Finding]:
     for text, concerned in sorted(by_runtime.items()):
         name, version = versions.runtime(text)
         if not text:
-            found = f"{counted(concerned)} that do not say which container runtime they have"
-            yield Finding(Severity.UNKNOWN, found, subjects(concerned), "see that their kubelets run")
+            sentence = f"{counted(concerned)} that do not say which container runtime they have"
+            yield Finding(Severity.UNKNOWN, sentence, subjects(concerned), "see that their kubelets run")
         elif name not in _RUNTIMES:
             yield Finding(
                 Severity.WARNING,
@@ -202,7 +202,7 @@ def _kernel(facts: ClusterFacts) -> Iterator[Finding]:
     old = [
         gpu_node
         for gpu_node in facts.gpu_nodes()
-        if (found := versions.of(info(gpu_node, "kernelVersion"))) and found < versions.KERNEL_RESTORE
+        if (version := versions.of(info(gpu_node, "kernelVersion"))) and version < versions.KERNEL_RESTORE
     ]
     if old:
         yield Finding(

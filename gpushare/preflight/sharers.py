@@ -23,7 +23,7 @@ _SANDBOXES: Final = {"runsc": "gVisor", "gvisor": "gVisor", "kata": "Kata Contai
 def _sharers(facts: ClusterFacts) -> Iterator[Finding]:
     machines = facts.gpu_nodes()
     seen: set[str] = set()
-    for sharer, workload in software.found(facts, "DaemonSet", software.SHARERS):
+    for sharer, workload in software.workloads(facts, "DaemonSet", software.SHARERS):
         concerned = software.on_nodes(workload, machines)
         seen.add(sharer.name)
         yield Finding(
@@ -38,8 +38,8 @@ def _sharers(facts: ClusterFacts) -> Iterator[Finding]:
     groups = facts.groups or frozenset()
     for sharer in software.SHARERS:
         if sharer.group and sharer.group in groups and sharer.name not in seen:
-            found = f"the API group {sharer.group} of {sharer.name} is there, and no DaemonSet of it"
-            yield Finding(Severity.INFO, found)
+            sentence = f"the API group {sharer.group} of {sharer.name} is there, and no DaemonSet of it"
+            yield Finding(Severity.INFO, sentence)
     if _KAI_GROUPS & groups:
         yield Finding(
             Severity.WARNING,
@@ -68,7 +68,7 @@ def _dra(facts: ClusterFacts) -> Iterator[Finding]:
 def _mig_writers(facts: ClusterFacts) -> Iterator[Finding]:
     machines = facts.gpu_nodes()
     cuts = "SYS_ADMIN" in facts.plan.agent.capabilities()
-    for writer, workload in software.found(facts, "DaemonSet", software.MIG_WRITERS):
+    for writer, workload in software.workloads(facts, "DaemonSet", software.MIG_WRITERS):
         concerned = software.on_nodes(workload, machines)
         if concerned:
             yield Finding(

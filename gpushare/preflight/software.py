@@ -59,7 +59,7 @@ MIG_WRITERS: Final = (
 )
 
 
-def found(facts: ClusterFacts, kind: str, table: Sequence[Software]) -> Iterator[tuple[Software, Json]]:
+def workloads(facts: ClusterFacts, kind: str, table: Sequence[Software]) -> Iterator[tuple[Software, Json]]:
     """The workloads of a kind that are in a table, with the line that they are. Raises `Unread`."""
     for item in facts.of(kind):
         if namespace(item) == contract.SYSTEM_NAMESPACE:
@@ -78,7 +78,7 @@ def on_nodes(workload: Json, machines: Iterable[Json]) -> tuple[str, ...]:
     )
 
 
-def workload_name(one: Json) -> str:
+def workload_name(workload: Json) -> str:
     """`daemonset NAMESPACE/NAME`."""
-    kind = str(one.get("kind") or "DaemonSet").lower()
-    return f"{kind} {namespace(one)}/{nodes.name(one)}"
+    kind = str(workload.get("kind") or "DaemonSet").lower()
+    return f"{kind} {namespace(workload)}/{nodes.name(workload)}"

@@ -20,8 +20,8 @@ Version = tuple[int, ...]
 
 def of(text: str) -> Version:
     """The first version in a text: `containerd://1.7.2-k3s1` → (1, 7, 2)."""
-    found = re.search(r"\d+(\.\d+)*", text)
-    return tuple(map(int, found[0].split("."))) if found else ()
+    match = re.search(r"\d+(\.\d+)*", text)
+    return tuple(map(int, match[0].split("."))) if match else ()
 
 
 def runtime(text: str) -> tuple[str, Version]:

@@ -45,7 +45,7 @@ class Workload:
     def containers(self) -> Iterator[Mapping[str, Any]]:
         """Its containers, those that run first included."""
         for key in ("initContainers", "containers"):
-            yield from (one for one in self.pod.get(key) or () if isinstance(one, Mapping))
+            yield from (container for container in self.pod.get(key) or () if isinstance(container, Mapping))
 
     def images(self) -> tuple[str, ...]:
         """Names of its images, each once."""
@@ -53,9 +53,9 @@ class Workload:
 
     def host_path(self, volume: str) -> str:
         """The host's directory that the volume of this name is; empty if there is none."""
-        for one in self.pod.get("volumes") or ():
-            if one.get("name") == volume:
-                return str((one.get("hostPath") or {}).get("path") or "")
+        for entry in self.pod.get("volumes") or ():
+            if entry.get("name") == volume:
+                return str((entry.get("hostPath") or {}).get("path") or "")
         return ""
 
     def environment(self) -> dict[str, str]:

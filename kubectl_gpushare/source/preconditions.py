@@ -139,7 +139,7 @@ def _plan(manifests: Iterable[Json], objects: Mapping[str, tuple[Json, ...]]) ->
     kinds = ("DaemonSet", "Deployment", "ConfigMap")
     there = [item for kind in kinds for item in objects.get(kind, ()) if namespace(item) == contract.SYSTEM_NAMESPACE]
     planned, live = install_plan.of(manifests), install_plan.of(there)
-    if not planned.told:
+    if not planned.is_known:
         return live
     return planned if planned.configurations else dataclasses.replace(planned, configurations=live.configurations)
 
