@@ -54,10 +54,8 @@ class PlacementProfile:
             weights = dict(map(_read, document["classes"]))
             return cls(policy, Mix(weights, pods=int(document["pods"])))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            reason = errors.shortened(repr(error))
-            raise errors.CodecError(
-                f"the mix is invalid: {reason}; the placer writes it again when it starts"
-            ) from error
+            why = errors.shortened(repr(error))
+            raise errors.CodecError(f"the mix is invalid: {why}; the placer writes it again when it starts") from error
 
 
 def _class(entry: tuple[RequestClass, float]) -> dict[str, Any]:

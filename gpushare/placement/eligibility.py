@@ -47,7 +47,7 @@ def needs_of(
     sizes = [0 if kind is None else kind.memory_bytes for kind in kinds]
     asked = [0 if kind is None else part.memory.on(kind.memory_bytes) for kind in kinds]
     memory_percent = np.array(
-        [min(101, -(-100 * one // size)) if size else 0 for one, size in zip(asked, sizes, strict=True)], np.int64
+        [min(101, -(-100 * wanted // size)) if size else 0 for wanted, size in zip(asked, sizes, strict=True)], np.int64
     )
     will_do = np.array(
         [kind is not None and _lets_pass(FilterInput(kind, ledger.NOTHING, share, constraints)) for kind in kinds]
@@ -57,7 +57,7 @@ def needs_of(
     return Needs(
         gpus=part.gpus,
         request_percent=part.request_percent,
-        memory_bytes=np.array([min(one, 2**62) for one in asked], np.int64),
+        memory_bytes=np.array([min(wanted, 2**62) for wanted in asked], np.int64),
         memory_percent=memory_percent,
         will_do=will_do,
         most_percent=np.where(will_do, memory_percent, 101),
@@ -72,8 +72,10 @@ def _shortfalls(cards: Sequence[Gpu | None], share: Share, constraints: Constrai
     """Rule about the GPU → how far off each of these is; nothing is one that is not there."""
     empty = [None if card is None else FilterInput(card, ledger.NOTHING, share, constraints) for card in cards]
     rules = {name: rule for name, rule in filters.RULES.items() if rule.sees is Sees.GPU}
-    found = np.array([[np.inf if ask is None else _shortfall(rule, ask) for ask in empty] for rule in rules.values()])
-    return dict(zip(rules, found, strict=True))
+    shortfalls = np.array(
+        [[np.inf if ask is None else _shortfall(rule, ask) for ask in empty] for rule in rules.values()]
+    )
+    return dict(zip(rules, shortfalls, strict=True))
 
 
 def _shortfall(rule: GpuFilter, ask: FilterInput) -> float:

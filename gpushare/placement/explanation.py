@@ -36,8 +36,8 @@ def count(
     if counts.get(COUNT_RULE):
         parts.append(f"{_plural(counts[COUNT_RULE], 'node')} with too few of them at once")
     nearest = min(rejected, key=lambda entry: entry.shortfall)
-    found = f"of {_plural(gpus, 'GPU')} on {_plural(nodes, 'node')}, {', '.join(parts)}"
-    said = f"no GPU fits {asked}: {found}; nearest: {nearest}"
+    tally = f"of {_plural(gpus, 'GPU')} on {_plural(nodes, 'node')}, {', '.join(parts)}"
+    said = f"no GPU fits {asked}: {tally}; nearest: {nearest}"
     if {name for name, count in counts.items() if count} <= {
         name for name, rule in filters.RULES.items() if rule.lasts
     }:
@@ -60,9 +60,9 @@ def host(asked: Host, *, cpu_milli: float, memory_bytes: float, pods: float) -> 
     return f"has {free} of its own memory free, {needed} are needed"
 
 
-def too_few(node: str, *, found: int, needed: int) -> Rejected:
+def too_few(node: str, *, fitting: int, needed: int) -> Rejected:
     """A node with some GPUs that will do, but not as many as are needed."""
-    detail = f"has {found} GPUs that would do at once, {needed} are needed"
+    detail = f"has {fitting} GPUs that would do at once, {needed} are needed"
     return Rejected(node, None, COUNT_RULE, detail, COUNT_SHORTFALL)
 
 

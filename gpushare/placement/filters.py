@@ -128,12 +128,12 @@ def _is_one_of(model: str, wanted: tuple[str, ...]) -> bool:
 @functools.lru_cache(maxsize=64)
 def _matchers(globs: tuple[str, ...]) -> tuple[Callable[[str], object], ...]:
     """A pattern in which only "*" is special is not compiled: it takes a hundred times as long as to match it."""
-    found = dict.fromkeys(re.sub(r"\*+", "*", glob.lower()) for glob in globs)
+    patterns = dict.fromkeys(re.sub(r"\*+", "*", glob.lower()) for glob in globs)
     return tuple(
         re.compile(fnmatch.translate(glob)).match
         if "?" in glob or "[" in glob
         else functools.partial(_is_like, glob.split("*"))
-        for glob in found
+        for glob in patterns
     )
 
 
@@ -146,10 +146,10 @@ def _is_like(parts: list[str], text: str) -> bool:
         return False
     position = len(first)
     for part in parts[1:-1]:
-        found = text.find(part, position)
-        if found < 0:
+        start = text.find(part, position)
+        if start < 0:
             return False
-        position = found + len(part)
+        position = start + len(part)
     return len(text) - position >= len(last)
 
 

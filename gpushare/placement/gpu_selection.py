@@ -70,14 +70,14 @@ def add(
 
     alone: it is the pod's only part.
     """
-    each = costs_of_gpus(selected.left, selected.slots, part, shape, worth, grid, alone=alone)
-    fits = np.isfinite(each).sum(0) >= part.gpus
+    costs = costs_of_gpus(selected.left, selected.slots, part, shape, worth, grid, alone=alone)
+    fits = np.isfinite(costs).sum(0) >= part.gpus
     missed = selected.at(np.flatnonzero(~fits)) if tell else None
     if not fits.all():
-        each = each[:, fits]
+        costs = costs[:, fits]
         selected.keep(np.flatnonzero(fits))
     if len(selected.slots):
-        taken = together.take(each, selected.left.layout, grid.layouts, part.gpus)
+        taken = together.take(costs, selected.left.layout, grid.layouts, part.gpus)
         _take(selected.left, part, taken.rows)
         selected.cost += taken.costs + taken.apart
         selected.apart += taken.apart
@@ -100,13 +100,13 @@ def costs_of_gpus(
     alone: the part is all that the pod asks for. cards: [g, n] the worth of each GPU, where that is known.
     """
     if alone and shape.policy == policies.DEFAULT:
-        each = worth.losses(columns, part, worth.of_cards(columns) if cards is None else cards)
-        each += TIGHTER * columns.least_percent
-        each += LINKED * columns.unused_linked
+        costs = worth.losses(columns, part, worth.of_cards(columns) if cards is None else cards)
+        costs += TIGHTER * columns.least_percent
+        costs += LINKED * columns.unused_linked
     else:
-        each = np.array(policies.POLICIES[shape.policy].cost(_option(columns, part, grid)))
-    each[~eligibility.will_do(part, shape.constraints, grid, columns, slots)] = np.inf
-    return each
+        costs = np.array(policies.POLICIES[shape.policy].cost(_option(columns, part, grid)))
+    costs[~eligibility.will_do(part, shape.constraints, grid, columns, slots)] = np.inf
+    return costs
 
 
 def _option(columns: Columns, part: Needs, grid: Grid) -> policies.Option:
@@ -126,12 +126,12 @@ def _option(columns: Columns, part: Needs, grid: Grid) -> policies.Option:
 
     def around(group: policies.Group) -> Floats:
         mean: Floats = before().mean
-        found = np.zeros(mean.shape)
+        means = np.zeros(mean.shape)
         for number in np.flatnonzero(np.bincount(columns.layout, minlength=1)[: len(grid.layouts)]).tolist():
             at = np.flatnonzero(columns.layout == number)
             for rows, of_all in grid.layouts[number].means(group, list(mean[:, at])):
-                found[np.array(rows)[:, np.newaxis], at] = of_all
-        return found
+                means[np.array(rows)[:, np.newaxis], at] = of_all
+        return means
 
     return policies.Option(before, after, around, lambda: grid.holders.are_exclusive()[columns.holders])
 

@@ -85,12 +85,12 @@ def free_percent(card: Gpu, used: ledger.GpuUse) -> tuple[int, int]:
 
 def unused_linked(layout: GpuTopology, used: Sequence[ledger.GpuUse]) -> list[int]:
     """For each row the unused GPUs of its link group; 0 where it is linked to none."""
-    found = [0] * len(used)
+    counts = [0] * len(used)
     for rows in layout.links():
         unused = sum(not used[row].holders for row in rows)
         for row in rows:
-            found[row] = unused
-    return found
+            counts[row] = unused
+    return counts
 
 
 def empty(gpus: int, nodes: int) -> Columns:

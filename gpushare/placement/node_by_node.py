@@ -75,9 +75,9 @@ def place(
         if reason is not None:
             rejected.append(explanation.unfit(view.node.name, reason))
             continue
-        found = choose(view, request, policy=policy, price=price, rejected=rejected)
-        if found is not None and (best is None or (found[0], view.node.name) < best[:2]):
-            best = (found[0], view.node.name, Placement(view.node.name, found[1]))
+        choice = choose(view, request, policy=policy, price=price, rejected=rejected)
+        if choice is not None and (best is None or (choice[0], view.node.name) < best[:2]):
+            best = (choice[0], view.node.name, Placement(view.node.name, choice[1]))
     if best is not None:
         return best[2]
     return explanation.refuse(request, rejected, gpus=gpus, nodes=nodes)
@@ -96,7 +96,7 @@ def choose(
         if len(options) < demand.gpus:
             rejected += reasons
             if options:
-                rejected.append(explanation.too_few(view.node.name, found=len(options), needed=demand.gpus))
+                rejected.append(explanation.too_few(view.node.name, fitting=len(options), needed=demand.gpus))
             return None
         layout = topology.layout(cards)
         if price is not None:

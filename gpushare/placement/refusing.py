@@ -29,7 +29,7 @@ _LAST_ROW = 1 << 20  # what is said of a whole node comes after what is said of 
 
 
 @dataclasses.dataclass(slots=True)
-class _Found:
+class _Reasons:
     """How many each rule ruled out, and the nearest of each: (shortfall, rank of the node, row) → why."""
 
     counts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
@@ -51,8 +51,8 @@ def refuse(
 
     missed: for each part the nodes, fit or not, that have no room for it, where that is known already.
     """
-    found = _Found()
-    slots = _fit_nodes(shape, grid, unfit, fits, found)
+    reasons = _Reasons()
+    slots = _fit_nodes(shape, grid, unfit, fits, reasons)
     shares = [demand.share for demand in in_order(request)]
     if len(needs) == 1:
         everywhere = len(slots) == grid.width
@@ -65,15 +65,17 @@ def refuse(
     for part, share, there in zip(needs, shares, missed, strict=True):
         kept = np.flatnonzero(is_fit[there.slots])
         if len(kept):
-            _rejected_by(part, share, shape, grid, there if len(kept) == len(is_fit) else there.at(kept), views, found)
-    found.nearest.sort(key=lambda entry: entry[0])
+            _rejected_by(
+                part, share, shape, grid, there if len(kept) == len(is_fit) else there.at(kept), views, reasons
+            )
+    reasons.nearest.sort(key=lambda entry: entry[0])
     gpus = int((grid.now().kind != ABSENT).sum())
-    rejected = tuple(entry for _, entry in found.nearest)
-    return explanation.count(request, rejected, found.counts, gpus=gpus, nodes=len(views))
+    rejected = tuple(entry for _, entry in reasons.nearest)
+    return explanation.count(request, rejected, reasons.counts, gpus=gpus, nodes=len(views))
 
 
 def _fit_nodes(
-    shape: RequestKey, grid: Grid, unfit: Callable[[str], str | None], fits: Callable[[str], bool], found: _Found
+    shape: RequestKey, grid: Grid, unfit: Callable[[str], str | None], fits: Callable[[str], bool], reasons: _Reasons
 ) -> Ints:
     """The slots of nodes that could take the pod at all; why not is only asked of the first by name."""
     has_room = eligibility.host_fits(shape, grid.now())
@@ -85,12 +87,12 @@ def _fit_nodes(
     ranks = grid.ranks()
     others = np.flatnonzero(~is_fit & (ranks < len(grid.slots)))
     if len(others):
-        found.counts[explanation.NODE_RULE] += len(others)
+        reasons.counts[explanation.NODE_RULE] += len(others)
         slot = int(others[ranks[others].argmin()])
         name = grid.names[slot]
         reason = unfit(name) or _host(shape, grid, slot)
         key = (explanation.NODE_SHORTFALL, int(ranks[slot]), _LAST_ROW)
-        found.nearest.append((key, explanation.unfit(name, reason)))
+        reasons.nearest.append((key, explanation.unfit(name, reason)))
     return np.flatnonzero(is_fit)
 
 
@@ -111,7 +113,7 @@ def _rejected_by(
     grid: Grid,
     so_far: Selected,
     views: Mapping[str, NodeView],
-    found: _Found,
+    reasons: _Reasons,
 ) -> None:
     """Adds why this part does not fit on these nodes, which have room for those before it."""
     left = so_far.left
@@ -128,17 +130,17 @@ def _rejected_by(
         number = int(ruled_out.sum())
         if not number:
             continue
-        found.counts[rule] += number
+        reasons.counts[rule] += number
         row, column = _nearest(ruled_out, ranks, short)
         view = views[grid.names[so_far.slots[column]]]
-        found.nearest.append(_reason(view, grid, so_far, row, column, share, shape, int(ranks[column])))
+        reasons.nearest.append(_reason(view, grid, so_far, row, column, share, shape, int(ranks[column])))
     few = np.flatnonzero(failed & (count > 0))
     if len(few):
-        found.counts[explanation.COUNT_RULE] += len(few)
+        reasons.counts[explanation.COUNT_RULE] += len(few)
         column = few[ranks[few].argmin()]
         name = grid.names[so_far.slots[column]]
-        entry = explanation.too_few(name, found=int(count[column]), needed=part.gpus)
-        found.nearest.append(((explanation.COUNT_SHORTFALL, int(ranks[column]), _LAST_ROW), entry))
+        entry = explanation.too_few(name, fitting=int(count[column]), needed=part.gpus)
+        reasons.nearest.append(((explanation.COUNT_SHORTFALL, int(ranks[column]), _LAST_ROW), entry))
 
 
 def _nearest(ruled_out: Bools, ranks: Ints, short: Floats) -> tuple[int, int]:

@@ -48,7 +48,7 @@ class Costs:
     size: Floats  # [kind] GPUs
     lost: Floats  # worth that the node would lose, sets apart; infinite where the pod does not fit
     broken: _Counts  # [set, n] GPUs of whole sets that would be broken, of sets that have had a price
-    each: Floats  # what both come to at the prices of `priced`
+    cost: Floats  # what both come to at the prices of `priced`
     clock: int = -1
     lesson: int = -1
     priced: Floats | None = None
@@ -117,17 +117,17 @@ class Scoring:
             self._refresh()
         grid = self._grid
         kept = self._kept(shape)
-        slots = self._stale(kept.clock, kept.lesson, len(kept.each))
+        slots = self._stale(kept.clock, kept.lesson, len(kept.cost))
         if slots is None:
             length = grid.columns.kind.shape[1]
-            kept.lost, kept.each = np.full(length, np.inf), np.full(length, np.inf)
+            kept.lost, kept.cost = np.full(length, np.inf), np.full(length, np.inf)
             kept.broken = np.zeros((len(self.worth.sets), length), np.int16)
         if slots is None or len(slots):
             self._score(shape, kept, slots)
         if shape.policy == policies.DEFAULT:
             self._price(kept, None if kept.priced is not self._prices.sets else slots)
             kinds = (_DEARNESS * self._prices.kinds + self._rarity) * kept.size
-            total = kept.each[: grid.width] + kinds[grid.now().node_kind] + self._unused_nodes(kept)
+            total = kept.cost[: grid.width] + kinds[grid.now().node_kind] + self._unused_nodes(kept)
         else:
             total = kept.lost[: grid.width]
         kept.clock, kept.lesson = grid.clock, self._lesson
@@ -213,8 +213,8 @@ class Scoring:
         kept.lost[slots] = self._now.fed[slots] - after + selected.apart
         if not len(self._dear):
             return
-        found = self.worth.sets.in_groups(left.compute_percent, left.memory_percent, left.live)
-        counts = self.worth.sets.counts(found, left.layout, self._grid.layouts)
+        in_groups = self.worth.sets.in_groups(left.compute_percent, left.memory_percent, left.live)
+        counts = self.worth.sets.counts(in_groups, left.layout, self._grid.layouts)
         self._break(kept, slots, counts, left.cpu, left.host)
 
     def _score_one(self, shape: RequestKey, kept: Costs, slots: Ints | None) -> None:
@@ -226,18 +226,18 @@ class Scoring:
         cards = None
         if shape.policy == policies.DEFAULT:
             cards = self._now.cards[:, : grid.width] if everywhere else self._now.cards[:, slots]
-        each = gpu_selection.costs_of_gpus(columns, slots, part, shape, self.worth, grid, alone=True, cards=cards)
+        costs = gpu_selection.costs_of_gpus(columns, slots, part, shape, self.worth, grid, alone=True, cards=cards)
         fits = eligibility.host_fits(shape, columns)
         apart: Floats | float = 0.0
         chosen: together.Taken | None = None
         if part.gpus > 1:
-            fits &= np.isfinite(each).sum(0) >= part.gpus
+            fits &= np.isfinite(costs).sum(0) >= part.gpus
             at = np.flatnonzero(fits)
-            chosen = together.take(each[:, at], columns.layout[at], grid.layouts, part.gpus)
+            chosen = together.take(costs[:, at], columns.layout[at], grid.layouts, part.gpus)
             taken, apart = np.full(len(slots), np.inf), np.zeros(len(slots))
             taken[at], apart[at] = chosen.costs, chosen.apart
         else:
-            taken = each.min(0)
+            taken = costs.min(0)
             fits &= taken < np.inf
         if shape.policy != policies.DEFAULT:
             kept.lost[slots] = np.where(fits, taken + apart, np.inf)
@@ -249,7 +249,7 @@ class Scoring:
             copies = self._now.copies[:, : grid.width] if everywhere else self._now.copies[:, slots]
             whole = np.flatnonzero(fits & (copies[self._dear].max(0) > 0))
             if chosen is None:
-                rows = each[:, whole].argmin(0)[np.newaxis]
+                rows = costs[:, whole].argmin(0)[np.newaxis]
             else:
                 rows = chosen.rows[:, np.searchsorted(np.flatnonzero(fits), whole)]
             counts = self._left(part, rows, grid, slots[whole])
@@ -267,11 +267,11 @@ class Scoring:
         counts = self._now.counts[:, slots].astype(np.int64)
         counts[: len(sets.groups)] -= (before & ~after).sum(1)
         if sets.rows > len(sets.groups):
-            found = sets.in_groups(
+            in_groups = sets.in_groups(
                 columns.compute_percent[:, slots], columns.memory_percent[:, slots], columns.live[:, slots]
             )
-            found[:, rows, np.arange(len(slots))] = after
-            sets.count_linked(counts, found, columns.layout[slots], grid.layouts)
+            in_groups[:, rows, np.arange(len(slots))] = after
+            sets.count_linked(counts, in_groups, columns.layout[slots], grid.layouts)
         return counts
 
     def _break(self, kept: Costs, slots: Ints, counts: Ints, cpu: Floats, host: Floats) -> None:
@@ -280,14 +280,14 @@ class Scoring:
         kept.broken[np.ix_(dear, slots)] = broken * sets.gpus[dear, np.newaxis]
 
     def _price(self, kept: Costs, slots: Ints | None) -> None:
-        """Write `each` of these slots, None: of all."""
+        """Write `cost` of these slots, None: of all."""
         prices = self._prices.sets
         of = slice(self._grid.width) if slots is None else slots
         lost = kept.lost[of]
         dear = np.flatnonzero(prices)
         if len(dear):
             lost = lost + prices[dear] @ kept.broken[dear][:, of]
-        kept.each[of] = np.floor(lost / _GRAIN + 0.5) * _GRAIN + _FULLER * self._now.free[of]
+        kept.cost[of] = np.floor(lost / _GRAIN + 0.5) * _GRAIN + _FULLER * self._now.free[of]
         kept.priced = prices
 
     def _stale(self, clock: int, lesson: int, length: int) -> Ints | None:
@@ -366,8 +366,8 @@ class Scoring:
             now.gpus[slots] = now.cards[:, slots].sum(0)
             now.fed[slots] = worth.fed(now.gpus[slots], columns.cpu, columns.host, columns.node_kind)
             now.free[slots] = (columns.compute_percent.sum(0) + columns.memory_percent.sum(0)) / 200
-            found = worth.sets.in_groups(columns.compute_percent, columns.memory_percent, columns.live)
-            counts = worth.sets.counts(found, columns.layout, grid.layouts)
+            in_groups = worth.sets.in_groups(columns.compute_percent, columns.memory_percent, columns.live)
+            counts = worth.sets.counts(in_groups, columns.layout, grid.layouts)
             now.counts[:, slots] = counts
             now.copies[:, slots] = worth.sets.copies(counts, columns.cpu, columns.host, np.arange(len(worth.sets)))
         now.clock, now.lesson = grid.clock, self._lesson

@@ -28,21 +28,26 @@ class Taken:
     apart: Floats  # [n] what it costs that they are not all together
 
 
-def take(each: Floats, layouts: Ints, known: Sequence[GpuTopology], count: int) -> Taken:
-    """each: [g, n] what each GPU costs, infinite where it will not do. layouts: [n] numbers of the layouts `known`."""
+def take(gpu_costs: Floats, layouts: Ints, known: Sequence[GpuTopology], count: int) -> Taken:
+    """gpu_costs: [g, n] what each GPU costs, infinite where it will not do.
+
+    layouts: [n] numbers of the layouts `known`.
+    """
     if count == 1:
-        rows = each.argmin(0)[np.newaxis]
-        return Taken(rows, np.take_along_axis(each, rows, 0)[0], np.zeros(each.shape[1]))
+        rows = gpu_costs.argmin(0)[np.newaxis]
+        return Taken(rows, np.take_along_axis(gpu_costs, rows, 0)[0], np.zeros(gpu_costs.shape[1]))
     there: list[int] = np.flatnonzero(np.bincount(layouts, minlength=1)).tolist()
     if all(known[number].is_flat for number in there):
-        rows = np.sort(each.argsort(0, kind="stable")[:count], 0)
+        rows = np.sort(gpu_costs.argsort(0, kind="stable")[:count], 0)
         apart = np.zeros(len(known))
         apart[there] = [known[number].apart(range(count)) for number in there]
-        return Taken(rows, _of_rows(each, rows), apart[layouts])
-    taken = Taken(np.empty((count, each.shape[1]), np.int64), np.empty(each.shape[1]), np.empty(each.shape[1]))
+        return Taken(rows, _of_rows(gpu_costs, rows), apart[layouts])
+    taken = Taken(
+        np.empty((count, gpu_costs.shape[1]), np.int64), np.empty(gpu_costs.shape[1]), np.empty(gpu_costs.shape[1])
+    )
     for number in there:
         at = np.flatnonzero(layouts == number)
-        layout, costs = known[number], each[:, at]
+        layout, costs = known[number], gpu_costs[:, at]
         if layout.is_flat:
             taken.rows[:, at] = np.sort(costs.argsort(0, kind="stable")[:count], 0)
         elif layout.is_exact(count):
@@ -50,13 +55,13 @@ def take(each: Floats, layouts: Ints, known: Sequence[GpuTopology], count: int) 
         else:
             taken.rows[:, at] = _of_places(layout, costs, count)
         taken.apart[at] = _apart(layout, taken.rows[:, at])
-    taken.costs = _of_rows(each, taken.rows)
+    taken.costs = _of_rows(gpu_costs, taken.rows)
     return taken
 
 
-def _of_all(layout: GpuTopology, each: Floats, count: int) -> Ints:
-    rows = np.zeros((count, each.shape[1]), np.int64)
-    open_ = np.arange(each.shape[1])
+def _of_all(layout: GpuTopology, gpu_costs: Floats, count: int) -> Ints:
+    rows = np.zeros((count, gpu_costs.shape[1]), np.int64)
+    open_ = np.arange(gpu_costs.shape[1])
     for sets in _levels(layout, count):
         if not len(open_):
             break
@@ -64,7 +69,7 @@ def _of_all(layout: GpuTopology, each: Floats, count: int) -> Ints:
         decided = np.zeros(len(open_), np.bool_)
         for begin in range(0, len(open_), step):
             some = open_[begin : begin + step]
-            these = each[:, some]
+            these = gpu_costs[:, some]
             costs = _added(these[column] for column in sets.T)
             best = costs.argmin(0)
             rows[:, some] = sets[best].T
@@ -78,32 +83,34 @@ def _levels(layout: GpuTopology, count: int) -> tuple[Ints, ...]:
     """All sets of so many rows [set, count] by penalty, the smallest first; each level in the order of rows."""
     sets = list(itertools.combinations(range(len(layout.places)), count))
     by_penalty: dict[int, list[tuple[int, ...]]] = {}
-    for one in sets:
-        by_penalty.setdefault(layout.penalty(one), []).append(one)
+    for rows in sets:
+        by_penalty.setdefault(layout.penalty(rows), []).append(rows)
     return tuple(np.array(by_penalty[penalty], np.int64) for penalty in sorted(by_penalty))
 
 
-def _of_places(layout: GpuTopology, each: Floats, count: int) -> Ints:
+def _of_places(layout: GpuTopology, gpu_costs: Floats, count: int) -> Ints:
     distances = np.array(layout.distances, np.int64)
-    will_not = ~np.isfinite(each)
-    best_rows = np.zeros((count, each.shape[1]), np.int64)
-    best_penalty = np.full(each.shape[1], np.iinfo(np.int64).max)
-    best_costs = np.full(each.shape[1], np.inf)
+    will_not = ~np.isfinite(gpu_costs)
+    best_rows = np.zeros((count, gpu_costs.shape[1]), np.int64)
+    best_penalty = np.full(gpu_costs.shape[1], np.iinfo(np.int64).max)
+    best_costs = np.full(gpu_costs.shape[1], np.inf)
     for place in layout.neighbourhoods():
-        outside = np.ones(each.shape, np.int64)
+        outside = np.ones(gpu_costs.shape, np.int64)
         outside[sorted(place)] = 0
         outside[will_not] = 2
-        rows = np.sort(np.lexsort((each, outside), axis=0)[:count], 0)
-        costs = _of_rows(each, rows)
-        penalty = sum((distances[rows[one], rows[other]] for one, other in _pairs(count)), np.zeros_like(best_penalty))
+        rows = np.sort(np.lexsort((gpu_costs, outside), axis=0)[:count], 0)
+        costs = _of_rows(gpu_costs, rows)
+        penalty = sum(
+            (distances[rows[first], rows[second]] for first, second in _pairs(count)), np.zeros_like(best_penalty)
+        )
         better = (penalty < best_penalty) | ((penalty == best_penalty) & (costs < best_costs))
         best_rows[:, better] = rows[:, better]
         best_penalty[better], best_costs[better] = penalty[better], costs[better]
     return best_rows
 
 
-def _of_rows(each: Floats, rows: Ints) -> Floats:
-    costs: Floats = np.take_along_axis(each, rows, 0)
+def _of_rows(gpu_costs: Floats, rows: Ints) -> Floats:
+    costs: Floats = np.take_along_axis(gpu_costs, rows, 0)
     return _added(costs)
 
 
@@ -115,8 +122,8 @@ def _added(costs: Iterable[Floats]) -> Floats:
 def _apart(layout: GpuTopology, rows: Ints) -> Floats:
     of_pair = np.array(layout.pair_costs(len(rows)))
     costs = np.zeros(rows.shape[1])
-    for one, other in _pairs(len(rows)):
-        costs += of_pair[rows[one], rows[other]]
+    for first, second in _pairs(len(rows)):
+        costs += of_pair[rows[first], rows[second]]
     return costs / (len(rows) - 1)
 
 

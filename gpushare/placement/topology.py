@@ -43,14 +43,14 @@ class GpuTopology:
 
     def penalty(self, rows: Sequence[int]) -> int:
         """The sum of the distances of all pairs."""
-        return sum(self.distances[one][other] for one, other in itertools.combinations(rows, 2))
+        return sum(self.distances[first][second] for first, second in itertools.combinations(rows, 2))
 
     def apart(self, rows: Sequence[int]) -> float:
         """What it costs, in GPUs, that these rows are not all together."""
         if len(rows) < 2:
             return 0.0
         costs = self.pair_costs(len(rows))
-        return sum(costs[one][other] for one, other in itertools.combinations(rows, 2)) / (len(rows) - 1)
+        return sum(costs[first][second] for first, second in itertools.combinations(rows, 2)) / (len(rows) - 1)
 
     def pair_costs(self, count: int) -> tuple[tuple[float, ...], ...]:
         """Between rows, what `apart` adds up for so many cards."""
@@ -71,17 +71,17 @@ class GpuTopology:
 
     def neighbourhoods(self) -> tuple[frozenset[int], ...]:
         """The rows of each link group, then of each NUMA node."""
-        found: dict[tuple[str, int | None], set[int]] = {}
+        neighbourhoods: dict[tuple[str, int | None], set[int]] = {}
         for row, (_, link_group) in enumerate(self.places):
             if link_group is not None:
-                found.setdefault(("link", link_group), set()).add(row)
+                neighbourhoods.setdefault(("link", link_group), set()).add(row)
         for row, (numa_node, _) in enumerate(self.places):
-            found.setdefault(("numa", numa_node), set()).add(row)
-        return tuple(frozenset(rows) for rows in found.values())
+            neighbourhoods.setdefault(("numa", numa_node), set()).add(row)
+        return tuple(frozenset(rows) for rows in neighbourhoods.values())
 
     def groups(self, group: Group) -> tuple[tuple[int, ...], ...]:
         """The rows of each such group; every row is in one."""
-        found: dict[object, list[int]] = {}
+        groups: dict[object, list[int]] = {}
         for row, (numa_node, link_group) in enumerate(self.places):
             match group:
                 case Group.NODE:
@@ -90,8 +90,8 @@ class GpuTopology:
                     key = numa_node
                 case Group.LINK_GROUP:
                     key = ("alone", row) if link_group is None else link_group
-            found.setdefault(key, []).append(row)
-        return tuple(map(tuple, found.values()))
+            groups.setdefault(key, []).append(row)
+        return tuple(map(tuple, groups.values()))
 
     def means(self, group: Group, values: Sequence[Number]) -> Iterator[tuple[tuple[int, ...], Number]]:
         """The rows of each such group with the mean of their values, which are by row: numbers, or arrays [n]."""
@@ -123,16 +123,16 @@ def layout(cards: Sequence[Gpu]) -> GpuTopology:
 
 def total(costs: Mapping[int, float], rows: Sequence[int]) -> float:
     """The costs of these rows added one after another, as they are over arrays: to the last bit."""
-    found = 0.0
+    added = 0.0
     for row in rows:
-        found += costs[row]
-    return found
+        added += costs[row]
+    return added
 
 
 @functools.lru_cache(maxsize=4096)
 def _layout(places: tuple[Place, ...]) -> GpuTopology:
     distances = tuple(tuple(_distance(place, other) for other in places) for place in places)
-    pairs = {distances[one][other] for one, other in itertools.combinations(range(len(places)), 2)}
+    pairs = {distances[first][second] for first, second in itertools.combinations(range(len(places)), 2)}
     return GpuTopology(places, distances, len(pairs) <= 1)
 
 

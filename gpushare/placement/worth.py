@@ -36,32 +36,32 @@ class GpuSets:
     """
 
     def __init__(self, classes: Sequence[_Class], most_linked: int) -> None:
-        total = sum(one.weight * one.gpus for one in classes)
-        several = [one for one in classes if one.asked.gpus > 1 and one.gpus]
-        several = sorted(several, key=lambda one: -one.weight * one.gpus)[:_MOST_SETS]
+        total = sum(pods.weight * pods.gpus for pods in classes)
+        several = [pods for pods in classes if pods.asked.gpus > 1 and pods.gpus]
+        several = sorted(several, key=lambda pods: -pods.weight * pods.gpus)[:_MOST_SETS]
         alike: dict[object, int] = {}
         self.groups: list[Needs] = []  # what their GPUs must be like, the same for many sets
         group = []
-        for one in several:
-            key = (one.asked.request_percent, one.asked.memory, one.asked.constraints)
+        for pods in several:
+            key = (pods.asked.request_percent, pods.asked.memory, pods.asked.constraints)
             if key not in alike:
                 alike[key] = len(alike)
-                self.groups.append(one.needs)
+                self.groups.append(pods.needs)
             group.append(alike[key])
         # GPUs → their part of the demand; and what they must be like for the class that asks for most of them.
         linked: dict[int, float] = {}
         self._linked_like: list[int] = []
-        for one, number in zip(several, group, strict=True):
-            if one.asked.gpus <= most_linked:
-                self._linked_like += [] if one.asked.gpus in linked else [number]
-                linked[one.asked.gpus] = linked.get(one.asked.gpus, 0.0) + one.weight * one.gpus / total
+        for pods, number in zip(several, group, strict=True):
+            if pods.asked.gpus <= most_linked:
+                self._linked_like += [] if pods.asked.gpus in linked else [number]
+                linked[pods.asked.gpus] = linked.get(pods.asked.gpus, 0.0) + pods.weight * pods.gpus / total
         self._linked_gpus = list(linked)
         none = [0.0] * len(linked)
         self._group = np.array(group + [len(self.groups) + number for number in range(len(linked))], np.int64)
-        self._cpu = np.maximum(1.0, [one.host.cpu_milli for one in several] + none)[:, np.newaxis]
-        self._host = np.maximum(1.0, [one.host.memory_bytes for one in several] + none)[:, np.newaxis]
-        self.gpus = np.array([one.asked.gpus for one in several] + self._linked_gpus, np.int64)
-        self.part_of_demand = np.array([one.weight * one.gpus / total for one in several] + [*linked.values()])
+        self._cpu = np.maximum(1.0, [pods.host.cpu_milli for pods in several] + none)[:, np.newaxis]
+        self._host = np.maximum(1.0, [pods.host.memory_bytes for pods in several] + none)[:, np.newaxis]
+        self.gpus = np.array([pods.asked.gpus for pods in several] + self._linked_gpus, np.int64)
+        self.part_of_demand = np.array([pods.weight * pods.gpus / total for pods in several] + [*linked.values()])
         self.worth = np.array([1.0] * len(several) + [_LINKED] * len(linked))  # in GPUs, of each GPU of the scarcest
 
     def __len__(self) -> int:
@@ -69,25 +69,25 @@ class GpuSets:
 
     def in_groups(self, compute_percent: Ints, memory_percent: Ints, live: Ints) -> Bools:
         """[group, …] whether a GPU with so much free is one that each group's requests could take."""
-        found = np.zeros((len(self.groups), *live.shape), np.bool_)
+        fits = np.zeros((len(self.groups), *live.shape), np.bool_)
         for number, needs in enumerate(self.groups):
-            found[number] = compute_percent >= needs.request_percent
-            found[number] &= memory_percent >= needs.most_percent[live]
-        return found
+            fits[number] = compute_percent >= needs.request_percent
+            fits[number] &= memory_percent >= needs.most_percent[live]
+        return fits
 
     @property
     def rows(self) -> int:
         """How many rows `counts` has: one for each group, one for each size of linked sets."""
         return len(self.groups) + len(self._linked_gpus)
 
-    def counts(self, found: Bools, layout: Ints, known: Sequence[GpuTopology]) -> Ints:
-        """[row, n] GPUs of each group, then those in whole linked sets; found [group, g, n], layout [n] of `known`."""
-        counts = np.zeros((self.rows, found.shape[2]), np.int64)
-        counts[: len(self.groups)] = found.sum(1)
-        self.count_linked(counts, found, layout, known)
+    def counts(self, fits: Bools, layout: Ints, known: Sequence[GpuTopology]) -> Ints:
+        """[row, n] GPUs of each group, then those in whole linked sets; fits [group, g, n], layout [n] of `known`."""
+        counts = np.zeros((self.rows, fits.shape[2]), np.int64)
+        counts[: len(self.groups)] = fits.sum(1)
+        self.count_linked(counts, fits, layout, known)
         return counts
 
-    def count_linked(self, counts: Ints, found: Bools, layout: Ints, known: Sequence[GpuTopology]) -> None:
+    def count_linked(self, counts: Ints, fits: Bools, layout: Ints, known: Sequence[GpuTopology]) -> None:
         """Write the rows of linked sets."""
         if not self._linked_gpus:
             return
@@ -96,7 +96,7 @@ class GpuSets:
         for number in np.flatnonzero(np.bincount(layout, minlength=1)).tolist():
             at = np.flatnonzero(layout == number)
             for rows in known[number].links():
-                free = found[:, rows][:, :, at].sum(1)
+                free = fits[:, rows][:, :, at].sum(1)
                 for row, (like, gpus) in enumerate(zip(self._linked_like, self._linked_gpus, strict=True)):
                     linked[row, at] += free[like] // gpus * gpus
 
@@ -146,9 +146,9 @@ class Worth:
         self.scarcity: dict[str, dict[int, float]] = {}
         classes = [_Class(asked, weight, kinds) for asked, weight in mix.classes.items()]
         tables = _Tables(before.scarcity if before else {}, self.scarcity)
-        self.compute = tables.of("compute of all", ((one, one.asked.request_percent) for one in classes))  # [POINTS]
+        self.compute = tables.of("compute of all", ((pods, pods.asked.request_percent) for pods in classes))  # [POINTS]
         memory = [
-            tables.of(f"memory of {kind}", ((one, int(one.needs.memory_percent[number])) for one in classes))
+            tables.of(f"memory of {kind}", ((pods, int(pods.needs.memory_percent[number])) for pods in classes))
             for number, kind in enumerate(kinds)
             if kind
         ]
@@ -156,8 +156,8 @@ class Worth:
         self.is_alike = all(table is self.compute for table in memory)
         self.memory = np.concatenate([self.compute, *memory])  # [kind × POINTS]
         self.demand = _demand(classes)
-        self._cpu = Curve([_points(classes, kind, lambda one: one.host.cpu_milli) for kind in range(len(kinds))])
-        self._host = Curve([_points(classes, kind, lambda one: one.host.memory_bytes) for kind in range(len(kinds))])
+        self._cpu = Curve([_points(classes, kind, lambda pods: pods.host.cpu_milli) for kind in range(len(kinds))])
+        self._host = Curve([_points(classes, kind, lambda pods: pods.host.memory_bytes) for kind in range(len(kinds))])
         self.sets = GpuSets(classes, most_linked)
 
     def of_cards(self, columns: Columns) -> Floats:
@@ -233,9 +233,9 @@ class _Tables:
     def of(self, name: str, sizes: Iterable[tuple[_Class, int]]) -> Floats:
         """The table of these sizes in per cent; `name` finds the duals of an earlier mix."""
         weights: dict[int, float] = {}
-        for one, percent in sizes:
+        for pods, percent in sizes:
             if 1 <= percent <= 100:
-                weights[percent] = weights.get(percent, 0.0) + one.weight * one.asked.gpus
+                weights[percent] = weights.get(percent, 0.0) + pods.weight * pods.asked.gpus
         key = tuple(sorted(weights.items()))
         if key not in self._known:
             worth, self._scarcity[name] = cutting_stock.worth(weights, self._before.get(name, {}))
@@ -244,12 +244,12 @@ class _Tables:
 
 
 def _points(classes: Sequence[_Class], kind: int, need: Callable[[_Class], int]) -> tuple[Floats, Floats]:
-    there = [one for one in classes if one.size[kind] > 0]
+    there = [pods for pods in classes if pods.size[kind] > 0]
     if not there:
         return np.zeros(0), np.zeros(0)
-    size = np.array([one.size[kind] for one in there])
-    part = size * np.array([one.weight for one in there])
-    per_gpu = np.array([need(one) for one in there]) / size
+    size = np.array([pods.size[kind] for pods in there])
+    part = size * np.array([pods.weight for pods in there])
+    per_gpu = np.array([need(pods) for pods in there]) / size
     order = per_gpu.argsort(kind="stable")
     return per_gpu[order], (part / part.sum())[order]
 
@@ -257,9 +257,9 @@ def _points(classes: Sequence[_Class], kind: int, need: Callable[[_Class], int])
 def _demand(classes: Sequence[_Class]) -> tuple[Bools, Floats]:
     """Each set of kinds that somebody asks for [m, kind], and its part of all GPUs asked for [m]."""
     parts: dict[tuple[bool, ...], float] = {}
-    for one in classes:
-        if one.gpus:
-            key = tuple(bool(will_do) for will_do in one.size > 0)
-            parts[key] = parts.get(key, 0.0) + one.weight * one.gpus
+    for pods in classes:
+        if pods.gpus:
+            key = tuple(bool(will_do) for will_do in pods.size > 0)
+            parts[key] = parts.get(key, 0.0) + pods.weight * pods.gpus
     total = sum(parts.values())
     return np.array(list(parts), np.bool_), np.array([part / total for part in parts.values()])
