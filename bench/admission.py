@@ -59,7 +59,7 @@ class Burst:
     conflicts: float = 0.0
     confirming: float = 0.0  # writes of the ledger by which the placer keeps the books
     settled_seconds: float = 0.0
-    found: truth.Found | None = None
+    verdict: truth.Found | None = None
 
 
 class Bench:
@@ -87,14 +87,14 @@ class Bench:
             for kind in kinds:
                 burst = self.burst(kind, number)
                 bursts[kind].append(burst)
-                told = (
+                line = (
                     f"round {number + 1}, {kind}: {self.options.pods / burst.seconds:.0f} pods/s, load {burst.load:.1f}"
                 )
-                print(told, *(burst.found.problems[:5] if burst.found else ()), sep="\n  ", flush=True)
+                print(line, *(burst.verdict.problems[:5] if burst.verdict else ()), sep="\n  ", flush=True)
         if rounds:
-            _print({kind: _summary(found, self.options.pods) for kind, found in bursts.items()})
-        made = (burst.found for found in bursts.values() for burst in found)
-        return [problem for found in made if found is not None for problem in found.problems]
+            _print({kind: _summary(of_kind, self.options.pods) for kind, of_kind in bursts.items()})
+        made = (burst.verdict for of_kind in bursts.values() for burst in of_kind)
+        return [problem for verdict in made if verdict is not None for problem in verdict.problems]
 
     def put_in_the_way(self, *, is_floor: bool = False) -> None:
         """What the API server asks about each pod; nothing for the floor."""
@@ -145,7 +145,7 @@ class Bench:
         since = truth.version(self.server)
         before = sum(replica.metric("gpushare_webhook_conflicts_total ") for replica in replicas)
         known = [len(replica.logged("Answered a review")) for replica in replicas]
-        processes = {f"replica {place}": one.process.pid for place, one in enumerate(replicas)}
+        processes = {f"replica {place}": replica.process.pid for place, replica in enumerate(replicas)}
         sent, ended = self._sent(namespace, number, processes | ({"balancer": front} if front else {}))
         placed = sum(replica.metric(r'gpushare_webhook_reviews_total\{outcome="placed"\}') for replica in replicas)
         webhooks.until(
@@ -157,12 +157,12 @@ class Bench:
             seconds=SETTLE_SECONDS,
         )
         settled = time.monotonic() - ended
-        answered = [line for one, skip in zip(replicas, known, strict=True) for line in _reviews(one)[skip:]]
+        answered = [line for replica, skip in zip(replicas, known, strict=True) for line in _reviews(replica)[skip:]]
         conflicts = sum(replica.metric("gpushare_webhook_conflicts_total ") for replica in replicas) - before
         failed = sum(
             replica.metric(r'gpushare_webhook_ledger_writes_total\{result="conflict"\}') for replica in replicas
         )
-        found = truth.judge(self.server, namespace, self.options.pods, since)
+        verdict = truth.judge(self.server, namespace, self.options.pods, since)
         self._clear(namespace)
         return Burst(
             sent.seconds,
@@ -173,7 +173,7 @@ class Bench:
             conflicts + failed,
             len([line for replica in replicas for line in replica.logged("Kept the books of a node")]),
             settled,
-            found,
+            verdict,
         )
 
     def _sent(self, namespace: str, number: int, processes: Mapping[str, int]) -> tuple[Burst, float]:
@@ -194,8 +194,8 @@ class Bench:
 
     def control_plane(self) -> dict[str, int]:
         """The pids of the API server and its store."""
-        found = {name: daemon_process.pid_of(name, self.lab.processes) for name in ("kube-apiserver", "etcd")}
-        return {name: pid for name, pid in found.items() if pid is not None}
+        pids = {name: daemon_process.pid_of(name, self.lab.processes) for name in ("kube-apiserver", "etcd")}
+        return {name: pid for name, pid in pids.items() if pid is not None}
 
     def _is_ours(self, asked: calls.Call) -> bool:
         answer = calls.send(self.server, [asked], at_once=1)[0]
@@ -204,7 +204,7 @@ class Bench:
     def _clear(self, namespace: str) -> None:
         """A ledger without this burst, for the next one. The pods go with their namespace."""
         changes = []
-        for item in calls.one(self.server, calls.call("GET", contract.GPUNODE_PATH))["items"]:
+        for item in calls.ask(self.server, calls.call("GET", contract.GPUNODE_PATH))["items"]:
             entries = (item.get("spec") or {}).get("allocations", ())
             others = [entry for entry in entries if entry["pod"]["namespace"] != namespace]
             if len(others) < len(entries):
@@ -244,21 +244,24 @@ def _summary(bursts: Sequence[Burst], pods: int) -> dict[str, tuple[float, str]]
     }
     reviews = [review for burst in bursts for review in burst.reviews]
     if reviews:
-        whole, own = [1000 * one for one, _ in reviews], [1000 * (one - ledger) for one, ledger in reviews]
-        found = [burst.found for burst in bursts if burst.found is not None]
+        whole, own = (
+            [1000 * seconds for seconds, _ in reviews],
+            [1000 * (seconds - ledger) for seconds, ledger in reviews],
+        )
+        verdicts = [burst.verdict for burst in bursts if burst.verdict is not None]
         figures |= {
             "answer.p50": (_percentile(whole, 50), "ms"),
             "answer.p99": (_percentile(whole, 99), "ms"),
             "own.p50": (_percentile(own, 50), "ms"),
             "own.p99": (_percentile(own, 99), "ms"),
-            "placed": (statistics.median(one.placed for one in found), "pods"),
-            "gated": (statistics.median(one.gated for one in found), "pods"),
-            "nodes": (statistics.median(one.nodes_used for one in found), "nodes"),
-            "writes": (statistics.median(one.writes / pods for one in found), "writes/pod"),
+            "placed": (statistics.median(verdict.placed for verdict in verdicts), "pods"),
+            "gated": (statistics.median(verdict.gated for verdict in verdicts), "pods"),
+            "nodes": (statistics.median(verdict.nodes_used for verdict in verdicts), "nodes"),
+            "writes": (statistics.median(verdict.writes / pods for verdict in verdicts), "writes/pod"),
             "confirming": (statistics.median(burst.confirming / pods for burst in bursts), "writes/pod"),
             "conflicts": (statistics.median(burst.conflicts / pods for burst in bursts), "conflicts/pod"),
             "settled": (statistics.median(burst.settled_seconds for burst in bursts), "s"),
-            "problems": (sum(len(one.problems) for one in found), "problems"),
+            "problems": (sum(len(verdict.problems) for verdict in verdicts), "problems"),
         }
     for name in bursts[0].cpu_ms:
         figures[f"cpu.{name}"] = (statistics.median(burst.cpu_ms[name] for burst in bursts), "ms/pod")

@@ -123,14 +123,14 @@ def main() -> int:
     print(
         f"\n{count} agents, one after the other in {seconds:.0f} s: {again.total() / seconds:.1f} requests a second\n"
     )
-    each = again.total() / count
+    per_agent = again.total() / count
     for figure, value, ratio in (
         ("agents.first-start.requests", first.total() / count, None),
-        ("agents.restart.requests", each, round(each / GOAL, 2)),
+        ("agents.restart.requests", per_agent, round(per_agent / GOAL, 2)),
     ):
-        told = {"figure": figure, "value": value, "unit": "a node", "against": "goal" if ratio else None}
-        print(json.dumps({**told, "ratio": ratio}))
-    return int(each > GOAL)
+        line = {"figure": figure, "value": value, "unit": "a node", "against": "goal" if ratio else None}
+        print(json.dumps({**line, "ratio": ratio}))
+    return int(per_agent > GOAL)
 
 
 if __name__ == "__main__":

@@ -40,13 +40,13 @@ TIMES = ("placed at once", "all placed", "in order", "ready")
 def cells(row: Row) -> list[str]:
     counted = [row.name, f"{row.seconds:.0f}", row.admitted, len(row.refused), row.gated, f"{row.slowest_seconds:.1f}"]
     times = [f"{row.after[name]:.0f}" if name in row.after else "never" for name in TIMES]
-    return [str(one) for one in (*counted, len(row.lost), len(row.broken), *times)]
+    return [str(cell) for cell in (*counted, len(row.lost), len(row.broken), *times)]
 
 
-def told(row: Row) -> None:
+def print_row(row: Row) -> None:
     print("| " + " | ".join(cells(row)) + " |", flush=True)
     for sentence, count in collections.Counter(
-        re.sub(r"[a-z2-7]{26}|[\d.]+:\d{4,5}", "#", one) for one in row.refused
+        re.sub(r"[a-z2-7]{26}|[\d.]+:\d{4,5}", "#", refusal) for refusal in row.refused
     ).items():
         print(f"  {count} refused: {sentence}", flush=True)
     for sentence in (*row.notes, *row.lost[:5], *row.broken[:5]):
@@ -87,7 +87,7 @@ def main() -> None:
                     ):
                         stage = Stage(bench.server, bench.lab, namespace, roomy, replicas, passage, options)
                         rows.append(stage.run(name, table.DAYS[name]))
-                        told(rows[-1])
+                        print_row(rows[-1])
         finally:
             cluster.down(directory)
             if options.logs:

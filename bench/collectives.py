@@ -153,8 +153,8 @@ async def _rates(
     seen: dict[str, int] = {}
     for tenant in tenants:
         node, box = places[tenant.node]
-        given = tuple(uuids[int(card)] for card in tenant.cards)
-        share = GivenShare(("main",), given, tenant.request, 100, 1 << 28)
+        gpus = tuple(uuids[int(card)] for card in tenant.cards)
+        share = GivenShare(("main",), gpus, tenant.request, 100, 1 << 28)
         node.add_pod(tenant.name, share, group=tenant.group)
         environment = {
             "TEST_POD": tenant.name,
@@ -195,7 +195,7 @@ async def measure(seconds: float) -> dict[str, float]:
         sliced = _kernels(await run(tenants, seconds, leases=False), tenants)
         got = await run(tenants, seconds, leases=True)
         total = _kernels(got, tenants)
-        steps = ", ".join(f"{each:.0f}" for each in got.values())
+        steps = ", ".join(f"{rate:.0f}" for rate in got.values())
         print(f"{name:<34}{steps:<32}{total:>10.0f}{sliced:>8.0f}{total / sliced:>7.2f}")
         figures.append({"figure": f"collectives.{name}", "value": round(total, 1), "unit": "kernels/s"})
         figures[-1] |= {"against": "time slicing", "ratio": round(total / sliced, 3)}

@@ -37,14 +37,14 @@ FORMS: dict[str, Form] = {
 
 def unallocated(scheduler: trace.Scheduler, pods: Sequence[trace.Pod], gpus: int) -> float:
     """Per cent of the GPUs when 100 % of them have been asked for."""
-    asked = given = 0
+    asked = allocated = 0
     for pod in pods:
         if asked + pod.size > 100 * gpus:
             break
         asked += pod.size
         if scheduler.place(pod) is not None:
-            given += pod.size
-    return 100 - given / gpus
+            allocated += pod.size
+    return 100 - allocated / gpus
 
 
 def main() -> None:
@@ -68,8 +68,8 @@ def main() -> None:
         }
         rows.append([name, *(f"{statistics.mean(cells):.2f}" for cells in left.values())])
         for form, cells in left.items():
-            told = {"figure": f"cpu-only.{name}.{form.replace(' ', '-')}", "value": round(statistics.mean(cells), 2)}
-            print(json.dumps({**told, "unit": "%", "against": None, "ratio": None}), flush=True)
+            figure = {"figure": f"cpu-only.{name}.{form.replace(' ', '-')}", "value": round(statistics.mean(cells), 2)}
+            print(json.dumps({**figure, "unit": "%", "against": None, "ratio": None}), flush=True)
     print(f"\nGPUs not allocated (%), {len(nodes)} nodes with GPUs, {len(others)} without")
     print(tabulate(rows, headers=["pods without a GPU are placed", *FORMS]))
 

@@ -115,9 +115,9 @@ def _result(chosen: argparse.Namespace, name: str, planner: str, loaded: Objects
     emptied = _empty(world) - empty
     for _, asked in wanted:
         if asked.manifest["metadata"]["uid"] not in _pods(world):
-            found = world.place(asked.manifest, asked.request)
-            if isinstance(found, Placement):
-                world.take(asked.manifest, asked.request, found)
+            placed = world.place(asked.manifest, asked.request)
+            if isinstance(placed, Placement):
+                world.take(asked.manifest, asked.request, placed)
     let_in = _holders(world) - there
     after = _unallocated(world)
     return Result(
@@ -184,12 +184,12 @@ def main() -> None:
     parser.add_argument("--load", type=int, default=100, help="per cent of the GPUs that the pods have asked for")
     parser.add_argument("--patience", type=int, default=120, help="seconds of processor time that a plan may take")
     chosen = parser.parse_args()
-    found = []
+    rows = []
     for result in results(chosen):
-        found.append(result)
+        rows.append(result)
         print(result, file=sys.stderr, flush=True)
-    print(tabulate([dataclasses.asdict(result) for result in found], headers="keys", floatfmt=".2f"))
-    for result in found:
+    print(tabulate([dataclasses.asdict(result) for result in rows], headers="keys", floatfmt=".2f"))
+    for result in rows:
         name = f"defrag.{result.trace}.{result.nodes}.{result.planner}"
         for figure in ("moves", "let_in", "before", "after", "bound", "emptied", "seconds"):
             unit = {"moves": "moves", "let_in": "pods", "emptied": "nodes", "seconds": "s"}.get(figure, "%")

@@ -63,8 +63,8 @@ class Fanotify:
     def close(self) -> None:
         os.write(self._end, b"x")
         self._thread.join()
-        for one in (self._group, self._ends, self._end):
-            os.close(one)
+        for descriptor in (self._group, self._ends, self._end):
+            os.close(descriptor)
 
 
 def costs(node: KernelNode, count: int, rounds: int) -> dict[str, tuple[float, float]]:
@@ -82,12 +82,12 @@ def costs(node: KernelNode, count: int, rounds: int) -> dict[str, tuple[float, f
         OTHER_NOTHING: (free, Path("/dev/null")),
         OTHER: (mine, Path("/dev/null")),
     }
-    found: dict[str, list[float]] = {name: [] for name in cases}
+    times: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(rounds):
         for name, (process, path) in cases.items():
-            found[name].append(float(process.ask("time", path, count)))
-    more = {name: [a - b for a, b in zip(took, found[_base(name)], strict=True)] for name, took in found.items()}
-    return {name: (statistics.median(took), statistics.median(more[name])) for name, took in found.items()}
+            times[name].append(float(process.ask("time", path, count)))
+    more = {name: [a - b for a, b in zip(took, times[_base(name)], strict=True)] for name, took in times.items()}
+    return {name: (statistics.median(took), statistics.median(more[name])) for name, took in times.items()}
 
 
 def _base(name: str) -> str:
@@ -102,7 +102,7 @@ async def strikes(directory: Path) -> list[float]:
     arbiter.registered = registered.RegisteredMap(descriptor)
     arbiter.add_pod("trainer")
     await arbiter.start()
-    found = []
+    delays = []
     async with arbiter.stack:
         for _ in range(EXECS):
             share = await arbiter.share()
@@ -112,11 +112,11 @@ async def strikes(directory: Path) -> list[float]:
             begun = time.perf_counter()
             while entries.get(program.KEY.pack(share.pid)) is not None:  # noqa: ASYNC110 - nothing tells us
                 await asyncio.sleep(0)
-            found.append((time.perf_counter() - begun) * 1e3)
+            delays.append((time.perf_counter() - begun) * 1e3)
             await share.kill()
     await arbiter.stop()
     os.close(descriptor)
-    return found
+    return delays
 
 
 def leaks(node: KernelNode) -> int:
@@ -138,13 +138,13 @@ def asked(node: KernelNode) -> dict[str, int]:
     plain = node.device.with_name("plain")
     plain.touch()
     process = node.process(covered=False)
-    found = {}
+    counts = {}
     for name, path in (("a device file", node.device), ("a plain file", plain)):
         watch = Fanotify(path)
         process.ask("time", path, OPENS)
         watch.close()
-        found[name] = watch.asked
-    return found
+        counts[name] = watch.asked
+    return counts
 
 
 def main() -> None:
@@ -174,8 +174,8 @@ def main() -> None:
         }
         ratio = round(1 + more / costing[_base(name)][0], 3)
         print(json.dumps({**figure, "against": _base(name), "ratio": ratio}))
-    told = {"figure": "denial.struck-out.p50", "value": round(statistics.median(struck), 2), "unit": "ms"}
-    print(json.dumps({**told, "against": "kernel, at once", "ratio": None}))
+    figure = {"figure": "denial.struck-out.p50", "value": round(statistics.median(struck), 2), "unit": "ms"}
+    print(json.dumps({**figure, "against": "kernel, at once", "ratio": None}))
     print(
         json.dumps(
             {"figure": "denial.after-exec", "value": got, "unit": f"of {EXECS}", "against": "goal", "ratio": got}

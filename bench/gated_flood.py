@@ -96,9 +96,9 @@ class Placer:
         self._seen = len(pods)
         arranged = self._arranger.arrange(self._index.waiting, self._index.members)
         await asyncio.sleep(0)
-        told = await self.turns.take(self._index, arranged, now=time.time())
-        queue.counts(told)
-        queue.longest_seconds((one for one, _ in told), now=time.time())
+        outcomes = await self.turns.take(self._index, arranged, now=time.time())
+        queue.counts(outcomes)
+        queue.longest_seconds((pod for pod, _ in outcomes), now=time.time())
         return time.process_time() - began
 
     async def _open(self, pod: Pod, _request: object, _placed: mutation.Placed) -> None:
@@ -149,11 +149,11 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
     few = asyncio.run(figures(FEW, arguments.nodes))
-    found = asyncio.run(figures(arguments.pods, arguments.nodes))
+    many = asyncio.run(figures(arguments.pods, arguments.nodes))
     print(f"{'':12} {FEW:>8} pods {arguments.pods:>8} pods")
-    for name, seconds in found.items():
+    for name, seconds in many.items():
         print(f"{name:12} {few[name]:11.3f} s {seconds:11.3f} s")
-    for name, seconds in found.items():
+    for name, seconds in many.items():
         figure = {"figure": f"gated.{name}", "value": round(seconds, 3), "unit": "s", "against": f"{FEW} pods"}
         goal = {"goal": GOAL_SECONDS} if name == "delay" else {}
         print(json.dumps({**figure, "ratio": round(seconds / few[name], 1), **goal}))

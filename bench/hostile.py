@@ -92,16 +92,16 @@ def rows(ground: Ground, windows: list[Window]) -> list[list[object]]:
         for window in windows
         if window.end > window.begin
     }
-    honest = statistics.median(rate for one, rate in rates.items() if one.name == "honest")
-    found = []
-    for one, rate in rates.items():
-        delays = said.delays(one.begin, one.end) or [0]
-        newcomers = said.newcomers(one.begin, one.end)
+    honest = statistics.median(rate for window, rate in rates.items() if window.name == "honest")
+    table = []
+    for window, rate in rates.items():
+        delays = said.delays(window.begin, window.end) or [0]
+        newcomers = said.newcomers(window.begin, window.end)
         exact = all(newcomer.bytes == said.total_bytes for newcomer in newcomers)
         fewest = min((newcomer.bytes or 0 for newcomer in newcomers), default=0)
-        found.append(
+        table.append(
             [
-                one.name,
+                window.name,
                 round(rate),
                 f"{rate / honest:.2f}",
                 round(delays[len(delays) * 99 // 100] / 1e3, 1),
@@ -109,11 +109,11 @@ def rows(ground: Ground, windows: list[Window]) -> list[list[object]]:
                 len(newcomers),
                 round(max((newcomer.ended - newcomer.began for newcomer in newcomers), default=0), 2),
                 "exact" if exact else f"{fewest} of {said.total_bytes}",
-                round(one.told_after, 1) if one.told_after is not None else "",
-                ", ".join(one.won),
+                round(window.told_after, 1) if window.told_after is not None else "",
+                ", ".join(window.won),
             ]
         )
-    return found
+    return table
 
 
 def measured(user: Observer, where: lab_layout.Layout, who: str, names: list[str], seconds: float) -> bool:
@@ -162,14 +162,14 @@ def main() -> int:
     options.add_argument("--only", default=",".join(ATTACKS), help="names of attacks")
     options.add_argument("--lab", type=Path, help="a lab to use; by default one is made")
     options.add_argument("--users", default=",".join(USERS), help="(%(default)s)")
-    given = options.parse_args()
+    arguments = options.parse_args()
     fine = True
-    with lab(given.lab) as administrator:
+    with lab(arguments.lab) as administrator:
         where = lab_layout.load(administrator.kubeconfig.parents[1])
-        for who in given.users.split(","):
+        for who in arguments.users.split(","):
             with administrator.namespace("hostile") as namespace:
                 user = Observer(administrator, namespace)
-                fine = measured(user, where, who, given.only.split(","), given.seconds) and fine
+                fine = measured(user, where, who, arguments.only.split(","), arguments.seconds) and fine
                 user.delete("pods", "--all")
                 user.ledger_is_empty()
     return 0 if fine else 1

@@ -41,7 +41,7 @@ class Request:
 
 def asked(log: Path) -> Iterator[Request]:
     """Every request of an agent, once: a watch that has ended is told of twice."""
-    found: dict[str, Request] = {}
+    requests: dict[str, Request] = {}
     for line in log.read_text().splitlines(keepends=True):
         event = json.loads(line) if line.endswith("\n") else {}
         if not event or not event["user"]["username"].endswith(f":{gpushare.AGENT}"):
@@ -49,8 +49,8 @@ def asked(log: Path) -> Iterator[Request]:
         at, ended = map(unix, (event["requestReceivedTimestamp"], event["stageTimestamp"]))
         over = event["stage"] == "ResponseComplete"
         what = f"{event['verb']} {(event.get('objectRef') or {}).get('resource') or event['requestURI']}"
-        found[event["auditID"]] = Request(at, what, ended - at if over else None)
-    yield from found.values()
+        requests[event["auditID"]] = Request(at, what, ended - at if over else None)
+    yield from requests.values()
 
 
 def unix(text: str) -> float:
@@ -59,8 +59,8 @@ def unix(text: str) -> float:
 
 def started(administrator: access.Access) -> float:
     """When the youngest agent's container was started."""
-    found = [pod["status"]["containerStatuses"] for pod in gpushare.pods(administrator, "agent")]
-    return max(unix(status["state"]["running"]["startedAt"]) for statuses in found for status in statuses)
+    containers = [pod["status"]["containerStatuses"] for pod in gpushare.pods(administrator, "agent")]
+    return max(unix(status["state"]["running"]["startedAt"]) for statuses in containers for status in statuses)
 
 
 def table(requests: list[Request]) -> str:
@@ -80,10 +80,10 @@ def main() -> int:
     begin = started(administrator) + SETTLING_SECONDS
     time.sleep(max(0.0, begin + arguments.seconds - time.time()))
     seconds = time.time() - begin
-    idle = [one for one in asked(where.audit_log) if one.at >= begin]
+    idle = [request for request in asked(where.audit_log) if request.at >= begin]
     rate = len(idle) / seconds / agents
     print(f"{agents} agents, idle for {seconds:.0f} s\n\n{table(idle)}\n")
-    watches = [one.seconds for one in idle if one.what.startswith(WATCH) and one.seconds is not None]
+    watches = [request.seconds for request in idle if request.what.startswith(WATCH) and request.seconds is not None]
     if watches:
         print(f"a watch is open for {min(watches):.0f} to {max(watches):.0f} s, drawn at random\n")
 
@@ -91,7 +91,7 @@ def main() -> int:
     administrator.kubectl("rollout", "restart", *gpushare.SCOPE, f"daemonset/{gpushare.AGENT}")
     gpushare.ready(where, administrator)
     time.sleep(SETTLING_SECONDS / 4)
-    start = [one for one in asked(where.audit_log) if one.at >= before]
+    start = [request for request in asked(where.audit_log) if request.at >= before]
     print(f"the start of {agents} agents\n\n{table(start)}\n")
 
     lines = (

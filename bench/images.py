@@ -95,7 +95,7 @@ def built(checkout: Path, **environment: str) -> tuple[float, dict[str, str]]:
 
 def builds(scratch: Path, report: Callable[..., None]) -> None:
     checkouts = [copied(scratch), copied(scratch)]
-    cold = [built(one, GPUSHARE_CACHE=str(scratch / f"cache-{index}")) for index, one in enumerate(checkouts)]
+    cold = [built(checkout, GPUSHARE_CACHE=str(scratch / f"cache-{index}")) for index, checkout in enumerate(checkouts)]
     report("build.empty_cache", min(seconds for seconds, _ in cold), "s")
     cache = {"GPUSHARE_CACHE": str(scratch / "cache-0")}
     idle, _ = built(checkouts[0], **cache)
@@ -113,7 +113,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--without-builds", action="store_true")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     figures: list[dict[str, object]] = []
 
     def report(name: str, value: float, unit: str, against: str = "", ratio: float | None = None) -> None:
@@ -134,14 +134,14 @@ def main() -> None:
         scratch.chmod(0o755)
         image = laid_out(archives.webhook.path, scratch / "root")
         times: dict[bool, list[float]] = {True: [], False: []}
-        for _ in range(given.rounds):
-            for from_image, found in times.items():
-                found.append(start(image if from_image else None, scratch))
+        for _ in range(arguments.rounds):
+            for from_image, seconds in times.items():
+                seconds.append(start(image if from_image else None, scratch))
         contained, checkout = statistics.median(times[True]), statistics.median(times[False])
         report("start.image", contained, "s", "goal", contained / MOST_SECONDS)
         report("start.image.best", min(times[True]), "s", "goal", min(times[True]) / MOST_SECONDS)
         report("start.image.against_checkout", contained, "s", "checkout", contained / checkout)
-        if not given.without_builds:
+        if not arguments.without_builds:
             builds(scratch, report)
     print()
     for figure in figures:

@@ -114,20 +114,20 @@ async def splits(node: Node, report: Report) -> None:
     worst, lost = 0.0, 0.0
     alone = {name: (await node.run([Tenant(5, 100, *load)], 2.0))[0].percent for name, load in WORKLOADS.items()}
     for request, other in SPLITS:
-        for one, two in pairs:
-            tenants = [Tenant(request, 100, *WORKLOADS[one]), Tenant(other, 100, *WORKLOADS[two])]
-            rates = (alone[one], alone[two])
+        for first, second in pairs:
+            tenants = [Tenant(request, 100, *WORKLOADS[first]), Tenant(other, 100, *WORKLOADS[second])]
+            rates = (alone[first], alone[second])
             share, total = _parts(await node.run(tenants, report.seconds), rates)
             # The GPU's own time slices know no requests: a few seconds are enough to see that.
             native, sliced = _parts(await node.run(tenants, min(report.seconds, 2.0), native=True), rates)
             worst, lost = max(worst, abs(share - request)), max(lost, 100 - total)
             report.say(
-                f"{request}/{other:<7}{one + ', ' + two:<16}{share:>9.2f}/{100 - share:<8.2f}{total:>13.2f}"
+                f"{request}/{other:<7}{first + ', ' + second:<16}{share:>9.2f}/{100 - share:<8.2f}{total:>13.2f}"
                 f"{native:>14.2f}/{100 - native:<7.2f}{sliced:>8.2f}"
             )
-            report.add(f"split.{request}.{one}.{two}", share, "%", goal=request, against="request")
-            report.add(f"native.{request}.{one}.{two}", native, "%", goal=request, against="request")
-            report.add(f"split.{request}.{one}.{two}.lost", 100 - total, "%", goal=1.0)
+            report.add(f"split.{request}.{first}.{second}", share, "%", goal=request, against="request")
+            report.add(f"native.{request}.{first}.{second}", native, "%", goal=request, against="request")
+            report.add(f"split.{request}.{first}.{second}.lost", 100 - total, "%", goal=1.0)
     report.say()
     report.add("split.worst_error", worst, "points", goal=1.0)
     report.add("split.most_lost", lost, "%", goal=1.0)
@@ -135,7 +135,7 @@ async def splits(node: Node, report: Report) -> None:
 
 def _parts(done: list[nodes.Done], rates: tuple[float, float]) -> tuple[float, float]:
     """The first one's share of what both got done, and how much that is of what one alone would have, in percent."""
-    parts = [each.percent * 100 / rate for each, rate in zip(done, rates, strict=True)]
+    parts = [tenant.percent * 100 / rate for tenant, rate in zip(done, rates, strict=True)]
     return 100 * parts[0] / sum(parts), sum(parts)
 
 
@@ -201,7 +201,7 @@ async def _with_lengths(node: Node, lengths: lease_scheduler.Lengths, report: Re
     lease_scheduler.LeaseScheduler.__init__ = lambda self: made(self, lengths)  # type: ignore[method-assign, misc, assignment]
     try:
         tenants = [Tenant(50, 100, "async", 1000), Tenant(50, 100, "async", 1000)]
-        return [each.percent for each in await node.run(tenants, min(report.seconds, 5.0))]
+        return [tenant.percent for tenant in await node.run(tenants, min(report.seconds, 5.0))]
     finally:
         lease_scheduler.LeaseScheduler.__init__ = made  # type: ignore[method-assign]
 

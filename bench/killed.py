@@ -66,19 +66,19 @@ async def window(where: node.Node, name: str, seconds: float, *, native: bool) -
         await asyncio.sleep(seconds)
         end, had_seconds = time.monotonic(), _had_seconds(where) - had_seconds
     finally:
-        for one, how in zip(running, (signal.SIGTERM, signal.SIGALRM, signal.SIGALRM), strict=False):
-            one.send_signal(how)  # an attack that is told to end takes its children along
-        said, *_ = [(await asyncio.to_thread(_ended, one)) for one in running]
+        for process, how in zip(running, (signal.SIGTERM, signal.SIGALRM, signal.SIGALRM), strict=False):
+            process.send_signal(how)  # an attack that is told to end takes its children along
+        said, *_ = [(await asyncio.to_thread(_ended, process)) for process in running]
     lines = [json.loads(line) for line in said.splitlines() if line.endswith("}")]
-    told = [line for line in lines if begin <= line.get("at", 0) <= end]
-    late_us = sorted(late for one in told[1:] for late in one["late_us"])
-    return Window(len(late_us) / (told[-1]["at"] - told[0]["at"]), late_us, had_seconds / (end - begin))
+    within = [line for line in lines if begin <= line.get("at", 0) <= end]
+    late_us = sorted(late for line in within[1:] for late in line["late_us"])
+    return Window(len(late_us) / (within[-1]["at"] - within[0]["at"]), late_us, had_seconds / (end - begin))
 
 
 def _had_seconds(where: node.Node) -> float:
     """Of the one whose request is that of the neighbour; nothing where nobody asks the arbiter."""
     held = where.arbiter.server.leases.held()
-    return sum(one.had_seconds for one in held if one.tenant.grants[0].request_percent == NEIGHBOUR_PERCENT)
+    return sum(usage.had_seconds for usage in held if usage.tenant.grants[0].request_percent == NEIGHBOUR_PERCENT)
 
 
 def _ended(process: subprocess.Popen[str]) -> str:
@@ -90,21 +90,21 @@ async def measure(seconds: float, rounds: int) -> None:
     node.build()
     async with node.opened() as where:
         for how, native in (("with gpushare", False), ("without", True)):
-            found: dict[str, list[Window]] = {name: [] for name in BESIDE}
+            measured: dict[str, list[Window]] = {name: [] for name in BESIDE}
             for _ in range(rounds):
                 for name in BESIDE:
-                    found[name].append(await window(where, name, seconds, native=native))
-            _print(how, found)
+                    measured[name].append(await window(where, name, seconds, native=native))
+            _print(how, measured)
 
 
-def _print(how: str, found: dict[str, list[Window]]) -> None:
+def _print(how: str, measured: dict[str, list[Window]]) -> None:
     rows: list[list[object]] = []
-    for name, windows in found.items():
-        ratio = statistics.median(one.rate / beside.rate for one, beside in zip(windows, found["long"], strict=True))
+    for name, windows in measured.items():
+        ratio = statistics.median(own.rate / beside.rate for own, beside in zip(windows, measured["long"], strict=True))
         late = [statistics.median(window.late_ms(part) for window in windows) for part in (0.5, 0.99, 1)]
         rate = statistics.median(window.rate for window in windows)
         had = round(100 * statistics.median(window.had for window in windows))
-        rows.append([name, round(rate), f"{ratio:.2f}", had or "", *(round(one, 1) for one in late)])
+        rows.append([name, round(rate), f"{ratio:.2f}", had or "", *(round(late_ms, 1) for late_ms in late)])
     print(f"\n{how}:\n\n{tabulate.tabulate(rows, HEAD, tablefmt='github')}\n", flush=True)
     for row in rows:
         figure = f"killed.{how.split()[0]}.{row[0]}"
@@ -115,8 +115,8 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     options.add_argument("--seconds", type=float, default=4.0, help="of each (%(default)s)")
     options.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
-    given = options.parse_args()
-    asyncio.run(measure(given.seconds, given.rounds))
+    arguments = options.parse_args()
+    asyncio.run(measure(arguments.seconds, arguments.rounds))
     return 0
 
 

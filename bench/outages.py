@@ -54,23 +54,23 @@ class Row:
     notes: tuple[str, ...]
 
     def cells(self) -> tuple[str | float, ...]:
-        found = self.counted
+        counted = self.counted
         return (
             self.name,
             round(self.seconds),
-            len(found.sent),
-            found.gated,
-            len(found.failed),
-            found.unreached,
-            round(found.median_seconds, 3),
-            round(found.longest_seconds, 2),
+            len(counted.sent),
+            counted.gated,
+            len(counted.failed),
+            counted.unreached,
+            round(counted.median_seconds, 3),
+            round(counted.longest_seconds, 2),
             self.versions,
             len(self.broken),
         )
 
     def reasons(self) -> dict[str, int]:
         """Why admissions failed, and how often."""
-        return collections.Counter(re.sub(r"[\d.]+:\d{4,5}", "#", one.message) for one in self.counted.failed)
+        return collections.Counter(re.sub(r"[\d.]+:\d{4,5}", "#", creation.message) for creation in self.counted.failed)
 
 
 def run(name: str, stage: troubles.Stage) -> Row:
@@ -121,7 +121,7 @@ def stage_of(administrator: access.Access, kills: int) -> troubles.Stage:
     return troubles.Stage(administrator.lab, administrator, server, kills)
 
 
-def told(row: Row) -> None:
+def print_row(row: Row) -> None:
     print("| " + " | ".join(map(str, row.cells())) + " |", flush=True)
     for sentence, count in row.reasons().items():
         print(f"  {count} failed: {sentence}", flush=True)
@@ -153,7 +153,7 @@ def main() -> None:
             stage = stage_of(administrator, options.kills)
             for name in due:
                 rows.append(run(name, stage))
-                told(rows[-1])
+                print_row(rows[-1])
     for row in rows:
         figures = dict(zip(HEAD, row.cells(), strict=True)) | {"reasons": row.reasons(), "notes": row.notes}
         print(json.dumps(figures))

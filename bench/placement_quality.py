@@ -93,10 +93,10 @@ def fill(task: Task, scheduler: trace.Scheduler, pods: Iterable[trace.Pod], tota
         while len(curve) < len(POINTS) and arrived + pod.size > POINTS[len(curve)] * total:
             curve.append(1 - allocated / total)
         arrived += pod.size
-        found = scheduler.place(pod)
-        if found is not None:
+        placed = scheduler.place(pod)
+        if placed is not None:
             allocated += pod.size
-            links.note(found)
+            links.note(placed)
     left = 1 - allocated / total
     curve += [left] * (len(POINTS) - len(curve))
     return Result(
@@ -125,16 +125,16 @@ def churn(
             allocated -= pod.size
         free += (total - allocated) * max(0.0, arrival.time - max(now, WARM_UP))
         now = arrival.time
-        found = scheduler.place(arrival.pod)
-        if found is not None:
-            heapq.heappush(running, (arrival.until, number, arrival.pod, found))
+        placed = scheduler.place(arrival.pod)
+        if placed is not None:
+            heapq.heappush(running, (arrival.until, number, arrival.pod, placed))
             allocated += arrival.pod.size
         if now > WARM_UP:
             asked += arrival.pod.size
-            if found is None:
+            if placed is None:
                 turned_away += arrival.pod.size
             else:
-                links.note(found)
+                links.note(placed)
     left = free / total / (now - WARM_UP)
     return Result(task, left, 0.0, turned_away / asked, links.part(2), links.part(4))
 
@@ -172,24 +172,24 @@ def figures(name: str, cells: dict[tuple[str, str], list[float]]) -> None:
         print(json.dumps(entry))
 
 
-def collect(found: Iterable[Result], value: str) -> dict[tuple[str, str], list[float]]:
+def collect(measured: Iterable[Result], value: str) -> dict[tuple[str, str], list[float]]:
     """(list of pods, policy) → one value a seed, of those there are."""
     cells: dict[tuple[str, str], list[float]] = {}
-    for result in found:
-        one: float = getattr(result, value)
-        if not math.isnan(one):
-            cells.setdefault((result.task.pods, result.task.policy), []).append(one)
+    for result in measured:
+        cell: float = getattr(result, value)
+        if not math.isnan(cell):
+            cells.setdefault((result.task.pods, result.task.policy), []).append(cell)
     return cells
 
 
-def plot(found: Sequence[Result], path: Path, policies: Sequence[str]) -> None:
+def plot(measured: Sequence[Result], path: Path, policies: Sequence[str]) -> None:
     """Unallocated part of the GPUs over the load that has arrived; a panel for each trace."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    lists = list(dict.fromkeys(result.task.pods for result in found))
+    lists = list(dict.fromkeys(result.task.pods for result in measured))
     columns = min(3, len(lists))
     rows = -(-len(lists) // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(5 * columns, 3.6 * rows), squeeze=False, layout="constrained")
@@ -197,7 +197,7 @@ def plot(found: Sequence[Result], path: Path, policies: Sequence[str]) -> None:
         axis.axis("off")
     for axis, pods in zip(axes.flat, lists, strict=False):
         for policy in policies:
-            curves = [one.curve for one in found if one.task.pods == pods and one.task.policy == policy]
+            curves = [result.curve for result in measured if result.task.pods == pods and result.task.policy == policy]
             mean = [100 * statistics.mean(values) for values in zip(*curves, strict=True)]
             # Until most GPUs have been asked for, all lines lie on the diagonal: show the end.
             shown = [(100 * point, part) for point, part in zip(POINTS, mean, strict=True) if point >= 0.8]
@@ -241,29 +241,29 @@ def main() -> None:
         for policy in chosen.policies
         for seed in chosen.seeds
     ]
-    found = list(results(tasks, chosen.jobs))
+    filled = list(results(tasks, chosen.jobs))
     left = (
         list(results([dataclasses.replace(task, churn=chosen.churn) for task in tasks], chosen.jobs))
         if chosen.churn
         else []
     )
     seeds = f"{len(chosen.seeds)} seeds, mean ± standard deviation"
-    sets = [("unallocated", f"GPUs not allocated when 100 % have been asked for (%), {seeds}", found, "unallocated")]
-    sets.append(("unallocated-at-130", f"… when 130 % have been asked for (%), {seeds}", found, "unallocated_at_130"))
+    sets = [("unallocated", f"GPUs not allocated when 100 % have been asked for (%), {seeds}", filled, "unallocated")]
+    sets.append(("unallocated-at-130", f"… when 130 % have been asked for (%), {seeds}", filled, "unallocated_at_130"))
     if left:
         sets.append(
             ("churn.unallocated", f"GPUs not allocated, pods leaving, load {chosen.churn:.0%}", left, "unallocated")
         )
         sets.append(("churn.rejected", f"Demand turned away, pods leaving, load {chosen.churn:.0%}", left, "rejected"))
-    for when, given in (("", found), (" (pods leaving)", left)):
+    for when, measured in (("", filled), (" (pods leaving)", left)):
         name = "churn." if when else ""
-        sets.append((f"{name}linked-pairs", f"Pods of 2 GPUs with both linked (%){when}", given, "linked_pairs"))
-        sets.append((f"{name}linked-fours", f"Pods of 4 GPUs with all linked (%){when}", given, "linked_fours"))
-    cells = [(name, title, cell) for name, title, given, value in sets if (cell := collect(given, value))]
+        sets.append((f"{name}linked-pairs", f"Pods of 2 GPUs with both linked (%){when}", measured, "linked_pairs"))
+        sets.append((f"{name}linked-fours", f"Pods of 4 GPUs with all linked (%){when}", measured, "linked_fours"))
+    cells = [(name, title, cell) for name, title, measured, value in sets if (cell := collect(measured, value))]
     for _, title, cell in cells:
         table(title, cell, chosen.policies)
     if chosen.plot:
-        plot(found, chosen.plot, chosen.policies)
+        plot(filled, chosen.plot, chosen.policies)
     print()
     for name, _, cell in cells:
         figures(name, cell)

@@ -54,23 +54,23 @@ GOALS = {
 _Found = TypeVar("_Found")
 
 
-def one(percent: int, gib: int | None = None, *, gpus: int = 1, models: tuple[str, ...] = ()) -> Request:
+def pod_request(percent: int, gib: int | None = None, *, gpus: int = 1, models: tuple[str, ...] = ()) -> Request:
     memory = Memory(percent=percent) if gib is None else Memory(bytes=gib * GIB)
     return Request((Demand(("main",), Share(percent, 100, memory), gpus),), Constraints(models=models))
 
 
-SMALL = [one(percent) for percent in (5, 10, 20, 25, 33, 50)] + [one(0, gib) for gib in (2, 4, 8)]
+SMALL = [pod_request(percent) for percent in (5, 10, 20, 25, 33, 50)] + [pod_request(0, gib) for gib in (2, 4, 8)]
 SHAPES = [
     *SMALL,
-    *(one(percent, gib) for percent, gib in ((10, 2), (10, 8), (25, 10), (50, 20))),
-    *(one(percent) for percent in (75, 100)),
-    *(one(100, gpus=gpus) for gpus in (2, 4)),
-    *(one(50, models=(model,)) for model in ("*A100*", "*H100*", "*L4*")),
+    *(pod_request(percent, gib) for percent, gib in ((10, 2), (10, 8), (25, 10), (50, 20))),
+    *(pod_request(percent) for percent in (75, 100)),
+    *(pod_request(100, gpus=gpus) for gpus in (2, 4)),
+    *(pod_request(50, models=(model,)) for model in ("*A100*", "*H100*", "*L4*")),
     Request((Demand(("a",), Share(50, 100, Memory(percent=50))), Demand(("b",), Share(25, 100, Memory(percent=25))))),
 ]
 HOSTS = [Host(cpus * 1000, 4 * cpus * GIB) for cpus in (1, 2, 4)]
 Asked = tuple[Request, Host]
-IMPOSSIBLE = one(100, gpus=GPUS + 1)
+IMPOSSIBLE = pod_request(100, gpus=GPUS + 1)
 
 
 class Cluster:
@@ -94,20 +94,20 @@ class Cluster:
             )
             self.nodes[name] = GpuNode(name, cards)
         names = list(self.nodes)
-        for given in range(allocations):
-            node = self.nodes[names[given * nodes // allocations]]
+        for number in range(allocations):
+            node = self.nodes[names[number * nodes // allocations]]
             request = draw.choice(SMALL)
-            found = placement.place([NodeView.of(node)], request, policy=draw.choice(OTHERS))
-            if isinstance(found, Placement):
-                self.nodes[node.name] = ledger.reserve(node, self.entry(found, request))
+            placed = placement.place([NodeView.of(node)], request, policy=draw.choice(OTHERS))
+            if isinstance(placed, Placement):
+                self.nodes[node.name] = ledger.reserve(node, self.entry(placed, request))
         for node in self.nodes.values():
             self.fleet.update(NodeView.of(node), room=ROOM)
 
-    def entry(self, found: Placement, request: Request) -> Allocation:
+    def entry(self, placed: Placement, request: Request) -> Allocation:
         identity = f"{next(self._ids):020x}"
-        self.held.append((found.node, identity))
+        self.held.append((placed.node, identity))
         pod = PodRef("team-a", f"trainer-{identity}", f"{identity}-uid-of-the-pod")
-        return found.allocation(request, allocation_id=identity, pod=pod, reserved_until=None)
+        return placed.allocation(request, allocation_id=identity, pod=pod, reserved_until=None)
 
     def write(self, node: GpuNode) -> None:
         """What an informer does with an object that has changed; timed."""
@@ -139,8 +139,8 @@ def _odd(demand: Demand, draw: random.Random) -> Demand:
 
 def timed(work: Callable[[], _Found]) -> tuple[float, _Found]:
     begin = time.perf_counter()
-    found = work()
-    return time.perf_counter() - begin, found
+    result = work()
+    return time.perf_counter() - begin, result
 
 
 def milliseconds(seconds: Sequence[float], part: float) -> float:
@@ -196,12 +196,12 @@ def decide(cluster: Cluster, asked: Sequence[Asked], decisions: int, draw: rando
     for _ in range(decisions):
         request, host = draw.choice(asked)
         begin = time.thread_time()
-        seconds, found = timed(lambda: cluster.fleet.place(request, host=host))  # noqa: B023  called at once
+        seconds, placed = timed(lambda: cluster.fleet.place(request, host=host))  # noqa: B023  called at once
         busy.append(time.thread_time() - begin)
         (later if (request, host) in known else first).append(seconds)
         known.add((request, host))
-        if isinstance(found, Placement):
-            cluster.write(ledger.reserve(cluster.nodes[found.node], cluster.entry(found, request)))
+        if isinstance(placed, Placement):
+            cluster.write(ledger.reserve(cluster.nodes[placed.node], cluster.entry(placed, request)))
             cluster.release_oldest(draw)
     after = []
     for _ in range(200):  # the same shape again and again: only the node that has just changed is scored

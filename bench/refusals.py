@@ -65,23 +65,23 @@ class Trial:
 async def figures(trial: Trial, cases: dict[str, Json]) -> dict[str, dict[str, Any]]:
     """By case: milliseconds of the first review (best and worst of some), of the best of some more, and the outcome."""
     await trial.ask(pod(request="0.99", memory="79Gi"))  # what is made at the first question of all
-    found = {}
+    times = {}
     for name, manifest in cases.items():
         _, outcome = await trial.ask(manifest)
         gc.collect()
         firsts = [(await trial.first(manifest))[0] for _ in range(REPEATS)]
         again = min([(await trial.ask(manifest))[0] for _ in range(3)])
-        found[name] = {"first": min(firsts), "worst": max(firsts), "again": again, "outcome": outcome}
-    return found
+        times[name] = {"first": min(firsts), "worst": max(firsts), "again": again, "outcome": outcome}
+    return times
 
 
 async def everything(nodes: int, seconds: float, seed: int) -> dict[str, dict[str, Any]]:
     trial = Trial(nodes)
-    found = await figures(trial, CASES)
+    times = await figures(trial, CASES)
     if seconds:
         dear = await search.dearest(trial.cost, seconds=seconds, seed=seed)
-        found |= await figures(trial, {f"found {number}": one for number, (_, one) in enumerate(dear, 1)})
-    return found
+        times |= await figures(trial, {f"found {number}": manifest for number, (_, manifest) in enumerate(dear, 1)})
+    return times
 
 
 def main() -> None:
@@ -92,20 +92,20 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
     logging.disable(logging.CRITICAL)
-    found = asyncio.run(everything(asked.nodes, asked.search, asked.seed))
+    times = asyncio.run(everything(asked.nodes, asked.search, asked.seed))
     whens = ("first", "worst", "again")
     print(f"{'pod':32} {'first ms':>9} {'worst ms':>9} {'again ms':>9}  outcome")
-    for name, one in found.items():
-        print(f"{name:32} {one['first']:9.1f} {one['worst']:9.1f} {one['again']:9.1f}  {one['outcome'][:80]}")
-    for name, one in found.items():
+    for name, row in times.items():
+        print(f"{name:32} {row['first']:9.1f} {row['worst']:9.1f} {row['again']:9.1f}  {row['outcome'][:80]}")
+    for name, row in times.items():
         for when in whens:
             figure = {
                 "figure": f"refusal.{name}.{when}",
-                "value": round(one[when], 2),
+                "value": round(row[when], 2),
                 "unit": "ms",
                 "against": "plain",
             }
-            print(json.dumps({**figure, "ratio": round(one[when] / found["plain"][when], 2), "goal": GOAL_MS}))
+            print(json.dumps({**figure, "ratio": round(row[when] / times["plain"][when], 2), "goal": GOAL_MS}))
 
 
 if __name__ == "__main__":

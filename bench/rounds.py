@@ -88,7 +88,7 @@ def cluster(count: int) -> tuple[list[GpuNode], list[Json]]:
         name = f"n{at:05d}"
         cards = tuple(Gpu(f"GPU-{at}-{index}", index, "H100", 80 * GIB, (9, 0)) for index in range(GPUS))
         made = [share(at * SHARES + number, name, cards[number // 2].uuid) for number in range(SHARES)]
-        pods += [one for one, _ in made]
+        pods += [manifest for manifest, _ in made]
         nodes.append(GpuNode(name, cards, tuple(entry for _, entry in made)))
     return nodes, pods
 
@@ -107,14 +107,14 @@ class Parts:
         self.arranger, self.passes, self.index = gang.Arranger(), backfill.Passes(), PodIndex()
         self.holders = AllocationHolders()
         self.touched = self.everything = Touched(tuple(nodes), tuple(pods), frozenset(node.name for node in nodes))
-        self.told: list[tuple[Pod | None, Pod]] = [(None, pod) for pod in pods]
+        self.unsent: list[tuple[Pod | None, Pod]] = [(None, pod) for pod in pods]
 
     def tell(self) -> None:
         """As the informer does."""
-        for before, after in self.told:
+        for before, after in self.unsent:
             self.changes.pod(before, after)
             self.index.pod(before, after)
-        self.told = []
+        self.unsent = []
 
     def books(self) -> None:
         self.touched = self.changes.take(self.nodes, also=self.known.unconfirmed)
@@ -136,7 +136,7 @@ class Parts:
         for at in pods:
             before = self.pods[at]
             self.pods[at] = dataclasses.replace(before, version=str(int(before.version) + 1))
-            self.told.append((before, self.pods[at]))
+            self.unsent.append((before, self.pods[at]))
             self.nodes[at // SHARES] = dataclasses.replace(self.nodes[at // SHARES])
 
     def pieces(self) -> dict[str, Work]:
@@ -209,7 +209,7 @@ async def rounds(nodes: Iterable[GpuNode], pods: list[Json]) -> dict[str, tuple[
     resizer = Resizer(api, ledger_now, recorder, measures)
     evictions = Evictor(api, recorder, measures)
     placer = Placer(ledger_now, books, opening, leads=lambda: True, resizer=resizer, evictions=evictions)
-    found: dict[str, tuple[float, float]] = {}
+    times: dict[str, tuple[float, float]] = {}
     running = [asyncio.create_task(ledger_now.run())]
     await ledger_now.synced()
     gc.collect()
@@ -227,11 +227,11 @@ async def rounds(nodes: Iterable[GpuNode], pods: list[Json]) -> dict[str, tuple[
             totals.append(time.process_time() - began)
             beside.cancel()
             pieces.append(slices.longest)
-        found[when] = min(totals) * 1000, min(pieces) * 1000
+        times[when] = min(totals) * 1000, min(pieces) * 1000
     for task in running:
         task.cancel()
     await asyncio.gather(*running, return_exceptions=True)
-    return found
+    return times
 
 
 def milliseconds(work: Work) -> float:
@@ -254,19 +254,19 @@ def main() -> None:
     gc.freeze()  # as the webhook does when it has read what there is
     whole = {name: min(milliseconds(work) for _ in range(REPEATS)) for name, work in there.whole().items()}
     changes: dict[str, Sequence[int]] = {"idle": (), "one": (0,), "thousandth": range(0, len(pods), 1000)}
-    found: dict[str, dict[str, float]] = {name: {} for name in pieces}
+    times: dict[str, dict[str, float]] = {name: {} for name in pieces}
     for when, changed in changes.items():
         for _ in range(REPEATS):
             there.change(changed)
             for name, work in pieces.items():
-                found[name][when] = min(found[name].get(when, math.inf), milliseconds(work))
+                times[name][when] = min(times[name].get(when, math.inf), milliseconds(work))
     print(f"{'ms':14} {'all looked at':>14} {'nothing new':>12} {'one pod':>9} {'one in 1000':>12}")
-    for name, by in found.items():
+    for name, by in times.items():
         print(f"{name:14} {whole.get(name, 0.0):14.1f} {by['idle']:12.2f} {by['one']:9.2f} {by['thousandth']:12.2f}")
     whole_rounds = asyncio.run(rounds(there.nodes, pods))
     for when, (total, longest) in whole_rounds.items():
         print(f"round, {when:6}: {total:.1f} ms, the longest piece {longest:.1f} ms")
-    for name, by in found.items():
+    for name, by in times.items():
         for when, value in by.items():
             figure = {"figure": f"round.{name}.{when}", "value": round(value, 2), "unit": "ms", "goal": GOAL_MS}
             against = {"against": "all looked at", "ratio": round(value / whole[name], 4)} if name in whole else {}

@@ -67,15 +67,15 @@ class Scale(admission.Bench):
             replica = replicas[0]
             with phases.Watched(replica) as watched:
                 time.sleep(self.options.quiet)
-            found = {"start": watched.phase(replica.ready_seconds)}
+            measured = {"start": watched.phase(replica.ready_seconds)}
             with phases.Watched(replica) as watched:
                 self._restart_api_server()
                 began = time.monotonic()
                 webhooks.until(replica.ready, "the replica does not get ready again", seconds=PATIENCE_SECONDS)
                 seconds = time.monotonic() - began
                 time.sleep(self.options.quiet)
-            found["restart of the API server"] = watched.phase(seconds)
-        return found
+            measured["restart of the API server"] = watched.phase(seconds)
+        return measured
 
     def planned(self) -> planning.Planned:
         """One plan of the standing defragmentation beside a replica."""
@@ -91,7 +91,7 @@ class Scale(admission.Bench):
             self.administrator.namespace("waiting") as namespace,
         ):
             pids = self.control_plane() | {"webhook": replicas[0].process.pid}
-            nodes = calls.one(self.server, calls.call("GET", contract.GPUNODE_PATH))["items"]
+            nodes = calls.ask(self.server, calls.call("GET", contract.GPUNODE_PATH))["items"]
             empty = next(node for node in nodes if not (node.get("spec") or {}).get("allocations"))
             name = empty["metadata"]["name"]
             return waiting.measure(
@@ -126,25 +126,27 @@ def _pin(pid: int, cores: Sequence[int]) -> None:
             os.sched_setaffinity(int(task.name), cores)
 
 
-def _print_phases(found: dict[str, phases.Phase], pods: int) -> None:
+def _print_phases(measured: dict[str, phases.Phase], pods: int) -> None:
     goal = next((mib for most, mib in sorted(MOST_MIB.items()) if pods <= most), None)
     print(f"\n{'':<28}{'ready s':>9}{'peak MiB':>10}{'left MiB':>10}{'stall ms':>10}{'worked':>8}{'queued':>8}")
-    for name, one in found.items():
-        peak, left = one.peak_bytes / MIB, one.left_bytes / MIB
-        stall = f"{1000 * one.stall_seconds:>10.0f}{1000 * one.worked_seconds:>8.0f}{1000 * one.queued_seconds:>8.0f}"
-        print(f"{name:<28}{one.ready_seconds:>9.1f}{peak:>10.0f}{left:>10.0f}{stall}")
-    for name, one in found.items():
+    for name, phase in measured.items():
+        peak, left = phase.peak_bytes / MIB, phase.left_bytes / MIB
+        stall = (
+            f"{1000 * phase.stall_seconds:>10.0f}{1000 * phase.worked_seconds:>8.0f}{1000 * phase.queued_seconds:>8.0f}"
+        )
+        print(f"{name:<28}{phase.ready_seconds:>9.1f}{peak:>10.0f}{left:>10.0f}{stall}")
+    for name, phase in measured.items():
         for figure, value, unit, most in (
-            ("ready", one.ready_seconds, "s", MOST_READY_SECONDS),
-            ("peak", one.peak_bytes / MIB, "MiB", goal),
-            ("left", one.left_bytes / MIB, "MiB", goal),
-            ("stall", 1000 * one.stall_seconds, "ms", MOST_STALL_MS),
-            ("stall.worked", 1000 * one.worked_seconds, "ms", None),
-            ("stall.queued", 1000 * one.queued_seconds, "ms", None),
+            ("ready", phase.ready_seconds, "s", MOST_READY_SECONDS),
+            ("peak", phase.peak_bytes / MIB, "MiB", goal),
+            ("left", phase.left_bytes / MIB, "MiB", goal),
+            ("stall", 1000 * phase.stall_seconds, "ms", MOST_STALL_MS),
+            ("stall.worked", 1000 * phase.worked_seconds, "ms", None),
+            ("stall.queued", 1000 * phase.queued_seconds, "ms", None),
         ):
             ratio = round(value / most, 2) if most else None
-            told = {"figure": f"scale.{name.replace(' ', '-')}.{figure}", "value": round(value, 1), "unit": unit}
-            print(json.dumps({**told, "against": "goal" if most else None, "ratio": ratio}))
+            line = {"figure": f"scale.{name.replace(' ', '-')}.{figure}", "value": round(value, 1), "unit": unit}
+            print(json.dumps({**line, "against": "goal" if most else None, "ratio": ratio}))
 
 
 def _print_planned(planned: planning.Planned) -> None:
@@ -155,8 +157,8 @@ def _print_planned(planned: planning.Planned) -> None:
         ("stall", 1000 * planned.stall_seconds, "ms"),
     ):
         goal = MOST_STALL_MS if figure == "stall" else None
-        told = {"figure": f"scale.plan.{figure}", "value": round(value, 1), "unit": unit}
-        print(json.dumps({**told, "against": goal and "goal", "ratio": goal and round(value / goal, 2)}))
+        line = {"figure": f"scale.plan.{figure}", "value": round(value, 1), "unit": unit}
+        print(json.dumps({**line, "against": goal and "goal", "ratio": goal and round(value / goal, 2)}))
 
 
 def _print_waiting(waited: waiting.Waited) -> None:
@@ -171,9 +173,9 @@ def _print_waiting(waited: waiting.Waited) -> None:
         ("handed-over.longest", longest, "s", MOST_HANDED_OVER_SECONDS),
         *((f"cpu.{name}", ms, "ms/s", None) for name, ms in waited.cpu_ms.items()),
     ):
-        told = {"figure": f"scale.waiting.{figure}", "value": round(value, 2), "unit": unit}
+        line = {"figure": f"scale.waiting.{figure}", "value": round(value, 2), "unit": unit}
         print(
-            json.dumps({**told, "against": "goal" if goal else None, "ratio": round(value / goal, 2) if goal else None})
+            json.dumps({**line, "against": "goal" if goal else None, "ratio": round(value / goal, 2) if goal else None})
         )
 
 

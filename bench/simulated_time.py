@@ -80,8 +80,8 @@ class Figure:
     def line(self) -> str:
         """As JSON."""
         ratio = round(self.value / self.other, 3) if self.other else None
-        found = {"figure": f"simulated.{self.name}", "value": round(self.value, 3), "unit": self.unit}
-        return json.dumps({**found, "against": self.against, "ratio": ratio})
+        document = {"figure": f"simulated.{self.name}", "value": round(self.value, 3), "unit": self.unit}
+        return json.dumps({**document, "against": self.against, "ratio": ratio})
 
 
 @contextlib.contextmanager
@@ -170,7 +170,7 @@ def pairs(directory: Path, seconds: float) -> tuple[list[str], list[Figure]]:
                 token_ms |= {"alone": 1000 / alone, way: 2000 / sum(pair)}
         lines.append(f"| {requests} | " + " | ".join(cells) + " |")
     lines += ["", "| milliseconds between tokens at 8 requests | published | simulated |", "|---|---|---|"]
-    lines += [f"| {way} | {TOKEN_MS_AT_8[way]:.1f} | {found:.1f} |" for way, found in token_ms.items()]
+    lines += [f"| {way} | {TOKEN_MS_AT_8[way]:.1f} | {simulated_ms:.1f} |" for way, simulated_ms in token_ms.items()]
     figures.append(Figure("worst_error", max(errors), "points", "goal", 10))
     mean = sum(errors) / len(errors)
     lines += ["", f"The eight that were not fitted are {mean:.1f} points off in the mean, {max(errors):.1f} at worst."]
@@ -192,8 +192,8 @@ def main() -> None:
     arguments = parser.parse_args()
     with node() as directory:
         lines, figures = pairs(directory, arguments.seconds)
-        more, found = meetings(directory)
-    lines, figures = lines + more, figures + found
+        more, met = meetings(directory)
+    lines, figures = lines + more, figures + met
     print("\n".join(lines), end="\n\n")
     for figure in figures:
         print(figure.line())

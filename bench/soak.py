@@ -56,8 +56,8 @@ class Soak(admission.Bench):
     def counting(self) -> dict[str, str]:
         """What a process needs in its environment to write how many tasks it has."""
         (self.scratch / "tasks").mkdir(exist_ok=True)
-        found = os.pathsep.join(map(str, (admission.REPOSITORY, admission.REPOSITORY / "bench")))
-        return {"SOAK_TASKS": str(self.scratch / "tasks"), "PYTHONPATH": found}
+        path = os.pathsep.join(map(str, (admission.REPOSITORY, admission.REPOSITORY / "bench")))
+        return {"SOAK_TASKS": str(self.scratch / "tasks"), "PYTHONPATH": path}
 
     def taken(self, pid: int) -> dict[str, float]:
         return flat.of_process(pid, self.scratch / "tasks" / str(pid))
@@ -109,7 +109,7 @@ class Soak(admission.Bench):
         ):
             self.until_called(namespace)
             label = {"metadata": {"labels": roomy}}
-            calls.one(self.server, calls.call("PATCH", f"/api/v1/nodes/{AGENTS_NODE}", label, calls.MERGE_PATCH))
+            calls.ask(self.server, calls.call("PATCH", f"/api/v1/nodes/{AGENTS_NODE}", label, calls.MERGE_PATCH))
             seen = witness.Witness(self.server, self.lab.etcd / "client.sock")
             seen.start()
             stream = load.Load(self.server, namespace, crowded, roomy, rate=self.options.rate)
@@ -118,7 +118,7 @@ class Soak(admission.Bench):
                 rows = self._pass(namespace, replicas, agent)
             finally:
                 counted = stream.stop()
-            problems = [one.message for one in counted.failed] + self._emptied()
+            problems = [creation.message for creation in counted.failed] + self._emptied()
             seen.stop()
             _print(rows, counted, seen)
         return problems + seen.broken + [f"{row.process}: {row.kind} grow" for row in rows if not row.is_flat]
@@ -143,11 +143,11 @@ class Soak(admission.Bench):
                 series["arbiter"].add(at_seconds, self.taken(child))
             series["ledger"].add(at_seconds, {"entries": float(self._unclaimed())})
             time.sleep(SAMPLE_SECONDS)
-        return [row for one in series.values() for row in one.rows()]
+        return [row for samples in series.values() for row in samples.rows()]
 
     def _resize(self) -> None:
         """Somebody wants more memory, or less."""
-        pods = calls.one(self.server, calls.call("GET", f"/api/v1/namespaces/{self._namespace}/pods?limit=20"))["items"]
+        pods = calls.ask(self.server, calls.call("GET", f"/api/v1/namespaces/{self._namespace}/pods?limit=20"))["items"]
         placed = [pod for pod in pods if contract.ALLOCATION in pod["metadata"]["annotations"]]
         if placed:
             name = self._draw.choice(placed)["metadata"]["name"]
@@ -158,17 +158,17 @@ class Soak(admission.Bench):
     def _lose(self) -> None:
         """A node goes with its pods, and one of the same name comes back."""
         name = f"{self._namespace}-gpu-{self._draw.randrange(1, NODES)}"
-        node = calls.one(self.server, calls.call("GET", f"/api/v1/nodes/{name}"))
+        node = calls.ask(self.server, calls.call("GET", f"/api/v1/nodes/{name}"))
         paths = (f"/api/v1/nodes/{name}", f"{contract.GPUNODE_PATH}/{name}")
         calls.send(self.server, [calls.call("DELETE", path) for path in paths], at_once=1)
-        pods = calls.one(self.server, calls.call("GET", f"/api/v1/namespaces/{self._namespace}/pods"))["items"]
+        pods = calls.ask(self.server, calls.call("GET", f"/api/v1/namespaces/{self._namespace}/pods"))["items"]
         gone = [pod["metadata"]["name"] for pod in pods if pod["metadata"]["annotations"].get(contract.NODE) == name]
         now = {"gracePeriodSeconds": 0}
         base = f"/api/v1/namespaces/{self._namespace}/pods"
         calls.send(self.server, [calls.call("DELETE", f"{base}/{pod}", now) for pod in gone])
         made.nodes(self.server, [name])
         label = {"metadata": {"labels": node["metadata"]["labels"]}}
-        calls.one(self.server, calls.call("PATCH", f"/api/v1/nodes/{name}", label, calls.MERGE_PATCH))
+        calls.ask(self.server, calls.call("PATCH", f"/api/v1/nodes/{name}", label, calls.MERGE_PATCH))
 
     def _hurt(self) -> None:
         """A GPU of the agent's is lost; the one before heals."""
@@ -181,13 +181,13 @@ class Soak(admission.Bench):
         self._replicas[1].restart()
 
     def _entries(self) -> list[Any]:
-        items = calls.one(self.server, calls.call("GET", contract.GPUNODE_PATH))["items"]
+        items = calls.ask(self.server, calls.call("GET", contract.GPUNODE_PATH))["items"]
         return [entry for item in items for entry in codec.read(item).allocations]
 
     def _unclaimed(self) -> int:
         """Entries of the ledger whose pod is not there."""
         entries = self._entries()
-        pods = calls.one(self.server, calls.call("GET", f"/api/v1/namespaces/{self._namespace}/pods"))["items"]
+        pods = calls.ask(self.server, calls.call("GET", f"/api/v1/namespaces/{self._namespace}/pods"))["items"]
         uids = {pod["metadata"]["uid"] for pod in pods}
         return sum(bool(entry.pod.uid) and entry.pod.uid not in uids for entry in entries)
 
@@ -200,22 +200,22 @@ class Soak(admission.Bench):
 
 
 def _children(pid: int) -> list[int]:
-    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def _print(rows: list[flat.Row], counted: load.Counted, seen: witness.Witness) -> None:
     print("\n| process | of | at first | median | most | least, window by window | grown | flat |")
     print("|---|---|---|---|---|---|---|---|")
     for row in rows:
-        values = (f"{one:.1f}" for one in (row.first, row.median, row.most))
-        least = " ".join(f"{one:.0f}" for one in row.least)
+        values = (f"{value:.1f}" for value in (row.first, row.median, row.most))
+        least = " ".join(f"{value:.0f}" for value in row.least)
         flat_word = "yes" if row.is_flat else "**no**"
         print(f"| {row.process} | {row.kind} | {' | '.join(values)} | {least} | {row.grown:.1f} | {flat_word} |")
     sent = f"{len(counted.sent)} pods, {counted.gated} gated, {len(counted.failed)} failed"
     print(f"\n{sent}; {seen.versions} versions of GPUNodes, {len(seen.broken)} over-commitments\n")
     for row in rows:
-        told = {"figure": f"soak.{row.process}.{row.kind}", **dataclasses.asdict(row), "flat": row.is_flat}
-        print(json.dumps(told))
+        document = {"figure": f"soak.{row.process}.{row.kind}", **dataclasses.asdict(row), "flat": row.is_flat}
+        print(json.dumps(document))
 
 
 def main() -> None:

@@ -102,14 +102,14 @@ class Storm:
         return stuck
 
     def _stuck(self) -> list[str]:
-        found = [f"GPU {gpu['index']} is not healthy: {gpu['healthReason']}" for gpu in self._unhealthy()]
+        problems = [f"GPU {gpu['index']} is not healthy: {gpu['healthReason']}" for gpu in self._unhealthy()]
         for name, pod in list(self._seen.now.items()):
             metadata, status = pod["metadata"], pod.get("status", {})
             placed = contract.ALLOCATION in metadata.get("annotations", {})
             waits = status.get("phase") == "Pending" or "deletionTimestamp" in metadata
             if placed and waits:
-                found.append(f"{name} is {status.get('phase')}: {status.get('conditions')}")
-        return found
+                problems.append(f"{name} is {status.get('phase')}: {status.get('conditions')}")
+        return problems
 
     def _unhealthy(self) -> list[dict[str, Any]]:
         text = self._administrator.kubectl("get", "gpunode", self._node.name, "--output=json")
@@ -227,7 +227,7 @@ def measured(administrator: access.Access, seed: int, *, seconds: float, most_pa
         stuck = storm.calm()
         seen.stop()
         ledger.stop()
-        found = {
+        document = {
             "seed": seed,
             "seconds": round(blown),
             **storm.counts,
@@ -244,30 +244,31 @@ def measured(administrator: access.Access, seed: int, *, seconds: float, most_pa
     away = [*killed, *ended]
     late = [absence for absence in absences(kubelet_log.starts(lines), lines) if not _is_in(absence[0], away)]
     spans = {AFTER_KILL: killed, AFTER_STOP: ended, BEFORE_BACK: late}
-    causes = [next((cause for cause, when in spans.items() if _is_in(one.at, when)), "") for one in refused]
-    told = [
-        f"{time.strftime('%H:%M:%S', time.localtime(one.at))} {one.pod} ({cause}): {one.reason}: {one.message}"
-        for one, cause in zip(refused, causes, strict=True)
+    causes = [next((cause for cause, when in spans.items() if _is_in(refusal.at, when)), "") for refusal in refused]
+    sentences = [
+        f"{time.strftime('%H:%M:%S', time.localtime(refusal.at))} {refusal.pod} ({cause}): "
+        f"{refusal.reason}: {refusal.message}"
+        for refusal, cause in zip(refused, causes, strict=True)
     ]
-    return found | {
+    return document | {
         "longest without an agent, seconds": _longest(away),
         "longest from a kubelet's start to the agent, seconds": _longest(late),
         "refused": causes.count(""),
         **{f"refused {cause}": causes.count(cause) for cause in spans},
-        "sentences": [*told, *ledger.broken[:5]],
+        "sentences": [*sentences, *ledger.broken[:5]],
     }
 
 
 def absences(since: Sequence[float], lines: Sequence[str]) -> list[tuple[float, float]]:
     """From each of these until the kubelet has heard of an agent; lines: of the kubelet's log."""
-    found = []
+    spans = []
     for moment in since:
         back = [
             min((at for at in kubelet_log.registrations(lines, name) if at > moment), default=float("inf"))
             for name in advertisement.COUNTERS
         ]
-        found.append((moment, max(back)))
-    return found
+        spans.append((moment, max(back)))
+    return spans
 
 
 def _is_in(at: float, spans: Sequence[tuple[float, float]]) -> bool:
@@ -301,12 +302,12 @@ def main() -> None:
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
     with installed(options.lab) as administrator:
-        found = measured(administrator, options.seed, seconds=options.seconds, most_pause_seconds=options.pause)
-    for name, value in found.items():
+        document = measured(administrator, options.seed, seconds=options.seconds, most_pause_seconds=options.pause)
+    for name, value in document.items():
         lines = value if isinstance(value, list) else [f"{name}: {value}"]
         print("\n".join(lines), flush=True) if lines else None
-    print(json.dumps(found))
-    if found["refused"] or found["over-committed"] or found["stuck"]:
+    print(json.dumps(document))
+    if document["refused"] or document["over-committed"] or document["stuck"]:
         sys.exit(1)
 
 

@@ -88,7 +88,7 @@ class AgentParts:
             api, node_name=name, config_map=settings.config_map, changed=wake.all
         )
         self.recorder = events.Recorder(api, controller=f"{contract.PREFIX}agent", instance=name)
-        told = announcing.NodeEvents(self.recorder, self.gpunode, pods=pods.all)
+        node_events = announcing.NodeEvents(self.recorder, self.gpunode, pods=pods.all)
 
         # What the hardware and the kubelet say.
         self.observation = observation.Observation(
@@ -112,7 +112,7 @@ class AgentParts:
             self.witness, cards=self._cards, gpus=self.state.seen, in_force=self.state.in_force
         )
         self.announcer = announcing.Announcer(
-            told, self.witness, gpus=self.state.gpus, node=self.gpunode.now, gpu_of=self._gpu_of
+            node_events, self.witness, gpus=self.state.gpus, node=self.gpunode.now, gpu_of=self._gpu_of
         )
 
         # The shares: the arbiter, and who looks after it.
@@ -132,7 +132,7 @@ class AgentParts:
             tell=wake.status.set,
             context_bytes=sizes.bytes_on,
             unclaimed_bytes=functools.partial(unclaimed_memory.ask, self.driver, shares),
-            refused=refused_libraries.RefusedLibraries(pods.all, told.warn).refused,
+            refused=refused_libraries.RefusedLibraries(pods.all, node_events.warn).refused,
             shares=shares,
         )
         self.auditor = auditor.Auditor(
@@ -142,7 +142,7 @@ class AgentParts:
             gpus=self.state.gpus,
             node=self._known_node,
             pods=pods.all,
-            warn=told.warn,
+            warn=node_events.warn,
             changed=wake.status.set,
             node_name=name,
             identify=identify,
@@ -162,7 +162,7 @@ class AgentParts:
             pods=pods.all,
             node=self.gpunode.now,
             identify=identify,
-            warn=told.warn,
+            warn=node_events.warn,
             changed=wake.status.set,
             proc=proc,
         )
@@ -189,7 +189,7 @@ class AgentParts:
             self.configuration,
             self.gpunode,
             self.status,
-            told,
+            node_events,
             self.observation,
             self.state,
             wake=wake.modes,
@@ -229,12 +229,12 @@ class AgentParts:
         self._share_answers = share_answers.ShareAnswers(
             share_answers.Mounts(installed.library, installed.preload_file, settings.run_directory),
             settings=self.injecting.settings,
-            given=self._counters_given,
+            allocated=self._counters_allocated,
             start=share_start.ShareStart(
                 injection=self.injecting.injection,
                 settings=self.injecting.settings,
                 held=functools.partial(pod_resources.held, settings.pod_resources_socket),
-                given=self.lookup.given,
+                find=self.lookup.find_by_name,
                 descriptions=self.specs,
                 denied=denied,
             ),
@@ -246,7 +246,7 @@ class AgentParts:
             memory_bytes=self._memory_bytes,
             scores=self._scores,
             described=self.specs.renew,
-            given=self.witness.gave,
+            allocated=self.witness.gave,
         )
         self.plugins = plugins.Plugins(
             self.state.advertised,
@@ -279,7 +279,7 @@ class AgentParts:
 
     def _what_is_allocatable(self, gpus: Iterable[Gpu]) -> allocatable.Allocatable:
         if self._known_node() is None:
-            return allocatable.while_unknown(gpus, self.witness.given)
+            return allocatable.while_unknown(gpus, self.witness.allocated_ids)
         return allocatable.allocatable(gpus, self.gpunode.now(), self.pods.all())
 
     def _pods_changed(self, _: object_store.Delta) -> None:
@@ -309,7 +309,7 @@ class AgentParts:
     def _answers(self, resource: str) -> plugin_service.ContainerAllocator:
         return self._share_answers if resource in advertisement.COUNTERS else self._device_answers
 
-    def _counters_given(self, resource: str, ids: Collection[str]) -> None:
+    def _counters_allocated(self, resource: str, ids: Collection[str]) -> None:
         """A container was given these. Of some of them the kubelet may be about to hear that they are not healthy."""
         self.witness.gave(resource, ids)
         devices = self.state.advertised.value.get(resource, ())

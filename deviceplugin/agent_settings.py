@@ -63,18 +63,18 @@ class AgentSettings:
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> AgentSettings:
     """Settings from the command line. Raises SettingsError; ends the process for --help and unknown flags."""
     parser = _parser(environment)
-    found, rest = parser.parse_known_args(arguments)
-    options, values = _options(parser, found, rest, environment)
-    if not found.node_name:
+    parsed, rest = parser.parse_known_args(arguments)
+    options, values = _options(parser, parsed, rest, environment)
+    if not parsed.node_name:
         raise SettingsError("the name of the node is unknown: give --node-name, or NODE_NAME by the downward API")
-    if found.state_directory is None:
-        found.state_directory = found.run_directory.parent / "state"
-    if found.pod_resources_socket is None:
-        found.pod_resources_socket = found.kubelet_directory.parent / "pod-resources" / "kubelet.sock"
-    mps_root = Path(str(values["mpsRoot"] or found.run_directory.parent / "mps"))
+    if parsed.state_directory is None:
+        parsed.state_directory = parsed.run_directory.parent / "state"
+    if parsed.pod_resources_socket is None:
+        parsed.pod_resources_socket = parsed.kubelet_directory.parent / "pod-resources" / "kubelet.sock"
+    mps_root = Path(str(values["mpsRoot"] or parsed.run_directory.parent / "mps"))
     fails = bool(values["failOnInitError"])
     settings = AgentSettings(
-        **vars(found),
+        **vars(parsed),
         mps_root=mps_root,
         fail_on_init_error=fails,
         driver_root=str(values["nvidiaDriverRoot"]),

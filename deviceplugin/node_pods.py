@@ -47,12 +47,12 @@ def _with_share(item: dict[str, Any]) -> dict[str, Any] | None:
 
 def trimmed(item: dict[str, Any]) -> dict[str, Any]:
     """Who it is, what it was given and counts for, and whether it is over."""
-    found = item["metadata"]
+    metadata = item["metadata"]
     annotations = pod.annotations_of(item)
     status = item.get("status") or {}
     return {
         "metadata": {
-            **{key: found[key] for key in _KEPT if key in found},
+            **{key: metadata[key] for key in _KEPT if key in metadata},
             "annotations": {key: annotations[key] for key in (contract.ALLOCATION,) if key in annotations},
         },
         "spec": {

@@ -41,9 +41,9 @@ class Observable(Generic[Value]):
     async def follow(self) -> AsyncIterator[Value]:
         """The value now, and again after each change, for ever."""
         while True:
-            changed, told = self._next, self.value
-            yield told
-            if self.value is told:
+            changed, value = self._next, self.value
+            yield value
+            if self.value is value:
                 await changed.wait()
 
 

@@ -70,7 +70,7 @@ def send(server: Server, calls: Iterable[Call], *, at_once: int = 32) -> list[An
     return asyncio.run(_send(server, list(calls), at_once))
 
 
-def one(server: Server, made: Call) -> Any:
+def ask(server: Server, made: Call) -> Any:
     """The JSON answer to one call; SystemExit when it is no success."""
     answer = send(server, [made], at_once=1)[0]
     if not 200 <= answer.status < 300:
@@ -94,8 +94,8 @@ def burst(server: Server, calls: Sequence[Call], *, at_once: int, processes: int
         start = shared.Barrier(processes)
         parts = [calls[number::processes] for number in range(processes)]
         sent = [pool.submit(_part, server, part, at_once // processes, start) for part in parts]
-        done = [one.result(300) for one in sent]
-    began, ended = min(one[0] for one in done), max(one[1] for one in done)
+        done = [future.result(300) for future in sent]
+    began, ended = min(part[0] for part in done), max(part[1] for part in done)
     return ended - began, [answer for *_, answers in done for answer in answers]
 
 

@@ -98,12 +98,12 @@ class _Line(asyncio.Protocol):
         self._transport.write(b"\r\n".join(lines) + HEAD_END + answer)
 
 
-def _serve(certificate: Path, key: Path, told: Any) -> None:
+def _serve(certificate: Path, key: Path, pipe: Any) -> None:
     async def serve() -> None:
         tls, patch = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), _patch()
         tls.load_cert_chain(certificate, key)
         server = await asyncio.get_running_loop().create_server(lambda: _Line(patch), "127.0.0.1", 0, ssl=tls)
-        told.send(server.sockets[0].getsockname()[1])
+        pipe.send(server.sockets[0].getsockname()[1])
         await server.serve_forever()
 
     asyncio.run(serve())

@@ -31,7 +31,7 @@ def judge(server: calls.Server, namespace: str, expected: int, since: str) -> Fo
     Shares of other namespaces stand in the ledger too: they count for what a GPU has left, and for nothing else.
     """
     problems: list[str] = []
-    pods = calls.one(server, calls.call("GET", f"/api/v1/namespaces/{namespace}/pods"))["items"]
+    pods = calls.ask(server, calls.call("GET", f"/api/v1/namespaces/{namespace}/pods"))["items"]
     if len(pods) != expected:
         problems.append(f"there are {len(pods)} pods, {expected} were created")
     claimed: dict[str, tuple[str, str, str]] = {}
@@ -50,7 +50,7 @@ def judge(server: calls.Server, namespace: str, expected: int, since: str) -> Fo
             uuids = annotations[contract.GPU_UUIDS]
             claimed[annotations[contract.ALLOCATION]] = (metadata["uid"], annotations[contract.NODE], uuids)
     held: dict[str, tuple[str, str, str]] = {}
-    for item in calls.one(server, calls.call("GET", contract.GPUNODE_PATH))["items"]:
+    for item in calls.ask(server, calls.call("GET", contract.GPUNODE_PATH))["items"]:
         node = codec.read(item)
         problems += [*ledger.violations(node), *node.problems]
         for entry in node.allocations:
@@ -75,7 +75,7 @@ def judge(server: calls.Server, namespace: str, expected: int, since: str) -> Fo
 
 def version(server: calls.Server) -> str:
     """The resourceVersion that a later replay begins at."""
-    listing = calls.one(server, calls.call("GET", f"{contract.GPUNODE_PATH}?limit=1"))
+    listing = calls.ask(server, calls.call("GET", f"{contract.GPUNODE_PATH}?limit=1"))
     return str(listing["metadata"]["resourceVersion"])
 
 

@@ -49,8 +49,8 @@ class Replica:
             f"--url={url}",
             f"--instance={directory.name}",
         )
-        given = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"} | dict(environment)
-        self._command, self._environment = (sys.executable, *wrapper, "-m", "webhook", *flags), given
+        variables = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"} | dict(environment)
+        self._command, self._environment = (sys.executable, *wrapper, "-m", "webhook", *flags), variables
         self._start()
 
     def _start(self, *more: str) -> None:
@@ -83,11 +83,11 @@ class Replica:
         return sum(float(line.rpartition(" ")[2]) for line in lines if re.match(pattern, line))
 
     def logged(self, message: str) -> list[dict[str, Any]]:
-        found = []
+        lines = []
         for line in self.log.read_text().splitlines():
             with contextlib.suppress(ValueError):  # half a line
-                found.append(json.loads(line))
-        return [line for line in found if line.get("msg") == message]
+                lines.append(json.loads(line))
+        return [line for line in lines if line.get("msg") == message]
 
     def stop(self) -> None:
         if self.process.poll() is not None:
@@ -131,7 +131,9 @@ def running(
             until(own.ready, f"{own.log}: the replica does not get ready")
         if front:
             front.behind([replica.port for replica in started[:asked]])
-        until(lambda: sum(one.metric("gpushare_placer_leads ") for one in started) == 1, "no placer was elected")
+        until(
+            lambda: sum(replica.metric("gpushare_placer_leads ") for replica in started) == 1, "no placer was elected"
+        )
         yield started, front.pid if front else None
 
 
@@ -178,11 +180,11 @@ def _balanced() -> Iterator[_Front]:
         front.stop()
 
 
-def _relay(told: Any) -> None:
-    asyncio.run(_relaying(told))
+def _relay(pipe: Any) -> None:
+    asyncio.run(_relaying(pipe))
 
 
-async def _relaying(told: Any) -> None:
+async def _relaying(pipe: Any) -> None:
     loop = asyncio.get_running_loop()
     ports: list[int] = []
     turn = itertools.count()
@@ -231,12 +233,12 @@ async def _relaying(told: Any) -> None:
 
     def hear() -> None:
         try:
-            ports.extend(told.recv())
+            ports.extend(pipe.recv())
         except EOFError:  # whoever started us is gone, however it ended
-            loop.remove_reader(told.fileno())
+            loop.remove_reader(pipe.fileno())
             ended.set()
 
-    loop.add_reader(told.fileno(), hear)
-    told.send(server.sockets[0].getsockname()[1])
+    loop.add_reader(pipe.fileno(), hear)
+    pipe.send(server.sockets[0].getsockname()[1])
     await ended.wait()
     server.close()

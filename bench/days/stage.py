@@ -169,8 +169,8 @@ class Stage:
         calls.send(self.server, [calls.call("DELETE", f"{self._path}/{name}", now)], at_once=1)
 
     def pods(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = calls.one(self.server, calls.call("GET", self._path))["items"]
-        return found
+        pods: list[dict[str, Any]] = calls.ask(self.server, calls.call("GET", self._path))["items"]
+        return pods
 
     def differences(self) -> list[str]:
         """What is held and by nobody, or the other way round; of all nodes, as there are no pods but ours."""
@@ -181,7 +181,7 @@ class Stage:
         }
         held: dict[str, tuple[str, str]] = {}
         problems: list[str] = []
-        for item in calls.one(self.server, calls.call("GET", contract.GPUNODE_PATH))["items"]:
+        for item in calls.ask(self.server, calls.call("GET", contract.GPUNODE_PATH))["items"]:
             node = codec.read(item)
             problems += [*ledger.violations(node), *node.problems]
             held |= {entry.id: (entry.pod.uid, entry.pod.name) for entry in node.allocations if not entry.is_hold}
@@ -205,5 +205,5 @@ class Stage:
         webhooks.until(condition, otherwise)
 
 
-def _is_placed(one: dict[str, Any]) -> bool:
-    return contract.ALLOCATION in (one["metadata"].get("annotations") or {})
+def _is_placed(pod: dict[str, Any]) -> bool:
+    return contract.ALLOCATION in (pod["metadata"].get("annotations") or {})

@@ -66,9 +66,11 @@ def no_space(stage: Stage) -> Iterator[None]:
 
 
 def _alarm(stage: Stage, action: str) -> None:
-    told = _etcd(stage, "/v3/maintenance/status", {})
+    status = _etcd(stage, "/v3/maintenance/status", {})
     _etcd(
-        stage, "/v3/maintenance/alarm", {"action": action, "memberID": told["header"]["member_id"], "alarm": "NOSPACE"}
+        stage,
+        "/v3/maintenance/alarm",
+        {"action": action, "memberID": status["header"]["member_id"], "alarm": "NOSPACE"},
     )
 
 
@@ -82,8 +84,8 @@ def _etcd(stage: Stage, path: str, body: object) -> dict[str, dict[str, str]]:
         content = answer.read()
     if answer.status != http.client.OK:
         raise SystemExit(f"etcd {path}: {answer.status} {content.decode()[:300]}")
-    found: dict[str, dict[str, str]] = json.loads(content)
-    return found
+    document: dict[str, dict[str, str]] = json.loads(content)
+    return document
 
 
 DAYS: Mapping[str, Day] = {

@@ -59,10 +59,10 @@ class Way:
         fault = self.fault
         await asyncio.sleep(fault.delay_seconds)
         if fault.status:
-            told = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": fault.status}
+            status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": fault.status}
             words = {"reason": REASONS[fault.status], "message": "a bad day"}
             headers = {"Retry-After": str(fault.retry_after_seconds)} if fault.retry_after_seconds else {}
-            return web.json_response({**told, **words}, status=fault.status, headers=headers)
+            return web.json_response({**status, **words}, status=fault.status, headers=headers)
         task = asyncio.current_task()
         assert task is not None
         self._streams.add(task)
@@ -71,11 +71,13 @@ class Way:
             headers["Accept-Encoding"] = "identity"  # for it is passed on as it comes
             async with self._session.request(
                 request.method, self._server.url + request.raw_path, data=await request.read(), headers=headers
-            ) as found:
-                kept = {key: found.headers[key] for key in ("Content-Type", "Retry-After") if key in found.headers}
-                answer = web.StreamResponse(status=found.status, headers=kept)
+            ) as upstream:
+                kept = {
+                    key: upstream.headers[key] for key in ("Content-Type", "Retry-After") if key in upstream.headers
+                }
+                answer = web.StreamResponse(status=upstream.status, headers=kept)
                 await answer.prepare(request)
-                async for piece in found.content.iter_any():
+                async for piece in upstream.content.iter_any():
                     await answer.write(piece)
                 await answer.write_eof()
                 return answer

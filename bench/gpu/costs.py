@@ -47,9 +47,9 @@ async def calls(bench: Bench) -> None:
 
 async def _calls(bench: Bench, mode: Mode, column: str, columns: dict[str, dict[str, list[float]]]) -> None:
     output = (await bench.gpu.run(mode, [BUILT / "calls"])).stdout
-    told = dict(line.split() for line in output.splitlines())
+    costs = dict(line.split() for line in output.splitlines())
     for name in CALLS:
-        columns.setdefault(column, {}).setdefault(name, []).append(float(told[name]))
+        columns.setdefault(column, {}).setdefault(name, []).append(float(costs[name]))
 
 
 async def starts(bench: Bench) -> None:

@@ -43,11 +43,11 @@ async def torch(bench: Bench) -> None:
         share = 100 * small / (small + large)
         bench.report.add(f"torch.split.30.{mode.name}", share, "%", against="request", goal=30.0)
         bench.report.say(f"two trainings, 30 and 70, {mode.name}: {share:.2f}/{100 - share:.2f} of the steps")
-    told = await memory(bench.gpu, LIMIT)
+    seen = await memory(bench.gpu, LIMIT)
     bench.report.say(
-        f"a share of {LIMIT} bytes: PyTorch sees {told['total']}, fills {told['filled']}, then {told['raised']}"
+        f"a share of {LIMIT} bytes: PyTorch sees {seen['total']}, fills {seen['filled']}, then {seen['raised']}"
     )
-    bench.report.add("torch.memory.total", float(str(told["total"])), "bytes", against="limit", goal=float(LIMIT))
+    bench.report.add("torch.memory.total", float(str(seen["total"])), "bytes", against="limit", goal=float(LIMIT))
 
 
 async def present(gpu: Gpu) -> bool:
@@ -63,22 +63,22 @@ async def present(gpu: Gpu) -> bool:
 async def memory(gpu: Gpu, limit: int) -> dict[str, object]:
     """What PyTorch sees of a share with so much memory, see `torch_work`."""
     output = (await gpu.run(OURS, python(PROGRAM, "memory", limit), seconds=120, memory_bytes=limit)).stdout
-    told: dict[str, object] = json.loads(output.splitlines()[-1])
-    return told
+    seen: dict[str, object] = json.loads(output.splitlines()[-1])
+    return seen
 
 
 async def story(gpu: Gpu, name: str, *words: object, memory_bytes: int = 0) -> dict[str, Any]:
     """What a program of `torch_stories` tells, in a share of its own."""
-    given = {"memory_bytes": memory_bytes} if memory_bytes else {}
-    output = (await gpu.run(OURS, python(STORIES, name, *words), seconds=150, **given)).stdout
-    told: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return told
+    limits = {"memory_bytes": memory_bytes} if memory_bytes else {}
+    output = (await gpu.run(OURS, python(STORIES, name, *words), seconds=150, **limits)).stdout
+    document: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return document
 
 
 async def rates(gpu: Gpu, mode: Mode, works: list[tuple[str, int]], seconds: float) -> list[float]:
     """Steps a second of programs that begin together, each with its request."""
-    told = await together(gpu, mode, [(PROGRAM, (name, seconds), percent) for name, percent in works], seconds)
-    return [one["rate"] for one in told]
+    answers = await together(gpu, mode, [(PROGRAM, (name, seconds), percent) for name, percent in works], seconds)
+    return [answer["rate"] for answer in answers]
 
 
 async def together(

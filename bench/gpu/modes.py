@@ -33,6 +33,6 @@ def parse_peer(text: str) -> Mode:
     """NAME=PATH[,VARIABLE=VALUE...]. Raises ValueError."""
     first, *rest = text.split(",")
     name, _, path = first.partition("=")
-    if not name or not Path(path).is_file() or not all("=" in each for each in rest):
+    if not name or not Path(path).is_file() or not all("=" in pair for pair in rest):
         raise ValueError(f"{text!r} is not NAME=PATH[,VARIABLE=VALUE...] with the path of a library that is there")
-    return Mode(name, (Path(path).resolve(),), dict(each.split("=", 1) for each in rest))
+    return Mode(name, (Path(path).resolve(),), dict(pair.split("=", 1) for pair in rest))

@@ -33,8 +33,8 @@ async def pairs(bench: Bench) -> None:
         for mode in modes:
             both = await _written(bench, mode, [50, 50], requests)
             # Of one model alone with the same requests, as a GPU of its own would give each of them.
-            percent = 100 * sum(one["rate"] for one in both) / (2 * alone["rate"])
-            slowest = max(one["p99_ms"] for one in both)
+            percent = 100 * sum(model["rate"] for model in both) / (2 * alone["rate"])
+            slowest = max(model["p99_ms"] for model in both)
             bench.report.add(f"pairs.{requests}.{mode.name}", percent, "%", against="a GPU each", goal=100.0)
             bench.report.add(f"pairs.{requests}.{mode.name}.p99", slowest, "ms")
             row.append(f"{percent:.1f} ({both[0]['p50_ms']:.1f}, {slowest:.1f})")
@@ -50,7 +50,7 @@ async def pairs(bench: Bench) -> None:
             bench.report.add(f"pairs.split.{split[0]}.{mode.name}", share, "%", against="request", goal=float(split[0]))
             row.append(f"{share:.2f}")
         rows.append(row)
-    head = ["", *(f"{one}/{other}, % of the words" for one, other in SPLITS)]
+    head = ["", *(f"{request}/{other}, % of the words" for request, other in SPLITS)]
     bench.report.table(f"How true shares are, {SPLIT_REQUESTS} requests each", head, rows)
 
 

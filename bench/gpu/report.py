@@ -47,12 +47,12 @@ class Report:
         """A figure: one value, or the rounds of which the median counts, which is returned."""
         values = [rounds] if isinstance(rounds, (int, float)) else list(rounds)
         value = statistics.median(values)
-        one: dict[str, object] = {"figure": f"gpu.{name}", "value": round(value, 3), "unit": unit}
+        figure: dict[str, object] = {"figure": f"gpu.{name}", "value": round(value, 3), "unit": unit}
         if against:
-            one |= {"against": against, "ratio": round(value / goal, 4) if goal else None}
+            figure |= {"against": against, "ratio": round(value / goal, 4) if goal else None}
         if len(values) > 1:
-            one["rounds"] = [round(each, 3) for each in values]
-        self.figures.append(one)
+            figure["rounds"] = [round(measured, 3) for measured in values]
+        self.figures.append(figure)
         return value
 
     def write(self, directory: Path) -> Path:

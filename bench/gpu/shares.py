@@ -58,10 +58,12 @@ async def splits(bench: Bench) -> None:
     rows: list[list[str]] = []
     cases = [(SPLITS[0], pair) for pair in PAIRS] + [(split, PAIRS[0]) for split in SPLITS[1:]]
     errors = []
-    for (request, other), (one, two) in cases:
-        share, total = await _split(bench, OURS, (request, other), (one, two), whole)
+    for (request, other), (first, second) in cases:
+        share, total = await _split(bench, OURS, (request, other), (first, second), whole)
         errors.append(abs(share - request))
-        rows.append([f"{request}/{other} {one}, {two}", OURS.name, f"{share:.2f}/{100 - share:.2f}", f"{total:.2f}"])
+        rows.append(
+            [f"{request}/{other} {first}, {second}", OURS.name, f"{share:.2f}/{100 - share:.2f}", f"{total:.2f}"]
+        )
     for mode in (NATIVE, *bench.peers):
         share, total = await _split(bench, mode, SPLITS[0], PAIRS[0], whole)
         rows.append([f"{SPLITS[0][0]}/{SPLITS[0][1]} async, async", mode.name, f"{share:.2f}/{100 - share:.2f}"])
@@ -75,14 +77,14 @@ async def splits(bench: Bench) -> None:
 async def _split(
     bench: Bench, mode: Mode, requests: tuple[int, int], pair: tuple[str, str], whole: Mapping[str, float]
 ) -> tuple[float, float]:
-    one, two = pair
-    tenants = [Tenant(requests[0], 100, *WORKLOADS[one]), Tenant(requests[1], 100, *WORKLOADS[two])]
+    first, second = pair
+    tenants = [Tenant(requests[0], 100, *WORKLOADS[first]), Tenant(requests[1], 100, *WORKLOADS[second])]
     if not mode.ours:  # what others know is a limit
         tenants = [dataclasses.replace(tenant, limit=tenant.request) for tenant in tenants]
     done = await bench.compete(mode, tenants)
-    parts = [done[0].percent * 100 / whole[one], done[1].percent * 100 / whole[two]]
+    parts = [done[0].percent * 100 / whole[first], done[1].percent * 100 / whole[second]]
     share = 100 * parts[0] / sum(parts)
-    name = f"split.{requests[0]}.{one}.{two}.{mode.name}"
+    name = f"split.{requests[0]}.{first}.{second}.{mode.name}"
     bench.report.add(name, share, "%", against="request", goal=requests[0])
     bench.report.add(f"{name}.total", sum(parts), "%", against="native alone", goal=100.0)
     return share, sum(parts)
@@ -140,7 +142,7 @@ async def handover(bench: Bench) -> None:
             done = await bench.compete(OURS, [Tenant(50, 100, "async", 1000)] * 2)
         finally:
             lease_scheduler.LeaseScheduler.__init__ = made  # type: ignore[method-assign]
-        lost = 100 - sum(each.percent for each in done) * 100 / whole["async"]
+        lost = 100 - sum(tenant.percent for tenant in done) * 100 / whole["async"]
         bench.report.add(f"handover.{length_ms}ms.lost", lost, "%", against="goal", goal=1.0)
         rows.append([str(length_ms), f"{lost:.2f}"])
     bench.report.table("What handovers lose, two tenants that always want", ["turn ms", "lost %"], rows)

@@ -64,14 +64,14 @@ class Gpu:
         return {"TEST_POD": name, "TEST_CONTAINER": "main"}
 
     def start(
-        self, mode: Mode, command: Sequence[str | Path], share: Mapping[str, str] | None = None, **given: int
+        self, mode: Mode, command: Sequence[str | Path], share: Mapping[str, str] | None = None, **amounts: int
     ) -> subprocess.Popen[str]:
-        """Start a program in a share (a new one that has `given`, if there is none yet); pipes to and from it."""
+        """Start a program in a share (a new one that has `amounts`, if there is none yet); pipes to and from it."""
         if mode.ours:
-            own = dict(share or self.give(**given))  # type: ignore[arg-type]
+            own = dict(share or self.give(**amounts))  # type: ignore[arg-type]
         else:
-            memory = given.get("memory_bytes", self.machine.memory_bytes)
-            facts = {"limit": given.get("limit", 100), "memory": memory, "memory_mib": memory // MIB}
+            memory = amounts.get("memory_bytes", self.machine.memory_bytes)
+            facts = {"limit": amounts.get("limit", 100), "memory": memory, "memory_mib": memory // MIB}
             own = {name: value.format(**facts) for name, value in mode.variables.items()}
         box = container.Container(self.arbiter.socket.parent, Path("/nowhere"), mode.preload)
         return box.start(command, {**self.machine.environment, "SPIN_LOOPS": str(self._loops), **own})
@@ -83,10 +83,10 @@ class Gpu:
         share: Mapping[str, str] | None = None,
         *,
         seconds: float = 60,
-        **given: int,
+        **amounts: int,
     ) -> subprocess.CompletedProcess[str]:
         """Run one to its end, which must be good."""
-        process = self.start(mode, command, share, **given)
+        process = self.start(mode, command, share, **amounts)
         try:
             output, errors = await asyncio.to_thread(process.communicate, timeout=seconds)
         except subprocess.TimeoutExpired as error:
@@ -103,20 +103,22 @@ class Gpu:
         processes = []
         try:
             for tenant in tenants:
-                given: dict[str, int] = {"request": tenant.request, "limit": tenant.limit, "latency": tenant.latency}
-                processes.append(self.start(mode, [BUILT / "load", tenant.mode, str(tenant.kernel_us)], None, **given))
+                amounts: dict[str, int] = {"request": tenant.request, "limit": tenant.limit, "latency": tenant.latency}
+                processes.append(
+                    self.start(mode, [BUILT / "load", tenant.mode, str(tenant.kernel_us)], None, **amounts)
+                )
             for process in processes:
                 await asyncio.to_thread(wait_for, process, "ready")
             begin = int(time.monotonic() * 1000) + 100
             answers = []
-            for each, process in zip(tenants, processes, strict=True):
-                moments = (begin + each.after_ms, begin + warm_ms, begin + warm_ms + int(seconds * 1000))
+            for tenant, process in zip(tenants, processes, strict=True):
+                moments = (begin + tenant.after_ms, begin + warm_ms, begin + warm_ms + int(seconds * 1000))
                 text = " ".join(map(str, moments)) + "\n"
                 answers.append(asyncio.to_thread(process.communicate, text, timeout=seconds + 40))
             said = [output for output, _ in await asyncio.gather(*answers)]
         finally:
             await asyncio.to_thread(finish_all, processes)
-        return [_done(each, line) for each, line in zip(tenants, said, strict=True)]
+        return [_done(tenant, line) for tenant, line in zip(tenants, said, strict=True)]
 
     @contextlib.asynccontextmanager
     async def holding(

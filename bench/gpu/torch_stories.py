@@ -43,9 +43,9 @@ def reset(limit: int) -> dict[str, object]:
 
 def leave() -> dict[str, object]:
     """Kernels are still queued when the interpreter ends."""
-    one = torch.randn(8192, 8192, device="cuda")
+    matrix = torch.randn(8192, 8192, device="cuda")
     for _ in range(50):
-        torch.mm(one, one)
+        torch.mm(matrix, matrix)
     return {"queued": not torch.cuda.current_stream().query()}
 
 
@@ -54,8 +54,8 @@ def collective() -> dict[str, object]:
     count = torch.cuda.device_count()
     with tempfile.TemporaryDirectory() as directory:
         torch.multiprocessing.spawn(_rank, (count, directory), nprocs=count)
-        told: dict[str, object] = json.loads(Path(directory, "answer").read_text())
-    return told
+        answer: dict[str, object] = json.loads(Path(directory, "answer").read_text())
+    return answer
 
 
 def _rank(rank: int, count: int, directory: str) -> None:
@@ -73,8 +73,8 @@ def _rank(rank: int, count: int, directory: str) -> None:
         more.fill_(time.monotonic() < begun + SECONDS)
         torch.distributed.all_reduce(more, op=torch.distributed.ReduceOp.MIN)
     if rank == 0:
-        told = {"gpus": count, "right": right, "sums_per_second": done / (time.monotonic() - begun)}
-        Path(directory, "answer").write_text(json.dumps(told))
+        answer = {"gpus": count, "right": right, "sums_per_second": done / (time.monotonic() - begun)}
+        Path(directory, "answer").write_text(json.dumps(answer))
     torch.distributed.destroy_process_group()
 
 
@@ -103,6 +103,6 @@ def _loaded(name: str) -> str:
 STORIES: dict[str, Any] = {"reset": reset, "leave": leave, "collective": collective, "communicators": communicators}
 
 if __name__ == "__main__":
-    told = STORIES[sys.argv[1]](*map(int, sys.argv[2:]))
-    sys.stdout.write(json.dumps(told) + "\n")
+    answer = STORIES[sys.argv[1]](*map(int, sys.argv[2:]))
+    sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()

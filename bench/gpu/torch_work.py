@@ -27,10 +27,10 @@ CHUNK = 256 << 20
 def steps(name: str) -> Callable[[], None]:
     """One step of the workload, which may only have been queued when it returns."""
     if name == "matmul":
-        one = torch.randn(MATRIX, MATRIX, device="cuda", dtype=torch.bfloat16)
+        matrix = torch.randn(MATRIX, MATRIX, device="cuda", dtype=torch.bfloat16)
 
         def multiply() -> None:
-            torch.mm(one, one)
+            torch.mm(matrix, matrix)
 
         return multiply
     if name == "convolve":

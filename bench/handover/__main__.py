@@ -65,9 +65,9 @@ class Program:
 
     def line(self) -> str:
         assert self.process.stdout is not None
-        found = self.process.stdout.readline()
-        assert found, f"{self.process.args} ended: {self.process.wait()}"
-        return found
+        line = self.process.stdout.readline()
+        assert line, f"{self.process.args} ended: {self.process.wait()}"
+        return line
 
     def end(self) -> None:
         self.process.kill()
@@ -90,7 +90,7 @@ class Node:
         """Microseconds from the end of each turn to the beginning of the next one, which is another share's."""
         for share in self.shares:
             share.say(str(seconds))
-        turns = [(*turn, number) for number, one in enumerate(self.shares) for turn in json.loads(one.line())]
+        turns = [(*turn, number) for number, share in enumerate(self.shares) for turn in json.loads(share.line())]
         pairs = itertools.pairwise(sorted(turns))
         return [(after[0] - before[1]) / 1000 for before, after in pairs if before[2] != after[2]]
 
@@ -117,8 +117,8 @@ def nodes(pods: int) -> Iterator[dict[str, Node]]:
         text = kubeconfig.with_token(url, directory / "ca.crt", "token", "default")
         kubeconfig.write(credentials, text.replace("certificate-authority-data: ''", "insecure-skip-tls-verify: true"))
         made = {name: Node(name, directory / name, credentials) for name in ARRANGEMENTS}
-        for one in made.values():
-            stack.callback(one.end)
+        for node in made.values():
+            stack.callback(node.end)
         yield made
 
 
@@ -126,11 +126,11 @@ def nodes(pods: int) -> Iterator[dict[str, Node]]:
 def listed(by: Iterable[Node]) -> Iterator[None]:
     """The agents of these nodes list pods."""
     listing = list(by)
-    for one in listing:
-        one.turn_agent()
+    for node in listing:
+        node.turn_agent()
     yield
-    for one in listing:
-        one.turn_agent()
+    for node in listing:
+        node.turn_agent()
 
 
 def main() -> None:
@@ -148,21 +148,23 @@ def main() -> None:
             for name, who in cases:
                 others = (arrangement for arrangement in ARRANGEMENTS if arrangement != name)
                 listing = {"nobody": (), "agent": (name,), "another": others}[who]
-                with listed(made[one] for one in listing):
+                with listed(made[arrangement] for arrangement in listing):
                     rounds[-1][name, who] = Round.of(made[name].handovers_us(options.seconds))
     print(f"{'arbiter':<22}{'who lists':<18}{'handovers':>10}{'p50':>12}{'p99':>12}{'most':>12}{'p99, ratio':>12}")
     figures = []
     for name, who in cases:
-        found = [one[name, who] for one in rounds]
-        p50, p99, most = (statistics.median(values) for values in zip(*(one.times_us for one in found), strict=True))
-        ratio = statistics.median(one[name, who].times_us[1] / one[name, "another"].times_us[1] for one in rounds)
-        times = "".join(f"{one:>9.0f} us" for one in (p50, p99, most))
-        print(f"{NAMES[name]:<22}{LISTS[who]:<18}{sum(one.count for one in found):>10}{times}{ratio:>11.2f}x")
+        measured = [cells[name, who] for cells in rounds]
+        p50, p99, most = (
+            statistics.median(values) for values in zip(*(cell.times_us for cell in measured), strict=True)
+        )
+        ratio = statistics.median(cells[name, who].times_us[1] / cells[name, "another"].times_us[1] for cells in rounds)
+        times = "".join(f"{time_us:>9.0f} us" for time_us in (p50, p99, most))
+        print(f"{NAMES[name]:<22}{LISTS[who]:<18}{sum(cell.count for cell in measured):>10}{times}{ratio:>11.2f}x")
         figure = {"figure": f"arbiter.handover.{name}.{who}.p99", "value": round(p99), "unit": "us"}
         figures.append({**figure, "against": "another program lists", "ratio": round(ratio, 2)})
     print()
-    for one in figures:
-        print(json.dumps(one))
+    for line in figures:
+        print(json.dumps(line))
 
 
 if __name__ == "__main__":

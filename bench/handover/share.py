@@ -32,7 +32,7 @@ class Share:
 
     def turns(self, seconds: float) -> list[tuple[int, int]]:
         """When each turn began and ended."""
-        found, number = [], 0
+        turns, number = [], 0
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self._lease(contract.MESSAGE_WANT, 0)
@@ -42,8 +42,8 @@ class Share:
             self._lease(contract.MESSAGE_CLOSED, number)
             ended = time.monotonic_ns()
             self._lease(contract.MESSAGE_RELEASED, number)
-            found.append((began, ended))
-        return found
+            turns.append((began, ended))
+        return turns
 
     def _opened(self, last: int) -> int:
         """The number of the lease after this one; of that it may be told once more, with other flags."""

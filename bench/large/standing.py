@@ -35,7 +35,7 @@ def shares(server: calls.Server, namespace: str, count: int) -> float:
 
 def _confirmed(server: calls.Server, namespace: str) -> int:
     time.sleep(LOOK_SECONDS)
-    nodes = calls.one(server, calls.call("GET", contract.GPUNODE_PATH))["items"]
+    nodes = calls.ask(server, calls.call("GET", contract.GPUNODE_PATH))["items"]
     entries = (entry for node in nodes for entry in (node.get("spec") or {}).get("allocations", ()))
     return sum(entry["pod"]["namespace"] == namespace and "reservedUntil" not in entry for entry in entries)
 
@@ -44,7 +44,7 @@ def _bindings(server: calls.Server, namespace: str) -> Iterator[calls.Call]:
     path = f"/api/v1/namespaces/{namespace}/pods"
     token = ""
     while True:
-        page = calls.one(server, calls.call("GET", f"{path}?limit=500{token}"))
+        page = calls.ask(server, calls.call("GET", f"{path}?limit=500{token}"))
         for pod in page["items"]:
             name, node = pod["metadata"]["name"], pod["metadata"]["annotations"][contract.NODE]
             binding = {

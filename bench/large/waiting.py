@@ -34,7 +34,7 @@ def measure(server: calls.Server, namespace: str, node: str, count: int, cpu: Cp
     quiet_seconds: for the placer to tell them all why they wait; and as long again, in which nothing happens.
     """
     path = f"/api/v1/namespaces/{namespace}/pods"
-    document = calls.one(server, calls.call("GET", f"{contract.GPUNODE_PATH}/{node}"))
+    document = calls.ask(server, calls.call("GET", f"{contract.GPUNODE_PATH}/{node}"))
     uuid = document["status"]["gpus"][0]["uuid"]
     _, answers = calls.burst(server, list(_pods(path, uuid, count + 1)), at_once=32, processes=1)
     calls.all_well(answers)
@@ -46,7 +46,7 @@ def measure(server: calls.Server, namespace: str, node: str, count: int, cpu: Cp
     handed_over = []
     for _ in range(TIMES):
         began = time.monotonic()
-        calls.one(server, calls.call("DELETE", f"{path}/{holder}", {"gracePeriodSeconds": 0}))
+        calls.ask(server, calls.call("DELETE", f"{path}/{holder}", {"gracePeriodSeconds": 0}))
         holder = _next(server, path, node, after=holder)
         handed_over.append(time.monotonic() - began)
     spent = {name: (after[name] - before[name]) * 1000 / quiet_seconds for name in after}
@@ -69,17 +69,17 @@ def _pods(path: str, uuid: str, count: int) -> Iterator[calls.Call]:
 
 def _next(server: calls.Server, path: str, node: str, *, after: str) -> str:
     """The name of the pod that has the GPU and no gate any more; another than `after`."""
-    found = ""
+    holder = ""
 
     def is_there() -> bool:
-        nonlocal found
-        document = calls.one(server, calls.call("GET", f"{contract.GPUNODE_PATH}/{node}"))
+        nonlocal holder
+        document = calls.ask(server, calls.call("GET", f"{contract.GPUNODE_PATH}/{node}"))
         names = [entry["pod"].get("name", "") for entry in document.get("spec", {}).get("allocations", ())]
-        found = next((name for name in names if name not in ("", after)), "")
-        return bool(found) and _is_open(calls.one(server, calls.call("GET", f"{path}/{found}")))
+        holder = next((name for name in names if name not in ("", after)), "")
+        return bool(holder) and _is_open(calls.ask(server, calls.call("GET", f"{path}/{holder}")))
 
     webhooks.until(is_there, "nobody has the GPU", seconds=PATIENCE_SECONDS)
-    return found
+    return holder
 
 
 def _is_open(pod: Mapping[str, Any]) -> bool:

@@ -137,8 +137,8 @@ class Node:
                 await asyncio.to_thread(until_ready, process)
             begin = int(time.monotonic() * 1000) + 100
             answers = []
-            for each, process in zip(tenants, processes, strict=True):
-                moments = (begin + each.after_ms, begin + WARM_MS, begin + WARM_MS + int(seconds * 1000))
+            for tenant, process in zip(tenants, processes, strict=True):
+                moments = (begin + tenant.after_ms, begin + WARM_MS, begin + WARM_MS + int(seconds * 1000))
                 text = " ".join(map(str, moments)) + "\n"
                 answers.append(asyncio.to_thread(process.communicate, text, timeout=seconds + 30))
             said = [output for output, _ in await asyncio.gather(*answers)]
@@ -146,7 +146,7 @@ class Node:
             for process in processes:
                 if process.poll() is None:
                     process.kill()
-        return [_done(each, line) for each, line in zip(tenants, said, strict=True)]
+        return [_done(tenant, line) for tenant, line in zip(tenants, said, strict=True)]
 
 
 def until_holding(process: subprocess.Popen[str]) -> None:

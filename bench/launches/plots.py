@@ -31,37 +31,37 @@ def draw(figures: Sequence[dict[str, object]], directory: Path, stem: str) -> li
 
 
 def _shares(axis: Any, values: dict[str, float]) -> bool:
-    found = [
+    splits = [
         (int(match[1]), match[2].replace(".", ", "), value, values.get(f"interposer.native.{match[1]}.{match[2]}"))
         for name, value in values.items()
         if (match := re.fullmatch(r"interposer\.split\.(\d+)\.(\w+\.\w+)", name))
     ]
-    places = range(len(found))
-    axis.bar([place - 0.2 for place in places], [one[2] for one in found], 0.4, color=OURS, label="with leases")
-    native = [(place + 0.2, one[3]) for place, one in zip(places, found, strict=True) if one[3] is not None]
+    places = range(len(splits))
+    axis.bar([place - 0.2 for place in places], [split[2] for split in splits], 0.4, color=OURS, label="with leases")
+    native = [(place + 0.2, split[3]) for place, split in zip(places, splits, strict=True) if split[3] is not None]
     if native:
         axis.bar(*zip(*native, strict=True), 0.4, color=NATIVE, label="the GPU's own time slices")
-    for place, one in zip(places, found, strict=True):
-        axis.plot([place - 0.45, place + 0.45], [one[0], one[0]], color=AIM, label="" if place else "request")
-    axis.set_xticks(list(places), [one[1] for one in found], rotation=60, ha="right", fontsize=8)
+    for place, split in zip(places, splits, strict=True):
+        axis.plot([place - 0.45, place + 0.45], [split[0], split[0]], color=AIM, label="" if place else "request")
+    axis.set_xticks(list(places), [split[1] for split in splits], rotation=60, ha="right", fontsize=8)
     axis.set_ylabel("share of the first of two tenants, %")
     axis.legend(fontsize=8)
-    return bool(found)
+    return bool(splits)
 
 
 def _handover(axis: Any, values: dict[str, float]) -> bool:
-    found = sorted(
+    points = sorted(
         (int(match[1]), value)
         for name, value in values.items()
         if (match := re.fullmatch(r"interposer\.handover\.(\d+)ms\.lost", name))
     )
-    if found:
-        axis.plot(*zip(*found, strict=True), marker="o", color=OURS, label="two tenants that always want")
+    if points:
+        axis.plot(*zip(*points, strict=True), marker="o", color=OURS, label="two tenants that always want")
         axis.axhline(1.0, color=AIM, linewidth=1, label="aim")
         axis.set_xscale("log")
-        axis.set_xticks([one[0] for one in found], [str(one[0]) for one in found])
-        axis.set_ylim(bottom=min(0.0, *(one[1] for one in found)))
+        axis.set_xticks([point[0] for point in points], [str(point[0]) for point in points])
+        axis.set_ylim(bottom=min(0.0, *(point[1] for point in points)))
         axis.set_xlabel("length of a turn, ms")
         axis.set_ylabel("lost of the GPU's time, %")
         axis.legend(fontsize=8)
-    return bool(found)
+    return bool(points)

@@ -34,8 +34,8 @@ class Report:
     def add(self, name: str, value: float, unit: str, *, goal: float, against: str = "goal") -> None:
         """Keep a figure, and what it is compared with."""
         ratio = round(value / goal, 3) if goal else None
-        one = {"figure": f"{PREFIX}{name}", "value": round(value, 3), "unit": unit, "against": against}
-        self.figures.append({**one, "goal": round(goal, 3), "ratio": ratio})
+        figure = {"figure": f"{PREFIX}{name}", "value": round(value, 3), "unit": unit, "against": against}
+        self.figures.append({**figure, "goal": round(goal, 3), "ratio": ratio})
 
     def look_at_cores(self) -> None:
         """Remember how many cores were busy since the last look, with the bench itself."""

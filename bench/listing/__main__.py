@@ -44,24 +44,24 @@ async def measured(count: int, *, is_whole: bool = False, having: str = "") -> l
 
 def figures(count: int, way: str, stages: list[Found]) -> list[Found]:
     """One object a figure."""
-    told: list[Found] = []
+    lines: list[Found] = []
     for stage in stages[1:]:
         name = f"listing.{way}.{count}.{stage['stage'].replace(', ', '-').replace(' ', '-')}"
         goal = GOAL_MIB.get(count)
         against: Found = {"against": "goal", "ratio": round(stage["peak_mib"] / goal, 2)} if goal else {}
-        told.append({"figure": f"{name}.peak", "value": stage["peak_mib"], "unit": "MiB", **against})
-        each = round((stage["peak_mib"] - stages[0]["left_mib"]) * 1024 / count, 1)
-        told.append({"figure": f"{name}.peak-of-a-pod", "value": each, "unit": "KiB"})
-        told.append({"figure": f"{name}.left", "value": stage["left_mib"], "unit": "MiB"})
+        lines.append({"figure": f"{name}.peak", "value": stage["peak_mib"], "unit": "MiB", **against})
+        per_pod = round((stage["peak_mib"] - stages[0]["left_mib"]) * 1024 / count, 1)
+        lines.append({"figure": f"{name}.peak-of-a-pod", "value": per_pod, "unit": "KiB"})
+        lines.append({"figure": f"{name}.left", "value": stage["left_mib"], "unit": "MiB"})
         ratio = round(stage["stall_ms"] / GOAL_STALL_MS, 2)
-        told.append(
+        lines.append(
             {"figure": f"{name}.stall", "value": stage["stall_ms"], "unit": "ms", "against": "goal", "ratio": ratio}
         )
         ratio = round(stage["seconds"] / GOAL_READY_SECONDS, 2)
-        told.append(
+        lines.append(
             {"figure": f"{name}.time", "value": stage["seconds"], "unit": "s", "against": "goal", "ratio": ratio}
         )
-    return told
+    return lines
 
 
 async def main() -> None:
@@ -69,7 +69,7 @@ async def main() -> None:
     parser.add_argument("--pods", type=int, nargs="+", default=[2_000, 20_000, 100_000])
     parser.add_argument("--whole-up-to", type=int, default=20_000, help="the baseline takes 50 KB a pod")
     asked = parser.parse_args()
-    told: list[Found] = []
+    lines: list[Found] = []
     print(f"{'pods':>8} {'read':<16} {'stage':<25} {'peak MiB':>9} {'left MiB':>9} {'stall ms':>9} {'s':>7}")
     for count in asked.pods:
         for way in ("whole", "as it arrives", "with claims", "with shares"):
@@ -82,8 +82,8 @@ async def main() -> None:
                     f"{stage['stall_ms']:>9} {stage['seconds']:>7}",
                     flush=True,
                 )
-            told += figures(count, way.replace(" ", "-"), stages)
-    print("\n".join(map(json.dumps, told)))
+            lines += figures(count, way.replace(" ", "-"), stages)
+    print("\n".join(map(json.dumps, lines)))
 
 
 if __name__ == "__main__":

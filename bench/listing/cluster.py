@@ -184,8 +184,8 @@ def storage() -> dict[str, tuple[str, Json]]:
     ]
 
     def metadata(name: str, **more: str) -> Json:
-        given = {"name": name, "uid": f"{name:0>36}"[:36], "resourceVersion": VERSION, "creationTimestamp": moment}
-        return {**given, **more, "managedFields": managed}
+        fields = {"name": name, "uid": f"{name:0>36}"[:36], "resourceVersion": VERSION, "creationTimestamp": moment}
+        return {**fields, **more, "managedFields": managed}
 
     name = f"pvc-3f0e5b7a-0000-4000-8000-0000{DIGITS}"
     claim = metadata(f"data-{DIGITS}", namespace="team")

@@ -53,14 +53,14 @@ class Stage:
         yield
         seconds = time.perf_counter() - began
         beat.cancel()
-        found: dict[str, Any] = {
+        stage: dict[str, Any] = {
             "stage": self._name,
             "seconds": round(seconds, 2),
             "peak_mib": round(_status("VmHWM") / MIB),
             "left_mib": round(_status("VmRSS") / MIB),
             "stall_ms": round(self._stall_seconds * 1000),
         }
-        print(json.dumps(found), flush=True)
+        print(json.dumps(stage), flush=True)
 
     async def _beat(self) -> None:
         while True:
@@ -92,7 +92,7 @@ async def main(server: str, *, is_whole: bool) -> None:
         await asyncio.sleep(0.1)
     tasks: list[asyncio.Task[Any]] = []
     async with Stage("start").watched():
-        tasks += [asyncio.create_task(one) for one in (kept.run(), garbage.keep(kept.synced()))]
+        tasks += [asyncio.create_task(work) for work in (kept.run(), garbage.keep(kept.synced()))]
         await kept.synced()
         await asyncio.sleep(0.5)
     for name, changed in (("listed again", "no"), ("listed again, all changed", "yes")):

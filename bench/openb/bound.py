@@ -110,9 +110,9 @@ class _Bound:
             if fitting:
                 with_each = best[:, percent - self._sizes[:fitting]] + pays[:, :fitting]
                 which = with_each.argmax(1)
-                found = with_each[kinds, which]
-                better = found > best[:, percent]
-                best[better, percent], last[better, percent] = found[better], which[better]
+                values = with_each[kinds, which]
+                better = values > best[:, percent]
+                best[better, percent], last[better, percent] = values[better], which[better]
         fill, left = np.zeros_like(pays), np.full(len(pays), 100)
         while left.max() > 0:
             which = last[kinds, left]

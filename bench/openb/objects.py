@@ -75,8 +75,8 @@ def _entry(manifest: PodJson, asked: request.Request, cards: Sequence[Gpu], plac
     name = manifest["metadata"]["name"]
     share = asked.demands[0].given([cards[index] for index in placed.gpus])
     holder = PodRef("default", name, manifest["metadata"]["uid"])
-    found = Placement("", (share,))
-    return found.allocation(asked, allocation_id=f"a-{name}", pod=holder, reserved_until=None)
+    placement = Placement("", (share,))
+    return placement.allocation(asked, allocation_id=f"a-{name}", pod=holder, reserved_until=None)
 
 
 def _manifest(name: str, pod: Pod) -> PodJson:

@@ -42,12 +42,12 @@ class Gpushare:
     def place(self, pod: Pod) -> Placed | None:
         request = self._requests.get(pod) or self._requests.setdefault(pod, _request(pod))
         host = Host(pod.cpu_milli, pod.memory_mib * MIB)
-        found = self._fleet.place(request, host=host, policy=self._policy)
-        if not isinstance(found, Placement):
+        placement = self._fleet.place(request, host=host, policy=self._policy)
+        if not isinstance(placement, Placement):
             return None
-        number = self._number[found.node]
+        number = self._number[placement.node]
         self._serial += 1
-        entry = found.allocation(
+        entry = placement.allocation(
             request, allocation_id=str(self._serial), pod=PodRef("default", uid="known"), reserved_until=None
         )
         node = self._views[number]

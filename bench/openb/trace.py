@@ -104,15 +104,15 @@ def nodes(directory: Path, *, of: str = "gpu") -> list[Node]:
 
 def traces(directory: Path) -> list[str]:
     """Names of the pod lists there are."""
-    found = {
+    names = {
         path.name.split(".")[0].removeprefix("openb_pod_list_") for path in directory.glob("openb_pod_list_*.csv*")
     }
-    return sorted(found)
+    return sorted(names)
 
 
 def pods(directory: Path, trace: str) -> list[Pod]:
     """The pods of a list, in its order."""
-    found = []
+    listed = []
     for row in _rows(directory, f"openb_pod_list_{trace}"):
         gpus, milli = int(row["num_gpu"]), int(row["gpu_milli"])
         if milli % 10:
@@ -120,8 +120,8 @@ def pods(directory: Path, trace: str) -> list[Pod]:
                 f"{trace}: {row['name']} asks for {milli} thousandths of a GPU, which is no whole per cent"
             )
         models = tuple(sorted({model for model in (row.get("gpu_spec") or "").split("|") if model}))
-        found.append(Pod(int(row["cpu_milli"]), int(row["memory_mib"]), gpus, milli // 10 if gpus else 0, models))
-    return found
+        listed.append(Pod(int(row["cpu_milli"]), int(row["memory_mib"]), gpus, milli // 10 if gpus else 0, models))
+    return listed
 
 
 def fill(all_pods: Sequence[Pod], gpus: int, seed: int) -> list[Pod]:

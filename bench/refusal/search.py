@@ -164,7 +164,7 @@ def unlike(manifest: Json, number: int) -> Json:
 
 async def dearest(cost: Cost, *, seconds: float, seed: int, kept: int = 3) -> list[tuple[float, Json]]:
     """The dearest that were found in so much of the processor's time, each by a climb of its own."""
-    draw, found = random.Random(seed), list[tuple[float, Json]]()
+    draw, climbs = random.Random(seed), list[tuple[float, Json]]()
     for _ in range(kept):
         until = time.process_time() + seconds / kept
         best, at = drawn(draw), 0.0
@@ -175,5 +175,5 @@ async def dearest(cost: Cost, *, seconds: float, seed: int, kept: int = 3) -> li
                 spent = min(spent, await cost(made(other)))  # a moment when the machine was busy is no find
             if spent > at:
                 best, at = other, spent
-        found.append((at, made(best)))
-    return sorted(found, key=lambda one: -one[0])
+        climbs.append((at, made(best)))
+    return sorted(climbs, key=lambda climb: -climb[0])

@@ -24,8 +24,8 @@ class Series:
     name: str
     samples: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
-    def add(self, at: float, found: Mapping[str, float]) -> None:
-        for kind, value in found.items():
+    def add(self, at: float, values: Mapping[str, float]) -> None:
+        for kind, value in values.items():
             self.samples.setdefault(kind, []).append((at, value))
 
     def rows(self) -> list[Row]:
@@ -51,8 +51,8 @@ class Row:
         size = max(1, len(warm) // WINDOWS)
         least = [min(values[begin : begin + size]) for begin in range(0, size * (len(warm) // size), size)]
         slope = statistics.linear_regression(range(len(least)), least).slope
-        found = statistics.median(values), max(values), tuple(least)
-        return cls(process, kind, samples[0][1], *found, slope * (len(least) - 1))
+        summary = statistics.median(values), max(values), tuple(least)
+        return cls(process, kind, samples[0][1], *summary, slope * (len(least) - 1))
 
     @property
     def is_flat(self) -> bool:
@@ -61,12 +61,12 @@ class Row:
 
 def of_process(pid: int, tasks: Path | None = None) -> dict[str, float]:
     """What it has now; nothing of one that has gone."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     with contextlib.suppress(OSError, ValueError):
         status = Path(f"/proc/{pid}/status").read_text()
         kib = dict(re.findall(r"(VmRSS|Threads):\s+(\d+)", status))
-        found = {"MiB": int(kib["VmRSS"]) / 1024, "threads": float(kib["Threads"])}
-        found["descriptors"] = float(len(list(Path(f"/proc/{pid}/fd").iterdir())))
+        values = {"MiB": int(kib["VmRSS"]) / 1024, "threads": float(kib["Threads"])}
+        values["descriptors"] = float(len(list(Path(f"/proc/{pid}/fd").iterdir())))
         if tasks is not None and tasks.exists():
-            found["tasks"] = float(tasks.read_text())
-    return found
+            values["tasks"] = float(tasks.read_text())
+    return values

@@ -26,15 +26,15 @@ def nodes(server: calls.Server, name: str, count: int) -> Iterator[tuple[dict[st
     made.nodes(server, names)
     for node_name in names:
         label = {"metadata": {"labels": {LABEL: f"{name}-{'crowded' if node_name == names[0] else 'roomy'}"}}}
-        calls.one(server, calls.call("PATCH", f"/api/v1/nodes/{node_name}", label, calls.MERGE_PATCH))
-        calls.one(server, calls.call("POST", LEASES, _lease(node_name)))
+        calls.ask(server, calls.call("PATCH", f"/api/v1/nodes/{node_name}", label, calls.MERGE_PATCH))
+        calls.ask(server, calls.call("POST", LEASES, _lease(node_name)))
     stopping = threading.Event()
 
     def renew() -> None:
         while not stopping.wait(RENEW_SECONDS):
             for node_name in names:
                 try:
-                    calls.one(
+                    calls.ask(
                         server, calls.call("PATCH", f"{LEASES}/{node_name}", _lease(node_name), calls.MERGE_PATCH)
                     )
                 except (OSError, SystemExit, EOFError):

@@ -30,8 +30,8 @@ class Refusal:
 
 def refusals(lines: Iterable[str]) -> list[Refusal]:
     """All of them."""
-    found = ((at, _DENIED.match(text)) for at, text in _read(lines))
-    return [Refusal(at, *match.groups()) for at, match in found if match]
+    matches = ((at, _DENIED.match(text)) for at, text in _read(lines))
+    return [Refusal(at, *match.groups()) for at, match in matches if match]
 
 
 def starts(lines: Iterable[str]) -> list[float]:
@@ -41,8 +41,8 @@ def starts(lines: Iterable[str]) -> list[float]:
 
 def registrations(lines: Iterable[str], resource: str) -> list[float]:
     """When a plugin of this resource did."""
-    found = ((at, _REGISTERS.match(text)) for at, text in _read(lines))
-    return [at for at, match in found if match and match[1] == resource]
+    matches = ((at, _REGISTERS.match(text)) for at, text in _read(lines))
+    return [at for at, match in matches if match and match[1] == resource]
 
 
 def _read(lines: Iterable[str]) -> Iterable[tuple[float, str]]:

@@ -55,24 +55,24 @@ class Counted:
 
     @property
     def failed(self) -> list[Sent]:
-        return [one for one in self.sent if one.status != 201]
+        return [creation for creation in self.sent if creation.status != 201]
 
     @property
     def median_seconds(self) -> float:
-        return statistics.median(one.seconds for one in self.sent) if self.sent else 0.0
+        return statistics.median(creation.seconds for creation in self.sent) if self.sent else 0.0
 
     @property
     def longest_seconds(self) -> float:
-        return max((one.seconds for one in self.sent), default=0.0)
+        return max((creation.seconds for creation in self.sent), default=0.0)
 
     @property
     def unreached(self) -> int:
         """Pods whose creation had to be tried again, because nobody answered at the API server's address."""
-        return sum(one.unreached + one.cut > 0 for one in self.sent)
+        return sum(creation.unreached + creation.cut > 0 for creation in self.sent)
 
     @property
     def gated(self) -> int:
-        return sum(one.gated for one in self.sent)
+        return sum(creation.gated for creation in self.sent)
 
 
 class Load:
@@ -173,8 +173,8 @@ class Load:
             with contextlib.suppress(aiohttp.ClientError, ConnectionError, TimeoutError):
                 async with session.delete(f"{self._pods}/{name}", json=FOREGROUND) as answer:
                     if answer.status in {200, 202, 404}:
-                        found: dict[str, Any] = await answer.json(content_type=None)
-                        return found
+                        document: dict[str, Any] = await answer.json(content_type=None)
+                        return document
             await asyncio.sleep(RETRY_SECONDS)
         raise SystemExit(f"pod {name} could not be deleted")
 

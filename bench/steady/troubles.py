@@ -42,10 +42,10 @@ class Stage:
     def replicas(self) -> list[dict[str, Any]]:
         """All pods of the webhook, those that are going too."""
         selector = "--selector=app.kubernetes.io/name=gpushare,app.kubernetes.io/component=webhook"
-        found: list[dict[str, Any]] = json.loads(self.kubectl("get", "pods", *gpushare.SCOPE, selector, "-o", "json"))[
+        pods: list[dict[str, Any]] = json.loads(self.kubectl("get", "pods", *gpushare.SCOPE, selector, "-o", "json"))[
             "items"
         ]
-        return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
+        return sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
 
     def until(self, condition: Callable[[], object], what: str, *, seconds: float = WELL_SECONDS) -> float:
         """Wait; return how long it took."""
@@ -62,7 +62,7 @@ class Stage:
 
     def well(self) -> None:
         """Wait until two replicas are ready, and no other is left."""
-        self.until(lambda: len(found := self.replicas()) == REPLICAS and all(map(_ready, found)), "two ready replicas")
+        self.until(lambda: len(pods := self.replicas()) == REPLICAS and all(map(_ready, pods)), "two ready replicas")
 
     def restart(self) -> None:
         self.kubectl("rollout", "restart", *gpushare.SCOPE, DEPLOYMENT)
@@ -101,8 +101,8 @@ def kill(stage: Stage) -> None:
         gpushare.kill(stage.lab, victim)
 
         def is_back(name: str = name) -> bool:
-            (found,) = [pod for pod in stage.replicas() if pod["metadata"]["name"] == name]
-            return found["status"]["containerStatuses"][0]["restartCount"] > 0 and _ready(found)
+            (replica,) = [pod for pod in stage.replicas() if pod["metadata"]["name"] == name]
+            return replica["status"]["containerStatuses"][0]["restartCount"] > 0 and _ready(replica)
 
         stage.until(is_back, f"{name} again")
         if was_placer:

@@ -69,7 +69,7 @@ class Witness:
 
     def stop(self) -> None:
         """See everything that was written so far, and end."""
-        items = calls.one(self._server, calls.call("GET", contract.GPUNODE_PATH))["items"]
+        items = calls.ask(self._server, calls.call("GET", contract.GPUNODE_PATH))["items"]
         last = max((int(item["metadata"]["resourceVersion"]) for item in items), default=0)
         deadline = time.monotonic() + STOP_SECONDS
         while self._seen < last:

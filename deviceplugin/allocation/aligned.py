@@ -43,7 +43,7 @@ def prefer(available: Sequence[int], *, required: Sequence[int], size: int, scor
     if size <= 0 or len(available) < size or len(required) > size or not set(required) <= set(available):
         return ()
     matrix = [[scores.get((a, b), scores.get((b, a), 0)) for b in available] for a in available]
-    wanted = frozenset(available.index(one) for one in required)
+    wanted = frozenset(available.index(gpu) for gpu in required)
     try:
         group = _of_best_split(matrix, wanted, size)
     except _TooManyError:
@@ -132,17 +132,17 @@ def _before(group: int, other: int) -> bool:
 def _grown(matrix: Sequence[Sequence[int]], wanted: frozenset[int], size: int) -> Group:
     """A good group, from `wanted` or from each pair in turn, always adding the GPU that is joined best to it."""
     starts = [tuple(sorted(wanted))] if wanted else list(itertools.combinations(range(len(matrix)), min(2, size)))
-    found: Group = ()
+    best_group: Group = ()
     best = -1
     for start in starts:
         group = list(start)
         while len(group) < size:
             rest = (number for number in range(len(matrix)) if number not in group)
-            group.append(max(rest, key=lambda one: sum(matrix[one][other] for other in group)))
+            group.append(max(rest, key=lambda gpu: sum(matrix[gpu][other] for other in group)))
         score = _score(matrix, group)
         if score > best:
-            found, best = tuple(sorted(group)), score
-    return found
+            best_group, best = tuple(sorted(group)), score
+    return best_group
 
 
 def _score(matrix: Sequence[Sequence[int]], group: Sequence[int]) -> int:

@@ -31,11 +31,11 @@ def scores(gpus: Sequence[Gpu], paths: Mapping[tuple[str, str], GpuPath] = _UNKN
     paths: of pairs, in either order. GPUs of one NVLink group count as joined by one link at least: through a switch
     each reaches all others alike.
     """
-    found = {}
+    pair_scores = {}
     for gpu, other in itertools.combinations(gpus, 2):
         path = paths.get((gpu.uuid, other.uuid)) or paths.get((other.uuid, gpu.uuid))
-        found[gpu.uuid, other.uuid] = _pair(gpu, other, path)
-    return found
+        pair_scores[gpu.uuid, other.uuid] = _pair(gpu, other, path)
+    return pair_scores
 
 
 def _pair(gpu: Gpu, other: Gpu, path: GpuPath | None) -> int:

@@ -39,7 +39,9 @@ def prefer(
     devices: every id of the resource; policy: for shared ones; scores: of pairs of GPUs by UUID (`aligned.pair_score`).
     Ids that are not the resource's are passed over. MIG devices count for the GPU that they are on.
     """
-    known = {identity: devices[identity] for identity in sorted(devices, key=lambda one: _order(devices[one]))}
+    known = {
+        identity: devices[identity] for identity in sorted(devices, key=lambda device_id: _order(devices[device_id]))
+    }
     wanted = [identity for identity in required if identity in known]
     if algorithm(list(known.values()), available) is Algorithm.GREEDY:
         gpus = {identity: device.gpu for identity, device in known.items()}
@@ -50,13 +52,13 @@ def prefer(
     numbered = {
         (position[a], position[b]): score for (a, b), score in scores.items() if a in position and b in position
     }
-    found = aligned.prefer(
+    group = aligned.prefer(
         [position[identity] for identity in ids if identity in offered],
         required=[position[identity] for identity in wanted],
         size=size,
         scores=numbered,
     )
-    return tuple(ids[number] for number in found)
+    return tuple(ids[number] for number in group)
 
 
 def _order(device: Offered) -> tuple[tuple[int, ...], int]:

@@ -57,7 +57,7 @@ class Account:
     """The books of one share on one GPU. What it does now (`wanting`, `charge`) is set by `set`, from then on."""
 
     def __init__(self, entitlement: Entitlement, now_ns: int) -> None:
-        self.given = entitlement
+        self.entitlement = entitlement
         self.held_ns = 0  # all time charged, ever
         self.owed_ns = 0.0
         self.room_ns = float(BURST_NS)
@@ -69,7 +69,7 @@ class Account:
     def change(self, entitlement: Entitlement, now_ns: int) -> None:
         """Give it more or less from now on; what it has been owed until now, and owes, it keeps."""
         self.pass_time(now_ns)
-        self.given = entitlement
+        self.entitlement = entitlement
 
     def held_by_ns(self, now_ns: int) -> int:
         """All time charged, up to now."""
@@ -94,7 +94,7 @@ class Account:
         self._owe(passed_ns)
         if self.charge is PayingAccount.SURPLUS:
             self.surplus_ns += passed_ns / self.weight
-        filled_ns = passed_ns * (self.given.limit_percent / 100 - (1 if holds else 0))
+        filled_ns = passed_ns * (self.entitlement.limit_percent / 100 - (1 if holds else 0))
         # Whoever has waited for what it is owed must be let have it then: the bucket may hold as much.
         most_ns = max(BURST_NS, self.room_ns - passed_ns, self.owed_ns if self.wanting else 0)
         self.room_ns = min(most_ns, self.room_ns + filled_ns)
@@ -102,12 +102,12 @@ class Account:
     @property
     def weight(self) -> float:
         """Its part of what nobody was owed."""
-        return max(self.given.request_percent / 100, LEAST_WEIGHT)
+        return max(self.entitlement.request_percent / 100, LEAST_WEIGHT)
 
     @property
     def limited(self) -> bool:
         """Whether it has a limit at all."""
-        return self.given.limit_percent < 100
+        return self.entitlement.limit_percent < 100
 
     def eligible(self) -> bool:
         """Whether its limit lets it begin."""
@@ -117,27 +117,27 @@ class Account:
         """How long until it does, if it holds nothing."""
         if self.eligible():
             return 0
-        return int((self._least_room_ns - self.room_ns) * 100 / max(1, self.given.limit_percent)) + 1
+        return int((self._least_room_ns - self.room_ns) * 100 / max(1, self.entitlement.limit_percent)) + 1
 
     def lasts_ns(self) -> int | None:
         """How long it may hold the GPU before its limit ends that; None: for ever."""
         if not self.limited:
             return None
-        return max(0, int(self.room_ns * 100 / (100 - self.given.limit_percent)))
+        return max(0, int(self.room_ns * 100 / (100 - self.entitlement.limit_percent)))
 
     @property
     def _least_room_ns(self) -> float:
         """What its limit must have left for it to begin: enough for its part of a period."""
-        limit = self.given.limit_percent / 100
-        period_ns = LATENCY_PERIOD_NS if self.given.latency else PERIOD_NS
+        limit = self.entitlement.limit_percent / 100
+        period_ns = LATENCY_PERIOD_NS if self.entitlement.latency else PERIOD_NS
         return min(float(BURST_NS - SPARE_NS), max(limit * period_ns, SHORTEST_TURN_NS) * (1 - limit))
 
     @property
     def _credit_ns(self) -> float:
-        return float(LATENCY_CREDIT_NS if self.given.latency else CREDIT_NS)
+        return float(LATENCY_CREDIT_NS if self.entitlement.latency else CREDIT_NS)
 
     def _owe(self, passed_ns: int) -> None:
-        request = self.given.request_percent / 100
+        request = self.entitlement.request_percent / 100
         owed_ns = self.owed_ns + passed_ns * (request - (1 if self.charge is PayingAccount.OWED else 0))
         if self.charge is PayingAccount.ALONE:
             owed_ns = max(0.0, self.owed_ns - passed_ns) if self.owed_ns > 0 else min(0.0, owed_ns)

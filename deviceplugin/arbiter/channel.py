@@ -99,8 +99,8 @@ class Channel:
         self._unread += data
         for _, _, packed in ancillary:
             self._descriptors += array.array("i", packed)
-        while self._open and (found := self._next()) is not None:
-            body, own = found
+        while self._open and (message := self._next()) is not None:
+            body, own = message
             self._heard(messages.read(body), own)
 
     def _next(self) -> tuple[bytes, list[int]] | None:

@@ -38,5 +38,5 @@ class DebtCache:
 def _owes(seat: Seat) -> bool:
     account = seat.account
     # Without a request nothing that is owed is ever made up for, and nothing is lost by it.
-    in_debt = account.owed_ns < 0 and account.given.request_percent > 0
+    in_debt = account.owed_ns < 0 and account.entitlement.request_percent > 0
     return in_debt or (account.limited and account.room_ns < BURST_NS)

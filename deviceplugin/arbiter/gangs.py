@@ -170,7 +170,7 @@ class Gangs:
         if not owners:
             return self._gpus[uuid].vacant
         return all(
-            owner.stage is Stage.ENDING or any(self._gpus[each].is_over(owner.seats[each]) for each in owner.kept)
+            owner.stage is Stage.ENDING or any(self._gpus[card].is_over(owner.seats[card]) for card in owner.kept)
             for owner in owners
         )
 
@@ -208,8 +208,8 @@ class Gangs:
         return False, self._owed_ns(gang, now_ns), behind_ns
 
     def _owed_ns(self, gang: Gang, now_ns: int) -> float:
-        each = (self._gpus[uuid].standing(gang.seats[uuid], now_ns) for uuid in self._uses(gang, now_ns))
-        return min((owed_ns for _, owed_ns, _ in each), default=0.0)
+        standings = (self._gpus[uuid].standing(gang.seats[uuid], now_ns) for uuid in self._uses(gang, now_ns))
+        return min((owed_ns for _, owed_ns, _ in standings), default=0.0)
 
     def _uses(self, gang: Gang, now_ns: int) -> list[str]:
         """The GPUs that it will use, it seems, in order: those that it used until it had to wait."""

@@ -181,10 +181,10 @@ class GpuLeases:
                 for client in share.having:
                     self._send_open(share, client)
                 self.turns.changed.add(key)
-        for each in self.turns.changed:
-            share = self._shares[each]
-            share.recent.see(self._sight(each, share), now_ns)
-            share.patience.see(self.turns.seats[each], now_ns)
+        for share_key in self.turns.changed:
+            share = self._shares[share_key]
+            share.recent.see(self._sight(share_key, share), now_ns)
+            share.patience.see(self.turns.seats[share_key], now_ns)
         self.turns.changed.clear()
 
     def held(self, now_ns: int) -> Iterator[LeaseUsage]:

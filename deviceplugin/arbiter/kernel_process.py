@@ -149,7 +149,7 @@ def mapped_files(pid: int, *, proc: Path = PROC) -> frozenset[str] | None:
 
     None if it is gone, or we may not look into it.
     """
-    found: set[str] = set()
+    paths: set[str] = set()
     known = False
     try:
         with (proc / str(pid) / "maps").open("rb") as lines:
@@ -157,10 +157,10 @@ def mapped_files(pid: int, *, proc: Path = PROC) -> frozenset[str] | None:
                 known = True
                 fields = line.rstrip(b"\n").split(maxsplit=5) if line is not None else []
                 if len(fields) == _MAPS_FIELDS:
-                    found.add(os.fsdecode(fields[-1]))
+                    paths.add(os.fsdecode(fields[-1]))
     except OSError:
         return None
-    return frozenset(found) if known else None
+    return frozenset(paths) if known else None
 
 
 def _bounded(lines: Iterable[bytes], left_bytes: int) -> Iterator[bytes | None]:

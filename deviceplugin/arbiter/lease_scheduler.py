@@ -238,7 +238,7 @@ class LeaseScheduler:
             those.add(key, seat.account, now_ns)
         else:
             those.discard(key)
-        urgent = seat.account.given.latency and seat.account.wanting
+        urgent = seat.account.entitlement.latency and seat.account.wanting
         (self._urgent.add if urgent else self._urgent.discard)(key)
 
     def _review(self, key: str, now_ns: int) -> list[Command]:

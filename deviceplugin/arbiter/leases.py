@@ -160,13 +160,13 @@ class Leases:
                 break
         touched = {uuid, *(other for other, turns in self._turns.items() if turns.changed)}
         self._gang_timer.set(self._gangs.due_ns(now_ns), now_ns, self._tick_gangs)
-        for each in sorted(touched):
-            gpu = self._gpus[each]
+        for card in sorted(touched):
+            gpu = self._gpus[card]
             gpu.settle(now_ns)
-            self._timers[each].set(gpu.due_ns(), now_ns, lambda each=each: self._tick(each))  # type: ignore[misc]
+            self._timers[card].set(gpu.due_ns(), now_ns, lambda card=card: self._tick(card))  # type: ignore[misc]
             if gpu.empty:
-                self._timers.pop(each).cancel()
-                del self._gpus[each], self._turns[each]
+                self._timers.pop(card).cancel()
+                del self._gpus[card], self._turns[card]
 
     def _tick(self, uuid: str) -> None:
         self._timers[uuid].cancel()

@@ -41,29 +41,29 @@ class LedgerRecord:
 
 def write(directory: Path, record: LedgerRecord) -> None:
     """Write it, whole or not at all."""
-    told = dataclasses.asdict(record)
-    del told["tenant"]["group"]  # 0.1.0 reads no field that it does not know; whoever joins brings it
-    text = json.dumps(told, separators=(",", ":"))
+    document = dataclasses.asdict(record)
+    del document["tenant"]["group"]  # 0.1.0 reads no field that it does not know; whoever joins brings it
+    text = json.dumps(document, separators=(",", ":"))
     whole_file.write(path_of(directory, record.tenant), text)
 
 
 def read(path: Path) -> LedgerRecord:
     """Read it back. Raises RecordError."""
     try:
-        found = records.load(path)
-        layout = found.get("layout", 0)
+        document = records.load(path)
+        layout = document.get("layout", 0)
         records.check(layout == contract.PAGES_LAYOUT, f"its pages have layout {layout}, unknown to this agent")
-        slots = {int(slot): records.read(tuple[int, int], who) for slot, who in found["slots"].items()}
-        slot_count = records.read(int, found["slot_count"])
+        slots = {int(slot): records.read(tuple[int, int], who) for slot, who in document["slots"].items()}
+        slot_count = records.read(int, document["slot_count"])
         wrong = [slot for slot in (*slots, slot_count - 1) if not -1 <= slot < contract.LEDGER_SLOTS]
         records.check(not wrong and -1 not in slots, f"a ledger has no such slots: {wrong or slots}")
-        tenant = records.read(Tenant, found["tenant"], newer=True)
+        tenant = records.read(Tenant, document["tenant"], newer=True)
         refused = unusable(tenant)
         records.check(refused is None, str(refused))
         return LedgerRecord(
-            boot_id=records.read(str, found["boot_id"]),
+            boot_id=records.read(str, document["boot_id"]),
             tenant=tenant,
-            ledger=records.read(tuple[int, int], found["ledger"]),
+            ledger=records.read(tuple[int, int], document["ledger"]),
             slot_count=slot_count,
             slots=slots,
         )

@@ -75,11 +75,11 @@ async def _apart(pid: int, device_inode: tuple[int, int], proc: Path) -> tuple[M
     And how many seconds of a processor that took: to wait for the process costs nobody anything.
     """
     loop = asyncio.get_running_loop()
-    found: asyncio.Future[tuple[Mapping, float]] = loop.create_future()
+    answer: asyncio.Future[tuple[Mapping, float]] = loop.create_future()
 
     def tell(seen: Mapping, took_seconds: float) -> None:
-        if not found.done():
-            found.set_result((seen, took_seconds))
+        if not answer.done():
+            answer.set_result((seen, took_seconds))
 
     def look() -> None:
         seen = kernel_process.mapping(pid, device_inode, proc=proc)
@@ -87,4 +87,4 @@ async def _apart(pid: int, device_inode: tuple[int, int], proc: Path) -> tuple[M
             loop.call_soon_threadsafe(tell, seen, time.thread_time())
 
     threading.Thread(target=look, name="look", daemon=True).start()
-    return await found
+    return await answer

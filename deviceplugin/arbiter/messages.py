@@ -273,5 +273,5 @@ def read(data: bytes) -> Message:
     name, document = said
     if not isinstance(name, str) or name not in _KINDS:
         raise ValueError(f"there is no message {name!r}")
-    found: Message = records.read(_KINDS[name], document)
-    return found
+    message: Message = records.read(_KINDS[name], document)
+    return message

@@ -21,7 +21,7 @@ def choose(candidates: Mapping[str, Account]) -> str | None:
     if not able:
         return None
     owed = {key: account for key, account in able.items() if is_owed(account)}
-    urgent = {key: account for key, account in owed.items() if account.given.latency}
+    urgent = {key: account for key, account in owed.items() if account.entitlement.latency}
     if owed:
         return max(urgent or owed, key=lambda key: owed[key].owed_ns)
     return min(able, key=lambda key: able[key].surplus_ns)
@@ -37,7 +37,7 @@ def standing(account: Account, surplus_ns: float) -> Standing:
     surplus_ns: the surplus of whoever is served now from the time that nobody is owed, on the account's GPU.
     """
     owed_ns = account.owed_ns if is_owed(account) else 0.0
-    return owed_ns > 0 and account.given.latency, owed_ns, surplus_ns - account.surplus_ns
+    return owed_ns > 0 and account.entitlement.latency, owed_ns, surplus_ns - account.surplus_ns
 
 
 def is_owed(account: Account) -> bool:
@@ -52,6 +52,6 @@ def charge_of(account: Account) -> PayingAccount:
 
 def interrupts(newcomer: Account, holder: Account) -> bool:
     """Whether a share that has just begun to want the GPU need not wait until the holder's turn is over."""
-    if not newcomer.eligible() or not newcomer.given.latency or not is_owed(newcomer):
+    if not newcomer.eligible() or not newcomer.entitlement.latency or not is_owed(newcomer):
         return False
-    return not (holder.given.latency and is_owed(holder))
+    return not (holder.entitlement.latency and is_owed(holder))

@@ -75,9 +75,9 @@ class LimitsPage:
         """
         for position, grant in enumerate(grants):
             start = _HEADER.size + position * contract.LIMITS_RECORD_SIZE
-            given = (grant.memory_bytes, grant.request_percent, grant.limit_percent)
+            amounts = (grant.memory_bytes, grant.request_percent, grant.limit_percent)
             turn = dataclasses.astuple(self._turns[position])
-            packed = _RECORD.pack(tenant.raw_uuid(grant.uuid), *given, *self._measured[position], *turn)
+            packed = _RECORD.pack(tenant.raw_uuid(grant.uuid), *amounts, *self._measured[position], *turn)
             for offset in range(0, _RECORD.size, 8):
                 self._store(start + offset, int.from_bytes(packed[offset : offset + 8], "little"))
         # A processor may do what comes next before its stores are seen, but not beyond a lock's atomic instruction.
@@ -190,10 +190,10 @@ class Ledger:
     def reopen(cls, path: os.PathLike[str], gpu_count: int, device_inode: tuple[int, int]) -> Ledger:
         """The one that some process has mapped. Raises OSError, and PagesError when it is not what we once made."""
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        found = os.fstat(descriptor)
+        status = os.fstat(descriptor)
         is_ours = (
-            (found.st_dev, found.st_ino) == device_inode
-            and found.st_size == gpu_count * contract.PAGE_SIZE
+            (status.st_dev, status.st_ino) == device_inode
+            and status.st_size == gpu_count * contract.PAGE_SIZE
             and fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) == _KEEP_SIZE
         )
         if not is_ours:
@@ -204,8 +204,8 @@ class Ledger:
     @property
     def device_inode(self) -> tuple[int, int]:
         """What tells it from every other file while it exists."""
-        found = os.fstat(self.descriptor)
-        return found.st_dev, found.st_ino
+        status = os.fstat(self.descriptor)
+        return status.st_dev, status.st_ino
 
     def used_bytes(self, slot_count: int) -> tuple[int, ...]:
         """What the share's processes hold in the first slots, by GPU in the order of the grants."""

@@ -91,16 +91,16 @@ class Resizing:
             groups[entry.id, group.tenant.share] = group
             waits |= not self._give(group, node, entry)
         self._note(lost)
-        told = {(resize.allocation, resize.share): resize for resize in node.resizes}
+        resizes = {(resize.allocation, resize.share): resize for resize in node.resizes}
         entries = []
         for entry in node.allocations:
             for position, share in enumerate(entry.shares):
                 if share.shrink_to_bytes is not None:
                     place = (entry.id, position)
-                    said = self._said(entry, position, groups.get(place), told.get(place))
+                    said = self._said(entry, position, groups.get(place), resizes.get(place))
                     waits |= said.memory_bytes > share.shrink_to_bytes
                     entries.append(said)
-        self._told = {place: since for place, since in self._told.items() if place in told}
+        self._told = {place: since for place, since in self._told.items() if place in resizes}
         self.close()
         if waits:
             self._timer = asyncio.get_running_loop().call_later(AGAIN_SECONDS, self.look)
@@ -123,27 +123,27 @@ class Resizing:
             self._shrink(share, tenant.renewed(share.tenant, entry, most_bytes))
         return share.tenant.memory_bytes == most_bytes
 
-    def _change(self, share: ShareLedger, given: tenant.Tenant) -> None:
-        if given == share.tenant:
+    def _change(self, share: ShareLedger, renewed: tenant.Tenant) -> None:
+        if renewed == share.tenant:
             return
         # Nobody may go by more than what is written down; less holds also if that is not possible.
-        if not self._groups.keep(share, given) and given.memory_bytes > share.tenant.memory_bytes:
-            given = tenant.with_memory(given, share.tenant.memory_bytes)
-        if given != share.tenant:
-            share.change(given)
+        if not self._groups.keep(share, renewed) and renewed.memory_bytes > share.tenant.memory_bytes:
+            renewed = tenant.with_memory(renewed, share.tenant.memory_bytes)
+        if renewed != share.tenant:
+            share.change(renewed)
             self._groups.schedule()
-            self._leases.changed(given)
-            logger.info("Changed what a share is given", extra=_named(given))
+            self._leases.changed(renewed)
+            logger.info("Changed what a share is given", extra=_named(renewed))
 
-    def _shrink(self, share: ShareLedger, given: tenant.Tenant) -> None:
+    def _shrink(self, share: ShareLedger, renewed: tenant.Tenant) -> None:
         before = share.tenant
-        if share.outdated or not self._measured() or share.held_bytes() > given.memory_bytes:
+        if share.outdated or not self._measured() or share.held_bytes() > renewed.memory_bytes:
             return
-        share.change(given)
-        if share.held_bytes() > given.memory_bytes or not self._groups.keep(share, given):
+        share.change(renewed)
+        if share.held_bytes() > renewed.memory_bytes or not self._groups.keep(share, renewed):
             share.change(before)
             return
-        logger.info("Lowered the memory limit of a share", extra=_named(given))
+        logger.info("Lowered the memory limit of a share", extra=_named(renewed))
 
     def _said(self, entry: Allocation, position: int, group: ShareLedger | None, before: Resize | None) -> Resize:
         share = entry.shares[position]
@@ -184,11 +184,11 @@ class Resizing:
         self._lost = frozenset(lost)
 
 
-def _named(given: tenant.Tenant) -> dict[str, object]:
-    compute = {grant.uuid: f"{grant.request_percent}-{grant.limit_percent} %" for grant in given.grants}
+def _named(renewed: tenant.Tenant) -> dict[str, object]:
+    compute = {grant.uuid: f"{grant.request_percent}-{grant.limit_percent} %" for grant in renewed.grants}
     return {
-        "pod": {"namespace": given.namespace, "name": given.pod},
-        "containers": list(given.containers),
-        "memory_bytes": given.memory_bytes,
+        "pod": {"namespace": renewed.namespace, "name": renewed.pod},
+        "containers": list(renewed.containers),
+        "memory_bytes": renewed.memory_bytes,
         "compute": compute,
     }

@@ -121,7 +121,7 @@ def find(container: Container, *, pods: Iterable[PodJson], node: GpuNode | None)
     return Refusal(f"the container {called} of the pod {namespace}/{name} has no share of a GPU")
 
 
-def given(
+def find_by_name(
     namespace: str, name: str, container: str, *, pods: Iterable[PodJson], node: GpuNode | None
 ) -> Given | Refusal | NotYet:
     """The GPUs of a container by its name, which no runtime has made yet."""

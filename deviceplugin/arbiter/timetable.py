@@ -52,12 +52,12 @@ class _Card:
     def __init__(self, shares: Mapping[str, tuple[int, int]]) -> None:
         """shares: the request and the limit of each, in percent."""
         unasked = sum(request == 0 for request, _ in shares.values())
-        each = max(1, min(UNASKED, UNASKED_TOGETHER // unasked)) if unasked else 0
+        unasked_permille = max(1, min(UNASKED, UNASKED_TOGETHER // unasked)) if unasked else 0
         asked = sum(10 * request for request, _ in shares.values())
-        room = max(0, PERIOD - unasked * each)
+        room = max(0, PERIOD - unasked * unasked_permille)
         self.waiting: dict[str, _Part] = {}
         for key, (request, limit) in sorted(shares.items()):
-            least = 10 * request * min(room, asked) // asked if request else each
+            least = 10 * request * min(room, asked) // asked if request else unasked_permille
             most = max(1, 10 * limit)
             self.waiting[key] = _Part(key, min(max(1, least), most), most, max(1, request))
         if sum(part.least for part in self.waiting.values()) > PERIOD:
@@ -98,10 +98,12 @@ class _Card:
     def _filled(self) -> list[tuple[LaunchSlot, list[_Part]]] | None:
         """Who goes into which gap: the largest first, where the most room is; None: not all have room."""
         filled: list[tuple[LaunchSlot, list[_Part]]] = [(gap, []) for gap in self.gaps()]
-        for part in sorted(self.waiting.values(), key=lambda one: (-one.least, one.key)):
+        for part in sorted(self.waiting.values(), key=lambda waiting: (-waiting.least, waiting.key)):
             if not filled:
                 return None
-            gap, parts = max(filled, key=lambda one: one[0].permille - sum(other.least for other in one[1]))
+            gap, parts = max(
+                filled, key=lambda candidate: candidate[0].permille - sum(other.least for other in candidate[1])
+            )
             if gap.permille < part.least + sum(other.least for other in parts):
                 return None
             parts.append(part)
@@ -111,11 +113,11 @@ class _Card:
 def timetable(tenants: Iterable[Tenant]) -> Mapping[str, tuple[LaunchSlot, ...]]:
     """The turns of each share by its key, by GPU in the order of its grants. The same for the same shares, always."""
     shares = {tenant.key: tenant for tenant in tenants}
-    given = collections.defaultdict[str, dict[str, tuple[int, int]]](dict)
+    percents = collections.defaultdict[str, dict[str, tuple[int, int]]](dict)
     for key, tenant in shares.items():
         for grant in tenant.grants:
-            given[grant.uuid][key] = (grant.request_percent, grant.limit_percent)
-    cards = {uuid: _Card(of) for uuid, of in given.items()}
+            percents[grant.uuid][key] = (grant.request_percent, grant.limit_percent)
+    cards = {uuid: _Card(of) for uuid, of in percents.items()}
     alike = {uuid: _divided(PERIOD, card.waiting.values()) for uuid, card in cards.items()}
     for key, owner in sorted(shares.items(), key=lambda item: (-len(item[1].grants), item[0])):
         uuids = [grant.uuid for grant in owner.grants]

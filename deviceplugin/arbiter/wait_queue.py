@@ -52,9 +52,9 @@ class WaitQueue:
         if not account.eligible():
             self._enter(key, _KEPT_BACK, (now_ns + account.eligible_in_ns(), number, key))
             return
-        percent = account.given.request_percent
+        percent = account.entitlement.request_percent
         ahead = percent / 100 * now_ns - account.owed_ns
-        self._enter(key, (percent, account.given.latency), (ahead, number, key))
+        self._enter(key, (percent, account.entitlement.latency), (ahead, number, key))
         self._enter(key, _SURPLUS, (account.surplus_ns, number, key))
 
     def discard(self, key: str) -> None:
@@ -81,10 +81,10 @@ class WaitQueue:
         """Some of them, of whom one is the first."""
         self._let_begin(now_ns)
         heads = {queue[0][2] for name, queue in self._queues.items() if queue and name != _KEPT_BACK}
-        found = {key: self._accounts[key] for key in sorted(heads | self._charged)}
-        for account in found.values():
+        candidates = {key: self._accounts[key] for key in sorted(heads | self._charged)}
+        for account in candidates.values():
             account.pass_time(now_ns)
-        return found
+        return candidates
 
     def next_ns(self, now_ns: int) -> int | None:
         """When the limit of another one lets it begin; None: it keeps nobody back."""

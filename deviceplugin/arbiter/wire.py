@@ -81,9 +81,9 @@ def hello(data: bytes) -> Hello:
 
 def check_version(data: bytes, version: int) -> None:
     """Raises ProtocolVersionError unless a message is of the version that was agreed on."""
-    _, found, _, _, _ = _HEADER.unpack_from(data)
-    if found != version:
-        sentence = f"the library said something in version {found} of the protocol: version {version} was agreed on"
+    _, spoken, _, _, _ = _HEADER.unpack_from(data)
+    if spoken != version:
+        sentence = f"the library said something in version {spoken} of the protocol: version {version} was agreed on"
         raise ProtocolVersionError(sentence, version)
 
 

@@ -131,7 +131,7 @@ class Auditor:
         await self._arbiter.report(turns=True)  # by then the pages say what is charged
         shares = tuple(self._now(look.seen.shares))
         self._compare(now, look, shares)
-        seen = dataclasses.replace(look.seen, shares=shares, beyond=self._excess.told)
+        seen = dataclasses.replace(look.seen, shares=shares, beyond=self._excess.beyond)
         node, pods = self._node(), tuple(self._pods())
         suspects = self.audit.suspects
         self._publish(await asyncio.to_thread(process_limits.judge, seen, pods=pods, node=node, suspects=suspects))
@@ -167,7 +167,7 @@ class Auditor:
         for (uuid, _), context_bytes in self._overheads.learned.items():
             if uuid in kinds:  # and no MIG device, whose contexts are smaller
                 learned[kinds[uuid]].append(context_bytes)
-        self._contexts.learn({kind: tuple(found) for kind, found in learned.items()})
+        self._contexts.learn({kind: tuple(sizes) for kind, sizes in learned.items()})
         for share in self._arbiter.shares.all():
             uuids = [grant.uuid for grant in share.tenant.grants]
             self._arbiter.charge(

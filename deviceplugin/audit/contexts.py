@@ -38,9 +38,9 @@ class ContextCheckpoint:
         """Contexts of these kinds took so many bytes."""
         if not measured:
             return
-        for kind, found in measured.items():
+        for kind, sizes in measured.items():
             before = self.bytes_of(kind)
-            self._learned[kind] = (*self._learned.get(kind, ()), *found)[-REMEMBERED:]
+            self._learned[kind] = (*self._learned.get(kind, ()), *sizes)[-REMEMBERED:]
             if self.bytes_of(kind) != before:
                 logger.info("Learned what a context takes", extra={"kind": kind, "bytes": self.bytes_of(kind)})
         try:
@@ -70,8 +70,8 @@ class ContextSizes:
 
 def _read(path: Path) -> dict[str, tuple[int, ...]]:
     try:
-        found = records.read(dict[str, tuple[int, ...]], records.load(path))
-        wrong = [figure for figures in found.values() for figure in figures if not 0 <= figure < 2**63]
+        learned = records.read(dict[str, tuple[int, ...]], records.load(path))
+        wrong = [figure for figures in learned.values() for figure in figures if not 0 <= figure < 2**63]
         records.check(not wrong, f"no context takes {wrong} bytes")
     except FileNotFoundError:
         return {}
@@ -79,4 +79,4 @@ def _read(path: Path) -> dict[str, tuple[int, ...]]:
         extra = {"set_aside": str(whole_file.set_aside(path)), "err": str(error)}
         logger.warning("Starting without what the last agent knew of contexts", extra=extra)
         return {}
-    return found
+    return learned

@@ -39,20 +39,20 @@ class _Sum:
     used_seconds: float = 0.0  # since the sum was nothing
     let_seconds: float = 0.0
     passed_seconds: float = 0.0
-    told: bool = False
+    reported: bool = False
 
 
 _NOTHING: Final = _Sum()
 
 
 class Excess:
-    """From look to look. `told`: those that used more than they were let, until it is made up for."""
+    """From look to look. `beyond`: those that used more than they were let, until it is made up for."""
 
     def __init__(self) -> None:
         self._at = 0.0
         self._held: Mapping[Place, float] = {}
         self._sums: dict[Place, _Sum] = {}
-        self.told: Mapping[Place, Beyond] = {}
+        self.beyond: Mapping[Place, Beyond] = {}
 
     def look(
         self, now: float, *, used: Mapping[Place, float], held: Mapping[Place, float], turns: Mapping[Place, float]
@@ -75,10 +75,10 @@ class Excess:
             if place in used or added is not _NOTHING:
                 sums[place] = added
         self._at, self._held, self._sums = now, dict(held), sums
-        self.told = {
-            place: Beyond(one.used_seconds / one.passed_seconds, one.let_seconds / one.passed_seconds)
-            for place, one in sums.items()
-            if one.told
+        self.beyond = {
+            place: Beyond(total.used_seconds / total.passed_seconds, total.let_seconds / total.passed_seconds)
+            for place, total in sums.items()
+            if total.reported
         }
 
 
@@ -91,5 +91,5 @@ def _added(before: _Sum, used: float, let: float, passed: float) -> _Sum:
         before.used_seconds + used,
         before.let_seconds + let,
         before.passed_seconds + passed,
-        before.told or excess >= TOLD_SECONDS,
+        before.reported or excess >= TOLD_SECONDS,
     )

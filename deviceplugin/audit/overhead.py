@@ -55,7 +55,7 @@ class Overheads:
 
     def look(self, readings: Mapping[Key, Reading], silent: Collection[str] = ()) -> None:
         """Take the readings of one look; GPUs that gave none this time, `silent`, keep what they had."""
-        known = {key: one for key, one in self._known.items() if key[0] in silent}
+        known = {key: overhead for key, overhead in self._known.items() if key[0] in silent}
         learned = {}
         for key, now in readings.items():
             before = self._known.get(key)

@@ -46,12 +46,12 @@ def judge(
     processes = _Processes(seen, pods, node)
     judged, waiting = [], set()
     for process in seen.processes:
-        found = processes.judged(process)
-        if found.state in _TO_BE_TOLD:
-            waiting.add(found.key)
-            if found.key not in suspects:
-                found = dataclasses.replace(found, state=LimitState.UNJUDGED, reason=found.reason + AGAIN)
-        judged.append(found)
+        audited = processes.judged(process)
+        if audited.state in _TO_BE_TOLD:
+            waiting.add(audited.key)
+            if audited.key not in suspects:
+                audited = dataclasses.replace(audited, state=LimitState.UNJUDGED, reason=audited.reason + AGAIN)
+        judged.append(audited)
     problems = seen.problems
     if node is None:
         return NodeAudit(seen.gpus, tuple(judged), (), (*problems, NOT_KNOWN), frozenset(waiting))
@@ -87,7 +87,7 @@ class _Processes:
         self._pods = {pod.uid(manifest): manifest for manifest in pods}
         self._node = node
         self._modes = {card.uuid: card.mode for card in seen.gpus}
-        self._found: dict[Container, Tenant | Refusal | NotYet] = {}
+        self._tenants: dict[Container, Tenant | Refusal | NotYet] = {}
         self._members: dict[tuple[str, Who], tuple[SeenShare, int]] = {}
         for share in seen.shares:
             for card, grant in enumerate(share.tenant.grants):
@@ -131,11 +131,11 @@ class _Processes:
         return (LimitState.UNJUDGED if late or self._node is None else LimitState.FOREIGN), tenant.reason
 
     def _tenant(self, container: Container) -> Tenant | Refusal | NotYet:
-        if container not in self._found:
+        if container not in self._tenants:
             manifest = self._pods.get(container.pod_uid)
             pods = (manifest,) if manifest is not None else ()
-            self._found[container] = tenant.find(container, pods=pods, node=self._node)
-        return self._found[container]
+            self._tenants[container] = tenant.find(container, pods=pods, node=self._node)
+        return self._tenants[container]
 
     def _named(self, container: Container | None) -> tuple[str, str, str]:
         manifest = self._pods.get(container.pod_uid) if container is not None else None

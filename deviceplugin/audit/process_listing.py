@@ -150,18 +150,18 @@ class Looking:
     def _used(
         self, gpus: Sequence[Gpu], groups: Sequence[ShareLedgerView]
     ) -> tuple[dict[Place, float], dict[Place, bool]]:
-        told: dict[str, Mapping[int, float]] = {}
+        utilizations: dict[str, Mapping[int, float]] = {}
         for card in gpus:
-            found = self._utilization(card) if card.mode is Mode.FRACTIONAL else None
-            if found is not None:
-                told[card.uuid] = found
+            utilization = self._utilization(card) if card.mode is Mode.FRACTIONAL else None
+            if utilization is not None:
+                utilizations[card.uuid] = utilization
         used, works = {}, {}
         for group in groups:
             pids = [member.pid for member in list(group.members.values())]
             for grant in group.tenant.grants:
                 place = (grant.uuid, group.tenant.key)
-                if grant.uuid in told:
-                    used[place] = min(1.0, sum(told[grant.uuid].get(pid, 0.0) for pid in pids))
+                if grant.uuid in utilizations:
+                    used[place] = min(1.0, sum(utilizations[grant.uuid].get(pid, 0.0) for pid in pids))
                     works[place] = used[place] > 0
                 else:
                     works[place] = not all(kernel_process.is_stopped(pid, proc=self._proc) for pid in pids)
@@ -211,15 +211,15 @@ class Looking:
 
     def _share(self, group: ShareLedgerView) -> SeenShare | None:
         """None: its last process is gone, and it with them."""
-        found = []
+        members = []
         try:
             enforced = group.limits.read()
             for slot, member in list(group.members.items()):
                 who = (member.pid, member.start_ticks)
-                found.append(SeenMember(who, group.ledger.slot_bytes(slot), self._ask(who, again=False).with_library))
+                members.append(SeenMember(who, group.ledger.slot_bytes(slot), self._ask(who, again=False).with_library))
         except pages.PagesError:
             return None
-        return SeenShare(group.tenant, enforced, tuple(found))
+        return SeenShare(group.tenant, enforced, tuple(members))
 
     def _ask(self, who: Who, *, again: bool) -> _Known:
         """What the kernel says of a process. `again`: also if it is known, for whatever can change."""
@@ -269,13 +269,13 @@ class _Seats:
         ]
 
     def charged(self) -> dict[Who, tuple[int, int]]:
-        found = {}
+        charges = {}
         for group, card in self._seats:
             try:
                 expected_bytes = group.limits.read()[card].context_bytes
                 for slot, member in list(group.members.items()):
                     charged_bytes = group.ledger.slot_bytes(slot)[card]
-                    found[member.pid, member.start_ticks] = (charged_bytes, expected_bytes)
+                    charges[member.pid, member.start_ticks] = (charged_bytes, expected_bytes)
             except pages.PagesError:
                 continue
-        return found
+        return charges

@@ -69,15 +69,15 @@ def _compared(
                 _measured(share, seen_share, card, beyond),
             )
     for entry in node.allocations:
-        for position, given in enumerate(() if entry.is_hold else entry.shares):
-            amounts = (given.request_percent, given.limit_percent, given.memory_bytes)
-            for card, uuid in enumerate(given.gpu_uuids):
-                share = AuditedShare(entry.pod.namespace, entry.pod.name, given.containers, uuid, *amounts)
-                found = of_place.get((entry.id, position))
-                if found is not None:
-                    share = _measured(share, found, card, beyond)
-                    without = sum(member.with_library is False for member in found.members)
-                    may_bytes = {given.memory_bytes, tenant.memory_bytes(node, entry, position)}
+        for position, ledger_share in enumerate(() if entry.is_hold else entry.shares):
+            amounts = (ledger_share.request_percent, ledger_share.limit_percent, ledger_share.memory_bytes)
+            for card, uuid in enumerate(ledger_share.gpu_uuids):
+                share = AuditedShare(entry.pod.namespace, entry.pod.name, ledger_share.containers, uuid, *amounts)
+                running = of_place.get((entry.id, position))
+                if running is not None:
+                    share = _measured(share, running, card, beyond)
+                    without = sum(member.with_library is False for member in running.members)
+                    may_bytes = {ledger_share.memory_bytes, tenant.memory_bytes(node, entry, position)}
                     reason = _difference(share, may_bytes) or _without(without, share.processes)
                     share = dataclasses.replace(share, reason=reason)
                 yield (entry.id, position, uuid), share
@@ -103,8 +103,8 @@ def _difference(share: AuditedShare, may_bytes: Collection[int]) -> str:
     if compute and enforced.memory_bytes in may_bytes:  # less than it has while it is to shrink
         return ""
     amounts = _amounts(enforced.request_percent, enforced.limit_percent, enforced.memory_bytes)
-    given = _amounts(share.request_percent, share.limit_percent, share.limit_bytes)
-    return f"its processes are held to {amounts}, and the GPUNode gives it {given}"
+    granted = _amounts(share.request_percent, share.limit_percent, share.limit_bytes)
+    return f"its processes are held to {amounts}, and the GPUNode gives it {granted}"
 
 
 def _without(count: int, processes: int) -> str:

@@ -85,7 +85,7 @@ def look(driver: nvml.Nvml, uuid: str, groups: Sequence[ShareLedgerView], *, sha
 
 
 def _held(uuid: str, groups: Sequence[ShareLedgerView]) -> dict[Who, KnownHolding]:
-    found = {}
+    holdings = {}
     for group in groups:
         for card, grant in enumerate(group.tenant.grants):
             if grant.uuid != uuid:
@@ -98,8 +98,8 @@ def _held(uuid: str, groups: Sequence[ShareLedgerView]) -> dict[Who, KnownHoldin
                     continue
                 overhead_bytes = group.overhead_bytes(slot, card)
                 who = (member.pid, member.start_ticks)
-                found[who] = KnownHolding(group.tenant.key, charged_bytes, certain, overhead_bytes)
-    return found
+                holdings[who] = KnownHolding(group.tenant.key, charged_bytes, certain, overhead_bytes)
+    return holdings
 
 
 async def ask(driver: Driver, shares: Shares, chosen: RunningShare, asker: Who, card: int) -> int | None:

@@ -25,7 +25,7 @@ _CUDA: Final = re.compile(r"libcuda\.so\.([0-9]+\.[0-9]+(\.[0-9]+)?)")
 
 def folders(root: Path) -> tuple[str, ...]:
     """The folder with the driver's libraries below `root`, as a path on the host; none where there are none."""
-    return tuple(f"/{found[0]}" for found in [_driver(root)] if found)
+    return tuple(f"/{libraries[0]}" for libraries in [_driver(root)] if libraries)
 
 
 def files(root: Path) -> tuple[str, ...]:

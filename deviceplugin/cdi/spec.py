@@ -34,11 +34,11 @@ NOTHING: Final = Edits()
 def gpus(devices: Mapping[str, tuple[tuple[str, str], ...]], *, common: Edits) -> dict[str, Edits]:
     """The devices of a kind of GPUs, by name, and all of them together; each name has the device nodes of its own."""
     own = set(common.device_nodes)
-    found = {
+    named = {
         name: Edits(device_nodes=tuple(node for node in nodes if node not in own)) for name, nodes in devices.items()
     }
-    every = dict.fromkeys(node for edits in found.values() for node in edits.device_nodes)
-    return {**found, ALL: Edits(device_nodes=tuple(every))} if found else {}
+    every = dict.fromkeys(node for edits in named.values() for node in edits.device_nodes)
+    return {**named, ALL: Edits(device_nodes=tuple(every))} if named else {}
 
 
 def document(kind: str, devices: Mapping[str, Edits], *, common: Edits = NOTHING) -> dict[str, Any]:
@@ -53,24 +53,24 @@ def document(kind: str, devices: Mapping[str, Edits], *, common: Edits = NOTHING
 
 
 def _edits(edits: Edits) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if edits.environment:
-        found["env"] = list(edits.environment)
+        fields["env"] = list(edits.environment)
     if edits.device_nodes:
-        found["deviceNodes"] = [
+        fields["deviceNodes"] = [
             {"path": inside} if inside == outside else {"path": inside, "hostPath": outside}
             for inside, outside in edits.device_nodes
         ]
     if edits.mounts:
-        found["mounts"] = [
+        fields["mounts"] = [
             {"containerPath": inside, "hostPath": outside, "options": _MOUNT_OPTIONS}
             for inside, outside in edits.mounts
         ]
     if edits.hook and edits.folders:
         folders = [word for folder in edits.folders for word in ("--folder", folder)]
         arguments = [edits.hook.rpartition("/")[2], *_subcommand(edits.hook), "update-ldcache", *folders]
-        found["hooks"] = [{"hookName": "createContainer", "path": edits.hook, "args": arguments}]
-    return found
+        fields["hooks"] = [{"hookName": "createContainer", "path": edits.hook, "args": arguments}]
+    return fields
 
 
 def _subcommand(hook: str) -> tuple[str, ...]:

@@ -55,11 +55,11 @@ class Specs:
 
     def renew(self, settings: NodeSettings) -> None:
         """Make the files true, and take away those that are of no use any more. Raises SpecError."""
-        told = any(map(cdi.is_strategy, settings.device_list_strategies))
+        is_configured = any(map(cdi.is_strategy, settings.device_list_strategies))
         there = sorted(self.directory.glob(f"{cdi.VENDOR}-*.json"))
-        if not told and not there:
+        if not is_configured and not there:
             return
-        wanted = self._documents(settings) if told or self.in_use() else {}
+        wanted = self._documents(settings) if is_configured or self.in_use() else {}
         for kind, document in wanted.items():
             self._write(self._path(kind), document)
         try:
@@ -133,8 +133,8 @@ class Specs:
         dev = settings.dev_root.rstrip("/")
         kinds = {"gpu": self._gpus(dev), "imex-channel": _channels(settings.imex_channels, dev)}
         for kind, patterns in _EXTRAS.items():
-            found = sorted(path for pattern in patterns for path in root.glob(pattern))
-            pairs = tuple((inside, f"{dev}{inside}") for inside in (f"/{path.relative_to(root)}" for path in found))
+            paths = sorted(path for pattern in patterns for path in root.glob(pattern))
+            pairs = tuple((inside, f"{dev}{inside}") for inside in (f"/{path.relative_to(root)}" for path in paths))
             kinds[kind] = {spec.ALL: spec.Edits(device_nodes=pairs)} if pairs else {}
         commons = {"gpu": self._common(settings)}
         return {
@@ -145,14 +145,14 @@ class Specs:
 
     def _gpus(self, dev: str) -> dict[str, spec.Edits]:
         nodes = self.nodes()
-        found = {}
+        devices = {}
         for card in self.cards():
             for device in (whole(card), *(part for _, part in parts(card))):
                 pairs = tuple((path, f"{dev}{path}") for path in nodes.of_device.get(device.uuid, ()))
                 if pairs:
-                    found[device.uuid] = found[device.index] = pairs
+                    devices[device.uuid] = devices[device.index] = pairs
         control = tuple((path, f"{dev}{path}") for path in nodes.control)
-        return spec.gpus(found, common=spec.Edits(device_nodes=control))
+        return spec.gpus(devices, common=spec.Edits(device_nodes=control))
 
     def _host(self, settings: NodeSettings) -> Path:
         mounted = Path(settings.container_driver_root)
@@ -160,9 +160,9 @@ class Specs:
 
     def _common(self, settings: NodeSettings) -> spec.Edits:
         host = self._host(settings)
-        found = driver_root.find(host, settings.driver_root) or driver_root.DriverRoot(host, settings.driver_root)
-        driver, dev = found.host.rstrip("/"), settings.dev_root.rstrip("/")
-        is_host = found.host == driver_root.HOST or found.seen != host  # and not a driver's root alone
+        root = driver_root.find(host, settings.driver_root) or driver_root.DriverRoot(host, settings.driver_root)
+        driver, dev = root.host.rstrip("/"), settings.dev_root.rstrip("/")
+        is_host = root.host == driver_root.HOST or root.seen != host  # and not a driver's root alone
         names = (settings.cdi_hook, *_HOOKS) if is_host else ()
         hooks = [hook for hook in names if (host / hook.lstrip("/")).is_file()]
         # One that is named by hand may be where this process does not look, as beside a driver's own root.
@@ -170,8 +170,8 @@ class Specs:
         return spec.Edits(
             environment=(spec.VOID,),
             device_nodes=tuple((path, f"{dev}{path}") for path in self.nodes().control),
-            mounts=tuple((path, f"{driver}{path}") for path in driver_files.files(found.seen)),
-            folders=driver_files.folders(found.seen),
+            mounts=tuple((path, f"{driver}{path}") for path in driver_files.files(root.seen)),
+            folders=driver_files.folders(root.seen),
             hook=hook,
         )
 

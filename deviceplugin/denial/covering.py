@@ -55,7 +55,7 @@ class Covering:
         if self._denial is None:
             return
         known = tuple(self._pods())
-        if pod_uid and all(pod.uid(one) != pod_uid for one in known):
+        if pod_uid and all(pod.uid(manifest) != pod_uid for manifest in known):
             raise denial.DenialError(f"the pod {pod_uid} is not known to the agent yet: it will be soon")
         chosen = denied_pods.choose(known)
         new = chosen.uids - self._covered

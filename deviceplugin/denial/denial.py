@@ -43,15 +43,15 @@ class DenialProgram:
 
     def attach(self, pod_uids: Collection[str]) -> frozenset[str]:
         """Have the kernel ask for these pods from now on; return those that have a cgroup. Raises DenialError."""
-        found = pod_cgroups.of_pods(self._cgroup_root) if pod_uids else {}
-        there = frozenset(uid for uid in pod_uids if uid in found)
+        cgroups = pod_cgroups.of_pods(self._cgroup_root) if pod_uids else {}
+        there = frozenset(uid for uid in pod_uids if uid in cgroups)
         for uid in there:
             try:
-                self._attach(found[uid])
+                self._attach(cgroups[uid])
             except FileNotFoundError:
                 continue  # the pod has just ended
             except OSError as error:
-                raise DenialError(f"the kernel attaches no program to {found[uid]}: {error.strerror}") from error
+                raise DenialError(f"the kernel attaches no program to {cgroups[uid]}: {error.strerror}") from error
         return there
 
     def close(self) -> None:
@@ -92,9 +92,9 @@ def opened(bpf_root: Path, cgroup_root: Path, *, proc: Path, majors: Collection[
         offsets = kernel_fields.offsets(BTF.read_bytes(), program.FIELDS)
     except (OSError, kernel_fields.FieldsError) as error:
         raise DenialError(f"this kernel does not tell its types at {BTF}: {error}") from error
-    found = majors if majors is not None else program.majors((proc / "devices").read_text())
+    numbers = majors if majors is not None else program.majors((proc / "devices").read_text())
     try:
-        return _opened(bpf_root, cgroup_root, found, offsets)
+        return _opened(bpf_root, cgroup_root, numbers, offsets)
     except PermissionError as error:
         raise DenialError(
             f"the kernel lets the agent load no program: {error.strerror}; it needs the system call bpf, which its "

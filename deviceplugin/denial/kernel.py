@@ -80,24 +80,24 @@ class Map:
 
     def every_key(self) -> frozenset[bytes]:
         """The keys of a map, all of them."""
-        found: set[bytes] = set()
+        keys: set[bytes] = set()
         following = ctypes.create_string_buffer(self._key_bytes)
         key: bytes | None = None
         while True:
             try:
                 self._element(_NEXT_KEY, key, following)
             except FileNotFoundError:
-                return frozenset(found)
+                return frozenset(keys)
             key = following.raw
-            if key in found:  # one was dropped meanwhile, and it begins again
-                return frozenset(found)
-            found.add(key)
+            if key in keys:  # one was dropped meanwhile, and it begins again
+                return frozenset(keys)
+            keys.add(key)
 
     def _element(
         self, command: int, key: bytes | None, value: ctypes.Array[ctypes.c_char] | None, flags: int = 0
     ) -> None:
         keys = ctypes.create_string_buffer(key, self._key_bytes) if key is not None else None
-        addresses = [ctypes.addressof(one) if one is not None else 0 for one in (keys, value)]
+        addresses = [ctypes.addressof(buffer) if buffer is not None else 0 for buffer in (keys, value)]
         _bpf(command, struct.pack("<IxxxxQQQ", self.descriptor, *addresses, flags))
 
 
@@ -149,17 +149,17 @@ def attached(cgroup: int) -> frozenset[int]:
 
 def identity(program: int) -> tuple[int, bytes]:
     """The id of a program, and what is the same of all with its instructions."""
-    told = ctypes.create_string_buffer(_INFO_START.size)
-    _bpf(_INFO, struct.pack("<IIQ", program, len(told), ctypes.addressof(told)))
-    _, number, tag = _INFO_START.unpack(told.raw)
+    info = ctypes.create_string_buffer(_INFO_START.size)
+    _bpf(_INFO, struct.pack("<IIQ", program, len(info), ctypes.addressof(info)))
+    _, number, tag = _INFO_START.unpack(info.raw)
     return int(number), bytes(tag)
 
 
 def keeps(directory: Path) -> bool:
     """Whether it is in a bpf file system, where things can be kept."""
-    told = ctypes.create_string_buffer(_STATFS_BYTES)
-    done: int = _libc.statfs(os.fsencode(directory), told)
-    return done == 0 and bool(struct.unpack_from("<q", told)[0] == _BPF_FS_MAGIC)
+    status = ctypes.create_string_buffer(_STATFS_BYTES)
+    done: int = _libc.statfs(os.fsencode(directory), status)
+    return done == 0 and bool(struct.unpack_from("<q", status)[0] == _BPF_FS_MAGIC)
 
 
 def pin(descriptor: int, path: Path) -> None:

@@ -48,21 +48,21 @@ def _offsets(btf: bytes, wanted: Mapping[str, tuple[str, ...]]) -> dict[tuple[st
         raise FieldsError("the kernel's types (BTF) are not in the form that is known here")
     names = btf[header_bytes + names_at : header_bytes + names_at + names_bytes]
     places = list(_places(btf, header_bytes + types_at, header_bytes + types_at + types_bytes))
-    found: dict[tuple[str, str], int] = {}
+    field_offsets: dict[tuple[str, str], int] = {}
     for at in places:
         name, info, _ = _TYPE.unpack_from(btf, at)
-        structure = next((one for one in wanted if _is(names, name, one)), None) if _kind(info) == _STRUCT else None
+        structure = next((tag for tag in wanted if _is(names, name, tag)), None) if _kind(info) == _STRUCT else None
         if structure is not None:
             members = list(_members(btf, places, at))
             for field in wanted[structure]:
                 offset = next((offset for name, offset in members if _is(names, name, field)), None)
                 if offset is not None:
-                    found.setdefault((structure, field), offset)
+                    field_offsets.setdefault((structure, field), offset)
     for structure, fields in wanted.items():
         for field in fields:
-            if (structure, field) not in found:
+            if (structure, field) not in field_offsets:
                 raise FieldsError(f"the kernel's types (BTF) have no {structure}.{field}")
-    return found
+    return field_offsets
 
 
 def _is(names: bytes, at: int, name: str) -> bool:
@@ -81,8 +81,8 @@ def _places(btf: bytes, at: int, end: int) -> Iterator[int]:
         kind = _kind(info)
         if kind > _LAST_KIND:
             raise FieldsError(f"the kernel's types (BTF) have one of kind {kind}, which is unknown here")
-        once, each = _MORE.get(kind, (0, 0))
-        at += _TYPE.size + once + each * (info & 0xFFFF)
+        once, per_member = _MORE.get(kind, (0, 0))
+        at += _TYPE.size + once + per_member * (info & 0xFFFF)
 
 
 def _members(btf: bytes, places: list[int], at: int, base_bits: int = 0) -> Iterator[tuple[int, int]]:

@@ -45,8 +45,8 @@ def majors(devices: str) -> frozenset[int]:
     """The major numbers of the driver's character devices, by the text of /proc/devices."""
     characters = devices.partition("Block devices:")[0]
     named = (line.split() for line in characters.splitlines())
-    found = (int(words[0]) for words in named if len(words) == 2 and words[1].startswith("nvidia"))
-    return frozenset({DRIVERS_MAJOR, *found})
+    numbers = (int(words[0]) for words in named if len(words) == 2 and words[1].startswith("nvidia"))
+    return frozenset({DRIVERS_MAJOR, *numbers})
 
 
 def assemble(majors: Collection[int], offsets: Offsets, map_descriptor: int) -> bytes:

@@ -42,11 +42,11 @@ class RegisteredMap:
     def keep(self, processes: Iterable[Who]) -> None:
         """These are registered and no others; those that were before are so as the program that they were."""
         wanted = dict(processes)
-        for key in self._map.every_key() - {program.KEY.pack(one) for one in (program.ARBITER_KEY, *wanted)}:
+        for key in self._map.every_key() - {program.KEY.pack(number) for number in (program.ARBITER_KEY, *wanted)}:
             self._map.drop(key)
         for pid, start_ticks in wanted.items():
-            found = self._map.get(program.KEY.pack(pid))
-            if found is None or program.VALUE.unpack(found)[0] != start_ticks:
+            value = self._map.get(program.KEY.pack(pid))
+            if value is None or program.VALUE.unpack(value)[0] != start_ticks:
                 self.add(pid, start_ticks)
 
 

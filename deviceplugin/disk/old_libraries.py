@@ -147,9 +147,9 @@ def _in_a_pod(directory: Path) -> bool:
 
 def _read(path: Path) -> Kept:
     try:
-        found = records.load(path)
-        holders = {str(name): frozenset(map(str, held)) for name, held in found["holders"].items()}
-        return Kept(frozenset(map(str, found["seen"])), holders)
+        document = records.load(path)
+        holders = {str(name): frozenset(map(str, held)) for name, held in document["holders"].items()}
+        return Kept(frozenset(map(str, document["seen"])), holders)
     except FileNotFoundError:
         return Kept()
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

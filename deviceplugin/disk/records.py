@@ -26,7 +26,7 @@ def write(value: Any) -> Any:
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, (tuple, list)):
-        return [write(one) for one in value]
+        return [write(item) for item in value]
     return value
 
 
@@ -84,8 +84,8 @@ def _read(kind: Any, document: Any, newer: bool) -> Any:
 def _tuple(arguments: tuple[Any, ...], document: Any, newer: bool) -> tuple[Any, ...]:
     check(isinstance(document, list), f"{document!r} is not a list")
     if len(arguments) == 2 and arguments[1] is Ellipsis:
-        return tuple(_read(arguments[0], one, newer) for one in document)
-    return tuple(_read(kind, one, newer) for kind, one in zip(arguments, document, strict=True))
+        return tuple(_read(arguments[0], item, newer) for item in document)
+    return tuple(_read(kind, item, newer) for kind, item in zip(arguments, document, strict=True))
 
 
 def _record(kind: type[Any], document: Any, newer: bool) -> Any:

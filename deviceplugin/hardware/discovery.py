@@ -30,13 +30,13 @@ NONE: Final[Cards] = {}
 def read(opened: nvml.Nvml, gpus: Iterable[Gpu], known: Cards) -> Cards:
     """The cards of these GPUs; one that does not answer is as it was `known`, or a GPU without MIG."""
     driver = nvml_mig.MigDriver(opened)
-    found = {}
+    cards = {}
     for gpu in gpus:
         try:
-            found[gpu.uuid] = _card(opened, driver, gpu)
+            cards[gpu.uuid] = _card(opened, driver, gpu)
         except nvml_call.NvmlError:
-            found[gpu.uuid] = known.get(gpu.uuid) or DiscoveredGpu(HardwareGpu(gpu.uuid, gpu.index, gpu.model))
-    return found
+            cards[gpu.uuid] = known.get(gpu.uuid) or DiscoveredGpu(HardwareGpu(gpu.uuid, gpu.index, gpu.model))
+    return cards
 
 
 def _card(opened: nvml.Nvml, driver: nvml_mig.MigDriver, gpu: Gpu) -> DiscoveredGpu:

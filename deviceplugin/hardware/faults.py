@@ -32,7 +32,7 @@ class Notebook:
             document = records.load(self._path)
             if document["boot"] != self._boot:
                 return {}
-            return {str(uuid): _fault(one) for uuid, one in document["faults"].items()}
+            return {str(uuid): _fault(entry) for uuid, entry in document["faults"].items()}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:

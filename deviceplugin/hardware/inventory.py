@@ -23,17 +23,17 @@ def merged(
     held: UUIDs that allocations name. One that the driver does not list any more stays, unhealthy, while it is held:
         whoever holds it must be able to see what happened.
     """
-    found = {card.uuid: _judged(card, faults) for card in seen.gpus}
+    cards = {card.uuid: _judged(card, faults) for card in seen.gpus}
     unreadable = {gpu.index: gpu.reason for gpu in seen.unreadable}
     still_held = frozenset(held)
     for card in previous:
-        if card.uuid in found:
+        if card.uuid in cards:
             continue
         if card.index in unreadable:
-            found[card.uuid] = _ill(card, f"it does not answer: {unreadable[card.index]}")
+            cards[card.uuid] = _ill(card, f"it does not answer: {unreadable[card.index]}")
         elif card.uuid in still_held:
-            found[card.uuid] = _ill(card, "the driver does not list it any more")
-    return tuple(sorted(found.values(), key=lambda card: (card.index, card.uuid)))
+            cards[card.uuid] = _ill(card, "the driver does not list it any more")
+    return tuple(sorted(cards.values(), key=lambda card: (card.index, card.uuid)))
 
 
 def conditions(

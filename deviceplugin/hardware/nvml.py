@@ -171,7 +171,7 @@ class Nvml:
             if sample.timeStamp > since_us and sample.smUtil <= _WHOLE:  # drivers are known to give others, too
                 percents[int(sample.pid)].append(int(sample.smUtil))
         until_us = max((int(sample.timeStamp) for sample in samples), default=since_us)
-        return Utilization({pid: sum(found) / len(found) / _WHOLE for pid, found in percents.items()}, until_us)
+        return Utilization({pid: sum(figures) / len(figures) / _WHOLE for pid, figures in percents.items()}, until_us)
 
     def used_bytes(self, uuid: str) -> int:
         """What a GPU or MIG device has in use altogether, also by nobody who is listed.
@@ -179,8 +179,8 @@ class Nvml:
         A driver before 510 cannot tell it without what it has reserved for itself.
         """
         handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid)
-        found = ask(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2, default=None, allowed=None)
-        return int((found or ask(pynvml.nvmlDeviceGetMemoryInfo, handle, about=uuid)).used)
+        memory = ask(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2, default=None, allowed=None)
+        return int((memory or ask(pynvml.nvmlDeviceGetMemoryInfo, handle, about=uuid)).used)
 
     def system(self) -> System:
         """The driver's own versions."""
@@ -193,8 +193,8 @@ class Nvml:
 
     def device_id(self, uuid: str) -> device_id.DeviceId:
         """The model of a GPU, by the numbers of the PCI bus."""
-        found = ask(pynvml.nvmlDeviceGetPciInfo, ask(pynvml.nvmlDeviceGetHandleByUUID, uuid), about=uuid)
-        return device_id.of_nvml(int(found.pciDeviceId), int(found.pciSubSystemId))
+        pci_info = ask(pynvml.nvmlDeviceGetPciInfo, ask(pynvml.nvmlDeviceGetHandleByUUID, uuid), about=uuid)
+        return device_id.of_nvml(int(pci_info.pciDeviceId), int(pci_info.pciSubSystemId))
 
     def minor_number(self, uuid: str) -> int | None:
         """The number in the GPU's device node, `/dev/nvidia0`."""
@@ -241,10 +241,10 @@ class Nvml:
         if known not in self._links:
             group = {card.uuid: card.index for card in gpus}
             handles = {uuid: ask(pynvml.nvmlDeviceGetHandleByUUID, uuid, default=None, allowed=None) for uuid in known}
-            for one, other in itertools.combinations(known, 2):
-                asked = (handles[one], handles[other], pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
+            for gpu, other in itertools.combinations(known, 2):
+                asked = (handles[gpu], handles[other], pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
                 if ask(pynvml.nvmlDeviceGetP2PStatus, *asked, default=None, allowed=None) == pynvml.NVML_P2P_STATUS_OK:
-                    joined, lowest = {group[one], group[other]}, min(group[one], group[other])
+                    joined, lowest = {group[gpu], group[other]}, min(group[gpu], group[other])
                     group = {uuid: lowest if number in joined else number for uuid, number in group.items()}
             sizes = collections.Counter(group.values())
             self._links = {known: {uuid: number for uuid, number in group.items() if sizes[number] > 1}}
@@ -254,10 +254,10 @@ class Nvml:
         # NVML's own answer is about GPUs whose memory is a NUMA node; which CPUs are near, the kernel knows.
         short = pci.kernel_address(bus_id)
         try:
-            found = int((self._sys_root / "bus/pci/devices" / short / "numa_node").read_text())
+            numa_node = int((self._sys_root / "bus/pci/devices" / short / "numa_node").read_text())
         except (OSError, ValueError):
-            found = ask(pynvml.nvmlDeviceGetNumaNodeId, handle, default=-1, allowed=None)
-        return found if found >= 0 else None
+            numa_node = ask(pynvml.nvmlDeviceGetNumaNodeId, handle, default=-1, allowed=None)
+        return numa_node if numa_node >= 0 else None
 
 
 def _running(
@@ -265,9 +265,9 @@ def _running(
 ) -> list[Any]:
     """The processes on a GPU, by the first of the functions that the driver has; none where the error is `allowed`."""
     for function in functions[:-1]:
-        found = ask(function, handle, about=about, default=None, allowed=(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,))
-        if found is not None:
-            return list(found)
+        processes = ask(function, handle, about=about, default=None, allowed=(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,))
+        if processes is not None:
+            return list(processes)
     return list(ask(functions[-1], handle, about=about, default=[], allowed=allowed))
 
 

@@ -70,8 +70,8 @@ class MigDriver:
 
     def mig_mode(self, uuid: str) -> instance.MigMode | None:
         """The mode; None for a GPU that cannot be cut."""
-        found = ask(pynvml.nvmlDeviceGetMigMode, _handle(uuid), about=uuid, default=None, allowed=NEED_NO_ANSWER)
-        return None if found is None else instance.MigMode(current=bool(found[0]), pending=bool(found[1]))
+        mode = ask(pynvml.nvmlDeviceGetMigMode, _handle(uuid), about=uuid, default=None, allowed=NEED_NO_ANSWER)
+        return None if mode is None else instance.MigMode(current=bool(mode[0]), pending=bool(mode[1]))
 
     def set_mig_mode(self, uuid: str, *, enabled: bool) -> str:
         """Turn MIG on or off: "" when it is in force, else why it waits for a reset of the GPU."""
@@ -115,11 +115,13 @@ class MigDriver:
         instances = []
         for kind in self.mig_geometry(uuid).kinds:
             arguments = (handle, kind.device_profile_id)
-            for one in _listed(pynvml.nvmlDeviceGetGpuInstances, arguments, _GpuInstance, most=_PLACES, about=uuid):
-                info = ask(pynvml.nvmlGpuInstanceGetInfo, one, about=uuid)
+            for gpu_instance in _listed(
+                pynvml.nvmlDeviceGetGpuInstances, arguments, _GpuInstance, most=_PLACES, about=uuid
+            ):
+                info = ask(pynvml.nvmlGpuInstanceGetInfo, gpu_instance, about=uuid)
                 parts = tuple(
                     instance.ComputeInstance(part_id, slices, uuids.get(ids, ""), ids in busy)
-                    for part_id, slices in self._parts(one, uuid)
+                    for part_id, slices in self._parts(gpu_instance, uuid)
                     for ids in [(int(info.id), part_id)]
                 )
                 instances.append(instance.GpuInstance(int(info.id), kind, int(info.placement.start), parts))
@@ -167,7 +169,7 @@ class MigDriver:
     def create_compute_instance(self, uuid: str, instance_id: int, slices: int) -> None:
         """Make a compute instance with so many slices of a GPU instance."""
         owner = ask(pynvml.nvmlDeviceGetGpuInstanceById, _handle(uuid), instance_id, about=uuid)
-        number = next((one for one, count in self._part_kinds(owner, uuid) if count == slices), None)
+        number = next((kind for kind, count in self._part_kinds(owner, uuid) if count == slices), None)
         if number is None:
             raise NvmlError(f"{uuid}: GPU instance {instance_id} has no compute instances of {slices} slices", 0)
         ask(pynvml.nvmlGpuInstanceCreateComputeInstance, owner, number, about=uuid)
@@ -194,8 +196,8 @@ class MigDriver:
 
     def compute_mode(self, uuid: str) -> ComputeMode:
         """How many processes may use a GPU."""
-        found = ask(pynvml.nvmlDeviceGetComputeMode, _handle(uuid), about=uuid, default=0, allowed=NEED_NO_ANSWER)
-        return tuple(ComputeMode)[int(found)]
+        mode = ask(pynvml.nvmlDeviceGetComputeMode, _handle(uuid), about=uuid, default=0, allowed=NEED_NO_ANSWER)
+        return tuple(ComputeMode)[int(mode)]
 
     def _in_mig_mode(self, uuid: str) -> bool:
         mode = self.mig_mode(uuid)
@@ -204,17 +206,17 @@ class MigDriver:
     def _mig_handles(self, handle: Any, uuid: str) -> Iterator[tuple[int, Any]]:
         for index in range(ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle, about=uuid)):
             arguments = (handle, index)
-            found = ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, *arguments, default=None, allowed=_NO_DEVICE)
-            if found is not None:
-                yield index, found
+            device = ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, *arguments, default=None, allowed=_NO_DEVICE)
+            if device is not None:
+                yield index, device
 
     def _mig_uuids(self, handle: Any, uuid: str) -> dict[tuple[int, int], str]:
         return {
             (
-                int(ask(pynvml.nvmlDeviceGetGpuInstanceId, one)),
-                int(ask(pynvml.nvmlDeviceGetComputeInstanceId, one)),
-            ): str(ask(pynvml.nvmlDeviceGetUUID, one))
-            for _, one in self._mig_handles(handle, uuid)
+                int(ask(pynvml.nvmlDeviceGetGpuInstanceId, device)),
+                int(ask(pynvml.nvmlDeviceGetComputeInstanceId, device)),
+            ): str(ask(pynvml.nvmlDeviceGetUUID, device))
+            for _, device in self._mig_handles(handle, uuid)
         }
 
     def _mig_busy(self, handle: Any, uuid: str) -> set[tuple[int, int]]:
@@ -236,8 +238,8 @@ class MigDriver:
         """The id and the slices of each compute instance in a GPU instance."""
         for number, slices in self._part_kinds(owner, uuid):
             asked = pynvml.nvmlGpuInstanceGetComputeInstances
-            for one in _listed(asked, (owner, number), _ComputeInstance, most=_PLACES, about=uuid):
-                yield int(ask(pynvml.nvmlComputeInstanceGetInfo, one, about=uuid).id), slices
+            for part in _listed(asked, (owner, number), _ComputeInstance, most=_PLACES, about=uuid):
+                yield int(ask(pynvml.nvmlComputeInstanceGetInfo, part, about=uuid).id), slices
 
 
 def _handle(uuid: str) -> Any:
@@ -250,6 +252,6 @@ def _total_bytes(handle: Any, about: str) -> int:
 
 def _listed(function: Callable[..., Any], arguments: tuple[Any, ...], kind: Any, *, most: int, about: str) -> list[Any]:
     """What a call of NVML writes into an array of `kind`."""
-    count, found = ctypes.c_uint(most), (kind * most)()
-    ask(function, *arguments, found, ctypes.byref(count), about=about)
-    return list(found[: count.value])
+    count, array = ctypes.c_uint(most), (kind * most)()
+    ask(function, *arguments, array, ctypes.byref(count), about=about)
+    return list(array[: count.value])

@@ -43,47 +43,47 @@ Paths = Mapping[tuple[str, str], NvmlPath]
 def paths(gpus: Sequence[str]) -> Paths:
     """The paths between these GPUs, by UUID, of each pair of which the driver tells one."""
     handles = {gpu: handle for gpu in gpus if (handle := _asked(pynvml.nvmlDeviceGetHandleByUUID, gpu)) is not None}
-    buses = {_bus(handle): one for one, handle in handles.items()}
+    buses = {_bus(handle): gpu for gpu, handle in handles.items()}
     linked: collections.Counter[frozenset[str]] = collections.Counter()
-    for one, handle in handles.items():
-        linked.update(frozenset((one, buses[bus])) for bus in _link_ends(handle) if bus in buses)
-    found = {}
-    for one, other in itertools.combinations(handles, 2):
-        level = _asked(pynvml.nvmlDeviceGetTopologyCommonAncestor, handles[one], handles[other])
+    for gpu, handle in handles.items():
+        linked.update(frozenset((gpu, buses[bus])) for bus in _link_ends(handle) if bus in buses)
+    between = {}
+    for gpu, other in itertools.combinations(handles, 2):
+        level = _asked(pynvml.nvmlDeviceGetTopologyCommonAncestor, handles[gpu], handles[other])
         if level in _LEVELS:
             # Each link was counted from both of its ends.
-            found[one, other] = NvmlPath(_LEVELS[level], -(-linked[frozenset((one, other))] // 2))
-    return found
+            between[gpu, other] = NvmlPath(_LEVELS[level], -(-linked[frozenset((gpu, other))] // 2))
+    return between
 
 
 def clique(gpu: str) -> str:
     """The NVLink fabric of several nodes that a GPU is in, `CLUSTER.CLIQUE`; empty where it is in none."""
-    found = pynvml.c_nvmlGpuFabricInfo_t()
+    fabric = pynvml.c_nvmlGpuFabricInfo_t()
     handle = _asked(pynvml.nvmlDeviceGetHandleByUUID, gpu)
     # pynvml hands on what it is given, and the driver writes to where that points.
-    if handle is None or _asked(pynvml.nvmlDeviceGetGpuFabricInfo, handle, ctypes.byref(found)) is None:
+    if handle is None or _asked(pynvml.nvmlDeviceGetGpuFabricInfo, handle, ctypes.byref(fabric)) is None:
         return ""
-    cluster = bytes(found.clusterUuid)
-    is_attached = found.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED and found.status == pynvml.NVML_SUCCESS
-    return f"{uuids.UUID(bytes=cluster)}.{found.cliqueId}" if is_attached and any(cluster) else ""
+    cluster = bytes(fabric.clusterUuid)
+    is_attached = fabric.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED and fabric.status == pynvml.NVML_SUCCESS
+    return f"{uuids.UUID(bytes=cluster)}.{fabric.cliqueId}" if is_attached and any(cluster) else ""
 
 
 def _link_ends(handle: Any) -> list[str]:
     """The PCI addresses at the other ends of a GPU's active links; a switch has none of a GPU."""
-    found = []
+    addresses = []
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
         active = _asked(pynvml.nvmlDeviceGetNvLinkState, handle, link)
         if active is None:
             break  # there are no more
         remote = _asked(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link) if active else None
         if remote is not None:
-            found.append(pci.kernel_address(str(remote.busId)))
-    return found
+            addresses.append(pci.kernel_address(str(remote.busId)))
+    return addresses
 
 
 def _bus(handle: Any) -> str:
-    found = _asked(pynvml.nvmlDeviceGetPciInfo, handle)
-    return pci.kernel_address(str(found.busId)) if found is not None else ""
+    pci_info = _asked(pynvml.nvmlDeviceGetPciInfo, handle)
+    return pci.kernel_address(str(pci_info.busId)) if pci_info is not None else ""
 
 
 def _asked(function: Any, *arguments: Any) -> Any:

@@ -35,7 +35,7 @@ class Observation:
 
     node: the GPUNode as last seen, or None while there is none.
     known: set once `node` is what the cluster says.
-    changed: called when `found` or `ill` are not what they were.
+    changed: called when `cards` or `ill` are not what they were.
     proc: where the kernel tells which GPUs are plugged in.
     informed: set once a look could compare with it. A GPU that was lost before our start is known from there alone, so
         until then what is seen may be short of it, and must not be written over what the cluster remembers.
@@ -71,7 +71,7 @@ class Observation:
         self._looked = self._began = clock()
         self._of_kernel = proc / _OF_KERNEL
         self._plugged = self._kernels()
-        self._found = discovery.NONE
+        self._cards = discovery.NONE
         self.minors: Mapping[str, int] = {}  # the number of each GPU's device node
         self.paths: nvml_topology.Paths = {}  # between GPUs
         self._joined: frozenset[str] = frozenset()  # the UUIDs of those whose `paths` are known
@@ -79,19 +79,19 @@ class Observation:
     @property
     def card_list(self) -> tuple[HardwareGpu, ...]:
         """The GPUs with their MIG devices, by index."""
-        return tuple(sorted((gpu.card for gpu in self._found.values()), key=lambda card: (card.index, card.uuid)))
+        return tuple(sorted((gpu.card for gpu in self._cards.values()), key=lambda card: (card.index, card.uuid)))
 
     @property
-    def found(self) -> discovery.Cards:
+    def cards(self) -> discovery.Cards:
         """The same with all that the driver says of the MIG devices."""
-        return self._found
+        return self._cards
 
     @property
     def parts(self) -> list[tuple[str, str, int, int]]:
         """The MIG devices, as UUID, UUID of the GPU, and the numbers of the two instances."""
         return [
             (device.uuid, uuid, device.gpu_instance, device.compute_instance)
-            for uuid, gpu in self._found.items()
+            for uuid, gpu in self._cards.items()
             for device in gpu.devices
         ]
 
@@ -129,7 +129,7 @@ class Observation:
         is_known, node = self._known.is_set(), self._node()
         known = {card.uuid: card for card in (*(node.gpus if node is not None else ()), *self.seen.gpus)}
         previous = tuple(known.values())
-        before = (self._found, self.ill)
+        before = (self._cards, self.ill)
         seen, recovered = await self._driver.ask(self._see, previous)
         self._looked = self._clock()
         answering = frozenset(card.uuid for card in seen.gpus)
@@ -137,7 +137,7 @@ class Observation:
         self._silent = frozenset(card.uuid for card in previous) - answering
         held = {uuid for entry in (node.allocations if node is not None else ()) for uuid in entry.gpu_uuids}
         gpus = inventory.merged(previous, seen, faults={**self._unwatched, **self._faults}, held=held)
-        self._found, self.minors = await self._driver.ask(self._describe, gpus)
+        self._cards, self.minors = await self._driver.ask(self._describe, gpus)
         if self._joined != answering:  # they do not change while the same GPUs are there
             self.paths = await self._driver.ask(nvml_topology.paths, [card.uuid for card in seen.gpus])
             self._joined = answering
@@ -145,7 +145,7 @@ class Observation:
         if is_known:
             self.informed.set()
         self.seen.publish(gpus)
-        if before != (self._found, self.ill):
+        if before != (self._cards, self.ill):
             self._changed()
 
     def _see(self, previous: tuple[Gpu, ...]) -> tuple[nvml.NvmlSnapshot, frozenset[str]]:
@@ -176,7 +176,7 @@ class Observation:
         driver = self._driver.nvml
         minors = {card.uuid: driver.minor_number(card.uuid) for card in gpus}
         known = {uuid: number for uuid, number in minors.items() if number is not None}
-        return discovery.read(driver, gpus, self._found), {**self.minors, **known}
+        return discovery.read(driver, gpus, self._cards), {**self.minors, **known}
 
     def _note(self, event: xid.XidEvent) -> None:
         logger.warning("The driver told of an XID", extra={"gpu": event.gpu, "xid": event.number})
@@ -191,10 +191,10 @@ class Observation:
     def _watched(self, event: xid.XidEvent) -> dict[str, xid.Watched]:
         """What an event can be about: each GPU as a whole, or, where it names instances, its MIG devices."""
         if event.gpu_instance == xid.WHOLE_GPU:
-            return {uuid: xid.Watched(uuid) for uuid in (*self._found, str(event.gpu))}
+            return {uuid: xid.Watched(uuid) for uuid in (*self._cards, str(event.gpu))}
         return {
             device.uuid: xid.Watched(uuid, device.gpu_instance, device.compute_instance)
-            for uuid, gpu in self._found.items()
+            for uuid, gpu in self._cards.items()
             for device in gpu.devices
         }
 

@@ -70,10 +70,10 @@ class Arrivals:
         self._looks = collections.Counter(
             {container: self._looks[container] + (container in new) for container in running}
         )
-        found = await asyncio.to_thread(self._look, new) if new else {}
-        self._seen |= found
+        arrivals = await asyncio.to_thread(self._look, new) if new else {}
+        self._seen |= arrivals
         for without_device in sorted(
-            found.keys() - {container for container, arrived in found.items() if arrived}, key=running.__getitem__
+            arrivals.keys() - {container for container, arrived in arrivals.items() if arrived}, key=running.__getitem__
         ):
             namespace, name, container = running[without_device]
             note = f"the container {container} has a share of a GPU, and got neither device nor driver from the runtime"
@@ -88,14 +88,14 @@ class Arrivals:
     def _look(self, containers: Iterable[Container]) -> Mapping[Container, bool]:
         """Of each container of which a process can be seen, whether one of its processes has a device or a driver."""
         wanted = frozenset(containers)
-        found: dict[Container, bool] = {}
+        arrivals: dict[Container, bool] = {}
         for entry in os.listdir(self._proc):  # noqa: PTH208 - thousands
             who = self._identify(int(entry)) if entry.isdigit() else None
-            if isinstance(who, Container) and who in wanted and not found.get(who):
+            if isinstance(who, Container) and who in wanted and not arrivals.get(who):
                 arrived = has_devices(self._proc / entry)
                 if arrived is not None:
-                    found[who] = arrived
-        return found
+                    arrivals[who] = arrived
+        return arrivals
 
 
 def has_devices(directory: Path) -> bool | None:
@@ -113,8 +113,8 @@ def _running(pods: Iterable[PodJson], node: GpuNode | None) -> Iterator[tuple[Co
     """The containers with shares that run, and how they are called."""
     shares = {entry.id: entry.shares for entry in (node.allocations if node is not None else ())}
     for manifest in pods:
-        given = shares.get(pod.annotations_of(manifest).get(contract.ALLOCATION, ""), ())
-        names = {name for share in given for name in share.containers}
+        pod_shares = shares.get(pod.annotations_of(manifest).get(contract.ALLOCATION, ""), ())
+        names = {name for share in pod_shares for name in share.containers}
         for status in _statuses(manifest) if names else ():
             identity = str(status.get("containerID", "")).rpartition("://")[2]
             if status.get("name") in names and identity and "running" in (status.get("state") or {}):

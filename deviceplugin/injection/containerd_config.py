@@ -49,5 +49,5 @@ def read(texts: Iterable[str]) -> Said:
 
 
 def _table(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = document.get(key)
-    return found if isinstance(found, dict) else {}
+    table = document.get(key)
+    return table if isinstance(table, dict) else {}

@@ -132,7 +132,7 @@ def _environment(facts: InjectionFacts) -> tuple[Works, str]:
     """Whether NVIDIA's runtime goes by the environment (and by mounts that stand for devices) of any container."""
     if facts.default_runtime is not None and facts.default_runtime.startswith(_CLASS):
         return Works.YES, f"the node's default runtime is {facts.default_runtime}"
-    if facts.given and facts.asked:
+    if facts.driver_mounted and facts.asked:
         if facts.runtime_class is None:
             return Works.UNKNOWN, "the RuntimeClass of the agent's pod is not known yet"
         if facts.runtime_class:

@@ -29,7 +29,7 @@ def look(settings: AgentSettings, environment: Mapping[str, str], *, own: Path =
     facts = InjectionFacts(
         in_pod=bool(settings.pod_uid),
         asked=environment.get(contract.ENV_VISIBLE_DEVICES, "").strip() not in _NOTHING,
-        given=is_given((own / "maps").read_text(), mounts),
+        driver_mounted=is_driver_mounted((own / "maps").read_text(), mounts),
         default_runtime=said.default_runtime,
         cdi_enabled=said.enable_cdi,
     )
@@ -42,7 +42,7 @@ def mount_points(mountinfo: str) -> frozenset[str]:
     return frozenset(fields[4] for fields in lines if len(fields) > 4)
 
 
-def is_given(maps: str, mounts: frozenset[str]) -> bool:
+def is_driver_mounted(maps: str, mounts: frozenset[str]) -> bool:
     """Whether the driver's library that is in use is a file that somebody mounted, from the text of /proc/PID/maps.
 
     Runtimes mount file by file, and not a directory, as volumes are.
@@ -54,7 +54,7 @@ def is_given(maps: str, mounts: frozenset[str]) -> bool:
 def is_mounted(directory: Path, mounts: frozenset[str]) -> bool:
     """Whether a directory, or one that it is in, is mounted and not the container's own."""
     resolved = directory.resolve()
-    return any(str(one) in mounts for one in (resolved, *resolved.parents) if one != Path("/"))
+    return any(str(path) in mounts for path in (resolved, *resolved.parents) if path != Path("/"))
 
 
 def _undescribed(settings: AgentSettings, mounts: frozenset[str]) -> str:

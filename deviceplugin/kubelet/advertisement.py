@@ -110,6 +110,8 @@ def _counters(prefix: str, *, healthy: int, listed: int, in_use: Collection[str]
     free = [identity for identity in ours if identity not in held]
     # Each foreign one takes the place of the last that nobody holds.
     free = free[: max(0, len(free) - len(foreign))]
-    told = held | set(free)
+    advertised = held | set(free)
     well = held | set(free[: max(0, healthy - len(held))])
-    return tuple(AdvertisedDevice(identity, identity in well) for identity in (*ours, *foreign) if identity in told)
+    return tuple(
+        AdvertisedDevice(identity, identity in well) for identity in (*ours, *foreign) if identity in advertised
+    )

@@ -26,19 +26,19 @@ def read(path: Path) -> Mapping[str, Mapping[str, frozenset[str]]]:
 
 def of_pods(kept: Mapping[str, Mapping[str, frozenset[str]]], uids: Container[str]) -> Mapping[str, frozenset[str]]:
     """By resource the ids of these pods alone: it forgets a pod that is gone only with the next one that comes."""
-    found: dict[str, frozenset[str]] = {}
+    device_ids: dict[str, frozenset[str]] = {}
     for uid, held in kept.items():
         if uid in uids:
             for resource, ids in held.items():
-                found[resource] = found.get(resource, frozenset()) | ids
-    return found
+                device_ids[resource] = device_ids.get(resource, frozenset()) | ids
+    return device_ids
 
 
 def _read(document: Any) -> Mapping[str, Mapping[str, frozenset[str]]]:
-    found: dict[str, dict[str, frozenset[str]]] = collections.defaultdict(dict)
+    by_pod: dict[str, dict[str, frozenset[str]]] = collections.defaultdict(dict)
     for entry in document["Data"]["PodDeviceEntries"] or ():
-        ids = frozenset(str(one) for of_numa_node in entry["DeviceIDs"].values() for one in of_numa_node)
-        held = found[str(entry["PodUID"])]
+        ids = frozenset(str(device_id) for of_numa_node in entry["DeviceIDs"].values() for device_id in of_numa_node)
+        held = by_pod[str(entry["PodUID"])]
         resource = str(entry["ResourceName"])
         held[resource] = held.get(resource, frozenset()) | ids
-    return found
+    return by_pod

@@ -70,13 +70,13 @@ class Coming:
 
     def _read(self) -> None:
         try:
-            told = os.read(self._descriptor, _MOST_BYTES)
+            data = os.read(self._descriptor, _MOST_BYTES)
         except BlockingIOError:
             return
         at, names = 0, set[bytes]()
-        while at < len(told):
-            *_, length = _EVENT.unpack_from(told, at)
-            names.add(told[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0"))
+        while at < len(data):
+            *_, length = _EVENT.unpack_from(data, at)
+            names.add(data[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0"))
             at += _EVENT.size + length
         if self._name in names:
             for come in self._waiting:

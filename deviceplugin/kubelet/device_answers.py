@@ -23,7 +23,7 @@ class DeviceAnswers:
 
     nodes: the device nodes of the host; mps: where the MPS daemon of a GPU (by UUID) has its files; memory_bytes: of a
     GPU; scores: how well pairs of GPUs are joined; described: has the devices described for container runtimes, and
-    raises SpecError where that cannot be; given: called with the resource and the ids of each container.
+    raises SpecError where that cannot be; allocated: called with the resource and the ids of each container.
     """
 
     has_preference = True
@@ -36,7 +36,7 @@ class DeviceAnswers:
     memory_bytes: Callable[[str], int]
     scores: Callable[[], Mapping[tuple[str, str], int]]
     described: Callable[[NodeSettings], None]
-    given: Callable[[str, Iterable[str]], None]
+    allocated: Callable[[str, Iterable[str]], None]
 
     def allocate(self, resource: str, device_ids: Sequence[str]) -> messages.ContainerAllocateResponse:
         """The devices, in the ways that are configured. Raises AllocateRefusedError."""
@@ -67,7 +67,7 @@ class DeviceAnswers:
         except specs.SpecError as error:
             raise plugin_service.AllocateRefusedError(str(error)) from error
         sizes = {} if shared is None else self._sizes(devices)
-        self.given(resource, device_ids)
+        self.allocated(resource, device_ids)
         return messages.ContainerAllocateResponse(
             envs={**made.envs, **sizes},
             mounts=[

@@ -167,10 +167,10 @@ class Registration:
 def _identity(socket: Path) -> Identity | None:
     """What tells a socket from another one made later under the same name; None if there is none."""
     try:
-        found = socket.stat()
+        status = socket.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_ctime_ns
+    return status.st_ino, status.st_ctime_ns
 
 
 def _sentence(error: Exception) -> str:

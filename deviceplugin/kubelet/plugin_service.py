@@ -77,13 +77,13 @@ class DevicePlugin(services.DevicePluginServicer):
     ) -> AsyncIterator[messages.ListAndWatchResponse]:
         """The whole list now, and again whenever it changes."""
         self.streams += 1
-        told = None
+        sent = None
         try:
             async for advertisement in self._advertised.follow():
                 devices = advertisement.get(self._name, ())
-                if devices == told:
+                if devices == sent:
                     continue
-                told = devices
+                sent = devices
                 logger.info(
                     "Told the kubelet the devices",
                     extra={

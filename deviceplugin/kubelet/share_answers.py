@@ -33,7 +33,7 @@ class ShareAnswers:
     Any id is good. The kubelet may have chosen one a moment before it heard that the node has fewer, and a pod that is
     refused here does not come back.
 
-    given: called with the resource and the ids of each container.
+    allocated: called with the resource and the ids of each container.
     """
 
     has_preference = False  # ids are counters
@@ -44,12 +44,12 @@ class ShareAnswers:
         *,
         settings: Callable[[], NodeSettings] = NodeSettings,
         start: ShareStart | None = None,
-        given: Callable[[str, Sequence[str]], None] = lambda *_: None,
+        allocated: Callable[[str, Sequence[str]], None] = lambda *_: None,
     ) -> None:
         self._mounts = mounts
         self._settings = settings
         self._start = start
-        self._given = given
+        self._allocated = allocated
 
     @property
     def starts(self) -> bool:
@@ -59,7 +59,7 @@ class ShareAnswers:
     def allocate(self, resource: str, device_ids: Sequence[str]) -> messages.ContainerAllocateResponse:
         """The mounts, and the name."""
         settings = self._settings()
-        self._given(resource, device_ids)
+        self._allocated(resource, device_ids)
         name = cdi.share(device_ids)
         if self._start is not None:
             self._start.forget(name)

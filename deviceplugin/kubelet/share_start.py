@@ -31,14 +31,14 @@ _INIT: Final = "is it an init container? Of these it does not tell: give the sha
 class ShareStart:
     """What is done for a container before it starts.
 
-    held: who holds what, as the kubelet says it; raises PodResourcesError. given: what a container of a pod, by
+    held: who holds what, as the kubelet says it; raises PodResourcesError. find: what a container of a pod, by
     namespace, name and its own name, was given.
     """
 
     injection: Callable[[], Injection]
     settings: Callable[[], NodeSettings]
     held: Callable[[], Awaitable[Sequence[pod_resources.ContainerDevices]]]
-    given: Callable[[str, str, str], Awaitable[tenant.Given | Refusal]]
+    find: Callable[[str, str, str], Awaitable[tenant.Given | Refusal]]
     descriptions: Specs
     denied: Covering
 
@@ -59,26 +59,26 @@ class ShareStart:
         if not self.is_needed:
             return
         name = cdi.share(device_ids)
-        found = await self._known(resource, device_ids)
+        holder = await self._known(resource, device_ids)
         try:
-            self.denied.cover(found.pod_uid if isinstance(found, tenant.Given) else "")
+            self.denied.cover(holder.pod_uid if isinstance(holder, tenant.Given) else "")
         except denial.DenialError as error:
             raise plugin_service.AllocateRefusedError(str(error)) from error
         if not _matters(injection):
             return
-        if isinstance(found, Refusal):
+        if isinstance(holder, Refusal):
             # It was described for this very container when it started before: Allocate has not been called since.
             if self.descriptions.has_share(name):
                 return
-            raise plugin_service.AllocateRefusedError(f"the GPUs of this container are not known: {found.reason}")
-        if not injection.allows(found.runtime_class):
+            raise plugin_service.AllocateRefusedError(f"the GPUs of this container are not known: {holder.reason}")
+        if not injection.allows(holder.runtime_class):
             raise plugin_service.AllocateRefusedError(
-                f"the pod {found.namespace}/{found.pod} would get no GPU on this node: name runtimeClassName: "
+                f"the pod {holder.namespace}/{holder.pod} would get no GPU on this node: name runtimeClassName: "
                 f"{injection.needs_class} in it"
             )
         if injection.describes:
             try:
-                self.descriptions.share(name, found.uuids, self.settings())
+                self.descriptions.share(name, holder.uuids, self.settings())
             except SpecError as error:
                 raise plugin_service.AllocateRefusedError(str(error)) from error
 
@@ -98,7 +98,7 @@ class ShareStart:
             return Refusal(
                 f"the kubelet does not say which container has these {len(device_ids)} of {resource}: {_INIT}"
             )
-        return await self.given(*holders[0])
+        return await self.find(*holders[0])
 
 
 def _matters(injection: Injection) -> bool:

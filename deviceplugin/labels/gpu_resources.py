@@ -178,9 +178,9 @@ def _single(cards: Sequence[LabelledGpu], sharing: LabelledSharing) -> words.Lab
 
 def _mixed(cards: Sequence[LabelledGpu], sharing: LabelledSharing) -> words.Labels:
     labels: words.Labels = {}
-    found = [(card.model, device) for card in cards if card.mig_enabled for device in card.mig_devices]
-    counts = collections.Counter(device.profile for _, device in found)
-    for model, device in reversed(found):  # so that the first of a profile has the word
+    devices = [(card.model, device) for card in cards if card.mig_enabled for device in card.mig_devices]
+    counts = collections.Counter(device.profile for _, device in devices)
+    for model, device in reversed(devices):  # so that the first of a profile has the word
         resource = mig_resource(device.profile)
         labels |= of_mig(resource, model, device, counts[device.profile], sharing)
     return labels

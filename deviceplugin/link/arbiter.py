@@ -134,8 +134,8 @@ class Arbiter:
 
     def expect(self, gpu_uuids: Iterable[str]) -> None:
         """Contexts on these GPUs may be charged something else from now on."""
-        found = {uuid: self._context_bytes(uuid) for uuid in gpu_uuids}
-        new = {uuid: size for uuid, size in found.items() if self._contexts.get(uuid, 0) != size}
+        sizes = {uuid: self._context_bytes(uuid) for uuid in gpu_uuids}
+        new = {uuid: size for uuid, size in sizes.items() if self._contexts.get(uuid, 0) != size}
         if new:
             self._contexts |= new
             self._channel.send(messages.ContextCharges(tuple(messages.Context(*item) for item in new.items())))

@@ -82,7 +82,7 @@ async def running(
             *(sys.executable, *program),
             *(f"--agent={theirs.fileno()}", f"--socket={path}", f"--ledgers={ledgers}"),
             *(f"--proc-root={proc}", f"--log-level={log_level}"),
-            *(f"--registered={one}" for one in maps),
+            *(f"--registered={descriptor}" for descriptor in maps),
             stdin=asyncio.subprocess.DEVNULL,
             pass_fds=[theirs.fileno(), *maps],
         )

@@ -62,9 +62,11 @@ class Lookup:
         """The share of a container, or why it has none; within about WAIT_SECONDS."""
         return await self._answer(lambda pods, node: tenant.find(container, pods=pods, node=node))
 
-    async def given(self, namespace: str, name: str, container: str) -> Given | Refusal:
+    async def find_by_name(self, namespace: str, name: str, container: str) -> Given | Refusal:
         """The GPUs of a container that is about to start, or why it has none; likewise."""
-        return await self._answer(lambda pods, node: tenant.given(namespace, name, container, pods=pods, node=node))
+        return await self._answer(
+            lambda pods, node: tenant.find_by_name(namespace, name, container, pods=pods, node=node)
+        )
 
     async def _answer(self, find: Find[Found]) -> Found | Refusal:
         not_yet = find(self._pods(), self._node())

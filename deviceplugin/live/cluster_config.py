@@ -66,8 +66,8 @@ class Configuration:
 
     def runtime(self) -> str:
         """The node's container runtime and its version, `containerd://1.7.24`; empty while that is unknown."""
-        found = next(iter(self.node.objects.values()), {})
-        return str(found.get("runtime", ""))
+        node = next(iter(self.node.objects.values()), {})
+        return str(node.get("runtime", ""))
 
     def memory_capacity(self) -> str | None:
         """The node's capacity of `gpushare.io/gpu-memory`, empty where it has none; None while no node is known."""
@@ -81,8 +81,8 @@ class Configuration:
     @property
     def entries(self) -> dict[str, str]:
         """The entries of the ConfigMap, none if there is no such ConfigMap."""
-        found = next(iter(self.config_map.objects.values()), None)
-        return {str(key): str(text) for key, text in ((found or {}).get("data") or {}).items()}
+        config_map = next(iter(self.config_map.objects.values()), None)
+        return {str(key): str(text) for key, text in ((config_map or {}).get("data") or {}).items()}
 
 
 def _trimmed(item: dict[str, Any]) -> dict[str, Any]:

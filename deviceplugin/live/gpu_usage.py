@@ -43,12 +43,12 @@ def users(
     gpu_of: the GPU of each device id without its replica's number: of a GPU itself, of a MIG device its GPU.
     ended: pods, as NAMESPACE/NAME, that have run to their end; the kubelet may still list them.
     """
-    found: dict[str, dict[str, None]] = collections.defaultdict(dict)
+    users_of: dict[str, dict[str, None]] = collections.defaultdict(dict)
     known: set[str] = set()
     for entry in allocations:
         if not entry.is_hold:  # that is nobody's yet, and given up where it cannot be used
             for uuid in entry.gpu_uuids:
-                found[uuid][_pod(entry)] = None
+                users_of[uuid][_pod(entry)] = None
     for container in held:
         if container.resource in COUNTERS:
             continue
@@ -56,14 +56,14 @@ def users(
         for uuid in {gpu_of[card] for card in map(card_of, container.device_ids) if card in gpu_of}:
             known.update(container.device_ids)
             if pod not in ended:
-                found[uuid][f"pod {pod}"] = None
+                users_of[uuid][f"pod {pod}"] = None
     for identity in just_given:
         if identity not in known and card_of(identity) in gpu_of:
-            found[gpu_of[card_of(identity)]]["a pod that is being started"] = None
+            users_of[gpu_of[card_of(identity)]]["a pod that is being started"] = None
     for uuid, running in processes.items():
         for process in running:
-            found[uuid][f"pod {process.pod}" if process.pod else f"process {process.pid} ({process.name})"] = None
-    return {uuid: tuple(words) for uuid, words in found.items()}
+            users_of[uuid][f"pod {process.pod}" if process.pod else f"process {process.pid} ({process.name})"] = None
+    return {uuid: tuple(words) for uuid, words in users_of.items()}
 
 
 def card_of(device_id: str) -> str:

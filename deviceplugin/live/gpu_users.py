@@ -50,29 +50,29 @@ class GpuUsers:
         self._clock = clock
         self._kept_at = kept
         self._kept: Mapping[str, Mapping[str, frozenset[str]]] = {}
-        self._given: dict[tuple[str, str], float] = {}
+        self._just_given: dict[tuple[str, str], float] = {}
         self.held: tuple[pod_resources.ContainerDevices, ...] = ()
         self.silent = "it was not asked yet"  # why `held` is not what the kubelet says now; empty where it is
 
     def gave(self, resource: str, device_ids: Iterable[str]) -> None:
         """A container was given these just now."""
         now = self._clock()
-        self._given |= dict.fromkeys(((resource, identity) for identity in device_ids), now)
+        self._just_given |= dict.fromkeys(((resource, identity) for identity in device_ids), now)
 
     @property
-    def given(self) -> dict[str, set[str]]:
+    def allocated_ids(self) -> dict[str, set[str]]:
         """By resource the ids that containers have, as the kubelet told last or starts by; or were given just now."""
         since = self._clock() - JUST_GIVEN_SECONDS
-        self._given = {one: at for one, at in self._given.items() if at > since}
-        found: dict[str, set[str]] = collections.defaultdict(set)
+        self._just_given = {device: at for device, at in self._just_given.items() if at > since}
+        device_ids: dict[str, set[str]] = collections.defaultdict(set)
         for container in self.held:
-            found[container.resource].update(container.device_ids)
-        for resource, device_id in self._given:
-            found[resource].add(device_id)
+            device_ids[container.resource].update(container.device_ids)
+        for resource, device_id in self._just_given:
+            device_ids[resource].add(device_id)
         living = {pod.uid(manifest) for manifest in self._pods() if not pod.is_terminal(manifest)}
         for resource, ids in checkpoint.of_pods(self._kept, living).items():
-            found[resource].update(ids)
-        return found
+            device_ids[resource].update(ids)
+        return device_ids
 
     def has_devices(self) -> bool:
         """Whether the kubelet has told of a device of a GPU, and not only of counters, that a container has."""
@@ -80,8 +80,10 @@ class GpuUsers:
 
     def in_use(self) -> frozenset[str]:
         """UUIDs of the GPUs and MIG devices that containers have been given, as far as that was told."""
-        given = self.given.items()
-        return frozenset(gpu_usage.card_of(one) for name, ids in given if name not in COUNTERS for one in ids)
+        allocated = self.allocated_ids.items()
+        return frozenset(
+            gpu_usage.card_of(device_id) for name, ids in allocated if name not in COUNTERS for device_id in ids
+        )
 
     async def ask_kubelet(self) -> str:
         """Renew `held`; return why that was not possible, or nothing."""
@@ -112,7 +114,7 @@ class GpuUsers:
         users = gpu_usage.users(
             allocations=allocations,
             held=self.held,
-            just_given=[device_id for resource, device_id in self._given if resource not in COUNTERS],
+            just_given=[device_id for resource, device_id in self._just_given if resource not in COUNTERS],
             processes=processes,
             gpu_of={
                 uuid: card.uuid

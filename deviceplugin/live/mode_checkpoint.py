@@ -33,7 +33,7 @@ class Checkpoint:
 
     def of(self, uuid: str, assignment: Assignment | None) -> Checkpoint:
         """With that GPU used for that."""
-        before = {one: was for one, was in self.before.items() if one != uuid or assignment is None}
+        before = {gpu: was for gpu, was in self.before.items() if gpu != uuid or assignment is None}
         present = self.gpus.get(uuid)
         if assignment is None and present is not None:
             before[uuid] = present
@@ -66,9 +66,12 @@ def read(path: Path) -> Checkpoint | None:
         document = records.load(path)
         records.check(document["version"] == VERSION, f"it is of version {document['version']}")
         gpus = {
-            str(uuid): None if one is None else records.read(Assignment, one) for uuid, one in document["gpus"].items()
+            str(uuid): None if assignment is None else records.read(Assignment, assignment)
+            for uuid, assignment in document["gpus"].items()
         }
-        before = {str(uuid): records.read(Assignment, one) for uuid, one in document.get("before", {}).items()}
+        before = {
+            str(uuid): records.read(Assignment, assignment) for uuid, assignment in document.get("before", {}).items()
+        }
         seats = tuple(records.read(ConfiguredGpu, seat) for seat in document.get("seats", ()))
         return Checkpoint(records.read(ActiveConfig, document["current"]), gpus, before, seats)
     except FileNotFoundError:

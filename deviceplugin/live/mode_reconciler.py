@@ -243,7 +243,7 @@ class ModeReconciler:
                 cards,
                 ready,
                 closed=self._closed,
-                in_use=self._witness.given,
+                in_use=self._witness.allocated_ids,
                 ill=self._observed.ill | self._without_daemon(offered),
                 usable=self._state.allocatable.value,
             )

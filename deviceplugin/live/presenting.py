@@ -62,5 +62,7 @@ def advertised(
         devices |= advertisement.of_shares(fractional, usable=usable, in_use=in_use)
     if not closed:
         return devices
-    shut = {device.device for each in offered.values() for device in each if device.gpu in closed} | set(closed)
-    return {name: advertisement.closed(each, cards=shut, in_use=in_use.get(name, ())) for name, each in devices.items()}
+    shut = {device.device for listed in offered.values() for device in listed if device.gpu in closed} | set(closed)
+    return {
+        name: advertisement.closed(listed, cards=shut, in_use=in_use.get(name, ())) for name, listed in devices.items()
+    }

@@ -40,8 +40,8 @@ class Righting:
         """The GPUs that are not what is in force on them, and why. What is not healthy may not say how it is."""
         healthy = {card.uuid for card in self._observed.seen.gpus if card.healthy}
         known = ((card, in_force.get(card.uuid)) for card in self._observed.card_list if card.uuid in healthy)
-        found = {card.uuid: contradiction(card, assignment) for card, assignment in known if assignment is not None}
-        return {uuid: why for uuid, why in found.items() if why}
+        reasons = {card.uuid: contradiction(card, assignment) for card, assignment in known if assignment is not None}
+        return {uuid: why for uuid, why in reasons.items() if why}
 
     def forget_all_but(self, closed: Collection[str]) -> None:
         """What takes something new again is not set aside."""

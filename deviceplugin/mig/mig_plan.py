@@ -139,12 +139,12 @@ def _cut(present: Present, geometry: Geometry, wanted: Wanted, held: frozenset[s
         matched = _matched(kept, needed)
         if matched is None:
             continue
-        given, missing = matched
+        matches, missing = matched
         places = instance_layout.places(geometry, [kind for kind, _ in missing], [instance.placed for instance in kept])
         if places is not None:
             removed = [instance for instance in present.instances if instance not in kept]
             steps: list[Step] = [step for instance in removed for step in _destroy(instance)]
-            steps += [step for instance, parts in given for step in _completed(instance, parts)]
+            steps += [step for instance, parts in matches for step in _completed(instance, parts)]
             steps += [Create(place.kind, place.start, parts) for place, (_, parts) in zip(places, missing, strict=True)]
             return MigPlan(MigVerdict.DO, tuple(steps))
     return _wait(present, tuple(sorted(used)), f"before it can have {instance_layout.shown(wanted)}")
@@ -167,7 +167,7 @@ def _matched(
 ) -> tuple[list[tuple[GpuInstance, tuple[int, ...]]], list[_Needed]] | None:
     """What each kept instance shall be, and what is missing; None if one of them is not wanted."""
     missing = list(needed)
-    given = []
+    matches = []
     # Those with most in them first: an empty one can become anything of its kind.
     for instance in sorted(kept, key=lambda instance: -len(instance.parts)):
         has = collections.Counter(part.slices for part in instance.parts)
@@ -178,8 +178,8 @@ def _matched(
             return None
         closest = min(fits, key=lambda want: len(want[1]))
         missing.remove(closest)
-        given.append((instance, closest[1]))
-    return given, missing
+        matches.append((instance, closest[1]))
+    return matches, missing
 
 
 def _completed(instance: GpuInstance, parts: tuple[int, ...]) -> Iterator[Step]:

@@ -122,8 +122,7 @@ class Partitioner:
         """With a driver that chooses the places itself: in the first order in which it finds room for all."""
         kinds = {step.kind.profile: step.kind for step in creates}
         wanted = {profile: sum(step.kind.profile == profile for step in creates) for profile in kinds}
-        found = orders.first_that_works(wanted, self._attempt(uuid, kinds, creates))
-        if found is None:
+        if orders.first_that_works(wanted, self._attempt(uuid, kinds, creates)) is None:
             raise nvml_call.NvmlError(f"{uuid}: the driver found no room in any order of making the instances", 0)
 
     def _attempt(

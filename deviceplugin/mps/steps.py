@@ -128,24 +128,24 @@ VARIABLES: Final = frozenset({"CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY
 
 def environment(spec: Spec, places: Places) -> dict[str, str]:
     """Of the daemon, and of the program that carries commands to it."""
-    found = {"CUDA_MPS_PIPE_DIRECTORY": str(places.pipe), "CUDA_MPS_LOG_DIRECTORY": str(places.log)}
+    variables = {"CUDA_MPS_PIPE_DIRECTORY": str(places.pipe), "CUDA_MPS_LOG_DIRECTORY": str(places.log)}
     if spec.alone:
-        found["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in spec.gpus)
-    return found
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in spec.gpus)
+    return variables
 
 
 def limit_commands(spec: Spec) -> tuple[str, ...]:
     """The commands that set the limits of a client: memory of each GPU, and one part of the multiprocessors for all."""
-    found = []
+    commands = []
     for position, gpu in enumerate(spec.gpus):
         mib = limits.memory_mib(gpu.memory_bytes, replicas=gpu.replicas, shares=gpu.at_once)
         if mib is not None:
             ordinal = position if spec.alone else gpu.index
-            found.append(f"set_default_device_pinned_mem_limit {ordinal} {mib}M")
+            commands.append(f"set_default_device_pinned_mem_limit {ordinal} {mib}M")
     # NVIDIA's daemon has no percentage of one GPU; with several that are shared differently it is the average.
     replicas = sum(gpu.replicas for gpu in spec.gpus) // len(spec.gpus)
     at_once = min(gpu.at_once for gpu in spec.gpus)
-    return (*found, f"set_default_active_thread_percentage {limits.thread_percent(replicas, shares=at_once)}")
+    return (*commands, f"set_default_active_thread_percentage {limits.thread_percent(replicas, shares=at_once)}")
 
 
 def start(spec: Spec, places: Places) -> tuple[Step, ...]:

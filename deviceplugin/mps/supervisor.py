@@ -71,9 +71,9 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m deviceplugin.mps.supervisor", description=__doc__)
     parser.add_argument("--socket", type=Path, required=True, help="where the agent asks")
     parser.add_argument("--program", type=Path, default=Path("/usr/bin/nvidia-cuda-mps-control"), help="(%(default)s)")
-    found = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     logs.configure("info", "mps-keeper")
-    return shutdown.run(lambda daemon: serve(found.socket, found.program, daemon))
+    return shutdown.run(lambda daemon: serve(options.socket, options.program, daemon))
 
 
 if __name__ == "__main__":

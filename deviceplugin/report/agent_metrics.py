@@ -51,7 +51,7 @@ class AgentCollector(Collector):
         yield from share_figures.memory(self.uses(), node_name=self.node_name)
         yield from share_figures.compute(self.leases(), node_name=self.node_name)
         yield from share_figures.shrinking(self.node(), node_name=self.node_name)
-        yield from charges.given(self.node(), node_name=self.node_name)
+        yield from charges.grants(self.node(), node_name=self.node_name)
         holders = tuple(self.holders())
         yield charges.allocation(self.node(), holders, node_name=self.node_name)
         yield self._containers(holders)
@@ -75,7 +75,7 @@ class AgentCollector(Collector):
             "gpushare_gpu_cordoned", "1 if an administrator wants nothing new on a GPU.", labels=labels
         )
         healthy = GaugeMetricFamily("gpushare_gpu_healthy", "1 if a GPU is healthy.", labels=labels)
-        given = GaugeMetricFamily(
+        allocated = GaugeMetricFamily(
             "gpushare_gpu_allocated_memory_bytes", "Memory that shares were given.", labels=labels
         )
         compute = GaugeMetricFamily(
@@ -91,9 +91,9 @@ class AgentCollector(Collector):
             modes.add_metric([*values, str(card.mode)], 1.0)
             healthy.add_metric(values, float(card.healthy))
             cordoned.add_metric(values, float(node is not None and card.uuid in node.cordoned))
-            given.add_metric(values, held.memory_bytes)
+            allocated.add_metric(values, held.memory_bytes)
             compute.add_metric(values, held.request_percent / 100)
-        yield from (memory, healthy, cordoned, given, compute, modes)
+        yield from (memory, healthy, cordoned, allocated, compute, modes)
 
     def _protocol(self) -> Metric:
         spoken = GaugeMetricFamily(

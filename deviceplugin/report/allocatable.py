@@ -51,17 +51,17 @@ def allocatable(gpus: Iterable[Gpu], node: GpuNode | None, pods: Iterable[PodJso
     cards = [card for card in gpus if card.mode is Mode.FRACTIONAL]
     entries = [entry for entry in (node.allocations if node is not None else ()) if not entry.is_hold]
     counted = _counted(entries, pods)
-    found = {}
+    units = {}
     for name, amount in OF_A_GPU.items():
         usable = {card.uuid: amount(card) for card in cards if _is_open(card) or name == contract.RESOURCE_IDLE}
         claimed = beyond = 0
         for entry in entries:
-            given = _given(entry, name)
-            most = max(sum(given.values()), counted.get(entry.id, {}).get(name, 0))
+            granted = _granted(entry, name)
+            most = max(sum(granted.values()), counted.get(entry.id, {}).get(name, 0))
             claimed += most
-            beyond += most - sum(given[uuid] for uuid in given.keys() & usable.keys())
-        found[name] = max(sum(usable.values()) + beyond, claimed)
-    return found
+            beyond += most - sum(granted[uuid] for uuid in granted.keys() & usable.keys())
+        units[name] = max(sum(usable.values()) + beyond, claimed)
+    return units
 
 
 def while_unknown(gpus: Iterable[Gpu], in_use: Mapping[str, Collection[str]]) -> Allocatable:
@@ -75,23 +75,23 @@ def while_unknown(gpus: Iterable[Gpu], in_use: Mapping[str, Collection[str]]) ->
 
 
 class Stabilized:
-    """The most that `found` has said within the last `FALL_SECONDS`, for each resource."""
+    """The most that `measure` has said within the last `FALL_SECONDS`, for each resource."""
 
     def __init__(
-        self, found: Callable[[Iterable[Gpu]], Allocatable], *, clock: Callable[[], float] = time.monotonic
+        self, measure: Callable[[Iterable[Gpu]], Allocatable], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._found = found
+        self._measure = measure
         self._clock = clock
         self._recent: collections.deque[tuple[float, Allocatable]] = collections.deque()  # each with when it began
 
     def __call__(self, gpus: Iterable[Gpu]) -> Allocatable:
         """What a node with these GPUs has now."""
-        now, latest = self._clock(), self._found(gpus)
+        now, latest = self._clock(), self._measure(gpus)
         if not self._recent or self._recent[-1][1] != latest:
             self._recent.append((now, latest))
         while len(self._recent) > 1 and self._recent[1][0] <= now - FALL_SECONDS:
             self._recent.popleft()  # the next one came that long ago
-        return {name: max(one.get(name, 0) for _, one in self._recent) for name in latest}
+        return {name: max(units.get(name, 0) for _, units in self._recent) for name in latest}
 
     @property
     def falls_in_seconds(self) -> float:
@@ -130,17 +130,17 @@ def _is_open(card: Gpu) -> bool:
 def _counted(entries: Iterable[Allocation], pods: Iterable[PodJson]) -> dict[str, Mapping[str, int]]:
     """What the pods of these allocations count for, by the allocation's id."""
     uids = {entry.id: entry.pod.uid for entry in entries}
-    found: dict[str, Mapping[str, int]] = {}
+    counted: dict[str, Mapping[str, int]] = {}
     for manifest in pods:
         identity = pod.annotations_of(manifest).get(contract.ALLOCATION, "")
         if identity in uids and uids[identity] == pod.uid(manifest) and not pod.is_terminal(manifest):
-            found[identity] = pod_requests.requests(manifest)
-    return found
+            counted[identity] = pod_requests.requests(manifest)
+    return counted
 
 
-def _given(entry: Allocation, resource: str) -> Mapping[str, int]:
+def _granted(entry: Allocation, resource: str) -> Mapping[str, int]:
     """What the ledger has of it for this pod, by GPU."""
-    found: collections.Counter[str] = collections.Counter()
+    granted: collections.Counter[str] = collections.Counter()
     for share in entry.shares:
         counters = len(share.containers) - bool(share.request_percent)  # the first counts by its percent
         amount = {
@@ -149,5 +149,5 @@ def _given(entry: Allocation, resource: str) -> Mapping[str, int]:
             contract.RESOURCE_MEMORY: share.memory_bytes,
         }[resource]
         for uuid in share.gpu_uuids:
-            found[uuid] += amount
-    return found
+            granted[uuid] += amount
+    return granted

@@ -24,24 +24,24 @@ from gpushare.gpunode import GpuNode
 
 def allocation(node: GpuNode | None, holders: Iterable[DeviceHolder], *, node_name: str) -> Metric:
     """GPUs that containers hold, in parts of GPUs. What containers share is split evenly between them."""
-    found: dict[tuple[str, str, str], float] = collections.defaultdict(float)
+    parts: dict[tuple[str, str, str], float] = collections.defaultdict(float)
     for charge in _of_pods(node):
         for container in charge.share.containers:
             of = charge.entry.pod.namespace, charge.entry.pod.name, container
-            found[of] += charge.part / len(charge.share.containers)
+            parts[of] += charge.part / len(charge.share.containers)
     for holder in holders:
-        found[holder.namespace, holder.pod, holder.container] += holder.part
+        parts[holder.namespace, holder.pod, holder.container] += holder.part
     family = GaugeMetricFamily(
         "container_gpu_allocation",
         "GPUs that a container holds: of a share the larger of its compute and its memory, as a part of the GPU.",
         labels=["node", "namespace", "pod", "container"],
     )
-    for labels, part in found.items():
+    for labels, part in parts.items():
         family.add_metric([node_name, *labels], part)
     return family
 
 
-def given(node: GpuNode | None, *, node_name: str) -> Iterator[Metric]:
+def grants(node: GpuNode | None, *, node_name: str) -> Iterator[Metric]:
     """What the ledger gives to each share on each GPU."""
     compute = GaugeMetricFamily(
         "gpushare_share_allocated_compute_ratio",

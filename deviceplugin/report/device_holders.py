@@ -70,12 +70,12 @@ class DeviceHolders:
 
 def parts(cards: Iterable[HardwareGpu], memory: Mapping[str, int]) -> dict[str, tuple[str, float]]:
     """By the UUID of each GPU and MIG device its GPU, and the part of it that it is: of a MIG device by its memory."""
-    found = {}
+    by_uuid = {}
     for card in cards:
-        found[card.uuid] = card.uuid, 1.0
+        by_uuid[card.uuid] = card.uuid, 1.0
         for device in card.mig_devices:
-            found[device.uuid] = card.uuid, _part(device.profile, memory.get(card.uuid, 0))
-    return found
+            by_uuid[device.uuid] = card.uuid, _part(device.profile, memory.get(card.uuid, 0))
+    return by_uuid
 
 
 def _part(name: str, card_bytes: int) -> float:

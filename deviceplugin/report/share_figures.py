@@ -65,7 +65,7 @@ def memory(uses: Iterable[ShareUse], *, node_name: str) -> Iterator[Metric]:
 
 def compute(held: Iterable[LeaseUsage], *, node_name: str) -> Iterator[Metric]:
     """The metrics of compute: leases, and time waited."""
-    counted = {field: CounterMetricFamily(*told, labels=LABELS) for field, told in _TURNS.items()}
+    counted = {field: CounterMetricFamily(*texts, labels=LABELS) for field, texts in _TURNS.items()}
     used = GaugeMetricFamily(
         "gpushare_share_used_compute_ratio",
         "Part of the last seconds in which a share used its GPU; absent while nobody else wants it.",
@@ -88,13 +88,13 @@ def shrinking(node: GpuNode | None, *, node_name: str) -> Iterator[Metric]:
         labels=LABELS,
     )
     # By labels: for a moment two pods of one name, the one that ends and the one that follows, may both hold a share.
-    found: dict[tuple[str, ...], int] = {}
+    targets: dict[tuple[str, ...], int] = {}
     for entry in node.allocations if node is not None else ():
         for share in entry.shares:
             if share.shrink_to_bytes is not None:
                 of = node_name, entry.pod.namespace, entry.pod.name, ",".join(share.containers)
-                found |= {(*of, uuid): share.shrink_to_bytes for uuid in share.gpu_uuids}
-    for labels, shrink_to_bytes in found.items():
+                targets |= {(*of, uuid): share.shrink_to_bytes for uuid in share.gpu_uuids}
+    for labels, shrink_to_bytes in targets.items():
         target.add_metric(labels, shrink_to_bytes)
     yield target
 

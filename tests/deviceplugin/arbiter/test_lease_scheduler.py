@@ -313,7 +313,7 @@ MUTATIONS: dict[str, tuple[object, str, object]] = {
         "released",
         lambda self, key, now: self._end(key, now) or [],
     ),
-    "the latency class has no bound": (next_share, "is_owed", lambda one: one.given.latency or one.owed_ns > 1),
+    "the latency class has no bound": (next_share, "is_owed", lambda one: one.entitlement.latency or one.owed_ns > 1),
     "the late are waited for": (lease_scheduler.LeaseScheduler, "_give_up", lambda *_: None),
 }
 

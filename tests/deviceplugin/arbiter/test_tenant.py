@@ -181,7 +181,7 @@ def test_the_most_that_a_limit_may_be_is_the_least_that_anybody_relies_on(
 
 
 def given(container: str, manifest: dict[str, Any], there: GpuNode | None) -> tenant.Given | Refusal | NotYet:
-    return tenant.given("ml", "trainer", container, pods=[{}, manifest], node=there)
+    return tenant.find_by_name("ml", "trainer", container, pods=[{}, manifest], node=there)
 
 
 def test_a_container_that_is_about_to_start_is_known_by_its_name() -> None:

@@ -58,8 +58,8 @@ def test_the_head_is_whom_a_look_at_all_would_choose(gives: list[Entitlement], s
 def standing(account: Account) -> tuple[float, ...]:
     """What decides; of two that have no more coming to them than a window's worth, or have a window's worth, neither is first."""
     owed = account.owed_ns if next_share.is_owed(account) else 0
-    most = account.given.request_percent / 100 * 10_000 * MS
-    return (account.given.latency and owed > 0, min(owed, max(most, 50 * MS)), 0 if owed else account.surplus_ns)
+    most = account.entitlement.request_percent / 100 * 10_000 * MS
+    return (account.entitlement.latency and owed > 0, min(owed, max(most, 50 * MS)), 0 if owed else account.surplus_ns)
 
 
 def test_who_waits_no_more_is_not_served() -> None:

@@ -161,7 +161,9 @@ class VirtualGpu:
         able = [
             key
             for key, seat in self.turns.seats.items()
-            if seat.account.wanting and seat.phase is None and seat.account.room_ns >= choice_room(seat.account.given)
+            if seat.account.wanting
+            and seat.phase is None
+            and seat.account.room_ns >= choice_room(seat.account.entitlement)
         ]
         if able and self.turns.holder is None:
             raise BrokenLawError(f"at {self.now_ns} the GPU is idle while {able} wait")

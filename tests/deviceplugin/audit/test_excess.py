@@ -24,7 +24,7 @@ def look(watch: Excess, now: float, used: float | None, held: float | None = Non
         held={PLACE: held} if held is not None else {},
         turns={PLACE: turn},
     )
-    return watch.told.get(PLACE)
+    return watch.beyond.get(PLACE)
 
 
 def told_after(used: float, let: float, *, pause: float = 2.0, until: float = 100.0) -> float | None:

@@ -21,7 +21,7 @@ from tests.deviceplugin.denial.kernel_node import KernelNode
 
 PERCENT = contract.RESOURCE_PERCENT
 BY_DEFAULT = decision.decide(
-    InjectionFacts(True, "containerd://1.6.20", "", asked=True, given=True, undescribed="no"), ()
+    InjectionFacts(True, "containerd://1.6.20", "", asked=True, driver_mounted=True, undescribed="no"), ()
 )
 
 
@@ -70,7 +70,7 @@ class Holding:
             injection=lambda: BY_DEFAULT,
             settings=NodeSettings,
             held=self._held,
-            given=self._given,
+            find=self._given,
             descriptions=Nothing(),
             denied=made,
         )

@@ -116,7 +116,7 @@ async def test_nothing_is_said_of_one_that_cannot_be_seen(tmp_path: Path) -> Non
 
 
 def test_what_has_not_come_counts_more_than_what_should_have() -> None:
-    found = decision.decide(InjectionFacts(True, "containerd://1.6.20", "", asked=True, given=True), ())
+    found = decision.decide(InjectionFacts(True, "containerd://1.6.20", "", asked=True, driver_mounted=True), ())
     assert found.shown(()) == found.condition
     shown = found.shown([f"ml/pod-{number}/main" for number in range(25)])
     assert (shown.status, shown.reason) == ("False", "DevicesMissing")

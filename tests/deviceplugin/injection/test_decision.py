@@ -15,7 +15,7 @@ ENV, CRI, ANNOTATIONS, VOLUMES = ("envvar",), ("cdi-cri",), ("cdi-annotations",)
 UNSEEN = "--cdi-directory /var/run/cdi is not mounted from the host: add the component cdi"
 # A pod whose container asked for a driver; and was given one, without a RuntimeClass.
 POD = InjectionFacts(in_pod=True, runtime="containerd://1.6.20", runtime_class="", asked=True, undescribed=UNSEEN)
-DEFAULT = dataclasses.replace(POD, given=True)
+DEFAULT = dataclasses.replace(POD, driver_mounted=True)
 BY_CLASS = dataclasses.replace(DEFAULT, runtime_class="nvidia")
 # As on a node of the GPU Operator since 25.10, with the component cdi and without a RuntimeClass.
 OPERATOR = dataclasses.replace(POD, runtime="containerd://2.1.4", undescribed="")
@@ -29,7 +29,7 @@ OPERATOR = dataclasses.replace(POD, runtime="containerd://2.1.4", undescribed=""
         pytest.param(BY_CLASS, ENV, "True", "RuntimeClass", id="by RuntimeClass"),
         pytest.param(dataclasses.replace(BY_CLASS, default_runtime="nvidia"), ENV, "True", "DefaultRuntime", id="a class beside the default"),
         pytest.param(OPERATOR, CRI, "True", "CdiDevices", id="operator, containerd 2"),
-        pytest.param(dataclasses.replace(OPERATOR, given=True, runtime_class="nvidia"), CRI, "True", "CdiDevices", id="… the agent by its class"),
+        pytest.param(dataclasses.replace(OPERATOR, driver_mounted=True, runtime_class="nvidia"), CRI, "True", "CdiDevices", id="… the agent by its class"),
         pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://2.1.4-k3s1"), CRI, "True", "CdiDevices", id="k3s"),
         pytest.param(dataclasses.replace(OPERATOR, runtime="cri-o://1.33.2"), CRI, "True", "CdiDevices", id="CRI-O"),
         pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://1.7.27", cdi_enabled=True), CRI, "True", "CdiDevices", id="containerd 1.7 with CDI"),

@@ -38,7 +38,8 @@ def test_a_driver_is_given_by_a_runtime_if_its_library_is_a_mount_of_its_own(
     mountinfo: str, library: str, given: bool
 ) -> None:
     assert (
-        runtime_inspection.is_given(MAPS.replace(LIBRARY, library), runtime_inspection.mount_points(mountinfo)) is given
+        runtime_inspection.is_driver_mounted(MAPS.replace(LIBRARY, library), runtime_inspection.mount_points(mountinfo))
+        is given
     )
 
 
@@ -78,7 +79,7 @@ def look(tmp_path: Path, *, host: Path, mountinfo: str = ROOT, **environment: st
 
 def test_a_bare_pod_sees_that_nothing_is_mounted(tmp_path: Path) -> None:
     found = look(tmp_path, host=tmp_path / "nothing", NVIDIA_VISIBLE_DEVICES="all")
-    assert (found["in_pod"], found["asked"], found["given"]) == (True, True, False)
+    assert (found["in_pod"], found["asked"], found["driver_mounted"]) == (True, True, False)
     assert "is not mounted from the host: add the component cdi" in str(found["undescribed"])
 
 
@@ -112,7 +113,7 @@ def test_a_library_that_is_really_mounted_and_loaded_is_seen(gpus: Path, tmp_pat
         "import json, pathlib; from deviceplugin.cdi import driver_root; from deviceplugin.injection import runtime_inspection as seen; "
         "driver_root.load(pathlib.Path('/nothing')); own = pathlib.Path('/proc/self'); "
         "points = seen.mount_points((own / 'mountinfo').read_text()); "
-        "print(json.dumps(seen.is_given((own / 'maps').read_text(), points)))"
+        "print(json.dumps(seen.is_driver_mounted((own / 'maps').read_text(), points)))"
     )
     mount = f"mount --bind {source} {target} && " if mounted else ""
     command = ["unshare", "--mount", "/bin/sh", "-c", f'{mount}exec "$@"', "sh", sys.executable, "-c", program]

@@ -97,7 +97,7 @@ class Node:
     def _kubelet(self, resource: str) -> DeviceManager:
         answers = share_answers.ShareAnswers(
             share_answers.Mounts(*map(share_answers.Path, "abc")),
-            given=lambda name, ids: self.given[name].update(ids),
+            allocated=lambda name, ids: self.given[name].update(ids),
         )
         return DeviceManager(self.chance, lambda ids: void(answers.allocate(resource, ids)))
 

@@ -60,7 +60,7 @@ def answers(in_force: InForce, given: list[str], *, problem: str = "") -> device
         memory_bytes=lambda _: 40 << 30,
         scores=dict,
         described=described,
-        given=gave,
+        allocated=gave,
     )
 
 

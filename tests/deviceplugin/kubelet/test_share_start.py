@@ -43,11 +43,11 @@ FIRST, SECOND = "GPU-1111", "GPU-2222"
 NODES = answer.Nodes({FIRST: ("/dev/nvidia0",), SECOND: ("/dev/nvidia1",)}, ("/dev/nvidiactl",))
 BY_CDI = decision.decide(InjectionFacts(in_pod=True, runtime="containerd://2.1.4", runtime_class="", asked=True), ())
 BY_CLASS = decision.decide(
-    InjectionFacts(True, "containerd://1.6.20", "nvidia", asked=True, given=True, undescribed="no"), ()
+    InjectionFacts(True, "containerd://1.6.20", "nvidia", asked=True, driver_mounted=True, undescribed="no"), ()
 )
 BY_NOTHING = decision.decide(InjectionFacts(True, "containerd://1.6.20", "", asked=True), ())
 BY_DEFAULT = decision.decide(
-    InjectionFacts(True, "containerd://1.6.20", "", asked=True, given=True, undescribed="no"), ()
+    InjectionFacts(True, "containerd://1.6.20", "", asked=True, driver_mounted=True, undescribed="no"), ()
 )
 
 
@@ -82,7 +82,7 @@ class Node:
             injection=lambda: self.injection,
             settings=self.settings,
             held=lambda: pod_resources.held(self.kubelet.holdings),
-            given=self.known,
+            find=self.known,
             descriptions=self.specs,
             denied=covering.Covering(None, ""),
         )

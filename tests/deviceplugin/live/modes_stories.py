@@ -161,13 +161,13 @@ async def a_missing_gpu_takes_nothing_from_the_others(node: Node) -> None:
     ):
         await node.reach(label)
         assert node.modes == modes, node.modes
-        there, gone = node.observation._found, node.uuids[1]
+        there, gone = node.observation._cards, node.uuids[1]
         await node.end()
         node.start()
         await node.observation.look()
         left = [one for uuid, one in there.items() if uuid != gone]
         node.seen.publish(tuple(card for card in node.seen.gpus if card.uuid != gone))
-        node.observation._found = {
+        node.observation._cards = {
             one.card.uuid: dataclasses.replace(one, card=dataclasses.replace(one.card, index=index))
             for index, one in enumerate(sorted(left, key=lambda one: one.card.index))
         }

@@ -65,7 +65,7 @@ def test_what_the_kubelet_starts_by_is_held_while_its_pod_lives(tmp_path: Path) 
     kept.write_text(json.dumps({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 1}))
     asked = witness(tmp_path, kept)
     assert "does not say" in asyncio.run(asked.ask_kubelet())
-    assert asked.given == {PERCENT: {"gpu-percent-7", "gpu-percent-300"}}
+    assert asked.allocated_ids == {PERCENT: {"gpu-percent-7", "gpu-percent-300"}}
 
 
 @pytest.mark.parametrize(
