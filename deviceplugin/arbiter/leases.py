@@ -118,6 +118,13 @@ class Leases:
         """From now on believe who is alone: nobody is here from before."""
         self._settled_ns = 0
 
+    def tick(self, uuid: str) -> None:
+        """Time has passed at a GPU that somebody is at; timers of our own do this when it is due."""
+        self._timers[uuid].cancel()
+        now_ns = self._clock()
+        self._gpus[uuid].tick(now_ns)
+        self._settle(uuid, now_ns)
+
     def held(self) -> Iterator[LeaseUsage]:
         """What every share that is here now has had."""
         now_ns = self._clock()
@@ -163,16 +170,10 @@ class Leases:
         for each in sorted(touched):
             gpu = self._gpus[each]
             gpu.settle(now_ns)
-            self._timers[each].set(gpu.due_ns(), now_ns, lambda each=each: self._tick(each))  # type: ignore[misc]
+            self._timers[each].set(gpu.due_ns(), now_ns, lambda each=each: self.tick(each))  # type: ignore[misc]
             if gpu.empty:
                 self._timers.pop(each).cancel()
                 del self._gpus[each], self._turns[each]
-
-    def _tick(self, uuid: str) -> None:
-        self._timers[uuid].cancel()
-        now_ns = self._clock()
-        self._gpus[uuid].tick(now_ns)
-        self._settle(uuid, now_ns)
 
     def _tick_gangs(self) -> None:
         self._gang_timer.cancel()
