@@ -56,6 +56,11 @@ class AgentChannel:
             return None
         return GpuNode("", allocations=tuple(self._entries.values()), resizes=self._resizes)
 
+    @property
+    def measuring(self) -> int:
+        """How many questions for what nobody is known to hold wait for an answer."""
+        return len(self._measuring)
+
     async def tenant(self, container: Container) -> Tenant | Refusal:
         """What a container was given, or why nothing. All of its processes wait for one answer."""
         asked = self._asked.get(container)

@@ -118,6 +118,13 @@ class Leases:
         """From now on believe who is alone: nobody is here from before."""
         self._settled_ns = 0
 
+    def tick(self, uuid: str) -> None:
+        """Time has passed at a GPU that somebody is at; timers of our own do this when it is due."""
+        self._timers[uuid].cancel()
+        now_ns = self._clock()
+        self._gpus[uuid].tick(now_ns)
+        self._settle(uuid, now_ns)
+
     def held(self) -> Iterator[LeaseUsage]:
         """What every share that is here now has had."""
         now_ns = self._clock()
@@ -163,16 +170,10 @@ class Leases:
         for card in sorted(touched):
             gpu = self._gpus[card]
             gpu.settle(now_ns)
-            self._timers[card].set(gpu.due_ns(), now_ns, lambda card=card: self._tick(card))  # type: ignore[misc]
+            self._timers[card].set(gpu.due_ns(), now_ns, lambda card=card: self.tick(card))  # type: ignore[misc]
             if gpu.empty:
                 self._timers.pop(card).cancel()
                 del self._gpus[card], self._turns[card]
-
-    def _tick(self, uuid: str) -> None:
-        self._timers[uuid].cancel()
-        now_ns = self._clock()
-        self._gpus[uuid].tick(now_ns)
-        self._settle(uuid, now_ns)
 
     def _tick_gangs(self) -> None:
         self._gang_timer.cancel()

@@ -9,12 +9,15 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 from deviceplugin.arbiter import share_ledgers, share_resizing, socket_server
+from deviceplugin.arbiter.client_connection import ShareLookup
 from deviceplugin.arbiter.identity import Container
+from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.denial.registered import RegisteredMap
 from deviceplugin.link import lookup
 from gpushare import contract
@@ -78,6 +81,9 @@ class ArbiterNode:
         self.context_bytes: Callable[[str], int] = lambda _: 0
         self.unclaimed_bytes = share_ledgers.nothing_known
         self.registered: RegisteredMap | None = None  # what the kernel is told by
+        self.identify: Callable[[int], Container | Refusal] = identify
+        self.proc = Path("/proc")  # where the ledgers look
+        self.clock: Callable[[], float] = time.monotonic  # of resizes
         self.asked = 0
         self.api_server_answers = True
         self.stack = contextlib.AsyncExitStack()
@@ -141,6 +147,10 @@ class ArbiterNode:
             ask_node=ask_node,
         )
 
+    async def tenant(self, container: Container) -> Tenant | Refusal:
+        """What the arbiter's socket is told of a container."""
+        return await self.answers.tenant(container)
+
     def seen_node(self) -> GpuNode:
         if self.seen_allocations is None:
             return self.gpunode()
@@ -152,11 +162,20 @@ class ArbiterNode:
             context_bytes=lambda uuid: self.context_bytes(uuid),
             unclaimed_bytes=lambda *asked: self.unclaimed_bytes(*asked),
             registered=self.registered,
+            proc=self.proc,
         )
         self.groups.inherit()
-        self.server = socket_server.Server(self.socket, lookup=self.lookup(), groups=self.groups, identify=identify)
+        self.answers: ShareLookup = self.lookup()
+        self.server = socket_server.Server(
+            self.socket, lookup=self, groups=self.groups, identify=lambda pid: self.identify(pid)
+        )
         self.resizing = share_resizing.Resizing(
-            self.groups, self.server.leases, node=self.seen_node, tell=self.write_status, measured=lambda: self.measured
+            self.groups,
+            self.server.leases,
+            node=self.seen_node,
+            tell=self.write_status,
+            measured=lambda: self.measured,
+            clock=lambda: self.clock(),
         )
         await self.server.__aenter__()
         self.resizing.look()

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 from deviceplugin.arbiter.agent_channel import AgentChannel
 from deviceplugin.arbiter.channel import Channel
-from deviceplugin.link.arbiter import Arbiter
+from deviceplugin.arbiter.identity import Container
+from deviceplugin.link.arbiter import Arbiter, Who
+from deviceplugin.link.running_shares import RunningShare
 from tests.deviceplugin.arbiter_node import ArbiterNode
+
+
+async def nothing_known(*_: object) -> int | None:
+    return None
 
 
 class Linked:
@@ -18,14 +24,22 @@ class Linked:
     def __init__(self, node: ArbiterNode, context_bytes: Callable[[str], int]) -> None:
         ours, theirs = socket.socketpair()
         self.told = 0
+        self.unclaimed_bytes: Callable[[RunningShare, Who, int], Awaitable[int | None]] = nothing_known
+        self.refused: Callable[[Container, str], None] = lambda *_: None
         self.ends = Channel(ours), Channel(theirs)
         self.arbiter = Arbiter(
-            self.ends[0], lookup=node.lookup(), node=node.seen_node, tell=self._tell, context_bytes=context_bytes
+            self.ends[0],
+            lookup=node.lookup(),
+            node=node.seen_node,
+            tell=self._tell,
+            context_bytes=context_bytes,
+            unclaimed_bytes=lambda *asked: self.unclaimed_bytes(*asked),
+            refused=lambda *what: self.refused(*what),
         )
         self.agent = AgentChannel(self.ends[1])
         self.agent.serve(node.groups, node.server, node.resizing)
         # What the arbiter asks of its surroundings, it asks by the channel.
-        node.server._lookup = self.agent
+        node.answers = self.agent
         node.context_bytes = self.agent.context_bytes
         node.unclaimed_bytes = self.agent.unclaimed_bytes
         self.ends[1].listen(lambda message, _: self.agent.heard(message), lambda: None)

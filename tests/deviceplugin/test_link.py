@@ -171,7 +171,7 @@ async def test_the_agent_says_what_nobody_holds_knowing_all_that_is_held_when_it
         await goes_on.wait()
         return 1000 + card if card < 2 else None
 
-    link.arbiter._unclaimed_bytes = look
+    link.unclaimed_bytes = look
     asked = [asyncio.create_task(node.groups.measure(group, members[pid], card)) for card, pid in enumerate(members)]
     await waiting.until(lambda: len(looks) == 2)  # before any report that somebody else asked for
     assert await node.groups.measure(group, members[one.pid], 0) is None  # one question of a process at a time
@@ -188,7 +188,7 @@ async def test_the_agent_says_what_nobody_holds_knowing_all_that_is_held_when_it
     await waiting.until(lambda: len(looks) == 4)
     goes_on.set()
     assert await again == 1001  # and not the answer to the question before
-    assert link.agent._measuring == {}
+    assert link.agent.measuring == 0
     assert await node.groups.measure(group, members[one.pid], 2) is None
 
 
@@ -198,7 +198,7 @@ async def test_a_library_of_another_protocol_is_told_of_once_between_two_reports
     node.add_pod("trainer")
     test_hostility.own_process(monkeypatch, node, "trainer")
     told: list[tuple[Container, str]] = []
-    link.arbiter._refused = lambda *what: told.append(what)
+    link.refused = lambda *what: told.append(what)
     for count in (1, 2):
         for _ in range(3):
             with contextlib.closing(await test_hostility.connect(node)) as client:

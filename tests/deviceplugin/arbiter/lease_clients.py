@@ -62,4 +62,4 @@ class Node:
         """Time passes; the arbiter's own timers are not waited for."""
         self.now_ns += milliseconds * MS
         for uuid in self.leases.gpus:
-            self.leases._tick(uuid)
+            self.leases.tick(uuid)

@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.arbiter import client_connection, connection_limits, socket_server
+from deviceplugin.arbiter.tenant import Grant, Tenant
 from gpushare import contract
 from tests.deviceplugin import arbiter_node, waiting
+from tests.deviceplugin.arbiter.lease_clients import Client
 from tests.deviceplugin.arbiter_node import ArbiterNode
 
 pytestmark = pytest.mark.slow
@@ -35,14 +37,14 @@ RECLAIM = header(contract.MESSAGE_RECLAIM)
 
 def own_process(monkeypatch: pytest.MonkeyPatch, node: ArbiterNode, pod: str) -> None:
     """From here on the test's own process counts as one of this pod's, so that it can open many connections."""
-    known = node.server._identify
+    known = node.identify
 
     def identify(pid: int) -> object:
         if pid != os.getpid():
             return known(pid)
         return arbiter_node.Container(arbiter_node.uid(pod), arbiter_node.container_id(pod, "main"))
 
-    monkeypatch.setattr(node.server, "_identify", identify)
+    monkeypatch.setattr(node, "identify", identify)
 
 
 def _descriptors() -> int:
@@ -159,8 +161,10 @@ async def test_five_hundred_connections_of_one_container_leave_room_for_others(
 async def test_no_number_of_containers_that_take_all_connections_keeps_another_out(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node.server, "_most", 256)
+    monkeypatch.setattr(socket_server, "MOST_CONNECTIONS", 256)
     monkeypatch.setattr(socket_server, "CONTAINERS", 32)
+    await node.stop()
+    await node.start()
     hogs = [f"hog{number}" for number in range(30)]
     for name in (*hogs, "trainer", "newcomer"):
         node.add_pod(name)
@@ -252,11 +256,13 @@ async def test_a_process_that_has_just_ended_is_no_news(
     own_process(monkeypatch, node, "hasty")
     loop = asyncio.get_running_loop()
     with await connect(node) as hasty:
-        await loop.sock_sendall(hasty, HELLO)
-        await loop.sock_recv(hasty, contract.WIRE_MAX)
-        (known,) = node.server._connections
+        for asked in (HELLO, header(contract.MESSAGE_WANT, size=32) + bytes(16)):
+            await loop.sock_sendall(hasty, asked)
+            await loop.sock_recv(hasty, contract.WIRE_MAX)
         hasty.close()
-        known.tell(RECLAIM)  # before its end is heard of
+        other = Grant(arbiter_node.GPUS[0], arbiter_node.GIB, 50, 100)
+        # It is told that it is not alone any more, before its end is heard of.
+        node.server.leases.joined(Client(Tenant("b", "default", "b", ("main",), 0, (other,))))
     await waiting.until(lambda: node.server.connections == 0)
     assert "Disconnected" not in caplog.text
 
@@ -343,7 +349,7 @@ async def test_a_process_that_dies_before_it_is_known_whose_it_is_is_nobody(
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         return arbiter_node.Container(arbiter_node.uid("victim"), arbiter_node.container_id("victim", "main"))
 
-    monkeypatch.setattr(node.server, "_identify", identify)
+    monkeypatch.setattr(node, "identify", identify)
     with pytest.raises(AssertionError, match="the process ended"):
         await one("hello")
     await waiting.until(lambda: node.server.turned_away == 1)

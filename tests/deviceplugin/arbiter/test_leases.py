@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import random
+from typing import Any
 
 import pytest
 
@@ -250,7 +252,15 @@ async def test_what_makes_no_sense_changes_nothing_for_others(node: Node) -> Non
     assert seconds["a"] > 0.45 * (node.now_ns / 1e9 - 1)
 
 
-async def test_two_hundred_idle_containers_cost_nothing(node: Node) -> None:
+async def test_two_hundred_idle_containers_cost_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, timers = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
+    call_later = loop.call_later
+
+    def noted(*asked: Any) -> asyncio.TimerHandle:
+        timers.append(call_later(*asked))
+        return timers[-1]
+
+    monkeypatch.setattr(loop, "call_later", noted)
     clients = [node.client(f"pod-{number}", request=0, gpus=(f"GPU-{number % 8}",)) for number in range(200)]
     for client in clients:
         node.says(client, WANT)
@@ -258,8 +268,9 @@ async def test_two_hundred_idle_containers_cost_nothing(node: Node) -> None:
         for client in clients:
             if client.told and client.last()[0] == OPEN:
                 node.says(client, RELEASED)
-    assert len(node.leases._timers) == 8
-    assert all(timer._handle is None for timer in node.leases._timers.values())
+    assert len(node.leases.gpus) == 8
+    assert timers
+    assert all(timer.cancelled() for timer in timers)
     for client in clients:
         node.leases.left(client)
     assert not node.leases.gpus

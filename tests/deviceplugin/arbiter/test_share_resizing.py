@@ -171,7 +171,7 @@ async def test_a_figure_that_always_changes_is_not_always_told(node: ArbiterNode
     now = 0.0
     node.add_pod("trainer", memory=GIB)
     (one,) = await joined(node)
-    node.resizing._clock = lambda: now
+    node.clock = lambda: now
     await one("charge", 0, 200)
     node.change(shrink_to_bytes=100)
     told = node.resizes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,9 +31,16 @@ class Told:
 
 
 @pytest.fixture
-async def node(short_path: Path) -> AsyncIterator[tuple[ArbiterNode, Told]]:
+def descriptor() -> Iterator[int]:
+    """The map that the kernel looks into."""
     kernel_node.hierarchy()
-    descriptor = registered.make()
+    made = registered.make()
+    yield made
+    os.close(made)
+
+
+@pytest.fixture
+async def node(short_path: Path, descriptor: int) -> AsyncIterator[tuple[ArbiterNode, Told]]:
     made = ArbiterNode(short_path)
     made.registered = registered.RegisteredMap(descriptor)
     made.add_pod("trainer")
@@ -43,7 +50,6 @@ async def node(short_path: Path) -> AsyncIterator[tuple[ArbiterNode, Told]]:
             yield made, Told(descriptor)
     finally:
         await made.stop()
-        os.close(descriptor)
 
 
 async def test_a_process_is_known_to_the_kernel_before_it_is_welcomed_and_until_it_ends(
@@ -83,12 +89,13 @@ async def test_the_next_arbiter_tells_of_those_that_still_live_and_of_no_others(
     assert set(told()) == {stays.pid}
 
 
-async def test_nobody_is_welcomed_of_whom_the_kernel_cannot_be_told(node: tuple[ArbiterNode, Told]) -> None:
+async def test_nobody_is_welcomed_of_whom_the_kernel_cannot_be_told(
+    node: tuple[ArbiterNode, Told], descriptor: int
+) -> None:
     arbiter, _ = node
-    closed = os.open("/dev/null", os.O_RDONLY)
-    arbiter.groups._registered = registered.RegisteredMap(closed)
+    no_map = os.open("/dev/null", os.O_RDONLY)
+    os.dup2(no_map, descriptor)
+    os.close(no_map)
     share = await arbiter.share()
     answer = await share("hello")
     assert "the kernel could not be told that this process may use its GPU" in answer["refused"]
-    arbiter.groups._registered = None
-    os.close(closed)
