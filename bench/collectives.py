@@ -16,68 +16,18 @@ import dataclasses
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 from gpushare.allocation import GivenShare
 from tests.deviceplugin import arbiter_node, simulated
+from tests.deviceplugin.arbiter.programs import collectives
 from tests.interposer import container
+from tests.programs import command
 
 NODE = (
     "[node]\nname = bench\n[gpu 0]\ncount = 4\nmodel = NVIDIA A100-SXM4-40GB\nmemory = 4GiB\ncompute-capability = 8.0\n"
 )
-STEPS = """
-import mmap, os, struct, sys, threading, time
-c = Cuda()
-PTR = ctypes.c_void_p
-seconds, kernel, threads = float(sys.argv[1]), sys.argv[2], sys.argv[4] == "True"
-order = [int(each) for each in sys.argv[3]]
-functions = {}
-for device in order:
-    c.use(device)
-    module, functions[device] = PTR(), PTR()
-    c.check("cuModuleLoadData", ctypes.byref(module), b"")
-    c.check("cuModuleGetFunction", ctypes.byref(functions[device]), module, kernel.encode())
-print("ready", flush=True)
-sys.stdin.readline()
-until = time.monotonic() + seconds
-# Ranks that are processes of their own begin a step when the first has said so, and end with it.
-rank_number, said = int(sys.argv[5]), mmap.mmap(os.open(sys.argv[6], os.O_RDWR), 8) if sys.argv[6] else None
-def goes_on():
-    if said is None or not rank_number:
-        number = steps + 1 if time.monotonic() < until else 1 << 40
-        if said is not None: said[:] = struct.pack("Q", number)
-    while said is not None and (number := struct.unpack("Q", said[:])[0]) <= steps: time.sleep(20e-6)
-    return number < 1 << 40
-def launch(device):
-    c.use(device)
-    c.check("cuLaunchKernel", functions[device], 1, 1, 1, 1, 1, 1, 0, None, None, None)
-def wait(device):
-    c.use(device)
-    c.check("cuCtxSynchronize")
-steps, all_of_them, going_on = 0, threading.Barrier(len(order)), True
-def rank(device):
-    global steps, going_on
-    while going_on:
-        launch(device)
-        wait(device)
-        if device == order[0]:
-            steps += 1
-            going_on = time.monotonic() < until
-        all_of_them.wait()
-if threads:
-    ranks = [threading.Thread(target=rank, args=(device,)) for device in order]
-    for each in ranks: each.start()
-    for each in ranks: each.join()
-while not threads and goes_on():
-    for device in order: launch(device)
-    for device in order: wait(device)
-    steps += 1
-print(steps)
-"""
-
-
 GOAL = 0.9
 Place = tuple[arbiter_node.ArbiterNode, container.Container]
 
@@ -161,16 +111,19 @@ async def _rates(
             "TEST_CONTAINER": "main",
             "CUDA_VISIBLE_DEVICES": ",".join(tenant.cards),
         }
-        order = "".join(str(place) for place in range(len(tenant.cards)))
-        kernel = f"meet{len(tenant.cards)}_2ms" if len(tenant.cards) > 1 else "spin_2ms"
-        words = [str(seconds), kernel, order[::-1] if tenant.backwards else order, str(tenant.threads), "0", ""]
+        order = tuple(range(len(tenant.cards)))
+        kernel, rank, said = f"meet{len(order)}_2ms" if len(order) > 1 else "spin_2ms", 0, ""
         if tenant.group:
             rank = seen[tenant.group] = seen.get(tenant.group, -1) + 1
-            said = places[0][0].directory / tenant.group
-            said.touch()
-            os.truncate(said, 8)
-            words[1], words[4:] = f"meet{tenant.ranks}_{tenant.group}_2ms", [str(rank), str(said)]
-        processes.append(box.start([sys.executable, "-c", container.CLIENT_PRELUDE + STEPS, *words], environment))
+            path = places[0][0].directory / tenant.group
+            path.touch()
+            os.truncate(path, 8)
+            kernel, said = f"meet{tenant.ranks}_{tenant.group}_2ms", str(path)
+        way = order[::-1] if tenant.backwards else order
+        program = command(
+            collectives.steps, "cuLaunchKernel", seconds, way, tenant.threads, kernel, rank=rank, said=said
+        )
+        processes.append(box.start(program, environment))
     for process in processes:
         assert process.stdout is not None
         await asyncio.to_thread(process.stdout.readline)

@@ -41,7 +41,6 @@ PATIENCE_SECONDS = 180.0
 MOST_MIB = {20_000: 512, 100_000: 1024}  # by pods; of none more than this is asked
 MOST_HANDED_OVER_SECONDS = 1.0
 MOST_STALL_MS, MOST_READY_SECONDS = 100.0, 30.0
-LEAST_PART_OF_CONSTANT = {True: 0.7, False: 0.5}  # with a core of its own, or not
 
 
 class Scale(admission.Bench):

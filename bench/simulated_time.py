@@ -30,6 +30,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 BUILT = ROOT / "build" / "simgpu"
 SAMPLE = ROOT / "simgpu" / "samples" / "two-models.ini"
+PROGRAM = "bench.programs.model"
 
 STEP_MS = 7.86
 REQUEST_PART = 0.05
@@ -41,30 +42,6 @@ SLICED = (44.5, 45.0, 51.2, 61.6, 72.8)
 MPS = (63.5, 60.4, 68.0, 77.8, 87.9)
 FITTED = {("MPS, 50 % each", 2), ("MPS, 50 % each", 32)}
 TOKEN_MS_AT_8 = {"alone": 11.0, "time slices": 21.1, "MPS, 50 % each": 15.4}
-
-# Does steps, so many or for so long, and says how many a second. With a depth some are launched before the
-# first one is waited for: how long the program waits for a core counts for nothing.
-CLIENT = """
-import sys, time
-from cuda_client import *
-c = Cuda(device=int(sys.argv[1]))
-kernel = c.kernel(sys.argv[2])
-depth, most = int(sys.argv[3]), int(sys.argv[4])
-events = [c.made("cuEventCreate", 0) for _ in range(depth + 1)]
-def launch(number):
-    c.launch(kernel)
-    c.check("cuEventRecord", events[number % len(events)], None)
-print("ready", flush=True)
-seconds = float(sys.stdin.readline())
-begin, steps = time.monotonic(), 0
-for number in range(depth):
-    launch(number)
-while steps < most and time.monotonic() < begin + seconds:
-    launch(steps + depth)
-    c.check("cuEventSynchronize", events[steps % len(events)])
-    steps += 1
-print(steps / (time.monotonic() - begin), flush=True)
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +81,7 @@ def rates(
         "PATH": os.environ["PATH"],
         "SIMGPU_DIR": str(directory / "gpus"),
         "LD_LIBRARY_PATH": str(BUILT),
-        "PYTHONPATH": str(ROOT / "tests" / "interposer"),
+        "PYTHONPATH": str(ROOT),
         "CUDA_MPS_PIPE_DIRECTORY": str(directory / "none"),
     }
     with contextlib.ExitStack() as stack:
@@ -112,7 +89,7 @@ def rates(
         for number, environment in enumerate(environments):
             meets = most < MANY
             process = subprocess.Popen(
-                [sys.executable, "-c", CLIENT, str(number if meets else 0), kernel, "0" if meets else "4", str(most)],
+                [sys.executable, "-m", PROGRAM, str(number if meets else 0), kernel, "0" if meets else "4", str(most)],
                 env={**common, **environment},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

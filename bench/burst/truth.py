@@ -20,7 +20,6 @@ class Found:
     placed: int
     gated: int
     writes: int
-    writes_of_one_node: int  # the most
     nodes_used: int
     problems: tuple[str, ...]
 
@@ -63,14 +62,11 @@ def judge(server: calls.Server, namespace: str, expected: int, since: str) -> Fo
         odd = sorted({*held.items()} ^ {*claimed.items()})
         problems.append(f"ledger and pods differ in {len(odd)} places: {odd[:2]}")
     versions = 0
-    by_node: dict[str, int] = {}
     for event in _replayed(server, since):
         versions += 1
-        name = event["metadata"]["name"]
-        by_node[name] = by_node.get(name, 0) + 1
         problems += ledger.violations(codec.read(event))
     used = len({node for _, node, _ in held.values()})
-    return Found(len(claimed), gated, versions, max(by_node.values(), default=0), used, tuple(problems))
+    return Found(len(claimed), gated, versions, used, tuple(problems))
 
 
 def version(server: calls.Server) -> str:

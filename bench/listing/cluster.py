@@ -222,7 +222,6 @@ class Cluster:
     """
 
     def __init__(self, count: int, *, having: str = "") -> None:
-        self._count = count
         self._version = 1
         self._changed = asyncio.Event()
         self._texts = {

@@ -2,19 +2,52 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+import struct
 import sys
 import threading
 import time
 
 from tests.interposer.cuda_client import Cuda
 
+_OVER = 1 << 40
 
-def steps(symbol: str, seconds: float, order: tuple[int, ...], threads: bool) -> None:
-    """Says how many it did."""
+
+class _Steps:
+    """Which step ranks that are processes of their own do: they begin one when the first has said so, and end with it."""
+
+    def __init__(self, path: str, rank: int) -> None:
+        self._rank = rank
+        descriptor = os.open(path, os.O_RDWR)
+        self._said = mmap.mmap(descriptor, 8)
+        os.close(descriptor)
+
+    def go_on(self, done: int, until: float) -> bool:
+        """Whether there is another one after so many; waits until the first rank has said it."""
+        if self._rank == 0:
+            self._said[:] = struct.pack("Q", done + 1 if time.monotonic() < until else _OVER)
+        while (number := struct.unpack("Q", self._said[:])[0]) <= done:
+            time.sleep(20e-6)
+        return bool(number < _OVER)
+
+
+def steps(
+    symbol: str,
+    seconds: float,
+    order: tuple[int, ...],
+    threads: bool,
+    kernel: str = "meet2_2ms",
+    *,
+    rank: int = 0,
+    said: str = "",
+) -> None:
+    """Says how many it did; said: a file of eight bytes that it shares with the other ranks, if they are processes."""
     c, functions = Cuda(), {}
     for device in order:
         c.use(device)
-        functions[device] = c.kernel("meet2_2ms")
+        functions[device] = c.kernel(kernel)
+    shared = _Steps(said, rank) if said else None
     print("ready", flush=True)
     sys.stdin.readline()
     until = time.monotonic() + seconds
@@ -27,9 +60,9 @@ def steps(symbol: str, seconds: float, order: tuple[int, ...], threads: bool) ->
         c.use(device)
         c.check("cuCtxSynchronize")
 
-    done, both, going_on = 0, threading.Barrier(2), True
+    done, together, going_on = 0, threading.Barrier(len(order)), True
 
-    def rank(device: int) -> None:
+    def work(device: int) -> None:
         nonlocal done, going_on
         while going_on:
             launch(device)
@@ -37,15 +70,15 @@ def steps(symbol: str, seconds: float, order: tuple[int, ...], threads: bool) ->
             if device == order[0]:
                 done += 1
                 going_on = time.monotonic() < until
-            both.wait()
+            together.wait()
 
     if threads:
-        ranks = [threading.Thread(target=rank, args=(device,)) for device in order]
-        for each in ranks:
-            each.start()
-        for each in ranks:
-            each.join()
-    while not threads and time.monotonic() < until:
+        workers = [threading.Thread(target=work, args=(device,)) for device in order]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    while not threads and (shared.go_on(done, until) if shared is not None else time.monotonic() < until):
         for device in order:
             launch(device)
         for device in order:

@@ -1,0 +1,39 @@
+"""A model, as `bench/simulated_time.py` runs it: steps, so many or for so long; it says how many a second.
+
+    python -m bench.programs.model DEVICE KERNEL DEPTH MOST
+
+With a depth some are launched before the first one is waited for: how long the program waits for a core counts for
+nothing. For how many seconds, it reads once it is ready.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from tests.interposer.cuda_client import Cuda
+
+
+def main(device: int, name: str, depth: int, most: int) -> None:
+    c = Cuda(device=device)
+    kernel = c.kernel(name)
+    events = [c.made("cuEventCreate", 0) for _ in range(depth + 1)]
+
+    def launch(number: int) -> None:
+        c.launch(kernel)
+        c.check("cuEventRecord", events[number % len(events)], None)
+
+    print("ready", flush=True)
+    seconds = float(sys.stdin.readline())
+    begin, steps = time.monotonic(), 0
+    for number in range(depth):
+        launch(number)
+    while steps < most and time.monotonic() < begin + seconds:
+        launch(steps + depth)
+        c.check("cuEventSynchronize", events[steps % len(events)])
+        steps += 1
+    print(steps / (time.monotonic() - begin), flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
