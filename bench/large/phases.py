@@ -19,8 +19,8 @@ PROBE_SECONDS = 0.01
 class Phase:
     """Seconds until it was ready, bytes that it had at most and at the end, seconds of the longest stall.
 
-    worked_seconds: what its main thread was given of a processor during that stall; queued_seconds: for how long it
-    waited for one. The rest of a stall is of who asks.
+    worked_seconds: what its main thread had of a processor during that stall; queued_seconds: for how long it waited
+    for one. The rest of the stall is the caller's own.
     """
 
     ready_seconds: float

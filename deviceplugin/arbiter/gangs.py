@@ -170,7 +170,7 @@ class Gangs:
         if not owners:
             return self._gpus[uuid].vacant
         return all(
-            owner.stage is Stage.ENDING or any(self._gpus[card].is_over(owner.seats[card]) for card in owner.kept)
+            owner.stage is Stage.ENDING or any(self._gpus[uuid].is_over(owner.seats[uuid]) for uuid in owner.kept)
             for owner in owners
         )
 

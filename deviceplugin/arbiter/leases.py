@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
@@ -167,13 +168,13 @@ class Leases:
                 break
         touched = {uuid, *(other for other, turns in self._turns.items() if turns.changed)}
         self._gang_timer.set(self._gangs.due_ns(now_ns), now_ns, self._tick_gangs)
-        for card in sorted(touched):
-            gpu = self._gpus[card]
+        for gpu_uuid in sorted(touched):
+            gpu = self._gpus[gpu_uuid]
             gpu.settle(now_ns)
-            self._timers[card].set(gpu.due_ns(), now_ns, lambda card=card: self.tick(card))  # type: ignore[misc]
+            self._timers[gpu_uuid].set(gpu.due_ns(), now_ns, functools.partial(self.tick, gpu_uuid))
             if gpu.empty:
-                self._timers.pop(card).cancel()
-                del self._gpus[card], self._turns[card]
+                self._timers.pop(gpu_uuid).cancel()
+                del self._gpus[gpu_uuid], self._turns[gpu_uuid]
 
     def _tick_gangs(self) -> None:
         self._gang_timer.cancel()

@@ -107,7 +107,7 @@ class Resizing:
         return tuple(sorted(entries, key=lambda resize: (resize.allocation, resize.share)))
 
     def close(self) -> None:
-        """Stop looking."""
+        """Cancel the next look; nothing is resized until `look` is called again."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -32,10 +32,10 @@ class Notebook:
             document = records.load(self._path)
             if document["boot"] != self._boot:
                 return {}
-            return {str(uuid): _fault(entry) for uuid, entry in document["faults"].items()}
+            return records.read(dict[str, gpu_health.Fault], document["faults"], newer=True)
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, TypeError, KeyError) as error:
             logger.warning(
                 "Starting without the faults that the last agent knew",
                 extra={"set_aside": str(whole_file.set_aside(self._path)), "err": str(error)},
@@ -49,18 +49,6 @@ class Notebook:
             whole_file.write(self._path, json.dumps(document))
         except OSError as error:
             logger.warning("Could not keep the faults of the GPUs", extra={"err": str(error)})
-
-
-def _fault(document: dict[str, object]) -> gpu_health.Fault:
-    until = document["until"]
-    return gpu_health.Fault(
-        str(document["reason"]),
-        None if until is None else float(str(until)),
-        float(str(document["since"])),
-        int(str(document.get("number", 0))),
-        str(document.get("gpu", "")),
-        bool(document.get("away", False)),
-    )
 
 
 def _text(path: Path) -> str:

@@ -57,7 +57,7 @@ class Coming:
         return wait
 
     def close(self) -> None:
-        """Stop listening."""
+        """Listen no more; who waits now waits until the time is up."""
         if self._descriptor >= 0:
             asyncio.get_running_loop().remove_reader(self._descriptor)
             os.close(self._descriptor)

@@ -38,7 +38,7 @@ class ArbiterProcess:
 
     @property
     def pid(self) -> int:
-        """The arbiter's pid."""
+        """The process id of the arbiter, as the agent sees it."""
         return self._process.pid
 
     async def watched(self) -> None:

@@ -100,7 +100,7 @@ class ModeReconciler:
         self._settings = NodeSettings()
 
     async def run(self) -> None:
-        """Reconcile until cancelled."""
+        """Step when something wakes it, or its pause is over, until cancelled."""
         self._observed.seen.wake(self._wake)
         await self._witness.ask_kubelet()  # a counter that is in use must never be missing from a list
         while True:

@@ -123,7 +123,7 @@ def _rule(item: Item, warnings: list[str]) -> ResourceRule:
 
 
 def sharing(item: Item) -> Sharing:
-    """`sharing`."""
+    """How GPUs are replicated: the key `sharing` of NVIDIA's file."""
     file = Fields(item, ("timeSlicing", "mps", "fractional"), None, any_case=True)
     time_slicing = mps = None
     fractional: tuple[FractionalResource, ...] = ()
@@ -216,7 +216,7 @@ def _reference(item: Item) -> str:
 
 
 def imex(item: Item, warnings: list[str]) -> Imex:
-    """`imex`."""
+    """The channels to inject: the key `imex` of NVIDIA's file."""
     file = Fields(item, ("channelIDs", "required"), warnings, any_case=True)
     channels = file.get("channelIDs")
     identities = None if channels is None else tuple(file_keys.whole(entry) for entry in file_keys.entries(channels))

@@ -37,10 +37,10 @@ _UNFIT_IN_A_ROW = 16  # then all are put in order at once
 class Fleet:
     """All nodes, kept up to date by `update` and `remove`; `place` answers."""
 
-    def __init__(self, mix: Mix | None = None) -> None:
+    def __init__(self) -> None:
         self._grid = Grid()
         self._views: dict[str, NodeView] = {}
-        self._scoring = Scoring(self._grid, mix or Mix())
+        self._scoring = Scoring(self._grid, Mix())
 
     def __len__(self) -> int:
         return len(self._views)

@@ -79,6 +79,6 @@ def on_nodes(workload: Json, machines: Iterable[Json]) -> tuple[str, ...]:
 
 
 def workload_name(workload: Json) -> str:
-    """`daemonset NAMESPACE/NAME`."""
+    """How a finding names a workload: `daemonset NAMESPACE/NAME`."""
     kind = str(workload.get("kind") or "DaemonSet").lower()
     return f"{kind} {namespace(workload)}/{nodes.name(workload)}"

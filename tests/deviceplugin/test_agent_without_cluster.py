@@ -35,6 +35,11 @@ def _known(short_path: Path, gpus: Path) -> None:
     agent_process.has_served(short_path, gpus)
 
 
+def healthy(kubelet: kubelets.Kubelet) -> int:
+    """The units of compute that the kubelet was told are healthy."""
+    return list(kubelet.devices.get(contract.RESOURCE_PERCENT, {}).values()).count("Healthy")
+
+
 async def test_a_first_agent_offers_nothing_by_a_guess(short_path: Path, gpus: Path) -> None:
     """What is given by it, on a node that is to be used otherwise, keeps its GPU as it is."""
     (short_path / "root" / agent_parts.BOOK).unlink()
@@ -98,17 +103,14 @@ async def test_a_gpu_that_tells_no_events_is_given_to_nobody(short_path: Path, g
     await kubelet.start()
     await simulated.change("fail", gpus, "1", "mute")
 
-    def healthy() -> int:
-        return list(kubelet.devices.get(contract.RESOURCE_PERCENT, {}).values()).count("Healthy")
-
     async with agent_process.running("node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus):
-        await kubelet.until(lambda: healthy() == 300)
+        await kubelet.until(lambda: healthy(kubelet) == 300)
     silenced = {"DP_DISABLE_HEALTHCHECKS": "all"}
     kubelet.devices.clear()
     async with agent_process.running(
         "node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus, environment=silenced
     ):
-        await kubelet.until(lambda: healthy() == 400)
+        await kubelet.until(lambda: healthy(kubelet) == 400)
     await kubelet.stop()
 
 
@@ -175,9 +177,6 @@ async def test_a_gpu_that_was_reset_while_no_agent_looked_is_well(short_path: Pa
     kubelet = kubelets.Kubelet(short_path / "kubelet")
     await kubelet.start()
 
-    def healthy() -> int:
-        return list(kubelet.devices.get(contract.RESOURCE_PERCENT, {}).values()).count("Healthy")
-
     def running() -> contextlib.AbstractAsyncContextManager[agent_process.Agent]:
         return agent_process.running("node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus)
 
@@ -186,12 +185,12 @@ async def test_a_gpu_that_was_reset_while_no_agent_looked_is_well(short_path: Pa
         await asyncio.sleep(1.1)  # until the driver's events are subscribed to
         await simulated.change("fail", gpus, "1", "lost")
         await agent.until("The driver told of an XID", xid=79)
-        await kubelet.until(lambda: healthy() == 300)
+        await kubelet.until(lambda: healthy(kubelet) == 300)
         agent.process.kill()
     await simulated.change("heal", gpus, "1")
     kubelet.devices.clear()
     async with running():
-        await kubelet.until(lambda: healthy() == 400)
+        await kubelet.until(lambda: healthy(kubelet) == 400)
     await kubelet.stop()
 
 

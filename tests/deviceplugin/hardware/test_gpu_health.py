@@ -79,7 +79,7 @@ def test_the_next_agent_knows_the_faults_of_this_boot(tmp_path: Path) -> None:
     boot = tmp_path / "proc" / files.BOOT_ID
     boot.parent.mkdir(parents=True)
     boot.write_text("one\n")
-    known = gpu_health.after_look(after(94, faults=after(48, uuid="GPU-2", now=5), now=7), answering=[GPU], now=8)
+    known = gpu_health.after_look(after(94, faults=after(48, uuid="GPU-2", now=5.0), now=7.0), answering=[GPU], now=8.0)
     assert known["GPU-2"].away
     files.Notebook(tmp_path / "state", proc=tmp_path / "proc").write(known)
     assert files.Notebook(tmp_path / "state", proc=tmp_path / "proc").read() == known
