@@ -31,6 +31,10 @@ bool failure_inject(gpu_t *gpu, const char *what) {
         image->mute = 1;
         return true;
     }
+    if (strcmp(what, "silent") == 0) {
+        image->silent = 1;
+        return true;
+    }
     if (strcmp(what, "ecc") == 0) {
         image->ecc_uncorrected++;
         image->ecc_failed = 1;
@@ -55,5 +59,6 @@ bool failure_inject(gpu_t *gpu, const char *what) {
 void failure_heal(gpu_t *gpu) {
     gpu->image->lost = 0;
     gpu->image->mute = 0;
+    gpu->image->silent = 0;
     gpu->image->ecc_failed = 0;
 }

@@ -17,10 +17,15 @@ typedef bool (*matches_t)(const gpu_t *gpu, const char *text);
 
 nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count) {
     unsigned present;
-    if (session_gpus(&present) == NULL)
+    const gpu_t *gpus = session_gpus(&present);
+    if (gpus == NULL)
         return NVML_ERROR_UNINITIALIZED;
     if (count == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
+    for (unsigned i = 0; i < present; i++) {
+        if (gpus[i].image->silent)
+            return NVML_ERROR_UNKNOWN;
+    }
     *count = present;
     return NVML_SUCCESS;
 }

@@ -23,13 +23,14 @@ from gpushare.gpu import Gpu
 from gpushare.mig import device_id
 
 NO_LIBRARY: Final = int(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+NOT_LOADED: Final = int(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 _REMEDY: Final = {
     NO_LIBRARY: (
         "libnvidia-ml.so.1 is not on the library path: install NVIDIA's driver on the node, and run this container by "
         "the NVIDIA runtime (runtimeClassName, NVIDIA_VISIBLE_DEVICES=all, NVIDIA_DRIVER_CAPABILITIES=utility), or "
         "mount the host's driver (component driver-root)"
     ),
-    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "the node's kernel has no NVIDIA driver loaded: load it, or unlabel the node",
+    NOT_LOADED: "the node's kernel has no NVIDIA driver loaded: load it, or unlabel the node",
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the driver was updated under this process: restart the pod or the node",
     pynvml.NVML_ERROR_NO_PERMISSION: "the GPUs' device files may not be opened: run the agent privileged",
 }

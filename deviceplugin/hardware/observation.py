@@ -133,7 +133,8 @@ class Observation:
         seen, recovered = await self._driver.ask(self._see, previous)
         self._looked = self._clock()
         answering = frozenset(card.uuid for card in seen.gpus)
-        self._keep(gpu_health.after_look(self._faults, answering=answering, now=self._looked, recovered=recovered))
+        if recovered is not None:
+            self._keep(gpu_health.after_look(self._faults, answering=answering, now=self._looked, recovered=recovered))
         self._silent = frozenset(card.uuid for card in previous) - answering
         held = {uuid for entry in (node.allocations if node is not None else ()) for uuid in entry.gpu_uuids}
         gpus = inventory.merged(previous, seen, faults={**self._unwatched, **self._faults}, held=held)
@@ -148,7 +149,8 @@ class Observation:
         if before != (self._cards, self.ill):
             self._changed()
 
-    def _see(self, previous: tuple[Gpu, ...]) -> tuple[nvml.NvmlSnapshot, frozenset[str]]:
+    def _see(self, previous: tuple[Gpu, ...]) -> tuple[nvml.NvmlSnapshot, frozenset[str] | None]:
+        """The GPUs, and which of those that need a reset need it no longer; None where nothing is known of any GPU."""
         driver = self._driver.nvml
         try:
             is_time = self._clock() - self._began >= BEGIN_ANEW_SECONDS
@@ -160,10 +162,10 @@ class Observation:
             recovered = frozenset(uuid for uuid in lasting if driver.needs_recovery(uuid) is False)
             return driver.snapshot(), recovered
         except nvml_call.NvmlError as error:
-            # A driver that does not answer at all vouches for no GPU.
-            return nvml.NvmlSnapshot(
-                (), tuple(nvml.Unreadable(card.index, str(error)) for card in previous)
-            ), frozenset()
+            # A driver that does not answer at all vouches for no GPU, and tells of none that it was away: it may be the
+            # driver alone that is. One that is not loaded has let go of all, and begins each anew when it is loaded.
+            unreadable = tuple(nvml.Unreadable(card.index, str(error)) for card in previous)
+            return nvml.NvmlSnapshot((), unreadable), frozenset() if error.code == nvml.NOT_LOADED else None
 
     def _kernels(self) -> frozenset[str]:
         """The GPUs that the kernel's module has, by bus id; none where that does not tell. NVML sees no new ones."""

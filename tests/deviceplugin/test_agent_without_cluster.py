@@ -194,6 +194,29 @@ async def test_a_gpu_that_was_reset_while_no_agent_looked_is_well(short_path: Pa
     await kubelet.stop()
 
 
+async def test_a_driver_that_was_silent_for_a_moment_has_reset_no_gpu(short_path: Path, gpus: Path) -> None:
+    (short_path / "kubelet").mkdir()
+    kubelet = kubelets.Kubelet(short_path / "kubelet")
+    await kubelet.start()
+
+    async def look() -> None:
+        await simulated.change("fail", gpus, "2", "xid=31")  # a program's own fault, but the agent looks at once
+
+    async with agent_process.running("node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus) as agent:
+        await agent.until("Serving")
+        await asyncio.sleep(1.1)  # until the driver's events are subscribed to
+        await simulated.change("fail", gpus, "1", "xid=48")
+        await kubelet.until(lambda: healthy(kubelet) == 300)
+        await simulated.change("fail", gpus, "0", "silent")
+        await look()
+        await kubelet.until(lambda: healthy(kubelet) == 0)
+        await simulated.change("heal", gpus, "0")
+        await look()
+        await kubelet.until(lambda: healthy(kubelet) > 0)
+        assert healthy(kubelet) == 300
+    await kubelet.stop()
+
+
 async def test_without_a_kubelet_it_runs_and_is_not_ready(short_path: Path, gpus: Path) -> None:
     async with agent_process.running("node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus) as agent:
         await agent.until("Not registered with the kubelet")
