@@ -143,7 +143,7 @@ def _start_placer(
         bound=dataclasses.replace(backfill.DEFAULT, patience_seconds=settings.patience_seconds),
         wall_clock=api.time,
     )
-    resizer = Resizer(api, ledger_now, recorder, measures, grew=opening.grew)
+    resizer = Resizer(api, ledger_now, recorder, measures, grew=opening.passes.grew)
     placer = Placer(
         ledger_now,
         AllocationController(
