@@ -149,7 +149,7 @@ class GatedPodScheduler:
         return any(uid in existing.shares or uid in existing.holds for uid in unit.uids)
 
     async def _take_one(self, unit: Unit, pod: Pod, request: Request, turn: _Round) -> None:
-        outcome: mutation.Placed | Refusal | None = self._found(pod, turn.existing)
+        outcome: mutation.Placed | Refusal | None = self._share_of(pod, turn.existing)
         shut = self._shut(pod)
         if shut is not None:
             await self._stays_shut(unit, [(pod, shut)], turn, has_share=outcome is not None)
@@ -178,7 +178,7 @@ class GatedPodScheduler:
         return outcome
 
     async def _take_together(self, unit: Unit, asks: Asks, turn: _Round) -> None:
-        shares = {pod.ref.uid: share for pod, _ in asks if (share := self._found(pod, turn.existing)) is not None}
+        shares = {pod.ref.uid: share for pod, _ in asks if (share := self._share_of(pod, turn.existing)) is not None}
         missing = [(pod, request) for pod, request in asks if pod.ref.uid not in shares]
         shut = [(pod, why) for pod, _ in missing if (why := self._shut(pod)) is not None]
         if shut:
@@ -243,7 +243,7 @@ class GatedPodScheduler:
         shut: dict[str, Refusal] = {}
         for pod in held_back:
             entry, request = existing.shares.get(pod.ref.uid), pod.request
-            placed = self._found(pod, existing)
+            placed = self._share_of(pod, existing)
             if (
                 entry is not None
                 and entry.allocation.reserved_until is None
@@ -304,7 +304,7 @@ class GatedPodScheduler:
                 # Found again, and given back, in the next round.
                 logger.warning("Could not give back what a gated pod held", extra={"node": name, "err": str(error)})
 
-    def _found(self, pod: Pod, existing: ExistingAllocations) -> mutation.Placed | None:
+    def _share_of(self, pod: Pod, existing: ExistingAllocations) -> mutation.Placed | None:
         """The share that a placer before us, or a call whose answer was lost, has given to the pod."""
         entry = existing.shares.get(pod.ref.uid)
         if entry is None:
