@@ -57,6 +57,7 @@ def labels(family: Metric) -> tuple[str, ...]:
     """Those of its samples, of which it may have none yet."""
     if isinstance(family, GaugeMetricFamily | CounterMetricFamily):
         family.add_metric(["value"] * MOST_LABELS, 1.0)  # values beyond the last label are not taken
+    assert family.samples, f"{family.name} has no sample to read its labels from"
     names = family.samples[-1].labels
     assert len(names) < MOST_LABELS
     return tuple(name for name in names if name not in ("node", "le"))

@@ -155,10 +155,10 @@ async def a_missing_gpu_takes_nothing_from_the_others(node: Node) -> None:
             f"  fractional: {{resources: [{{name: {GPU}, devices: [0, 2]}}]}}\n"
         ),
     }
-    gone, whole = node.uuids[1], node.opened.snapshot
+    gone, snapshot_of_all = node.uuids[1], node.opened.snapshot
 
-    def one_less() -> nvml.NvmlSnapshot:
-        snapshot = whole()
+    def without_it() -> nvml.NvmlSnapshot:
+        snapshot = snapshot_of_all()
         left = [card for card in snapshot.gpus if card.uuid != gone]
         gpus = tuple(dataclasses.replace(card, index=index) for index, card in enumerate(left))
         return dataclasses.replace(snapshot, gpus=gpus)
@@ -170,7 +170,7 @@ async def a_missing_gpu_takes_nothing_from_the_others(node: Node) -> None:
         await node.reach(label)
         assert node.modes == modes, node.modes
         await node.end()
-        node.opened.snapshot = one_less  # type: ignore[method-assign]
+        node.opened.snapshot = without_it  # type: ignore[method-assign]
         node.start()
         await node.step()
         assert [card.index for card in node.observation.card_list] == [0, 1, 2]
@@ -179,7 +179,7 @@ async def a_missing_gpu_takes_nothing_from_the_others(node: Node) -> None:
         assert valid.status == "True", valid
         assert f"GPU 1 ({gone}) is not there" in valid.message, valid
         assert not node.pending, node.pending
-        del node.opened.snapshot  # type: ignore[attr-defined]
+        del node.opened.snapshot
         await node.step()
 
 
