@@ -205,8 +205,9 @@ class ApiStore(Filtering):
         await self._read()
         while True:
             self._to_show.clear()
-            while self._chooser.show_some(NODES_AT_ONCE):
+            if self._chooser.show_some(NODES_AT_ONCE):
                 await asyncio.sleep(0)
+                continue
             self._all_shown.set()
             await self._to_show.wait()
 
