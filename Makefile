@@ -10,6 +10,8 @@ ENVIRONMENT := .venv/.complete
 unexport PYTHONDONTWRITEBYTECODE # the tests start hundreds of programs, and each would compile all that it imports
 C_SOURCES := $(sort $(wildcard interposer/*/*.[ch] simgpu/*.[ch] lab/image/*.[ch] tests/interposer/*.[ch] tests/simgpu/*.[ch] tests/deviceplugin/*/*.[ch] tests/clock/*.[ch] tests/frameworks/*/*.[ch] tests/fuzz/*/*.[ch] bench/launches/*.[ch] bench/gpu/*.[ch]))
 SHELL_SOURCES := install.sh .ci/run $(sort $(wildcard lab/*.sh simgpu/*.sh tests/releases/*.sh))
+BENCH_PACKAGES := bench.gpu bench.handover
+BENCH_SCRIPTS := $(filter-out bench/gpu/ bench/handover/ bench/results/,$(sort $(wildcard bench/*.py bench/*/)))
 QUICK := not slow and not apiserver and not lab
 LAB_PACKAGES = $(PYTHON) -c 'from lab import build, prerequisites; prerequisites.ensure(); build.ensure()'
 
@@ -101,6 +103,8 @@ check: env build ## Formats, lints, types, import rules, layers, shell scripts; 
 	$(BIN)/ruff format --check --quiet
 	$(BIN)/ruff check --quiet
 	$(BIN)/mypy
+	MYPYPATH=bench $(BIN)/mypy --explicit-package-bases $(BENCH_SCRIPTS)
+	$(BIN)/mypy $(addprefix -p ,$(BENCH_PACKAGES))
 	$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports --no-logo
 	$(PYTHON) interposer/layers.py
 	$(if $(C_SOURCES),$(BIN)/clang-format --dry-run -Werror $(C_SOURCES))

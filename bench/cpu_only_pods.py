@@ -37,7 +37,7 @@ FORMS: dict[str, Form] = {
 
 def unallocated(scheduler: trace.Scheduler, pods: Sequence[trace.Pod], gpus: int) -> float:
     """Per cent of the GPUs when 100 % of them have been asked for."""
-    asked = allocated = 0
+    asked = allocated = 0.0
     for pod in pods:
         if asked + pod.size > 100 * gpus:
             break

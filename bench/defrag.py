@@ -88,7 +88,7 @@ def results(chosen: argparse.Namespace) -> Iterator[Result]:
 
 
 def _arriving(pods: list[trace.Pod], total: int) -> list[trace.Pod]:
-    arrived = 0
+    arrived = 0.0
     chosen: list[trace.Pod] = []
     for pod in pods:
         if arrived + pod.size > total:

@@ -22,7 +22,7 @@ from typing import Any
 
 from gpushare import contract
 from webhook.controllers import queue
-from webhook.controllers.gated_pods import gang
+from webhook.controllers.gated_pods import backfill, gang
 from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
 from webhook.controllers.gated_pods.pod_index import PodIndex
 from webhook.placer import BREATH_SECONDS, LONGEST_BREATH_SECONDS
@@ -86,7 +86,9 @@ class Placer:
         store = cluster(nodes)
         reservation = Reservation(store, policy="fragmentation")
         self._arranger, self._index, self._seen = gang.Arranger(), PodIndex(), 0
-        self.turns = GatedPodScheduler(store, reservation, opens=self._open, still_gated=self._still_gated)
+        self.turns = GatedPodScheduler(
+            store, reservation, backfill.Passes(), opens=self._open, still_gated=self._still_gated
+        )
 
     async def round(self, pods: list[Pod]) -> float:
         """Seconds that it took."""

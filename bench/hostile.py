@@ -77,10 +77,11 @@ def attack(ground: Ground, names: list[str], label: str, seconds: float) -> Wind
 @contextlib.contextmanager
 def lab(directory: Path | None) -> Iterator[access.Access]:
     with contextlib.ExitStack() as stack:
+        is_ours = directory is None
         if directory is None:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp"))) / "lab"
             stack.callback(cluster.down, directory)
-        made = cluster.up(directory, node_count=1, owner=os.getpid() if stack._exit_callbacks else None)
+        made = cluster.up(directory, node_count=1, owner=os.getpid() if is_ours else None)
         gpushare.install(lab_layout.load(directory), made)
         yield made
 

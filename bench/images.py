@@ -49,8 +49,10 @@ def start(image: Image | None, scratch: Path) -> float:
         "--port=0",
         f"--port-file={at}/port",
         f"--certificate-directory={at}/keys",
+        "--host=127.0.0.1",
+        "--probe-host=127.0.0.1",
+        "--probe-port=0",
     )
-    arguments += ("--host=127.0.0.1", "--probe-host=127.0.0.1", "--probe-port=0")
     began = time.monotonic()
     if image is not None:
         with image.container(*arguments, directory=directory, binds={shared: "/run"}) as process:

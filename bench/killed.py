@@ -23,8 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import tabulate
-
-from bench.launches import node
+from launches import node
 
 ROOT = Path(__file__).resolve().parent.parent
 MEMORY_BYTES = 2 << 30

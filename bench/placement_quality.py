@@ -118,10 +118,10 @@ def churn(
     now, allocated, free, asked, turned_away = 0.0, 0.0, 0.0, 0.0, 0.0
     for number, arrival in enumerate(arrivals):
         while running and running[0][0] <= arrival.time:
-            until, _, pod, placed = heapq.heappop(running)
+            until, _, pod, held = heapq.heappop(running)
             free += (total - allocated) * max(0.0, until - max(now, WARM_UP))
             now = until
-            scheduler.leave(pod, placed)
+            scheduler.leave(pod, held)
             allocated -= pod.size
         free += (total - allocated) * max(0.0, arrival.time - max(now, WARM_UP))
         now = arrival.time

@@ -39,7 +39,7 @@ from webhook.controllers.gated_pods.gates import Gates
 from webhook.controllers.gated_pods.pod_index import PodIndex
 from webhook.controllers.resize.resize_requests import ResizeRequests
 from webhook.controllers.resize.resizer import Resizer
-from webhook.controllers.touched_nodes import Changes, Touched
+from webhook.controllers.touched_nodes import Touched, TouchedNodes
 from webhook.placer import Placer
 from webhook.pods.stored_pod import Pod
 from webhook.store.api_store import ApiStore
@@ -98,7 +98,7 @@ class Parts:
 
     def __init__(self, nodes: list[GpuNode], pods: list[Pod]) -> None:
         self.nodes, self.pods = nodes, pods
-        self.changes, self.known = Changes(), due_changes.Known()
+        self.changes, self.known = TouchedNodes(), due_changes.DueChangesByNode()
         self.sightings, self.wishes, self.conflicts = (
             due_changes.FirstSeen(60.0),
             ResizeRequests(),

@@ -122,7 +122,8 @@ def pairs(directory: Path, seconds: float) -> tuple[list[str], list[Figure]]:
     }
     lines, figures = ["| requests | " + " | ".join(f"{way}: published | simulated | error" for way in ways) + " |"], []
     lines.append("|---|" + "---|---|---|" * len(ways))
-    token_ms, errors = {}, []
+    token_ms: dict[str, float] = {}
+    errors: list[float] = []
     for number, requests in enumerate(REQUESTS):
         (alone,) = rates(directory, f"k_{KERNEL_PERCENT}pct_{step_ns(requests)}ns", [{}], seconds)
         cells = []

@@ -100,11 +100,16 @@ class Soak(admission.Bench):
 
     def soak(self) -> list[str]:
         """Let the time pass; return what was wrong."""
-        counted_by = {"wrapper": ("-m", "soaking.counted"), "environment": self.counting()}
         with (
             self.administrator.namespace("soak") as namespace,
             ground.nodes(self.server, f"{namespace}-gpu", NODES) as (crowded, roomy),
-            webhooks.running(2, self.scratch / "webhooks", self.kubeconfig, **counted_by) as (replicas, _),
+            webhooks.running(
+                2,
+                self.scratch / "webhooks",
+                self.kubeconfig,
+                wrapper=("-m", "soaking.counted"),
+                environment=self.counting(),
+            ) as (replicas, _),
             self.agent() as agent,
         ):
             self.until_called(namespace)

@@ -72,10 +72,10 @@ def images(registry: str, pushed: Path) -> Iterator[dict[str, str]]:
     """Entries of `images`: by digest where they were pushed from here, else by the tag that the manifests have."""
     if registry and not _PREFIX.fullmatch(registry):
         raise Mistake(f"--registry {registry}: write REGISTRY/PREFIX, as in registry.example.org/team/gpushare")
-    told = _pushed(pushed)
+    references = _pushed(pushed)
     for part in PARTS:
         name = f"localhost/gpushare/{part}"
-        entry = told.get(part)
+        entry = references.get(part)
         if entry is not None and (not registry or entry["repository"] == f"{registry}/{part}"):
             yield {"name": name, "newName": entry["repository"], "digest": entry["digest"]}
         elif registry:
@@ -88,8 +88,8 @@ def _pushed(path: Path) -> dict[str, dict[str, str]]:
     except FileNotFoundError:
         return {}
     try:
-        found = json.loads(text)
-        return {part: {key: str(found[part][key]) for key in ("repository", "digest")} for part in PARTS}
+        parts = json.loads(text)
+        return {part: {key: str(parts[part][key]) for key in ("repository", "digest")} for part in PARTS}
     except (ValueError, KeyError, TypeError) as error:
         raise Mistake(f"{path} is invalid ({error}): run make images PUSH=REGISTRY/PREFIX again") from error
 
@@ -113,10 +113,12 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--kubelet-root", default="")
     parser.add_argument("--pushed", type=Path, default=PUSHED)
     parser.add_argument("--keep-configurations", action="store_true")
-    given = parser.parse_args(words)
-    wanted = Wanted(given.registry, given.component, given.kubelet_root, given.keep_configurations, given.pushed)
+    options = parser.parse_args(words)
+    wanted = Wanted(
+        options.registry, options.component, options.kubelet_root, options.keep_configurations, options.pushed
+    )
     try:
-        write(given.folder, wanted)
+        write(options.folder, wanted)
     except Mistake as error:
         sys.stderr.write(f"error: {error}\n")
         return 1

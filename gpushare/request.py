@@ -34,7 +34,7 @@ class Demand:
         """In a sentence: `0.5 GPU with 40Gi`, `2 GPUs, each 1 GPU with 100% of the memory`."""
         return str(self.share) if self.gpus == 1 else f"{self.gpus} GPUs, each {self.share}"
 
-    def given(self, cards: Iterable[Gpu]) -> GivenShare:
+    def on(self, cards: Iterable[Gpu]) -> GivenShare:
         """The entry for all of these GPUs, which a container has as one share."""
         cards = sorted(cards, key=lambda gpu: gpu.index)
         memory_bytes = self.share.memory.on_all(card.memory_bytes for card in cards)

@@ -81,8 +81,8 @@ def _symbols(sources: Iterable[Path], root: Path, objects: Path) -> Iterator[tup
     command = ["nm", "--format=posix", "--extern-only", "--print-file-name", *map(str, here.values())]
     rows = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
     for path, place in here.items():
-        told = (row.removeprefix(f"{place}: ").split() for row in rows if row.startswith(f"{place}: "))
-        yield path, {name: kind for name, kind, *_ in told}
+        symbols = (row.removeprefix(f"{place}: ").split() for row in rows if row.startswith(f"{place}: "))
+        yield path, {name: kind for name, kind, *_ in symbols}
 
 
 def _circles(uses: Iterable[tuple[str, str]]) -> Iterator[str]:
@@ -103,5 +103,5 @@ def _within_layers(graph: Mapping[str, set[str]]) -> dict[str, set[str]]:
 
 
 if __name__ == "__main__":
-    found = findings()
-    sys.exit("\n".join(found) or 0)
+    problems = findings()
+    sys.exit("\n".join(problems) or 0)

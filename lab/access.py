@@ -91,8 +91,8 @@ class Access:
 
 def from_kubeconfig(path: Path, scratch: Path) -> Access:
     """Return access to one's own cluster by its kubeconfig; its CA goes to a file in `scratch`."""
-    found = shutil.which("kubectl")
-    program = Path(found) if found else build.ensure() / "kubectl"
+    on_path = shutil.which("kubectl")
+    program = Path(on_path) if on_path else build.ensure() / "kubectl"
     command = [str(program), "config", "view", "--raw", "--minify", "--flatten", "--output=json"]
     environment = {**os.environ, "KUBECONFIG": str(path)}
     view = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

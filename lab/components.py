@@ -62,13 +62,13 @@ def update(file: Path) -> None:
 
 def _mirrors() -> list[str]:
     """The machine's mirrors of Debian, as `URI SUITE`."""
-    found = _known_mirrors()
-    if not found:  # what a mirror is of, apt knows once it has read its list
+    mirrors = _known_mirrors()
+    if not mirrors:  # what a mirror is of, apt knows once it has read its list
         prerequisites.update()
-        found = _known_mirrors()
-    if not found:
+        mirrors = _known_mirrors()
+    if not mirrors:
         raise lab_errors.LabError("this machine's apt has no mirror of Debian: contrib and non-free are found by one")
-    return sorted(found)
+    return sorted(mirrors)
 
 
 def _known_mirrors() -> set[str]:
@@ -79,5 +79,5 @@ def _known_mirrors() -> set[str]:
         raise lab_errors.LabError(
             "this machine has no apt-get: what is in contrib and non-free is not to be had"
         ) from error
-    found = [line.split() for line in said.splitlines()]
-    return {f"{uri} {codename}" for uri, codename, origin in found if origin == "Debian"}
+    rows = [line.split() for line in said.splitlines()]
+    return {f"{uri} {codename}" for uri, codename, origin in rows if origin == "Debian"}

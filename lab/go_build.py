@@ -92,8 +92,8 @@ def _build(build: Build, target: Path) -> None:
         raise lab_errors.LabError(
             f"the lab needs Go 1.26 or newer to build {build.title}; install it and put `go` on PATH"
         )
-    told = f"lab: building {build.title} {build.version}, once; this takes about {build.minutes} minutes"
-    print(told, file=sys.stderr, flush=True)
+    notice = f"lab: building {build.title} {build.version}, once; this takes about {build.minutes} minutes"
+    print(notice, file=sys.stderr, flush=True)
     scratch = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=target.parent))
     stamps = [f"-X {variable}={value}" for variable, value in build.stamps.items()]
     flags = ["-trimpath", "-ldflags", " ".join(["-s -w", *stamps])]

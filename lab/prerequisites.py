@@ -50,10 +50,10 @@ def program(name: str) -> str:
     Raises:
         LabError: it is not installed.
     """
-    found = shutil.which(name, path=SEARCH_PATH)
-    if found is None:
+    path = shutil.which(name, path=SEARCH_PATH)
+    if path is None:
         raise lab_errors.LabError(f"`{name}` is missing; install it by: apt-get install {PACKAGES.get(name, name)}")
-    return found
+    return path
 
 
 def cni_directory() -> Path:

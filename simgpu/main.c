@@ -161,8 +161,9 @@ static int change(int count, char **arguments, verb_t verb) {
     static gpu_t gpus[IMAGE_MAX_GPUS];
     unsigned gpu_count;
     if (count != (verb == FAIL ? 3 : 2))
-        return complain(verb == FAIL ? "fail needs DIRECTORY, GPU and xid=N, ecc, lost, mute or silent: see simgpu --help"
-                                     : "heal and reset need DIRECTORY and GPU: see simgpu --help");
+        return complain(verb == FAIL
+                            ? "fail needs DIRECTORY, GPU and xid=N, ecc, lost, mute or silent: see simgpu --help"
+                            : "heal and reset need DIRECTORY and GPU: see simgpu --help");
     if (open_directory(arguments[0], gpus, &gpu_count) != EXIT_SUCCESS)
         return EXIT_FAILURE;
     gpu_t *gpu = find_gpu(gpus, gpu_count, arguments[1]);

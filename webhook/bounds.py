@@ -159,11 +159,11 @@ class ConnectionWatch:
     @contextlib.contextmanager
     def asked(self, request: web.Request) -> Iterator[None]:
         """While a request is worked on, its connection may be silent."""
-        found = self._known.get(request.protocol)
-        if found is not None:
-            found.asked(is_asked=True)
+        connection = self._known.get(request.protocol)
+        if connection is not None:
+            connection.asked(is_asked=True)
         try:
             yield
         finally:
-            if found is not None:
-                found.asked(is_asked=False)
+            if connection is not None:
+                connection.asked(is_asked=False)

@@ -53,7 +53,7 @@ async def run(settings: WebhookSettings, daemon: shutdown.Daemon) -> None:
             recorder.record(node, contract.EVENT_UNWRITTEN, note, type="Warning", action="Write")
 
         lifetime_seconds = float(settings.reservation_seconds)
-        ledger_now = ApiStore(api, measures, told=unwritable, lifetime_seconds=lifetime_seconds)
+        ledger_now = ApiStore(api, measures, on_refused=unwritable, lifetime_seconds=lifetime_seconds)
         reserving = reservation.Reservation(
             ledger_now,
             policy=settings.policy,
@@ -143,7 +143,7 @@ def _start_placer(
         bound=dataclasses.replace(backfill.DEFAULT, patience_seconds=settings.patience_seconds),
         wall_clock=api.time,
     )
-    resizer = Resizer(api, ledger_now, recorder, measures, grew=opening.grew)
+    resizer = Resizer(api, ledger_now, recorder, measures, grew=opening.passes.grew)
     placer = Placer(
         ledger_now,
         AllocationController(

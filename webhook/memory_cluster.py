@@ -75,7 +75,7 @@ class MemoryCluster:
         self._state = state
         self._clock = clock
         self._turns = GatedPodScheduler(
-            ledger_now, reservation, opens=self._open, still_gated=self._still_gated, bound=bound
+            ledger_now, reservation, backfill.Passes(), opens=self._open, still_gated=self._still_gated, bound=bound
         )
         self._one_at_a_time = asyncio.Lock()
         self.save()

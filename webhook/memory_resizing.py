@@ -42,7 +42,7 @@ def resize(ledger_now: MemoryStore, pods: Sequence[PodJson]) -> list[PodJson]:
     for name, wishes in by_node.items():
         node = ledger_now.change(name, functools.partial(_settled, wishes=wishes, asked=asked))
         changed += [
-            _told(by_uid[resize_request.pod.ref.uid], said[0], said[1])
+            _with_sentence(by_uid[resize_request.pod.ref.uid], said[0], said[1])
             for resize_request in wishes
             if (said := existing(node, resize_request)) is not None
         ]
@@ -61,7 +61,7 @@ def _settled(node: GpuNode, wishes: Sequence[ResizeRequest], asked: Mapping[str,
     return dataclasses.replace(turn(dataclasses.replace(after, resizes=words), wishes, asked), resizes=())
 
 
-def _told(manifest: PodJson, shares: resizing.Shares, sentence: str) -> PodJson:
+def _with_sentence(manifest: PodJson, shares: resizing.Shares, sentence: str) -> PodJson:
     annotations = {contract.REASON: sentence, contract.HELD: codec.shares_text(shares)} if sentence else {}
     kept = {
         key: value for key, value in pod.annotations_of(manifest).items() if key not in {contract.REASON, contract.HELD}

@@ -79,12 +79,12 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> WebhookSe
         raise UsageError(str(error)) from error
     if unknown:
         raise UsageError(f"{' '.join(unknown)} is unknown: --help lists the flags")
-    given = vars(namespace)
-    if given.pop("version"):
+    flags = vars(namespace)
+    if flags.pop("version"):
         parser.exit(message=f"gpushare {gpushare.__version__}\n")
     values: dict[str, Any] = {}
     for field in dataclasses.fields(WebhookSettings):
-        text = given.get(field.name)
+        text = flags.get(field.name)
         if text is None:
             text = environment.get(ENVIRONMENT_PREFIX + field.name.upper())
         if text is not None:
@@ -194,8 +194,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--defrag-seconds", help="how long between two such plans (default: 600)")
     add("--defrag-moves", help="how many moves a plan may have at most (default: 5)")
     add("--certificate-directory", metavar="DIRECTORY", help="where certificates are kept as files")
-    given = "serve the tls.crt and tls.key of this directory, as of a mounted Secret, and make and register none"
-    add("--certificate-files", metavar="DIRECTORY", help=given)
+    mounted = "serve the tls.crt and tls.key of this directory, as of a mounted Secret, and make and register none"
+    add("--certificate-files", metavar="DIRECTORY", help=mounted)
     only = "answer reviews only from who has a certificate of an authority in this file; by default from everybody"
     add("--client-ca-file", metavar="FILE", help=only)
     add("--placer", action=argparse.BooleanOptionalAction, default=None, help="stand for election as the placer")

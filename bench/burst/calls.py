@@ -92,7 +92,7 @@ def burst(server: Server, calls: Sequence[Call], *, at_once: int, processes: int
         concurrent.futures.ProcessPoolExecutor(processes, mp_context=spawn) as pool,
     ):
         start = shared.Barrier(processes)
-        parts = [calls[number::processes] for number in range(processes)]
+        parts = [list(calls[number::processes]) for number in range(processes)]
         sent = [pool.submit(_part, server, part, at_once // processes, start) for part in parts]
         done = [future.result(300) for future in sent]
     began, ended = min(part[0] for part in done), max(part[1] for part in done)

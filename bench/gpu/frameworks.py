@@ -69,9 +69,10 @@ async def memory(gpu: Gpu, limit: int) -> dict[str, object]:
 
 async def story(gpu: Gpu, name: str, *words: object, memory_bytes: int = 0) -> dict[str, Any]:
     """What a program of `torch_stories` tells, in a share of its own."""
-    limits = {"memory_bytes": memory_bytes} if memory_bytes else {}
-    output = (await gpu.run(OURS, python(STORIES, name, *words), seconds=150, **limits)).stdout
-    document: dict[str, Any] = json.loads(output.splitlines()[-1])
+    command = python(STORIES, name, *words)
+    limits: dict[str, Any] = {"memory_bytes": memory_bytes} if memory_bytes else {}
+    ended = await gpu.run(OURS, command, seconds=150, **limits)
+    document: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     return document
 
 

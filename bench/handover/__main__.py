@@ -66,7 +66,7 @@ class Program:
     def line(self) -> str:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line, f"{self.process.args} ended: {self.process.wait()}"
+        assert line, f"{self.process.args!r} ended: {self.process.wait()}"
         return line
 
     def end(self) -> None:

@@ -49,7 +49,7 @@ def pod(number: int) -> dict[str, Any]:
 
 def pages(count: int) -> list[bytes]:
     """The pages of a list of them all."""
-    made = []
+    made: list[bytes] = []
     for first in range(0, count, PAGE):
         rest = {"continue": str(len(made) + 1)} if first + PAGE < count else {}
         items = [pod(number) for number in range(first, min(count, first + PAGE))]

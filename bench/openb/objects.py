@@ -73,7 +73,7 @@ def number(manifest: PodJson) -> int:
 
 def _entry(manifest: PodJson, asked: request.Request, cards: Sequence[Gpu], placed: Placed) -> Allocation:
     name = manifest["metadata"]["name"]
-    share = asked.demands[0].given([cards[index] for index in placed.gpus])
+    share = asked.demands[0].on([cards[index] for index in placed.gpus])
     holder = PodRef("default", name, manifest["metadata"]["uid"])
     placement = Placement("", (share,))
     return placement.allocation(asked, allocation_id=f"a-{name}", pod=holder, reserved_until=None)

@@ -22,7 +22,7 @@ def pod(containers: int = 1, *, spec: Mapping[str, Any] | None = None, **annotat
 
 
 def many(count: int, requests: list[str], *, gpus: int = 1, **more: str) -> Json:
-    made = pod(count, **more)
+    made = pod(count, spec=None, **more)
     for number in range(count):
         made["metadata"]["annotations"] |= {
             f"{contract.REQUEST}.c{number}": requests[number % len(requests)],

@@ -18,16 +18,16 @@ def main() -> int:
     parser.add_argument("--lock", action="store_true", help="write packages.lock again and build nothing")
     parser.add_argument("--push", default="", metavar="REGISTRY/PREFIX", help="push both there")
     parser.add_argument("--push-options", default="", metavar="OPTIONS", help="of `skopeo copy`")
-    given = parser.parse_args()
+    options = parser.parse_args()
     try:
-        if given.lock:
+        if options.lock:
             packages.LOCK.write_text(packages.lock(contents.MACHINES))
             return 0
-        if given.push:
-            push.checked(given.push)
-        prerequisites.ensure_programs(*preloaded.COMPILERS.values(), *(["skopeo"] if given.push else []))
-        made = build.ensure(given.architectures.replace(",", " ").split(), revision=given.revision)
-        pushed = push.push(made, given.push, options=shlex.split(given.push_options)) if given.push else {}
+        if options.push:
+            push.checked(options.push)
+        prerequisites.ensure_programs(*preloaded.COMPILERS.values(), *(["skopeo"] if options.push else []))
+        made = build.ensure(options.architectures.replace(",", " ").split(), revision=options.revision)
+        pushed = push.push(made, options.push, options=shlex.split(options.push_options)) if options.push else {}
         if pushed:
             push.record(pushed)
     except lab_errors.LabError as error:

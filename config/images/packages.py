@@ -39,7 +39,7 @@ def locked(architecture: str, lock: Path = LOCK) -> list[Package]:
     Raises:
         LabError: a line is none, or a package is missing.
     """
-    found = {}
+    packages = {}
     for number, line in enumerate(lock.read_text().splitlines(), 1):
         words = line.split()
         if not words or line.startswith("#"):
@@ -49,12 +49,12 @@ def locked(architecture: str, lock: Path = LOCK) -> list[Package]:
                 f"{lock}:{number} is not a package of the lock; write it again by: make images-lock"
             )
         if words[1] == architecture:
-            found[words[0]] = Package(words[0], words[1], words[2], words[3].removeprefix("sha256:"))
-    missing = sorted(set(contents.PACKAGES) - set(found))
+            packages[words[0]] = Package(words[0], words[1], words[2], words[3].removeprefix("sha256:"))
+    missing = sorted(set(contents.PACKAGES) - set(packages))
     if missing:
         names = ", ".join(missing)
         raise lab_errors.LabError(f"{lock} lacks {names} for {architecture}; write it again by: make images-lock")
-    return [found[name] for name in sorted(contents.PACKAGES)]
+    return [packages[name] for name in sorted(contents.PACKAGES)]
 
 
 def fetch(wanted: Sequence[Package]) -> dict[Package, Path]:

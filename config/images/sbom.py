@@ -87,4 +87,4 @@ def _own(image: contents.Image) -> Iterator[Component]:
 
 
 def _hashes(components: Sequence[Component]) -> list[str]:
-    return [found.content for component in components for found in component.hashes]
+    return [checksum.content for component in components for checksum in component.hashes]

@@ -34,8 +34,8 @@ def install(requirements: str, architecture: str, directory: Path) -> list[tuple
         ]
         if subprocess.run(command, check=False, stdout=2).returncode:
             raise lab_errors.LabError(f"uv could not get the wheels of requirements.lock for {architecture}; see above")
-    found = (re.match(r"(.+)-(.+)\.dist-info$", path.name) for path in sorted(directory.iterdir()))
-    return [(match[1].replace("_", "-").lower(), match[2]) for match in found if match]
+    matches = (re.match(r"(.+)-(.+)\.dist-info$", path.name) for path in sorted(directory.iterdir()))
+    return [(match[1].replace("_", "-").lower(), match[2]) for match in matches if match]
 
 
 def add(directory: Path, tree: Tree) -> None:

@@ -92,11 +92,11 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--base", required=True, help="where the archive will be, without its name")
     parser.add_argument("--homepage", required=True)
-    given = parser.parse_args()
+    options = parser.parse_args()
     content = archive()
-    given.folder.mkdir(parents=True, exist_ok=True)
-    (given.folder / archive_name()).write_bytes(content)
-    (given.folder / "gpushare.yaml").write_text(manifest(content, base=given.base, homepage=given.homepage))
+    options.folder.mkdir(parents=True, exist_ok=True)
+    (options.folder / archive_name()).write_bytes(content)
+    (options.folder / "gpushare.yaml").write_text(manifest(content, base=options.base, homepage=options.homepage))
 
 
 if __name__ == "__main__":

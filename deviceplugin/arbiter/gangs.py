@@ -262,7 +262,7 @@ class Gangs:
                 commands += [(uuid, command) for command in self._gpus[uuid].keep(gang.seats[uuid], now_ns)]
         if all(self._gpus[uuid].kept_for == gang.seats[uuid] and self._is_free(gang, uuid) for uuid in gang.kept):
             gang.stage, gang.spared_until_ns = Stage.TURN, now_ns + SPARED_NS
-            commands += self._each(gang, lambda turns, _: turns.begin(now_ns))
+            commands += self._command_each(gang, lambda turns, _: turns.begin(now_ns))
         return commands
 
     def _is_free(self, gang: Gang, uuid: str) -> bool:
@@ -281,7 +281,7 @@ class Gangs:
         if not had or self._is_over(gang, now_ns):
             gang.stage, gang.ended_ns, gang.stirred_ns = Stage.ENDING, now_ns, now_ns
             gang.spared_until_ns = now_ns + SPARED_NS
-            return self._each(gang, lambda turns, _: turns.stop(now_ns))
+            return self._command_each(gang, lambda turns, _: turns.stop(now_ns))
         gang.kept = sorted({*gang.kept, *more})
         commands: Commands = []
         for uuid in gang.kept:
@@ -348,7 +348,7 @@ class Gangs:
         gang.kept, gang.stage = [], Stage.WAITING
         return []
 
-    def _each(self, gang: Gang, what: Callable[[CoscheduledGpu, str], list[Command]]) -> Commands:
+    def _command_each(self, gang: Gang, what: Callable[[CoscheduledGpu, str], list[Command]]) -> Commands:
         """On each GPU of its turn, in order."""
         return [(uuid, command) for uuid in gang.kept for command in what(self._gpus[uuid], gang.seats[uuid])]
 

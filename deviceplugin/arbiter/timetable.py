@@ -137,11 +137,11 @@ def _align(key: str, cards: Sequence[_Card], lengths: Iterable[int]) -> None:
     """Give it the same part on each of these, of the first of the lengths that all have room for, if any."""
     for length in lengths:
         begin = _common([card.gaps() for card in cards], length)
-        if begin is not None and _given(key, cards, LaunchSlot(begin, length)):
+        if begin is not None and _is_granted(key, cards, LaunchSlot(begin, length)):
             return
 
 
-def _given(key: str, cards: Sequence[_Card], turn: LaunchSlot) -> bool:
+def _is_granted(key: str, cards: Sequence[_Card], turn: LaunchSlot) -> bool:
     before = [card.waiting[key] for card in cards]
     for number, card in enumerate(cards):
         if not card.give(key, turn):

@@ -124,7 +124,7 @@ def effective(
     return values
 
 
-def given(arguments: Sequence[str], environment: Mapping[str, str]) -> frozenset[str]:
+def keys_set(arguments: Sequence[str], environment: Mapping[str, str]) -> frozenset[str]:
     """The keys that the command line or the environment sets."""
     return frozenset(from_environment(environment)) | frozenset(from_arguments(arguments))
 

@@ -76,7 +76,7 @@ def effective(
     `mixed`.
     """
     values = values_of(config, arguments=arguments, environment=environment)
-    by_hand = config.flags.values.keys() | flags.given(arguments, environment or {})
+    by_hand = config.flags.values.keys() | flags.keys_set(arguments, environment or {})
     # Whoever says nothing of the root means the agent's own, which NVIDIA's plugin does not have.
     rooted = values | {"mpsRoot": values["mpsRoot"] or OWN_MPS_ROOT}
     checks.settings(rooted, strategy=config.sharing.strategy if strict else ReplicaStrategy.NONE, has_nvml=has_nvml)

@@ -46,13 +46,15 @@ def replicated(replicated_resources: ReplicatedResources, path: str, warnings: l
     return dataclasses.replace(
         replicated_resources,
         resources=tuple(
-            _one(entry, replicated_resources.rename_by_default, f"{path}.resources[{index}]", warnings)
+            _restricted(entry, replicated_resources.rename_by_default, f"{path}.resources[{index}]", warnings)
             for index, entry in enumerate(replicated_resources.resources)
         ),
     )
 
 
-def _one(resource: ReplicatedResource, rename_by_default: bool, path: str, warnings: list[str]) -> ReplicatedResource:
+def _restricted(
+    resource: ReplicatedResource, rename_by_default: bool, path: str, warnings: list[str]
+) -> ReplicatedResource:
     rename = names.shared(resource.name) if rename_by_default else None
     if resource.rename != rename and resource.rename is not None:
         warnings.append(f"{path}.rename {resource.rename} has no effect: {ADVICE}")

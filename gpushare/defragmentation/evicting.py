@@ -19,7 +19,7 @@ SYSTEM_PRIORITY = 1_000_000_000  # the greatest value of a user's priority class
 class Budgets:
     """How many more disruptions each PodDisruptionBudget allows."""
 
-    _found: list[tuple[str, str, selectors.Selector]]  # namespace, name, selector of the pods it protects
+    _selected: list[tuple[str, str, selectors.Selector]]  # namespace, name, selector of the pods it protects
     _left: dict[tuple[str, str], int]
 
     @classmethod
@@ -51,7 +51,9 @@ class Budgets:
         """Namespace and name of the budgets that protect a pod."""
         namespace = pod.namespaced_name(manifest)[0]
         labels = (manifest.get("metadata") or {}).get("labels") or {}
-        return [(space, name) for space, name, chosen in self._found if space == namespace and chosen.matches(labels)]
+        return [
+            (space, name) for space, name, chosen in self._selected if space == namespace and chosen.matches(labels)
+        ]
 
 
 def eviction(namespace: str, name: str, **preconditions: str) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def choose(
         rows = layout.choose(priced, demand.gpus)
         total += topology.total(priced, rows) + layout.apart(rows)
         used |= {cards[row].uuid: options[row] for row in rows}
-        shares.append(demand.given(cards[row] for row in rows))
+        shares.append(demand.on(cards[row] for row in rows))
     return total, tuple(shares)
 
 

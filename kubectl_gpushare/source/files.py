@@ -30,7 +30,7 @@ class Files:
         self._placement: dict[str, str] = {}
         paths = list(paths)
         for path in paths:
-            for kind, item in saved.each(path, hint=f"; {_MAKE_ONE}"):
+            for kind, item in saved.items(path, hint=f"; {_MAKE_ONE}"):
                 if isinstance(item, dict):
                     self._keep(kind, item, inputs.name(path))
         if not self._nodes and not self._pods:

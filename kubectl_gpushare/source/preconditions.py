@@ -71,7 +71,7 @@ def of_cluster(
         for kind in [kind for kind in _PATHS if kind not in begun]:
             del objects[kind]
             unread[kind] = unread["groups"]
-    rights = _told("rights", unread, lambda: _rights(program)) if installing else None
+    rights = _answer("rights", unread, lambda: _rights(program)) if installing else None
     return ClusterFacts(
         _plan(manifests, objects),
         installing=installing,
@@ -79,7 +79,7 @@ def of_cluster(
         groups=None if "groups" in unread else frozenset(groups) - {""},
         objects=objects,
         rights=rights,
-        trial=_told("trial", unread, lambda: _trial(trial)) if trial is not None else None,
+        trial=_answer("trial", unread, lambda: _trial(trial)) if trial is not None else None,
         unread=unread,
     )
 
@@ -152,7 +152,7 @@ def _kept(kind: str, items: Iterable[Json]) -> Iterator[Json]:
             yield {"kind": kind, **item}
 
 
-def _told(what: str, unread: dict[str, str], ask: Callable[[], Any]) -> Any:
+def _answer(what: str, unread: dict[str, str], ask: Callable[[], Any]) -> Any:
     try:
         return ask()
     except (plugin_errors.KubectlError, ValueError) as error:

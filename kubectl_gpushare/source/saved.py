@@ -20,7 +20,7 @@ def read(paths: Iterable[str]) -> list[objects.Json]:
     return [{"kind": kind, **item} for path in paths for kind, item in _all_in(path)]
 
 
-def each(path: str, *, hint: str = "") -> Iterator[tuple[str, Any]]:
+def items(path: str, *, hint: str = "") -> Iterator[tuple[str, Any]]:
     """The kind of each object in the file, and the object; ("", what it is) for what is none. Raises `FileError`.
 
     hint: what to do about a file that cannot be read.
@@ -42,7 +42,7 @@ def each(path: str, *, hint: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _all_in(path: str) -> Iterator[tuple[str, objects.Json]]:
-    for kind, item in each(path):
+    for kind, item in items(path):
         if isinstance(item, dict):
             yield kind, item
         elif item is not None:

@@ -93,15 +93,15 @@ def numbers(device: Json) -> list[str]:
 
 def parents(names: list[str], devices: str, files: list[str]) -> list[str]:
     """Return the names with each MIG device's GPU in its place."""
-    found = []
+    owners = []
     for name in names:
         owner = name
         for file in files if name.startswith("MIG-") else ():
             with open(f"{devices}/{file}", "rb") as image:  # noqa: PTH123
                 if f"{name}\0".encode() in image.read(IMAGE_BYTES):
                     owner = file.partition("-")[2]
-        found.append(owner)
-    return found
+        owners.append(owner)
+    return owners
 
 
 def select(names: list[str], files: list[str]) -> list[str]:
@@ -160,9 +160,9 @@ def edit(bundle: str, devices: str, libraries: str, cdi: str) -> None:
         if not os.path.exists(f"{libraries}/{name}"):  # noqa: PTH110
             raise FileNotFoundError(f"{libraries}/{name} is not there; build the simulated driver by: make build")
     files = [file for file in os.listdir(devices) if file.startswith("gpu")]  # noqa: PTH208
-    given = select(parents(names, devices, files), files)
-    shared = [RENDEZVOUS] if given and os.path.exists(f"{devices}/{RENDEZVOUS}") else []  # noqa: PTH110
-    configuration.setdefault("mounts", []).extend(mounts(devices, given + shared, libraries))
+    selected = select(parents(names, devices, files), files)
+    shared = [RENDEZVOUS] if selected and os.path.exists(f"{devices}/{RENDEZVOUS}") else []  # noqa: PTH110
+    configuration.setdefault("mounts", []).extend(mounts(devices, selected + shared, libraries))
     if os.path.exists(f"{devices}/{CONTROL}"):  # noqa: PTH110
         add_control(configuration.setdefault("linux", {}), f"{devices}/{CONTROL}")
     with open(path, "w") as file:  # noqa: PTH123

@@ -76,8 +76,8 @@ def allocation(pod: Pod, node: GpuNode) -> Allocation:
     if isinstance(request, str):
         raise errors.LedgerError(request)
     shares = tuple(_shares(pod, request, node)) if held is None else codec.read_shares(held)
-    found = Placement(node.name, shares)
-    return found.allocation(request, allocation_id=pod.allocation_id, pod=pod.ref, reserved_until=None)
+    placement = Placement(node.name, shares)
+    return placement.allocation(request, allocation_id=pod.allocation_id, pod=pod.ref, reserved_until=None)
 
 
 def adopt(node: GpuNode, pods: Sequence[Pod], before: Iterable[Allocation] = ()) -> tuple[GpuNode, dict[str, str]]:
@@ -110,7 +110,7 @@ def _shares(pod: Pod, request: Request, node: GpuNode) -> Iterable[GivenShare]:
                 raise errors.LedgerError(f"{node.name} has no GPU {errors.quoted(uuid)}")
         if len(uuids) != demand.gpus:
             raise errors.LedgerError(f"{key} does not name {demand.gpus} GPUs")
-        yield demand.given([cards[uuid] for uuid in uuids])
+        yield demand.on([cards[uuid] for uuid in uuids])
 
 
 def _without_amounts(pod: Pod) -> Request:

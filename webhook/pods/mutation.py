@@ -106,7 +106,7 @@ def _pin(after: _Mutable, request: Request, placed: Placed, before: Mapping[str,
     annotations[contract.GPU_UUIDS] = _list(uuid for share in placed.shares for uuid in share.gpu_uuids)
     for demand in request.demands:
         for name in demand.containers:
-            annotations[uuids_annotation(request, name)] = _list(_given(placed, demand).gpu_uuids)
+            annotations[uuids_annotation(request, name)] = _list(_share_for(placed, demand).gpu_uuids)
     spec = after["spec"]
     selector = spec.get("nodeSelector") or {}
     is_pinned = before.get(contract.ALLOCATION) == placed.allocation_id
@@ -162,8 +162,8 @@ def _environment(
     share = demand.share
     memory_bytes = share.memory.bytes
     if isinstance(outcome, Placed):
-        yield {"name": contract.ENV_VISIBLE_DEVICES, "value": _list(_given(outcome, demand).gpu_uuids)}
-        memory_bytes = _given(outcome, demand).memory_bytes
+        yield {"name": contract.ENV_VISIBLE_DEVICES, "value": _list(_share_for(outcome, demand).gpu_uuids)}
+        memory_bytes = _share_for(outcome, demand).memory_bytes
     else:
         # The environment cannot change once the pod is stored, but the annotation that it refers to can.
         path = f"metadata.annotations['{uuids_annotation(request, container)}']"
@@ -201,7 +201,7 @@ def _field_path(entry: Mapping[str, Any]) -> str:
     return str(((entry.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath", ""))
 
 
-def _given(placed: Placed, demand: Demand) -> GivenShare:
+def _share_for(placed: Placed, demand: Demand) -> GivenShare:
     share = next((share for share in placed.shares if share.containers == demand.containers), None)
     if share is None:
         raise errors.LedgerError(f"allocation {placed.allocation_id} has no share for {', '.join(demand.containers)}")
@@ -214,8 +214,8 @@ def _list(uuids: Iterable[str]) -> str:
 
 def _container(manifest: _Mutable, name: str) -> _Mutable:
     everyone: Iterable[Any] = (*pod.containers(manifest), *pod.init_containers(manifest))
-    found: _Mutable = next(container for container in everyone if container.get("name") == name)
-    return found
+    container: _Mutable = next(container for container in everyone if container.get("name") == name)
+    return container
 
 
 def _ours(declared: Mapping[str, Any] | None) -> dict[str, str]:

@@ -45,7 +45,7 @@ MOST_ASKED_SECONDS: Final = 2.0  # a review cannot wait longer, whatever the API
 class ApiStore(Filtering):
     """See `ledger_store.LedgerStore`. `run` keeps it true.
 
-    told: called with a GPUNode that the API server does not store, and why. lifetime_seconds: for how long a
+    on_refused: called with a GPUNode that the API server does not store, and why. lifetime_seconds: for how long a
     reservation waits for its pod. pods: those with a share.
     """
 
@@ -54,7 +54,7 @@ class ApiStore(Filtering):
         api: api_client.ApiClient,
         measures: Metrics,
         *,
-        told: Callable[[Mapping[str, Any], str], None] = lambda *_: None,
+        on_refused: Callable[[Mapping[str, Any], str], None] = lambda *_: None,
         lifetime_seconds: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -66,7 +66,7 @@ class ApiStore(Filtering):
         self._committing = 0
         self._write_seconds = 0.0  # that the last write took
         self.contention = Contention()
-        self._told = told
+        self._on_refused = on_refused
         self._clock = clock
         self.deleted = DeletedNodes(clock)
         self._gpunodes = informer.Informer(api, contract.GPUNODE_PATH, clock=clock)
@@ -261,7 +261,7 @@ class ApiStore(Filtering):
                     return
                 logger.error("The API server refused a GPUNode", extra={"node": name, "err": str(error)})  # noqa: TRY400
                 self.contention.refused(name, now=self._clock())
-                self._told(ledger.document, str(error))
+                self._on_refused(ledger.document, str(error))
                 _refuse(batch, ledger_store.WriteRefusedError(str(error)))
                 return
             else:

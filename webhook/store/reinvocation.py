@@ -64,7 +64,7 @@ def _fulfils(shares: Iterable[GivenShare], demand: Demand, constraints: Constrai
     own = [cards[uuid] for share in mine for uuid in share.gpu_uuids if uuid in cards]
     return (
         len({card.uuid for card in own}) == demand.gpus
-        and mine == [demand.given(own)]
+        and mine == [demand.on(own)]
         and all(
             filters.reject(filters.FilterInput(card, ledger.NOTHING, demand.share, constraints)) is None for card in own
         )

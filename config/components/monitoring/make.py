@@ -216,11 +216,11 @@ spec:
 
 def made() -> dict[str, str]:
     """Each file that is made, by its path from here."""
-    found = {"prometheusrule.yaml": prometheus_rule((HERE / "rules.yaml").read_text())}
+    files = {"prometheusrule.yaml": prometheus_rule((HERE / "rules.yaml").read_text())}
     for path in sorted((HERE / "dashboards").glob("*.yaml")):
         document = dashboard(path.stem, yaml.safe_load(path.read_text()))
-        found[f"grafana/gpushare-{path.stem}.json"] = json.dumps(document, indent=1) + "\n"
-    return found
+        files[f"grafana/gpushare-{path.stem}.json"] = json.dumps(document, indent=1) + "\n"
+    return files
 
 
 def main(folder: Path) -> None:

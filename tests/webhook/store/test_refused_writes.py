@@ -94,7 +94,7 @@ class Asking:
         self.store = ApiStore(
             api,
             metrics.Metrics(),
-            told=lambda node, why: self.told.append((node["metadata"]["name"], why)),
+            on_refused=lambda node, why: self.told.append((node["metadata"]["name"], why)),
             lifetime_seconds=reservation.LIFETIME_SECONDS,
             clock=self.clock,
         )

@@ -25,10 +25,10 @@ HOPELESS_SECONDS: Final = 60.0  # before the whole cluster is searched again for
 class BackfillReservations:
     """See `backfill` for who is entitled, `holds` for what a hold is."""
 
-    def __init__(self, ledger_now: ledger_store.LiveLedger, bound: backfill.Bound) -> None:
+    def __init__(self, ledger_now: ledger_store.LiveLedger, passes: backfill.Passes, bound: backfill.Bound) -> None:
         self._store = ledger_now
         self._bound = bound
-        self._counter = backfill.Passes()
+        self._counter = passes
         self._passes: Mapping[str, int] = {}
         self._hopeless: dict[str, float] = {}  # uid of the unit's first member -> until when
         self._now = 0.0
@@ -40,14 +40,6 @@ class BackfillReservations:
         # A clock that was put back makes nobody wait longer.
         kept = ((uid, until) for uid, until in self._hopeless.items() if uid in existing.orders)
         self._hopeless = {uid: until for uid, until in kept if now < until <= now + HOPELESS_SECONDS}
-
-    def placed(self, pod: Pod) -> None:
-        """It has got a share, and may have passed others over."""
-        self._counter.placed(pod)
-
-    def grew(self, pod: Pod) -> None:
-        """It has taken more where it is, and may have passed others over."""
-        self._counter.grew(pod)
 
     async def hold(self, unit: Unit, asks: Sequence[tuple[Pod, Request]], existing: ExistingAllocations) -> str:
         """Hold for a unit that was refused what it is entitled to; return the end of a sentence that says so, or ""."""

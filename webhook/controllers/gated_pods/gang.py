@@ -132,9 +132,9 @@ def _arrange_group(
     living = [pod for pod in members if not pod.has_ended]
     sizes = {pod.group_size: pod.ref.name for pod in reversed(living)}
     if len(sizes) > 1:
-        (first, one), (second, other) = sorted(sizes.items())[:2]
+        (first, pod), (second, other) = sorted(sizes.items())[:2]
         said = (
-            f"its group {name} has no one size: {one} says {first} and {other} says {second}; "
+            f"its group {name} has no one size: {pod} says {first} and {other} says {second}; "
             f"delete the pods with the wrong {contract.GROUP_SIZE} and recreate them"
         )
         return [], [(pod, said) for pod in ready]

@@ -65,12 +65,11 @@ class GangReservation:
                 await asyncio.sleep(0)
         return {uid: task.result() for uid, task in tasks.items()}
 
-    async def settle(self, outcomes: Iterable[mutation.Placed | Refusal]) -> bool:
+    async def settle(self, shares: Iterable[mutation.Placed]) -> bool:
         """Make tentative shares theirs for good; return whether all of them are now."""
         by_node: dict[str, list[str]] = collections.defaultdict(list)
-        for outcome in outcomes:
-            if isinstance(outcome, mutation.Placed):
-                by_node[outcome.node].append(outcome.allocation_id)
+        for share in shares:
+            by_node[share.node].append(share.allocation_id)
         writes = [
             self.store.commit(name, functools.partial(ledger.settle, ids=tuple(ids))) for name, ids in by_node.items()
         ]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from gpushare import contract, errors, ledger
@@ -47,19 +47,33 @@ PLACED_AT_ONCE: Final = 32
 LATER_AT_ONCE: Final = 1024
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Round:
+    """What a round knows, and what it finds out.
+
+    existing: shares and holds of gated pods at its begin; holds that are given up leave it. refused: by kind of pod
+    why nothing fits one of them. waiting: who goes on waiting, and why.
+    """
+
+    existing: ExistingAllocations
+    waiting: Refusals
+    refused: dict[str, Refusal] = dataclasses.field(default_factory=dict)
+
+
 class GatedPodScheduler:
     """Gives every unit its turn.
 
-    opens: called for a pod whose share is in the ledger; returns why its gate cannot be opened, and the cause REFUSED
-    if it keeps no share for it. shut: whether that is not to be tried now, and why. warns: told what a placed pod's
-    user should know. still_gated: of some pods the uids of those that have surely not been opened; asked before the
-    share of one is taken back.
+    passes: told of each pod that is placed. opens: called for a pod whose share is in the ledger; returns why its gate
+    cannot be opened, and the cause REFUSED if it keeps no share for it. shut: whether that is not to be tried now, and
+    why. warns: told what a placed pod's user should know. still_gated: of some pods the uids of those that have surely
+    not been opened; asked before the share of one is taken back.
     """
 
     def __init__(
         self,
         ledger_now: ledger_store.LiveLedger,
         reservation: Reservation,
+        passes: backfill.Passes,
         *,
         opens: Opens,
         still_gated: StillGated,
@@ -75,17 +89,14 @@ class GatedPodScheduler:
         self._shut = shut
         self._warns = warns
         self._holders = AllocationHolders()
-        self._holding = BackfillReservations(ledger_now, bound)
+        self._passes = passes
+        self._holding = BackfillReservations(ledger_now, passes, bound)
         self._fairness = Fairness()
         self._last: dict[str, Refusal] = {}  # by uid of the pod
         self.is_behind = False  # whether the last round left somebody out
         self._here: frozenset[str] = frozenset()  # namespaces of the round that is under way
         self._is_cut = False
         self._slots = asyncio.Semaphore(PLACED_AT_ONCE)
-
-    def grew(self, pod: Pod) -> None:
-        """A pod that was placed before has taken more where it is."""
-        self._holding.grew(pod)
 
     def came(self, namespace: str) -> None:
         """A pod waits since now; if nobody of its namespace has a turn in this round, the next is to come soon."""
@@ -102,8 +113,7 @@ class GatedPodScheduler:
         holders = {pod.ref.uid for pod in back if existing.holds.pop(pod.ref.uid, None)}
         await self._give_back([pod for pod in back if pod.ref.uid in existing.shares], holders=holders)
         opened = await self._open_settled(back, existing)
-        waiting = [(pod, opened.get(pod.ref.uid, refusal)) for pod, refusal in waiting]
-        refused: dict[str, Refusal] = {}
+        turn = _Round(existing, [(pod, opened.get(pod.ref.uid, refusal)) for pod, refusal in waiting])
         behind = False
         self._here = frozenset(unit.namespace for unit in arranged.units)
         self._is_cut, begun = False, set[str]()
@@ -112,127 +122,117 @@ class GatedPodScheduler:
                 is_cut = self._is_cut and len(begun) == len(self._here)  # everybody here has had a turn in this round
                 begun.add(unit.namespace)
                 if not self._has(unit, existing) and (is_cut or not self._fairness.may_try(unit)):
-                    waiting += [(pod, self._last.get(pod.ref.uid) or _later(pod)) for pod in unit.members]
+                    turn.waiting.extend((pod, self._last.get(pod.ref.uid) or _later(pod)) for pod in unit.members)
                     behind = True
-                    if len(waiting) % LATER_AT_ONCE == 0:
+                    if len(turn.waiting) % LATER_AT_ONCE == 0:
                         await asyncio.sleep(0)  # the event loop is the webhook's too
                     continue
-                asks = _asks(unit, waiting)
+                asks = _asks(unit, turn.waiting)
                 if asks is None:
                     await self._give_up(unit, existing)
                     continue
                 if unit.group:
-                    await self._take_together(unit, asks, existing, waiting)
+                    await self._take_together(unit, asks, turn)
                     continue
                 await self._slots.acquire()
-                task = tasks.create_task(self._take_one(unit, *asks[0], existing, refused, waiting))
+                task = tasks.create_task(self._take_one(unit, *asks[0], turn))
                 task.add_done_callback(lambda _: self._slots.release())
                 # It runs until its share is in our view, before the next is placed: the queue's order is kept.
                 await asyncio.sleep(0)
         await asyncio.sleep(0)
-        self._last = {pod.ref.uid: refusal for pod, refusal in waiting if refusal.cause is not Cause.TURN}
+        self._last = {pod.ref.uid: refusal for pod, refusal in turn.waiting if refusal.cause is not Cause.TURN}
         self.is_behind = behind
-        return waiting
+        return turn.waiting
 
     def _has(self, unit: Unit, existing: ExistingAllocations) -> bool:
         """Whether it has something in the ledger: that is gone on with in every round."""
         return any(uid in existing.shares or uid in existing.holds for uid in unit.uids)
 
-    async def _take_one(
-        self,
-        unit: Unit,
-        pod: Pod,
-        request: Request,
-        existing: ExistingAllocations,
-        refused: dict[str, Refusal],
-        waiting: Refusals,
-    ) -> None:
-        outcome: mutation.Placed | Refusal | None = self._found(pod, existing)
+    async def _take_one(self, unit: Unit, pod: Pod, request: Request, turn: _Round) -> None:
+        outcome: mutation.Placed | Refusal | None = self._share_of(pod, turn.existing)
         shut = self._shut(pod)
         if shut is not None:
-            await self._stays_shut(unit, [(pod, shut)], existing, waiting, has_share=outcome is not None)
+            await self._stays_shut(unit, [(pod, shut)], turn, has_share=outcome is not None)
             return
-        kind = f"{queue.kind(pod)}{pod.ref.uid if self._store.avoids(pod.manifest) else ''}"
-        own, behind = existing.own(unit), existing.behind(unit)
-        if outcome is None and not own and kind in refused:
-            outcome = refused[kind]
-        elif outcome is None:
-            outcome = await self._without(own).reserve(pod.manifest, request, pod.ref)
-            if isinstance(outcome, Refusal) and behind:
-                both = {node: {*own.get(node, ()), *behind.get(node, ())} for node in {*own, *behind}}
-                outcome = await self._without(both).reserve(pod.manifest, request, pod.ref)
-            if isinstance(outcome, Refusal):
-                self._fairness.in_vain(unit)
-                outcome = self._explained(pod, request, outcome, existing)
-                refused.setdefault(kind, outcome)
+        if outcome is None:
+            outcome = await self._place(unit, pod, request, turn)
         if isinstance(outcome, Refusal):
-            held = await self._holding.hold(unit, ((pod, request),), existing)
-            waiting.append((pod, dataclasses.replace(outcome, reason=outcome.reason + held)))
-        elif outcome is not None and (shut := await self._open(pod, request, outcome)) is not None:
-            await self._stays_shut(unit, [(pod, shut)], existing, waiting)
+            held = await self._holding.hold(unit, ((pod, request),), turn.existing)
+            turn.waiting.append((pod, dataclasses.replace(outcome, reason=outcome.reason + held)))
+        elif (shut := await self._open(pod, request, outcome)) is not None:
+            await self._stays_shut(unit, [(pod, shut)], turn)
 
-    async def _take_together(self, unit: Unit, asks: Asks, existing: ExistingAllocations, waiting: Refusals) -> None:
-        missing = [ask for ask in asks if self._found(ask[0], existing) is None]
+    async def _place(self, unit: Unit, pod: Pod, request: Request, turn: _Round) -> mutation.Placed | Refusal:
+        """A share of what is free, or held for it or those behind it; what a pod like it was refused is not tried."""
+        kind = f"{queue.kind(pod)}{pod.ref.uid if self._store.avoids(pod.manifest) else ''}"
+        own, behind = turn.existing.own(unit), turn.existing.behind(unit)
+        if not own and kind in turn.refused:
+            return turn.refused[kind]
+        outcome = await self._without(own).reserve(pod.manifest, request, pod.ref)
+        if isinstance(outcome, Refusal) and behind:
+            outcome = await self._without(_both(own, behind)).reserve(pod.manifest, request, pod.ref)
+        if isinstance(outcome, Refusal):
+            self._fairness.in_vain(unit)
+            outcome = self._explained(pod, request, outcome, turn.existing)
+            turn.refused.setdefault(kind, outcome)
+        return outcome
+
+    async def _take_together(self, unit: Unit, asks: Asks, turn: _Round) -> None:
+        shares = {pod.ref.uid: share for pod, _ in asks if (share := self._share_of(pod, turn.existing)) is not None}
+        missing = [(pod, request) for pod, request in asks if pod.ref.uid not in shares]
         shut = [(pod, why) for pod, _ in missing if (why := self._shut(pod)) is not None]
         if shut:
-            await self._stays_shut(
-                unit, _together(unit, *shut[0]), existing, waiting, has_share=len(missing) < len(asks)
-            )
+            await self._stays_shut(unit, _together(unit, *shut[0]), turn, has_share=bool(shares))
             return
-        outcomes: dict[str, mutation.Placed | Refusal] = {}
-        gone = existing.own(unit)
+        outcomes = await self._place_together(unit, missing, shares, turn)
+        lacks = [(pod, outcome) for pod, _ in missing if isinstance(outcome := outcomes.get(pod.ref.uid), Refusal)]
+        placed = shares | {uid: share for uid, share in outcomes.items() if isinstance(share, mutation.Placed)}
+        if not lacks:
+            await self._open_together(unit, asks, placed, turn)
+            return
+        await self._give_back([pod for pod, _ in asks if pod.ref.uid in placed])
+        held = await self._holding.hold(unit, asks, turn.existing)
+        pod, why = lacks[0]
+        turn.waiting.extend(_together(unit, pod, dataclasses.replace(why, reason=why.reason + held)))
+
+    async def _place_together(
+        self, unit: Unit, missing: Asks, shares: Mapping[str, mutation.Placed], turn: _Round
+    ) -> Mapping[str, mutation.Placed | Refusal]:
+        """By uid the shares of those that have none yet, or of one why it gets none: nothing is reserved then."""
+        gone = turn.existing.own(unit)
         lacks = await self._gang.lacks(missing, gone)
-        if lacks is not None and (behind := existing.behind(unit)):
-            gone = {node: {*gone.get(node, ()), *behind.get(node, ())} for node in {*gone, *behind}}
+        if lacks is not None and (behind := turn.existing.behind(unit)):
+            gone = _both(gone, behind)
             lacks = await self._gang.lacks(missing, gone)
         if lacks is not None:
             self._fairness.in_vain(unit)
-        if lacks is None:
-            beside = [share.node for pod, _ in asks if (share := self._found(pod, existing)) is not None]
-            wished = await self._gang.wished(missing, gone, beside)
-            if wished and await self._gang.lacks(missing, gone, wished) is not None:
-                wished = {}  # near each other they stand in each other's way
-            outcomes = await self._gang.reserve(missing, gone, wished)
-            for pod, _ in missing:
-                outcome = outcomes[pod.ref.uid]
-                if isinstance(outcome, Refusal):
-                    lacks = pod, outcome
-        if lacks is None:
-            for pod, _ in asks:
-                placed = self._found(pod, existing)
-                if placed is not None:
-                    outcomes[pod.ref.uid] = placed
-            if not await self._gang.settle(outcomes.values()):
-                said = "its share could not be written down for good: that is tried again"
-                waiting += _together(unit, asks[0][0], Refusal(said, cause=Cause.LEDGER))
-                return
-            # Shares of all are in the ledger: whatever happens now, whoever leads next opens the rest.
-            opened = await asyncio.gather(*(self._open(pod, request, outcomes[pod.ref.uid]) for pod, request in asks))
-            shut = [(pod, why) for (pod, _), why in zip(asks, opened, strict=True) if why is not None]
-            if shut:
-                await self._stays_shut(unit, shut, existing, waiting, has_share=len(shut) == asks[0][1].group_size)
-            apart = gang.apart(
-                unit.group, [placed for placed in outcomes.values() if isinstance(placed, mutation.Placed)]
-            )
-            for (pod, _), why in zip(asks, opened, strict=True):
-                if apart and why is None:
-                    self._warns(pod, apart)
-            return
-        await self._give_back(
-            [
-                pod
-                for pod, _ in asks
-                if self._found(pod, existing) or isinstance(outcomes.get(pod.ref.uid), mutation.Placed)
-            ]
-        )
-        held = await self._holding.hold(unit, asks, existing)
-        waiting += _together(unit, lacks[0], dataclasses.replace(lacks[1], reason=lacks[1].reason + held))
+            pod, why = lacks
+            return {pod.ref.uid: why}
+        wished = await self._gang.wished(missing, gone, [share.node for share in shares.values()])
+        if wished and await self._gang.lacks(missing, gone, wished) is not None:
+            wished = {}  # near each other they stand in each other's way
+        return await self._gang.reserve(missing, gone, wished)
 
-    async def _open(self, pod: Pod, request: Request, outcome: mutation.Placed | Refusal) -> Refusal | None:
+    async def _open_together(self, unit: Unit, asks: Asks, placed: Mapping[str, mutation.Placed], turn: _Round) -> None:
+        """Once the shares of all are in the ledger for good, open the gates: whoever leads next opens the rest."""
+        if not await self._gang.settle(placed.values()):
+            said = "its share could not be written down for good: that is tried again"
+            turn.waiting.extend(_together(unit, asks[0][0], Refusal(said, cause=Cause.LEDGER)))
+            return
+        opened = await asyncio.gather(*(self._open(pod, request, placed[pod.ref.uid]) for pod, request in asks))
+        shut = [(pod, why) for (pod, _), why in zip(asks, opened, strict=True) if why is not None]
+        if shut:
+            await self._stays_shut(unit, shut, turn, has_share=len(shut) == asks[0][1].group_size)
+        apart = gang.apart(unit.group, list(placed.values()))
+        for (pod, _), why in zip(asks, opened, strict=True):
+            if apart and why is None:
+                self._warns(pod, apart)
+
+    async def _open(self, pod: Pod, request: Request, placed: mutation.Placed) -> Refusal | None:
         """Why its gate stays shut, if that is so."""
-        why = await self._opens(pod, request, outcome) if isinstance(outcome, mutation.Placed) else outcome
+        why = await self._opens(pod, request, placed)
         if why is None:
-            self._holding.placed(pod)
+            self._passes.placed(pod)
         return why
 
     async def _open_settled(self, held_back: Iterable[Pod], existing: ExistingAllocations) -> dict[str, Refusal]:
@@ -243,7 +243,7 @@ class GatedPodScheduler:
         shut: dict[str, Refusal] = {}
         for pod in held_back:
             entry, request = existing.shares.get(pod.ref.uid), pod.request
-            placed = self._found(pod, existing)
+            placed = self._share_of(pod, existing)
             if (
                 entry is not None
                 and entry.allocation.reserved_until is None
@@ -255,15 +255,13 @@ class GatedPodScheduler:
                     shut[pod.ref.uid] = why
         return shut
 
-    async def _stays_shut(
-        self, unit: Unit, shut: Refusals, existing: ExistingAllocations, waiting: Refusals, *, has_share: bool = True
-    ) -> None:
+    async def _stays_shut(self, unit: Unit, shut: Refusals, turn: _Round, *, has_share: bool = True) -> None:
         """Of these members the gates cannot be opened. If nobody's can ever, they keep nothing of what they have.
 
         The rest of a gang, of which others run, keeps its shares: without it they would have waited in vain.
         """
-        waiting += shut
-        holders = [uid for uid in unit.uids if existing.holds.pop(uid, None)]
+        turn.waiting.extend(shut)
+        holders = [uid for uid in unit.uids if turn.existing.holds.pop(uid, None)]
         is_refused = has_share and all(why.cause is Cause.REFUSED for _, why in shut)
         if is_refused or holders:
             await self._give_back([pod for pod, _ in shut] if is_refused else (), holders=holders, for_good=True)
@@ -306,7 +304,7 @@ class GatedPodScheduler:
                 # Found again, and given back, in the next round.
                 logger.warning("Could not give back what a gated pod held", extra={"node": name, "err": str(error)})
 
-    def _found(self, pod: Pod, existing: ExistingAllocations) -> mutation.Placed | None:
+    def _share_of(self, pod: Pod, existing: ExistingAllocations) -> mutation.Placed | None:
         """The share that a placer before us, or a call whose answer was lost, has given to the pod."""
         entry = existing.shares.get(pod.ref.uid)
         if entry is None:
@@ -332,6 +330,10 @@ class GatedPodScheduler:
             refusal.rejected,
             Cause.HOLD,
         )
+
+
+def _both(own: Gone, behind: Gone) -> Gone:
+    return {node: {*own.get(node, ()), *behind.get(node, ())} for node in {*own, *behind}}
 
 
 def _asks(unit: Unit, waiting: Refusals) -> Asks | None:

@@ -42,7 +42,10 @@ BEHIND_SECONDS: Final = 2.0  # until those have their turn that a round left out
 
 
 class Gates:
-    """Opens gates, in order, as far as there is room."""
+    """Opens gates, in order, as far as there is room.
+
+    passes: where it is counted who passes over pods that wait; a pod that takes more where it is does so, too.
+    """
 
     def __init__(
         self,
@@ -67,9 +70,11 @@ class Gates:
         self._shut: dict[str, Refusal] = {}  # uid -> why its gate could not be opened
         self._backoff = WriteBackoff(most_seconds=MOST_SHUT_SECONDS)
         self._unanswered: dict[str, tuple[str, float]] = {}  # uid -> the version that a patch was for, and until when
+        self.passes = backfill.Passes()
         self._turns = GatedPodScheduler(
             ledger_now,
             reservation,
+            self.passes,
             opens=self._open,
             shut=self._is_shut,
             still_gated=self._still_gated,
@@ -105,10 +110,6 @@ class Gates:
         """A pod was created: if it waits, nobody else's many keep it waiting for long."""
         if pod.waits:
             self._turns.came(pod.ref.namespace)
-
-    def grew(self, pod: Pod) -> None:
-        """A pod that was placed before has taken more where it is."""
-        self._turns.grew(pod)
 
     async def _open(self, pod: Pod, request: Request, placed: mutation.Placed) -> Refusal | None:
         """Open a gate, also when others write to the pod at the same time: then on the pod as it is now.

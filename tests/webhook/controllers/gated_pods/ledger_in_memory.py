@@ -42,9 +42,11 @@ class Cluster:
         self.told: dict[str, str] = {}
         self.order: list[str] = []  # in which they were placed
         self.reservation = Reservation(self.store, policy="pack")
+        self.passes = backfill.Passes()
         self.turns = gated_pods.GatedPodScheduler(
             self.store,
             self.reservation,
+            self.passes,
             opens=self.open,
             still_gated=self.still_gated,
             warns=lambda pod, sentence: self.warned.update({pod.ref.name: sentence}),

@@ -171,7 +171,7 @@ async def test_those_that_grow_where_they_are_pass_over_the_ones_ahead_of_them_t
     await cluster.step()
     for _ in range(2):
         assert cluster.held() == {}
-        cluster.turns.grew(cluster.stored()["large"])
+        cluster.passes.grew(cluster.stored()["large"])
     await cluster.step()
     assert cluster.held() == {"waits": 40}
 
