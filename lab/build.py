@@ -10,7 +10,7 @@ from pathlib import Path
 from lab import go_build
 from lab.go_build import Build, cache_directory
 
-__all__ = ["PROGRAMS", "cache_directory", "ensure", "program_directory", "tool", "version"]
+__all__ = ["PROGRAMS", "cache_directory", "ensure", "program_directory", "tool", "tool_build", "version"]
 
 SOURCE = Path(__file__).parent / "kubernetes"
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
@@ -50,26 +50,11 @@ def tool(program: str) -> Path:
     Raises:
         LabError: there is no Go, or the build failed.
     """
-    return go_build.ensure(_tool(program)) / program
+    return go_build.ensure(tool_build(program)) / program
 
 
-def _kubernetes() -> Build:
-    major, minor, _ = version().removeprefix("v").split(".", 2)
-    # Without these the API server calls itself v0.0.0-master, and clients complain.
-    stamps = {"gitVersion": version(), "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
-    return Build(
-        title="Kubernetes",
-        version=version(),
-        module=SOURCE,
-        package=".",
-        program="kubernetes",
-        minutes=5,
-        links=PROGRAMS,
-        stamps={f"k8s.io/component-base/version.{key}": value for key, value in stamps.items()},
-    )
-
-
-def _tool(program: str) -> Build:
+def tool_build(program: str) -> Build:
+    """Return what one of TOOL_PACKAGES is built of."""
     module, package = TOOL_PACKAGES[program]
     release = go_build.required_version(TOOLS, module)
     stamps = {}
@@ -88,4 +73,20 @@ def _tool(program: str) -> Build:
         program=program,
         minutes=2,
         stamps=stamps,
+    )
+
+
+def _kubernetes() -> Build:
+    major, minor, _ = version().removeprefix("v").split(".", 2)
+    # Without these the API server calls itself v0.0.0-master, and clients complain.
+    stamps = {"gitVersion": version(), "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+    return Build(
+        title="Kubernetes",
+        version=version(),
+        module=SOURCE,
+        package=".",
+        program="kubernetes",
+        minutes=5,
+        links=PROGRAMS,
+        stamps={f"k8s.io/component-base/version.{key}": value for key, value in stamps.items()},
     )

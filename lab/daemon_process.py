@@ -109,11 +109,16 @@ def stop(processes: Iterable[tuple[str, float]], records: Path) -> None:
             (records / name).unlink(missing_ok=True)
     for name, handle, deadline in waiting:
         with contextlib.closing(os.fdopen(handle)):
-            if not _ended(handle, deadline - time.monotonic()):
+            if not ended(handle, deadline - time.monotonic()):
                 _send(handle, signal.SIGKILL)
-                if not _ended(handle, 10.0):
+                if not ended(handle, 10.0):
                     raise lab_errors.LabError(f"{name} does not end even by SIGKILL; look at {records / name}")
         (records / name).unlink(missing_ok=True)
+
+
+def ended(handle: int, seconds: float) -> bool:
+    """Wait until a process has ended, by its pidfd; return whether it did so in that many seconds."""
+    return bool(select.select([handle], [], [], max(0.0, seconds))[0])
 
 
 def last_lines(log: Path, count: int = 5) -> str:
@@ -143,7 +148,3 @@ def _open(name: str, records: Path) -> int | None:
 def _send(handle: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(handle, number)
-
-
-def _ended(handle: int, seconds: float) -> bool:
-    return bool(select.select([handle], [], [], max(0.0, seconds))[0])

@@ -42,7 +42,7 @@ def create(lab: lab_layout.Layout) -> None:
     Raises:
         LabError: the kernel refused.
     """
-    if _exists(lab.bridge):
+    if exists(lab.bridge):
         return
     _ip("link", "add", lab.bridge, "type", "bridge")
     _ip("address", "add", f"{lab.pod_network}.{BRIDGE_ADDRESS}/24", "dev", lab.bridge)
@@ -54,12 +54,17 @@ def remove(lab: lab_layout.Layout) -> None:
     """Remove the bridge and what is still plugged into it."""
     if service_namespace(lab).exists():
         _ip("netns", "delete", lab.bridge)
-    if not _exists(lab.bridge):
+    if not exists(lab.bridge):
         return
     for port in json.loads(_ip("-json", "link", "show", "master", lab.bridge) or "[]"):
         # Its other end may go with its namespace at this very moment.
         _ip("link", "delete", port["ifname"], check=False)
     _ip("link", "delete", lab.bridge)
+
+
+def exists(device: str) -> bool:
+    """Tell whether this machine has a network device of that name."""
+    return any(link.get("ifname") == device for link in json.loads(_ip("-json", "link", "show") or "[]"))
 
 
 def service_namespace(lab: lab_layout.Layout) -> Path:
@@ -74,10 +79,6 @@ def _create_service_namespace(lab: lab_layout.Layout) -> None:
     _ip("link", "set", outside, "master", lab.bridge, "up")
     _ip("-netns", lab.bridge, "address", "add", f"{lab.service_address}/24", "dev", inside)
     _ip("-netns", lab.bridge, "link", "set", inside, "up")
-
-
-def _exists(device: str) -> bool:
-    return any(link.get("ifname") == device for link in json.loads(_ip("-json", "link", "show") or "[]"))
 
 
 def _ip(*arguments: str, check: bool = True) -> str:

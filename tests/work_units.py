@@ -21,7 +21,7 @@ class WorkUnits(LoadFileScheduling):
     """A unit of work is a file, or the lab."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = super()._split_scope(nodeid)
+        file = nodeid.partition("::")[0]
         return LAB if _needs_the_lab(file) else file
 
 

@@ -53,7 +53,7 @@ class OldLibraries:
         self._path = directory / NAME
         self._pods = pods
         self._proc = proc
-        self._kept = _read(self._path)
+        self._kept = read(self._path)
         self._looked = False
 
     async def run(self) -> None:
@@ -97,6 +97,20 @@ class OldLibraries:
             whole_file.write(self._path, json.dumps({"seen": sorted(self._kept.seen), "holders": holders}))
         except OSError as error:
             logger.warning("Could not write down which pods have which library", extra={"err": str(error)})
+
+
+def read(path: Path) -> Kept:
+    """What an agent wrote down; nothing if there is none, or it is no such file, which is set aside."""
+    try:
+        document = records.load(path)
+        holders = {str(name): frozenset(map(str, held)) for name, held in document["holders"].items()}
+        return Kept(frozenset(map(str, document["seen"])), holders)
+    except FileNotFoundError:
+        return Kept()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        extra = {"set_aside": str(whole_file.set_aside(path)), "err": str(error)}
+        logger.warning("Starting without which pods have which library: those that are here count", extra=extra)
+        return Kept()
 
 
 def _may_restart(pods: Iterable[PodJson]) -> Iterator[str]:
@@ -143,16 +157,3 @@ def _in_a_pod(directory: Path) -> bool:
         return False
     except (OSError, ValueError):
         return True
-
-
-def _read(path: Path) -> Kept:
-    try:
-        document = records.load(path)
-        holders = {str(name): frozenset(map(str, held)) for name, held in document["holders"].items()}
-        return Kept(frozenset(map(str, document["seen"])), holders)
-    except FileNotFoundError:
-        return Kept()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        extra = {"set_aside": str(whole_file.set_aside(path)), "err": str(error)}
-        logger.warning("Starting without which pods have which library: those that are here count", extra=extra)
-        return Kept()

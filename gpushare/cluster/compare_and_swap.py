@@ -7,8 +7,7 @@ decides again on what is true now. Nothing is held while waiting, and a writer t
 from __future__ import annotations
 
 import asyncio
-import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 from gpushare.cluster import api_client, api_errors, backoff
@@ -20,30 +19,20 @@ MOST_PAUSE_SECONDS: Final = 0.5
 Change = Callable[[dict[str, Any]], dict[str, Any] | None]
 
 
-async def update(
-    api: api_client.ApiClient,
-    path: str,
-    change: Change,
-    *,
-    cached: Mapping[str, Any] | None = None,
-    subresource: str = "",
-    attempts: int = ATTEMPTS,
-) -> dict[str, Any]:
+async def update(api: api_client.ApiClient, path: str, change: Change) -> dict[str, Any]:
     """Apply `change` to the object at `path`; return the object as it is stored now.
 
     change: gets the whole object, which it may alter, and returns the object to write; or None, having altered nothing,
         when there is nothing to do. It is called once per attempt, each time with the state then, so what it decided
         before does not count. What it raises is passed on, and nothing is written.
-    cached: a copy to begin with instead of a GET, an informer's for example; it is not altered. If it is stale, that
-        costs a conflict, never a wrong write.
-    subresource: where to write (`status`); it is always the object itself that is read.
 
     Raises Conflict when all attempts met a faster writer; NotFound, Invalid and Unavailable as the client does. After
     Unavailable the change may have been written or not: call again, with a `change` that finds its own result.
     """
-    target = f"{path}/{subresource}" if subresource else path
-    current = copy.deepcopy(dict(cached)) if cached is not None else await api.get(path)
-    for attempt in range(1, attempts + 1):
+    attempt = 0
+    while True:
+        attempt += 1
+        current = await api.get(path)
         version, uid = current["metadata"]["resourceVersion"], current["metadata"]["uid"]
         wanted = change(current)
         if wanted is None:
@@ -51,13 +40,11 @@ async def update(
         # Stated here again, because a write without them would overwrite whatever is there.
         wanted = {**wanted, "metadata": {**wanted.get("metadata", {}), "resourceVersion": version, "uid": uid}}
         try:
-            return await api.replace(target, wanted)
+            return await api.replace(path, wanted)
         except api_errors.Conflict as error:
-            if attempt == attempts:
-                message = f"{error}; gave up after {attempts} attempts"
+            if attempt == ATTEMPTS:
+                message = f"{error}; gave up after {ATTEMPTS} attempts"
                 raise api_errors.Conflict(message, status=error.status, reason=error.reason) from error
         await asyncio.sleep(
             backoff.pause_seconds(attempt, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MOST_PAUSE_SECONDS)
         )
-        current = await api.get(path)
-    raise ValueError(f"attempts is {attempts}; it must be at least 1")

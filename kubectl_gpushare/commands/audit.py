@@ -57,8 +57,32 @@ def command(names: tuple[str, ...], **params: Any) -> int:
     nodes = [node for node in known if _is_shared(node) and (not names or node.name in names)]
     answers, ready, notes = _ask(origin, [node.name for node in nodes])
     verdict = auditing.judge(nodes, answers, ready=ready)
-    _print(verdict, nodes, notes, chosen)
+    print_verdict(verdict, nodes, notes, chosen)
     return NOT_IN_FORCE if verdict.broken else NOT_CERTAIN if verdict.uncertain else IN_FORCE
+
+
+def print_verdict(
+    verdict: AuditVerdict, nodes: Sequence[GpuNode], notes: Sequence[str], chosen: options.Options
+) -> None:
+    """Print it as `chosen` says. notes: sentences that say what is unknown and why."""
+    from kubectl_gpushare.output import printing, terminal
+    from kubectl_gpushare.views import gpu_summary
+    from kubectl_gpushare.views.audit import audit_listing, audit_summary, audit_table
+
+    place = terminal.of(sys.stdout, color=chosen.color)
+    names = gpu_summary.names(nodes)
+    said = (*notes, *audit_summary.notes(verdict))
+    listing = audit_listing.AuditListing(verdict, names, said)
+    if chosen.output in printing.WRITERS:
+        printing.show(listing, chosen)
+        if chosen.output not in printing.DOCUMENTS:  # a document has the notes in it
+            printing.warn(said)
+        return
+    tables = [listing.table(), *([audit_table.table(verdict, names)] if chosen.wide else [])]
+    lines = [[*printing.lines(table, place, chosen), ""] for table in tables if table.rows]
+    end = [] if chosen.no_headers else terminal.wrapped(audit_summary.sentence(verdict), place)
+    printing.write_lines([line for block in lines for line in block] + end, sys.stdout)
+    printing.warn(said)
 
 
 def _is_shared(node: GpuNode) -> bool:
@@ -83,24 +107,3 @@ def _ask(
         except ValueError as error:
             senseless.append(f"audit of {name}: its agent's answer is invalid to this plugin: {error}")
     return read, answers.ready, (*answers.notes("audits"), *senseless)
-
-
-def _print(verdict: AuditVerdict, nodes: Sequence[GpuNode], notes: Sequence[str], chosen: options.Options) -> None:
-    from kubectl_gpushare.output import printing, terminal
-    from kubectl_gpushare.views import gpu_summary
-    from kubectl_gpushare.views.audit import audit_listing, audit_summary, audit_table
-
-    place = terminal.of(sys.stdout, color=chosen.color)
-    names = gpu_summary.names(nodes)
-    said = (*notes, *audit_summary.notes(verdict))
-    listing = audit_listing.AuditListing(verdict, names, said)
-    if chosen.output in printing.WRITERS:
-        printing.show(listing, chosen)
-        if chosen.output not in printing.DOCUMENTS:  # a document has the notes in it
-            printing.warn(said)
-        return
-    tables = [listing.table(), *([audit_table.table(verdict, names)] if chosen.wide else [])]
-    lines = [[*printing.lines(table, place, chosen), ""] for table in tables if table.rows]
-    end = [] if chosen.no_headers else terminal.wrapped(audit_summary.sentence(verdict), place)
-    printing.write_lines([line for block in lines for line in block] + end, sys.stdout)
-    printing.warn(said)

@@ -19,11 +19,11 @@ def short_path() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def _simulation() -> None:
+def simulation() -> None:
     simulated.build()
 
 
 @pytest.fixture
-def gpus(_simulation: None, tmp_path: Path) -> Path:
+def gpus(simulation: None, tmp_path: Path) -> Path:
     """The directory of four simulated GPUs."""
     return simulated.create(tmp_path / "gpus")

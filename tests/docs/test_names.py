@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
-from typing import Any
 
 import prometheus_client
 import pytest
 from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from bench.gpu import __main__ as bench
 from deviceplugin.offer import Offer
@@ -25,6 +25,7 @@ from tests.monitoring import rules
 from webhook import metrics as webhook_metrics
 from webhook.controllers.cluster_figures import ClusterFigures
 
+MOST_LABELS = 20
 REFERENCE, OPERATIONS = "docs/reference.md", "docs/operations.md"
 EVENTS = {value for name, value in vars(contract).items() if name.startswith("EVENT_")}
 CONDITIONS = {value for name, value in vars(contract).items() if name.startswith("CONDITION_")}
@@ -48,16 +49,18 @@ def families(registry: prometheus_client.CollectorRegistry) -> dict[str, tuple[s
     found: dict[str, tuple[str, tuple[str, ...]]] = {}
     for family in registry.collect():
         suffix = "_total" if family.type == "counter" else ""
-        found[family.name + suffix] = (family.type, labels(registry, family))
+        found[family.name + suffix] = (family.type, labels(family))
     return found
 
 
-def labels(registry: prometheus_client.CollectorRegistry, family: Metric) -> tuple[str, ...]:
-    names: Any = getattr(family, "_labelnames", None)
-    if names is None:
-        source: Any = registry._names_to_collectors[family.name]
-        names = source._labelnames
-    return tuple(name for name in names if name != "node")
+def labels(family: Metric) -> tuple[str, ...]:
+    """Those of its samples, of which it may have none yet."""
+    if isinstance(family, GaugeMetricFamily | CounterMetricFamily):
+        family.add_metric(["value"] * MOST_LABELS, 1.0)  # values beyond the last label are not taken
+    assert family.samples, f"{family.name} has no sample to read its labels from"
+    names = family.samples[-1].labels
+    assert len(names) < MOST_LABELS
+    return tuple(name for name in names if name not in ("node", "le"))
 
 
 def of_agent() -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -71,7 +74,9 @@ def of_agent() -> dict[str, tuple[str, tuple[str, ...]]]:
 
 
 def of_webhook() -> dict[str, tuple[str, tuple[str, ...]]]:
-    made = webhook_metrics.Metrics().registry
+    metrics = webhook_metrics.Metrics()
+    metrics.waiting({("ml", "compute"): 1}, longest_seconds=1.0)
+    made = metrics.registry
     made.register(ClusterFigures(leads=bool, nodes=tuple, mix=Mix))
     return families(made)
 

@@ -91,8 +91,8 @@ class ReferenceArbiter:
         self._leases = 0  # handed out: each has a number of its own
         self._unheard: list[tuple[int, int, int, int]] = []
         self._limits_descriptor, self._limits = _page("limits", 1)
-        known = None if after is None else after._ledger_descriptor
-        self._ledger_descriptor, self._ledger = _page("ledger", max(1, len(shares)), known)
+        known = None if after is None else after.ledger_descriptor
+        self.ledger_descriptor, self._ledger = _page("ledger", max(1, len(shares)), known)
         for index, share in enumerate(shares):
             self._write_share(index, share)
         self._write_header(0)
@@ -123,7 +123,7 @@ class ReferenceArbiter:
         self._limits.close()
         self._ledger.close()
         os.close(self._limits_descriptor)
-        os.close(self._ledger_descriptor)
+        os.close(self.ledger_descriptor)
 
     def set_limit(self, gpu: int, memory_bytes: int) -> None:
         """Change a limit while processes run."""
@@ -137,7 +137,7 @@ class ReferenceArbiter:
     @property
     def ledger_path(self) -> str:
         """The ledger as a file, for others to map."""
-        return f"/proc/{os.getpid()}/fd/{self._ledger_descriptor}"
+        return f"/proc/{os.getpid()}/fd/{self.ledger_descriptor}"
 
     def charged(self, gpu: int = 0) -> list[int]:
         """Bytes by slot; slots that hold nothing are left out."""
@@ -244,7 +244,7 @@ class ReferenceArbiter:
         slot = min(set(range(contract.LEDGER_SLOTS)) - set(self._slots.values()))
         self._slots[connection] = slot
         self._write_header(max(self._slot_count, slot + 1))
-        descriptors = [self._limits_descriptor, self._ledger_descriptor][: self._behaviour.descriptors]
+        descriptors = [self._limits_descriptor, self.ledger_descriptor][: self._behaviour.descriptors]
         self._send(
             connection,
             contract.MESSAGE_WELCOME,

@@ -107,7 +107,7 @@ _CONFIGURATIONS = {
     "metadata": {"name": "gpushare-config", "namespace": "gpushare-system"},
     "data": {"default": "version: v1"},
 }
-_COMMANDS = (
+COMMANDS = (
     *("top gpus", "top nodes", "top pods -A", "top pods -A -o csv", "describe node", "describe pod -A", "describe gpu"),
     *("describe pod trainer -n ml", "why trainer -n ml", "why waiting -n ml -o yaml", "fit --request 0.5", "defrag"),
     *("rightsize -A", "audit -o wide", "config show", "config show gpu-1", "check --before-install", "check -o wide"),
@@ -174,7 +174,7 @@ _PLACES = [
 ]
 
 
-@given(st.lists(st.tuples(st.sampled_from(_PLACES), _SCALARS), min_size=1, max_size=3), st.sampled_from(_COMMANDS))
+@given(st.lists(st.tuples(st.sampled_from(_PLACES), _SCALARS), min_size=1, max_size=3), st.sampled_from(COMMANDS))
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_file_with_anything_anywhere_never_ends_in_a_traceback(
     plugin: Plugin, tmp_path: Path, changes: list[tuple[tuple[Any, ...], Any]], words: str

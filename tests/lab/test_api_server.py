@@ -38,7 +38,7 @@ def kill(name: str, lab: lab_layout.Layout) -> int:
     assert pid is not None
     handle = os.pidfd_open(pid)
     signal.pidfd_send_signal(handle, signal.SIGKILL)
-    assert daemon_process._ended(handle, 10.0)
+    assert daemon_process.ended(handle, 10.0)
     os.close(handle)
     return pid
 
@@ -152,7 +152,7 @@ def test_a_lab_ends_with_the_process_that_wanted_it_even_if_that_is_killed(direc
     lab = lab_layout.load(directory)
     guard = daemon_process.pid_of("guard", lab.processes)
     assert guard is not None
-    assert daemon_process._ended(os.pidfd_open(guard), 30.0)
+    assert daemon_process.ended(os.pidfd_open(guard), 30.0)
     assert not directory.exists()
 
 

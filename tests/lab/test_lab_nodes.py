@@ -162,7 +162,7 @@ def remains(lab: lab_layout.Layout) -> list[str]:
     found += [line for line in Path("/proc/net/unix").read_text().splitlines() if str(lab.directory) in line]
     found += [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(lab.directory) in line]
     found += [str(group) for root in node_cgroup.hierarchies() for group in root.glob(f"**/{lab.cgroup}")]
-    found += [f"network device {lab.bridge}" for _ in [0] if network._exists(lab.bridge)]
+    found += [f"network device {lab.bridge}" for _ in [0] if network.exists(lab.bridge)]
     found += [
         f"address {line}"
         for line in Path("/proc/net/fib_trie").read_text().splitlines()

@@ -45,7 +45,7 @@ def test_no_two_programs_have_one_directory_and_a_change_of_the_module_makes_a_n
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPUSHARE_CACHE", str(tmp_path))
-    before = {name: build._tool(name).directory for name in build.TOOL_PACKAGES}
+    before = {name: build.tool_build(name).directory for name in build.TOOL_PACKAGES}
     assert len({*before.values(), build.program_directory()}) == len(build.TOOL_PACKAGES) + 1
     changed = tmp_path / "tools"
     changed.mkdir()
@@ -53,7 +53,7 @@ def test_no_two_programs_have_one_directory_and_a_change_of_the_module_makes_a_n
         (changed / name).write_text((build.TOOLS / name).read_text())
     (changed / "go.sum").write_text("changed")
     monkeypatch.setattr(build, "TOOLS", changed)
-    assert not {build._tool(name).directory for name in build.TOOL_PACKAGES} & set(before.values())
+    assert not {build.tool_build(name).directory for name in build.TOOL_PACKAGES} & set(before.values())
 
 
 def test_a_module_without_the_version_is_told(tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.deviceplugin import simulated
-from tests.deviceplugin.conftest import _simulation, gpus, short_path
+from tests.deviceplugin.conftest import gpus, short_path, simulation
 from tests.releases.release import HERE, THIS, Release
+from tests.webhook.conftest import cluster, manifests
 
-__all__ = ["_simulation", "gpus", "short_path"]  # fixtures
+__all__ = ["cluster", "gpus", "manifests", "short_path", "simulation"]  # fixtures
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,7 +7,7 @@ import json
 import os
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +39,10 @@ def base_before(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def cluster(api_server: access.Access, base_before: Path, tmp_path: Path) -> Iterator[Cluster]:
-    """With the manifests of the release before, and nothing running."""
-    for administrator in conftest._installed(api_server):
-        conftest.apply(administrator, base_before)
-        yield from conftest._cluster(administrator, tmp_path)
+def manifests(manifests: access.Access, base_before: Path) -> access.Access:
+    """Those of the release before, for the cluster that a test begins with."""
+    conftest.apply(manifests, base_before)
+    return manifests
 
 
 def document(cluster: Cluster) -> dict[str, Any]:

@@ -195,6 +195,3 @@ def prepared(administrator: access.Access, directory: Path) -> Iterator[Cluster]
                     replica.kill()
             administrator.kubectl("delete", "gpunodes,nodes", "--all", "--wait=false")
             administrator.kubectl("delete", "lease", contract.PLACER_LEASE, "-n", account[0], "--ignore-not-found")
-
-
-_installed, _cluster = installed, prepared  # the names by which tests/releases asks for them

@@ -74,6 +74,8 @@ class ApiStore(Filtering):
         self._nodes = informer.Informer(api, NODES_PATH, transform=_machine)
         self._nodes.subscribe(self._node_changed)
         self._lesson = asyncio.Event()
+        self._to_show = asyncio.Event()  # nodes have changed
+        self._all_shown = asyncio.Event()  # set once the engine was shown all there was at the start
         self._occupancy = Occupancy(
             api,
             holds=self._holds,
@@ -96,6 +98,7 @@ class ApiStore(Filtering):
             self._occupancy.unbindable.avoided,
             left=lambda: self.contention.left(now=clock()),
         )
+        self._cache.on_change(lambda _: self._to_show.set())
 
     async def run(self) -> None:
         """Keep the copies true until cancelled."""
@@ -108,7 +111,10 @@ class ApiStore(Filtering):
             tasks.create_task(self._allowances.run())
 
     async def synced(self) -> None:
-        """Wait until every collection has been read once."""
+        """Wait until every collection has been read once, and the engine knows the nodes."""
+        await self._all_shown.wait()
+
+    async def _read(self) -> None:
         await self._gpunodes.synced.wait()
         await self._nodes.synced.wait()
         await self._occupancy.synced()
@@ -119,7 +125,8 @@ class ApiStore(Filtering):
         for name, copy in (("GPUNodes", self._gpunodes), ("Nodes", self._nodes)):
             if not copy.synced.is_set():
                 return f"the {name} have not been read yet"
-        return self._occupancy.missing() or self._allowances.missing()
+        shown = None if self._all_shown.is_set() else "the GPUs of the nodes have not been counted yet"
+        return self._occupancy.missing() or self._allowances.missing() or shown
 
     def silence(self) -> str | None:
         """What has not been kept true for long, as a sentence; we go on answering from what we know."""
@@ -192,12 +199,15 @@ class ApiStore(Filtering):
         await asyncio.gather(*self._writers.values(), return_exceptions=True)
 
     async def _show_nodes(self) -> None:
-        """What is there at the start is shown to the engine in portions, and not when the first pod comes."""
-        await self.synced()
-        is_left = True
-        while is_left:
-            is_left = self._chooser.show_some(NODES_AT_ONCE)
-            await asyncio.sleep(0)
+        """Show the engine in portions what has changed, all of it at the start: the next pod would wait for it."""
+        await self._read()
+        while True:
+            self._to_show.clear()
+            if self._chooser.show_some(NODES_AT_ONCE):
+                await asyncio.sleep(0)
+                continue
+            self._all_shown.set()
+            await self._to_show.wait()
 
     async def _learn(self) -> None:
         """Let placement know what the cluster asks for, now and then."""
@@ -341,11 +351,13 @@ class ApiStore(Filtering):
     def _moved(self, name: str, ledger: NodeLedger) -> None:
         self._unclaimed.look(ledger.view.node, ledger.node)
         self._chooser.moved(name)
+        self._to_show.set()
 
     def _forget(self, name: str) -> None:
         self._ledgers.pop(name, None)
         self._unclaimed.forget(name)
         self._chooser.moved(name)
+        self._to_show.set()
 
     def _tell(self) -> None:
         for listener in self._listeners:

@@ -103,7 +103,7 @@ def _library() -> None:
 
 @pytest.fixture
 def start(
-    request: pytest.FixtureRequest, _library: None, _simulation: None, short_path: Path, tmp_path: Path
+    request: pytest.FixtureRequest, _library: None, simulation: None, short_path: Path, tmp_path: Path
 ) -> Iterator[Callable[..., AuditNode]]:
     description = tmp_path / "node.ini"
     description.write_text(getattr(request, "param", DESCRIPTION))

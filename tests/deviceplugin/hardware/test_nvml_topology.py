@@ -24,7 +24,7 @@ def test_each_pair_has_its_nearest_switch_and_its_links(gpus: Path) -> None:
     }
 
 
-@pytest.mark.usefixtures("_simulation")
+@pytest.mark.usefixtures("simulation")
 def test_gpus_without_links_are_joined_by_the_bus_alone(tmp_path: Path) -> None:
     description = simulated.NODE.read_text().replace("nvlink = all", "nvlink = none")
     (tmp_path / "node.ini").write_text(description)
@@ -40,7 +40,7 @@ def test_of_a_lost_gpu_nothing_is_told(gpus: Path) -> None:
     assert (uuids[2], uuids[3]) in found
 
 
-@pytest.mark.usefixtures("_simulation")
+@pytest.mark.usefixtures("simulation")
 def test_the_fabric_of_a_gpu_is_told_if_it_is_in_one(tmp_path: Path) -> None:
     cluster = "00010203-0405-0607-0809-0a0b0c0d0e0f"
     description = simulated.NODE.read_text().replace("[gpu 2]", f"fabric = {cluster}.7\n[gpu 2]")

@@ -13,7 +13,7 @@ from typing import Final
 
 import pynvml
 
-from deviceplugin.hardware import nvml_call
+from deviceplugin.hardware import nvml, nvml_call
 from tests import builders
 from tests.deviceplugin import simulated
 from tests.deviceplugin.live.modes_node import CONFIGS, GPU, DiedError, Node, running
@@ -155,29 +155,31 @@ async def a_missing_gpu_takes_nothing_from_the_others(node: Node) -> None:
             f"  fractional: {{resources: [{{name: {GPU}, devices: [0, 2]}}]}}\n"
         ),
     }
+    gone, snapshot_of_all = node.uuids[1], node.opened.snapshot
+
+    def without_it() -> nvml.NvmlSnapshot:
+        snapshot = snapshot_of_all()
+        left = [card for card in snapshot.gpus if card.uuid != gone]
+        gpus = tuple(dataclasses.replace(card, index=index) for index, card in enumerate(left))
+        return dataclasses.replace(snapshot, gpus=gpus)
+
     for label, modes in (
         ("counted", ["fractional"] * 4),
         ("listed", ["fractional", "exclusive", "fractional", "time-slicing"]),
     ):
         await node.reach(label)
         assert node.modes == modes, node.modes
-        there, gone = node.observation._cards, node.uuids[1]
         await node.end()
+        node.opened.snapshot = without_it  # type: ignore[method-assign]
         node.start()
-        await node.observation.look()
-        left = [one for uuid, one in there.items() if uuid != gone]
-        node.seen.publish(tuple(card for card in node.seen.gpus if card.uuid != gone))
-        node.observation._cards = {
-            one.card.uuid: dataclasses.replace(one, card=dataclasses.replace(one.card, index=index))
-            for index, one in enumerate(sorted(left, key=lambda one: one.card.index))
-        }
-        for _ in range(2):
-            await node.agent.step()
+        await node.step()
+        assert [card.index for card in node.observation.card_list] == [0, 1, 2]
         assert node.modes == [mode for index, mode in enumerate(modes) if index != 1], node.modes
         valid = next(condition for condition in node.statement.value.conditions if condition.type == "ConfigValid")
         assert valid.status == "True", valid
         assert f"GPU 1 ({gone}) is not there" in valid.message, valid
         assert not node.pending, node.pending
+        del node.opened.snapshot
         await node.step()
 
 

@@ -56,7 +56,7 @@ class World:
 
 
 @pytest.fixture
-async def world(_simulation: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+async def world(simulation: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     monkeypatch.setattr(daemon, "FIRST_PAUSE_SECONDS", 0.05)
     made = World(tmp_path / "mps")
     yield made

@@ -22,7 +22,7 @@ SHARED = Assignment(Mode.MPS, "nvidia.com/gpu", replicas=4, alone=True)
 
 
 @pytest.fixture
-async def daemons(_simulation: None, tmp_path: Path) -> AsyncIterator[Daemons]:
+async def daemons(simulation: None, tmp_path: Path) -> AsyncIterator[Daemons]:
     async def exclusive(uuid: str, exclusive: bool) -> None:
         assert uuid == CARD.uuid
 

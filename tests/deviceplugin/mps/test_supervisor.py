@@ -22,7 +22,7 @@ SPEC = steps.Spec(UUID, (steps.MpsGpu(UUID, 0, 40 << 30, 4),))
 
 
 @pytest.fixture
-async def socket(_simulation: None, short_path: Path) -> AsyncIterator[Path]:
+async def socket(simulation: None, short_path: Path) -> AsyncIterator[Path]:
     """Where a keeper listens."""
     path = short_path / "mps" / "keeper.sock"
     daemon = shutdown.Daemon()

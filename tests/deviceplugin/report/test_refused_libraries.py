@@ -26,4 +26,6 @@ def test_each_pod_once_and_again_if_another_one_has_its_place() -> None:
     pods.remove(manifest("a"))
     unspoken.refused(Container("uid-b", "id"), "recreate it")
     assert told[1:] == [("LibraryRefused", "recreate it", ("ml", "b"))]
-    assert unspoken._told == {"uid-b"}
+    pods.append(manifest("a"))
+    unspoken.refused(Container("uid-a", "id"), "recreate it again")
+    assert told[2:] == [("LibraryRefused", "recreate it again", ("ml", "a"))]  # who has gone is not remembered

@@ -21,10 +21,14 @@ def document(*held: str, version: int) -> dict[str, Any]:
 
 
 class Api(api_client.ApiClient):
-    """An API server with one GPUNode, whose count of versions is that of the GPUNode."""
+    """An API server with one GPUNode, whose count of versions is that of the GPUNode.
+
+    has_forgotten: whether the next watch is told that what it asks for is no longer kept.
+    """
 
     def __init__(self, stored: dict[str, Any]) -> None:
         self.stored = stored
+        self.has_forgotten = False
 
     @property
     def version(self) -> int:
@@ -44,6 +48,9 @@ class Api(api_client.ApiClient):
         async def nothing() -> AsyncIterator[dict[str, Any]]:
             for event in ():
                 yield event
+            if self.has_forgotten:
+                self.has_forgotten = False
+                raise api_errors.Gone("too old resource version")
 
         yield nothing()
 
@@ -64,6 +71,7 @@ async def test_what_is_there_now_counts_though_it_is_older() -> None:
         await gpunode.informer.step()
     assert allocations(gpunode) == ["a"]
     api.stored = document("a", "c", version=91)
-    gpunode.informer._failed("")
-    await gpunode.informer.step()
+    api.has_forgotten = True
+    for _ in range(2):  # told so, and listed
+        await gpunode.informer.step()
     assert allocations(gpunode) == ["a", "c"]

@@ -65,7 +65,7 @@ def _lost(path: Path) -> None:
 
 
 def _libraries(path: Path) -> None:
-    kept = old_libraries._read(path)
+    kept = old_libraries.read(path)
     assert all(isinstance(one, str) for one in kept.seen)
 
 

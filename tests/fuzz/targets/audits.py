@@ -24,6 +24,6 @@ def run(data: bytes) -> None:
     verdict = auditing.judge(nodes, {nodes[0].name: found}, ready=frozenset({nodes[0].name}))
     chosen = options.Options(output=_OUTPUTS[len(data) % len(_OUTPUTS)])
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
-        audit._print(verdict, nodes, (), chosen)
+        audit.print_verdict(verdict, nodes, (), chosen)
     for line in (*out.getvalue().splitlines(), *err.getvalue().splitlines()):
         assert line.isprintable() or chosen.output == "csv", repr(line)

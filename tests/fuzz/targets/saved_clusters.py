@@ -17,7 +17,7 @@ _DIRECTORY = Path(tempfile.mkdtemp(prefix="gpushare-fuzz-", dir="/dev/shm" if Pa
 _OTHER = _DIRECTORY / "other.json"
 _OTHER.write_text('{"kind": "GPUNode", "metadata": {"name": "gpu-1"}}')
 COMMANDS = tuple(
-    [f"{words} --from {{path}}" for words in senseless._COMMANDS]
+    [f"{words} --from {{path}}" for words in senseless.COMMANDS]
     + ["fit -f {path} --from {other}", "simulate -f {path} --from {other}", "check --before-install -f {path}"]
 )
 

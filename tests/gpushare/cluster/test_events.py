@@ -136,12 +136,15 @@ async def test_what_the_api_server_does_not_take_is_logged_and_holds_up_nothing(
     assert record.__dict__["regarding"]["name"] == "lost"
 
 
-async def test_a_full_queue_drops_and_says_so_and_never_waits(api: api_client.ApiClient) -> None:
+async def test_a_full_queue_drops_and_says_so_and_never_waits() -> None:
     class Down(api_client.ApiClient):
+        def __init__(self) -> None:
+            """It asks nobody."""
+
         async def create(self, *_: object, **__: object) -> dict[str, Any]:
             raise api_errors.Unavailable("down")
 
-    recorder = events.Recorder(Down(api._transport), controller="gpushare.io/webhook", instance="x")
+    recorder = events.Recorder(Down(), controller="gpushare.io/webhook", instance="x")
     for number in range(events.MOST_QUEUED + 5):
         recorder.record(pod(f"p{number}", "default"), contract.EVENT_GATED, "wait")
     assert recorder.dropped == 5

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -14,7 +14,11 @@ from tests.gpushare.cluster import builders, tcp_proxy, waiting
 
 pytestmark = pytest.mark.apiserver
 
+NEVER: Final = "999999999999"  # a version that the API server never gets to
+BEFORE_NEVER: Final = "999999999998"
+
 Told = asyncio.Queue[tuple[str, str]]
+Keep = Callable[[dict[str, Any]], Any]
 
 
 def listen(follower: informer.Informer) -> Told:
@@ -101,7 +105,7 @@ async def test_it_goes_on_where_it_was_when_the_connection_breaks(
 
 
 async def test_a_watch_too_far_behind_lists_anew_and_tells_the_difference(
-    api: api_client.ApiClient, widgets: str, caplog: pytest.LogCaptureFixture
+    api: api_client.ApiClient, widgets: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def widget(name: str) -> dict[str, Any]:
         return {"apiVersion": "test.gpushare.io/v1", "kind": "Widget", "metadata": {"name": name}}
@@ -116,8 +120,15 @@ async def test_a_watch_too_far_behind_lists_anew_and_tells_the_difference(
     await api.delete(f"{widgets}/deleted")
     await api.delete(f"{widgets}/anew")
     await api.create(widgets, widget("anew"))
-    await api.create(widgets, widget("new"))
-    follower._watch_from = "1"  # older than anything that the API server keeps
+    newest = await api.create(widgets, widget("new"))
+    watch = api.watch
+
+    def watch_far_behind(path: str, query: dict[str, str], **options: Any) -> Any:
+        is_behind = int(query["resourceVersion"]) < int(newest["metadata"]["resourceVersion"])
+        # Version 1 is older than anything that the API server keeps.
+        return watch(path, {**query, "resourceVersion": "1"} if is_behind else query, **options)
+
+    monkeypatch.setattr(api, "watch", watch_far_behind)
     with caplog.at_level("INFO"):
         assert 0.0 < await follower.step() < informer.FIRST_PAUSE_SECONDS * 2
     assert "too old resource version" in caplog.records[-1].__dict__["err"]
@@ -136,10 +147,17 @@ async def test_a_watch_too_far_behind_lists_anew_and_tells_the_difference(
 
 
 async def test_a_list_from_a_version_that_never_was_becomes_a_consistent_one(
-    api: api_client.ApiClient, config_maps: str
+    api: api_client.ApiClient, config_maps: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    list_as_asked = api.list
+
+    async def list_from_never(path: str, query: dict[str, str], *, keep: Keep) -> api_client.ObjectList[Any]:
+        if "resourceVersion" in query:
+            query = {**query, "resourceVersion": NEVER}
+        return await list_as_asked(path, query, keep=keep)
+
+    monkeypatch.setattr(api, "list", list_from_never)
     follower = informer.Informer(api, config_maps, watch_seconds=1)
-    follower._list_from = "999999999999"
     assert await follower.step() > 0.0
     assert not follower.synced.is_set()
     assert await follower.step() == 0.0
@@ -147,15 +165,28 @@ async def test_a_list_from_a_version_that_never_was_becomes_a_consistent_one(
 
 
 async def test_one_that_watches_from_a_version_that_is_yet_to_come_finds_out(
-    api: api_client.ApiClient, config_maps: str, caplog: pytest.LogCaptureFixture
+    api: api_client.ApiClient, config_maps: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await api.create(config_maps, builders.config_map("restored"))
+    list_as_it_is = api.list
+
+    async def list_later_state(path: str, query: dict[str, str], *, keep: Keep) -> api_client.ObjectList[Any]:
+        def keep_later(item: dict[str, Any]) -> Any:
+            item["metadata"]["resourceVersion"] = BEFORE_NEVER
+            return keep(item)
+
+        listing = await list_as_it_is(path, query, keep=keep_later)
+        return api_client.ObjectList(listing.items, NEVER)
+
+    def refuse(*_: object, **__: object) -> Any:
+        raise api_errors.Unavailable("the API server is restarted")
+
     follower = informer.Informer(api, config_maps, label_selector="!skip", watch_seconds=1)
-    assert await follower.step() == 0.0
     # As it is after etcd was restored: we remember a later state.
-    remembered = next(item for key, item in follower.objects.items() if key.name == "restored")
-    remembered["metadata"]["resourceVersion"] = "999999999998"
-    follower._advance("999999999999")
+    with monkeypatch.context() as before:
+        before.setattr(api, "list", list_later_state)
+        before.setattr(api, "watch", refuse)
+        assert await follower.step() > 0.0
     told: list[tuple[str, bool]] = []
 
     def tell(change: object_store.Delta) -> None:
@@ -164,7 +195,6 @@ async def test_one_that_watches_from_a_version_that_is_yet_to_come_finds_out(
 
     follower.subscribe(tell)
     told.clear()
-    follower._failed(None)  # for that the API server was restarted
     with caplog.at_level("WARNING"):
         assert await follower.step() > 0.0
         assert "Too large resource version" in caplog.records[-1].__dict__["err"]

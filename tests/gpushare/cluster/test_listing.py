@@ -141,7 +141,7 @@ async def test_others_have_their_turn_while_what_has_changed_is_told(monkeypatch
 
         follower.subscribe(tell)
         task = asyncio.create_task(others())
-        await follower._list()
+        await follower.step()
         task.cancel()
     assert len(follower.objects) == 200
     assert most == 1

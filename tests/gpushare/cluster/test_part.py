@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
-from unittest import mock
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.cluster import api_client, informer, part
+from gpushare.cluster import api_errors, informer, part
 from tests.gpushare.cluster.test_object_store import Follower, collections, events
+from tests.scripted_api import ScriptedApi
 
 OURS = "ours"
+PATH = "/things"
 
 
 class PartFollower:
@@ -36,32 +38,45 @@ def kept(item: dict[str, Any]) -> dict[str, Any] | None:
     return {"metadata": item["metadata"], **({OURS: {"metadata": item["metadata"]}} if version == 3 else {})}
 
 
-@given(steps=st.lists(st.one_of(collections, events), max_size=8))
-def test_its_changes_added_up_are_what_the_store_holds_of_it(steps: list[Any]) -> None:
-    whole = informer.Informer(mock.create_autospec(api_client.ApiClient), "/things", transform=kept)
+async def learn(whole: informer.Informer, api: ScriptedApi, step: Any) -> None:
+    """Have it list all objects again, or hear of one event."""
+    if isinstance(step, list):
+        api.objects[PATH] = step
+        api.tell(PATH, api_errors.Gone("too old resource version"))
+        await whole.step()
+    else:
+        api.tell(PATH, step)
+    await whole.step()
+
+
+async def check_its_changes(steps: list[Any]) -> None:
+    api = ScriptedApi()
+    whole = informer.Informer(api, PATH, transform=kept)
     ours: part.Part[Any] = part.Part(whole, OURS)
     follower, everything = PartFollower(), Follower()
     ours.subscribe(follower.follow)
     whole.subscribe(everything.follow)
+    await whole.step()
     for step in steps:
-        told = (
-            whole._store.replace(map(whole._store.keep, step)) if isinstance(step, list) else whole._store.apply(step)
-        )
-        for change in told:
-            if change is not None:
-                whole._tell(change)
+        await learn(whole, api, step)
         assert sorted(map(str, follower.objects)) == sorted(map(str, ours.objects.values()))
         assert dict(ours.objects) == {key: item[OURS] for key, item in whole.objects.items() if OURS in item}
         assert everything.objects == dict(whole.objects)
         assert all(item["metadata"]["resourceVersion"] != "1" for item in whole.objects.values())
 
 
-def test_who_comes_late_is_told_of_all_that_is_there() -> None:
-    whole = informer.Informer(mock.create_autospec(api_client.ApiClient), "/things", transform=kept)
+@given(steps=st.lists(st.one_of(collections, events), max_size=8))
+def test_its_changes_added_up_are_what_the_store_holds_of_it(steps: list[Any]) -> None:
+    asyncio.run(check_its_changes(steps))
+
+
+async def test_who_comes_late_is_told_of_all_that_is_there() -> None:
+    api = ScriptedApi()
+    whole = informer.Informer(api, PATH, transform=kept)
     ours: part.Part[Any] = part.Part(whole, OURS)
     late = PartFollower()
     metadata = {"name": "a", "namespace": "b", "uid": "u", "resourceVersion": "3"}
-    for change in whole._store.apply({"type": "ADDED", "object": {"metadata": metadata}}):
-        whole._tell(change)
+    api.objects[PATH] = [{"metadata": metadata}]
+    await whole.step()
     ours.subscribe(late.follow)
     assert late.objects == [{"metadata": metadata}]

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from gpushare import ledger, placement, policies
 from gpushare.allocation import PodRef
 from gpushare.gpunode import GpuNode
-from gpushare.mix import Host
+from gpushare.mix import Host, Mix
 from gpushare.placement import NodeView, Placement, gpu_selection
 from gpushare.placement.fleet import Fleet
-from gpushare.placement.grid import Room
+from gpushare.placement.grid import Grid, Room
 from gpushare.placement.request_key import RequestKey
+from gpushare.placement.scoring import Scoring
 from gpushare.refusal import Refusal
 from gpushare.request import Constraints, Request
 from tests import builders
@@ -190,7 +191,9 @@ def test_over_arrays_the_gpus_are_those_of_the_one_node(node: GpuNode, request: 
     found = fleet.place(asked)
     if isinstance(found, Refusal):
         return
-    scoring, grid = fleet._scoring, fleet._grid
+    grid = Grid()
+    scoring = Scoring(grid, Mix())
+    grid.put(NodeView.of(node), Room())
     shape = RequestKey.of(asked, policy="fragmentation")
     before = gpu_selection.begin(shape, grid, None).left
     left = gpu_selection.select(shape, scoring.needs(shape), scoring.worth, grid, None).left

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable
 from typing import Any
 
@@ -29,7 +30,7 @@ def on_its_way_into_a_fabric(uuid: str) -> None:
 
     def attached(state: int, cluster: Iterable[int]) -> str:
         def told(_: Any, pointer: Any) -> int:
-            info = pointer._obj
+            info = ctypes.cast(pointer, ctypes.POINTER(pynvml.c_nvmlGpuFabricInfo_t)).contents
             info.clusterUuid[:] = cluster
             info.cliqueId, info.state = 7, state
             return pynvml.NVML_SUCCESS
