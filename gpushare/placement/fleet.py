@@ -63,6 +63,11 @@ class Fleet:
         if self._views.pop(name, None) is not None:
             self._grid.drop(name)
 
+    @property
+    def mix(self) -> Mix:
+        """The one that was learned last."""
+        return self._scoring.mix
+
     def study(self, mix: Mix) -> Worth:
         """What `learn` needs of a mix: takes some tens of milliseconds, and may be done in another thread."""
         return self._scoring.study(mix)

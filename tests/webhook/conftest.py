@@ -45,13 +45,13 @@ class Cluster:
         self.replicas.append(started)
         started.wait_ready()
         self.front.ports.append(started.port)
-        until(self._is_registered, started.explain)
+        until(self.is_registered, started.explain)
         for one in self.replicas:
             if one.process.poll() is None:
                 one.count_from_here()
         return started
 
-    def _is_registered(self) -> bool:
+    def is_registered(self) -> bool:
         """Whether the API server already knows: it learns of a new registration by a watch."""
         try:
             self.create(builders.pod("nobody", request="0.01"), "--dry-run=server")
@@ -144,20 +144,20 @@ class Cluster:
 @pytest.fixture(scope="module")
 def manifests(api_server: access.Access) -> Iterator[access.Access]:
     """The API server with gpushare's manifests."""
-    yield from _installed(api_server)
+    yield from installed(api_server)
 
 
 @pytest.fixture
 def cluster(manifests: access.Access, tmp_path: Path) -> Iterator[Cluster]:
     """No replica runs yet, and there is one node, `node-a`, with four GPUs of 80 GiB."""
-    yield from _cluster(manifests, tmp_path)
+    yield from prepared(manifests, tmp_path)
 
 
 @pytest.fixture
 def scheduled(scheduler: access.Access, tmp_path: Path) -> Iterator[Cluster]:
     """The same with a real scheduler."""
-    for administrator in _installed(scheduler):
-        yield from _cluster(administrator, tmp_path)
+    for administrator in installed(scheduler):
+        yield from prepared(administrator, tmp_path)
 
 
 def apply(administrator: access.Access, base: Path = BASE) -> None:
@@ -172,14 +172,16 @@ def apply(administrator: access.Access, base: Path = BASE) -> None:
             administrator.kubectl("wait", "--for=condition=Established", "crd/gpunodes.gpushare.io", "--timeout=30s")
 
 
-def _installed(administrator: access.Access) -> Iterator[access.Access]:
+def installed(administrator: access.Access) -> Iterator[access.Access]:
+    """The API server with the manifests of this release, until it is done with."""
     apply(administrator)
     yield administrator
     for part in ("admission", "certificates", "policy"):  # what stands in the way of others' pods
         administrator.kubectl("delete", "--ignore-not-found", "-k", str(BASE / part))
 
 
-def _cluster(administrator: access.Access, directory: Path) -> Iterator[Cluster]:
+def prepared(administrator: access.Access, directory: Path) -> Iterator[Cluster]:
+    """A cluster on it with one node and no replica, until it is done with."""
     account = (contract.SYSTEM_NAMESPACE, contract.WEBHOOK_SERVICE_ACCOUNT)
     administrator.service_account_kubeconfig(*account, directory / "webhook.kubeconfig")
     with administrator.namespace() as namespace, balancer.running() as front:

@@ -105,6 +105,11 @@ def cluster(nodes: int, pods: int) -> tuple[list[GpuNode], list[Json]]:
     return made, there
 
 
+def is_lesson_due(pods: int, known_pods: int) -> bool:
+    """Whether placement learns again, now that there are so many pods: the first lesson may have been of a part."""
+    return pods - known_pods >= max(workload_mix.FEWEST, known_pods // workload_mix.PART)
+
+
 async def steps(nodes: int, pods: int, *, what: str = "") -> int:
     """Of one round, after some of the same cluster; `what` one pod of all does."""
     made, there = cluster(nodes, pods)
@@ -126,7 +131,7 @@ async def steps(nodes: int, pods: int, *, what: str = "") -> int:
     tasks = [asyncio.create_task(ledger_now.run())]
     await ledger_now.synced()
     async with asyncio.timeout(20):  # what placement learns of them aside, now and again, is not to end while we count
-        while nodes * pods - ledger_now.mix.pods >= workload_mix.FEWEST:  # noqa: ASYNC110
+        while is_lesson_due(nodes * pods, ledger_now.mix.pods):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     for _ in range(2):
         await placer.work()

@@ -12,7 +12,6 @@ from gpushare import codec, contract, errors, pod, resource_quota
 from gpushare.cluster import api_client, api_errors, backoff, informer
 from gpushare.cluster import object_store as objects
 from gpushare.gpunode import GpuNode
-from gpushare.mix import Mix
 from gpushare.nodefilters import NodeSpec
 from gpushare.placement import NodeView
 from gpushare.refusal import Cause, Refusal
@@ -47,7 +46,7 @@ class ApiStore(Filtering):
     """See `ledger_store.LedgerStore`. `run` keeps it true.
 
     on_refused: called with a GPUNode that the API server does not store, and why. lifetime_seconds: for how long a
-    reservation waits for its pod. pods: those with a share. mix: what placement has learned last.
+    reservation waits for its pod. pods: those with a share.
     """
 
     def __init__(
@@ -77,7 +76,6 @@ class ApiStore(Filtering):
         self._lesson = asyncio.Event()
         self._to_show = asyncio.Event()  # nodes have changed
         self._all_shown = asyncio.Event()  # set once the engine was shown all there was at the start
-        self.mix = Mix()
         self._occupancy = Occupancy(
             api,
             holds=self._holds,
@@ -218,7 +216,6 @@ class ApiStore(Filtering):
             self._lesson.clear()
             mix = self._occupancy.workload.take()
             await self._chooser.learn_aside(mix)
-            self.mix = mix
             logger.info("Placement has learned what is asked for", extra={"pods": mix.pods})
 
     async def _write_all(self, name: str, ledger: NodeLedger) -> None:

@@ -67,6 +67,11 @@ class Chooser:
             self._moved.discard(name)
         return len(moved) > most
 
+    @property
+    def mix(self) -> Mix:
+        """What it prices by."""
+        return self._fleet.mix
+
     def learn(self, mix: Mix) -> None:
         """Price by this mix from now on; takes some tens of milliseconds."""
         self._fleet.learn(mix)

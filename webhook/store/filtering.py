@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpushare.gpunode import GpuNode
+from gpushare.mix import Mix
 from gpushare.nodefilters import SchedulerCache
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Cause, Refusal
@@ -25,6 +26,11 @@ class Filtering:
     _assumed: AssumedPods
     _chooser: Chooser
     _unclaimed: UnconfirmedReservations
+
+    @property
+    def mix(self) -> Mix:
+        """What placement has learned last."""
+        return self._chooser.mix
 
     def place(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gpushare import codec, contract, errors, node, pod
@@ -15,13 +15,15 @@ from webhook.store import ledger_store, workload_mix
 from webhook.store.assumed_pods import AssumedPods
 from webhook.store.chooser import Chooser
 from webhook.store.filtering import Filtering
+from webhook.store.unbindable import NOTHING, Avoided
 from webhook.store.unconfirmed import UnconfirmedReservations
 
 
 class MemoryStore(Filtering):
     """GPUNodes and, where they are known, Nodes, pods and storage (objects of the kinds that `volumes` reads).
 
-    A GPUNode without a Node is taken for a ready one without limits.
+    A GPUNode without a Node is taken for a ready one without limits. avoided: nodes that are not for a pod, whatever is
+    free there.
     """
 
     def __init__(
@@ -30,13 +32,15 @@ class MemoryStore(Filtering):
         nodes: Iterable[Mapping[str, Any]] = (),
         pods: Iterable[Mapping[str, Any]] = (),
         storage: Iterable[Mapping[str, Any]] = (),
+        *,
+        avoided: Callable[[pod.PodJson], Avoided] = lambda _: NOTHING,
     ) -> None:
         self._documents = {codec.read(document).name: document for document in gpunodes}
         self._views = {name: NodeView.of(codec.read(document)) for name, document in self._documents.items()}
         self._cache = SchedulerCache(is_full=self._is_full)
         self._assumed = AssumedPods(self._cache, self._holds)
         self._unclaimed = UnconfirmedReservations(time.monotonic)
-        self._chooser = Chooser(self.view, self._cache, self._assumed.key)
+        self._chooser = Chooser(self.view, self._cache, self._assumed.key, avoided)
         for view in self._views.values():
             self._unclaimed.look(view.node, view.node)
         known = {node.name(document): document for document in nodes}
@@ -52,8 +56,7 @@ class MemoryStore(Filtering):
                 self._cache.put(pod.namespaced_name(manifest), pod_info)
                 if pod.annotations_of(manifest).get(contract.ALLOCATION):
                     asked.change((), workload_mix.asks_of(Pod.of(manifest).request, pod_info.amounts))
-        self.mix = asked.take()  # what placement has learned
-        self._chooser.learn(self.mix)
+        self._chooser.learn(asked.take())
 
     def missing(self) -> str | None:
         """Nothing: all that there is was there from the start."""

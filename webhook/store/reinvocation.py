@@ -41,12 +41,13 @@ async def find(
         if view is None:
             continue
         for entry in view.node.allocations:
-            if entry.id == wanted and _is_own(entry, request, holder, view.node):
+            if entry.id == wanted and is_own(entry, request, holder, view.node):
                 return view.node, entry
     return None
 
 
-def _is_own(entry: Allocation, request: Request, holder: PodRef, node: GpuNode) -> bool:
+def is_own(entry: Allocation, request: Request, holder: PodRef, node: GpuNode) -> bool:
+    """Whether this reservation was made a moment ago for this very pod, and is exactly what the pod asks for."""
     constraints = request.constraints
     return (
         entry.reserved_until is not None

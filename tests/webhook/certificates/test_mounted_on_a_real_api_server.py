@@ -42,7 +42,7 @@ def test_the_api_server_trusts_who_issued_them_also_after_they_were_renewed(clus
             client = {**target, "caBundle": base64.b64encode(held.bundle.encode()).decode()}
             patch = {"webhooks": [{"name": contract.WEBHOOK_NAME, "clientConfig": client}]}
             cluster.kubectl("patch", "mutatingwebhookconfiguration", "gpushare", f"--patch={json.dumps(patch)}")
-            replica.until(cluster._is_registered, started.explain)
+            replica.until(cluster.is_registered, started.explain)
             assert cluster.create(builders.pod("first", request="0.5"))["metadata"]["annotations"][contract.ALLOCATION]
 
             renewed = issuing.take(RotationStep.ISSUE, held, NAMES, now=now + datetime.timedelta(minutes=1))

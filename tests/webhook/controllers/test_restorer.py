@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from typing import Any
 
-from gpushare import codec
+from gpushare import codec, contract
 from gpushare.cluster import api_client, events
-from gpushare.cluster.object_store import ChangeType, Delta, Key
 from tests import builders
+from tests.scripted_api import ScriptedApi
 from webhook import metrics
 from webhook.controllers.restore import Restorer
 from webhook.controllers.touched_nodes import TouchedNodes
@@ -17,26 +19,39 @@ BEGAN = 1000.0
 LIFETIME_SECONDS = 60.0
 
 
-class Nobody(api_client.ApiClient):
-    """An API server that is not asked anything here."""
+class Api(ScriptedApi):
+    """GPUNodes can be written there; `opened`: names of those that were."""
 
-    def __init__(self) -> None:
-        pass
+    def __init__(self, *gpunodes: dict[str, Any]) -> None:
+        super().__init__(keeps_watches=True)
+        self.objects[contract.GPUNODE_PATH] = list(gpunodes)
+        self.opened: set[str] = set()
+
+    async def get(self, path: str, query: api_client.Query | None = None) -> dict[str, Any]:
+        del query
+        listed = {
+            f"{contract.GPUNODE_PATH}/{item['metadata']['name']}": item for item in self.objects[contract.GPUNODE_PATH]
+        }
+        return listed[path]
+
+    async def replace(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        assert body["spec"] == {"allocations": []}
+        self.opened.add(path.removeprefix(f"{contract.GPUNODE_PATH}/"))
+        return {**body}
 
 
-def closed(name: str) -> dict[str, Any]:
+def gpunode(name: str, *, is_open: bool) -> dict[str, Any]:
     document = codec.to_document(builders.node(name))
-    return {**document, "spec": {}, "status": {}}  # its agent has told of no GPU, so it stays closed
+    spec = document["spec"] if is_open else {}
+    return {**document, "metadata": {"name": name, "uid": f"u-{name}", "resourceVersion": "1"}, "spec": spec}
 
 
-async def opens_at(*others: dict[str, Any]) -> float:
-    """When the new GPUNode may be opened by one who is told to be the first."""
-    api = Nobody()
+async def opened_now(*others: dict[str, Any]) -> tuple[set[str], float | None]:
+    """The GPUNodes that one who is told to be the first opens at once, and when it looks again, in seconds from then."""
+    api = Api(gpunode("new", is_open=False), *others)
     store = ApiStore(api, metrics.Metrics(), clock=lambda: BEGAN)
-    for document in (closed("new"), *others):
-        name = document["metadata"]["name"]
-        store._gpunodes._listed_at = BEGAN
-        store._gpunode_changed(Delta(ChangeType.ADDED, Key("", name), None, document))
+    running = asyncio.create_task(store.run())
+    await store.synced()
     restorer = Restorer(
         api,
         store,
@@ -46,14 +61,16 @@ async def opens_at(*others: dict[str, Any]) -> float:
         lifetime_seconds=LIFETIME_SECONDS,
         is_first=lambda: True,
     )
-    await restorer.adopt(TouchedNodes().take([]), now=BEGAN)
-    return restorer._open_at("new", BEGAN)
+    look_again = await restorer.adopt(TouchedNodes().take([]), now=BEGAN)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    return api.opened, None if look_again is None else look_again - BEGAN
 
 
 async def test_nothing_is_on_its_way_where_no_gpunode_was_ever_open() -> None:
-    assert await opens_at() == BEGAN
-    assert await opens_at(closed("other")) == BEGAN
+    assert await opened_now() == ({"new"}, None)
+    assert await opened_now(gpunode("other", is_open=False)) == ({"new", "other"}, None)
 
 
 async def test_an_open_gpunode_shows_that_somebody_placed_before() -> None:
-    assert await opens_at(codec.to_document(builders.node("other"))) == BEGAN + LIFETIME_SECONDS
+    assert await opened_now(gpunode("other", is_open=True)) == (set(), LIFETIME_SECONDS)

@@ -13,6 +13,7 @@ from gpushare import contract
 from gpushare.allocation import Allocation, PodRef
 from gpushare.gpunode import GpuNode
 from tests import builders
+from tests.webhook.leftovers import left_bytes
 from webhook.controllers import restore
 from webhook.controllers.allocations import due_changes
 from webhook.controllers.resize.resize_requests import ResizeRequests
@@ -210,11 +211,14 @@ def test_where_nobody_asks_what_has_changed_it_is_not_kept_for_ever() -> None:
     """As in a replica that does not lead; when it does, it looks at everything."""
     seen, nodes = Seen(), [builders.node("n0"), builders.node("n1")]
     seen.look(nodes, 0.0)
-    for number in range(FEW):
-        one = placed(f"u{number}", f"a{number}", "n0", "Running", gated=False)
-        seen.changes.pod(None, one)
-        seen.changes.pod(one, None)
-    assert len(seen.changes._keys) + len(seen.changes._names) < FEW
+    pods = [placed(f"u{number}", f"a{number}", "n0", "Running", gated=False) for number in range(FEW)]
+
+    def come_and_go() -> None:
+        for pod in pods:
+            seen.changes.pod(None, pod)
+            seen.changes.pod(pod, None)
+
+    assert left_bytes(come_and_go) < 10 * FEW
     seen.look(nodes, 0.0)
     assert seen.looked_at == 2
     seen.look(nodes, 0.0)

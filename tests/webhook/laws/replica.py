@@ -54,11 +54,11 @@ class Replica:
                 recorder,
                 measures,
                 lifetime_seconds=LIFETIME_SECONDS,
-                clock=loop.time,
+                clock=self.reservations_clock,
             ),
             Gates(self.client, self.store, reserving, recorder, measures, clock=loop.time, wall_clock=self.wall),
             leads=lambda: self.leads,
-            clock=loop.time,
+            clock=self.reservations_clock,
         )
         for daemon in (self.store.run(), self.placer.run()):
             loop.start(name, daemon)
@@ -66,6 +66,10 @@ class Replica:
     def wall(self) -> float:
         """Unix seconds, as this machine believes."""
         return 1_700_000_000.0 + self._loop.time() + self.wall_ahead
+
+    def reservations_clock(self) -> float:
+        """By which the placer tells when a reservation ends."""
+        return self._loop.time()
 
     def ask(self, request: review.AdmissionRequest) -> asyncio.Task[review.ReviewResponse]:
         return self._loop.start(self.name, self.admission.answer(request))

@@ -11,7 +11,6 @@ import pytest
 
 from gpushare import ledger
 from gpushare.allocation import Allocation
-from gpushare.cluster import api_errors
 from gpushare.gpunode import GpuNode
 from tests.webhook.laws import replica, stories, world
 from webhook.controllers.allocations import allocation_controller, due_changes
@@ -64,24 +63,18 @@ def a_pod_that_is_not_in_the_copy_is_gone(patch: pytest.MonkeyPatch) -> None:
     async def gone(_: Any, __: Allocation) -> bool:
         return True
 
-    patch.setattr(allocation_controller.AllocationController, "_is_gone", gone)
+    patch.setattr(allocation_controller.AllocationController, "is_gone", gone)
 
 
 def a_reservation_lapses_without_a_look(patch: pytest.MonkeyPatch) -> None:
     async def nobody(_: Any, lapsed: Any) -> Any:
         return [(entry, None) for entry in lapsed]
 
-    patch.setattr(allocation_controller.AllocationController, "_claimants", nobody)
+    patch.setattr(allocation_controller.AllocationController, "claimants", nobody)
 
 
 def reservations_end_by_wall_clocks(patch: pytest.MonkeyPatch) -> None:
-    made = replica.Replica.__init__
-
-    def with_wall_clocks(self: Any, *arguments: Any) -> None:
-        made(self, *arguments)
-        self.placer._allocations_controller._clock = self.placer._clock = self.wall
-
-    patch.setattr(replica.Replica, "__init__", with_wall_clocks)
+    patch.setattr(replica.Replica, "reservations_clock", replica.Replica.wall)
     patch.setattr(due_changes.FirstSeen, "timed", lambda _, nodes, **__: list(nodes))
 
 
@@ -95,7 +88,7 @@ def the_second_of_two_shares_is_spare_at_once(patch: pytest.MonkeyPatch) -> None
                 extra.add(entry.allocation.id)
         return frozenset(extra)
 
-    patch.setattr(due_changes, "_spare", spare)
+    patch.setattr(due_changes, "spare_ids", spare)
 
 
 def a_pod_that_comes_again_is_placed_again(patch: pytest.MonkeyPatch) -> None:
@@ -106,7 +99,7 @@ def a_pod_that_comes_again_is_placed_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def whoever_names_a_reservation_has_it(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(reinvocation, "_is_own", lambda *_: True)
+    patch.setattr(reinvocation, "is_own", lambda *_: True)
 
 
 def a_dry_run_is_taken_at_its_word(patch: pytest.MonkeyPatch) -> None:
@@ -115,17 +108,7 @@ def a_dry_run_is_taken_at_its_word(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_namesake_passes_for_the_pod_that_held_it(patch: pytest.MonkeyPatch) -> None:
-    async def gone(self: Any, allocation: Allocation) -> bool:
-        holder = allocation.pod
-        try:
-            await self._api.get(f"/api/v1/namespaces/{holder.namespace}/pods/{holder.name}")
-        except api_errors.NotFound:
-            return True
-        except api_errors.ClusterError:
-            pass
-        return False
-
-    patch.setattr(allocation_controller.AllocationController, "_is_gone", gone)
+    patch.setattr(due_changes, "still_holds", lambda *_: True)
 
 
 def the_dead_keep_what_they_held(patch: pytest.MonkeyPatch) -> None:

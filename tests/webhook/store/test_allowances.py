@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gpushare import contract, resource_quota
-from gpushare.cluster.object_store import ChangeType, Delta, Key
 from tests.builders import GIB
+from tests.scripted_api import ScriptedApi
 from webhook.store import allowances
 
 PERCENT, MEMORY = contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY
@@ -53,14 +53,17 @@ def test_one_that_counts_only_some_pods_is_left_to_the_api_server(spec: dict[str
     assert (lacks(one, {PERCENT: 1}) is None) == bool(spec)
 
 
-def test_quotas_come_and_go() -> None:
-    known = allowances.Allowances(object())  # type: ignore[arg-type]
-    key, kept = Key("team", "gpus"), allowances.kept(quota({f"requests.{PERCENT}": "0"}))
+async def test_quotas_come_and_go() -> None:
+    api = ScriptedApi()
+    known = allowances.Allowances(api)
+    (quotas,) = known.informers
+    api.tell(allowances.QUOTAS_PATH, {"type": "ADDED", "object": quota({f"requests.{PERCENT}": "0"})})
     assert known.lacks("team", {PERCENT: 1}) is None
-    known._changed(Delta(ChangeType.ADDED, key, None, kept))
+    await quotas.step()
     assert known.lacks("team", {PERCENT: 1}) == (
         f"the ResourceQuota gpus of its namespace leaves 0 of {PERCENT}, 1 are asked"
     )
     assert known.lacks("another", {PERCENT: 1}) is None
-    known._changed(Delta(ChangeType.DELETED, key, kept, None))
+    api.tell(allowances.QUOTAS_PATH, {"type": "DELETED", "object": quota({})})
+    await quotas.step()
     assert known.lacks("team", {PERCENT: 1}) is None

@@ -7,11 +7,14 @@ import pytest
 
 from gpushare import codec, contract, ledger, request
 from gpushare.allocation import PodRef
+from gpushare.nodefilters import NodeSpec, PodKey, SchedulerCache, unschedulable
+from gpushare.nodefilters.node_info import NodeInfo
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
 from tests import builders
 from webhook.pods import mutation
 from webhook.store import draft
+from webhook.store.chooser import Chooser
 from webhook.store.memory_store import MemoryStore
 from webhook.store.reservation import Reservation
 
@@ -56,24 +59,43 @@ def place(on: MemoryStore, one: Json) -> Placement | Refusal:
     return on.place(one, request.parse(one), policy="fragmentation")
 
 
-def judged(on: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The nodes that the filters are asked about from now on."""
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The nodes of which it is asked from now on whether they have room."""
     asked: list[str] = []
-    judge = on._cache._judge
+    unfit = unschedulable.unfit
 
-    def counting(shape: Any, name: str, *rest: Any) -> str | None:
-        asked.append(name)
-        return judge(shape, name, *rest)
+    def counting(machine: NodeSpec, there: NodeInfo, shape: PodKey) -> str | None:
+        asked.append(machine.name)
+        return unfit(machine, there, shape)
 
-    monkeypatch.setattr(on._cache, "_judge", counting)
+    monkeypatch.setattr(unschedulable, "unfit", counting)
     return asked
+
+
+class Shown:
+    """A chooser among these nodes. looked_at: of which it has looked at the GPUs, once for each time."""
+
+    def __init__(self, *nodes: Json) -> None:
+        self.looked_at: list[str] = []
+        self._views = {item["metadata"]["name"]: NodeView.of(builders.node(item["metadata"]["name"])) for item in nodes}
+        cache = SchedulerCache()
+        self.chooser = Chooser(self._view, cache, key=lambda _: None)
+        for item in nodes:
+            cache.put_machine(item["metadata"]["name"], NodeSpec.of(item))
+
+    def place(self, manifest: Json) -> Placement | Refusal:
+        return self.chooser.place(manifest, request.parse(manifest), policy="fragmentation")
+
+    def _view(self, name: str) -> NodeView | None:
+        self.looked_at.append(name)
+        return self._views.get(name)
 
 
 def test_nodes_full_of_cpu_are_not_even_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"node-{number:02}" for number in range(20)]
     full = tuple(busy(name, "30") for name in names[:18])
     on = store_of(*map(node, names), pods=full)
-    asked = judged(on, monkeypatch)
+    asked = judged(monkeypatch)
     found = place(on, asks())
     assert isinstance(found, Placement)
     assert found.node in {"node-18", "node-19"}
@@ -82,7 +104,7 @@ def test_nodes_full_of_cpu_are_not_even_proposed(monkeypatch: pytest.MonkeyPatch
 
 def test_a_node_that_takes_no_more_pods_is_not_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
     on = store_of(node("node-a", pods="1"), node("node-b"), pods=(busy("node-a", "1"),))
-    asked = judged(on, monkeypatch)
+    asked = judged(monkeypatch)
     found = place(on, asks())
     assert isinstance(found, Placement)
     assert (found.node, asked) == ("node-b", ["node-b"])
@@ -149,11 +171,12 @@ def test_what_is_taken_away_for_a_pod_is_back_for_the_next() -> None:
 
 def test_nodes_that_are_shown_in_portions_are_chosen_among_as_if_they_were_shown_at_once() -> None:
     nodes = [node(f"node-{letter}", cpu="8" if letter in "ab" else "32") for letter in "abcdef"]
-    at_once, in_portions = store_of(*nodes), store_of(*nodes)
+    at_once, in_portions = Shown(*nodes), Shown(*nodes)
     portions = 1
-    while in_portions._chooser.show_some(2):
+    while in_portions.chooser.show_some(2):
         portions += 1
     assert portions == 3
-    assert not in_portions._chooser._moved
+    assert sorted(in_portions.looked_at) == [item["metadata"]["name"] for item in nodes]
     for cpu in ("16", "4", "4"):
-        assert place(in_portions, asks(cpu)) == place(at_once, asks(cpu))
+        assert in_portions.place(asks(cpu)) == at_once.place(asks(cpu))
+    assert len(in_portions.looked_at) == len(nodes), "nothing was left for the first pod to wait for"

@@ -4,45 +4,39 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
-from unittest import mock
 
-import pytest
-
-from gpushare.cluster import api_client
-from gpushare.cluster import object_store as objects
 from tests import builders
+from tests.gpushare.cluster.waiting import until
+from tests.scripted_api import ScriptedApi
 from webhook import metrics
 from webhook.store import occupancy
 from webhook.store.api_store import ApiStore
 
 
-def placed(number: int, **changed: str) -> dict[str, Any]:
-    one = builders.pod(f"p{number}", request="0.5", allocation=f"a{number}", node="node-a", **changed)
-    one["metadata"] |= {"uid": f"u{number}", "resourceVersion": str(number)}
-    one["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "2"}}
-    return occupancy.kept(one) or {}
+def placed(number: int) -> dict[str, Any]:
+    made = builders.pod(f"p{number}", request="0.5", allocation=f"a{number}", node="node-a")
+    made["metadata"] |= {"uid": f"u{number}", "resourceVersion": str(number)}
+    made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "2"}}
+    return made
 
 
 def test_only_of_a_pod_that_was_placed_is_kept_what_it_asks_for() -> None:
-    (asked,) = placed(1)["seen"].asks
+    (asked,) = (occupancy.kept(placed(1)) or {})["seen"].asks
     assert (asked.request_percent, asked.host.cpu_milli) == (50, 2000)
     unplaced = builders.pod(request="0.5")
     unplaced["spec"]["nodeName"] = "node-a"
     assert (occupancy.kept(unplaced) or {})["seen"].asks == ()
 
 
-async def test_once_enough_pods_were_placed_placement_learns_what_they_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    nobody = mock.create_autospec(api_client.ApiClient)  # it is not asked anything
-    store = ApiStore(nobody, metrics.Metrics())
-    learning = asyncio.create_task(store._learn())
-    pricing = store._chooser._fleet._scoring
-    learned = asyncio.Event()
-    learn = pricing.learn
-    monkeypatch.setattr(pricing, "learn", lambda *given: (learn(*given), learned.set()))
+async def test_once_enough_pods_were_placed_placement_learns_what_they_ask_for() -> None:
+    api = ScriptedApi(keeps_watches=True)
+    store = ApiStore(api, metrics.Metrics())
+    running = asyncio.create_task(store.run())
+    await store.synced()
+    assert store.mix.pods == 0
     for number in range(50):
-        key = objects.Key("default", f"p{number}")
-        store._occupancy._pod_changed(objects.Delta(objects.ChangeType.ADDED, key, None, placed(number)))
-    async with asyncio.timeout(20):
-        await learned.wait()
-    learning.cancel()
-    assert {(asked.request_percent, asked.host.cpu_milli) for asked in pricing._mix.classes} == {(50, 2000)}
+        api.tell(occupancy.PODS_PATH, {"type": "ADDED", "object": placed(number)})
+    await until(lambda: store.mix.pods > 0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert {(asked.request_percent, asked.host.cpu_milli) for asked in store.mix.classes} == {(50, 2000)}

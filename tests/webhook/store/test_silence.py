@@ -2,58 +2,44 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator
-from typing import Any
+import asyncio
 
-from gpushare.cluster import api_client, api_errors
+import pytest
+
+from gpushare import contract
+from gpushare.cluster import informer
+from gpushare.nodefilters import volumes
+from tests.gpushare.cluster.waiting import until
+from tests.scripted_api import ScriptedApi
 from webhook import metrics
-from webhook.store.api_store import STALE_SECONDS, ApiStore
+from webhook.store import allowances, api_store, occupancy
+
+PATHS = {
+    contract.GPUNODE_PATH,
+    api_store.NODES_PATH,
+    occupancy.PODS_PATH,
+    allowances.QUOTAS_PATH,
+    *volumes.PATHS.values(),
+}
 
 
-class Api(api_client.ApiClient):
-    """An API server that answers until it does not."""
-
-    def __init__(self) -> None:
-        self.is_gone = False
-
-    async def list(self, *_: object, **__: object) -> api_client.ObjectList[Any]:
-        return api_client.ObjectList([], "1")
-
-    @contextlib.asynccontextmanager
-    async def watch(self, *_: object, **__: object) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
-        if self.is_gone:
-            raise api_errors.Unavailable("GET /x: upstream is away", status=503, retry_after_seconds=3600.0)
-
-        async def nothing() -> AsyncIterator[dict[str, Any]]:
-            for event in ():
-                yield event
-
-        yield nothing()
-
-
-async def test_who_is_told_nothing_for_long_says_so() -> None:
-    now, api = [100.0], Api()
-    store = ApiStore(api, metrics.Metrics(), clock=lambda: now[0])
+async def test_who_is_told_nothing_for_long_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(informer, "MOST_PAUSE_SECONDS", 0.01)
+    now, api = [100.0], ScriptedApi(keeps_watches=True)
+    store = api_store.ApiStore(api, metrics.Metrics(), clock=lambda: now[0])
     assert store.silence() is None, "that nothing is known yet is said by another check"
-    informers = (
-        store._gpunodes,
-        store._nodes,
-        store._occupancy._pods,
-        *store._occupancy._storage._copies.values(),
-        *store._allowances.informers,
-    )
-    for copy in informers:
-        await copy.step()
-    api.is_gone = True
-    now[0] += STALE_SECONDS
-    for copy in informers:
-        await copy.step()
+    running = asyncio.create_task(store.run())
+    await until(lambda: store.missing() is None)
+    api.is_away = True
+    api.asked.clear()
+    await until(lambda: api.asked == PATHS)
+    now[0] += api_store.STALE_SECONDS
     assert store.silence() is None
     now[0] += 1
-    assert store.silence() == "the API server has told nothing for 301 seconds: GET /x: upstream is away"
+    said = f"the API server has told nothing for 301 seconds: GET {contract.GPUNODE_PATH}: upstream is away"
+    assert store.silence() == said
     assert store.missing() is None
-    api.is_gone = False
-    for copy in informers:
-        await copy.step()
-    assert store.silence() is None
+    api.is_away = False
+    await until(lambda: store.silence() is None)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

@@ -13,6 +13,7 @@ import pytest
 from gpushare.cluster import api_client, api_errors
 from gpushare.nodefilters import NodeSpec, PodAffinity, PodInfo, PodKey, SchedulerCache, volumes
 from tests import builders
+from tests.gpushare.cluster.waiting import until
 from webhook.store import storage
 
 DRIVER = "disk.example.com"
@@ -113,11 +114,16 @@ async def test_what_may_not_be_read_is_not_heeded_and_the_log_says_so(
 
 async def test_without_volumes_nobody_is_judged() -> None:
     api = Api(forbids=volumes.PATHS[volumes.VOLUME])
-    kept = storage.Storage(api, SchedulerCache().put_storage)
+    specs = {
+        volumes.LIMITS: {"drivers": [{"name": DRIVER, "allocatable": {"count": 1}}]},
+        volumes.ATTACHMENT: {"attacher": DRIVER, "nodeName": "node-a", "source": {"persistentVolumeName": "x"}},
+    }
+    for kind in volumes.KINDS:
+        api.add(kind, kind, spec=specs.get(kind, {}))
+    read_kinds: set[str] = set()
+    kept = storage.Storage(api, lambda name, _, __: read_kinds.add(name[1]))
     running = asyncio.create_task(kept.run())
-    for kind, copy in kept._copies.items():
-        await copy.answered.wait()
-        assert copy.synced.is_set() == (kind != volumes.VOLUME)
+    await until(lambda: read_kinds == {*volumes.KINDS} - {volumes.VOLUME} and kept.volumes.answered.is_set())
     assert kept.missing() == "the PersistentVolumes have not been read yet"
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
-from unittest import mock
 
 import pytest
 
 from gpushare import codec, contract, request
-from gpushare.cluster import api_client
-from gpushare.cluster import object_store as objects
 from gpushare.placement import Placement
 from gpushare.pod import Controller
 from gpushare.refusal import Refusal
 from tests import builders
+from tests.scripted_api import ScriptedApi
 from webhook.controllers import unschedulable_pods
 from webhook.pods import mutation
 from webhook.store import occupancy, unbindable
@@ -22,7 +21,6 @@ from webhook.store.occupancy import Occupancy
 from webhook.store.reservation import Reservation
 
 WORDS = "0/2 nodes are available: 1 node(s) exceed max volume count, 1 node(s) didn't match Pod's node affinity."
-KEY = objects.Key("default", "trainer")
 
 
 def made(owner: str = "", *, name: str = "trainer", namespace: str = "default", **annotations: str) -> dict[str, Any]:
@@ -39,6 +37,10 @@ def unbound(owner: str = "", *, node: str = "node-a", **status: Any) -> dict[str
     return {**one, "status": {"phase": "Pending", "conditions": [condition], **status}}
 
 
+def bound(owner: str) -> dict[str, Any]:
+    return {**made(owner, allocation="a1", node="node-a"), "spec": {"nodeName": "node-a", "containers": []}}
+
+
 def leaving(one: dict[str, Any]) -> dict[str, Any]:
     return {**one, "metadata": {**one["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
 
@@ -48,18 +50,22 @@ class Cluster:
 
     def __init__(self, *nodes: str) -> None:
         self.now = 0.0
-        self.store = MemoryStore([codec.to_document(builders.node(name, gpus=1)) for name in nodes])
-        self.pods = Occupancy(mock.create_autospec(api_client.ApiClient), clock=lambda: self.now)
-        self.store._chooser.avoided = self.pods.unbindable.avoided
+        self._api = ScriptedApi()
+        self._occupancy = Occupancy(self._api, clock=lambda: self.now)
+        gpunodes = [codec.to_document(builders.node(name, gpus=1)) for name in nodes]
+        self.store = MemoryStore(gpunodes, avoided=self._occupancy.unbindable.avoided)
+        self._versions = itertools.count(1)
 
-    def show(self, *versions: dict[str, Any] | None) -> None:
+    async def show(self, *versions: dict[str, Any] | None) -> None:
         """One version of the pod after the other; None: it is gone."""
-        before: dict[str, Any] | None = None
+        last: dict[str, Any] | None = None
         for version in versions:
-            after = None if version is None else occupancy.kept(version)
-            kind = objects.ChangeType.MODIFIED  # nobody looks at it
-            self.pods._pod_changed(objects.Delta(kind, KEY, before, after))
-            before = after
+            last, kind = (version, "MODIFIED") if version is not None else (last, "DELETED")
+            assert last is not None
+            numbered = {**last["metadata"], "resourceVersion": str(next(self._versions))}
+            self._api.tell(occupancy.PODS_PATH, {"type": kind, "object": {**last, "metadata": numbered}})
+        pods, _ = self._occupancy.informers
+        await pods.step()
 
     def place(self, one: dict[str, Any]) -> Placement | Refusal:
         return self.store.place(one, request.parse(one), policy="pack")
@@ -75,13 +81,13 @@ class Cluster:
     [[None], [leaving], [leaving, None], ["Failed"]],
     ids=["gone", "leaves", "leaves and is gone", "failed"],
 )
-def test_what_is_made_anew_goes_to_another_node(owner: str, end: list[Any]) -> None:
+async def test_what_is_made_anew_goes_to_another_node(owner: str, end: list[Any]) -> None:
     cluster = Cluster("node-a", "node-b")
     again = made(owner)
     assert cluster.node(again) == "node-a"
     last = unbound(owner)
     ends = {None: None, leaving: leaving(last), "Failed": {**last, "status": {"phase": "Failed"}}}
-    cluster.show(last, *(ends[one] for one in end))
+    await cluster.show(last, *(ends[one] for one in end))
     assert cluster.node(again) == "node-b"
     assert cluster.node(made("other", name="other")) == "node-a"
     assert cluster.node(made(owner, namespace="other")) == "node-a"  # whoever writes that uid on a pod
@@ -94,22 +100,30 @@ def test_what_is_made_anew_goes_to_another_node(owner: str, end: list[Any]) -> N
 @pytest.mark.parametrize(
     "after",
     [
-        [{**made("job-1", allocation="a1", node="node-a"), "spec": {"nodeName": "node-a", "containers": []}}, None],
+        [bound("job-1"), None],
         [unbound("job-1", nominatedNodeName="node-a"), None],
         [made("job-1", allocation="a1", node="node-a"), None],
         [unbound("job-1")],
     ],
     ids=["was bound", "others are made to leave for it", "was let try again", "is there"],
 )
-def test_these_do_not_count(after: list[Any]) -> None:
+async def test_these_do_not_count(after: list[Any]) -> None:
     cluster = Cluster("node-a", "node-b")
-    cluster.show(unbound("job-1"), *after)
+    await cluster.show(unbound("job-1"), *after)
     assert cluster.node(made("job-1")) == "node-a"
 
 
-def test_where_no_other_node_will_do_the_refusal_says_what_the_scheduler_said() -> None:
+async def test_a_node_where_one_could_be_bound_after_all_is_left_out_no_more() -> None:
+    cluster = Cluster("node-a", "node-b")
+    await cluster.show(unbound("job-1"), None)
+    assert cluster.node(made("job-1")) == "node-b"
+    await cluster.show(unbound("job-1"), bound("job-1"))
+    assert cluster.node(made("job-1")) == "node-a"
+
+
+async def test_where_no_other_node_will_do_the_refusal_says_what_the_scheduler_said() -> None:
     cluster = Cluster("node-a")
-    cluster.show(unbound("job-1"), None)
+    await cluster.show(unbound("job-1"), None)
     refusal = cluster.place(made("job-1"))
     assert isinstance(refusal, Refusal)
     said = f"node-a could not take a pod of Job train before, and is left out for a while; the scheduler said: {WORDS}"
@@ -141,7 +155,7 @@ def test_a_node_that_fails_again_is_left_out_for_longer_and_one_that_does_not_is
     assert found.avoided(made("job-1")) == unbindable.NOTHING
 
 
-def test_who_is_evicted_from_one_node_after_the_other_tries_them_all() -> None:
+async def test_who_is_evicted_from_one_node_after_the_other_tries_them_all() -> None:
     """By the pace of evictions, of which each is later than the last."""
     names = [f"node-{letter}" for letter in "abcde"]
     cluster, pace, owner, tried = (
@@ -154,7 +168,7 @@ def test_who_is_evicted_from_one_node_after_the_other_tries_them_all() -> None:
         tried.append(cluster.node(made("job-1")))
         cluster.now += 60.0 + pace.wait_seconds(owner, now=cluster.now + 60.0)
         pace.evicted(owner, now=cluster.now)
-        cluster.show(unbound("job-1", node=tried[-1]), None)
+        await cluster.show(unbound("job-1", node=tried[-1]), None)
     assert sorted(tried) == names
 
 
@@ -168,7 +182,7 @@ def test_of_very_many_makers_the_oldest_are_forgotten() -> None:
 
 async def test_the_change_that_is_written_goes_nowhere_else_either() -> None:
     cluster = Cluster("node-a", "node-b")
-    cluster.show(unbound("job-1"), None)
+    await cluster.show(unbound("job-1"), None)
     one = made("job-1")
     outcome = await Reservation(cluster.store, policy="pack").reserve(
         one, request.parse(one), builders.allocation().pod

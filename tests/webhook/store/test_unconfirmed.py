@@ -8,6 +8,7 @@ import pytest
 
 from gpushare.allocation import Allocation, PodRef
 from tests import builders
+from tests.webhook.leftovers import left_bytes
 from webhook.store import unconfirmed
 from webhook.store.unconfirmed import UnconfirmedReservations
 
@@ -151,8 +152,11 @@ def test_what_is_held_free_and_what_is_confirmed_is_no_reservation() -> None:
 
 def test_nothing_is_kept_of_what_is_over() -> None:
     story = Story()
-    story.holds(reserved("a"), reserved("b"))
-    story.known.seen("a")
-    story.holds()
-    known = vars(story.known)
-    assert (known["_known"], known["_waiting"]) == ({}, {})
+
+    def come_and_go() -> None:
+        for number in range(200):
+            story.holds(reserved(f"a{number}", namespace=f"a{number}"), reserved(f"b{number}", namespace=f"b{number}"))
+            story.known.seen(f"a{number}")
+            story.holds()
+
+    assert left_bytes(come_and_go) < 200 * 50

@@ -105,7 +105,7 @@ class AllocationController:
         ripe, next_ripe = self._batcher.ripe(due.confirm, now=now)
         confirm = {node: dict(pods) for node, pods in ripe.items()}
         lapsed = []
-        for entry, claimant in await self._claimants(due.lapsed):
+        for entry, claimant in await self.claimants(due.lapsed):
             if claimant is None or claimant.has_ended:
                 lapsed.append(entry)
             else:
@@ -116,12 +116,13 @@ class AllocationController:
         return min((at for at in (due.next_expiry, next_ripe, look_again) if at is not None), default=None)
 
     async def _really_gone(self, suspects: Mapping[str, Allocation]) -> set[str]:
-        answers = await asyncio.gather(*map(self._is_gone, suspects.values()))
+        answers = await asyncio.gather(*map(self.is_gone, suspects.values()))
         now = self._clock()
         self._alive |= {identity: now for identity, gone in zip(suspects, answers, strict=True) if not gone}
         return {identity for identity, gone in zip(suspects, answers, strict=True) if gone}
 
-    async def _is_gone(self, allocation: Allocation) -> bool:
+    async def is_gone(self, allocation: Allocation) -> bool:
+        """Whether the API server says that the holder is no more; where it says nothing, the holder may be there."""
         holder = allocation.pod
         async with self._questions:
             try:
@@ -131,9 +132,9 @@ class AllocationController:
             except api_errors.ClusterError as error:
                 logger.warning("Could not ask about a pod", extra={"pod": str(holder), "err": str(error)})
                 return False
-        return pod.ref.uid != holder.uid or pod.has_ended or not pod.may_hold
+        return not due_changes.still_holds(pod, holder)
 
-    async def _claimants(self, lapsed: Iterable[NodeAllocation]) -> list[tuple[NodeAllocation, Pod | None]]:
+    async def claimants(self, lapsed: Iterable[NodeAllocation]) -> list[tuple[NodeAllocation, Pod | None]]:
         """Who came after all for those that nobody came for, by a read that lags behind nothing."""
         by_namespace: dict[str, list[NodeAllocation]] = collections.defaultdict(list)
         for entry in lapsed:

@@ -41,7 +41,7 @@ def judge(nodes: Iterable[GpuNode], pods: Iterable[Pod], *, now: float) -> DueCh
     by_uid = {pod.ref.uid: pod for pod in pods if pod.may_hold}
     claims = claims_of(by_uid.values())
     entries = [NodeAllocation(node.name, allocation) for node in nodes for allocation in node.allocations]
-    spare = _spare(entries, by_uid)
+    spare = spare_ids(entries, by_uid)
     confirm: dict[str, dict[str, PodRef]] = collections.defaultdict(dict)
     release, gone, lapsed = [], [], []
     next_expiry: float | None = None
@@ -112,7 +112,12 @@ def claimant(allocation: Allocation, claims: Mapping[str, list[Pod]]) -> Pod | N
     return None
 
 
-def _spare(entries: Iterable[NodeAllocation], by_uid: Mapping[str, Pod]) -> frozenset[str]:
+def still_holds(pod: Pod, holder: PodRef) -> bool:
+    """Whether this pod, which has the holder's name, is the holder itself and keeps what it has."""
+    return pod.ref.uid == holder.uid and not pod.has_ended and pod.may_hold
+
+
+def spare_ids(entries: Iterable[NodeAllocation], by_uid: Mapping[str, Pod]) -> frozenset[str]:
     """Ids of allocations that a pod holds beside the one it uses, left by a placer that ended between its two writes.
 
     Which one it uses is all that a pod is believed. Until it says so in our copy, none is spare: another placer may

@@ -13,7 +13,7 @@ import pytest
 
 from gpushare import ledger
 from gpushare.allocation import PodRef
-from gpushare.cluster import api_client, events, informer, part, transport
+from gpushare.cluster import api_client, api_connection, events, informer, part, transport
 from tests import builders
 from tests.webhook.conftest import Cluster
 from webhook import metrics
@@ -28,8 +28,8 @@ SLOW = "slow"
 class Halting(api_client.ApiClient):
     """An API server that does not say what became of the pods called `SLOW` until it may."""
 
-    def __init__(self, transport: transport.Transport) -> None:
-        super().__init__(transport)
+    def __init__(self, connections: transport.Transport) -> None:
+        super().__init__(connections)
         self.may = asyncio.Event()
 
     async def get(self, path: str, query: api_client.Query | None = None) -> dict[str, Any]:
@@ -70,17 +70,19 @@ class Blind:
 
 @contextlib.asynccontextmanager
 async def blind(cluster: Cluster) -> AsyncIterator[Blind]:
-    async with api_client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
-        made = Blind(Halting(api._transport))
-        running = asyncio.create_task(made.store.run())
-        try:
-            async with asyncio.timeout(60):
-                await made.store.synced()
-                yield made
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            await made.store.close()
+    server = await api_connection.find(str(cluster.administrator.kubeconfig))
+    connections = transport.Transport(server, user_agent="gpushare-test")
+    made = Blind(Halting(connections))
+    running = asyncio.create_task(made.store.run())
+    try:
+        async with asyncio.timeout(60):
+            await made.store.synced()
+            yield made
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await made.store.close()
+        await connections.close()
 
 
 async def test_the_share_of_a_living_pod_is_kept(cluster: Cluster) -> None:

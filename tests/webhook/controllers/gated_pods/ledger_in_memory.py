@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from gpushare import codec, contract, ledger
 from gpushare import request as requests
 from gpushare.gpunode import GpuNode
 from gpushare.nodefilters import share_resources
+from gpushare.pod import PodJson
 from gpushare.request import Request
 from tests import builders
 from webhook.controllers.allocations import due_changes
@@ -19,6 +20,7 @@ from webhook.pods.stored_pod import Pod
 from webhook.store import backfill_reservation
 from webhook.store.memory_store import MemoryStore
 from webhook.store.reservation import Reservation
+from webhook.store.unbindable import NOTHING, Avoided
 
 START = 1_767_225_600.0  # 2026-01-01
 
@@ -26,8 +28,13 @@ START = 1_767_225_600.0  # 2026-01-01
 class Cluster:
     """Pods and a ledger; what the API server, the allocation controller and the gates would do is done at once."""
 
-    def __init__(self, *nodes: GpuNode, bound: backfill.Bound = backfill.DEFAULT) -> None:
-        self.store = MemoryStore([codec.to_document(node) for node in nodes])
+    def __init__(
+        self,
+        *nodes: GpuNode,
+        bound: backfill.Bound = backfill.DEFAULT,
+        avoided: Callable[[PodJson], Avoided] = lambda _: NOTHING,
+    ) -> None:
+        self.store = MemoryStore([codec.to_document(node) for node in nodes], avoided=avoided)
         self.pods: dict[str, dict[str, Any]] = {}
         self.index, self.seen = PodIndex(), dict[str, Pod]()
         self.read = dict[str, tuple[dict[str, Any], Pod]]()

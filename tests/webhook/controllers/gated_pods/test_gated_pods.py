@@ -262,12 +262,14 @@ async def test_for_one_that_makes_no_sense_any_more_nothing_is_held() -> None:
 
 
 async def test_who_may_not_go_to_a_node_keeps_nobody_like_it_from_there() -> None:
-    cluster = Cluster(builders.node(gpus=1))
+    barred = unbindable.Avoided({"node-a": "could not take it before"}, frozenset())
+    cluster = Cluster(
+        builders.node(gpus=1),
+        avoided=lambda manifest: barred if manifest["metadata"]["name"] == "barred" else unbindable.NOTHING,
+    )
     for name in ("barred", "other"):
         cluster.create(name, request="0.2")
         cluster.now += 1
-    barred = unbindable.Avoided({"node-a": "could not take it before"}, frozenset())
-    cluster.store._chooser.avoided = lambda one: barred if one["metadata"]["name"] == "barred" else unbindable.NOTHING
     await cluster.step()
     assert cluster.order == ["other"]
     assert "node-a could not take it before" in cluster.told["barred"]

@@ -1,0 +1,18 @@
+"""What stays behind in memory of what is over: nothing else tells that it was forgotten."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Callable
+
+
+def left_bytes(do: Callable[[], object]) -> int:
+    """How many bytes that were taken while it was done are still taken."""
+    tracemalloc.start()
+    try:
+        do()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
