@@ -163,7 +163,7 @@ class Observation:
             return driver.snapshot(), recovered
         except nvml_call.NvmlError as error:
             # A driver that does not answer at all vouches for no GPU, and tells of none that it was away: it may be the
-            # driver alone that is. One that is not loaded has let go of all, and begins each anew when it is loaded.
+            # driver alone that is. One that is not loaded has let go of all, and starts each again when it is loaded.
             unreadable = tuple(nvml.Unreadable(card.index, str(error)) for card in previous)
             return nvml.NvmlSnapshot((), unreadable), frozenset() if error.code == nvml.NOT_LOADED else None
 
