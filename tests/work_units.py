@@ -1,7 +1,7 @@
 """Which tests go to one worker together: those of a file, and all that need the lab.
 
 A lab takes a minute to start and much of a core while it runs, and what happens in it is mostly waiting. So one worker
-has it, and begins with it, while the others do everything else.
+has it, and begins with it, while the others do everything else: the longest files first, so that all end together.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from xdist.scheduler import LoadFileScheduling
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 LAB: Final = "lab"
+_LONGEST: Final = (LAB, "apiserver", "slow")
 
 
 class WorkUnits(LoadFileScheduling):
@@ -26,8 +27,12 @@ class WorkUnits(LoadFileScheduling):
 
 
 def longest_first(items: list[pytest.Item]) -> None:
-    """Have those that need the lab begin: together they take longer than a worker's part of the others."""
-    items.sort(key=lambda item: item.get_closest_marker(LAB) is None)
+    """Put files in order, by the markers of the tests in them, as in `_LONGEST`; those without one are short."""
+    ranks: dict[Path, int] = {}
+    for item in items:
+        rank = next((at for at, marker in enumerate(_LONGEST) if item.get_closest_marker(marker)), len(_LONGEST))
+        ranks[item.path] = min(rank, ranks.get(item.path, rank))
+    items.sort(key=lambda item: ranks[item.path])
 
 
 @functools.cache
