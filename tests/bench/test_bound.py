@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.bench.openb_modules import bound, trace
+
+pytestmark = pytest.mark.slow
 
 Node, Pod = trace.Node, trace.Pod
 

@@ -6,11 +6,14 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from gpushare import codec, contract, ledger
 from lab import demo
 from tests.config import manifests
 
 
+@pytest.mark.slow
 def test_the_demo_places_gates_and_refuses_through_the_real_webhook() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "lab.demo"],

@@ -26,6 +26,8 @@ from tests import builders
 from tests.config import manifests
 from webhook import webhook_settings
 
+pytestmark = pytest.mark.slow
+
 CEL_KEY = re.compile(r"'(gpushare\.io/[^']*)'")
 
 

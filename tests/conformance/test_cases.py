@@ -92,6 +92,7 @@ def test_recommended_goes_before_what_upstream_does(tmp_path: Path) -> None:
     assert [case.expect for case in runner.read(path)] == [2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("expect", "code"), [("nvidia.com/gpu", 0), ("gpu", 1)])
 def test_the_program_prints_a_line_per_failure_and_the_sums(tmp_path: Path, expect: str, code: int) -> None:
     path = write(tmp_path, {"id": "a", "input": "gpu", "expect": {"ok": True, "value": expect}})

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("gpushare", "webhook", "deviceplugin", "kubectl_gpushare", "lab")
 NOT_DOMAIN = {"__init__", "cluster", "daemon"}

@@ -32,6 +32,7 @@ def test_no_two_modules_bear_the_same_name() -> None:
     } == {}
 
 
+@pytest.mark.slow
 def test_no_two_public_classes_bear_the_same_name() -> None:
     places = collections.defaultdict(list)
     for path in SOURCES:

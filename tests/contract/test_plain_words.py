@@ -6,6 +6,10 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 READ = ("*.py", "*.c", "*.h", "*.sh", "*.md", "*.yaml")
 HISTORY = frozenset({"CHANGELOG.md", "tests/contract/test_plain_words.py"})

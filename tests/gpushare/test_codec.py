@@ -12,6 +12,7 @@ from tests import builders
 from tests.gpushare.laws import strategies
 
 
+@pytest.mark.slow
 @given(strategies.gpu_nodes())
 def test_what_is_written_is_read_back(node: GpuNode) -> None:
     assert codec.read(json.loads(json.dumps(codec.to_document(node)))) == node

@@ -75,6 +75,7 @@ def test_typical_requests_are_parts_of_the_card_at_hand() -> None:
     assert [(one.compute, one.memory, one.weight) for one in found] == [(0.0, 0.5, 1.0)]
 
 
+@pytest.mark.slow
 @given(st.lists(strategies.requests(), max_size=80))
 def test_typical_weights_add_up_to_one(requests: list[request.Request]) -> None:
     typical = builders.mix(requests).typical(80 * GIB)

@@ -46,6 +46,7 @@ MORE = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(nodes, strategies.requests(), st.sampled_from(sorted(MORE)), st.booleans())
 def test_it_is_heeded_and_told(

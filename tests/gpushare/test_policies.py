@@ -44,6 +44,7 @@ def fleet_of(*found: GpuNode) -> Fleet:
     return fleet
 
 
+@pytest.mark.slow
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(nodes, strategies.requests())
 def test_what_sees_around_a_gpu_chooses_the_same_over_arrays(

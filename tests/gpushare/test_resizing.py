@@ -180,6 +180,7 @@ def test_several_have_their_step_in_the_order_given() -> None:
     assert [entry.shares[0].request_percent for entry in second.allocations] == [50, 50]
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(strategies.gpu_nodes("node-a"), strategies.requests())
 def test_what_was_given_is_what_is_asked_whatever_was_rounded(empty: GpuNode, asked: Request) -> None:

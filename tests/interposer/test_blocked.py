@@ -12,6 +12,8 @@ from tests.interposer.programs import blocked
 from tests.interposer.programs.graphing import LIMIT
 from tests.programs import command
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("preload", [(), (LIBRARY,)], ids=["alone", "with the library"])
 @pytest.mark.parametrize("meanwhile", blocked.MEANWHILE)

@@ -143,6 +143,7 @@ def test_without_an_arbiter_a_program_goes_on_for_its_part_of_the_time(
         assert len(lines_of_the_library(errors)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begin", [0, 500])
 def test_without_an_arbiter_a_program_launches_when_its_page_says(
     container: Container, arbiter_directory: Path, uuids: list[str], begin: int

@@ -49,6 +49,7 @@ NOT_UNDERSTOOD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("behaviour", "sentence"), NOT_UNDERSTOOD.values(), ids=NOT_UNDERSTOOD.keys())
 def test_a_running_program_says_once_what_it_does_not_understand_and_goes_on(
     container: Container, arbiter_directory: Path, uuids: list[str], behaviour: Misbehaviour, sentence: str

@@ -49,6 +49,7 @@ def test_files_are_left_to_the_shell(complete: Complete) -> None:
     assert complete("top", "--from", "") == [":0"]
 
 
+@pytest.mark.slow
 def test_types_then_names(complete: Complete, saved: Path) -> None:
     assert names(complete("top", "")) == ["gpus", "nodes", "pods"]
     assert names(complete("describe", "")) == ["gpu", "node", "pod"]

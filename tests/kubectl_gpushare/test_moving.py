@@ -18,6 +18,8 @@ from gpushare.defragmentation import cordons
 from tests.kubectl_gpushare import owners
 from tests.kubectl_gpushare.conftest import SECONDS, Plugin, environment
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def server(tmp_path: Path) -> Callable[[str], str]:
@@ -215,7 +217,6 @@ def test_moves_that_leave_no_room_are_no_success(plugin: Plugin, server: Callabl
     assert owners.log(tmp_path)[-1] == ["cordoned"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", ENDING, ids=lambda number: number.name)
 def test_one_that_is_ended_opens_what_it_keeps(
     server: Callable[[str], str], tmp_path: Path, number: signal.Signals
@@ -232,7 +233,6 @@ def test_one_that_is_ended_opens_what_it_keeps(
     ]
 
 
-@pytest.mark.slow
 def test_one_that_is_killed_leaves_marks_that_end_by_themselves(server: Callable[[str], str], tmp_path: Path) -> None:
     with begun(server("gated"), tmp_path, "--timeout", "600") as running:
         running.kill()
@@ -244,7 +244,6 @@ def test_one_that_is_killed_leaves_marks_that_end_by_themselves(server: Callable
     assert [*cordons.left_behind(node, now=until)] == ["GPU-n0-0"]
 
 
-@pytest.mark.slow
 def test_one_whom_nobody_listens_to_goes_on(server: Callable[[str], str], tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)

@@ -70,6 +70,7 @@ def test_more_in_use_than_asked_for_is_said_and_the_wish_taken_back(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["refused", "ignored"])
 def test_what_is_to_be_kept_stays_asked_for_when_the_time_is_over(
     plugin: Plugin, server: Callable[[str], str], tmp_path: Path, mode: str

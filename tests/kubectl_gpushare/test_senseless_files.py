@@ -10,11 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.kubectl_gpushare import sample
 from tests.kubectl_gpushare.conftest import Plugin
+
+pytestmark = pytest.mark.slow
 
 _TERM = {
     "topologyKey": "zone",

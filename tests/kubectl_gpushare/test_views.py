@@ -297,6 +297,7 @@ def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
         assert max(map(len, lines)) <= columns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [40, 57, 80, 100, 120, 200])
 def test_no_line_of_a_page_is_wider_than_the_terminal(columns: int) -> None:
     for make, _ in PAGES.values():

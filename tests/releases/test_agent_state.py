@@ -19,6 +19,8 @@ from tests.deviceplugin.test_agent_without_cluster import unreachable
 from tests.releases.programs.agent_state import FILES, writes_ledgers
 from tests.releases.release import BEFORE, THIS, Release
 
+pytestmark = pytest.mark.slow
+
 BOTH_WAYS = pytest.mark.parametrize(
     ("writer", "reader"), [(BEFORE, THIS), (THIS, BEFORE)], ids=["upgrade", "downgrade"]
 )
@@ -84,7 +86,6 @@ def test_fields_of_a_ledgers_record_that_only_a_newer_agent_knows_are_passed_ove
     assert ledger_record.read(path) == meant
 
 
-@pytest.mark.slow
 async def test_whole_agents_follow_each_other_on_one_node(short_path: Path, gpus: Path) -> None:
     for release in (BEFORE, THIS, BEFORE, THIS):
         async with agent_process.running(

@@ -108,6 +108,7 @@ def test_a_shares_annotation_is_read_by_both() -> None:
     assert BEFORE.run(ledgers.reads_shares, codec.shares_text(shares)) == text
 
 
+@pytest.mark.slow
 def test_placement_goes_on_from_it_and_back(kept: dict[str, Any], tmp_path: Path) -> None:
     meant = {name: one for name, one in by_name(codec.read(kept)).items() if name != "waits"}
     # In memory there is no agent, whose word would be waited for.

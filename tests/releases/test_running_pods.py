@@ -17,6 +17,8 @@ from tests.releases.conftest import arbiter
 from tests.releases.programs import running
 from tests.releases.release import BEFORE, THIS, Release
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["load"]  # a fixture
 
 MIB = 1 << 20
@@ -110,7 +112,6 @@ def test_processes_with_different_libraries_keep_one_ledger(short_path: Path, gp
             assert asked(second, 40 * MIB + 1) == "0"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("agent", BOTH, ids=lambda one: f"agent of {one.name}")
 async def test_shares_with_different_libraries_take_turns(
     short_path: Path, gpus: Path, load: Path, agent: Release

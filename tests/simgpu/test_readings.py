@@ -53,6 +53,7 @@ def test_those_who_work_have_the_gpus_utilisation_between_them(node: Node) -> No
     assert whole >= 40
 
 
+@pytest.mark.slow
 def test_each_has_what_its_own_kernels_took(node: Node) -> None:
     with finishing(node.start(command(readings.half_busy))) as alone:
         assert 20 < answer(node, readings.utilisation_since)[alone.pid] < 70

@@ -21,6 +21,8 @@ from tests import builders
 from tests.webhook import replica
 from webhook import memory_cluster, review
 
+pytestmark = pytest.mark.slow
+
 
 class Running:
     """A webhook of two nodes with two GPUs each, and the state that it writes."""

@@ -30,6 +30,8 @@ from webhook.store import workload_mix
 from webhook.store.api_store import ApiStore
 from webhook.store.reservation import Reservation
 
+pytestmark = pytest.mark.slow
+
 Json = dict[str, Any]
 FEW, MANY = 4, 36  # on one node
 PER_NODE = 50  # to see that it has not changed, in some parts of a round

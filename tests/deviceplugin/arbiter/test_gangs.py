@@ -18,6 +18,8 @@ from tests.deviceplugin.arbiter.lease_clients import Client, Node
 from tests.deviceplugin.arbiter.virtual_gpu import MS
 from tests.deviceplugin.arbiter.virtual_node import KERNEL_NS, Tenant, VirtualNode
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 2
 POSSIBLE = SECONDS * 1000 * MS // KERNEL_NS
 

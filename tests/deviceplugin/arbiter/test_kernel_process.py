@@ -11,8 +11,12 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
+
 from tests.deviceplugin import arbiter_node, waiting
 from tests.deviceplugin.arbiter_node import GPUS, ArbiterNode
+
+pytestmark = pytest.mark.slow
 
 TURNS = 150
 

@@ -16,6 +16,8 @@ from deviceplugin.arbiter.seat import Command, Open, Revoke
 from tests.deviceplugin.arbiter import virtual_gpu
 from tests.deviceplugin.arbiter.virtual_gpu import MS, SECOND, BrokenLawError, VirtualGpu, Worker
 
+pytestmark = pytest.mark.slow
+
 WINDOW = 10 * SECOND
 
 

@@ -64,6 +64,7 @@ def mixes(node: Node, one: Client) -> None:
     node.says(one, kind, flags=dice.choice([0, HELD]), number=dice.choice([0, one.number if one.told else 7]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settling_ns", [0, leases.SETTLING_NS], ids=["later", "after a start"])
 @pytest.mark.parametrize("way", [says_it_holds, gives_back_in_time, mixes], ids=lambda way: way.__name__)
 async def test_no_words_give_a_share_more_than_its_limit(way: Callable[[Node, Client], None], settling_ns: int) -> None:

@@ -16,6 +16,8 @@ from gpushare.allocation import GivenShare
 from tests.deviceplugin import arbiter_node, waiting
 from tests.deviceplugin.arbiter_node import ArbiterNode
 
+pytestmark = pytest.mark.slow
+
 GPUS = [f"GPU-{number}" for number in range(4)]
 NESTED = [GPUS[:4], GPUS[:2], GPUS[2:], *([uuid] for uuid in GPUS)]
 ANY = [list(uuids) for count in range(1, 5) for uuids in itertools.combinations(GPUS, count)]

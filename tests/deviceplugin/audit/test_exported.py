@@ -14,6 +14,8 @@ from tests.deviceplugin.audit.programs import exporting
 from tests.deviceplugin.audit.programs.exporting import PIECE
 from tests.interposer import gpu
 
+pytestmark = pytest.mark.slow
+
 Start = Callable[..., AuditNode]
 
 

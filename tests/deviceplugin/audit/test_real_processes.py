@@ -16,6 +16,8 @@ import pytest
 from tests.deviceplugin.audit.conftest import CONTEXT, LIMIT, MIB, AuditNode
 from tests.deviceplugin.audit.programs import launching
 
+pytestmark = pytest.mark.slow
+
 
 def beyond(figures: str) -> float:
     (line,) = [line for line in figures.splitlines() if line.startswith("gpushare_share_beyond_limit_memory")]
@@ -216,7 +218,6 @@ def looks_of(node: AuditNode, count: int) -> Iterator[Any]:
         yield node.look(1)
 
 
-@pytest.mark.slow
 def test_who_takes_its_request_without_ever_asking_is_told_of(start: Callable[..., AuditNode]) -> None:
     """Of an arbiter that is there nobody takes time by himself, not even as much as he may without one."""
     node = start(pods={"sneaky": (LIMIT, 0, 50, 100), "trainer": (LIMIT, 0, 50, 100)})
@@ -232,7 +233,6 @@ def test_who_takes_its_request_without_ever_asking_is_told_of(start: Callable[..
     assert (reason, pod) == ("RunsBeyondLimit", "default/sneaky")
 
 
-@pytest.mark.slow
 def test_a_registered_program_that_launches_past_the_gate_is_told_of_and_its_neighbour_is_not(
     start: Callable[..., AuditNode],
 ) -> None:

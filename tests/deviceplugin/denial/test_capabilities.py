@@ -11,6 +11,8 @@ from tests.deviceplugin.denial.kernel_node import KernelNode
 from tests.deviceplugin.denial.programs import denying
 from tests.programs import command
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 
 

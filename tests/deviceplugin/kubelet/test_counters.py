@@ -25,6 +25,8 @@ from gpushare.pod import PodJson
 from tests import builders
 from tests.deviceplugin.kubelet.device_manager import DeviceManager, UnexpectedAdmissionError
 
+pytestmark = pytest.mark.slow
+
 PERCENT, IDLE = advertisement.COUNTERS
 LATE_SECONDS = 2
 STEPS = 400

@@ -11,6 +11,8 @@ import pytest
 from tests.deviceplugin import simulated
 from tests.deviceplugin.live import modes_stories, modes_table
 
+pytestmark = pytest.mark.slow
+
 
 def run(program: str, gpus: Path, directory: Path, name: str) -> None:
     done = subprocess.run(

@@ -96,6 +96,7 @@ async def peak_bytes(count: int) -> int:
             tracemalloc.stop()
 
 
+@pytest.mark.slow
 async def test_the_memory_for_a_list_does_not_grow_with_what_is_not_kept_of_it() -> None:
     few, many = await peak_bytes(300), await peak_bytes(3000)
     assert many < 2 * few

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,6 +66,7 @@ async def check_its_changes(steps: list[Any]) -> None:
         assert all(item["metadata"]["resourceVersion"] != "1" for item in whole.objects.values())
 
 
+@pytest.mark.slow
 @given(steps=st.lists(st.one_of(collections, events), max_size=8))
 def test_its_changes_added_up_are_what_the_store_holds_of_it(steps: list[Any]) -> None:
     asyncio.run(check_its_changes(steps))

@@ -195,6 +195,7 @@ SHARES = st.lists(st.tuples(st.sampled_from([30, 50, 60]), st.sampled_from(["n0"
 WANTED = st.lists(st.tuples(st.sampled_from([50, 100]), st.integers(1, 7), st.sampled_from([0, 5])), max_size=3)
 
 
+@pytest.mark.slow
 @BOTH
 @given(PLAIN, SHARES, WANTED, ALLOWED)
 @settings(max_examples=80, deadline=None)

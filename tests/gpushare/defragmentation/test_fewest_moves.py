@@ -134,6 +134,7 @@ SIZES = st.sampled_from(["0.1", "0.2", "0.3", "0.5", "0.6"])
 PODS = st.lists(st.tuples(SIZES, st.integers(0, 5), st.booleans()), max_size=10)
 
 
+@pytest.mark.slow
 @given(PODS, st.sampled_from(["0.5", "0.8", "1"]), st.sampled_from(["1", "2"]))
 @settings(max_examples=80, deadline=None)
 def test_a_plan_plays_out_and_breaks_no_rule(pods: list[tuple[str, int, bool]], request: str, gpus: str) -> None:

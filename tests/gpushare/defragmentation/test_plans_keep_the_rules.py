@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,6 +47,7 @@ def size(manifest: dict[str, Any]) -> int:
     return round(float(manifest["metadata"]["annotations"][contract.REQUEST]) * 100)
 
 
+@pytest.mark.slow
 @given(PODS, WANTED, ALLOWED)
 @settings(max_examples=150, deadline=None)
 def test_every_move_is_allowed_and_goes_where_there_is_room(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -119,6 +120,7 @@ def test_what_arrays_promise_for_one_move_is_what_it_comes_to() -> None:
 WAITING = st.lists(st.tuples(st.sampled_from([50, 80, 100]), st.sampled_from([1, 1, 2]), PRIORITIES), max_size=3)
 
 
+@pytest.mark.slow
 @given(PODS, WAITING, ALLOWED, st.integers(1, 4))
 @settings(max_examples=60, deadline=None)
 def test_every_move_is_allowed_and_goes_where_there_is_room_at_that_time(

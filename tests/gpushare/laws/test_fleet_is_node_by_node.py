@@ -23,6 +23,8 @@ from gpushare.request import Constraints, Request
 from tests import builders
 from tests.gpushare.laws import strategies
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("node-a", "node-b", "node-c", "node-d")
 nodes = st.sampled_from(NAMES).flatmap(strategies.gpu_nodes)
 uuids = st.lists(st.sampled_from([f"GPU-{name}-{index}" for name in NAMES for index in range(3)]), max_size=3).map(
@@ -55,7 +57,6 @@ def by_name(fleet: Fleet) -> list[NodeView]:
     return sorted(fleet.views(), key=lambda view: view.node.name)
 
 
-@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.lists(nodes, max_size=6), requests(), unfit_nodes)
 def test_it_places_if_and_only_if_it_does_node_by_node_and_refuses_in_the_same_words(
@@ -100,7 +101,6 @@ step = st.one_of(
 )
 
 
-@pytest.mark.slow
 @settings(max_examples=100)
 @given(st.lists(step, max_size=20), requests(), st.integers(0, 32), st.integers(0, 32))
 def test_what_it_remembers_changes_no_answer(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,8 @@ from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
 from gpushare.request import Request
 from tests.gpushare.laws import strategies
+
+pytestmark = pytest.mark.slow
 
 empty_nodes = st.tuples(strategies.gpu_nodes("node-a"), strategies.gpu_nodes("node-b")).map(
     lambda nodes: {node.name: NodeView.of(dataclasses.replace(node, allocations=())) for node in nodes}

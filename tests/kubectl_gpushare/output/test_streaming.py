@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ VALUES = st.recursive(
 KEYS = st.text("abcdefgh", min_size=2, max_size=6)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(KEYS, VALUES, min_size=1, max_size=3), st.lists(st.dictionaries(TEXTS, VALUES), max_size=4))
 @settings(max_examples=60, deadline=None)
 def test_parts_of_a_document_are_the_whole_document(before: dict[str, Any], items: list[dict[str, Any]]) -> None:

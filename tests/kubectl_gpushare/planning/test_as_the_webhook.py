@@ -18,6 +18,8 @@ from tests import builders
 from webhook.pods import mutation
 from webhook.store.memory_store import MemoryStore
 
+pytestmark = pytest.mark.slow
+
 HELD, NEXT = 120, 100
 MODELS = ("NVIDIA A100-SXM4-80GB", "NVIDIA L4", "NVIDIA H100 80GB HBM3")
 

@@ -49,6 +49,7 @@ REQUESTS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(strategies.gpu_nodes(), min_size=1, max_size=3, unique_by=lambda node: node.name), REQUESTS)
 @settings(max_examples=60, deadline=None)
 def test_a_change_that_is_told_makes_it_fit(nodes: list[GpuNode], annotations: dict[str, str]) -> None:
@@ -67,6 +68,7 @@ def test_a_change_that_is_told_makes_it_fit(nodes: list[GpuNode], annotations: d
     assert {name: view.node for name, view in world.views.items()} == before
 
 
+@pytest.mark.slow
 @given(st.lists(strategies.gpu_nodes(), min_size=1, max_size=3, unique_by=lambda node: node.name), REQUESTS)
 @settings(max_examples=40, deadline=None)
 def test_a_world_lets_fit_what_fits_node_by_node(nodes: list[GpuNode], annotations: dict[str, str]) -> None:

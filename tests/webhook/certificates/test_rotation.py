@@ -93,6 +93,7 @@ def test_after_years_without_a_webhook_everything_is_made_anew() -> None:
     assert rotation.judge(made(), NAMES, now=START + 400 * DAY) is RotationStep.START
 
 
+@pytest.mark.slow
 def test_three_years_of_rotation_without_a_moment_of_distrust() -> None:
     """Two replicas, one of which follows later, and an API server that trusts what it was last told."""
     held = made()

@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import jsonpatch
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,8 @@ from gpushare.refusal import Refusal
 from tests import builders
 from tests.webhook.laws import strategies
 from webhook.pods import difference, mutation, validation
+
+pytestmark = pytest.mark.slow
 
 REFUSAL = Refusal("no GPU fits: there is none")
 VARIABLES = {contract.ENV_VISIBLE_DEVICES, contract.ENV_REQUEST, contract.ENV_LIMIT, contract.ENV_MEMORY}

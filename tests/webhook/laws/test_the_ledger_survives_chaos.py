@@ -14,6 +14,8 @@ import pytest
 from tests import builders
 from tests.webhook.laws import stories, users, world
 
+pytestmark = pytest.mark.slow
+
 # More of them, for a night: GPUSHARE_LAWS_SEEDS=100000.
 SEEDS = int(os.environ.get("GPUSHARE_LAWS_SEEDS", "200"))
 CHUNKS = 4
@@ -39,13 +41,11 @@ def test_no_law_is_broken_in_any_order_of_what_happens(chunk: int) -> None:
         stories.story(seed).run()
 
 
-@pytest.mark.slow
 def test_what_was_on_its_way_is_not_lost_with_its_gpunode() -> None:
     for seed in range(SEEDS // 4):
         stories.without_gpunodes(seed).run()
 
 
-@pytest.mark.slow
 def test_one_interruption_at_any_step_breaks_nothing() -> None:
     asks = [users.Ask(builders.pod(name, request="1")) for name in ("first", "second")]
     count = 0

@@ -21,6 +21,8 @@ from webhook.pods.stored_pod import Pod
 from webhook.store.memory_store import MemoryStore
 from webhook.store.reservation import Reservation
 
+pytestmark = pytest.mark.slow
+
 DENIED = api_errors.Forbidden("the policy of the team denies it", status=403)
 AWAY = api_errors.Unavailable("etcdserver: request timed out", status=500)
 
