@@ -60,7 +60,9 @@ class Observer:
 
     def pod(self, name: str) -> dict[str, Any] | None:
         """A pod, or None."""
-        return self.access.find(f"/api/v1/namespaces/{self.namespace}/pods/{name}")
+        text = self.kubectl("get", "pod", name, "--ignore-not-found", "-o", "json")
+        found: dict[str, Any] | None = json.loads(text) if text.strip() else None
+        return found
 
     def pods(self, *selector: str) -> list[dict[str, Any]]:
         """The namespace's pods."""
@@ -91,7 +93,8 @@ class Observer:
 
     def gpunodes(self) -> list[GpuNode]:
         """The ledger."""
-        return [codec.read(item) for item in self.access.read(contract.GPUNODE_PATH)["items"]]
+        items = json.loads(self.access.kubectl("get", contract.GPUNODE_PLURAL, "-o", "json"))["items"]
+        return [codec.read(item) for item in items]
 
     def gpunode(self) -> GpuNode:
         """The only node."""

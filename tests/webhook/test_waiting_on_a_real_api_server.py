@@ -27,7 +27,8 @@ def annotations(cluster: Cluster, name: str) -> Mapping[str, str]:
 
 
 def notes(cluster: Cluster, reason: str) -> list[str]:
-    return cluster.notes(reason)
+    listed = json.loads(cluster.kubectl("get", "events", f"--namespace={cluster.namespace}", "-o", "json"))["items"]
+    return [event["message"] for event in listed if event["reason"] == reason]
 
 
 # --- stuck ------------------------------------------------------------------------------------------------------------
