@@ -101,7 +101,7 @@ class Files:
         return [event for event in self._events if event.get("reason") == _FAILED and _about(event)[1] == namespace]
 
     def budgets(self) -> list[objects.Json]:
-        """The PodDisruptionBudgets."""
+        """The PodDisruptionBudgets that the files have."""
         return self._budgets
 
     def quotas(self, namespace: str) -> list[objects.Json]:

@@ -224,7 +224,7 @@ def made() -> dict[str, str]:
 
 
 def main(folder: Path) -> None:
-    """Write them all."""
+    """Write each of them into `folder`, by its path."""
     for name, text in made().items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
