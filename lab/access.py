@@ -12,8 +12,9 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from lab import build, kubeconfig, lab_errors, lab_layout
+from lab import api_reader, build, kubeconfig, lab_errors, lab_layout
 
 # Longer than any lab lives.
 LIFETIME_OF_TOKENS = "8760h"
@@ -53,6 +54,30 @@ class Access:
                 f"kubectl {' '.join(arguments)}: {result.stderr.strip() or result.stdout.strip()}"
             )
         return result.stdout
+
+    def find(self, path: str) -> dict[str, Any] | None:
+        """The object or list at a path of the API, None where there is none; much cheaper than kubectl.
+
+        Raises:
+            LabError: the API server is not there, or refuses.
+        """
+        reader = api_reader.of(self.kubeconfig)
+        if reader is not None:
+            return reader.get(path)
+        try:
+            document: dict[str, Any] = json.loads(self.kubectl("get", "--raw", path))
+        except lab_errors.LabError as error:
+            if "NotFound" in str(error):
+                return None
+            raise
+        return document
+
+    def read(self, path: str) -> dict[str, Any]:
+        """The same, where there must be one: raises LabError otherwise."""
+        document = self.find(path)
+        if document is None:
+            raise lab_errors.LabError(f"{path}: NotFound: it was not found")
+        return document
 
     def service_account_kubeconfig(self, namespace: str, name: str, path: Path) -> Path:
         """Write a kubeconfig that acts as a ServiceAccount, by a token the API server issues; return its path.

@@ -41,16 +41,15 @@ class Cluster:
         return await asyncio.to_thread(self.administrator.kubectl, *arguments, **given)
 
     async def gpunode(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(await self.kubectl("get", "gpunode", self.node, "--output=json"))
-        return found
+        return await asyncio.to_thread(self.administrator.read, f"{contract.GPUNODE_PATH}/{self.node}")
 
     async def ready(self) -> str:
         conditions = (await self.gpunode())["status"]["conditions"]
         return next(str(condition["message"]) for condition in conditions if condition["type"] == "Ready")
 
     async def memory(self) -> str:
-        path = f"{{.status.capacity.{contract.RESOURCE_MEMORY.replace('.', chr(92) + '.')}}}"
-        return await self.kubectl("get", "node", self.node, f"--output=jsonpath={path}")
+        node = await asyncio.to_thread(self.administrator.read, f"/api/v1/nodes/{self.node}")
+        return str(node["status"].get("capacity", {}).get(contract.RESOURCE_MEMORY, ""))
 
     async def until(self, condition: Any) -> None:
         """Wait until an awaited condition is true."""

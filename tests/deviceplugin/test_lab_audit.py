@@ -46,7 +46,7 @@ class Node:
         self.lab.kubectl("delete", "pod", *names, f"--namespace={self.namespace}", "--grace-period=0", "--force")
 
     def condition(self) -> tuple[str, str]:
-        document = json.loads(self.lab.kubectl("get", "gpunode", self.name, "--output=json"))
+        document = self.lab.read(f"{contract.GPUNODE_PATH}/{self.name}")
         found = [
             condition
             for condition in codec.read(document).conditions

@@ -51,15 +51,14 @@ class Node:
         self.lab.kubectl("label", "node", self.name, "--overwrite", f"{contract.NODE_CONFIG_LABEL}={config}")
 
     def amount(self, resource: str, amounts: str = "allocatable") -> int:
-        found = json.loads(self.lab.kubectl("get", "node", self.name, "--output=json"))["status"][amounts]
-        return int(found.get(resource, 0))
+        return int(self.lab.read(f"/api/v1/nodes/{self.name}")["status"][amounts].get(resource, 0))
 
     def labels(self) -> dict[str, str]:
-        found = json.loads(self.lab.kubectl("get", "node", self.name, "--output=json"))["metadata"]["labels"]
-        return {key: value for key, value in found.items() if key.startswith("nvidia.com/")}
+        labels = self.lab.read(f"/api/v1/nodes/{self.name}")["metadata"]["labels"]
+        return {key: value for key, value in labels.items() if key.startswith("nvidia.com/")}
 
     def condition(self, kind: str) -> tuple[str, str]:
-        document = json.loads(self.lab.kubectl("get", "gpunode", self.name, "--output=json"))
+        document = self.lab.read(f"{contract.GPUNODE_PATH}/{self.name}")
         (found,) = [condition for condition in codec.read(document).conditions if condition.type == kind]
         return found.status, found.message
 
@@ -78,8 +77,9 @@ class Node:
         self.lab.kubectl("create", "--filename=-", input=json.dumps(manifest))
 
     def phase(self, name: str) -> str:
-        path = "--output=jsonpath={.status.phase}/{.status.reason}/{.status.containerStatuses[0].restartCount}"
-        return self.lab.kubectl("get", "pod", name, f"--namespace={self.namespace}", path)
+        status = self.lab.read(f"/api/v1/namespaces/{self.namespace}/pods/{name}")["status"]
+        restarts = [container["restartCount"] for container in status.get("containerStatuses", ())]
+        return f"{status.get('phase', '')}/{status.get('reason', '')}/{restarts[0] if restarts else ''}"
 
     def lines(self, name: str) -> list[str]:
         """What a pod's container was given, and what CUDA saw of it; it has to be running."""

@@ -45,8 +45,7 @@ class User:
         self.kubectl("annotate", "pod", name, "--overwrite", *words)
 
     def pod(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.kubectl("get", "pod", name, "--output=json"))
-        return found
+        return self.lab.read(f"/api/v1/namespaces/{self.namespace}/pods/{name}")
 
     def phase(self, name: str) -> str:
         return str(self.pod(name)["status"].get("phase"))
@@ -64,7 +63,7 @@ class User:
         return self.kubectl("exec", name, "--", "sh", "-c", f"{' '.join(command)} || true")
 
     def gpunode(self) -> GpuNode:
-        return codec.read(json.loads(self.lab.kubectl("get", "gpunode", self.node_name, "--output=json")))
+        return codec.read(self.lab.read(f"{contract.GPUNODE_PATH}/{self.node_name}"))
 
     def allocation(self, name: str) -> Allocation:
         (found,) = [allocation for allocation in self.gpunode().allocations if allocation.pod.name == name]
@@ -74,8 +73,7 @@ class User:
         return self.allocation(name).shares[0]
 
     def allocatable(self, resource: str) -> int:
-        found = json.loads(self.lab.kubectl("get", "node", self.node_name, "--output=json"))
-        return int(found["status"]["allocatable"][resource])
+        return int(self.lab.read(f"/api/v1/nodes/{self.node_name}")["status"]["allocatable"][resource])
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:

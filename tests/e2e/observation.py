@@ -60,9 +60,7 @@ class Observer:
 
     def pod(self, name: str) -> dict[str, Any] | None:
         """A pod, or None."""
-        text = self.kubectl("get", "pod", name, "--ignore-not-found", "-o", "json")
-        found: dict[str, Any] | None = json.loads(text) if text.strip() else None
-        return found
+        return self.access.find(f"/api/v1/namespaces/{self.namespace}/pods/{name}")
 
     def pods(self, *selector: str) -> list[dict[str, Any]]:
         """The namespace's pods."""
@@ -93,8 +91,7 @@ class Observer:
 
     def gpunodes(self) -> list[GpuNode]:
         """The ledger."""
-        items = json.loads(self.access.kubectl("get", contract.GPUNODE_PLURAL, "-o", "json"))["items"]
-        return [codec.read(item) for item in items]
+        return [codec.read(item) for item in self.access.read(contract.GPUNODE_PATH)["items"]]
 
     def gpunode(self) -> GpuNode:
         """The only node."""

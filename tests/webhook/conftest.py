@@ -95,8 +95,8 @@ class Cluster:
 
     def notes(self, reason: str) -> list[str]:
         """What Events of this reason say of pods."""
-        found = json.loads(self.kubectl("get", "events", f"--namespace={self.namespace}", "-o", "json"))["items"]
-        return [event["message"] for event in found if event["reason"] == reason]
+        events = self.administrator.read(f"/api/v1/namespaces/{self.namespace}/events")["items"]
+        return [event["message"] for event in events if event["reason"] == reason]
 
     def delete(self, name: str) -> None:
         self.kubectl("delete", "pod", name, f"--namespace={self.namespace}", "--force", "--grace-period=0")
@@ -110,19 +110,14 @@ class Cluster:
         self.kubectl("create", "--raw", path, "-f", "-", input=json.dumps(binding))
 
     def pod(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(
-            self.kubectl("get", "pod", name, f"--namespace={self.namespace}", "-o", "json")
-        )
-        return found
+        return self.administrator.read(f"/api/v1/namespaces/{self.namespace}/pods/{name}")
 
     def pods(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(
-            self.kubectl("get", "pods", f"--namespace={self.namespace}", "-o", "json")
-        )["items"]
-        return found
+        pods: list[dict[str, Any]] = self.administrator.read(f"/api/v1/namespaces/{self.namespace}/pods")["items"]
+        return pods
 
     def node(self, name: str = "node-a") -> GpuNode:
-        return codec.read(json.loads(self.kubectl("get", "gpunode", name, "-o", "json")))
+        return codec.read(self.administrator.read(f"{contract.GPUNODE_PATH}/{name}"))
 
     def is_settled(self, name: str = "node-a") -> bool:
         """Whether the ledger holds exactly what the pods that were placed hold, all of it confirmed."""

@@ -27,8 +27,7 @@ def annotations(cluster: Cluster, name: str) -> Mapping[str, str]:
 
 
 def notes(cluster: Cluster, reason: str) -> list[str]:
-    listed = json.loads(cluster.kubectl("get", "events", f"--namespace={cluster.namespace}", "-o", "json"))["items"]
-    return [event["message"] for event in listed if event["reason"] == reason]
+    return cluster.notes(reason)
 
 
 # --- stuck ------------------------------------------------------------------------------------------------------------

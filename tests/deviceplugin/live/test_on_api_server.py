@@ -56,9 +56,8 @@ class Node(Cluster):
 
     async def gpunode(self) -> dict[str, Any]:
         """With nothing in it while there is none."""
-        shown = await self.kubectl("get", "gpunode", self.node, "--ignore-not-found", "--output=json")
-        found: dict[str, Any] = json.loads(shown) if shown else {"metadata": {"name": self.node}}
-        return found
+        gpunode = await asyncio.to_thread(self.administrator.find, f"{contract.GPUNODE_PATH}/{self.node}")
+        return gpunode or {"metadata": {"name": self.node}}
 
     async def modes(self) -> list[str]:
         return [str(card.mode) for card in codec.read(await self.gpunode()).gpus]
@@ -115,7 +114,8 @@ def running(node: Node, directory: Path) -> Any:
 
 async def test_labels_say_what_is_in_force_once_it_is(node: Node, short_path: Path) -> None:
     async def shared(strategy: str, replicas: str) -> bool:
-        labels = json.loads(await node.kubectl("get", "node", node.node, "--output=json"))["metadata"]["labels"]
+        document = await asyncio.to_thread(node.administrator.read, f"/api/v1/nodes/{node.node}")
+        labels = document["metadata"]["labels"]
         return (labels.get(f"{GPU}.sharing-strategy"), labels.get(f"{GPU}.replicas")) == (strategy, replicas)
 
     await node.label("exclusive")
