@@ -9,15 +9,17 @@ import os
 import secrets
 import shutil
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab import api_reader, build, kubeconfig, lab_errors, lab_layout
+from lab import build, kubeconfig, lab_errors, lab_layout, raw_api
 
-# Longer than any lab lives.
-LIFETIME_OF_TOKENS = "8760h"
+# In seconds, a year: longer than any lab lives.
+LIFETIME_OF_TOKENS = 31_536_000
+ACCOUNT_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,43 +58,58 @@ class Access:
         return result.stdout
 
     def find(self, path: str) -> dict[str, Any] | None:
-        """The object or list at a path of the API, None where there is none; much cheaper than kubectl.
+        """The object or list at a path of the API, or None where there is none.
 
-        Raises:
-            LabError: the API server is not there, or refuses.
+        This and what follows raise LabError where the API server is not there, or refuses; they are much cheaper than
+        kubectl.
         """
-        reader = api_reader.of(self.kubeconfig)
-        if reader is not None:
-            return reader.get(path)
-        try:
-            document: dict[str, Any] = json.loads(self.kubectl("get", "--raw", path))
-        except lab_errors.LabError as error:
-            if "NotFound" in str(error):
-                return None
-            raise
-        return document
+        answer = raw_api.of(self.kubeconfig).send("GET", path)
+        return None if answer is None else dict(json.loads(answer))
 
     def read(self, path: str) -> dict[str, Any]:
-        """The same, where there must be one: raises LabError otherwise."""
-        document = self.find(path)
-        if document is None:
-            raise lab_errors.LabError(f"{path}: NotFound: it was not found")
-        return document
+        """The object or list at a path of the API, which must be there."""
+        return dict(json.loads(self._send("GET", path)))
+
+    def text(self, path: str) -> str:
+        """What is at a path that has no JSON, as a pod's page by its proxy."""
+        return self._send("GET", path).decode()
+
+    def create(self, path: str, document: Mapping[str, object], *, dry_run: bool = False) -> dict[str, Any]:
+        """Create an object in the list at `path`; return it as stored, or as it would be."""
+        query = f"fieldValidation=Strict{'&dryRun=All' if dry_run else ''}"
+        return dict(json.loads(self._send("POST", f"{path}?{query}", document)))
+
+    def patch(self, path: str, patch: Mapping[str, object] | Sequence[object]) -> dict[str, Any]:
+        """Change the object at `path` by a merge patch (a mapping) or a JSON patch; return it as stored."""
+        return dict(json.loads(self._send("PATCH", path, patch)))
+
+    def delete(self, path: str) -> None:
+        """Delete the object or list at `path`, if it is there, without a grace period."""
+        options = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
+        raw_api.of(self.kubeconfig).send("DELETE", path, options)
+
+    def _send(self, method: str, path: str, document: object = None) -> bytes:
+        answer = raw_api.of(self.kubeconfig).send(method, path, document)
+        if answer is None:
+            raise lab_errors.LabError(f"{method} {path}: NotFound: it was not found")
+        return answer
 
     def service_account_kubeconfig(self, namespace: str, name: str, path: Path) -> Path:
         """Write a kubeconfig that acts as a ServiceAccount, by a token the API server issues; return its path.
 
         A process of the lab that uses it has exactly the rights of the manifests.
         """
-        token = self.kubectl("create", "token", name, f"--namespace={namespace}", f"--duration={LIFETIME_OF_TOKENS}")
-        kubeconfig.write(path, kubeconfig.with_token(self.server, self.ca_file, token.strip(), namespace))
+        request = {"spec": {"expirationSeconds": LIFETIME_OF_TOKENS}}
+        account = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}"
+        token = self.create(f"{account}/token", request)["status"]["token"]
+        kubeconfig.write(path, kubeconfig.with_token(self.server, self.ca_file, token, namespace))
         return path
 
     @contextlib.contextmanager
     def namespace(self, prefix: str = "test") -> Iterator[str]:
         """Give a new namespace in which pods can be created; remove it, and all its pods, afterwards."""
         name = f"{prefix}-{secrets.token_hex(4)}"
-        self.kubectl("create", "namespace", name)
+        self.create("/api/v1/namespaces", {"metadata": {"name": name}})
         try:
             self.ensure_default_service_account(name)
             yield name
@@ -101,17 +118,31 @@ class Access:
 
     def ensure_default_service_account(self, namespace: str) -> None:
         """Wait for, or without controllers make, the ServiceAccount that pods of a namespace get by default."""
-        if self.has_controllers:
-            self.kubectl("wait", f"--namespace={namespace}", "--for=create", "serviceaccount/default", "--timeout=30s")
-        elif not self.kubectl("get", "serviceaccount", "default", f"--namespace={namespace}", "--ignore-not-found"):
-            self.kubectl("create", "serviceaccount", "default", f"--namespace={namespace}")
+        accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+        if not self.has_controllers:
+            if self.find(f"{accounts}/default") is None:
+                self.create(accounts, {"metadata": {"name": "default"}})
+            return
+        deadline = time.monotonic() + ACCOUNT_SECONDS
+        while self.find(f"{accounts}/default") is None:
+            if time.monotonic() > deadline:
+                raise lab_errors.LabError(
+                    f"namespace {namespace} has no ServiceAccount default after {ACCOUNT_SECONDS} s; "
+                    "see whether kube-controller-manager runs"
+                )
+            time.sleep(0.05)
 
     def _delete_namespace(self, name: str) -> None:
-        self.kubectl("delete", "pods", "--all", f"--namespace={name}", "--force", "--grace-period=0", "--wait=false")
-        self.kubectl("delete", "namespace", name, "--wait=false")
+        path = f"/api/v1/namespaces/{name}"
+        self.delete(f"{path}/pods")
+        self.delete(path)
         if not self.has_controllers:
-            body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}, "spec": {"finalizers": []}}
-            self.kubectl("replace", "--raw", f"/api/v1/namespaces/{name}/finalize", "-f", "-", input=json.dumps(body))
+            self.finalize_namespace(name)
+
+    def finalize_namespace(self, name: str) -> None:
+        """Let a namespace that is deleted go, as the controller that empties it does."""
+        path = f"/api/v1/namespaces/{name}/finalize"
+        self._send("PUT", path, {"metadata": {"name": name}, "spec": {"finalizers": []}})
 
 
 def from_kubeconfig(path: Path, scratch: Path) -> Access:
@@ -126,4 +157,6 @@ def from_kubeconfig(path: Path, scratch: Path) -> Access:
     cluster = json.loads(view.stdout)["clusters"][0]["cluster"]
     ca_file = scratch / "ca.crt"
     ca_file.write_bytes(base64.b64decode(cluster.get("certificate-authority-data", "")))
-    return Access(path, cluster["server"], ca_file, program)
+    whole = scratch / "kubeconfig"  # with everything inside, where the user's may name files
+    kubeconfig.write(whole, view.stdout)
+    return Access(whole, cluster["server"], ca_file, program)

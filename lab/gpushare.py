@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import time
+import urllib.parse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -86,9 +87,9 @@ def ready(lab: lab_layout.Layout, administrator: access.Access) -> None:
 
 def pods(administrator: access.Access, part: str) -> list[dict[str, Any]]:
     """Return the pods of a part, `webhook`, `agent` or `mps`, that nobody has deleted."""
-    listed = administrator.kubectl("get", "pods", *_labelled(part), "--output=json")
-    items: list[dict[str, Any]] = json.loads(listed)["items"]
-    return [pod for pod in items if "deletionTimestamp" not in pod["metadata"]]
+    query = urllib.parse.urlencode({"labelSelector": _labels(part)})
+    listed = administrator.read(f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/pods?{query}")
+    return [pod for pod in listed["items"] if "deletionTimestamp" not in pod["metadata"]]
 
 
 def is_ready(pod: dict[str, Any]) -> bool:
@@ -100,7 +101,7 @@ def is_ready(pod: dict[str, Any]) -> bool:
 def page(administrator: access.Access, pod: str, path: str = "metrics") -> str:
     """Return what a pod of gpushare says on its probe port, through the API server's proxy."""
     proxy = f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/pods/{pod}:{PROBE_PORT}/proxy/{path.lstrip('/')}"
-    return administrator.kubectl("get", "--raw", proxy)
+    return administrator.text(proxy)
 
 
 def agent_page(administrator: access.Access, node: lab_layout.Node, path: str = "metrics") -> str:
@@ -149,7 +150,11 @@ def without_webhook(lab: lab_layout.Layout, administrator: access.Access) -> Ite
 
 
 def _labelled(part: str) -> tuple[str, ...]:
-    return (*SCOPE, f"--selector=app.kubernetes.io/name=gpushare,app.kubernetes.io/component={part}")
+    return (*SCOPE, f"--selector={_labels(part)}")
+
+
+def _labels(part: str) -> str:
+    return f"app.kubernetes.io/name=gpushare,app.kubernetes.io/component={part}"
 
 
 def _of_node(candidates: list[dict[str, Any]], node: lab_layout.Node) -> list[dict[str, Any]]:

@@ -108,12 +108,11 @@ def own() -> Iterator[access.Access]:
 
 def _end_namespaces(own: access.Access, ended: threading.Event) -> None:
     """What the controller manager does: a namespace that is to go, goes."""
-    finalized = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}, "spec": {"finalizers": []}}
     while not ended.wait(0.5):
         with contextlib.suppress(lab_errors.LabError):
-            if own.kubectl("get", "namespace", SYSTEM, "-o", "jsonpath={.status.phase}") == "Terminating":
-                path = f"/api/v1/namespaces/{SYSTEM}/finalize"
-                own.kubectl("replace", "--raw", path, "-f", "-", input=json.dumps(finalized))
+            namespace = own.find(f"/api/v1/namespaces/{SYSTEM}")
+            if namespace and namespace["status"]["phase"] == "Terminating":
+                own.finalize_namespace(SYSTEM)
 
 
 KINDS = (

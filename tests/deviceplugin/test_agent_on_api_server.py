@@ -43,6 +43,11 @@ class Cluster:
     async def gpunode(self) -> dict[str, Any]:
         return await asyncio.to_thread(self.administrator.read, f"{contract.GPUNODE_PATH}/{self.node}")
 
+    async def has_gpus(self, count: int) -> bool:
+        """Whether there is a GPUNode, with this number of GPUs."""
+        gpunode = await asyncio.to_thread(self.administrator.find, f"{contract.GPUNODE_PATH}/{self.node}")
+        return gpunode is not None and len(codec.read(gpunode).gpus) == count
+
     async def ready(self) -> str:
         conditions = (await self.gpunode())["status"]["conditions"]
         return next(str(condition["message"]) for condition in conditions if condition["type"] == "Ready")
@@ -80,11 +85,10 @@ def installed(api_server: access.Access) -> Iterator[access.Access]:
 @pytest.fixture
 def cluster(installed: access.Access) -> Iterator[Cluster]:
     name = f"agent-test-{secrets.token_hex(3)}"
-    manifest = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
-    installed.kubectl("create", "--filename=-", input=json.dumps(manifest))
+    installed.create("/api/v1/nodes", {"metadata": {"name": name}})
     yield Cluster(installed, name)
-    for kind in ("gpunode", "node"):
-        installed.kubectl("delete", kind, name, "--ignore-not-found")
+    for path in (contract.GPUNODE_PATH, "/api/v1/nodes"):
+        installed.delete(f"{path}/{name}")
 
 
 @pytest.fixture
@@ -308,8 +312,7 @@ async def test_a_gpunode_that_somebody_deleted_or_wrote_over_comes_back(
     await cluster.kubectl("delete", "gpunode", cluster.node)
 
     async def is_back() -> bool:
-        shown = await cluster.kubectl("get", "gpunode", cluster.node, "--ignore-not-found", "--output=json")
-        return bool(shown) and len(codec.read(json.loads(shown)).gpus) == 4
+        return await cluster.has_gpus(4)
 
     await cluster.until(is_back)
     patch = '{"status": {"gpus": [], "config": "other"}}'

@@ -76,9 +76,9 @@ class Node:
 
     def events(self, kind: str, name: str) -> list[str]:
         """The notes of Events about an object."""
-        found = json.loads(self.lab.kubectl("get", "events.events.k8s.io", "--all-namespaces", "--output=json"))
-        about = ((item["regarding"], item) for item in found["items"] if item["reason"] == contract.EVENT_UNLIMITED)
-        return [one["note"] for regarding, one in about if (regarding["kind"], regarding["name"]) == (kind, name)]
+        listed = self.lab.read("/apis/events.k8s.io/v1/events")["items"]
+        about = ((event["regarding"], event) for event in listed if event["reason"] == contract.EVENT_UNLIMITED)
+        return [event["note"] for regarding, event in about if (regarding["kind"], regarding["name"]) == (kind, name)]
 
 
 @pytest.fixture

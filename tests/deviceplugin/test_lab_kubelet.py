@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -26,8 +25,8 @@ def installed(lab: access.Access) -> lab_layout.Layout:
 
 def node(lab: access.Access, installed: lab_layout.Layout, amounts: str) -> dict[str, str]:
     """Our resources in the node's `capacity` or `allocatable`."""
-    found = json.loads(lab.kubectl("get", "node", installed.nodes[0].name, "--output=json"))["status"][amounts]
-    return {name: str(amount) for name, amount in found.items() if name.startswith(contract.PREFIX)}
+    status = lab.read(f"/api/v1/nodes/{installed.nodes[0].name}")["status"]
+    return {name: str(amount) for name, amount in status[amounts].items() if name.startswith(contract.PREFIX)}
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:

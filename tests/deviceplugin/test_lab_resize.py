@@ -55,8 +55,8 @@ class User:
 
     def events(self, reason: str) -> list[str]:
         """The notes of the Events with this reason."""
-        listed = json.loads(self.kubectl("get", "events.events.k8s.io", "--output=json"))["items"]
-        return [str(one["note"]) for one in listed if one["reason"] == reason]
+        listed = self.lab.read(f"/apis/events.k8s.io/v1/namespaces/{self.namespace}/events")["items"]
+        return [str(event["note"]) for event in listed if event["reason"] == reason]
 
     def inside(self, name: str, *command: str) -> str:
         """What a program says in a pod, however it ends."""

@@ -111,8 +111,7 @@ async def test_an_agent_whose_clock_is_set_goes_on(cluster: Cluster, short_path:
         await cluster.kubectl("delete", "gpunode", cluster.node)
 
         async def is_back() -> bool:
-            shown = await cluster.kubectl("get", "gpunode", cluster.node, "--ignore-not-found", "--output=json")
-            return bool(shown) and len(codec.read(json.loads(shown)).gpus) == 4
+            return await cluster.has_gpus(4)
 
         await cluster.until(is_back)
         version = (await cluster.gpunode())["metadata"]["resourceVersion"]

@@ -1,4 +1,4 @@
-"""What a test sees of the cluster: pods, GPUNodes and the inside of containers, always by kubectl."""
+"""What a test sees of the cluster: pods, GPUNodes and the inside of containers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,10 +63,10 @@ class Observer:
         """A pod, or None."""
         return self.access.find(f"/api/v1/namespaces/{self.namespace}/pods/{name}")
 
-    def pods(self, *selector: str) -> list[dict[str, Any]]:
-        """The namespace's pods."""
-        found: list[dict[str, Any]] = json.loads(self.kubectl("get", "pods", *selector, "-o", "json"))["items"]
-        return found
+    def pods(self, selector: str = "") -> list[dict[str, Any]]:
+        """The namespace's pods, or those of a label selector."""
+        query = urllib.parse.urlencode({"labelSelector": selector})
+        return list(self.access.read(f"/api/v1/namespaces/{self.namespace}/pods?{query}")["items"])
 
     def running(self, name: str, *, seconds: float = 60.0) -> dict[str, Any]:
         """The pod, once it runs with all containers ready."""

@@ -96,7 +96,7 @@ def test_with_standing_defragmentation_it_gets_one_by_itself(standing: None, use
 def one_was_moved_for_it(user: Observer, before: set[str]) -> None:
     user.running("whole")
     eventually(spread_on_three(user), seconds=60, what="four pods on three GPUs")
-    after = {pod["metadata"]["uid"] for pod in user.pods("--selector=app=spread")}
+    after = {pod["metadata"]["uid"] for pod in user.pods("app=spread")}
     assert len(before & after) == 3, "one pod was moved, and only one"
     assert ledger.violations(user.gpunode()) == []
     eventually(lambda: not user.gpunode().cordoned, what="no GPU that is cordoned")
@@ -107,7 +107,7 @@ def one_was_moved_for_it(user: Observer, before: set[str]) -> None:
 
 def spread_on_three(user: Observer) -> Any:
     def look() -> bool:
-        running = [pod for pod in user.pods("--selector=app=spread") if pod["status"].get("phase") == "Running"]
+        running = [pod for pod in user.pods("app=spread") if pod["status"].get("phase") == "Running"]
         return len(running) == 4 and len({annotation(pod, contract.GPU_UUIDS) for pod in running}) == 3
 
     return look

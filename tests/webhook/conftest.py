@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,12 @@ from tests.webhook.replica import until
 
 MANIFESTS = ("namespace", "crd", "rbac", "policy", "certificates", "admission")
 BASE = replica.REPOSITORY / "config" / "base"
+NODES = "/api/v1/nodes"
+LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{contract.SYSTEM_NAMESPACE}/leases"
 
 
 class Cluster:
-    """What a test does with the cluster, and sees of it; every call is one of kubectl's."""
+    """What a test does with the cluster, and sees of it."""
 
     def __init__(self, administrator: access.Access, namespace: str, front: balancer.Balancer, directory: Path) -> None:
         self.administrator = administrator
@@ -29,6 +30,7 @@ class Cluster:
         self.front = front
         self.directory = directory
         self.replicas: list[replica.Replica] = []
+        self.path = f"/api/v1/namespaces/{namespace}"
 
     def kubectl(self, *arguments: str, **more: Any) -> str:
         return self.administrator.kubectl(*arguments, **more)
@@ -54,7 +56,7 @@ class Cluster:
     def is_registered(self) -> bool:
         """Whether the API server already knows: it learns of a new registration by a watch."""
         try:
-            self.create(builders.pod("nobody", request="0.01"), "--dry-run=server")
+            self.create(builders.pod("nobody", request="0.01"), dry_run=True)
         except lab_errors.LabError:
             return False
         return True
@@ -66,58 +68,70 @@ class Cluster:
             "kind": "Node",
             "metadata": {"name": name, "labels": {contract.HOSTNAME_LABEL: f"{name}.example"}},
         }
-        self.kubectl("create", "-f", "-", input=json.dumps(made))
+        self.administrator.create(NODES, made)
         ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
-        self.kubectl("patch", "node", name, "--subresource=status", "--type=merge", f"--patch={json.dumps(ready)}")
+        self.administrator.patch(f"{NODES}/{name}/status", ready)
         # Without a node controller nobody else would take this away.
-        self.kubectl("patch", "node", name, "--type=merge", '--patch={"spec":{"taints":null}}')
+        self.administrator.patch(f"{NODES}/{name}", {"spec": {"taints": None}})
 
     def describe(self, node: str, amounts: Mapping[str, str]) -> None:
         """What a Node has, as its kubelet would say."""
-        status = json.dumps({"status": {"allocatable": amounts, "capacity": amounts}})
-        self.kubectl("patch", "node", node, "--subresource=status", "--type=merge", f"--patch={status}")
+        status = {"status": {"allocatable": amounts, "capacity": amounts}}
+        self.administrator.patch(f"{NODES}/{node}/status", status)
 
     def add_node(self, node: GpuNode) -> None:
         """A Node that is ready, and its GPUNode."""
         self.add_plain_node(node.name)
-        document = codec.to_document(node)
-        self.kubectl("create", "-f", "-", input=json.dumps(document))
-        status = json.dumps({"status": codec.to_status(node)})
-        self.kubectl("patch", "gpunode", node.name, "--subresource=status", "--type=merge", f"--patch={status}")
+        self.administrator.create(contract.GPUNODE_PATH, codec.to_document(node))
+        self.change(node.name, {"status": codec.to_status(node)}, "status")
 
-    def create(self, manifest: dict[str, Any], *arguments: str) -> dict[str, Any]:
+    def change(self, gpunode: str, patch: Mapping[str, object] | Sequence[object], subresource: str = "") -> None:
+        """Patch a GPUNode, as somebody else would."""
+        self.administrator.patch(f"{contract.GPUNODE_PATH}/{gpunode}/{subresource}".rstrip("/"), patch)
+
+    def remake(self, node: GpuNode) -> None:
+        """Make a GPUNode as the agent does, by two writes: without a spec, and its GPUs by the status."""
+        bare = {"apiVersion": contract.API_VERSION, "kind": contract.GPUNODE_KIND, "metadata": {"name": node.name}}
+        self.administrator.create(contract.GPUNODE_PATH, bare)
+        self.change(node.name, {"status": codec.to_status(node)}, "status")
+
+    def create(self, manifest: dict[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
         """Create a pod; return it as stored."""
         manifest = {**manifest, "metadata": {**manifest["metadata"], "namespace": self.namespace}}
-        made: dict[str, Any] = json.loads(
-            self.kubectl("create", "-f", "-", "-o", "json", *arguments, input=json.dumps(manifest))
-        )
-        return made
+        return self.administrator.create(f"{self.path}/pods", manifest, dry_run=dry_run)
 
-    def notes(self, reason: str) -> list[str]:
-        """What Events of this reason say of pods."""
-        events = self.administrator.read(f"/api/v1/namespaces/{self.namespace}/events")["items"]
-        return [event["message"] for event in events if event["reason"] == reason]
+    def events(self, namespace: str | None = None) -> list[dict[str, Any]]:
+        """The Events of its own or another namespace; those about nodes are in `default`."""
+        events = self.administrator.read(f"/api/v1/namespaces/{namespace or self.namespace}/events")
+        return list(events["items"])
+
+    def notes(self, reason: str, namespace: str | None = None) -> list[str]:
+        """What Events of this reason say."""
+        return [event["message"] for event in self.events(namespace) if event["reason"] == reason]
 
     def delete(self, name: str) -> None:
-        self.kubectl("delete", "pod", name, f"--namespace={self.namespace}", "--force", "--grace-period=0")
+        self.administrator.delete(f"{self.path}/pods/{name}")
 
     def bind(self, name: str) -> None:
         """Bind a pod that was placed to its node, as the scheduler would."""
         node = self.pod(name)["metadata"]["annotations"][contract.NODE]
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
-        path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/binding"
-        self.kubectl("create", "--raw", path, "-f", "-", input=json.dumps(binding))
+        self.administrator.create(f"{self.path}/pods/{name}/binding", binding)
 
     def pod(self, name: str) -> dict[str, Any]:
-        return self.administrator.read(f"/api/v1/namespaces/{self.namespace}/pods/{name}")
+        return self.administrator.read(f"{self.path}/pods/{name}")
 
     def pods(self) -> list[dict[str, Any]]:
-        pods: list[dict[str, Any]] = self.administrator.read(f"/api/v1/namespaces/{self.namespace}/pods")["items"]
+        pods: list[dict[str, Any]] = self.administrator.read(f"{self.path}/pods")["items"]
         return pods
 
     def node(self, name: str = "node-a") -> GpuNode:
         return codec.read(self.administrator.read(f"{contract.GPUNODE_PATH}/{name}"))
+
+    def is_open(self, name: str = "node-a") -> bool:
+        """Whether a GPUNode has a ledger, and may be placed on."""
+        return "allocations" in self.administrator.read(f"{contract.GPUNODE_PATH}/{name}").get("spec", {})
 
     def is_settled(self, name: str = "node-a") -> bool:
         """Whether the ledger holds exactly what the pods that were placed hold, all of it confirmed."""
@@ -188,5 +202,5 @@ def prepared(administrator: access.Access, directory: Path) -> Iterator[Cluster]
             for replica in made.replicas:
                 if replica.process.poll() is None:
                     replica.kill()
-            administrator.kubectl("delete", "gpunodes,nodes", "--all", "--wait=false")
-            administrator.kubectl("delete", "lease", contract.PLACER_LEASE, "-n", account[0], "--ignore-not-found")
+            for path in (contract.GPUNODE_PATH, NODES, f"{LEASES}/{contract.PLACER_LEASE}"):
+                administrator.delete(path)

@@ -46,10 +46,5 @@ async def test_the_share_of_a_pod_that_another_webhook_rejects_lapses(cluster: C
             await create(cluster)
         assert len(cluster.node().allocations) == 1
     until(lambda: cluster.node().allocations == (), cluster.explain)
-
-    def told() -> bool:
-        listed = json.loads(cluster.kubectl("get", "events", "--namespace=default", "-o", "json"))["items"]
-        return contract.EVENT_EXPIRED in [event["reason"] for event in listed]
-
-    until(told, cluster.explain)
+    until(lambda: cluster.notes(contract.EVENT_EXPIRED, "default"), cluster.explain)
     assert started.metric('gpushare_placer_allocations_total{change="expired"}') == 1

@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from gpushare import codec, contract, ledger
+from gpushare import contract, ledger
 from gpushare.cluster import api_client, api_errors
-from gpushare.gpunode import GpuNode
 from tests import builders
 from tests.webhook import other_webhook
 from tests.webhook.conftest import Cluster
@@ -67,19 +66,6 @@ async def between(cluster: Cluster, directory: Path) -> AsyncIterator[Between]:
             yield made
 
 
-def remake(cluster: Cluster, node: GpuNode) -> None:
-    """As the agent does: without a spec, and its GPUs by the status."""
-    bare = {"apiVersion": contract.API_VERSION, "kind": contract.GPUNODE_KIND, "metadata": {"name": node.name}}
-    cluster.kubectl("create", "-f", "-", input=json.dumps(bare))
-    status = json.dumps({"status": codec.to_status(node)})
-    cluster.kubectl("patch", "gpunode", node.name, "--subresource=status", "--type=merge", f"--patch={status}")
-
-
-def is_open(cluster: Cluster) -> bool:
-    found = json.loads(cluster.kubectl("get", "gpunode", "node-a", "-o", "json"))
-    return "allocations" in found.get("spec", {})
-
-
 async def test_a_gpunode_made_anew_knows_of_the_pod_that_is_on_its_way(cluster: Cluster, tmp_path: Path) -> None:
     cluster.start()
     async with between(cluster, tmp_path / "other") as on_its_way:
@@ -87,8 +73,8 @@ async def test_a_gpunode_made_anew_knows_of_the_pod_that_is_on_its_way(cluster: 
         await asyncio.wait_for(on_its_way.reserved.wait(), 20)
         (reserved,) = cluster.node().allocations
         await asyncio.to_thread(cluster.kubectl, "delete", "gpunode", "node-a")
-        await asyncio.to_thread(remake, cluster, builders.node())
-        await on_its_way.until(lambda: is_open(cluster))
+        await asyncio.to_thread(cluster.remake, builders.node())
+        await on_its_way.until(cluster.is_open)
         assert [entry.id for entry in cluster.node().allocations] == [reserved.id]
         late = await on_its_way.create(builders.pod("late", request="0.7", uuid="GPU-node-a-0"))
         assert late["spec"]["schedulingGates"]
@@ -106,8 +92,8 @@ async def test_one_whose_pod_never_comes_lapses_there_too(cluster: Cluster, tmp_
         storing = on_its_way.begin(builders.pod("trainer", request="0.5"))
         await asyncio.wait_for(on_its_way.reserved.wait(), 20)
         await asyncio.to_thread(cluster.kubectl, "delete", "gpunode", "node-a")
-        await asyncio.to_thread(remake, cluster, builders.node())
-        await on_its_way.until(lambda: is_open(cluster))
+        await asyncio.to_thread(cluster.remake, builders.node())
+        await on_its_way.until(cluster.is_open)
         assert len(cluster.node().allocations) == 1
         on_its_way.refuses = True
         on_its_way.go_on.set()
@@ -126,8 +112,8 @@ async def test_a_pod_whose_gpu_is_gone_is_told(cluster: Cluster, tmp_path: Path,
         (reserved,) = cluster.node().allocations
         await asyncio.to_thread(cluster.kubectl, "delete", "gpunode", "node-a")
         if comes_back:
-            await asyncio.to_thread(remake, cluster, other)
-            await on_its_way.until(lambda: is_open(cluster))
+            await asyncio.to_thread(cluster.remake, other)
+            await on_its_way.until(cluster.is_open)
         on_its_way.go_on.set()
         await storing
         await on_its_way.until(lambda: bool(cluster.notes(contract.EVENT_LOST)))
@@ -138,7 +124,7 @@ async def test_a_pod_whose_gpu_is_gone_is_told(cluster: Cluster, tmp_path: Path,
         assert cluster.node().allocations == ()
         cluster.create(builders.pod("next", request="1"))
     else:
-        remake(cluster, builders.node())  # and when it comes back after all, the share is there again
+        cluster.remake(builders.node())  # and when it comes back after all, the share is there again
         until(lambda: cluster.is_settled(), cluster.explain)
         assert [entry.id for entry in cluster.node().allocations] == [reserved.id]
     assert ledger.violations(cluster.node()) == []
@@ -178,9 +164,8 @@ async def test_of_several_who_claim_one_reservation_one_has_it_and_the_others_ar
     assert held.pod.name in names
     said = f"names the allocation {reserved.id}, which {cluster.namespace}/{held.pod.name} holds: it has no share"
     assert all(note.startswith(said) for note in cluster.notes(contract.EVENT_LOST))
-    assert cluster.notes(contract.EVENT_REPLACED) == [
-        "evicted, because it has no share of its own: ReplicaSet trainers recreates it"
-    ]
+    evicted = "evicted, because it has no share of its own: ReplicaSet trainers recreates it"
+    until(lambda: cluster.notes(contract.EVENT_REPLACED) == [evicted], cluster.explain)
     cluster.delete(held.pod.name)  # then the other one, which names it, may have it
     (left,) = names - {held.pod.name}
     until(lambda: [entry.pod.name for entry in cluster.node().allocations] == [left], cluster.explain)

@@ -60,8 +60,7 @@ def play_the_owner_of(cluster: Cluster, name: str) -> None:
 
 
 def told_of_node(cluster: Cluster) -> list[str]:
-    events = json.loads(cluster.kubectl("get", "events", "--namespace=default", "-o", "json"))["items"]
-    return [event["message"] for event in events if event["reason"] == contract.EVENT_DEFRAG]
+    return cluster.notes(contract.EVENT_DEFRAG, "default")
 
 
 def test_a_plan_is_told_and_in_auto_it_is_carried_out(cluster: Cluster) -> None:

@@ -7,27 +7,13 @@ from typing import Any
 
 import pytest
 
-from gpushare import codec, contract, ledger
+from gpushare import contract, ledger
 from lab import lab_errors
 from tests import builders, rights
 from tests.webhook.conftest import Cluster
 from tests.webhook.replica import until
 
 pytestmark = pytest.mark.apiserver
-
-
-def remake_as_the_agent_does(cluster: Cluster, name: str = "node-a") -> None:
-    """Without a spec, and its GPUs by the status, as the agent's own two writes."""
-    node = builders.node(name)
-    bare = {"apiVersion": contract.API_VERSION, "kind": contract.GPUNODE_KIND, "metadata": {"name": name}}
-    cluster.kubectl("create", "-f", "-", input=json.dumps(bare))
-    status = json.dumps({"status": codec.to_status(node)})
-    cluster.kubectl("patch", "gpunode", name, "--subresource=status", "--type=merge", f"--patch={status}")
-
-
-def events(cluster: Cluster, reason: str, namespace: str) -> list[str]:
-    listed = json.loads(cluster.kubectl("get", "events", f"--namespace={namespace}", "-o", "json"))["items"]
-    return [event["message"] for event in listed if event["reason"] == reason]
 
 
 def test_the_shares_of_living_pods_are_written_again_before_anything_is_placed(cluster: Cluster) -> None:
@@ -39,7 +25,7 @@ def test_the_shares_of_living_pods_are_written_again_before_anything_is_placed(c
     until(cluster.is_settled, cluster.explain)
     before = {entry.id: entry for entry in cluster.node().allocations}
     cluster.kubectl("delete", "gpunode", "node-a")
-    remake_as_the_agent_does(cluster)
+    cluster.remake(builders.node())
     # At once, while nobody knows yet what is on it.
     made = [cluster.create(builders.pod(f"newcomer-{number}", request="0.5")) for number in range(3)]
     until(lambda: set(before) <= {entry.id for entry in cluster.node().allocations}, cluster.explain)
@@ -47,17 +33,14 @@ def test_the_shares_of_living_pods_are_written_again_before_anything_is_placed(c
     until(cluster.is_settled, cluster.explain)
     assert all(contract.ALLOCATION not in one["metadata"]["annotations"] for one in made)
     assert ledger.violations(cluster.node()) == []
-    until(lambda: len(events(cluster, contract.EVENT_ADOPTED, cluster.namespace)) == 5, cluster.explain)
+    until(lambda: len(cluster.notes(contract.EVENT_ADOPTED)) == 5, cluster.explain)
 
 
 def test_a_new_node_is_opened_and_used(cluster: Cluster) -> None:
     cluster.start()
     cluster.kubectl("delete", "gpunode", "node-a")
-    remake_as_the_agent_does(cluster)
-    until(
-        lambda: "allocations" in json.loads(cluster.kubectl("get", "gpunode", "node-a", "-o", "json")).get("spec", {}),
-        cluster.explain,
-    )
+    cluster.remake(builders.node())
+    until(cluster.is_open, cluster.explain)
     cluster.create(builders.pod("first", request="0.5"))
     until(lambda: "schedulingGates" not in cluster.pod("first")["spec"], cluster.explain)
     until(cluster.is_settled, cluster.explain)
@@ -70,7 +53,7 @@ def test_a_list_of_allocations_emptied_by_hand_is_filled_again(cluster: Cluster)
     before = cluster.node().allocations
     cluster.kubectl("patch", "gpunode", "node-a", "--type=merge", '--patch={"spec":{"allocations":[]}}')
     until(lambda: cluster.node().allocations == before, cluster.explain)
-    until(lambda: bool(events(cluster, contract.EVENT_ADOPTED, cluster.namespace)), cluster.explain)
+    until(lambda: bool(cluster.notes(contract.EVENT_ADOPTED)), cluster.explain)
     assert replica.metric('gpushare_placer_allocations_total{change="adopted"}') == 1
     used = rights.used_on(cluster.administrator, contract.WEBHOOK_SERVICE_ACCOUNT)
     assert ("pods", "get") in used
@@ -91,8 +74,8 @@ def test_what_no_longer_fits_is_said_and_not_over_committed(cluster: Cluster) ->
     usurper["pod"] = {"namespace": cluster.namespace, "name": "other", "uid": uid}
     patch = json.dumps({"spec": {"allocations": [usurper]}})
     cluster.kubectl("patch", "gpunode", "node-a", "--type=merge", f"--patch={patch}")
-    until(lambda: bool(events(cluster, contract.EVENT_LOST, cluster.namespace)), cluster.explain)
-    (said,) = events(cluster, contract.EVENT_LOST, cluster.namespace)
+    until(lambda: bool(cluster.notes(contract.EVENT_LOST)), cluster.explain)
+    (said,) = cluster.notes(contract.EVENT_LOST)
     assert "could not be written again: node-a/0 has not enough left for" in said
     assert ledger.violations(cluster.node()) == []
 
@@ -136,7 +119,7 @@ def test_nonsense_is_reported_and_its_gpu_set_aside(cluster: Cluster, what: str)
         # Events of a node outlive a test: it is enough that this one is among them.
         sentence = "spec.allocations[1] is invalid and is set aside"
         until(
-            lambda: any(sentence in said for said in events(cluster, contract.EVENT_LEDGER, "default")), cluster.explain
+            lambda: any(sentence in said for said in cluster.notes(contract.EVENT_LEDGER, "default")), cluster.explain
         )
         asked = cluster.create(builders.pod("asks", request="0.1", uuid="GPU-node-a-0"))
         assert "1 unhealthy" in asked["metadata"]["annotations"][contract.REASON]

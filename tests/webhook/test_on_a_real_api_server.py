@@ -141,7 +141,7 @@ def test_a_bad_request_is_denied_with_its_sentence(cluster: Cluster) -> None:
 
 def test_a_dry_run_leaves_nothing(cluster: Cluster) -> None:
     started = cluster.start()
-    planned = cluster.create(builders.pod(request="0.5"), "--dry-run=server")
+    planned = cluster.create(builders.pod(request="0.5"), dry_run=True)
     assert annotations(planned)[contract.NODE] == "node-a"
     assert started.reviews() == {"planned": 1}
     assert cluster.node().allocations == ()
@@ -192,8 +192,7 @@ def test_a_gated_pod_says_why_and_runs_when_there_is_room(cluster: Cluster) -> N
 
 
 def reasons_of_events(cluster: Cluster, pod_name: str) -> set[str]:
-    listed = json.loads(cluster.kubectl("get", "events", f"--namespace={cluster.namespace}", "-o", "json"))["items"]
-    return {event["reason"] for event in listed if event["involvedObject"]["name"] == pod_name}
+    return {event["reason"] for event in cluster.events() if event["involvedObject"]["name"] == pod_name}
 
 
 def test_gated_pods_are_placed_by_priority_and_then_age(cluster: Cluster) -> None:

@@ -20,8 +20,7 @@ HARD = {PERCENT: "60", MEMORY: "20Gi", IDLE: "4", "pods": "3"}
 
 
 def used(cluster: Cluster) -> dict[str, str]:
-    found = cluster.kubectl("get", "quota", "gpus", f"--namespace={cluster.namespace}", "--output=json")
-    counted: dict[str, str] = json.loads(found)["status"]["used"]
+    counted: dict[str, str] = cluster.administrator.read(f"{cluster.path}/resourcequotas/gpus")["status"]["used"]
     return counted
 
 

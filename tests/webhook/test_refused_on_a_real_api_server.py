@@ -41,7 +41,7 @@ def test_a_pod_that_a_quota_refuses_keeps_nothing_from_others(cluster: Cluster) 
 
 def is_placed(cluster: Cluster) -> bool:
     try:
-        made = cluster.create(builders.pod("tried", request="0.1"), "--dry-run=server")
+        made = cluster.create(builders.pod("tried", request="0.1"), dry_run=True)
     except lab_errors.LabError:
         return False
     return contract.ALLOCATION in made["metadata"]["annotations"]
@@ -115,10 +115,7 @@ def test_a_share_that_a_policy_does_not_store_keeps_nobody_else_out(cluster: Clu
         for number in range(3):
             made = cluster.create(builders.pod(f"good-{number}", request="0.1"))
             assert contract.ALLOCATION in made["metadata"]["annotations"]
-        until(
-            lambda: "an untidy name" in cluster.kubectl("get", "events", "--namespace=default", "-o", "json"),
-            started.explain,
-        )
+        until(lambda: "an untidy name" in json.dumps(cluster.events("default")), started.explain)
     finally:
         cluster.kubectl("delete", "-f", "-", input=objects)
     until(lambda: contract.ALLOCATION in cluster.pod("odd")["metadata"]["annotations"], started.explain, seconds=120.0)

@@ -29,8 +29,8 @@ def create(cluster: Cluster, name: str, *, binds: bool = True, **asked: str) -> 
 
 def ask(cluster: Cluster, name: str, **asked: str) -> None:
     """As its user would."""
-    changes = (f"{contract.PREFIX}{key}={value}" for key, value in asked.items())
-    cluster.kubectl("annotate", "pod", name, f"--namespace={cluster.namespace}", "--overwrite", *changes)
+    changes = {f"{contract.PREFIX}{key}": value for key, value in asked.items()}
+    cluster.administrator.patch(f"{cluster.path}/pods/{name}", {"metadata": {"annotations": changes}})
 
 
 def annotations(cluster: Cluster, name: str) -> dict[str, str]:
@@ -56,8 +56,7 @@ def say(cluster: Cluster, name: str, *, gib: float, used: float) -> None:
 
 
 def says(cluster: Cluster, words: list[dict[str, Any]]) -> None:
-    patch = json.dumps({"status": {"resizes": words}})
-    cluster.kubectl("patch", "gpunode", "node-a", "--subresource=status", "--type=merge", f"--patch={patch}")
+    cluster.change("node-a", {"status": {"resizes": words}}, "status")
 
 
 def reason(cluster: Cluster, name: str) -> str:
@@ -185,10 +184,7 @@ def test_a_ledger_that_was_lost_gets_what_was_held_and_not_what_was_asked_for(cl
     first.kill()
     cluster.front.ports.remove(first.port)
     cluster.kubectl("delete", "gpunode", "node-a")
-    bare = {"apiVersion": contract.API_VERSION, "kind": contract.GPUNODE_KIND, "metadata": {"name": "node-a"}}
-    cluster.kubectl("create", "-f", "-", input=json.dumps(bare))
-    status = json.dumps({"status": codec.to_status(builders.node())})
-    cluster.kubectl("patch", "gpunode", "node-a", "--subresource=status", "--type=merge", f"--patch={status}")
+    cluster.remake(builders.node())
     cluster.start("--reservation-seconds=3")
     until(lambda: len(cluster.node().allocations) == 2, cluster.explain, seconds=60)
     assert {name: held(cluster, name)[:2] for name in ("one", "two")} == before

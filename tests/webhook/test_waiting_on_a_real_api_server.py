@@ -26,10 +26,6 @@ def annotations(cluster: Cluster, name: str) -> Mapping[str, str]:
     return found
 
 
-def notes(cluster: Cluster, reason: str) -> list[str]:
-    return cluster.notes(reason)
-
-
 # --- stuck ------------------------------------------------------------------------------------------------------------
 
 
@@ -49,9 +45,7 @@ def owned(name: str) -> dict[str, Any]:
 def refuse_to_bind(cluster: Cluster, name: str) -> None:
     """What the scheduler writes."""
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "1 Insufficient cpu."}
-    patch = json.dumps({"status": {"conditions": [condition]}})
-    where = f"--namespace={cluster.namespace}"
-    cluster.kubectl("patch", "pod", name, where, "--subresource=status", f"--patch={patch}")
+    cluster.administrator.patch(f"{cluster.path}/pods/{name}/status", {"status": {"conditions": [condition]}})
 
 
 def names(cluster: Cluster) -> set[str]:
@@ -69,10 +63,10 @@ def test_a_stuck_pod_is_evicted_if_its_owner_makes_it_anew_and_explained_if_not(
     for name in ("owned", "alone", "bound"):
         refuse_to_bind(cluster, name)
     until(lambda: names(cluster) == {"alone", "bound"}, cluster.explain)
-    until(lambda: len(notes(cluster, contract.EVENT_STUCK)) == 2, cluster.explain)
-    said = sorted(notes(cluster, contract.EVENT_STUCK), key=len)
+    until(lambda: len(cluster.notes(contract.EVENT_STUCK)) == 2, cluster.explain)
+    said = sorted(cluster.notes(contract.EVENT_STUCK), key=len)
     assert said[0].startswith("was placed on node-a, where the scheduler cannot bind it: 1 Insufficient cpu.; ")
-    until(lambda: bool(notes(cluster, contract.EVENT_REPLACED)), cluster.explain)
+    until(lambda: bool(cluster.notes(contract.EVENT_REPLACED)), cluster.explain)
     until(cluster.is_settled, cluster.explain)
     assert {entry.pod.name for entry in cluster.node().allocations} == {"alone", "bound"}
     assert started.metric("gpushare_placer_stuck_pods") == 1
@@ -95,12 +89,12 @@ def test_what_is_made_anew_goes_to_another_node_whichever_replica_is_asked(clust
     made = {**owned("trainer"), "metadata": {**owned("trainer")["metadata"], "finalizers": ["tenant.example/stay"]}}
     first = cluster.create(made)["metadata"]["annotations"][contract.NODE]
     last = "node-b" if first == "node-a" else "node-a"
-    assert cluster.create(owned("beside"), "--dry-run=server")["metadata"]["annotations"][contract.NODE] == first
+    assert cluster.create(owned("beside"), dry_run=True)["metadata"]["annotations"][contract.NODE] == first
     refuse_to_bind(cluster, "trainer")
     until(lambda: placing.metric("gpushare_placer_replaced_total") == 1, placing.explain)
 
     def goes() -> str:
-        again = cluster.create(owned("again"), "--dry-run=server")
+        again = cluster.create(owned("again"), dry_run=True)
         return str(again["metadata"]["annotations"].get(contract.NODE))
 
     for stopped, asked in ((other, placing), (placing, other)):
@@ -153,12 +147,11 @@ def test_whose_gate_a_policy_keeps_shut_is_told_its_words_and_keeps_no_gpu(clust
     policy = json.dumps(shut_gates(cluster))
     cluster.kubectl("create", "-f", "-", input=policy)
     try:
-        opened = json.dumps([{"op": "remove", "path": "/spec/schedulingGates"}])
-        where = (f"--namespace={cluster.namespace}", "--type=json", "--dry-run=server", f"--patch={opened}")
+        opened = [{"op": "remove", "path": "/spec/schedulingGates"}]
 
         def is_shut() -> bool:
             try:
-                cluster.kubectl("patch", "pod", "tried", *where)
+                cluster.administrator.patch(f"{cluster.path}/pods/tried?dryRun=All", opened)
             except lab_errors.LabError as error:
                 return "gates are the team's to open" in str(error)
             return False
@@ -169,7 +162,7 @@ def test_whose_gate_a_policy_keeps_shut_is_told_its_words_and_keeps_no_gpu(clust
         until(lambda: words in annotations(cluster, "shut")[contract.REASON], cluster.explain)
         assert "gates are the team's to open" in annotations(cluster, "shut")[contract.REASON]
         until(lambda: cluster.node().allocations == (), cluster.explain)
-        until(lambda: any(words in note for note in notes(cluster, contract.EVENT_GATED)), cluster.explain)
+        until(lambda: any(words in note for note in cluster.notes(contract.EVENT_GATED)), cluster.explain)
     finally:
         cluster.kubectl("delete", "-f", "-", input=policy)
     until(lambda: contract.ALLOCATION in annotations(cluster, "shut"), cluster.explain, seconds=60.0)
@@ -308,7 +301,7 @@ def test_two_who_fight_over_a_pod_do_not_keep_it_from_its_turn(cluster: Cluster)
 def requests_so_far(cluster: Cluster) -> dict[str, float]:
     """Requests by verb and resource, as the API server has counted them, watches and its own upkeep aside."""
     counts: dict[str, float] = {}
-    for line in cluster.kubectl("get", "--raw=/metrics").splitlines():
+    for line in cluster.administrator.text("/metrics").splitlines():
         if line.startswith("apiserver_request_total{"):
             labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
             what = f"{labels['verb']} {labels['resource']}"
@@ -328,7 +321,7 @@ def test_two_hundred_waiting_pods_cost_next_to_nothing(cluster: Cluster) -> None
     cluster.kubectl("create", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
     # Reasons are written ten a second at most, and the placer counts again once all are.
     until(lambda: started.metric("gpushare_placer_gated_pods") >= 200, started.explain, seconds=120.0)
-    until(lambda: len(notes(cluster, contract.EVENT_GATED)) == 200, cluster.explain, seconds=120.0)
+    until(lambda: len(cluster.notes(contract.EVENT_GATED)) == 200, cluster.explain, seconds=120.0)
     before = requests_so_far(cluster)
     time.sleep(40.0)  # more than one round of the placer without news
     after = requests_so_far(cluster)

@@ -5,13 +5,13 @@ What an entry that is invalid may hold is given to nobody (see `gpushare.codec`)
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Final
 
 from gpushare import contract, ledger
 from gpushare.cluster import events
 from gpushare.gpunode import GpuNode
+from webhook import event_loop
 from webhook.metrics import Metrics
 from webhook.store.api_store import ApiStore
 
@@ -38,7 +38,7 @@ class Inspection:
             if known is not node:
                 looked += 1
                 if looked % NODES_AT_ONCE == 0:
-                    await asyncio.sleep(0)  # the event loop is the webhook's too
+                    await event_loop.let_others_run()
                 problems = (*node.problems, *ledger.violations(node))
                 for sentence in problems:
                     if sentence not in sentences:

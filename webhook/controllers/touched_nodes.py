@@ -9,23 +9,27 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from gpushare.gpunode import GpuNode
 from webhook.pods.stored_pod import Pod
 
 FEW: Final = 1000  # of so many changes everything may be looked at instead
-MOST_NODES: Final = 500  # that are looked at together: more would keep the event loop for too long
+MOST_NODES: Final = 250  # that are looked at together: some 25 ms
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Touched:
-    """What to look at: nodes, every pod that has to do with one of them, and the names, of nodes that are gone too."""
+    """What to look at: nodes, every pod that has to do with one of them, and the names, of nodes that are gone too.
+
+    departed: deleted pods that named an allocation on one of them, by its id.
+    """
 
     nodes: tuple[GpuNode, ...]
     pods: tuple[Pod, ...]
     names: frozenset[str]
+    departed: Mapping[str, Pod] = dataclasses.field(default_factory=dict)
 
 
 class TouchedNodes:
@@ -44,6 +48,7 @@ class TouchedNodes:
         self._count = 0
         self._claims: dict[str, dict[str, Pod]] = collections.defaultdict(dict)  # id -> by uid
         self._placed: dict[str, dict[str, Pod]] = collections.defaultdict(dict)  # node -> by uid
+        self._departed: dict[str, Pod] = {}  # by the id that they named
         self._keys: set[str] = set()  # uids and ids of what has changed
         self._names: set[str] = set()
         self._told: frozenset[str] = frozenset()  # names of the last time, also of nodes that are gone
@@ -76,6 +81,10 @@ class TouchedNodes:
             elif after is None or after.ref.uid != uid:
                 self._pods.pop(uid, None)
                 self._came.pop(uid, None)
+                if identity:
+                    self._departed[identity] = pod
+                    if len(self._departed) > FEW:  # the oldest one, which held nothing any more when it went
+                        del self._departed[next(iter(self._departed))]
         if len(self._keys) > FEW + len(self._pods):
             # Nobody asks, as in a replica that does not lead: it must not grow for ever.
             self._is_lost, self._keys, self._names = True, set(), set(self._told)
@@ -113,7 +122,10 @@ class TouchedNodes:
         self._told = frozenset(names)
         touched = tuple(there[name] for name in sorted(names) if name in there)
         # In the order in which they came: who claims something first has it, and times tell no more than the second.
-        return Touched(touched, tuple(pods[uid] for uid in sorted(pods, key=self._came.__getitem__)), self._told)
+        came = tuple(pods[uid] for uid in sorted(pods, key=self._came.__getitem__))
+        ids = (entry.id for node in touched for entry in node.allocations)
+        departed = {identity: self._departed[identity] for identity in ids if identity in self._departed}
+        return Touched(touched, came, self._told, departed)
 
     def _having_to_do_with(self, name: str) -> Iterator[Pod]:
         yield from self._placed.get(name, {}).values()
@@ -133,6 +145,7 @@ class TouchedNodes:
                 self._where[key] = rest
             else:
                 del self._where[key]
+                self._departed.pop(key, None)
         for key in has - had:
             self._where[key] = (*self._where.get(key, ()), name)
         if after is not None:

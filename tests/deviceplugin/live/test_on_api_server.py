@@ -76,9 +76,9 @@ class Node(Cluster):
         return sum(one == "Healthy" for one in health) if healthy else len(health)
 
     async def events(self) -> list[str]:
-        path = "--output=jsonpath={range .items[*]}{.regarding.name} {.reason} {.note}{'\\n'}{end}"
-        listed = await self.kubectl("get", "events.events.k8s.io", "--all-namespaces", path)
-        return [line for line in listed.splitlines() if line.startswith(self.node)]
+        listed = await asyncio.to_thread(self.administrator.read, "/apis/events.k8s.io/v1/events")
+        lines = [f"{event['regarding']['name']} {event['reason']} {event['note']}" for event in listed["items"]]
+        return [line for line in lines if line.startswith(self.node)]
 
 
 def config_map(entries: dict[str, str]) -> str:
@@ -217,11 +217,14 @@ async def test_a_share_holds_its_gpu_until_it_is_released(node: Node, short_path
         await node.kubectl("replace", "--filename=-", input=json.dumps(codec.to_document(held)))
         await node.label("exclusive")
         await node.kubelet.until(lambda: node.offered() == 3)
-        found = codec.read(await node.gpunode())
-        assert [str(card.mode) for card in found.gpus] == ["exclusive", "exclusive", "fractional", "exclusive"]
-        assert [card.cordoned for card in found.gpus] == [False, False, True, False]
 
-        released = ledger.release(found, ["a1"])
+        async def is_shown() -> bool:
+            gpus = codec.read(await node.gpunode()).gpus
+            shown = [(str(card.mode), card.cordoned) for card in gpus]
+            return shown == [("exclusive", False), ("exclusive", False), ("fractional", True), ("exclusive", False)]
+
+        await node.until(is_shown)
+        released = ledger.release(codec.read(await node.gpunode()), ["a1"])
         await node.kubectl("replace", "--filename=-", input=json.dumps(codec.to_document(released)))
         await node.kubelet.until(lambda: node.offered() == 4)
 
@@ -241,8 +244,8 @@ async def test_content_counts_and_each_gpu_has_a_mode_of_its_own(
         assert set(node.kubelet.numa) <= {device for devices in node.kubelet.devices.values() for device in devices}
 
         async def product() -> bool:
-            found = json.loads(await node.kubectl("get", "node", node.node, "--output=json"))["metadata"]
-            labels = found.get("labels", {})
+            document = await asyncio.to_thread(node.administrator.read, f"/api/v1/nodes/{node.node}")
+            labels = document["metadata"].get("labels", {})
             return "nvidia.com/gpu.product" in labels and labels.get("nvidia.com/gpu.count") == "4"
 
         await node.until(product)
@@ -286,10 +289,11 @@ async def test_of_a_failing_gpu_the_kubelet_the_ledger_the_pods_and_the_metrics_
         await node.until(is_ill)
 
         async def are_told() -> bool:
-            path = (
-                "--output=jsonpath={range .items[*]}{.regarding.kind} {.regarding.name} {.reason} {.note}{'\\n'}{end}"
-            )
-            told = (await node.kubectl("get", "events.events.k8s.io", "--all-namespaces", path)).splitlines()
+            listed = await asyncio.to_thread(node.administrator.read, "/apis/events.k8s.io/v1/events")
+            told = [
+                f"{event['regarding']['kind']} {event['regarding']['name']} {event['reason']} {event['note']}"
+                for event in listed["items"]
+            ]
             sentence = f"GpuUnhealthy GPU 1 ({node.uuids[1]}) is not healthy: XID 94 happened"
             return all(
                 any(line.startswith(f"{who} {sentence}") for line in told)

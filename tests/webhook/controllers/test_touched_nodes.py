@@ -218,8 +218,21 @@ def test_where_nobody_asks_what_has_changed_it_is_not_kept_for_ever() -> None:
             seen.changes.pod(None, pod)
             seen.changes.pod(pod, None)
 
+    come_and_go()  # the last of them are kept, for what they may have left reserved
     assert left_bytes(come_and_go) < 10 * FEW
     seen.look(nodes, 0.0)
     assert seen.looked_at == 2
     seen.look(nodes, 0.0)
     assert seen.looked_at == 0
+
+
+def test_a_pod_that_went_is_told_with_the_node_of_what_it_named_until_that_is_released() -> None:
+    touched = TouchedNodes()
+    reserved = dataclasses.replace(builders.node(), allocations=(builders.allocation("a1", reserved_until=2e9),))
+    pod = placed("u-1", "a1", "node-a", "Pending", gated=False)
+    touched.pod(None, pod)
+    touched.pod(pod, None)
+    for _ in range(2):  # until something is done about it
+        assert touched.take([reserved], also=["node-a"]).departed == {"a1": pod}
+    assert touched.take([builders.node()], also=["node-a"]).departed == {}
+    assert touched.take([dataclasses.replace(reserved)], also=["node-a"]).departed == {}

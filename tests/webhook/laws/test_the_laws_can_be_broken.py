@@ -116,11 +116,6 @@ def the_dead_keep_what_they_held(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ledger, "release", lambda node, ids: release(node, list(ids)[1:]))
 
 
-def what_is_settled_is_taken_back(patch: pytest.MonkeyPatch) -> None:
-    """As if nothing of a gang were tentative: whether a gate is open yet is all that is asked."""
-    patch.setattr(ledger, "settle", lambda node, **_: node)
-
-
 # With the story at which to begin to look: nearly the first that notices, so that not all before it are told every time.
 SAFEGUARDS: Mapping[Break, int] = {
     no_check_at_the_write: 0,
@@ -134,7 +129,6 @@ SAFEGUARDS: Mapping[Break, int] = {
     a_dry_run_is_taken_at_its_word: 0,
     a_namesake_passes_for_the_pod_that_held_it: 100,
     the_dead_keep_what_they_held: 0,
-    what_is_settled_is_taken_back: 2290,
 }
 
 

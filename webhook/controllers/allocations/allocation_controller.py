@@ -15,6 +15,7 @@ from gpushare.cluster import api_client, api_errors, events
 from gpushare.cluster import object_store as cluster_store
 from gpushare.gpunode import GpuNode
 from gpushare.request import Request
+from webhook import event_loop
 from webhook.controllers.allocations import due_changes
 from webhook.controllers.allocations.confirm_batcher import ConfirmBatcher
 from webhook.controllers.allocations.due_changes import FirstSeen
@@ -95,12 +96,14 @@ class AllocationController:
 
     async def keep(self, touched: Touched) -> float | None:
         """Do what is due; return when there will be more, by our clock."""
-        await asyncio.sleep(0)  # the event loop is the webhook's too
+        await event_loop.let_others_run()
         now = self._clock()
         nodes = self._first_seen.timed(touched.nodes, now=now)
-        due = self._known.renew(nodes, touched.names, due_changes.judge(nodes, touched.pods, now=now))
-        await asyncio.sleep(0)  # the event loop is the webhook's too
+        judged = due_changes.judge(nodes, touched.pods, now=now, departed=touched.departed)
+        due = self._known.renew(nodes, touched.names, judged)
+        await event_loop.let_others_run()
         look_again = await self._restoring.adopt(touched, now=now)
+        await event_loop.let_others_run()
         await self._inspection.look()
         ripe, next_ripe = self._batcher.ripe(due.confirm, now=now)
         confirm = {node: dict(pods) for node, pods in ripe.items()}
@@ -178,14 +181,17 @@ class AllocationController:
         unclaimed: Mapping[str, Allocation],
         suspects: Mapping[str, Allocation],
     ) -> None:
-        ended |= await self._really_gone(suspects)
-        if not (confirm or ended or unclaimed):
+        gone = await self._really_gone(suspects)
+        if not (confirm or ended or gone or unclaimed):
             return
         grow = self._resizes(name, self._pods.objects)
 
         def change(node: GpuNode) -> GpuNode:
-            claimed = {entry.id for entry in node.allocations if entry.pod.uid}
-            after = ledger.release(ledger.confirm(node, confirm), ended | (set(unclaimed) - claimed))
+            uids = {entry.id: entry.pod.uid for entry in node.allocations}
+            # Meanwhile somebody else may have come for what nobody had come for, or for what was to be somebody's.
+            free = {identity for identity in unclaimed if not uids.get(identity)}
+            free |= {identity for identity in gone if uids.get(identity) in {"", suspects[identity].pod.uid}}
+            after = ledger.release(ledger.confirm(node, confirm), ended | free)
             # In the same write: nobody can come between what is released and whom it is held for.
             # First a pod that was passed over for too long, then those that hold a share and ask for more.
             held_for = backfill_reservation.asked_for([node], self._pods.objects)
@@ -197,10 +203,15 @@ class AllocationController:
         except (ledger_store.UnreachableError, errors.LedgerError) as error:
             logger.warning("Could not update the allocations of a node", extra={"node": name, "err": str(error)})
             return
-        for words, ids in (("confirmed", confirm), ("released", ended), ("expired", unclaimed)):
+        for words, ids in (("confirmed", confirm), ("released", ended | gone), ("expired", unclaimed)):
             if ids:
                 self._metrics.changed_allocations(words, len(ids))
-        extra = {"node": name, "confirmed": sorted(confirm), "released": sorted(ended), "expired": sorted(unclaimed)}
+        extra = {
+            "node": name,
+            "confirmed": sorted(confirm),
+            "released": sorted(ended | gone),
+            "expired": sorted(unclaimed),
+        }
         logger.info("Updated the allocations of a node", extra=extra)
         regarding = self._store.document(name)
         for allocation in unclaimed.values():

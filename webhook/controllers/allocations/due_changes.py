@@ -14,19 +14,24 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import types
 from collections.abc import Collection, Iterable, Mapping
+from typing import Final
 
 from gpushare.allocation import Allocation, NodeAllocation, PodRef
 from gpushare.gpunode import GpuNode
 from webhook.pods.stored_pod import Pod
+
+NOBODY: Final[Mapping[str, Pod]] = types.MappingProxyType({})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DueChanges:
     """What is to be done; each entry is in at most one list.
 
-    confirm: node → id → the pod that holds it. release: the pod has ended, or holds another. gone: confirmed, but there
-    is no such pod in our copy. lapsed: nobody has come for it in time. next_expiry: when the next one lapses.
+    confirm: node → id → the pod that holds it. release: the pod has ended, or holds another. gone: our copy lacks its
+    pod, the one it is confirmed for or one that came and went before that. lapsed: nobody has come for it in time.
+    next_expiry: when the next one lapses.
     """
 
     confirm: Mapping[str, Mapping[str, PodRef]]
@@ -36,8 +41,13 @@ class DueChanges:
     next_expiry: float | None
 
 
-def judge(nodes: Iterable[GpuNode], pods: Iterable[Pod], *, now: float) -> DueChanges:
-    """What is due now; `now` is of the clock that the ends of reservations are told by."""
+def judge(
+    nodes: Iterable[GpuNode], pods: Iterable[Pod], *, now: float, departed: Mapping[str, Pod] = NOBODY
+) -> DueChanges:
+    """What is due now; `now` is of the clock that the ends of reservations are told by.
+
+    departed: deleted pods, by the id of the allocation that they named.
+    """
     by_uid = {pod.ref.uid: pod for pod in pods if pod.may_hold}
     claims = claims_of(by_uid.values())
     entries = [NodeAllocation(node.name, allocation) for node in nodes for allocation in node.allocations]
@@ -55,6 +65,8 @@ def judge(nodes: Iterable[GpuNode], pods: Iterable[Pod], *, now: float) -> DueCh
                 confirm[entry.node][allocation.id] = holder.ref
         elif allocation.pod.uid:
             gone.append(entry)
+        elif (left := departed.get(allocation.id)) is not None and _is_for(allocation, left):
+            gone.append(NodeAllocation(entry.node, dataclasses.replace(allocation, pod=left.ref)))
         elif allocation.reserved_until is None or allocation.reserved_until <= now:
             lapsed.append(entry)
         else:
@@ -106,10 +118,11 @@ def claimant(allocation: Allocation, claims: Mapping[str, list[Pod]]) -> Pod | N
     The annotation is written by us, but by a user who found a way as well: so namespace and, where it was known when
     the allocation was made, name must agree; and of several pods the first counts.
     """
-    for pod in claims.get(allocation.id, ()):
-        if pod.ref.namespace == allocation.pod.namespace and allocation.pod.name in {"", pod.ref.name}:
-            return pod
-    return None
+    return next((pod for pod in claims.get(allocation.id, ()) if _is_for(allocation, pod)), None)
+
+
+def _is_for(allocation: Allocation, pod: Pod) -> bool:
+    return pod.ref.namespace == allocation.pod.namespace and allocation.pod.name in {"", pod.ref.name}
 
 
 def still_holds(pod: Pod, holder: PodRef) -> bool:

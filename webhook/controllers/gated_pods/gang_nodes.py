@@ -7,7 +7,6 @@ on its node if it fits there, and else as any other pod. So no gang waits that w
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import functools
 import itertools
@@ -18,6 +17,7 @@ from gpushare import errors, ledger, policies
 from gpushare.allocation import PodRef
 from gpushare.placement import Placement
 from gpushare.request import Request
+from webhook import event_loop
 from webhook.pods.stored_pod import Pod
 from webhook.store import draft, ledger_store
 
@@ -73,7 +73,7 @@ async def _first_together(tried: draft.Draft, left: Asks, policy: str, used: Seq
                 return None  # no two of them fit on one node: nothing to wish for
             manifest, request = _as_one(left[:count])
             outcome = tried.place(manifest, request, policy=policy, unless=unless)
-            await asyncio.sleep(0)  # reviews are answered meanwhile
+            await event_loop.let_others_run()
             if isinstance(outcome, Placement):
                 identity = f"wished-{left[0][0].ref.uid}"
                 entry = outcome.allocation(request, allocation_id=identity, pod=PodRef("", ""), reserved_until=None)

@@ -22,6 +22,7 @@ from gpushare import contract, errors, ledger
 from gpushare.gpunode import GpuNode
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
+from webhook import event_loop
 from webhook.controllers import queue
 from webhook.controllers.gated_pods import backfill, gang
 from webhook.controllers.gated_pods.backfill_reservations import BackfillReservations
@@ -106,9 +107,9 @@ class GatedPodScheduler:
         """One turn for each unit; return who goes on waiting, and why. `now` in Unix seconds."""
         waiting = [(pod, _held_back(pod, sentence)) for pod, sentence in arranged.held_back]
         existing = self._holders.existing(self._store.stored(), arranged)
-        await asyncio.sleep(0)  # with very many, each of these takes a while, and the event loop is the webhook's too
+        await event_loop.let_others_run()  # with very many, each of these takes a while
         self._holding.begin(pods, arranged.units, existing, now=now)
-        await asyncio.sleep(0)
+        await event_loop.let_others_run()
         back = [pod for pod, _ in arranged.held_back]
         holders = {pod.ref.uid for pod in back if existing.holds.pop(pod.ref.uid, None)}
         await self._give_back([pod for pod in back if pod.ref.uid in existing.shares], holders=holders)
@@ -125,7 +126,7 @@ class GatedPodScheduler:
                     turn.waiting.extend((pod, self._last.get(pod.ref.uid) or _later(pod)) for pod in unit.members)
                     behind = True
                     if len(turn.waiting) % LATER_AT_ONCE == 0:
-                        await asyncio.sleep(0)  # the event loop is the webhook's too
+                        await event_loop.let_others_run()
                     continue
                 asks = _asks(unit, turn.waiting)
                 if asks is None:
@@ -139,7 +140,7 @@ class GatedPodScheduler:
                 task.add_done_callback(lambda _: self._slots.release())
                 # It runs until its share is in our view, before the next is placed: the queue's order is kept.
                 await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await event_loop.let_others_run()
         self._last = {pod.ref.uid: refusal for pod, refusal in turn.waiting if refusal.cause is not Cause.TURN}
         self.is_behind = behind
         return turn.waiting

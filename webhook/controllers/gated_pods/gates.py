@@ -19,6 +19,7 @@ from gpushare.cluster import api_client, api_errors, events
 from gpushare.pod import PodJson, annotations_of
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
+from webhook import event_loop
 from webhook.controllers import queue
 from webhook.controllers.gated_pods import backfill, gang
 from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
@@ -94,13 +95,13 @@ class Gates:
         self._reporter.forget_all_but(gated)
         self._forget_shut(gated)
         now = self._wall_clock() if now is None else now
-        await asyncio.sleep(0)  # with very many, each of these takes a while, and the event loop is the webhook's too
+        await event_loop.let_others_run()  # with very many, each of these takes a while
         waiting = await self._turns.take(pods, arranged, now=now)
         self._metrics.waiting(
             queue.counts(waiting),
             longest_seconds=queue.longest_seconds((pod for pod, _ in waiting), now=now),
         )
-        await asyncio.sleep(0)
+        await event_loop.let_others_run()
         tell_again = await self._reporter.tell([(pod, refusal.reason) for pod, refusal in waiting])
         waits = [self._backoff.wait_seconds(uid, now=self._clock()) for uid in self._shut]
         waits += [tell_again or 0.0, BEHIND_SECONDS if self._turns.is_behind else 0.0]

@@ -7,7 +7,6 @@ would create one and then grow it.
 
 from __future__ import annotations
 
-import asyncio
 import collections
 import dataclasses
 import logging
@@ -19,6 +18,7 @@ from gpushare import contract, errors, quantity, resizing
 from gpushare.allocation import GivenShare
 from gpushare.cluster import api_client, api_errors
 from gpushare.gpunode import GpuNode
+from webhook import event_loop
 from webhook.controllers.resize.resize_requests import ResizeRequest
 
 logger = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class Holdings:
                 self._add(node, 1)
                 self._nodes[name] = node
             if number % NODES_AT_ONCE == 0:
-                await asyncio.sleep(0)  # the event loop is the webhook's too
+                await event_loop.let_others_run()
         return collections.Counter(self._sums.get(namespace, {}))
 
     def _add(self, node: GpuNode | None, sign: int) -> None:

@@ -17,6 +17,7 @@ from gpushare.cluster import api_client, api_errors, events
 from gpushare.cluster.object_store import Key
 from gpushare.gpunode import GpuNode
 from gpushare.request import Request
+from webhook import event_loop
 from webhook.controllers.pending_reasons import PendingReasonReporter
 from webhook.controllers.resize.quotas import Quotas
 from webhook.controllers.resize.resize_requests import ResizeRequest, ResizeRequests, existing, turn
@@ -96,7 +97,7 @@ class Resizer:
     async def _search(self, touched: Touched) -> None:
         for number, _ in enumerate(self._wishes.search(touched)):
             if number % NODES_AT_ONCE == 0:
-                await asyncio.sleep(0)  # the event loop is the webhook's too
+                await event_loop.let_others_run()
 
     def waiting_on(self, name: str, pods: Mapping[Key, Pod]) -> list[tuple[str, Request]]:
         """By id of its allocation, what each pod asks for that waited on the node a round ago, and may have it."""

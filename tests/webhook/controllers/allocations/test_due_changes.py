@@ -23,9 +23,13 @@ def a_pod(name: str = "trainer", *, uid: str = "u-1", allocation: str = "a1", ph
     return {**made, "status": {"phase": phase}}
 
 
-def due(*held: Allocation, pods: tuple[dict[str, Any], ...] = ()) -> due_changes.DueChanges:
+def due(
+    *held: Allocation, pods: tuple[dict[str, Any], ...] = (), departed: dict[str, dict[str, Any]] | None = None
+) -> due_changes.DueChanges:
     node = builders.node()
-    return due_changes.judge([type(node)(node.name, node.gpus, held)], map(Pod.of, pods), now=NOW)
+    nodes = [type(node)(node.name, node.gpus, held)]
+    left = {identity: Pod.of(pod) for identity, pod in (departed or {}).items()}
+    return due_changes.judge(nodes, map(Pod.of, pods), now=NOW, departed=left)
 
 
 def reserved(identity: str = "a1", *, until: float = NOW + 10, name: str = "trainer") -> Allocation:
@@ -57,6 +61,20 @@ def test_it_confirms_even_too_late() -> None:
 def test_a_pod_with_a_generated_name_confirms_too() -> None:
     found = due(reserved(name=""), pods=(a_pod("trainer-x7b2p"),))
     assert found.confirm["node-a"]["a1"].name == "trainer-x7b2p"
+
+
+def test_a_reservation_whose_pod_came_and_went_is_not_kept_until_it_lapses() -> None:
+    (entry,) = due(reserved(), departed={"a1": a_pod()}).gone
+    assert (entry.node, entry.allocation.id, entry.allocation.pod) == (
+        "node-a",
+        "a1",
+        PodRef("default", "trainer", "u-1"),
+    )
+    assert ids(due(reserved(name=""), departed={"a1": a_pod("trainer-x7b2p")}).gone) == ["a1"]
+    for other in ({"a1": a_pod("another")}, {"a2": a_pod(allocation="a2")}):  # it is not theirs
+        assert is_settled(due(reserved(), departed=other))
+    stays = due(reserved(), pods=(a_pod(uid="u-2"),), departed={"a1": a_pod()})
+    assert (stays.confirm["node-a"]["a1"].uid, stays.gone) == ("u-2", ())
 
 
 def test_nobody_else_confirms_it() -> None:

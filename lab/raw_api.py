@@ -1,0 +1,104 @@
+"""The API server by HTTP, as `kubectl get --raw` has it, which takes 0.14 s of a core each time."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import http
+import json
+import ssl
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import urllib3
+import yaml
+
+from lab import lab_errors
+
+TIMEOUT_SECONDS: Final = 60.0
+
+_MERGE_PATCH: Final = "application/merge-patch+json"
+_JSON_PATCH: Final = "application/json-patch+json"
+
+
+class RawApi:
+    """A pool of connections to one API server, for any number of threads.
+
+    headers: what tells who we are, where that is not the client certificate of `tls`.
+    """
+
+    def __init__(self, server: str, tls: ssl.SSLContext, headers: dict[str, str]) -> None:
+        self._server = server.rstrip("/")
+        self._headers = headers
+        self._pool = urllib3.PoolManager(ssl_context=tls, timeout=TIMEOUT_SECONDS, retries=False, maxsize=8)
+
+    def send(self, method: str, path: str, document: object = None) -> bytes | None:
+        """Return what the API server answers, or None where it knows no such object.
+
+        document: the object to be stored; for PATCH a merge patch (a mapping) or a JSON patch (a sequence).
+
+        Raises:
+            LabError: the API server is not there, or refuses.
+        """
+        headers = dict(self._headers)
+        if method == "PATCH":
+            headers["Content-Type"] = _MERGE_PATCH if isinstance(document, Mapping) else _JSON_PATCH
+        elif document is not None:
+            headers["Content-Type"] = "application/json"
+        body = None if document is None else json.dumps(document)
+        try:
+            answer = self._pool.request(method, self._server + path, body=body, headers=headers)
+        except urllib3.exceptions.HTTPError as error:
+            raise lab_errors.LabError(f"{method} {path}: {error}") from error
+        if answer.status == http.HTTPStatus.NOT_FOUND:
+            return None
+        if answer.status >= http.HTTPStatus.BAD_REQUEST:
+            raise lab_errors.LabError(f"{method} {path}: {_refusal(answer.data)}")
+        return answer.data
+
+
+@functools.cache
+def of(kubeconfig: Path) -> RawApi:
+    """What a kubeconfig's context leads to; its certificates are in it as data.
+
+    Raises:
+        LabError: its user has neither a client certificate nor a token in it.
+    """
+    document = yaml.safe_load(kubeconfig.read_text())
+    context = _named(document["contexts"], document["current-context"])["context"]
+    cluster = _named(document["clusters"], context["cluster"])["cluster"]
+    user = _named(document["users"], context["user"])["user"]
+    authority = cluster.get("certificate-authority-data")
+    tls = ssl.create_default_context(cadata=_decoded(authority) if authority else None)
+    tls.verify_flags &= ~ssl.VERIFY_X509_STRICT  # as kubectl: it asks for extensions that many clusters' lack
+    if "token" in user:
+        return RawApi(cluster["server"], tls, {"Authorization": f"Bearer {user['token']}"})
+    if "client-certificate-data" not in user or "client-key-data" not in user:
+        raise lab_errors.LabError(
+            f"{kubeconfig}: user {context['user']} has neither a client certificate nor a token; "
+            "make a token by `kubectl create token`, and use a kubeconfig with it"
+        )
+    with tempfile.NamedTemporaryFile("w") as pair:  # only its owner can read it
+        pair.write(_decoded(user["client-certificate-data"]) + _decoded(user["client-key-data"]))
+        pair.flush()
+        tls.load_cert_chain(pair.name)
+    return RawApi(cluster["server"], tls, {})
+
+
+def _named(entries: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    return next(entry for entry in entries if entry["name"] == name)
+
+
+def _decoded(data: str) -> str:
+    return base64.b64decode(data).decode()
+
+
+def _refusal(content: bytes) -> str:
+    """What a Status says, as kubectl prints it; or what somebody else between us and the API server says."""
+    try:
+        status = json.loads(content)
+        return f"{status['reason']}: {status['message']}"
+    except (ValueError, KeyError, TypeError):
+        return content.decode(errors="replace")
