@@ -41,7 +41,6 @@ MOST_PODS = 12
 MOST_PAUSE_SECONDS = 1.0
 WELL_SECONDS = 120.0
 POLL_SECONDS = 0.3
-LISTED_SECONDS = 0.5  # from a plugin's registration to the devices it has
 AFTER_KILL, AFTER_STOP = "after the agent was killed", "after the agent was told to stop"
 BEFORE_BACK = "before the agent had registered with a new kubelet"
 REQUESTS = ("0", "0.05", "0.1", "0.25", "0.33", "0.5", "1")
@@ -260,11 +259,11 @@ def measured(administrator: access.Access, seed: int, *, seconds: float, most_pa
 
 
 def absences(since: Sequence[float], lines: Sequence[str]) -> list[tuple[float, float]]:
-    """From each of these until the kubelet has heard of an agent; lines: of the kubelet's log."""
+    """From each of these until the kubelet has the devices of an agent; lines: of the kubelet's log."""
     spans = []
     for moment in since:
         back = [
-            min((at for at in kubelet_log.registrations(lines, name) if at > moment), default=float("inf"))
+            min((at for at in kubelet_log.listings(lines, name) if at > moment), default=float("inf"))
             for name in advertisement.COUNTERS
         ]
         spans.append((moment, max(back)))
@@ -272,7 +271,7 @@ def absences(since: Sequence[float], lines: Sequence[str]) -> list[tuple[float, 
 
 
 def _is_in(at: float, spans: Sequence[tuple[float, float]]) -> bool:
-    return any(begin <= at <= end + LISTED_SECONDS for begin, end in spans)
+    return any(begin <= at <= end for begin, end in spans)
 
 
 def _longest(spans: Sequence[tuple[float, float]]) -> float:

@@ -21,6 +21,9 @@ from lab import build, kubeconfig, lab_errors, lab_layout, raw_api
 LIFETIME_OF_TOKENS = 31_536_000
 ACCOUNT_SECONDS = 30.0
 
+# For Go: a kubectl ends before it has garbage worth collecting, and takes 0.08 s of a core in place of 0.13.
+KUBECTL_ENVIRONMENT = {"GOGC": "off", "GOMEMLIMIT": "256MiB", "GOMAXPROCS": "1"}
+
 
 @dataclass(frozen=True, slots=True)
 class Access:
@@ -47,8 +50,11 @@ class Access:
             LabError: it failed, or took longer than `seconds`; the message holds its standard error.
         """
         command = [str(self.kubectl_program), f"--kubeconfig={self.kubeconfig}", *arguments]
+        environment = {**os.environ, **KUBECTL_ENVIRONMENT}
         try:
-            result = subprocess.run(command, input=input, capture_output=True, text=True, timeout=seconds, check=False)
+            result = subprocess.run(
+                command, input=input, capture_output=True, text=True, timeout=seconds, check=False, env=environment
+            )
         except subprocess.TimeoutExpired:
             raise lab_errors.LabError(f"kubectl {' '.join(arguments)} took more than {seconds:.0f} s") from None
         if result.returncode:

@@ -42,6 +42,8 @@ def configuration(lab: lab_layout.Layout, node: lab_layout.Node) -> dict[str, ob
         "clusterDNS": [f"127.77.{lab.number}.10"],
         "clusterDomain": "cluster.local",
         "nodeStatusUpdateFrequency": "2s",  # tests wait for what the node reports
+        # The device manager's file: when it knows a plugin's devices.
+        "logging": {"vmodule": [{"filePattern": "manager", "verbosity": 2}]},
     }
 
 

@@ -59,14 +59,18 @@ class RawApi:
         return answer.data
 
 
-@functools.cache
 def of(kubeconfig: Path) -> RawApi:
     """What a kubeconfig's context leads to; its certificates are in it as data.
 
     Raises:
         LabError: its user has neither a client certificate nor a token in it.
     """
-    document = yaml.safe_load(kubeconfig.read_text())
+    return _of(kubeconfig.read_text())  # and not by its path: the next lab there has another server
+
+
+@functools.cache
+def _of(kubeconfig: str) -> RawApi:
+    document = yaml.safe_load(kubeconfig)
     context = _named(document["contexts"], document["current-context"])["context"]
     cluster = _named(document["clusters"], context["cluster"])["cluster"]
     user = _named(document["users"], context["user"])["user"]
@@ -77,7 +81,7 @@ def of(kubeconfig: Path) -> RawApi:
         return RawApi(cluster["server"], tls, {"Authorization": f"Bearer {user['token']}"})
     if "client-certificate-data" not in user or "client-key-data" not in user:
         raise lab_errors.LabError(
-            f"{kubeconfig}: user {context['user']} has neither a client certificate nor a token; "
+            f"the kubeconfig's user {context['user']} has neither a client certificate nor a token; "
             "make a token by `kubectl create token`, and use a kubeconfig with it"
         )
     with tempfile.NamedTemporaryFile("w") as pair:  # only its owner can read it

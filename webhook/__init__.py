@@ -10,5 +10,6 @@ certificates/     our TLS: made, rotated, shared by the replicas, registered
 server            HTTPS; knows HTTP, knows no policy
 webhook_settings  flags and environment → settings, validated once
 metrics           what /metrics says
+event_loop        how those with much to do let reviews be answered in between
 *_process         one process, on a real cluster or on one in memory
 """

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 _LINE = re.compile(r"[IWEF](\d{4} \d\d:\d\d:\d\d)\.(\d{6})\s+\d+ \S+\] (.*)")
 _DENIED = re.compile(r'"Pod admission denied" podUID="(\S+)" pod="(\S+)" reason="(\S+)" message="(.*)"')
 _REGISTERS = re.compile(r'"Got registration request from device plugin with resource" resourceName="(\S+)"')
+_DEVICES = re.compile(r'"Processed device updates for resource" resourceName="(\S+)"')
 _STARTS = '"Starting Kubelet Plugin Manager"'  # it has just made its socket
 
 
@@ -39,10 +40,17 @@ def starts(lines: Iterable[str]) -> list[float]:
     return [at for at, text in _read(lines) if text.startswith(_STARTS)]
 
 
-def registrations(lines: Iterable[str], resource: str) -> list[float]:
-    """When a plugin of this resource did."""
-    matches = ((at, _REGISTERS.match(text)) for at, text in _read(lines))
-    return [at for at, match in matches if match and match[1] == resource]
+def listings(lines: Iterable[str], resource: str) -> list[float]:
+    """When it had the devices of a plugin of this resource, for the first time after each registration."""
+    moments: list[float] = []
+    is_due = False
+    for at, text in _read(lines):
+        if (match := _REGISTERS.match(text)) and match[1] == resource:
+            is_due = True
+        elif is_due and (match := _DEVICES.match(text)) and match[1] == resource:
+            moments.append(at)
+            is_due = False
+    return moments
 
 
 def _read(lines: Iterable[str]) -> Iterable[tuple[float, str]]:

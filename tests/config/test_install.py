@@ -25,6 +25,7 @@ def install(
 ) -> subprocess.CompletedProcess[str]:
     environment = {
         **os.environ,
+        **access.KUBECTL_ENVIRONMENT,
         **(more or {}),
         "PATH": f"{path}{os.pathsep if path else ''}{os.environ['PATH']}",
         "KUBECONFIG": str(kubeconfig or "/nonexistent"),

@@ -16,7 +16,7 @@ import pytest
 
 from gpushare import codec
 from kubectl_gpushare import cli
-from lab.access import Access
+from lab.access import KUBECTL_ENVIRONMENT, Access
 from tests.kubectl_gpushare import sample
 
 ROOT = Path(__file__).parents[2]
@@ -106,7 +106,9 @@ class Kubectl:
 
     def __init__(self, access: Access, programs: Path) -> None:
         path = f"{programs}:{access.kubectl_program.parent}:{os.environ['PATH']}"
-        self.environment = environment(PATH=path, KUBECONFIG=str(access.kubeconfig), TERM="xterm")
+        self.environment = environment(
+            PATH=path, KUBECONFIG=str(access.kubeconfig), TERM="xterm", **KUBECTL_ENVIRONMENT
+        )
 
     def __call__(self, *arguments: str) -> Ended:
         result = subprocess.run(
