@@ -19,6 +19,8 @@ ROOT = Path("/sys/fs/cgroup")
 # Where a process joins, of version 1's hierarchies: those through which no container is ever left behind.
 JOINED = ("memory", "pids")
 KILL_SECONDS = 15.0
+# A lab is a whole machine, and one process beside it has as much of a core as all of it by default: ten times that.
+_WEIGHTS = (("cpu.shares", "10240"), ("cpu.weight", "1000"))  # of version 1 and 2
 _THAWED = (("freezer.state", "THAWED"), ("cgroup.freeze", "0"))  # of version 1 and 2
 
 
@@ -39,6 +41,9 @@ def create(name: str) -> None:
                 (path / "cgroup.subtree_control").write_text(" ".join(f"+{controller}" for controller in controllers))
             parent, path = path, path / part
             path.mkdir(exist_ok=True)
+            for file_name, weight in _WEIGHTS:
+                if (path / file_name).exists():
+                    (path / file_name).write_text(weight)
             for inherited in ("cpuset.cpus", "cpuset.mems"):  # version 1: empty in a new one, and then nobody may join
                 file = path / inherited
                 if root != ROOT and file.exists() and not file.read_text().strip():

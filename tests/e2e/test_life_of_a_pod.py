@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from gpushare import contract, ledger
@@ -94,15 +92,17 @@ def test_a_pod_that_does_not_fit_waits_with_a_reason_and_runs_when_another_ends(
     waiting = user.pod("waits")
     assert waiting is not None
     assert [gate["name"] for gate in waiting["spec"]["schedulingGates"]] == [contract.SCHEDULING_GATE]
-    reason = annotation(waiting, contract.REASON)
-    assert reason.startswith(
-        "no GPU fits 0.5 GPU with 50% of the memory: of 4 GPUs on 1 node, 4 with too little compute free"
-    )
-    event = eventually(
-        lambda: next((e for e in events(user, "waits") if e["reason"] == contract.EVENT_GATED), None),
-        what="a Gated event",
-    )
-    assert event["note"] == reason
+    sentence = "no GPU fits 0.5 GPU with 50% of the memory: of 4 GPUs on 1 node, 4 with too little compute free"
+    assert annotation(waiting, contract.REASON).startswith(sentence)
+
+    def is_told() -> bool:
+        """The Event says what the annotation does; both change once it is known that the holders are there."""
+        (pod,) = [pod for pod in user.pods() if pod["metadata"]["name"] == "waits"]
+        reason = annotation(pod, contract.REASON)
+        notes = [event["note"] for event in events(user, "waits") if event["reason"] == contract.EVENT_GATED]
+        return reason.startswith(sentence) and reason in notes
+
+    eventually(is_told, what="a Gated event with the pod's reason")
 
     user.running("holder-2")
     user.delete("pod", "holder-2")
@@ -119,7 +119,7 @@ def test_a_pod_that_does_not_fit_waits_with_a_reason_and_runs_when_another_ends(
 
 
 def events(user: Observer, name: str) -> list[dict[str, str]]:
-    listed = json.loads(user.kubectl("get", "events.events.k8s.io", "-o", "json"))["items"]
+    listed = user.access.read(f"/apis/events.k8s.io/v1/namespaces/{user.namespace}/events")["items"]
     return [entry for entry in listed if entry.get("regarding", {}).get("name") == name]
 
 

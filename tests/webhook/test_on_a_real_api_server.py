@@ -205,11 +205,17 @@ def test_gated_pods_are_placed_by_priority_and_then_age(cluster: Cluster) -> Non
     urgent = builders.pod("urgent", request="1", gpus="4")
     urgent["spec"]["priorityClassName"] = "important"
     cluster.create(urgent)
+
+    def holders() -> list[str]:
+        return [entry.pod.name for entry in cluster.node().allocations]
+
+    until(lambda: holders() == ["all"] and cluster.is_settled(), cluster.explain)
     order = []
     for holder in ("all", "urgent", "early"):
         cluster.delete(holder)
-        until(lambda: len(cluster.node().allocations) == 1 and cluster.is_settled(), cluster.explain)
-        order.append(cluster.node().allocations[0].pod.name)
+        until(lambda holder=holder: holders() not in ([], [holder]), cluster.explain)  # type: ignore[misc]
+        order += holders()
+        until(cluster.is_settled, cluster.explain)
     assert order == ["urgent", "early", "late"]
 
 
