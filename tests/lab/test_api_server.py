@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from lab import access, cluster, daemon_process, lab_errors, lab_layout
 
@@ -66,9 +67,14 @@ def test_a_service_account_kubeconfig_has_the_rights_of_that_service_account_onl
 def test_ones_own_cluster_is_reached_by_its_kubeconfig(api_server: access.Access, tmp_path: Path) -> None:
     own = access.from_kubeconfig(api_server.kubeconfig, tmp_path)
     assert (own.server, own.ca_file.read_bytes()) == (api_server.server, api_server.ca_file.read_bytes())
-    assert own.kubectl("get", "--raw=/readyz") == "ok"
+    assert own.kubectl("get", "--raw=/readyz") == own.text("/readyz") == "ok"
     with pytest.raises(lab_errors.LabError, match="cannot be used"):
         access.from_kubeconfig(tmp_path / "missing", tmp_path)
+    document = yaml.safe_load(own.kubeconfig.read_text())
+    document["users"][0]["user"] = {"exec": {"command": "cloud"}}
+    own.kubeconfig.write_text(yaml.safe_dump(document))
+    with pytest.raises(lab_errors.LabError, match="neither a client certificate nor a token; make a token by `kubectl"):
+        own.text("/readyz")
 
 
 def test_anonymous_requests_get_health_and_nothing_else(api_server: access.Access) -> None:
