@@ -73,13 +73,13 @@ def node_object(lab: lab_layout.Layout, node: lab_layout.Node) -> str:
 
 
 def write_files(lab: lab_layout.Layout, node: lab_layout.Node) -> None:
-    """Write the configuration."""
+    """Write the node's `kubelet.yaml`, which `build` names."""
     path = lab.node_directory(node) / "kubelet.yaml"
     path.write_text(yaml.safe_dump(configuration(lab, node), sort_keys=False))
 
 
 def build(lab: lab_layout.Layout, node: lab_layout.Node, programs: Path) -> component.Component:
-    """Return the kubelet."""
+    """Return the kubelet as a component: in the node's mounts and cgroup, ready once its health port answers."""
     argv = (
         str(programs / "kubelet"),
         f"--config={lab.node_directory(node) / 'kubelet.yaml'}",

@@ -19,7 +19,7 @@ ROOT = Path("/sys/fs/cgroup")
 # Where a process joins, of version 1's hierarchies: those through which no container is ever left behind.
 JOINED = ("memory", "pids")
 KILL_SECONDS = 15.0
-# A lab is a whole machine, and one process beside it has as much of a core as all of it by default: ten times that.
+# By default all of a lab gets no more of a core than one process beside it. It stands for a machine: ten times that.
 _WEIGHTS = (("cpu.shares", "10240"), ("cpu.weight", "1000"))  # of version 1 and 2
 _THAWED = (("freezer.state", "THAWED"), ("cgroup.freeze", "0"))  # of version 1 and 2
 

@@ -83,7 +83,7 @@ class TouchedNodes:
                 self._came.pop(uid, None)
                 if identity:
                     self._departed[identity] = pod
-                    if len(self._departed) > FEW:  # the oldest one, which held nothing any more when it went
+                    if len(self._departed) > FEW:  # what the oldest one has left reserved, if anything, lapses
                         del self._departed[next(iter(self._departed))]
         if len(self._keys) > FEW + len(self._pods):
             # Nobody asks, as in a replica that does not lead: it must not grow for ever.
