@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE # the tests start hundreds of programs, and eac
 C_SOURCES := $(sort $(wildcard interposer/*/*.[ch] simgpu/*.[ch] lab/image/*.[ch] tests/interposer/*.[ch] tests/simgpu/*.[ch] tests/deviceplugin/*/*.[ch] tests/clock/*.[ch] tests/frameworks/*/*.[ch] tests/fuzz/*/*.[ch] bench/launches/*.[ch] bench/gpu/*.[ch]))
 SHELL_SOURCES := install.sh .ci/run $(sort $(wildcard lab/*.sh simgpu/*.sh tests/releases/*.sh))
 BENCH_PACKAGES := bench.gpu bench.handover
-BENCH_SCRIPTS := $(filter-out bench/gpu/ bench/handover/ bench/results/,$(sort $(wildcard bench/*.py bench/*/)))
+BENCH_SCRIPTS := $(filter-out bench/gpu/ bench/handover/ bench/results/ bench/__pycache__/,$(sort $(wildcard bench/*.py bench/*/)))
 QUICK := not slow and not apiserver and not lab
 LAB_PACKAGES = $(PYTHON) -c 'from lab import build, prerequisites; prerequisites.ensure(); build.ensure()'
 
