@@ -117,7 +117,7 @@ test-quick: env build ## The quick tests, which need no cluster: about two minut
 .PHONY: test
 test: check ## Everything, on a real Kubernetes with simulated GPUs (root; the first time builds it, about five minutes)
 	@$(LAB_PACKAGES)
-	$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -q -n 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: test-frameworks
 test-frameworks: env build ## PyTorch on simulated GPUs and in shares of them (root; downloads 3 GB the first time)
