@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from deviceplugin.mig.instance import GpuInstance, MigMode
 from gpushare.mig import instance_layout
 from gpushare.mig.geometry import Geometry, ProfileGeometry
-from gpushare.mig.instance_layout import Infeasible, Wanted
+from gpushare.mig.instance_layout import Wanted
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,9 +105,9 @@ def make(present: Present, wanted: Wanted | None, *, held: frozenset[str] = froz
     if wanted is None:
         return _off(present, present.mode, held)
     if present.geometry is not None:
-        possible = instance_layout.search(present.geometry, wanted)
-        if isinstance(possible, Infeasible):
-            return MigPlan(MigVerdict.REFUSE, reason=f"{present.uuid}: {possible.reason}")
+        misfit = instance_layout.misfit(present.geometry, wanted)
+        if misfit is not None:
+            return MigPlan(MigVerdict.REFUSE, reason=f"{present.uuid}: {misfit}")
     if not present.mode.current:
         return _mode_step(present, held, enabled=True)
     if present.geometry is None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from gpushare.mig import catalogue, instance_layout, parted, profile
 from gpushare.mig.geometry import Geometry
-from gpushare.mig.instance_layout import Infeasible, Wanted
+from gpushare.mig.instance_layout import Wanted
 
 
 def named(wanted: Mapping[str, int]) -> Wanted:
@@ -25,8 +25,7 @@ def config_error(geometry: Geometry, wanted: Mapping[str, int] | None) -> str | 
         parted.read_wanted(wanted)
     except parted.PartedError as error:
         return str(error)
-    infeasible = instance_layout.search(geometry, named(wanted or {}))
-    return infeasible.reason if isinstance(infeasible, Infeasible) else None
+    return instance_layout.misfit(geometry, named(wanted or {}))
 
 
 def nowhere(entries: parted.Config) -> str | None:
@@ -36,10 +35,9 @@ def nowhere(entries: parted.Config) -> str | None:
     """
     for number, entry in enumerate(entries):
         wanted = named(entry.wanted)
-        layouts = [instance_layout.search(geometry, wanted) for geometry in _having(wanted)]
-        refused = [layout for layout in layouts if isinstance(layout, Infeasible)]
-        if refused and len(refused) == len(layouts):
-            return f"mig[{number}] fits on no known GPU: {refused[0].reason}"
+        misfits = [instance_layout.misfit(geometry, wanted) for geometry in _having(wanted)]
+        if misfits and all(misfits):
+            return f"mig[{number}] fits on no known GPU: {misfits[0]}"
     return None
 
 

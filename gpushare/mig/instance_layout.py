@@ -6,7 +6,6 @@ the one before. Free places are taken from the end, which keeps the beginning fo
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
@@ -19,38 +18,23 @@ _SHOWN: Final = 3
 _TRIED: Final = 2000  # parts of what was wanted, to say which fits; there may be thousands times as many
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Planned:
-    """A GPU instance to have, and the compute slices of each compute instance in it."""
-
-    placed: PlacedInstance
-    parts: tuple[int, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Infeasible:
-    """They do not fit. `reason` is a sentence; `feasible` has the largest parts of what was wanted that do fit."""
-
-    reason: str
-    feasible: tuple[Wanted, ...] = ()
-
-    def __str__(self) -> str:
-        return self.reason
-
-
-def search(
-    geometry: Geometry, wanted: Wanted, *, taken: Sequence[PlacedInstance] = ()
-) -> tuple[Planned, ...] | Infeasible:
-    """Places for `wanted` beside what is `taken`, largest first; or why there are none."""
+def misfit(geometry: Geometry, wanted: Wanted) -> str | None:
+    """Why `wanted` does not fit on an empty GPU, as a sentence with the largest parts that do; None if it fits."""
     foreign = [profile for profile, count in wanted.items() if count > 0 and not _is_known(geometry, profile)]
     if foreign:
         known = ", ".join(str(kind.profile) for kind in geometry.kinds)
-        return Infeasible(f"{geometry.name} has no profile {foreign[0]}: it has {known}")
-    parts = instances(geometry, wanted)
-    chosen = places(geometry, [kind for kind, _ in parts], taken)
-    if chosen is None:
-        return _infeasible(geometry, wanted, taken)
-    return tuple(Planned(place, sizes) for place, (_, sizes) in zip(chosen, parts, strict=True))
+        return f"{geometry.name} has no profile {foreign[0]}: it has {known}"
+    if _fits(geometry, wanted):
+        return None
+    largest = " or ".join(shown(part) for part in largest_parts(geometry, wanted))
+    return (
+        f"{shown(wanted)} does not fit on {geometry.name}: it has {geometry.gpu_slices} GPU slices and "
+        f"{geometry.memory_slices} places{f'; of this, {largest} fits' if largest else ''}"
+    )
+
+
+def _fits(geometry: Geometry, wanted: Wanted) -> bool:
+    return places(geometry, [kind for kind, _ in instances(geometry, wanted)]) is not None
 
 
 def _is_known(geometry: Geometry, profile: Profile) -> bool:
@@ -84,7 +68,7 @@ def instances(geometry: Geometry, wanted: Wanted) -> list[tuple[ProfileGeometry,
     return sorted(parts, key=lambda part: (-part[0].memory_slices, -part[0].gpu_slices, part[0].device_profile_id))
 
 
-def _fits(geometry: Geometry, instance: PlacedInstance, others: Sequence[PlacedInstance]) -> bool:
+def _has_place(geometry: Geometry, instance: PlacedInstance, others: Sequence[PlacedInstance]) -> bool:
     occupied = {place for other in others for place in other.places}
     return (
         occupied.isdisjoint(instance.places)
@@ -94,7 +78,7 @@ def _fits(geometry: Geometry, instance: PlacedInstance, others: Sequence[PlacedI
 
 
 def places(
-    geometry: Geometry, kinds: Sequence[ProfileGeometry], taken: Sequence[PlacedInstance]
+    geometry: Geometry, kinds: Sequence[ProfileGeometry], taken: Sequence[PlacedInstance] = ()
 ) -> list[PlacedInstance] | None:
     """A place for each of `kinds`, in their order, alike ones beside each other; None if there is not room for all."""
     if (
@@ -112,7 +96,7 @@ def places(
             if alike and start >= made[-1].start:
                 continue
             instance = PlacedInstance(kind, start)
-            if _fits(geometry, instance, [*taken, *made]):
+            if _has_place(geometry, instance, [*taken, *made]):
                 instances = place(number + 1, [*made, instance])
                 if instances is not None:
                     return instances
@@ -121,24 +105,18 @@ def places(
     return place(0, [])
 
 
-def _infeasible(geometry: Geometry, wanted: Wanted, taken: Sequence[PlacedInstance]) -> Infeasible:
-    """With the largest parts of `wanted` that fit, those first that keep the most GPU slices."""
+def largest_parts(geometry: Geometry, wanted: Wanted) -> list[Wanted]:
+    """Parts of `wanted` that fit: with the most instances, and of those the most compute slices; at most three."""
     most: tuple[int, int] | None = None
-    feasible: list[Wanted] = []
+    largest: list[Wanted] = []
     for part in _parts(geometry, wanted):
         worth = (sum(part.values()), sum(profile.compute_slices * count for profile, count in part.items()))
-        if most is not None and (worth < most or len(feasible) == _SHOWN):
+        if most is not None and (worth < most or len(largest) == _SHOWN):
             break
-        if places(geometry, [kind for kind, _ in instances(geometry, part)], taken) is not None:
+        if _fits(geometry, part):
             most = worth
-            feasible.append(part)
-    beside = f" beside {_shown_places(taken)}" if taken else ""
-    fitting = "; of this, " + " or ".join(shown(part) for part in feasible) + " fits" if feasible else ""
-    return Infeasible(
-        f"{shown(wanted)} does not fit on {geometry.name}{beside}: it has {geometry.gpu_slices} GPU slices and "
-        f"{geometry.memory_slices} places{fitting}",
-        tuple(feasible),
-    )
+            largest.append(part)
+    return largest
 
 
 def _parts(geometry: Geometry, wanted: Wanted) -> Iterator[Wanted]:
@@ -166,7 +144,3 @@ def _parts(geometry: Geometry, wanted: Wanted) -> Iterator[Wanted]:
     )
     for counts in itertools.islice(all_counts, _TRIED):
         yield {profile: count for profile, count in zip(profiles, counts, strict=True) if count}
-
-
-def _shown_places(made: Sequence[PlacedInstance]) -> str:
-    return ", ".join(f"{instance.kind.profile} at {instance.start}" for instance in made) or "nothing"

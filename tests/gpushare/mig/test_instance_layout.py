@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpushare.mig import catalogue, feasibility, instance_layout, orders, parted
 from gpushare.mig.geometry import Geometry, PlacedInstance
-from gpushare.mig.instance_layout import Infeasible, Wanted
+from gpushare.mig.instance_layout import Wanted
 from tests.gpushare.mig import sequences
 
 GEOMETRIES = st.sampled_from(list(catalogue.MODELS.values()))
@@ -31,15 +31,16 @@ def overlap(placed: list[PlacedInstance]) -> bool:
 
 @settings(max_examples=150)
 @given(wishes())
-def test_what_is_found_can_be_made_in_that_order_and_is_what_was_wanted(wish: tuple[Geometry, Wanted]) -> None:
+def test_what_fits_has_places_that_can_be_made_in_that_order(wish: tuple[Geometry, Wanted]) -> None:
     geometry, wanted = wish
-    found = instance_layout.search(geometry, wanted)
-    if isinstance(found, Infeasible):
+    if instance_layout.misfit(geometry, wanted) is not None:
         return
-    sequence = [(one.placed.kind.profile, one.placed.start) for one in found]
+    placed = instance_layout.places(geometry, [kind for kind, _ in instance_layout.instances(geometry, wanted)])
+    assert placed is not None
+    sequence = [(instance.kind.profile, instance.start) for instance in placed]
     assert sequences.error(geometry, sequence) is None
-    assert {name: sum(name == one for one, _ in sequence) for name in wanted} == wanted
-    assert not overlap([one.placed for one in found])
+    assert {name: sum(name == profile for profile, _ in sequence) for name in wanted} == wanted
+    assert not overlap(placed)
 
 
 @settings(max_examples=60)
@@ -48,18 +49,19 @@ def test_what_is_refused_fits_at_no_places_at_all_and_what_is_offered_instead_do
     wish: tuple[Geometry, Wanted],
 ) -> None:
     geometry, wanted = wish
-    found = instance_layout.search(geometry, wanted)
-    if not isinstance(found, Infeasible):
+    refused = instance_layout.misfit(geometry, wanted)
+    if refused is None:
         return
     kinds = [kind for kind in geometry.kinds for _ in range(wanted.get(kind.profile, 0))]
     if len(kinds) <= 4:
         for starts in itertools.product(*(kind.starts for kind in kinds)):
             sequence = [(kind.profile, start) for kind, start in zip(kinds, starts, strict=True)]
             assert sequences.error(geometry, sequence) is not None
-    assert found.feasible
-    for part in found.feasible:
-        assert not isinstance(instance_layout.search(geometry, part), Infeasible)
-        assert instance_layout.shown(part) in found.reason
+    offered = instance_layout.largest_parts(geometry, wanted)
+    assert offered
+    for part in offered:
+        assert instance_layout.misfit(geometry, part) is None
+        assert instance_layout.shown(part) in refused
 
 
 @settings(max_examples=60)
@@ -68,9 +70,10 @@ def test_what_is_taken_stays_where_it_is(wish: tuple[Geometry, Wanted], data: st
     geometry, wanted = wish
     kind = data.draw(st.sampled_from(geometry.kinds))
     taken = PlacedInstance(kind, data.draw(st.sampled_from(kind.starts)))
-    found = instance_layout.search(geometry, wanted, taken=[taken])
-    if not isinstance(found, Infeasible):
-        assert not overlap([taken, *(one.placed for one in found)])
+    kinds = [kind for kind, _ in instance_layout.instances(geometry, wanted)]
+    placed = instance_layout.places(geometry, kinds, [taken])
+    if placed is not None:
+        assert not overlap([taken, *placed])
 
 
 def error(model: str, **wanted: int) -> str | None:
@@ -95,10 +98,10 @@ def test_a_profile_of_another_model_is_refused_with_those_that_there_are() -> No
 def test_parts_share_gpu_instances() -> None:
     assert error("A100-40GB", **{"1c_3g_20gb": 3, "4g_20gb": 1}) is None
     assert error("A100-40GB", **{"1c_3g_20gb": 4, "4g_20gb": 1}) is not None
-    (found,) = instance_layout.search(
+    ((_, sizes),) = instance_layout.instances(
         catalogue.MODELS["A100-40GB"], feasibility.named({"2c.3g.20gb": 1, "1c.3g.20gb": 1})
     )
-    assert found.parts == (2, 1)
+    assert sizes == (2, 1)
 
 
 def test_enormous_counts_are_refused_at_once() -> None:
@@ -166,8 +169,8 @@ def test_a_gpu_is_known_by_what_nvml_calls_it(model: str, gib: float, name: str 
 @pytest.mark.parametrize("geometry", catalogue.MODELS.values(), ids=catalogue.MODELS)
 def test_of_each_kind_so_many_fit_as_the_table_says(geometry: Geometry) -> None:
     for kind in geometry.kinds:
-        assert not isinstance(instance_layout.search(geometry, {kind.profile: kind.most}), Infeasible)
-        assert isinstance(instance_layout.search(geometry, {kind.profile: kind.most + 1}), Infeasible)
+        assert instance_layout.misfit(geometry, {kind.profile: kind.most}) is None
+        assert instance_layout.misfit(geometry, {kind.profile: kind.most + 1}) is not None
 
 
 def test_orders_begin_with_the_largest_and_none_comes_twice() -> None:
