@@ -21,7 +21,6 @@ _HASH: Final = 1  # BPF_MAP_TYPE_HASH
 _NO_PREALLOC: Final = 1  # BPF_F_NO_PREALLOC
 _CGROUP_DEVICE_PROGRAM, _CGROUP_DEVICE = 15, 6  # BPF_PROG_TYPE_CGROUP_DEVICE, BPF_CGROUP_DEVICE
 _ALLOW_MULTI, _REPLACE = 2, 4  # BPF_F_ALLOW_MULTI, BPF_F_REPLACE
-_NEW_ONLY: Final = 1  # BPF_NOEXIST
 MOST_PROGRAMS: Final = 64  # that a cgroup can have
 _LOG_BYTES: Final = 1 << 16
 _INSTRUCTION_BYTES: Final = 8
@@ -66,10 +65,9 @@ class Map:
             return None
         return value.raw
 
-    def put(self, key: bytes, value: bytes, *, new_only: bool = False) -> None:
-        """Give a key a value; FileExistsError if it has one and is not to."""
-        flags = _NEW_ONLY if new_only else 0
-        self._element(_UPDATE, key, ctypes.create_string_buffer(value, self._value_bytes), flags)
+    def put(self, key: bytes, value: bytes) -> None:
+        """Give a key a value, in place of the one that it may have."""
+        self._element(_UPDATE, key, ctypes.create_string_buffer(value, self._value_bytes))
 
     def drop(self, key: bytes) -> None:
         """A key has no value any more."""
@@ -93,12 +91,10 @@ class Map:
                 return frozenset(keys)
             keys.add(key)
 
-    def _element(
-        self, command: int, key: bytes | None, value: ctypes.Array[ctypes.c_char] | None, flags: int = 0
-    ) -> None:
+    def _element(self, command: int, key: bytes | None, value: ctypes.Array[ctypes.c_char] | None) -> None:
         keys = ctypes.create_string_buffer(key, self._key_bytes) if key is not None else None
         addresses = [ctypes.addressof(buffer) if buffer is not None else 0 for buffer in (keys, value)]
-        _bpf(command, struct.pack("<IxxxxQQQ", self.descriptor, *addresses, flags))
+        _bpf(command, struct.pack("<IxxxxQQQ", self.descriptor, *addresses, 0))
 
 
 def make_map(name: str, *, key_bytes: int, value_bytes: int, most: int) -> int:

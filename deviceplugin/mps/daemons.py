@@ -52,14 +52,14 @@ class Daemons:
             self._kept[spec.name] = _Kept(daemon, task)
             self._changed()
 
-    async def drop(self, name: str, *, uuids: tuple[str, ...] = ()) -> None:
-        """End the daemon of that name, also one that a former agent left; uuids: its GPUs, if not that of its name."""
+    async def drop(self, name: str) -> None:
+        """End the daemon of that name, also one that a former agent left."""
         known = self._kept.pop(name, None)
         if known is not None:
             await _end(known.task)
         elif not any(sign.exists() for sign in (self.places(name).started, self.places(name).pid_file)):
             return
-        spec = known.daemon.spec if known is not None else steps.Spec(name, tuple(map(_unknown, uuids or (name,))))
+        spec = known.daemon.spec if known is not None else steps.Spec(name, (_unknown(name),))
         daemon = known.daemon if known is not None else self._daemon(spec)
         places.Places(self._root, "").ready.unlink(missing_ok=True)
         await daemon.stop()

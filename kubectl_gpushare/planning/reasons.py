@@ -35,8 +35,8 @@ class Reasons:
     free_before: float  # stranded GPUs of the cluster without the pod
 
 
-def of(manifest: pod.PodJson, snapshot: Snapshot, *, change: bool = True) -> Reasons:
-    """The reasons of one pod. `change`: also look for remedies. Raises `RequestError`."""
+def of(manifest: pod.PodJson, snapshot: Snapshot) -> Reasons:
+    """The reasons of one pod, with remedies. Raises `RequestError`."""
     asked = RequestingPod.of(unplaced.of(manifest))
     world = around(manifest, snapshot)
     answer = world.place(asked.manifest, asked.request)
@@ -49,7 +49,7 @@ def of(manifest: pod.PodJson, snapshot: Snapshot, *, change: bool = True) -> Rea
     else:
         whole = world.refuse(asked.manifest, asked.request)
         refusal = whole if isinstance(whole, Refusal) else answer
-        tried = remedies.all_of(world, asked, refusal.rejected) if change else ()
+        tried = remedies.all_of(world, asked, refusal.rejected)
     return Reasons(
         asked=asked,
         policy=asked.request.policy or world.policy,

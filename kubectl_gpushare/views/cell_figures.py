@@ -98,10 +98,10 @@ _WORST = {"OverCommitted": "bad", "Unhealthy": "bad", "Gone": "bad"}
 
 
 @_ONCE
-def status(words: tuple[str, ...], *, ready: str = "Ready") -> Cell:
+def status(words: tuple[str, ...]) -> Cell:
     """`Ready`, or the statuses."""
     if not words:
-        return Cell(ready, "good")
+        return Cell("Ready", "good")
     bad = any(_WORST.get(word.partition(":")[0]) for word in words)
     return Cell(",".join(words), "bad" if bad else "warn")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
+from tests.webhook.laws.virtual_loop import VirtualLoop
 from webhook import event_loop
 
 ROUNDS = 8  # of the event loop, that an answer takes
@@ -16,6 +18,7 @@ async def test_an_answer_waits_for_one_piece_of_work() -> None:
         nonlocal pieces
         while True:
             pieces += 1
+            time.sleep(event_loop.WORK_SECONDS)
             await event_loop.let_others_run()
 
     async def answer() -> int:
@@ -26,6 +29,23 @@ async def test_an_answer_waits_for_one_piece_of_work() -> None:
 
     working = asyncio.create_task(work())
     await asyncio.sleep(0)
-    waited = [await answer() for _ in range(5)]
+    waited = [await answer() for _ in range(20)]
     working.cancel()
     assert max(waited) <= 1
+
+
+def test_who_has_little_to_do_rests_once() -> None:
+    rests: list[float | None] = []
+
+    def pass_time(seconds: float | None) -> None:
+        rests.append(seconds)
+        loop.advance(seconds or 0.0)
+
+    async def work() -> None:
+        for _ in range(100):
+            await event_loop.let_others_run()
+
+    loop = VirtualLoop(pass_time)
+    loop.run_until_complete(work())
+    loop.close()
+    assert len(rests) == 1

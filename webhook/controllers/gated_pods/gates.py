@@ -83,18 +83,15 @@ class Gates:
             bound=bound,
         )
 
-    async def open_all(self, pods: PodIndex, *, now: float | None = None) -> float | None:
-        """Place what can be placed; return in how many seconds there is more to tell, None if there is nothing.
-
-        now: Unix seconds, of the clock that the pods' age is judged by.
-        """
+    async def open_all(self, pods: PodIndex) -> float | None:
+        """Place what can be placed; return in how many seconds there is more to tell, None if there is nothing."""
         shown = {uid: pods.waiting[uid].version for uid in self._opened if uid in pods.waiting}
         self._opened = {uid: version for uid, version in self._opened.items() if shown.get(uid) == version}
         arranged = self._arranger.arrange(pods.waiting, pods.members, opened=self._opened)
         gated = {uid for unit in arranged.units for uid in unit.uids} | {pod.ref.uid for pod, _ in arranged.held_back}
         self._reporter.forget_all_but(gated)
         self._forget_shut(gated)
-        now = self._wall_clock() if now is None else now
+        now = self._wall_clock()
         await event_loop.let_others_run()  # with very many, each of these takes a while
         waiting = await self._turns.take(pods, arranged, now=now)
         self._metrics.waiting(
