@@ -11,6 +11,10 @@ from webhook import event_loop
 ROUNDS = 8  # of the event loop, that an answer takes
 
 
+def piece_of_work() -> None:
+    time.sleep(event_loop.WORK_SECONDS)
+
+
 async def test_an_answer_waits_for_one_piece_of_work() -> None:
     pieces = 0
 
@@ -18,7 +22,7 @@ async def test_an_answer_waits_for_one_piece_of_work() -> None:
         nonlocal pieces
         while True:
             pieces += 1
-            time.sleep(event_loop.WORK_SECONDS)
+            piece_of_work()
             await event_loop.let_others_run()
 
     async def answer() -> int:
