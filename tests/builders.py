@@ -89,8 +89,8 @@ def offered(gpus: int, *, memory_gib: int = 80) -> dict[str, str]:
 def mix(requests: Iterable[Request], hosts: Iterable[Host] | None = None) -> Mix:
     """What pods with these requests ask for, and of their nodes what `hosts` has, if that is given."""
     pods = list(requests)
-    given = list(hosts) if hosts is not None else [NO_HOST] * len(pods)
+    node_hosts = list(hosts) if hosts is not None else [NO_HOST] * len(pods)
     counts = collections.Counter(
-        asked for one, host in zip(pods, given, strict=True) for asked in classes_of(one, host)
+        asked for request, host in zip(pods, node_hosts, strict=True) for asked in classes_of(request, host)
     )
     return Mix.of(counts, pods=len(pods))

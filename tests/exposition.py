@@ -28,14 +28,14 @@ def families(registry: prometheus_client.CollectorRegistry) -> dict[str, Metric]
     return {family.name: family for family in text_string_to_metric_families(text)}
 
 
-def faults(found: dict[str, Metric], *, prefix: str, labels: Collection[str]) -> Iterator[str]:
+def faults(metrics: dict[str, Metric], *, prefix: str, labels: Collection[str]) -> Iterator[str]:
     """A sentence for each rule that is broken. labels: the names that labels may have."""
-    for name, one in found.items():
+    for name, metric in metrics.items():
         if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or not name.startswith(prefix):
             yield f"{name}: not a name in snake case that begins with {prefix}"
-        if one.type not in _TYPES:
+        if metric.type not in _TYPES:
             yield f"{name}: has no TYPE"
-        if not re.fullmatch(r"[A-Z0-9].*[.]", one.documentation):
+        if not re.fullmatch(r"[A-Z0-9].*[.]", metric.documentation):
             yield f"{name}: its HELP is not a sentence"
         if any(re.search(rf"_{kind}(_|$)", name) for kind in _TYPES):
             yield f"{name}: its type is not to be in its name"
@@ -49,12 +49,12 @@ def faults(found: dict[str, Metric], *, prefix: str, labels: Collection[str]) ->
         if sum(name.endswith(unit) for unit in _UNITS if unit != "_seconds") > 1:
             yield f"{name}: two units"
         seen = set()
-        for sample in one.samples:
-            if one.type == "counter" and not sample.name.endswith(("_total", "_created")):
+        for sample in metric.samples:
+            if metric.type == "counter" and not sample.name.endswith(("_total", "_created")):
                 yield f"{sample.name}: a counter's samples end in _total"
             if name.endswith("_ratio") and not 0 <= sample.value <= 1:
                 yield f"{name}: {sample.value} is no ratio"
-            unknown = sample.labels.keys() - set(labels) - ({"le"} if one.type == "histogram" else set())
+            unknown = sample.labels.keys() - set(labels) - ({"le"} if metric.type == "histogram" else set())
             if unknown:
                 yield f"{name}: labels {sorted(unknown)} are not of those whose values are few"
             key = (sample.name, *sorted(sample.labels.items()))

@@ -15,8 +15,8 @@ PATH = str(Path(__file__).resolve().parents[1])  # where such a Python finds the
 
 
 def _call(function: Callable[Parameters, None], *values: Parameters.args, **named: Parameters.kwargs) -> str:
-    given = [*map(repr, values), *(f"{name}={value!r}" for name, value in named.items())]
-    return f"import {function.__module__} as file\nfile.{function.__name__}({', '.join(given)})\n"
+    arguments = [*map(repr, values), *(f"{name}={value!r}" for name, value in named.items())]
+    return f"import {function.__module__} as file\nfile.{function.__name__}({', '.join(arguments)})\n"
 
 
 def command(function: Callable[Parameters, None], *values: Parameters.args, **named: Parameters.kwargs) -> list[str]:

@@ -31,13 +31,13 @@ def test_placement_learns_from_the_pods_that_have_come(lessons: list[Mix]) -> No
 
 def test_cards_of_a_linked_node_are_linked_so_many_by_so_many() -> None:
     node = trace.Node("a", 96_000, 768 * 1024, 8, "H100", linked=4)
-    told = links.Links([node, NODES[0]])
+    node_links = links.Links([node, NODES[0]])
     for gpus in ((0, 1, 2, 3), (0, 1, 4, 5), (6, 7)):
-        told.note(trace.Placed(0, gpus))
-    told.note(trace.Placed(1, (0, 4)))  # a node without links says nothing
-    assert told.part(4) == 0.5
-    assert told.part(2) == 1.0
-    assert math.isnan(told.part(8))
+        node_links.note(trace.Placed(0, gpus))
+    node_links.note(trace.Placed(1, (0, 4)))  # a node without links says nothing
+    assert node_links.part(4) == 0.5
+    assert node_links.part(2) == 1.0
+    assert math.isnan(node_links.part(8))
 
 
 def test_a_pod_may_ask_for_another_part_of_the_memory_than_of_the_compute() -> None:

@@ -18,8 +18,8 @@ def test_a_replica_starts_goes_on_and_hands_over_among_pods_of_others() -> None:
     command = [sys.executable, str(BENCH), *SIZE, "--kinds=2 replicas", "--quiet=2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=380, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    figures = {figure["figure"]: figure["value"] for figure in told}
+    records = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    figures = {figure["figure"]: figure["value"] for figure in records}
     # Pods of a burst that are neither placed nor gated with a reason, shares without a pod, GPUs given away twice.
     assert figures["admission.2-replicas.problems"] == 0
     assert figures["admission.2-replicas.placed"] + figures["admission.2-replicas.gated"] == 60

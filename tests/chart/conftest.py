@@ -57,8 +57,8 @@ class Helm:
 
     def one(self, kind: str, name: str, values: Json | None = None) -> Json:
         """The object of that kind and name."""
-        (found,) = [one for one in self.rendered(values) if (one["kind"], one["metadata"]["name"]) == (kind, name)]
-        return found
+        (manifest,) = [doc for doc in self.rendered(values) if (doc["kind"], doc["metadata"]["name"]) == (kind, name)]
+        return manifest
 
     def _template(self, values: Json, *flags: str) -> subprocess.CompletedProcess[str]:
         set_flags = [f"--set-json={key}={json.dumps(value)}" for key, value in values.items()]
@@ -67,14 +67,14 @@ class Helm:
 
 def comparable(documents: list[Json]) -> dict[tuple[str, str], Json]:
     """Objects by kind and name, without what Helm alone says, and with its folded lines as they were written."""
-    found = {}
+    manifests = {}
     for document in documents:
-        one = _folded(document)
-        labels = one["metadata"].get("labels", {})
-        one["metadata"]["labels"] = {key: value for key, value in labels.items() if key not in OF_HELM}
-        found[(one["kind"], one["metadata"]["name"])] = one
-    assert len(found) == len(documents)
-    return found
+        manifest = _folded(document)
+        labels = manifest["metadata"].get("labels", {})
+        manifest["metadata"]["labels"] = {key: value for key, value in labels.items() if key not in OF_HELM}
+        manifests[(manifest["kind"], manifest["metadata"]["name"])] = manifest
+    assert len(manifests) == len(documents)
+    return manifests
 
 
 def _folded(value: Any) -> Any:

@@ -56,8 +56,8 @@ def here(helm: Helm, own: access.Access) -> Helm:
 
 
 def got(own: access.Access, kind: str, name: str) -> Json:
-    found: Json = json.loads(own.kubectl("get", kind, name, f"--namespace={NAMESPACE}", "--output=json"))
-    return found
+    manifest: Json = json.loads(own.kubectl("get", kind, name, f"--namespace={NAMESPACE}", "--output=json"))
+    return manifest
 
 
 def ours(own: access.Access) -> set[str]:
@@ -121,7 +121,7 @@ def test_a_release_comes_changes_and_goes(here: Helm, own: access.Access, bundle
 def schemas(own: access.Access, helm4: Helm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """JSON schemas of the kinds of the chart, by the API server's own account, as kubeconform looks for them."""
     directory = tmp_path_factory.mktemp("schemas")
-    versions = {one["apiVersion"] for one in helm4.rendered(ALL_SWITCHES) if one["kind"] not in FOREIGN}
+    versions = {manifest["apiVersion"] for manifest in helm4.rendered(ALL_SWITCHES) if manifest["kind"] not in FOREIGN}
     paths = json.loads(own.kubectl("get", "--raw=/openapi/v3"))["paths"]
     for version in versions:
         where = paths[f"apis/{version}" if "/" in version else f"api/{version}"]["serverRelativeURL"]

@@ -53,7 +53,7 @@ def kustomized(directory: Path, *components: str) -> dict[tuple[str, str], Json]
     }
     (directory / "kustomization.yaml").write_text(yaml.safe_dump(wanted))
     text = build_kustomization(directory)
-    return comparable([one for one in yaml.safe_load_all(text) if one])
+    return comparable([document for document in yaml.safe_load_all(text) if document])
 
 
 def build_kustomization(directory: Path) -> str:
@@ -74,7 +74,7 @@ def test_by_default_it_leaves_the_namespace_to_helm_and_keeps_the_ledger(helm4: 
     crd = default.pop(("CustomResourceDefinition", "gpunodes.gpushare.io"))
     assert crd["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
     assert {**default, ("CustomResourceDefinition", "gpunodes.gpushare.io"): crd} == {
-        key: one for key, one in whole.items() if key[0] != "Namespace"
+        key: manifest for key, manifest in whole.items() if key[0] != "Namespace"
     }
 
 
@@ -87,9 +87,9 @@ def test_each_switch_is_its_component(helm4: Helm, tmp_path: Path, component: st
 
 def sorted_arguments(objects: dict[tuple[str, str], Json]) -> dict[tuple[str, str], Json]:
     """With flags in one order: values that are no switches come after those."""
-    for one in objects.values():
-        if one["kind"] in {"DaemonSet", "Deployment"}:
-            (container,) = one["spec"]["template"]["spec"]["containers"]
+    for manifest in objects.values():
+        if manifest["kind"] in {"DaemonSet", "Deployment"}:
+            (container,) = manifest["spec"]["template"]["spec"]["containers"]
             container["args"].sort()
     return objects
 
@@ -113,4 +113,4 @@ def test_rendered_twice_it_is_the_same(helm: Helm) -> None:
 
 def test_the_namespace_of_the_release_changes_nothing(helm4: Helm) -> None:
     assert helm4.rendered({}, "--namespace=elsewhere") == helm4.rendered()
-    assert {one["metadata"].get("namespace", "gpushare-system") for one in helm4.rendered()} == {"gpushare-system"}
+    assert {doc["metadata"].get("namespace", "gpushare-system") for doc in helm4.rendered()} == {"gpushare-system"}

@@ -20,14 +20,14 @@ DIGEST = "sha256:" + "0123456789abcdef" * 4
 
 
 def pod_of(workload: Json) -> Json:
-    found: Json = workload["spec"]["template"]["spec"]
-    return found
+    spec: Json = workload["spec"]["template"]["spec"]
+    return spec
 
 
 def container_of(workload: Json) -> Json:
     (container,) = pod_of(workload)["containers"]
-    found: Json = container
-    return found
+    result: Json = container
+    return result
 
 
 def webhook(helm: Helm, values: Json) -> Json:
@@ -156,14 +156,14 @@ def test_pods_are_as_the_values_say(helm4: Helm, component: str, find: Any) -> N
         "securityContext": {"privileged": True},
         "image.pullPolicy": "Always",
     }
-    found = find(helm4, {f"{component}.{key}": value for key, value in wanted.items()})
-    pod, container = pod_of(found), container_of(found)
+    workload = find(helm4, {f"{component}.{key}": value for key, value in wanted.items()})
+    pod, container = pod_of(workload), container_of(workload)
     for key in ("tolerations", "priorityClassName"):
         assert pod[key] == wanted[key]
     assert pod["nodeSelector"].items() >= {"pool": "a"}.items()
     assert pod["affinity"].items() >= {"podAntiAffinity": {}}.items()
     assert container["resources"]["requests"]["cpu"] == "2"
-    assert found["spec"]["template"]["metadata"]["annotations"] == {"note": "x"}
+    assert workload["spec"]["template"]["metadata"]["annotations"] == {"note": "x"}
     assert container["args"][-1] == "--log-level=debug"
     assert container["env"][-1] == {"name": "A", "value": "b"}
     assert container["imagePullPolicy"] == "Always"
@@ -177,7 +177,7 @@ def test_without_a_priority_class_there_is_none_and_the_quota_is_for_those_that_
     assert quota["scopeSelector"]["matchExpressions"][0]["values"] == ["system-node-critical"]
     assert quota["hard"] == {"pods": "11000"}
     both = {"webhook.priorityClassName": "", "agent.priorityClassName": ""}
-    assert "ResourceQuota" not in {one["kind"] for one in helm4.rendered(both)}
+    assert "ResourceQuota" not in {manifest["kind"] for manifest in helm4.rendered(both)}
 
 
 def test_the_daemons_take_the_flags_that_values_become(helm4: Helm) -> None:
@@ -193,18 +193,18 @@ def test_the_daemons_take_the_flags_that_values_become(helm4: Helm) -> None:
     }
     served = webhook_settings.parse(container_of(webhook(helm4, values))["args"], {})
     assert (served.policy, served.defrag, served.log_level) == ("spread", "suggest", "warning")
-    found = agent_settings.parse(container_of(agent(helm4, values))["args"], {"NODE_NAME": "x"})
-    assert found.log_level == "debug"
-    assert found.config_map == f"{contract.SYSTEM_NAMESPACE}/mine"
+    settings = agent_settings.parse(container_of(agent(helm4, values))["args"], {"NODE_NAME": "x"})
+    assert settings.log_level == "debug"
+    assert settings.config_map == f"{contract.SYSTEM_NAMESPACE}/mine"
     flags = {"--device-list-strategy=volume-mounts,cdi-cri", "--nvidia-driver-root=/run/nvidia/driver"}
-    assert set(found.options.arguments) == {"--fail-on-init-error=false", *flags}
+    assert set(settings.options.arguments) == {"--fail-on-init-error=false", *flags}
 
 
 def test_another_config_map_is_the_one_that_the_agent_may_read(helm4: Helm) -> None:
     values = {"config.existingConfigMap": "mine"}
     (rule,) = helm4.one("Role", "gpushare-agent", values)["rules"]
     assert rule["resourceNames"] == ["mine"]
-    maps = [one["metadata"]["name"] for one in helm4.rendered(values) if one["kind"] == "ConfigMap"]
+    maps = [manifest["metadata"]["name"] for manifest in helm4.rendered(values) if manifest["kind"] == "ConfigMap"]
     assert maps == [contract.PLACEMENT_CONFIG_MAP]
 
 
@@ -229,7 +229,7 @@ def test_the_webhook_is_configured(helm4: Helm) -> None:
 
 
 def test_a_budget_can_be_left_out(helm4: Helm) -> None:
-    kinds = {one["kind"] for one in helm4.rendered({"webhook.podDisruptionBudget.enabled": False})}
+    kinds = {manifest["kind"] for manifest in helm4.rendered({"webhook.podDisruptionBudget.enabled": False})}
     assert "PodDisruptionBudget" not in kinds
     assert "Service" in kinds
 
@@ -237,8 +237,8 @@ def test_a_budget_can_be_left_out(helm4: Helm) -> None:
 def test_an_issuer_of_ones_own_makes_the_one_certificate(helm4: Helm) -> None:
     issuer = {"kind": "ClusterIssuer", "name": "company"}
     values = {"webhook.certManager": {"enabled": True, "issuerRef": issuer, "duration": "720h"}}
-    made = [one for one in helm4.rendered(values) if one["apiVersion"].startswith("cert-manager.io/")]
-    assert [(one["kind"], one["metadata"]["name"]) for one in made] == [("Certificate", "gpushare-webhook")]
+    made = [manifest for manifest in helm4.rendered(values) if manifest["apiVersion"].startswith("cert-manager.io/")]
+    assert [(doc["kind"], doc["metadata"]["name"]) for doc in made] == [("Certificate", "gpushare-webhook")]
     assert made[0]["spec"]["issuerRef"] == issuer
     assert made[0]["spec"]["duration"] == "720h"
 
@@ -268,7 +268,7 @@ def test_network_policies_know_what_they_are_told(helm4: Helm) -> None:
     assert sources(helm4, "gpushare-webhook", known) == {"reviews": [server], "probes": [prometheus]}
     assert sources(helm4, "gpushare-agent", known) == {"probes": [prometheus, system, server]}
 
-    assert "NetworkPolicy" not in {one["kind"] for one in helm4.rendered({"networkPolicy.enabled": False})}
+    assert "NetworkPolicy" not in {manifest["kind"] for manifest in helm4.rendered({"networkPolicy.enabled": False})}
 
 
 def test_it_ends_with_the_next_commands(helm4: Helm) -> None:

@@ -43,12 +43,12 @@ class Debian:
 @pytest.fixture(scope="session")
 def debian() -> Debian:
     try:
-        found = {name: unpacked.other(name) for name in unpacked.OTHERS}
+        packages = {name: unpacked.other(name) for name in unpacked.OTHERS}
     except lab_errors.LabError as error:
         if os.environ.get("CI"):
             raise
         pytest.skip(f"{error}: connect to a mirror of Debian and run again")
-    return Debian({name: path for name, (path, _) in found.items()}, found["nvidia-smi"][1])
+    return Debian({name: path for name, (path, _) in packages.items()}, packages["nvidia-smi"][1])
 
 
 @pytest.fixture(scope="session")

@@ -36,9 +36,9 @@ def version(client: clients.Client) -> str:
     if client.version:
         return f"{client.version}, of {client.source}"
     lock = (ROOT / client.lock).read_text()
-    found = re.search(rf"^{re.escape(client.name)}==(\S+)", lock, re.MULTILINE)
-    assert found, f"{client.name} has no version, and is not in {client.lock} either"
-    return f"{found[1]}, of {client.source}"
+    match = re.search(rf"^{re.escape(client.name)}==(\S+)", lock, re.MULTILINE)
+    assert match, f"{client.name} has no version, and is not in {client.lock} either"
+    return f"{match[1]}, of {client.source}"
 
 
 def row(client: clients.Client) -> tuple[str, ...]:

@@ -46,10 +46,10 @@ class Cluster:
             self.create(manifest, *flags)
         return str(caught.value)
 
-    def run_refused(self, *arguments: str, **given: Any) -> str:
+    def run_refused(self, *arguments: str, **options: Any) -> str:
         """The sentence with which a kubectl command is refused."""
         with pytest.raises(lab_errors.LabError) as caught:
-            self.kubectl(*arguments, **given)
+            self.kubectl(*arguments, **options)
         return str(caught.value)
 
 

@@ -36,5 +36,5 @@ def documents(path: Path) -> list[dict[str, Any]]:
 
 def named(kind: str, name: str, directory: Path = CONFIG / "default") -> dict[str, Any]:
     """The one object of that kind and name."""
-    (found,) = [one for one in objects(directory) if (one["kind"], one["metadata"]["name"]) == (kind, name)]
-    return found
+    (manifest,) = [doc for doc in objects(directory) if (doc["kind"], doc["metadata"]["name"]) == (kind, name)]
+    return manifest

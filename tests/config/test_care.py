@@ -13,9 +13,9 @@ Json = dict[str, Any]
 
 COMPONENTS = manifests.CONFIG / "components"
 MPS = manifests.documents(COMPONENTS / "mps" / "daemonset.yaml")
-POLICIES = [one for one in manifests.objects() if one["kind"] == "NetworkPolicy"]
+POLICIES = [manifest for manifest in manifests.objects() if manifest["kind"] == "NetworkPolicy"]
 WORKLOADS = {
-    one["metadata"]["name"]: one for one in (*manifests.objects(), *MPS) if one["kind"] in {"Deployment", "DaemonSet"}
+    doc["metadata"]["name"]: doc for doc in (*manifests.objects(), *MPS) if doc["kind"] in {"Deployment", "DaemonSet"}
 }
 # Whoever ends the keeper ends all programs that share by MPS: nothing may kill it but an admin.
 NEVER_KILLED = {"gpushare-mps"}
@@ -23,14 +23,14 @@ SPEAKS_TO_THE_API_SERVER = {"gpushare-webhook", "gpushare-agent"}
 
 
 def pod_of(name: str) -> Json:
-    found: Json = WORKLOADS[name]["spec"]["template"]["spec"]
-    return found
+    spec: Json = WORKLOADS[name]["spec"]["template"]["spec"]
+    return spec
 
 
 def container_of(name: str) -> Json:
     (container,) = pod_of(name)["containers"]
-    found: Json = container
-    return found
+    result: Json = container
+    return result
 
 
 def test_these_are_all_workloads() -> None:
@@ -132,7 +132,7 @@ def test_constraints_of_openshift_are_what_the_pods_need_and_no_more() -> None:
 
 
 def test_no_rights_are_given_by_a_star() -> None:
-    roles = [one for one in manifests.objects() if one["kind"] in {"ClusterRole", "Role"}]
+    roles = [manifest for manifest in manifests.objects() if manifest["kind"] in {"ClusterRole", "Role"}]
     rules = [rule for role in roles for rule in role["rules"]]
     assert len(roles) >= 4
     assert not [rule for rule in rules if "*" in {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}]

@@ -25,8 +25,8 @@ Json = dict[str, Any]
 
 def schema() -> Json:
     crd = manifests.named("CustomResourceDefinition", "gpunodes.gpushare.io")
-    found: Json = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
-    return found
+    properties: Json = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    return properties
 
 
 def full_node(name: str = "node-a") -> GpuNode:
@@ -82,7 +82,7 @@ def test_the_schema_has_exactly_the_fields_that_the_codec_writes() -> None:
 
 def test_the_schema_knows_every_mode() -> None:
     mode = schema()["status"]["properties"]["gpus"]["items"]["properties"]["mode"]
-    assert mode["enum"] == [one.value for one in Mode]
+    assert mode["enum"] == [member.value for member in Mode]
 
 
 @st.composite
@@ -101,8 +101,8 @@ def test_whatever_the_codec_writes_comes_back_unchanged(installed: Cluster, node
         installed.kubectl("create", "--filename=-", input=listed(documents))
         installed.kubectl("replace", "--subresource=status", "--filename=-", input=listed(documents))
         stored = json.loads(installed.kubectl("get", "gpunodes", *wanted, "--output=json"))["items"]
-        found = [dataclasses.replace(codec.read(one), version="", created="") for one in stored]
-        assert {one.name: one for one in found} == wanted
+        copies = [dataclasses.replace(codec.read(document), version="", created="") for document in stored]
+        assert {node.name: node for node in copies} == wanted
     finally:
         installed.kubectl("delete", "gpunodes", *wanted, "--ignore-not-found")
 

@@ -40,9 +40,9 @@ def test_help_names_every_flag() -> None:
     done = install("--help")
     assert done.returncode == 0
     source = (manifests.REPOSITORY / "install.sh").read_text()
-    told = set(re.findall(r"^  (--[a-z-]+)", done.stdout, re.MULTILINE))
+    flags = set(re.findall(r"^  (--[a-z-]+)", done.stdout, re.MULTILINE))
     taken = set(re.findall(r"(--[a-z][a-z-]+)\b(?=[ |)]|=\*)", source.partition("parse() {")[2].partition("esac")[0]))
-    assert told == taken - {"--python"}  # which is for the Makefile
+    assert flags == taken - {"--python"}  # which is for the Makefile
 
 
 def test_an_unknown_flag_is_refused() -> None:
@@ -165,12 +165,12 @@ def installed(done: subprocess.CompletedProcess[str]) -> None:
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(
     own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
-    told = run("--dry-run")
-    assert told.returncode == 0, told.stderr
-    assert "customresourcedefinition.apiextensions.k8s.io/gpunodes.gpushare.io created (dry run)" in told.stdout
-    assert "An installation would end here, because of images. With --skip-preflight it would go on:" in told.stdout
-    assert "policies, and an agent on each node with a GPU" in told.stdout
-    assert told.stdout.endswith("\nNothing was changed.\n")
+    dry_run = run("--dry-run")
+    assert dry_run.returncode == 0, dry_run.stderr
+    assert "customresourcedefinition.apiextensions.k8s.io/gpunodes.gpushare.io created (dry run)" in dry_run.stdout
+    assert "An installation would end here, because of images. With --skip-preflight it would go on:" in dry_run.stdout
+    assert "policies, and an agent on each node with a GPU" in dry_run.stdout
+    assert dry_run.stdout.endswith("\nNothing was changed.\n")
     assert ours(own) == []
 
 
@@ -218,10 +218,10 @@ def test_a_second_installation_resets_nothing_that_others_fill_in(
     assert entries["default"] == entries["mine"] == "version: v1\n"
     assert entries["exclusive"]
 
-    told = run("--uninstall", "--dry-run")
-    assert told.returncode == 0, told.stderr
-    assert "Nothing was changed." in told.stdout
-    assert '"gpushare-system" deleted (server dry run)' in told.stdout
+    dry_run = run("--uninstall", "--dry-run")
+    assert dry_run.returncode == 0, dry_run.stderr
+    assert "Nothing was changed." in dry_run.stdout
+    assert '"gpushare-system" deleted (server dry run)' in dry_run.stdout
     assert len(ours(own)) > 10
 
     removed = run("--uninstall")

@@ -44,8 +44,8 @@ def archive() -> bytes:
 
 @pytest.fixture(scope="module")
 def manifest(archive: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(make.manifest(archive, base=f"{BASE}/", homepage="https://home.invalid"))
-    return found
+    plugin: dict[str, Any] = yaml.safe_load(make.manifest(archive, base=f"{BASE}/", homepage="https://home.invalid"))
+    return plugin
 
 
 @pytest.fixture(scope="module")

@@ -92,16 +92,16 @@ def test_the_policy_protects_exactly_the_keys_of_the_contract() -> None:
     assert keys_in(variables["gatedAfter"]) == {contract.SCHEDULING_GATE}
     webhook = f"system:serviceaccount:{contract.SYSTEM_NAMESPACE}:{contract.WEBHOOK_SERVICE_ACCOUNT}"
     assert webhook in spec["matchConditions"][0]["expression"]
-    for one in manifests.objects():
-        if one["kind"] == "ValidatingAdmissionPolicy":
-            assert one["spec"]["failurePolicy"] == "Fail"
+    for manifest in manifests.objects():
+        if manifest["kind"] == "ValidatingAdmissionPolicy":
+            assert manifest["spec"]["failurePolicy"] == "Fail"
 
 
 @functools.cache
 def pattern_of(variable: str) -> re.Pattern[str]:
     """The regular expression in one of the policy's variables."""
     spec = manifests.named("ValidatingAdmissionPolicy", "gpushare-pods")["spec"]
-    (expression,) = (one["expression"] for one in spec["variables"] if one["name"] == variable)
+    (expression,) = (entry["expression"] for entry in spec["variables"] if entry["name"] == variable)
     return re.compile("".join(re.findall(r"'([^']*)'", expression)))
 
 
@@ -133,11 +133,11 @@ def test_the_policy_takes_the_amounts_of_memory_that_the_webhook_takes(text: str
 
 def test_every_policy_is_bound_to_deny_and_the_one_of_templates_to_warn() -> None:
     bound = {
-        one["spec"]["policyName"]: one["spec"]["validationActions"]
-        for one in manifests.objects()
-        if one["kind"] == "ValidatingAdmissionPolicyBinding"
+        binding["spec"]["policyName"]: binding["spec"]["validationActions"]
+        for binding in manifests.objects()
+        if binding["kind"] == "ValidatingAdmissionPolicyBinding"
     }
-    policies = {one["metadata"]["name"] for one in manifests.objects() if one["kind"] == "ValidatingAdmissionPolicy"}
+    policies = {doc["metadata"]["name"] for doc in manifests.objects() if doc["kind"] == "ValidatingAdmissionPolicy"}
     assert bound == {name: ["Warn" if name == "gpushare-templates" else "Deny"] for name in policies}
 
 
@@ -206,18 +206,18 @@ COMPONENTS = sorted(path.parent for path in (manifests.CONFIG / "components").gl
 BEFORE, AFTER = "openshift", "deny-unregistered"
 ALL = sorted(
     (component for component in COMPONENTS if component.name != "cdi"),
-    key=lambda one: (one.name != BEFORE, one.name == AFTER, one.name),
+    key=lambda path: (path.name != BEFORE, path.name == AFTER, path.name),
 )
 
 
 def patched(component: Path, kind: str = "DaemonSet", name: str = "gpushare-agent") -> dict[str, Any]:
     """A workload with a component, and with those that it is made of."""
-    found = manifests.named(kind, name)
-    for one in (*_made_of(component), component):
-        for entry in yaml.safe_load((one / "kustomization.yaml").read_text()).get("patches", []):
+    manifest = manifests.named(kind, name)
+    for folder in (*_made_of(component), component):
+        for entry in yaml.safe_load((folder / "kustomization.yaml").read_text()).get("patches", []):
             if entry.get("target") == {"kind": kind, "name": name}:
-                found = jsonpatch.apply_patch(found, yaml.safe_load(entry["patch"]))
-    return found
+                manifest = jsonpatch.apply_patch(manifest, yaml.safe_load(entry["patch"]))
+    return manifest
 
 
 def _made_of(component: Path) -> list[Path]:
@@ -273,10 +273,10 @@ def test_with_cert_manager_nothing_is_left_of_our_own_certificates() -> None:
     directory = manifests.CONFIG / "components" / "cert-manager"
     entries = yaml.safe_load((directory / "kustomization.yaml").read_text())["patches"]
     gone = [yaml.safe_load(entry["patch"]) for entry in entries if "target" not in entry]
-    assert {one["$patch"] for one in gone} == {"delete"}
+    assert {patch["$patch"] for patch in gone} == {"delete"}
     own = manifests.objects(manifests.CONFIG / "base" / "certificates")
-    assert sorted((one["kind"], one["metadata"]["name"]) for one in gone) == sorted(
-        (one["kind"], one["metadata"]["name"]) for one in own
+    assert sorted((patch["kind"], patch["metadata"]["name"]) for patch in gone) == sorted(
+        (manifest["kind"], manifest["metadata"]["name"]) for manifest in own
     )
 
 
@@ -292,8 +292,8 @@ def test_the_keeper_of_mps_daemons_is_where_the_agent_looks_for_it() -> None:
     sources = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
     mounts = {mount["mountPath"]: sources[mount["name"]] for mount in container["volumeMounts"]}
     # Clients are given the second one by Allocate.
-    found = places.Places(parsed.mps_root, "GPU-a")
-    assert mounts == {str(found.root): str(found.root), "/dev/shm": str(found.shm)}
+    mps_paths = places.Places(parsed.mps_root, "GPU-a")
+    assert mounts == {str(mps_paths.root): str(mps_paths.root), "/dev/shm": str(mps_paths.shm)}
     assert spec["hostPID"] is True
     assert spec["affinity"] == agent["affinity"]
     assert spec["tolerations"] == agent["tolerations"]
@@ -303,7 +303,7 @@ def test_the_keeper_of_mps_daemons_is_where_the_agent_looks_for_it() -> None:
 
 @pytest.mark.apiserver
 @pytest.mark.parametrize(
-    "chosen", [*([component] for component in COMPONENTS), ALL], ids=lambda some: "+".join(one.name for one in some)
+    "chosen", [*([component] for component in COMPONENTS), ALL], ids=lambda some: "+".join(path.name for path in some)
 )
 def test_an_api_server_takes_the_installation_with_components(
     api_server: access.Access, tmp_path: Path, chosen: list[Path]
@@ -317,28 +317,28 @@ def test_an_api_server_takes_the_installation_with_components(
     }
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(wanted))
     rendered = list(yaml.safe_load_all(api_server.kubectl("kustomize", str(tmp_path))))
-    sets = [one for one in rendered if one["kind"] == "DaemonSet"]
-    names = {one.name for one in chosen}
-    assert {one["metadata"]["name"] for one in sets} == {
+    sets = [manifest for manifest in rendered if manifest["kind"] == "DaemonSet"]
+    names = {path.name for path in chosen}
+    assert {manifest["metadata"]["name"] for manifest in sets} == {
         "gpushare-agent",
         *(["gpushare-mps"] if "mps" in names else []),
     }
-    assert all(one["metadata"]["labels"]["app.kubernetes.io/part-of"] == "gpushare" for one in rendered)
+    assert all(manifest["metadata"]["labels"]["app.kubernetes.io/part-of"] == "gpushare" for manifest in rendered)
     # What a component adds to the agent it also adds to what OpenShift lets the agent do.
-    for one in rendered:
-        pods = [two["spec"]["template"]["spec"] for two in sets if two["metadata"]["name"] == one["metadata"]["name"]]
-        if one["kind"] == "SecurityContextConstraints" and pods:
+    for doc in rendered:
+        pods = [two["spec"]["template"]["spec"] for two in sets if two["metadata"]["name"] == doc["metadata"]["name"]]
+        if doc["kind"] == "SecurityContextConstraints" and pods:
             security = pods[0]["containers"][0]["securityContext"]
-            assert set(one["allowedCapabilities"]) == set(security["capabilities"]["add"])
-            assert one["allowPrivilegeEscalation"] is security["allowPrivilegeEscalation"]
-    for one in sets:
-        (container,) = one["spec"]["template"]["spec"]["containers"]
+            assert set(doc["allowedCapabilities"]) == set(security["capabilities"]["add"])
+            assert doc["allowPrivilegeEscalation"] is security["allowPrivilegeEscalation"]
+    for doc in sets:
+        (container,) = doc["spec"]["template"]["spec"]["containers"]
         assert container["image"] == f"localhost/gpushare/agent:{gpushare.__version__}"
     kinds = {"DaemonSet", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "ResourceQuota", "Service"}
-    for one in rendered:
-        if one["kind"] in kinds:
-            one["metadata"]["namespace"] = "default"
-            api_server.kubectl("create", "--dry-run=server", "--validate=strict", "--filename=-", input=json.dumps(one))
+    for doc in rendered:
+        if doc["kind"] in kinds:
+            doc["metadata"]["namespace"] = "default"
+            api_server.kubectl("create", "--dry-run=server", "--validate=strict", "--filename=-", input=json.dumps(doc))
 
 
 def test_images_have_the_version_of_the_project() -> None:
@@ -367,8 +367,8 @@ def test_kubectl_renders_exactly_these_objects(
     api_server: access.Access, directory: str, more: list[tuple[str, str]]
 ) -> None:
     rendered = api_server.kubectl("kustomize", str(manifests.CONFIG / directory))
-    found = [(one["kind"], one["metadata"]["name"]) for one in yaml.safe_load_all(rendered)]
+    names = [(manifest["kind"], manifest["metadata"]["name"]) for manifest in yaml.safe_load_all(rendered)]
     here = manifests.objects(manifests.CONFIG / "default")
-    assert sorted(found) == sorted([*((one["kind"], one["metadata"]["name"]) for one in here), *more])
-    (hook,) = [one for one in yaml.safe_load_all(rendered) if one["kind"] == "MutatingWebhookConfiguration"]
+    assert sorted(names) == sorted([*((manifest["kind"], manifest["metadata"]["name"]) for manifest in here), *more])
+    (hook,) = [doc for doc in yaml.safe_load_all(rendered) if doc["kind"] == "MutatingWebhookConfiguration"]
     assert hook["webhooks"][0]["clientConfig"]["service"]["path"] == contract.WEBHOOK_PATH

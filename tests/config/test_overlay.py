@@ -46,23 +46,23 @@ def rendered(overlay: ModuleType, folder: Path, **wanted: Any) -> list[dict[str,
     done = subprocess.run(
         [build.ensure() / "kubectl", "kustomize", folder], capture_output=True, text=True, timeout=60, check=True
     )
-    return [one for one in yaml.safe_load_all(done.stdout) if one]
+    return [document for document in yaml.safe_load_all(done.stdout) if document]
 
 
 def images(objects: list[dict[str, Any]]) -> set[str]:
     return {
         container["image"]
-        for one in objects
-        if one["kind"] in {"Deployment", "DaemonSet"}
-        for container in one["spec"]["template"]["spec"]["containers"]
+        for manifest in objects
+        if manifest["kind"] in {"Deployment", "DaemonSet"}
+        for container in manifest["spec"]["template"]["spec"]["containers"]
     }
 
 
 def agent(objects: list[dict[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = next(
-        one for one in objects if one["metadata"]["name"] == "gpushare-agent" and one["kind"] == "DaemonSet"
+    daemon_set: dict[str, Any] = next(
+        doc for doc in objects if doc["metadata"]["name"] == "gpushare-agent" and doc["kind"] == "DaemonSet"
     )
-    return found
+    return daemon_set
 
 
 @pytest.mark.apiserver
@@ -79,11 +79,11 @@ def agent(objects: list[dict[str, Any]]) -> dict[str, Any]:
 def test_images_are_those_of_the_registry_by_digest_where_it_is_known(
     overlay: ModuleType, tmp_path: Path, registry: str, was_pushed: bool, wanted: set[str]
 ) -> None:
-    told = pushed(tmp_path) if was_pushed else tmp_path / "none"
+    record = pushed(tmp_path) if was_pushed else tmp_path / "none"
     folder = tmp_path / "out"
     folder.mkdir()
     # With a component that brings a pod of its own, which has the agent's image.
-    assert images(rendered(overlay, folder, registry=registry, pushed=told, components=["mps"])) == wanted
+    assert images(rendered(overlay, folder, registry=registry, pushed=record, components=["mps"])) == wanted
 
 
 @pytest.mark.apiserver
@@ -116,7 +116,7 @@ def test_only_the_hosts_path_of_the_kubelet_changes(overlay: ModuleType, tmp_pat
 def test_configurations_that_are_there_are_left_alone(overlay: ModuleType, tmp_path: Path) -> None:
     objects = rendered(overlay, tmp_path, keep_configurations=True, pushed=tmp_path / "none")
     names = {
-        kind: [one["metadata"]["name"] for one in objects if one["kind"] == kind] for kind in ("ConfigMap", "DaemonSet")
+        kind: [doc["metadata"]["name"] for doc in objects if doc["kind"] == kind] for kind in ("ConfigMap", "DaemonSet")
     }
     assert names == {"ConfigMap": [contract.PLACEMENT_CONFIG_MAP], "DaemonSet": ["gpushare-agent"]}
 

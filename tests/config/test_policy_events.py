@@ -94,7 +94,7 @@ def about(kind: str, name: str, api: str = contract.API_VERSION) -> dict[str, st
     return {"apiVersion": api, "kind": kind, "name": name}
 
 
-@pytest.mark.parametrize("teller", [AGENT_OF_NODE, REPLICA], ids=lambda one: one.account)
+@pytest.mark.parametrize("teller", [AGENT_OF_NODE, REPLICA], ids=lambda teller: teller.account)
 async def test_each_tells_what_it_lives_by_and_counts_what_happens_again(
     cluster: Cluster, api_server: access.Access, tmp_path: Path, teller: Teller
 ) -> None:
@@ -116,9 +116,9 @@ async def test_each_tells_what_it_lives_by_and_counts_what_happens_again(
         with contextlib.suppress(asyncio.CancelledError):
             await writing
         assert recorder.dropped == 0
-    found = json.loads(cluster.kubectl("get", "events.events.k8s.io", f"--namespace={cluster.namespace}", "-o", "json"))
-    own = [item for item in found["items"] if item["reportingController"] == teller.controller]
-    assert [one["series"]["count"] for one in own] == [3]
+    reply = json.loads(cluster.kubectl("get", "events.events.k8s.io", f"--namespace={cluster.namespace}", "-o", "json"))
+    own = [item for item in reply["items"] if item["reportingController"] == teller.controller]
+    assert [event["series"]["count"] for event in own] == [3]
     used = rights.used_on(api_server, teller.account)
     assert ("events.events.k8s.io", "patch") in used
 

@@ -25,8 +25,8 @@ DRY = "--dry-run=server"
 
 def forged(**more: str) -> dict[str, Any]:
     """Everything that the webhook writes, written by a user."""
-    given = {"request": "1", "allocation": "forged", "node": "n1", "gpu_uuids": "GPU-1", **more}
-    return pod("forged", labels=MUTATED, **given)
+    annotations = {"request": "1", "allocation": "forged", "node": "n1", "gpu_uuids": "GPU-1", **more}
+    return pod("forged", labels=MUTATED, **annotations)
 
 
 def mirror(manifest: dict[str, Any]) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def test_without_a_webhook_to_call_nothing_passes_and_nobody_else_notices(
         {"key": "gpushare", "operator": "Exists"},
         {"key": "kubernetes.io/metadata.name", "operator": "DoesNotExist"},
     ],
-    ids=lambda one: one["operator"],
+    ids=lambda expression: expression["operator"],
 )
 def test_a_namespace_that_an_administrator_leaves_out_gets_none_either(
     installed: Cluster, as_it_was: Configures, left_out: dict[str, Any]

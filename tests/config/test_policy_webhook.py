@@ -20,8 +20,8 @@ assert USER in AS_USER
 def cluster(installed: Cluster) -> Cluster:
     """With one pod that was placed, one that waits for us and for somebody else, and one that has nothing to do with us."""
     installed.create(pod("other"), AS_USER)
-    given = {"request": "0.5", "allocation": "a1", "node": "n1", "gpu_uuids": "GPU-1"}
-    installed.create(pod("was-placed", labels=MUTATED, **given), AS_USER)
+    annotations = {"request": "0.5", "allocation": "a1", "node": "n1", "gpu_uuids": "GPU-1"}
+    installed.create(pod("was-placed", labels=MUTATED, **annotations), AS_USER)
     waits = pod("waits", labels=MUTATED, gated=True, request="0.5", reason="no GPU fits")
     waits["spec"]["schedulingGates"].append({"name": "example.com/queue"})
     waits["spec"]["nodeSelector"] = {"tier": "gpu"}

@@ -38,8 +38,8 @@ def granted(cluster: Cluster, account: str, namespace: str) -> set[Right]:
 @pytest.mark.parametrize("account", ACCOUNTS)
 def test_in_its_own_namespace(installed: Cluster, account: str) -> None:
     anyone = granted(installed, "anyone-else", contract.SYSTEM_NAMESPACE)
-    found = granted(installed, account, contract.SYSTEM_NAMESPACE) - anyone
-    assert found == expected(EVERYWHERE[account], AT_HOME[account])
+    rights = granted(installed, account, contract.SYSTEM_NAMESPACE) - anyone
+    assert rights == expected(EVERYWHERE[account], AT_HOME[account])
 
 
 @pytest.mark.parametrize("account", ACCOUNTS)

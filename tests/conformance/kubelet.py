@@ -127,9 +127,9 @@ class Kubelet(services.RegistrationServicer):
     async def _admit_container(self, resource: str, count: int) -> list[str]:
         if resource not in self.devices:
             raise AdmissionError(f"cannot allocate unregistered device {resource}")
-        given = self._given.setdefault(resource, set())
+        allocated = self._given.setdefault(resource, set())
         healthy = sorted(device.ID for device in self.devices[resource].values() if device.health == HEALTHY)
-        free = [identity for identity in healthy if identity not in given]
+        free = [identity for identity in healthy if identity not in allocated]
         if not healthy:
             raise AdmissionError(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
         if len(free) < count:
@@ -150,7 +150,7 @@ class Kubelet(services.RegistrationServicer):
             raise AdmissionError(f"Allocate failed due to {error.details()}") from error
         if not answer.container_responses:
             raise AdmissionError(f"no containers return in allocation response {answer}")
-        given.update(chosen)
+        allocated.update(chosen)
         return chosen
 
     async def _preferred(self, resource: str, free: list[str], count: int) -> list[str]:

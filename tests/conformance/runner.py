@@ -161,7 +161,9 @@ def equal(wanted: Any, result: Any) -> bool:
     if isinstance(result, (set, frozenset)):
         return isinstance(wanted, (list, tuple)) and len(wanted) == len(result) and set(wanted) == result
     if isinstance(wanted, (list, tuple)) and isinstance(result, (list, tuple)):
-        return len(wanted) == len(result) and all(equal(one, other) for one, other in zip(wanted, result, strict=True))
+        return len(wanted) == len(result) and all(
+            equal(value, other) for value, other in zip(wanted, result, strict=True)
+        )
     if isinstance(wanted, bool) or isinstance(result, bool):
         return wanted is result
     return bool(wanted == result)
@@ -177,7 +179,7 @@ def report(outcomes: list[Outcome]) -> Iterator[str]:
         own = [outcome for outcome in outcomes if outcome.case.operation == operation]
         yield f"{operation}: {_counts(own)}"
         reasons |= {
-            operation if len({one.skipped for one in own}) == 1 else f"{operation} {outcome.case.name}": outcome.skipped
+            operation if len({run.skipped for run in own}) == 1 else f"{operation} {outcome.case.name}": outcome.skipped
             for outcome in own
             if outcome.skipped
         }

@@ -22,12 +22,12 @@ def defines() -> dict[str, object]:
 
 
 def test_every_define_has_the_value_of_the_contract() -> None:
-    found = defines()
-    assert {"WIRE_MAGIC", "MESSAGE_HELLO", "PAGE_SIZE", "LEDGER_SLOTS", "CONTAINER_LIBRARY"} <= found.keys()
-    assert found == {name: getattr(contract, name) for name in found}
+    constants = defines()
+    assert {"WIRE_MAGIC", "MESSAGE_HELLO", "PAGE_SIZE", "LEDGER_SLOTS", "CONTAINER_LIBRARY"} <= constants.keys()
+    assert constants == {name: getattr(contract, name) for name in constants}
     # None escaped the pattern above.
     names = set(re.findall(r"^#define (\w+)", HEADER.read_text(), re.MULTILINE))
-    assert names - {GUARD} == found.keys()
+    assert names - {GUARD} == constants.keys()
 
 
 def test_every_message_of_the_protocol_is_in_the_header() -> None:

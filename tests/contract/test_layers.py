@@ -46,8 +46,8 @@ def test_the_domain_is_every_module_of_gpushare_but_cluster_and_daemon() -> None
 
 def test_every_package_is_looked_at() -> None:
     assert tuple(rules()["importlinter"]["root_packages"].split()) == PACKAGES
-    found = {path.parent.name for path in REPOSITORY.glob("*/__init__.py")}
-    assert found - {"tests", "bench"} == set(PACKAGES)
+    packages = {path.parent.name for path in REPOSITORY.glob("*/__init__.py")}
+    assert packages - {"tests", "bench"} == set(PACKAGES)
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ def test_no_two_modules_bear_the_same_name() -> None:
             places[path.stem].append(str(path.relative_to(REPOSITORY)))
     of_verbs = {verb: [f"kubectl_gpushare/commands/{verb}.py", f"kubectl_gpushare/views/{verb}.py"] for verb in VERBS}
     assert {
-        name: found for name, found in places.items() if len(found) > 1 and sorted(found) != of_verbs.get(name)
+        name: paths for name, paths in places.items() if len(paths) > 1 and sorted(paths) != of_verbs.get(name)
     } == {}
 
 
@@ -41,7 +41,7 @@ def test_no_two_public_classes_bear_the_same_name() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(f"{path.relative_to(REPOSITORY)}:{node.lineno}")
-    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
 
 
 def texts(tree: ast.AST) -> Iterator[str]:

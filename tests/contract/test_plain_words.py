@@ -26,11 +26,11 @@ INSTEAD = {
 def test_no_text_goes_back_to_them() -> None:
     listed = subprocess.run(["git", "ls-files", *READ], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     again = [
-        f"{name}:{number}: {found[0]}: write: {instead}"
+        f"{name}:{number}: {match[0]}: write: {instead}"
         for name in listed.split()
         if name not in HISTORY
         for number, line in enumerate((ROOT / name).read_text().splitlines(), 1)
         for phrase, instead in INSTEAD.items()
-        if (found := re.search(phrase, line))
+        if (match := re.search(phrase, line))
     ]
     assert not again, "\n".join(again)

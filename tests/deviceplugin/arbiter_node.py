@@ -115,8 +115,8 @@ class ArbiterNode:
         holder: str = "",
         group: str = "",
     ) -> None:
-        given = shares or (GivenShare(("main",), tuple(GPUS[:gpus]), 50, 100, memory),)
-        names = [container for share in given for container in share.containers]
+        pod_shares = shares or (GivenShare(("main",), tuple(GPUS[:gpus]), 50, 100, memory),)
+        names = [container for share in pod_shares for container in share.containers]
         status = [
             {"name": container, "containerID": f"containerd://{container_id(name, container)}"} for container in names
         ]
@@ -127,7 +127,7 @@ class ArbiterNode:
                 "status": {"containerStatuses": status if statuses else []},
             }
         )
-        self.allocations.append(Allocation(f"of-{name}", PodRef("default", holder or name, ""), given))
+        self.allocations.append(Allocation(f"of-{name}", PodRef("default", holder or name, ""), pod_shares))
 
     def lookup(self) -> lookup.Lookup:
         async def ask_pods() -> list[dict[str, Any]]:
@@ -203,8 +203,8 @@ class ArbiterNode:
         return made
 
     def used(self, pod: str = "trainer") -> tuple[int, ...] | None:
-        found = [use.used_bytes for use in self.groups.uses() if use.tenant.pod == pod]
-        return found[0] if found else None
+        used_bytes = [use.used_bytes for use in self.groups.uses() if use.tenant.pod == pod]
+        return used_bytes[0] if used_bytes else None
 
 
 def identify(pid: int) -> Container | Refusal:
@@ -214,10 +214,10 @@ def identify(pid: int) -> Container | Refusal:
         entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return Refusal("this process has ended")
-    found = dict(entry.decode().partition("=")[::2] for entry in entries)
-    if "TEST_POD" not in found:
+    environment = dict(entry.decode().partition("=")[::2] for entry in entries)
+    if "TEST_POD" not in environment:
         return Refusal("this process is in no container of a pod")
-    return Container(uid(found["TEST_POD"]), container_id(found["TEST_POD"], found["TEST_CONTAINER"]))
+    return Container(uid(environment["TEST_POD"]), container_id(environment["TEST_POD"], environment["TEST_CONTAINER"]))
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -56,15 +56,15 @@ class Kubelet(services.RegistrationServicer, holding_services.PodResourcesLister
     async def List(self, _: Any, __: Any) -> holdings.ListPodResourcesResponse:  # noqa: N802
         listed = []
         for name, (resource, ids) in self.pods.items():
-            devices = [holdings.ContainerDevices(resource_name=resource, device_ids=[one]) for one in ids]
+            devices = [holdings.ContainerDevices(resource_name=resource, device_ids=[identity]) for identity in ids]
             container = holdings.ContainerResources(name="main", devices=devices)
             listed.append(holdings.PodResources(name=name, namespace=self.namespace, containers=[container]))
         return holdings.ListPodResourcesResponse(pod_resources=listed)
 
     async def admit(self, pod: str, resource: str, size: int) -> messages.ContainerAllocateResponse:
         """What it does for a pod of `namespace`: prefers, allocates, and tells from then on who holds what."""
-        taken = {one for held, ids in self.pods.values() if held == resource for one in ids}
-        free = [one for one, health in self.devices[resource].items() if health == "Healthy" and one not in taken]
+        taken = {identity for held, ids in self.pods.values() if held == resource for identity in ids}
+        free = [key for key, health in self.devices[resource].items() if health == "Healthy" and key not in taken]
         if len(free) < size:
             raise LookupError(f"{resource}: {size} wanted, {len(free)} free")
         stub = services.DevicePluginStub(self._channels[resource])
@@ -73,10 +73,10 @@ class Kubelet(services.RegistrationServicer, holding_services.PodResourcesLister
             request = messages.PreferredAllocationRequest(container_requests=[asked])
             answer = await stub.GetPreferredAllocation(request, timeout=5)
             preferred = [identity for identity in answer.container_responses[0].deviceIDs if identity in free]
-            free = [*preferred, *(one for one in free if one not in preferred)]
-        (given,) = (await self.allocate(resource, free[:size])).container_responses
+            free = [*preferred, *(identity for identity in free if identity not in preferred)]
+        (response,) = (await self.allocate(resource, free[:size])).container_responses
         self.pods[pod] = (resource, free[:size])
-        return given
+        return response
 
     async def start_container(self, pod: str) -> None:
         """What it does before it has a container made: it calls the plugin, if that asked for it."""

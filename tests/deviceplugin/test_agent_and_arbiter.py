@@ -35,8 +35,8 @@ async def test_an_agent_ends_with_its_arbiter_and_the_next_ones_run(short_path: 
     async with running(short_path, gpus) as (agent, pid, _):
         os.kill(pid, signal.SIGKILL)
         assert await agent.ended() == 1
-        (told,) = [line for line in agent.lines if line["msg"] == "The background task arbiter failed"]
-        assert "has ended by SIGKILL: the agent ends too, and both are started again" in told["err"]
+        (failure,) = [line for line in agent.lines if line["msg"] == "The background task arbiter failed"]
+        assert "has ended by SIGKILL: the agent ends too, and both are started again" in failure["err"]
     async with running(short_path, gpus) as (agent, _, arbiter):
         assert not agent.said("Dropped a ledger's record")
         assert (short_path / "run" / contract.ARBITER_SOCKET_NAME).is_socket()
@@ -62,9 +62,9 @@ async def test_an_arbiter_that_stands_still_is_told_by_readiness(short_path: Pat
             return "arbiter: the arbiter has not answered for" in (await agent.get("/readyz"))[1]
 
         assert not await is_told()
-        for number, told in ((signal.SIGSTOP, True), (signal.SIGCONT, False)):
+        for number, expected in ((signal.SIGSTOP, True), (signal.SIGCONT, False)):
             os.kill(pid, number)
-            await waiting.until_async(is_told, told)
+            await waiting.until_async(is_told, expected)
         assert (await agent.get("/healthz"))[0] == 200
 
 

@@ -37,8 +37,8 @@ class Cluster:
         self.administrator = administrator
         self.node = node
 
-    async def kubectl(self, *arguments: str, **given: Any) -> str:
-        return await asyncio.to_thread(self.administrator.kubectl, *arguments, **given)
+    async def kubectl(self, *arguments: str, **options: Any) -> str:
+        return await asyncio.to_thread(self.administrator.kubectl, *arguments, **options)
 
     async def gpunode(self) -> dict[str, Any]:
         return await asyncio.to_thread(self.administrator.read, f"{contract.GPUNODE_PATH}/{self.node}")
@@ -153,8 +153,10 @@ async def test_in_a_pod_it_says_how_containers_get_devices_by_what_its_node_and_
 ) -> None:
     async def said() -> tuple[str, str, str]:
         conditions = (await cluster.gpunode())["status"]["conditions"]
-        (one,) = [condition for condition in conditions if condition["type"] == contract.CONDITION_DEVICES_INJECTED]
-        return one["status"], one["reason"], one["message"]
+        (injection,) = [
+            condition for condition in conditions if condition["type"] == contract.CONDITION_DEVICES_INJECTED
+        ]
+        return injection["status"], injection["reason"], injection["message"]
 
     handler = {
         "apiVersion": "node.k8s.io/v1",
@@ -218,9 +220,9 @@ async def test_that_nobody_can_be_denied_a_gpu_here_is_said_where_that_was_asked
     async with agent_process.running(cluster.node, short_path, kubeconfig=credentials, gpus=gpus, more=more) as agent:
         await agent.until("Wrote the GPUNode's status")
         conditions = codec.read(await cluster.gpunode()).conditions
-    (told,) = [condition for condition in conditions if condition.type == contract.CONDITION_UNREGISTERED_DENIED]
-    assert (told.status, told.reason) == ("False", "NotPossible")
-    assert f"{short_path} is not of cgroup v2" in told.message
+    (denial,) = [condition for condition in conditions if condition.type == contract.CONDITION_UNREGISTERED_DENIED]
+    assert (denial.status, denial.reason) == ("False", "NotPossible")
+    assert f"{short_path} is not of cgroup v2" in denial.message
 
 
 async def test_it_writes_once_and_not_again_while_nothing_changes(cluster: Cluster, agent: agent_process.Agent) -> None:

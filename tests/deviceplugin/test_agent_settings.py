@@ -10,12 +10,12 @@ from deviceplugin import agent_settings
 
 
 def test_in_a_pod_only_the_nodes_name_is_needed() -> None:
-    found = agent_settings.parse([], {"NODE_NAME": "node-a"})
-    assert found.node_name == "node-a"
-    assert found.kubelet_directory == Path("/var/lib/kubelet/device-plugins")
-    assert found.root == Path("/var/lib/gpushare")
-    assert found.run_directory == Path("/run/gpushare/arbiter")
-    assert found.proc_root == Path("/proc")
+    settings = agent_settings.parse([], {"NODE_NAME": "node-a"})
+    assert settings.node_name == "node-a"
+    assert settings.kubelet_directory == Path("/var/lib/kubelet/device-plugins")
+    assert settings.root == Path("/var/lib/gpushare")
+    assert settings.run_directory == Path("/run/gpushare/arbiter")
+    assert settings.proc_root == Path("/proc")
 
 
 def test_a_flag_wins_over_the_environment() -> None:
@@ -75,6 +75,10 @@ def test_a_kubelet_elsewhere_has_its_other_socket_there_too(arguments: list[str]
 def test_where_the_driver_and_the_own_pod_are_is_told_by_the_environment_too() -> None:
     bare = agent_settings.parse(["--node-name=a"], {})
     assert (bare.pod_uid, bare.driver_root, bare.container_driver_root) == ("", "/", Path("/driver-root"))
-    told = {"POD_UID": "u", "NVIDIA_DRIVER_ROOT": "/run/nvidia/driver", "CONTAINER_DRIVER_ROOT": "/host"}
-    found = agent_settings.parse(["--node-name=a"], told)
-    assert (found.pod_uid, found.driver_root, found.container_driver_root) == ("u", "/run/nvidia/driver", Path("/host"))
+    environment = {"POD_UID": "u", "NVIDIA_DRIVER_ROOT": "/run/nvidia/driver", "CONTAINER_DRIVER_ROOT": "/host"}
+    settings = agent_settings.parse(["--node-name=a"], environment)
+    assert (settings.pod_uid, settings.driver_root, settings.container_driver_root) == (
+        "u",
+        "/run/nvidia/driver",
+        Path("/host"),
+    )

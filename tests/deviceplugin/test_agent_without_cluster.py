@@ -80,9 +80,9 @@ async def test_the_kubelet_is_served_and_readiness_says_what_is_missing(short_pa
 async def test_the_audit_goes_on_and_says_what_it_does_not_know(short_path: Path, gpus: Path) -> None:
     async with agent_process.running("node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus) as agent:
         async with asyncio.timeout(30):
-            while (found := await agent.get(contract.AUDIT_PATH))[0] != 200:  # noqa: ASYNC110 (nothing tells us)
+            while (answer := await agent.get(contract.AUDIT_PATH))[0] != 200:  # noqa: ASYNC110 (nothing tells us)
                 await asyncio.sleep(0.1)
-        audit = json.loads(found[1])
+        audit = json.loads(answer[1])
         assert (len(audit["gpus"]), audit["shares"]) == (4, [])
         assert audit["problem"] == "pods and GPUNode are not known yet, so neither are the shares given"
 

@@ -47,20 +47,20 @@ class Node:
 
     def condition(self) -> tuple[str, str]:
         document = self.lab.read(f"{contract.GPUNODE_PATH}/{self.name}")
-        found = [
+        conditions = [
             condition
             for condition in codec.read(document).conditions
             if condition.type == contract.CONDITION_LIMITS_IN_FORCE
         ]
-        return (found[0].status, found[0].message) if found else ("", "")
+        return (conditions[0].status, conditions[0].message) if conditions else ("", "")
 
     def asked(self, path: str) -> str:
         return gpushare.agent_page(self.lab, self._where, path)
 
     def shares(self) -> dict[str, Any]:
         """The shares of the audit, by pod."""
-        found = json.loads(self.asked(contract.AUDIT_PATH))["shares"]
-        return {one["pod"]: one for one in found if one["namespace"] == self.namespace}
+        entries = json.loads(self.asked(contract.AUDIT_PATH))["shares"]
+        return {entry["pod"]: entry for entry in entries if entry["namespace"] == self.namespace}
 
     def process(self, pod: str) -> dict[str, Any] | None:
         """A pod's process, as the audit has it."""
@@ -99,10 +99,10 @@ def test_a_process_that_gets_around_the_library_is_found_out(node: Node) -> None
 
     node.run("sneaky", OWN_LOADER)
     eventually(lambda: (node.process("sneaky") or {}).get("state") == "unlimited")
-    found = node.process("sneaky")
-    assert found is not None
-    assert (found["container"], found["usedBytes"], found["chargedBytes"]) == ("main", 1 << 30, 0)
-    assert "the library is not in it" in found["reason"]
+    suspect = node.process("sneaky")
+    assert suspect is not None
+    assert (suspect["container"], suspect["usedBytes"], suspect["chargedBytes"]) == ("main", 1 << 30, 0)
+    assert "the library is not in it" in suspect["reason"]
     shares = node.shares()
     assert (shares["sneaky"]["inForce"], shares["sneaky"]["processes"]) == (False, 0)
     assert shares["honest"]["inForce"]
@@ -111,9 +111,9 @@ def test_a_process_that_gets_around_the_library_is_found_out(node: Node) -> None
     eventually(lambda: bool(node.events("Pod", "sneaky")))
     eventually(lambda: any(f"{node.namespace}/sneaky" in note for note in node.events("GPUNode", node.name)))
     assert node.events("Pod", "honest") == []
-    code, told = node.verb()
+    code, output = node.verb()
     assert code == NOT_IN_FORCE
-    assert "sneaky" in told, told
+    assert "sneaky" in output, output
     metrics = node.asked("/metrics").splitlines()
     unlimited = [line for line in metrics if line.startswith("gpushare_gpu_unlimited_processes{")]
     assert sum(float(line.split()[-1]) for line in unlimited) == 1

@@ -59,8 +59,8 @@ class Node:
 
     def condition(self, kind: str) -> tuple[str, str]:
         document = self.lab.read(f"{contract.GPUNODE_PATH}/{self.name}")
-        (found,) = [condition for condition in codec.read(document).conditions if condition.type == kind]
-        return found.status, found.message
+        (entry,) = [condition for condition in codec.read(document).conditions if condition.type == kind]
+        return entry.status, entry.message
 
     def run(self, name: str, resource: str, count: int = 1) -> None:
         self._create(name, {"limits": {resource: count}}, {})
@@ -207,8 +207,8 @@ def test_devices_are_given_by_every_way_that_is_configured(node: Node, strategy:
     seen = node.seen(strategy)
     assert len(set(seen)) == 2
     assert {f"GPU-{uuid}" for uuid in seen} <= set(node.uuids)
-    told = {"mounts": "/var/run/nvidia-container-devices", "cdi": "void"}
-    assert node.environment(strategy)["NVIDIA_VISIBLE_DEVICES"] == told[strategy]
+    expected = {"mounts": "/var/run/nvidia-container-devices", "cdi": "void"}
+    assert node.environment(strategy)["NVIDIA_VISIBLE_DEVICES"] == expected[strategy]
     node.end(strategy)
 
 
@@ -220,8 +220,8 @@ def test_a_share_is_given_by_cdi_once_it_is_known_whose_container_it_is(node: No
     node.share("other", "0.75")
     seen = {name: node.seen(name) for name in ("described", "other")}
     for name, uuids in seen.items():
-        found = json.loads(node.lab.kubectl("get", "pod", name, f"--namespace={node.namespace}", "--output=json"))
-        assert [f"GPU-{uuid}" for uuid in uuids] == [found["metadata"]["annotations"][contract.GPU_UUIDS]]
+        pod = json.loads(node.lab.kubectl("get", "pod", name, f"--namespace={node.namespace}", "--output=json"))
+        assert [f"GPU-{uuid}" for uuid in uuids] == [pod["metadata"]["annotations"][contract.GPU_UUIDS]]
         # What the webhook wrote there is not what gives it the GPU.
         assert node.environment(name)["NVIDIA_VISIBLE_DEVICES"] == "void"
     # Each has its devices: whatever the agent knows of the runtime, it has not seen them missing.

@@ -66,8 +66,8 @@ class User:
         return codec.read(self.lab.read(f"{contract.GPUNODE_PATH}/{self.node_name}"))
 
     def allocation(self, name: str) -> Allocation:
-        (found,) = [allocation for allocation in self.gpunode().allocations if allocation.pod.name == name]
-        return found
+        (entry,) = [allocation for allocation in self.gpunode().allocations if allocation.pod.name == name]
+        return entry
 
     def share(self, name: str) -> GivenShare:
         return self.allocation(name).shares[0]
@@ -108,9 +108,9 @@ def test_a_running_pod_grows_and_shrinks_and_another_one_takes_the_room(user: Us
     assert any("4Gi" in note for note in user.events(contract.EVENT_RESIZE_WAITS))
     share = user.share("resized")
     assert (share.memory_bytes, share.shrink_to_bytes, share.request_percent) == (30 * GIB, 4 * GIB, 20)
-    (told,) = user.gpunode().resizes
-    assert told.memory_bytes == 30 * GIB
-    assert told.used_bytes >= 8 * GIB
+    (resize,) = user.gpunode().resizes
+    assert resize.memory_bytes == 30 * GIB
+    assert resize.used_bytes >= 8 * GIB
     assert "allocated" in user.inside("resized", "gpushare-probe --allocate 20GiB")  # refused is as if not asked
 
     user.inside("resized", "kill $(cat /tmp/pid)")

@@ -41,16 +41,16 @@ async def link(node: ArbiterNode) -> Iterator[linked.Linked]:
 async def same(node: ArbiterNode, link: linked.Linked) -> None:
     """The agent has the shares that the arbiter has, as they are."""
     await link.arbiter.report()
-    theirs = {one.tenant.key: one for one in node.groups.all()}
-    ours = {one.tenant.key: one for one in link.arbiter.shares.all()}
+    theirs = {group.tenant.key: group for group in node.groups.all()}
+    ours = {share.tenant.key: share for share in link.arbiter.shares.all()}
     assert ours.keys() == theirs.keys()
-    for key, one in ours.items():
+    for key, share in ours.items():
         other = theirs[key]
-        assert one.tenant == other.tenant
+        assert share.tenant == other.tenant
         members = {slot: (who.pid, who.start_ticks) for slot, who in other.members.items()}
-        assert {slot: (who.pid, who.start_ticks) for slot, who in one.members.items()} == members
-        assert one.limits.read() == other.limits.read()
-        assert one.ledger.device_inode == other.ledger.device_inode
+        assert {slot: (who.pid, who.start_ticks) for slot, who in share.members.items()} == members
+        assert share.limits.read() == other.limits.read()
+        assert share.ledger.device_inode == other.ledger.device_inode
     assert list(link.arbiter.shares.uses()) == list(node.groups.uses())
 
 
@@ -58,10 +58,10 @@ async def test_the_agent_knows_of_shares_what_the_arbiter_knows(node: ArbiterNod
     node.add_pod("trainer", gpus=2)
     node.add_pod("server", memory=2 * GIB)
     await same(node, link)
-    one, two, other = await node.share(), await node.share(), await node.share("server")
-    for process in (one, two, other):
+    first, two, other = await node.share(), await node.share(), await node.share("server")
+    for process in (first, two, other):
         await process("hello")
-    await one("charge", 0, 100)
+    await first("charge", 0, 100)
     await same(node, link)
     await two("charge", 1, 7)
     assert [use.used_bytes for use in link.arbiter.shares.uses()] == [(100, 7), (0,)]  # without asking
@@ -71,7 +71,7 @@ async def test_the_agent_knows_of_shares_what_the_arbiter_knows(node: ArbiterNod
     await two.kill()
     await waiting.until(lambda: [len(group.members) for group in node.groups.all()] == [1, 1])
     await same(node, link)
-    await one.kill()
+    await first.kill()
     await waiting.until(lambda: len(node.groups.all()) == 1)
     # Another ledger of the same share, before the agent has heard of the end of the first.
     again = await node.share()
@@ -113,7 +113,7 @@ async def test_what_is_measured_is_charged_also_anew_to_who_has_become_another_p
         link.arbiter.charge(share, {slot: [300] for slot in share.members})
         link.arbiter.expect(grant.uuid for grant in share.tenant.grants)
         await link.arbiter.report()
-        return [[one.overhead_bytes, one.context_bytes] for one in share.limits.read()]
+        return [[limit.overhead_bytes, limit.context_bytes] for limit in share.limits.read()]
 
     assert await measured() == [[300, 1000]] == await measured()
     assert not link.agent.has_measured
@@ -131,13 +131,13 @@ async def test_what_the_driver_ran_of_shares_counts_in_the_arbiters_books(
     books = lease_clients.Node()
     monkeypatch.setattr(node.server, "leases", books.leases)
     stopped, other, running = books.client("a"), books.client("b"), books.client("c", gpus=("GPU-1",), limit=10)
-    for one in (stopped, other, running):
-        books.says(one, contract.MESSAGE_WANT)
+    for client in (stopped, other, running):
+        books.says(client, contract.MESSAGE_WANT)
     for _ in range(30):
         books.later(2000)
         link.arbiter.seen({("GPU-0", "a-0"): False, ("GPU-1", "c-0"): True, ("gone", "a-0"): True})
         await link.arbiter.report()
-    had = {one.tenant.pod: one.seconds for one in books.leases.held()}
+    had = {usage.tenant.pod: usage.seconds for usage in books.leases.held()}
     assert 10 < had["a"] < 15
     assert had["c"] == pytest.approx(60, abs=1)
 
@@ -150,15 +150,15 @@ async def test_the_pods_of_a_group_are_one_gang_in_the_arbiter(node: ArbiterNode
     seats = {GPUS[number]: f"{arbiter_node.uid(f'rank{number}')}-0" for number in range(2)}
     assert node.server.leases.gangs == {"default/ring": seats}
     await same(node, link)
-    assert {one.tenant.group for one in link.arbiter.shares.all()} == {"default/ring"}
+    assert {share.tenant.group for share in link.arbiter.shares.all()} == {"default/ring"}
 
 
 async def test_the_agent_says_what_nobody_holds_knowing_all_that_is_held_when_it_is_asked(
     node: ArbiterNode, link: linked.Linked
 ) -> None:
     node.add_pod("trainer", gpus=2)
-    one, two = await node.share(), await node.share()
-    for process in (one, two):
+    first, two = await node.share(), await node.share()
+    for process in (first, two):
         await process("hello")
     (group,) = node.groups.all()
     members = {member.pid: member for member in group.members.values()}
@@ -174,22 +174,22 @@ async def test_the_agent_says_what_nobody_holds_knowing_all_that_is_held_when_it
     link.unclaimed_bytes = look
     asked = [asyncio.create_task(node.groups.measure(group, members[pid], card)) for card, pid in enumerate(members)]
     await waiting.until(lambda: len(looks) == 2)  # before any report that somebody else asked for
-    assert await node.groups.measure(group, members[one.pid], 0) is None  # one question of a process at a time
+    assert await node.groups.measure(group, members[first.pid], 0) is None  # one question of a process at a time
     goes_on.set()
     assert await asyncio.gather(*asked) == [1000, 1001]
-    pids = [one.pid, two.pid]
+    pids = [first.pid, two.pid]
     assert looks == [(pids, (pid, members[pid].start_ticks), card) for card, pid in enumerate(pids)]
     goes_on.clear()
-    gone = asyncio.create_task(node.groups.measure(group, members[one.pid], 0))
+    gone = asyncio.create_task(node.groups.measure(group, members[first.pid], 0))
     await waiting.until(lambda: len(looks) == 3)
     gone.cancel()
     await asyncio.wait([gone])
-    again = asyncio.create_task(node.groups.measure(group, members[one.pid], 1))
+    again = asyncio.create_task(node.groups.measure(group, members[first.pid], 1))
     await waiting.until(lambda: len(looks) == 4)
     goes_on.set()
     assert await again == 1001  # and not the answer to the question before
     assert link.agent.measuring == 0
-    assert await node.groups.measure(group, members[one.pid], 2) is None
+    assert await node.groups.measure(group, members[first.pid], 2) is None
 
 
 async def test_a_library_of_another_protocol_is_told_of_once_between_two_reports(
@@ -197,17 +197,17 @@ async def test_a_library_of_another_protocol_is_told_of_once_between_two_reports
 ) -> None:
     node.add_pod("trainer")
     test_hostility.own_process(monkeypatch, node, "trainer")
-    told: list[tuple[Container, str]] = []
-    link.refused = lambda *what: told.append(what)
+    refusals: list[tuple[Container, str]] = []
+    link.refused = lambda *what: refusals.append(what)
     for count in (1, 2):
         for _ in range(3):
             with contextlib.closing(await test_hostility.connect(node)) as client:
                 client.send(test_versions.message(contract.MESSAGE_HELLO, 7, bytes(32), newest=9))
                 _, _, body = await test_versions.heard(client)
         await link.arbiter.report()
-        assert len(told) == count
-    assert told[0] == told[1]
-    container, sentence = told[0]
+        assert len(refusals) == count
+    assert refusals[0] == refusals[1]
+    container, sentence = refusals[0]
     assert container.pod_uid == arbiter_node.uid("trainer")
     assert sentence == body.split(b"\0")[0].decode()
 
@@ -217,23 +217,23 @@ async def test_only_what_has_changed_of_the_gpunode_is_told(
 ) -> None:
     for number in range(5):
         node.add_pod(f"pod{number}")
-    told: list[messages.Message] = []
+    changes: list[messages.Message] = []
     send = link.ends[0].send
-    monkeypatch.setattr(link.ends[0], "send", lambda message, *more: (told.append(message), send(message, *more)))
+    monkeypatch.setattr(link.ends[0], "send", lambda message, *more: (changes.append(message), send(message, *more)))
     assert await link.arbiter.follow(node.gpunode()) == ()
-    assert [type(one).__name__ for one in told] == ["HasAllocation"] * 5 + ["ApplyAllocations"]
-    told.clear()
+    assert [type(message).__name__ for message in changes] == ["HasAllocation"] * 5 + ["ApplyAllocations"]
+    changes.clear()
     node.allocations[1] = dataclasses.replace(node.allocations[1], latency=True)
     del node.allocations[3]
     assert await link.arbiter.follow(node.gpunode()) == ()
-    assert told == [
+    assert changes == [
         messages.AllocationGone("of-pod3"),
         messages.HasAllocation(node.allocations[1]),
         messages.ApplyAllocations(()),
     ]
     assert link.agent.node is not None
     assert {allocation.id: allocation for allocation in link.agent.node.allocations} == {
-        one.id: one for one in node.allocations
+        entry.id: entry for entry in node.allocations
     }
 
 
@@ -255,7 +255,7 @@ async def test_what_is_to_be_said_of_resizes_answers_each_gpunode(node: ArbiterN
 
     first, second = shrinking("trainer", 200), shrinking("server", 100)
     third = shrinking("trainer", None)
-    answers = await asyncio.gather(*(link.arbiter.follow(one) for one in (first, second, third)))
+    answers = await asyncio.gather(*(link.arbiter.follow(gpunode) for gpunode in (first, second, third)))
     too_full, is_small = Resize("of-trainer", 0, 400, 300), Resize("of-server", 0, 100, 0)
     assert answers == [(too_full,), (is_small, too_full), (is_small,)]
     link.arbiter.look()  # the status says none of it yet

@@ -40,16 +40,16 @@ def parts(line: str) -> list[list[str]]:
     lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
     lexer.whitespace_split = True
     lexer.commenters = ""
-    found: list[list[str]] = [[]]
+    commands: list[list[str]] = [[]]
     words = iter(lexer)
     for word in words:
         if word in _SEPARATORS:
-            found.append([])
+            commands.append([])
         elif set(word) <= set("<>"):
             next(words, "")
-        elif found[-1] or "=" not in word.partition("/")[0]:
-            found[-1].append(word)
-    return [one for one in found if one]
+        elif commands[-1] or "=" not in word.partition("/")[0]:
+            commands[-1].append(word)
+    return [command for command in commands if command]
 
 
 def wrong(words: Sequence[str]) -> str:
@@ -83,10 +83,10 @@ def _plugin(words: Sequence[str]) -> str:
     command: click.Command = cli.group
     rest = list(words)
     while isinstance(command, click.Group):
-        found = command.get_command(click.Context(command), rest[0]) if rest else None
-        if found is None:
+        subcommand = command.get_command(click.Context(command), rest[0]) if rest else None
+        if subcommand is None:
             return f"kubectl gpushare has no {' '.join(rest[:1])}"
-        command, rest = found, rest[1:]
+        command, rest = subcommand, rest[1:]
     try:
         command.make_context(command.name, rest, resilient_parsing=False)
     except click.exceptions.Exit:
@@ -137,8 +137,8 @@ def _install(words: Sequence[str]) -> str:
 
 
 def _unknown(words: Sequence[str], known: frozenset[str]) -> str:
-    given = [word.partition("=")[0] for word in words if word.startswith("-")]
-    return "; ".join(f"{flag} is unknown" for flag in given if flag not in known)
+    used_flags = [word.partition("=")[0] for word in words if word.startswith("-")]
+    return "; ".join(f"{flag} is unknown" for flag in used_flags if flag not in known)
 
 
 @functools.cache
@@ -160,14 +160,14 @@ def options(program: str) -> frozenset[str]:
 @functools.cache
 def plugins_options() -> frozenset[str]:
     """The flags of all verbs of the plugin."""
-    found: set[str] = set()
+    names: set[str] = set()
     for verb in cli.VERBS:
         command = cli.group.get_command(click.Context(cli.group), verb)
         assert command is not None
-        for one in (command, *(command.commands.values() if isinstance(command, click.Group) else ())):
-            for parameter in one.get_params(click.Context(one)):
-                found |= {*parameter.opts, *parameter.secondary_opts}
-    return frozenset(found)
+        for subcommand in (command, *(command.commands.values() if isinstance(command, click.Group) else ())):
+            for parameter in subcommand.get_params(click.Context(subcommand)):
+                names |= {*parameter.opts, *parameter.secondary_opts}
+    return frozenset(names)
 
 
 def _printed(call: Callable[[], object]) -> str:
@@ -192,12 +192,12 @@ def _helm(words: Sequence[str]) -> str:
     values = yaml.safe_load((chart / "values.yaml").read_text())
     wrong = [f"{word} is not there" for word in words if "/" in word and "=" not in word and not (ROOT / word).is_dir()]
     for before, word in itertools.pairwise(words):
-        found = values
+        section = values
         for key in word.partition("=")[0].split(".") if before == "--set" else []:
-            if key not in found:
+            if key not in section:
                 wrong.append(f"{word} is not a value of the chart")
                 break
-            found = found[key]
+            section = section[key]
     return "; ".join(wrong)
 
 

@@ -43,13 +43,13 @@ def name(page: Path) -> str:
 
 def blocks() -> list[Block]:
     """Every fenced block of every page."""
-    found = []
+    fenced_blocks = []
     for page in PAGES:
         text = page.read_text()
         for match in _BLOCK.finditer(text):
             line = text.count("\n", 0, match.start(2)) + 1
-            found.append(Block(name(page), line, match.group(1), match.group(2)))
-    return found
+            fenced_blocks.append(Block(name(page), line, match.group(1), match.group(2)))
+    return fenced_blocks
 
 
 def prose(page: Path) -> str:
@@ -78,12 +78,12 @@ def rows(page: str, heading: str) -> dict[str, list[str]]:
     assert text.count(f"\n{heading}\n") == 1, f"{page} has no heading {heading}"
     part = text.partition(f"\n{heading}\n")[2]
     part = re.split(rf"^#{{1,{len(level)}}} ", part, maxsplit=1, flags=re.MULTILINE)[0]
-    found: dict[str, list[str]] = {}
+    table: dict[str, list[str]] = {}
     for line in part.splitlines():
         if not line.startswith("| `"):
             continue
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
         for key in _QUOTED.findall(cells[0]):
-            assert key not in found, f"{page}: {key} is there twice"
-            found[key] = cells[1:]
-    return found
+            assert key not in table, f"{page}: {key} is there twice"
+            table[key] = cells[1:]
+    return table

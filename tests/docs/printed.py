@@ -25,14 +25,14 @@ _CONVERSION: Final = re.compile(r"%[-.*\d]*[a-z]+")
 @functools.cache
 def texts() -> tuple[str, ...]:
     """All of them."""
-    found: list[str] = []
-    for path in (one for package in _PACKAGES for one in sorted((ROOT / package).rglob("*.py"))):
-        found += _python(ast.parse(path.read_text()))
+    literals: list[str] = []
+    for path in (source for package in _PACKAGES for source in sorted((ROOT / package).rglob("*.py"))):
+        literals += _python(ast.parse(path.read_text()))
     for path in sorted((ROOT / "interposer").rglob("*.c")):
-        found += _c(path.read_text())
+        literals += _c(path.read_text())
     for path in sorted((ROOT / "config" / "base" / "policy").glob("*.yaml")):
-        found += _policy(path)
-    return tuple(text for text in found if re.search(r"[a-z]{2}", text))
+        literals += _policy(path)
+    return tuple(text for text in literals if re.search(r"[a-z]{2}", text))
 
 
 def prints(sentence: str) -> bool:

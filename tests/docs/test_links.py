@@ -31,22 +31,22 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
     wrong = []
     for target in _LINK.findall(pages.prose(page)):
         path, _, anchor = target.partition("#")
-        found = (page.parent / path).resolve() if path else page
+        destination = (page.parent / path).resolve() if path else page
         if "://" in target:
             wrong.append(f"{target}: no other site is linked to")
-        elif not found.exists() or not found.is_relative_to(pages.ROOT):
+        elif not destination.exists() or not destination.is_relative_to(pages.ROOT):
             wrong.append(f"{target} is not there")
-        elif anchor and anchor not in anchors(found):
+        elif anchor and anchor not in anchors(destination):
             wrong.append(f"{target}: there is no such heading")
     assert wrong == []
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
 def test_a_part_of_another_page_that_is_named_exists(page: Path) -> None:
-    found = [
+    links = [
         ((page.parent / target).resolve(), part.strip()) for target, part in _NAMED_PART.findall(pages.prose(page))
     ]
-    wrong = [f"{target.name}, {part}" for target, part in found if part not in _HEADING.findall(target.read_text())]
+    wrong = [f"{target.name}, {part}" for target, part in links if part not in _HEADING.findall(target.read_text())]
     assert wrong == []
 
 

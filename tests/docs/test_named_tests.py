@@ -20,19 +20,19 @@ _IN_FILE = re.compile(r"`(\w+)` in `([\w/]+\.py)`")
 def functions(path: Path) -> frozenset[str]:
     """The names of a file's functions and methods; none of a file that is not there."""
     tree = ast.parse(path.read_text()) if path.is_file() else ast.Module([], [])
-    return frozenset(one.name for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
+    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 def wrong(text: str) -> list[str]:
     """What a text names that is not there: tests, and functions of files."""
     tests = [
-        found.group()
-        for found in _TEST.finditer(text)
-        if found.group(2)
-        not in {None, *(function for function in functions(pages.ROOT / found.group(1)) if function[:5] == "test_")}
-        or not (pages.ROOT / found.group(1)).is_file()
+        match.group()
+        for match in _TEST.finditer(text)
+        if match.group(2)
+        not in {None, *(function for function in functions(pages.ROOT / match.group(1)) if function[:5] == "test_")}
+        or not (pages.ROOT / match.group(1)).is_file()
     ]
-    others = [found.group() for found in _IN_FILE.finditer(text) if found[1] not in functions(pages.ROOT / found[2])]
+    others = [match.group() for match in _IN_FILE.finditer(text) if match[1] not in functions(pages.ROOT / match[2])]
     return tests + others
 
 
@@ -61,8 +61,8 @@ def test_one_that_does_not_is_noticed(text: str) -> None:
 
 
 def test_every_claim_of_the_threat_model_has_a_test_or_an_argument() -> None:
-    found = claims()
-    assert len(found) > 40
-    assert [row for row in found if len(row) != 4 or row[1] not in {"yes", "in part", "no"}] == []
-    assert [row[0] for row in found if "::test_" not in row[3] and not row[3].startswith("*argument*: ")] == []
-    assert [row[0] for row in found if row[1] == "yes" and "::test_" not in row[3]] == []
+    rows = claims()
+    assert len(rows) > 40
+    assert [row for row in rows if len(row) != 4 or row[1] not in {"yes", "in part", "no"}] == []
+    assert [row[0] for row in rows if "::test_" not in row[3] and not row[3].startswith("*argument*: ")] == []
+    assert [row[0] for row in rows if row[1] == "yes" and "::test_" not in row[3]] == []

@@ -46,11 +46,11 @@ def test_every_key_of_the_contract_has_a_kind() -> None:
 
 def families(registry: prometheus_client.CollectorRegistry) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Name as it is scraped → type, and labels without `node`."""
-    found: dict[str, tuple[str, tuple[str, ...]]] = {}
+    table: dict[str, tuple[str, tuple[str, ...]]] = {}
     for family in registry.collect():
         suffix = "_total" if family.type == "counter" else ""
-        found[family.name + suffix] = (family.type, labels(family))
-    return found
+        table[family.name + suffix] = (family.type, labels(family))
+    return table
 
 
 def labels(family: Metric) -> tuple[str, ...]:
@@ -118,9 +118,9 @@ def _says_a_reason(statement: ast.AST) -> bool:
 
 
 def test_every_condition_is_in_the_table_with_all_its_reasons() -> None:
-    found = pages.rows(OPERATIONS, "## What conditions of a GPUNode say")
-    assert set(found) == CONDITIONS
-    told = {reason for cells in found.values() for reason in re.findall(r"`([A-Z][a-z]\w+)`", cells[0])}
+    rows = pages.rows(OPERATIONS, "## What conditions of a GPUNode say")
+    assert set(rows) == CONDITIONS
+    reasons = {reason for cells in rows.values() for reason in re.findall(r"`([A-Z][a-z]\w+)`", cells[0])}
     sources = (
         "hardware/inventory.py",
         "live/statement.py",
@@ -139,17 +139,17 @@ def test_every_condition_is_in_the_table_with_all_its_reasons() -> None:
         and re.fullmatch("[A-Z][a-zA-Z]+", constant.value)
     }
     written |= {value for name, value in vars(contract).items() if name.startswith("REASON_")}
-    assert told - {"False", "True", "Unknown"} == written - {"False", "True", "Unknown"}
+    assert reasons - {"False", "True", "Unknown"} == written - {"False", "True", "Unknown"}
 
 
 @pytest.mark.parametrize("heading", METRICS)
 def test_every_metric_is_in_the_table_with_its_type_and_labels(heading: str) -> None:
-    told = {
+    rows = {
         name: (cells[0], tuple(part.strip() for part in cells[1].split(",") if part.strip()))
         for name, cells in pages.rows(REFERENCE, heading).items()
         if len(cells) > 2
     }
-    assert told == METRICS[heading]
+    assert rows == METRICS[heading]
 
 
 def test_every_outcome_of_a_review_is_told() -> None:
@@ -165,8 +165,8 @@ def test_every_policy_is_told_with_its_aim() -> None:
 
 def test_every_reason_to_wait_and_every_state_of_a_gpu_is_told() -> None:
     reasons = {*filters.RULES, explanation.NODE_RULE, explanation.COUNT_RULE, *Cause}
-    found = pages.rows(REFERENCE, "## Metrics of the webhook")
-    assert {name for name in found if not name.startswith("gpushare_")} == reasons
+    rows = pages.rows(REFERENCE, "## Metrics of the webhook")
+    assert {name for name in rows if not name.startswith("gpushare_")} == reasons
     text = (pages.ROOT / REFERENCE).read_text()
     states = re.search(r"The `state` of a part of a GPU is (.*?)They add up", text, re.DOTALL)
     assert states
@@ -175,7 +175,7 @@ def test_every_reason_to_wait_and_every_state_of_a_gpu_is_told() -> None:
 
 def test_an_alert_asks_for_outcomes_that_there_are() -> None:
     text = rules.FILE.read_text()
-    asked = {word for found in re.findall(r'outcome=~?"([^"]+)"', text) for word in re.split(r"[|\\]+", found)}
+    asked = {word for pattern in re.findall(r'outcome=~?"([^"]+)"', text) for word in re.split(r"[|\\]+", pattern)}
     assert asked
     assert asked <= set(webhook_metrics.OUTCOMES)
 
@@ -190,9 +190,9 @@ def test_every_setting_is_in_the_table(daemon: str) -> None:
 
 
 def test_every_option_and_case_of_the_bench_is_in_its_tables() -> None:
-    found = {key.partition(" ")[0] for key in pages.rows("bench/gpu/README.md", "# bench/gpu")}
+    names = {key.partition(" ")[0] for key in pages.rows("bench/gpu/README.md", "# bench/gpu")}
     options = {option for option in commands.options("bench.gpu") if option.startswith("--")} - {"--help"}
-    assert found == options | set(bench.CASES)
+    assert names == options | set(bench.CASES)
 
 
 def test_every_flag_of_nvidias_that_is_in_the_table_exists() -> None:
@@ -207,7 +207,7 @@ def test_every_flag_of_nvidias_that_is_in_the_table_exists() -> None:
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
 def test_a_page_names_no_metric_that_is_not_there(page: Path) -> None:
-    known = {name for found in METRICS.values() for name in found}
+    known = {name for table in METRICS.values() for name in table}
     known |= {f"{name}_bucket" for name in known}
     known |= {part for name in rules.RECORDS for part in name.split(":")}
     quoted = {name for text in pages.quoted(page) for name in re.findall(r"\bgpushare_[a-z_]+[a-z]\b", text)}

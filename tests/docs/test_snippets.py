@@ -63,15 +63,15 @@ def test_every_page_is_looked_at_and_every_block_is_of_a_kind_that_is_checked() 
 
 
 def test_files_of_an_api_server_are_those_of_the_labs() -> None:
-    given = (files.ADMISSION, files.WEBHOOKS, files.AUTHORIZATION, files.NOBODY)
-    texts = [text.replace("{certificates}", "/etc/kubernetes/webhooks") for text in given]
+    templates = (files.ADMISSION, files.WEBHOOKS, files.AUTHORIZATION, files.NOBODY)
+    texts = [text.replace("{certificates}", "/etc/kubernetes/webhooks") for text in templates]
     assert [document for _, document in API_SERVERS] == [yaml.safe_load(text) for text in texts]
 
 
 @pytest.mark.parametrize("block", SHELL, ids=named)
 def test_a_command_is_one_that_its_program_takes(block: Block) -> None:
-    found = {line: commands.wrong(part) for line in pages.lines(block) for part in commands.parts(line)}
-    assert {line: sentence for line, sentence in found.items() if sentence} == {}
+    sentences = {line: commands.wrong(part) for line in pages.lines(block) for part in commands.parts(line)}
+    assert {line: sentence for line, sentence in sentences.items() if sentence} == {}
 
 
 @pytest.mark.parametrize("block", WITHOUT_LANGUAGE, ids=named)
@@ -82,16 +82,16 @@ def test_a_block_without_a_language_is_a_picture_or_how_a_verb_is_used(block: Bl
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
 def test_a_command_that_is_quoted_in_a_text_exists(page: Path) -> None:
-    found = {}
+    flaws = {}
     for text in pages.quoted(page):
         words = text.split()
         if words[:2] == ["kubectl", "gpushare"] and words[2:] and words[2].islower():
-            given = [word.partition("=")[0] for word in words if word.startswith("-")]
+            flags = [word.partition("=")[0] for word in words if word.startswith("-")]
             known = commands.plugins_options()
-            found[text] = [*given, words[2]] if words[2] not in commands.cli.VERBS or not {*given} <= known else []
+            flaws[text] = [*flags, words[2]] if words[2] not in commands.cli.VERBS or not {*flags} <= known else []
         elif words[:1] in (["make"], ["./install.sh"], ["python"], ["python3"], ["pytest"]) and words[1:]:
-            found[text] = [sentence] if (sentence := commands.wrong([word for word in words if word != "FILE"])) else []
-    assert {text: why for text, why in found.items() if why} == {}
+            flaws[text] = [sentence] if (sentence := commands.wrong([word for word in words if word != "FILE"])) else []
+    assert {text: why for text, why in flaws.items() if why} == {}
 
 
 # Flags of programs that are not ours.

@@ -26,9 +26,9 @@ def eventually(look: Callable[[], _Value | None], *, seconds: float = 30.0, what
     """The first answer of `look` that is neither None nor False; fails with `what` after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
-        found = look()
-        if found is not None and found is not False:
-            return found
+        answer = look()
+        if answer is not None and answer is not False:
+            return answer
         if time.monotonic() > deadline:
             raise AssertionError(f"after {seconds:.0f} s: not {what}")
         time.sleep(POLL_SECONDS)
@@ -72,9 +72,9 @@ class Observer:
         """The pod, once it runs with all containers ready."""
 
         def look() -> dict[str, Any] | None:
-            found = self.pod(name)
-            statuses = (found or {}).get("status", {}).get("containerStatuses") or []
-            return found if statuses and all(status.get("ready") for status in statuses) else None
+            pod = self.pod(name)
+            statuses = (pod or {}).get("status", {}).get("containerStatuses") or []
+            return pod if statuses and all(status.get("ready") for status in statuses) else None
 
         try:
             return eventually(look, seconds=seconds, what=f"pod {name} running")

@@ -79,10 +79,10 @@ def test_a_pod_that_waits_for_a_whole_gpu_gets_one_by_one_move(user: Observer, k
     user.apply(sleeper("whole", request="1"))
     eventually(lambda: annotation(user.pod("whole") or {"metadata": {}}, contract.REASON), what="a reason to wait")
 
-    told = user.plugin_run("defrag", "whole", "--apply", f"--namespace={user.namespace}")
-    assert "1 move" in told.stdout
-    assert re.search(r"\[1/1\] \S+/spread-\S+ is on lab-node-0 now\n", told.stderr), "the successor was not seen"
-    assert "/whole is on lab-node-0 now" in told.stderr
+    process = user.plugin_run("defrag", "whole", "--apply", f"--namespace={user.namespace}")
+    assert "1 move" in process.stdout
+    assert re.search(r"\[1/1\] \S+/spread-\S+ is on lab-node-0 now\n", process.stderr), "the successor was not seen"
+    assert "/whole is on lab-node-0 now" in process.stderr
     one_was_moved_for_it(user, before)
 
 

@@ -52,8 +52,8 @@ class Node:
         self._bpf = where.node_directory(self._node) / "bpf"
         os.mknod(self._control, 0o20666, os.makedev(program.DRIVERS_MAJOR, 255))
         self._bpf.mkdir()
-        found = self._administrator.kubectl("get", *gpushare.SCOPE, DAEMON_SET, "-o", "json")
-        self._before = json.loads(found)["spec"]["template"]
+        document = self._administrator.kubectl("get", *gpushare.SCOPE, DAEMON_SET, "-o", "json")
+        self._before = json.loads(document)["spec"]["template"]
         self._mounted = False
 
     def ask_for_it(self) -> None:
@@ -141,12 +141,12 @@ def test_who_is_not_registered_gets_no_gpu_in_a_pod_with_a_share(node: Node, use
     pods.start("beside")
 
     def said(status: str) -> Condition | None:
-        found = [
+        conditions = [
             condition
             for condition in user.gpunode().conditions
             if condition.type == contract.CONDITION_UNREGISTERED_DENIED
         ]
-        return next((one for one in found if one.status == status), None)
+        return next((condition for condition in conditions if condition.status == status), None)
 
     def nobody_is_denied() -> None:
         assert pods.of_static("static") == "open"

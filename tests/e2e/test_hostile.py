@@ -30,7 +30,7 @@ def test_attacks_of_two_pods_are_nothing_to_a_third_and_to_the_node(
     for who in ("root", "nobody"):
         ground.attacker(who, who, request=0.2, memory="2Gi")
     before = ground.agent()
-    names = [name for name, one in ATTACKS.items() if not one.past]
+    names = [name for name, attack in ATTACKS.items() if not attack.past]
     with ground.at_it(["root", "nobody"], names) as attacking:
         begin = time.monotonic()
         ground.status_is_written()

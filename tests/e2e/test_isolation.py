@@ -70,7 +70,7 @@ def test_two_containers_do_work_as_their_requests_are(user: Observer, installed:
         eventually(lambda name=name: told(user, name)[-1][0] > end, what=f"{name} at work for so long")  # type: ignore[misc]
     done = {name: done_by(told(user, name), end) - done_by(told(user, name), begin) for name in requests}
     total = sum(done.values())
-    parts = {name: 100 * each / total for name, each in done.items()}
+    parts = {name: 100 * count / total for name, count in done.items()}
     assert parts["small"] == pytest.approx(30, abs=TOLERANCE_POINTS), (parts, total)
     text = gpushare.agent_page(user.access, installed.nodes[0])
     node = user.gpunode()
@@ -78,7 +78,7 @@ def test_two_containers_do_work_as_their_requests_are(user: Observer, installed:
         name: live_usage.of({node.name: text}).of_pod(node.name, user.namespace, name, [node.gpus[0].uuid])
         for name in requests
     }
-    busy = {name: each.compute_percent for name, each in used.items() if each is not None}
+    busy = {name: usage.compute_percent for name, usage in used.items() if usage is not None}
     assert busy == pytest.approx(parts, abs=TOLERANCE_POINTS)
     assert total > 0.5 * MEASURED_SECONDS * 1e6 / KERNEL_US, "the GPU was idle for half of the time"
     user.delete("pods", "--all")

@@ -22,12 +22,12 @@ def test_the_kubelet_refuses_no_pod_while_there_is_an_agent_and_all_that_are_pla
     done = subprocess.run(command, capture_output=True, text=True, timeout=380, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     assert lines, done.stdout + done.stderr
-    found = json.loads(lines[-1])
-    assert (found["refused"], found["over-committed"], found["stuck"]) == (0, 0, []), done.stdout
-    assert found["kubelets killed"] == 1
+    report = json.loads(lines[-1])
+    assert (report["refused"], report["over-committed"], report["stuck"]) == (0, 0, []), done.stdout
+    assert report["kubelets killed"] == 1
     # Otherwise every refusal would be excused.
     for absence in ("longest without an agent, seconds", "longest from a kubelet's start to the agent, seconds"):
-        assert found[absence] < found["seconds"] + 60, done.stdout
-    assert found["pods ran"]
-    assert found["versions"]
+        assert report[absence] < report["seconds"] + 60, done.stdout
+    assert report["pods ran"]
+    assert report["versions"]
     assert done.returncode == 0

@@ -122,19 +122,19 @@ async def storms(
 ) -> AsyncIterator[list[subprocess.Popen[str]]]:
     """Processes of one share that all allocate at random."""
     with contextlib.ExitStack() as stack:
-        found = []
+        processes = []
         for seed in range(count):
             process = shares.start(pod, [pytorch, PROGRAMS / "storm.py", str(seed)], environment(allocator))
-            found.append(stack.enter_context(container.finishing(process)))
-        for process in found:
+            processes.append(stack.enter_context(container.finishing(process)))
+        for process in processes:
             assert process.stdout is not None
             line = await asyncio.to_thread(process.stdout.readline)
             assert line == "ready\n", process.communicate(timeout=20)
-        for process in found:
+        for process in processes:
             assert process.stdin is not None
             process.stdin.write("go\n")
             process.stdin.flush()
-        yield found
+        yield processes
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -166,18 +166,18 @@ async def test_a_share_is_resized_under_load(
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
             await asyncio.sleep(0.02)
-            (given,) = node.allocations[0].shares
+            (given_share,) = node.allocations[0].shares
             most, _ = await look(looks)
-            assert most <= given.memory_bytes
-            if given.shrink_to_bytes is None and dice.random() < 0.5:
+            assert most <= given_share.memory_bytes
+            if given_share.shrink_to_bytes is None and dice.random() < 0.5:
                 node.change(
-                    pod, memory_bytes=min(2 * share.SHARE_BYTES, given.memory_bytes + dice.randrange(share.GIB))
+                    pod, memory_bytes=min(2 * share.SHARE_BYTES, given_share.memory_bytes + dice.randrange(share.GIB))
                 )
                 grown += 1
-            elif given.shrink_to_bytes is None:
-                node.change(pod, shrink_to_bytes=dice.randrange(share.GIB, given.memory_bytes))
-            elif {resize.memory_bytes for resize in node.resizes} == {given.shrink_to_bytes}:
-                node.change(pod, memory_bytes=given.shrink_to_bytes, shrink_to_bytes=None)
+            elif given_share.shrink_to_bytes is None:
+                node.change(pod, shrink_to_bytes=dice.randrange(share.GIB, given_share.memory_bytes))
+            elif {resize.memory_bytes for resize in node.resizes} == {given_share.shrink_to_bytes}:
+                node.change(pod, memory_bytes=given_share.shrink_to_bytes, shrink_to_bytes=None)
                 shrunk += 1
         for process in running:
             await stop(process)

@@ -19,17 +19,17 @@ def main() -> int:
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"all, or some of {', '.join(table.TARGETS)}")
     parser.add_argument("--minutes", type=float, default=10.0, help="for all of them together")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="run this input alone, through the one TARGET")
-    given = parser.parse_args()
-    unknown = set(given.targets) - set(table.TARGETS)
+    arguments = parser.parse_args()
+    unknown = set(arguments.targets) - set(table.TARGETS)
     if unknown:
         parser.error(f"there is no target {', '.join(sorted(unknown))}: there are {', '.join(table.TARGETS)}")
-    names = given.targets or list(table.TARGETS)
-    if given.replay:
-        ended = running.replay(names[0], given.replay)
+    names = arguments.targets or list(table.TARGETS)
+    if arguments.replay:
+        ended = running.replay(names[0], arguments.replay)
         print(running.tail(ended.stdout + ended.stderr))  # noqa: T201
         return int(ended.returncode != 0)
-    found = {name for name in names if _fuzzed(name, given.minutes * 60 / len(names))}
-    return int(bool(found))
+    failures = {name for name in names if _fuzzed(name, arguments.minutes * 60 / len(names))}
+    return int(bool(failures))
 
 
 def _fuzzed(name: str, seconds: float) -> bool:

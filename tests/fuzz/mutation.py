@@ -33,17 +33,17 @@ def changed(data: bytes, most: int, seed: int, *, bytewise: Bytes, headed: bool)
     for _ in range(draw.choice((1, 1, 1, 2, 3, 6))):
         document = _step(document, draw, bytewise)
     try:
-        found = head + line + json.dumps(document).encode()
+        result = head + line + json.dumps(document).encode()
     except (ValueError, RecursionError):  # it has come to hold itself
         return bytewise(data, most)
-    return found if len(found) <= most else bytewise(data, most)
+    return result if len(result) <= most else bytewise(data, most)
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
     """Every list and mapping, with each of its keys."""
-    for key, one in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+    for key, child in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         yield value, key
-        yield from _places(one)
+        yield from _places(child)
 
 
 def _step(document: Any, draw: random.Random, bytewise: Bytes) -> Any:

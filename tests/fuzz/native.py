@@ -25,8 +25,8 @@ def missing() -> str:
     """Why there is no fuzzer for C here; empty if there is one. As root it is installed."""
     if os.geteuid() == 0 and shutil.which("apt-get") and not _links():
         prerequisites.ensure_programs("clang")
-        found = subprocess.run(["clang", "--version"], check=True, capture_output=True, text=True).stdout
-        if (major := re.search(r"version (\d+)", found)) and not _links():
+        output = subprocess.run(["clang", "--version"], check=True, capture_output=True, text=True).stdout
+        if (major := re.search(r"version (\d+)", output)) and not _links():
             prerequisites.ensure_packages(f"libclang-rt-{major[1]}-dev")
     return (
         ""

@@ -85,11 +85,11 @@ def run(name: str, seconds: float, *, whole: bool, same: int = 0) -> Run:
             for path in Path(scratch).iterdir():
                 (known / path.name).write_bytes(path.read_bytes())
     counts = [int(count) for count in _DONE.findall(ended.stderr)]
-    found = _FOUND.search(ended.stderr)
+    match = _FOUND.search(ended.stderr)
     # The alarm by which it looks for slow inputs ends it when it goes off while it is drawing one: that is no find.
-    if ended.returncode not in (0, -signal.SIGALRM) and found is None:
+    if ended.returncode not in (0, -signal.SIGALRM) and match is None:
         raise RuntimeError(f"the fuzzer of {name} ended with {ended.returncode}:\n{ended.stderr[-4000:]}")
-    return Run(max(counts, default=0), Path(found[1]) if found else None, ended.stdout + ended.stderr)
+    return Run(max(counts, default=0), Path(match[1]) if match else None, ended.stdout + ended.stderr)
 
 
 def replay(name: str, *files: Path) -> subprocess.CompletedProcess[str]:

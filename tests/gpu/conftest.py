@@ -25,13 +25,13 @@ def which(tmp_path_factory: pytest.TempPathFactory) -> machine.Machine:
         pytest.skip("needs root: each program gets a mount namespace of its own, as in a container")
     try:
         if os.environ.get("GPUSHARE_TEST_GPU") == "simulated":
-            found = machine.simulated(tmp_path_factory.mktemp("machine"))
+            this_machine = machine.simulated(tmp_path_factory.mktemp("machine"))
         else:
-            found = machine.real()
+            this_machine = machine.real()
     except machine.NoGpuError as error:
         pytest.skip(f"needs a GPU: {error}")
     tenants.build()
-    return found
+    return this_machine
 
 
 @pytest.fixture(scope="session")

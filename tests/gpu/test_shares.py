@@ -29,7 +29,7 @@ def test_two_tenants_get_what_they_asked_for(play: Play, mode: str, kernel_us: i
     async def story(gpu: Gpu) -> None:
         whole = await alone(gpu, mode, kernel_us)
         tenants = [Tenant(30, 100, mode, kernel_us), Tenant(70, 100, mode, kernel_us)]
-        small, large = (each.percent for each in await gpu.compete(OURS, tenants, SECONDS, WARM_MS))
+        small, large = (result.percent for result in await gpu.compete(OURS, tenants, SECONDS, WARM_MS))
         assert 100 * small / (small + large) == pytest.approx(30, abs=POINTS)
         assert small + large > 0.9 * whole
 

@@ -24,10 +24,10 @@ def _torch(play: Play) -> None:
 @pytest.mark.usefixtures("_torch")
 def test_it_sees_the_share_and_is_refused_what_is_beyond(play: Play) -> None:
     async def story(gpu: Gpu) -> None:
-        told = await frameworks.memory(gpu, LIMIT)
-        assert told["total"] == LIMIT
-        assert told["raised"] == ["OutOfMemoryError"] * 2
-        first, second = told["filled"]  # type: ignore[misc]
+        report = await frameworks.memory(gpu, LIMIT)
+        assert report["total"] == LIMIT
+        assert report["raised"] == ["OutOfMemoryError"] * 2
+        first, second = report["filled"]  # type: ignore[misc]
         assert LIMIT // 2 < first <= LIMIT
         assert second == first, "what it freed is there again"
 
@@ -85,9 +85,9 @@ def test_a_program_ends_while_its_kernels_run(play: Play) -> None:
 @pytest.mark.usefixtures("_torch")
 def test_collectives_over_all_gpus_are_right(play: Play) -> None:
     async def story(gpu: Gpu) -> None:
-        told = await frameworks.story(gpu, "collective")
-        assert told["right"]
-        assert told["sums_per_second"] > 0
+        report = await frameworks.story(gpu, "collective")
+        assert report["right"]
+        assert report["sums_per_second"] > 0
 
     play(story)
 

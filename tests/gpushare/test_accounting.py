@@ -52,8 +52,8 @@ def divided(node: GpuNode) -> dict[str, float]:
 
 def test_what_is_free_is_of_use_to_the_typical_request_or_stranded() -> None:
     assert divided(builders.node(gpus=1)) == {"free": 1.0}
-    found = divided(node_of((60, 48)))  # 40 % are left: too little for a half or a whole GPU, half of what is asked for
-    assert found == {"allocated": 0.6, "free": 0.2, "fragmented": 0.2}
+    split = divided(node_of((60, 48)))  # 40 % are left: too little for a half or a whole GPU, half of what is asked for
+    assert split == {"allocated": 0.6, "free": 0.2, "fragmented": 0.2}
 
 
 @pytest.mark.parametrize(
@@ -84,6 +84,6 @@ def test_the_parts_of_a_node_add_up_to_its_gpus(shares: list[tuple[int, int]], m
         entry = builders.allocation(f"a{number}", request=percent, memory_gib=memory_gib)
         # Over-committed as well: what is wrong in the ledger must not make figures that are impossible.
         node = dataclasses.replace(node, allocations=(*node.allocations, entry))
-    found = division.divide(node, typical.by_default)
-    assert sum(found.values()) == pytest.approx(2)
-    assert all(part > 0 for part in found.values())
+    split = division.divide(node, typical.by_default)
+    assert sum(split.values()) == pytest.approx(2)
+    assert all(part > 0 for part in split.values())

@@ -19,8 +19,8 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 def share() -> dict[str, Any]:
     allocation = schema()["spec"]["properties"]["allocations"]["items"]["properties"]
-    found: dict[str, Any] = allocation["shares"]
-    return found
+    shares: dict[str, Any] = allocation["shares"]
+    return shares
 
 
 def test_the_ledger_takes_what_a_pod_may_ask_for() -> None:

@@ -10,16 +10,16 @@ from tests.builders import GIB
 
 
 def test_an_empty_card_is_free_and_nothing_is_stranded() -> None:
-    found = fragmentation.measure([(builders.gpu(), GpuUse())])
-    assert found == fragmentation.Fragmentation(1.0, 0.0, 100, 80 * GIB)
-    assert found.ratio == 0.0
+    result = fragmentation.measure([(builders.gpu(), GpuUse())])
+    assert result == fragmentation.Fragmentation(1.0, 0.0, 100, 80 * GIB)
+    assert result.ratio == 0.0
 
 
 def test_what_the_typical_request_cannot_use_is_stranded() -> None:
     mix = (Typical(0.5, 0.5, 1.0),)
-    found = fragmentation.measure([(builders.gpu(), GpuUse(request_percent=60, memory_bytes=48 * GIB))], lambda _: mix)
-    assert found.free_gpus == pytest.approx(0.4)
-    assert found.ratio == 1.0
+    result = fragmentation.measure([(builders.gpu(), GpuUse(request_percent=60, memory_bytes=48 * GIB))], lambda _: mix)
+    assert result.free_gpus == pytest.approx(0.4)
+    assert result.ratio == 1.0
 
 
 def test_free_compute_without_memory_is_stranded() -> None:
@@ -29,8 +29,8 @@ def test_free_compute_without_memory_is_stranded() -> None:
 
 def test_the_largest_share_is_not_on_a_card_without_memory() -> None:
     full, half = GpuUse(request_percent=10, memory_bytes=80 * GIB), GpuUse(request_percent=50, memory_bytes=8 * GIB)
-    found = fragmentation.measure([(builders.gpu(0), full), (builders.gpu(1), half)])
-    assert (found.largest_percent, found.largest_memory_bytes) == (50, 72 * GIB)
+    result = fragmentation.measure([(builders.gpu(0), full), (builders.gpu(1), half)])
+    assert (result.largest_percent, result.largest_memory_bytes) == (50, 72 * GIB)
     assert fragmentation.largest(builders.gpu(0), full) is None
 
 

@@ -32,9 +32,9 @@ def test_the_more_pods_the_less_is_unknown() -> None:
 def test_a_little_is_expected_that_was_not_seen_and_it_counts_less_the_more_was() -> None:
     whole = RequestClass(1, 100, Memory(percent=100))
     for pods in (60, 6000):
-        found = mix_of(pods, request="0.1").expecting(gpus=800, largest=1)
-        assert found.weights[whole] == 40
-        assert sum(found.weights.values()) == pods + 40
+        expected = mix_of(pods, request="0.1").expecting(gpus=800, largest=1)
+        assert expected.weights[whole] == 40
+        assert sum(expected.weights.values()) == pods + 40
 
 
 def test_all_gpus_of_a_node_at_once_are_expected_too_and_less_of_a_mix_of_many_pods() -> None:
@@ -51,15 +51,15 @@ def test_the_default_mix_expects_nothing_else() -> None:
 def test_rare_classes_are_forgotten_beyond_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mix, "MOST_CLASSES", 3)
     often = [request.parse(builders.pod(request="0.3"))] * 60
-    found = builders.mix([*often, *(request.parse(builders.pod(request=f"{percent}%")) for percent in range(1, 20))])
-    assert len(found.weights) == 3
-    assert 30 in {asked.request_percent for asked in found.weights}
+    kept_mix = builders.mix([*often, *(request.parse(builders.pod(request=f"{percent}%")) for percent in range(1, 20))])
+    assert len(kept_mix.weights) == 3
+    assert 30 in {asked.request_percent for asked in kept_mix.weights}
 
 
 def test_each_demand_of_a_pod_counts_and_they_share_the_host() -> None:
     manifest = builders.pod(containers=("a", "b"), **{"request.a": "0.6", "gpus.b": "2"})
-    found = list(mix.classes_of(request.parse(manifest), Host(8000, 64 * GIB)))
-    assert [(one.gpus, one.request_percent, one.host) for one in found] == [
+    classes = list(mix.classes_of(request.parse(manifest), Host(8000, 64 * GIB)))
+    assert [(shape.gpus, shape.request_percent, shape.host) for shape in classes] == [
         (1, 60, Host(4000, 32 * GIB)),
         (2, 100, Host(4000, 32 * GIB)),
     ]
@@ -71,13 +71,13 @@ def test_the_size_is_the_larger_of_compute_and_memory() -> None:
 
 
 def test_typical_requests_are_parts_of_the_card_at_hand() -> None:
-    found = mix_of(60, memory="12Gi").typical(24 * GIB)
-    assert [(one.compute, one.memory, one.weight) for one in found] == [(0.0, 0.5, 1.0)]
+    requests = mix_of(60, memory="12Gi").typical(24 * GIB)
+    assert [(entry.compute, entry.memory, entry.weight) for entry in requests] == [(0.0, 0.5, 1.0)]
 
 
 @pytest.mark.slow
 @given(st.lists(strategies.requests(), max_size=80))
 def test_typical_weights_add_up_to_one(requests: list[request.Request]) -> None:
     typical = builders.mix(requests).typical(80 * GIB)
-    assert sum(one.weight for one in typical) == pytest.approx(1.0)
-    assert all(0 <= one.compute <= 1 and 0 <= one.memory <= 1 for one in typical)
+    assert sum(entry.weight for entry in typical) == pytest.approx(1.0)
+    assert all(0 <= entry.compute <= 1 and 0 <= entry.memory <= 1 for entry in typical)

@@ -50,13 +50,13 @@ MORE = {
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(nodes, strategies.requests(), st.sampled_from(sorted(MORE)), st.booleans())
 def test_it_is_heeded_and_told(
-    monkeypatch: pytest.MonkeyPatch, found: list[GpuNode], asked: Request, name: str, is_first: bool
+    monkeypatch: pytest.MonkeyPatch, gpu_nodes: list[GpuNode], asked: Request, name: str, is_first: bool
 ) -> None:
     one_more, rules = {name: MORE[name]}, filters.RULES
     with monkeypatch.context() as patched:
         patched.setattr(filters, "RULES", {**one_more, **rules} if is_first else {**rules, **one_more})
         fleet = Fleet()
-        for node in found:
+        for node in gpu_nodes:
             fleet.update(NodeView.of(node))
         views = sorted(fleet.views(), key=lambda view: view.node.name)
         answer, wanted = fleet.place(asked), placement.place(views, asked)

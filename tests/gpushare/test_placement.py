@@ -19,10 +19,10 @@ def fill(views: dict[str, NodeView], count: int, **annotations: str) -> list[str
     got = []
     for number in range(count):
         asked = request.parse(builders.pod(**annotations))
-        found = placement.place(views.values(), asked)
-        assert isinstance(found, Placement), found
-        entry = found.allocation(asked, allocation_id=f"p{number}", pod=builders.PodRef("default"), reserved_until=None)
-        views[found.node] = NodeView.of(ledger.reserve(views[found.node].node, entry))
+        pick = placement.place(views.values(), asked)
+        assert isinstance(pick, Placement), pick
+        entry = pick.allocation(asked, allocation_id=f"p{number}", pod=builders.PodRef("default"), reserved_until=None)
+        views[pick.node] = NodeView.of(ledger.reserve(views[pick.node].node, entry))
         got += entry.gpu_uuids
     return got
 
@@ -35,9 +35,9 @@ def test_sixteen_halves_on_eight_gpus_are_two_a_card() -> None:
 def test_the_third_pod_of_12_gib_on_a_24_gib_card_waits() -> None:
     views = {"node-a": NodeView.of(builders.node(gpus=1, memory_gib=24))}
     fill(views, 2, memory="12Gi")
-    found = placement.place(views.values(), request.parse(builders.pod(memory="12Gi")))
-    assert isinstance(found, Refusal)
-    assert found.reason == (
+    refusal = placement.place(views.values(), request.parse(builders.pod(memory="12Gi")))
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason == (
         "no GPU fits idle compute with 12Gi: of 1 GPU on 1 node, 1 with too little memory free; nearest: node-a/0 has 0 of 24Gi free"
     )
 
@@ -47,9 +47,9 @@ def test_nothing_is_placed_where_containers_would_get_no_gpu() -> None:
         contract.CONDITION_DEVICES_INJECTED, "False", contract.REASON_NOTHING_INJECTS, "no runtime injects"
     )
     refusing = dataclasses.replace(builders.node("node-a", gpus=1), conditions=(said,))
-    found = place(refusing, request="0.5")
-    assert isinstance(found, Refusal)
-    assert found.reason.endswith(
+    refusal = place(refusing, request="0.5")
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason.endswith(
         "of 1 GPU on 1 node, 1 on a node that takes nothing new; nearest: node-a/0 is on a node that takes nothing new: no runtime injects"
     )
     chosen = place(refusing, builders.node("node-b", gpus=1), request="0.5")
@@ -61,10 +61,10 @@ def test_nothing_is_placed_where_containers_would_get_no_gpu() -> None:
 
 
 def test_nothing_is_placed_where_the_agent_was_told_to_stop() -> None:
-    told = Condition(contract.CONDITION_READY, "False", contract.REASON_AGENT_STOPPED, "its agent has stopped")
-    found = place(dataclasses.replace(builders.node("node-a", gpus=1), conditions=(told,)), request="0.5")
-    assert isinstance(found, Refusal)
-    assert found.reason.endswith("nearest: node-a/0 is on a node that takes nothing new: its agent has stopped")
+    condition = Condition(contract.CONDITION_READY, "False", contract.REASON_AGENT_STOPPED, "its agent has stopped")
+    refusal = place(dataclasses.replace(builders.node("node-a", gpus=1), conditions=(condition,)), request="0.5")
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason.endswith("nearest: node-a/0 is on a node that takes nothing new: its agent has stopped")
 
 
 def test_the_default_policy_fills_a_card_before_it_opens_another() -> None:
@@ -78,16 +78,16 @@ def test_spread_opens_every_card_first() -> None:
 
 
 def test_several_gpus_are_distinct_and_on_one_node() -> None:
-    found = place(builders.node("node-a", gpus=2), builders.node("node-b", gpus=4), gpus="3")
-    assert isinstance(found, Placement)
-    assert found.node == "node-b"
-    assert len(set(found.shares[0].gpu_uuids)) == 3
+    answer = place(builders.node("node-a", gpus=2), builders.node("node-b", gpus=4), gpus="3")
+    assert isinstance(answer, Placement)
+    assert answer.node == "node-b"
+    assert len(set(answer.shares[0].gpu_uuids)) == 3
 
 
 def test_a_part_of_the_memory_is_bytes_of_the_card_it_lands_on() -> None:
-    found = place(builders.node(memory_gib=24), request="0.5")
-    assert isinstance(found, Placement)
-    assert found.shares[0].memory_bytes == 12 * builders.GIB
+    answer = place(builders.node(memory_gib=24), request="0.5")
+    assert isinstance(answer, Placement)
+    assert answer.shares[0].memory_bytes == 12 * builders.GIB
 
 
 def test_several_gpus_are_one_share_with_what_the_smallest_allows() -> None:
@@ -113,9 +113,9 @@ def test_several_gpus_are_one_share_with_what_the_smallest_allows() -> None:
 )
 def test_attributes_choose_the_card(annotations: dict[str, str], index: int) -> None:
     cards = (builders.gpu(0), builders.gpu(1, model="NVIDIA L4", memory_gib=24, compute_capability=(8, 9)))
-    found = place(GpuNode("node-a", gpus=cards), request="0.5", **annotations)
-    assert isinstance(found, Placement)
-    assert found.shares[0].gpu_uuids == (f"GPU-node-a-{index}",)
+    answer = place(GpuNode("node-a", gpus=cards), request="0.5", **annotations)
+    assert isinstance(answer, Placement)
+    assert answer.shares[0].gpu_uuids == (f"GPU-node-a-{index}",)
 
 
 @pytest.mark.parametrize(
@@ -135,8 +135,8 @@ def test_attributes_choose_the_card(annotations: dict[str, str], index: int) -> 
     ],
 )
 def test_each_rule_explains_itself(card: dict[str, object], reason: str) -> None:
-    found = place(GpuNode("node-a", gpus=(builders.gpu(**card),)), request="0.5", memory="30Gi", model="*A100*")
-    assert str(found) == f"no GPU fits 0.5 GPU with 30Gi: of 1 GPU on 1 node, {reason}"
+    refusal = place(GpuNode("node-a", gpus=(builders.gpu(**card),)), request="0.5", memory="30Gi", model="*A100*")
+    assert str(refusal) == f"no GPU fits 0.5 GPU with 30Gi: of 1 GPU on 1 node, {reason}"
 
 
 def held(**labels: str) -> GpuNode:
@@ -156,15 +156,15 @@ def held(**labels: str) -> GpuNode:
     ],
 )
 def test_locality(labels: dict[str, str], annotations: dict[str, str], index: int) -> None:
-    found = place(held(**labels), request="0.1", policy="pack", **annotations)
-    assert isinstance(found, Placement)
-    assert found.shares[0].gpu_uuids == (f"GPU-node-a-{index}",)
+    answer = place(held(**labels), request="0.1", policy="pack", **annotations)
+    assert isinstance(answer, Placement)
+    assert answer.shares[0].gpu_uuids == (f"GPU-node-a-{index}",)
 
 
 def test_an_unfit_node_is_left_out_with_its_reason() -> None:
     asked = request.parse(builders.pod(request="0.5"))
-    found = placement.place(builders.views(builders.node()), asked, unfit=lambda _: "is not ready")
-    assert str(found) == (
+    refusal = placement.place(builders.views(builders.node()), asked, unfit=lambda _: "is not ready")
+    assert str(refusal) == (
         "no GPU fits 0.5 GPU with 50% of the memory: of 4 GPUs on 1 node, 1 node that cannot take the pod; nearest: node-a is not ready"
     )
 
@@ -177,9 +177,9 @@ def test_a_cluster_without_gpus_says_so() -> None:
 
 def test_two_containers_may_share_a_card_but_not_overfill_it() -> None:
     manifest = builders.pod(containers=("a", "b"), **{"request.a": "0.6", "request.b": "0.6"})
-    found = placement.place(builders.views(builders.node(gpus=2)), request.parse(manifest))
-    assert isinstance(found, Placement)
-    assert len({share.gpu_uuids for share in found.shares}) == 2
+    answer = placement.place(builders.views(builders.node(gpus=2)), request.parse(manifest))
+    assert isinstance(answer, Placement)
+    assert len({share.gpu_uuids for share in answer.shares}) == 2
     alone = placement.place(builders.views(builders.node(gpus=1)), request.parse(manifest))
     assert isinstance(alone, Refusal)
 
@@ -193,9 +193,9 @@ def test_the_answer_does_not_depend_on_the_order_of_nodes() -> None:
 def test_an_over_committed_card_takes_not_even_idle_compute() -> None:
     held = tuple(builders.allocation(f"a{number}", request=60, memory_gib=1) for number in range(2))
     (view,) = builders.views(dataclasses.replace(builders.node(gpus=1), allocations=held))
-    found = placement.place([view], request.parse(builders.pod(memory="1Gi")))
-    assert isinstance(found, Refusal)
-    assert "1 with too little compute free" in found.reason
+    refusal = placement.place([view], request.parse(builders.pod(memory="1Gi")))
+    assert isinstance(refusal, Refusal)
+    assert "1 with too little compute free" in refusal.reason
 
 
 @pytest.mark.parametrize(

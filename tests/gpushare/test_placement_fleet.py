@@ -16,8 +16,8 @@ from tests.builders import GIB
 
 def fleet_of(*nodes: GpuNode, rooms: Iterable[Room | None] = ()) -> Fleet:
     fleet = Fleet()
-    given = list(rooms) or [None] * len(nodes)
-    for node, room in zip(nodes, given, strict=True):
+    node_rooms = list(rooms) or [None] * len(nodes)
+    for node, room in zip(nodes, node_rooms, strict=True):
         fleet.update(NodeView.of(node), room=room)
     return fleet
 
@@ -32,11 +32,11 @@ def fill(fleet: Fleet, count: int, **annotations: str) -> list[str]:
     views = {view.node.name: view.node for view in fleet.views()}
     for number in range(count):
         asked = request.parse(builders.pod(**annotations))
-        found = fleet.place(asked)
-        assert isinstance(found, Placement), found
-        entry = found.allocation(asked, allocation_id=f"p{number}", pod=builders.PodRef("default"), reserved_until=None)
-        views[found.node] = ledger.reserve(views[found.node], entry)
-        fleet.update(NodeView.of(views[found.node]))
+        pick = fleet.place(asked)
+        assert isinstance(pick, Placement), pick
+        entry = pick.allocation(asked, allocation_id=f"p{number}", pod=builders.PodRef("default"), reserved_until=None)
+        views[pick.node] = ledger.reserve(views[pick.node], entry)
+        fleet.update(NodeView.of(views[pick.node]))
         got += entry.gpu_uuids
     return got
 
@@ -71,9 +71,9 @@ def test_an_empty_fleet_knows_of_no_gpu() -> None:
 def test_a_node_without_cpu_is_left_out_and_says_so() -> None:
     small, large = Room(2000, 64 * GIB), Room(16_000, 64 * GIB)
     fleet = fleet_of(builders.node("node-a"), builders.node("node-b"), rooms=(small, large))
-    found = place(fleet, Host(8000, 1), request="0.5")
-    assert isinstance(found, Placement)
-    assert found.node == "node-b"
+    answer = place(fleet, Host(8000, 1), request="0.5")
+    assert isinstance(answer, Placement)
+    assert answer.node == "node-b"
     fleet.update(NodeView.of(builders.node("node-b")), room=Room(1500, 64 * GIB))
     assert str(place(fleet, Host(8000, 1), request="0.5")).endswith(
         "of 8 GPUs on 2 nodes, 2 nodes that cannot take the pod; nearest: node-a has 2 CPUs free, 8 are needed"
@@ -103,9 +103,9 @@ def test_a_removed_node_is_not_chosen_and_its_place_is_used_again() -> None:
     fleet.remove("node-a")
     fleet.update(NodeView.of(builders.node("node-c", gpus=2)))
     assert len(fleet) == 2
-    found = place(fleet, gpus="8")
-    assert isinstance(found, Placement)
-    assert found.node == "node-b"
+    answer = place(fleet, gpus="8")
+    assert isinstance(answer, Placement)
+    assert answer.node == "node-b"
     assert "of 10 GPUs on 2 nodes" in str(place(fleet, gpus="9"))
 
 
@@ -113,9 +113,9 @@ def test_a_node_with_more_gpus_than_any_before_may_come_at_any_time() -> None:
     fleet = fleet_of(*(builders.node(f"node-{number}", gpus=1) for number in range(4)))
     assert isinstance(place(fleet, request="0.5"), Placement)
     fleet.update(NodeView.of(builders.node("large", gpus=8)))
-    found = place(fleet, gpus="8")
-    assert isinstance(found, Placement)
-    assert found.node == "large"
+    answer = place(fleet, gpus="8")
+    assert isinstance(answer, Placement)
+    assert answer.node == "large"
 
 
 def test_a_node_that_lost_its_gpus_is_gone() -> None:
@@ -127,9 +127,9 @@ def test_a_node_that_lost_its_gpus_is_gone() -> None:
 def test_many_unfit_nodes_are_passed_over_to_the_fit_one() -> None:
     fleet = fleet_of(*(builders.node(f"node-{number:02}") for number in range(40)))
     asked = request.parse(builders.pod(request="0.5"))
-    found = fleet.place(asked, unfit=lambda name: None if name == "node-37" else "is not ready")
-    assert isinstance(found, Placement)
-    assert found.node == "node-37"
+    answer = fleet.place(asked, unfit=lambda name: None if name == "node-37" else "is not ready")
+    assert isinstance(answer, Placement)
+    assert answer.node == "node-37"
 
 
 def test_cpu_heavy_pods_go_where_cpu_is_plenty_and_light_ones_where_it_is_scarce() -> None:
@@ -149,22 +149,22 @@ def test_a_gpu_that_others_name_is_left_to_them() -> None:
     fleet = fleet_of(builders.node("a-node", gpus=1, **l4), *(builders.node(f"node-{n}", gpus=8) for n in range(3)))
     asked = [request.parse(builders.pod(request="1", **named)) for named in ({"model": "*L4*"}, {})]
     fleet.learn(builders.mix(asked * 40))
-    found = place(fleet, request="1")
-    assert isinstance(found, Placement)
-    assert found.node != "a-node"
+    answer = place(fleet, request="1")
+    assert isinstance(answer, Placement)
+    assert answer.node != "a-node"
 
 
 def test_before_anything_is_known_rare_gpus_are_left_to_who_may_name_them() -> None:
     l4 = {"model": "NVIDIA L4", "compute_capability": (8, 9)}
     fleet = fleet_of(builders.node("a-node", gpus=1, **l4), *(builders.node(f"node-{n}", gpus=8) for n in range(3)))
-    found, named = place(fleet, request="0.5"), place(fleet, request="0.5", model="*L4*")
-    assert isinstance(found, Placement)
+    answer, named = place(fleet, request="0.5"), place(fleet, request="0.5", model="*L4*")
+    assert isinstance(answer, Placement)
     assert isinstance(named, Placement)
-    assert (found.node, named.node) == ("node-0", "a-node")
+    assert (answer.node, named.node) == ("node-0", "a-node")
     fleet.learn(builders.mix([request.parse(builders.pod(request="0.5"))] * 5000))
-    found = place(fleet, request="0.5")
-    assert isinstance(found, Placement)
-    assert found.node == "a-node"  # all that is known names none: the fuller node is the better choice
+    answer = place(fleet, request="0.5")
+    assert isinstance(answer, Placement)
+    assert answer.node == "a-node"  # all that is known names none: the fuller node is the better choice
 
 
 def test_the_first_pods_of_a_cluster_leave_large_nodes_whole_however_much_cpu_they_ask_for() -> None:
@@ -178,30 +178,30 @@ def test_the_first_pods_of_a_cluster_leave_large_nodes_whole_however_much_cpu_th
     fleet.learn(builders.mix([small] * 50, [host] * 50))
     known = {node.name: node for node in nodes}
     for number in range(60):
-        found = fleet.place(small, host=host)
-        assert isinstance(found, Placement)
-        assert found.node.startswith("small-")
-        entry = found.allocation(small, allocation_id=str(number), pod=PodRef("default"), reserved_until=None)
-        known[found.node] = ledger.reserve(known[found.node], entry)
-        cpu[found.node] -= host.cpu_milli
-        fleet.update(NodeView.of(known[found.node]), room=Room(cpu[found.node], 1e15))
+        answer = fleet.place(small, host=host)
+        assert isinstance(answer, Placement)
+        assert answer.node.startswith("small-")
+        entry = answer.allocation(small, allocation_id=str(number), pod=PodRef("default"), reserved_until=None)
+        known[answer.node] = ledger.reserve(known[answer.node], entry)
+        cpu[answer.node] -= host.cpu_milli
+        fleet.update(NodeView.of(known[answer.node]), room=Room(cpu[answer.node], 1e15))
 
 
 def test_the_last_whole_node_is_left_to_those_who_need_it() -> None:
     fleet = fleet_of(builders.node("a-whole", gpus=8), builders.node("b-half", gpus=4))
     fleet.learn(builders.mix([request.parse(builders.pod(gpus="8")), request.parse(builders.pod(request="1"))] * 40))
-    found = place(fleet, request="1")
-    assert isinstance(found, Placement)
-    assert found.node == "b-half"
+    answer = place(fleet, request="1")
+    assert isinstance(answer, Placement)
+    assert answer.node == "b-half"
 
 
 @pytest.mark.parametrize("huge", [2**62, 2**70])
 def test_nonsense_in_a_node_edited_by_hand_is_no_error(huge: int) -> None:
     entry = builders.allocation("a", request=10**30, memory_gib=huge)
     node = GpuNode("node-a", gpus=(builders.gpu(0), builders.gpu(1)), allocations=(entry,))
-    found = place(fleet_of(node), request="0.5")
-    assert isinstance(found, Placement)
-    assert found.shares[0].gpu_uuids == ("GPU-node-a-1",)
+    answer = place(fleet_of(node), request="0.5")
+    assert isinstance(answer, Placement)
+    assert answer.shares[0].gpu_uuids == ("GPU-node-a-1",)
 
 
 def test_one_node_is_chosen_on_as_it_is_given() -> None:
@@ -219,9 +219,9 @@ def test_before_anything_is_known_nodes_on_which_nobody_is_are_left_whole_the_la
     t4 = {"model": "Tesla T4", "compute_capability": (7, 5)}
     nodes = [builders.node(f"a-large-{number}", gpus=8) for number in range(3)]
     fleet = fleet_of(*nodes, *(builders.node(f"b-small-{number}", gpus=2, **t4) for number in range(3)))
-    found = place(fleet, request="0.1")
-    assert isinstance(found, Placement)
-    assert found.node == "b-small-0"
+    answer = place(fleet, request="0.1")
+    assert isinstance(answer, Placement)
+    assert answer.node == "b-small-0"
     all_of_a_node = place(fleet_of(*nodes, builders.node("b-small", gpus=4)), gpus="4")
     assert isinstance(all_of_a_node, Placement)
     assert all_of_a_node.node == "b-small"

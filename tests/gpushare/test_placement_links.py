@@ -40,9 +40,9 @@ def fleet_of(mix: Mix, *nodes: GpuNode) -> Fleet:
 
 
 def indexes(fleet: Fleet, asked: request.Request) -> tuple[str, list[int]]:
-    found = fleet.place(asked)
-    assert isinstance(found, Placement), found
-    return found.node, [int(uuid.rsplit("-", 1)[1]) for share in found.shares for uuid in share.gpu_uuids]
+    answer = fleet.place(asked)
+    assert isinstance(answer, Placement), answer
+    return answer.node, [int(uuid.rsplit("-", 1)[1]) for share in answer.shares for uuid in share.gpu_uuids]
 
 
 @pytest.mark.parametrize(("used", "taken"), [({5}, {4, 6, 7}), ({0, 5, 6}, {4, 7})])
@@ -77,11 +77,11 @@ def test_what_is_kept_of_linked_sets_is_what_a_fresh_look_says() -> None:
     node = node_of("a")
     kept = fleet_of(FOURS_AND_SINGLES, node, node_of("b", used={1, 2}))
     for number, asked in enumerate([ONE, PAIR, ONE, PAIR, ONE]):
-        for one in (ONE, PAIR, FOUR):
-            kept.lowest(one)
-        found = kept.place_on(NodeView.of(node), asked)
-        assert isinstance(found, Placement)
-        entry = found.allocation(asked, allocation_id=str(number), pod=PodRef("default"), reserved_until=None)
+        for pod_request in (ONE, PAIR, FOUR):
+            kept.lowest(pod_request)
+        answer = kept.place_on(NodeView.of(node), asked)
+        assert isinstance(answer, Placement)
+        entry = answer.allocation(asked, allocation_id=str(number), pod=PodRef("default"), reserved_until=None)
         node = ledger.reserve(node, entry)
         kept.update(NodeView.of(node))
     prices = kept.prices()

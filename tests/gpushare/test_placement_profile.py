@@ -37,7 +37,7 @@ def test_it_is_read_as_it_was_written(policy: str, mix: Mix) -> None:
 def test_a_mix_that_is_too_long_keeps_its_commonest_classes() -> None:
     asked = RequestClass(1, 100, Memory(percent=100))
     long = [dataclasses.replace(asked, models=(f"{number:03}" + "m" * 4000,)) for number in range(500)]
-    profile = PlacementProfile(mix=Mix({one: float(number + 1) for number, one in enumerate(long)}, pods=9000))
+    profile = PlacementProfile(mix=Mix({kind: float(number + 1) for number, kind in enumerate(long)}, pods=9000))
     text = profile.data()["mix"]
     assert len(text) <= MOST_BYTES
     kept = PlacementProfile.read(profile.data()).mix

@@ -103,11 +103,11 @@ def test_over_arrays_the_same_cards_are_chosen(
     fitting = [node for node in fitting if sum(cost < np.inf for cost in node) >= count]
     if not fitting:
         return
-    found = together.take(np.array(fitting).T, np.zeros(len(fitting), np.int64), [layout], count)
+    picks = together.take(np.array(fitting).T, np.zeros(len(fitting), np.int64), [layout], count)
     for column, node in enumerate(fitting):
         wanted = layout.choose({row: cost for row, cost in enumerate(node) if cost < np.inf}, count)
-        assert tuple(sorted(found.rows[:, column].tolist())) == wanted
-        assert found.apart[column] == pytest.approx(layout.apart(wanted))
+        assert tuple(sorted(picks.rows[:, column].tolist())) == wanted
+        assert picks.apart[column] == pytest.approx(layout.apart(wanted))
 
 
 @given(st.integers(11, 24), st.integers(3, 9), st.integers(0, 10**6))
@@ -119,10 +119,10 @@ def test_of_very_many_cards_the_same_are_chosen_over_arrays(cards: int, count: i
     nodes = [node for node in nodes if sum(cost < np.inf for cost in node) >= count]
     if not nodes:
         return
-    found = together.take(np.array(nodes).T, np.zeros(len(nodes), np.int64), [layout], count)
+    picks = together.take(np.array(nodes).T, np.zeros(len(nodes), np.int64), [layout], count)
     for column, node in enumerate(nodes):
         wanted = layout.choose({row: cost for row, cost in enumerate(node) if cost < np.inf}, count)
-        assert tuple(sorted(found.rows[:, column].tolist())) == wanted
+        assert tuple(sorted(picks.rows[:, column].tolist())) == wanted
 
 
 def test_very_many_cards_are_chosen_from_without_looking_at_every_combination() -> None:
@@ -143,9 +143,9 @@ def test_a_pod_of_two_gpus_gets_two_of_one_socket(policy: str) -> None:
     view = NodeView.of(two_sockets("node-a", 0))
     fleet = Fleet()
     fleet.update(view)
-    for found in (placement.place([view], asked), fleet.place(asked), fleet.place_on(view, asked)):
-        assert isinstance(found, placement.Placement)
-        assert found.shares[0].gpu_uuids == ("GPU-node-a-2", "GPU-node-a-3")
+    for answer in (placement.place([view], asked), fleet.place(asked), fleet.place_on(view, asked)):
+        assert isinstance(answer, placement.Placement)
+        assert answer.shares[0].gpu_uuids == ("GPU-node-a-2", "GPU-node-a-3")
 
 
 @pytest.mark.parametrize("policy", ["fragmentation", "pack"])
@@ -155,6 +155,6 @@ def test_of_nodes_that_are_alike_the_one_where_the_pod_need_not_cross_is_taken(p
     fleet = Fleet()
     for view in views:
         fleet.update(view)
-    for found in (placement.place(views, asked), fleet.place(asked)):
-        assert isinstance(found, placement.Placement)
-        assert found.node == "node-b"
+    for answer in (placement.place(views, asked), fleet.place(asked)):
+        assert isinstance(answer, placement.Placement)
+        assert answer.node == "node-b"

@@ -100,12 +100,12 @@ def columns_of(*, compute: Ints, memory: Ints) -> Columns:
 
 def prices(mix: Mix, gpus_by_kind: tuple[float, float], copies: list[float] = []) -> pricing.Prices:  # noqa: B006
     worth = Worth(mix, KINDS)
-    found = pricing.free(worth)
+    costs = pricing.free(worth)
     for _ in range(20):
-        found = pricing.prices(
-            worth, np.array([1, 2]), np.array(gpus_by_kind), np.array([copies]).reshape(-1, 1), before=found
+        costs = pricing.prices(
+            worth, np.array([1, 2]), np.array(gpus_by_kind), np.array([copies]).reshape(-1, 1), before=costs
         )
-    return found
+    return costs
 
 
 def test_no_kind_is_dear_while_all_will_do() -> None:

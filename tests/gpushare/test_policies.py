@@ -37,9 +37,9 @@ def one_more(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return "one-more"
 
 
-def fleet_of(*found: GpuNode) -> Fleet:
+def fleet_of(*gpunodes: GpuNode) -> Fleet:
     fleet = Fleet()
-    for node in found:
+    for node in gpunodes:
         fleet.update(NodeView.of(node))
     return fleet
 
@@ -48,10 +48,10 @@ def fleet_of(*found: GpuNode) -> Fleet:
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(nodes, strategies.requests())
 def test_what_sees_around_a_gpu_chooses_the_same_over_arrays(
-    one_more: str, found: list[GpuNode], asked: Request
+    one_more: str, gpunodes: list[GpuNode], asked: Request
 ) -> None:
     asked = dataclasses.replace(asked, policy=one_more)
-    fleet = fleet_of(*found)
+    fleet = fleet_of(*gpunodes)
     views = sorted(fleet.views(), key=lambda view: view.node.name)
     answer, wanted = fleet.place(asked), placement.place(views, asked)
     assert type(answer) is type(wanted)

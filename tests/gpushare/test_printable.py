@@ -19,7 +19,7 @@ def test_nothing_is_left_that_a_terminal_or_an_editor_obeys() -> None:
 def test_no_control_nor_format_nor_separator_is_printable(text: str) -> None:
     shown = printable.replaced(text)
     assert len(shown) == len(text)
-    assert not [one for one in shown if unicodedata.category(one) in {"Cc", "Cf", "Cs", "Zl", "Zp"}]
+    assert not [char for char in shown if unicodedata.category(char) in {"Cc", "Cf", "Cs", "Zl", "Zp"}]
 
 
 @given(st.dictionaries(st.text(st.characters()), st.text(st.characters() | st.sampled_from(EVIL))))

@@ -18,31 +18,31 @@ from tests.gpushare.laws import strategies
 
 def node(*others: Any, gib: int = 8, request_percent: int = 50) -> GpuNode:
     """One GPU of 80Gi, on which a1 has a share beside `others`."""
-    found = ledger.reserve(
+    gpunode = ledger.reserve(
         builders.node(gpus=1), builders.allocation("a1", request=request_percent, memory_gib=gib, uid="u1")
     )
     for other in others:
-        found = ledger.reserve(found, other)
-    return found
+        gpunode = ledger.reserve(gpunode, other)
+    return gpunode
 
 
-def wish(found: GpuNode, **annotations: str) -> resizing.Shares:
-    return resizing.asked(request.parse(builders.pod(**annotations)), found.allocations[0], found)
+def wish(gpunode: GpuNode, **annotations: str) -> resizing.Shares:
+    return resizing.asked(request.parse(builders.pod(**annotations)), gpunode.allocations[0], gpunode)
 
 
-def told(found: GpuNode, gib: float, used: float = 0, share: int = 0) -> GpuNode:
+def told(gpunode: GpuNode, gib: float, used: float = 0, share: int = 0) -> GpuNode:
     """With the agent's word on a1."""
     word = Resize("a1", share, int(gib * GIB), int(used * GIB))
-    return dataclasses.replace(found, resizes=(word,))
+    return dataclasses.replace(gpunode, resizes=(word,))
 
 
-def share(found: GpuNode, index: int = 0) -> GivenShare:
-    return found.allocations[0].shares[index]
+def share(gpunode: GpuNode, index: int = 0) -> GivenShare:
+    return gpunode.allocations[0].shares[index]
 
 
 def test_what_grows_is_written_at_once_when_there_is_room() -> None:
-    found = node(builders.allocation("b", request=30, memory_gib=30))
-    step = resizing.step(found, "a1", wish(found, request="0.7", limit="0.8", memory="50Gi"))
+    gpunode = node(builders.allocation("b", request=30, memory_gib=30))
+    step = resizing.step(gpunode, "a1", wish(gpunode, request="0.7", limit="0.8", memory="50Gi"))
     assert share(step.node) == GivenShare(("main",), ("GPU-node-a-0",), 70, 80, 50 * GIB)
     assert step.waits_for == ""
 
@@ -60,10 +60,10 @@ def test_what_grows_is_written_at_once_when_there_is_room() -> None:
     ],
 )
 def test_what_does_not_fit_is_not_begun_and_says_the_numbers(asked: dict[str, str], said: str) -> None:
-    found = node(builders.allocation("b", request=30, memory_gib=72))
-    step = resizing.step(found, "a1", wish(found, **asked))
-    assert step == resizing.ResizeStep(found, said, resizing.ResizeCause.ROOM)
-    assert step.node is found
+    gpunode = node(builders.allocation("b", request=30, memory_gib=72))
+    step = resizing.step(gpunode, "a1", wish(gpunode, **asked))
+    assert step == resizing.ResizeStep(gpunode, said, resizing.ResizeCause.ROOM)
+    assert step.node is gpunode
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_on_a_gpu_that_takes_nothing_new_nothing_grows(card: Gpu, said: str) -> 
 
 
 def test_less_memory_counts_until_the_agent_holds_the_pod_to_it() -> None:
-    found = node()
-    less = wish(found, request="0.5", memory="4Gi")
-    step = resizing.step(found, "a1", less)
+    gpunode = node()
+    less = wish(gpunode, request="0.5", memory="4Gi")
+    step = resizing.step(gpunode, "a1", less)
     assert (share(step.node).memory_bytes, share(step.node).shrink_to_bytes) == (8 * GIB, 4 * GIB)
     assert step.waits_for == "the agent on node-a has yet to hold it to 4Gi"
     refused = told(step.node, 8, used=5.2)
@@ -95,30 +95,30 @@ def test_less_memory_counts_until_the_agent_holds_the_pod_to_it() -> None:
 
 
 def test_a_wish_that_is_taken_back_leaves_all_as_it_was() -> None:
-    found = node()
-    shrinking = resizing.step(found, "a1", wish(found, request="0.5", memory="4Gi")).node
+    gpunode = node()
+    shrinking = resizing.step(gpunode, "a1", wish(gpunode, request="0.5", memory="4Gi")).node
     for word in (shrinking, told(shrinking, 8, used=5), told(shrinking, 4)):
-        step = resizing.step(word, "a1", wish(found, request="0.5", memory="8Gi"))
-        assert step.node.allocations == found.allocations
+        step = resizing.step(word, "a1", wish(gpunode, request="0.5", memory="8Gi"))
+        assert step.node.allocations == gpunode.allocations
         assert step.waits_for == ""
 
 
 def test_the_answer_to_an_earlier_shrinking_is_not_taken_for_one_to_the_next() -> None:
-    found = told(node(), 4)  # what an agent said of a shrinking that was taken back since
-    less = wish(found, request="0.5", memory="4Gi")
-    step = resizing.step(found, "a1", less)
+    gpunode = told(node(), 4)  # what an agent said of a shrinking that was taken back since
+    less = wish(gpunode, request="0.5", memory="4Gi")
+    step = resizing.step(gpunode, "a1", less)
     assert share(step.node).shrink_to_bytes is None
     assert step.waits_for == "the agent on node-a has yet to hold it to 4Gi"
-    assert share(resizing.step(told(found, 8), "a1", less).node).shrink_to_bytes == 4 * GIB
+    assert share(resizing.step(told(gpunode, 8), "a1", less).node).shrink_to_bytes == 4 * GIB
 
 
 def test_another_wish_while_it_shrinks_replaces_the_first() -> None:
-    found = node()
-    shrinking = resizing.step(found, "a1", wish(found, request="0.5", memory="4Gi")).node
+    start = node()
+    shrinking = resizing.step(start, "a1", wish(start, request="0.5", memory="4Gi")).node
     refused = told(shrinking, 8, used=5)
-    assert share(resizing.step(refused, "a1", wish(found, request="0.5", memory="6Gi")).node).shrink_to_bytes == 6 * GIB
+    assert share(resizing.step(refused, "a1", wish(start, request="0.5", memory="6Gi")).node).shrink_to_bytes == 6 * GIB
     held = told(shrinking, 4)
-    lower = resizing.step(held, "a1", wish(found, request="0.5", memory="2Gi")).node
+    lower = resizing.step(held, "a1", wish(start, request="0.5", memory="2Gi")).node
     assert (share(lower).memory_bytes, share(lower).shrink_to_bytes) == (4 * GIB, 2 * GIB)
 
 
@@ -141,10 +141,10 @@ def swapped(memory: dict[str, str]) -> Any:
 
 
 def test_one_container_grows_into_what_another_of_its_pod_gives_up_in_one_write() -> None:
-    found = two_containers()
+    gpunode = two_containers()
     manifest = swapped({"main": "60Gi", "side": "20Gi"})
-    more = resizing.asked(request.parse(manifest), found.allocations[0], found)
-    first = resizing.step(found, "a1", more)
+    more = resizing.asked(request.parse(manifest), gpunode.allocations[0], gpunode)
+    first = resizing.step(gpunode, "a1", more)
     assert [(share.memory_bytes, share.shrink_to_bytes) for share in first.node.allocations[0].shares] == [
         (40 * GIB, None),
         (40 * GIB, 20 * GIB),
@@ -155,28 +155,28 @@ def test_one_container_grows_into_what_another_of_its_pod_gives_up_in_one_write(
 
 
 def test_other_containers_or_numbers_of_gpus_are_no_resizing() -> None:
-    found = node()
+    gpunode = node()
     manifest = builders.pod(containers=("main", "side"), container="main,side", request="0.5")
     with pytest.raises(
         errors.LedgerError, match=r"ask for 1 GPU for main, side, and it was given 1 GPU for main: that cannot change"
     ):
-        resizing.asked(request.parse(manifest), found.allocations[0], found)
+        resizing.asked(request.parse(manifest), gpunode.allocations[0], gpunode)
     with pytest.raises(errors.LedgerError, match="ask for 2 GPUs for main"):
-        wish(found, request="0.5", gpus="2")
+        wish(gpunode, request="0.5", gpus="2")
 
 
 def test_a_gpu_that_is_gone_is_said() -> None:
-    found = dataclasses.replace(node(), gpus=())
+    gpunode = dataclasses.replace(node(), gpus=())
     with pytest.raises(errors.LedgerError, match="node-a has no GPU GPU-node-a-0 any more"):
-        wish(found, request="0.5")
+        wish(gpunode, request="0.5")
 
 
 def test_several_have_their_step_in_the_order_given() -> None:
-    found = node(builders.allocation("b", request=30, memory_gib=8, uid="u2"))
+    gpunode = node(builders.allocation("b", request=30, memory_gib=8, uid="u2"))
     more, some = (request.parse(builders.pod(request=percent, memory="8Gi")) for percent in ("0.7", "0.5"))
-    first = resizing.step_all(found, [("a1", more), ("b", some), ("gone", more)])
+    first = resizing.step_all(gpunode, [("a1", more), ("b", some), ("gone", more)])
     assert [entry.shares[0].request_percent for entry in first.allocations] == [70, 30]
-    second = resizing.step_all(found, [("b", some), ("a1", more)])
+    second = resizing.step_all(gpunode, [("b", some), ("a1", more)])
     assert [entry.shares[0].request_percent for entry in second.allocations] == [50, 50]
 
 
@@ -185,13 +185,13 @@ def test_several_have_their_step_in_the_order_given() -> None:
 @given(strategies.gpu_nodes("node-a"), strategies.requests())
 def test_what_was_given_is_what_is_asked_whatever_was_rounded(empty: GpuNode, asked: Request) -> None:
     """A pod whose annotations nobody has touched never makes a write."""
-    found = dataclasses.replace(empty, allocations=(), resizes=())
-    placed = placement.place([placement.NodeView.of(found)], asked)
+    gpunode = dataclasses.replace(empty, allocations=(), resizes=())
+    placed = placement.place([placement.NodeView.of(gpunode)], asked)
     if not isinstance(placed, placement.Placement):
         return
-    found = ledger.reserve(
-        found, placed.allocation(asked, allocation_id="a1", pod=PodRef("default", "p", "u"), reserved_until=None)
+    gpunode = ledger.reserve(
+        gpunode, placed.allocation(asked, allocation_id="a1", pod=PodRef("default", "p", "u"), reserved_until=None)
     )
-    step = resizing.step(found, "a1", resizing.asked(asked, found.allocations[0], found))
-    assert step.node is found
-    assert step == resizing.ResizeStep(found)
+    step = resizing.step(gpunode, "a1", resizing.asked(asked, gpunode.allocations[0], gpunode))
+    assert step.node is gpunode
+    assert step == resizing.ResizeStep(gpunode)

@@ -38,9 +38,9 @@ class Gpu:
         self._do("cuCtxSynchronize")
 
     def total_bytes(self) -> int:
-        found = ctypes.c_size_t()
-        self._do("cuDeviceTotalMem_v2", ctypes.byref(found), 0)
-        return found.value
+        total = ctypes.c_size_t()
+        self._do("cuDeviceTotalMem_v2", ctypes.byref(total), 0)
+        return total.value
 
     def take(self, step_bytes: int) -> bool:
         """Whether there was so much."""

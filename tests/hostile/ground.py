@@ -65,11 +65,11 @@ class Said:
 
     def delays(self, begin: float, end: float) -> list[int]:
         """Of the kernels that were done in a window of the machine's clock; sorted."""
-        return sorted(one for at, late in self.late_us if begin <= at <= end for one in late)
+        return sorted(delay for at, late in self.late_us if begin <= at <= end for delay in late)
 
     def newcomers(self, begin: float, end: float) -> list[Filled]:
         """Those that came in it."""
-        return [one for one in self.filled if begin <= one.began and one.ended <= end]
+        return [newcomer for newcomer in self.filled if begin <= newcomer.began and newcomer.ended <= end]
 
 
 class Ground:
@@ -154,7 +154,7 @@ class Ground:
         attack = ["--", "python", "-m", "tests.hostile.attacks"]
         # Past the library they become another program, so by themselves.
         alone = any(ATTACKS[name].past for name in names if name in ATTACKS)
-        each = [name for name in names for _ in range(processes)]
+        attacks = [name for name in names for _ in range(processes)]
         running = [
             (
                 subprocess.Popen(
@@ -166,7 +166,7 @@ class Ground:
                 len(what),
             )
             for pod in pods
-            for what in ([[one] for one in each] if alone else [each])
+            for what in ([[name] for name in attacks] if alone else [attacks])
         ]
         attacking = Attacking(running)
         try:
@@ -189,14 +189,14 @@ class Ground:
     def audit(self) -> dict[str, Any]:
         """The node's last audit."""
         page = gpushare.agent_page(self.user.access, self._where.nodes[0], contract.AUDIT_PATH)
-        found: dict[str, Any] = json.loads(page)
-        return found
+        document: dict[str, Any] = json.loads(page)
+        return document
 
     def told(self, pod: str) -> frozenset[str]:
         """What the audit holds against a pod: states of its processes, and `beyond`."""
-        found = self.audit()
-        states = {process["state"] for card in found["gpus"] for process in card["processes"] if process["pod"] == pod}
-        beyond = {"beyond" for share in found["shares"] if share["pod"] == pod and share["usedPercent"] is not None}
+        audit = self.audit()
+        states = {process["state"] for card in audit["gpus"] for process in card["processes"] if process["pod"] == pod}
+        beyond = {"beyond" for share in audit["shares"] if share["pod"] == pod and share["usedPercent"] is not None}
         return frozenset(states - {"limited", "unjudged"} | beyond)
 
     def status_is_written(self) -> float:
@@ -237,8 +237,8 @@ class Ground:
         began = time.monotonic()
         self.pod("third", ["-m", "tests.hostile.neighbour", "both"], request=request, memory="1Gi")
         eventually(lambda: "filled_bytes" in self.user.kubectl("logs", "third"), what="the third pod's memory filled")
-        (found,) = re.findall(r'"filled_bytes":(\d+)', self.user.kubectl("logs", "third"))[:1]
-        assert int(found) == 1 << 30, found
+        (filled_bytes,) = re.findall(r'"filled_bytes":(\d+)', self.user.kubectl("logs", "third"))[:1]
+        assert int(filled_bytes) == 1 << 30, filled_bytes
         took = time.monotonic() - began
         self.user.delete("pod", "third")
         return took
@@ -254,23 +254,23 @@ class Attacking:
 
     def wait_until_begun(self) -> None:
         """Raises AssertionError for those that did not."""
-        for one, count in self._running:
-            assert one.stdout is not None
+        for process, count in self._running:
+            assert process.stdout is not None
             for _ in range(count):
-                said = one.stdout.readline()
+                said = process.stdout.readline()
                 if said != "at it\n":
-                    _, problem = one.communicate(timeout=60)
-                    raise AssertionError(f"{one.args}: {said}{problem}")
+                    _, problem = process.communicate(timeout=60)
+                    raise AssertionError(f"{process.args}: {said}{problem}")
 
     def end(self) -> None:
         """Wait for the ends, and gather what they have told."""
-        for one, _ in self._running:
-            text, _ = one.communicate(timeout=120)
+        for process, _ in self._running:
+            text, _ = process.communicate(timeout=120)
             for line in text.splitlines():
                 if line.startswith("{"):
-                    found = json.loads(line)
-                    self.won += found["won"]
-                    self.rounds.append(found["rounds"])
+                    report = json.loads(line)
+                    self.won += report["won"]
+                    self.rounds.append(report["rounds"])
 
 
 def _sizes(pid: int) -> tuple[int, int]:
@@ -278,5 +278,5 @@ def _sizes(pid: int) -> tuple[int, int]:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return 0, 0
-    found = dict(re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB$", status, re.MULTILINE))
-    return int(found.get("VmRSS", 0)) << 10, int(found.get("VmHWM", 0)) << 10
+    sizes = dict(re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB$", status, re.MULTILINE))
+    return int(sizes.get("VmRSS", 0)) << 10, int(sizes.get("VmHWM", 0)) << 10

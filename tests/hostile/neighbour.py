@@ -29,16 +29,16 @@ def work() -> None:
     gpu = Gpu()
     kernel = gpu.kernel(KERNEL_US)
     tell(total_bytes=gpu.total_bytes())
-    told, late_us = time.monotonic(), list[int]()
+    reported_at, late_us = time.monotonic(), list[int]()
     while True:
         began = time.monotonic()
         gpu.launch(kernel)
         gpu.wait()
         now = time.monotonic()
         late_us.append(round(1e6 * (now - began)) - KERNEL_US)
-        if now > told + TELL_SECONDS:
+        if now > reported_at + TELL_SECONDS:
             tell(at=round(now, 4), late_us=late_us)
-            told, late_us = now, []
+            reported_at, late_us = now, []
 
 
 def fill() -> None:

@@ -49,14 +49,14 @@ class Image:
         """Run its entry point, on this machine's network, with its own user and a root that is read-only."""
         settings = self.config["config"]
         user, group = map(int, settings["User"].split(":"))
-        given = [f"{key}={value}" for key, value in (environment or {}).items()]
+        variables = [f"{key}={value}" for key, value in (environment or {}).items()]
         sets = ("bounding", "effective", "permitted", "inheritable")
         spec = {
             "ociVersion": "1.0.2",
             "process": {
                 "user": {"uid": user, "gid": group},
                 "args": [*settings["Entrypoint"], *arguments],
-                "env": [*settings["Env"], *given],
+                "env": [*settings["Env"], *variables],
                 "cwd": settings["WorkingDir"],
                 "capabilities": {name: list(capabilities) for name in sets},
                 "noNewPrivileges": True,

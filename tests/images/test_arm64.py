@@ -32,9 +32,9 @@ def test_the_components_import_on_64_bit_arm(tmp_path: Path) -> None:
     for name, archive in (("webhook", alone.webhook), ("agent", alone.agent)):
         made = image.laid_out(archive.path, tmp_path / name)
         paths = {"PYTHONHOME": made.root / "usr", "PYTHONPATH": made.root / contents.SITE}
-        given = [word for key, path in paths.items() for word in ("-E", f"{key}={path}")]
+        flags = [word for key, path in paths.items() for word in ("-E", f"{key}={path}")]
         program = made.root / f"usr/bin/python{contents.PYTHON}"
-        command = [prerequisites.program(EMULATOR), "-L", made.root, *given, program, "-S", "-c"]
+        command = [prerequisites.program(EMULATOR), "-L", made.root, *flags, program, "-S", "-c"]
         script = f"import platform, {IMPORTED[name]}; print(platform.machine())"
         done = subprocess.run([*command, script], capture_output=True, text=True, check=False, timeout=300)
         assert done.stdout == "aarch64\n", done.stderr

@@ -40,13 +40,13 @@ def test_settings_are_the_same(image: contents.Image) -> None:
     built = archive.image(image, "amd64", [], labels={})
     settings = json.loads(built.config)["config"]
     stage = last_stage(image.name)
-    given = dict(stage)
-    assert given["USER"] == settings["User"]
-    assert given["WORKDIR"] == settings["WorkingDir"]
-    assert given["STOPSIGNAL"] == settings["StopSignal"]
-    assert json.loads(given["ENTRYPOINT"]) == settings["Entrypoint"]
-    assert shlex.split(given["ENV"]) == [one for one in settings["Env"] if not one.startswith("PATH=")]
-    labels = dict(pair.split("=", 1) for pair in shlex.split(given["LABEL"]))
+    values = dict(stage)
+    assert values["USER"] == settings["User"]
+    assert values["WORKDIR"] == settings["WorkingDir"]
+    assert values["STOPSIGNAL"] == settings["StopSignal"]
+    assert json.loads(values["ENTRYPOINT"]) == settings["Entrypoint"]
+    assert shlex.split(values["ENV"]) == [entry for entry in settings["Env"] if not entry.startswith("PATH=")]
+    labels = dict(pair.split("=", 1) for pair in shlex.split(values["LABEL"]))
     assert labels["org.opencontainers.image.title"] == image.title
     assert f"VERSION={gpushare.__version__} " in (DIRECTORY / f"Containerfile.{image.name}").read_text()
 

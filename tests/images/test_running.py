@@ -104,8 +104,8 @@ def test_the_agent_serves_and_gives_out_its_library(laid_out: dict[str, Image], 
         assert status == 503, text
         assert "gpunode: the GPUNode node-a is not written yet" in text
         assert answer(int(lines["probe_port"]), "/healthz")[0] == 200
-        (given,) = (host / "root" / "lib").glob("libgpushare-*.so")
-        assert given.read_bytes() == (image.root / "opt/gpushare/libgpushare.so").read_bytes()
+        (library,) = (host / "root" / "lib").glob("libgpushare-*.so")
+        assert library.read_bytes() == (image.root / "opt/gpushare/libgpushare.so").read_bytes()
         assert (host / "run" / contract.ARBITER_SOCKET_NAME).is_socket()
         process.terminate()
         assert process.wait(20) == 0, log.read_text()

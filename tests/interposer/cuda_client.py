@@ -180,12 +180,12 @@ class Cuda:
 
     def proc_address(self, name: str, version: int, flags: int = 0) -> int | None:
         """What cuGetProcAddress_v2 gives."""
-        found, status = ctypes.c_void_p(), ctypes.c_int()
+        pointer, status = ctypes.c_void_p(), ctypes.c_int()
         ask = self._library.cuGetProcAddress_v2
         ask.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p]
-        result = ask(name.encode(), ctypes.byref(found), version, flags, ctypes.byref(status))
-        assert (result == SUCCESS) == bool(found)
-        return found.value
+        result = ask(name.encode(), ctypes.byref(pointer), version, flags, ctypes.byref(status))
+        assert (result == SUCCESS) == bool(pointer)
+        return pointer.value
 
     def call(self, symbol: str, *arguments: Any) -> int:
         """Call a function by its exported name; 64-bit integers stay whole."""

@@ -94,16 +94,16 @@ def _wheel(package: str, where: Path) -> Path:
 def functions(version: str) -> frozenset[str]:
     """Every function that a driver of this CUDA version exports to programs, each form by its full name."""
     where = directory(PACKAGES[version])
-    found: set[str] = set()
+    names: set[str] = set()
     for form in FORMS:
         command = ["gcc", "-E", "-P", "-x", "c", *filter(None, [form]), str(where / DRIVER)]
         text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        found |= set(re.findall(r"\bCUresult\s+(cu[A-Z]\w*)\s*\([^{};]*\)\s*;", text))
+        names |= set(re.findall(r"\bCUresult\s+(cu[A-Z]\w*)\s*\([^{};]*\)\s*;", text))
     for name in BESIDES:
         text = re.sub(r"/\*.*?\*/", "", (where / name).read_text(errors="replace"), flags=re.DOTALL)
-        found |= set(re.findall(r"CUDAAPI\s+(cu[A-Z]\w*)\s*\(", text))
-        found |= set(re.findall(r"#define\s+cu\w+\s+(cu\w+_v\d+)\b", text))
-    return frozenset(found)
+        names |= set(re.findall(r"CUDAAPI\s+(cu[A-Z]\w*)\s*\(", text))
+        names |= set(re.findall(r"#define\s+cu\w+\s+(cu\w+_v\d+)\b", text))
+    return frozenset(names)
 
 
 def typed(version: str) -> frozenset[str]:

@@ -129,10 +129,10 @@ def main() -> None:
     sys.stdout.flush()
     sys.stdin.readline()
     running = [threading.Thread(target=lane.run) for lane in lanes]
-    for each in running:
-        each.start()
-    for each in running:
-        each.join()
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
     sys.stdout.write(f"{longest_s[0] * 1000:.1f}\n")
 
 

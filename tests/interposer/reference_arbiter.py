@@ -175,7 +175,7 @@ class ReferenceArbiter:
                 if self._stop_reader in ready:
                     return
                 # The dead first: who asks for their bytes in the same moment shall get them.
-                for connection in sorted(ready, key=lambda each: each is self._listener):
+                for connection in sorted(ready, key=lambda endpoint: endpoint is self._listener):
                     assert isinstance(connection, socket.socket)
                     if connection is self._listener:
                         accepted, _ = self._listener.accept()

@@ -67,8 +67,8 @@ def emulated(container: Container, built: Path, *words: str | Path, hooked: bool
     variables = {"LD_LIBRARY_PATH": built, "SIMGPU_DIR": container.gpus}
     if hooked:
         variables["LD_PRELOAD"] = built / "libgpushare.so"
-    given = [word for name, value in variables.items() for word in ("-E", f"{name}={value}")]
-    return replace(container, preload=()), [EMULATOR, "-L", SYSTEM, *given, *map(str, words)]
+    flags = [word for name, value in variables.items() for word in ("-E", f"{name}={value}")]
+    return replace(container, preload=()), [EMULATOR, "-L", SYSTEM, *flags, *map(str, words)]
 
 
 def run(container: Container, built: Path, *words: str | Path, hooked: bool = True) -> str:

@@ -37,14 +37,14 @@ def test_it_exports_what_it_replaces_and_nothing_else() -> None:
 
 def test_only_what_replaces_libc_has_libc_versions() -> None:
     versioned = set(re.findall(r"(\w+@+[\w.]+)", read("nm", "-D", "--defined-only")))
-    assert {each for each in versioned if not each.startswith("GLIBC")} == {
+    assert {symbol for symbol in versioned if not symbol.startswith("GLIBC")} == {
         f"{name}{version}" for name in ("dlsym", "dlopen") for version in ("@@GLIBC_2.34", "@GLIBC_2.2.5")
     }
 
 
 def test_it_runs_on_old_glibc() -> None:
     needed = {
-        tuple(map(int, each.split("."))) for each in re.findall(r"GLIBC_([\d.]+)", read("nm", "-D", "--undefined-only"))
+        tuple(map(int, text.split("."))) for text in re.findall(r"GLIBC_([\d.]+)", read("nm", "-D", "--undefined-only"))
     }
     assert needed
     assert max(needed) <= NEWEST_GLIBC, max(needed)

@@ -33,16 +33,16 @@ def hooked(kinds: str = "HOOK|REFUSE|LAUNCH") -> set[str]:
 
 def unhooked() -> dict[str, str]:
     """Patterns of names, and why."""
-    why, found = "", {}
+    why, reasons = "", {}
     for line in (SOURCES / "driver" / "unhooked.txt").read_text().splitlines():
         if line.startswith("["):
             why = line.strip("[]")
         elif not line.startswith("#"):
             for pattern in line.split():
-                assert pattern not in found, f"{pattern} is there twice"
+                assert pattern not in reasons, f"{pattern} is there twice"
                 assert why
-                found[pattern] = why
-    return found
+                reasons[pattern] = why
+    return reasons
 
 
 def excused(name: str, patterns: set[str]) -> set[str]:
@@ -93,4 +93,4 @@ def test_what_is_hooked_is_not_excused() -> None:
 )
 def test_a_new_function_that_sounds_like_taking_or_running_is_found(name: str) -> None:
     assert name not in hooked()
-    assert base(name) in {base(each) for each in hooked()} or not excused(name, set(unhooked()))
+    assert base(name) in {base(hook) for hook in hooked()} or not excused(name, set(unhooked()))

@@ -157,7 +157,7 @@ def test_without_an_arbiter_a_program_launches_when_its_page_says(
         arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)
         assert line(process) == "running"
         arbiter.stop()
-        moments = [int(each) for each in ends_well(process).split()]
+        moments = [int(word) for word in ends_well(process).split()]
     within = sum((moment - begin) % 1000 < 400 for moment in moments)  # some are late, on a busy machine
     assert within > 0.7 * len(moments), sorted(moments)
 

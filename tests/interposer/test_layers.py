@@ -104,7 +104,7 @@ def test_the_readme_says_what_each_file_is() -> None:
         patterns.setdefault(layer, []).extend(re.findall(r"`([^`]+)`", names))
     assert list(patterns) == [layer for row in layers.LAYERS for layer in row]
     for layer, shown in patterns.items():
-        told = {path for pattern in shown for path in (SOURCES / layer).glob(pattern)}
+        files = {path for pattern in shown for path in (SOURCES / layer).glob(pattern)}
         assert all(any((SOURCES / layer).glob(pattern)) for pattern in shown), layer
-        headers = {path.with_suffix(".h") for path in told}
-        assert set((SOURCES / layer).iterdir()) - told - headers == set(), layer
+        headers = {path.with_suffix(".h") for path in files}
+        assert set((SOURCES / layer).iterdir()) - files - headers == set(), layer

@@ -100,5 +100,5 @@ def test_what_cannot_be_held_to_the_limits_is_refused_aloud(container: Container
     make_arbiter(LIMIT)
     result = container.run(command(memory_limit.where_no_limit_is_kept))
     assert result.stdout.split() == ["801", "801"]
-    told = [line for line in result.stderr.splitlines() if "is refused" in line]
-    assert len(told) == 1, result.stderr
+    refusals = [line for line in result.stderr.splitlines() if "is refused" in line]
+    assert len(refusals) == 1, result.stderr

@@ -85,11 +85,11 @@ def test_alone_a_charge_is_granted_exactly_when_it_fits(limit: int, steps: list[
     for slot, size, refund in steps:
         if refund and held:
             pages.refund(*held.pop())
-        fits = sum(each for _, each in held) + size <= limit
+        fits = sum(charge for _, charge in held) + size <= limit
         assert pages.charge(slot, size) == fits
         if fits:
             held.append((slot, size))
-        assert pages.used() == sum(each for _, each in held)
+        assert pages.used() == sum(charge for _, charge in held)
 
 
 def test_a_slot_beyond_the_count_is_not_looked_at() -> None:

@@ -82,10 +82,10 @@ def told(process: subprocess.Popen[str], timeout_seconds: float) -> Told:
 
 def runtime(sanitizer: str) -> Path:
     """It has to come before all that is built with it."""
-    found = subprocess.run(
+    result = subprocess.run(
         ["gcc", f"-print-file-name={RUNTIMES[sanitizer]}"], check=True, capture_output=True, text=True
     )
-    return Path(found.stdout.strip()).resolve()
+    return Path(result.stdout.strip()).resolve()
 
 
 def reports(errors: str) -> list[str]:

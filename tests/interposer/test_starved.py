@@ -27,8 +27,8 @@ def test_what_is_missing_at_the_start_is_named_and_the_start_can_be_tried_again(
     make_arbiter(5 * MIB)
     result = container.run(command(starved.starts_short_of, descriptors))
     assert result.returncode == 0, result.stderr
-    (told,) = lines_of_the_library(result.stderr)
-    assert said in told
+    (message,) = lines_of_the_library(result.stderr)
+    assert said in message
 
 
 def test_without_a_thread_cuda_does_not_start(container: Container, make_arbiter: ArbiterMaker) -> None:
@@ -36,8 +36,8 @@ def test_without_a_thread_cuda_does_not_start(container: Container, make_arbiter
     make_arbiter(5 * MIB)
     result = container.run(command(starved.starts_without_threads))
     assert result.stdout == "[802, 802, 802]\n", result.stderr
-    (told,) = lines_of_the_library(result.stderr)
-    assert "no thread for leases can be started" in told
+    (message,) = lines_of_the_library(result.stderr)
+    assert "no thread for leases can be started" in message
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone can mount")

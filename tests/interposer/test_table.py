@@ -44,8 +44,8 @@ class Table:
 
     def look(self, how: str, what: int) -> tuple[int, tuple[int, int]] | None:
         entry = Entry()
-        found = getattr(self._library, how)(self._table, ctypes.c_uint64(what), ctypes.byref(entry))
-        return (entry.key, entry.value()) if found else None
+        hit = getattr(self._library, how)(self._table, ctypes.c_uint64(what), ctypes.byref(entry))
+        return (entry.key, entry.value()) if hit else None
 
     def rename(self, before: int, after: int) -> None:
         self._library.table_rename_owner(self._table, ctypes.c_uint64(before), ctypes.c_uint64(after), None)

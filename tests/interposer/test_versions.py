@@ -67,9 +67,9 @@ def test_a_running_program_says_once_what_it_does_not_understand_and_goes_on(
         with newer:
             assert process.stderr is not None
             assert "the arbiter went away" in process.stderr.readline()
-            told = process.stderr.readline()
-            assert sentence in told
-            assert "this program goes on with the limits that it has" in told
+            message = process.stderr.readline()
+            assert sentence in message
+            assert "this program goes on with the limits that it has" in message
             assert _asked(process) == "well\n"
             assert newer.hellos < 4
         # One that is understood is gone back to, and nothing more is said.

@@ -25,8 +25,8 @@ def audited(name: str) -> Table:
 
 
 def rightsized(*, namespaces: bool = True) -> rightsize.RightsizeListing:
-    found = rightsizing.suggest(sample.nodes(), peaks.of([answers.metrics()]), rightsizing.Rules())
-    return rightsize.RightsizeListing(found, gpu_summary.names(sample.nodes()), {}, namespaces=namespaces)
+    suggestions = rightsizing.suggest(sample.nodes(), peaks.of([answers.metrics()]), rightsizing.Rules())
+    return rightsize.RightsizeListing(suggestions, gpu_summary.names(sample.nodes()), {}, namespaces=namespaces)
 
 
 def configured() -> list[configuration_state.NodeConfigState]:
@@ -50,7 +50,7 @@ def waiting_for_pods(node: GpuNode) -> GpuNode:
         dataclasses.replace(gpu, mode=Mode.MPS) if gpu.index > 1 else dataclasses.replace(gpu, pending_mode=Mode.MPS)
         for gpu in node.gpus
     )
-    sentences = [f"GPU {one.index} ({one.uuid}) is to become mps, 2 × nvidia.com/gpu" for one in closed[:2]]
+    sentences = [f"GPU {card.index} ({card.uuid}) is to become mps, 2 × nvidia.com/gpu" for card in closed[:2]]
     message = (
         f"{sentences[0]} once it is not used any more by ml/trainer, ml/notebook; {sentences[1]}, which failed: no"
     )

@@ -73,20 +73,20 @@ def audit(node: GpuNode) -> dict[str, Any]:
 
 def troubled() -> dict[str, Any]:
     """gpu-1: a share that is held to something else, one that runs nothing, and two processes too many."""
-    found = audit(sample.nodes()[0])
-    by_pod = {share["pod"]: share for share in found["shares"]}
+    document = audit(sample.nodes()[0])
+    by_pod = {share["pod"]: share for share in document["shares"]}
     by_pod["small"] |= {"enforcedBytes": 20 * GIB, "inForce": False, "reason": SMALLER}
     by_pod["notebook"] |= {"processes": 0, "withLibrary": 0, "chargedBytes": 0, "overheadBytes": 0}
     by_pod["notebook"] |= dict.fromkeys(("enforcedRequestPercent", "enforcedLimitPercent", "enforcedBytes"))
     by_pod["trainer"] |= {"processes": 3}
-    cards = {gpu["uuid"]: gpu for gpu in found["gpus"]}
+    cards = {gpu["uuid"]: gpu for gpu in document["gpus"]}
     cards[uuid("gpu-1", 0)]["processes"] = [
         process(4711, "python3", "ml/trainer", "limited", 20, ""),
         process(4712, "my tool", "ml/trainer", audits.UNLIMITED, 6, WITHOUT),
     ]
     cards[uuid("gpu-1", 3)]["processes"] = [process(99, "Xorg", "", audits.FOREIGN, 1, "it belongs to no pod")]
     cards[uuid("gpu-1", 2)]["processes"] = [process(98, "other", "", "unjudged", 1, "")]
-    return found
+    return document
 
 
 def read(*documents: dict[str, Any]) -> dict[str, ReportedAudit]:

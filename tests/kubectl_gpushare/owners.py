@@ -62,14 +62,14 @@ def _crowded() -> dict[str, Any]:
 
 def log(folder: Path) -> list[list[str]]:
     """What was done, in order."""
-    found: list[list[str]] = json.loads((folder / "state.json").read_text())["log"]
-    return found
+    steps: list[list[str]] = json.loads((folder / "state.json").read_text())["log"]
+    return steps
 
 
 def labels(folder: Path) -> dict[str, str]:
     """Of the GPUNode n0."""
-    found: dict[str, str] = json.loads((folder / "state.json").read_text())["gpunodes"][0]["metadata"]["labels"]
-    return found
+    values: dict[str, str] = json.loads((folder / "state.json").read_text())["gpunodes"][0]["metadata"]["labels"]
+    return values
 
 
 def mark(folder: Path, uuid: str, text: str) -> None:

@@ -174,9 +174,9 @@ def test_what_a_defragmentation_that_was_killed_left_cordoned_is_told_and_uncord
             2,
             "uncordoned 1 GPU of gpu-1: a defrag --apply that did not come to its end had left them so",
         )
-        found = json.loads(kubectl("get", "gpunode", "gpu-1", "-o", "json").out)
-        assert found["spec"]["cordoned"] == [ours]
-        assert found["metadata"]["labels"] == dict([LABEL.split("=")])
+        gpunode = json.loads(kubectl("get", "gpunode", "gpu-1", "-o", "json").out)
+        assert gpunode["spec"]["cordoned"] == [ours]
+        assert gpunode["metadata"]["labels"] == dict([LABEL.split("=")])
     finally:
         kubectl("patch", "gpunode", "gpu-1", "--type=merge", '--patch={"spec":{"cordoned":[]}}')
 

@@ -106,8 +106,8 @@ def test_pods_of_one_name_in_two_namespaces_are_two() -> None:
     verdict = auditing.judge([GPU_1], answers.read(answers.troubled()))
     stray = next(stray for stray in verdict.strays if stray.process.pod)
     twin = dataclasses.replace(stray, process=dataclasses.replace(stray.process, namespace="web"))
-    found = dataclasses.replace(verdict, shares=(), strays=(stray, twin, stray))
-    assert list(audit_problems.names_of(found, {})) == ["pod/trainer", "pod/trainer"]
+    strays_only = dataclasses.replace(verdict, shares=(), strays=(stray, twin, stray))
+    assert list(audit_problems.names_of(strays_only, {})) == ["pod/trainer", "pod/trainer"]
 
 
 @pytest.mark.parametrize("output", ["csv", "name"])

@@ -24,8 +24,8 @@ from tests.kubectl_gpushare.test_views import PIPE, SMALL, compare
 def findings() -> tuple[Finding, ...]:
     """Of a node with a taint that the agent does not tolerate, an old kernel and a device plugin of NVIDIA's."""
 
-    def broken(given: dict[str, object]) -> None:
-        objects = given["objects"]
+    def broken(facts: dict[str, object]) -> None:
+        objects = facts["objects"]
         assert isinstance(objects, dict)
         taint = {"key": "sku", "value": "gpu", "effect": "NoSchedule"}
         objects["Node"] += (sound.node("gpu-3", taints=(taint,), kernelVersion="4.18.0-553"),)
@@ -38,7 +38,7 @@ def findings() -> tuple[Finding, ...]:
                 {"scopeName": "PriorityClass", "operator": "In", "values": ["system-node-critical"]}]}}),
         )  # fmt: skip
         del objects["DeviceClass"]
-        given["unread"] = {"DeviceClass": 'user "jane" may not list deviceclasses.resource.k8s.io'}
+        facts["unread"] = {"DeviceClass": 'user "jane" may not list deviceclasses.resource.k8s.io'}
 
     return rules.check(sound.cluster_facts(broken, installing=True))
 
@@ -85,10 +85,10 @@ def save(path: Path, *objects: object) -> Path:
 def cluster_file(tmp_path: Path) -> Path:
     """A sound cluster, saved."""
     crd = {"kind": "CustomResourceDefinition", "metadata": {"name": "x"}, "spec": {"group": "example.org"}}
-    found = sound.objects(installing=True)
+    objects = sound.objects(installing=True)
     version = tmp_path / "version.yaml"
     version.write_text(yaml.safe_dump({"clientVersion": {}, "serverVersion": {"gitVersion": "v1.36.2"}}))
-    return save(tmp_path / "cluster.json", *(one for some in found.values() for one in some), crd)
+    return save(tmp_path / "cluster.json", *(manifest for some in objects.values() for manifest in some), crd)
 
 
 def test_saved_objects_are_judged_and_what_was_not_saved_is_told(
@@ -149,9 +149,9 @@ def test_the_manifests_to_be_installed_are_what_is_judged(plugin: Plugin, tmp_pa
     for tolerated, code in ((False, 2), (True, 0)):
         if tolerated:
             agent["spec"]["template"]["spec"]["tolerations"].append({"key": "sku", "operator": "Exists"})
-        told = tmp_path / "manifests.yaml"
-        told.write_text(yaml.safe_dump_all([agent, webhook]))
-        flags = ("check", "--before-install", "--from", path, "-f", told, "--fail-on", "blocking")
+        yaml_path = tmp_path / "manifests.yaml"
+        yaml_path.write_text(yaml.safe_dump_all([agent, webhook]))
+        flags = ("check", "--before-install", "--from", path, "-f", yaml_path, "--fail-on", "blocking")
         assert plugin(*flags).code == code
 
 
@@ -201,40 +201,40 @@ def broken_cluster(api_server: Access) -> Iterator[Access]:
     sandbox = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "gvisor"}, "handler": "runsc"}  # fmt: skip
     made = (group, machine, plugin, sandbox)
     try:
-        for one in made:
-            api_server.kubectl("create", "-f", "-", input=json.dumps(one))
+        for manifest in made:
+            api_server.kubectl("create", "-f", "-", input=json.dumps(manifest))
         api_server.kubectl("wait", "--for=condition=Established", "crd/clusterpolicies.nvidia.com", "--timeout=30s")
         api_server.kubectl("create", "-f", "-", input=json.dumps(policy))
         yield api_server
     finally:
-        for one in made:
-            api_server.kubectl("delete", "--ignore-not-found", "-f", "-", input=json.dumps(one))
+        for manifest in made:
+            api_server.kubectl("delete", "--ignore-not-found", "-f", "-", input=json.dumps(manifest))
 
 
 @pytest.mark.apiserver
 def test_on_a_cluster_each_thing_that_is_wrong_is_found(broken_cluster: Access, kubectl: Kubectl) -> None:
     ended = kubectl("gpushare", "check", "--before-install", "-o", "json")
     assert ended.code == 2, ended.err
-    found = {(item["rule"], item["severity"]): item for item in json.loads(ended.out)["items"]}
-    assert found["gpu-owner", "Blocking"]["subjects"] == ["node/check-1"]
-    assert found["node-taints", "Blocking"]["subjects"] == ["node/check-1"]
-    assert found["gpu-operator", "Warning"]["found"] == "the GPU Operator is not ready: its state is notReady"
-    assert "which is passed over" in found["device-injection", "Blocking"]["found"]
-    assert found["sandboxes", "Info"]["subjects"] == ["runtimeclass/gvisor"]
-    assert found["kubernetes-version", "Ok"]
-    assert found["installer-rights", "Ok"]
+    items = {(item["rule"], item["severity"]): item for item in json.loads(ended.out)["items"]}
+    assert items["gpu-owner", "Blocking"]["subjects"] == ["node/check-1"]
+    assert items["node-taints", "Blocking"]["subjects"] == ["node/check-1"]
+    assert items["gpu-operator", "Warning"]["found"] == "the GPU Operator is not ready: its state is notReady"
+    assert "which is passed over" in items["device-injection", "Blocking"]["found"]
+    assert items["sandboxes", "Info"]["subjects"] == ["runtimeclass/gvisor"]
+    assert items["kubernetes-version", "Ok"]
+    assert items["installer-rights", "Ok"]
 
 
 @pytest.mark.apiserver
 def test_who_may_read_little_is_told_what_is_not_known(broken_cluster: Access, kubectl: Kubectl) -> None:
     ended = kubectl("gpushare", "check", "--before-install", "--as=nobody", "-o", "json")
-    found = {item["rule"]: item for item in json.loads(ended.out)["items"]}
-    assert found["node-taints"]["severity"] == "Unknown"
-    assert found["node-taints"]["found"].startswith('not known: user "nobody" may not list nodes')
-    assert found["installer-rights"]["severity"] == "Blocking"
-    assert found["kubernetes-version"]["severity"] == "Ok"  # which everybody may read
+    items = {item["rule"]: item for item in json.loads(ended.out)["items"]}
+    assert items["node-taints"]["severity"] == "Unknown"
+    assert items["node-taints"]["found"].startswith('not known: user "nobody" may not list nodes')
+    assert items["installer-rights"]["severity"] == "Blocking"
+    assert items["kubernetes-version"]["severity"] == "Ok"  # which everybody may read
     # Not one thing that takes a right to see is taken to be fine.
-    assert {one["rule"] for one in found.values() if one["severity"] == "Ok"} <= {
+    assert {item["rule"] for item in items.values() if item["severity"] == "Ok"} <= {
         "kubernetes-version",
         "webhook-network",
         "kueue",
@@ -255,8 +255,8 @@ def test_every_precondition_is_in_the_document_with_its_words() -> None:
     rows: dict[str, list[str]] = {}
     for heading in ("## The cluster", "## The nodes", "## The GPUs", "## Others", "## gpushare itself"):
         rows |= pages.rows("docs/preconditions.md", heading)
-    assert list(rows) == [one.id for one in rules.RULES]
-    assert {rule: cells[0] for rule, cells in rows.items()} == {one.id: one.wanted for one in rules.RULES}
+    assert list(rows) == [entry.id for entry in rules.RULES]
+    assert {rule: cells[0] for rule, cells in rows.items()} == {entry.id: entry.wanted for entry in rules.RULES}
 
 
 def test_the_manifests_of_this_checkout_are_read_by_the_check(plugin: Plugin, tmp_path: Path) -> None:

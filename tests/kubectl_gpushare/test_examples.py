@@ -27,7 +27,7 @@ def examples() -> Iterator[tuple[str, str]]:
         command = cli.group.get_command(None, verb)  # type: ignore[arg-type]
         assert command is not None
         within = command.commands.values() if isinstance(command, click.Group) else ()
-        for text in (command.help, *(one.help for one in within)):
+        for text in (command.help, *(child.help for child in within)):
             for line in re.findall(r"^ *kubectl gpushare (.*)$", text or "", re.MULTILINE):
                 yield verb, line
 

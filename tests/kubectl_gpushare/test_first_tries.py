@@ -55,9 +55,9 @@ def test_who_may_not_read_gpunodes_hears_what_the_pod_was_told(plugin: Plugin, t
 def test_a_whole_node_is_for_kubectl(
     plugin: Plugin, fake_kubectl: Callable[[str], str], tmp_path: Path, verb: str
 ) -> None:
-    found = tmp_path / "nodes.json"
-    found.write_text(json.dumps({"kind": "List", "items": [codec.to_document(builders.node("gpu-1"))]}))
-    program = fake_kubectl(f"cat {found}")
+    path = tmp_path / "nodes.json"
+    path.write_text(json.dumps({"kind": "List", "items": [codec.to_document(builders.node("gpu-1"))]}))
+    program = fake_kubectl(f"cat {path}")
     for words in (("gpu-1",), ("node", "gpu-1"), ("gpu", "gpu-1")):
         ended = plugin(verb, *words, KUBECTL_PATH=program)
         assert ended.code == 1

@@ -50,9 +50,9 @@ def _leaves(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tupl
         return
     with click.Context(command) as context:
         for name in command.list_commands(context):
-            found = command.get_command(context, name)
-            assert found is not None
-            yield from _leaves(found, (*path, name))
+            child = command.get_command(context, name)
+            assert child is not None
+            yield from _leaves(child, (*path, name))
 
 
 _FORMATS = {
@@ -73,17 +73,17 @@ def _all(commands: Iterable[str]) -> Iterator[str]:
 
 def _poisoned(value: Any, key: str = "") -> Any:
     if isinstance(value, dict):
-        return {name: _poisoned(one, name) for name, one in value.items()}
+        return {name: _poisoned(part, name) for name, part in value.items()}
     if isinstance(value, list):
-        return [_poisoned(one, key) for one in value]
+        return [_poisoned(part, key) for part in value]
     return f"{FORMULA}{value}{EVIL}" if isinstance(value, str) and not _KEPT.match(key) else value
 
 
 def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _texts(one)
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _texts(part)
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_nothing_that_is_printed_is_obeyed_by_a_terminal(run: Callable[[str], En
     ended = run(words)
     assert ended.out + ended.err
     for stream in (ended.out, ended.err):
-        assert [one for one in set(stream) if not one.isprintable()] in ([], ["\n"])
+        assert [char for char in set(stream) if not char.isprintable()] in ([], ["\n"])
 
 
 def test_nor_is_what_kubectl_says(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:

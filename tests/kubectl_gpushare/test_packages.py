@@ -130,8 +130,8 @@ def test_the_source_archive_builds_the_same_wheel(built: Path, wheel: Path, tmp_
     run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "again", cwd=source)
     again = next((tmp_path / "again").glob("*.whl"))
     assert again.name == wheel.name
-    with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(again) as other:
-        assert sorted(one.namelist()) == sorted(other.namelist())
+    with zipfile.ZipFile(wheel) as original, zipfile.ZipFile(again) as other:
+        assert sorted(original.namelist()) == sorted(other.namelist())
 
 
 @pytest.fixture

@@ -82,15 +82,15 @@ def test_what_the_cluster_refuses_comes_with_a_remedy(
 ) -> None:
     said, sentence, remedy = SAID[case]
     program = fake_kubectl(f"case \"$*\" in *'config view'*) exit 0;; esac\ncat >&2 <<'END'\n{said}\nEND\nexit 1")
-    told = complaint(plugin, LINES[name], KUBECTL_PATH=program)
-    assert sentence in told
-    assert remedy in told
+    message = complaint(plugin, LINES[name], KUBECTL_PATH=program)
+    assert sentence in message
+    assert remedy in message
 
 
 @pytest.mark.parametrize("name", LINES)
 def test_without_kubectl_every_verb_says_so(plugin: Plugin, name: str) -> None:
-    told = complaint(plugin, LINES[name], KUBECTL_PATH="/nonexistent/kubectl")
-    assert "install kubectl and put it on PATH" in told
+    message = complaint(plugin, LINES[name], KUBECTL_PATH="/nonexistent/kubectl")
+    assert "install kubectl and put it on PATH" in message
 
 
 @pytest.mark.parametrize("name", LINES)
@@ -106,18 +106,18 @@ def test_another_version_of_the_cluster_s_part_is_told_from_none(
         *) echo '{{"kind": "List", "items": []}}';;
         esac
     """)
-    told = complaint(plugin, LINES[name], KUBECTL_PATH=program)
-    assert "this plugin reads gpushare.io/v1alpha1, and the cluster's gpushare serves v1beta2" in told
-    assert "install the plugin and gpushare in the same version" in told
+    message = complaint(plugin, LINES[name], KUBECTL_PATH=program)
+    assert "this plugin reads gpushare.io/v1alpha1, and the cluster's gpushare serves v1beta2" in message
+    assert "install the plugin and gpushare in the same version" in message
 
 
 @pytest.mark.parametrize("name", FROM_FILES)
 def test_a_file_that_is_not_there_or_not_ours_is_an_error(plugin: Plugin, name: str) -> None:
-    told = complaint(plugin, f"{LINES[name]} --from /nonexistent")
-    assert "/nonexistent cannot be read" in told
-    assert "kubectl get gpunodes" in told
-    told = complaint(plugin, f"{LINES[name]} --from {ROOT / 'pyproject.toml'}")
-    assert "pyproject.toml" in told
+    message = complaint(plugin, f"{LINES[name]} --from /nonexistent")
+    assert "/nonexistent cannot be read" in message
+    assert "kubectl get gpunodes" in message
+    message = complaint(plugin, f"{LINES[name]} --from {ROOT / 'pyproject.toml'}")
+    assert "pyproject.toml" in message
 
 
 @pytest.mark.parametrize("name", [name for name in LINES if name not in FROM_FILES])
@@ -170,9 +170,9 @@ def test_a_kubectl_that_asks_for_a_password_is_no_answer(
     program = fake_kubectl(
         "case \"$*\" in *'config view'*) exit 0;; esac\nprintf 'Please enter Username: '; echo 'error: EOF' >&2; exit 1"
     )
-    told = complaint(plugin, LINES[name], KUBECTL_PATH=program)
-    assert "kubectl has no credentials for this cluster" in told
-    assert "log in first" in told
+    message = complaint(plugin, LINES[name], KUBECTL_PATH=program)
+    assert "kubectl has no credentials for this cluster" in message
+    assert "log in first" in message
 
 
 @pytest.mark.parametrize("verb", ["cordon", "uncordon"])
@@ -183,6 +183,6 @@ def test_a_right_to_write_is_not_what_viewers_have(
     program = fake_kubectl(f"[ $1 = get ] && exec cat {tmp_path}/list\necho '{forbidden}' >&2; exit 1")
     node = sample.nodes()[0 if verb == "cordon" else 1]
     (tmp_path / "list").write_text(json.dumps({"kind": "List", "items": [codec.to_document(node)]}))
-    told = complaint(plugin, f"{verb} gpu {node.name}/2", KUBECTL_PATH=program)
-    assert told.endswith('ask an admin for a role that allows "patch" on "gpunodes"\n')
-    assert "viewer" not in told
+    message = complaint(plugin, f"{verb} gpu {node.name}/2", KUBECTL_PATH=program)
+    assert message.endswith('ask an admin for a role that allows "patch" on "gpunodes"\n')
+    assert "viewer" not in message

@@ -40,7 +40,7 @@ def imported(path: Path) -> Iterator[str]:
 def test_a_view_or_a_plan_is_pure(path: Path) -> None:
     names = set(imported(path))
     assert not names & (IMPURE | OURS | SOURCES)
-    assert not any(name.startswith(tuple(f"{one}." for one in IMPURE)) for name in names)
+    assert not any(name.startswith(tuple(f"{module}." for module in IMPURE)) for name in names)
 
 
 def test_only_three_modules_write_to_the_cluster() -> None:

@@ -36,8 +36,8 @@ def server(tmp_path: Path) -> Callable[[str], str]:
 
 
 def log(tmp_path: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((tmp_path / "state.json").read_text())["log"]
-    return found
+    changes: list[dict[str, Any]] = json.loads((tmp_path / "state.json").read_text())["log"]
+    return changes
 
 
 FLAGS = ("resize", "trainer", "-n", "default")

@@ -146,9 +146,9 @@ def _cluster(path: Path) -> dict[str, Any]:
     whole = json.loads(sample.save(path).read_text())
     waiting = sample.pod("ml/waiting", request="0.5", memory="1Gi", group="g", group_size="1")
     trainer = sample.pod("ml/trainer", node="gpu-1", request="0.5")
-    for one in (waiting, trainer):
-        one["spec"], one["status"] = {**_SPEC, **one["spec"], "containers": [_CONTAINER]}, dict(_STATUS)
-        one["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "uid": "u", "controller": True}]
+    for pod in (waiting, trainer):
+        pod["spec"], pod["status"] = {**_SPEC, **pod["spec"], "containers": [_CONTAINER]}, dict(_STATUS)
+        pod["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "uid": "u", "controller": True}]
     whole["items"] += [waiting, trainer, _NODE, _BUDGET, _EVENT, _CONFIGURATIONS]
     return dict(json.loads(json.dumps(whole)))  # so that no two parts are the same object
 
@@ -156,8 +156,8 @@ def _cluster(path: Path) -> dict[str, Any]:
 def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     if path:
         yield path
-    for key, one in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        yield from _places(one, (*path, key))
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from _places(part, (*path, key))
 
 
 def _put(whole: Any, path: tuple[Any, ...], scalar: Any) -> None:

@@ -31,8 +31,8 @@ def window(kubectl: Kubectl, namespace: str) -> Iterator[tmux.Window]:
         environment = {**kubectl.environment, "HOME": folder, "LC_ALL": "C.UTF-8"}
         for overrules_the_size in ("COLUMNS", "LINES"):
             environment.pop(overrules_the_size, None)
-        with tmux.window(Path(folder), environment) as found:
-            yield found
+        with tmux.window(Path(folder), environment) as terminal:
+            yield terminal
 
 
 def cordon(kubectl: Kubectl, node: str, *uuids: str) -> None:

@@ -62,19 +62,19 @@ def of_pods(*, used: bool = False, namespaces: bool = True) -> Table:
 
 
 def node(name: str) -> Page:
-    found = next(node for node in sample.nodes() if node.name == name)
-    return described_cards.node(found, sample.snapshot(), now=sample.NOW)
+    gpunode = next(node for node in sample.nodes() if node.name == name)
+    return described_cards.node(gpunode, sample.snapshot(), now=sample.NOW)
 
 
 def gpu(name: str, snapshot: Snapshot | None = None) -> Page:
-    found = next(card for card in gpu_summary.of(sample.nodes()) if card.name == name)
-    owner = next(node for node in sample.nodes() if node.name == found.node)
-    return described_cards.gpu(found, owner, snapshot or sample.snapshot(), now=sample.NOW)
+    summary = next(card for card in gpu_summary.of(sample.nodes()) if card.name == name)
+    owner = next(node for node in sample.nodes() if node.name == summary.node)
+    return described_cards.gpu(summary, owner, snapshot or sample.snapshot(), now=sample.NOW)
 
 
 def pod(name: str, snapshot: Snapshot | None = None) -> Page:
-    found = next(pod for pod in sample.pods() if pod["metadata"]["name"] == name)
-    return described_pod.page(described_pod.find(found, sample.nodes()), snapshot or sample.snapshot(), now=sample.NOW)
+    target = next(pod for pod in sample.pods() if pod["metadata"]["name"] == name)
+    return described_pod.page(described_pod.find(target, sample.nodes()), snapshot or sample.snapshot(), now=sample.NOW)
 
 
 def full() -> Snapshot:
@@ -84,8 +84,8 @@ def full() -> Snapshot:
 
 def reasons_of(manifest: dict[str, Any], snapshot: Snapshot | None = None) -> Page:
     taken = snapshot or sample.snapshot()
-    told = reasons.of(manifest, taken)
-    return why.page(described_pod.find(manifest, taken.nodes), told, taken.notes)
+    answer = reasons.of(manifest, taken)
+    return why.page(described_pod.find(manifest, taken.nodes), answer, taken.notes)
 
 
 def placed(name: str) -> Page:
@@ -328,27 +328,27 @@ def test_describe_leaves_nothing_out_on_a_narrow_terminal() -> None:
 
 @pytest.mark.parametrize("column", gpu_table.SORT_KEYS)
 def test_gpus_can_be_sorted_by_every_column(column: str) -> None:
-    found = gpu_table.of(sample.nodes(), column)
+    cards = gpu_table.of(sample.nodes(), column)
     key, largest_first = gpu_table.SORT_KEYS[column]
-    assert len(found) == 13
-    assert [key(card) for card in found] == sorted(map(key, found), reverse=largest_first)
-    for one, other in itertools.pairwise(found):
-        if key(one) == key(other):
-            assert gpu_summary.natural(one.name) < gpu_summary.natural(other.name)
+    assert len(cards) == 13
+    assert [key(card) for card in cards] == sorted(map(key, cards), reverse=largest_first)
+    for first, other in itertools.pairwise(cards):
+        if key(first) == key(other):
+            assert gpu_summary.natural(first.name) < gpu_summary.natural(other.name)
 
 
 @pytest.mark.parametrize("column", node_table.SORT_KEYS)
 def test_nodes_can_be_sorted_by_every_column(column: str) -> None:
-    found = node_table.of(sample.nodes(), column)
+    rows = node_table.of(sample.nodes(), column)
     key, largest_first = node_table.SORT_KEYS[column]
-    assert [key(row) for row in found] == sorted(map(key, found), reverse=largest_first)
+    assert [key(row) for row in rows] == sorted(map(key, rows), reverse=largest_first)
 
 
 @pytest.mark.parametrize("column", pod_table.SORT_KEYS)
 def test_pods_can_be_sorted_by_every_column(column: str) -> None:
-    found = pod_table.of(sample.snapshot(), sort_by=column)
+    rows = pod_table.of(sample.snapshot(), sort_by=column)
     key, largest_first = pod_table.SORT_KEYS[column]
-    assert [key(row) for row in found] == sorted(map(key, found), reverse=largest_first)
+    assert [key(row) for row in rows] == sorted(map(key, rows), reverse=largest_first)
 
 
 def test_the_command_line_offers_the_columns_that_the_views_have() -> None:

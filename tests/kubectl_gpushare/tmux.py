@@ -37,10 +37,10 @@ class Window:
         while True:
             self._tmux("resize-window", "-x", str(columns), "-y", str(rows))
             with open(device) as terminal:  # noqa: PTH123 - a terminal, not a file
-                told = os.get_terminal_size(terminal.fileno())
-            if told == (columns, rows):
+                size = os.get_terminal_size(terminal.fileno())
+            if size == (columns, rows):
                 return
-            assert time.monotonic() < deadline, f"tmux told its programs {told} and not {columns} by {rows}"
+            assert time.monotonic() < deadline, f"tmux told its programs {size} and not {columns} by {rows}"
             time.sleep(_BETWEEN_SECONDS)
 
     def screen(self, *, colours: bool = False) -> list[str]:
@@ -88,9 +88,9 @@ def window(folder: Path, environment: Mapping[str, str], *, columns: int = 120, 
     _run(socket, "new-session", "-d", *size, shell, environment={**environment, "TERM": "xterm-256color"})
     try:
         _run(socket, "set-option", "-g", "window-size", "manual")
-        found = Window(socket, log)
-        found.shows("ready>")
-        yield found
+        terminal = Window(socket, log)
+        terminal.shows("ready>")
+        yield terminal
     finally:
         _run(socket, "kill-server")
 

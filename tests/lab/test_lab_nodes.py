@@ -153,22 +153,22 @@ def kill(name: str, lab: lab_layout.Layout) -> None:
 
 def remains(lab: lab_layout.Layout) -> list[str]:
     """Look for what could be left of a lab: processes, sockets, mounts, network devices, cgroups."""
-    found = []
+    remnants = []
     for directory in Path("/proc").iterdir():
         if directory.name.isdecimal() and daemon_process.start_time(int(directory.name)) is not None:
-            found += [
+            remnants += [
                 f"process {directory.name}" for _ in [0] if str(lab.directory).encode() in command_line(directory)
             ]
-    found += [line for line in Path("/proc/net/unix").read_text().splitlines() if str(lab.directory) in line]
-    found += [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(lab.directory) in line]
-    found += [str(group) for root in node_cgroup.hierarchies() for group in root.glob(f"**/{lab.cgroup}")]
-    found += [f"network device {lab.bridge}" for _ in [0] if network.exists(lab.bridge)]
-    found += [
+    remnants += [line for line in Path("/proc/net/unix").read_text().splitlines() if str(lab.directory) in line]
+    remnants += [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(lab.directory) in line]
+    remnants += [str(group) for root in node_cgroup.hierarchies() for group in root.glob(f"**/{lab.cgroup}")]
+    remnants += [f"network device {lab.bridge}" for _ in [0] if network.exists(lab.bridge)]
+    remnants += [
         f"address {line}"
         for line in Path("/proc/net/fib_trie").read_text().splitlines()
         if f"{lab.pod_network}." in line
     ]
-    return found
+    return remnants
 
 
 def command_line(directory: Path) -> bytes:

@@ -39,14 +39,14 @@ class Prometheus:
 
     def samples(self, expression: str, **parameters: str) -> dict[Labels, float]:
         """The values of an expression now, by their labels."""
-        found = self.get("query", query=expression, **parameters)["result"]
-        return {tuple(sorted(one["metric"].items())): float(one["value"][1]) for one in found}
+        series = self.get("query", query=expression, **parameters)["result"]
+        return {tuple(sorted(entry["metric"].items())): float(entry["value"][1]) for entry in series}
 
     def value(self, expression: str) -> float | None:
         """The value of an expression with one series, or None if there is none."""
-        found = self.samples(expression)
-        assert len(found) <= 1, (expression, found)
-        return next(iter(found.values()), None)
+        samples = self.samples(expression)
+        assert len(samples) <= 1, (expression, samples)
+        return next(iter(samples.values()), None)
 
     def unanswered(self) -> list[str]:
         """What was wrong with the last scrape of each target of which something was."""

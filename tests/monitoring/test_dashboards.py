@@ -20,14 +20,14 @@ OWN = {
     "up": {"job", "instance", "node"},
     "ALERTS": {"alertname", "alertstate", "severity", "node", "namespace", "pod"},
 }
-TOLD = {name: {*labels, "node"} for found in test_names.METRICS.values() for name, (_, labels) in found.items()}
+TOLD = {name: {*labels, "node"} for metrics in test_names.METRICS.values() for name, (_, labels) in metrics.items()}
 TOLD |= {f"{name}_bucket": {*labels, "le"} for name, labels in TOLD.items() if name.endswith("_duration_seconds")}
 # What a rule records is called LEVEL:METRIC:OPERATION, and has its level for a label.
 RECORDED = {name: set() if name.startswith("cluster:") else {name.partition(":")[0]} for name in rules.RECORDS}
 KNOWN = {**OWN, **TOLD, **RECORDED}
 EXPRESSIONS = {
-    **{str(one): one.expression for one in dashboards.QUERIES},
-    **{one.name: one.expression for one in rules.RULES},
+    **{str(query): query.expression for query in dashboards.QUERIES},
+    **{rule.name: rule.expression for rule in rules.RULES},
 }
 
 
@@ -54,18 +54,18 @@ def test_a_legend_and_a_column_are_of_labels_that_are_there(query: dashboards.Qu
 
 def test_a_variable_is_asked_of_a_metric_that_is_there() -> None:
     for name, document in dashboards.DOCUMENTS.items():
-        asked = [one for one in document["templating"]["list"] if one["type"] == "query"]
-        for one in asked:
-            found = re.fullmatch(r"label_values\(([\w:]+)(?:{(.*)})?, (\w+)\)", one["query"]["query"])
-            assert found, name
-            assert found[3] in KNOWN[found[1]]
+        asked = [template for template in document["templating"]["list"] if template["type"] == "query"]
+        for template in asked:
+            match = re.fullmatch(r"label_values\(([\w:]+)(?:{(.*)})?, (\w+)\)", template["query"]["query"])
+            assert match, name
+            assert match[3] in KNOWN[match[1]]
         used = {
             variable
             for query in dashboards.QUERIES
             if query.dashboard == name
             for variable in re.findall(r"\$([a-z]+)", query.expression)
         }
-        assert used == {one["name"] for one in asked}
+        assert used == {template["name"] for template in asked}
 
 
 def test_the_files_are_what_make_py_makes(tmp_path: Path) -> None:
@@ -109,13 +109,13 @@ def test_a_dashboard_is_laid_out_without_gaps_and_overlaps(name: str) -> None:
 @pytest.mark.parametrize("name", dashboards.DOCUMENTS)
 def test_a_panel_has_one_idea_and_says_it(name: str) -> None:
     shown = dashboards.panels(dashboards.DOCUMENTS[name])
-    titles = [one["title"] for one in shown]
+    titles = [panel["title"] for panel in shown]
     assert len(titles) >= 8
-    for one in shown:
-        assert re.fullmatch(r"[A-Z0-9`].*\.", one["description"]), one["title"]
-        assert 1 <= len(one["targets"]) <= 3
-        assert one["fieldConfig"]["defaults"]["unit"]
-        assert {target["datasource"]["uid"] for target in one["targets"]} == {"${datasource}"}
+    for panel in shown:
+        assert re.fullmatch(r"[A-Z0-9`].*\.", panel["description"]), panel["title"]
+        assert 1 <= len(panel["targets"]) <= 3
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        assert {target["datasource"]["uid"] for target in panel["targets"]} == {"${datasource}"}
 
 
 def words(text: str) -> dict[str, Any]:

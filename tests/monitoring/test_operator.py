@@ -49,7 +49,7 @@ def take(cluster: access.Access, text: str) -> str:
 def test_an_object_is_taken(operators: access.Access, file: str) -> None:
     objects = manifests.documents(rules.FOLDER / file)
     assert take(operators, (rules.FOLDER / file).read_text()).count("serverside-applied") == len(objects)
-    assert {one["metadata"]["namespace"] for one in objects} == {contract.SYSTEM_NAMESPACE}
+    assert {manifest["metadata"]["namespace"] for manifest in objects} == {contract.SYSTEM_NAMESPACE}
 
 
 def test_one_with_a_slip_is_not(operators: access.Access) -> None:

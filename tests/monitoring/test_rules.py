@@ -49,7 +49,7 @@ class Story:
     about: set[str]
 
     def document(self) -> dict[str, Any]:
-        inputs = [{"series": one, "values": values} for one, values in self.series.items()]
+        inputs = [{"series": series, "values": values} for series, values in self.series.items()]
         return {"interval": "1m", "input_series": inputs, "promql_expr_test": self.expected}
 
 
@@ -67,18 +67,18 @@ def stories() -> Iterator[Story]:
         yield Story(dict(series), [{"expr": name, "eval_time": f"{at}m", "exp_samples": samples}], about)
 
 
-def packed(told: Iterable[Story]) -> list[Story]:
+def packed(batch: Iterable[Story]) -> list[Story]:
     """Fewer of them: those that are about different metrics are told at once: each takes half a second."""
     bins: list[Story] = []
-    for one in told:
+    for story in batch:
         for other in bins:
-            if not other.about & one.about:
-                other.series |= one.series
-                other.expected += one.expected
-                other.about |= one.about
+            if not other.about & story.about:
+                other.series |= story.series
+                other.expected += story.expected
+                other.about |= story.about
                 break
         else:
-            bins.append(one)
+            bins.append(story)
     return bins
 
 
@@ -93,9 +93,9 @@ def test_a_story_that_is_wrong_is_found_out(tmp_path: Path) -> None:
     assert "FAILED" in judged(tmp_path, [Story(dict(case.fires), [firing("GpushareRunsUnlimited", "90m", 0)], set())])
 
 
-def judged(directory: Path, told: Iterable[Story]) -> str:
+def judged(directory: Path, batch: Iterable[Story]) -> str:
     """What promtool has to say against them."""
-    tests = [one.document() for one in told]
+    tests = [story.document() for story in batch]
     document = {"rule_files": [str(rules.FILE)], "evaluation_interval": "1m", "tests": tests}
     (directory / "test.yaml").write_text(yaml.safe_dump(document))
     try:
@@ -123,5 +123,5 @@ def test_the_manual_lists_every_alert_with_its_severity_and_where_to_read_what_t
         name: (cells[0], re.findall(r"\(#([\w-]+)\)", cells[-1]))
         for name, cells in pages.rows("docs/operations.md", "## What to watch").items()
     }
-    there = {name: (one.severity, [one.annotations["runbook"].partition("#")[2]]) for name, one in ALERTS.items()}
+    there = {name: (alert.severity, [alert.annotations["runbook"].partition("#")[2]]) for name, alert in ALERTS.items()}
     assert listed == there

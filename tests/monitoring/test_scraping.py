@@ -42,14 +42,14 @@ def test_promtool_finds_no_fault_in_what_the_manual_says(tmp_path: Path) -> None
     assert OTHERS["opencost"]["metric_relabel_configs"][0]["regex"] == "container_gpu_allocation"
 
 
-def finding(scrape: dict[str, Any], found: list[dict[str, Any]]) -> dict[str, Any]:
+def finding(scrape: dict[str, Any], targets: list[dict[str, Any]]) -> dict[str, Any]:
     """The configuration with these targets: Debian builds Prometheus without what would look for them in Kubernetes."""
     (discovery,) = scrape.get(
         "kubernetes_sd_configs", [{"role": "pod", "namespaces": {"names": [contract.SYSTEM_NAMESPACE]}}]
     )
     assert discovery == {"role": "pod", "namespaces": {"names": [contract.SYSTEM_NAMESPACE]}}
     rest = {key: value for key, value in scrape.items() if not key.endswith("_sd_configs")}
-    return {**rest, "static_configs": [*rest.get("static_configs", ()), *found]}
+    return {**rest, "static_configs": [*rest.get("static_configs", ()), *targets]}
 
 
 def test_all_jobs_that_are_asked_for_are_scraped() -> None:
@@ -63,7 +63,7 @@ def workload(kind: str, name: str) -> dict[str, Any]:
 
 def discovered() -> list[dict[str, Any]]:
     """What Prometheus finds of a pod of each workload: a target a port, and labels that say what is known of it."""
-    found = []
+    targets = []
     for kind, name, node, address in (
         ("Deployment", "gpushare-webhook", "cpu-1", "127.0.0.2"),
         ("DaemonSet", "gpushare-agent", "gpu-1", "127.0.0.3"),
@@ -84,8 +84,8 @@ def discovered() -> list[dict[str, Any]]:
                     "__meta_kubernetes_pod_container_name": container["name"],
                     "__meta_kubernetes_pod_container_port_name": port["name"],
                 }
-                found.append({"targets": [f"{address}:{port['containerPort']}"], "labels": {**labels, **own}})
-    return found
+                targets.append({"targets": [f"{address}:{port['containerPort']}"], "labels": {**labels, **own}})
+    return targets
 
 
 @pytest.mark.slow
@@ -93,7 +93,7 @@ def test_the_pods_of_the_manifests_are_named_as_rules_and_dashboards_name_them(t
     assert len(discovered()) == 3
     with prometheus.running(tmp_path, [finding(our, discovered()) for our in OURS.values()]) as seen:
         targets = eventually(
-            lambda: found if len(found := seen.get("targets", state="active")["activeTargets"]) >= 2 else None,
+            lambda: answer if len(answer := seen.get("targets", state="active")["activeTargets"]) >= 2 else None,
             what="both taken",
         )
     assert {target["labels"]["job"]: target["labels"] for target in targets} == TARGETS
@@ -106,7 +106,7 @@ def test_the_pods_of_the_manifests_are_named_as_rules_and_dashboards_name_them(t
 
 def snake(relabeling: dict[str, Any]) -> dict[str, Any]:
     """A relabeling of the operator as Prometheus writes it."""
-    return {re.sub(r"[A-Z]", lambda found: f"_{found[0].lower()}", key): value for key, value in relabeling.items()}
+    return {re.sub(r"[A-Z]", lambda match: f"_{match[0].lower()}", key): value for key, value in relabeling.items()}
 
 
 @pytest.mark.parametrize(
@@ -158,12 +158,12 @@ def test_kustomize_makes_an_object_of_each(api_server: access.Access, tmp_path: 
     default, component = (os.path.relpath(path, tmp_path) for path in (manifests.CONFIG / "default", rules.FOLDER))
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump({"resources": [default], "components": [component]}))
     made = [*yaml.safe_load_all(api_server.kubectl("kustomize", str(tmp_path)))]
-    kinds = {(one["kind"], one["metadata"]["name"]) for one in made}
+    kinds = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in made}
     assert {
         *(("ServiceMonitor", "gpushare-webhook"), ("PodMonitor", "gpushare-agent"), ("PrometheusRule", "gpushare")),
         *(("Service", "gpushare-webhook-metrics"), ("ConfigMap", "gpushare-dashboards")),
     } <= kinds
-    (dashboards,) = (one for one in made if one["metadata"]["name"] == "gpushare-dashboards")
+    (dashboards,) = (manifest for manifest in made if manifest["metadata"]["name"] == "gpushare-dashboards")
     assert dashboards["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert all(json.loads(text)["panels"] for text in dashboards["data"].values())
     assert len(dashboards["data"]) == 4

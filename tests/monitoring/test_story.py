@@ -51,7 +51,7 @@ def scrapes(lab: access.Access) -> list[dict[str, object]]:
 
 def at_once(text: str) -> str:
     """The rules without patience: what an alert is about is true now, or not."""
-    return re.sub(r"(\bfor|\binterval): \w+", lambda found: f"{found[1]}: 1s", text)
+    return re.sub(r"(\bfor|\binterval): \w+", lambda match: f"{match[1]}: 1s", text)
 
 
 class Night:
@@ -166,10 +166,11 @@ def test_a_night(night: Night) -> None:
     }
     both = {**variables, "namespace": f"{night.team}|{night.other}"}
     answers = {
-        str(one): seen.samples(one.filled(variables if one.dashboard == "pod" else both)) for one in dashboards.QUERIES
+        str(query): seen.samples(query.filled(variables if query.dashboard == "pod" else both))
+        for query in dashboards.QUERIES
     }
-    assert [name for name, found in answers.items() if not found] == []
-    numbers = {name: next(iter(found.values())) for name, found in answers.items() if len(found) == 1}
+    assert [name for name, samples in answers.items() if not samples] == []
+    numbers = {name: next(iter(samples.values())) for name, samples in answers.items() if len(samples) == 1}
     assert numbers["cluster/Sick GPUs/__auto"] == 1
     assert numbers["cluster/Agents away/__auto"] == 0
     assert numbers["cluster/Processes without limits/__auto"] == 1

@@ -36,7 +36,7 @@ class Release:
         """In which Python finds its packages, and this tree's tests beside them."""
         return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, self.python_path)), "PYTHONDONTWRITEBYTECODE": "1"}
 
-    def run(self, function: Callable[[Any], Any], given: Any = None) -> Any:
+    def run(self, function: Callable[[Any], Any], argument: Any = None) -> Any:
         """What a function of `programs` makes of that with its packages: both are JSON.
 
         Its file is read with the names that the release has.
@@ -47,7 +47,7 @@ class Release:
         program = f"{code}\nimport json, sys\njson.dump({function.__name__}(json.load(sys.stdin)), sys.stdout)"
         done = subprocess.run(
             [sys.executable, "-P", "-c", program],
-            input=json.dumps(given),
+            input=json.dumps(argument),
             capture_output=True,
             text=True,
             env=self.environment,

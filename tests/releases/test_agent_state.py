@@ -67,8 +67,8 @@ async def test_a_ledger_with_pages_of_a_layout_that_is_not_known_is_set_aside(
 ) -> None:
     BEFORE.run(writes_ledgers, str(tmp_path))
     (path,) = ledger_record.all_in(tmp_path)
-    found = json.loads(path.read_text())
-    path.write_text(json.dumps({**found, "layout": contract.PAGES_LAYOUT + 1, "boot_id": kernel_process.boot_id()}))
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "layout": contract.PAGES_LAYOUT + 1, "boot_id": kernel_process.boot_id()}))
     share_ledgers.ShareLedgers(tmp_path).inherit()
     (problem,) = [entry for entry in caplog.records if entry.message == "Dropped a ledger's record"]
     assert "its pages have layout 1, unknown to this agent" in str(vars(problem)["err"])
@@ -79,10 +79,10 @@ async def test_a_ledger_with_pages_of_a_layout_that_is_not_known_is_set_aside(
 def test_fields_of_a_ledgers_record_that_only_a_newer_agent_knows_are_passed_over(tmp_path: Path) -> None:
     BEFORE.run(writes_ledgers, str(tmp_path))
     (path,) = ledger_record.all_in(tmp_path)
-    meant, found = ledger_record.read(path), json.loads(path.read_text())
-    found["tenant"]["newer"] = found["newer"] = 1
-    found["tenant"]["grants"][0]["newer"] = [1]
-    path.write_text(json.dumps(found))
+    meant, record = ledger_record.read(path), json.loads(path.read_text())
+    record["tenant"]["newer"] = record["newer"] = 1
+    record["tenant"]["grants"][0]["newer"] = [1]
+    path.write_text(json.dumps(record))
     assert ledger_record.read(path) == meant
 
 

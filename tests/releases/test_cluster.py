@@ -46,13 +46,13 @@ def manifests(manifests: access.Access, base_before: Path) -> access.Access:
 
 
 def document(cluster: Cluster) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(cluster.kubectl("get", "gpunode", "node-a", "-o", "json"))
-    return found
+    gpunode: dict[str, Any] = json.loads(cluster.kubectl("get", "gpunode", "node-a", "-o", "json"))
+    return gpunode
 
 
 def annotations(cluster: Cluster, name: str) -> dict[str, str]:
-    found: dict[str, str] = cluster.pod(name)["metadata"]["annotations"]
-    return found
+    notes: dict[str, str] = cluster.pod(name)["metadata"]["annotations"]
+    return notes
 
 
 def held(node: GpuNode) -> dict[str, Allocation]:
@@ -103,14 +103,14 @@ def fill(cluster: Cluster) -> None:
 def keep_ledger(gpunode: dict[str, Any], pods: list[dict[str, Any]]) -> None:
     """Where GPUSHARE_KEEP_LEDGER says, as README.md has it."""
     if "GPUSHARE_KEEP_LEDGER" in os.environ:
-        for one in (gpunode, *pods):
-            one["metadata"].pop("managedFields", None)
+        for manifest in (gpunode, *pods):
+            manifest["metadata"].pop("managedFields", None)
         kept = {"apiVersion": "v1", "kind": "List", "items": [gpunode, *pods]}
         Path(os.environ["GPUSHARE_KEEP_LEDGER"]).write_text(f"{json.dumps(kept, indent=1, sort_keys=True)}\n")
 
 
-def is_hold(one: Allocation) -> bool:
-    return one.id.startswith(contract.HOLD_PREFIX)
+def is_hold(entry: Allocation) -> bool:
+    return entry.id.startswith(contract.HOLD_PREFIX)
 
 
 def stays(condition: Callable[[], bool], explain: Callable[[], object], *, seconds: float = 3.0) -> None:
@@ -122,7 +122,7 @@ def stays(condition: Callable[[], bool], explain: Callable[[], object], *, secon
 
 def given(node: GpuNode) -> dict[str, Allocation]:
     """What pods hold for good, without holds, which grow and shrink as the placer sees fit."""
-    return {name: one for name, one in held(node).items() if not is_hold(one)}
+    return {name: entry for name, entry in held(node).items() if not is_hold(entry)}
 
 
 PATIENCE = "--patience-seconds=1"
@@ -190,7 +190,7 @@ def test_every_field_of_this_release_may_be_stored_when_the_schema_of_the_last_o
     shown = json.loads(cluster.kubectl("get", "gpunode", "node-b", "-o", "json"))
     read = BEFORE.run(ledgers.reads, shown)
     assert read["problems"] == []
-    assert [allocation["id"] for allocation in read["spec"]["allocations"]] == [one.id for one in node.allocations]
+    assert [allocation["id"] for allocation in read["spec"]["allocations"]] == [entry.id for entry in node.allocations]
     # It writes what it has read, as it would with the next allocation.
     patch = json.dumps({"spec": read["spec"]})
     cluster.kubectl("patch", "gpunode", "node-b", "--type=merge", f"--patch={patch}")
@@ -201,5 +201,5 @@ def test_every_field_of_this_release_may_be_stored_when_the_schema_of_the_last_o
     assert again.problems == ()
     assert ledger.violations(again) == ledger.violations(node)
     assert [(allocation.id, allocation.pod, allocation.shares) for allocation in again.allocations] == [
-        (one.id, one.pod, one.shares) for one in node.allocations
+        (entry.id, entry.pod, entry.shares) for entry in node.allocations
     ]

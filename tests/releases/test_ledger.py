@@ -42,11 +42,11 @@ def test_it_means_what_it_meant(kept: dict[str, Any]) -> None:
     node = codec.read(kept)
     assert node.problems == node.unread == ()
     assert ledger.violations(node) == []
-    found = by_name(node)
-    assert set(found) == {"plain", "quick", "apart", "pair", "shrinks", "passes", "waits"}
+    entries = by_name(node)
+    assert set(entries) == {"plain", "quick", "apart", "pair", "shrinks", "passes", "waits"}
     amounts = {
-        name: (one.shares[0].request_percent, one.shares[0].limit_percent, one.shares[0].memory_bytes // GIB)
-        for name, one in found.items()
+        name: (entry.shares[0].request_percent, entry.shares[0].limit_percent, entry.shares[0].memory_bytes // GIB)
+        for name, entry in entries.items()
         if name != "waits"
     }
     assert amounts == {
@@ -57,13 +57,13 @@ def test_it_means_what_it_meant(kept: dict[str, Any]) -> None:
         "shrinks": (10, 100, 20),
         "passes": (10, 100, 1),
     }
-    assert found["quick"].latency
-    assert (found["plain"].labels.affinity, found["apart"].labels.anti_affinity) == ("a", "c")
-    assert found["apart"].labels.exclusion == "b"
-    assert len(found["pair"].shares[0].gpu_uuids) == 2
-    assert found["pair"].shares[0].containers == ("main", "side")
-    assert found["shrinks"].shares[0].shrink_to_bytes == 15 * GIB
-    assert found["waits"].id.startswith(contract.HOLD_PREFIX)
+    assert entries["quick"].latency
+    assert (entries["plain"].labels.affinity, entries["apart"].labels.anti_affinity) == ("a", "c")
+    assert entries["apart"].labels.exclusion == "b"
+    assert len(entries["pair"].shares[0].gpu_uuids) == 2
+    assert entries["pair"].shares[0].containers == ("main", "side")
+    assert entries["shrinks"].shares[0].shrink_to_bytes == 15 * GIB
+    assert entries["waits"].id.startswith(contract.HOLD_PREFIX)
 
 
 def test_what_is_read_is_written_as_it_was(kept: dict[str, Any]) -> None:
@@ -78,8 +78,8 @@ def test_the_release_before_reads_it_as_this_one_does(kept: dict[str, Any]) -> N
 
 def test_the_release_before_reads_what_this_one_writes_in_it(kept: dict[str, Any]) -> None:
     node = codec.read(kept)
-    given = builders.allocation("new", "GPU-node-a-2", request=5, memory_gib=1, pod_name="newcomer", uid="u9")
-    changed = dataclasses.replace(node, allocations=(*node.allocations, given))
+    entry = builders.allocation("new", "GPU-node-a-2", request=5, memory_gib=1, pod_name="newcomer", uid="u9")
+    changed = dataclasses.replace(node, allocations=(*node.allocations, entry))
     read = BEFORE.run(ledgers.reads, codec.to_document(changed))
     assert (read["problems"], read["violations"]) == ([], [])
     assert codec.read({"metadata": {"name": "node-a"}, "spec": read["spec"]}).allocations == changed.allocations
@@ -95,12 +95,12 @@ def test_the_release_before_reads_every_field_that_this_one_can_write() -> None:
         (allocation.id, allocation.pod, allocation.shares, allocation.labels) for allocation in again.allocations
     ] == held
     assert [(gpu.uuid, gpu.memory_bytes, gpu.mode, gpu.healthy) for gpu in again.gpus] == [
-        (one.uuid, one.memory_bytes, one.mode, one.healthy) for one in node.gpus
+        (gpu.uuid, gpu.memory_bytes, gpu.mode, gpu.healthy) for gpu in node.gpus
     ]
 
 
 def test_a_shares_annotation_is_read_by_both() -> None:
-    (pod,) = [one for one in objects("Pod") if one["metadata"]["name"] == "shrinks"]
+    (pod,) = [manifest for manifest in objects("Pod") if manifest["metadata"]["name"] == "shrinks"]
     text = pod["metadata"]["annotations"][contract.HELD]
     shares = codec.read_shares(text)
     assert (len(shares), shares[0].memory_bytes) == (1, 20 * GIB)
@@ -110,7 +110,7 @@ def test_a_shares_annotation_is_read_by_both() -> None:
 
 @pytest.mark.slow
 def test_placement_goes_on_from_it_and_back(kept: dict[str, Any], tmp_path: Path) -> None:
-    meant = {name: one for name, one in by_name(codec.read(kept)).items() if name != "waits"}
+    meant = {name: entry for name, entry in by_name(codec.read(kept)).items() if name != "waits"}
     # In memory there is no agent, whose word would be waited for.
     shrunk = dataclasses.replace(meant["shrinks"].shares[0], memory_bytes=15 * GIB, shrink_to_bytes=None)
     meant["shrinks"] = dataclasses.replace(meant["shrinks"], shares=(shrunk,))
@@ -122,9 +122,9 @@ def test_placement_goes_on_from_it_and_back(kept: dict[str, Any], tmp_path: Path
             replica.until(state.exists, webhook.explain)
             assert webhook.stop() == 0
         (gpunode,) = [item for item in json.loads(state.read_text())["items"] if item["kind"] == contract.GPUNODE_KIND]
-        found = by_name(codec.read(gpunode))
-        assert {name: found.get(name) for name in meant} == meant
-        assert found["waits"].id.startswith(contract.HOLD_PREFIX)
+        entries = by_name(codec.read(gpunode))
+        assert {name: entries.get(name) for name in meant} == meant
+        assert entries["waits"].id.startswith(contract.HOLD_PREFIX)
         source = state
 
 

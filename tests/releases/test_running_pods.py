@@ -23,7 +23,7 @@ __all__ = ["load"]  # a fixture
 
 MIB = 1 << 20
 BOTH = (BEFORE, THIS)
-by_library = pytest.mark.parametrize("library", BOTH, ids=lambda one: f"library of {one.name}")
+by_library = pytest.mark.parametrize("library", BOTH, ids=lambda release: f"library of {release.name}")
 
 
 def started(
@@ -84,7 +84,7 @@ def test_a_program_goes_on_through_upgrade_and_downgrade_with_limits_exact_and_r
 
 
 @by_library
-@pytest.mark.parametrize("agent", BOTH, ids=lambda one: f"agent of {one.name}")
+@pytest.mark.parametrize("agent", BOTH, ids=lambda release: f"agent of {release.name}")
 def test_a_refusal_is_understood_whichever_release_says_it(
     short_path: Path, gpus: Path, library: Release, agent: Release
 ) -> None:
@@ -112,7 +112,7 @@ def test_processes_with_different_libraries_keep_one_ledger(short_path: Path, gp
             assert asked(second, 40 * MIB + 1) == "0"
 
 
-@pytest.mark.parametrize("agent", BOTH, ids=lambda one: f"agent of {one.name}")
+@pytest.mark.parametrize("agent", BOTH, ids=lambda release: f"agent of {release.name}")
 async def test_shares_with_different_libraries_take_turns(
     short_path: Path, gpus: Path, load: Path, agent: Release
 ) -> None:

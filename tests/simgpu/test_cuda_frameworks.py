@@ -35,7 +35,7 @@ def test_it_exports_all_that_a_driver_of_its_version_exports() -> None:
 
 def test_nobody_is_given_a_form_that_is_not_simulated_where_there_is_one_that_is() -> None:
     simulated = forms("ENTRY").values()
-    oldest = {name: min(each[1] for each in simulated if each[0] == name) for name, _, _ in simulated}
+    oldest = {name: min(form[1] for form in simulated if form[0] == name) for name, _, _ in simulated}
     newer = {
         symbol
         for symbol, (name, version, per_thread) in forms("UNSIMULATED").items()

@@ -55,12 +55,12 @@ def test_ranks_in_processes_of_their_own_meet_by_their_key(node: Node, devices: 
 
 
 def test_one_whose_others_have_not_come_waits_and_keeps_its_gpu_busy(node: Node) -> None:
-    with rank(node, 0, "meet2_ring_1ms") as one, rank(node, 1, "meet2_other_1ms") as stranger:
-        steps(one, stranger)
+    with rank(node, 0, "meet2_ring_1ms") as waiting_rank, rank(node, 1, "meet2_other_1ms") as stranger:
+        steps(waiting_rank, stranger)
         until_busy(node, 0)
         with rank(node, 1, "meet2_ring_1ms") as two:
             steps(two)
-            assert (says(one), says(two)) == ("done", "done")
+            assert (says(waiting_rank), says(two)) == ("done", "done")
 
 
 def test_the_place_of_a_killed_rank_is_free_for_the_next_gang(node: Node) -> None:
@@ -69,15 +69,15 @@ def test_the_place_of_a_killed_rank_is_free_for_the_next_gang(node: Node) -> Non
         steps(lost)
         until_busy(node, 0)
         lost.kill()
-    with rank(node, 1, kernel) as one, rank(node, 2, kernel) as two:
+    with rank(node, 1, kernel) as first_rank, rank(node, 2, kernel) as two:
         for _ in range(3):
-            steps(one, two)
-            assert (says(one), says(two)) == ("done", "done")
+            steps(first_rank, two)
+            assert (says(first_rank), says(two)) == ("done", "done")
 
 
 def test_without_the_file_of_the_node_nobody_meets_by_a_key(node: Node) -> None:
     (node.directory / "rendezvous").unlink()
-    with rank(node, 0, "meet2_ring_1ms") as one:
-        steps(one)
-        _, errors = one.communicate(timeout=20)
+    with rank(node, 0, "meet2_ring_1ms") as process:
+        steps(process)
+        _, errors = process.communicate(timeout=20)
         assert "cuLaunchKernel: 802" in errors  # CUDA_ERROR_SYSTEM_NOT_READY

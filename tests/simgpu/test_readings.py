@@ -46,10 +46,10 @@ def test_an_idle_gpu_is_cool_and_slow_and_a_busy_one_is_neither(node: Node) -> N
 
 def test_those_who_work_have_the_gpus_utilisation_between_them(node: Node) -> None:
     assert answer(node, readings.utilisation_of_each, busy=False) == [{}, 0]
-    with finishing(node.held("--allocate", "1MiB")) as idle, finishing(node.start(BUSY)) as one:
+    with finishing(node.held("--allocate", "1MiB")) as idle, finishing(node.start(BUSY)) as worker:
         parts, whole = answer(node, readings.utilisation_of_each, busy=True)
     assert parts[idle.pid] == 0
-    assert 0 < parts[one.pid] <= 100
+    assert 0 < parts[worker.pid] <= 100
     assert whole >= 40
 
 
@@ -64,13 +64,13 @@ def test_each_has_what_its_own_kernels_took(node: Node) -> None:
 
 
 def test_a_kernel_that_nobody_looks_at_counts_while_it_runs(node: Node) -> None:
-    with finishing(node.start([PROBE, "--seconds", "60", "--duration-us", "60000000"])) as one:
-        assert answer(node, readings.utilisation_since)[one.pid] > 90
+    with finishing(node.start([PROBE, "--seconds", "60", "--duration-us", "60000000"])) as process:
+        assert answer(node, readings.utilisation_since)[process.pid] > 90
 
 
 def test_fields_are_the_same_figures_and_each_says_whether_it_is_there(node: Node) -> None:
-    found = answer(node, readings.fields)
-    assert found == [1, 60_000, 400_000, 1, None]
+    values = answer(node, readings.fields)
+    assert values == [1, 60_000, 400_000, 1, None]
 
 
 def test_a_gpu_is_near_to_processors_and_its_memory_is_seen_through_a_window(node: Node) -> None:
@@ -95,5 +95,5 @@ def test_nobody_draws_or_is_a_client_of_mps(node: Node, processes: str) -> None:
 
 
 def test_readings_are_of_whole_gpus_and_a_gpu_that_is_not_cut_has_no_mig_devices(node: Node) -> None:
-    found = answer(node, readings.readings_of_a_mig_device)
-    assert found == [0, 7, "none"]
+    values = answer(node, readings.readings_of_a_mig_device)
+    assert values == [0, 7, "none"]

@@ -15,8 +15,8 @@ def test_the_kernel_says_of_each_gpu_what_nvml_says(node: Node, tmp_path: Path) 
         path.name: tuple((path / name).read_text().strip() for name in ("vendor", "device", "class", "numa_node"))
         for path in devices.iterdir()
     }
-    told = node.program(sysfs.pci_devices)
-    assert said == {address: (*rest,) for address, *rest in map(str.split, told.splitlines())}
+    output = node.program(sysfs.pci_devices)
+    assert said == {address: (*rest,) for address, *rest in map(str.split, output.splitlines())}
     a100 = devices / "0000:07:00.0"
     config = (a100 / "config").read_bytes()
     assert (config[:4].hex(), config[9:12].hex(), len(config)) == ("de10b220", "000203", 256)

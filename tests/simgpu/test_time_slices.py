@@ -59,18 +59,18 @@ def test_two_processes_have_half_each_whoever_queued_first(node: Node) -> None:
 @pytest.mark.parametrize(("switch", "least", "most"), [("0us", 390, 560), ("1000us", 570, 760)])
 def test_each_switch_between_processes_has_its_price(tmp_path: Path, switch: str, least: float, most: float) -> None:
     node = node_with(tmp_path, switch)
-    with program(node, time_slices.queue, 200) as one, program(node, time_slices.queue, 200) as two:
-        goes_on(one, two)
-        line(one), line(two)
-        assert least < max(float(line(one)), float(line(two))) < most
+    with program(node, time_slices.queue, 200) as first_process, program(node, time_slices.queue, 200) as two:
+        goes_on(first_process, two)
+        line(first_process), line(two)
+        assert least < max(float(line(first_process)), float(line(two))) < most
 
 
 def test_a_process_alone_pays_for_no_switch(tmp_path: Path) -> None:
     node = node_with(tmp_path, "4000us")
-    with program(node, time_slices.queue, 200) as one:
-        goes_on(one)
-        line(one)
-        assert 200 < float(line(one)) < 260
+    with program(node, time_slices.queue, 200) as process:
+        goes_on(process)
+        line(process)
+        assert 200 < float(line(process)) < 260
 
 
 def test_what_a_killed_process_had_queued_is_gone(node: Node) -> None:

@@ -48,9 +48,9 @@ class Cluster:
         started.wait_ready()
         self.front.ports.append(started.port)
         until(self.is_registered, started.explain)
-        for one in self.replicas:
-            if one.process.poll() is None:
-                one.count_from_here()
+        for known_replica in self.replicas:
+            if known_replica.process.poll() is None:
+                known_replica.count_from_here()
         return started
 
     def is_registered(self) -> bool:

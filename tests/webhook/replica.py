@@ -32,9 +32,9 @@ class Replica:
         flags = ["--host=127.0.0.1", "--probe-host=127.0.0.1", "--port=0", "--probe-port=0"]
         python = [sys.executable] if environment is None else [sys.executable, "-P"]
         command = [*python, "-m", "webhook", *flags, f"--certificate-directory={directory / 'certificates'}"]
-        given = {key: value for key, value in (environment or os.environ).items() if key != "KUBECONFIG"}
+        variables = {key: value for key, value in (environment or os.environ).items() if key != "KUBECONFIG"}
         with self._log.open("wb") as log:
-            self.process = subprocess.Popen([*command, *arguments], cwd=REPOSITORY, env=given, stderr=log)
+            self.process = subprocess.Popen([*command, *arguments], cwd=REPOSITORY, env=variables, stderr=log)
         until(lambda: self._serving() is not None, self.explain, seconds=START_SECONDS)
         serving = self._serving() or {}
         self.port, self.probe_port = serving["port"], serving["probe_port"]
@@ -86,8 +86,8 @@ class Replica:
     def _serving(self) -> dict[str, Any] | None:
         if self.process.poll() is not None:
             raise AssertionError(f"the webhook ended:\n{self._log.read_text()}")
-        found = [line for line in self._lines() if str(line.get("msg", "")).startswith("Serving")]
-        return found[0] if found else None
+        lines = [line for line in self._lines() if str(line.get("msg", "")).startswith("Serving")]
+        return lines[0] if lines else None
 
     def _lines(self) -> list[dict[str, Any]]:
         lines = []

@@ -55,15 +55,15 @@ def answer(pod: Any, **more: Any) -> tuple[review.ReviewResponse, MemoryStore]:
 
 def judged(pod: Any) -> review.ReviewResponse:
     """With all that must hold of every answer."""
-    found, store = answer(pod)
-    assert found.outcome != "error" or pod_structure.wrong(pod), found.message
-    assert len(found.message) < 1000
+    response, store = answer(pod)
+    assert response.outcome != "error" or pod_structure.wrong(pod), response.message
+    assert len(response.message) < 1000
     assert ledger.violations(store.view("node-a").node) == []  # type: ignore[union-attr]
-    text = json.dumps(review.respond({"uid": "u", "operation": "CREATE", "object": {}}, found))
-    assert json.loads(text)["response"]["allowed"] == found.allowed
-    if found.allowed and found.patch:
-        jsonpatch.apply_patch(json.loads(json.dumps(pod)), list(found.patch))
-    return found
+    text = json.dumps(review.respond({"uid": "u", "operation": "CREATE", "object": {}}, response))
+    assert json.loads(text)["response"]["allowed"] == response.allowed
+    if response.allowed and response.patch:
+        jsonpatch.apply_patch(json.loads(json.dumps(pod)), list(response.patch))
+    return response
 
 
 def put(pod: Any, path: list[int], value: Any) -> Any:
@@ -95,8 +95,8 @@ def test_a_pod_with_anything_in_any_place_is_answered(pod: dict[str, Any], path:
 def test_any_text_in_our_annotations_is_answered(annotations: dict[str, str]) -> None:
     pod = builders.pod()
     pod["metadata"]["annotations"] = annotations
-    found = judged(pod)
-    assert found.code in {200, 422, 403, 400}
+    response = judged(pod)
+    assert response.code in {200, 422, 403, 400}
 
 
 @hypothesis.given(strategies.pods())
@@ -117,8 +117,8 @@ def test_what_is_no_pod_is_denied() -> None:
 def test_containers_without_a_name_of_their_own_are_denied(names: list[str | None]) -> None:
     pod = builders.pod(request="0.5")
     pod["spec"]["containers"] = [{"name": name} for name in names]
-    found = judged(pod)
-    assert (found.code, found.message) == (
+    response = judged(pod)
+    assert (response.code, response.message) == (
         400,
         "spec.containers and spec.initContainers do not each have a name of their own",
     )

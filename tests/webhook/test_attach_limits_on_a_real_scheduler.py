@@ -71,8 +71,8 @@ class Storage:
         namespace = f"--namespace={self._cluster.namespace}"
         for name in json.loads(self._cluster.kubectl("get", "pvc", namespace, "-o", "json"))["items"]:
             self._loose("pvc", name["metadata"]["name"], namespace)
-        for one in self._global:
-            kind, name = one.split("/")
+        for reference in self._global:
+            kind, name = reference.split("/")
             if kind == "persistentvolume":
                 self._loose("pv", name)
             else:

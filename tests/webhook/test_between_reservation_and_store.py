@@ -150,12 +150,12 @@ async def test_of_several_who_claim_one_reservation_one_has_it_and_the_others_ar
         for copy in copies:
             copy["metadata"]["annotations"] |= {contract.ALLOCATION: reserved.id, contract.NODE: "node-a"}
         claimed = await asyncio.gather(*map(on_its_way.create, copies))
-        assert {one["metadata"]["annotations"][contract.ALLOCATION] for one in claimed} == {reserved.id}
+        assert {pod["metadata"]["annotations"][contract.ALLOCATION] for pod in claimed} == {reserved.id}
         assert started.reviews()["kept"] == 2
         await on_its_way.until(lambda: all(entry.pod.uid for entry in cluster.node().allocations))
         on_its_way.go_on.set()
         conflicts = await storing
-    names = {one["metadata"]["name"] for one in claimed}
+    names = {pod["metadata"]["name"] for pod in claimed}
     # Who has an owner is recreated; the other one stays, and is told.
     until(lambda: {pod["metadata"]["name"] for pod in cluster.pods()} == names, cluster.explain)
     assert conflicts["metadata"]["name"] not in names

@@ -199,11 +199,11 @@ async def answered(port: int, context: ssl.SSLContext | None) -> bool:
     try:
         client = await Client.connect(port, context)
         await client.send(REVIEW)
-        found = await client.reader.readline()
+        line = await client.reader.readline()
     except OSError:  # ssl.SSLError among it
         return False
     await client.close()
-    return b"200" in found
+    return b"200" in line
 
 
 async def test_with_an_authority_only_who_has_its_certificate_is_answered(tmp_path: Path) -> None:

@@ -144,12 +144,12 @@ class Scheduler:
     async def _decision(self, name: str) -> str | None:
         while True:
             self._changed.clear()
-            for key, found in self._pods.objects.items():
+            for key, pod in self._pods.objects.items():
                 if key.name != name:
                     continue
-                if found["spec"].get("nodeName"):
+                if pod["spec"].get("nodeName"):
                     return None
-                for condition in found.get("status", {}).get("conditions") or []:
+                for condition in pod.get("status", {}).get("conditions") or []:
                     if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
                         return str(condition.get("message"))
             await self._changed.wait()

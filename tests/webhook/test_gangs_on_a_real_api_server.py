@@ -40,8 +40,8 @@ def is_whole(cluster: Cluster, group: str, size: int) -> bool:
 def test_a_gang_waits_for_its_last_member_and_then_starts_whole(cluster: Cluster) -> None:
     cluster.start()
     *first, last = members(3)
-    for waiting, one in zip((2, 1), first, strict=True):
-        made = cluster.create(one)
+    for waiting, manifest in zip((2, 1), first, strict=True):
+        made = cluster.create(manifest)
         assert made["spec"]["schedulingGates"] == [{"name": contract.SCHEDULING_GATE}]
         assert made["metadata"]["annotations"][contract.REASON] == (
             'waits for its group "ring": its 3 pods are placed together'
@@ -74,8 +74,8 @@ def test_two_gangs_of_which_one_fits_do_not_block_each_other(cluster: Cluster) -
     cluster.start()
     red, blue = members(3, group="red"), members(3, group="blue")
     for pair in zip(red, blue, strict=True):
-        for one in pair:
-            cluster.create(one)
+        for manifest in pair:
+            cluster.create(manifest)
     until(lambda: len(gated(cluster)) == 3, cluster.explain)
     waiting = gated(cluster)
     assert len({name.partition("-")[0] for name in waiting}) == 1
@@ -92,8 +92,8 @@ def test_a_placer_killed_while_it_places_a_gang_leaves_none_in_part(cluster: Clu
     until(lambda: first.metric("gpushare_placer_leads") == 1, first.explain)
     size = 12
     made = members(size, request="0.6")  # one a GPU, and all twelve GPUs are needed
-    for one in made[:-1]:
-        cluster.create(one)
+    for manifest in made[:-1]:
+        cluster.create(manifest)
     second = cluster.start()
     cluster.create(made[-1])
     deadline = time.monotonic() + 10
@@ -115,10 +115,10 @@ def test_shares_that_a_dead_placer_reserved_for_a_gang_are_found_again(cluster: 
     made = [cluster.create(member) for member in members(12, request="0.6")]
     assert len(gated(cluster)) == 12
     by_node: dict[str, list[dict[str, Any]]] = {"node-a": [], "node-b": []}
-    for number, one in enumerate(made[:held]):
+    for number, gated_pod in enumerate(made[:held]):
         name, index = ("node-a", number) if number < 4 else ("node-b", number - 4)
         share = {"containers": ["main"], "gpus": [f"GPU-{name}-{index}"], "request": 60, "limit": 100, "memory": 2**30}
-        metadata = one["metadata"]
+        metadata = gated_pod["metadata"]
         holder = {key: metadata[key] for key in ("namespace", "name", "uid")}
         by_node[name].append({"id": f"left{number}", "pod": holder, "shares": [share], **TENTATIVE})
     for name, allocations in by_node.items():

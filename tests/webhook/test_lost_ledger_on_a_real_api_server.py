@@ -31,7 +31,7 @@ def test_the_shares_of_living_pods_are_written_again_before_anything_is_placed(c
     until(lambda: set(before) <= {entry.id for entry in cluster.node().allocations}, cluster.explain)
     assert {entry.id: entry for entry in cluster.node().allocations if entry.id in before} == before
     until(cluster.is_settled, cluster.explain)
-    assert all(contract.ALLOCATION not in one["metadata"]["annotations"] for one in made)
+    assert all(contract.ALLOCATION not in pod["metadata"]["annotations"] for pod in made)
     assert ledger.violations(cluster.node()) == []
     until(lambda: len(cluster.notes(contract.EVENT_ADOPTED)) == 5, cluster.explain)
 

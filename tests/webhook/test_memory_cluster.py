@@ -61,8 +61,8 @@ class Running:
         assert self.post(json.dumps(body).encode())["response"]["allowed"]
 
     def pod(self, name: str) -> dict[str, Any]:
-        (found,) = [item for item in self.items("Pod") if item["metadata"]["name"] == name]
-        return found
+        (pod,) = [item for item in self.items("Pod") if item["metadata"]["name"] == name]
+        return pod
 
     def placed(self) -> set[str]:
         pods = self.items("Pod")
@@ -135,8 +135,8 @@ def test_a_gated_pod_is_placed_when_one_that_was_in_its_way_is_deleted(webhook: 
 
 def test_a_gang_is_placed_whole_once_it_is_complete(webhook: Running) -> None:
     gang = [builders.pod(f"red-{number}", request="1", group="red", group_size="3") for number in range(3)]
-    for one in gang[:2]:
-        webhook.admit(one)
+    for pod in gang[:2]:
+        webhook.admit(pod)
     assert webhook.placed() == set()
     said = webhook.pod("red-0")["metadata"]["annotations"][contract.REASON]
     assert said == 'waits for 1 more of its group "red" (have 2 of 3)'
@@ -171,8 +171,8 @@ def test_pods_that_wait_in_the_file_have_their_turn_at_the_start(webhook: Runnin
     source.write_text(json.dumps(saved))
     with replica.running(tmp_path / "later", f"--from={source}", f"--state={state}"):
         items = json.loads(state.read_text())["items"]
-    (found,) = [item for item in items if item["metadata"]["name"] == waiting]
-    assert contract.ALLOCATION in found["metadata"]["annotations"]
+    (pod,) = [item for item in items if item["metadata"]["name"] == waiting]
+    assert contract.ALLOCATION in pod["metadata"]["annotations"]
 
 
 def test_a_dry_run_is_answered_and_forgotten(webhook: Running) -> None:

@@ -16,9 +16,9 @@ def test_every_metric_is_as_prometheus_wants_it() -> None:
     measures.wrote("written", changes=2)
     measures.changed_allocations("confirmed", 1)
     measures.waiting({("ml", "memory"): 2}, longest_seconds=30.0)
-    found = exposition.families(measures.registry)
-    assert list(exposition.faults(found, prefix="gpushare_", labels=LABELS)) == []
-    assert all(one.samples for one in found.values())
+    families = exposition.families(measures.registry)
+    assert list(exposition.faults(families, prefix="gpushare_", labels=LABELS)) == []
+    assert all(family.samples for family in families.values())
 
 
 @pytest.mark.parametrize(
@@ -30,17 +30,17 @@ def test_every_metric_is_as_prometheus_wants_it() -> None:
     ],
 )
 def test_a_scrape_has_a_line_for_every_value_from_the_beginning(name: str, values: tuple[str, ...]) -> None:
-    found = exposition.families(metrics.Metrics().registry)[name]
-    told = {value for sample in found.samples if sample.name.endswith("_total") for value in sample.labels.values()}
-    assert told == set(values)
+    family = exposition.families(metrics.Metrics().registry)[name]
+    labels = {value for sample in family.samples if sample.name.endswith("_total") for value in sample.labels.values()}
+    assert labels == set(values)
 
 
 def test_a_reason_that_nobody_waits_for_any_more_is_told_no_more() -> None:
     measures = metrics.Metrics()
     measures.waiting({("ml", "memory"): 2, ("web", "group"): 1}, longest_seconds=30.0)
     measures.waiting({("ml", "memory"): 1}, longest_seconds=5.0)
-    found = exposition.families(measures.registry)
-    waiting = {tuple(sample.labels.values()): sample.value for sample in found["gpushare_placer_waiting_pods"].samples}
+    scrape = exposition.families(measures.registry)
+    waiting = {tuple(sample.labels.values()): sample.value for sample in scrape["gpushare_placer_waiting_pods"].samples}
     assert waiting == {("ml", "memory"): 1}
     assert measures.registry.get_sample_value("gpushare_placer_gated_pods") == 1
     assert measures.registry.get_sample_value("gpushare_placer_longest_wait_seconds") == 5

@@ -33,14 +33,14 @@ async def create_all(cluster: Cluster, manifests: list[dict[str, Any]]) -> list[
 
 def pods(count: int, **annotations: str) -> list[dict[str, Any]]:
     made = [builders.pod(f"pod-{number}", **annotations) for number in range(count)]
-    for one in made:
-        del one["metadata"]["namespace"]
+    for manifest in made:
+        del manifest["metadata"]["namespace"]
     return made
 
 
-def annotations(one: dict[str, Any]) -> dict[str, str]:
-    found: dict[str, str] = one["metadata"]["annotations"]
-    return found
+def annotations(pod: dict[str, Any]) -> dict[str, str]:
+    values: dict[str, str] = pod["metadata"]["annotations"]
+    return values
 
 
 def test_a_pod_is_placed_confirmed_and_released(cluster: Cluster) -> None:
@@ -102,8 +102,8 @@ async def test_what_the_plugin_is_told_is_told_again_where_it_failed_or_was_edit
 def watches_of_all_pods(administrator: access.Access) -> set[str]:
     """Their ids, as the API server has written them down."""
     assert administrator.lab is not None
-    found = api_audit.calls(administrator.lab.audit_log)
-    return {one.id for one in found if (one.verb, one.resource, one.namespace) == ("watch", "pods", "")}
+    calls = api_audit.calls(administrator.lab.audit_log)
+    return {call.id for call in calls if (call.verb, call.resource, call.namespace) == ("watch", "pods", "")}
 
 
 def test_a_webhook_watches_all_pods_once(cluster: Cluster) -> None:
@@ -223,10 +223,10 @@ def test_gated_pods_are_placed_by_priority_and_then_age(cluster: Cluster) -> Non
 async def test_a_burst_through_two_replicas_never_over_commits(cluster: Cluster) -> None:
     replicas = [cluster.start(), cluster.start()]
     made = await create_all(cluster, pods(30, request="0.25"))
-    assert [one for one in made if isinstance(one, Exception)] == []
+    assert [outcome for outcome in made if isinstance(outcome, Exception)] == []
     until(cluster.is_settled, cluster.explain)
     stored = cluster.pods()
-    gated = [one for one in stored if contract.REASON in annotations(one)]
+    gated = [pod for pod in stored if contract.REASON in annotations(pod)]
     assert len(stored) - len(gated) == 16  # four GPUs of four quarters
     assert len(cluster.node().allocations) == 16
     counts = [replica.reviews() for replica in replicas]
@@ -252,8 +252,8 @@ async def test_a_replica_killed_in_a_burst_leaves_nothing_for_long(cluster: Clus
         await asyncio.sleep(0.01)
     victim.kill()
     made = await burst
-    lost = [one for one in made if isinstance(one, Exception)]
-    assert all(isinstance(one, api_errors.ClusterError) for one in lost)
+    lost = [outcome for outcome in made if isinstance(outcome, Exception)]
+    assert all(isinstance(error, api_errors.ClusterError) for error in lost)
     assert ledger.violations(cluster.node()) == []
     # The victim led, as it was first: its Lease has to run out before the survivor keeps the books.
     until(cluster.is_settled, cluster.explain, seconds=60)

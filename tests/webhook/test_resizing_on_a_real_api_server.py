@@ -34,8 +34,8 @@ def ask(cluster: Cluster, name: str, **asked: str) -> None:
 
 
 def annotations(cluster: Cluster, name: str) -> dict[str, str]:
-    found: dict[str, str] = cluster.pod(name)["metadata"]["annotations"]
-    return found
+    values: dict[str, str] = cluster.pod(name)["metadata"]["annotations"]
+    return values
 
 
 def held(cluster: Cluster, name: str) -> tuple[int, int, int | None]:

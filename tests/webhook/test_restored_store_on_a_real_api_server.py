@@ -96,6 +96,6 @@ def test_the_ledger_is_that_of_the_pods_after_a_restore(cluster: Cluster, direct
     assert {pod["metadata"]["name"] for pod in cluster.pods()} == {"kept", "deleted-later"}
     made = [cluster.create(builders.pod(f"new-{number}", request="0.7")) for number in range(3)]
     # The replica may not have noticed yet; then they are placed as soon as it has.
-    names = {one["metadata"]["name"] for one in made}
+    names = {pod["metadata"]["name"] for pod in made}
     until(lambda: names <= placed(cluster) and cluster.is_settled(), cluster.explain, seconds=NOTICE_SECONDS)
     assert ledger.violations(cluster.node()) == []

@@ -70,7 +70,7 @@ def test_of_a_warning_that_is_too_long_the_nearest_miss_at_its_end_is_kept() -> 
     sentence = (
         "waits for a GPU: no GPU fits " + "0.5 GPU with 100Gi and " * 12 + "; nearest: lab-node-0/0 has 40Gi in all"
     )
-    (told,) = review.respond(REQUEST, review.ReviewResponse("gated", warnings=(sentence,)))["response"]["warnings"]
-    assert told.startswith("waits for a GPU: no GPU fits")
-    assert told.endswith("nearest: lab-node-0/0 has 40Gi in all")
-    assert len(told) == review.LONGEST_WARNING
+    (warning,) = review.respond(REQUEST, review.ReviewResponse("gated", warnings=(sentence,)))["response"]["warnings"]
+    assert warning.startswith("waits for a GPU: no GPU fits")
+    assert warning.endswith("nearest: lab-node-0/0 has 40Gi in all")
+    assert len(warning) == review.LONGEST_WARNING

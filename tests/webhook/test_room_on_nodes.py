@@ -43,15 +43,15 @@ def placed(cluster: Cluster) -> set[str]:
 
 def test_no_more_pods_are_pinned_than_the_node_has_cpus_for_and_the_next_follows(cluster: Cluster) -> None:
     describe(cluster)
-    one = cluster.start()
+    replica = cluster.start()
     with concurrent.futures.ThreadPoolExecutor(8) as together:
         list(together.map(lambda number: cluster.create(asking(f"pod-{number}")), range(8)))
     first = placed(cluster)
-    assert len(first) == 2, one.explain()
+    assert len(first) == 2, replica.explain()
     waiting = cluster.pod(next(f"pod-{number}" for number in range(8) if f"pod-{number}" not in first))
     assert "node-a has 0 of 2 CPUs free, 1 is asked for" in pod.annotations_of(waiting)[contract.REASON]
     cluster.delete(first.pop())
-    until(lambda: len(placed(cluster)) == 2, one.explain)
+    until(lambda: len(placed(cluster)) == 2, replica.explain)
     assert first < placed(cluster)
 
 
@@ -67,18 +67,18 @@ def test_two_replicas_see_each_others_pods_before_they_are_bound(cluster: Cluste
 
 def test_a_kubelet_that_offers_no_share_now_gets_none_until_it_does(cluster: Cluster) -> None:
     describe(cluster, **{contract.RESOURCE_PERCENT: "0"})
-    one = cluster.start()
+    replica = cluster.start()
     waiting = cluster.create(asking("trainer"))
     said = "node-a has free GPUs and no agent that runs: its kubelet offers no gpushare.io/gpu-percent"
     assert said in pod.annotations_of(waiting)[contract.REASON]
     describe(cluster)
-    until(lambda: placed(cluster) == {"trainer"}, one.explain)
+    until(lambda: placed(cluster) == {"trainer"}, replica.explain)
 
 
 def test_pods_of_others_take_room_too(cluster: Cluster) -> None:
     describe(cluster)
     cluster.create({**builders.pod("other"), "spec": {**asking("other")["spec"], "nodeName": "node-a"}})
-    one = cluster.start()
+    replica = cluster.start()
     cluster.create(asking("first"))
     cluster.create(asking("second"))
-    assert placed(cluster) == {"first"}, one.explain()
+    assert placed(cluster) == {"first"}, replica.explain()

@@ -73,21 +73,21 @@ def stopped() -> float:
 
 
 def running(name: str, node: str, identity: str, uuid: str) -> Json:
-    one = builders.counted(builders.pod(name, request="0.02", memory="1Gi"))
-    one["metadata"].update(uid=name, resourceVersion="1", creationTimestamp="2026-01-01T00:00:00Z")
+    pod = builders.counted(builders.pod(name, request="0.02", memory="1Gi"))
+    pod["metadata"].update(uid=name, resourceVersion="1", creationTimestamp="2026-01-01T00:00:00Z")
     annotations = {contract.ALLOCATION: identity, contract.NODE: node, contract.GPU_UUIDS: uuid}
-    one["metadata"]["annotations"].update(annotations)
-    one["metadata"]["labels"] = {contract.SHARE_LABEL: contract.SHARE_LABEL_VALUE}
-    one["spec"]["nodeName"] = node
-    return {**one, "status": {"phase": "Running", "containerStatuses": [{}]}}
+    pod["metadata"]["annotations"].update(annotations)
+    pod["metadata"]["labels"] = {contract.SHARE_LABEL: contract.SHARE_LABEL_VALUE}
+    pod["spec"]["nodeName"] = node
+    return {**pod, "status": {"phase": "Running", "containerStatuses": [{}]}}
 
 
 def gated(name: str) -> Json:
-    one = builders.counted(builders.pod(name, request="1", gpus="8"))
-    one["metadata"].update(uid=name, resourceVersion="1", creationTimestamp="2026-01-02T00:00:00Z")
-    one["metadata"]["labels"] = {contract.SHARE_LABEL: contract.SHARE_LABEL_VALUE}
-    one["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
-    return {**one, "status": {"phase": "Pending"}}
+    pod = builders.counted(builders.pod(name, request="1", gpus="8"))
+    pod["metadata"].update(uid=name, resourceVersion="1", creationTimestamp="2026-01-02T00:00:00Z")
+    pod["metadata"]["labels"] = {contract.SHARE_LABEL: contract.SHARE_LABEL_VALUE}
+    pod["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
+    return {**pod, "status": {"phase": "Pending"}}
 
 
 def cluster(nodes: int, pods: int) -> tuple[list[GpuNode], list[Json]]:

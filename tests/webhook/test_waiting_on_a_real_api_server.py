@@ -22,8 +22,8 @@ pytestmark = pytest.mark.apiserver
 
 
 def annotations(cluster: Cluster, name: str) -> Mapping[str, str]:
-    found: dict[str, str] = cluster.pod(name)["metadata"]["annotations"]
-    return found
+    values: dict[str, str] = cluster.pod(name)["metadata"]["annotations"]
+    return values
 
 
 # --- stuck ------------------------------------------------------------------------------------------------------------

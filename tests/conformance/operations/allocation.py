@@ -26,18 +26,18 @@ def offered(identity: str, *, index: str = "0", mode: Mode = Mode.EXCLUSIVE, alo
 
 
 def get_preferred_allocation(case: Case) -> Any:
-    given = case.input
+    values = case.input
     devices = {
         identity: offered(identity, index=str(index), mode=Mode.TIME_SLICING)
-        for index, (gpu, replicas) in enumerate(given["replicas_per_gpu"].items())
+        for index, (gpu, replicas) in enumerate(values["replicas_per_gpu"].items())
         for identity in (f"{gpu}::{number}" for number in range(replicas))
     }
     chosen = preference.prefer(
         devices,
-        available=list(devices) if given["available"] == "all" else given["available"],
-        required=given["must_include"],
-        size=given["size"],
-        policy=given.get("policy", ""),
+        available=list(devices) if values["available"] == "all" else values["available"],
+        required=values["must_include"],
+        size=values["size"],
+        policy=values.get("policy", ""),
         scores={},
     )
     counts = collections.Counter(map(sharing.device_of, chosen))
@@ -49,7 +49,7 @@ def get_preferred_allocation(case: Case) -> Any:
         value=chosen,
         chosen=chosen,
         ids=chosen,
-        first=list(chosen[: len(given["must_include"])]),
+        first=list(chosen[: len(values["must_include"])]),
     )
 
 
@@ -59,12 +59,12 @@ def policy_prefers(case: Case) -> Any:
 
 
 def preferred_allocation_algorithm(case: Case) -> Any:
-    given = case.input
-    if "/dev/dxg" in (given.get("paths") or ()):
+    values = case.input
+    if "/dev/dxg" in (values.get("paths") or ()):
         raise OutsideError("WSL2, whose one device stands for all GPUs, is no node that gpushare runs on")
     devices = [
-        offered(f"device-{number}{'::0' if given.get('available_annotated') else ''}", index=index)
-        for number, index in enumerate(given["indices"])
+        offered(f"device-{number}{'::0' if values.get('available_annotated') else ''}", index=index)
+        for number, index in enumerate(values["indices"])
     ]
     return str(preference.algorithm(devices, [device.id for device in devices]))
 
@@ -72,8 +72,8 @@ def preferred_allocation_algorithm(case: Case) -> Any:
 def _scores(topology: dict[str, Any]) -> dict[tuple[int, int], int]:
     links: dict[tuple[int, int], list[str]] = collections.defaultdict(list)
     nvlinks: collections.Counter[tuple[int, int]] = collections.Counter()
-    for one in topology.get("pcie", ()):
-        links[(one["a"], one["b"])].append(one["type"])
+    for connection in topology.get("pcie", ()):
+        links[(connection["a"], connection["b"])].append(connection["type"])
     for link in topology.get("nvlinks", ()):
         nvlinks[(link["a"], link["b"])] += link["links"]
     return {
@@ -88,8 +88,8 @@ def _aligned(case: Case, available: list[int], required: list[int], size: int) -
 
 
 def aligned_allocation(case: Case) -> Any:
-    given = case.input
-    return {"chosen": _aligned(case, given["available"], given["must_include"], given["size"])}
+    values = case.input
+    return {"chosen": _aligned(case, values["available"], values["must_include"], values["size"])}
 
 
 def aligned_allocation_sequence(case: Case) -> Any:
@@ -102,64 +102,64 @@ def aligned_allocation_sequence(case: Case) -> Any:
 
 
 def validate_request(case: Case) -> None:
-    given = case.input
+    query = case.input
     devices = {
-        identity: offered(identity, mode=MODES[given["strategy"]], alone=bool(given.get("failRequestsGreaterThanOne")))
-        for identity in given["devices"]
+        identity: offered(identity, mode=MODES[query["strategy"]], alone=bool(query.get("failRequestsGreaterThanOne")))
+        for identity in query["devices"]
     }
-    refusing_containers.check(given.get("resource", "nvidia.com/gpu"), given["requested"], devices)
+    refusing_containers.check(query.get("resource", "nvidia.com/gpu"), query["requested"], devices)
 
 
-def _settings(given: dict[str, Any]) -> NodeSettings:
-    channels = given.get("imex_channels") or ()
+def _settings(values: dict[str, Any]) -> NodeSettings:
+    channels = values.get("imex_channels") or ()
     return NodeSettings(
-        device_list_strategies=tuple(given.get("deviceListStrategy", ["envvar"])),
-        device_id_strategy=given.get("deviceIDStrategy", "uuid"),
-        cdi_annotation_prefix=given.get("cdiAnnotationPrefix", "cdi.k8s.io/"),
-        pass_device_specs=given.get("passDeviceSpecs", False),
-        dev_root=given.get("nvidiaDevRoot", "/"),
-        gdrcopy=given.get("gdrcopyEnabled", False),
-        gds=given.get("gdsEnabled", False),
-        mofed=given.get("mofedEnabled", False),
+        device_list_strategies=tuple(values.get("deviceListStrategy", ["envvar"])),
+        device_id_strategy=values.get("deviceIDStrategy", "uuid"),
+        cdi_annotation_prefix=values.get("cdiAnnotationPrefix", "cdi.k8s.io/"),
+        pass_device_specs=values.get("passDeviceSpecs", False),
+        dev_root=values.get("nvidiaDevRoot", "/"),
+        gdrcopy=values.get("gdrcopyEnabled", False),
+        gds=values.get("gdsEnabled", False),
+        mofed=values.get("mofedEnabled", False),
         imex_channels=tuple(int(channel) for channel in channels),
     )
 
 
 def allocate(case: Case) -> Any:
-    given = case.input
-    resource = given.get("resource", "nvidia.com/gpu")
+    values = case.input
+    resource = values.get("resource", "nvidia.com/gpu")
     nodes = answer.Nodes(
-        {uuid: tuple(paths) for uuid, paths in given.get("paths", {}).items()}, tuple(given.get("existing", ()))
+        {uuid: tuple(paths) for uuid, paths in values.get("paths", {}).items()}, tuple(values.get("existing", ()))
     )
     containers = []
-    for number, ids in enumerate(given["containers"]):
+    for number, ids in enumerate(values["containers"]):
         devices = [
             offered(
                 identity,
-                index=given.get("indices", {}).get(sharing.device_of(identity), "0"),
-                mode=MODES[given.get("strategy", "none")],
+                index=values.get("indices", {}).get(sharing.device_of(identity), "0"),
+                mode=MODES[values.get("strategy", "none")],
             )
             for identity in ids
         ]
-        root = given.get("mpsRoot", "")
+        root = values.get("mpsRoot", "")
         by_mps = any(device.mode is Mode.MPS for device in devices)
-        found = answer.answer(
+        response = answer.answer(
             resource,
             devices,
-            _settings(given),
-            answer_id=given.get("response_id", "uuid"),
+            _settings(values),
+            answer_id=values.get("response_id", "uuid"),
             nodes=nodes,
             mps=answer.MpsPaths(f"{root}/{resource}/pipe", f"{root}/shm") if by_mps else None,
-            cdi_vendor=given.get("cdi_vendor", cdi.VENDOR),
+            cdi_vendor=values.get("cdi_vendor", cdi.VENDOR),
         )
         wanted = case.expect["containers"][number] if number < len(case.expect["containers"]) else {}
-        containers.append(_fields(found, wanted, by_index=given.get("deviceIDStrategy") == "index"))
+        containers.append(_fields(response, wanted, by_index=values.get("deviceIDStrategy") == "index"))
     return {"containers": containers}
 
 
-def _fields(found: answer.ContainerResponse, wanted: dict[str, Any], *, by_index: bool) -> dict[str, Any]:
+def _fields(response: answer.ContainerResponse, wanted: dict[str, Any], *, by_index: bool) -> dict[str, Any]:
     """An answer's fields; those that are empty only where the case names them."""
-    envs = dict(found.envs)
+    envs = dict(response.envs)
     visible = "NVIDIA_VISIBLE_DEVICES"
     listed = (wanted.get("envs") or {}).get(visible, "")
     if by_index and sorted(envs.get(visible, "").split(",")) == sorted(listed.split(",")):
@@ -167,31 +167,31 @@ def _fields(found: answer.ContainerResponse, wanted: dict[str, Any], *, by_index
     fields: dict[str, Any] = {
         "envs": envs,
         "mounts": [
-            {"host": mount.host, "container": mount.container, "readOnly": mount.read_only} for mount in found.mounts
+            {"host": mount.host, "container": mount.container, "readOnly": mount.read_only} for mount in response.mounts
         ],
         "devices": [
             {"container": device.container, "host": device.host, "permissions": device.permissions}
-            for device in found.devices
+            for device in response.devices
         ],
-        "annotations": dict(found.annotations),
-        "cdi_devices": list(found.cdi_devices),
+        "annotations": dict(response.annotations),
+        "cdi_devices": list(response.cdi_devices),
     }
     return {name: value for name, value in fields.items() if value or name in wanted}
 
 
 def allocate_cdi(case: Case) -> Any:
-    given = case.input
-    settings = _settings(given)
-    vendor = given.get("cdi_vendor", cdi.VENDOR)
-    told = cdi.answer(
-        [cdi.name(vendor, "gpu", identity) for identity in given["device_ids"]]
+    values = case.input
+    settings = _settings(values)
+    vendor = values.get("cdi_vendor", cdi.VENDOR)
+    response = cdi.answer(
+        [cdi.name(vendor, "gpu", identity) for identity in values["device_ids"]]
         + [cdi.name(vendor, "imex-channel", str(channel)) for channel in settings.imex_channels]
-        + given["additional_cdi_devices"],
+        + values["additional_cdi_devices"],
         settings.device_list_strategies,
         prefix=settings.cdi_annotation_prefix,
-        answer_id=given["response_id"],
+        answer_id=values["response_id"],
     )
-    fields = {"annotations": dict(told.annotations), "cdi_devices": list(told.devices)}
+    fields = {"annotations": dict(response.annotations), "cdi_devices": list(response.devices)}
     return {name: value for name, value in fields.items() if value or name in case.expect}
 
 

@@ -60,9 +60,9 @@ def _flatten(value: Any, path: str, into: dict[str, Any]) -> None:
 
 
 def parse_flags_json(case: Case) -> Any:
-    found = config_file.flags(_json(case), [])
-    shown: dict[str, Any] = {section: {} for section in sorted(found.sections)}
-    for key, value in found.values.items():
+    settings = config_file.flags(_json(case), [])
+    shown: dict[str, Any] = {section: {} for section in sorted(settings.sections)}
+    for key, value in settings.values.items():
         section, _, name = key.rpartition(".")
         if flags.BY_KEY[key].kind is flags.FlagType.DURATION:
             name += "_ns"
@@ -81,19 +81,19 @@ def _nanoseconds(value: Any) -> Any:
 
 
 def parse_imex_json(case: Case) -> Any:
-    found = config_file.imex(_json(case), [])
-    required = {} if found.required is None else {"required": found.required}
-    return {"channelIDs": found.channel_ids} | required
+    imex = config_file.imex(_json(case), [])
+    required = {} if imex.required is None else {"required": imex.required}
+    return {"channelIDs": imex.channel_ids} | required
 
 
 def parse_devices_json(case: Case) -> Any:
     return _devices(config_file.devices(_json(case)))
 
 
-def _devices(found: model.Devices) -> dict[str, Any]:
-    if found.listed is not None:
-        return {"list": found.listed}
-    return {"all": True} if found.count is None else {"count": found.count}
+def _devices(devices: model.Devices) -> dict[str, Any]:
+    if devices.listed is not None:
+        return {"list": devices.listed}
+    return {"all": True} if devices.count is None else {"count": devices.count}
 
 
 def dump_devices_json(case: Case) -> Any:
@@ -135,11 +135,11 @@ def effective_setting(case: Case) -> Any:
 
 
 def validate_flags(case: Case) -> None:
-    given = dict(case.input)
-    strategy = model.ReplicaStrategy(given.pop("strategy", "none"))
-    has_nvml = given.pop("has_nvml", True)
+    arguments = dict(case.input)
+    strategy = model.ReplicaStrategy(arguments.pop("strategy", "none"))
+    has_nvml = arguments.pop("has_nvml", True)
     values = node_settings.values_of(model.Config())
-    for name, value in given.items():
+    for name, value in arguments.items():
         key = next(key for key in flags.BY_KEY if name in (key, key.rpartition(".")[2]))
         values[key] = tuple(value) if isinstance(value, list) else value
     checks.settings(values, strategy=strategy, has_nvml=has_nvml)
@@ -147,21 +147,21 @@ def validate_flags(case: Case) -> None:
 
 def apply_shipped_restrictions(case: Case) -> Any:
     warnings: list[str] = []
-    given = dict(case.input)
-    sections = {key: value for key, value in given.items() if key not in ("resources", "renameByDefault")}
-    if isinstance(given.get("resources"), dict) or "sharing" in sections:  # a whole file
-        config = restrictions.strict(config_file.read(json.dumps(given)))
+    values = dict(case.input)
+    sections = {key: value for key, value in values.items() if key not in ("resources", "renameByDefault")}
+    if isinstance(values.get("resources"), dict) or "sharing" in sections:  # a whole file
+        config = restrictions.strict(config_file.read(json.dumps(values)))
         return Facets(writing.config(config) | {"warning": bool(config.warnings)})
-    shared = config_file.replicated_resources(tree(given))
-    found = writing.replicated_resources(restrictions.replicated(shared, "sharing.timeSlicing", warnings))
-    return Facets(found | {"warning": bool(warnings)})
+    shared = config_file.replicated_resources(tree(values))
+    resources = writing.replicated_resources(restrictions.replicated(shared, "sharing.timeSlicing", warnings))
+    return Facets(resources | {"warning": bool(warnings)})
 
 
 def sharing_strategy(case: Case) -> Any:
     return str(sharing_of(case.input).strategy)
 
 
-def sharing_of(given: dict[str, Any]) -> model.Sharing:
+def sharing_of(values: dict[str, Any]) -> model.Sharing:
     """Built, not read: a file cannot have one replica."""
 
     def built(section: dict[str, Any] | None) -> model.ReplicatedResources | None:
@@ -176,7 +176,7 @@ def sharing_of(given: dict[str, Any]) -> model.Sharing:
             )
         )
 
-    return model.Sharing(built(given.get("timeSlicing")), built(given.get("mps")))
+    return model.Sharing(built(values.get("timeSlicing")), built(values.get("mps")))
 
 
 OPERATIONS = {

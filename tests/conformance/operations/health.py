@@ -9,17 +9,17 @@ from tests.conformance.runner import Case, Facets
 
 
 def xid_filter(case: Case) -> Any:
-    found = xid.filter_of({key: value for key, value in case.input.items() if value is not None})
+    event_filter = xid.filter_of({key: value for key, value in case.input.items() if value is not None})
     numbers = case.expect.get("ignored") or {}
     return Facets(
-        all_disabled=found.all_disabled,
-        checks_nothing=found.checks_nothing,
-        ignored={number: found.ignores(int(number)) for number in numbers},
+        all_disabled=event_filter.all_disabled,
+        checks_nothing=event_filter.checks_nothing,
+        ignored={number: event_filter.ignores(int(number)) for number in numbers},
     )
 
 
 def handle_nvml_event(case: Case) -> Any:
-    given = case.input["event"]
+    fields = case.input["event"]
     devices = {
         identity: xid.Watched(
             gpu=device["gpu"],
@@ -29,17 +29,17 @@ def handle_nvml_event(case: Case) -> Any:
         for identity, device in case.input["devices"].items()
     }
     environment = case.input.get("env") or {}
-    found = {identity for identity, device in case.input["devices"].items() if _problem(device)}
-    if given["type"] in list(xid.XidKind):
+    unhealthy = {identity for identity, device in case.input["devices"].items() if _problem(device)}
+    if fields["type"] in list(xid.XidKind):
         event = xid.XidEvent(
-            xid.XidKind(given["type"]),
-            number=given.get("xid", 0),
-            gpu=given.get("gpu"),
-            gpu_instance=given.get("gi", xid.WHOLE_GPU),
-            compute_instance=given.get("ci", xid.WHOLE_GPU),
+            xid.XidKind(fields["type"]),
+            number=fields.get("xid", 0),
+            gpu=fields.get("gpu"),
+            gpu_instance=fields.get("gi", xid.WHOLE_GPU),
+            compute_instance=fields.get("ci", xid.WHOLE_GPU),
         )
-        found |= set(xid.stricken(devices, event, xid.filter_of(environment)))
-    return {"unhealthy": sorted(found)}
+        unhealthy |= set(xid.stricken(devices, event, xid.filter_of(environment)))
+    return {"unhealthy": sorted(unhealthy)}
 
 
 def _problem(device: Any) -> str:

@@ -78,12 +78,12 @@ class Node:
 async def node() -> Any:
     with tempfile.TemporaryDirectory(prefix="gpushare-") as directory:
         async with kubelet.Kubelet(Path(directory)) as asked:
-            found = Node(asked)
+            this_node = Node(asked)
             try:
-                yield found
+                yield this_node
             finally:
                 await asked.leave()
-                await found.unplug()
+                await this_node.unplug()
 
 
 @asynccontextmanager
@@ -285,18 +285,18 @@ STORIES: tuple[tuple[str, tuple[str, ...], Story], ...] = (
 
 
 def protocol_behaviour(case: Case) -> Any:
-    when, given = case.input["when"], case.input["given"]
+    when, condition = case.input["when"], case.input["given"]
     if when == "API server":
         raise OutsideError("what an API server does by itself: nothing of gpushare takes part")
     for moment, words, story in STORIES:
-        if moment == when and all(word in given.lower() for word in words):
+        if moment == when and all(word in condition.lower() for word in words):
             return asyncio.run(_told(story))
-    raise NotImplementedError(f"nobody has told the story of {given!r} when {when}")
+    raise NotImplementedError(f"nobody has told the story of {condition!r} when {when}")
 
 
 async def _told(story: Story) -> Any:
-    async with asyncio.timeout(30), node() as found:
-        return await story(found)
+    async with asyncio.timeout(30), node() as this_node:
+        return await story(this_node)
 
 
 OPERATIONS = {"protocol_behaviour": protocol_behaviour}

@@ -13,10 +13,10 @@ ENGINES = ("copy", "decoder", "encoder", "jpeg", "ofa")
 KINDS = (("mps", "mps"), ("timeSlicing", "time-slicing"))
 
 
-def sharing(given: Json | None) -> gpu_resources.LabelledSharing:
+def sharing(values: Json | None) -> gpu_resources.LabelledSharing:
     """As in a file; where MPS is there, it alone counts."""
     for key, kind in KINDS:
-        listed = (given or {}).get(key)
+        listed = (values or {}).get(key)
         if listed is not None:
             entries = listed.get("resources") or []
             return gpu_resources.LabelledSharing(
@@ -41,47 +41,47 @@ def capability(text: Any) -> tuple[int, int]:
     return int(major), int(minor or 0)
 
 
-def mig_device(given: Json) -> gpu_resources.LabelledMigDevice:
+def mig_device(values: Json) -> gpu_resources.LabelledMigDevice:
     return gpu_resources.LabelledMigDevice(
-        profile=given["profile_name"],
-        memory_mib=given.get("memory_mib", 0),
-        gi_slices=given.get("gi", 0),
-        ci_slices=given.get("ci", 0),
-        multiprocessors=given.get("multiprocessors", 0),
-        engines={engine: given.get(f"engines_{engine}", 0) for engine in ENGINES},
+        profile=values["profile_name"],
+        memory_mib=values.get("memory_mib", 0),
+        gi_slices=values.get("gi", 0),
+        ci_slices=values.get("ci", 0),
+        multiprocessors=values.get("multiprocessors", 0),
+        engines={engine: values.get(f"engines_{engine}", 0) for engine in ENGINES},
     )
 
 
-def card(given: Json) -> gpu_resources.LabelledGpu:
+def card(values: Json) -> gpu_resources.LabelledGpu:
     return gpu_resources.LabelledGpu(
-        model=given["name"],
-        memory_mib=given.get("memory_mib", 0),
-        capability=capability(given.get("compute")),
-        mig_enabled=given["kind"] == "mig-enabled",
-        mig_devices=tuple(map(mig_device, given.get("migDevices") or [])),
+        model=values["name"],
+        memory_mib=values.get("memory_mib", 0),
+        capability=capability(values.get("compute")),
+        mig_enabled=values["kind"] == "mig-enabled",
+        mig_devices=tuple(map(mig_device, values.get("migDevices") or [])),
     )
 
 
 def gpu_resource_labels(case: Case) -> Any:
-    given = case.input
-    return gpu_resources.of_gpu(card(given["device"]), given["count"], sharing(given.get("sharing")))
+    values = case.input
+    return gpu_resources.of_gpu(card(values["device"]), values["count"], sharing(values.get("sharing")))
 
 
 def mig_resource_labels(case: Case) -> Any:
-    given = case.input
-    device = given["device"]
+    values = case.input
+    device = values["device"]
     return gpu_resources.of_mig(
-        given.get("resource", gpu_resources.GPU),
+        values.get("resource", gpu_resources.GPU),
         device["parent"],
         mig_device(device),
-        given["count"],
-        sharing(given.get("sharing")),
+        values["count"],
+        sharing(values.get("sharing")),
     )
 
 
 def resource_labels(case: Case) -> Any:
-    given = case.input
-    return gpu_resources.of_node(list(map(card, given["gpus"])), given["migStrategy"], sharing(given.get("sharing")))
+    values = case.input
+    return gpu_resources.of_node(list(map(card, values["gpus"])), values["migStrategy"], sharing(values.get("sharing")))
 
 
 def mps_capable_label(case: Case) -> Any:

@@ -15,11 +15,11 @@ from tests.gpushare.mig import sequences
 
 def parse_mig_profile(case: Case) -> Any:
     try:
-        found = profile.parse(case.input)
+        mig_profile = profile.parse(case.input)
     except profile.ProfileError:
         return {"valid_format": False, "supported_by_device": False}
     device = case.suite["device"]
-    return {"valid_format": True, "supported_by_device": found in set(_profiles_of(device))}
+    return {"valid_format": True, "supported_by_device": mig_profile in set(_profiles_of(device))}
 
 
 def _profiles_of(device: Mapping[str, Any]) -> Any:
@@ -52,7 +52,7 @@ def mig_resource_name(case: Case) -> Any:
 
 
 def mig_profile_table(case: Case) -> Any:
-    found = _model(case.input["model"])
+    model = _model(case.input["model"])
     kinds = [
         {
             "profile": str(kind.profile),
@@ -63,10 +63,10 @@ def mig_profile_table(case: Case) -> Any:
             "device_profile_id": kind.device_profile_id,
             **{key: value for key, value in wanted.items() if key in {"memory_mib", "sms"}},  # nothing goes by these
         }
-        for kind, wanted in zip(found.kinds, case.expect["profiles"], strict=True)
+        for kind, wanted in zip(model.kinds, case.expect["profiles"], strict=True)
     ]
     note = {"note": case.expect["note"]} if "note" in case.expect else {}  # a remark, and no expectation
-    return Facets(memory_slices=found.memory_slices, gpu_slices=found.gpu_slices, profiles=kinds, **note)
+    return Facets(memory_slices=model.memory_slices, gpu_slices=model.gpu_slices, profiles=kinds, **note)
 
 
 _OTHER_NAMES = {
@@ -78,16 +78,16 @@ _OTHER_NAMES = {
 
 def _model(name: str) -> Geometry:
     wanted = _OTHER_NAMES.get(name, name)
-    (found,) = [one for known, one in catalogue.MODELS.items() if wanted == known or known.startswith(f"{wanted}-")]
-    return found
+    (model,) = [gpu for known, gpu in catalogue.MODELS.items() if wanted == known or known.startswith(f"{wanted}-")]
+    return model
 
 
 def mig_layout_feasible(case: Case) -> Any:
-    found = _model(case.input["model"])
-    result = Facets(feasible=feasibility.config_error(found, case.input["instances"]) is None)
+    model = _model(case.input["model"])
+    result = Facets(feasible=feasibility.config_error(model, case.input["instances"]) is None)
     # A placement is one of several: ours may be another, but ours has to be able to be this one.
     example = case.expect.get("example_placement")
-    if example is not None and _sequence_error(found.name, example) is None:
+    if example is not None and _sequence_error(model.name, example) is None:
         result["example_placement"] = example
     return result
 
@@ -100,7 +100,7 @@ def mig_place_sequence(case: Case) -> Any:
 
 
 def _sequence_error(model: str, sequence: Any) -> str | None:
-    steps = [(profile.parse(one["profile"]), one["start"]) for one in sequence]
+    steps = [(profile.parse(step["profile"]), step["start"]) for step in sequence]
     return sequences.error(_model(model), steps)
 
 
@@ -126,8 +126,8 @@ def normalise_profile_name(case: Case) -> Any:
 
 
 def generate_mig_configs(case: Case) -> Any:
-    found = generation.configs(_models(case.input["gpus"]))
-    return {"configs": {name: [_entry(entry) for entry in entries] for name, entries in found.items()}}
+    configs = generation.configs(_models(case.input["gpus"]))
+    return {"configs": {name: [_entry(entry) for entry in entries] for name, entries in configs.items()}}
 
 
 def generate_all_balanced(case: Case) -> Any:
@@ -149,10 +149,10 @@ def _entry(entry: parted.MigConfigEntry) -> dict[str, Any]:
 
 
 def parse_device_id(case: Case) -> Any:
-    found = device_id.parse(case.input)
-    value = {"device": found.model.device, "vendor": found.model.vendor}
-    if found.subsystem is not None:
-        value |= {"sub_device": found.subsystem.device, "sub_vendor": found.subsystem.vendor}
+    device = device_id.parse(case.input)
+    value = {"device": device.model.device, "vendor": device.model.vendor}
+    if device.subsystem is not None:
+        value |= {"sub_device": device.subsystem.device, "sub_vendor": device.subsystem.vendor}
     return value
 
 

@@ -26,8 +26,8 @@ def advertised_resources(case: Case) -> Any:
         )
         for index, gpu in enumerate(case.input["gpus"])
     ]
-    found = naming.resources(cards, strategy=case.input["strategy"])
-    return {name: len(devices) for name, devices in found.items()}
+    resources = naming.resources(cards, strategy=case.input["strategy"])
+    return {name: len(devices) for name, devices in resources.items()}
 
 
 def replicate_devices(case: Case) -> Any:
@@ -42,13 +42,13 @@ def replicate_devices(case: Case) -> Any:
         for entry in case.input["sharing"]
     ]
     owners = sharing.claims(resources, shared)
-    found: dict[str, list[str]] = {}
+    device_ids: dict[str, list[str]] = {}
     for name, devices in resources.items():
         for device in devices:
             owner = owners.get(device.uuid)
             ids = sharing.identities(device.uuid, owner.replicas if owner else 1)
-            found.setdefault(owner.advertised if owner else name, []).extend(ids)
-    return {name: sorted(ids) for name, ids in found.items() if name}
+            device_ids.setdefault(owner.advertised if owner else name, []).extend(ids)
+    return {name: sorted(ids) for name, ids in device_ids.items() if name}
 
 
 OUTSIDE = {

@@ -9,22 +9,22 @@ from tests.conformance.runner import Case, Facets, OutsideError
 
 
 def select_config(case: Case) -> Any:
-    given = case.input
+    values = case.input
     return config_choice.select(
-        given["files"],
-        label=given.get("label"),
-        default=given.get("default_config") or "",
-        fallbacks=given.get("fallback_strategies") or (),
+        values["files"],
+        label=values.get("label"),
+        default=values.get("default_config") or "",
+        fallbacks=values.get("fallback_strategies") or (),
     )
 
 
 def apply_config_change(case: Case) -> Any:
-    given = case.input
-    if not given.get("process_running", True):
+    values = case.input
+    if not values.get("process_running", True):
         raise OutsideError("the agent reads the ConfigMap itself: there is no other process to be signalled")
-    current, selected = given["current"], given.get("selected")
-    asked = given.get("label", selected)
-    old, new = "before", "after" if given.get("content_changed") else "before"
+    current, selected = values["current"], values.get("selected")
+    asked = values.get("label", selected)
+    old, new = "before", "after" if values.get("content_changed") else "before"
     entries = dict.fromkeys({current, selected} - {None, ""}, new) or {"another": ""}
     before = config_choice.ActiveConfig(current, old if current else "")
     decision = config_choice.decide(

@@ -34,7 +34,7 @@ def test_an_id_that_is_not_there_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_two_shares_are_refused_where_the_configuration_says_so(alone: bool) -> None:
-    devices = {one.id: one for one in (replica("GPU-a", 0, alone=alone), replica("GPU-a", 1, alone=alone))}
+    devices = {device.id: device for device in (replica("GPU-a", 0, alone=alone), replica("GPU-a", 1, alone=alone))}
     refusing_containers.check(GPU, ["GPU-a::0"], devices)
     if not alone:
         refusing_containers.check(GPU, list(devices), devices)
@@ -44,23 +44,23 @@ def test_two_shares_are_refused_where_the_configuration_says_so(alone: bool) -> 
 
 
 def test_whole_gpus_are_never_refused_for_their_number() -> None:
-    devices = {one.id: one for one in (whole("GPU-a"), whole("GPU-b", "1"))}
+    devices = {device.id: device for device in (whole("GPU-a"), whole("GPU-b", "1"))}
     refusing_containers.check(GPU, list(devices), devices)
 
 
 def test_two_shares_of_one_gpu_are_listed_once_in_the_order_asked_for() -> None:
     devices = [replica("GPU-b", 1, index="1"), replica("GPU-a", 0), replica("GPU-b", 0, index="1")]
-    found = answer.answer(GPU, devices, NodeSettings(), answer_id="x")
-    assert found == answer.ContainerResponse(envs={"NVIDIA_VISIBLE_DEVICES": "GPU-b,GPU-a"})
+    response = answer.answer(GPU, devices, NodeSettings(), answer_id="x")
+    assert response == answer.ContainerResponse(envs={"NVIDIA_VISIBLE_DEVICES": "GPU-b,GPU-a"})
     by_index = answer.answer(GPU, devices, NodeSettings(device_id_strategy="index"), answer_id="x")
     assert by_index.envs == {"NVIDIA_VISIBLE_DEVICES": "1,0"}
 
 
 def test_volume_mounts_take_the_list_out_of_the_environment() -> None:
     settings = NodeSettings(device_list_strategies=("envvar", "volume-mounts"), imex_channels=(0,))
-    found = answer.answer(GPU, [whole("GPU-a"), whole("GPU-b", "1")], settings, answer_id="x")
-    assert found.envs == {"NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices", "NVIDIA_IMEX_CHANNELS": "0"}
-    assert found.mounts == tuple(
+    response = answer.answer(GPU, [whole("GPU-a"), whole("GPU-b", "1")], settings, answer_id="x")
+    assert response.envs == {"NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices", "NVIDIA_IMEX_CHANNELS": "0"}
+    assert response.mounts == tuple(
         answer.Mount(f"/var/run/nvidia-container-devices/{name}", "/dev/null") for name in ("GPU-a", "GPU-b", "imex/0")
     )
 
@@ -73,13 +73,13 @@ def test_cdi_names_everything_that_is_switched_on() -> None:
         gdrcopy=True,
         imex_channels=(0,),
     )
-    found = answer.answer(GPU, [whole("GPU-a")], settings, answer_id="x")
+    response = answer.answer(GPU, [whole("GPU-a")], settings, answer_id="x")
     names = tuple(
-        f"k8s.device-plugin.nvidia.com/{one}" for one in ("gpu=GPU-a", "imex-channel=0", "gdrcopy=all", "gds=all")
+        f"k8s.device-plugin.nvidia.com/{name}" for name in ("gpu=GPU-a", "imex-channel=0", "gdrcopy=all", "gds=all")
     )
-    assert found.cdi_devices == names
-    assert found.annotations == {"example.com/nvidia-device-plugin_x": ",".join(names)}
-    assert found.envs == {"NVIDIA_GDRCOPY": "enabled", "NVIDIA_GDS": "enabled"}
+    assert response.cdi_devices == names
+    assert response.annotations == {"example.com/nvidia-device-plugin_x": ",".join(names)}
+    assert response.envs == {"NVIDIA_GDRCOPY": "enabled", "NVIDIA_GDS": "enabled"}
 
 
 def test_device_nodes_are_those_that_exist_each_once() -> None:
@@ -87,27 +87,27 @@ def test_device_nodes_are_those_that_exist_each_once() -> None:
         {"GPU-a": ("/dev/nvidia0", "/dev/caps/1"), "GPU-b": ("/dev/nvidia1", "/dev/caps/1")}, ("/dev/nvidia-uvm",)
     )
     settings = NodeSettings(pass_device_specs=True, dev_root="/run/driver/")
-    found = answer.answer(GPU, [whole("GPU-a"), whole("GPU-b", "1")], settings, answer_id="x", nodes=nodes)
-    assert [device.container for device in found.devices] == [
+    response = answer.answer(GPU, [whole("GPU-a"), whole("GPU-b", "1")], settings, answer_id="x", nodes=nodes)
+    assert [device.container for device in response.devices] == [
         "/dev/nvidia-uvm",
         "/dev/nvidia0",
         "/dev/caps/1",
         "/dev/nvidia1",
     ]
-    assert found.devices[0].host == "/run/driver/dev/nvidia-uvm"
+    assert response.devices[0].host == "/run/driver/dev/nvidia-uvm"
 
 
 def test_mps_gets_its_pipe_and_its_memory_whatever_the_strategy() -> None:
     for strategies in (("envvar",), ("cdi-cri",)):
-        found = answer.answer(
+        response = answer.answer(
             "nvidia.com/gpu.mps",
             [dataclasses.replace(replica("GPU-a", 0), mode=Mode.MPS)],
             NodeSettings(device_list_strategies=strategies),
             answer_id="x",
             mps=answer.MpsPaths(pipe="/host/pipe", shm="/host/shm"),
         )
-        assert found.envs["CUDA_MPS_PIPE_DIRECTORY"] == "/mps/nvidia.com/gpu.mps/pipe"
-        assert found.mounts == (
+        assert response.envs["CUDA_MPS_PIPE_DIRECTORY"] == "/mps/nvidia.com/gpu.mps/pipe"
+        assert response.mounts == (
             answer.Mount("/mps/nvidia.com/gpu.mps/pipe", "/host/pipe"),
             answer.Mount("/dev/shm", "/host/shm"),
         )
@@ -123,13 +123,13 @@ def test_every_strategy_tells_of_the_gpu_in_its_own_way_only(
         device_id_strategy="index" if by_index else "uuid",
     )
     nodes = answer.Nodes({"GPU-a": ("/dev/nvidia0",)})
-    found = answer.answer(GPU, [whole("GPU-a", "7")], settings, answer_id="x", nodes=nodes)
+    response = answer.answer(GPU, [whole("GPU-a", "7")], settings, answer_id="x", nodes=nodes)
     shown = "7" if by_index else "GPU-a"
-    visible = found.envs.get("NVIDIA_VISIBLE_DEVICES")
-    mounted = [mount.container.rpartition("/")[2] for mount in found.mounts]
+    visible = response.envs.get("NVIDIA_VISIBLE_DEVICES")
+    mounted = [mount.container.rpartition("/")[2] for mount in response.mounts]
     assert mounted == ([shown] if "volume-mounts" in strategies else [])
     if "volume-mounts" not in strategies:
         assert visible == (shown if "envvar" in strategies else None)
-    assert len(found.cdi_devices) == ("cdi-cri" in strategies)
-    assert len(found.annotations) == ("cdi-annotations" in strategies)
-    assert bool(found.devices) == (specs and bool({"envvar", "volume-mounts"} & set(strategies)))
+    assert len(response.cdi_devices) == ("cdi-cri" in strategies)
+    assert len(response.annotations) == ("cdi-annotations" in strategies)
+    assert bool(response.devices) == (specs and bool({"envvar", "volume-mounts"} & set(strategies)))

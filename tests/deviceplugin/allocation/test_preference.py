@@ -20,12 +20,12 @@ from tests import builders
 
 
 def shares(gpus: dict[str, int]) -> dict[str, Offered]:
-    found = [
+    devices = [
         Offered(identity, gpu, gpu, str(index), Mode.TIME_SLICING, replicas)
         for index, (gpu, replicas) in enumerate(gpus.items())
         for identity in sharing.identities(gpu, replicas)
     ]
-    return {one.id: one for one in found}
+    return {device.id: device for device in devices}
 
 
 @st.composite
@@ -63,7 +63,7 @@ def test_distributed_leaves_no_gpu_two_fewer_free_than_one_it_could_have_taken(
     gpus = {identity: device.gpu for identity, device in devices.items()}
     chosen = greedy.prefer(gpus, available=available, required=required, size=size, policy="distributed")
     left = set(available) - set(chosen)
-    allocated = {gpu: sum(one == gpu for one in gpus.values()) for gpu in gpus.values()}
+    allocated = {gpu: sum(owner == gpu for owner in gpus.values()) for gpu in gpus.values()}
     for identity in left:
         allocated[gpus[identity]] -= 1
     for identity in set(chosen) - set(required):
@@ -94,12 +94,12 @@ def splits(gpus: tuple[int | None, ...], size: int) -> list[list[tuple[int | Non
     """Every split into groups of `size`, in the order of their members; None is a place without a GPU."""
     if len(gpus) == size:
         return [[gpus]]
-    found = []
+    partitions = []
     for places in itertools.combinations(range(1, len(gpus)), size - 1):
         group = (gpus[0], *(gpus[place] for place in places))
-        rest = tuple(one for place, one in enumerate(gpus) if place not in (0, *places))
-        found += [[group, *others] for others in splits(rest, size)]
-    return found
+        rest = tuple(gpu for place, gpu in enumerate(gpus) if place not in (0, *places))
+        partitions += [[group, *others] for others in splits(rest, size)]
+    return partitions
 
 
 def by_hand(available: list[int], required: set[int], size: int, scores: Matrix) -> tuple[int, ...]:
@@ -168,10 +168,10 @@ def test_gpus_of_one_nvlink_group_go_together_then_those_of_one_cpu() -> None:
 
 def test_what_the_driver_says_of_a_pair_counts_more_than_what_is_guessed() -> None:
     gpus = [dataclasses.replace(card, link_group=None) for card in builders.node(gpus=3).gpus]
-    one, other, third = (card.uuid for card in gpus)
-    paths = {(other, one): nvml_topology.NvmlPath("SingleSwitch", 2), (one, third): nvml_topology.NvmlPath("CrossCPU")}
+    gpu, other, third = (card.uuid for card in gpus)
+    paths = {(other, gpu): nvml_topology.NvmlPath("SingleSwitch", 2), (gpu, third): nvml_topology.NvmlPath("CrossCPU")}
     scores = joined.scores(gpus, paths)
-    assert scores[one, other] == 250
-    assert scores[one, third] == 10
+    assert scores[gpu, other] == 250
+    assert scores[gpu, third] == 10
     grouped = [dataclasses.replace(card, link_group=0) for card in gpus]
-    assert joined.scores(grouped, paths)[one, third] == 110
+    assert joined.scores(grouped, paths)[gpu, third] == 110

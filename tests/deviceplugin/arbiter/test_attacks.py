@@ -61,13 +61,13 @@ async def test_two_that_behave_keep_their_shares(programs: Programs, node: Arbit
 
     async def window() -> tuple[float, float]:
         async with (
-            programs.ready(30, 100) as one,
+            programs.ready(30, 100) as first,
             programs.ready(70, 100) as two,
             under_attack(node, way),
         ):
-            begin(one, after=1.5, seconds=2.0)
+            begin(first, after=1.5, seconds=2.0)
             begin(two, after=1.5, seconds=2.0)
-            return await asyncio.gather(percent(one), percent(two))
+            return await asyncio.gather(percent(first), percent(two))
 
     # Loose, for a busy machine. A share without a request that keeps the GPU has its 100 ms now and then, and no more.
     await split(window, (22, 38), 60)
@@ -76,18 +76,18 @@ async def test_two_that_behave_keep_their_shares(programs: Programs, node: Arbit
 async def test_an_arbiter_without_descriptors_goes_on_for_those_it_has(
     programs: Programs, node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def none_left(one: object) -> object:
+    def none_left(listener: object) -> object:
         raise OSError(errno.EMFILE, "Too many open files")
 
     async def window() -> tuple[float, float]:
-        async with programs.ready(30, 100) as one, programs.ready(70, 100) as two:
+        async with programs.ready(30, 100) as first, programs.ready(70, 100) as two:
             with monkeypatch.context() as patched:
                 patched.setattr(socket.socket, "accept", none_left)
                 newcomer = await node.share(programs.pods[-2])
                 hello = asyncio.create_task(newcomer("hello"))
-                begin(one, after=0.7, seconds=1.0)
+                begin(first, after=0.7, seconds=1.0)
                 begin(two, after=0.7, seconds=1.0)
-                shares = await asyncio.gather(percent(one), percent(two))
+                shares = await asyncio.gather(percent(first), percent(two))
                 assert not hello.done()
             assert "slot" in await hello
         return shares

@@ -37,9 +37,9 @@ class End:
 
 @pytest.fixture
 async def ends() -> Iterator[tuple[End, End]]:
-    one, other = (End(Channel(end)) for end in socket.socketpair())
-    yield one, other
-    one.channel.close()
+    first, other = (End(Channel(end)) for end in socket.socketpair())
+    yield first, other
+    first.channel.close()
     other.channel.close()
 
 
@@ -54,20 +54,20 @@ def file(content: bytes) -> int:
 
 def opened() -> int:
     """How many of our files this process has; others come and go meanwhile, as what earlier tests left is collected."""
-    return sum(NAME in str(one.readlink()) for one in Path("/proc/self/fd").iterdir() if one.is_symlink())
+    return sum(NAME in str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink())
 
 
 async def test_all_comes_in_order_with_its_files_though_nobody_listened_for_long(ends: tuple[End, End]) -> None:
-    one, other = ends
+    sender, other = ends
     sent = []
     for number in range(1000):
         # Some are longer than the socket takes at once.
         message = messages.AllocationGone(str(number) * (200_000 if number % 100 == 0 else 1))
         contents = [f"{number}-{position}".encode() for position in range(number % 3)]
         files = [file(content) for content in contents]
-        one.channel.send(message, files)
-        for each in files:
-            os.close(each)
+        sender.channel.send(message, files)
+        for descriptor in files:
+            os.close(descriptor)
         sent.append((message, contents))
     other.listen()
     await waiting.until(lambda: len(other.heard) == len(sent))
@@ -76,25 +76,25 @@ async def test_all_comes_in_order_with_its_files_though_nobody_listened_for_long
 
 
 async def test_files_that_were_never_sent_or_never_heard_are_closed(ends: tuple[End, End]) -> None:
-    one, other = ends
-    one.listen()
+    sender, other = ends
+    sender.listen()
     for number in range(2000):
         made = file(b"")
-        one.channel.send(messages.AllocationGone(str(number)), [made])
+        sender.channel.send(messages.AllocationGone(str(number)), [made])
         os.close(made)
     assert opened() > 0
     other.channel.close()
-    await waiting.until(lambda: one.ended)
-    one.channel.close()
+    await waiting.until(lambda: sender.ended)
+    sender.channel.close()
     assert opened() == 0
-    one.channel.send(messages.Changed())  # to nobody
+    sender.channel.send(messages.Changed())  # to nobody
 
 
 async def test_an_end_that_was_closed_is_seen_after_all_that_it_said(ends: tuple[End, End]) -> None:
-    one, other = ends
+    sender, other = ends
     for number in range(10):
-        one.channel.send(messages.AllocationGone(str(number)))
-    one.channel.close()
+        sender.channel.send(messages.AllocationGone(str(number)))
+    sender.channel.close()
     other.listen()
     await waiting.until(lambda: other.ended)
     assert [str(message.allocation) for message, _ in other.heard] == [str(number) for number in range(10)]

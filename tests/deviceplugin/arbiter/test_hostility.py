@@ -105,18 +105,18 @@ async def test_what_is_no_message_ends_the_connection_and_only_that(node: Arbite
 
 async def test_hello_twice_ends_the_connection_but_not_the_charge(node: ArbiterNode) -> None:
     node.add_pod("trainer")
-    one = await node.share()
-    await one("hello")
-    await one("charge", 0, 100)
-    assert await one("raw", HELLO.hex()) == "closed"
+    process = await node.share()
+    await process("hello")
+    await process("charge", 0, 100)
+    assert await process("raw", HELLO.hex()) == "closed"
     assert node.used() == (100,)
 
 
 async def test_another_version_of_the_protocol_is_refused_with_a_remedy(node: ArbiterNode) -> None:
     node.add_pod("trainer")
-    one = await node.share()
+    process = await node.share()
     data = header(contract.MESSAGE_HELLO, version=3, size=48) + bytes(32)
-    assert await one("raw", data.hex()) == (
+    assert await process("raw", data.hex()) == (
         "the library speaks version 3 of the protocol and this node's agent versions 1 to 2: "
         "recreate the pod, so that it gets the agent's library"
     )
@@ -141,15 +141,15 @@ async def test_five_hundred_connections_of_one_container_leave_room_for_others(
     held = [await connect(node) for _ in range(500)]
     try:
         await waiting.until(lambda: node.server.connections == 500)
-        one = await node.share()
-        assert (await one("hello"))["slot"] == 0
+        process = await node.share()
+        assert (await process("hello"))["slot"] == 0
         more = [await connect(node) for _ in range(50)]
         await waiting.until(lambda: node.server.turned_away == 38)
         assert node.server.connections == contract.LEDGER_SLOTS + 1
         async with asyncio.timeout(10):
             answer = await asyncio.get_running_loop().sock_recv(more[-1], contract.WIRE_MAX)
         assert b"this container has 512 connections to the node's agent already" in answer
-        assert await one("reclaim") == 0
+        assert await process("reclaim") == 0
         for item in more:
             item.close()
     finally:
@@ -169,8 +169,8 @@ async def test_no_number_of_containers_that_take_all_connections_keeps_another_o
     for name in (*hogs, "trainer", "newcomer"):
         node.add_pod(name)
     own_process(monkeypatch, node, hogs[0])
-    one = await node.share()
-    await one("hello")
+    process = await node.share()
+    await process("hello")
     held = list[socket.socket]()
     try:
         for name in hogs:
@@ -187,7 +187,7 @@ async def test_no_number_of_containers_that_take_all_connections_keeps_another_o
         assert b"keeps the others that it can have for containers with fewer than the 4 of this one" in answer
         newcomer = await node.share("newcomer")
         assert (await newcomer("hello"))["slot"] == 0
-        assert await one("reclaim") == 0
+        assert await process("reclaim") == 0
         assert node.server.connections < 256
     finally:
         for item in held:
@@ -201,8 +201,8 @@ async def test_a_flood_of_messages_makes_only_its_sender_wait(
     monkeypatch.setattr(connection_limits, "MESSAGE_BURST", 16)
     node.add_pod("hog")
     node.add_pod("trainer")
-    one = await node.share()
-    await one("hello")
+    process = await node.share()
+    await process("hello")
     own_process(monkeypatch, node, "hog")
     loop = asyncio.get_running_loop()
     with await connect(node) as flood:
@@ -224,7 +224,7 @@ async def test_a_flood_of_messages_makes_only_its_sender_wait(
             except BlockingIOError:
                 pass
             asked = time.monotonic()
-            assert await one("reclaim") == 0
+            assert await process("reclaim") == 0
             assert time.monotonic() - asked < 0.5
         assert sent > answered
         assert answered <= 16 + connection_limits.MESSAGES_PER_SECOND * (time.monotonic() - began) + 1
@@ -237,15 +237,15 @@ async def test_who_takes_no_answers_is_disconnected_and_blocks_nobody(
     monkeypatch.setattr(connection_limits, "MESSAGE_BURST", 10**6)
     node.add_pod("hog")
     node.add_pod("trainer")
-    one = await node.share()
-    await one("hello")
+    process = await node.share()
+    await process("hello")
     own_process(monkeypatch, node, "hog")
     loop = asyncio.get_running_loop()
     with await connect(node) as deaf:
         await loop.sock_sendall(deaf, HELLO)
         with pytest.raises(ConnectionError):
             await _send_for_ever(deaf)
-    assert await one("reclaim") == 0
+    assert await process("reclaim") == 0
     assert "Disconnected" in caplog.text
 
 
@@ -339,7 +339,7 @@ async def test_a_process_that_dies_before_it_is_known_whose_it_is_is_nobody(
 ) -> None:
     """Its pid may be given to a process of another container before its cgroup is read."""
     node.add_pod("victim")
-    one = await node.share("hostile")
+    process = await node.share("hostile")
 
     def identify(pid: int) -> object:
         os.kill(pid, signal.SIGKILL)
@@ -351,7 +351,7 @@ async def test_a_process_that_dies_before_it_is_known_whose_it_is_is_nobody(
 
     monkeypatch.setattr(node, "identify", identify)
     with pytest.raises(AssertionError, match="the process ended"):
-        await one("hello")
+        await process("hello")
     await waiting.until(lambda: node.server.turned_away == 1)
     assert node.server.connections == 0
     assert node.used("victim") is None

@@ -62,14 +62,14 @@ async def test_leases_go_on_while_the_agent_stands_still(short_path: Path) -> No
     node = ArbiterNode(short_path)
     async with started(short_path) as agent, node.stack:
         await agent.listening()
-        one, two, late = [await node.share(pod) for pod in ("pod1", "pod2", "pod2")]
-        await one("hello")
+        first, two, late = [await node.share(pod) for pod in ("pod1", "pod2", "pod2")]
+        await first("hello")
         await two("hello")
         agent.signal(signal.SIGSTOP)
-        assert await asyncio.gather(one("turns", TURNS), two("turns", TURNS)) == [TURNS, TURNS]
+        assert await asyncio.gather(first("turns", TURNS), two("turns", TURNS)) == [TURNS, TURNS]
         # Who comes meanwhile waits until the agent says what it was given.
         greeted = asyncio.create_task(late("hello"))
-        assert await asyncio.gather(one("turns", TURNS), two("turns", TURNS)) == [TURNS, TURNS]
+        assert await asyncio.gather(first("turns", TURNS), two("turns", TURNS)) == [TURNS, TURNS]
         assert not greeted.done()
         agent.signal(signal.SIGCONT)
         assert await greeted == {"gpus": 1, "slot": 1}

@@ -39,9 +39,9 @@ def check(workers: list[Worker], *, seconds: int = 12) -> VirtualGpu:
 def workloads(draw: st.DrawFn) -> list[Worker]:
     left, workers = 100, []
     for _ in range(draw(st.integers(1, 5))):
-        request = draw(st.sampled_from([each for each in (0, 5, 10, 20, 30, 50, 70, 90, 100) if each <= left]))
+        request = draw(st.sampled_from([share for share in (0, 5, 10, 20, 30, 50, 70, 90, 100) if share <= left]))
         left -= request
-        limit = draw(st.sampled_from([each for each in (10, 30, 50, 70, 100, 100, 100) if each >= request] or [100]))
+        limit = draw(st.sampled_from([share for share in (10, 30, 50, 70, 100, 100, 100) if share >= request] or [100]))
         span = st.integers(1, 400).map(lambda ms: ms * MS)
         workers.append(
             Worker(
@@ -80,7 +80,7 @@ def test_every_share_has_its_request_and_none_more_than_its_limit(workers: list[
 def test_shares_that_always_want_get_within_half_a_point_of_what_is_theirs(
     given_percent: list[tuple[int, int]], expected: list[float]
 ) -> None:
-    gpu = check([Worker(Entitlement(*each)) for each in given_percent])
+    gpu = check([Worker(Entitlement(*pair)) for pair in given_percent])
     assert virtual_gpu.shares(gpu, 2 * SECOND, 12 * SECOND) == pytest.approx(expected, abs=0.5)
 
 
@@ -181,10 +181,10 @@ def test_who_never_gives_back_holds_up_nobody_for_long() -> None:
     assert stopped.seats["stopped"].phase is None
 
 
-def late(given: Entitlement) -> LeaseScheduler:
+def late(entitlement: Entitlement) -> LeaseScheduler:
     """One that was asked at second 1 to give the GPU back, and has not."""
     made = LeaseScheduler()
-    made.join("a", given, 0)
+    made.join("a", entitlement, 0)
     made.join("other", Entitlement(50, 100), 0)
     made.want("a", 0)
     made.want("other", SECOND)
@@ -315,7 +315,11 @@ MUTATIONS: dict[str, tuple[object, str, object]] = {
         "released",
         lambda self, key, now: self._end(key, now) or [],
     ),
-    "the latency class has no bound": (next_share, "is_owed", lambda one: one.entitlement.latency or one.owed_ns > 1),
+    "the latency class has no bound": (
+        next_share,
+        "is_owed",
+        lambda payer: payer.entitlement.latency or payer.owed_ns > 1,
+    ),
     "the late are waited for": (lease_scheduler.LeaseScheduler, "_give_up", lambda *_: None),
 }
 

@@ -25,141 +25,141 @@ async def node() -> Node:
 
 
 async def test_alone_it_is_open_at_once_and_free(node: Node) -> None:
-    one = node.client("a")
-    node.says(one, WANT)
-    assert one.last() == (OPEN, 0)
+    client = node.client("a")
+    node.says(client, WANT)
+    assert client.last() == (OPEN, 0)
     node.later(60_000)
-    assert len(one.told) == 1
+    assert len(client.told) == 1
 
 
 async def test_who_comes_later_makes_the_first_one_count_and_then_takes_its_turn(node: Node) -> None:
-    one = node.client("a")
-    node.says(one, WANT)
+    first = node.client("a")
+    node.says(first, WANT)
     two = node.client("b")
-    assert one.last() == (OPEN, COUNTED)  # it has only come, and wants nothing yet
+    assert first.last() == (OPEN, COUNTED)  # it has only come, and wants nothing yet
     node.later(200)
     node.says(two, WANT)
-    assert one.last()[0] == REVOKE
+    assert first.last()[0] == REVOKE
     assert two.told == []
-    node.says(one, CLOSED)
+    node.says(first, CLOSED)
     assert two.last() == (OPEN, COUNTED)
-    node.says(one, RELEASED)
-    node.says(one, WANT)
+    node.says(first, RELEASED)
+    node.says(first, WANT)
     assert two.last() == (OPEN, COUNTED | CONTENDED)
     node.later(30)  # it was idle for a while, so it is owed a second turn
     node.later(30)
     assert two.last()[0] == REVOKE
     node.says(two, RELEASED)
-    assert one.last()[0] == OPEN
+    assert first.last()[0] == OPEN
 
 
 async def test_beside_a_share_of_the_latency_class_one_is_told_to_run_ahead_less(node: Node) -> None:
-    one = node.client("a")
-    node.says(one, WANT)
+    client = node.client("a")
+    node.says(client, WANT)
     grants = (Grant("GPU-0", 1 << 30, 20, 100),)
     urgent = Client(Tenant("b", "default", "b", ("main",), 0, grants, latency=True))
     node.leases.joined(urgent)
-    assert one.last() == (OPEN, COUNTED | contract.LEASE_BRIEF)
+    assert client.last() == (OPEN, COUNTED | contract.LEASE_BRIEF)
     node.says(urgent, WANT)
-    node.says(one, RELEASED)
+    node.says(client, RELEASED)
     assert urgent.last() == (OPEN, COUNTED)  # the other one can wait
     node.leases.left(urgent)
-    node.says(one, WANT)
-    assert one.last() == (OPEN, 0)
+    node.says(client, WANT)
+    assert client.last() == (OPEN, 0)
 
 
 async def test_the_processes_of_a_share_have_its_lease_together(node: Node) -> None:
-    one, two, other = node.client("a"), node.client("a"), node.client("b")
-    node.says(one, WANT)
+    first, two, other = node.client("a"), node.client("a"), node.client("b")
+    node.says(first, WANT)
     node.says(two, WANT)
-    assert one.last()[0] == two.last()[0] == OPEN
-    assert two.number != one.number  # what is said of the one is not about the other
+    assert first.last()[0] == two.last()[0] == OPEN
+    assert two.number != first.number  # what is said of the one is not about the other
     node.later(200)
     node.says(other, WANT)
-    assert one.last()[0] == two.last()[0] == REVOKE
-    node.says(one, RELEASED)
+    assert first.last()[0] == two.last()[0] == REVOKE
+    node.says(first, RELEASED)
     assert other.told == []  # the other process still runs
     node.says(two, CLOSED)
     assert other.last()[0] == OPEN
 
 
 async def test_what_is_said_of_a_lease_from_before_is_not_about_the_one_that_follows(node: Node) -> None:
-    one, two, other = node.client("a"), node.client("a"), node.client("b")
-    node.says(one, WANT)
+    first, two, other = node.client("a"), node.client("a"), node.client("b")
+    node.says(first, WANT)
     node.says(two, WANT)
-    before = one.number
-    node.says(one, RELEASED)
-    node.says(one, WANT)  # the other process of its share has the GPU still
-    assert one.last()[0] == OPEN
-    assert one.number != before
+    before = first.number
+    node.says(first, RELEASED)
+    node.says(first, WANT)  # the other process of its share has the GPU still
+    assert first.last()[0] == OPEN
+    assert first.number != before
     node.later(200)
     node.says(other, WANT)
     for late in (before, 0):
-        node.says(one, CLOSED, number=late)
-        node.says(one, RELEASED, number=late)
+        node.says(first, CLOSED, number=late)
+        node.says(first, RELEASED, number=late)
     node.says(two, RELEASED)
     assert other.told == []
-    node.says(one, RELEASED)
+    node.says(first, RELEASED)
     assert other.last()[0] == OPEN
 
 
 async def test_who_gives_back_while_it_is_told_that_it_may_go_on_after_a_restart_has_it_still() -> None:
     node = Node(settling_ns=leases.SETTLING_NS)
-    one, other = node.client("a"), node.client("b")
-    node.says(one, WANT, flags=HELD)
-    node.says(one, RELEASED, number=0)  # said before it knew the number; when it does, it opens its gate again
+    client, other = node.client("a"), node.client("b")
+    node.says(client, WANT, flags=HELD)
+    node.says(client, RELEASED, number=0)  # said before it knew the number; when it does, it opens its gate again
     node.says(other, WANT)
     node.later(1)
     assert other.told == []
-    node.says(one, RELEASED)
+    node.says(client, RELEASED)
     assert other.last()[0] == OPEN
 
 
 async def test_the_turn_of_a_share_whose_process_has_died_waiting_is_nobodys(node: Node) -> None:
-    one, other = node.client("a"), node.client("b")
+    client, other = node.client("a"), node.client("b")
     idle, waiting = node.client("c"), node.client("c")
-    node.says(one, WANT)
+    node.says(client, WANT)
     node.later(200)
     node.says(waiting, WANT)
     node.leases.left(waiting)
-    node.says(one, RELEASED)
+    node.says(client, RELEASED)
     assert idle.told == []
     node.says(other, WANT)
     assert other.last()[0] == OPEN
 
 
 async def test_a_share_with_a_limit_is_stopped_also_when_alone(node: Node) -> None:
-    one = node.client("a", request=30, limit=30)
-    node.says(one, WANT)
-    assert one.last() == (OPEN, COUNTED | CONTENDED)
+    client = node.client("a", request=30, limit=30)
+    node.says(client, WANT)
+    assert client.last() == (OPEN, COUNTED | CONTENDED)
     node.later(80)
-    assert one.last()[0] == REVOKE
-    node.says(one, RELEASED)
-    node.says(one, WANT)
-    assert one.last()[0] == REVOKE
+    assert client.last()[0] == REVOKE
+    node.says(client, RELEASED)
+    node.says(client, WANT)
+    assert client.last()[0] == REVOKE
     node.later(100)
-    assert one.last()[0] == REVOKE  # its pauses are as long as its limit says, of a period of 150 ms
+    assert client.last()[0] == REVOKE  # its pauses are as long as its limit says, of a period of 150 ms
     node.later(70)
-    assert one.last()[0] == OPEN
+    assert client.last()[0] == OPEN
 
 
 @pytest.mark.parametrize("when", ["wants", "holds", "revoked", "closed", "late"])
 async def test_whose_process_ends_leaves_the_gpu_to_the_next(node: Node, when: str) -> None:
-    one, two = node.client("a"), node.client("b")
+    first, two = node.client("a"), node.client("b")
     if when == "wants":
         node.says(two, WANT)
-        node.says(one, WANT)
-        node.leases.left(one)
+        node.says(first, WANT)
+        node.leases.left(first)
         assert two.last() == (OPEN, 0)  # alone again
         return
-    node.says(one, WANT)
+    node.says(first, WANT)
     node.later(200 if when != "holds" else 1)
     node.says(two, WANT)
     if when == "closed":
-        node.says(one, CLOSED)
+        node.says(first, CLOSED)
     if when == "late":
         node.later(200)
-    node.leases.left(one)
+    node.leases.left(first)
     assert two.last() == (OPEN, 0)
     node.leases.left(two)
     assert not list(node.leases.held())
@@ -167,36 +167,36 @@ async def test_whose_process_ends_leaves_the_gpu_to_the_next(node: Node, when: s
 
 async def test_after_a_restart_the_first_that_holds_keeps_it_and_others_give_it_back() -> None:
     node = Node(settling_ns=leases.SETTLING_NS)
-    one, two = node.client("a"), node.client("b")
-    node.says(one, WANT, flags=HELD)
+    first, two = node.client("a"), node.client("b")
+    node.says(first, WANT, flags=HELD)
     node.says(two, WANT, flags=HELD)
-    assert one.last()[0] == OPEN
+    assert first.last()[0] == OPEN
     assert two.told[-1] == (REVOKE, 0, 0, 0)
     node.says(two, RELEASED, number=0)
     node.later(40)
-    assert one.last()[0] == REVOKE
-    node.says(one, RELEASED)
+    assert first.last()[0] == REVOKE
+    node.says(first, RELEASED)
     assert two.last()[0] == OPEN
 
 
 async def test_after_a_restart_nobody_is_taken_to_be_alone() -> None:
     node = Node(settling_ns=leases.SETTLING_NS)
-    one = node.client("a")
-    node.says(one, WANT, flags=HELD)
-    assert one.last() == (OPEN, COUNTED)
+    client = node.client("a")
+    node.says(client, WANT, flags=HELD)
+    assert client.last() == (OPEN, COUNTED)
     node.later(11_000)
-    assert one.last() == (OPEN, 0)
+    assert client.last() == (OPEN, 0)
 
 
 async def test_when_the_agent_ends_nobody_is_told_that_it_is_their_turn(node: Node) -> None:
-    one, two = node.client("a"), node.client("b")
-    node.says(one, WANT)
+    first, two = node.client("a"), node.client("b")
+    node.says(first, WANT)
     node.says(two, WANT)
-    told = len(one.told)
+    count = len(first.told)
     node.leases.close()
-    node.leases.left(one)
+    node.leases.left(first)
     node.leases.left(two)
-    assert (len(one.told), two.told) == (told, [])
+    assert (len(first.told), two.told) == (count, [])
 
 
 async def test_a_share_of_two_gpus_begins_when_it_may_have_both(node: Node) -> None:
@@ -277,20 +277,20 @@ async def test_two_hundred_idle_containers_cost_nothing(node: Node, monkeypatch:
 
 
 async def test_what_was_held_is_told_up_to_now_and_what_was_used_only_if_it_is_known(node: Node) -> None:
-    one = node.client("a")
-    node.says(one, WANT)
+    holder = node.client("a")
+    node.says(holder, WANT)
     node.now_ns += 5000 * MS
     (held,) = node.leases.held()
     assert (held.seconds, held.leases, held.recent) == (5, 1, None)
     other = node.client("b")
     node.says(other, WANT)
     for _ in range(400):
-        for client in (one, other):
+        for client in (holder, other):
             if client.told and client.last()[0] == REVOKE:
                 node.says(client, RELEASED)
                 node.says(client, WANT)
         node.later(5)
-    parts = {each.tenant.pod: each for each in node.leases.held()}
+    parts = {usage.tenant.pod: usage for usage in node.leases.held()}
     assert parts["a"].recent == pytest.approx(0.5, abs=0.1)
     assert parts["b"].recent == pytest.approx(0.5, abs=0.1)
     assert sum(part.seconds for part in parts.values()) == pytest.approx(7, abs=0.2)
@@ -304,23 +304,23 @@ def resized(client: Client, request: int, limit: int) -> Tenant:
 
 
 async def test_who_holds_a_gpu_freely_is_told_to_count_when_it_gets_a_limit_and_is_stopped_by_it(node: Node) -> None:
-    one = node.client("a", gpus=("GPU-0", "GPU-1"))
-    node.says(one, WANT)
-    assert one.last() == (OPEN, 0)
+    client = node.client("a", gpus=("GPU-0", "GPU-1"))
+    node.says(client, WANT)
+    assert client.last() == (OPEN, 0)
     node.later(1)
-    node.leases.changed(resized(one, 10, 20))
-    assert one.last() == (OPEN, COUNTED | CONTENDED)
+    node.leases.changed(resized(client, 10, 20))
+    assert client.last() == (OPEN, COUNTED | CONTENDED)
     node.later(70)
-    assert one.last()[0] == REVOKE
-    node.says(one, RELEASED)
-    node.says(one, WANT)
-    assert one.last()[0] == REVOKE
-    node.leases.changed(resized(one, 10, 100))  # and may go on at once when the limit is gone
-    assert one.last() == (OPEN, 0)
+    assert client.last()[0] == REVOKE
+    node.says(client, RELEASED)
+    node.says(client, WANT)
+    assert client.last()[0] == REVOKE
+    node.leases.changed(resized(client, 10, 100))  # and may go on at once when the limit is gone
+    assert client.last() == (OPEN, 0)
 
 
 async def test_what_a_share_is_given_that_no_process_has_a_lease_of_is_nothing_to_leases(node: Node) -> None:
-    one = node.client("a")
-    node.leases.left(one)
-    node.leases.changed(resized(one, 10, 20))
+    client = node.client("a")
+    node.leases.left(client)
+    node.leases.changed(resized(client, 10, 20))
     assert not node.leases.gpus

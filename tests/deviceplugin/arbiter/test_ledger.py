@@ -13,9 +13,9 @@ from tests.deviceplugin.arbiter_node import GIB, GPUS, ArbiterNode
 
 async def test_a_process_is_told_its_limits_and_its_slot(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=3 * GIB, gpus=2)
-    one = await node.share()
-    assert await one("hello") == {"gpus": 2, "slot": 0}
-    limits = await one("limits")
+    process = await node.share()
+    assert await process("hello") == {"gpus": 2, "slot": 0}
+    limits = await process("limits")
     assert limits["records"] == [
         ["00000000000000000000000000000000", 3 * GIB, 50, 100],
         ["00000000000000000000000000000001", 3 * GIB, 50, 100],
@@ -25,34 +25,34 @@ async def test_a_process_is_told_its_limits_and_its_slot(node: ArbiterNode) -> N
 
 async def test_processes_of_a_container_see_one_sum(node: ArbiterNode) -> None:
     node.add_pod("trainer", gpus=2)
-    one, two = await node.share(), await node.share()
-    assert (await one("hello"))["slot"] == 0
+    first, two = await node.share(), await node.share()
+    assert (await first("hello"))["slot"] == 0
     assert (await two("hello"))["slot"] == 1
-    await one("charge", 0, 100)
+    await first("charge", 0, 100)
     await two("charge", 0, 20)
     await two("charge", 1, 3)
-    assert await one("sum", 0) == await two("sum", 0) == 120
-    assert await one("sum", 1) == 3
+    assert await first("sum", 0) == await two("sum", 0) == 120
+    assert await first("sum", 1) == 3
     assert node.used() == (120, 3)
 
 
 async def test_a_container_sees_nothing_of_another_pods(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     node.add_pod("server", memory=2 * GIB)
-    one, two = await node.share("trainer"), await node.share("server")
-    await one("hello")
+    first, two = await node.share("trainer"), await node.share("server")
+    await first("hello")
     await two("hello")
-    await one("charge", 0, 100)
+    await first("charge", 0, 100)
     assert await two("sum", 0) == 0
     assert (await two("limits"))["records"][0][1] == 2 * GIB
 
 
 async def test_containers_that_share_a_demand_share_a_ledger(node: ArbiterNode) -> None:
     node.add_pod("trainer", GivenShare(("main", "side"), (GPUS[0],), 50, 100, GIB))
-    one, two = await node.share(container="main"), await node.share(container="side")
-    await one("hello")
+    first, two = await node.share(container="main"), await node.share(container="side")
+    await first("hello")
     assert (await two("hello"))["slot"] == 1
-    await one("charge", 0, 7)
+    await first("charge", 0, 7)
     assert await two("sum", 0) == 7
 
 
@@ -60,31 +60,31 @@ async def test_containers_with_demands_of_their_own_have_ledgers_of_their_own(no
     node.add_pod(
         "trainer", GivenShare(("main",), (GPUS[0],), 50, 100, GIB), GivenShare(("side",), (GPUS[1],), 20, 30, 2 * GIB)
     )
-    one, two = await node.share(container="main"), await node.share(container="side")
-    await one("hello")
+    first, two = await node.share(container="main"), await node.share(container="side")
+    await first("hello")
     assert (await two("hello"))["slot"] == 0
     assert (await two("limits"))["records"] == [["00000000000000000000000000000001", 2 * GIB, 20, 30]]
 
 
 async def test_a_killed_process_leaves_nothing_behind_and_others_keep_theirs(node: ArbiterNode) -> None:
     node.add_pod("trainer")
-    one, two = await node.share(), await node.share()
-    await one("hello")
+    first, two = await node.share(), await node.share()
+    await first("hello")
     await two("hello")
-    await one("charge", 0, 100)
+    await first("charge", 0, 100)
     await two("charge", 0, 20)
-    await one.kill()
+    await first.kill()
     await waiting.until(lambda: node.used() == (20,))
     assert await two("sum", 0) == 20
 
 
 async def test_reclaim_tells_what_a_killed_process_has_left(node: ArbiterNode) -> None:
     node.add_pod("trainer")
-    one, two = await node.share(), await node.share()
-    await one("hello")
+    first, two = await node.share(), await node.share()
+    await first("hello")
     await two("hello")
-    await one("charge", 0, 100)
-    await one.kill()
+    await first("charge", 0, 100)
+    await first.kill()
     # Whether the arbiter had noticed by itself before or not: it was freed since this process last heard.
     assert await two("reclaim") == 100
     assert await two("sum", 0) == 0
@@ -93,11 +93,11 @@ async def test_reclaim_tells_what_a_killed_process_has_left(node: ArbiterNode) -
 
 async def test_a_slot_is_given_again_only_once_it_is_clear(node: ArbiterNode) -> None:
     node.add_pod("trainer")
-    keeper, one = await node.share(), await node.share()
+    keeper, process = await node.share(), await node.share()
     await keeper("hello")
-    await one("hello")
-    await one("charge", 0, 100)
-    await one.kill()
+    await process("hello")
+    await process("charge", 0, 100)
+    await process.kill()
     await waiting.until(lambda: node.used() == (0,))
     two = await node.share()
     assert (await two("hello"))["slot"] == 1
@@ -108,50 +108,50 @@ async def test_a_slot_is_given_again_only_once_it_is_clear(node: ArbiterNode) ->
 
 async def test_a_process_that_closes_its_socket_stays_charged_while_it_lives(node: ArbiterNode) -> None:
     node.add_pod("trainer")
-    one, two = await node.share(), await node.share()
-    await one("hello")
+    first, two = await node.share(), await node.share()
+    await first("hello")
     await two("hello")
-    await one("charge", 0, 100)
-    await one("close")
+    await first("charge", 0, 100)
+    await first("close")
     await waiting.until(lambda: node.server.connections == 1)
     assert await two("reclaim") == 0
     assert await two("sum", 0) == 100
-    await one.kill()
+    await first.kill()
     await waiting.until(lambda: node.used() == (0,))
 
 
 async def test_a_process_that_comes_back_has_its_slot_and_its_charge(node: ArbiterNode) -> None:
     node.add_pod("trainer")
-    one = await node.share()
-    await one("hello")
-    await one("charge", 0, 100)
-    await one("close")
-    assert (await one("hello"))["slot"] == 0
-    assert await one("sum", 0) == 100
+    process = await node.share()
+    await process("hello")
+    await process("charge", 0, 100)
+    await process("close")
+    assert (await process("hello"))["slot"] == 0
+    assert await process("sum", 0) == 100
 
 
 async def test_a_process_that_became_another_program_is_charged_no_more(node: ArbiterNode) -> None:
     node.add_pod("trainer")
-    one, two = await node.share(), await node.share()
-    await one("hello")
+    first, two = await node.share(), await node.share()
+    await first("hello")
     await two("hello")
-    await one("charge", 0, 100)
-    await one("become")
+    await first("charge", 0, 100)
+    await first("become")
     await waiting.until(lambda: node.used() == (0,))
-    assert (await one("hello"))["slot"] == 0
-    await one("charge", 0, 1)
+    assert (await first("hello"))["slot"] == 0
+    await first("charge", 0, 1)
     assert await two("sum", 0) == 1
 
 
 async def test_a_parent_that_dies_is_cleared_though_its_child_keeps_the_socket_open(node: ArbiterNode) -> None:
     node.add_pod("trainer")
-    one, two = await node.share(), await node.share()
-    await one("hello")
+    parent, two = await node.share(), await node.share()
+    await parent("hello")
     await two("hello")
-    await one("charge", 0, 100)
-    child = await one("fork")
+    await parent("charge", 0, 100)
+    child = await parent("fork")
     try:
-        await one.kill()
+        await parent.kill()
         await waiting.until(lambda: node.used() == (0,))
         assert await two("sum", 0) == 0
     finally:
@@ -160,10 +160,10 @@ async def test_a_parent_that_dies_is_cleared_though_its_child_keeps_the_socket_o
 
 async def test_the_last_process_takes_the_ledger_with_it(node: ArbiterNode) -> None:
     node.add_pod("trainer")
-    one = await node.share()
-    await one("hello")
+    first = await node.share()
+    await first("hello")
     assert len(list((node.directory / "state").iterdir())) == 1
-    await one.kill()
+    await first.kill()
     await waiting.until(lambda: node.used() is None)
     assert list((node.directory / "state").iterdir()) == []
     two = await node.share()
@@ -173,27 +173,27 @@ async def test_the_last_process_takes_the_ledger_with_it(node: ArbiterNode) -> N
 
 async def test_no_container_can_change_its_limits_or_the_size_of_its_ledger(node: ArbiterNode) -> None:
     node.add_pod("trainer")
-    one = await node.share()
-    await one("hello")
-    before = await one("limits")
-    assert await one("tamper") == []
-    assert await one("limits") == before
+    process = await node.share()
+    await process("hello")
+    before = await process("limits")
+    assert await process("tamper") == []
+    assert await process("limits") == before
 
 
 async def test_a_hostile_slot_harms_only_its_own_container(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     node.add_pod("server")
-    one, two = await node.share("trainer"), await node.share("server")
-    await one("hello")
+    first, two = await node.share("trainer"), await node.share("server")
+    await first("hello")
     await two("hello")
     await two("charge", 0, 5)
     for slot in range(512):
-        await one("write", 0, slot, 2**64 - 1)
-    assert await one("reclaim") == 0
+        await first("write", 0, slot, 2**64 - 1)
+    assert await first("reclaim") == 0
     assert await two("sum", 0) == 5
     assert node.used("server") == (5,)
     assert node.used("trainer") == (64 * (2**64 - 1),)  # as far as anybody looks
-    await one.kill()
+    await first.kill()
     await waiting.until(lambda: node.used("trainer") is None)
     assert await two("reclaim") == 0
 

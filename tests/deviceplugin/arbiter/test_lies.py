@@ -24,44 +24,44 @@ async def node() -> Node:
 
 
 async def test_who_says_late_that_it_holds_a_gpu_from_before_gives_it_back_first(node: Node) -> None:
-    one = node.client("a")
-    node.says(one, WANT, flags=HELD)
-    assert [kind for kind, *_ in one.told] == [REVOKE, OPEN]
-    assert one.told[0][3] == 0
+    client = node.client("a")
+    node.says(client, WANT, flags=HELD)
+    assert [kind for kind, *_ in client.told] == [REVOKE, OPEN]
+    assert client.told[0][3] == 0
 
 
 async def test_it_is_believed_once() -> None:
     node = Node(settling_ns=leases.SETTLING_NS)
-    one = node.client("a", request=0, limit=LIMIT)
-    node.says(one, WANT, flags=HELD)
-    assert one.may_launch
+    client = node.client("a", request=0, limit=LIMIT)
+    node.says(client, WANT, flags=HELD)
+    assert client.may_launch
     node.later(60)
-    node.says(one, RELEASED)
+    node.says(client, RELEASED)
     for _ in range(20):
-        node.says(one, WANT, flags=HELD)
-        assert not one.may_launch
+        node.says(client, WANT, flags=HELD)
+        assert not client.may_launch
         node.later(1)
 
 
-def says_it_holds(node: Node, one: Client) -> None:
+def says_it_holds(node: Node, client: Client) -> None:
     """Gives back what was taken, and says at once that it has it."""
-    if one.told and one.last()[0] == REVOKE:
-        node.says(one, RELEASED)
-    if not one.may_launch:
-        node.says(one, WANT, flags=HELD)
+    if client.told and client.last()[0] == REVOKE:
+        node.says(client, RELEASED)
+    if not client.may_launch:
+        node.says(client, WANT, flags=HELD)
 
 
-def gives_back_in_time(node: Node, one: Client) -> None:
+def gives_back_in_time(node: Node, client: Client) -> None:
     """Before its limit ends its turn, so that no debt is made."""
-    node.says(one, RELEASED)
-    node.says(one, WANT)
+    node.says(client, RELEASED)
+    node.says(client, WANT)
 
 
-def mixes(node: Node, one: Client) -> None:
+def mixes(node: Node, client: Client) -> None:
     """Anything, at random."""
     dice = random.Random(node.now_ns)
     kind = dice.choice([WANT, CLOSED, RELEASED])
-    node.says(one, kind, flags=dice.choice([0, HELD]), number=dice.choice([0, one.number if one.told else 7]))
+    node.says(client, kind, flags=dice.choice([0, HELD]), number=dice.choice([0, client.number if client.told else 7]))
 
 
 @pytest.mark.slow
@@ -69,25 +69,25 @@ def mixes(node: Node, one: Client) -> None:
 @pytest.mark.parametrize("way", [says_it_holds, gives_back_in_time, mixes], ids=lambda way: way.__name__)
 async def test_no_words_give_a_share_more_than_its_limit(way: Callable[[Node, Client], None], settling_ns: int) -> None:
     node = Node(settling_ns=settling_ns)
-    one = node.client("a", request=0, limit=LIMIT)
+    client = node.client("a", request=0, limit=LIMIT)
     open_ms = 0
     for _ in range(SECONDS * 200):
-        way(node, one)
-        open_ms += 5 if one.may_launch else 0
+        way(node, client)
+        open_ms += 5 if client.may_launch else 0
         node.later(5)
     # A client that gives back only when it is asked to has up to one step of this loop too much each time.
     assert open_ms <= SECONDS * 1000 * LIMIT / 100 * 1.25 + BURST_NS / MS + 10
 
 
 async def test_who_never_gives_back_waits_for_it_after(node: Node) -> None:
-    one = node.client("a", request=0, limit=LIMIT)
-    node.says(one, WANT)
+    client = node.client("a", request=0, limit=LIMIT)
+    node.says(client, WANT)
     for _ in range(200):
         node.later(5)
-    node.says(one, RELEASED)  # it has run for a second
-    node.says(one, WANT)
+    node.says(client, RELEASED)  # it has run for a second
+    node.says(client, WANT)
     waited_ms = 0
-    while not one.may_launch:
+    while not client.may_launch:
         node.later(10)
         waited_ms += 10
     assert waited_ms > 8000
@@ -100,14 +100,14 @@ async def test_short_processes_one_after_the_other_are_held_to_the_limit_of_thei
     had_ms = 0
     until_ns = node.now_ns + SECONDS * 1000 * MS
     while node.now_ns < until_ns:
-        one = node.client("a", request=0, limit=LIMIT)
-        node.says(one, WANT)
+        client = node.client("a", request=0, limit=LIMIT)
+        node.says(client, WANT)
         has_begun = False
         for _ in range(runs_ms // 5):  # a kernel that cannot be interrupted, if it has begun
-            has_begun |= one.may_launch
+            has_begun |= client.may_launch
             had_ms += 5 if has_begun else 0
             node.later(5)
-        node.leases.left(one)
+        node.leases.left(client)
     assert had_ms <= SECONDS * 1000 * LIMIT / 100 * 1.25 + runs_ms + BURST_NS / MS
 
 
@@ -116,14 +116,14 @@ async def test_a_process_that_stands_still_with_a_gpu_pays_for_seconds_and_one_w
 ) -> None:
     stopped, other = node.client("a"), node.client("b")
     running = node.client("c", gpus=("GPU-1",), limit=10)
-    for one in (stopped, other, running):
-        node.says(one, WANT)
+    for client in (stopped, other, running):
+        node.says(client, WANT)
     for _ in range(30):
         node.later(2000)
         node.leases.seen(
             {("GPU-0", "a-0"): False, ("GPU-1", "c-0"): True, ("GPU-0", "gone"): True, ("gone", "a-0"): True}
         )
-    held = {each.tenant.pod: each.seconds for each in node.leases.held()}
+    held = {usage.tenant.pod: usage.seconds for usage in node.leases.held()}
     assert 10 < held["a"] < 15
     assert held["c"] == pytest.approx(60, abs=1)
 
@@ -132,7 +132,7 @@ async def test_who_has_a_gpu_has_it_until_it_is_given_back_and_late_ones_for_ten
     late, other = node.client("a"), node.client("b")
 
     def had() -> dict[str, float]:
-        return {each.tenant.pod: round(each.had_seconds, 3) for each in node.leases.held()}
+        return {usage.tenant.pod: round(usage.had_seconds, 3) for usage in node.leases.held()}
 
     node.later(1000)
     assert had() == {"a": 0, "b": 0}
@@ -159,21 +159,21 @@ async def test_who_has_a_gpu_has_it_until_it_is_given_back_and_late_ones_for_ten
 
 
 async def test_a_debt_is_paid_by_whoever_comes_next_and_forgotten_once_it_is_paid(node: Node) -> None:
-    other, one = node.client("b"), node.client("a")
-    node.says(one, WANT)
+    other, client = node.client("b"), node.client("a")
+    node.says(client, WANT)
     node.says(other, WANT)
     node.later(40)
-    assert one.last()[0] == REVOKE
+    assert client.last()[0] == REVOKE
     node.later(3000)  # a long kernel
-    node.leases.left(one)
+    node.leases.left(client)
     again = node.client("a")
-    held = {each.tenant.pod: each.seconds for each in node.leases.held()}
+    held = {usage.tenant.pod: usage.seconds for usage in node.leases.held()}
     assert held["a"] > 3
     node.leases.left(again)
     node.later(60_000)
     node.leases.left(node.client("c"))
     node.client("a")
-    held = {each.tenant.pod: each.seconds for each in node.leases.held()}
+    held = {usage.tenant.pod: usage.seconds for usage in node.leases.held()}
     assert held["a"] == 0
 
 
@@ -185,12 +185,12 @@ async def test_what_waits_is_told_from_what_is_kept_back_and_who_was_passed_over
     node.says(limited, RELEASED)
     node.says(limited, WANT)
     node.later(100)
-    first = {each.tenant.pod: each for each in node.leases.held()}
+    first = {usage.tenant.pod: usage for usage in node.leases.held()}
     assert first["a"].waited_seconds == first["a"].throttled_seconds == pytest.approx(0.1)
     node.says(other, WANT)
     node.later(1000)  # nothing is said of the turn that has ended
     node.later(1000)
-    found = {each.tenant.pod: each for each in node.leases.held()}
-    assert (found["a"].evictions, found["b"].evictions) == (0, 1)
-    assert 0.1 < found["a"].throttled_seconds < found["a"].waited_seconds <= 2.1
-    assert found["b"].throttled_seconds == 0
+    usages = {usage.tenant.pod: usage for usage in node.leases.held()}
+    assert (usages["a"].evictions, usages["b"].evictions) == (0, 1)
+    assert 0.1 < usages["a"].throttled_seconds < usages["a"].waited_seconds <= 2.1
+    assert usages["b"].throttled_seconds == 0

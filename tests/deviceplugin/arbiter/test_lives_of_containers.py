@@ -50,28 +50,28 @@ async def test_a_pod_that_is_deleted_keeps_its_processes_to_their_limits_and_get
     node: ArbiterNode,
 ) -> None:
     node.add_pod("trainer")
-    one, late = await node.share(), await node.share()
-    await one("hello")
-    await one("charge", 0, 100)
-    before = await one("limits")
+    process, late = await node.share(), await node.share()
+    await process("hello")
+    await process("charge", 0, 100)
+    before = await process("limits")
     node.pods.clear()
     node.allocations.clear()
     node.resizing.look()
     refused = (await late("hello"))["refused"]
     assert refused == f"this node has no pod with the UID {arbiter_node.uid('trainer')}"
-    assert await one("limits") == before
-    assert not await one("take", 0, GIB)
+    assert await process("limits") == before
+    assert not await process("take", 0, GIB)
     assert node.used() == (100,)
-    await one.kill()
+    await process.kill()
     await waiting.until(lambda: node.used() is None)
     assert list((node.directory / "state").iterdir()) == []
 
 
 async def test_a_pod_of_the_same_name_has_nothing_of_the_one_before(node: ArbiterNode) -> None:
     node.add_pod("trainer")
-    one = await node.share()
-    await one("hello")
-    await one("charge", 0, 100)
+    first = await node.share()
+    await first("hello")
+    await first("charge", 0, 100)
     node.pods.clear()
     node.allocations.clear()
     node.add_pod("other")

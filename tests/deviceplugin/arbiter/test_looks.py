@@ -68,14 +68,14 @@ OTHER_PROGRAM = b"55d000000000-55d000001000 r-xp 00000000 08:01 12   /usr/bin/ot
 async def test_nobody_waits_for_a_look_that_does_not_end(node: ArbiterNode, slow: Slow) -> None:
     for pod in ("hostile", "trainer", "other"):
         node.add_pod(pod)
-    one, two, three = [await node.share(pod) for pod in ("hostile", "trainer", "other")]
-    slow.has(one.pid)
+    hostile, two, three = [await node.share(pod) for pod in ("hostile", "trainer", "other")]
+    slow.has(hostile.pid)
     slow.knows(two.pid)
     slow.knows(three.pid)
-    for each in (one, two, three):
-        await each("hello")
-        await each("charge", 0, 100)
-    await one("close")
+    for process in (hostile, two, three):
+        await process("hello")
+        await process("charge", 0, 100)
+    await hostile("close")
     assert await two("reclaim") == 0
     assert await two("turns", 3) == 3
     # Nor do looks at other shares.
@@ -83,10 +83,10 @@ async def test_nobody_waits_for_a_look_that_does_not_end(node: ArbiterNode, slow
     await waiting.until(lambda: node.used("other") is None)
     assert node.used("hostile") == (100,)
     # It waits itself: what it says it is now is not believed before it was looked at.
-    again = asyncio.create_task(one("hello"))
+    again = asyncio.create_task(hostile("hello"))
     assert await two("reclaim") == 0
     assert not again.done()
-    await slow.tell(one.pid, OTHER_PROGRAM)
+    await slow.tell(hostile.pid, OTHER_PROGRAM)
     assert (await again)["slot"] == 0
     assert node.used("hostile") == (0,)
 
@@ -118,8 +118,8 @@ async def test_a_start_looks_at_so_much_of_one_share_and_no_more(
 ) -> None:
     node.add_pod("hostile")
     for _ in range(4):
-        one = await node.share("hostile")
-        await one("hello")
+        process = await node.share("hostile")
+        await process("hello")
     looked_bytes = []
     known = kernel_process.mapping
 
@@ -138,15 +138,15 @@ async def test_a_start_looks_at_so_much_of_one_share_and_no_more(
 
 @pytest.fixture
 def member() -> kernel_process.KernelProcess:
-    found = kernel_process.identified(os.getpid())
-    assert found is not None
-    return kernel_process.KernelProcess(*found, os.pidfd_open(os.getpid()))
+    identity = kernel_process.identified(os.getpid())
+    assert identity is not None
+    return kernel_process.KernelProcess(*identity, os.pidfd_open(os.getpid()))
 
 
 def group(key: str, *members: kernel_process.KernelProcess) -> ShareLedger:
     made = ShareLedger.make(Tenant(key, "ml", key, ("main",), 0, (Grant(arbiter_node.GPUS[0], 1 << 30, 50, 100),)))
-    for slot, one in enumerate(members):
-        made.admit(one, slot)
+    for slot, process in enumerate(members):
+        made.admit(process, slot)
     return made
 
 
@@ -167,10 +167,10 @@ async def test_a_share_is_looked_at_for_a_twentieth_of_a_processor_and_once_howe
 
     monkeypatch.setattr(kernel_process, "mapping", mapping)
     gone: list[Callable[[], None]] = []
-    one = group("a", member)
+    ledger = group("a", member)
     looking = looks.Looks(lambda *_: gone.append(lambda: None))
     for _ in range(3):
-        asked = [looking.ask(one, member) for _ in range(10)]
+        asked = [looking.ask(ledger, member) for _ in range(10)]
         assert len(set(map(id, asked))) == 1
         await asyncio.gather(*asked)
     assert len(starts) == 3
@@ -178,4 +178,4 @@ async def test_a_share_is_looked_at_for_a_twentieth_of_a_processor_and_once_howe
     assert starts[-1] - starts[0] >= 2 * took_seconds * (1 + looks.REST)
     assert not gone
     looking.close()
-    one.close()
+    ledger.close()

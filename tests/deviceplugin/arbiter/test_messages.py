@@ -27,5 +27,5 @@ def test_what_is_no_message_is_refused() -> None:
 
 
 def test_a_turn_has_all_that_is_told_of_a_share_on_a_gpu() -> None:
-    told = {field.name for field in dataclasses.fields(messages.LeaseReport)}
-    assert told - {"share"} == {field.name for field in dataclasses.fields(LeaseUsage)} - {"tenant"}
+    names = {field.name for field in dataclasses.fields(messages.LeaseReport)}
+    assert names - {"share"} == {field.name for field in dataclasses.fields(LeaseUsage)} - {"tenant"}

@@ -26,7 +26,7 @@ def group() -> Iterator[ShareLedger]:
 
 
 def overheads(group: ShareLedger) -> list[int]:
-    assert [one.overhead_bytes for one in group.limits.read()] == list(group.limits.overhead_bytes())
+    assert [record.overhead_bytes for record in group.limits.read()] == list(group.limits.overhead_bytes())
     return list(group.limits.overhead_bytes())
 
 
@@ -56,7 +56,7 @@ def test_other_limits_and_other_contexts_leave_it_as_it_is(group: ShareLedger) -
     group.limits.expect(1, 250)
     group.limits.write([Grant(uuid, 4 << 30, 20, 30) for uuid in UUIDS])
     assert overheads(group) == [300, 10]
-    assert [(one.memory_bytes, one.request_percent, one.context_bytes) for one in group.limits.read()] == [
+    assert [(record.memory_bytes, record.request_percent, record.context_bytes) for record in group.limits.read()] == [
         (4 << 30, 20, 0),
         (4 << 30, 20, 250),
     ]

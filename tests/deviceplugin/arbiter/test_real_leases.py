@@ -110,26 +110,26 @@ async def reaches(window: Callable[[], Awaitable[float]], least_percent: float) 
 @pytest.mark.parametrize(("mode", "kernel_us"), [("async", 1000), ("sync", 1000), ("async", 50), ("graph", 1000)])
 async def test_two_shares_split_the_gpu_as_they_asked(programs: Programs, mode: str, kernel_us: int) -> None:
     async def window() -> tuple[float, float]:
-        async with programs.ready(30, 100, mode, kernel_us) as one, programs.ready(70, 100, mode, kernel_us) as two:
-            begin(one)
+        async with programs.ready(30, 100, mode, kernel_us) as first, programs.ready(70, 100, mode, kernel_us) as two:
+            begin(first)
             begin(two)
-            return await asyncio.gather(percent(one, kernel_us), percent(two, kernel_us))
+            return await asyncio.gather(percent(first, kernel_us), percent(two, kernel_us))
 
     # Loose, for a busy machine: bench/interposer.py has the exact figures.
     await split(window, (24, 36), 60)
 
 
 async def test_a_limit_is_kept_when_alone(programs: Programs) -> None:
-    async with programs.ready(10, 30) as one:
-        begin(one)
-        assert 15 < await percent(one) < 34  # less where the machine is busy, never more
+    async with programs.ready(10, 30) as program:
+        begin(program)
+        assert 15 < await percent(program) < 34  # less where the machine is busy, never more
 
 
 async def test_an_idle_neighbour_leaves_everything(programs: Programs) -> None:
     async def window() -> float:
-        async with programs.ready(30, 100) as one, programs.ready(70, 100):
-            begin(one)
-            return await percent(one)
+        async with programs.ready(30, 100) as program, programs.ready(70, 100):
+            begin(program)
+            return await percent(program)
 
     await reaches(window, 90)
 
@@ -139,11 +139,11 @@ async def test_a_process_that_is_killed_or_stopped_with_the_lease_holds_up_nobod
     programs: Programs, how: signal.Signals
 ) -> None:
     async def window() -> float:
-        async with programs.ready(50, 100) as one, programs.ready(50, 100) as two:
-            begin(one, seconds=60)
+        async with programs.ready(50, 100) as holder, programs.ready(50, 100) as two:
+            begin(holder, seconds=60)
             begin(two, after=0.6, seconds=1.0)
             await asyncio.sleep(0.3)
-            os.kill(one.pid, how)
+            os.kill(holder.pid, how)
             return await percent(two)
 
     await reaches(window, 80)
@@ -153,15 +153,15 @@ async def test_programs_go_on_through_a_restart_of_the_agent_and_share_after_it(
     programs: Programs, node: ArbiterNode
 ) -> None:
     async def window() -> tuple[float, float]:
-        async with programs.ready(30, 100) as one, programs.ready(70, 100) as two:
-            begin(one, after=3.0)
+        async with programs.ready(30, 100) as first, programs.ready(70, 100) as two:
+            begin(first, after=3.0)
             begin(two, after=3.0)
             await asyncio.sleep(0.3)
             await node.stop()
             await asyncio.sleep(0.3)
             await node.start()
-            shares = await asyncio.gather(percent(one), percent(two))
-            assert {each.tenant.pod for each in node.server.leases.held()} <= set(programs.pods)
+            shares = await asyncio.gather(percent(first), percent(two))
+            assert {usage.tenant.pod for usage in node.server.leases.held()} <= set(programs.pods)
             return shares
 
     await split(window, (20, 40), 60)
@@ -174,14 +174,14 @@ async def test_without_an_agent_shares_whose_programs_have_one_pid_launch_one_af
     async def window() -> list[float]:
         async with contextlib.AsyncExitStack() as stack:
             ready = [programs.ready(100 // count, 100, within=AS_PID_ONE) for _ in range(count)]
-            running = [await stack.enter_async_context(one) for one in ready]
-            for one in running:
-                begin(one, after=1.0)
+            running = [await stack.enter_async_context(context) for context in ready]
+            for program in running:
+                begin(program, after=1.0)
             await asyncio.sleep(0.3)
             await node.stop()
-            found = await asyncio.gather(*map(percent, running))
+            shares = await asyncio.gather(*map(percent, running))
         await node.start()
-        return found
+        return shares
 
     for _ in range(WINDOWS):
         had = await window()
@@ -193,11 +193,11 @@ async def test_without_an_agent_shares_whose_programs_have_one_pid_launch_one_af
 async def test_a_paused_arbiter_stops_nobody_who_holds_the_gpu(programs: Programs, node: ArbiterNode) -> None:
     async def window() -> float:
         node.server.leases.settle()  # it runs long enough to know who is alone
-        async with programs.ready(50, 100) as one:
-            begin(one, after=0.5, seconds=1)
+        async with programs.ready(50, 100) as program:
+            begin(program, after=0.5, seconds=1)
             await asyncio.sleep(0.3)
             await node.stop()
-            had = await percent(one)
+            had = await percent(program)
         await node.start()
         return had
 
@@ -209,23 +209,23 @@ async def test_a_limit_that_comes_while_a_program_runs_is_kept_from_then_on(
 ) -> None:
     node.server.leases.settle()
     # One that waits for its kernels: what another one had queued while it was alone would have to run out first.
-    async with programs.ready(10, 100, "sync") as one:
-        begin(one)
+    async with programs.ready(10, 100, "sync") as program:
+        begin(program)
         await asyncio.sleep(0.3)
         node.change("pod1", limit_percent=30)
-        assert 15 < await percent(one) < 34  # less where the machine is busy, never more
+        assert 15 < await percent(program) < 34  # less where the machine is busy, never more
 
 
 async def test_requests_that_are_swapped_while_programs_run_are_had_from_then_on(
     programs: Programs, node: ArbiterNode
 ) -> None:
     async def window() -> tuple[float, float]:
-        async with programs.ready(30, 100) as one, programs.ready(70, 100) as two:
-            begin(one)
+        async with programs.ready(30, 100) as first, programs.ready(70, 100) as two:
+            begin(first)
             begin(two)
             await asyncio.sleep(0.3)
             node.change(programs.pods[-2], request_percent=70)
             node.change(programs.pods[-1], request_percent=30)
-            return await asyncio.gather(percent(one), percent(two))
+            return await asyncio.gather(percent(first), percent(two))
 
     await split(window, (64, 76), 75)

@@ -60,14 +60,14 @@ async def program(box: container.Container, function: Callable[[], None]) -> Asy
 def step(node: ArbiterNode, dice: random.Random) -> str:
     """What placer and user do next."""
     share = node.allocations[0].shares[0]
-    told = {resize.memory_bytes for resize in node.resizes}
+    sizes = {resize.memory_bytes for resize in node.resizes}
     if share.shrink_to_bytes is None and dice.random() < 0.5:
         node.change(memory_bytes=min(300 * MIB, share.memory_bytes + dice.randrange(100 * MIB)))
         return "grew"
     if share.shrink_to_bytes is None:
         node.change(shrink_to_bytes=dice.randrange(20 * MIB, share.memory_bytes))
         return "asked"
-    if told == {share.shrink_to_bytes}:
+    if sizes == {share.shrink_to_bytes}:
         node.change(memory_bytes=share.shrink_to_bytes, shrink_to_bytes=None)
         return "gave up"
     if dice.random() < 0.05:
@@ -82,7 +82,7 @@ async def test_at_full_speed_and_through_restarts_no_byte_above_the_limit_is_eve
     monkeypatch.setattr(share_resizing, "AGAIN_SECONDS", 0.01)
     dice, done, most = random.Random(3), [], 0
     async with (
-        program(box, resized.storm) as one,
+        program(box, resized.storm) as first,
         program(box, resized.storm) as two,
         program(box, resized.storm) as three,
     ):
@@ -100,7 +100,7 @@ async def test_at_full_speed_and_through_restarts_no_byte_above_the_limit_is_eve
                     await node.stop()
                     await node.start()
                     done.append("restarted")
-            assert [each.poll() for each in (one, two, three)] == [None] * 3
+            assert [process.poll() for process in (first, two, three)] == [None] * 3
     assert {"grew", "asked", "gave up", "restarted"} <= set(done)
     assert most > 100 * MIB
 

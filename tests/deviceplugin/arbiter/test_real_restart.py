@@ -154,10 +154,10 @@ async def test_an_arbiter_that_is_killed_twenty_times_knows_to_the_byte_what_is_
                     programs["pod1"].append(await asyncio.to_thread(started_in, "pod1"))
                 for program in itertools.chain(*programs.values()):
                     say(program)
-                held = {pod: sum(int(answer(one)) for one in running) for pod, running in programs.items()}
-                told = await arbiter.held()
-                assert told == {pod: [held[pod], 2] for pod in programs}, f"after {round_number + 1} kills"
+                held = {pod: sum(int(answer(process)) for process in running) for pod, running in programs.items()}
+                report = await arbiter.held()
+                assert report == {pod: [held[pod], 2] for pod in programs}, f"after {round_number + 1} kills"
                 for program in itertools.chain(*programs.values()):
                     say(program)
             assert sum(held.values()) > 0
-            assert [one.poll() for one in itertools.chain(*programs.values())] == [None] * 4
+            assert [process.poll() for process in itertools.chain(*programs.values())] == [None] * 4

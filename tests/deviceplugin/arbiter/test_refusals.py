@@ -20,21 +20,23 @@ async def test_a_process_outside_any_pod(node: ArbiterNode) -> None:
 
 
 async def test_a_pod_that_nobody_knows(node: ArbiterNode) -> None:
-    one = await node.share("ghost")
-    assert await one("hello") == {"refused": f"this node has no pod with the UID {arbiter_node.uid('ghost')}"}
+    process = await node.share("ghost")
+    assert await process("hello") == {"refused": f"this node has no pod with the UID {arbiter_node.uid('ghost')}"}
 
 
 async def test_a_pod_without_an_allocation(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     node.pods[0]["metadata"]["annotations"] = {}
-    one = await node.share()
-    assert await one("hello") == {"refused": "the pod default/trainer has no allocation: it asks for no share of a GPU"}
+    process = await node.share()
+    assert await process("hello") == {
+        "refused": "the pod default/trainer has no allocation: it asks for no share of a GPU"
+    }
 
 
 async def test_a_pod_that_points_at_anothers_allocation(node: ArbiterNode) -> None:
     node.add_pod("trainer", holder="victim")
-    one = await node.share()
-    assert await one("hello") == {
+    process = await node.share()
+    assert await process("hello") == {
         "refused": "the allocation of-trainer is held by default/victim, not by the pod default/trainer"
     }
 
@@ -44,22 +46,22 @@ async def test_a_container_without_a_share(node: ArbiterNode) -> None:
     node.pods[0]["status"]["containerStatuses"].append(
         {"name": "side", "containerID": f"containerd://{arbiter_node.container_id('trainer', 'side')}"}
     )
-    one = await node.share(container="side")
-    assert await one("hello") == {"refused": "the container side of the pod default/trainer has no share of a GPU"}
+    process = await node.share(container="side")
+    assert await process("hello") == {"refused": "the container side of the pod default/trainer has no share of a GPU"}
 
 
 async def test_an_informer_that_lags_behind_is_asked_past(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     node.seen_pods, node.seen_allocations = [], []
-    one = await node.share()
-    assert await one("hello") == {"gpus": 1, "slot": 0}
+    process = await node.share()
+    assert await process("hello") == {"gpus": 1, "slot": 0}
 
 
 async def test_an_allocation_that_nobody_knows(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     node.allocations.clear()
-    one = await node.share()
-    assert await one("hello") == {
+    process = await node.share()
+    assert await process("hello") == {
         "refused": "the allocation of-trainer of the pod default/trainer is not in this node's GPUNode"
     }
 
@@ -67,23 +69,23 @@ async def test_an_allocation_that_nobody_knows(node: ArbiterNode) -> None:
 async def test_a_container_is_waited_for_until_the_pods_status_names_it(node: ArbiterNode) -> None:
     shares = (GivenShare(("main",), (GPUS[0],), 50, 100, GIB), GivenShare(("side",), (GPUS[1],), 20, 100, 2 * GIB))
     node.add_pod("trainer", *shares, statuses=False)
-    one = await node.share(container="side")
-    waiting = asyncio.create_task(one("hello"))
+    process = await node.share(container="side")
+    waiting = asyncio.create_task(process("hello"))
     while node.asked < 2:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     assert not waiting.done()
     named = {"name": "side", "containerID": f"containerd://{arbiter_node.container_id('trainer', 'side')}"}
     node.pods[0]["status"]["containerStatuses"] = [named]
     assert await waiting == {"gpus": 1, "slot": 0}
-    assert (await one("limits"))["records"][0][1] == 2 * GIB
+    assert (await process("limits"))["records"][0][1] == 2 * GIB
 
 
 async def test_a_container_whose_name_never_comes(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookup, "WAIT_SECONDS", 0.8)
     shares = (GivenShare(("main",), (GPUS[0],), 50, 100, GIB), GivenShare(("side",), (GPUS[1],), 20, 100, 2 * GIB))
     node.add_pod("trainer", *shares, statuses=False)
-    one = await node.share()
-    answer = await one("hello")
+    process = await node.share()
+    answer = await process("hello")
     assert answer["refused"].startswith("the status of the pod default/trainer does not show yet which container ")
 
 
@@ -118,8 +120,8 @@ async def test_many_that_wait_ask_the_api_server_once(node: ArbiterNode) -> None
 
 async def test_a_share_that_moved_to_other_gpus_is_refused_while_the_old_ones_are_used(node: ArbiterNode) -> None:
     node.add_pod("trainer")
-    one = await node.share()
-    await one("hello")
+    first = await node.share()
+    await first("hello")
     node.allocations.clear()
     node.pods.clear()
     node.add_pod("trainer", GivenShare(("main",), (GPUS[3],), 50, 100, GIB))

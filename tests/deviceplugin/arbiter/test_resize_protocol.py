@@ -125,28 +125,28 @@ class World:
         """A process takes memory, or gives some back."""
         if not self.shares:
             return
-        one = self.dice.choice(self.shares)
+        process = self.dice.choice(self.shares)
         if self.dice.random() < 0.6:
             amount = self.dice.randrange(1, 40)
-            if await one("take", 0, amount):
-                self.held[one] += amount
-        elif self.held[one]:
-            amount = self.dice.randrange(1, self.held[one] + 1)
-            await one("charge", 0, -amount)
-            self.held[one] -= amount
+            if await process("take", 0, amount):
+                self.held[process] += amount
+        elif self.held[process]:
+            amount = self.dice.randrange(1, self.held[process] + 1)
+            await process("charge", 0, -amount)
+            self.held[process] -= amount
 
     async def come_or_go(self) -> None:
         """A process begins, or is killed."""
         if len(self.shares) < 3:
-            one = await self.node.share()
-            await one("hello")
-            self.shares.append(one)
-            self.held[one] = 0
+            process = await self.node.share()
+            await process("hello")
+            self.shares.append(process)
+            self.held[process] = 0
         elif self.dice.random() < 0.3:
-            one = self.shares.pop(self.dice.randrange(3))
-            await one.kill()
-            del self.held[one]
-            self.away = [each for each in self.away if each is not one]
+            process = self.shares.pop(self.dice.randrange(3))
+            await process.kill()
+            del self.held[process]
+            self.away = [peer for peer in self.away if peer is not process]
             for group in self.node.groups.all():
                 self.node.groups.reap(group)
 
@@ -164,20 +164,20 @@ class World:
     async def come_back(self) -> None:
         """A process finds the agent again: it has new pages, then goes by them, and then says so."""
         if self.away:
-            one = self.away.pop(self.dice.randrange(len(self.away)))
-            await one("close")
-            await one("hello")
-            await one("reclaim")
+            process = self.away.pop(self.dice.randrange(len(self.away)))
+            await process("close")
+            await process("hello")
+            await process("reclaim")
 
     async def check(self) -> None:
         """The laws."""
         held = sum(self.held.values())
         if held > self.share.memory_bytes:
             raise BrokenLawError(f"{held} bytes are in use of {self.share}")
-        told = {resize.memory_bytes for resize in self.resizes}
+        sizes = {resize.memory_bytes for resize in self.resizes}
         for share in self.shares:
             ((_, most, *_),) = (await share("limits"))["records"]
-            if told and most > min(told):
+            if sizes and most > min(sizes):
                 raise BrokenLawError(f"a process goes by {most} bytes, and {self.resizes} is told")
 
 

@@ -18,71 +18,71 @@ async def restart(node: ArbiterNode) -> None:
 
 async def test_a_new_process_shares_the_ledger_of_those_from_before(node: ArbiterNode) -> None:
     node.add_pod("trainer", gpus=2)
-    one = await node.share()
-    await one("hello")
-    await one("charge", 1, 100)
+    first = await node.share()
+    await first("hello")
+    await first("charge", 1, 100)
     await restart(node)
     assert node.used() == (0, 100)
     two = await node.share()
     assert (await two("hello"))["slot"] == 1
     assert await two("sum", 1) == 100
     await two("charge", 1, 20)
-    assert await one("sum", 1) == 120  # also the one from before, with its old limits page, counts the new one
+    assert await first("sum", 1) == 120  # also the one from before, with its old limits page, counts the new one
 
 
 async def test_a_running_process_needs_no_agent(node: ArbiterNode) -> None:
     node.add_pod("trainer")
-    one = await node.share()
-    await one("hello")
+    process = await node.share()
+    await process("hello")
     await node.stop()
-    await one("charge", 0, 100)
-    assert await one("sum", 0) == 100
+    await process("charge", 0, 100)
+    assert await process("sum", 0) == 100
     await node.start()
     assert node.used() == (100,)
 
 
 async def test_it_comes_back_to_its_own_slot(node: ArbiterNode) -> None:
     node.add_pod("trainer")
-    one = await node.share()
-    await one("hello")
-    await one("charge", 0, 100)
+    process = await node.share()
+    await process("hello")
+    await process("charge", 0, 100)
     await restart(node)
-    await one("close")
-    assert (await one("hello"))["slot"] == 0
-    assert await one("sum", 0) == 100
+    await process("close")
+    assert (await process("hello"))["slot"] == 0
+    assert await process("sum", 0) == 100
 
 
 async def test_what_died_while_nobody_looked_is_cleared(node: ArbiterNode) -> None:
     node.add_pod("trainer")
-    one, two = await node.share(), await node.share()
-    await one("hello")
+    first, two = await node.share(), await node.share()
+    await first("hello")
     await two("hello")
-    await one("charge", 0, 100)
+    await first("charge", 0, 100)
     await two("charge", 0, 20)
     await node.stop()
-    await one.kill()
+    await first.kill()
     await node.start()
     assert node.used() == (20,)
 
 
 async def test_what_dies_after_the_restart_is_cleared(node: ArbiterNode) -> None:
     node.add_pod("trainer")
-    one, two = await node.share(), await node.share()
-    await one("hello")
+    first, two = await node.share(), await node.share()
+    await first("hello")
     await two("hello")
-    await one("charge", 0, 100)
+    await first("charge", 0, 100)
     await restart(node)
-    await one.kill()
+    await first.kill()
     await waiting.until(lambda: node.used() == (0,))
     assert await two("sum", 0) == 0
 
 
 async def test_a_container_that_is_gone_leaves_no_record(node: ArbiterNode) -> None:
     node.add_pod("trainer")
-    one = await node.share()
-    await one("hello")
+    process = await node.share()
+    await process("hello")
     await node.stop()
-    await one.kill()
+    await process.kill()
     await node.start()
     assert node.used() is None
     assert list((node.directory / "state").iterdir()) == []
@@ -90,38 +90,38 @@ async def test_a_container_that_is_gone_leaves_no_record(node: ArbiterNode) -> N
 
 async def test_a_process_that_became_another_program_in_between_is_dropped(node: ArbiterNode) -> None:
     node.add_pod("trainer")
-    one, two = await node.share(), await node.share()
-    await one("hello")
+    first, two = await node.share(), await node.share()
+    await first("hello")
     await two("hello")
-    await one("charge", 0, 100)
+    await first("charge", 0, 100)
     await node.stop()
-    await one("become")
+    await first("become")
     await node.start()
     assert node.used() == (0,)
 
 
 async def test_a_process_whose_names_are_no_text_is_one_like_others(node: ArbiterNode) -> None:
     node.add_pod("trainer")
-    one, two = await node.share(), await node.share()
-    await one("disguise", node.directory)
-    assert (await one("hello"))["slot"] == 0
-    await one("charge", 0, 100)
-    who = kernel_process.identified(one.pid)
+    first, two = await node.share(), await node.share()
+    await first("disguise", node.directory)
+    assert (await first("hello"))["slot"] == 0
+    await first("charge", 0, 100)
+    who = kernel_process.identified(first.pid)
     assert who is not None
     await restart(node)
     assert node.used() == (100,)
-    await one("close")
-    assert (await one("hello"))["slot"] == 0
+    await first("close")
+    assert (await first("hello"))["slot"] == 0
     assert (await two("hello"))["slot"] == 1
     assert await two("sum", 0) == 100
-    await one("become")
+    await first("become")
     await waiting.until(lambda: node.used() == (0,))
 
 
 async def test_a_record_of_another_boot_is_not_believed(node: ArbiterNode) -> None:
     node.add_pod("trainer")
-    one = await node.share()
-    await one("hello")
+    process = await node.share()
+    await process("hello")
     (path,) = (node.directory / "state").iterdir()
     await node.stop()
     path.write_text(json.dumps({**json.loads(path.read_text()), "boot_id": "another"}))
@@ -132,23 +132,23 @@ async def test_a_record_of_another_boot_is_not_believed(node: ArbiterNode) -> No
 
 async def test_a_pid_that_was_given_again_is_another_process(node: ArbiterNode) -> None:
     node.add_pod("trainer")
-    one = await node.share()
-    await one("hello")
-    await one("charge", 0, 100)
+    process = await node.share()
+    await process("hello")
+    await process("charge", 0, 100)
     (path,) = (node.directory / "state").iterdir()
     await node.stop()
-    found = json.loads(path.read_text())
-    found["slots"]["0"][1] += 1  # as if it had started later
-    path.write_text(json.dumps(found))
+    record = json.loads(path.read_text())
+    record["slots"]["0"][1] += 1  # as if it had started later
+    path.write_text(json.dumps(record))
     await node.start()
     assert node.used() is None
 
 
 async def test_a_broken_record_is_dropped_and_harms_no_other(node: ArbiterNode) -> None:
     node.add_pod("trainer")
-    one = await node.share()
-    await one("hello")
-    await one("charge", 0, 100)
+    process = await node.share()
+    await process("hello")
+    await process("charge", 0, 100)
     await node.stop()
     broken = node.directory / "state" / "broken.json"
     broken.write_text('{"boot_id": ')
@@ -161,15 +161,15 @@ async def test_after_a_restart_no_slot_is_given_where_old_processes_do_not_look(
     node: ArbiterNode,
 ) -> None:
     node.add_pod("trainer")
-    one = await node.share()
-    await one("hello")
-    looked_at = (await one("limits"))["slots"]
+    first = await node.share()
+    await first("hello")
+    looked_at = (await first("limits"))["slots"]
     assert looked_at == share_ledger.FIRST_SLOT_COUNT
     (path,) = (node.directory / "state").iterdir()
     await node.stop()
-    found = json.loads(path.read_text())
+    record = json.loads(path.read_text())
     # As if the container had one slot only to look at, and this process had it.
-    path.write_text(json.dumps({**found, "slot_count": 1}))
+    path.write_text(json.dumps({**record, "slot_count": 1}))
     await node.start()
     two = await node.share()
     answer = await two("hello")
@@ -182,9 +182,9 @@ async def test_a_ledger_that_cannot_be_opened_is_not_replaced_by_an_empty_one(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.add_pod("trainer")
-    one = await node.share()
-    await one("hello")
-    await one("charge", 0, 100)
+    first = await node.share()
+    await first("hello")
+    await first("charge", 0, 100)
     await node.stop()
     with monkeypatch.context() as without_capabilities:
         without_capabilities.setattr(
@@ -204,12 +204,12 @@ async def test_a_ledger_that_cannot_be_opened_is_forgotten_with_its_last_process
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.add_pod("trainer")
-    one = await node.share()
-    await one("hello")
+    first = await node.share()
+    await first("hello")
     await node.stop()
     monkeypatch.setattr(kernel_process, "mapping", lambda *_, **__: kernel_process.Mapping(known=False, link=None))
     await node.start()
-    await one.kill()
+    await first.kill()
     await waiting.until(lambda: not list((node.directory / "state").iterdir()))
     two = await node.share()
     assert (await two("hello"))["slot"] == 0

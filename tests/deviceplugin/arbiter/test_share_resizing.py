@@ -47,8 +47,8 @@ async def test_what_one_container_is_given_is_nothing_to_another(node: ArbiterNo
 
 async def test_memory_that_nobody_uses_is_given_up_and_told(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB, gpus=2)
-    one, two = await joined(node, 2)
-    await one("charge", 1, 100)
+    first, two = await joined(node, 2)
+    await first("charge", 1, 100)
     node.change(shrink_to_bytes=120)
     assert node.resizes == (Resize(TOLD, 0, 120, 100),)
     assert [record[0] for record in await limits(two)] == [120, 120]
@@ -60,18 +60,18 @@ async def test_memory_that_nobody_uses_is_given_up_and_told(node: ArbiterNode) -
 
 async def test_memory_that_one_gpu_needs_is_given_up_on_none(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB, gpus=2)
-    one, two = await joined(node, 2)
-    await one("charge", 1, 100)
+    first, two = await joined(node, 2)
+    await first("charge", 1, 100)
     await two("charge", 1, 30)
     node.change(shrink_to_bytes=120)
     assert node.resizes == (Resize(TOLD, 0, GIB, 130),)
-    assert [record[0] for record in await limits(one)] == [GIB, GIB]
+    assert [record[0] for record in await limits(first)] == [GIB, GIB]
 
 
 async def test_it_is_given_up_as_soon_as_it_is_used_no_more(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
-    one, two = await joined(node, 2)
-    await one("charge", 0, 100)
+    first, two = await joined(node, 2)
+    await first("charge", 0, 100)
     await two("charge", 0, 30)
     node.change(shrink_to_bytes=120)
     await two.kill()
@@ -80,8 +80,8 @@ async def test_it_is_given_up_as_soon_as_it_is_used_no_more(node: ArbiterNode) -
 
 async def test_what_is_measured_beyond_what_was_charged_is_in_use_too(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
-    (one,) = await joined(node)
-    await one("charge", 0, 100)
+    (process,) = await joined(node)
+    await process("charge", 0, 100)
     (group,) = node.groups.all()
     group.limits.measure(0, 30)
     node.change(shrink_to_bytes=120)
@@ -90,20 +90,20 @@ async def test_what_is_measured_beyond_what_was_charged_is_in_use_too(node: Arbi
 
 async def test_a_figure_that_a_program_has_made_up_is_one_that_the_gpunode_can_have(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
-    for one in await joined(node, 3):
-        await one("charge", 0, (1 << 63) - 1)
+    for process in await joined(node, 3):
+        await process("charge", 0, (1 << 63) - 1)
     node.change(shrink_to_bytes=120)
     assert node.resizes == (Resize(TOLD, 0, GIB, (1 << 63) - 1),)
 
 
 async def test_nothing_is_given_up_before_it_was_measured_what_is_held_beyond_the_charges(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
-    (one,) = await joined(node)
-    await one("charge", 0, 100)
+    (process,) = await joined(node)
+    await process("charge", 0, 100)
     node.measured = False  # as after a restart of the agent
     node.change(shrink_to_bytes=120)
     assert node.resizes == (Resize(TOLD, 0, GIB, 100),)
-    assert await limits(one) == [[GIB, 50, 100]]
+    assert await limits(process) == [[GIB, 50, 100]]
     node.measured = True
     await waiting.until(lambda: node.resizes == (Resize(TOLD, 0, 120, 100),), seconds=5)
 
@@ -112,8 +112,8 @@ async def test_without_a_process_it_is_given_up_at_once_and_newcomers_find_less(
     node.add_pod("trainer", memory=GIB)
     node.change(shrink_to_bytes=120)
     assert node.resizes == (Resize(TOLD, 0, 120, 0),)
-    (one,) = await joined(node)
-    assert await limits(one) == [[120, 50, 100]]
+    (process,) = await joined(node)
+    assert await limits(process) == [[120, 50, 100]]
 
 
 async def test_who_joins_later_finds_less_too(node: ArbiterNode) -> None:
@@ -126,16 +126,16 @@ async def test_who_joins_later_finds_less_too(node: ArbiterNode) -> None:
 
 async def test_a_wish_that_is_taken_back_gives_the_memory_back_once_that_is_told(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
-    (one,) = await joined(node)
+    (process,) = await joined(node)
     node.change(shrink_to_bytes=120)
     node.writes_status = False  # the API server does not answer
     node.change(shrink_to_bytes=None)
-    assert await limits(one) == [[120, 50, 100]]  # the placer may just have read that it is held to it
+    assert await limits(process) == [[120, 50, 100]]  # the placer may just have read that it is held to it
     node.writes_status = True
     node.write_status()
     assert node.resizes == ()
     await waiting.until(lambda: node.groups.all()[0].tenant.memory_bytes == GIB, seconds=2)
-    assert await limits(one) == [[GIB, 50, 100]]
+    assert await limits(process) == [[GIB, 50, 100]]
 
 
 async def test_newcomers_to_an_empty_share_find_what_was_told_until_it_is_taken_back(node: ArbiterNode) -> None:
@@ -143,14 +143,14 @@ async def test_newcomers_to_an_empty_share_find_what_was_told_until_it_is_taken_
     node.change(shrink_to_bytes=120)
     node.writes_status = False
     node.change(shrink_to_bytes=None)
-    (one,) = await joined(node)
-    assert await limits(one) == [[120, 50, 100]]
+    (process,) = await joined(node)
+    assert await limits(process) == [[120, 50, 100]]
 
 
 async def test_a_smaller_wish_and_a_greater_one(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
-    (one,) = await joined(node)
-    await one("charge", 0, 100)
+    (process,) = await joined(node)
+    await process("charge", 0, 100)
     node.change(shrink_to_bytes=200)
     node.change(shrink_to_bytes=50)
     assert node.resizes == (Resize(TOLD, 0, 200, 100),)
@@ -161,29 +161,29 @@ async def test_a_smaller_wish_and_a_greater_one(node: ArbiterNode) -> None:
 
 async def test_what_the_ledger_has_given_away_is_gone_whoever_uses_it(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
-    (one,) = await joined(node)
-    await one("charge", 0, 100)
+    (process,) = await joined(node)
+    await process("charge", 0, 100)
     node.change(memory_bytes=50)
-    assert await limits(one) == [[50, 50, 100]]
+    assert await limits(process) == [[50, 50, 100]]
 
 
 async def test_a_figure_that_always_changes_is_not_always_told(node: ArbiterNode) -> None:
     now = 0.0
     node.add_pod("trainer", memory=GIB)
-    (one,) = await joined(node)
+    (process,) = await joined(node)
     node.clock = lambda: now
-    await one("charge", 0, 200)
+    await process("charge", 0, 200)
     node.change(shrink_to_bytes=100)
-    told = node.resizes
+    resizes = node.resizes
     now = 5.0
-    await one("charge", 0, 1)
+    await process("charge", 0, 1)
     node.resizing.look()
-    assert node.resizes == told
+    assert node.resizes == resizes
     now = 16.0
     node.resizing.look()
     assert node.resizes == (Resize(TOLD, 0, GIB, 201),)
     node.resizing.look()
-    await one("charge", 0, 1)
+    await process("charge", 0, 1)
     now = 35.0  # the second figure stays for twice as long
     node.resizing.look()
     assert node.resizes == (Resize(TOLD, 0, GIB, 201),)
@@ -194,88 +194,88 @@ async def test_a_figure_that_always_changes_is_not_always_told(node: ArbiterNode
 
 async def test_after_a_restart_what_was_told_holds_for_everybody(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
-    (one,) = await joined(node)
-    await one("charge", 0, 100)
+    (first,) = await joined(node)
+    await first("charge", 0, 100)
     node.change(shrink_to_bytes=120)
     await node.stop()
     await node.start()
     assert node.resizes == (Resize(TOLD, 0, 120, 100),)
     (two,) = await joined(node)
     assert await limits(two) == [[120, 50, 100]]
-    assert await limits(one) == [[120, 50, 100]]
+    assert await limits(first) == [[120, 50, 100]]
 
 
 async def test_after_a_restart_nothing_is_promised_for_processes_that_have_not_come_back(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
-    one, two = await joined(node, 2)
+    first, two = await joined(node, 2)
     await node.stop()
     await node.start()
     node.change(shrink_to_bytes=120)
     assert node.resizes == (Resize(TOLD, 0, GIB, 0),)
-    await one("close")
-    await one("hello")
-    await one("reclaim")
+    await first("close")
+    await first("hello")
+    await first("reclaim")
     assert node.resizes == (Resize(TOLD, 0, GIB, 0),)
     await two("close")
     await two("hello")  # it has the page now, but nobody knows yet whether it goes by it
     assert node.resizes == (Resize(TOLD, 0, GIB, 0),)
     await two("reclaim")
     assert node.resizes == (Resize(TOLD, 0, 120, 0),)
-    assert await limits(one) == await limits(two) == [[120, 50, 100]]
+    assert await limits(first) == await limits(two) == [[120, 50, 100]]
 
 
 async def test_after_a_restart_more_reaches_those_that_come_back(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
-    (one,) = await joined(node)
+    (process,) = await joined(node)
     await node.stop()
     await node.start()
     node.change(memory_bytes=2 * GIB)
-    assert await limits(one) == [[GIB, 50, 100]]  # nobody can write the page that it has
-    await one("close")
-    await one("hello")
-    assert await limits(one) == [[2 * GIB, 50, 100]]
+    assert await limits(process) == [[GIB, 50, 100]]  # nobody can write the page that it has
+    await process("close")
+    await process("hello")
+    assert await limits(process) == [[2 * GIB, 50, 100]]
 
 
 async def test_a_disk_that_takes_nothing_lets_nothing_be_promised(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.add_pod("trainer", memory=GIB)
-    (one,) = await joined(node)
+    (process,) = await joined(node)
     with monkeypatch.context() as full:
         full.setattr(node.groups, "keep", lambda *_: False)
         node.change(shrink_to_bytes=120)
         assert node.resizes == (Resize(TOLD, 0, GIB, 0),)
         node.change(shrink_to_bytes=None, memory_bytes=2 * GIB)
-        assert await limits(one) == [[GIB, 50, 100]]
+        assert await limits(process) == [[GIB, 50, 100]]
     monkeypatch.setattr(share_resizing, "AGAIN_SECONDS", 0.01)
     node.resizing.look()
-    assert await limits(one) == [[2 * GIB, 50, 100]]
+    assert await limits(process) == [[2 * GIB, 50, 100]]
 
 
 async def test_an_allocation_that_vanishes_leaves_its_processes_what_they_had(
     node: ArbiterNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     node.add_pod("trainer", memory=GIB)
-    (one,) = await joined(node)
-    await one("charge", 0, 100)
+    (first,) = await joined(node)
+    await first("charge", 0, 100)
     kept = list(node.allocations)
     node.allocations.clear()
     node.resizing.look()
     node.resizing.look()
-    assert await limits(one) == [[GIB, 50, 100]]
+    assert await limits(first) == [[GIB, 50, 100]]
     assert sum("does not have a share" in record.message for record in caplog.records) == 1
     two = await node.share()
     assert "is not in this node's GPUNode" in (await two("hello"))["refused"]
     node.allocations += kept
     node.change(memory_bytes=2 * GIB)
-    assert await limits(one) == [[2 * GIB, 50, 100]]
+    assert await limits(first) == [[2 * GIB, 50, 100]]
 
 
 async def test_a_share_on_other_gpus_is_not_the_one_that_runs(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
-    (one,) = await joined(node)
+    (process,) = await joined(node)
     node.change(gpu_uuids=(GPUS[1],), memory_bytes=2 * GIB)
-    assert await limits(one) == [[GIB, 50, 100]]
+    assert await limits(process) == [[GIB, 50, 100]]
 
 
 async def test_nothing_is_promised_of_processes_that_cannot_be_looked_into(
@@ -283,14 +283,14 @@ async def test_nothing_is_promised_of_processes_that_cannot_be_looked_into(
 ) -> None:
     node.add_pod("trainer", memory=GIB)
     node.allocations[0] = dataclasses.replace(node.allocations[0], pod=PodRef("default", "trainer", uid("trainer")))
-    (one,) = await joined(node)
+    (process,) = await joined(node)
     await node.stop()
     monkeypatch.setattr(kernel_process, "mapping", lambda *_, **__: kernel_process.Mapping(known=False, link=None))
     monkeypatch.setattr(share_resizing, "AGAIN_SECONDS", 0.05)
     await node.start()
     node.change(shrink_to_bytes=120)
     assert node.resizes == (Resize(TOLD, 0, GIB, GIB),)
-    await one.kill()
+    await process.kill()
     await waiting.until(lambda: node.resizes == (Resize(TOLD, 0, 120, 0),), seconds=5)
 
 
@@ -298,32 +298,32 @@ async def test_a_gpunode_that_is_deleted_after_a_wish_to_shrink_leaves_the_lower
     node: ArbiterNode,
 ) -> None:
     node.add_pod("trainer", memory=GIB)
-    (one,) = await joined(node)
-    await one("charge", 0, 100)
+    (process,) = await joined(node)
+    await process("charge", 0, 100)
     node.change(shrink_to_bytes=200)
-    assert await limits(one) == [[200, 50, 100]]
+    assert await limits(process) == [[200, 50, 100]]
     entries, node.allocations = node.allocations, []  # recreated, and not adopted yet
     node.resizes = ()
     node.resizing.look()
-    assert await limits(one) == [[200, 50, 100]]
+    assert await limits(process) == [[200, 50, 100]]
     node.allocations = entries
     node.change(shrink_to_bytes=None)  # adopted: as it was held before the wish, which is asked for again
-    assert await limits(one) == [[GIB, 50, 100]]
+    assert await limits(process) == [[GIB, 50, 100]]
     assert node.resizes == ()
     node.change(shrink_to_bytes=200)
-    assert await limits(one) == [[200, 50, 100]]
+    assert await limits(process) == [[200, 50, 100]]
     assert node.resizes == (Resize(TOLD, 0, 200, 100),)
 
 
 async def test_a_gpunode_that_is_deleted_before_the_wish_was_tried_leaves_what_is_in_use(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
-    (one,) = await joined(node)
-    await one("charge", 0, 500)
+    (process,) = await joined(node)
+    await process("charge", 0, 500)
     node.change(shrink_to_bytes=200)
     entries, node.allocations, node.resizes = node.allocations, [], ()
     node.resizing.look()
-    assert await limits(one) == [[GIB, 50, 100]]
+    assert await limits(process) == [[GIB, 50, 100]]
     node.allocations = entries
     node.change()
     assert node.resizes == (Resize(TOLD, 0, GIB, 500),)
-    assert await limits(one) == [[GIB, 50, 100]]
+    assert await limits(process) == [[GIB, 50, 100]]

@@ -47,9 +47,9 @@ def test_a_container_gets_its_own_share_on_each_gpu() -> None:
 
 @pytest.mark.parametrize(("identity", "share"), [("c1", 0), ("c2", 1), ("c3", 1)])
 def test_of_several_shares_the_status_says_which(identity: str, share: int) -> None:
-    found = find(identity, pod(main="c1", side="c2", **{"warm-up": "c3"}), node(MAIN, SIDE))
-    assert isinstance(found, Tenant)
-    assert found.share == share
+    answer = find(identity, pod(main="c1", side="c2", **{"warm-up": "c3"}), node(MAIN, SIDE))
+    assert isinstance(answer, Tenant)
+    assert answer.share == share
 
 
 def test_containers_of_one_share_have_one_key_and_others_another() -> None:
@@ -84,21 +84,21 @@ def test_a_pod_with_one_share_needs_no_status() -> None:
 
 
 def test_a_pod_with_several_waits_for_it() -> None:
-    found = find("c1", pod(), node(MAIN, SIDE))
-    assert isinstance(found, NotYet)
-    assert found.missing is Missing.CONTAINER
+    answer = find("c1", pod(), node(MAIN, SIDE))
+    assert isinstance(answer, NotYet)
+    assert answer.missing is Missing.CONTAINER
 
 
 @pytest.mark.parametrize("there", [None, GpuNode("node-a")], ids=["no GPUNode", "no allocation"])
 def test_an_allocation_that_is_not_there_is_missing(there: GpuNode | None) -> None:
-    found = find("c1", pod(main="c1"), there)
-    assert isinstance(found, NotYet)
-    assert found.missing is Missing.ALLOCATION
+    answer = find("c1", pod(main="c1"), there)
+    assert isinstance(answer, NotYet)
+    assert answer.missing is Missing.ALLOCATION
 
 
 def test_a_pod_that_is_not_there_is_missing() -> None:
-    found = tenant.find(Container(UID, "c1"), pods=[], node=node(MAIN))
-    assert found == NotYet(Missing.POD, f"this node has no pod with the UID {UID}")
+    answer = tenant.find(Container(UID, "c1"), pods=[], node=node(MAIN))
+    assert answer == NotYet(Missing.POD, f"this node has no pod with the UID {UID}")
 
 
 @pytest.mark.parametrize(
@@ -107,9 +107,9 @@ def test_a_pod_that_is_not_there_is_missing() -> None:
     ids=str,
 )
 def test_an_annotation_is_not_believed_against_the_ledger(holder: dict[str, str]) -> None:
-    found = find("c1", pod(main="c1"), node(MAIN, **holder))
-    assert isinstance(found, Refusal)
-    assert "not by the pod ml/trainer" in str(found)
+    refusal = find("c1", pod(main="c1"), node(MAIN, **holder))
+    assert isinstance(refusal, Refusal)
+    assert "not by the pod ml/trainer" in str(refusal)
 
 
 @pytest.mark.parametrize("holder", [{"uid": ""}, {"name": "", "uid": ""}], ids=str)
@@ -118,14 +118,14 @@ def test_what_the_ledger_does_not_know_yet_is_no_contradiction(holder: dict[str,
 
 
 def test_a_gpu_without_a_uuid_is_refused() -> None:
-    found = find("c1", pod(main="c1"), node(dataclasses.replace(MAIN, gpu_uuids=("GPU-7",))))
-    assert found == Refusal("the allocation of the pod ml/trainer names GPU-7, no GPU's UUID")
+    refusal = find("c1", pod(main="c1"), node(dataclasses.replace(MAIN, gpu_uuids=("GPU-7",))))
+    assert refusal == Refusal("the allocation of the pod ml/trainer names GPU-7, no GPU's UUID")
 
 
 def test_more_gpus_than_a_page_has_room_for_are_refused() -> None:
     many = tuple(f"GPU-00000000-0000-0000-0000-{number:012}" for number in range(contract.MAX_GPUS + 1))
-    found = find("c1", pod(main="c1"), node(dataclasses.replace(MAIN, gpu_uuids=many)))
-    assert found == Refusal("a share of 64 GPUs is more than the 63 a container can have")
+    refusal = find("c1", pod(main="c1"), node(dataclasses.replace(MAIN, gpu_uuids=many)))
+    assert refusal == Refusal("a share of 64 GPUs is more than the 63 a container can have")
 
 
 @pytest.mark.parametrize("kind", ["GPU", "MIG"])
@@ -176,7 +176,7 @@ def test_the_most_that_a_limit_may_be_is_the_least_that_anybody_relies_on(
     shrink_to: int | None, told: tuple[int, ...], expected: int
 ) -> None:
     there = node(dataclasses.replace(MAIN, shrink_to_bytes=shrink_to))
-    there = dataclasses.replace(there, resizes=(Resize("a0", 0, 1, 0), *(Resize("a1", 0, each, 0) for each in told)))
+    there = dataclasses.replace(there, resizes=(Resize("a0", 0, 1, 0), *(Resize("a1", 0, size, 0) for size in told)))
     assert tenant.memory_bytes(there, there.allocations[1], 0) == expected
 
 
@@ -197,9 +197,9 @@ def test_a_container_of_a_pod_or_allocation_that_is_not_known_may_become_known()
     over = {**pod(), "status": {"phase": "Succeeded"}}
     assert given("main", over, node(MAIN)) == NotYet(Missing.POD, "this node has no pod ml/trainer")
     for there in (None, GpuNode("node-a")):
-        found = given("main", pod(), there)
-        assert isinstance(found, NotYet)
-        assert found.missing is Missing.ALLOCATION
+        answer = given("main", pod(), there)
+        assert isinstance(answer, NotYet)
+        assert answer.missing is Missing.ALLOCATION
     held = given("main", pod(), node(MAIN, uid="somebody-else"))
     assert isinstance(held, Refusal)
     assert "is held by" in held.reason

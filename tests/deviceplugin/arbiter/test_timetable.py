@@ -31,8 +31,8 @@ def share(name: str, request: int, limit: int = 100, gpus: list[str] | None = No
 def turns(shares: list[Tenant]) -> dict[str, tuple[tuple[int, int], ...]]:
     """From when to when each launches, by pod and GPU."""
     return {
-        key.removesuffix("-0"): tuple((one.begin_permille, one.begin_permille + one.permille) for one in given)
-        for key, given in timetable.timetable(shares).items()
+        key.removesuffix("-0"): tuple((slot.begin_permille, slot.begin_permille + slot.permille) for slot in slots)
+        for key, slots in timetable.timetable(shares).items()
     }
 
 
@@ -52,12 +52,12 @@ def nodes(draw: st.DrawFn, sets: list[list[str]] = ANY, most_percent: int = 100)
 
 
 def by_gpu(shares: list[Tenant]) -> dict[str, list[tuple[Tenant, LaunchSlot]]]:
-    found: dict[str, list[tuple[Tenant, LaunchSlot]]] = {uuid: [] for uuid in GPUS}
+    slots: dict[str, list[tuple[Tenant, LaunchSlot]]] = {uuid: [] for uuid in GPUS}
     table = timetable.timetable(shares)
     for share in shares:
         for grant, turn in zip(share.grants, table[share.key], strict=True):
-            found[grant.uuid].append((share, turn))
-    return found
+            slots[grant.uuid].append((share, turn))
+    return slots
 
 
 @given(nodes())
@@ -73,27 +73,27 @@ def test_no_two_launch_at_once_and_nobody_never(shares: list[Tenant]) -> None:
 def test_nobody_has_more_than_its_limit_and_nobody_less_than_its_request_but_for_those_that_ask_for_nothing(
     shares: list[Tenant],
 ) -> None:
-    for one, turn in itertools.chain.from_iterable(by_gpu(shares).values()):
-        grant = one.grants[0]
+    for tenant, turn in itertools.chain.from_iterable(by_gpu(shares).values()):
+        grant = tenant.grants[0]
         assert turn.permille <= 10 * grant.limit_percent
         assert turn.permille >= int(10 * grant.request_percent * 0.95)
 
 
 @given(nodes(most_percent=80))
 def test_where_there_is_room_for_those_that_ask_for_nothing_everybody_has_its_request(shares: list[Tenant]) -> None:
-    for one, turn in itertools.chain.from_iterable(by_gpu(shares).values()):
-        assert turn.permille >= 10 * one.grants[0].request_percent
+    for tenant, turn in itertools.chain.from_iterable(by_gpu(shares).values()):
+        assert turn.permille >= 10 * tenant.grants[0].request_percent
 
 
 @given(nodes(NESTED))
 def test_in_nested_sets_a_share_launches_on_all_of_its_gpus_at_once(shares: list[Tenant]) -> None:
-    assert all(len(set(given)) == 1 for given in timetable.timetable(shares).values())
+    assert all(len(set(slots)) == 1 for slots in timetable.timetable(shares).values())
 
 
 @given(nodes([[uuid] for uuid in GPUS]))
 def test_no_time_is_left_over_that_somebody_may_have(shares: list[Tenant]) -> None:
     for there in by_gpu(shares).values():
-        at_their_limit = all(turn.permille == 10 * one.grants[0].limit_percent for one, turn in there)
+        at_their_limit = all(turn.permille == 10 * tenant.grants[0].limit_percent for tenant, turn in there)
         assert at_their_limit or sum(turn.permille for _, turn in there) == 1000
 
 
@@ -106,7 +106,7 @@ def test_it_is_the_same_whoever_came_first(shares: list[Tenant], dice: random.Ra
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), max_size=60))
 def test_also_where_more_was_given_than_there_is_no_two_launch_at_once(amounts: list[tuple[int, int]]) -> None:
-    there = by_gpu([share(f"pod{number}", *each) for number, each in enumerate(amounts)])[GPUS[0]]
+    there = by_gpu([share(f"pod{number}", *amount) for number, amount in enumerate(amounts)])[GPUS[0]]
     spans = sorted((turn.begin_permille, turn.begin_permille + turn.permille) for _, turn in there)
     assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
     assert not spans or spans[-1][1] <= 1000
@@ -126,7 +126,7 @@ def test_also_where_more_was_given_than_there_is_no_two_launch_at_once(amounts: 
     ],
 )
 def test_examples(amounts: list[tuple[int, int]], expected: list[tuple[int, int]]) -> None:
-    shares = [share(f"pod{number}", *each) for number, each in enumerate(amounts)]
+    shares = [share(f"pod{number}", *amount) for number, amount in enumerate(amounts)]
     assert [span for (span,) in turns(shares).values()] == expected
 
 
@@ -157,13 +157,13 @@ def test_a_gang_that_finds_no_common_moment_has_its_request_on_each_gpu_by_itsel
 
 
 def test_more_shares_than_there_are_moments_are_told_nothing() -> None:
-    found = timetable.timetable([share(f"pod{number}", 0) for number in range(1001)])
-    assert set(found.values()) == {(timetable.NO_TURN,)}
+    table = timetable.timetable([share(f"pod{number}", 0) for number in range(1001)])
+    assert set(table.values()) == {(timetable.NO_TURN,)}
 
 
-async def said(one: arbiter_node.Share) -> list[list[int]]:
+async def said(process: arbiter_node.Share) -> list[list[int]]:
     """From when and for how long a process launches on each of its GPUs, as its page says."""
-    return list((await one("limits"))["turns"])
+    return list((await process("limits"))["turns"])
 
 
 async def test_pages_say_it_as_shares_come_and_go_and_are_resized(node: ArbiterNode) -> None:

@@ -37,12 +37,12 @@ def resized(draw: st.DrawFn) -> tuple[list[Worker], Changes]:
     """Workers, and what they are given later: never more than the GPU at once."""
 
     def amounts() -> list[tuple[int, int]]:
-        left, found = 100, []
+        left, pairs = 100, []
         for _ in range(count):
-            request = draw(st.sampled_from([each for each in (0, 5, 10, 30, 50, 80, 100) if each <= left]))
+            request = draw(st.sampled_from([percent for percent in (0, 5, 10, 30, 50, 80, 100) if percent <= left]))
             left -= request
-            found.append((request, draw(st.sampled_from([each for each in (10, 30, 50, 100, 100) if each >= request]))))
-        return found
+            pairs.append((request, draw(st.sampled_from([cap for cap in (10, 30, 50, 100, 100) if cap >= request]))))
+        return pairs
 
     count = draw(st.integers(1, 4))
     span = st.integers(20, 400).map(lambda ms: ms * MS)
@@ -58,7 +58,7 @@ def resized(draw: st.DrawFn) -> tuple[list[Worker], Changes]:
     # Every millisecond of a turn, so that what is in the middle of something is met.
     when_ns = draw(st.integers(2000, 2200)) * MS
     later = [Entitlement(*amount, latency=draw(st.booleans())) for amount in amounts()]
-    return workers, [(when_ns, str(number), each) for number, each in enumerate(later)]
+    return workers, [(when_ns, str(number), entitlement) for number, entitlement in enumerate(later)]
 
 
 @settings(max_examples=12)
@@ -82,8 +82,8 @@ def test_from_its_change_on_every_share_has_its_new_request_and_none_more_than_i
 def test_who_always_wants_gets_what_is_its_own_within_a_second_of_the_change(
     before: list[tuple[int, int]], after: list[tuple[int, int]], expected: list[float]
 ) -> None:
-    changes = [(5 * SECOND + 17 * MS, str(number), Entitlement(*each)) for number, each in enumerate(after)]
-    gpu = check([Worker(Entitlement(*each)) for each in before], changes, seconds=17)
+    changes = [(5 * SECOND + 17 * MS, str(number), Entitlement(*pair)) for number, pair in enumerate(after)]
+    gpu = check([Worker(Entitlement(*pair)) for pair in before], changes, seconds=17)
     assert virtual_gpu.shares(gpu, 6 * SECOND, 16 * SECOND) == pytest.approx(expected, abs=1.5)
 
 
@@ -134,7 +134,7 @@ def test_who_becomes_of_the_latency_class_while_it_waits_is_served_at_once() -> 
 MUTATIONS: dict[str, tuple[object, str, object]] = {
     "a turn goes on by the old limit": (lease_scheduler.LeaseScheduler, "_curtail", lambda *_: None),
     "a change is not taken": (Account, "change", lambda *_: None),
-    "a change forgives": (Account, "change", lambda self, given, now: self.__init__(given, now)),
+    "a change forgives": (Account, "change", lambda self, entitlement, now: self.__init__(entitlement, now)),
 }
 
 

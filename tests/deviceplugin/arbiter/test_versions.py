@@ -104,16 +104,16 @@ async def test_a_library_that_is_too_new_is_refused_in_a_version_that_it_underst
 
 
 async def test_who_is_refused_for_that_is_told_to_the_agent_in_the_same_words(node: ArbiterNode) -> None:
-    told: list[tuple[Container, str]] = []
-    node.server.unspoken = lambda *what: told.append(what)
+    refusals: list[tuple[Container, str]] = []
+    node.server.unspoken = lambda *what: refusals.append(what)
     async with greeted(node, 1, 2) as (client, _):
         client.send(message(contract.MESSAGE_RECLAIM, 9))  # nothing that a release of ours says
         assert (await heard(client))[0] == contract.MESSAGE_REFUSED
-    assert told == []
+    assert refusals == []
     with contextlib.closing(await connect(node)) as client:
         client.send(message(contract.MESSAGE_HELLO, 7, bytes(32), newest=9))
         _, _, body = await heard(client)
-    ((container, sentence),) = told
+    ((container, sentence),) = refusals
     assert container.pod_uid == uid("trainer")
     assert sentence == body.split(b"\0")[0].decode()
     assert sentence.endswith("recreate the pod, so that it gets the agent's library")

@@ -28,7 +28,7 @@ STEPS = st.one_of(
 
 @given(st.lists(GIVEN, min_size=8, max_size=8), st.lists(STEPS, max_size=40))
 def test_the_head_is_whom_a_look_at_all_would_choose(gives: list[Entitlement], steps: list[tuple]) -> None:  # type: ignore[type-arg]
-    accounts = {str(number): Account(each, 0) for number, each in enumerate(gives)}
+    accounts = {str(number): Account(entitlement, 0) for number, entitlement in enumerate(gives)}
     waiting, now = WaitQueue(), 0
     for what, *rest in steps:
         if what == "passes":
@@ -101,7 +101,7 @@ def looks(shares: int, monkeypatch: pytest.MonkeyPatch) -> float:
             revoked: list[str] = []
             while not revoked:
                 now = max(now + 1, turns.due_ns() or 0)
-                revoked = [one.key for one in turns.tick(now) if isinstance(one, Revoke)]
+                revoked = [command.key for command in turns.tick(now) if isinstance(command, Revoke)]
             turns.want(revoked[0], now)
             turns.closed(revoked[0], now)
             turns.released(revoked[0], now)

@@ -15,8 +15,8 @@ HEADER = struct.Struct(contract.WIRE_HEADER)
 
 
 def body(message: bytes, kind: int) -> bytes:
-    magic, version, found, size, reserved = HEADER.unpack_from(message)
-    assert (magic, version, found, size, reserved) == (
+    magic, version, message_kind, size, reserved = HEADER.unpack_from(message)
+    assert (magic, version, message_kind, size, reserved) == (
         contract.WIRE_MAGIC,
         contract.WIRE_OLDEST,
         kind,
@@ -33,10 +33,10 @@ def test_a_welcome() -> None:
 
 @given(st.text(max_size=400))
 def test_a_refusal_is_the_sentence_as_far_as_it_fits_and_ends_with_a_nul(sentence: str) -> None:
-    found = body(wire.refused(sentence), contract.MESSAGE_REFUSED)
-    assert len(found) == 256
-    assert found[-1] == 0
-    shown = found.rstrip(b"\0").decode()  # never cut within a character
+    payload = body(wire.refused(sentence), contract.MESSAGE_REFUSED)
+    assert len(payload) == 256
+    assert payload[-1] == 0
+    shown = payload.rstrip(b"\0").decode()  # never cut within a character
     assert sentence.rstrip("\0").startswith(shown)
     if len(sentence.encode()) < 256:
         assert shown == sentence.rstrip("\0")
@@ -127,9 +127,9 @@ def test_all_that_is_said_later_is_of_the_version_that_was_agreed_on() -> None:
 
 def test_an_answer_is_of_the_version_that_was_agreed_on_and_else_the_same() -> None:
     message = wire.welcome(gpu_count=2, slot=7)
-    found = wire.of_version(message, 2)
-    assert HEADER.unpack_from(found) == (contract.WIRE_MAGIC, 2, contract.MESSAGE_WELCOME, len(message), 0)
-    assert found[HEADER.size :] == message[HEADER.size :]
+    answer = wire.of_version(message, 2)
+    assert HEADER.unpack_from(answer) == (contract.WIRE_MAGIC, 2, contract.MESSAGE_WELCOME, len(message), 0)
+    assert answer[HEADER.size :] == message[HEADER.size :]
 
 
 @given(st.binary(max_size=600))

@@ -85,13 +85,13 @@ class VirtualGpu:
                 if before == self.turns.due_ns() and before is not None and before <= at:
                     raise BrokenLawError(f"the turn does not go on at {at}")
 
-    def give(self, when_ns: int, key: str, given: Entitlement) -> None:
+    def give(self, when_ns: int, key: str, entitlement: Entitlement) -> None:
         """Give a worker something else then, whatever it does; the laws hold it to that from then on."""
 
         def change() -> None:
-            self.workers[key].given = given
+            self.workers[key].given = entitlement
             self.since_ns[key] = self.now_ns
-            self._do(self.turns.join(key, given, self.now_ns))
+            self._do(self.turns.join(key, entitlement, self.now_ns))
 
         self._at(when_ns, change)
 
@@ -173,10 +173,10 @@ class VirtualGpu:
             raise BrokenLawError(f"at {self.now_ns} {len(paying)} of {len(in_time)} pay")
 
 
-def choice_room(given: Entitlement) -> float:
+def choice_room(entitlement: Entitlement) -> float:
     """What a share must have left of its limit to begin, said here once more, independently."""
-    limit = given.limit_percent / 100
-    period = 100 * MS if given.latency else 150 * MS
+    limit = entitlement.limit_percent / 100
+    period = 100 * MS if entitlement.latency else 150 * MS
     return min(40 * MS, max(limit * period, 20 * MS) * (1 - limit)) if limit < 1 else float("-inf")
 
 

@@ -112,9 +112,9 @@ def start(
     with contextlib.ExitStack() as stack:
 
         def begin(*more: str, pods: dict[str, tuple[int, ...]] | None = None) -> AuditNode:
-            given = json.dumps(pods or {"trainer": (LIMIT, 0)})
+            pods_json = json.dumps(pods or {"trainer": (LIMIT, 0)})
             process = subprocess.Popen(
-                [sys.executable, "-m", "tests.deviceplugin.audit_node", short_path, given, *more],
+                [sys.executable, "-m", "tests.deviceplugin.audit_node", short_path, pods_json, *more],
                 env=simulated.environment(gpus),
                 cwd=simulated.ROOT,
                 stdin=subprocess.PIPE,

@@ -21,7 +21,7 @@ OTHER = Container("uid-other", "id-other")
 
 
 def manifest(name: str, identity: str, **containers: str) -> dict[str, Any]:
-    statuses = [{"name": one, "containerID": f"containerd://{at}"} for one, at in containers.items()]
+    statuses = [{"name": container, "containerID": f"containerd://{at}"} for container, at in containers.items()]
     annotations = {contract.ALLOCATION: identity} if identity else {}
     metadata = {"namespace": "ml", "name": name, "uid": f"uid-{name}", "annotations": annotations}
     return {"metadata": metadata, "status": {"containerStatuses": statuses}}

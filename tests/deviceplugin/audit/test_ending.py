@@ -42,34 +42,34 @@ def judged(pid: int, start_ticks: int, container: Container | None = TRAINER) ->
 
 
 def started(pid: int) -> int:
-    found = kernel_process.identified(pid)
-    assert found is not None
-    return found[1]
+    identity = kernel_process.identified(pid)
+    assert identity is not None
+    return identity[1]
 
 
 def test_it_is_killed_if_it_is_the_one(victim: subprocess.Popen[bytes]) -> None:
-    one = judged(victim.pid, started(victim.pid))
-    assert ending.end(one, identify=lambda _: TRAINER) == ""
+    seen_process = judged(victim.pid, started(victim.pid))
+    assert ending.end(seen_process, identify=lambda _: TRAINER) == ""
     assert victim.wait(10) == -signal.SIGKILL
 
 
 def test_a_pid_that_was_given_again_is_left_alone(victim: subprocess.Popen[bytes]) -> None:
     for earlier in (1, 1000):
-        one = judged(victim.pid, started(victim.pid) - earlier)
-        assert ending.end(one, identify=lambda _: TRAINER) == ""
+        seen_process = judged(victim.pid, started(victim.pid) - earlier)
+        assert ending.end(seen_process, identify=lambda _: TRAINER) == ""
     assert victim.poll() is None
 
 
 @pytest.mark.parametrize("now", [OTHER, SIDE, Refusal("it is in no container of a pod")])
 def test_one_that_is_in_another_container_now_is_left_alone(victim: subprocess.Popen[bytes], now: Any) -> None:
-    one = judged(victim.pid, started(victim.pid))
-    assert ending.end(one, identify=lambda _: now) == "it is in another container now"
+    seen_process = judged(victim.pid, started(victim.pid))
+    assert ending.end(seen_process, identify=lambda _: now) == "it is in another container now"
     assert victim.poll() is None
 
 
 def test_one_of_no_container_is_left_alone_whatever_it_was_taken_for(victim: subprocess.Popen[bytes]) -> None:
-    one = judged(victim.pid, started(victim.pid), container=None)
-    assert ending.end(one, identify=lambda _: Refusal("")) == "it is in another container now"
+    seen_process = judged(victim.pid, started(victim.pid), container=None)
+    assert ending.end(seen_process, identify=lambda _: Refusal("")) == "it is in another container now"
     assert victim.poll() is None
 
 
@@ -77,7 +77,7 @@ def test_a_pid_that_is_given_again_while_its_container_is_asked_for_is_left_alon
     victim: subprocess.Popen[bytes],
 ) -> None:
     bystander = subprocess.Popen(["sleep", "60"])
-    one = judged(victim.pid, started(victim.pid))
+    seen_process = judged(victim.pid, started(victim.pid))
 
     def identify(_: int) -> Container:
         victim.kill()
@@ -85,7 +85,7 @@ def test_a_pid_that_is_given_again_while_its_container_is_asked_for_is_left_alon
         return TRAINER
 
     try:
-        assert ending.end(one, identify=identify) == ""
+        assert ending.end(seen_process, identify=identify) == ""
         assert bystander.poll() is None
     finally:
         bystander.kill()
@@ -99,8 +99,8 @@ def test_one_that_may_not_be_killed_says_what_is_needed(
         raise PermissionError
 
     monkeypatch.setattr(signal, "pidfd_send_signal", denied)
-    one = judged(victim.pid, started(victim.pid))
-    assert "needs the capability KILL" in ending.end(one, identify=lambda _: TRAINER)
+    seen_process = judged(victim.pid, started(victim.pid))
+    assert "needs the capability KILL" in ending.end(seen_process, identify=lambda _: TRAINER)
 
 
 def test_no_descriptor_is_left_over(victim: subprocess.Popen[bytes]) -> None:
@@ -111,11 +111,11 @@ def test_no_descriptor_is_left_over(victim: subprocess.Popen[bytes]) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def to_be_ended(found: Seen, node: GpuNode | None = NODE) -> list[int]:
+def to_be_ended(snapshot: Seen, node: GpuNode | None = NODE) -> list[int]:
     audit = NodeAudit()
     for _ in range(3):
-        audit = process_limits.judge(found, pods=PODS, node=node, suspects=audit.suspects)
-    return [one.process.pid for one in process_limits.to_be_ended(audit)]
+        audit = process_limits.judge(snapshot, pods=PODS, node=node, suspects=audit.suspects)
+    return [entry.process.pid for entry in process_limits.to_be_ended(audit)]
 
 
 def process(pid: int = 9, **changes: Any) -> SeenProcess:
@@ -204,17 +204,17 @@ def test_only_an_unregistered_process_of_a_named_container_with_a_share_of_that_
     gpus = tuple(dataclasses.replace(card, mode=mode) for card, mode in zip(GPUS, modes, strict=True))
     share = GivenShare(given_to, GIVEN.gpu_uuids, 50, 80, GIVEN.memory_bytes)
     node = GpuNode("node-a", allocations=(Allocation("of-trainer", PodRef("ml", "trainer", "uid-trainer"), (share,)),))
-    found = dataclasses.replace(seen(*listed, gpus=gpus, members=tuple(members)), unreachable=unreachable)
+    snapshot = dataclasses.replace(seen(*listed, gpus=gpus, members=tuple(members)), unreachable=unreachable)
     audit = NodeAudit()
     for _ in range(2):
-        audit = process_limits.judge(found, pods=PODS, node=node, suspects=audit.suspects)
+        audit = process_limits.judge(snapshot, pods=PODS, node=node, suspects=audit.suspects)
     with_share = {TRAINER: "main", SIDE: "side"}
-    for one in process_limits.to_be_ended(audit):
-        process = one.process
+    for entry in process_limits.to_be_ended(audit):
+        process = entry.process
         assert process.container is not None
         assert with_share[process.container] in given_to
         assert process.gpu == A
         assert modes[0] is Mode.FRACTIONAL
         assert process.who not in {member.who for member in members} | unreachable
-        assert one.state is LimitState.UNLIMITED
+        assert entry.state is LimitState.UNLIMITED
         assert not process.left_behind

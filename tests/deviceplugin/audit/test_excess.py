@@ -40,9 +40,9 @@ def told_after(used: float, let: float, *, pause: float = 2.0, until: float = 10
 
 @pytest.mark.parametrize(("used", "let", "at_most"), [(1.0, 0.1, 6), (0.55, 0.1, 12), (1.0, 0.5, 10), (0.5, 0.0, 10)])
 def test_who_evades_the_gate_is_told_of_within_seconds(used: float, let: float, at_most: float) -> None:
-    found = told_after(used, let)
-    assert found is not None
-    assert found <= at_most
+    seconds = told_after(used, let)
+    assert seconds is not None
+    assert seconds <= at_most
 
 
 @given(st.floats(0.2, 1.0), st.floats(0, 1), st.floats(0.5, 5))
@@ -50,9 +50,9 @@ def test_whatever_it_uses_beyond_the_tolerance_adds_up(beyond: float, let: float
     used = min(1.0, let + beyond)
     if used - let - excess.TOLERATED < 0.01:
         return
-    found = told_after(used, let, pause=pause, until=400)
-    assert found is not None
-    assert found <= excess.TOLD_SECONDS / (used - let - excess.TOLERATED) + 2 * pause
+    seconds = told_after(used, let, pause=pause, until=400)
+    assert seconds is not None
+    assert seconds <= excess.TOLD_SECONDS / (used - let - excess.TOLERATED) + 2 * pause
 
 
 @given(
@@ -92,10 +92,10 @@ def test_it_is_told_until_it_is_made_up_for_and_says_how_much() -> None:
     watch = Excess()
     look(watch, 0, 0.0, 0.0)
     for second in range(2, 22, 2):
-        found = look(watch, second, 0.95, 0.1 * second)
-    assert found == pytest.approx(Beyond(0.95, 0.1))
-    assert found is not None
-    assert found.sentence == "the driver ran its kernels for 95% of the time, and the arbiter let it have 10%"
+        beyond = look(watch, second, 0.95, 0.1 * second)
+    assert beyond == pytest.approx(Beyond(0.95, 0.1))
+    assert beyond is not None
+    assert beyond.sentence == "the driver ran its kernels for 95% of the time, and the arbiter let it have 10%"
     ended = next(second for second in range(22, 100, 2) if look(watch, second, 0.0, 2.0) is None)
     assert 40 < ended < 60
 
@@ -109,8 +109,8 @@ def test_nothing_is_said_of_one_that_has_just_come_or_whose_driver_does_not_tell
 def test_going_away_for_a_moment_makes_up_for_no_more_than_that_moment() -> None:
     """Its processes run for eight seconds, are gone at a look, and are there again."""
     watch = Excess()
-    told = [look(watch, second, None if second % 10 == 8 else 0.6, 0.0) for second in range(0, 100, 2)]
-    assert any(told)
+    reports = [look(watch, second, None if second % 10 == 8 else 0.6, 0.0) for second in range(0, 100, 2)]
+    assert any(reports)
     gone = [look(watch, second, None) for second in range(100, 140, 2)]
     assert gone[-1] is None, "and is forgotten in the end"
 

@@ -103,11 +103,11 @@ def test_it_is_never_negative_nor_more_than_either_of_the_last_two_looks_saw(rea
     overheads = Overheads()
     for before, now in zip([None, *readings], readings, strict=False):
         overheads.look({KEY: now})
-        found = overheads.of(KEY)
-        assert found >= 0
+        overhead = overheads.of(KEY)
+        assert overhead >= 0
         if before is not None:
-            assert found <= max(0, before.surplus_bytes)
-            assert found <= max(0, now.surplus_bytes)
+            assert overhead <= max(0, before.surplus_bytes)
+            assert overhead <= max(0, now.surplus_bytes)
         assert all(context_bytes > 0 for context_bytes in overheads.learned.values())
 
 

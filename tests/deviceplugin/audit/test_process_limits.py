@@ -46,15 +46,15 @@ def seen(
     return Seen(more.pop("gpus", GPUS), processes, shares, **more)
 
 
-def judge(found: Seen, *, node: GpuNode | None = NODE, looks: int = 2) -> NodeAudit:
+def judge(snapshot: Seen, *, node: GpuNode | None = NODE, looks: int = 2) -> NodeAudit:
     audit = NodeAudit()
     for _ in range(looks):
-        audit = process_limits.judge(found, pods=PODS, node=node, suspects=audit.suspects)
+        audit = process_limits.judge(snapshot, pods=PODS, node=node, suspects=audit.suspects)
     return audit
 
 
-def state(found: Seen, **more: Any) -> tuple[LimitState, str]:
-    (judged,) = judge(found, **more).processes
+def state(snapshot: Seen, **more: Any) -> tuple[LimitState, str]:
+    (judged,) = judge(snapshot, **more).processes
     return judged.state, judged.reason
 
 
@@ -130,8 +130,8 @@ def test_a_daemon_of_mps_is_no_stranger_unless_it_is_in_a_shares_container() -> 
 
 
 def test_a_process_whose_ledger_is_out_of_reach_keeps_its_limits() -> None:
-    found = seen(process(9), members=(), unreachable=frozenset({(9, 90)}))
-    assert state(found) == (LimitState.LIMITED, "")
+    snapshot = seen(process(9), members=(), unreachable=frozenset({(9, 90)}))
+    assert state(snapshot) == (LimitState.LIMITED, "")
 
 
 def test_a_container_that_the_pods_status_does_not_name_yet_is_waited_for() -> None:
@@ -164,9 +164,9 @@ def test_a_share_without_a_process_is_in_force() -> None:
 
 @pytest.mark.parametrize("change", [{"memory_bytes": 9 * GIB}, {"request_percent": 51}, {"limit_percent": 100}])
 def test_limits_that_differ_are_told_by_the_second_look(change: dict[str, int]) -> None:
-    found = seen(process(), record=dataclasses.replace(RECORD, **change))
-    assert judge(found, looks=1).shares[0].in_force
-    audit = judge(found)
+    snapshot = seen(process(), record=dataclasses.replace(RECORD, **change))
+    assert judge(snapshot, looks=1).shares[0].in_force
+    audit = judge(snapshot)
     assert not audit.shares[0].in_force
     assert "and the GPUNode gives it a request of 50%, a limit of 80% and 8Gi" in audit.shares[0].reason
     assert status(audit) == ("False", "LimitsDiffer")
@@ -178,8 +178,8 @@ def test_a_share_that_uses_more_than_it_is_let_have_is_told_at_once() -> None:
     sentence = "the driver ran its kernels for 90% of the time, and the arbiter let it have 10%"
     assert (audit.shares[0].in_force, audit.shares[0].reason) == (False, sentence)
     assert status(audit) == ("False", "ShareBeyondLimit")
-    told = audit_document.to_json(audit, node_name="node-a", checked_at=1.0)["shares"][0]
-    assert (told["usedPercent"], told["letPercent"]) == (90, 10)
+    share = audit_document.to_json(audit, node_name="node-a", checked_at=1.0)["shares"][0]
+    assert (share["usedPercent"], share["letPercent"]) == (90, 10)
     around = judge(seen(process(9), beyond=beyond))
     assert status(around) == ("False", "ProcessUnlimited")
 
@@ -231,11 +231,16 @@ def test_the_condition_names_ten_and_counts_the_rest() -> None:
 
 def test_the_document_has_what_the_plugin_reads() -> None:
     record = dataclasses.replace(RECORD, overhead_bytes=300)
-    told = audit_document.to_json(
+    document = audit_document.to_json(
         judge(seen(process(), process(9, gpu=B, used_bytes=None), record=record)), node_name="node-a", checked_at=1.5
     )
-    assert (told["node"], told["checkedAt"], told["problem"], told["blind"]) == ("node-a", 1.5, "", False)
-    assert told["gpus"][0] == {
+    assert (document["node"], document["checkedAt"], document["problem"], document["blind"]) == (
+        "node-a",
+        1.5,
+        "",
+        False,
+    )
+    assert document["gpus"][0] == {
         "uuid": A,
         "index": 0,
         "mode": "fractional",
@@ -253,8 +258,8 @@ def test_the_document_has_what_the_plugin_reads() -> None:
             }
         ],
     }
-    assert told["gpus"][1]["processes"][0]["usedBytes"] is None
-    assert told["shares"] == [
+    assert document["gpus"][1]["processes"][0]["usedBytes"] is None
+    assert document["shares"] == [
         {
             "namespace": "ml",
             "pod": "trainer",

@@ -59,9 +59,9 @@ def group() -> ShareLedger:
 
 
 def joined(group: ShareLedger) -> kernel_process.KernelProcess:
-    found = kernel_process.identified(os.getpid())
-    assert found is not None
-    who = kernel_process.KernelProcess(*found, os.pidfd_open(os.getpid()))
+    identity = kernel_process.identified(os.getpid())
+    assert identity is not None
+    who = kernel_process.KernelProcess(*identity, os.pidfd_open(os.getpid()))
     group.admit(who, 3)
     return who
 
@@ -69,29 +69,29 @@ def joined(group: ShareLedger) -> kernel_process.KernelProcess:
 def test_a_member_is_read_before_and_after_the_driver(group: ShareLedger) -> None:
     who = joined(group)
     group.limits.expect(0, 250)
-    found = made(Listing(nvml.NvmlProcess(who.pid, 1000))).look([CARD], [group], [])
-    assert found.readings == {(UUID, (who.pid, who.start_ticks)): Reading(1000, 0, 0, 250)}
-    (process,) = found.seen.processes
+    result = made(Listing(nvml.NvmlProcess(who.pid, 1000))).look([CARD], [group], [])
+    assert result.readings == {(UUID, (who.pid, who.start_ticks)): Reading(1000, 0, 0, 250)}
+    (process,) = result.seen.processes
     assert process.who == (who.pid, who.start_ticks)
-    assert found.seen.shares[0].members[0].with_library is False
-    assert found.seen.problems == ()
+    assert result.seen.shares[0].members[0].with_library is False
+    assert result.seen.problems == ()
     group.close()
 
 
 def test_what_is_held_on_a_mig_device_is_measured_too(group: ShareLedger) -> None:
     who = joined(group)
     whole = dataclasses.replace(CARD, uuid="GPU-00000000-0000-0000-0000-00000000000b", mode=Mode.MIG)
-    found = made(Listing(nvml.NvmlProcess(who.pid, 1000))).look([whole], [group], [])
-    assert found.readings == {(UUID, (who.pid, who.start_ticks)): Reading(1000, 0, 0, 0)}
-    assert [process.gpu for process in found.seen.processes] == [whole.uuid]
+    result = made(Listing(nvml.NvmlProcess(who.pid, 1000))).look([whole], [group], [])
+    assert result.readings == {(UUID, (who.pid, who.start_ticks)): Reading(1000, 0, 0, 0)}
+    assert [process.gpu for process in result.seen.processes] == [whole.uuid]
     group.close()
 
 
 def test_a_driver_that_does_not_tell_what_processes_hold_is_told_of(group: ShareLedger) -> None:
     who = joined(group)
-    found = made(Listing(nvml.NvmlProcess(who.pid, None))).look([CARD], [group], [])
-    assert found.readings == {}
-    (problem,) = found.seen.problems
+    result = made(Listing(nvml.NvmlProcess(who.pid, None))).look([CARD], [group], [])
+    assert result.readings == {}
+    (problem,) = result.seen.problems
     assert (problem.blind, problem.sentence) == (
         False,
         "the driver does not tell what processes hold on GPU 0: contexts are not charged",
@@ -102,9 +102,9 @@ def test_a_driver_that_does_not_tell_what_processes_hold_is_told_of(group: Share
 
 
 def test_a_gpu_that_does_not_answer_is_told_of_unless_its_own_condition_does() -> None:
-    found = made(Listing(problem="it is lost")).look([CARD], [], [])
-    assert found.silent == {UUID}
-    assert [problem.blind for problem in found.seen.problems] == [True]
+    result = made(Listing(problem="it is lost")).look([CARD], [], [])
+    assert result.silent == {UUID}
+    assert [problem.blind for problem in result.seen.problems] == [True]
     ill = dataclasses.replace(CARD, healthy=False)
     assert made(Listing(problem="it is lost")).look([ill], [], []).seen.problems == ()
 
@@ -114,9 +114,9 @@ def test_what_a_share_used_is_what_its_processes_did_since_the_last_look(group: 
     place = (UUID, TENANT.key)
     listing = Listing(used=({who.pid: 0.9}, {who.pid: 0.5, GONE: 0.3}, {GONE: 0.3}, None, {who.pid: 0.1}))
     looks = made(listing)
-    found = [looks.look([CARD], [group], []) for _ in range(5)]
-    assert [one.used.get(place) for one in found] == [None, 0.5, 0, None, None]
-    assert [one.works[place] for one in found] == [True, True, False, True, True]
+    results = [looks.look([CARD], [group], []) for _ in range(5)]
+    assert [result.used.get(place) for result in results] == [None, 0.5, 0, None, None]
+    assert [result.works[place] for result in results] == [True, True, False, True, True]
     assert listing.asked_us == [0, 7, 14, 21, 0]
     other = dataclasses.replace(CARD, mode=Mode.MPS)
     assert looks.look([other], [group], []).used == {}
@@ -203,7 +203,7 @@ def test_what_one_container_has_mapped_takes_so_long_of_a_look_and_no_longer(
     assert len(looked) <= 11
     assert with_library[41] is False
     assert list(with_library.values()).count(None) == 41 - len(looked)
-    known = {pid for pid, found in with_library.items() if found is False}
+    known = {pid for pid, loaded in with_library.items() if loaded is False}
     again = {process.pid: process.with_library for process in looks.look([CARD], [], []).seen.processes}
     assert all(again[pid] is False for pid in known), "what was known of it is not forgotten"
 
@@ -217,8 +217,8 @@ def test_only_who_began_before_records_were_lost_is_left_behind_with_a_ledger() 
 
     def left_behind(lost_ticks: int) -> bool:
         listing = Listing(nvml.NvmlProcess(own[0], 1000))
-        (found,) = made(listing, lost_ticks=lost_ticks).look([CARD], [], []).seen.processes
-        return found.left_behind
+        (process,) = made(listing, lost_ticks=lost_ticks).look([CARD], [], []).seen.processes
+        return process.left_behind
 
     assert not left_behind(own[1] + 1)
     with mmap.mmap(descriptor, mmap.PAGESIZE):

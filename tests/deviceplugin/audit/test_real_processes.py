@@ -24,33 +24,33 @@ def beyond(figures: str) -> float:
     return float(line.split()[-1])
 
 
-def process(found: Any, pid: int) -> Any:
-    return next(process for card in found["audit"]["gpus"] for process in card["processes"] if process["pid"] == pid)
+def process(report: Any, pid: int) -> Any:
+    return next(process for card in report["audit"]["gpus"] for process in card["processes"] if process["pid"] == pid)
 
 
-def condition(found: Any) -> tuple[str, str, str]:
-    (one,) = found["conditions"]
-    assert one["type"] == "LimitsInForce"
-    return one["status"], one["reason"], one["message"]
+def condition(report: Any) -> tuple[str, str, str]:
+    (entry,) = report["conditions"]
+    assert entry["type"] == "LimitsInForce"
+    return entry["status"], entry["reason"], entry["message"]
 
 
 def test_what_a_context_takes_is_charged_once_it_was_seen_twice(start: Callable[..., AuditNode]) -> None:
     node = start()
     client = node.client("trainer")
     assert node.look(1)["audit"]["shares"][0]["overheadBytes"] == 0
-    found = node.look(1)
-    (share,) = found["audit"]["shares"]
+    report = node.look(1)
+    (share,) = report["audit"]["shares"]
     assert (share["chargedBytes"], share["overheadBytes"]) == (0, CONTEXT)
     assert (share["enforcedBytes"], share["processes"], share["withLibrary"]) == (LIMIT, 1, 1)
     assert share["inForce"], share["reason"]
-    assert process(found, client.pid)["state"] == "limited"
-    assert condition(found)[:2] == ("True", "Audited")
+    assert process(report, client.pid)["state"] == "limited"
+    assert condition(report)[:2] == ("True", "Audited")
     assert client("c.info()") == str((LIMIT - CONTEXT, LIMIT))
     assert client(f"c.allocate({LIMIT - CONTEXT + 1})[0]") == "2"
     assert client(f"c.allocate({LIMIT - CONTEXT})[0]") == "0"
-    found = node.look()
-    assert found["audit"]["shares"][0]["chargedBytes"] == LIMIT - CONTEXT
-    assert found["audit"]["shares"][0]["overheadBytes"] == CONTEXT
+    report = node.look()
+    assert report["audit"]["shares"][0]["chargedBytes"] == LIMIT - CONTEXT
+    assert report["audit"]["shares"][0]["overheadBytes"] == CONTEXT
 
 
 def test_a_dead_processs_overhead_is_free_at_once(start: Callable[..., AuditNode]) -> None:
@@ -100,9 +100,9 @@ def test_the_next_agent_knows_what_contexts_take_and_measures_anew(start: Callab
     node.asked.process.wait(10)
     after = start()
     assert after("context 0") == CONTEXT
-    found = after.look()
-    assert process(found, client.pid)["state"] == "limited"
-    assert found["audit"]["shares"][0]["overheadBytes"] == CONTEXT
+    report = after.look()
+    assert process(report, client.pid)["state"] == "limited"
+    assert report["audit"]["shares"][0]["overheadBytes"] == CONTEXT
     later = after.client("trainer")
     assert after.look()["audit"]["shares"][0]["chargedBytes"] == CONTEXT  # of the one that came later
     assert later("c.info()") == str((LIMIT - 2 * CONTEXT, LIMIT))
@@ -128,8 +128,8 @@ def test_a_program_without_the_library_is_told_of_by_the_second_look(start: Call
     first = node.look(1)
     assert (process(first, sneaky.pid)["state"], first["events"]) == ("unjudged", [])
     assert condition(first)[0] == "True"
-    found = node.look(1)
-    seen = process(found, sneaky.pid)
+    report = node.look(1)
+    seen = process(report, sneaky.pid)
     assert (seen["state"], seen["pod"], seen["container"], seen["usedBytes"]) == (
         "unlimited",
         "sneaky",
@@ -137,12 +137,12 @@ def test_a_program_without_the_library_is_told_of_by_the_second_look(start: Call
         CONTEXT,
     )
     assert "the library is not in it" in seen["reason"]
-    assert [event[0] for event in found["events"]] == ["RunsUnlimited"]
-    assert found["events"][0][2] == "default/sneaky"
-    status, reason, message = condition(found)
+    assert [event[0] for event in report["events"]] == ["RunsUnlimited"]
+    assert report["events"][0][2] == "default/sneaky"
+    status, reason, message = condition(report)
     assert (status, reason) == ("False", "ProcessUnlimited")
     assert f"process {sneaky.pid}) of the pod default/sneaky runs without limits on GPU 0" in message
-    shares = {share["pod"]: share for share in found["audit"]["shares"]}
+    shares = {share["pod"]: share for share in report["audit"]["shares"]}
     assert not shares["sneaky"]["inForce"]
     assert shares["trainer"]["inForce"]
     assert node.look(1)["events"] == []  # once is enough
@@ -155,22 +155,22 @@ def test_a_program_without_the_library_is_told_of_by_the_second_look(start: Call
 def test_a_process_of_no_share_is_foreign_on_a_fractional_gpu_alone(start: Callable[..., AuditNode]) -> None:
     node = start()
     stranger = node.client("", preload=())
-    found = node.look()
-    assert process(found, stranger.pid)["state"] == "foreign"
-    assert condition(found)[:2] == ("False", "ForeignProcess")
+    report = node.look()
+    assert process(report, stranger.pid)["state"] == "foreign"
+    assert condition(report)[:2] == ("False", "ForeignProcess")
     node("mode 0 exclusive")
-    found = node.look()
-    assert process(found, stranger.pid)["state"] == "unjudged"
-    assert condition(found)[0] == "True"
+    report = node.look()
+    assert process(report, stranger.pid)["state"] == "unjudged"
+    assert condition(report)[0] == "True"
 
 
 def test_who_got_around_is_ended_where_that_is_asked_for_and_nobody_else(start: Callable[..., AuditNode]) -> None:
     node = start("end", pods={"trainer": (LIMIT, 0), "sneaky": (LIMIT, 0)})
     limited, stranger = node.client("trainer"), node.client("", preload=())
     sneaky = node.client("sneaky", preload=())
-    found = node.look()
+    report = node.look()
     assert sneaky.process.wait(10) == -signal.SIGKILL
-    assert any("it was ended, as --end-unlimited asks for" in event[1] for event in found["events"])
+    assert any("it was ended, as --end-unlimited asks for" in event[1] for event in report["events"])
     assert node.look()["events"] == []
     assert limited.process.poll() is None
     assert stranger.process.poll() is None
@@ -182,11 +182,11 @@ def test_limits_that_are_not_what_the_gpunode_gives_are_told(start: Callable[...
     node.look()
     node(f"limits trainer {2 * LIMIT}")
     assert node.look(1)["audit"]["shares"][0]["inForce"]  # the arbiter may be about to write them
-    found = node.look(1)
-    (share,) = found["audit"]["shares"]
+    report = node.look(1)
+    (share,) = report["audit"]["shares"]
     assert (share["inForce"], share["limitBytes"], share["enforcedBytes"]) == (False, 2 * LIMIT, LIMIT)
     assert "held to a request of 50%, a limit of 100% and 1Gi of memory" in share["reason"]
-    assert condition(found)[:2] == ("False", "LimitsDiffer")
+    assert condition(report)[:2] == ("False", "LimitsDiffer")
 
 
 def test_who_keeps_the_limits_of_an_agent_of_which_nothing_was_left_is_told_of_and_not_ended(
@@ -201,10 +201,10 @@ def test_who_keeps_the_limits_of_an_agent_of_which_nothing_was_left_is_told_of_a
     os.kill(client.pid, signal.SIGSTOP)  # it cannot even look for the next agent
     shutil.rmtree(short_path / "state")
     after = start("end", pods={"trainer": (LIMIT, 0), "sneaky": (LIMIT, 0)})
-    found = after.look()
+    report = after.look()
     assert sneaky.process.wait(10) == -signal.SIGKILL
-    assert process(found, client.pid)["state"] == "unlimited"
-    assert "restart its container" in process(found, client.pid)["reason"]
+    assert process(report, client.pid)["state"] == "unlimited"
+    assert "restart its container" in process(report, client.pid)["reason"]
     after.look()
     assert client.process.poll() is None
     os.kill(client.pid, signal.SIGCONT)
@@ -227,9 +227,9 @@ def test_who_takes_its_request_without_ever_asking_is_told_of(start: Callable[..
     )
     trainer("launch_for_ever(by_the_library())")
     sneaky("launch_for_ever(past_it())")
-    found = next((found for found in looks_of(node, 45) if found["events"]), None)
-    assert found is not None, "nothing was said of it"
-    ((reason, _, pod),) = found["events"]
+    report = next((report for report in looks_of(node, 45) if report["events"]), None)
+    assert report is not None, "nothing was said of it"
+    ((reason, _, pod),) = report["events"]
     assert (reason, pod) == ("RunsBeyondLimit", "default/sneaky")
 
 
@@ -243,21 +243,21 @@ def test_a_registered_program_that_launches_past_the_gate_is_told_of_and_its_nei
     )
     trainer("launch_for_ever(by_the_library())")
     sneaky("launch_for_ever(by_the_library())")
-    assert [found["events"] for found in looks_of(node, 8)] == [[]] * 8
+    assert [report["events"] for report in looks_of(node, 8)] == [[]] * 8
     sneaky("launch_for_ever(past_it())")
-    found = next(found for found in looks_of(node, 20) if found["events"])
-    ((reason, note, pod),) = found["events"]
+    report = next(report for report in looks_of(node, 20) if report["events"])
+    ((reason, note, pod),) = report["events"]
     assert (reason, pod) == ("RunsBeyondLimit", "default/sneaky")
     assert re.fullmatch(
         r"the pod default/sneaky on GPU 0 \(GPU-.*\): the driver ran its kernels for \d+% of the time, "
         r"and the arbiter let it have \d+%",
         note,
     )
-    assert condition(found) == ("False", "ShareBeyondLimit", note)
-    shares = {share["pod"]: share for share in found["audit"]["shares"]}
+    assert condition(report) == ("False", "ShareBeyondLimit", note)
+    shares = {share["pod"]: share for share in report["audit"]["shares"]}
     assert (shares["sneaky"]["inForce"], shares["trainer"]["inForce"]) == (False, True)
     assert shares["sneaky"]["usedPercent"] > shares["sneaky"]["letPercent"] + 15
     assert shares["trainer"]["usedPercent"] is None
-    assert all(not found["events"] for found in looks_of(node, 3))  # once is enough
+    assert all(not report["events"] for report in looks_of(node, 3))  # once is enough
     (line,) = re.findall(r"gpushare_share_beyond_limit_compute_ratio{.*sneaky.*} (.*)", node("figures"))
     assert float(line) > 0.15

@@ -74,8 +74,8 @@ def made(tmp_path: Path, host: Path, *, cards: list[HardwareGpu] = CARDS, in_use
 
 
 def written(tmp_path: Path, kind: str = "gpu") -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((tmp_path / "cdi" / f"k8s.device-plugin.nvidia.com-{kind}.json").read_text())
-    return found
+    document: dict[str, Any] = json.loads((tmp_path / "cdi" / f"k8s.device-plugin.nvidia.com-{kind}.json").read_text())
+    return document
 
 
 def test_each_device_is_described_by_uuid_and_index_and_all_together(tmp_path: Path, host: Path) -> None:
@@ -145,14 +145,14 @@ def test_every_name_that_a_container_is_told_is_in_a_file(tmp_path: Path, host: 
     for by in ("uuid", "index"):
         settings = NodeSettings(device_list_strategies=CRI, device_id_strategy=by, gdrcopy=True, imex_channels=(0,))
         made(tmp_path, host).renew(settings)
-        told = answer.answer("nvidia.com/gpu", devices, settings, answer_id="x", nodes=NODES).cdi_devices
+        names = answer.answer("nvidia.com/gpu", devices, settings, answer_id="x", nodes=NODES).cdi_devices
         known = set()
         for path in (tmp_path / "cdi").iterdir():
             document = json.loads(path.read_text())
             check(document)
             known |= {f"{document['kind']}={device['name']}" for device in document["devices"]}
-        assert len(told) == 4
-        assert set(told) <= known
+        assert len(names) == 4
+        assert set(names) <= known
 
 
 def test_a_device_that_is_gone_is_described_no_more_and_the_file_goes_with_the_last_use(

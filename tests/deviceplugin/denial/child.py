@@ -28,11 +28,11 @@ def opened(path: str) -> str:
 
 
 def in_thread(path: str) -> str:
-    found = []
-    thread = threading.Thread(target=lambda: found.append(opened(path)))
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(opened(path)))
     thread.start()
     thread.join()
-    return found[0]
+    return answers[0]
 
 
 def in_child(path: str) -> str:

@@ -118,24 +118,24 @@ def hierarchy() -> Path:
     """Where cgroup v2 is mounted; skips the test where there is none, or the kernel lets us load no program."""
     if os.geteuid() != 0:
         pytest.skip("needs root, to make cgroups and load programs into the kernel")
-    found = next((hierarchy for hierarchy in HIERARCHIES if (hierarchy / "cgroup.controllers").exists()), None)
-    if found is None:
+    root = next((hierarchy for hierarchy in HIERARCHIES if (hierarchy / "cgroup.controllers").exists()), None)
+    if root is None:
         pytest.skip("no hierarchy of cgroup v2 is mounted here")
     try:
         os.close(registered.make())
-        probe = found / f"gpushare-test-{uuid.uuid4().hex}"
+        probe = root / f"gpushare-test-{uuid.uuid4().hex}"
         probe.mkdir()
         probe.rmdir()
     except OSError as error:
         pytest.skip(f"the kernel lets us make no map for programs, or no cgroup: {error.strerror}")
-    return found
+    return root
 
 
 @contextlib.contextmanager
 def opened(directory: Path) -> Iterator[KernelNode]:
-    found = hierarchy()
+    root = hierarchy()
     with contextlib.ExitStack() as stack:
-        yield KernelNode(directory, found, stack)
+        yield KernelNode(directory, root, stack)
 
 
 def _checked(answer: int) -> None:

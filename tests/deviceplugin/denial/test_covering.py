@@ -35,7 +35,7 @@ def test_pods_with_shares_are_chosen_but_for_those_that_may_have_whole_gpus_too(
     whole = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
     claimed = {"resources": {"claims": [{"name": "gpu"}]}}
     ended = {**manifest("ended"), "status": {"phase": "Succeeded"}}
-    found = denied_pods.choose(
+    choice = denied_pods.choose(
         [
             manifest("one"),
             manifest("none", allocation="", **whole),
@@ -45,13 +45,13 @@ def test_pods_with_shares_are_chosen_but_for_those_that_may_have_whole_gpus_too(
             ended,
         ]
     )
-    assert found == denied_pods.Chosen(frozenset({"one", "other"}), ("ml/claims", "ml/mixed"))
+    assert choice == denied_pods.Chosen(frozenset({"one", "other"}), ("ml/claims", "ml/mixed"))
 
 
 def test_what_is_said() -> None:
     assert denied_pods.condition("", ()).status == "True"
-    told = denied_pods.condition("", ("ml/claims", "ml/mixed"))
-    assert (told.status, told.message.rpartition(", but ")[2]) == (
+    condition = denied_pods.condition("", ("ml/claims", "ml/mixed"))
+    assert (condition.status, condition.message.rpartition(", but ")[2]) == (
         "True",
         "in ml/claims, ml/mixed: another container there may have whole GPUs",
     )
@@ -138,26 +138,26 @@ async def test_a_pod_with_whole_gpus_beside_is_left_as_it_is_and_told_of(kernel:
     made = covered(kernel, manifest("trainer", kernel.uid, **whole))
     await Holding(kernel, made).start(PERCENT, ["id"])
     assert kernel.process().ask("open", kernel.device) == "yes"
-    (told,) = made.conditions
-    assert "ml/trainer" in told.message
+    (condition,) = made.conditions
+    assert "ml/trainer" in condition.message
 
 
 def test_where_it_cannot_be_it_is_off_and_says_why(tmp_path: Path) -> None:
-    told: list[int] = []
+    changes: list[int] = []
     with covering.opened(
-        tmp_path, tmp_path, proc=Path("/proc"), wanted=True, pods=tuple, changed=lambda: told.append(1)
-    ) as found:
-        assert not found.is_on
-        found.cover("anybody")
-        (condition,) = found.conditions
-        assert told == [1]
+        tmp_path, tmp_path, proc=Path("/proc"), wanted=True, pods=tuple, changed=lambda: changes.append(1)
+    ) as guard:
+        assert not guard.is_on
+        guard.cover("anybody")
+        (condition,) = guard.conditions
+        assert changes == [1]
     assert "is not of cgroup v2" in condition.message or "pid namespace" in condition.message
 
 
 def test_where_version_two_is_beside_version_one_it_is_told_what_to_write(kernel: KernelNode, tmp_path: Path) -> None:
-    with pytest.raises(denial.DenialError) as told:
+    with pytest.raises(denial.DenialError) as error:
         denial.opened(kernel.bpf, tmp_path, proc=Path("/proc"))
-    assert str(told.value).endswith("nothing that could be asked")
+    assert str(error.value).endswith("nothing that could be asked")
     (tmp_path / denial.BESIDE_V1).symlink_to(kernel.cgroups)
     with pytest.raises(
         denial.DenialError, match=f"; here it is at {tmp_path}/unified: write --cgroup-root={tmp_path}/"
@@ -171,8 +171,8 @@ def test_without_a_place_to_keep_it_for_the_next_agent_it_is_off(kernel: KernelN
 
 
 def test_without_the_option_nothing_is_said(tmp_path: Path) -> None:
-    with covering.opened(tmp_path, tmp_path, proc=Path("/proc"), wanted=False, pods=tuple, changed=list) as found:
-        assert (found.is_on, found.conditions, found.map_descriptor) == (False, (), None)
+    with covering.opened(tmp_path, tmp_path, proc=Path("/proc"), wanted=False, pods=tuple, changed=list) as guard:
+        assert (guard.is_on, guard.conditions, guard.map_descriptor) == (False, (), None)
 
 
 def test_a_kernel_that_lets_us_load_nothing_is_told_with_the_capabilities_that_are_missing(kernel: KernelNode) -> None:

@@ -44,7 +44,7 @@ class Types:
         return self._count
 
     def structure(self, name: str, *members: tuple[str, int, int], bitfields: bool = False) -> int:
-        more = b"".join(struct.pack("<III", self.name(one), kind, bits) for one, kind, bits in members)
+        more = b"".join(struct.pack("<III", self.name(member), kind, bits) for member, kind, bits in members)
         return self.add(name, STRUCT, more, len(members), bitfields=bitfields)
 
     def bytes(self) -> bytes:
@@ -62,8 +62,8 @@ def types() -> bytes:
 
 
 def test_fields_are_found_where_they_are_also_in_what_has_no_name_of_its_own() -> None:
-    found = kernel_fields.offsets(types(), {"task_struct": ("pid", "tgid", "flag"), "pid": ("level",)})
-    assert found == {
+    offsets = kernel_fields.offsets(types(), {"task_struct": ("pid", "tgid", "flag"), "pid": ("level",)})
+    assert offsets == {
         ("task_struct", "pid"): 0,
         ("task_struct", "tgid"): 24,
         ("task_struct", "flag"): 40,

@@ -21,8 +21,8 @@ class Told:
         self._map = kernel.Map(descriptor, key_bytes=program.KEY.size, value_bytes=program.VALUE.size)
 
     def __call__(self) -> dict[int, int]:
-        found = {key: self._map.get(key) for key in self._map.every_key()}
-        ticks = {program.KEY.unpack(key)[0]: program.VALUE.unpack(value)[0] for key, value in found.items() if value}
+        entries = {key: self._map.get(key) for key in self._map.every_key()}
+        ticks = {program.KEY.unpack(key)[0]: program.VALUE.unpack(value)[0] for key, value in entries.items() if value}
         return {pid: when for pid, when in ticks.items() if pid != program.ARBITER_KEY}
 
     async def becomes(self, *pids: int) -> bool:
@@ -55,38 +55,38 @@ async def node(short_path: Path, descriptor: int) -> AsyncIterator[tuple[Arbiter
 async def test_a_process_is_known_to_the_kernel_before_it_is_welcomed_and_until_it_ends(
     node: tuple[ArbiterNode, Told],
 ) -> None:
-    arbiter, told = node
+    arbiter, registry = node
     share = await arbiter.share()
-    assert told() == {}
+    assert registry() == {}
     await share("hello")
-    assert list(told()) == [share.pid]
-    assert told()[share.pid] == arbiter.groups.all()[0].members[0].start_ticks
+    assert list(registry()) == [share.pid]
+    assert registry()[share.pid] == arbiter.groups.all()[0].members[0].start_ticks
     await share.kill()
-    assert await told.becomes()
+    assert await registry.becomes()
 
 
 async def test_one_that_is_another_program_is_registered_no_more(node: tuple[ArbiterNode, Told]) -> None:
-    arbiter, told = node
+    arbiter, registry = node
     share = await arbiter.share()
     await share("hello")
     await share("become")
-    assert await told.becomes()
+    assert await registry.becomes()
     await share("hello")
-    assert await told.becomes(share.pid)
+    assert await registry.becomes(share.pid)
 
 
 async def test_the_next_arbiter_tells_of_those_that_still_live_and_of_no_others(
     node: tuple[ArbiterNode, Told],
 ) -> None:
-    arbiter, told = node
+    arbiter, registry = node
     stays, ends = await arbiter.share(), await arbiter.share()
     await stays("hello")
     await ends("hello")
     await arbiter.stop()
-    assert set(told()) == {stays.pid, ends.pid}  # nobody who runs loses its GPU meanwhile
+    assert set(registry()) == {stays.pid, ends.pid}  # nobody who runs loses its GPU meanwhile
     await ends.kill()
     await arbiter.start()
-    assert set(told()) == {stays.pid}
+    assert set(registry()) == {stays.pid}
 
 
 async def test_nobody_is_welcomed_of_whom_the_kernel_cannot_be_told(

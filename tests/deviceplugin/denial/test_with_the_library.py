@@ -87,14 +87,14 @@ async def pod(kernel: kernel_node.KernelNode, short_path: Path, gpus: Path, uuid
 
 
 async def test_a_program_that_uses_cuda_has_its_share(pod: Pod) -> None:
-    found = await pod.run(PROBE, "--allocate", "256MiB,512MiB")
-    assert found.stdout.splitlines()[1:] == ["allocated 268435456", "refused 536870912: CUDA_ERROR_OUT_OF_MEMORY"]
-    assert found.stderr == ""
+    result = await pod.run(PROBE, "--allocate", "256MiB,512MiB")
+    assert result.stdout.splitlines()[1:] == ["allocated 268435456", "refused 536870912: CUDA_ERROR_OUT_OF_MEMORY"]
+    assert result.stderr == ""
 
 
 async def test_a_program_that_only_looks_by_nvml_sees_its_gpu(pod: Pod) -> None:
-    found = await pod.run(sys.executable, "-c", NVML)
-    assert (found.stdout.strip(), found.stderr) == ("1", "")
+    result = await pod.run(sys.executable, "-c", NVML)
+    assert (result.stdout.strip(), result.stderr) == ("1", "")
 
 
 async def test_a_static_program_gets_none(pod: Pod, static: Path) -> None:
@@ -102,8 +102,8 @@ async def test_a_static_program_gets_none(pod: Pod, static: Path) -> None:
 
 
 async def test_a_program_that_the_library_is_not_in_gets_none(pod: Pod) -> None:
-    found = await pod.run("env", "-u", "LD_PRELOAD", PROBE, "--allocate", "1GiB")
-    assert found.returncode == 1
-    assert "allocated" not in found.stdout
-    found = await pod.run("env", "-u", "LD_PRELOAD", sys.executable, "-c", NVML)
-    assert "NVMLError" in found.stderr
+    result = await pod.run("env", "-u", "LD_PRELOAD", PROBE, "--allocate", "1GiB")
+    assert result.returncode == 1
+    assert "allocated" not in result.stdout
+    result = await pod.run("env", "-u", "LD_PRELOAD", sys.executable, "-c", NVML)
+    assert "NVMLError" in result.stderr

@@ -24,11 +24,11 @@ def test_what_the_driver_says_is_what_there_is() -> None:
 
 def test_a_lost_gpu_keeps_its_name_and_says_why() -> None:
     seen = nvml.NvmlSnapshot((CARDS[0], CARDS[2]), (nvml.Unreadable(1, "GPU is lost"),))
-    found = inventory.merged(CARDS, seen, faults={}, held=())
-    assert [card.uuid for card in found] == [card.uuid for card in CARDS]
-    assert (found[1].healthy, found[1].health_reason) == (False, "it does not answer: GPU is lost")
-    assert found[0].healthy
-    assert found[2].healthy
+    cards = inventory.merged(CARDS, seen, faults={}, held=())
+    assert [card.uuid for card in cards] == [card.uuid for card in CARDS]
+    assert (cards[1].healthy, cards[1].health_reason) == (False, "it does not answer: GPU is lost")
+    assert cards[0].healthy
+    assert cards[2].healthy
 
 
 def test_one_that_answers_again_is_healthy_again() -> None:
@@ -39,22 +39,22 @@ def test_one_that_answers_again_is_healthy_again() -> None:
 def test_one_that_was_taken_out_is_gone_unless_somebody_holds_it() -> None:
     seen = nvml.NvmlSnapshot(CARDS[:2])
     assert inventory.merged(CARDS, seen, faults={}, held=()) == CARDS[:2]
-    found = inventory.merged(CARDS, seen, faults={}, held=[CARDS[2].uuid])
-    assert [card.uuid for card in found] == [card.uuid for card in CARDS]
-    assert found[2].health_reason == "the driver does not list it any more"
+    cards = inventory.merged(CARDS, seen, faults={}, held=[CARDS[2].uuid])
+    assert [card.uuid for card in cards] == [card.uuid for card in CARDS]
+    assert cards[2].health_reason == "the driver does not list it any more"
 
 
 def test_another_card_in_a_lost_ones_place_is_itself() -> None:
     fresh = dataclasses.replace(CARDS[1], uuid="GPU-fresh")
-    found = inventory.merged(CARDS, nvml.NvmlSnapshot((CARDS[0], fresh, CARDS[2])), faults={}, held=())
-    assert [card.uuid for card in found] == [CARDS[0].uuid, "GPU-fresh", CARDS[2].uuid]
+    cards = inventory.merged(CARDS, nvml.NvmlSnapshot((CARDS[0], fresh, CARDS[2])), faults={}, held=())
+    assert [card.uuid for card in cards] == [CARDS[0].uuid, "GPU-fresh", CARDS[2].uuid]
 
 
 def test_a_fault_makes_a_gpu_unhealthy_and_the_drivers_own_reason_comes_first() -> None:
     ill = dataclasses.replace(CARDS[1], healthy=False, health_reason="rows wait to be remapped")
     faults = {card.uuid: gpu_health.Fault("XID 48 happened", None) for card in CARDS[:2]}
-    found = inventory.merged((), nvml.NvmlSnapshot((CARDS[0], ill, CARDS[2])), faults=faults, held=())
-    assert [card.health_reason for card in found] == ["XID 48 happened", "rows wait to be remapped", ""]
+    cards = inventory.merged((), nvml.NvmlSnapshot((CARDS[0], ill, CARDS[2])), faults=faults, held=())
+    assert [card.health_reason for card in cards] == ["XID 48 happened", "rows wait to be remapped", ""]
 
 
 def test_the_node_is_ready_while_one_gpu_is_healthy() -> None:
@@ -78,10 +78,10 @@ def test_the_node_is_ready_while_one_gpu_is_healthy() -> None:
 def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
     first = inventory.conditions(CARDS, previous=(), now=BEFORE)
     same = inventory.conditions(CARDS[:2], previous=first, now=NOW)
-    assert [one.last_transition for one in same] == [BEFORE]
+    assert [condition.last_transition for condition in same] == [BEFORE]
     assert same[0].message != first[0].message
     changed = inventory.conditions((), previous=first, now=NOW)
-    assert [one.last_transition for one in changed] == [NOW]
+    assert [condition.last_transition for condition in changed] == [NOW]
 
 
 def test_no_message_is_longer_than_the_api_server_takes_whatever_pods_are_called() -> None:
@@ -101,6 +101,6 @@ def test_no_message_is_longer_than_the_api_server_takes_whatever_pods_are_called
         failed={},
         changing=[card.uuid for card in gpus],
     )
-    found = inventory.conditions(gpus, previous=(), now=NOW, more=said.conditions)
-    assert max(len(one.message) for one in found) == longest
-    assert found[-1].message.endswith("…")
+    conditions = inventory.conditions(gpus, previous=(), now=NOW, more=said.conditions)
+    assert max(len(condition.message) for condition in conditions) == longest
+    assert conditions[-1].message.endswith("…")

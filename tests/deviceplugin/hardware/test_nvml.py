@@ -13,10 +13,10 @@ from tests.programs import command
 
 
 def test_every_gpu_is_described(gpus: Path) -> None:
-    found = simulated.printed(gpus, nvml_driver.describes)
+    output = simulated.printed(gpus, nvml_driver.describes)
     uuids = simulated.uuids(gpus)
     model = "NVIDIA A100-SXM4-40GB"
-    assert found == [
+    assert output == [
         (uuids[0], 0, model, 40 << 30, (8, 0), 0, "00000000:07:00.0", "fractional", True),
         (uuids[1], 1, model, 40 << 30, (8, 0), 0, "00000000:08:00.0", "fractional", True),
         (uuids[2], 2, model, 40 << 30, (8, 0), 1, "00000000:87:00.0", "fractional", True),
@@ -37,39 +37,39 @@ def test_gpus_that_links_join_have_one_number(gpus: Path) -> None:
 
 
 def test_a_lost_gpu_is_told_by_its_index_and_comes_back(gpus: Path) -> None:
-    found = simulated.printed(gpus, nvml_driver.one_is_lost_and_comes_back)
-    assert found == [
+    output = simulated.printed(gpus, nvml_driver.one_is_lost_and_comes_back)
+    assert output == [
         ([0, 1, 3], [(2, "nvmlDeviceGetHandleByIndex(2) failed: GPU is lost")]),
         ([0, 1, 2, 3], []),
     ]
 
 
 def test_an_xid_names_its_gpu_also_when_that_is_lost_by_then(gpus: Path) -> None:
-    found = simulated.printed(gpus, nvml_driver.waits_for_failures)
+    output = simulated.printed(gpus, nvml_driver.waits_for_failures)
     uuids = simulated.uuids(gpus)
-    assert found == [None, (uuids[1], 94), (uuids[3], 79), (uuids[0], 48)]
+    assert output == [None, (uuids[1], 94), (uuids[3], 79), (uuids[0], 48)]
 
 
 def test_waiting_takes_its_time_even_when_a_lost_gpu_makes_the_driver_refuse_to_wait(gpus: Path) -> None:
-    found = simulated.printed(gpus, nvml_driver.waits_beside_a_lost_one)
-    assert found == [None, True]
+    output = simulated.printed(gpus, nvml_driver.waits_beside_a_lost_one)
+    assert output == [None, True]
 
 
 def test_a_gpu_whose_events_nobody_would_hear_of_is_told_until_it_can_be_watched(gpus: Path) -> None:
-    found = simulated.printed(gpus, nvml_driver.one_is_mute)
-    assert found == [{simulated.uuids(gpus)[1]: "the driver does not report its events: ERROR_UNKNOWN"}, {}]
+    output = simulated.printed(gpus, nvml_driver.one_is_mute)
+    assert output == [{simulated.uuids(gpus)[1]: "the driver does not report its events: ERROR_UNKNOWN"}, {}]
 
 
 def test_beginning_anew_finds_everything_again(gpus: Path) -> None:
-    found = simulated.printed(gpus, nvml_driver.begins_anew)
-    assert found == [4, 94]
+    output = simulated.printed(gpus, nvml_driver.begins_anew)
+    assert output == [4, 94]
 
 
 @pytest.mark.parametrize("is_client", [False, True], ids=["by itself", "as a client of MPS"])
 def test_processes_on_a_gpu_are_listed_with_their_memory(gpus: Path, tmp_path: Path, is_client: bool) -> None:
     (tmp_path / "control").touch()
-    found = simulated.printed(gpus, nvml_driver.processes, str(tmp_path) if is_client else None)
-    assert found == [[(True, True)], (), (True, ())]
+    output = simulated.printed(gpus, nvml_driver.processes, str(tmp_path) if is_client else None)
+    assert output == [[(True, True)], (), (True, ())]
 
 
 def test_an_unknown_gpu_is_an_error_that_names_call_and_gpu(gpus: Path) -> None:

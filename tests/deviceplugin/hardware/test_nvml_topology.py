@@ -12,9 +12,9 @@ from tests.deviceplugin.hardware.programs import topology
 
 def test_each_pair_has_its_nearest_switch_and_its_links(gpus: Path) -> None:
     uuids = simulated.uuids(gpus)
-    (found,) = simulated.printed(gpus, topology.paths, uuids)
+    (paths,) = simulated.printed(gpus, topology.paths, uuids)
     near, far = ("SingleSwitch", 1), ("CrossCPU", 1)
-    assert found == {
+    assert paths == {
         (uuids[0], uuids[1]): near,
         (uuids[0], uuids[2]): far,
         (uuids[0], uuids[3]): far,
@@ -29,15 +29,15 @@ def test_gpus_without_links_are_joined_by_the_bus_alone(tmp_path: Path) -> None:
     description = simulated.NODE.read_text().replace("nvlink = all", "nvlink = none")
     (tmp_path / "node.ini").write_text(description)
     simulated.command("create", tmp_path / "node.ini", tmp_path / "gpus")
-    (found,) = simulated.printed(tmp_path / "gpus", topology.paths, simulated.uuids(tmp_path / "gpus"))
-    assert {links for _, links in found.values()} == {0}
+    (paths,) = simulated.printed(tmp_path / "gpus", topology.paths, simulated.uuids(tmp_path / "gpus"))
+    assert {links for _, links in paths.values()} == {0}
 
 
 def test_of_a_lost_gpu_nothing_is_told(gpus: Path) -> None:
     uuids = simulated.uuids(gpus)
-    (found,) = simulated.printed(gpus, topology.paths, uuids, "1", "lost")
-    assert all(uuids[1] not in pair for pair in found)
-    assert (uuids[2], uuids[3]) in found
+    (paths,) = simulated.printed(gpus, topology.paths, uuids, "1", "lost")
+    assert all(uuids[1] not in pair for pair in paths)
+    assert (uuids[2], uuids[3]) in paths
 
 
 @pytest.mark.usefixtures("simulation")
@@ -46,10 +46,10 @@ def test_the_fabric_of_a_gpu_is_told_if_it_is_in_one(tmp_path: Path) -> None:
     description = simulated.NODE.read_text().replace("[gpu 2]", f"fabric = {cluster}.7\n[gpu 2]")
     (tmp_path / "node.ini").write_text(description)
     simulated.command("create", tmp_path / "node.ini", tmp_path / "gpus")
-    found = simulated.printed(tmp_path / "gpus", topology.cliques, simulated.uuids(tmp_path / "gpus"))
-    assert found == [[f"{cluster}.7", f"{cluster}.7", "", ""]]
+    output = simulated.printed(tmp_path / "gpus", topology.cliques, simulated.uuids(tmp_path / "gpus"))
+    assert output == [[f"{cluster}.7", f"{cluster}.7", "", ""]]
 
 
 def test_a_gpu_on_its_way_into_a_fabric_is_in_none(gpus: Path) -> None:
-    found = simulated.printed(gpus, topology.on_its_way_into_a_fabric, simulated.uuids(gpus)[0])
-    assert found == ["00010203-0405-0607-0809-0a0b0c0d0e0f.7", "", ""]
+    output = simulated.printed(gpus, topology.on_its_way_into_a_fabric, simulated.uuids(gpus)[0])
+    assert output == ["00010203-0405-0607-0809-0a0b0c0d0e0f.7", "", ""]

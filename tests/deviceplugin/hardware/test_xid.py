@@ -44,21 +44,21 @@ def test_an_event_strikes_every_replica_and_every_part_that_it_is_about(event: X
     st.sampled_from([7, 13, 48, 79, 555]),
 )
 def test_what_is_enabled_goes_before_what_is_disabled(disabled: str, enabled: str, number: int) -> None:
-    found = xid.filter_of({xid.DISABLE: disabled, xid.ENABLE: enabled})
+    xid_filter = xid.filter_of({xid.DISABLE: disabled, xid.ENABLE: enabled})
     if enabled == "ALL" or str(number) in enabled.split(","):
-        assert not found.ignores(number)
-        assert not found.checks_nothing
+        assert not xid_filter.ignores(number)
+        assert not xid_filter.checks_nothing
     else:
         words = disabled.lower().replace(" ", "").split(",")
-        assert found.ignores(number) == (
+        assert xid_filter.ignores(number) == (
             number in xid.APPLICATION_XIDS or bool({"all", "xids", str(number)} & set(words))
         )
 
 
 def test_all_disabled_but_one_still_watches_that_one() -> None:
-    found = xid.filter_of({xid.DISABLE: "all", xid.ENABLE: "48"})
-    assert not found.checks_nothing
-    assert (found.ignores(48), found.ignores(79)) == (False, True)
+    xid_filter = xid.filter_of({xid.DISABLE: "all", xid.ENABLE: "48"})
+    assert not xid_filter.checks_nothing
+    assert (xid_filter.ignores(48), xid_filter.ignores(79)) == (False, True)
     assert xid.filter_of({xid.DISABLE: "all"}).checks_nothing
 
 

@@ -116,9 +116,9 @@ async def test_nothing_is_said_of_one_that_cannot_be_seen(tmp_path: Path) -> Non
 
 
 def test_what_has_not_come_counts_more_than_what_should_have() -> None:
-    found = decision.decide(InjectionFacts(True, "containerd://1.6.20", "", asked=True, driver_mounted=True), ())
-    assert found.shown(()) == found.condition
-    shown = found.shown([f"ml/pod-{number}/main" for number in range(25)])
+    injection = decision.decide(InjectionFacts(True, "containerd://1.6.20", "", asked=True, driver_mounted=True), ())
+    assert injection.shown(()) == injection.condition
+    shown = injection.shown([f"ml/pod-{number}/main" for number in range(25)])
     assert (shown.status, shown.reason) == ("False", "DevicesMissing")
     assert shown.message.startswith("running without any GPU: ml/pod-0/main, ")
     assert "ml/pod-19/main and 5 more; envvar: the node's default runtime gave" in shown.message

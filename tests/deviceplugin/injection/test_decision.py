@@ -50,10 +50,10 @@ OPERATOR = dataclasses.replace(POD, runtime="containerd://2.1.4", undescribed=""
 def test_without_a_word_in_the_configuration(
     facts: InjectionFacts, strategies: tuple[str, ...], status: str, reason: str
 ) -> None:
-    found = decision.decide(facts, ())
-    assert (found.strategies, found.condition.status, found.condition.reason) == (strategies, status, reason)
-    assert found.condition.type == contract.CONDITION_DEVICES_INJECTED
-    assert bool(found.refusal) == (status == "False")
+    choice = decision.decide(facts, ())
+    assert (choice.strategies, choice.condition.status, choice.condition.reason) == (strategies, status, reason)
+    assert choice.condition.type == contract.CONDITION_DEVICES_INJECTED
+    assert bool(choice.refusal) == (status == "False")
 
 
 @pytest.mark.parametrize(
@@ -76,17 +76,17 @@ def test_without_a_word_in_the_configuration(
 def test_what_a_configuration_names_is_done_and_judged(
     facts: InjectionFacts, named: tuple[str, ...], status: str
 ) -> None:
-    found = decision.decide(facts, named)
-    assert found.strategies == named
-    assert found.condition.status == status
-    assert bool(found.refusal) == (status == "False")
+    choice = decision.decide(facts, named)
+    assert choice.strategies == named
+    assert choice.condition.status == status
+    assert bool(choice.refusal) == (status == "False")
 
 
 def test_a_refusal_says_of_each_way_why_not_and_what_to_do() -> None:
-    found = decision.decide(dataclasses.replace(OPERATOR, undescribed=UNSEEN), ())
+    choice = decision.decide(dataclasses.replace(OPERATOR, undescribed=UNSEEN), ())
     assert (
-        found.refusal
-        == found.condition.message
+        choice.refusal
+        == choice.condition.message
         == (
             "containers would get no GPU: envvar: the agent's own container asks NVIDIA's runtime for a driver and was given "
             f"none; cdi-cri: {UNSEEN}; make NVIDIA's runtime the default one of the node, or run the agent by its "
@@ -98,10 +98,10 @@ def test_a_refusal_says_of_each_way_why_not_and_what_to_do() -> None:
 
 
 def test_pods_have_to_name_the_class_by_which_the_agent_has_its_driver() -> None:
-    found = decision.decide(BY_CLASS, ())
-    assert found.needs_class == "nvidia"
-    assert "runtimeClassName: nvidia" in found.condition.message
-    assert [found.allows(name) for name in ("", "gvisor", "nvidia", "nvidia-legacy")] == [False, False, True, True]
+    choice = decision.decide(BY_CLASS, ())
+    assert choice.needs_class == "nvidia"
+    assert "runtimeClassName: nvidia" in choice.condition.message
+    assert [choice.allows(name) for name in ("", "gvisor", "nvidia", "nvidia-legacy")] == [False, False, True, True]
     own = decision.decide(dataclasses.replace(BY_CLASS, runtime_class="gpu"), ())
     assert [own.allows(name) for name in ("", "gpu", "nvidia")] == [False, True, True]
     assert decision.decide(DEFAULT, ()).allows("")
@@ -117,16 +117,16 @@ def test_nothing_that_can_be_seen_makes_a_named_way_another_or_a_working_one_a_r
         (None, False, True),
         ("", UNSEEN),
     )
-    for runtime, own, asked, given, default, enabled, undescribed in seen:
-        facts = InjectionFacts(True, runtime, own, asked, given, default, enabled, undescribed)
+    for runtime, own, asked, mounted, default, enabled, undescribed in seen:
+        facts = InjectionFacts(True, runtime, own, asked, mounted, default, enabled, undescribed)
         for named in ((), ENV, CRI, ANNOTATIONS, VOLUMES, (*CRI, *ENV)):
-            found = decision.decide(facts, named)
-            assert not named or found.strategies == named
-            assert found.condition.message
+            choice = decision.decide(facts, named)
+            assert not named or choice.strategies == named
+            assert choice.condition.message
             environment = not named or {*ENV, *VOLUMES} & {*named}
-            if environment and (default == "nvidia" or (asked and given and own is not None)):
-                assert not found.refusal
+            if environment and (default == "nvidia" or (asked and mounted and own is not None)):
+                assert not choice.refusal
             # CDI is never chosen, without being named, where it might be ignored or the names stand for nothing.
-            if not named and found.describes:
+            if not named and choice.describes:
                 assert not undescribed
                 assert enabled or runtime.startswith(("containerd://2", "cri-o://1.30"))

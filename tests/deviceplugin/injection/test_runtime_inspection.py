@@ -72,15 +72,15 @@ def look(tmp_path: Path, *, host: Path, mountinfo: str = ROOT, **environment: st
     own.mkdir()
     (own / "mountinfo").write_text(mountinfo)
     (own / "maps").write_text(MAPS)
-    given = {"NODE_NAME": "n", "POD_UID": "u", "CONTAINER_DRIVER_ROOT": str(host), **environment}
-    parsed = agent_settings.parse([f"--cdi-directory={tmp_path / 'cdi'}"], given)
-    return dataclasses.asdict(runtime_inspection.look(parsed, given, own=own))
+    variables = {"NODE_NAME": "n", "POD_UID": "u", "CONTAINER_DRIVER_ROOT": str(host), **environment}
+    parsed = agent_settings.parse([f"--cdi-directory={tmp_path / 'cdi'}"], variables)
+    return dataclasses.asdict(runtime_inspection.look(parsed, variables, own=own))
 
 
 def test_a_bare_pod_sees_that_nothing_is_mounted(tmp_path: Path) -> None:
-    found = look(tmp_path, host=tmp_path / "nothing", NVIDIA_VISIBLE_DEVICES="all")
-    assert (found["in_pod"], found["asked"], found["driver_mounted"]) == (True, True, False)
-    assert "is not mounted from the host: add the component cdi" in str(found["undescribed"])
+    facts = look(tmp_path, host=tmp_path / "nothing", NVIDIA_VISIBLE_DEVICES="all")
+    assert (facts["in_pod"], facts["asked"], facts["driver_mounted"]) == (True, True, False)
+    assert "is not mounted from the host: add the component cdi" in str(facts["undescribed"])
 
 
 def test_a_pod_with_the_host_sees_its_driver_and_what_its_runtime_is_configured_to_do(tmp_path: Path) -> None:
@@ -90,16 +90,16 @@ def test_a_pod_with_the_host_sees_its_driver_and_what_its_runtime_is_configured_
     (host / "etc/containerd/conf.d/99-nvidia.toml").write_text(OPERATORS)
     (host / "etc/containerd/conf.d/broken.toml").write_text("[")
     mountinfo = f"{ROOT}5 1 0:26 / {tmp_path.resolve() / 'cdi'} rw - tmpfs tmpfs rw\n"
-    found = look(tmp_path, host=host, mountinfo=mountinfo, NVIDIA_VISIBLE_DEVICES="void")
-    assert found["undescribed"] == ""
-    assert (found["asked"], found["cdi_enabled"], found["default_runtime"]) == (False, True, "nvidia")
+    facts = look(tmp_path, host=host, mountinfo=mountinfo, NVIDIA_VISIBLE_DEVICES="void")
+    assert facts["undescribed"] == ""
+    assert (facts["asked"], facts["cdi_enabled"], facts["default_runtime"]) == (False, True, "nvidia")
 
 
 def test_a_pod_with_a_host_that_has_no_driver_says_so(tmp_path: Path) -> None:
     (tmp_path / "host").mkdir()
     mountinfo = f"{ROOT}5 1 0:26 / {tmp_path.resolve() / 'cdi'} rw - tmpfs tmpfs rw\n"
-    found = look(tmp_path, host=tmp_path / "host", mountinfo=mountinfo)
-    assert f"no driver of the host is seen at {tmp_path / 'host'}" in str(found["undescribed"])
+    facts = look(tmp_path, host=tmp_path / "host", mountinfo=mountinfo)
+    assert f"no driver of the host is seen at {tmp_path / 'host'}" in str(facts["undescribed"])
 
 
 @pytest.mark.parametrize("mounted", [True, False])

@@ -209,14 +209,14 @@ class Node:
 
     def kubelet_hears(self) -> None:
         """The newest list that has come; it is in the node's status a while later."""
-        come = [told for at, told in self.lists if at <= self.now]
+        come = [message for at, message in self.lists if at <= self.now]
         if come:
-            self.lists = [one for one in self.lists if one[0] > self.now]
+            self.lists = [entry for entry in self.lists if entry[0] > self.now]
             self.kubelet_told(come[-1])
 
-    def kubelet_told(self, told: tuple[tuple[Gpu, ...], bool, advertisement.Advertisement]) -> None:
+    def kubelet_told(self, message: tuple[tuple[Gpu, ...], bool, advertisement.Advertisement]) -> None:
         """Take the list, and write the node's status."""
-        self.told, self.was_known, devices = told
+        self.told, self.was_known, devices = message
         for name, kubelet in self.kubelets.items():
             kubelet.told(devices[name])
         amounts = {name: len(kubelet.healthy) for name, kubelet in self.kubelets.items()}

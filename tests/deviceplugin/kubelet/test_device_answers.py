@@ -45,13 +45,13 @@ def shared(*uuids: str) -> Offer:
     }
 
 
-def answers(in_force: InForce, given: list[str], *, problem: str = "") -> device_answers.DeviceAnswers:
+def answers(in_force: InForce, allocated_ids: list[str], *, problem: str = "") -> device_answers.DeviceAnswers:
     def described(_: NodeSettings) -> None:
         if problem:
             raise specs.SpecError(problem)
 
     def gave(_: str, ids: Iterable[str]) -> None:
-        given.extend(ids)
+        allocated_ids.extend(ids)
 
     return device_answers.DeviceAnswers(
         in_force,
@@ -65,16 +65,16 @@ def answers(in_force: InForce, given: list[str], *, problem: str = "") -> device
 
 
 def test_what_was_given_is_remembered() -> None:
-    given: list[str] = []
-    found = answers(InForce(whole("GPU-a", "GPU-b")), given).allocate(GPU, ["GPU-b"])
-    assert found.envs["NVIDIA_VISIBLE_DEVICES"] == "GPU-b"
-    assert given == ["GPU-b"]
+    allocated_ids: list[str] = []
+    response = answers(InForce(whole("GPU-a", "GPU-b")), allocated_ids).allocate(GPU, ["GPU-b"])
+    assert response.envs["NVIDIA_VISIBLE_DEVICES"] == "GPU-b"
+    assert allocated_ids == ["GPU-b"]
 
 
 def test_a_share_by_mps_has_its_daemon_and_limits_of_its_size() -> None:
-    found = answers(InForce(shared("GPU-a")), []).allocate(GPU, ["GPU-a::0", "GPU-a::1"])
-    assert found.envs["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "50"
-    assert {mount.host_path for mount in found.mounts} == {"/mps/GPU-a/pipe", "/mps/shm"}
+    response = answers(InForce(shared("GPU-a")), []).allocate(GPU, ["GPU-a::0", "GPU-a::1"])
+    assert response.envs["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "50"
+    assert {mount.host_path for mount in response.mounts} == {"/mps/GPU-a/pipe", "/mps/shm"}
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_share_by_mps_has_its_daemon_and_limits_of_its_size() -> None:
 def test_what_cannot_be_is_refused_and_nothing_is_given(
     in_force: InForce, ids: list[str], problem: str, sentence: str
 ) -> None:
-    given: list[str] = []
+    allocated_ids: list[str] = []
     with pytest.raises(plugin_service.AllocateRefusedError, match=sentence):
-        answers(in_force, given, problem=problem).allocate(GPU, ids)
-    assert given == []
+        answers(in_force, allocated_ids, problem=problem).allocate(GPU, ids)
+    assert allocated_ids == []

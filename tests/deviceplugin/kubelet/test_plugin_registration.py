@@ -51,10 +51,10 @@ async def kubelet(short_path: Path) -> AsyncIterator[kubelets.Kubelet]:
 
 @contextlib.asynccontextmanager
 async def registered(
-    directory: Path, told: Told, resource: str = PERCENT
+    directory: Path, offer: Told, resource: str = PERCENT
 ) -> AsyncIterator[plugin_registration.Registration]:
     served = plugin_service.Served(resource, share_answers.ShareAnswers(MOUNTS))
-    keeper = plugin_registration.Registration(served, advertised=told, directory=directory)
+    keeper = plugin_registration.Registration(served, advertised=offer, directory=directory)
     task = asyncio.create_task(keeper.run())
     try:
         yield keeper

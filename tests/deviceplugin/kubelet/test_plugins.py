@@ -41,11 +41,11 @@ async def kubelet(short_path: Path) -> AsyncIterator[kubelets.Kubelet]:
 
 @contextlib.asynccontextmanager
 async def serving(
-    kubelet: kubelets.Kubelet, told: Told, *, registered: Observable[frozenset[str]] | None = None
+    kubelet: kubelets.Kubelet, offer: Told, *, registered: Observable[frozenset[str]] | None = None
 ) -> AsyncIterator[plugins.Plugins]:
     answers = share_answers.ShareAnswers(MOUNTS)
     made = plugins.Plugins(
-        told, answers=lambda _: answers, directory=kubelet.directory, registered=registered, empty_seconds=0.3
+        offer, answers=lambda _: answers, directory=kubelet.directory, registered=registered, empty_seconds=0.3
     )
     task = asyncio.create_task(made.run())
     try:
@@ -57,13 +57,13 @@ async def serving(
 
 
 async def test_a_resource_comes_and_goes_and_the_others_notice_nothing(kubelet: kubelets.Kubelet) -> None:
-    told: Told = Observable({"nvidia.com/gpu": some(2)})
-    async with serving(kubelet, told) as made:
+    offer: Told = Observable({"nvidia.com/gpu": some(2)})
+    async with serving(kubelet, offer) as made:
         await kubelet.until(lambda: len(kubelet.devices.get("nvidia.com/gpu", ())) == 2)
-        told.publish({"nvidia.com/gpu": some(2), "nvidia.com/gpu.shared": some(8)})
+        offer.publish({"nvidia.com/gpu": some(2), "nvidia.com/gpu.shared": some(8)})
         await kubelet.until(lambda: len(kubelet.devices.get("nvidia.com/gpu.shared", ())) == 8)
         await waiting.until(lambda: not made.problem)
-        told.publish({"nvidia.com/gpu": some(2)})
+        offer.publish({"nvidia.com/gpu": some(2)})
         # First it is empty, so that no capacity is left behind; then its socket is gone.
         await kubelet.until(lambda: not kubelet.devices["nvidia.com/gpu.shared"])
         socket = kubelet.directory / advertisement.socket_name("nvidia.com/gpu.shared")
@@ -73,42 +73,42 @@ async def test_a_resource_comes_and_goes_and_the_others_notice_nothing(kubelet: 
 
 
 async def test_it_tells_whose_plugins_the_kubelet_knows(kubelet: kubelets.Kubelet) -> None:
-    told: Told = Observable({"nvidia.com/gpu": some(2), "nvidia.com/gpu.shared": some(8)})
+    offer: Told = Observable({"nvidia.com/gpu": some(2), "nvidia.com/gpu.shared": some(8)})
     registered: Observable[frozenset[str]] = Observable(frozenset())
-    async with serving(kubelet, told, registered=registered):
+    async with serving(kubelet, offer, registered=registered):
         await waiting.until(lambda: registered.value == {"nvidia.com/gpu", "nvidia.com/gpu.shared"})
         await kubelet.stop()
         await waiting.until(lambda: registered.value == frozenset())
         await kubelet.start()
         await waiting.until(lambda: len(registered.value) == 2)
-        told.publish({"nvidia.com/gpu": some(2)})
+        offer.publish({"nvidia.com/gpu": some(2)})
         await waiting.until(lambda: registered.value == {"nvidia.com/gpu"})
 
 
 async def test_one_that_comes_back_before_it_is_gone_was_never_away(kubelet: kubelets.Kubelet) -> None:
-    told: Told = Observable({"nvidia.com/gpu": some(2)})
-    async with serving(kubelet, told):
+    offer: Told = Observable({"nvidia.com/gpu": some(2)})
+    async with serving(kubelet, offer):
         await kubelet.until(lambda: kubelet.lists == 1)
-        told.publish({})
+        offer.publish({})
         await kubelet.until(lambda: not kubelet.devices["nvidia.com/gpu"])
-        told.publish({"nvidia.com/gpu": some(3)})
+        offer.publish({"nvidia.com/gpu": some(3)})
         await kubelet.until(lambda: len(kubelet.devices["nvidia.com/gpu"]) == 3)
         await asyncio.sleep(0.5)  # longer than it would have had to go
         assert len(kubelet.requests) == 1
 
 
 async def test_thousands_of_devices_are_told_with_where_they_are(kubelet: kubelets.Kubelet) -> None:
-    told: Told = Observable({"nvidia.com/gpu": some(10_000, name="GPU-6f127b1c-5d35-4a4c-9f2e-0123456789ab")})
-    async with serving(kubelet, told):
+    offer: Told = Observable({"nvidia.com/gpu": some(10_000, name="GPU-6f127b1c-5d35-4a4c-9f2e-0123456789ab")})
+    async with serving(kubelet, offer):
         await kubelet.until(lambda: len(kubelet.devices.get("nvidia.com/gpu", ())) == 10_000)
         assert set(kubelet.numa.values()) == {1}
 
 
 async def test_all_register_again_after_a_restart_of_the_kubelet(kubelet: kubelets.Kubelet) -> None:
-    told: Told = Observable(
+    offer: Told = Observable(
         {name: some(2) for name in ("nvidia.com/gpu", "nvidia.com/gpu.shared", "example.com/other")}
     )
-    async with serving(kubelet, told):
+    async with serving(kubelet, offer):
         await kubelet.until(lambda: kubelet.lists == 3)
         await kubelet.stop()
         await kubelet.start()
@@ -121,8 +121,8 @@ async def test_a_kubelet_that_comes_is_heard_of_at_once(
 ) -> None:
     """It judges the pods that it has within a second: who comes with the next look is too late for them."""
     monkeypatch.setattr(plugin_registration, "POLL_SECONDS", 3600.0)
-    told: Told = Observable({"nvidia.com/gpu": some(2), "nvidia.com/gpu.shared": some(8)})
-    async with serving(kubelet, told):
+    offer: Told = Observable({"nvidia.com/gpu": some(2), "nvidia.com/gpu.shared": some(8)})
+    async with serving(kubelet, offer):
         await kubelet.until(lambda: kubelet.lists == 2)
         for restart in range(1, 4):
             await kubelet.stop()
@@ -138,8 +138,8 @@ async def test_where_nothing_can_be_watched_it_is_looked_at(
             return -1
 
     monkeypatch.setattr(coming, "_libc", Exhausted())
-    told: Told = Observable({"nvidia.com/gpu": some(2)})
-    async with serving(kubelet, told):
+    offer: Told = Observable({"nvidia.com/gpu": some(2)})
+    async with serving(kubelet, offer):
         await kubelet.until(lambda: kubelet.lists == 1)
         await kubelet.stop()
         await kubelet.start()

@@ -128,12 +128,12 @@ async def refused(node: Node, pod: str) -> str:
 async def test_a_name_of_cdi_stands_for_the_gpus_of_the_share_once_it_is_known_whose_it_is(node: Node) -> None:
     node.gives("one", SECOND)
     node.gives("both", FIRST, SECOND)
-    (one,) = (await node.kubelet.admit("one", PERCENT, 50)).cdi_devices
+    (device,) = (await node.kubelet.admit("one", PERCENT, 50)).cdi_devices
     (both,) = (await node.kubelet.admit("both", PERCENT, 20)).cdi_devices
-    assert one.name != both.name
+    assert device.name != both.name
     assert not node.cdi.exists()  # until then a runtime does not know it, and makes no container
     await asyncio.gather(node.kubelet.start_container("one"), node.kubelet.start_container("both"))
-    assert node.described(one.name) == ["/dev/nvidia1"]
+    assert node.described(device.name) == ["/dev/nvidia1"]
     assert node.described(both.name) == ["/dev/nvidia0", "/dev/nvidia1"]
 
 
@@ -197,8 +197,8 @@ async def test_where_a_class_is_needed_only_pods_that_name_it_start(node: Node) 
     node.injection = BY_CLASS
     node.gives("bare", FIRST)
     node.gives("named", FIRST, runtime_class="nvidia")
-    given = await node.kubelet.admit("bare", PERCENT, 10)
-    assert not given.cdi_devices
+    response = await node.kubelet.admit("bare", PERCENT, 10)
+    assert not response.cdi_devices
     assert await refused(node, "bare") == (
         "the pod ml/bare would get no GPU on this node: name runtimeClassName: nvidia in it"
     )
@@ -225,7 +225,7 @@ async def test_the_kubelet_hears_when_there_is_nothing_to_be_done_any_more_and_w
 
 def test_annotations_are_told_the_same_name() -> None:
     settings = NodeSettings(device_list_strategies=("cdi-annotations",))
-    found = share_answers.ShareAnswers(MOUNTS, settings=lambda: settings).allocate(PERCENT, ["GPU-b::1", "GPU-a::0"])
+    response = share_answers.ShareAnswers(MOUNTS, settings=lambda: settings).allocate(PERCENT, ["GPU-b::1", "GPU-a::0"])
     name = cdi.share(["GPU-a::0", "GPU-b::1"])
-    assert dict(found.annotations) == {f"cdi.k8s.io/nvidia-device-plugin_{name}": f"gpushare.io/share={name}"}
-    assert not found.cdi_devices
+    assert dict(response.annotations) == {f"cdi.k8s.io/nvidia-device-plugin_{name}": f"gpushare.io/share={name}"}
+    assert not response.cdi_devices

@@ -27,8 +27,8 @@ def recorded(case: Mapping[str, Any]) -> dict[str, str]:
 
 def question(case: Mapping[str, Any]) -> dict[str, Any]:
     shared = [
-        (f"{words.PREFIX}{name}", int(one["replicas"]), one.get("rename", ""))
-        for name, one in case.get("time_slicing", {}).items()
+        (f"{words.PREFIX}{name}", int(resource["replicas"]), resource.get("rename", ""))
+        for name, resource in case.get("time_slicing", {}).items()
     ]
     return {"strategy": case["strategy"], "cut": case.get("cut", []), "shared": shared}
 
@@ -37,7 +37,7 @@ def question(case: Mapping[str, Any]) -> dict[str, Any]:
 def ours(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
     """Our labels of each case."""
     simulated.build()
-    found = {}
+    labels = {}
     for node, description in RECORDED["nodes"].items():
         directory = tmp_path_factory.mktemp(node)
         path = simulated.ROOT / description if description.endswith(".ini") else directory / "node.ini"
@@ -50,8 +50,8 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
             directory / "gpus", labelling.labels, list(map(question, cases)), str(directory / "root/sys")
         )
         assert ran.returncode == 0, ran.stderr
-        found.update(zip([case["id"] for case in cases], json.loads(ran.stdout), strict=True))
-    return found
+        labels.update(zip([case["id"] for case in cases], json.loads(ran.stdout), strict=True))
+    return labels
 
 
 @pytest.mark.parametrize("case", RECORDED["cases"], ids=[case["id"] for case in RECORDED["cases"]])

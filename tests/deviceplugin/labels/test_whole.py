@@ -21,12 +21,12 @@ def labels(facts: whole.NodeFacts | None, sharing: gpu_resources.LabelledSharing
 
 
 def test_a_node_says_its_machine_driver_model_and_fabric() -> None:
-    found = labels(FACTS)
-    assert found["nvidia.com/gpu.machine"] == "DGX-A100"
-    assert found["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-40GB"
-    assert found["nvidia.com/gpu.count"] == "2"
-    assert found["nvidia.com/gpu.clique"] == "c.1"
-    assert found["nvidia.com/gfd.timestamp"] == "1700000000"
+    values = labels(FACTS)
+    assert values["nvidia.com/gpu.machine"] == "DGX-A100"
+    assert values["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-40GB"
+    assert values["nvidia.com/gpu.count"] == "2"
+    assert values["nvidia.com/gpu.clique"] == "c.1"
+    assert values["nvidia.com/gfd.timestamp"] == "1700000000"
 
 
 def test_without_a_driver_there_is_the_time_alone() -> None:
@@ -45,8 +45,8 @@ def test_gpus_in_different_fabrics_are_in_none() -> None:
 def test_of_two_models_the_more_frequent_is_named_whatever_the_order() -> None:
     other = dataclasses.replace(A100, model="NVIDIA L4")
     for cards in ((A100, A100, other), (other, A100, A100)):
-        found = labels(dataclasses.replace(FACTS, cards=cards))
-        assert (found["nvidia.com/gpu.product"], found["nvidia.com/gpu.count"]) == ("NVIDIA-A100-SXM4-40GB", "2")
+        values = labels(dataclasses.replace(FACTS, cards=cards))
+        assert (values["nvidia.com/gpu.product"], values["nvidia.com/gpu.count"]) == ("NVIDIA-A100-SXM4-40GB", "2")
 
 
 def test_a_strategy_that_does_not_exist_is_an_error() -> None:

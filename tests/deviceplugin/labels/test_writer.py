@@ -28,8 +28,8 @@ def applied(metadata: dict[str, Any], patch: dict[str, Any] | None) -> dict[str,
 @hypothesis.given(LABELS, LABELS, LABELS)
 def test_ours_are_as_wanted_and_all_others_as_they_were(others: Any, first: Any, second: Any) -> None:
     before: dict[str, Any] = {"labels": others}
-    one = applied(before, writer.patch(before, first))
-    two = applied(one, writer.patch(one, second))
+    patched = applied(before, writer.patch(before, first))
+    two = applied(patched, writer.patch(patched, second))
     expected = others | {key: value for key, value in second.items() if key not in others}
     assert two["labels"] == expected
     assert writer.patch(two, second) is None  # and nothing more to write

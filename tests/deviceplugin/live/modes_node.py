@@ -182,8 +182,8 @@ class Node:
     @property
     def pending(self) -> str:
         """What the GPUNode says of what is not as configured."""
-        (found,) = (condition for condition in self.statement.value.conditions if condition.type == "ConfigPending")
-        return "" if found.status == "False" else found.message
+        (pending,) = (condition for condition in self.statement.value.conditions if condition.type == "ConfigPending")
+        return "" if pending.status == "False" else pending.message
 
     def facts(self) -> dict[str, list[object]]:
         """What the driver says of the GPUs, and where MPS has daemons."""

@@ -48,16 +48,16 @@ async def who_is_in_the_way_is_told_also_while_other_gpus_are_changed(node: Node
     assert node.cluster.node is not None
     entry = builders.allocation("a1", node.uuids[0])
     node.cluster.node = dataclasses.replace(node.cluster.node, allocations=(entry,))
-    told = []
+    messages = []
 
     async def enter(*_: object) -> None:
-        told.append(node.pending)
+        messages.append(node.pending)
 
     node.deadly.enter = enter  # type: ignore[method-assign]
     await node.reach("exclusive")
     assert node.modes == ["fractional…", *["exclusive"] * 3], node.modes
-    assert len(told) == 3
-    assert all("once it is not used any more by pod default/trainer" in pending for pending in told), told
+    assert len(messages) == 3
+    assert all("once it is not used any more by pod default/trainer" in pending for pending in messages), messages
 
 
 async def what_may_not_be_undone_is_set_aside_and_told_once(node: Node) -> None:
@@ -75,8 +75,8 @@ async def what_may_not_be_undone_is_set_aside_and_told_once(node: Node) -> None:
     assert node.modes == ["fractional", "fractional…", "fractional", "fractional"], node.modes
     assert "its compute mode is EXCLUSIVE_PROCESS, which lets a single process use it" in node.pending, node.pending
     assert f"run `nvidia-smi -i {node.uuids[1]} -c 0`" in node.pending, node.pending
-    (told,) = [line for line in node.cluster.told if line.startswith("GpuSetAside")]
-    assert told.startswith(f"GpuSetAside GPU 1 ({node.uuids[1]}) is to be fractional, and cannot be used: its compute")
+    (event,) = [line for line in node.cluster.told if line.startswith("GpuSetAside")]
+    assert event.startswith(f"GpuSetAside GPU 1 ({node.uuids[1]}) is to be fractional, and cannot be used: its compute")
     await node.step()
     assert node.modes == ["fractional"] * 4
     assert not node.pending
@@ -275,7 +275,7 @@ async def no_configuration_keeps_the_loop_from_others(node: Node) -> None:
     await node.reach("mig")
     plain = "1g.5gb: 7, 1g.10gb: 4, 2g.10gb: 3, 3g.20gb: 2, 4g.20gb: 1, 7g.40gb: 1"
     aliases = "\n".join(
-        f"{one}: &{one} [{', '.join([f'*{other}'] * 10)}]" for other, one in zip("abcdefg", "bcdefgh", strict=True)
+        f"{key}: &{key} [{', '.join([f'*{other}'] * 10)}]" for other, key in zip("abcdefg", "bcdefgh", strict=True)
     )
     node.cluster.entries = {
         "mig": CONFIGS["mig"],
@@ -300,7 +300,7 @@ async def no_configuration_keeps_the_loop_from_others(node: Node) -> None:
 
 
 STORIES: Final[dict[str, Story]] = {
-    name: found for name, found in globals().items() if asyncio.iscoroutinefunction(found) and found is not running
+    name: story for name, story in globals().items() if asyncio.iscoroutinefunction(story) and story is not running
 }
 
 

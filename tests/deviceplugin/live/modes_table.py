@@ -23,9 +23,9 @@ HELD: Final = 1  # index of the GPU that a pod has
 LOST: Final = 2  # index of the one that is lost
 
 
-def check(found: object, expected: object, what: str) -> None:
+def check(value: object, expected: object, what: str) -> None:
     """Raise AssertionError with both."""
-    assert found == expected, f"{what}: {found}, not {expected}"
+    assert value == expected, f"{what}: {value}, not {expected}"
 
 
 def is_used_as(node: Node, mode: str) -> None:
@@ -113,8 +113,8 @@ async def _lost(node: Node, before: str, after: str) -> None:
     """A GPU falls off the bus, is reset, and comes back, while it is to become something else."""
     await simulated.change("fail", node.gpus, str(LOST), "lost")
     await node.reach(after)
-    told = [mode for index, mode in enumerate(node.modes) if index != LOST]
-    check(told, [after] * 3, "told of the others")
+    modes = [mode for index, mode in enumerate(node.modes) if index != LOST]
+    check(modes, [after] * 3, "told of the others")
     assert not node.offer.gpus[LOST].healthy
     await simulated.change("heal", node.gpus, str(LOST))
     await simulated.change("reset", node.gpus, str(LOST))
@@ -142,8 +142,8 @@ EVENTS: Final[dict[str, Event]] = {
     "nothing": _nothing,
     "restarted": _restart,
     "replaced": _replaced,
-    "dies-leaving": lambda *given: _dies(*given, at="leave"),
-    "dies-entering": lambda *given: _dies(*given, at="enter"),
+    "dies-leaving": lambda *arguments: _dies(*arguments, at="leave"),
+    "dies-entering": lambda *arguments: _dies(*arguments, at="enter"),
     "held": _held,
     "lost": _lost,
     "reset": _reset,

@@ -17,10 +17,10 @@ def warnings(flags: str, *arguments: str, environment: dict[str, str] | None = N
 
 
 def test_what_is_fixed_at_the_start_cannot_be_said_by_a_file_which_is_told() -> None:
-    (found,) = warnings("mpsRoot: /run/nvidia/mps")
-    assert found == "flags.mpsRoot /run/nvidia/mps has no effect: it is fixed when the agent starts, by --mps-root"
-    (found,) = warnings("failOnInitError: false")
-    assert "by --fail-on-init-error" in found
+    (warning,) = warnings("mpsRoot: /run/nvidia/mps")
+    assert warning == "flags.mpsRoot /run/nvidia/mps has no effect: it is fixed when the agent starts, by --mps-root"
+    (warning,) = warnings("failOnInitError: false")
+    assert "by --fail-on-init-error" in warning
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from tests import builders
 GPU_OF = {"GPU-a": "GPU-a", "GPU-b": "GPU-b", "MIG-1": "GPU-b"}
 
 
-def users(**given: Any) -> dict[str, tuple[str, ...]]:
+def users(**arguments: Any) -> dict[str, tuple[str, ...]]:
     nothing: dict[str, Any] = {"allocations": (), "held": (), "just_given": (), "processes": {}, "gpu_of": GPU_OF}
-    return gpu_usage.users(**nothing | given)
+    return gpu_usage.users(**nothing | arguments)
 
 
 def held(pod: str, *ids: str, resource: str = "nvidia.com/gpu") -> ContainerDevices:
@@ -25,8 +25,8 @@ def test_nobody_uses_an_idle_gpu() -> None:
 
 
 def test_a_share_holds_its_gpu_before_its_pod_has_started() -> None:
-    found = users(allocations=[builders.allocation("a", "GPU-a")])
-    assert found == {"GPU-a": ("pod default/trainer",)}
+    holders = users(allocations=[builders.allocation("a", "GPU-a")])
+    assert holders == {"GPU-a": ("pod default/trainer",)}
 
 
 def test_what_is_kept_free_for_a_gated_pod_is_nobodys() -> None:
@@ -34,8 +34,8 @@ def test_what_is_kept_free_for_a_gated_pod_is_nobodys() -> None:
 
 
 def test_a_device_a_replica_and_a_mig_device_are_their_gpus() -> None:
-    found = users(held=[held("x", "GPU-a"), held("y", "GPU-a::3"), held("z", "MIG-1")])
-    assert found == {"GPU-a": ("pod ml/x", "pod ml/y"), "GPU-b": ("pod ml/z",)}
+    holders = users(held=[held("x", "GPU-a"), held("y", "GPU-a::3"), held("z", "MIG-1")])
+    assert holders == {"GPU-a": ("pod ml/x", "pod ml/y"), "GPU-b": ("pod ml/z",)}
 
 
 def test_counters_say_nothing_of_a_gpu() -> None:

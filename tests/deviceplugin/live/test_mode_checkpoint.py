@@ -41,12 +41,12 @@ def test_what_is_being_set_up_is_known_by_what_it_was(tmp_path: Path) -> None:
     seats = (ConfiguredGpu("GPU-a", 0, "NVIDIA A100", mig_capable=True), ConfiguredGpu("GPU-b", 1))
     begun = mode_checkpoint.Checkpoint(CONFIG, ASSIGNMENTS, seats=seats).of("GPU-d", None).of("GPU-d", None)
     mode_checkpoint.write(tmp_path / "book.json", begun)
-    found = mode_checkpoint.read(tmp_path / "book.json")
-    assert found == begun
-    assert found is not None
-    assert (found.gpus["GPU-d"], found.last("GPU-d")) == (None, ASSIGNMENTS["GPU-d"])
-    assert (found.last("GPU-a"), found.last("GPU-b")) == (ASSIGNMENTS["GPU-a"], None)
-    ended = found.of("GPU-d", Assignment(Mode.EXCLUSIVE))
+    checkpoint = mode_checkpoint.read(tmp_path / "book.json")
+    assert checkpoint == begun
+    assert checkpoint is not None
+    assert (checkpoint.gpus["GPU-d"], checkpoint.last("GPU-d")) == (None, ASSIGNMENTS["GPU-d"])
+    assert (checkpoint.last("GPU-a"), checkpoint.last("GPU-b")) == (ASSIGNMENTS["GPU-a"], None)
+    ended = checkpoint.of("GPU-d", Assignment(Mode.EXCLUSIVE))
     assert (ended.before, ended.last("GPU-d")) == ({}, Assignment(Mode.EXCLUSIVE))
 
 

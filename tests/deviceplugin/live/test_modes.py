@@ -27,7 +27,7 @@ def run(program: str, gpus: Path, directory: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "event", [one if one == "nothing" else pytest.param(one, marks=pytest.mark.slow) for one in modes_table.EVENTS]
+    "event", [name if name == "nothing" else pytest.param(name, marks=pytest.mark.slow) for name in modes_table.EVENTS]
 )
 def test_all_pairs_of_modes(gpus: Path, short_path: Path, event: str) -> None:
     run("modes_table", gpus, short_path, event)

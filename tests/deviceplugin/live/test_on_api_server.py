@@ -63,17 +63,17 @@ class Node(Cluster):
         return [str(card.mode) for card in codec.read(await self.gpunode()).gpus]
 
     async def condition(self, kind: str) -> tuple[str, str]:
-        found = {
+        conditions = {
             condition["type"]: condition for condition in (await self.gpunode()).get("status", {}).get("conditions", [])
         }
-        return (found[kind]["status"], found[kind]["message"]) if kind in found else ("", "")
+        return (conditions[kind]["status"], conditions[kind]["message"]) if kind in conditions else ("", "")
 
     async def config(self) -> str:
         return codec.read(await self.gpunode()).config
 
     def offered(self, resource: str = GPU, *, healthy: bool = True) -> int:
         health = self.kubelet.devices.get(resource, {}).values()
-        return sum(one == "Healthy" for one in health) if healthy else len(health)
+        return sum(state == "Healthy" for state in health) if healthy else len(health)
 
     async def events(self) -> list[str]:
         listed = await asyncio.to_thread(self.administrator.read, "/apis/events.k8s.io/v1/events")
@@ -133,8 +133,8 @@ async def test_only_idle_gpus_change_and_who_is_in_the_way_is_named(node: Node, 
     async with running(node, short_path) as agent:
         await node.kubelet.until(lambda: node.offered() == 4)
         await node.until(lambda: is_mode(*["exclusive"] * 4))
-        given = await node.kubelet.admit("train", GPU, 1)
-        held = given.envs["NVIDIA_VISIBLE_DEVICES"]
+        response = await node.kubelet.admit("train", GPU, 1)
+        held = response.envs["NVIDIA_VISIBLE_DEVICES"]
         (index,) = [number for number, uuid in enumerate(node.uuids) if uuid == held]
 
         await node.label("sliced")
@@ -290,13 +290,13 @@ async def test_of_a_failing_gpu_the_kubelet_the_ledger_the_pods_and_the_metrics_
 
         async def are_told() -> bool:
             listed = await asyncio.to_thread(node.administrator.read, "/apis/events.k8s.io/v1/events")
-            told = [
+            lines = [
                 f"{event['regarding']['kind']} {event['regarding']['name']} {event['reason']} {event['note']}"
                 for event in listed["items"]
             ]
             sentence = f"GpuUnhealthy GPU 1 ({node.uuids[1]}) is not healthy: XID 94 happened"
             return all(
-                any(line.startswith(f"{who} {sentence}") for line in told)
+                any(line.startswith(f"{who} {sentence}") for line in lines)
                 for who in ("Pod train", f"GPUNode {node.node}")
             )
 
@@ -339,6 +339,6 @@ async def test_metrics_say_what_the_plugin_shows(node: Node, short_path: Path) -
             ("gpushare_gpu_allocated_memory_bytes", "memory", "allocatedBytes"),
             ("gpushare_gpu_memory_bytes", "memory", "totalBytes"),
         ):
-            assert await allocated(metric) == {uuid: one[kind][amount] for uuid, one in shown.items()}
-        parts = {uuid: one["compute"]["allocatedPercent"] / 100 for uuid, one in shown.items()}
+            assert await allocated(metric) == {uuid: gpu[kind][amount] for uuid, gpu in shown.items()}
+        parts = {uuid: gpu["compute"]["allocatedPercent"] / 100 for uuid, gpu in shown.items()}
         assert await allocated("gpushare_gpu_allocated_compute_ratio") == parts

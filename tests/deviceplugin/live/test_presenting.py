@@ -20,18 +20,16 @@ SLICED = Assignment(Mode.TIME_SLICING, "nvidia.com/gpu.shared", 2)
 SHARED = Assignment(Mode.FRACTIONAL)
 
 
-def advertised(in_force: dict[str, Assignment | None], **given: Any) -> dict[str, dict[str, bool]]:
-    known = presenting.gpus(SEEN, in_force, {}, given.get("closed", frozenset()))
-    options: dict[str, Any] = {"closed": frozenset(), "in_use": {}} | given
-    found = presenting.advertised(known, CARDS, in_force, **options)
-    return {name: {device.id: device.healthy for device in devices} for name, devices in found.items()}
+def advertised(in_force: dict[str, Assignment | None], **arguments: Any) -> dict[str, dict[str, bool]]:
+    known = presenting.gpus(SEEN, in_force, {}, arguments.get("closed", frozenset()))
+    options: dict[str, Any] = {"closed": frozenset(), "in_use": {}} | arguments
+    resources = presenting.advertised(known, CARDS, in_force, **options)
+    return {name: {device.id: device.healthy for device in devices} for name, devices in resources.items()}
 
 
 def test_a_gpu_on_its_way_shows_what_it_is_and_what_it_becomes() -> None:
-    found = presenting.gpus(
-        SEEN, {ONE: SHARED, TWO: None, THREE: WHOLE}, dict.fromkeys((ONE, TWO, THREE), WHOLE), {ONE}
-    )
-    assert [(card.mode, card.pending_mode) for card in found] == [
+    gpus = presenting.gpus(SEEN, {ONE: SHARED, TWO: None, THREE: WHOLE}, dict.fromkeys((ONE, TWO, THREE), WHOLE), {ONE})
+    assert [(card.mode, card.pending_mode) for card in gpus] == [
         (Mode.FRACTIONAL, Mode.EXCLUSIVE),
         (Mode.EXCLUSIVE, Mode.EXCLUSIVE),
         (Mode.EXCLUSIVE, None),
@@ -41,13 +39,13 @@ def test_a_gpu_on_its_way_shows_what_it_is_and_what_it_becomes() -> None:
 def test_a_gpu_shows_the_mig_devices_on_it() -> None:
     parts = tuple(HardwareMigDevice(f"MIG-{index}", index, kind) for index, kind in enumerate(("3g.40gb", "1g.10gb")))
     cards = [dataclasses.replace(CARDS[0], mig_enabled=True, mig_devices=parts), *CARDS[1:]]
-    found = presenting.gpus(SEEN, {}, {}, frozenset(), cards)
-    assert [card.mig_profiles for card in found] == [("3g.40gb", "1g.10gb"), (), ()]
+    gpus = presenting.gpus(SEEN, {}, {}, frozenset(), cards)
+    assert [card.mig_profiles for card in gpus] == [("3g.40gb", "1g.10gb"), (), ()]
 
 
 def test_each_gpu_is_offered_as_what_it_is_and_one_that_is_set_up_not_at_all() -> None:
-    found = advertised({ONE: WHOLE, TWO: SLICED, THREE: None})
-    assert found == {
+    devices = advertised({ONE: WHOLE, TWO: SLICED, THREE: None})
+    assert devices == {
         "nvidia.com/gpu": {ONE: True},
         "nvidia.com/gpu.shared": {f"{TWO}::0": True, f"{TWO}::1": True},
     }
@@ -60,9 +58,9 @@ def test_a_node_without_fractional_gpus_has_no_counters() -> None:
 
 def test_a_closed_gpu_offers_only_what_is_in_use() -> None:
     in_use = {"nvidia.com/gpu.shared": {f"{TWO}::1"}}
-    found = advertised({ONE: WHOLE, TWO: SLICED, THREE: WHOLE}, closed=frozenset({ONE, TWO}), in_use=in_use)
-    assert found["nvidia.com/gpu"] == {ONE: False, THREE: True}
-    assert found["nvidia.com/gpu.shared"] == {f"{TWO}::0": False, f"{TWO}::1": True}
+    devices = advertised({ONE: WHOLE, TWO: SLICED, THREE: WHOLE}, closed=frozenset({ONE, TWO}), in_use=in_use)
+    assert devices["nvidia.com/gpu"] == {ONE: False, THREE: True}
+    assert devices["nvidia.com/gpu.shared"] == {f"{TWO}::0": False, f"{TWO}::1": True}
 
 
 def test_a_counter_in_use_outlives_the_gpus_that_it_counted() -> None:
@@ -77,14 +75,14 @@ def test_a_counter_in_use_outlives_the_gpus_that_it_counted() -> None:
 def test_of_a_gpu_that_is_to_have_another_mode_the_counters_say_what_the_node_can_give() -> None:
     in_force: dict[str, Assignment | None] = {ONE: SHARED, TWO: WHOLE, THREE: WHOLE}
     usable = {contract.RESOURCE_PERCENT: 50, contract.RESOURCE_IDLE: 64}
-    found = advertised(in_force, closed=frozenset({ONE}), usable=usable)[contract.RESOURCE_PERCENT]
-    assert (len(found), sum(found.values())) == (100, 50)
+    devices = advertised(in_force, closed=frozenset({ONE}), usable=usable)[contract.RESOURCE_PERCENT]
+    assert (len(devices), sum(devices.values())) == (100, 50)
 
 
 def test_health_is_the_gpus_and_of_a_part_its_own_too() -> None:
     ill = (dataclasses.replace(SEEN[0], healthy=False), *SEEN[1:])
     in_force: dict[str, Assignment | None] = {ONE: SLICED, TWO: WHOLE, THREE: WHOLE}
     known = presenting.gpus(ill, in_force, {}, frozenset())
-    found = presenting.advertised(known, CARDS, in_force, closed=frozenset(), in_use={}, ill={TWO})
-    assert [device.healthy for device in found["nvidia.com/gpu.shared"]] == [False, False]
-    assert [device.healthy for device in found["nvidia.com/gpu"]] == [False, True]
+    devices = presenting.advertised(known, CARDS, in_force, closed=frozenset(), in_use={}, ill={TWO})
+    assert [device.healthy for device in devices["nvidia.com/gpu.shared"]] == [False, False]
+    assert [device.healthy for device in devices["nvidia.com/gpu"]] == [False, True]

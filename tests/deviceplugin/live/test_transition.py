@@ -66,9 +66,9 @@ class Node(stateful.RuleBasedStateMachine):
 
     @stateful.rule(uuid=gpus)
     def a_pod_comes(self, uuid: str) -> None:
-        given = self.present[uuid]
-        if given is not None and uuid not in self.closed:
-            self.pods[uuid].append(given)
+        assignment = self.present[uuid]
+        if assignment is not None and uuid not in self.closed:
+            self.pods[uuid].append(assignment)
 
     @stateful.rule(uuid=gpus)
     def a_pod_ends(self, uuid: str) -> None:
@@ -103,7 +103,7 @@ class Node(stateful.RuleBasedStateMachine):
     @stateful.invariant()
     def every_pod_has_what_it_was_given(self) -> None:
         for uuid, pods in self.pods.items():
-            assert all(given == self.present[uuid] for given in pods)
+            assert all(assignment == self.present[uuid] for assignment in pods)
 
     def teardown(self) -> None:
         self.pods = {uuid: [] for uuid in UUIDS}

@@ -30,48 +30,48 @@ def present(*instances: GpuInstance, mode: MigMode | None = ON, busy: bool = Fal
     return Present("GPU-a", mode, A100, instances, busy)
 
 
-def made(given: Present, wanted: dict[str, int] | None, *, held: frozenset[str] = frozenset()) -> MigPlan:
-    return mig_plan.make(given, None if wanted is None else feasibility.named(wanted), held=held)
+def made(gpu: Present, wanted: dict[str, int] | None, *, held: frozenset[str] = frozenset()) -> MigPlan:
+    return mig_plan.make(gpu, None if wanted is None else feasibility.named(wanted), held=held)
 
 
-def after(given: Present, proposed: MigPlan) -> Present:
+def after(gpu: Present, proposed: MigPlan) -> Present:
     """The GPU once the steps are done, as the driver would do them."""
-    instances = list(given.instances)
+    instances = list(gpu.instances)
     ids = itertools.count(100)
     for step in proposed.steps:
         match step:
             case DestroyPart(instance_id, part_id):
-                one = next(instance for instance in instances if instance.id == instance_id)
-                assert not any(part.busy for part in one.parts if part.id == part_id)
-                kept = tuple(part for part in one.parts if part.id != part_id)
-                instances[instances.index(one)] = dataclasses.replace(one, parts=kept)
+                target = next(instance for instance in instances if instance.id == instance_id)
+                assert not any(part.busy for part in target.parts if part.id == part_id)
+                kept = tuple(part for part in target.parts if part.id != part_id)
+                instances[instances.index(target)] = dataclasses.replace(target, parts=kept)
             case Destroy(instance_id):
-                one = next(instance for instance in instances if instance.id == instance_id)
-                assert not one.parts
-                instances.remove(one)
+                target = next(instance for instance in instances if instance.id == instance_id)
+                assert not target.parts
+                instances.remove(target)
             case Create(kind, start, parts):
                 number = next(ids)
                 others = [(other.kind.profile, other.start) for other in instances]
                 assert sequences.error(A100, [*others, (kind.profile, start)]) is None
-                found = tuple(ComputeInstance(n, slices, f"MIG-{number}-{n}") for n, slices in enumerate(parts))
-                instances.append(GpuInstance(number, kind, start, found))
+                new_parts = tuple(ComputeInstance(n, slices, f"MIG-{number}-{n}") for n, slices in enumerate(parts))
+                instances.append(GpuInstance(number, kind, start, new_parts))
             case CreatePart(instance_id, slices):
-                one = next(instance for instance in instances if instance.id == instance_id)
+                target = next(instance for instance in instances if instance.id == instance_id)
                 part = ComputeInstance(next(ids), slices, f"MIG-{instance_id}-new")
-                instances[instances.index(one)] = dataclasses.replace(one, parts=(*one.parts, part))
+                instances[instances.index(target)] = dataclasses.replace(target, parts=(*target.parts, part))
             case SetMode(enabled):
                 assert not instances
-                return dataclasses.replace(given, mode=MigMode(enabled, enabled), instances=())
-    return dataclasses.replace(given, instances=tuple(instances))
+                return dataclasses.replace(gpu, mode=MigMode(enabled, enabled), instances=())
+    return dataclasses.replace(gpu, instances=tuple(instances))
 
 
-def counts(given: Present) -> Wanted:
-    found: dict[profile.Profile, int] = {}
-    for instance in given.instances:
+def counts(gpu: Present) -> Wanted:
+    totals: dict[profile.Profile, int] = {}
+    for instance in gpu.instances:
         for part in instance.parts:
             name = dataclasses.replace(instance.kind.profile, compute_slices=part.slices)
-            found[name] = found.get(name, 0) + 1
-    return found
+            totals[name] = totals.get(name, 0) + 1
+    return totals
 
 
 @st.composite
@@ -80,16 +80,16 @@ def gpus(draw: st.DrawFn) -> Present:
     instances: list[GpuInstance] = []
     for number in range(draw(st.integers(0, 5))):
         kind = draw(st.sampled_from(A100.kinds))
-        one = instance(
+        candidate = instance(
             number,
             str(kind.profile),
             draw(st.sampled_from(kind.starts)),
             busy=draw(st.booleans()) and draw(st.booleans()),
             parts=draw(st.sampled_from([1, 1, 1, 0])),
         )
-        sequence = [(other.kind.profile, other.start) for other in [*instances, one]]
+        sequence = [(other.kind.profile, other.start) for other in [*instances, candidate]]
         if sequences.error(A100, sequence) is None:
-            instances.append(one)
+            instances.append(candidate)
     return present(*instances)
 
 
@@ -102,15 +102,15 @@ WANTED = st.dictionaries(
 
 @settings(max_examples=200)
 @given(gpus(), WANTED)
-def test_a_plan_leads_to_what_is_wanted_and_touches_nothing_in_use(given: Present, wanted: Wanted) -> None:
-    proposed = mig_plan.make(given, wanted)
-    busy = {part.uuid for instance in given.instances for part in instance.parts if part.busy}
+def test_a_plan_leads_to_what_is_wanted_and_touches_nothing_in_use(gpu: Present, wanted: Wanted) -> None:
+    proposed = mig_plan.make(gpu, wanted)
+    busy = {part.uuid for instance in gpu.instances for part in instance.parts if part.busy}
     if proposed.verdict is MigVerdict.REFUSE:
         assert instance_layout.misfit(A100, wanted)
     elif proposed.verdict is MigVerdict.WAIT:
         assert set(proposed.in_the_way) == busy != set()
     else:
-        done = after(given, proposed)
+        done = after(gpu, proposed)
         assert counts(done) == wanted
         assert busy <= {part.uuid for instance in done.instances for part in instance.parts}
         assert mig_plan.make(done, wanted) == MigPlan(MigVerdict.DO)
@@ -118,20 +118,20 @@ def test_a_plan_leads_to_what_is_wanted_and_touches_nothing_in_use(given: Presen
 
 @settings(max_examples=100)
 @given(gpus(), WANTED, st.data())
-def test_a_plan_that_is_broken_off_is_taken_up_again(given: Present, wanted: Wanted, data: st.DataObject) -> None:
-    proposed = mig_plan.make(given, wanted)
+def test_a_plan_that_is_broken_off_is_taken_up_again(gpu: Present, wanted: Wanted, data: st.DataObject) -> None:
+    proposed = mig_plan.make(gpu, wanted)
     if proposed.verdict is not MigVerdict.DO:
         return
     some = dataclasses.replace(proposed, steps=proposed.steps[: data.draw(st.integers(0, len(proposed.steps)))])
-    stopped = after(given, some)
+    stopped = after(gpu, some)
     again = mig_plan.make(stopped, wanted)
     assert again.verdict is MigVerdict.DO
     assert counts(after(stopped, again)) == wanted
 
 
 def test_what_is_there_and_wanted_stays_where_it_is() -> None:
-    given = present(instance(1, "3g.20gb", 4, busy=True), instance(2, "1g.5gb", 0))
-    proposed = made(given, {"3g.20gb": 1, "1g.5gb": 2})
+    gpu = present(instance(1, "3g.20gb", 4, busy=True), instance(2, "1g.5gb", 0))
+    proposed = made(gpu, {"3g.20gb": 1, "1g.5gb": 2})
     assert [type(step) for step in proposed.steps] == [Create]
     assert proposed.steps[0].start == 3
 
@@ -145,9 +145,9 @@ def test_what_is_idle_makes_room_and_what_is_busy_does_not() -> None:
 
 
 def test_what_a_pod_holds_is_in_use_before_its_process_runs() -> None:
-    given = present(instance(1, "3g.20gb", 4))
-    assert made(given, {"7g.40gb": 1}, held=frozenset({"MIG-1-0"})).verdict is MigVerdict.WAIT
-    assert made(given, None, held=frozenset({"MIG-1-0"})).verdict is MigVerdict.WAIT
+    gpu = present(instance(1, "3g.20gb", 4))
+    assert made(gpu, {"7g.40gb": 1}, held=frozenset({"MIG-1-0"})).verdict is MigVerdict.WAIT
+    assert made(gpu, None, held=frozenset({"MIG-1-0"})).verdict is MigVerdict.WAIT
 
 
 def test_nothing_is_touched_for_what_can_never_be() -> None:

@@ -16,9 +16,9 @@ def test_a_gpu_is_cut_as_wanted_again_and_again(gpus: Path) -> None:
         {"7g.40gb": 1},
         None,
     ]
-    found = simulated.printed(gpus, cutting.again_and_again, layouts)
+    output = simulated.printed(gpus, cutting.again_and_again, layouts)
     done = ("as-wanted", True, "as-wanted", False)
-    assert found == [
+    assert output == [
         (*done, ["1g.5gb", "1g.5gb", "2g.10gb", "3g.20gb"]),
         (*done, ["1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb", "1g.5gb+me"]),
         (*done, []),
@@ -29,42 +29,42 @@ def test_a_gpu_is_cut_as_wanted_again_and_again(gpus: Path) -> None:
 
 def test_killed_at_any_step_the_next_run_completes_it(gpus: Path) -> None:
     """Every call that changes the GPU is the last one of some process; the GPU is the only thing that remembers."""
-    found = simulated.printed(gpus, cutting.killed_at_every_step)
-    ((recut, first),) = found
+    output = simulated.printed(gpus, cutting.killed_at_every_step)
+    ((recut, first),) = output
     assert recut >= 8
     assert first == 9, "the mode, four GPU instances and four compute instances"
 
 
 def test_an_instance_in_use_is_never_touched(gpus: Path) -> None:
-    found = simulated.printed(gpus, cutting.beside_an_instance_in_use)
-    assert found[0] == ("waiting", True, False, 2)
-    assert found[1] == ("as-wanted", True, ["1g.5gb", "1g.5gb", "1g.5gb", "3g.20gb"])
-    assert found[2:] == [("waiting",), ("as-wanted", ["7g.40gb"])]
+    output = simulated.printed(gpus, cutting.beside_an_instance_in_use)
+    assert output[0] == ("waiting", True, False, 2)
+    assert output[1] == ("as-wanted", True, ["1g.5gb", "1g.5gb", "1g.5gb", "3g.20gb"])
+    assert output[2:] == [("waiting",), ("as-wanted", ["7g.40gb"])]
 
 
 def test_a_gpu_in_use_keeps_its_mode(gpus: Path) -> None:
-    found = simulated.printed(gpus, cutting.on_a_gpu_in_use)
-    assert found == [("waiting", True, False), ("In use by another client", "as-wanted", 7)]
+    output = simulated.printed(gpus, cutting.on_a_gpu_in_use)
+    assert output == [("waiting", True, False), ("In use by another client", "as-wanted", 7)]
 
 
 def test_what_is_infeasible_is_refused_before_anything_is_touched(gpus: Path) -> None:
-    found = simulated.printed(gpus, cutting.infeasible)
-    assert found[0][0] == "refused"
-    assert found[0][1].endswith("of this, 4 × 1g.5gb + 1 × 3g.20gb fits")
-    assert found[0][2] is False
-    assert found[1].startswith("A100-40GB has no profile 1g.12gb")
+    output = simulated.printed(gpus, cutting.infeasible)
+    assert output[0][0] == "refused"
+    assert output[0][1].endswith("of this, 4 × 1g.5gb + 1 × 3g.20gb fits")
+    assert output[0][2] is False
+    assert output[1].startswith("A100-40GB has no profile 1g.12gb")
 
 
 def test_a_driver_that_chooses_the_places_is_tried_in_other_orders(gpus: Path) -> None:
-    found = simulated.printed(gpus, cutting.by_an_old_driver)
+    output = simulated.printed(gpus, cutting.by_an_old_driver)
     # It puts the 3g at 0 if that comes first, and then there is no place for the last 1g.
-    assert found == [("as-wanted", ["1g.5gb"] * 4 + ["3g.20gb"])]
+    assert output == [("as-wanted", ["1g.5gb"] * 4 + ["3g.20gb"])]
 
 
 def test_what_is_said_of_a_device_is_what_nvml_says(gpus: Path) -> None:
-    found = simulated.printed(gpus, cutting.says_what_devices_are)
-    assert found[:2] == [
+    output = simulated.printed(gpus, cutting.says_what_devices_are)
+    assert output[:2] == [
         ("1g.10gb", 0, 9856, 14, True, 0, 1),
         ("3g.20gb", 1, 19968, 42, True, 0, 3),
     ]
-    assert found[2] == [], "the simulated GPU can be cut as the published tables say"
+    assert output[2] == [], "the simulated GPU can be cut as the published tables say"

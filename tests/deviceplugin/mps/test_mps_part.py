@@ -36,14 +36,14 @@ def mps(daemons: Daemons, known: Gpu | None = KNOWN) -> mps_part.MpsPart:
 
 
 async def test_a_gpu_has_a_daemon_while_it_is_shared_by_mps(daemons: Daemons) -> None:
-    one = mps(daemons)
+    part = mps(daemons)
     for _ in range(2):
-        await one.enter(CARD, SHARED)
+        await part.enter(CARD, SHARED)
         assert daemons.problem(CARD.uuid) == ""
     assert "default_device_pinned_mem_limit 0 10240M" in (daemons.places(CARD.uuid).pipe / "limits").read_text()
     for following in (dataclasses.replace(SHARED, replicas=2), Assignment(Mode.EXCLUSIVE, "nvidia.com/gpu")):
-        await one.enter(CARD, SHARED)
-        await one.leave(CARD, SHARED, following)
+        await part.enter(CARD, SHARED)
+        await part.leave(CARD, SHARED, following)
         assert not daemons.places(CARD.uuid).pid_file.exists()
 
 

@@ -37,15 +37,15 @@ async def socket(simulation: None, short_path: Path) -> AsyncIterator[Path]:
 
 
 async def test_a_daemon_is_started_and_ended_through_it(socket: Path) -> None:
-    found = Places(socket.parent, UUID)
-    found.pipe.mkdir(parents=True)
-    found.log.mkdir()
-    control = Control(socket, steps.environment(SPEC, found))
+    places = Places(socket.parent, UUID)
+    places.pipe.mkdir(parents=True)
+    places.log.mkdir()
+    control = Control(socket, steps.environment(SPEC, places))
     assert not await control.answers()
     await control.start()
     try:
         assert await control.answers()
-        assert found.pid_file.exists()
+        assert places.pid_file.exists()
     finally:
         await control.send("quit")
 

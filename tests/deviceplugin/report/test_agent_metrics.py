@@ -50,11 +50,11 @@ def registry() -> prometheus_client.CollectorRegistry:
 
 def test_a_gpu_is_told_with_what_is_held_of_it(registry: prometheus_client.CollectorRegistry) -> None:
     labels = {"node": "node-a", "gpu": "GPU-node-a-0", "index": "0", "model": "NVIDIA A100-SXM4-80GB"}
-    found = {
+    samples = {
         name: registry.get_sample_value(f"gpushare_gpu_{name}", labels)
         for name in ("memory_bytes", "healthy", "allocated_memory_bytes", "allocated_compute_ratio")
     }
-    assert found == {
+    assert samples == {
         "memory_bytes": 80 << 30,
         "healthy": 1,
         "allocated_memory_bytes": 8 << 30,
@@ -104,7 +104,7 @@ def test_what_is_used_is_what_the_command_line_reads(registry: prometheus_client
 def test_the_arbiter_counts(registry: prometheus_client.CollectorRegistry) -> None:
     assert registry.get_sample_value("gpushare_arbiter_connections") == 4
     assert registry.get_sample_value("gpushare_arbiter_turned_away_total") == 5
-    spoken = [registry.get_sample_value("gpushare_arbiter_protocol_connections", {"version": one}) for one in "12"]
+    spoken = [registry.get_sample_value("gpushare_arbiter_protocol_connections", {"version": digit}) for digit in "12"]
     assert spoken == [1, 3]
 
 
@@ -158,9 +158,9 @@ class Busy:
         )
 
     def gpunode(self) -> GpuNode:
-        given = GivenShare(("main", "side"), self.uuids, 1, 100, 1 << 30, shrink_to_bytes=1 << 29)
+        share = GivenShare(("main", "side"), self.uuids, 1, 100, 1 << 30, shrink_to_bytes=1 << 29)
         entries = (
-            Allocation(f"of-{tenant.pod}", PodRef("ml", tenant.pod, tenant.pod_uid), (given,))
+            Allocation(f"of-{tenant.pod}", PodRef("ml", tenant.pod, tenant.pod_uid), (share,))
             for tenant in self.tenants
         )
         ready = Condition(contract.CONDITION_READY, "True", "GpusHealthy")
@@ -168,15 +168,15 @@ class Busy:
 
 
 def test_every_metric_is_as_prometheus_wants_it() -> None:
-    found = exposition.families(Busy(3).registry)
-    assert list(exposition.faults({FOREIGN: found.pop(FOREIGN)}, prefix="container_gpu_", labels=LABELS)) == []
-    assert list(exposition.faults(found, prefix="gpushare_", labels=LABELS)) == []
-    assert all(one.samples for one in found.values()), "not all of them were tried"
+    families = exposition.families(Busy(3).registry)
+    assert list(exposition.faults({FOREIGN: families.pop(FOREIGN)}, prefix="container_gpu_", labels=LABELS)) == []
+    assert list(exposition.faults(families, prefix="gpushare_", labels=LABELS)) == []
+    assert all(family.samples for family in families.values()), "not all of them were tried"
 
 
 def test_all_that_is_promised_is_told_of_each_share_and_gpu() -> None:
-    found = exposition.families(Busy(3).registry)
-    per_gpu = {name for name, one in found.items() if {"gpu", "index"} <= one.samples[0].labels.keys()}
+    families = exposition.families(Busy(3).registry)
+    per_gpu = {name for name, family in families.items() if {"gpu", "index"} <= family.samples[0].labels.keys()}
     assert per_gpu == {
         f"gpushare_gpu_{what}"
         for what in (
@@ -184,7 +184,7 @@ def test_all_that_is_promised_is_told_of_each_share_and_gpu() -> None:
             *("unlimited_processes", "foreign_processes"),
         )
     }
-    per_share = {name for name, one in found.items() if "containers" in one.samples[0].labels}
+    per_share = {name for name, family in families.items() if "containers" in family.samples[0].labels}
     assert per_share == {
         f"gpushare_share_{what}"
         for what in (

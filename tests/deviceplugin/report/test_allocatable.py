@@ -24,7 +24,7 @@ FIRST, SECOND = (card.uuid for card in CARDS)
 
 
 def pod(*amounts: dict[str, str], name: str = "a", uid: str = "u", phase: str = "Running") -> dict[str, Any]:
-    containers = [{"name": f"c{one}", "resources": {"limits": each}} for one, each in enumerate(amounts)]
+    containers = [{"name": f"c{number}", "resources": {"limits": limits}} for number, limits in enumerate(amounts)]
     return {
         "metadata": {"namespace": "ml", "name": name, "uid": uid, "annotations": {contract.ALLOCATION: f"of-{name}"}},
         "spec": {"containers": containers},
@@ -42,8 +42,8 @@ def share(request: int, memory: int, *gpus: str) -> GivenShare:
 
 def units(there: GpuNode | None, *pods: dict[str, Any], gpus: tuple[Gpu, ...] = CARDS) -> tuple[int, int]:
     """Of two GPUs: percent, and GiB."""
-    found = allocatable.allocatable(gpus, there, pods)
-    return found[PERCENT], found[MEMORY] // GIB
+    amounts = allocatable.allocatable(gpus, there, pods)
+    return amounts[PERCENT], amounts[MEMORY] // GIB
 
 
 def test_healthy_gpus_have_what_they_have() -> None:
@@ -124,18 +124,18 @@ def test_whatever_the_ledger_has_room_for_the_counters_have_room_for(pods: list[
         used += has
         manifests.append(pod({PERCENT: str(counted)}, name=str(number), uid=str(number)))
         entries.append(node(share(has, 0), name=str(number), uid=str(number)).allocations[0])
-    found = allocatable.allocatable(CARDS[:1], GpuNode("n", allocations=tuple(entries)), manifests)
+    amounts = allocatable.allocatable(CARDS[:1], GpuNode("n", allocations=tuple(entries)), manifests)
     counted = sum(int(manifest["spec"]["containers"][0]["resources"]["limits"][PERCENT]) for manifest in manifests)
-    assert counted + (100 - used) <= found[PERCENT]
+    assert counted + (100 - used) <= amounts[PERCENT]
 
 
 def test_it_rises_at_once_and_falls_late() -> None:
-    now, found = [0.0], {PERCENT: 200, MEMORY: 5}
-    stabilized = allocatable.Stabilized(lambda _: dict(found), clock=lambda: now[0])
+    now, amounts = [0.0], {PERCENT: 200, MEMORY: 5}
+    stabilized = allocatable.Stabilized(lambda _: dict(amounts), clock=lambda: now[0])
     assert (stabilized(()), stabilized.falls_in_seconds) == ({PERCENT: 200, MEMORY: 5}, math.inf)
-    found[PERCENT] = 100
+    amounts[PERCENT] = 100
     assert (stabilized(()), stabilized.falls_in_seconds) == ({PERCENT: 200, MEMORY: 5}, allocatable.FALL_SECONDS)
-    now[0], found[MEMORY] = 2.0, 9
+    now[0], amounts[MEMORY] = 2.0, 9
     assert stabilized(()) == {PERCENT: 200, MEMORY: 9}
     now[0] = allocatable.FALL_SECONDS
     assert stabilized(()) == {PERCENT: 100, MEMORY: 9}

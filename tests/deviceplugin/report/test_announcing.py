@@ -42,8 +42,8 @@ def test_pods_by_ledger_and_by_kubelet_are_told_once_each() -> None:
         ContainerDevices("ml", "share", "main", contract.RESOURCE_PERCENT, (f"{WELL[0].uuid}::1",)),  # a counter
     ]
     gpu_of = {card.uuid: card.uuid for card in WELL}
-    found = announcing.concerned(WELL[0].uuid, node, held, gpu_of)
-    assert found == (("default", "trainer"), ("ml", "whole"))
+    pods = announcing.concerned(WELL[0].uuid, node, held, gpu_of)
+    assert pods == (("default", "trainer"), ("ml", "whole"))
 
 
 (NOTE,) = announcing.notes(WELL, ILL)

@@ -27,13 +27,13 @@ GIB = 1 << 30
 def told(node: GpuNode | None, *held: DeviceHolder) -> dict[tuple[str, ...], float]:
     """By namespace, pod and container."""
     family = charges.allocation(node, held, node_name="node-a")
-    found = {}
+    values = {}
     for sample in family.samples:
         key = tuple(sample.labels[label] for label in ("namespace", "pod", "container"))
-        assert key not in found, "a series is there twice"
+        assert key not in values, "a series is there twice"
         assert sample.labels["node"] == "node-a"
-        found[key] = sample.value
-    return found
+        values[key] = sample.value
+    return values
 
 
 def quarters(*pods: PodRef, containers: tuple[str, ...] = ("main",)) -> GpuNode:
@@ -46,13 +46,13 @@ def quarters(*pods: PodRef, containers: tuple[str, ...] = ("main",)) -> GpuNode:
 
 
 def test_four_quarters_sum_to_a_gpu() -> None:
-    found = told(quarters(*(PodRef("ml", f"p{number}", f"u{number}") for number in range(4))))
-    assert found == {("ml", f"p{number}", "main"): 0.25 for number in range(4)}
+    ratios = told(quarters(*(PodRef("ml", f"p{number}", f"u{number}") for number in range(4))))
+    assert ratios == {("ml", f"p{number}", "main"): 0.25 for number in range(4)}
 
 
 def test_a_share_is_split_between_its_containers() -> None:
-    found = told(quarters(PodRef("ml", "p", "u"), containers=("main", "side")))
-    assert found == {("ml", "p", "main"): 0.125, ("ml", "p", "side"): 0.125}
+    ratios = told(quarters(PodRef("ml", "p", "u"), containers=("main", "side")))
+    assert ratios == {("ml", "p", "main"): 0.125, ("ml", "p", "side"): 0.125}
 
 
 def test_a_pod_and_the_one_that_follows_it_by_the_same_name_are_one_series() -> None:
@@ -81,8 +81,8 @@ def test_a_whole_gpu_counts_1_and_a_container_with_both_counts_both() -> None:
 )
 def test_a_mig_device_is_charged_by_its_memory(profile: str, part: float) -> None:
     card = HardwareGpu("GPU-a", 0, mig_enabled=True, mig_devices=(HardwareMigDevice("MIG-a", 0, profile),))
-    found = device_holders.parts([card], {"GPU-a": 80 * GIB})
-    assert found == {"GPU-a": ("GPU-a", 1.0), "MIG-a": ("GPU-a", part)}
+    parts = device_holders.parts([card], {"GPU-a": 80 * GIB})
+    assert parts == {"GPU-a": ("GPU-a", 1.0), "MIG-a": ("GPU-a", part)}
 
 
 def test_replicas_of_a_gpu_are_charged_as_parts_of_it() -> None:
@@ -99,4 +99,4 @@ def test_replicas_of_a_gpu_are_charged_as_parts_of_it() -> None:
         gpus=Offer((Gpu("GPU-a", 0, "A100", 80 * GIB),)),
         in_force=Observable(ModesInForce({"nvidia.com/gpu": replicas})),
     )
-    assert [(one.pod, one.devices, one.part) for one in made.all()] == [("one", 1, 0.25), ("two", 2, 0.5)]
+    assert [(entry.pod, entry.devices, entry.part) for entry in made.all()] == [("one", 1, 0.25), ("two", 2, 0.5)]

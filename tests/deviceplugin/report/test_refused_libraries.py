@@ -14,18 +14,18 @@ def manifest(name: str) -> dict[str, Any]:
 
 def test_each_pod_once_and_again_if_another_one_has_its_place() -> None:
     pods: list[dict[str, Any]] = []
-    told: list[tuple[str, str, tuple[str, str] | None]] = []
-    unspoken = RefusedLibraries(lambda: pods, lambda *event: told.append(event))
+    events: list[tuple[str, str, tuple[str, str] | None]] = []
+    unspoken = RefusedLibraries(lambda: pods, lambda *event: events.append(event))
     unspoken.refused(Container("uid-a", "id"), "recreate the pod")
-    assert told == []  # nobody knows whose it is
+    assert events == []  # nobody knows whose it is
     pods += [manifest("a"), manifest("b")]
     for _ in range(3):
         unspoken.refused(Container("uid-a", "id"), "recreate the pod")
         unspoken.refused(Container("uid-a", "id of its sidecar"), "recreate the pod")
-    assert told == [("LibraryRefused", "recreate the pod", ("ml", "a"))]
+    assert events == [("LibraryRefused", "recreate the pod", ("ml", "a"))]
     pods.remove(manifest("a"))
     unspoken.refused(Container("uid-b", "id"), "recreate it")
-    assert told[1:] == [("LibraryRefused", "recreate it", ("ml", "b"))]
+    assert events[1:] == [("LibraryRefused", "recreate it", ("ml", "b"))]
     pods.append(manifest("a"))
     unspoken.refused(Container("uid-a", "id"), "recreate it again")
-    assert told[2:] == [("LibraryRefused", "recreate it again", ("ml", "a"))]  # who has gone is not remembered
+    assert events[2:] == [("LibraryRefused", "recreate it again", ("ml", "a"))]  # who has gone is not remembered

@@ -15,7 +15,7 @@ from tests import builders
 
 def document(*held: str, version: int) -> dict[str, Any]:
     node = builders.node(gpus=1)
-    made = codec.to_document(type(node)(node.name, node.gpus, tuple(builders.allocation(one) for one in held)))
+    made = codec.to_document(type(node)(node.name, node.gpus, tuple(builders.allocation(name) for name in held)))
     made["metadata"].update(resourceVersion=str(version), uid="u")
     return made
 

@@ -94,12 +94,12 @@ def test_pods_that_have_gone_are_forgotten_and_none_while_they_are_not_known(nod
 def test_the_metrics_have_no_compute_that_was_never_known(node: Node) -> None:
     node.later((10, 0), 0.25)
     node.later((10, 0), 0.25)
-    told = {
+    samples = {
         (sample.name, sample.labels["gpu"]): sample.value
         for metric in share_peaks.figures(node.peaks.all, node_name="n")
         for sample in metric.samples
     }
-    assert told == {
+    assert samples == {
         ("gpushare_share_peak_memory_bytes", "GPU-0"): 15,
         ("gpushare_share_peak_memory_bytes", "GPU-1"): 0,
         ("gpushare_share_peak_compute_ratio", "GPU-0"): 0.25,

@@ -80,4 +80,4 @@ def shared() -> Any:
 
 if __name__ == "__main__":
     names = [graph, train, timed, shared, forked]
-    print(json.dumps({"name": torch.cuda.get_device_name(0), **{each.__name__: each() for each in names}}))
+    print(json.dumps({"name": torch.cuda.get_device_name(0), **{function.__name__: function() for function in names}}))

@@ -24,28 +24,28 @@ _DIRECTORY = Path(tempfile.mkdtemp(prefix="gpushare-fuzz-", dir="/dev/shm" if Pa
 class _Figures:
     """Of peaks."""
 
-    def __init__(self, found: share_peaks.Peaks) -> None:
-        self.collect = lambda: share_peaks.figures(found.all, node_name="gpu-1")
+    def __init__(self, peaks: share_peaks.Peaks) -> None:
+        self.collect = lambda: share_peaks.figures(peaks.all, node_name="gpu-1")
 
 
 def _peaks(path: Path) -> None:
-    found = share_peaks.Peaks(path.parent, uses=list, leases=list, pods=lambda: None)
-    for one in found.all:
-        assert one.after(5, 1.0).with_compute(0.5).memory_bytes >= 5
+    peaks = share_peaks.Peaks(path.parent, uses=list, leases=list, pods=lambda: None)
+    for peak in peaks.all:
+        assert peak.after(5, 1.0).with_compute(0.5).memory_bytes >= 5
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Figures(found))  # type: ignore[arg-type]
+    registry.register(_Figures(peaks))  # type: ignore[arg-type]
     generate_latest(registry)
-    found.keep()
+    peaks.keep()
 
 
 def _record(path: Path) -> None:
     try:
-        found = ledger_record.read(path)
+        record = ledger_record.read(path)
     except ledger_record.RecordError:
         return
-    assert records.read(tenant.Tenant, records.write(found.tenant)) == found.tenant
-    pages.LimitsPage(found.tenant.grants, slot_count=found.slot_count).close()
-    assert all(0 <= slot < contract.LEDGER_SLOTS for slot in (*found.slots, max(found.slot_count - 1, 0)))
+    assert records.read(tenant.Tenant, records.write(record.tenant)) == record.tenant
+    pages.LimitsPage(record.tenant.grants, slot_count=record.slot_count).close()
+    assert all(0 <= slot < contract.LEDGER_SLOTS for slot in (*record.slots, max(record.slot_count - 1, 0)))
 
 
 def _faults(path: Path) -> None:
@@ -54,9 +54,9 @@ def _faults(path: Path) -> None:
 
 
 def _contexts(path: Path) -> None:
-    found = contexts.ContextCheckpoint(path.parent)
-    assert found.bytes_of("A100/550") >= 0
-    found.learn({"A100/550": (1, 2)})
+    checkpoint = contexts.ContextCheckpoint(path.parent)
+    assert checkpoint.bytes_of("A100/550") >= 0
+    checkpoint.learn({"A100/550": (1, 2)})
 
 
 def _lost(path: Path) -> None:
@@ -66,17 +66,17 @@ def _lost(path: Path) -> None:
 
 def _libraries(path: Path) -> None:
     kept = old_libraries.read(path)
-    assert all(isinstance(one, str) for one in kept.seen)
+    assert all(isinstance(uid, str) for uid in kept.seen)
 
 
 def _book(path: Path) -> None:
     try:
-        found = mode_checkpoint.read(path)
+        checkpoint = mode_checkpoint.read(path)
     except mode_checkpoint.CheckpointError:
         return
-    if found is not None:
-        mode_checkpoint.write(path, found)
-        assert mode_checkpoint.read(path) == found
+    if checkpoint is not None:
+        mode_checkpoint.write(path, checkpoint)
+        assert mode_checkpoint.read(path) == checkpoint
 
 
 def _containerd(path: Path) -> None:
@@ -106,5 +106,5 @@ def run(data: bytes) -> None:
     try:
         reader(path)
     finally:
-        for one in _DIRECTORY.iterdir():
-            one.unlink()
+        for file in _DIRECTORY.iterdir():
+            file.unlink()

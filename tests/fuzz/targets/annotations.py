@@ -19,11 +19,11 @@ def run(data: bytes) -> None:
     pod = builders.pod(containers=("main", "other"))
     pod["metadata"]["annotations"] = annotations
     try:
-        found = request.parse(pod)
+        pod_request = request.parse(pod)
     except errors.RequestError as error:
         laws.check_sentence(error)
         return
-    for demand in found.demands:
+    for demand in pod_request.demands:
         assert 0 <= demand.share.request_percent <= demand.share.limit_percent <= 100
         assert 1 <= demand.gpus <= caps.GPUS
         assert set(demand.containers) <= {"main", "other"}

@@ -7,7 +7,7 @@ from deviceplugin.arbiter import messages
 
 def run(data: bytes) -> None:
     try:
-        found = messages.read(data)
+        message = messages.read(data)
     except ValueError:
         return
-    assert messages.write(messages.read(messages.write(found))) == messages.write(found)
+    assert messages.write(messages.read(messages.write(message))) == messages.write(message)

@@ -16,12 +16,12 @@ _OUTPUTS = ("", "wide", "json", "yaml", "csv", "name")
 
 def run(data: bytes) -> None:
     try:
-        found = audits.read(data.decode("utf-8", "replace"))
+        report = audits.read(data.decode("utf-8", "replace"))
     except ValueError as error:
         assert str(error)
         return
     nodes = sample.nodes()
-    verdict = auditing.judge(nodes, {nodes[0].name: found}, ready=frozenset({nodes[0].name}))
+    verdict = auditing.judge(nodes, {nodes[0].name: report}, ready=frozenset({nodes[0].name}))
     chosen = options.Options(output=_OUTPUTS[len(data) % len(_OUTPUTS)])
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
         audit.print_verdict(verdict, nodes, (), chosen)

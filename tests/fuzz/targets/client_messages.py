@@ -81,14 +81,14 @@ def run(data: bytes) -> None:
 
 def _messages(data: bytes) -> list[tuple[int, bytes]]:
     """Each is as long as its header says, or, where that is too long or no header is left, all that is there."""
-    found = []
-    while data and len(found) < 64:
+    messages = []
+    while data and len(messages) < 64:
         who, data = data[0], data[1:]
         size = _HEADER.unpack_from(data)[3] if len(data) >= _HEADER.size else len(data)
         size = size if _HEADER.size <= size <= contract.WIRE_MAX else len(data)
-        found.append((who, data[:size]))
+        messages.append((who, data[:size]))
         data = data[size:]
-    return found
+    return messages
 
 
 async def _story(messages: list[tuple[int, bytes]]) -> None:
@@ -121,8 +121,8 @@ async def _story(messages: list[tuple[int, bytes]]) -> None:
             await _say(ends[who_says % _CLIENTS], who_says, message)
     finally:
         turns.close()
-        for one in list(there):
-            one.close()
+        for connection in list(there):
+            connection.close()
         await asyncio.sleep(0)
         books.close()
         for end in ends:

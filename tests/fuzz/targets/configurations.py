@@ -12,13 +12,13 @@ from tests.fuzz import laws
 
 def run(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
-    for one in config_sentences.checked("it", text, strict=data[:1] == b"#"):
-        for said in (*one.warnings, *([one.problem] if one.problem else [])):
+    for report in config_sentences.checked("it", text, strict=data[:1] == b"#"):
+        for said in (*report.warnings, *([report.problem] if report.problem else [])):
             laws.check_sentence(said)
     try:
-        found = config_file.read(text)
+        config = config_file.read(text)
     except errors.ConfigError as error:
         laws.check_sentence(error)
         return
-    written = yaml.safe_dump(writing.config(found))
-    assert writing.config(config_file.read(written)) == writing.config(found)
+    written = yaml.safe_dump(writing.config(config))
+    assert writing.config(config_file.read(written)) == writing.config(config)

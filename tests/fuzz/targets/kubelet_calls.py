@@ -46,21 +46,21 @@ def run(data: bytes) -> None:
         request = _REQUESTS[chosen % 3].FromString(body)
     except DecodeError:
         return
-    given: list[str] = []
+    given_ids: list[str] = []
     in_force = [*(devices.InForce(offer) for offer in _OFFERS), None][chosen // 3 % 3]
     offered = _OFFERS[0] if in_force is None else in_force.offered
-    told = {_RESOURCE: tuple(advertisement.AdvertisedDevice(one.id, True, None) for one in offered[_RESOURCE])}
-    answers = share_answers.ShareAnswers(_MOUNTS) if in_force is None else devices.answers(in_force, given)
-    plugin = plugin_service.DevicePlugin(plugin_service.Served(_RESOURCE, answers), Observable(told))
+    adverts = {_RESOURCE: tuple(advertisement.AdvertisedDevice(device.id, True, None) for device in offered[_RESOURCE])}
+    answers = share_answers.ShareAnswers(_MOUNTS) if in_force is None else devices.answers(in_force, given_ids)
+    plugin = plugin_service.DevicePlugin(plugin_service.Served(_RESOURCE, answers), Observable(adverts))
     try:
         answer = _LOOP.run_until_complete(getattr(plugin, _CALLS[chosen % 3])(request, Context()))
     except AbortedError:
         return
     assert type(answer).FromString(answer.SerializeToString()) == answer
     if chosen % 3 == 1:
-        for asked, one in zip(request.container_requests, answer.container_responses, strict=True):
-            assert len(one.deviceIDs) <= max(asked.allocation_size, 0)
-            assert set(one.deviceIDs) <= {*asked.available_deviceIDs, *asked.must_include_deviceIDs}
+        for asked, response in zip(request.container_requests, answer.container_responses, strict=True):
+            assert len(response.deviceIDs) <= max(asked.allocation_size, 0)
+            assert set(response.deviceIDs) <= {*asked.available_deviceIDs, *asked.must_include_deviceIDs}
 
 
 def _pod_resources(body: bytes) -> None:
@@ -68,5 +68,5 @@ def _pod_resources(body: bytes) -> None:
         answer = resources.ListPodResourcesResponse.FromString(body)
     except DecodeError:
         return
-    for one in pod_resources.read(answer):
-        hash(one)
+    for entry in pod_resources.read(answer):
+        hash(entry)

@@ -9,8 +9,8 @@ from kubectl_gpushare.source import live_usage, peaks
 
 def run(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
-    found = live_usage.of({"gpu-1": text})
-    for used in (*found.shares.values(), *found.gpus.values()):
+    usage = live_usage.of({"gpu-1": text})
+    for used in (*usage.shares.values(), *usage.gpus.values()):
         assert isinstance(used.memory_bytes, int)
         assert used.compute_percent is None or math.isfinite(used.compute_percent)
     for peak in peaks.of([text]).values():

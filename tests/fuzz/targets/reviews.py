@@ -32,18 +32,18 @@ def run(data: bytes) -> None:
     pod = json.loads(json.dumps(request["object"]))
     store = MemoryStore([_NODE])
     admission = Admission(store, Reservation(store, policy="fragmentation"), _METRICS)
-    found = _LOOP.run_until_complete(admission.answer(request))
-    if found.outcome == "error":
+    answer = _LOOP.run_until_complete(admission.answer(request))
+    if answer.outcome == "error":
         assert pod_structure.wrong(pod) is not None, _why(request)
         return  # the API server sends no such thing
-    assert json.loads(json.dumps(review.respond(request, found)))["response"]["allowed"] == found.allowed
+    assert json.loads(json.dumps(review.respond(request, answer)))["response"]["allowed"] == answer.allowed
     node = store.view("node-a").node  # type: ignore[union-attr]
     assert ledger.violations(node) == []
-    if not found.allowed:
-        laws.check_sentence(found.message)
+    if not answer.allowed:
+        laws.check_sentence(answer.message)
         assert node.allocations == (), "something is held for a pod that was refused"
-    elif found.patch:
-        jsonpatch.apply_patch(pod, list(found.patch))
+    elif answer.patch:
+        jsonpatch.apply_patch(pod, list(answer.patch))
 
 
 def _why(request: review.AdmissionRequest) -> str:

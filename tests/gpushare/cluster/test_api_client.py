@@ -90,9 +90,9 @@ async def test_a_long_list_comes_whole_though_it_comes_in_pages(api: api_client.
     await asyncio.gather(*(api.create(config_maps, builders.config_map(name)) for name in names))
     for query in ({"limit": 4}, {"limit": 4, "resourceVersion": "0"}, {}):
         listing = await api.list(config_maps, query, keep=api_client.whole)
-        found = [item for item in listing.items if item["metadata"]["name"] in names]
-        assert len(found) == len(names)
-        assert {(item["kind"], item["apiVersion"]) for item in found} == {("ConfigMap", "v1")}
+        entries = [item for item in listing.items if item["metadata"]["name"] in names]
+        assert len(entries) == len(names)
+        assert {(item["kind"], item["apiVersion"]) for item in entries} == {("ConfigMap", "v1")}
         assert int(listing.resource_version) > 0
 
 

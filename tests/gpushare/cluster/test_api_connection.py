@@ -86,11 +86,11 @@ async def test_a_refused_token_is_read_anew_at_once_but_not_by_everybody(mounted
     clock = Clock()
     way = await api_connection.find(None, environment=SERVICE, service_account=mounted, clock=clock)
     clock.now = 5.0
-    given = []
+    headers = []
     for number in range(10):
         (mounted / "token").write_text(f"token {number}")
-        given.append(await way.authorization(refused=True))
-    assert set(given) == {"Bearer token 0"}
+        headers.append(await way.authorization(refused=True))
+    assert set(headers) == {"Bearer token 0"}
 
 
 async def test_files_that_are_missing_for_a_moment_leave_the_last_ones_in_use(

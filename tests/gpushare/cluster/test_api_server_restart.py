@@ -42,15 +42,15 @@ async def test_an_informer_misses_nothing_while_the_api_server_is_killed_and_res
     administrator = await asyncio.to_thread(cluster.up, directory, node_count=0, owner=os.getpid())
     async with api_client.connect(str(administrator.kubeconfig)) as api, asyncio.timeout(120):
         follower = informer.Informer(api, CONFIG_MAPS, label_selector="follow")
-        told: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
-        follower.subscribe(lambda change: told.put_nowait((change.type.value, change.key.name)))
+        changes: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        follower.subscribe(lambda change: changes.put_nowait((change.type.value, change.key.name)))
         following = asyncio.create_task(follower.run())
         await follower.synced.wait()
         for name in ("before", "deleted"):
             body = builders.config_map(name)
             body["metadata"]["labels"] = {"follow": "yes"}
             await api.create(CONFIG_MAPS, body)
-            assert await told.get() == ("ADDED", name)
+            assert await changes.get() == ("ADDED", name)
 
         await asyncio.to_thread(kill_api_server, directory)
         await waiting.until(lambda: follower.age_seconds > 0.0)
@@ -59,8 +59,8 @@ async def test_an_informer_misses_nothing_while_the_api_server_is_killed_and_res
 
         await asyncio.to_thread(cluster.up, directory, node_count=0, owner=os.getpid())
         await api.delete(f"{CONFIG_MAPS}/deleted")
-        assert await told.get() == ("DELETED", "deleted")
-        assert told.empty()
+        assert await changes.get() == ("DELETED", "deleted")
+        assert changes.empty()
         following.cancel()
         with pytest.raises(asyncio.CancelledError):
             await following

@@ -143,8 +143,8 @@ async def test_who_leads_by_a_lease_that_was_deleted_and_made_anew_is_not_the_fi
     leading: list[str] = []
     first, second = (Candidate(api, namespace, "anew", me, leading) for me in ("first", "second"))
     path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/anew"
-    async with contextlib.AsyncExitStack() as one:
-        await one.enter_async_context(first.standing())
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(first.standing())
         await waiting.until(lambda: first.election.is_leader)
         assert first.election.is_first
         await api.delete(path)
@@ -153,7 +153,7 @@ async def test_who_leads_by_a_lease_that_was_deleted_and_made_anew_is_not_the_fi
         assert not first.election.is_first
         async with second.standing():
             await waiting.until(lambda: second.election.leader == "first")
-            await one.aclose()
+            await stack.aclose()
             await waiting.until(lambda: second.election.is_leader)
             assert not second.election.is_first
 

@@ -23,9 +23,9 @@ Keep = Callable[[dict[str, Any]], Any]
 
 def listen(follower: informer.Informer) -> Told:
     """A queue of (type, name) of every change."""
-    told: Told = asyncio.Queue()
-    follower.subscribe(lambda change: told.put_nowait((change.type.value, change.key.name)))
-    return told
+    feed: Told = asyncio.Queue()
+    follower.subscribe(lambda change: feed.put_nowait((change.type.value, change.key.name)))
+    return feed
 
 
 @contextlib.asynccontextmanager
@@ -44,20 +44,20 @@ async def running(follower: informer.Informer) -> AsyncIterator[None]:
 async def test_it_holds_what_there_is_and_tells_what_comes(api: api_client.ApiClient, config_maps: str) -> None:
     await api.create(config_maps, builders.config_map("before"))
     follower = informer.Informer(api, config_maps, label_selector="!skip")
-    told = listen(follower)
+    feed = listen(follower)
     assert follower.age_seconds == float("inf")
     async with running(follower):
-        assert await told.get() == ("ADDED", "before")
+        assert await feed.get() == ("ADDED", "before")
         await follower.synced.wait()
         await api.create(config_maps, builders.config_map("after"))
-        assert await told.get() == ("ADDED", "after")
+        assert await feed.get() == ("ADDED", "after")
         assert follower.age_seconds == 0.0
         await api.patch(f"{config_maps}/after", {"data": {"a": "1"}})
-        assert await told.get() == ("MODIFIED", "after")
+        assert await feed.get() == ("MODIFIED", "after")
         await api.patch(f"{config_maps}/after", {"metadata": {"labels": {"skip": "1"}}})
-        assert await told.get() == ("DELETED", "after")
+        assert await feed.get() == ("DELETED", "after")
         await api.delete(f"{config_maps}/before")
-        assert await told.get() == ("DELETED", "before")
+        assert await feed.get() == ("DELETED", "before")
         assert not follower.objects
     assert 0.0 <= follower.age_seconds < 60.0
 
@@ -73,12 +73,12 @@ async def test_one_who_subscribes_late_is_first_told_what_there_is(api: api_clie
 
 async def test_it_watches_again_when_a_watch_ends(api: api_client.ApiClient, config_maps: str) -> None:
     follower = informer.Informer(api, config_maps, field_selector="metadata.name=again", watch_seconds=1)
-    told = listen(follower)
+    feed = listen(follower)
     assert await follower.step() == 0.0
     assert await follower.step() == 0.0
     await api.create(config_maps, builders.config_map("again"))
     assert await follower.step() == 0.0
-    assert told.get_nowait() == ("ADDED", "again")
+    assert feed.get_nowait() == ("ADDED", "again")
 
 
 async def test_it_goes_on_where_it_was_when_the_connection_breaks(
@@ -88,7 +88,7 @@ async def test_it_goes_on_where_it_was_when_the_connection_breaks(
         kubeconfig = tcp_proxy.kubeconfig_through(api_server.kubeconfig, proxy.port, tmp_path / "kubeconfig")
         async with api_client.connect(kubeconfig) as unlucky:
             follower = informer.Informer(unlucky, config_maps, label_selector="cut")
-            told = listen(follower)
+            feed = listen(follower)
             async with running(follower):
                 await follower.synced.wait()
                 for name in ("first", "second", "third"):
@@ -96,10 +96,10 @@ async def test_it_goes_on_where_it_was_when_the_connection_breaks(
                     body = builders.config_map(name)
                     body["metadata"]["labels"] = {"cut": "yes"}
                     await api.create(config_maps, body)
-                    assert told.empty()
+                    assert feed.empty()
                     proxy.refuse(False)
-                    assert await told.get() == ("ADDED", name)
-                    assert told.empty()
+                    assert await feed.get() == ("ADDED", name)
+                    assert feed.empty()
                 proxy.refuse()
                 await waiting.until(lambda: follower.age_seconds > 0.0)
 
@@ -113,9 +113,9 @@ async def test_a_watch_too_far_behind_lists_anew_and_tells_the_difference(
     for name in ("kept", "changed", "deleted", "anew"):
         await api.create(widgets, widget(name))
     follower = informer.Informer(api, widgets, watch_seconds=1)
-    told = listen(follower)
+    feed = listen(follower)
     assert await follower.step() == 0.0
-    assert {told.get_nowait() for _ in range(4)} == {("ADDED", name) for name in ("kept", "changed", "deleted", "anew")}
+    assert {feed.get_nowait() for _ in range(4)} == {("ADDED", name) for name in ("kept", "changed", "deleted", "anew")}
     await api.patch(f"{widgets}/changed", {"spec": {"a": 1}})
     await api.delete(f"{widgets}/deleted")
     await api.delete(f"{widgets}/anew")
@@ -132,9 +132,9 @@ async def test_a_watch_too_far_behind_lists_anew_and_tells_the_difference(
     with caplog.at_level("INFO"):
         assert 0.0 < await follower.step() < informer.FIRST_PAUSE_SECONDS * 2
     assert "too old resource version" in caplog.records[-1].__dict__["err"]
-    assert told.empty()
+    assert feed.empty()
     assert await follower.step() == 0.0
-    changes = [told.get_nowait() for _ in range(told.qsize())]
+    changes = [feed.get_nowait() for _ in range(feed.qsize())]
     assert sorted(changes) == [
         ("ADDED", "anew"),
         ("ADDED", "new"),
@@ -187,25 +187,25 @@ async def test_one_that_watches_from_a_version_that_is_yet_to_come_finds_out(
         before.setattr(api, "list", list_later_state)
         before.setattr(api, "watch", refuse)
         assert await follower.step() > 0.0
-    told: list[tuple[str, bool]] = []
+    changes: list[tuple[str, bool]] = []
 
     def tell(change: object_store.Delta) -> None:
         assert change.new is not None
-        told.append((change.new["metadata"]["resourceVersion"], follower.went_back))
+        changes.append((change.new["metadata"]["resourceVersion"], follower.went_back))
 
     follower.subscribe(tell)
-    told.clear()
+    changes.clear()
     with caplog.at_level("WARNING"):
         assert await follower.step() > 0.0
         assert "Too large resource version" in caplog.records[-1].__dict__["err"]
         assert await follower.step() == 0.0
     assert "The API server has gone back in time" in caplog.text
     current = (await api.get(f"{config_maps}/restored"))["metadata"]["resourceVersion"]
-    assert (current, True) in told
-    told.clear()
+    assert (current, True) in changes
+    changes.clear()
     later = await api.create(config_maps, builders.config_map("later"))
     assert await follower.step() == 0.0
-    assert told == [(later["metadata"]["resourceVersion"], False)]
+    assert changes == [(later["metadata"]["resourceVersion"], False)]
 
 
 async def test_a_kind_that_does_not_exist_yet_is_asked_for_more_and_more_rarely(

@@ -25,13 +25,13 @@ lists = st.fixed_dictionaries(
 
 def taken(content: bytes, sizes: list[int]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """What comes out when it arrives in pieces of these sizes, again and again."""
-    reader, found, at, turn = items.Items(), [], 0, 0
+    reader, objects, at, turn = items.Items(), [], 0, 0
     while at < len(content):
         size = sizes[turn % len(sizes)]
-        found += reader.feed(content[at : at + size])
+        objects += reader.feed(content[at : at + size])
         at, turn = at + size, turn + 1
-    found += reader.feed(b"", is_last=True)
-    return found, reader.fields
+    objects += reader.feed(b"", is_last=True)
+    return objects, reader.fields
 
 
 @pytest.fixture(autouse=True)
@@ -52,8 +52,8 @@ def test_it_is_what_the_whole_would_have_been(
     fields = list(whole.items())
     order.shuffle(fields)
     content = json.dumps(dict(fields), indent=indent, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
-    found, beside = taken(content, sizes)
-    assert found == (whole["items"] or [])
+    objects, beside = taken(content, sizes)
+    assert objects == (whole["items"] or [])
     assert beside == {name: value for name, value in whole.items() if name != "items"}
 
 
@@ -96,21 +96,21 @@ def test_a_long_item_that_comes_in_small_pieces_is_not_looked_at_for_each(monkey
         return decode(decoder, text, at)
 
     monkeypatch.setattr(json.JSONDecoder, "raw_decode", counting)
-    found, _ = taken(b'{"items":[{"a":"' + b"x" * 100_000 + b'"}]}', [10])
-    assert len(found[0]["a"]) == 100_000
+    objects, _ = taken(b'{"items":[{"a":"' + b"x" * 100_000 + b'"}]}', [10])
+    assert len(objects[0]["a"]) == 100_000
     assert 0 < tries < 40  # and not 10,000
 
 
 def test_what_is_held_at_once_does_not_grow_with_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(items, "PORTION_BYTES", 1 << 16)
-    one = json.dumps({"metadata": {"name": "a"}, "spec": {f"key-{number}": "x" * 20 for number in range(200)}}).encode()
+    pod = json.dumps({"metadata": {"name": "a"}, "spec": {f"key-{number}": "x" * 20 for number in range(200)}}).encode()
 
     def peak_bytes(count: int) -> int:
         reader, seen = items.Items(), 0
         gc.collect()
         tracemalloc.start()
         try:
-            pieces = itertools.chain([b'{"items":['], itertools.repeat(one + b",", count - 1), [one, b"]}"])
+            pieces = itertools.chain([b'{"items":['], itertools.repeat(pod + b",", count - 1), [pod, b"]}"])
             for piece in pieces:
                 seen += sum(1 for _ in reader.feed(piece))
             seen += sum(1 for _ in reader.feed(b"", is_last=True))

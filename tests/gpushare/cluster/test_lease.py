@@ -103,7 +103,7 @@ class World:
 
     def arrives(self, write: Write, *, answered: bool) -> "World":
         """A write reaches the API server; perhaps the answer reaches its sender too, if that still waits for it."""
-        rest = dataclasses.replace(self, writes=tuple(one for one in self.writes if one != write))
+        rest = dataclasses.replace(self, writes=tuple(other for other in self.writes if other != write))
         if self.stored != write.judged:
             return rest
         version = str(int(self.stored.version) + 1) if self.stored else "1"

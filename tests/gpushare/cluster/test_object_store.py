@@ -59,8 +59,8 @@ def test_after_a_list_the_store_holds_exactly_that_list(before: list[Any], after
     kept = object_store.Store()
     list(replace(kept, before))
     list(replace(kept, after))
-    expected = {object_store.key_of(one): (one["metadata"]["uid"], one["metadata"]["resourceVersion"]) for one in after}
-    assert {key: (one["metadata"]["uid"], one["metadata"]["resourceVersion"]) for key, one in kept.items()} == expected
+    expected = {object_store.key_of(pod): (pod["metadata"]["uid"], pod["metadata"]["resourceVersion"]) for pod in after}
+    assert {key: (pod["metadata"]["uid"], pod["metadata"]["resourceVersion"]) for key, pod in kept.items()} == expected
 
 
 @given(collection=collections)

@@ -15,13 +15,13 @@ PLACES = ("cli", "env", "file")
 
 @given(st.dictionaries(st.sampled_from(PLACES), st.sampled_from(["none", "single", "mixed"])))
 def test_command_line_then_environment_then_file_then_default(values: dict[str, str]) -> None:
-    found = flags.effective(
+    settings = flags.effective(
         {"migStrategy": values["file"]} if "file" in values else {},
         arguments=[f"--mig-strategy={values['cli']}"] if "cli" in values else [],
         environment={"MIG_STRATEGY": values["env"]} if "env" in values else {},
     )
     first = next((values[place] for place in PLACES if place in values), "none")
-    assert found["migStrategy"] == first
+    assert settings["migStrategy"] == first
 
 
 @pytest.mark.parametrize(
@@ -165,5 +165,5 @@ def test_whether_somebody_has_named_how_devices_are_given(
     file: str, arguments: list[str], environment: dict[str, str], named: bool
 ) -> None:
     read = config_file.read(f"version: v1\n{file}\n")
-    found = node_settings.effective(read, arguments=arguments, environment=environment)
-    assert (found.device_list_strategies, found.names_strategies) == (("envvar",), named)
+    settings = node_settings.effective(read, arguments=arguments, environment=environment)
+    assert (settings.device_list_strategies, settings.names_strategies) == (("envvar",), named)

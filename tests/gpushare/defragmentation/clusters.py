@@ -37,8 +37,8 @@ def machine(name: str, *, gpus: int = 2) -> dict[str, Any]:
 
 def cluster(*placed: tuple[dict[str, Any], str], nodes: int = 1, gpus: int = 2) -> World:
     """Nodes n0, n1, … with these pods on these GPUs (`n0/1`, `n0/0,1`), as the webhook writes them; and one that is sick."""
-    found = {f"n{number}": builders.node(f"n{number}", gpus=gpus) for number in range(nodes)}
-    found["sick"] = builders.node("sick", gpus=gpus, healthy=False)
+    gpu_nodes = {f"n{number}": builders.node(f"n{number}", gpus=gpus) for number in range(nodes)}
+    gpu_nodes["sick"] = builders.node("sick", gpus=gpus, healthy=False)
     for manifest, where in placed:
         name, _, indices = where.partition("/")
         share = RequestingPod.of(manifest).request.demands[0].share
@@ -50,10 +50,10 @@ def cluster(*placed: tuple[dict[str, Any], str], nodes: int = 1, gpus: int = 2) 
             pod_name=manifest["metadata"]["name"],
             uid=manifest["metadata"]["uid"],
         )
-        found[name] = ledger.reserve(found[name], entry)
+        gpu_nodes[name] = ledger.reserve(gpu_nodes[name], entry)
         put(manifest, entry, name)
-    machines = [machine(name, gpus=gpus) for name in found]
-    return World(found.values(), machines, [manifest for manifest, _ in placed])
+    machines = [machine(name, gpus=gpus) for name in gpu_nodes]
+    return World(gpu_nodes.values(), machines, [manifest for manifest, _ in placed])
 
 
 def put(manifest: dict[str, Any], entry: Allocation, node: str) -> None:

@@ -50,7 +50,7 @@ def test_what_fits_already_moves_nobody() -> None:
         (owned("a", request="0.25", priority=2_000_000_000), "a system priority"),
         (owned("a", request="0.25", group="g", group_size="2"), "a member of a group"),
     ],
-    ids=lambda one: one if isinstance(one, str) else "",
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_who_is_protected_stays(manifest: dict[str, Any], reason: str) -> None:
     world = cluster((manifest, "n0/0"), (owned("b", request="0.8"), "n0/1"))
@@ -181,13 +181,13 @@ def test_why_names_the_pod_that_may_go_to_another_node() -> None:
     wanted = hole(request="1")[1]
     refusal = world.refuse(wanted.manifest, wanted.request)
     assert isinstance(refusal, Refusal)
-    told = [one.sentence for one in remedies.all_of(world, wanted, refusal.rejected) if one.kind == "move"]
-    assert told == ["if default/a moved to n1/0"]
+    advice = [remedy.sentence for remedy in remedies.all_of(world, wanted, refusal.rejected) if remedy.kind == "move"]
+    assert advice == ["if default/a moved to n1/0"]
 
 
 def test_why_of_a_placed_pod_knows_the_other_nodes() -> None:
     placed = owned("a", request="0.25")
     world = cluster((placed, "n0/0"), nodes=2, gpus=1)
     machines = tuple(machine(name, gpus=1) for name in world.views)
-    told = reasons.of(placed, Snapshot(tuple(view.node for view in world.views.values()), (placed,), machines=machines))
-    assert told.fits == 2
+    why = reasons.of(placed, Snapshot(tuple(view.node for view in world.views.values()), (placed,), machines=machines))
+    assert why.fits == 2

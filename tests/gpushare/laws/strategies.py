@@ -58,8 +58,8 @@ def gpu_nodes(draw: st.DrawFn, name: str = "node-a") -> GpuNode:
             )
         )
     resizes = st.builds(Resize, st.just("a0"), st.integers(0, 3), st.integers(0, GIB), st.integers(0, GIB))
-    told = tuple(draw(st.lists(resizes, max_size=2)))
-    return GpuNode(name, gpus=cards, allocations=tuple(entries), resizes=told, version="7")
+    drawn_resizes = tuple(draw(st.lists(resizes, max_size=2)))
+    return GpuNode(name, gpus=cards, allocations=tuple(entries), resizes=drawn_resizes, version="7")
 
 
 @st.composite

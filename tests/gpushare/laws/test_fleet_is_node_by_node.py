@@ -35,15 +35,15 @@ uuids = st.lists(st.sampled_from([f"GPU-{name}-{index}" for name in NAMES for in
 @st.composite
 def requests(draw: st.DrawFn) -> Request:
     """As the other laws', also by UUID."""
-    found = draw(strategies.requests())
+    request = draw(strategies.requests())
     constraints = dataclasses.replace(
-        found.constraints,
+        request.constraints,
         uuids=draw(st.just(()) | uuids),
         not_uuids=draw(st.just(()) | uuids),
         min_memory_bytes=draw(st.sampled_from([0, 0, 40 * strategies.GIB])),
         min_compute_capability=draw(st.sampled_from([(0, 0), (8, 9)])),
     )
-    return dataclasses.replace(found, constraints=constraints)
+    return dataclasses.replace(request, constraints=constraints)
 
 
 unfit_nodes = st.frozensets(st.sampled_from(NAMES), max_size=2)
@@ -60,10 +60,10 @@ def by_name(fleet: Fleet) -> list[NodeView]:
 @settings(max_examples=200)
 @given(st.lists(nodes, max_size=6), requests(), unfit_nodes)
 def test_it_places_if_and_only_if_it_does_node_by_node_and_refuses_in_the_same_words(
-    found: list[GpuNode], request: Request, unfit: frozenset[str]
+    gpu_nodes: list[GpuNode], request: Request, unfit: frozenset[str]
 ) -> None:
     fleet = Fleet()
-    for node in found:
+    for node in gpu_nodes:
         fleet.update(NodeView.of(node))
     answer = fleet.place(request, unfit=judge(unfit))
     wanted = placement.place(by_name(fleet), request, unfit=judge(unfit))
@@ -81,9 +81,9 @@ def test_it_places_if_and_only_if_it_does_node_by_node_and_refuses_in_the_same_w
 
 @settings(max_examples=100)
 @given(st.lists(nodes, min_size=1, max_size=4), requests())
-def test_every_other_policy_chooses_what_is_chosen_node_by_node(found: list[GpuNode], request: Request) -> None:
+def test_every_other_policy_chooses_what_is_chosen_node_by_node(gpu_nodes: list[GpuNode], request: Request) -> None:
     fleet = Fleet()
-    for node in found:
+    for node in gpu_nodes:
         fleet.update(NodeView.of(node))
     for policy in sorted(policies.POLICIES.keys() - {policies.DEFAULT}):
         asked = dataclasses.replace(request, policy=policy)
@@ -109,20 +109,20 @@ def test_what_it_remembers_changes_no_answer(
     kept = Fleet()
     rooms: dict[str, Room] = {}
     host = Host(cpus * 1000, gib * strategies.GIB)
-    for one in steps:
-        match one:
+    for action in steps:
+        match action:
             case GpuNode():
-                kept.update(NodeView.of(one))
-                rooms.setdefault(one.name, Room())
+                kept.update(NodeView.of(action))
+                rooms.setdefault(action.name, Room())
             case str():
-                kept.remove(one)
-                rooms.pop(one, None)
+                kept.remove(action)
+                rooms.pop(action, None)
             case (name, cpu, memory):
                 if name in rooms:
                     rooms[name] = Room(cpu * 1000, memory * strategies.GIB)
                     kept.update(next(view for view in kept.views() if view.node.name == name), room=rooms[name])
             case Request():
-                kept.place(one, host=host)
+                kept.place(action, host=host)
     fresh = Fleet()
     for view in kept.views():
         fresh.update(view, room=rooms[view.node.name])
@@ -151,26 +151,26 @@ def test_one_node_is_judged_as_given_whatever_the_fleet_knows(node: GpuNode, req
     st.lists(strategies.gpu_nodes("node-a") | strategies.gpu_nodes("node-b"), min_size=1, max_size=3),
     st.lists(requests() | st.integers(0, 20), max_size=25),
 )
-def test_whatever_it_places_never_over_commits(found: list[GpuNode], steps: list[Request | int]) -> None:
+def test_whatever_it_places_never_over_commits(gpu_nodes: list[GpuNode], steps: list[Request | int]) -> None:
     fleet = Fleet()
-    ledgers = {node.name: dataclasses.replace(node, allocations=()) for node in found}
+    ledgers = {node.name: dataclasses.replace(node, allocations=()) for node in gpu_nodes}
     for node in ledgers.values():
         fleet.update(NodeView.of(node))
     asked: list[Request] = []
     placed: list[tuple[str, str]] = []
-    for number, one in enumerate(steps):
-        if isinstance(one, int):
+    for number, action in enumerate(steps):
+        if isinstance(action, int):
             if not placed:
                 continue
-            name, identity = placed.pop(one % len(placed))
+            name, identity = placed.pop(action % len(placed))
             ledgers[name] = ledger.release(ledgers[name], [identity])
         else:
-            asked.append(one)
-            answer = fleet.place(one)
+            asked.append(action)
+            answer = fleet.place(action)
             if isinstance(answer, Refusal):
                 continue
             name = answer.node
-            entry = answer.allocation(one, allocation_id=f"a{number}", pod=PodRef("default"), reserved_until=None)
+            entry = answer.allocation(action, allocation_id=f"a{number}", pod=PodRef("default"), reserved_until=None)
             ledgers[name] = ledger.reserve(ledgers[name], entry)
             placed.append((name, entry.id))
         assert not ledger.violations(ledgers[name])
@@ -188,8 +188,8 @@ def test_over_arrays_the_gpus_are_those_of_the_one_node(node: GpuNode, request: 
     asked = dataclasses.replace(request, demands=request.demands[:1], policy="fragmentation")
     fleet = Fleet()
     fleet.update(NodeView.of(node))
-    found = fleet.place(asked)
-    if isinstance(found, Refusal):
+    answer = fleet.place(asked)
+    if isinstance(answer, Refusal):
         return
     grid = Grid()
     scoring = Scoring(grid, Mix())
@@ -200,4 +200,4 @@ def test_over_arrays_the_gpus_are_those_of_the_one_node(node: GpuNode, request: 
     taken = (left.compute != before.compute) | (left.memory != before.memory)
     cards = grid.cards(0)
     chosen = {cards[row].uuid for row in np.flatnonzero(taken[:, 0]).tolist()}
-    assert {uuid for share in found.shares for uuid in share.gpu_uuids} == chosen
+    assert {uuid for share in answer.shares for uuid in share.gpu_uuids} == chosen

@@ -72,12 +72,12 @@ class Life(stateful.RuleBasedStateMachine):
     def release(self, identities: set[str], old: bool) -> None:
         read = self.before if old else self.node
         after = ledger.release(read, identities)
-        assert {allocation.id for allocation in after.allocations} == {one.id for one in read.allocations} - identities
+        assert {allocation.id for allocation in after.allocations} == {row.id for row in read.allocations} - identities
         self.write(after, read=read)
 
     @stateful.rule(now=st.floats(0, 120))
     def expire(self, now: float) -> None:
-        gone = [one.id for one in self.node.allocations if one.reserved_until is not None and one.reserved_until <= now]
+        gone = [row.id for row in self.node.allocations if row.reserved_until is not None and row.reserved_until <= now]
         self.write(ledger.release(self.node, gone), read=self.node)
 
     @stateful.rule()

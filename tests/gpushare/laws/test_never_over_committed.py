@@ -32,27 +32,27 @@ def test_placements_and_releases_never_over_commit(views: dict[str, NodeView], s
                 name, identity = placed.pop(step % len(placed))
                 views[name] = NodeView.of(ledger.release(views[name].node, [identity]))
             continue
-        found = placement.place(views.values(), step)
-        if isinstance(found, Refusal):
-            assert found.reason.startswith("no GPU fits ")
-            assert found.rejected
+        answer = placement.place(views.values(), step)
+        if isinstance(answer, Refusal):
+            assert answer.reason.startswith("no GPU fits ")
+            assert answer.rejected
             continue
-        check_rules(views[found.node], step, found)
-        entry = found.allocation(step, allocation_id=f"a{number}", pod=PodRef("default"), reserved_until=None)
-        views[found.node] = NodeView.of(ledger.reserve(views[found.node].node, entry))
-        placed.append((found.node, entry.id))
-        assert not ledger.violations(views[found.node].node)
+        check_rules(views[answer.node], step, answer)
+        entry = answer.allocation(step, allocation_id=f"a{number}", pod=PodRef("default"), reserved_until=None)
+        views[answer.node] = NodeView.of(ledger.reserve(views[answer.node].node, entry))
+        placed.append((answer.node, entry.id))
+        assert not ledger.violations(views[answer.node].node)
     for name, identity in placed:
         views[name] = NodeView.of(ledger.release(views[name].node, [identity]))
     assert not any(view.node.allocations for view in views.values())
 
 
-def check_rules(view: NodeView, request: Request, found: Placement) -> None:
+def check_rules(view: NodeView, request: Request, answer: Placement) -> None:
     cards = view.node.gpu_by_uuid()
     for demand in request.demands:
-        uuids = [uuid for share in found.shares if share.containers == demand.containers for uuid in share.gpu_uuids]
+        uuids = [uuid for share in answer.shares if share.containers == demand.containers for uuid in share.gpu_uuids]
         assert len(uuids) == len(set(uuids)) == demand.gpus
-    for share in found.shares:
+    for share in answer.shares:
         for uuid in share.gpu_uuids:
             assert cards[uuid].healthy
             assert cards[uuid].mode is Mode.FRACTIONAL
@@ -66,9 +66,9 @@ def check_rules(view: NodeView, request: Request, found: Placement) -> None:
 
 @given(empty_nodes, strategies.requests())
 def test_a_refusal_on_an_empty_cluster_is_for_a_lasting_reason(views: dict[str, NodeView], request: Request) -> None:
-    found = placement.place(views.values(), request)
-    if isinstance(found, Refusal):
+    answer = placement.place(views.values(), request)
+    if isinstance(answer, Refusal):
         assert (
-            not {"exclusion", "affinity", "anti-affinity"} & {entry.rule for entry in found.rejected}
+            not {"exclusion", "affinity", "anti-affinity"} & {entry.rule for entry in answer.rejected}
             or len(request.demands) > 1
         )

@@ -25,7 +25,7 @@ def wishes(draw: st.DrawFn) -> tuple[Geometry, Wanted]:
 
 
 def overlap(placed: list[PlacedInstance]) -> bool:
-    occupied = [place for one in placed for place in one.places]
+    occupied = [place for instance in placed for place in instance.places]
     return len(occupied) != len(set(occupied))
 
 
@@ -139,9 +139,9 @@ def test_a_part_is_no_larger_than_its_instance(name: str) -> None:
     ],
 )
 def test_what_no_known_gpu_can_be_is_told_without_a_node(wanted: dict[str, int], sentence: str | None) -> None:
-    found = feasibility.nowhere((parted.MigConfigEntry(devices=None, enabled=True, wanted=wanted),))
-    assert (found or "").startswith(sentence or "")
-    assert (found is None) is (sentence is None)
+    reason = feasibility.nowhere((parted.MigConfigEntry(devices=None, enabled=True, wanted=wanted),))
+    assert (reason or "").startswith(sentence or "")
+    assert (reason is None) is (sentence is None)
 
 
 @pytest.mark.parametrize(
@@ -162,8 +162,8 @@ def test_what_no_known_gpu_can_be_is_told_without_a_node(wanted: dict[str, int],
     ],
 )
 def test_a_gpu_is_known_by_what_nvml_calls_it(model: str, gib: float, name: str | None) -> None:
-    found = catalogue.of_gpu(model, int(gib * (1 << 30)))
-    assert (found and found.name) == name
+    geometry = catalogue.of_gpu(model, int(gib * (1 << 30)))
+    assert (geometry and geometry.name) == name
 
 
 @pytest.mark.parametrize("geometry", catalogue.MODELS.values(), ids=catalogue.MODELS)
@@ -175,8 +175,8 @@ def test_of_each_kind_so_many_fit_as_the_table_says(geometry: Geometry) -> None:
 
 def test_orders_begin_with_the_largest_and_none_comes_twice() -> None:
     wanted = feasibility.named({"1g.5gb": 2, "2g.10gb": 1, "3g.20gb": 1})
-    found = list(orders.distinct(wanted))
-    assert [str(one) for one in found[0]] == ["3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb"]
-    assert len(found) == len(set(found)) == 12
-    assert orders.first_that_works(wanted, lambda order: order == found[5]) == found[5]
+    permutations = list(orders.distinct(wanted))
+    assert [str(profile) for profile in permutations[0]] == ["3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb"]
+    assert len(permutations) == len(set(permutations)) == 12
+    assert orders.first_that_works(wanted, lambda order: order == permutations[5]) == permutations[5]
     assert orders.first_that_works(wanted, lambda _: False) is None

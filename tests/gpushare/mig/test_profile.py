@@ -20,19 +20,19 @@ WORDS = st.lists(st.from_regex(r"[a-z]{1,4}(\.[a-z]{1,4})?", fullmatch=True), ma
 def test_what_is_written_is_read_back(
     gpu: int, memory: int, compute: int, words: tuple[str, ...], lacking: bool
 ) -> None:
-    one = Profile(gpu, memory, compute, with_=() if lacking else words, without=words if lacking else ())
-    assert profile.parse(str(one)) == one
+    original = Profile(gpu, memory, compute, with_=() if lacking else words, without=words if lacking else ())
+    assert profile.parse(str(original)) == original
 
 
 @settings(max_examples=200)
 @given(st.text(alphabet="0123456789cgb.+-me, ", max_size=16))
 def test_any_text_is_a_profile_that_prints_to_an_equal_one_or_an_error_that_quotes_it(text: str) -> None:
     try:
-        one = profile.parse(text)
+        result = profile.parse(text)
     except profile.ProfileError as error:
         assert '"' in str(error)
     else:
-        assert profile.parse(str(one)) == one
+        assert profile.parse(str(result)) == result
 
 
 def test_compute_slices_are_named_only_where_they_are_fewer() -> None:

@@ -35,10 +35,8 @@ def planned(text: str, node: list[HardwareGpu], *, mig_strategy: str = "mixed") 
     return mode_plan.plan(config_file.read(textwrap.dedent(text)), node, mig_strategy=mig_strategy)
 
 
-def offered(found: mode_plan.ModePlan, node: list[HardwareGpu]) -> dict[str, list[str]]:
-    return {
-        name: [device.id for device in devices] for name, devices in offering.offer(node, found.assignments).items()
-    }
+def offered(plan: mode_plan.ModePlan, node: list[HardwareGpu]) -> dict[str, list[str]]:
+    return {name: [device.id for device in devices] for name, devices in offering.offer(node, plan.assignments).items()}
 
 
 EVERY_MODE = """
@@ -57,18 +55,18 @@ mig:
 
 def test_each_gpu_of_a_node_can_have_a_mode_of_its_own() -> None:
     node = cards(5)
-    found = planned(EVERY_MODE, node)
-    assert [str(found.assignments[card.uuid]) for card in node] == [
+    plan = planned(EVERY_MODE, node)
+    assert [str(plan.assignments[card.uuid]) for card in node] == [
         "exclusive, nvidia.com/gpu",
         "time-slicing, 4 × nvidia.com/gpu.sliced, long time slices",
         "mps, 2 × nvidia.com/gpu.mps",
         "fractional",
         "mig, 2 × 1g.10gb + 1 × 3g.40gb",
     ]
-    assert found.warnings == ()
-    assert [assignment.alone for assignment in found.assignments.values()] == [False, True, True, False, False]
+    assert plan.warnings == ()
+    assert [assignment.alone for assignment in plan.assignments.values()] == [False, True, True, False, False]
     node[4] = with_mig(node[4], "3g.40gb", "1g.10gb", "1g.10gb")
-    assert offered(found, node) == {
+    assert offered(plan, node) == {
         "nvidia.com/gpu": ["GPU-0"],
         "nvidia.com/gpu.sliced": ["GPU-1::0", "GPU-1::1", "GPU-1::2", "GPU-1::3"],
         "nvidia.com/gpu.mps": ["GPU-2::0", "GPU-2::1"],
@@ -85,7 +83,7 @@ def test_partitioned_as_planned_nothing_is_left_to_change() -> None:
 
 
 def test_who_names_a_gpu_goes_before_who_counts_and_who_takes_all() -> None:
-    found = planned(
+    plan = planned(
         """
         sharing:
           timeSlicing: {resources: [{name: gpu, replicas: 2}]}
@@ -94,12 +92,12 @@ def test_who_names_a_gpu_goes_before_who_counts_and_who_takes_all() -> None:
         """,
         cards(),
     )
-    modes = [assignment.mode for assignment in found.assignments.values()]
+    modes = [assignment.mode for assignment in plan.assignments.values()]
     assert modes == [Mode.FRACTIONAL, Mode.MPS, Mode.TIME_SLICING, Mode.TIME_SLICING]
 
 
 def test_of_two_that_take_all_mps_goes_first_and_the_other_is_a_warning() -> None:
-    found = planned(
+    plan = planned(
         """
         sharing:
           timeSlicing: {resources: [{name: gpu, replicas: 2}]}
@@ -107,8 +105,8 @@ def test_of_two_that_take_all_mps_goes_first_and_the_other_is_a_warning() -> Non
         """,
         cards(1),
     )
-    assert found.assignments["GPU-0"].mode is Mode.MPS
-    assert found.warnings == (
+    assert plan.assignments["GPU-0"].mode is Mode.MPS
+    assert plan.warnings == (
         "sharing.timeSlicing.resources[0] has no effect: every device of nvidia.com/gpu is another entry's",
     )
 
@@ -121,14 +119,14 @@ def test_of_two_that_take_all_mps_goes_first_and_the_other_is_a_warning() -> Non
     ],
 )
 def test_an_entry_that_shares_nothing_is_a_warning_with_the_reason(entry: str, part: str) -> None:
-    found = planned(f"sharing: {{timeSlicing: {{resources: [{entry}]}}}}", cards(1))
-    assert found.assignments["GPU-0"].mode is Mode.EXCLUSIVE
-    assert found.warnings == (f"sharing.timeSlicing.resources[0] has no effect: {part}",)
+    plan = planned(f"sharing: {{timeSlicing: {{resources: [{entry}]}}}}", cards(1))
+    assert plan.assignments["GPU-0"].mode is Mode.EXCLUSIVE
+    assert plan.warnings == (f"sharing.timeSlicing.resources[0] has no effect: {part}",)
 
 
 def test_one_name_for_whole_gpus_and_shares_is_a_warning() -> None:
-    found = planned("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [0]}]}}", cards(2))
-    assert "rename" in found.warnings[0]
+    plan = planned("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [0]}]}}", cards(2))
+    assert "rename" in plan.warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -193,8 +191,8 @@ def test_a_named_partition_means_on_each_gpu_what_fits_there() -> None:
 
 def test_a_gpu_that_cannot_do_mig_is_passed_over_unless_it_is_named() -> None:
     node = [dataclasses.replace(card, mig_capable=False) for card in cards(1)]
-    found = planned("mig: [{devices: all, mig-enabled: true, mig-devices: {1g.10gb: 1}}]", node)
-    assert found.assignments["GPU-0"].mode is Mode.EXCLUSIVE
+    plan = planned("mig: [{devices: all, mig-enabled: true, mig-devices: {1g.10gb: 1}}]", node)
+    assert plan.assignments["GPU-0"].mode is Mode.EXCLUSIVE
     with pytest.raises(errors.ConfigError, match="cannot do MIG"):
         planned("mig: [{devices: [0], mig-enabled: true, mig-devices: {1g.10gb: 1}}]", node)
 
@@ -202,8 +200,8 @@ def test_a_gpu_that_cannot_do_mig_is_passed_over_unless_it_is_named() -> None:
 def test_mig_devices_can_be_time_sliced_and_a_count_means_the_same_ones_each_time() -> None:
     text = "sharing: {timeSlicing: {renameByDefault: true, resources: [{name: mig-1g.10gb, replicas: 2, devices: 3}]}}"
     node = [with_mig(card, "1g.10gb", "1g.10gb") for card in cards(2)]
-    found = planned(text, node)
-    assert offered(found, node) == {
+    plan = planned(text, node)
+    assert offered(plan, node) == {
         "nvidia.com/mig-1g.10gb.shared": [
             f"MIG-{device}::{number}" for device in ("0-0", "0-1", "1-0") for number in (0, 1)
         ],
@@ -213,15 +211,15 @@ def test_mig_devices_can_be_time_sliced_and_a_count_means_the_same_ones_each_tim
 
 def test_a_mig_device_that_somebody_took_away_is_offered_no_more() -> None:
     node = [with_mig(card, "1g.10gb", "1g.10gb") for card in cards(1)]
-    found = planned('sharing: {timeSlicing: {resources: [{name: mig-1g.10gb, replicas: 2, devices: ["0:1"]}]}}', node)
+    plan = planned('sharing: {timeSlicing: {resources: [{name: mig-1g.10gb, replicas: 2, devices: ["0:1"]}]}}', node)
     node[0] = with_mig(node[0], "1g.10gb")
-    assert offered(found, node) == {"nvidia.com/mig-1g.10gb": ["MIG-0-0"]}
+    assert offered(plan, node) == {"nvidia.com/mig-1g.10gb": ["MIG-0-0"]}
 
 
 def test_a_model_can_have_a_resource_of_its_own() -> None:
     node = [*cards(1), HardwareGpu("GPU-1", 1, "Tesla T4")]
-    found = planned("resources: {gpus: [{pattern: '*A100*', name: a100}]}", node)
-    assert offered(found, node) == {"nvidia.com/a100": ["GPU-0"], "nvidia.com/gpu": ["GPU-1"]}
+    plan = planned("resources: {gpus: [{pattern: '*A100*', name: a100}]}", node)
+    assert offered(plan, node) == {"nvidia.com/a100": ["GPU-0"], "nvidia.com/gpu": ["GPU-1"]}
 
 
 DEVICES = st.integers(1, 6).map(lambda count: tuple(WholeDevice(f"GPU-{n}", str(n), f"GPU-{n}") for n in range(count)))

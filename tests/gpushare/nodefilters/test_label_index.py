@@ -26,18 +26,18 @@ STEPS = st.lists(st.tuples(st.integers(0, 40), st.none() | LABELS), max_size=40)
 def test_law_who_is_selected_among_all_is_selected_by_himself(
     steps: list[tuple[int, dict[str, str] | None]], asked: list[list[dict[str, object]]]
 ) -> None:
-    found = Postings()
+    postings = Postings()
     there: dict[int, dict[str, str]] = {}
     chosen = [selectors.of_labels({"matchExpressions": requirements}) for requirements in asked]
     for row, labels in steps:
         for selector in chosen:  # so that what is remembered of one moment would be wrong at the next
             matching = {at for at, own in there.items() if selector.matches(own)}
-            assert set(row_numbers(found.matching(selector))) == matching
+            assert set(row_numbers(postings.matching(selector))) == matching
         if row in there:
-            found.drop(row, there.pop(row))
+            postings.drop(row, there.pop(row))
         if labels is not None:
-            found.put(row, labels)
+            postings.put(row, labels)
             there[row] = labels
-    assert set(row_numbers(found.everyone)) == set(there)
+    assert set(row_numbers(postings.everyone)) == set(there)
     for key in ("a", "b", "c"):
-        assert set(row_numbers(found.having(key))) == {row for row, labels in there.items() if key in labels}
+        assert set(row_numbers(postings.having(key))) == {row for row, labels in there.items() if key in labels}

@@ -19,10 +19,10 @@ def container(name: str = "main", cpu: str = "0", *, sidecar: bool = False, **li
 def cpu_of(*containers: dict[str, Any], init: tuple[dict[str, Any], ...] = (), **more: Any) -> int:
     running = more.pop("running", False)
     status = more.pop("status", {})
-    found = requests(
+    amounts = requests(
         {"spec": {"containers": containers, "initContainers": init, **more}, "status": status}, running=running
     )
-    return found.get("cpu", 0)
+    return amounts.get("cpu", 0)
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,8 @@ def test_amounts_are_rounded_up_only_when_they_have_been_summed() -> None:
 
 def test_what_is_not_counted_on_nodes_is_left_out() -> None:
     asked = {"cpu": "1", "storage": "1Gi", "hugepages-2Mi": "2Mi", "example.com/thing": "2", "memory": "0"}
-    found = requests({"spec": {"containers": [{"name": "main", "resources": {"requests": asked}}]}})
-    assert found == {"cpu": 1000, "hugepages-2Mi": 2 * 2**20, "example.com/thing": 2}
+    amounts = requests({"spec": {"containers": [{"name": "main", "resources": {"requests": asked}}]}})
+    assert amounts == {"cpu": 1000, "hugepages-2Mi": 2 * 2**20, "example.com/thing": 2}
 
 
 def resized(actual: str, allocated: str, reason: str = "") -> dict[str, Any]:
@@ -108,8 +108,8 @@ def test_a_crowd_that_everybody_left_is_as_it_was(come: list[tuple[str, bool]], 
     for pod_info in pod_infos(stay):
         info.add(pod_info)
         other.add(pod_info)
-    for one in pod_infos(come):
-        info.add(one)
-    for one in pod_infos(come):
-        info.remove(one)
+    for newcomer in pod_infos(come):
+        info.add(newcomer)
+    for newcomer in pod_infos(come):
+        info.remove(newcomer)
     assert (info.count, +info.amounts, info.ports) == (other.count, +other.amounts, other.ports)

@@ -39,8 +39,8 @@ def verdict(cache: SchedulerCache, manifest: dict[str, Any], node: str = "node-a
 
 def cache(*machines: NodeSpec) -> SchedulerCache:
     made = SchedulerCache()
-    for one in machines or (machine(),):
-        made.put_machine(one.name, one)
+    for spec in machines or (machine(),):
+        made.put_machine(spec.name, spec)
     return made
 
 

@@ -35,8 +35,8 @@ def port(number: int, **more: Any) -> dict[str, Any]:
 def verdict(where: NodeSpec, manifest: dict[str, Any], *there: dict[str, Any]) -> str | None:
     cache = SchedulerCache()
     cache.put_machine("node-a", where)
-    for number, one in enumerate(there):
-        cache.put(number, PodInfo.of(one, "node-a"))
+    for number, pod in enumerate(there):
+        cache.put(number, PodInfo.of(pod, "node-a"))
     return cache.judge(PodKey.of(manifest), PodAffinity.of({}))("node-a")
 
 

@@ -59,8 +59,8 @@ def attachment(name: str, node: str, volume: str, driver: str = DRIVER) -> Json:
 
 def mounting(*claims: str, name: str = "", **more: Any) -> Json:
     made = builders.pod(name) if name else builders.pod()
-    found = [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in claims]
-    made["spec"]["volumes"] = found + [{"name": key, **volume} for key, volume in more.items()]
+    entries = [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in claims]
+    made["spec"]["volumes"] = entries + [{"name": key, **volume} for key, volume in more.items()]
     return made
 
 
@@ -80,12 +80,12 @@ class Cluster:
         for item in items:
             self.put(item)
 
-    def put(self, one: Json) -> None:
-        metadata = one["metadata"]
-        key = str(one["kind"]), (str(metadata.get("namespace", "")), str(metadata["name"]))
+    def put(self, manifest: Json) -> None:
+        metadata = manifest["metadata"]
+        key = str(manifest["kind"]), (str(metadata.get("namespace", "")), str(metadata["name"]))
         before = self.found.get(key)
-        self.cache.put_storage(key[1], volumes.read(before) if before else None, volumes.read(one))
-        self.found[key] = one
+        self.cache.put_storage(key[1], volumes.read(before) if before else None, volumes.read(manifest))
+        self.found[key] = manifest
 
     def drop(self, kind: str, name: str, namespace: str = "") -> None:
         gone = self.found.pop((kind, (namespace, name)))
@@ -261,16 +261,16 @@ class Oracle:
         if limited is None:
             return True
         there: dict[str, str] = {}
-        for one, where in self.running.values():
+        for entry, where in self.running.values():
             if where == node:
-                there |= self.mounted(one)
+                there |= self.mounted(entry)
         new = {name: driver for name, driver in self.mounted(manifest).items() if name not in there}
         left: dict[str, str] = {}
-        for (kind, _), one in self.found.items():
-            if kind == volumes.ATTACHMENT and one["spec"]["nodeName"] == node:
-                at = self.get(volumes.VOLUME, one["spec"]["source"]["persistentVolumeName"])
+        for (kind, _), entry in self.found.items():
+            if kind == volumes.ATTACHMENT and entry["spec"]["nodeName"] == node:
+                at = self.get(volumes.VOLUME, entry["spec"]["source"]["persistentVolumeName"])
                 if at is not None:
-                    left[f"{one['spec']['attacher']}/{at['spec']['csi']['volumeHandle']}"] = one["spec"]["attacher"]
+                    left[f"{entry['spec']['attacher']}/{at['spec']['csi']['volumeHandle']}"] = entry["spec"]["attacher"]
         counts = list((left | there).values())
         most = {
             driver["name"]: driver["allocatable"]["count"]
@@ -338,7 +338,7 @@ def test_whatever_happens_in_whatever_order_it_is_as_if_counted_anew(
             there.cache.put(given_, None)
         for manifest in asked:
             itself = manifest["metadata"]["name"]
-            others = {name: one for name, one in running.items() if name != itself}
+            others = {name: pod for name, pod in running.items() if name != itself}
             for node in NODES:
                 expected = Oracle(there.found, others).fits(manifest, node)
                 assert (there.verdict(manifest, node, itself if itself in running else None) is None) == expected
@@ -359,11 +359,11 @@ def test_of_a_name_that_nothing_can_have_little_is_kept() -> None:
             ]
         },
     }
-    found = [
+    records = [
         volumes.read({"kind": volumes.CLAIM, "metadata": annotated, "spec": {"volumeName": endless}}),
         volumes.read({"kind": volumes.CLAIM, "spec": {"storageClassName": endless}}),
         *volumes.mounts(manifest),
     ]
-    assert len(found) == 4 + len(volumes.OF_OLD)
-    for one in found:
-        assert len(repr(one)) < 3000
+    assert len(records) == 4 + len(volumes.OF_OLD)
+    for record in records:
+        assert len(repr(record)) < 3000

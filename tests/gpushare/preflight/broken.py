@@ -24,46 +24,46 @@ ACCEPT = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED"
 def having(kind: str, *more: dict[str, Any], only: bool = False) -> Change:
     """The cluster with these objects too; or with no others of their kind."""
 
-    def change(given: dict[str, Any]) -> None:
-        given["objects"][kind] = more if only else (*given["objects"][kind], *more)
+    def change(facts: dict[str, Any]) -> None:
+        facts["objects"][kind] = more if only else (*facts["objects"][kind], *more)
 
     return change
 
 
 def setting(**values: Any) -> Change:
-    return lambda given: given.update(values)
+    return lambda facts: facts.update(values)
 
 
-def nodes(*found: dict[str, Any]) -> Change:
-    return having("Node", *found, only=True)
+def nodes(*manifests: dict[str, Any]) -> Change:
+    return having("Node", *manifests, only=True)
 
 
 def both(*changes: Change) -> Change:
-    def change(given: dict[str, Any]) -> None:
+    def change(facts: dict[str, Any]) -> None:
         for change in changes:
-            change(given)
+            change(facts)
 
     return change
 
 
-def by_variable(given: dict[str, Any]) -> None:
+def by_variable(facts: dict[str, Any]) -> None:
     """Devices are named by a variable, no agent has said anything yet."""
-    given["plan"] = dataclasses.replace(given["plan"], configurations={"default": "version: v1"})
-    given["objects"]["GPUNode"] = ()
+    facts["plan"] = dataclasses.replace(facts["plan"], configurations={"default": "version: v1"})
+    facts["objects"]["GPUNode"] = ()
 
 
-def without_agents_word(given: dict[str, Any]) -> None:
-    given["objects"]["GPUNode"] = ()
+def without_agents_word(facts: dict[str, Any]) -> None:
+    facts["objects"]["GPUNode"] = ()
 
 
-def without_volume(given: dict[str, Any]) -> None:
-    without_agents_word(given)
-    given["plan"] = dataclasses.replace(given["plan"], agent=Workload({"volumes": []}))
+def without_volume(facts: dict[str, Any]) -> None:
+    without_agents_word(facts)
+    facts["plan"] = dataclasses.replace(facts["plan"], agent=Workload({"volumes": []}))
 
 
 def agent_is(**more: Any) -> Change:
-    def change(given: dict[str, Any]) -> None:
-        given["plan"] = dataclasses.replace(given["plan"], agent=Workload({**given["plan"].agent.pod, **more}))
+    def change(facts: dict[str, Any]) -> None:
+        facts["plan"] = dataclasses.replace(facts["plan"], agent=Workload({**facts["plan"].agent.pod, **more}))
 
     return change
 
@@ -256,7 +256,7 @@ BROKEN: dict[str, tuple[Change, str, Severity, str, tuple[str, ...]]] = {
 
 BEFORE: dict[str, tuple[Change, str, Severity, str, tuple[str, ...]]] = {
     "a right too few": (
-        lambda given: given["rights"].update({"create daemonsets.apps": False}), "installer-rights", BLOCKING, "you may not create daemonsets.apps", ()),
+        lambda facts: facts["rights"].update({"create daemonsets.apps": False}), "installer-rights", BLOCKING, "you may not create daemonsets.apps", ()),
     "a restricted namespace that is there already": (
         having("Namespace", named("Namespace", sound.SYSTEM, labels={"pod-security.kubernetes.io/enforce": "baseline"})),
         "system-namespace", INFO, "sets it to privileged", (f"namespace/{sound.SYSTEM}",)),

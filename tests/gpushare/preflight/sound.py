@@ -28,7 +28,7 @@ def named(kind: str, name: str, namespace: str = "", *, labels: dict[str, str] |
 
 def node(name: str, *, labels: dict[str, str] | None = None, taints: tuple[Json, ...] = (), **info: str) -> Json:
     has = {install_plan.GPU_PRESENT: "true", "nvidia.com/cuda.driver-version.full": "570.86.15", **(labels or {})}
-    told = {
+    node_info = {
         "kernelVersion": "6.8.0-45-generic",
         "containerRuntimeVersion": "containerd://2.0.1",
         "operatingSystem": "linux",
@@ -36,7 +36,7 @@ def node(name: str, *, labels: dict[str, str] | None = None, taints: tuple[Json,
         "kubeletVersion": "v1.36.2",
         **info,
     }
-    status = {"nodeInfo": told, "conditions": [{"type": "Ready", "status": "True"}], "allocatable": {}}
+    status = {"nodeInfo": node_info, "conditions": [{"type": "Ready", "status": "True"}], "allocatable": {}}
     return named("Node", name, labels=has, spec={"taints": list(taints)}, status=status)
 
 
@@ -54,18 +54,18 @@ def pod(name: str, namespace: str, where: str, *, component: str = "", ready: bo
 
 @functools.cache
 def base(part: str) -> Json:
-    (found,) = [
+    (workload,) = [
         document for document in manifests.documents(manifests.CONFIG / "base" / part) if document["kind"] in WORKLOADS
     ]
-    return found
+    return workload
 
 
 def ours() -> list[Json]:
     """The workloads of config/base, with images of a registry, the component cdi and configurations that go with it."""
     agent = copy.deepcopy(base("deviceplugin/daemonset.yaml"))
     webhook = copy.deepcopy(base("webhook/deployment.yaml"))
-    for one in (agent, webhook):
-        for container in one["spec"]["template"]["spec"]["containers"]:
+    for workload in (agent, webhook):
+        for container in workload["spec"]["template"]["spec"]["containers"]:
             container["image"] = f"registry.example.org/gpushare/{container['name']}:0.2.0"
     agent["spec"]["template"]["spec"]["volumes"].append({"name": "cdi", "hostPath": {"path": "/var/run/cdi"}})
     configurations = named("ConfigMap", contract.CONFIG_MAP, SYSTEM, data={"default": CDI})
@@ -80,32 +80,32 @@ def gpunode(name: str, **statuses: str) -> Json:
 
 
 def objects(*, installing: bool) -> dict[str, tuple[Json, ...]]:
-    found: dict[str, tuple[Json, ...]] = dict.fromkeys(facts_of_cluster.KINDS, ())
-    found["Node"] = (node("gpu-1"), node("gpu-2", labels={"kubernetes.io/arch": "arm64"}, architecture="arm64"))
-    found["Namespace"] = (
+    cluster: dict[str, tuple[Json, ...]] = dict.fromkeys(facts_of_cluster.KINDS, ())
+    cluster["Node"] = (node("gpu-1"), node("gpu-2", labels={"kubernetes.io/arch": "arm64"}, architecture="arm64"))
+    cluster["Namespace"] = (
         named("Namespace", "default", labels={"pod-security.kubernetes.io/enforce": "baseline"}),
         named("Namespace", "kube-system"),
     )
     if installing:
-        return found
+        return cluster
     agent, webhook, configurations = ours()
-    found |= {"DaemonSet": (agent,), "Deployment": (webhook,), "ConfigMap": (configurations,)}
+    cluster |= {"DaemonSet": (agent,), "Deployment": (webhook,), "ConfigMap": (configurations,)}
     privileged = {"pod-security.kubernetes.io/enforce": "privileged"}
-    found["Namespace"] += (named("Namespace", SYSTEM, labels=privileged),)
+    cluster["Namespace"] += (named("Namespace", SYSTEM, labels=privileged),)
     hook = {"name": contract.WEBHOOK_NAME, "clientConfig": {"caBundle": "eA=="}}
-    found["MutatingWebhookConfiguration"] = (named("MutatingWebhookConfiguration", "gpushare", webhooks=[hook]),)
-    found["ValidatingAdmissionPolicyBinding"] = tuple(
+    cluster["MutatingWebhookConfiguration"] = (named("MutatingWebhookConfiguration", "gpushare", webhooks=[hook]),)
+    cluster["ValidatingAdmissionPolicyBinding"] = tuple(
         named("ValidatingAdmissionPolicyBinding", name) for name in health_rules.BINDINGS
     )
-    found["GPUNode"] = tuple(gpunode(name, **{CONDITION_DEVICES_INJECTED: "True"}) for name in ("gpu-1", "gpu-2"))
-    found["Pod"] = tuple(pod(f"a-{name}", SYSTEM, name, component="agent") for name in ("gpu-1", "gpu-2"))
-    return found
+    cluster["GPUNode"] = tuple(gpunode(name, **{CONDITION_DEVICES_INJECTED: "True"}) for name in ("gpu-1", "gpu-2"))
+    cluster["Pod"] = tuple(pod(f"a-{name}", SYSTEM, name, component="agent") for name in ("gpu-1", "gpu-2"))
+    return cluster
 
 
 def cluster_facts(change: Callable[[dict[str, Any]], None] | None = None, *, installing: bool = False) -> ClusterFacts:
     """The sound cluster, or what `change` makes of the arguments of its facts."""
     trial = Trial({"metadata": {"annotations": {contract.ALLOCATION: "x"}}})
-    given: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "plan": install_plan.of(ours()),
         "installing": installing,
         "version": "v1.36.2",
@@ -116,5 +116,5 @@ def cluster_facts(change: Callable[[dict[str, Any]], None] | None = None, *, ins
         "unread": {},
     }
     if change is not None:
-        change(given)
-    return ClusterFacts(**given)
+        change(facts)
+    return ClusterFacts(**facts)

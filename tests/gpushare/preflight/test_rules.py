@@ -30,16 +30,16 @@ from tests.gpushare.preflight.broken import (
 from tests.gpushare.preflight.sound import daemonset, named, node
 
 
-def of(found: ClusterFacts, rule: str) -> list[Finding]:
-    return [one for one in rules.check(found) if one.rule == rule]
+def of(facts: ClusterFacts, rule: str) -> list[Finding]:
+    return [finding for finding in rules.check(facts) if finding.rule == rule]
 
 
 def test_a_sound_cluster_has_nothing_to_complain_of() -> None:
     for installing in (False, True):
-        found = {one.rule: one for one in rules.check(sound.cluster_facts(installing=installing))}
-        worse = {rule: one.found for rule, one in found.items() if one.severity is not Severity.OK}
+        findings = {finding.rule: finding for finding in rules.check(sound.cluster_facts(installing=installing))}
+        worse = {rule: finding.found for rule, finding in findings.items() if finding.severity is not Severity.OK}
         assert set(worse) == {"visible-devices"}, worse
-        assert found["visible-devices"].severity is Severity.INFO
+        assert findings["visible-devices"].severity is Severity.INFO
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -54,26 +54,26 @@ def test_what_is_broken_before_an_installation_is_found(name: str) -> None:
     is_as_told(of(sound.cluster_facts(change, installing=True), rule), severity, part, concerned)
 
 
-def is_as_told(found: list[Finding], severity: Severity, part: str, concerned: tuple[str, ...]) -> None:
-    assert [item.severity for item in found] == [severity], found
-    assert part in found[0].found
-    assert found[0].subjects == concerned
-    assert found[0].why
+def is_as_told(findings: list[Finding], severity: Severity, part: str, concerned: tuple[str, ...]) -> None:
+    assert [item.severity for item in findings] == [severity], findings
+    assert part in findings[0].found
+    assert findings[0].subjects == concerned
+    assert findings[0].why
     if severity >= WARNING:
-        assert found[0].remedy or found[0].commands
+        assert findings[0].remedy or findings[0].commands
 
 
 def test_every_rule_is_broken_by_some_story() -> None:
     assert {rule for _, rule, *_ in (*BROKEN.values(), *BEFORE.values())} | {"installed"} == {
-        one.id for one in rules.RULES
+        rule.id for rule in rules.RULES
     }
 
 
 def test_without_gpushare_one_sentence_says_so() -> None:
     nothing = both(*(having(kind, only=True) for kind in ("Deployment", "DaemonSet", "MutatingWebhookConfiguration")))
-    found = rules.check(sound.cluster_facts(nothing))
-    assert [item.rule for item in found if item.severity is BLOCKING] == ["installed"]
-    assert "webhook-ready" not in {item.rule for item in found}
+    findings = rules.check(sound.cluster_facts(nothing))
+    assert [item.rule for item in findings if item.severity is BLOCKING] == ["installed"]
+    assert "webhook-ready" not in {item.rule for item in findings}
 
 
 def test_a_node_with_the_label_that_keeps_the_plugin_away_is_ours() -> None:
@@ -81,17 +81,17 @@ def test_a_node_with_the_label_that_keeps_the_plugin_away_is_ours() -> None:
     operators = daemonset("nvidia-device-plugin-daemonset", "gpu-operator", nodeSelector={"nvidia.com/gpu.deploy.device-plugin": "true"})  # fmt: skip
     for value, concerned in (("true", ("node/gpu-3",)), ("false", ())):
         labelled = node("gpu-3", labels={"nvidia.com/gpu.deploy.device-plugin": value})
-        found = of(sound.cluster_facts(both(having("DaemonSet", operators), having("Node", labelled))), "gpu-owner")
-        assert found[0].subjects == concerned
-    assert found[0].severity is Severity.OK
+        findings = of(sound.cluster_facts(both(having("DaemonSet", operators), having("Node", labelled))), "gpu-owner")
+        assert findings[0].subjects == concerned
+    assert findings[0].severity is Severity.OK
 
 
 def test_an_image_that_every_node_has_needs_no_registry() -> None:
     images = [{"names": ["localhost/gpushare/agent:0.2.0", "localhost/gpushare/agent"]}]
     loaded = [{**node(name), "status": {**node(name)["status"], "images": images}} for name in ("gpu-1", "gpu-2")]
-    told = setting(plan=install_plan.of([sound.base("deviceplugin/daemonset.yaml")]))
-    assert of(sound.cluster_facts(both(told, nodes(*loaded)), installing=True), "images")[0].severity is Severity.OK
-    half = both(told, nodes(loaded[0], node("gpu-2")))
+    change = setting(plan=install_plan.of([sound.base("deviceplugin/daemonset.yaml")]))
+    assert of(sound.cluster_facts(both(change, nodes(*loaded)), installing=True), "images")[0].severity is Severity.OK
+    half = both(change, nodes(loaded[0], node("gpu-2")))
     assert of(sound.cluster_facts(half, installing=True), "images")[0].subjects == ("node/gpu-2",)
 
 
@@ -106,11 +106,11 @@ def test_an_operator_of_25_10_or_newer_uses_cdi_unless_it_says_otherwise(
     deployment = named("Deployment", "gpu-operator", "gpu-operator", spec={"template": {"spec": {"containers": [{"image": image}]}}})  # fmt: skip
     silent = named("ClusterPolicy", "p", labels=labels, spec={})
     for spec, expected in ({}, cdi), ({"cdi": {"enabled": not cdi}}, not cdi):
-        told = {**silent, "spec": spec}
-        found = sound.cluster_facts(
-            both(having("ClusterPolicy", told), having("Deployment", *([deployment] if image else [])))
+        policy = {**silent, "spec": spec}
+        facts = sound.cluster_facts(
+            both(having("ClusterPolicy", policy), having("Deployment", *([deployment] if image else [])))
         )
-        assert devices.operator_with_cdi(found) is expected
+        assert devices.operator_with_cdi(facts) is expected
 
 
 @pytest.mark.parametrize(
@@ -139,25 +139,29 @@ def test_the_default_plan_is_what_the_manifests_say() -> None:
         == agent.host_path(install_plan.KUBELET_VOLUME)
         == install_plan.KUBELET_DIRECTORY
     )
-    assert {one["metadata"]["name"] for one in manifests.objects() if one["kind"] == "ValidatingAdmissionPolicyBinding" and "Deny" in one["spec"]["validationActions"]} == {*health_rules.BINDINGS}  # fmt: skip
+    assert {manifest["metadata"]["name"] for manifest in manifests.objects() if manifest["kind"] == "ValidatingAdmissionPolicyBinding" and "Deny" in manifest["spec"]["validationActions"]} == {*health_rules.BINDINGS}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", [*facts_of_cluster.KINDS, "version", "groups", "rights", "trial"])
 @pytest.mark.parametrize("installing", [False, True])
 def test_what_may_not_be_read_is_said_with_the_reason_and_never_fine(kind: str, installing: bool) -> None:
-    def hide(given: dict[str, Any]) -> None:
-        given["unread"] = {kind: "you may not"}
+    def hide(facts: dict[str, Any]) -> None:
+        facts["unread"] = {kind: "you may not"}
         if kind in facts_of_cluster.KINDS:
-            del given["objects"][kind]
+            del facts["objects"][kind]
         else:
-            given[kind] = None
+            facts[kind] = None
 
-    whole = {one.rule for one in rules.check(sound.cluster_facts(installing=installing)) if one.severity is Severity.OK}
-    found = rules.check(sound.cluster_facts(hide, installing=installing))
-    unknown = {item.rule for item in found if item.found == "not known: you may not"}
-    assert all(item.severity is UNKNOWN for item in found if item.rule in unknown)
+    whole = {
+        finding.rule
+        for finding in rules.check(sound.cluster_facts(installing=installing))
+        if finding.severity is Severity.OK
+    }
+    findings = rules.check(sound.cluster_facts(hide, installing=installing))
+    unknown = {item.rule for item in findings if item.found == "not known: you may not"}
+    assert all(item.severity is UNKNOWN for item in findings if item.rule in unknown)
     assert unknown or kind in ADDING or (kind in ONLY_AFTER and installing) or (kind == "rights" and not installing)
-    fine = {item.rule for item in found if item.severity is Severity.OK}
+    fine = {item.rule for item in findings if item.severity is Severity.OK}
     assert fine <= whole - unknown
 
 
@@ -168,20 +172,20 @@ ONLY_AFTER = {"Deployment", "ValidatingAdmissionPolicyBinding", contract.GPUNODE
 
 @given(installing=some.booleans(), missing=some.sets(some.sampled_from(sorted(facts_of_cluster.KINDS))))
 def test_every_rule_that_is_asked_says_something_whatever_is_known(installing: bool, missing: set[str]) -> None:
-    def hide(given: dict[str, Any]) -> None:
-        given["objects"] = {kind: one for kind, one in given["objects"].items() if kind not in missing}
+    def hide(facts: dict[str, Any]) -> None:
+        facts["objects"] = {kind: members for kind, members in facts["objects"].items() if kind not in missing}
 
-    found = rules.check(sound.cluster_facts(hide, installing=installing))
+    findings = rules.check(sound.cluster_facts(hide, installing=installing))
     asked = {
-        one.id
-        for one in rules.RULES
-        if one.phase in {RulePhase.ANY, RulePhase.BEFORE if installing else RulePhase.AFTER}
+        rule.id
+        for rule in rules.RULES
+        if rule.phase in {RulePhase.ANY, RulePhase.BEFORE if installing else RulePhase.AFTER}
     }
-    assert asked <= {item.rule for item in found}
-    assert all(item.found and item.why for item in found)
+    assert asked <= {item.rule for item in findings}
+    assert all(item.found and item.why for item in findings)
 
 
 def test_a_rule_has_one_id_and_says_what_it_wants_and_why() -> None:
-    ids = [one.id for one in rules.RULES]
+    ids = [rule.id for rule in rules.RULES]
     assert len(ids) == len(set(ids))
-    assert all(one.id.replace("-", "").islower() and one.wanted and one.why for one in rules.RULES)
+    assert all(rule.id.replace("-", "").islower() and rule.wanted and rule.why for rule in rules.RULES)

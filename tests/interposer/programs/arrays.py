@@ -102,9 +102,9 @@ def sparse() -> None:
     assert c.used() == 64 * MIB
 
     def put(into: ctypes.c_void_p, handle: ctypes.c_uint64, at: int = 0, operation: int = 1) -> None:
-        one = ArrayMapping(resource=into.value, operation=operation, handle=handle.value, devices=1)
-        one.subresource[0] = at
-        c.check("cuMemMapArrayAsync", ctypes.byref(one), 1, 0)
+        mapping = ArrayMapping(resource=into.value, operation=operation, handle=handle.value, devices=1)
+        mapping.subresource[0] = at
+        c.check("cuMemMapArrayAsync", ctypes.byref(mapping), 1, 0)
 
     put(c.array, handles[0])
     put(c.array, handles[0], at=1)

@@ -81,18 +81,18 @@ def handles_without_a_context(limit: int) -> None:
         return c.call("cuMemCreate", ctypes.byref(made), size, ctypes.byref(properties), 0), made.value
 
     def both() -> None:
-        told.append(create(limit + 2 * MIB, on_device(0)))
-        told.append(create(limit, on_device(0)))
+        results.append(create(limit + 2 * MIB, on_device(0)))
+        results.append(create(limit, on_device(0)))
 
-    told: list[tuple[int, int]] = []
+    results: list[tuple[int, int]] = []
     both()
-    assert [result for result, _ in told] == [OUT_OF_MEMORY, SUCCESS], told
-    assert c.call("cuMemRelease", told[1][1]) == SUCCESS
-    told.clear()
+    assert [result for result, _ in results] == [OUT_OF_MEMORY, SUCCESS], results
+    assert c.call("cuMemRelease", results[1][1]) == SUCCESS
+    results.clear()
     thread = threading.Thread(target=both)
     thread.start()
     thread.join()
-    assert [result for result, _ in told] == [OUT_OF_MEMORY, SUCCESS], told
+    assert [result for result, _ in results] == [OUT_OF_MEMORY, SUCCESS], results
     for kind in (2, 3, 4):  # of the host, of one of its nodes, of the node that the thread is on
         result, _ = create(2 * MIB, Properties(type=1, location=Location(type=kind, id=0)))
         assert result != OUT_OF_MEMORY, "the host's memory is not the share's"

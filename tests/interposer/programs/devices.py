@@ -14,10 +14,10 @@ def looks_and_fills() -> None:
     count, total = ctypes.c_int(), ctypes.c_size_t()
     if c.cuDeviceGetCount(ctypes.byref(count)) == 0:
         for device in range(count.value):
-            one = Cuda(device=device)
+            cuda = Cuda(device=device)
             assert c.cuDeviceTotalMem_v2(ctypes.byref(total), device) == 0
-            assert one.info() == (total.value, total.value)
-            assert one.allocate(total.value + 1)[0] == OUT_OF_MEMORY
-            result, pointer = one.allocate(total.value)
-            assert result == SUCCESS and one.info()[0] == 0 and one.free(pointer) == SUCCESS
+            assert cuda.info() == (total.value, total.value)
+            assert cuda.allocate(total.value + 1)[0] == OUT_OF_MEMORY
+            result, pointer = cuda.allocate(total.value)
+            assert result == SUCCESS and cuda.info()[0] == 0 and cuda.free(pointer) == SUCCESS
             print(total.value // MIB, end=" ")

@@ -28,15 +28,15 @@ def searches_for_the_search() -> None:
     assert p.proc_address("", 0) is None
     assert p.proc_address("cuMemAlloc", 1000) is None
     first = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64)
-    found = ctypes.c_void_p()
-    assert first(d.address("cuGetProcAddress"))(b"cuMemAlloc", ctypes.byref(found), 3020, 0) == SUCCESS
-    assert found.value == d.address("cuMemAlloc_v2")
+    pointer = ctypes.c_void_p()
+    assert first(d.address("cuGetProcAddress"))(b"cuMemAlloc", ctypes.byref(pointer), 3020, 0) == SUCCESS
+    assert pointer.value == d.address("cuMemAlloc_v2")
 
 
 def homes() -> None:
     def home(address: int) -> str:
         for line in MAPS.read_text().splitlines():
-            begin, end = (int(each, 16) for each in line.split()[0].split("-"))
+            begin, end = (int(bound, 16) for bound in line.split()[0].split("-"))
             if begin <= address < end:
                 return line.split("/")[-1]
         raise AssertionError(hex(address))
@@ -56,6 +56,6 @@ def finds_every_hook(names: list[str]) -> None:
     addresses = [address for address in map(d.address, names) if address]  # the driver has no CUDA 13
     assert len(addresses) > 100 and len(set(addresses)) == len(addresses)
     ours = [line for line in MAPS.read_text().splitlines() if "libgpushare.so" in line and " r-xp " in line]
-    begin, end = (int(each, 16) for each in ours[0].split()[0].split("-"))
+    begin, end = (int(bound, 16) for bound in ours[0].split()[0].split("-"))
     assert all(begin <= address < end for address in addresses)
     assert not [name for name in names if d.address(name + "_") or d.address(name[:-1] + "~")]

@@ -25,17 +25,17 @@ def captures(begin: str, instantiate: str) -> None:
 
 def joins_a_capture() -> None:
     c, graph = Graphs(), PTR()
-    one, two, event = c.made("cuStreamCreate", 1), c.made("cuStreamCreate", 1), c.made("cuEventCreate", 0)
-    c.check("cuStreamBeginCapture_v2", one, 0)
-    c.check("cuEventRecord", event, one)
+    origin, two, event = c.made("cuStreamCreate", 1), c.made("cuStreamCreate", 1), c.made("cuEventCreate", 0)
+    c.check("cuStreamBeginCapture_v2", origin, 0)
+    c.check("cuEventRecord", event, origin)
     c.check("cuStreamWaitEvent", two, event, 0)
     result, pointer = c.allocate(200 * MIB, "cuMemAllocAsync", two)
     assert (result, c.used()) == (SUCCESS, 0)
     c.launch(c.long, two)
     c.check("cuMemFreeAsync", pointer, two)
     c.check("cuEventRecord", event, two)
-    c.check("cuStreamWaitEvent", one, event, 0)
-    c.check("cuStreamEndCapture", one, ctypes.byref(graph))
+    c.check("cuStreamWaitEvent", origin, event, 0)
+    c.check("cuStreamEndCapture", origin, ctypes.byref(graph))
     assert c.start(c.instantiate(graph)) == SUCCESS
     assert c.used() == 200
     assert c.allocate(57 * MIB)[0] == OUT_OF_MEMORY

@@ -133,10 +133,10 @@ def makes(way: str, channel: int) -> None:
 
 def has(way: str, channel: int, *, ends: bool = False, takes_bytes: int = 0) -> None:
     """Has what the other one made; ends it, or takes so much besides."""
-    c, found = WAYS[way](), ctypes.c_uint64()
+    c, content = WAYS[way](), ctypes.c_uint64()
     c.get(socket.socket(fileno=channel))
-    c.check("cuMemcpyDtoH_v2", ctypes.byref(found), c.pointer, 8)
-    assert found.value == SEED
+    c.check("cuMemcpyDtoH_v2", ctypes.byref(content), c.pointer, 8)
+    assert content.value == SEED
     if ends:
         assert c.used() == SHARED
         c.end()

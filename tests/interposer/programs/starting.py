@@ -19,9 +19,9 @@ def spawned(start: Callable[[int], int]) -> str:
     child = start(out)
     os.close(out)
     with os.fdopen(into) as pipe:
-        told = pipe.read()
+        output = pipe.read()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    return told
+    return output
 
 
 def by_posix_spawn(probe: str) -> str:

@@ -25,7 +25,7 @@ def fill(left: int) -> Callable[[], object]:
             taken.append(os.open("/dev/null", os.O_RDONLY))
     for _ in range(left):
         os.close(taken.pop())
-    return lambda: [os.close(each) for each in taken]
+    return lambda: [os.close(descriptor) for descriptor in taken]
 
 
 def squeeze() -> Callable[[], object]:
@@ -58,7 +58,7 @@ def starts_without_threads() -> None:
     for number in (CLONE, CLONE3):
         steps += [(0x15, 0, 1, number), (0x06, 0, 0, ERRNO | EPERM)]
     steps.append((0x06, 0, 0, ALLOW))
-    packed = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in steps))
+    packed = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
     assert libc.prctl(38, 1, 0, 0, 0) == 0
     assert libc.prctl(22, 2, ctypes.byref(Filter(len(steps), ctypes.addressof(packed))), 0, 0) == 0
     print([library.cuInit(0) for _ in range(3)])

@@ -49,8 +49,8 @@ class Cluster:
 
     def __init__(self, policy: str) -> None:
         self.policy, self.draw = policy, random.Random(17)
-        found = (builders.node(f"node-{number:02}", gpus=8, model=MODELS[number % 3]) for number in range(9))
-        self.nodes: dict[str, GpuNode] = {node.name: node for node in found}
+        nodes = (builders.node(f"node-{number:02}", gpus=8, model=MODELS[number % 3]) for number in range(9))
+        self.nodes: dict[str, GpuNode] = {node.name: node for node in nodes}
         self.machines = [machine(name) for name in self.nodes]
         self.pods: list[dict[str, Any]] = []
         for number in range(0, HELD, 10):  # what it has learned is renewed now and then
@@ -63,14 +63,14 @@ class Cluster:
 
     def place(self, manifest: dict[str, Any], store: MemoryStore) -> None:
         request = RequestingPod.of(manifest).request
-        found = store.place(manifest, request, policy=self.policy)
-        if not isinstance(found, Placement):
+        place = store.place(manifest, request, policy=self.policy)
+        if not isinstance(place, Placement):
             return
         name, uid = manifest["metadata"]["name"], manifest["metadata"]["uid"]
         identity = f"allocation-{name}"
-        entry = found.allocation(request, allocation_id=identity, pod=PodRef("default", name, uid), reserved_until=None)
-        self.nodes[found.node] = store.change(found.node, lambda node: ledger.reserve(node, entry))
-        placed = mutation.Placed(identity, found.node, found.node, found.shares)
+        entry = place.allocation(request, allocation_id=identity, pod=PodRef("default", name, uid), reserved_until=None)
+        self.nodes[place.node] = store.change(place.node, lambda node: ledger.reserve(node, entry))
+        placed = mutation.Placed(identity, place.node, place.node, place.shares)
         self.pods.append(dict(mutation.rewrite(manifest, request, placed)))
 
 

@@ -25,54 +25,54 @@ def saying(status: str, *, message: str = "") -> GpuNode:
 
 
 def test_where_every_share_is_held_all_is_proven() -> None:
-    found = verdict(answers.audit(NODE))
-    assert not found.broken
-    assert not found.uncertain
-    assert found.containers(AuditState.IN_FORCE) == 4  # of four pods, one of them on two GPUs
+    judgement = verdict(answers.audit(NODE))
+    assert not judgement.broken
+    assert not judgement.uncertain
+    assert judgement.containers(AuditState.IN_FORCE) == 4  # of four pods, one of them on two GPUs
 
 
 def test_a_share_that_runs_nothing_is_no_proof_and_no_trouble() -> None:
     document = answers.audit(NODE)
     document["shares"] = [share | {"processes": 0, "withLibrary": 0} for share in document["shares"]]
-    found = verdict(document)
-    assert (found.broken, found.uncertain, found.containers(AuditState.IDLE)) == (False, False, 4)
+    judgement = verdict(document)
+    assert (judgement.broken, judgement.uncertain, judgement.containers(AuditState.IDLE)) == (False, False, 4)
 
 
 def test_a_share_that_the_agent_does_not_list_runs_nothing() -> None:
-    found = verdict(answers.audit(NODE) | {"shares": []})
-    assert (found.broken, found.containers(AuditState.IDLE)) == (False, 4)
+    judgement = verdict(answers.audit(NODE) | {"shares": []})
+    assert (judgement.broken, judgement.containers(AuditState.IDLE)) == (False, 4)
 
 
 def test_a_container_is_held_only_if_it_is_on_all_its_gpus() -> None:
     document = answers.audit(NODE)
     next(share for share in document["shares"] if share["pod"] == "llm")["inForce"] = False
-    found = verdict(document)
-    assert found.broken
-    assert (found.containers(AuditState.IN_FORCE), found.containers(AuditState.BROKEN)) == (3, 1)
+    judgement = verdict(document)
+    assert judgement.broken
+    assert (judgement.containers(AuditState.IN_FORCE), judgement.containers(AuditState.BROKEN)) == (3, 1)
 
 
 def test_a_process_around_the_library_breaks_its_container_s_limits() -> None:
-    found = verdict(answers.troubled())
-    trainer = next(share for share in found.shares if share.pod == "trainer")
+    judgement = verdict(answers.troubled())
+    trainer = next(share for share in judgement.shares if share.pod == "trainer")
     assert (trainer.state, trainer.evaded) == (AuditState.BROKEN, True)
-    assert [stray.process.pid for stray in found.strays] == [4712, 99]  # and not who is limited, or not judged
+    assert [stray.process.pid for stray in judgement.strays] == [4712, 99]  # and not who is limited, or not judged
 
 
 def test_only_what_the_agent_has_is_shown_too() -> None:
-    found = verdict(answers.audit(NODE), dataclasses.replace(NODE, allocations=NODE.allocations[1:]))
-    assert {share.pod for share in found.shares} == {"trainer", "notebook", "llm", "small"}
+    judgement = verdict(answers.audit(NODE), dataclasses.replace(NODE, allocations=NODE.allocations[1:]))
+    assert {share.pod for share in judgement.shares} == {"trainer", "notebook", "llm", "small"}
 
 
 def test_what_is_only_reserved_or_held_has_no_container() -> None:
     node = sample.nodes()[1]
-    found = auditing.judge([node], answers.read(answers.audit(node) | {"shares": []}))
-    assert [share.pod for share in found.shares] == ["old"]
+    judgement = auditing.judge([node], answers.read(answers.audit(node) | {"shares": []}))
+    assert [share.pod for share in judgement.shares] == ["old"]
 
 
 def test_an_audit_with_gaps_is_no_proof() -> None:
-    found = verdict(answers.audit(NODE) | {"problem": "the driver does not tell processes", "blind": True})
-    assert (found.broken, found.uncertain) == (False, True)
-    assert found.nodes[0].reason == "the driver does not tell processes"
+    judgement = verdict(answers.audit(NODE) | {"problem": "the driver does not tell processes", "blind": True})
+    assert (judgement.broken, judgement.uncertain) == (False, True)
+    assert judgement.nodes[0].reason == "the driver does not tell processes"
     enough = verdict(answers.audit(NODE) | {"problem": "contexts are not charged"})
     assert not enough.uncertain  # as the agent says
 
@@ -82,16 +82,16 @@ def test_without_an_answer_the_condition_counts_while_its_agent_runs() -> None:
     assert (by_condition.broken, by_condition.uncertain) == (False, False)
     assert by_condition.containers(AuditState.CONDITION) == 4
     for node, ready in ((saying("True"), {"other"}), (saying("Unknown"), {NODE.name}), (NODE, {NODE.name})):
-        found = auditing.judge([node], {}, ready=ready)
-        assert (found.broken, found.uncertain) == (False, True)
-        assert found.containers(AuditState.UNKNOWN) == 4
+        judgement = auditing.judge([node], {}, ready=ready)
+        assert (judgement.broken, judgement.uncertain) == (False, True)
+        assert judgement.containers(AuditState.UNKNOWN) == 4
 
 
 def test_a_condition_that_says_no_is_believed() -> None:
     for ready in ((), {NODE.name}):
-        found = auditing.judge([saying("False", message="pid 5 has no limit")], {}, ready=ready)
-        assert found.broken
-        assert found.nodes[0].reason == "pid 5 has no limit"
+        judgement = auditing.judge([saying("False", message="pid 5 has no limit")], {}, ready=ready)
+        assert judgement.broken
+        assert judgement.nodes[0].reason == "pid 5 has no limit"
 
 
 def test_an_answer_is_read_whole_or_not_at_all() -> None:

@@ -76,17 +76,17 @@ def test_a_world_lets_fit_what_fits_node_by_node(nodes: list[GpuNode], annotatio
     world = World(nodes)
     reference = placement.place([NodeView.of(node) for node in nodes], wanted.request)
     assert isinstance(world.place(wanted.manifest, wanted.request), Placement) is isinstance(reference, Placement)
-    found = ranking.choices(world, wanted, most=1)
-    assert bool(found) is isinstance(reference, Placement)
-    if found:
-        assert found[0].placement == world.place(wanted.manifest, wanted.request)
+    choices = ranking.choices(world, wanted, most=1)
+    assert bool(choices) is isinstance(reference, Placement)
+    if choices:
+        assert choices[0].placement == world.place(wanted.manifest, wanted.request)
 
 
 def test_the_best_choice_comes_first_and_none_comes_twice() -> None:
-    found = ranking.choices(of_sample(), asked(request="0.1", memory="1Gi"), most=9)
-    names = [one.gpus for one in found]
+    choices = ranking.choices(of_sample(), asked(request="0.1", memory="1Gi"), most=9)
+    names = [choice.gpus for choice in choices]
     assert len(names) == len(set(names)) > 3
-    assert found[0].placement == of_sample().place(builders.pod("asked"), asked(request="0.1", memory="1Gi").request)
+    assert choices[0].placement == of_sample().place(builders.pod("asked"), asked(request="0.1", memory="1Gi").request)
 
 
 def test_without_numpy_it_chooses_node_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,10 +102,10 @@ def test_memory_may_be_less_to_the_last_mebibyte() -> None:
     wanted = asked(request="1", memory="75Gi")
     answer = world.refuse(wanted.manifest, wanted.request)
     assert isinstance(answer, Refusal)
-    told = {change.kind: change for change in remedies.all_of(world, wanted, answer.rejected)}
-    assert told["memory"].sentence == 'with gpushare.io/memory "70Gi" instead of "75Gi"'
-    assert told["uncordon"].sentence == "if gpu-2/2 were uncordoned"
-    assert told["move"].sentence == "if web/small moved to gpu-1/0"
+    changes = {change.kind: change for change in remedies.all_of(world, wanted, answer.rejected)}
+    assert changes["memory"].sentence == 'with gpushare.io/memory "70Gi" instead of "75Gi"'
+    assert changes["uncordon"].sentence == "if gpu-2/2 were uncordoned"
+    assert changes["move"].sentence == "if web/small moved to gpu-1/0"
 
 
 def test_fewer_gpus_and_no_constraint_are_changes_too() -> None:
@@ -117,16 +117,16 @@ def test_fewer_gpus_and_no_constraint_are_changes_too() -> None:
         wanted = asked(**written)
         answer = world.refuse(wanted.manifest, wanted.request)
         assert isinstance(answer, Refusal)
-        told = {change.kind: change.sentence for change in remedies.all_of(world, wanted, answer.rejected)}
-        assert word in told[kind]
+        changes = {change.kind: change.sentence for change in remedies.all_of(world, wanted, answer.rejected)}
+        assert word in changes[kind]
 
 
 def test_a_node_that_cannot_take_the_pod_is_no_place() -> None:
     nodes = [builders.node("a"), builders.node("b")]
     world = World(nodes, [machine("a", ready="False"), machine("b")])
-    found = world.place(builders.pod("p"), asked(request="0.5").request)
-    assert isinstance(found, Placement)
-    assert found.node == "b"
+    answer = world.place(builders.pod("p"), asked(request="0.5").request)
+    assert isinstance(answer, Placement)
+    assert answer.node == "b"
     world = World(nodes, [machine("a", ready="False")])
     refused = world.refuse(builders.pod("p"), asked(request="0.5").request)
     assert isinstance(refused, Refusal)
@@ -187,9 +187,9 @@ def test_as_many_fit_as_there_is_room_for() -> None:
 
 def test_a_placed_pod_is_judged_as_if_it_came_now() -> None:
     manifest = next(pod for pod in sample.pods() if pod["metadata"]["name"] == "trainer")
-    told = reasons.of(manifest, sample.snapshot())
-    assert told.refusal is None
-    assert told.choices[0].gpus == "gpu-1/0"
+    answer = reasons.of(manifest, sample.snapshot())
+    assert answer.refusal is None
+    assert answer.choices[0].gpus == "gpu-1/0"
 
 
 def test_what_is_held_for_a_pod_is_not_in_its_own_way() -> None:
@@ -207,8 +207,8 @@ def test_what_is_held_for_a_pod_is_not_in_its_own_way() -> None:
 def test_a_gate_and_a_group_hold_a_pod_back_whatever_is_free() -> None:
     manifest = sample.gated("ml/waiting", request="0.1", group="g", group_size="2")
     manifest["spec"]["schedulingGates"].append({"name": "example.org/gate"})
-    told = reasons.of(manifest, sample.snapshot())
-    assert told.held_back == (
+    answer = reasons.of(manifest, sample.snapshot())
+    assert answer.held_back == (
         'waits for the scheduling gate "example.org/gate", which is somebody else\'s',
         'waits for its group "g": its 2 pods are placed together',
     )

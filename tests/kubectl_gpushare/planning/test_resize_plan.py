@@ -20,7 +20,7 @@ from tests.gpushare.defragmentation import clusters
 def placed(*neighbours: str) -> tuple[dict[str, Any], GpuNode, Allocation]:
     """A pod with half a GPU as the webhook has written it, its node and its share; beside others that ask for so much."""
     trainer = clusters.owned("trainer", request="0.5", memory="8Gi")
-    beside = [(clusters.owned(f"p{one}", request=one, memory="8Gi"), "n1/0") for one in neighbours]
+    beside = [(clusters.owned(f"p{request}", request=request, memory="8Gi"), "n1/0") for request in neighbours]
     node = clusters.cluster((trainer, "n1/0"), *beside, nodes=3, gpus=1).views["n1"].node
     return trainer, node, node.allocations[0]
 
@@ -87,9 +87,9 @@ def test_what_waits_is_told_as_the_placer_would() -> None:
         ({"request": "0.6", "memory": "8Gi"}, "the placer has yet to write it down"),
         ({"request": "0.5", "limit": "0.4"}, 'gpushare.io/limit "0.4" is less than the request'),
     ):
-        found = resize_plan.pending(builders.pod(**asked), node, entry)
-        assert found is not None
-        assert said in found[1]
+        answer = resize_plan.pending(builders.pod(**asked), node, entry)
+        assert answer is not None
+        assert said in answer[1]
 
 
 def test_a_pod_that_holds_other_amounts_than_its_containers_were_told_was_resized() -> None:

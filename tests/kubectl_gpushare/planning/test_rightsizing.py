@@ -31,9 +31,9 @@ def suggested(
     nodes = [view.node for view in clusters.cluster(*placed, nodes=3).views.values()]
     uuids = [f"GPU-n1-{index}" for index in gpus.split(",")]
     reported = {("default", "on-n1", ("main",), uuid): peak for uuid, peak in zip(uuids, peaks, strict=False)}
-    neighbour, found, other = rightsizing.suggest(nodes, reported, rules)
+    neighbour, suggestion, other = rightsizing.suggest(nodes, reported, rules)
     assert {neighbour.advice, other.advice} == {Advice.UNKNOWN}
-    return found
+    return suggestion
 
 
 @pytest.mark.parametrize(
@@ -49,20 +49,20 @@ def suggested(
     ],
 )
 def test_a_size_is_the_peak_with_a_margin_in_sensible_steps(peak: ReportedPeak, wanted: Size) -> None:
-    found = suggested(peak)
-    assert found.wanted == wanted
-    assert found.advice is (Advice.GROW if wanted.memory_bytes > 40 * GIB else Advice.SHRINK)
+    suggestion = suggested(peak)
+    assert suggestion.wanted == wanted
+    assert suggestion.advice is (Advice.GROW if wanted.memory_bytes > 40 * GIB else Advice.SHRINK)
 
 
 def test_a_share_without_guaranteed_compute_gets_none() -> None:
-    found = suggested(ReportedPeak(GIB, 0.8, HOUR), request=0)
-    assert found.wanted == Size(0, 1280 * MIB)
+    suggestion = suggested(ReportedPeak(GIB, 0.8, HOUR), request=0)
+    assert suggestion.wanted == Size(0, 1280 * MIB)
 
 
 def test_of_several_gpus_the_highest_peak_and_the_shortest_time_count() -> None:
-    found = suggested(ReportedPeak(GIB, 0.1, HOUR), ReportedPeak(10 * GIB, 0.05, 2 * HOUR), gpus="0,1")
-    assert found.peak == ReportedPeak(10 * GIB, 0.1, HOUR)
-    assert rightsizing.freed([found]) == {uuid: Size(35, 28 * GIB) for uuid in found.gpus}
+    suggestion = suggested(ReportedPeak(GIB, 0.1, HOUR), ReportedPeak(10 * GIB, 0.05, 2 * HOUR), gpus="0,1")
+    assert suggestion.peak == ReportedPeak(10 * GIB, 0.1, HOUR)
+    assert rightsizing.freed([suggestion]) == {uuid: Size(35, 28 * GIB) for uuid in suggestion.gpus}
 
 
 @pytest.mark.parametrize(
@@ -75,27 +75,27 @@ def test_of_several_gpus_the_highest_peak_and_the_shortest_time_count() -> None:
     ],
 )
 def test_without_enough_to_go_by_nothing_is_suggested(peaks: tuple[ReportedPeak, ...], advice: Advice) -> None:
-    found = suggested(*peaks)
-    assert (found.advice, found.wanted, found.freed) == (advice, None, Size(0, 0))
-    assert found.reason or advice is Advice.FITS
+    suggestion = suggested(*peaks)
+    assert (suggestion.advice, suggestion.wanted, suggestion.freed) == (advice, None, Size(0, 0))
+    assert suggestion.reason or advice is Advice.FITS
 
 
 @pytest.mark.parametrize("other", [(), (ReportedPeak(None, None, HOUR),)], ids=["no metric", "no memory"])
 def test_a_gpu_that_nobody_has_seen_it_on_is_no_reason_to_make_it_smaller(other: tuple[ReportedPeak, ...]) -> None:
-    found = suggested(ReportedPeak(2 * GIB, 0.1, HOUR), *other, gpus="0,1")
-    assert (found.advice, found.wanted) == (Advice.UNKNOWN, None)
-    assert found.reason == "no process of it was seen on some of its GPUs"
+    suggestion = suggested(ReportedPeak(2 * GIB, 0.1, HOUR), *other, gpus="0,1")
+    assert (suggestion.advice, suggestion.wanted) == (Advice.UNKNOWN, None)
+    assert suggestion.reason == "no process of it was seen on some of its GPUs"
 
 
 def test_compute_that_was_not_measured_on_one_of_them_stays() -> None:
-    found = suggested(ReportedPeak(2 * GIB, 0.1, HOUR), ReportedPeak(2 * GIB, None, HOUR), gpus="0,1")
-    assert found.wanted == Size(50, 2560 * MIB)
-    assert found.reason
+    suggestion = suggested(ReportedPeak(2 * GIB, 0.1, HOUR), ReportedPeak(2 * GIB, None, HOUR), gpus="0,1")
+    assert suggestion.wanted == Size(50, 2560 * MIB)
+    assert suggestion.reason
 
 
 def test_a_margin_and_a_time_are_the_user_s() -> None:
-    found = suggested(ReportedPeak(10 * GIB, 0.1, 60.0), rules=Rules(margin=1.0, min_observed_seconds=60.0))
-    assert found.wanted == Size(20, 20 * GIB)
+    suggestion = suggested(ReportedPeak(10 * GIB, 0.1, 60.0), rules=Rules(margin=1.0, min_observed_seconds=60.0))
+    assert suggestion.wanted == Size(20, 20 * GIB)
 
 
 @given(
@@ -108,10 +108,10 @@ def test_a_margin_and_a_time_are_the_user_s() -> None:
 def test_a_suggestion_is_never_less_than_what_was_used(
     peak_bytes: int, ratio: float, margin: float, request: int, memory_gib: int
 ) -> None:
-    found = suggested(
+    suggestion = suggested(
         ReportedPeak(peak_bytes, ratio, HOUR), request=request, memory_gib=memory_gib, rules=Rules(margin)
     )
-    wanted = found.wanted or found.held
+    wanted = suggestion.wanted or suggestion.held
     assert wanted.memory_bytes >= min(peak_bytes * (1 + margin), 80 * GIB) - 1
     assert wanted.request_percent <= request
     assert wanted.request_percent >= min(request, math.floor(ratio * 100))

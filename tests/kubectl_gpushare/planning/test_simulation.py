@@ -57,7 +57,7 @@ PODS = st.lists(
 @settings(max_examples=40, deadline=None)
 def test_nothing_is_lost_and_nothing_over_committed(pods: list[tuple[int, int | None, str]]) -> None:
     world = clusters.cluster((clusters.owned("there", request="1"), "n1/0"), nodes=2)
-    arrivals = [arrival(number, *one) for number, one in enumerate(sorted(pods, key=lambda one: one[0]))]
+    arrivals = [arrival(number, *pod) for number, pod in enumerate(sorted(pods, key=lambda pod: pod[0]))]
     outcome = simulation.run(world, arrivals)
     last = outcome.moments[-1]
     held = [entry for view in world.views.values() for entry in view.node.allocations]
@@ -70,25 +70,25 @@ def test_nothing_is_lost_and_nothing_over_committed(pods: list[tuple[int, int | 
 def test_a_trace_is_read_in_order_of_time(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(TRACE)
-    found = traces.read(str(path))
-    assert [(line.pod["metadata"]["name"], line.start_seconds, line.duration_seconds) for line in found] == [
+    pods = traces.read(str(path))
+    assert [(line.pod["metadata"]["name"], line.start_seconds, line.duration_seconds) for line in pods] == [
         ("a-2", 0.0, 10.0),
         ("b-3", 5.0, 10.0),
         ("c-4", 20.0, None),
     ]
-    assert found[1].pod["metadata"]["annotations"] == {"gpushare.io/request": "0.5", "gpushare.io/memory": "40Gi"}
+    assert pods[1].pod["metadata"]["annotations"] == {"gpushare.io/request": "0.5", "gpushare.io/memory": "40Gi"}
 
 
 def test_a_published_trace_is_understood(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(ALIBABA)
-    found = traces.read(str(path))
-    assert [line.pod["metadata"]["annotations"] for line in found] == [
+    pods = traces.read(str(path))
+    assert [line.pod["metadata"]["annotations"] for line in pods] == [
         {"gpushare.io/request": "0.46", "gpushare.io/gpus": "1"},
         {"gpushare.io/request": "1", "gpushare.io/gpus": "2", "gpushare.io/model": "V100M16,V100M32"},
     ]
-    assert [line.duration_seconds for line in found] == [125.0, 6.0]
-    assert found[0].pod["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "12000m", "memory": "16384Mi"}
+    assert [line.duration_seconds for line in pods] == [125.0, 6.0]
+    assert pods[0].pod["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "12000m", "memory": "16384Mi"}
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_a_senseless_trace_is_an_error(tmp_path: Path, text: str, sentence: str)
 
 
 def test_nodes_are_made_up() -> None:
-    found = traces.nodes("2x4:Tesla T4:16Gi")
-    assert [(node.name, len(node.gpus), node.gpus[0].memory_bytes) for node in found] == [
+    nodes = traces.nodes("2x4:Tesla T4:16Gi")
+    assert [(node.name, len(node.gpus), node.gpus[0].memory_bytes) for node in nodes] == [
         ("tesla-t4-0", 4, 16 * 2**30),
         ("tesla-t4-1", 4, 16 * 2**30),
     ]
@@ -116,7 +116,7 @@ def test_nodes_are_made_up() -> None:
 def test_the_picture_is_drawn_within_its_frame() -> None:
     outcome = simulation.run(clusters.cluster(nodes=2), [arrival(number, number, None, "0.3") for number in range(9)])
     tree = ElementTree.fromstring(drawing.svg(simulate.picture(outcome)))  # noqa: S314 - our own
-    lines = [one.attrib["points"].split() for one in tree.iter("{http://www.w3.org/2000/svg}polyline")]
+    lines = [line.attrib["points"].split() for line in tree.iter("{http://www.w3.org/2000/svg}polyline")]
     assert len([points for points in lines if len(points) == len(outcome.moments)]) == 4
     assert all(
         0 <= float(x) <= 900 and 0 <= float(y) <= 420 for points in lines for x, y in (p.split(",") for p in points)

@@ -50,9 +50,9 @@ def taken(*pods: Json) -> Snapshot:
 
 def test_a_pod_is_refused_for_what_its_node_cannot_attach_in_the_webhooks_words() -> None:
     there, asked = pod("there", "one", node="a"), pod("asked", "two")
-    told = reasons.of(asked, taken(there))
-    assert told.refusal is not None
-    assert EXCEEDS in str(told.refusal.rejected[0])
+    answer = reasons.of(asked, taken(there))
+    assert answer.refusal is not None
+    assert EXCEEDS in str(answer.refusal.rejected[0])
     every = [{**item, "kind": kind} for kind, items in storage().items() for item in items]
     described = machine("a")
     described["status"]["allocatable"] |= {contract.RESOURCE_PERCENT: "400", contract.RESOURCE_MEMORY: "320Gi"}
@@ -126,8 +126,8 @@ def test_saved_objects_are_judged_and_what_was_not_saved_is_said(plugin: Plugin,
 def test_the_claims_of_a_stateful_set_count(plugin: Plugin, tmp_path: Path) -> None:
     every = [{**item, "kind": kind} for kind, items in storage().items() for item in items]
     template = {"metadata": {"name": "data"}, "spec": {"storageClassName": "fast"}}
-    one = pod("web")
-    made_of = {"template": {"metadata": one["metadata"], "spec": one["spec"]}, "volumeClaimTemplates": [template]}
+    web = pod("web")
+    made_of = {"template": {"metadata": web["metadata"], "spec": web["spec"]}, "volumeClaimTemplates": [template]}
     manifest = tmp_path / "set.json"
     manifest.write_text(json.dumps({"kind": "StatefulSet", "metadata": {"name": "web"}, "spec": made_of}))
     ended = plugin("fit", "-f", manifest, "--from", save(tmp_path / "complete.json", *every), "-o", "json")

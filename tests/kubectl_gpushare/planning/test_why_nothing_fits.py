@@ -50,39 +50,39 @@ def why(
     if not offers:
         machines[0]["status"]["allocatable"] |= dict.fromkeys(builders.offered(4), "0")
     nodes[0] = dataclasses.replace(nodes[0], gpus=tuple(dataclasses.replace(card, mode=mode) for card in nodes[0].gpus))
-    pods = [one for one, _ in placed]
+    pods = [pod for pod, _ in placed]
     return reasons.of(manifest, Snapshot(tuple(nodes), (*pods, manifest), machines=tuple(machines)))
 
 
-def said(told: Reasons) -> str:
-    assert isinstance(told.refusal, Refusal)
-    return str(told.refusal)
+def said(answer: Reasons) -> str:
+    assert isinstance(answer.refusal, Refusal)
+    return str(answer.refusal)
 
 
-def misses(told: Reasons) -> str:
-    assert told.refusal is not None
-    return "; ".join(map(str, told.refusal.rejected))
+def misses(answer: Reasons) -> str:
+    assert answer.refusal is not None
+    return "; ".join(map(str, answer.refusal.rejected))
 
 
 def test_where_the_cluster_is_full_each_gpu_says_so_and_idle_compute_would_do() -> None:
-    told = why(waits(request="0.05", memory="1Gi"), held="1")
-    assert "8 with too little compute free; nearest: n0/0 has 0 of its compute free" in said(told)
-    assert told.refusal is not None
-    assert collections.Counter(miss.rule for miss in told.refusal.rejected) == {"compute": 8, "health": 4}
-    changes = {change.kind: change.sentence for change in told.changes}
+    answer = why(waits(request="0.05", memory="1Gi"), held="1")
+    assert "8 with too little compute free; nearest: n0/0 has 0 of its compute free" in said(answer)
+    assert answer.refusal is not None
+    assert collections.Counter(miss.rule for miss in answer.refusal.rejected) == {"compute": 8, "health": 4}
+    changes = {change.kind: change.sentence for change in answer.changes}
     assert changes["request"] == 'with gpushare.io/request "0" instead of "0.05"'
 
 
 def test_of_gpus_of_another_mode_the_mode_is_told() -> None:
     for asks in ({"request": "0.05", "memory": "1Gi"}, {"memory": "1Gi"}):
-        told = why(waits(**asks), mode=Mode.EXCLUSIVE, offers=False)
-        assert "4 not shared by annotation" in said(told)
+        answer = why(waits(**asks), mode=Mode.EXCLUSIVE, offers=False)
+        assert "4 not shared by annotation" in said(answer)
 
 
 def test_of_a_node_whose_agent_is_away_that_is_told_and_would_help() -> None:
-    told = why(waits(request="0.05", memory="1Gi"), offers=False)
-    assert "n0 has free GPUs and no agent that runs: its kubelet offers no gpushare.io/gpu-" in misses(told)
-    assert [change.sentence for change in told.changes] == ["if the agent of n0 ran"]
+    answer = why(waits(request="0.05", memory="1Gi"), offers=False)
+    assert "n0 has free GPUs and no agent that runs: its kubelet offers no gpushare.io/gpu-" in misses(answer)
+    assert [change.sentence for change in answer.changes] == ["if the agent of n0 ran"]
 
 
 @pytest.mark.parametrize(
@@ -120,9 +120,9 @@ def test_of_a_node_whose_agent_is_away_that_is_told_and_would_help() -> None:
 def test_what_keeps_it_from_a_node_is_named_and_lifted(
     spec: dict[str, Any], more: dict[str, Any], reason: str, change: str
 ) -> None:
-    told = why(waits(spec, request="0.05", memory="1Gi"), **more)
-    assert reason in misses(told)
-    assert [change.sentence for change in told.changes] == [change]
+    answer = why(waits(spec, request="0.05", memory="1Gi"), **more)
+    assert reason in misses(answer)
+    assert [change.sentence for change in answer.changes] == [change]
 
 
 @pytest.mark.parametrize(("template", "tells"), [("old", True), ("new", False)])
@@ -137,9 +137,9 @@ def test_a_rolling_update_that_waits_for_itself_is_told_what_lets_it_go_on(templ
 
 
 def test_less_memory_is_tried_on_a_pod_that_has_been_stored() -> None:
-    told = why(waits(request="0.05", memory="50Gi"), held="0.5")
-    assert "4 with too little memory free" in said(told)
-    changes = {change.kind: change.sentence for change in told.changes}
+    answer = why(waits(request="0.05", memory="50Gi"), held="0.5")
+    assert "4 with too little memory free" in said(answer)
+    changes = {change.kind: change.sentence for change in answer.changes}
     assert changes["memory"] == 'with gpushare.io/memory "40Gi" instead of "50Gi"'
 
 
@@ -152,5 +152,5 @@ def test_a_hundred_pods_that_wait_for_one_reason_are_one_line() -> None:
     page = defrag.page(
         DefragPlan((*steps, DefragStep("ml/other", steps[0].asked, "", reason="other")), nothing, nothing, ()), ()
     )
-    told = [entry.values for entry in page if isinstance(entry, Field) and entry.key == "No Way For"]
-    assert told == [("ml/pod-0, ml/pod-1, ml/pod-2 and 97 more: no GPU fits", "ml/other: other")]
+    lines = [entry.values for entry in page if isinstance(entry, Field) and entry.key == "No Way For"]
+    assert lines == [("ml/pod-0, ml/pod-1, ml/pod-2 and 97 more: no GPU fits", "ml/other: other")]

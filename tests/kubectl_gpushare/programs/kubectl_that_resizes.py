@@ -14,11 +14,11 @@ def serve(path: str, mode: str) -> None:
     words = sys.argv[1:]
     share = state["gpunodes"][0]["spec"]["allocations"][0]["shares"][0]
     if words[0] == "get":
-        found = urllib.parse.urlsplit(words[2]).path.rpartition("/")
-        if found[2] == "trainer":
+        parts = urllib.parse.urlsplit(words[2]).path.rpartition("/")
+        if parts[2] == "trainer":
             print(json.dumps(state["pods"][0]))
         else:
-            print(json.dumps({"kind": "List", "items": state.get(found[2], []), "metadata": {"resourceVersion": "1"}}))
+            print(json.dumps({"kind": "List", "items": state.get(parts[2], []), "metadata": {"resourceVersion": "1"}}))
     elif words[0] == "patch":
         if mode == "denied":
             sys.exit('Error from server (Forbidden): pods "trainer" is forbidden: it says no')

@@ -14,30 +14,30 @@ State = dict[str, Any]
 def of(state: State, kind: str, query: dict[str, list[str]]) -> list[Any]:
     pairs = dict(part.split("=", 1) for part in query.get("fieldSelector", [""])[0].split(",") if "=" in part)
     name = pairs.get("metadata.name")
-    return [one for one in state[kind] if not name or one["metadata"]["name"] == name]
+    return [manifest for manifest in state[kind] if not name or manifest["metadata"]["name"] == name]
 
 
 def get(state: State, mode: str, words: list[str]) -> None:
-    found = urllib.parse.urlsplit(words[2])
-    kind = found.path.rpartition("/")[2]
-    if "/configmaps/" in found.path:
+    url = urllib.parse.urlsplit(words[2])
+    kind = url.path.rpartition("/")[2]
+    if "/configmaps/" in url.path:
         sys.exit(f'Error from server (NotFound): configmaps "{kind}" not found')
-    if "/replicasets/" in found.path:
+    if "/replicasets/" in url.path:
         # The evicted pod of "a" is one of so many as it wants; when it is made larger, the other one comes first.
         wanted = 2 if mode in ("grows", "grown") and state["log"] else 0 if mode == "shrinks" and state["log"] else 1
         print(json.dumps({"kind": "ReplicaSet", "metadata": {"name": kind}, "spec": {"replicas": wanted}}))
         return
-    if "/pods/" in found.path:
-        print(json.dumps(next(one for one in state["pods"] if one["metadata"]["name"] == kind)))
+    if "/pods/" in url.path:
+        print(json.dumps(next(pod for pod in state["pods"] if pod["metadata"]["name"] == kind)))
         return
-    items = of(state, kind, urllib.parse.parse_qs(found.query)) if kind in state else []
+    items = of(state, kind, urllib.parse.parse_qs(url.query)) if kind in state else []
     print(json.dumps({"kind": "List", "items": items, "metadata": {"resourceVersion": "1"}}))
 
 
 def patch(state: State, mode: str, words: list[str]) -> None:
     if mode == "locked" and words[2] == "n0" and '"cordoned": []' in words[4]:
         sys.exit("Error from server (InternalError): etcdserver: request timed out")
-    node = next(one for one in state["gpunodes"] if one["metadata"]["name"] == words[2])
+    node = next(gpunode for gpunode in state["gpunodes"] if gpunode["metadata"]["name"] == words[2])
     change = json.loads(words[4].partition("=")[2])
     labels = node["metadata"].setdefault("labels", {})
     labels.update(change["metadata"].get("labels", {}))
@@ -52,7 +52,7 @@ def create(state: State, mode: str) -> None:
     if mode == "refused":
         sys.exit("Error from server (TooManyRequests): Cannot evict pod as it would violate its disruption budget.")
     state["log"].append(["evicted", name])
-    pod = next(one for one in state["pods"] if one["metadata"]["name"] == name)
+    pod = next(manifest for manifest in state["pods"] if manifest["metadata"]["name"] == name)
     assert eviction["deleteOptions"]["preconditions"]["uid"] == pod["metadata"]["uid"]
     if mode == "shrinks":
         state["pods"].remove(pod)
@@ -70,7 +70,7 @@ def create(state: State, mode: str) -> None:
             pod["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "message": message}]}
         else:
             pod["spec"]["nodeName"] = "n0" if mode == "cpu-only-back" else "plain"
-        waiting = next(one for one in state["pods"] if one["metadata"]["name"] == "w")
+        waiting = next(manifest for manifest in state["pods"] if manifest["metadata"]["name"] == "w")
         waiting["metadata"]["annotations"].update({"gpushare.io/allocation": "of-w", "gpushare.io/node": "n0"})
     elif mode == "gated":
         pod["spec"]["schedulingGates"] = [{"name": "gpushare.io/placement"}]

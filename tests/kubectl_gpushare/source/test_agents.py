@@ -36,15 +36,15 @@ def server(fake_kubectl: Callable[[str], str], tmp_path: Path, *, metrics: str) 
 
 
 def test_each_node_s_agent_is_asked(fake_kubectl: Callable[[str], str], tmp_path: Path) -> None:
-    found, notes = agents.ask(server(fake_kubectl, tmp_path, metrics="true"), ["a", "b"])
-    assert (found.nodes, notes) == (frozenset({"a", "b"}), ())
-    assert found.of_pod("a", "ml", "p", ["G1"]) == Used(5)
+    usage, notes = agents.ask(server(fake_kubectl, tmp_path, metrics="true"), ["a", "b"])
+    assert (usage.nodes, notes) == (frozenset({"a", "b"}), ())
+    assert usage.of_pod("a", "ml", "p", ["G1"]) == Used(5)
 
 
 def test_what_is_not_known_is_told_by_reason(fake_kubectl: Callable[[str], str], tmp_path: Path) -> None:
     refused = "echo 'Error from server (ServiceUnavailable): no endpoint' >&2; exit 1"
-    found, notes = agents.ask(server(fake_kubectl, tmp_path, metrics=refused), ["a", "b", "c", "d"])
-    assert found.nodes == {"a"}
+    usage, notes = agents.ask(server(fake_kubectl, tmp_path, metrics=refused), ["a", "b", "c", "d"])
+    assert usage.nodes == {"a"}
     assert notes == (
         "used figures of 2 nodes: no agent runs there",
         "used figures of b: the API server says ServiceUnavailable: no endpoint",
@@ -56,8 +56,8 @@ def test_without_the_right_to_look_it_is_one_sentence(fake_kubectl: Callable[[st
         echo 'Error from server (Forbidden): pods is forbidden: User "jane" cannot list resource "pods" in API group ""' >&2
         exit 1
     """)
-    found, notes = agents.ask(kubectl.Kubectl((), program), ["a"])
-    assert found == live_usage.Usage()
+    usage, notes = agents.ask(kubectl.Kubectl((), program), ["a"])
+    assert usage == live_usage.Usage()
     assert len(notes) == 1
     assert notes[0].startswith('used figures: user "jane" may not list pods')
 

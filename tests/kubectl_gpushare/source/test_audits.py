@@ -38,13 +38,13 @@ def test_the_audit_of_an_agent_is_read_whole() -> None:
         (held, idle),
         (seen.Problem("one", blind=False), seen.Problem("two")),
     )
-    found = audits.read(json.dumps(audit_document.to_json(written, node_name="n", checked_at=5.25)))
-    assert (found.node, found.checked_at, found.problem, found.blind) == ("n", 5.25, "one; two", True)
-    assert found.processes == (
+    audit = audits.read(json.dumps(audit_document.to_json(written, node_name="n", checked_at=5.25)))
+    assert (audit.node, audit.checked_at, audit.problem, audit.blind) == ("n", 5.25, "one; two", True)
+    assert audit.processes == (
         ReportedProcess(gpu.uuid, 7, "python3", "", "", "", None, 0, audits.FOREIGN, "nobody's"),
     )
     amounts = Amounts(50, 80, 8 * GIB)
-    assert found.shares == (
+    assert audit.shares == (
         ReportedShare("ml", "p", ("a", "b"), gpu.uuid, amounts, amounts, 2 * GIB, GIB, 2, 1, False, "why"),
         ReportedShare("ml", "q", ("a",), gpu.uuid, Amounts(0, 100, GIB), None, 0, 0, 0, 0, True, ""),
     )

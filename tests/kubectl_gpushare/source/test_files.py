@@ -71,13 +71,13 @@ def test_without_nodes_a_selector_has_nothing_to_go_by(saved: Path) -> None:
 
 
 def test_only_pods_that_share_gpus_are_listed(saved: Path) -> None:
-    found = files.Files([str(saved)]).pods(namespace="web")
-    assert [one["metadata"]["name"] for one in found or ()] == ["small"]
+    pods = files.Files([str(saved)]).pods(namespace="web")
+    assert [pod["metadata"]["name"] for pod in pods or ()] == ["small"]
 
 
 def test_pods_of_a_node_are_those_on_it_and_those_on_none_yet(saved: Path) -> None:
-    found = files.Files([str(saved)]).pods(node="gpu-10")
-    assert [one["metadata"]["name"] for one in found or ()] == ["b", "waiting", "just-made"]
+    pods = files.Files([str(saved)]).pods(node="gpu-10")
+    assert [pod["metadata"]["name"] for pod in pods or ()] == ["b", "waiting", "just-made"]
 
 
 def test_without_any_pod_in_the_files_pods_are_not_known(tmp_path: Path) -> None:

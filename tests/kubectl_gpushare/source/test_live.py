@@ -39,7 +39,7 @@ def feed(fake_kubectl: Callable[[str], str], tmp_path: Path) -> Callable[..., ob
 
     @contextmanager
     def make(*, lists: list[str], watches: list[str], machines: tuple[str, ...] = ()) -> Iterator[live.Feed]:
-        nodes = [json.dumps({"items": [{"metadata": {"name": one}} for one in some.split()]}) for some in machines]
+        nodes = [json.dumps({"items": [{"metadata": {"name": node}} for node in some.split()]}) for some in machines]
         for name, texts in (("list", lists), ("watch", watches), ("nodes", nodes)):
             for number, text in enumerate(texts):
                 (tmp_path / f"{name}-{number}").write_text(text)
@@ -56,13 +56,13 @@ def feed(fake_kubectl: Callable[[str], str], tmp_path: Path) -> Callable[..., ob
             [ -z "$text" ] || printf '%s\\n' "$text"
             if [ $what = watch ]; then case "$text" in *'"END"'*) ;; *) exec sleep 60;; esac; fi
         """)
-        one = live.Feed(
+        watcher = live.Feed(
             live_cluster.LiveCluster(kubectl.Kubectl((), program)), label_selector="a=b" if machines else ""
         )
         try:
-            yield one
+            yield watcher
         finally:
-            one.close()
+            watcher.close()
 
     return make
 
@@ -82,25 +82,25 @@ def test_nodes_come_change_and_go(feed: Callable[..., object]) -> None:
     a, b = builders.node("a"), builders.node("b")
     changed = builders.node("a", gpus=1)
     lines = "\n".join([event("ADDED", b), event("MODIFIED", changed), event("DELETED", b)])
-    with feed(lists=[answer(a)], watches=[lines]) as one:  # type: ignore[attr-defined]
-        assert names(one) == ["a"]
-        wait_until(one, lambda: one.nodes == [changed])
+    with feed(lists=[answer(a)], watches=[lines]) as watcher:  # type: ignore[attr-defined]
+        assert names(watcher) == ["a"]
+        wait_until(watcher, lambda: watcher.nodes == [changed])
 
 
 def test_with_labels_only_their_nodes_are_followed_and_those_that_come(feed: Callable[..., object]) -> None:
     a, b, c = (builders.node(name) for name in "abc")
     lines = "\n".join([event("MODIFIED", builders.node("b", gpus=1)), event("ADDED", c)])
-    with feed(lists=[answer(a, b), answer(a, b, c)], watches=[lines, ""], machines=("a", "a c")) as one:  # type: ignore[attr-defined]
-        assert names(one) == ["a"]
-        wait_until(one, lambda: names(one) == ["a", "c"])
+    with feed(lists=[answer(a, b), answer(a, b, c)], watches=[lines, ""], machines=("a", "a c")) as watcher:  # type: ignore[attr-defined]
+        assert names(watcher) == ["a"]
+        wait_until(watcher, lambda: names(watcher) == ["a", "c"])
 
 
 def test_a_change_of_nothing_that_is_shown_is_no_news(feed: Callable[..., object]) -> None:
     a = builders.node("a")
     bookmark = json.dumps({"type": "BOOKMARK", "object": {"kind": "GPUNode", "metadata": {"resourceVersion": "9"}}})
-    with feed(lists=[answer(a)], watches=[f"{event('MODIFIED', a)}\n{bookmark}"]) as one:  # type: ignore[attr-defined]
-        assert not one.wait(SECONDS)
-        assert one.nodes == [a]
+    with feed(lists=[answer(a)], watches=[f"{event('MODIFIED', a)}\n{bookmark}"]) as watcher:  # type: ignore[attr-defined]
+        assert not watcher.wait(SECONDS)
+        assert watcher.nodes == [a]
 
 
 @pytest.mark.parametrize(
@@ -110,29 +110,29 @@ def test_a_change_of_nothing_that_is_shown_is_no_news(feed: Callable[..., object
 )
 def test_after_a_watch_has_ended_all_is_listed_again(feed: Callable[..., object], watch: str) -> None:
     lists = [answer(builders.node("a")), answer(builders.node("b"))]
-    with feed(lists=lists, watches=[watch, ""]) as one:  # type: ignore[attr-defined]
-        wait_until(one, lambda: names(one) == ["b"])
-        assert one.trouble == ""
+    with feed(lists=lists, watches=[watch, ""]) as watcher:  # type: ignore[attr-defined]
+        wait_until(watcher, lambda: names(watcher) == ["b"])
+        assert watcher.trouble == ""
 
 
 def test_a_watch_that_has_ended_and_missed_nothing_is_no_news(feed: Callable[..., object], tmp_path: Path) -> None:
-    with feed(lists=[answer(builders.node("a"))], watches=['{"type": "END"}', ""]) as one:  # type: ignore[attr-defined]
+    with feed(lists=[answer(builders.node("a"))], watches=['{"type": "END"}', ""]) as watcher:  # type: ignore[attr-defined]
         until = time.monotonic() + SECONDS
         count = tmp_path / "watch-count"
         while not count.exists() or count.read_text().strip() != "2":
             assert time.monotonic() < until
-            assert not one.wait(1.0)
+            assert not watcher.wait(1.0)
 
 
 def test_while_the_server_is_away_the_last_state_stays_and_the_trouble_is_told(feed: Callable[..., object]) -> None:
     lists = [answer(builders.node("a")), "fail away", answer(builders.node("b"))]
-    with feed(lists=lists, watches=["fail gone", ""]) as one:  # type: ignore[attr-defined]
-        wait_until(one, lambda: one.trouble == "fail gone")
-        assert names(one) == ["a"]
-        wait_until(one, lambda: one.trouble == "fail away")
-        assert names(one) == ["a"]
-        wait_until(one, lambda: names(one) == ["b"])
-        assert one.trouble == ""
+    with feed(lists=lists, watches=["fail gone", ""]) as watcher:  # type: ignore[attr-defined]
+        wait_until(watcher, lambda: watcher.trouble == "fail gone")
+        assert names(watcher) == ["a"]
+        wait_until(watcher, lambda: watcher.trouble == "fail away")
+        assert names(watcher) == ["a"]
+        wait_until(watcher, lambda: names(watcher) == ["b"])
+        assert watcher.trouble == ""
 
 
 def test_a_first_list_that_fails_is_an_error(feed: Callable[..., object]) -> None:

@@ -9,10 +9,10 @@ LINE = 'gpushare_share_used_memory_bytes{node="n",namespace="%s",pod="%s",contai
 
 def test_shares_of_one_pod_and_of_one_gpu_are_added_up() -> None:
     lines = [LINE % ("a", "p", "main", "G1", 5), LINE % ("a", "p", "side", "G1", 7), LINE % ("a", "q", "main", "G1", 1)]
-    found = live_usage.of({"n": "\n".join(lines)})
-    assert found.of_pod("n", "a", "p", ["G1", "G2"]) == Used(12, None)
-    assert found.of_gpu("n", "G1") == Used(13, None)
-    assert found.of_gpu("n", "G2") == Used(0, None)
+    usage = live_usage.of({"n": "\n".join(lines)})
+    assert usage.of_pod("n", "a", "p", ["G1", "G2"]) == Used(12, None)
+    assert usage.of_gpu("n", "G1") == Used(13, None)
+    assert usage.of_gpu("n", "G2") == Used(0, None)
 
 
 def test_of_a_node_that_did_not_answer_nothing_is_known() -> None:

@@ -38,8 +38,8 @@ spec:
 def test_owners_make_as_many_pods_as_they_say(tmp_path: Path) -> None:
     path = tmp_path / "all.yaml"
     path.write_text(DEPLOYMENT)
-    found = manifests.read(str(path), namespace="ml")
-    assert [(one.name, one.count, one.pod["metadata"]["namespace"]) for one in found] == [
+    owners = manifests.read(str(path), namespace="ml")
+    assert [(owner.name, owner.count, owner.pod["metadata"]["namespace"]) for owner in owners] == [
         ("Deployment/web", 3, "shop"),
         ("CronJob/nightly", 2, "ml"),
     ]

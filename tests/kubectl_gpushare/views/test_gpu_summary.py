@@ -31,9 +31,9 @@ def test_without_memory_no_share_fits_however_much_compute_is_free() -> None:
     node = builders.node(gpus=2)
     full = builders.allocation("a1", "GPU-node-a-0", request=10, memory_gib=80)
     half = builders.allocation("a2", "GPU-node-a-1", request=50, memory_gib=8)
-    found = gpu_summary.of([dataclasses.replace(node, allocations=(full, half))])
-    assert found[0].largest is None
-    assert gpu_summary.add_up(found).largest == found[1]
+    cards = gpu_summary.of([dataclasses.replace(node, allocations=(full, half))])
+    assert cards[0].largest is None
+    assert gpu_summary.add_up(cards).largest == cards[1]
 
 
 def test_a_pod_on_several_gpus_counts_once() -> None:

@@ -54,8 +54,8 @@ def test_the_pod_that_it_is_held_for_is_not_placed() -> None:
     waiting = builders.pod("large", namespace="ml", request="1", node="node-a")
     waiting["metadata"]["uid"] = "u-2"
     waiting["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
-    found = describe_pod.find(waiting, [held()])
-    assert (found.entry, found.placement) == (None, "Waiting")
+    pod = describe_pod.find(waiting, [held()])
+    assert (pod.entry, pod.placement) == (None, "Waiting")
 
 
 def test_a_node_has_an_age_and_labels() -> None:

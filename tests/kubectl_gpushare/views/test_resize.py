@@ -67,9 +67,9 @@ def test_the_document_of_a_plan() -> None:
 def test_a_pod_that_waits_to_be_resized_is_described_with_what_it_holds() -> None:
     node, manifest = shrinking()
     taken = Snapshot((node,), (manifest,))
-    found = described.find(manifest, [node])
-    compare("describe-pod-resizing", page_layout.lines(described.page(found, taken, now=sample.NOW), PIPE))
-    document = described.document(found, taken)
+    pod = described.find(manifest, [node])
+    compare("describe-pod-resizing", page_layout.lines(described.page(pod, taken, now=sample.NOW), PIPE))
+    document = described.document(pod, taken)
     assert document["reason"] == SAID
     assert document["shares"][0]["shrinksToBytes"] == 10 * GIB
 

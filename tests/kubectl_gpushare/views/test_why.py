@@ -32,7 +32,7 @@ def test_of_a_pod_that_has_ended(
     items = [*map(codec.to_document, nodes), *(clusters.machine(node.name, gpus=1) for node in nodes), there, ended]
     path = tmp_path / "cluster.json"
     path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
-    told = plugin("why", "p", "-n", "default", "--from", path).out
-    assert f"Ended:      {said}" in told
-    assert ("one like it would fit now, on n0/0" in told) is fits
-    assert "the placer comes to it" not in told
+    printed = plugin("why", "p", "-n", "default", "--from", path).out
+    assert f"Ended:      {said}" in printed
+    assert ("one like it would fit now, on n0/0" in printed) is fits
+    assert "the placer comes to it" not in printed

@@ -149,7 +149,7 @@ def test_a_device_of_another_kind_is_the_gpus_of_its_nodes(tmp_path: Path) -> No
         "devices": [{"name": "abc", "containerEdits": {"deviceNodes": nodes}}],
     }
     (tmp_path / "share.json").write_text(json.dumps(document))
-    found = create.described({"cdi.k8s.io/x": "gpushare.io/share=abc"}, str(tmp_path))
-    assert found == (["1", "0"], ["NVIDIA_VISIBLE_DEVICES=void"])
+    result = create.described({"cdi.k8s.io/x": "gpushare.io/share=abc"}, str(tmp_path))
+    assert result == (["1", "0"], ["NVIDIA_VISIBLE_DEVICES=void"])
     with pytest.raises(create.UnknownDeviceError):
         create.described({"cdi.k8s.io/x": "gpushare.io/share=abd"}, str(tmp_path))

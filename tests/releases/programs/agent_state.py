@@ -27,11 +27,11 @@ def writes_ledgers(there: str) -> None:
 
 def reads_ledgers(there: str) -> list[Any]:
     (path,) = ledger_record.all_in(Path(there))
-    one = ledger_record.read(path)
-    grants = [[each.uuid, each.memory_bytes, each.request_percent, each.limit_percent] for each in one.tenant.grants]
-    who = [one.tenant.pod_uid, one.tenant.namespace, one.tenant.pod, one.tenant.containers, one.tenant.share]
-    pages = [one.ledger, one.slot_count, sorted(one.slots.items())]
-    return [one.boot_id, who, one.tenant.latency, one.tenant.allocation, grants, *pages]
+    entry = ledger_record.read(path)
+    grants = [[gpu.uuid, gpu.memory_bytes, gpu.request_percent, gpu.limit_percent] for gpu in entry.tenant.grants]
+    who = [entry.tenant.pod_uid, entry.tenant.namespace, entry.tenant.pod, entry.tenant.containers, entry.tenant.share]
+    pages = [entry.ledger, entry.slot_count, sorted(entry.slots.items())]
+    return [entry.boot_id, who, entry.tenant.latency, entry.tenant.allocation, grants, *pages]
 
 
 def writes_when_ledgers_were_lost(there: str) -> None:
@@ -52,8 +52,8 @@ def writes_peaks(there: str) -> None:
 
 
 def reads_peaks(there: str) -> list[Any]:
-    found = Peaks(Path(there), uses=lambda: (), leases=lambda: (), pods=lambda: None).all
-    return [[one.pod_uid, one.namespace, one.pod, one.containers, one.gpu, one.memory_bytes] for one in found]
+    peaks = Peaks(Path(there), uses=lambda: (), leases=lambda: (), pods=lambda: None).all
+    return [[peak.pod_uid, peak.namespace, peak.pod, peak.containers, peak.gpu, peak.memory_bytes] for peak in peaks]
 
 
 def writes_contexts(there: str) -> None:
@@ -69,20 +69,20 @@ def writes_faults(there: str) -> None:
 
 
 def reads_faults(there: str) -> list[Any]:
-    found = faults.Notebook(Path(there)).read()
-    return [[uuid, one.reason, one.until, one.since, one.number] for uuid, one in found.items()]
+    notes = faults.Notebook(Path(there)).read()
+    return [[uuid, fault.reason, fault.until, fault.since, fault.number] for uuid, fault in notes.items()]
 
 
 def writes_modes(there: str) -> None:
     shared = Assignment(Mode.TIME_SLICING, "nvidia.com/gpu.shared", 4, True, "short")
-    found = mode_checkpoint.Checkpoint(ActiveConfig("a", "text"), {"GPU-0": shared, "GPU-1": None})
-    mode_checkpoint.write(Path(there) / "book.json", found)
+    state = mode_checkpoint.Checkpoint(ActiveConfig("a", "text"), {"GPU-0": shared, "GPU-1": None})
+    mode_checkpoint.write(Path(there) / "book.json", state)
 
 
 def reads_modes(there: str) -> list[Any]:
-    found = mode_checkpoint.read(Path(there) / "book.json")
-    gpus = {uuid: one and [one.mode, one.resource, one.replicas, one.alone] for uuid, one in found.gpus.items()}
-    return [found.current.name, found.current.text, gpus]
+    state = mode_checkpoint.read(Path(there) / "book.json")
+    gpus = {uuid: mode and [mode.mode, mode.resource, mode.replicas, mode.alone] for uuid, mode in state.gpus.items()}
+    return [state.current.name, state.current.text, gpus]
 
 
 # Of each file what an agent does to write it, and to read it.

@@ -9,8 +9,8 @@ from gpushare import codec, ledger
 
 def reads(document: dict[str, Any]) -> dict[str, Any]:
     node = codec.read(document)
-    found = {"spec": codec.to_spec(node), "status": codec.to_status(node), "problems": list(node.problems)}
-    return {**found, "violations": list(map(str, ledger.violations(node)))}
+    parts = {"spec": codec.to_spec(node), "status": codec.to_status(node), "problems": list(node.problems)}
+    return {**parts, "violations": list(map(str, ledger.violations(node)))}
 
 
 def reads_shares(text: str) -> str:

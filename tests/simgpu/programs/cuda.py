@@ -97,17 +97,17 @@ def frees_in_a_stream() -> None:
     def used() -> int:
         return (c.info()[1] - c.info()[0]) // MIB
 
-    kernel, one, other = c.kernel("spin_200ms"), c.made("cuStreamCreate", 0), c.made("cuStreamCreate", 0)
-    _, pointer = c.allocate(32 * MIB, "cuMemAllocAsync", one)
-    c.launch(kernel, one)
-    c.check("cuMemFreeAsync", pointer, one)
-    _, pointer = c.allocate(32 * MIB, "cuMemAllocAsync", one)
+    kernel, stream, other = c.kernel("spin_200ms"), c.made("cuStreamCreate", 0), c.made("cuStreamCreate", 0)
+    _, pointer = c.allocate(32 * MIB, "cuMemAllocAsync", stream)
+    c.launch(kernel, stream)
+    c.check("cuMemFreeAsync", pointer, stream)
+    _, pointer = c.allocate(32 * MIB, "cuMemAllocAsync", stream)
     assert used() == 32
-    c.check("cuMemFreeAsync", pointer, one)
+    c.check("cuMemFreeAsync", pointer, stream)
     _, second = c.allocate(16 * MIB, "cuMemAllocAsync", other)
     assert used() == 64
     c.check("cuMemFreeAsync", second, other)
-    c.check("cuStreamSynchronize", one)
+    c.check("cuStreamSynchronize", stream)
     assert used() == 0
 
 
@@ -123,8 +123,8 @@ def shares_memory() -> None:
     assert c.call("cuMemImportFromShareableHandle", ctypes.byref(other), 0, 1) != SUCCESS
     assert c.info()[1] - c.info()[0] == 4 * MIB
     c.check("cuMemAddressReserve", ctypes.byref(address), 4 * MIB, 0, 0, 0)
-    for at, each in ((0, handle), (2 * MIB, other)):
-        c.check("cuMemMap", address.value + at, 2 * MIB, 0, each.value, 0)
+    for at, allocation in ((0, handle), (2 * MIB, other)):
+        c.check("cuMemMap", address.value + at, 2 * MIB, 0, allocation.value, 0)
 
     class Access(ctypes.Structure):
         _fields_ = (("location", Location), ("flags", ctypes.c_int))

@@ -120,10 +120,10 @@ def kinds_of_addresses() -> None:
     registered = (ctypes.addressof(buffer) + 4095) // 4096 * 4096
     c.check("cuMemHostRegister_v2", registered, 4096, 0)
     assert c.call("cuMemHostRegister_v2", registered, 4096, 0) == 712
-    kinds = [attribute(2, each + 100, ctypes.c_uint) for each in (plain, pooled, managed, pinned, registered)]
+    kinds = [attribute(2, address + 100, ctypes.c_uint) for address in (plain, pooled, managed, pinned, registered)]
     assert kinds == [2, 2, 2, 1, 1]
     assert (attribute(11, plain + 5000), attribute(12, plain + 5000)) == (plain, 1 << 20)
-    assert [attribute(8, each, ctypes.c_bool) for each in (plain, managed)] == [0, 1]
+    assert [attribute(8, address, ctypes.c_bool) for address in (plain, managed)] == [0, 1]
     assert attribute(17, pooled) == c.default_pool().value
     assert attribute(2, 0x1234, ctypes.c_uint) == 1, "unknown: CUDA_ERROR_INVALID_VALUE"
     numbers, kind, device = (ctypes.c_int * 2)(2, 9), ctypes.c_uint(9), ctypes.c_int(9)

@@ -14,12 +14,12 @@ from tests.programs import command
 def copies_and_fills() -> None:
     c = Cuda()
     stream, back = c.made("cuStreamCreate", 1), ctypes.create_string_buffer(64)
-    _, one = c.allocate(4096)
+    _, pointer = c.allocate(4096)
     _, two = c.allocate(4096)
-    c.check("cuMemsetD32Async", one, ctypes.c_uint(0x04030201), 16, stream)
-    c.check("cuMemcpyDtoDAsync_v2", two, one, 64, stream)
+    c.check("cuMemsetD32Async", pointer, ctypes.c_uint(0x04030201), 16, stream)
+    c.check("cuMemcpyDtoDAsync_v2", two, pointer, 64, stream)
     c.check("cuMemsetD16_v2", two + 8, ctypes.c_ushort(0x0605), 2)
-    c.check("cuMemcpyAsync_ptsz", two + 16, one, 4, 0)
+    c.check("cuMemcpyAsync_ptsz", two + 16, pointer, 4, 0)
     c.check("cuMemcpyDtoHAsync_v2", back, two, 64, stream)
     assert back.raw[:20] == bytes([1, 2, 3, 4] * 2 + [5, 6] * 2 + [1, 2, 3, 4] * 2)
 
@@ -46,16 +46,16 @@ def copies_and_fills() -> None:
         srcHost=ctypes.addressof(rows),
         srcPitch=4,
         dstType=2,
-        dstDevice=one,
+        dstDevice=pointer,
         dstPitch=8,
         width=2,
         height=3,
     )
     c.check("cuMemcpy2DAsync_v2", ctypes.byref(into), stream)
-    c.check("cuMemcpyDtoH_v2", back, one, 18)
+    c.check("cuMemcpyDtoH_v2", back, pointer, 18)
     assert (back.raw[0:2], back.raw[8:10], back.raw[16:18]) == (b"fg", b"jk", b"no")
     assert (
-        c.call("cuMemcpy2D_v2", ctypes.byref(Copy2D(srcType=3, dstType=2, dstDevice=one, width=1, height=1)))
+        c.call("cuMemcpy2D_v2", ctypes.byref(Copy2D(srcType=3, dstType=2, dstDevice=pointer, width=1, height=1)))
         == NOT_SUPPORTED
     )
     assert c.call("cuMemcpyHtoDAsync_v2", 0, back, 4, stream) == 1
@@ -95,7 +95,7 @@ def waits_for_a_word() -> None:
     c.check("cuEventQuery", event)
     answers = []
     callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)(
-        lambda *given: answers.append(given)
+        lambda *arguments: answers.append(arguments)
     )
     c.check("cuStreamAddCallback", stream, callback, 43, 0)
     c.check("cuCtxSynchronize")
@@ -104,24 +104,24 @@ def waits_for_a_word() -> None:
 
 def capture_of_everything() -> None:
     c = Cuda()
-    one, two, event = c.made("cuStreamCreate", 1), c.made("cuStreamCreate", 1), c.made("cuEventCreate", 0)
+    stream, two, event = c.made("cuStreamCreate", 1), c.made("cuStreamCreate", 1), c.made("cuEventCreate", 0)
     _, word = c.allocate(64)
     c.check("cuMemsetD32_v2", word, ctypes.c_uint(0), 16)
     read, called = lambda at: ctypes.c_uint.from_address(at).value, []
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda data: called.append(data))
     graph, count, status, number = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_int(), ctypes.c_uint64()
-    c.check("cuStreamBeginCapture_v2", one, 0)
-    c.check("cuMemsetD32Async", word, ctypes.c_uint(5), 1, one)
-    c.check("cuEventRecord", event, one)
+    c.check("cuStreamBeginCapture_v2", stream, 0)
+    c.check("cuMemsetD32Async", word, ctypes.c_uint(5), 1, stream)
+    c.check("cuEventRecord", event, stream)
     c.check("cuStreamWaitEvent", two, event, 0)
     c.launch(c.kernel("k_1us"), two)
     c.check("cuMemcpyDtoDAsync_v2", word + 4, word, 4, two)
     c.check("cuStreamGetCaptureInfo_v2", two, ctypes.byref(status), ctypes.byref(number), None, None, None)
     assert status.value == 1 and number.value > 0
     assert c.call("cuStreamEndCapture", two, ctypes.byref(graph)) == 903
-    c.check("cuLaunchHostFunc", one, function, 3)
-    assert c.call("cuStreamWaitValue32_v2", one, word, 0, 0) == 900
-    c.check("cuStreamEndCapture", one, ctypes.byref(graph))
+    c.check("cuLaunchHostFunc", stream, function, 3)
+    assert c.call("cuStreamWaitValue32_v2", stream, word, 0, 0) == 900
+    c.check("cuStreamEndCapture", stream, ctypes.byref(graph))
     c.check("cuStreamIsCapturing", two, ctypes.byref(status))
     assert status.value == 0
     assert c.call("cuStreamWaitEvent", two, event, 0) == 907, "its capture is over"
@@ -131,8 +131,8 @@ def capture_of_everything() -> None:
     c.check("cuGraphDestroy", graph)
     for times in (1, 2):
         c.check("cuMemsetD32_v2", word, ctypes.c_uint(0), 2)
-        c.check("cuGraphLaunch", executable, one)
-        c.check("cuStreamSynchronize", one)
+        c.check("cuGraphLaunch", executable, stream)
+        c.check("cuStreamSynchronize", stream)
         assert (read(word), read(word + 4), called) == (5, 5, [3] * times)
 
 

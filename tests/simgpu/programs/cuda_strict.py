@@ -151,9 +151,9 @@ def faults() -> None:
 
 
 def frees_at_its_end(one_path: str, other_path: str) -> None:
-    one = ctypes.CDLL(one_path)
+    first_library = ctypes.CDLL(one_path)
     c = Cuda()
     other = ctypes.CDLL(other_path)
     assert c.free(0) == SUCCESS
-    for library in (one, other):
+    for library in (first_library, other):
         ctypes.c_void_p.in_dll(library, "last_call").value = c.address("cuMemFree_v2")

@@ -12,8 +12,8 @@ def contexts() -> None:
     nvml.nvmlInit()
 
     def held() -> None:
-        (one,) = nvml.nvmlDeviceGetComputeRunningProcesses_v3(nvml.nvmlDeviceGetHandleByIndex(0))
-        print(one.usedGpuMemory)
+        (process,) = nvml.nvmlDeviceGetComputeRunningProcesses_v3(nvml.nvmlDeviceGetHandleByIndex(0))
+        print(process.usedGpuMemory)
 
     c = Cuda()
     held()

@@ -19,12 +19,12 @@ def set_limits(path: str, soft: int, hard: int) -> str:
 
 
 def limits(path: str) -> str | tuple[int, int, int]:
-    found = nvml.c_nvmlGetMemoryLimits_v1_t(os.fsencode(path))
+    memory_limits = nvml.c_nvmlGetMemoryLimits_v1_t(os.fsencode(path))
     try:
-        nvml.nvmlDeviceGetMemoryLimits_v1(gpu(0), found)
+        nvml.nvmlDeviceGetMemoryLimits_v1(gpu(0), memory_limits)
     except nvml.NVMLError as error:
         return type(error).__name__
-    return found.softLimit, found.hardLimit, found.currentUsed
+    return memory_limits.softLimit, memory_limits.hardLimit, memory_limits.currentUsed
 
 
 def reads(cgroup: str) -> None:
@@ -44,8 +44,8 @@ def joins(cgroup: str, hard: int) -> None:
     for joined in (False, True):
         if joined:
             Path(cgroup, "cgroup.procs").write_text(str(os.getpid()))
-        found = nvml.nvmlDeviceGetMemoryInfo(gpu(0))
-        print(found.total, found.used, found.free)
+        memory = nvml.nvmlDeviceGetMemoryInfo(gpu(0))
+        print(memory.total, memory.used, memory.free)
 
 
 def senseless(path: str, much: int, none: int) -> None:

@@ -14,10 +14,10 @@ gpu = nvml.nvmlDeviceGetHandleByIndex
 
 def make(index: int, profile: int, start: int, parts: tuple[int, ...] = (3,)) -> Any:
     place = nvml.c_nvmlGpuInstancePlacement_t(start, 4)
-    one = nvml.nvmlDeviceCreateGpuInstanceWithPlacement(gpu(index), profile, ctypes.byref(place))
+    instance = nvml.nvmlDeviceCreateGpuInstanceWithPlacement(gpu(index), profile, ctypes.byref(place))
     for part in parts:
-        nvml.nvmlGpuInstanceCreateComputeInstance(one, part)
-    return one
+        nvml.nvmlGpuInstanceCreateComputeInstance(instance, part)
+    return instance
 
 
 def uuid(index: int, number: int) -> str:
@@ -68,11 +68,11 @@ def looks_and_destroys() -> None:
             nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByUUID(uuid(0, number))),
         )
     print(error(uuid, 0, 2), error(uuid, 1, 0))
-    one = nvml.nvmlDeviceGetGpuInstanceById(gpu(0), 1)
-    print(error(nvml.nvmlGpuInstanceDestroy, one))
+    instance = nvml.nvmlDeviceGetGpuInstanceById(gpu(0), 1)
+    print(error(nvml.nvmlGpuInstanceDestroy, instance))
     mig = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu(0), 0)
-    nvml.nvmlComputeInstanceDestroy(nvml.nvmlGpuInstanceGetComputeInstanceById(one, 0))
-    nvml.nvmlGpuInstanceDestroy(one)
+    nvml.nvmlComputeInstanceDestroy(nvml.nvmlGpuInstanceGetComputeInstanceById(instance, 0))
+    nvml.nvmlGpuInstanceDestroy(instance)
     print(error(nvml.nvmlDeviceGetMemoryInfo, mig), error(uuid, 0, 1))
 
 
@@ -95,8 +95,8 @@ def instances_in_use() -> None:
     for number in (0, 1):
         mig = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu(0), number)
         print(len(nvml.nvmlDeviceGetComputeRunningProcesses(mig)), nvml.nvmlDeviceGetMemoryInfo(mig).used >> 20)
-    one = nvml.nvmlDeviceGetGpuInstanceById(gpu(0), 1)
-    print(error(nvml.nvmlComputeInstanceDestroy, nvml.nvmlGpuInstanceGetComputeInstanceById(one, 0)))
+    instance = nvml.nvmlDeviceGetGpuInstanceById(gpu(0), 1)
+    print(error(nvml.nvmlComputeInstanceDestroy, nvml.nvmlGpuInstanceGetComputeInstanceById(instance, 0)))
     print(nvml.nvmlDeviceSetMigMode(gpu(0), 0) == nvml.NVML_ERROR_IN_USE, nvml.nvmlDeviceGetMigMode(gpu(0)))
 
 

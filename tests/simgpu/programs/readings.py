@@ -47,7 +47,7 @@ def utilisation_of_each(busy: bool) -> None:
 
     def parts() -> dict[int, int]:
         try:
-            return {one.pid: one.smUtil for one in nvml.nvmlDeviceGetProcessUtilization(h, 0)}
+            return {sample.pid: sample.smUtil for sample in nvml.nvmlDeviceGetProcessUtilization(h, 0)}
         except nvml.NVMLError_NotFound:
             return {}
 
@@ -75,11 +75,11 @@ def utilisation_since(processes: int = 1) -> None:
     def since(seen: int) -> list[Any]:
         return nvml.nvmlDeviceGetProcessUtilization(h, seen)
 
-    while not any(one.smUtil for one in since(0)):
+    while not any(sample.smUtil for sample in since(0)):
         time.sleep(0.02)
     first = since(0)[0].timeStamp
     time.sleep(2)
-    print({one.pid: one.smUtil for one in since(first)})
+    print({sample.pid: sample.smUtil for sample in since(first)})
 
 
 def fields() -> None:

@@ -38,8 +38,8 @@ class Streams(Cuda):
         gate = self.stream()
         self.launch(self.kernel("gate_100ms"), gate)
         start = self.recorded(gate)
-        for each in streams:
-            self.check("cuStreamWaitEvent", each, start, 0)
+        for stream in streams:
+            self.check("cuStreamWaitEvent", stream, start, 0)
         return start
 
     def took(self, *launches: tuple[ctypes.c_void_p, Any]) -> list[float]:
@@ -51,8 +51,8 @@ class Streams(Cuda):
         return [self.when(start, end) for end in ends]
 
 
-def near(found: list[float], *wanted: float) -> None:
-    assert all(abs(one - other) < 0.01 for one, other in zip(found, wanted, strict=True)), found
+def near(times: list[float], *wanted: float) -> None:
+    assert all(abs(value - other) < 0.01 for value, other in zip(times, wanted, strict=True)), times
 
 
 def shares_by_parts(kernels: str, ends: tuple[float, ...]) -> None:
@@ -136,9 +136,9 @@ def hundred_streams() -> None:
     c = Streams()
     k, streams = c.kernel("k_1pct_10ms"), [c.stream() for _ in range(100)]
     start = c.recorded(0)
-    for each in streams:
-        c.launch(k, each)
-    ends = [c.recorded(each) for each in streams]
+    for stream in streams:
+        c.launch(k, stream)
+    ends = [c.recorded(stream) for stream in streams]
     c.check("cuCtxSynchronize")
     last = max(c.when(start, end) for end in ends)
     assert 30 < last < 300, last  # 32 at a time, for 10 ms

@@ -10,11 +10,11 @@ gpu = nvml.nvmlDeviceGetHandleByIndex
 def pci_devices() -> None:
     nvml.nvmlInit()
     for i in range(4):
-        found = nvml.nvmlDeviceGetPciInfo(gpu(i))
+        pci_info = nvml.nvmlDeviceGetPciInfo(gpu(i))
         print(
-            found.busId.lower()[4:],
-            hex(found.pciDeviceId & 0xFFFF),
-            f"0x{found.pciDeviceId >> 16:04x}",
+            pci_info.busId.lower()[4:],
+            hex(pci_info.pciDeviceId & 0xFFFF),
+            f"0x{pci_info.pciDeviceId >> 16:04x}",
             "0x030200",
             nvml.nvmlDeviceGetNumaNodeId(gpu(i)),
         )

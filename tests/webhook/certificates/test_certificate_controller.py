@@ -52,8 +52,8 @@ async def api(manifests: access.Access) -> AsyncIterator[api_client.ApiClient]:
 
 async def trusted(api: api_client.ApiClient) -> tuple[str, ...]:
     """The authorities in the configuration."""
-    (found,) = (await api.get(ca_bundle.PATH))["webhooks"]
-    return rotation.split(base64.b64decode(found["clientConfig"]["caBundle"]).decode())
+    (webhook,) = (await api.get(ca_bundle.PATH))["webhooks"]
+    return rotation.split(base64.b64decode(webhook["clientConfig"]["caBundle"]).decode())
 
 
 async def admit(_: review.AdmissionRequest) -> review.ReviewResponse:
@@ -130,15 +130,15 @@ async def test_a_secret_full_of_nonsense_is_made_anew(api: api_client.ApiClient,
 
 
 async def test_without_the_manifests_it_says_what_to_install(api: api_client.ApiClient, tmp_path: Path) -> None:
-    found = await api.get(ca_bundle.PATH)
+    config = await api.get(ca_bundle.PATH)
     await api.delete(ca_bundle.PATH)
     replica = Replica(api, tmp_path)
     try:
         assert await replica.keeper.step() == RETRY_SECONDS
         assert replica.keeper.missing() == ("there is no MutatingWebhookConfiguration gpushare: install config/default")
     finally:
-        kept = {key: found["metadata"][key] for key in ("name", "labels") if key in found["metadata"]}
-        await api.create(ca_bundle.PATH.rpartition("/")[0], {**found, "metadata": kept})
+        kept = {key: config["metadata"][key] for key in ("name", "labels") if key in config["metadata"]}
+        await api.create(ca_bundle.PATH.rpartition("/")[0], {**config, "metadata": kept})
     assert await replica.keeper.step() == LOOK_SECONDS
     assert replica.keeper.missing() is None
 

@@ -51,9 +51,9 @@ def test_the_api_server_trusts_who_issued_them_also_after_they_were_renewed(clus
             assert cluster.create(builders.pod("second", request="0.5"))["metadata"]["annotations"][contract.ALLOCATION]
 
             put(files, dataclasses.replace(renewed, serving_key=held.serving_key))
-            told = "The mounted certificate cannot be served"
-            replica.until(lambda: bool(started.logged(told)), started.explain, seconds=30)
-            assert "tls.key does not belong to tls.crt" in started.logged(told)[0]["err"]
+            message = "The mounted certificate cannot be served"
+            replica.until(lambda: bool(started.logged(message)), started.explain, seconds=30)
+            assert "tls.key does not belong to tls.crt" in started.logged(message)[0]["err"]
             assert started.probe("/readyz")[0] == 200
     finally:
         cluster.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(BASE / "certificates"))

@@ -97,7 +97,7 @@ def test_after_years_without_a_webhook_everything_is_made_anew() -> None:
 def test_three_years_of_rotation_without_a_moment_of_distrust() -> None:
     """Two replicas, one of which follows later, and an API server that trusts what it was last told."""
     held = made()
-    replicas, told = [held.serving, held.serving], held
+    replicas, published = [held.serving, held.serving], held
     now, steps = START, set()
     for look in range(3 * 365 * 2):
         now = START + look * DAY / 2
@@ -107,10 +107,10 @@ def test_three_years_of_rotation_without_a_moment_of_distrust() -> None:
             if step is RotationStep.KEEP:
                 break
             held = issuing.take(step, held, NAMES, now=now)
-            assert all(is_trusted(told, serving, now) for serving in replicas)
-            told = held
+            assert all(is_trusted(published, serving, now) for serving in replicas)
+            published = held
             replicas[0] = held.serving
-            assert all(is_trusted(told, serving, now) for serving in replicas), step
+            assert all(is_trusted(published, serving, now) for serving in replicas), step
             now += datetime.timedelta(seconds=1)
         replicas[1] = held.serving
         assert len(held.trusted) <= 2

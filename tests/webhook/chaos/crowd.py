@@ -18,8 +18,8 @@ PATIENCE_SECONDS = 60.0
 
 def pods(count: int, *, prefix: str = "pod", **asked: str) -> list[dict[str, Any]]:
     made = [builders.pod(f"{prefix}-{number}", **asked) for number in range(count)]
-    for one in made:
-        del one["metadata"]["namespace"]
+    for manifest in made:
+        del manifest["metadata"]["namespace"]
     return made
 
 

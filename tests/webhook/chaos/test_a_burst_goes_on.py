@@ -46,8 +46,8 @@ async def test_each_replica_is_killed_once_while_pods_keep_coming(two_nodes: Clu
             await wave
             await asyncio.to_thread(two_nodes.start, QUICK)
         placed = crowd.placed(two_nodes)
-        for one in placed[:8]:  # who waits gets their room from the next placer
-            await asyncio.to_thread(two_nodes.delete, one["metadata"]["name"])
+        for pod in placed[:8]:  # who waits gets their room from the next placer
+            await asyncio.to_thread(two_nodes.delete, pod["metadata"]["name"])
         await asyncio.to_thread(until, lambda: len(crowd.placed(two_nodes)) == 32, two_nodes.explain, seconds=40)
         await asyncio.to_thread(lambda: crowd.settled(two_nodes, *NODES))
     assert len(two_nodes.pods()) == 40
@@ -85,9 +85,9 @@ async def test_what_a_quota_refuses_after_us_is_given_back(cluster: Cluster) -> 
     cluster.kubectl("patch", "resourcequota", "few", where, "--subresource=status", "--type=merge", f"--patch={status}")
     async with witness.watching(cluster.administrator.kubeconfig):
         made = await crowd.create(cluster, crowd.pods(6, request="0.5"), at_once=2)
-        refused = [one for one in made if isinstance(one, BaseException)]
+        refused = [outcome for outcome in made if isinstance(outcome, BaseException)]
         assert len(refused) == 4
-        assert all(isinstance(one, api_errors.Forbidden) and "exceeded quota" in str(one) for one in refused)
+        assert all(isinstance(error, api_errors.Forbidden) and "exceeded quota" in str(error) for error in refused)
         # As many as it leaves, and who came before the news that it leaves no more.
         assert 2 <= started.reviews()["placed"] <= 6
         crowd.settled(cluster)
@@ -101,11 +101,11 @@ async def test_dry_runs_in_a_burst_reserve_nothing(cluster: Cluster) -> None:
             crowd.create(cluster, crowd.pods(20, prefix="plan", request="0.25"), dry_run=True),
             crowd.create(cluster, crowd.pods(10, request="0.25")),
         )
-        assert [one for one in (*planned, *made) if isinstance(one, BaseException)] == []
+        assert [outcome for outcome in (*planned, *made) if isinstance(outcome, BaseException)] == []
         crowd.settled(cluster)
     assert len(cluster.node().allocations) == 10
     assert seen.versions >= 2
-    assert sum(one.reviews().get("planned", 0) for one in (first, second)) == 20
+    assert sum(replica.reviews().get("planned", 0) for replica in (first, second)) == 20
 
 
 async def test_clients_that_give_up_and_try_again_make_one_pod_and_one_share_each(cluster: Cluster) -> None:
@@ -155,9 +155,9 @@ async def test_a_node_that_disappears_in_a_burst_takes_nothing_with_it(two_nodes
         await asyncio.to_thread(until, lambda: len(two_nodes.node("node-b").allocations) >= 2, two_nodes.explain)
         await asyncio.to_thread(two_nodes.kubectl, "delete", "node,gpunode", "node-b")
         await burst
-        lost = [one for one in crowd.placed(two_nodes) if one["metadata"]["annotations"][contract.NODE] == "node-b"]
+        lost = [pod for pod in crowd.placed(two_nodes) if pod["metadata"]["annotations"][contract.NODE] == "node-b"]
         where = f"--namespace={two_nodes.namespace}"
-        names = [one["metadata"]["name"] for one in lost]
+        names = [pod["metadata"]["name"] for pod in lost]
         two_nodes.kubectl("delete", "pods", *names, where, "--force", "--grace-period=0", "--wait=false")  # as pod GC
         await asyncio.to_thread(until, lambda: len(crowd.placed(two_nodes)) == 16, two_nodes.explain)
         crowd.settled(two_nodes, "node-a")

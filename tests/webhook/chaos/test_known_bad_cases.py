@@ -24,9 +24,9 @@ async def test_sixteen_halves_at_once_are_two_on_each_of_eight_gpus(cluster: Clu
     cluster.start()
     async with witness.watching(cluster.administrator.kubeconfig):
         made = await crowd.create(cluster, crowd.pods(16, request="0.5"))
-        assert [one for one in made if isinstance(one, BaseException)] == []
+        assert [outcome for outcome in made if isinstance(outcome, BaseException)] == []
         crowd.settled(cluster, "node-b")
-    uuids = [one["metadata"]["annotations"][contract.GPU_UUIDS] for one in crowd.placed(cluster)]
+    uuids = [pod["metadata"]["annotations"][contract.GPU_UUIDS] for pod in crowd.placed(cluster)]
     assert sorted(collections.Counter(uuids).values()) == [2] * 8
 
 
@@ -56,5 +56,5 @@ async def test_forty_pods_at_once_on_one_node_take_seconds(cluster: Cluster) -> 
         crowd.settled(cluster)
     assert len(crowd.placed(cluster)) == 40
     used = ledger.use(cluster.node()).values()
-    assert sum(one.request_percent for one in used) == 400
+    assert sum(use.request_percent for use in used) == 400
     assert seconds < FORTY_PODS_SECONDS

@@ -32,9 +32,9 @@ def held_by(uid: str) -> GpuNode:
 
 
 def test_the_second_one_is_told_who_has_it() -> None:
-    ((one, holder),) = find(held_by("u-first"), claiming("first"), claiming("second"))
-    assert one.ref.name == "second"
-    assert unschedulable_pods.explain_conflict(one, holder).startswith(
+    ((pod, holder),) = find(held_by("u-first"), claiming("first"), claiming("second"))
+    assert pod.ref.name == "second"
+    assert unschedulable_pods.explain_conflict(pod, holder).startswith(
         "names the allocation a1, which default/first holds: it has no share"
     )
 

@@ -89,9 +89,9 @@ def test_one_that_does_not_lead_tells_nothing_so_that_nothing_is_counted_twice()
 def test_every_metric_is_as_prometheus_wants_it() -> None:
     replica = Replica()
     assert replica.gpus("free")
-    found = exposition.families(replica.registry)
-    assert all(one.samples for one in found.values())
-    assert list(exposition.faults(found, prefix="gpushare_placer_", labels=("model", "state", "node"))) == []
+    families = exposition.families(replica.registry)
+    assert all(family.samples for family in families.values())
+    assert list(exposition.faults(families, prefix="gpushare_placer_", labels=("model", "state", "node"))) == []
 
 
 def pod(name: str, namespace: str = "ml", created: str = "2026-01-01T00:00:00Z") -> Pod:
@@ -102,13 +102,13 @@ def pod(name: str, namespace: str = "ml", created: str = "2026-01-01T00:00:00Z")
 
 def test_those_who_wait_are_counted_by_namespace_and_by_the_rule_of_the_nearest_miss() -> None:
     far, near = Rejected("n", 0, "model", "is another", 5.0), Rejected("n", 1, "memory", "has 1Gi free", 0.2)
-    told = [
+    refusals = [
         (pod("a"), Refusal("…", (far, near))),
         (pod("b"), Refusal("…", (near,))),
         (pod("c"), Refusal("…", cause=Cause.GROUP)),
         (pod("d", "other"), Refusal("…", (far,), Cause.HOLD)),
     ]
-    assert queue.counts(told) == {("ml", "memory"): 2, ("ml", "group"): 1, ("other", "hold"): 1}
+    assert queue.counts(refusals) == {("ml", "memory"): 2, ("ml", "group"): 1, ("other", "hold"): 1}
 
 
 def test_the_longest_wait_is_that_of_the_oldest() -> None:

@@ -24,8 +24,8 @@ class Heard:
 
     async def patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         self.tried.append(path.rsplit("/", 1)[1])
-        if found := self.trouble.get("") or self.trouble.get(self.tried[-1]):
-            raise found
+        if error := self.trouble.get("") or self.trouble.get(self.tried[-1]):
+            raise error
         self.held[body["metadata"]["uid"]] = body["metadata"]["annotations"].get(contract.HELD, "")
         self.patches.append(body["metadata"]["annotations"][contract.REASON])
         return {}
@@ -55,13 +55,13 @@ async def test_what_the_webhook_wrote_is_not_written_again() -> None:
 
 async def test_changes_are_told_ever_less_often() -> None:
     teller, heard, now = made()
-    started, told = now[0], []
+    started, seconds = now[0], []
     for second in range(4000):
         now[0] = started + second
         before = len(heard.patches)
         await teller.tell([(waiting(0), f"number {second}")])
-        told += [second] * (len(heard.patches) - before)
-    assert told == [0, 3, 9, 21, 45, 93, 189, 381, 765, 1533, 2433, 3333]
+        seconds += [second] * (len(heard.patches) - before)
+    assert seconds == [0, 3, 9, 21, 45, 93, 189, 381, 765, 1533, 2433, 3333]
 
 
 async def test_a_reason_that_stays_is_told_in_the_end() -> None:

@@ -46,15 +46,15 @@ def test_only_those_that_wait_for_us() -> None:
 
 
 def test_pods_are_of_a_kind_when_they_fit_in_the_same_places() -> None:
-    one = waits("one")
+    pod = waits("one")
     same = waits("two", priority=7)
     same["metadata"]["annotations"][contract.REASON] = "full"
     same["metadata"]["annotations"]["example.com/note"] = "x"
-    assert kind(one) == kind(same)
+    assert kind(pod) == kind(same)
     picky = waits("picky")
     picky["spec"]["nodeSelector"] = {"pool": "gpu"}
     for other in (picky, waits("more", request="0.6"), waits("other", request="0.5", model="*H100*")):
-        assert kind(one) != kind(other)
+        assert kind(pod) != kind(other)
 
 
 def test_the_volume_of_a_token_makes_no_pod_one_of_a_kind_and_that_of_a_claim_does() -> None:

@@ -137,14 +137,14 @@ async def test_law_what_is_written_again_is_what_was_given(asked: dict[str, str]
     """Placed, pinned, lost, adopted: the same entry, whatever was asked for, on a node of unequal GPUs."""
     node = builders.node()
     node = dataclasses.replace(node, gpus=(*node.gpus, builders.gpu(4, memory_gib=40), builders.gpu(5, memory_gib=24)))
-    one = builders.pod(containers=("a", "b", "c"), **asked)
-    one["metadata"]["uid"] = "u-1"
+    pod = builders.pod(containers=("a", "b", "c"), **asked)
+    pod["metadata"]["uid"] = "u-1"
     store = MemoryStore([codec.to_document(node)])
-    request = requests.parse(one)
-    outcome = await Reservation(store, policy="spread").reserve(one, request, PodRef("default", "trainer", "u-1"))
+    request = requests.parse(pod)
+    outcome = await Reservation(store, policy="spread").reserve(pod, request, PodRef("default", "trainer", "u-1"))
     if isinstance(outcome, Refusal):
         return
-    stored = mutation.rewrite(one, request, outcome)
+    stored = mutation.rewrite(pod, request, outcome)
     (view,) = store.views()
     (given_,) = view.node.allocations
     adopted, failed = restore.adopt(node, [Pod.of(stored)])
@@ -162,8 +162,8 @@ SHARE = builders.allocation(request=20, limit=80, memory_gib=30).shares[0]
 def test_a_pod_that_waits_to_be_resized_holds_what_it_says_it_holds_and_not_what_it_asks_for(
     asked: dict[str, str],
 ) -> None:
-    one = holder(held=codec.shares_text([SHARE]), affinity="red", **asked)
-    entry = restore.allocation(Pod.of(one), builders.node())
+    pod = holder(held=codec.shares_text([SHARE]), affinity="red", **asked)
+    entry = restore.allocation(Pod.of(pod), builders.node())
     assert entry.shares == (SHARE,)
     assert entry.labels.affinity == "red"
 

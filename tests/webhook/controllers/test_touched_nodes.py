@@ -55,7 +55,7 @@ ENTRIES = st.builds(
 )
 # A node and its entries from now on, None: it goes; or a pod, or the uid of one that goes.
 STEPS = st.lists(
-    st.tuples(st.sampled_from(NAMES), st.none() | st.lists(ENTRIES, max_size=3, unique_by=lambda one: one.id))
+    st.tuples(st.sampled_from(NAMES), st.none() | st.lists(ENTRIES, max_size=3, unique_by=lambda entry: entry.id))
     | PODS
     | st.sampled_from(UIDS),
     max_size=30,
@@ -74,13 +74,13 @@ class Seen:
 
     def look_at_all(self, nodes: list[GpuNode], now: float) -> due_changes.DueChanges:
         """As often as it takes."""
-        found = self.look(nodes, now)
+        changes = self.look(nodes, now)
         while self.changes.has_more:
             later = self.look(nodes, now)
-            ends = [at for at in (found.next_expiry, later.next_expiry) if at is not None]
-            confirm = {**found.confirm, **later.confirm}
-            found = dataclasses.replace(later, confirm=confirm, next_expiry=min(ends, default=None))
-        return found
+            ends = [at for at in (changes.next_expiry, later.next_expiry) if at is not None]
+            confirm = {**changes.confirm, **later.confirm}
+            changes = dataclasses.replace(later, confirm=confirm, next_expiry=min(ends, default=None))
+        return changes
 
     def look(self, nodes: list[GpuNode], now: float) -> due_changes.DueChanges:
         touched = self.changes.take(nodes, also=self.known.unconfirmed)
@@ -161,9 +161,9 @@ def test_what_has_not_changed_is_not_looked_at() -> None:
     assert seen.looked_at == 0
     before = placed("u3", "a3", "n3", "Running", gated=False)
     seen.changes.pod(before, placed("u3", "a3", "n3", "Succeeded", gated=False))
-    assert [one.allocation for one in seen.look(nodes, 0.0).release] == [held[3]]
+    assert [due.allocation for due in seen.look(nodes, 0.0).release] == [held[3]]
     assert seen.looked_at == 2
-    assert [one.allocation for one in seen.look(nodes, 0.0).release] == [held[3]]  # for as long as it is not written
+    assert [due.allocation for due in seen.look(nodes, 0.0).release] == [held[3]]  # for as long as it is not written
     assert seen.looked_at == 0
 
 
@@ -193,7 +193,7 @@ def test_who_has_to_do_with_two_nodes_ties_them_together() -> None:
     assert seen.looked_at == 3
     assert seen.lost == {}
     seen.changes.pod(placed("u1", "a1", "n0", "Running", gated=False), None)
-    assert [one.node for one in seen.look(nodes, 0.0).gone] == ["n1"]
+    assert [entry.node for entry in seen.look(nodes, 0.0).gone] == ["n1"]
 
 
 def test_of_two_that_name_an_allocation_the_first_to_come_has_it_though_both_were_created_in_one_second() -> None:

@@ -38,22 +38,22 @@ class Refusing:
 
 
 def test_each_pause_is_twice_as_long_until_a_try_works() -> None:
-    found, now, pauses = write_backoff.WriteBackoff(most_seconds=30.0), 0.0, []
+    backoff, now, pauses = write_backoff.WriteBackoff(most_seconds=30.0), 0.0, []
     for _ in range(6):
-        pauses.append(found.failed("u", now=now))
-        assert found.wait_seconds("other", now=now) == 0.0
-        now += found.wait_seconds("u", now=now)
+        pauses.append(backoff.failed("u", now=now))
+        assert backoff.wait_seconds("other", now=now) == 0.0
+        now += backoff.wait_seconds("u", now=now)
     assert pauses == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
-    found.worked("u")
-    assert found.failed("u", now=now) == 2.0
+    backoff.worked("u")
+    assert backoff.failed("u", now=now) == 2.0
 
 
 def test_who_is_not_tried_any_more_is_forgotten() -> None:
-    found = write_backoff.WriteBackoff(most_seconds=30.0)
-    found.failed("gone", now=0.0)
-    found.failed("u", now=100.0)
-    assert "gone" not in found
-    assert "u" in found
+    backoff = write_backoff.WriteBackoff(most_seconds=30.0)
+    backoff.failed("gone", now=0.0)
+    backoff.failed("u", now=100.0)
+    assert "gone" not in backoff
+    assert "u" in backoff
 
 
 async def test_an_eviction_that_is_refused_is_not_asked_for_in_each_round() -> None:
@@ -73,13 +73,13 @@ async def test_what_cannot_be_taken_off_a_pod_is_not_tried_in_each_round() -> No
     entry = builders.allocation("a1", "GPU-node-a-0", request=50, memory_gib=40, uid="u")
     node = dataclasses.replace(builders.node(), allocations=(entry,))
     store = MemoryStore([codec.to_document(node)])
-    one = builders.pod(request="0.5", memory="40Gi", allocation="a1", node="node-a", reason="is not resized yet")
-    one["metadata"].update(uid="u", resourceVersion="1")
+    manifest = builders.pod(request="0.5", memory="40Gi", allocation="a1", node="node-a", reason="is not resized yet")
+    manifest["metadata"].update(uid="u", resourceVersion="1")
     resizer = Resizer(api, store, api, metrics.Metrics(), clock=lambda: now[0])  # type: ignore[arg-type]
-    pod = Pod.of(one)
+    pod = Pod.of(manifest)
     touched = Touched((node,), (pod,), frozenset({node.name}))
     while now[0] < 600.0:
-        await resizer.resize(touched, {objects.key_of(one): pod})
+        await resizer.resize(touched, {objects.key_of(manifest): pod})
         touched, now[0] = NOTHING, now[0] + 0.5
-    assert contract.REASON in one["metadata"]["annotations"]
+    assert contract.REASON in manifest["metadata"]["annotations"]
     assert 5 <= api.tried <= 10

@@ -81,10 +81,10 @@ class Faults:
     def _silence(self, watch: Watch) -> None:
         watch.silent_until = self._loop.now + SILENT_SECONDS
 
-    def _crash(self, one: replica.Replica) -> None:
-        led = one.leads
-        one.crash()
-        self._loop.call_later(RESTART_SECONDS, self.start, one.name)
+    def _crash(self, process: replica.Replica) -> None:
+        led = process.leads
+        process.crash()
+        self._loop.call_later(RESTART_SECONDS, self.start, process.name)
         if led:
             self._loop.call_later(ELECTION_SECONDS, self._elect_somebody)
 
@@ -92,13 +92,13 @@ class Faults:
         if name not in self._replicas or not self._replicas[name].alive:
             self._replicas[name] = replica.Replica(name, self._network, self._loop)
 
-    def _elect(self, one: replica.Replica) -> None:
+    def _elect(self, process: replica.Replica) -> None:
         """The one that led goes on believing that it does for a while, whatever it was told."""
         for other in self._replicas.values():
             if other.leads:
                 self._loop.call_later(ELECTION_SECONDS, self._depose, other)
-        one.leads = True
-        one.placer.wake()
+        process.leads = True
+        process.placer.wake()
 
     def _depose(self, other: replica.Replica) -> None:
         other.leads = False
@@ -107,12 +107,12 @@ class Faults:
 
     def _elect_somebody(self) -> None:
         alive = [process for process in self._replicas.values() if process.alive]
-        if alive and not any(one.leads for one in alive):
+        if alive and not any(process.leads for process in alive):
             self._elect(alive[0])
 
-    def _jump(self, one: replica.Replica, seconds: float) -> None:
-        one.wall_ahead += seconds
-        one.placer.wake()
+    def _jump(self, process: replica.Replica, seconds: float) -> None:
+        process.wall_ahead += seconds
+        process.placer.wake()
 
     def _delete(self, where: tuple[str, str]) -> None:
         self._api.delete(PODS, *where)
@@ -121,9 +121,9 @@ class Faults:
         self._api.update(PODS, *where, status={"phase": "Succeeded"})
 
     def _agent(self, name: str) -> None:
-        found = self._api.find(GPUNODES, "", name)
-        assert found is not None
-        status = {**found["status"], "config": f"written at {self._loop.now:.0f}"}
+        gpunode = self._api.find(GPUNODES, "", name)
+        assert gpunode is not None
+        status = {**gpunode["status"], "config": f"written at {self._loop.now:.0f}"}
         self._api.update(GPUNODES, "", name, status=status)
 
     def _forget(self, name: str) -> None:

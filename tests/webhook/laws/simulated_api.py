@@ -68,17 +68,17 @@ class SimulatedApi:
         if method == "GET" and not name:
             return self._list(collection, namespace, query)
         key = (collection, namespace, name)
-        found = self.objects.get(key)
-        if found is None:
+        document = self.objects.get(key)
+        if document is None:
             raise api_errors.NotFound(f"{path} not found", status=404)
         if method == "GET":
-            return copy.deepcopy(found)
+            return copy.deepcopy(document)
         if method == "PUT":
-            return self._replace(key, found, body, subresource)
+            return self._replace(key, document, body, subresource)
         if method == "PATCH":
-            return self._patch(key, found, body, content_type)
+            return self._patch(key, document, body, content_type)
         if method == "DELETE":
-            self._check_uid(found, ((body or {}).get("preconditions") or {}).get("uid"))
+            self._check_uid(document, ((body or {}).get("preconditions") or {}).get("uid"))
             return self.delete(collection, namespace, name)
         raise AssertionError(f"the simulated API server does not know {method} {path}")
 
@@ -122,8 +122,8 @@ class SimulatedApi:
         return list(items.values())
 
     def since(self, collection: str, version: int) -> Iterator[Happened]:
-        found = bisect.bisect_right(self.log, version, key=lambda entry: entry.version)
-        return (entry for entry in self.log[found:] if entry.collection == collection)
+        start = bisect.bisect_right(self.log, version, key=lambda entry: entry.version)
+        return (entry for entry in self.log[start:] if entry.collection == collection)
 
     def _list(self, collection: str, namespace: str, query: Mapping[str, Any]) -> Object:
         # `seenAt` is how far the API server that is asked has come, when the client lets it answer from its cache.
@@ -140,29 +140,29 @@ class SimulatedApi:
             "items": copy.deepcopy(listed),
         }
 
-    def _replace(self, key: Key, found: Object, body: Object, subresource: str) -> Object:
-        self._check_uid(found, body["metadata"].get("uid"))
-        if body["metadata"].get("resourceVersion") not in (None, "", found["metadata"]["resourceVersion"]):
+    def _replace(self, key: Key, document: Object, body: Object, subresource: str) -> Object:
+        self._check_uid(document, body["metadata"].get("uid"))
+        if body["metadata"].get("resourceVersion") not in (None, "", document["metadata"]["resourceVersion"]):
             raise api_errors.Conflict("the object has been modified", status=409, reason="Conflict")
         kept = "spec" if subresource == "status" else "status"
         after = copy.deepcopy(body)
-        after["metadata"] = copy.deepcopy(found["metadata"])
-        after[kept] = copy.deepcopy(found.get(kept))
+        after["metadata"] = copy.deepcopy(document["metadata"])
+        after[kept] = copy.deepcopy(document.get(kept))
         return self._store(key, after, "MODIFIED")
 
-    def _patch(self, key: Key, found: Object, body: Any, content_type: str) -> Object:
+    def _patch(self, key: Key, document: Object, body: Any, content_type: str) -> Object:
         if content_type == "application/json-patch+json":
             try:
-                after = jsonpatch.apply_patch(copy.deepcopy(found), body)
+                after = jsonpatch.apply_patch(copy.deepcopy(document), body)
             except jsonpatch.JsonPatchException as error:
                 raise api_errors.Invalid(str(error), status=422) from error
         else:
-            self._check_uid(found, (body.get("metadata") or {}).get("uid"))
-            after = _merged(found, body)
+            self._check_uid(document, (body.get("metadata") or {}).get("uid"))
+            after = _merged(document, body)
         return self._store(key, after, "MODIFIED")
 
-    def _check_uid(self, found: Object, uid: str | None) -> None:
-        if uid not in (None, "", found["metadata"]["uid"]):
+    def _check_uid(self, document: Object, uid: str | None) -> None:
+        if uid not in (None, "", document["metadata"]["uid"]):
             raise api_errors.Conflict("the UID is another's", status=409, reason="Conflict")
 
     def _store(self, key: Key, item: Object, kind: str) -> Object:
@@ -202,9 +202,9 @@ def selects(query: Mapping[str, Any], item: Mapping[str, Any]) -> bool:
     return all(verdicts[start](term.removeprefix(start)) for term, start in known)
 
 
-def _merged(found: Any, change: Any) -> Any:
-    if not isinstance(change, Mapping) or not isinstance(found, Mapping):
+def _merged(document: Any, change: Any) -> Any:
+    if not isinstance(change, Mapping) or not isinstance(document, Mapping):
         return copy.deepcopy(change)
-    after = {key: value for key, value in found.items() if not (key in change and change[key] is None)}
-    after.update({key: _merged(found.get(key, {}), value) for key, value in change.items() if value is not None})
+    after = {key: value for key, value in document.items() if not (key in change and change[key] is None)}
+    after.update({key: _merged(document.get(key, {}), value) for key, value in change.items() if value is not None})
     return after

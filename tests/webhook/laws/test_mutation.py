@@ -25,9 +25,9 @@ VARIABLES = {contract.ENV_VISIBLE_DEVICES, contract.ENV_REQUEST, contract.ENV_LI
 
 def outcomes(request: requests.Request) -> tuple[mutation.Placed, Refusal]:
     node = builders.node(gpus=16)
-    found = placement.place(builders.views(node), request)
-    assert not isinstance(found, Refusal), found.reason
-    return mutation.Placed("identity", node.name, "node-a.example", found.shares), REFUSAL
+    result = placement.place(builders.views(node), request)
+    assert not isinstance(result, Refusal), result.reason
+    return mutation.Placed("identity", node.name, "node-a.example", result.shares), REFUSAL
 
 
 def read(manifest: dict[str, Any]) -> requests.Request:
@@ -146,6 +146,6 @@ def test_the_host_that_a_pod_names_itself_is_told_from_ours(manifest: dict[str, 
     for outcome in outcomes(request):
         after = mutation.rewrite(manifest, request, outcome)
         again = mutation.rewrite(after, request, outcome)
-        for one in (after, again):
-            noted = one["metadata"]["annotations"].get(contract.OWN_HOSTNAME)
+        for pod in (after, again):
+            noted = pod["metadata"]["annotations"].get(contract.OWN_HOSTNAME)
             assert noted == (own if isinstance(outcome, mutation.Placed) else None)

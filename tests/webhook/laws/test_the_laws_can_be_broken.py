@@ -29,13 +29,13 @@ def no_check_at_the_write(patch: pytest.MonkeyPatch) -> None:
     choose, choose_again = api_store.ApiStore.place, api_store.ApiStore.place_on
 
     def choose_once(self: Any, manifest: Any, request: Any, **more: Any) -> Any:
-        found = choose(self, manifest, request, **more)
-        chosen[id(request)] = request, found
-        return found
+        result = choose(self, manifest, request, **more)
+        chosen[id(request)] = request, result
+        return result
 
     def as_chosen(self: Any, node: GpuNode, manifest: Any, request: Any, **more: Any) -> Any:
-        _, found = chosen.get(id(request), (None, None))
-        return found or choose_again(self, node, manifest, request, **more)
+        _, result = chosen.get(id(request), (None, None))
+        return result or choose_again(self, node, manifest, request, **more)
 
     def unchecked(node: GpuNode, entry: Allocation) -> GpuNode:
         return dataclasses.replace(node, allocations=(*node.allocations, entry))
@@ -182,10 +182,10 @@ def test_a_safeguard_of_gpunodes_that_go_is_needed(
     assert _is_noticed(stories.without_gpunodes, first)
 
 
-def _is_noticed(told: Callable[[int], world.World], first: int) -> bool:
+def _is_noticed(story: Callable[[int], world.World], first: int) -> bool:
     for seed in range(first, first + MOST_STORIES):
         try:
-            told(seed).run()
+            story(seed).run()
         except world.LawBrokenError:
             return True
     return False

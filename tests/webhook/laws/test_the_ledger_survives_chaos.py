@@ -31,8 +31,8 @@ def quiet() -> Iterator[None]:
     for logger in loggers:
         logger.setLevel(logging.ERROR)
     yield
-    for one, level in zip(loggers, before, strict=True):
-        one.setLevel(level)
+    for muted_logger, level in zip(loggers, before, strict=True):
+        muted_logger.setLevel(level)
 
 
 @pytest.mark.parametrize("chunk", [0, *(pytest.param(number, marks=pytest.mark.slow) for number in range(1, CHUNKS))])

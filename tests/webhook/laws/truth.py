@@ -20,11 +20,11 @@ def nodes(api: SimulatedApi) -> list[GpuNode]:
 
 
 def living(api: SimulatedApi) -> list[PodJson]:
-    return [one for one in api.all(PODS) if not pod.is_terminal(one)]
+    return [manifest for manifest in api.all(PODS) if not pod.is_terminal(manifest)]
 
 
-def is_placed(one: PodJson) -> bool:
-    return contract.SCHEDULING_GATE not in pod.gates(one)
+def is_placed(manifest: PodJson) -> bool:
+    return contract.SCHEDULING_GATE not in pod.gates(manifest)
 
 
 def broken_now(api: SimulatedApi, *, forgotten: Collection[str] = ()) -> Iterator[str]:
@@ -40,20 +40,20 @@ def broken_now(api: SimulatedApi, *, forgotten: Collection[str] = ()) -> Iterato
         for entry in node.allocations:
             entries[entry.id].append((node, entry))
     holders: dict[str, str] = {}
-    for one in living(api):
-        if not is_placed(one):
+    for holder in living(api):
+        if not is_placed(holder):
             continue
-        who = "/".join(pod.namespaced_name(one))
-        identity = pod.annotations_of(one)[contract.ALLOCATION]
+        who = "/".join(pod.namespaced_name(holder))
+        identity = pod.annotations_of(holder)[contract.ALLOCATION]
         if identity in holders:
             yield f"{who} and {holders[identity]} both hold {identity}"
         holders[identity] = who
-        if not entries[identity] and (pod.annotations_of(one)[contract.NODE] in forgotten or _on_gone(api, one)):
+        if not entries[identity] and (pod.annotations_of(holder)[contract.NODE] in forgotten or _on_gone(api, holder)):
             continue
         if len(entries[identity]) != 1:
             yield f"{who} lives and its allocation {identity} is in the ledger {len(entries[identity])} times"
             continue
-        yield from _unlike(one, who, *entries[identity][0])
+        yield from _unlike(holder, who, *entries[identity][0])
 
 
 def broken_at_rest(api: SimulatedApi, *, forgotten: Collection[str] = ()) -> Iterator[str]:
@@ -61,7 +61,7 @@ def broken_at_rest(api: SimulatedApi, *, forgotten: Collection[str] = ()) -> Ite
 
     forgotten: nodes whose GPUNode was deleted while pods were placed on it.
     """
-    alive = {pod.uid(one): one for one in living(api)}
+    alive = {pod.uid(manifest): manifest for manifest in living(api)}
     for node in nodes(api):
         for entry in node.allocations:
             holder = alive.get(entry.pod.uid)
@@ -73,9 +73,9 @@ def broken_at_rest(api: SimulatedApi, *, forgotten: Collection[str] = ()) -> Ite
                 continue  # room that is kept for it until it fits
             elif not is_placed(holder) or pod.annotations_of(holder).get(contract.ALLOCATION) != entry.id:
                 yield f"{entry.id} is kept for {entry.pod}, which does not use it"
-    waiting = [one for one in alive.values() if not is_placed(one)]
-    if waiting and all(_fits(api, one, forgotten) for one in waiting):
-        yield f"{[pod.namespaced_name(one) for one in waiting]} wait although there is room for each"
+    waiting = [manifest for manifest in alive.values() if not is_placed(manifest)]
+    if waiting and all(_fits(api, manifest, forgotten) for manifest in waiting):
+        yield f"{[pod.namespaced_name(manifest) for manifest in waiting]} wait although there is room for each"
 
 
 def _promised_too_much(api: SimulatedApi) -> Iterator[str]:
@@ -83,9 +83,9 @@ def _promised_too_much(api: SimulatedApi) -> Iterator[str]:
     compute: collections.Counter[str] = collections.Counter()
     memory: collections.Counter[str] = collections.Counter()
     total_bytes = {card.uuid: card.memory_bytes for node in nodes(api) for card in node.gpus}
-    for one in filter(is_placed, living(api)):
-        (demand,) = requests.parse(one).demands
-        for uuid in pod.annotations_of(one)[contract.GPU_UUIDS].split(","):
+    for manifest in filter(is_placed, living(api)):
+        (demand,) = requests.parse(manifest).demands
+        for uuid in pod.annotations_of(manifest)[contract.GPU_UUIDS].split(","):
             compute[uuid] += demand.share.request_percent
             memory[uuid] += demand.share.memory.on(total_bytes.get(uuid, 0))
     for uuid in compute:
@@ -93,17 +93,17 @@ def _promised_too_much(api: SimulatedApi) -> Iterator[str]:
             yield f"living pods were given {compute[uuid]}% and {memory[uuid]} bytes of {uuid}"
 
 
-def _on_gone(api: SimulatedApi, one: PodJson) -> bool:
+def _on_gone(api: SimulatedApi, manifest: PodJson) -> bool:
     """Whether its GPUs are no longer there."""
     there = {card.uuid for node in nodes(api) for card in node.gpus}
-    return not there & set(pod.annotations_of(one)[contract.GPU_UUIDS].split(","))
+    return not there & set(pod.annotations_of(manifest)[contract.GPU_UUIDS].split(","))
 
 
-def _unlike(one: PodJson, who: str, node: GpuNode, entry: Allocation) -> Iterator[str]:
-    annotations = pod.annotations_of(one)
+def _unlike(manifest: PodJson, who: str, node: GpuNode, entry: Allocation) -> Iterator[str]:
+    annotations = pod.annotations_of(manifest)
     holder = entry.pod
     if (
-        holder.uid != pod.uid(one)
+        holder.uid != pod.uid(manifest)
         if holder.uid
         else (holder.namespace, holder.name or who.split("/")[1]) != tuple(who.split("/"))
     ):
@@ -112,23 +112,23 @@ def _unlike(one: PodJson, who: str, node: GpuNode, entry: Allocation) -> Iterato
         yield f"{who} is on {annotations[contract.NODE]} and its allocation on {node.name}"
     if annotations[contract.GPU_UUIDS] != ",".join(entry.gpu_uuids):
         yield f"{who} uses {annotations[contract.GPU_UUIDS]} and holds {entry.gpu_uuids}"
-    asked = [demand.share.request_percent for demand in requests.parse(one).demands]
+    asked = [demand.share.request_percent for demand in requests.parse(manifest).demands]
     if asked != [share.request_percent for share in entry.shares]:
         yield f"{who} asked for {asked} and holds {entry.shares}"
 
 
-def _fits(api: SimulatedApi, one: PodJson, forgotten: Collection[str]) -> bool:
+def _fits(api: SimulatedApi, manifest: PodJson, forgotten: Collection[str]) -> bool:
     """Whether there is room for it, and for all that have to be placed with it; for pods that ask for one GPU."""
-    (demand,) = requests.parse(one).demands
+    (demand,) = requests.parse(manifest).demands
     share = demand.share
-    group = pod.annotations_of(one).get(contract.GROUP)
+    group = pod.annotations_of(manifest).get(contract.GROUP)
     together = [other for other in living(api) if group and pod.annotations_of(other).get(contract.GROUP) == group]
-    if group and len(together) < int(pod.annotations_of(one)[contract.GROUP_SIZE]):
+    if group and len(together) < int(pod.annotations_of(manifest)[contract.GROUP_SIZE]):
         return False
     waiting = sum(1 for other in together if not is_placed(other)) or 1
     room = 0
     # One that was placed and comes again after its GPUNode has gone keeps the pin: whose it is nobody can say any more.
-    pin = (one["spec"].get("nodeSelector") or {}).get(contract.HOSTNAME_LABEL)
+    pin = (manifest["spec"].get("nodeSelector") or {}).get(contract.HOSTNAME_LABEL)
     for node in nodes(api):
         if pin in forgotten and pin != node.name:
             continue

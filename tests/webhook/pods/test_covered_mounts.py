@@ -43,10 +43,10 @@ def mounting(path: str, where: str = "containers", listed: str = "volumeMounts",
 def test_what_covers_ours_is_denied_by_name(path: str, ours: str) -> None:
     assert covered_mounts.covered(path) == ours
     for where in ("containers", "initContainers", "ephemeralContainers"):
-        found = validation.read(mounting(path, where))
-        assert isinstance(found, validation.Denial)
-        assert f'container "other" mounts a volume on "{path}", over {ours}' in found.sentence
-        assert found.code == 403
+        denial = validation.read(mounting(path, where))
+        assert isinstance(denial, validation.Denial)
+        assert f'container "other" mounts a volume on "{path}", over {ours}' in denial.sentence
+        assert denial.code == 403
     device = mounting(path, listed="volumeDevices", key="devicePath")
     assert isinstance(validation.read(device), validation.Denial)
 

@@ -45,4 +45,4 @@ def written(value: Any) -> str:
 def ordered(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: ordered(value[key]) for key in sorted(value)}
-    return [ordered(one) for one in value] if isinstance(value, list) else value
+    return [ordered(entry) for entry in value] if isinstance(value, list) else value

@@ -16,9 +16,9 @@ from webhook.pods import difference, mutation
 
 def placed(manifest: dict[str, Any], *nodes: Any) -> tuple[requests.Request, mutation.Placed]:
     request = requests.parse(manifest)
-    found = placement.place(builders.views(*(nodes or (builders.node(),))), request)
-    assert not isinstance(found, Refusal), found.reason
-    return request, mutation.Placed("identity", found.node, "host-a", found.shares)
+    result = placement.place(builders.views(*(nodes or (builders.node(),))), request)
+    assert not isinstance(result, Refusal), result.reason
+    return request, mutation.Placed("identity", result.node, "host-a", result.shares)
 
 
 def rewritten(manifest: dict[str, Any]) -> Any:
@@ -29,8 +29,8 @@ def container(after: Any, index: int = 0) -> Any:
     return after["spec"]["containers"][index]
 
 
-def environment(one: Any) -> dict[str, Any]:
-    return {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in one["env"]}
+def environment(container_spec: Any) -> dict[str, Any]:
+    return {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in container_spec["env"]}
 
 
 def test_half_a_gpu() -> None:
@@ -89,10 +89,10 @@ def test_containers_that_differ_have_annotations_of_their_own() -> None:
     manifest = builders.pod(containers=("main", "side"), request="0.8")
     manifest["metadata"]["annotations"]["gpushare.io/request.side"] = "0.5"
     after = rewritten(manifest)
-    found = after["metadata"]["annotations"]
-    assert found[contract.GPU_UUIDS] == "GPU-node-a-0,GPU-node-a-1"
-    assert found[f"{contract.GPU_UUIDS}.main"] == "GPU-node-a-0"
-    assert found[f"{contract.GPU_UUIDS}.side"] == "GPU-node-a-1"
+    annotations = after["metadata"]["annotations"]
+    assert annotations[contract.GPU_UUIDS] == "GPU-node-a-0,GPU-node-a-1"
+    assert annotations[f"{contract.GPU_UUIDS}.main"] == "GPU-node-a-0"
+    assert annotations[f"{contract.GPU_UUIDS}.side"] == "GPU-node-a-1"
     assert environment(container(after, 1))[contract.ENV_VISIBLE_DEVICES] == "GPU-node-a-1"
 
 
@@ -102,9 +102,9 @@ def test_a_part_of_the_memory_of_unequal_gpus_is_the_least_of_them() -> None:
     cards = (builders.gpu(0, memory_gib=80), builders.gpu(1, memory_gib=40))
     request, outcome = placed(manifest, type(node)(node.name, gpus=cards))
     after = mutation.rewrite(manifest, request, outcome)
-    found = environment(container(after))
-    assert found[contract.ENV_MEMORY] == str(20 * builders.GIB)
-    assert set(found[contract.ENV_VISIBLE_DEVICES].split(",")) == {"GPU-node-a-0", "GPU-node-a-1"}
+    variables = environment(container(after))
+    assert variables[contract.ENV_MEMORY] == str(20 * builders.GIB)
+    assert set(variables[contract.ENV_VISIBLE_DEVICES].split(",")) == {"GPU-node-a-0", "GPU-node-a-1"}
 
 
 def test_a_sidecar_among_the_init_containers_can_have_the_share() -> None:
@@ -144,7 +144,9 @@ def test_a_container_without_a_share_sees_no_gpu(given: dict[str, Any], env: lis
     listed.append({"name": "side", "image": "x", **given})
     for outcome in (placed(manifest)[1], Refusal("full")):
         after: Any = mutation.rewrite(manifest, requests.parse(manifest), outcome)
-        (side,) = [one for one in after["spec"]["initContainers" if is_init else "containers"] if one["name"] == "side"]
+        (side,) = [
+            entry for entry in after["spec"]["initContainers" if is_init else "containers"] if entry["name"] == "side"
+        ]
         assert side.get("env") == env
         assert difference.patch(after, mutation.rewrite(after, requests.parse(after), outcome)) == []
 
@@ -157,11 +159,11 @@ def test_a_gated_pod_will_learn_its_gpus_from_its_annotation() -> None:
     assert "nodeSelector" not in after["spec"]
     # Resources cannot be added once the pod is stored.
     assert container(after)["resources"]["requests"][contract.RESOURCE_PERCENT] == "50"
-    found = environment(container(after))
-    assert found[contract.ENV_VISIBLE_DEVICES] == {
+    variables = environment(container(after))
+    assert variables[contract.ENV_VISIBLE_DEVICES] == {
         "fieldRef": {"fieldPath": "metadata.annotations['gpushare.io/gpu-uuids']"}
     }
-    assert found[contract.ENV_MEMORY] == str(builders.GIB)
+    assert variables[contract.ENV_MEMORY] == str(builders.GIB)
 
 
 def test_the_memory_of_a_gated_pod_that_asks_for_a_part_is_not_known_yet() -> None:

@@ -90,16 +90,16 @@ def test_a_pod_that_does_not_wait_is_kept_without_its_manifest() -> None:
 
 def test_of_annotations_of_others_little_is_kept() -> None:
     """Who has a namespace has a quarter of a megabyte of them on each pod: two thousand that wait filled a replica."""
-    one = stored()
-    ours = {key: text for key, text in one["metadata"]["annotations"].items() if key.startswith(contract.PREFIX)}
-    one["metadata"]["annotations"] |= {"example.com/notes": MEBIBYTE, contract.MIRROR_ANNOTATION: MEBIBYTE}
-    one["metadata"]["annotations"][pod.DEFAULT_CONTAINER] = MEBIBYTE
-    read = Pod.of(one)
+    manifest = stored()
+    ours = {key: text for key, text in manifest["metadata"]["annotations"].items() if key.startswith(contract.PREFIX)}
+    manifest["metadata"]["annotations"] |= {"example.com/notes": MEBIBYTE, contract.MIRROR_ANNOTATION: MEBIBYTE}
+    manifest["metadata"]["annotations"][pod.DEFAULT_CONTAINER] = MEBIBYTE
+    read = Pod.of(manifest)
     assert len(repr(read)) < 3000
     assert read.annotations == ours
     assert read.is_exempt
-    one["metadata"]["annotations"][pod.DEFAULT_CONTAINER] = "main"
-    assert requests.parse(Pod.of(one).manifest) == requests.parse(one)
+    manifest["metadata"]["annotations"][pod.DEFAULT_CONTAINER] = "main"
+    assert requests.parse(Pod.of(manifest).manifest) == requests.parse(manifest)
 
 
 def test_a_pod_that_has_gone_leaves_nothing_large_behind() -> None:

@@ -15,9 +15,9 @@ from webhook.pods import mutation, validation
 
 
 def denial(manifest: dict[str, Any]) -> validation.Denial:
-    found = validation.read(manifest)
-    assert isinstance(found, validation.Denial)
-    return found
+    answer = validation.read(manifest)
+    assert isinstance(answer, validation.Denial)
+    return answer
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,9 @@ def test_a_container_without_a_share_may_have_a_whole_gpu() -> None:
 def test_what_a_pod_would_be_given_anyway_may_be_in_it() -> None:
     manifest = builders.pod(request="0.5", memory="1.5Gi")
     request = requests.parse(manifest)
-    found = placement.place(builders.views(builders.node()), request)
-    assert not isinstance(found, Refusal)
-    for outcome in (mutation.Placed("i", "node-a", "node-a", found.shares), Refusal("full")):
+    result = placement.place(builders.views(builders.node()), request)
+    assert not isinstance(result, Refusal)
+    for outcome in (mutation.Placed("i", "node-a", "node-a", result.shares), Refusal("full")):
         copied: Any = copy.deepcopy(mutation.rewrite(manifest, request, outcome))
         assert validation.read(copied) == request
         copied["spec"]["containers"][0]["resources"]["limits"][contract.RESOURCE_MEMORY] = "1Gi"
@@ -99,8 +99,8 @@ def test_a_name_too_long_for_an_annotation_is_denied_only_where_one_is_needed() 
 
 def test_forged_results_are_told() -> None:
     manifest = builders.pod(request="0.5", allocation="mine", reason="because")
-    told = validation.warnings(manifest, requests.parse(manifest))
-    assert told == (
+    warnings = validation.warnings(manifest, requests.parse(manifest))
+    assert warnings == (
         "gpushare.io/allocation is written by gpushare alone: yours was removed",
         "gpushare.io/reason is written by gpushare alone: yours was removed",
     )

@@ -20,8 +20,8 @@ def quota(hard: dict[str, str], used: dict[str, str] | None = None, **spec: Any)
 
 
 def lacks(item: dict[str, Any], asked: dict[str, int]) -> str | None:
-    found = resource_quota.read(item)
-    return None if found is None else found.lacks(asked)
+    limits = resource_quota.read(item)
+    return None if limits is None else limits.lacks(asked)
 
 
 @pytest.mark.parametrize(
@@ -42,15 +42,15 @@ def lacks(item: dict[str, Any], asked: dict[str, int]) -> str | None:
 def test_what_a_quota_does_not_leave(
     hard: dict[str, str], used: dict[str, str], asked: dict[str, int], said: str | None
 ) -> None:
-    found = lacks(quota(hard, used), asked)
-    assert (found is None) if said is None else said in str(found)
+    sentence = lacks(quota(hard, used), asked)
+    assert (sentence is None) if said is None else said in str(sentence)
 
 
 @pytest.mark.parametrize("spec", [{"scopes": ["BestEffort"]}, {"scopeSelector": {"matchExpressions": []}}, {}])
 def test_one_that_counts_only_some_pods_is_left_to_the_api_server(spec: dict[str, Any]) -> None:
-    one = quota({f"requests.{PERCENT}": "0"}, scopes=spec.get("scopes"), scopeSelector=spec.get("scopeSelector"))
-    one["spec"]["scopeSelector"] = {"matchExpressions": [{}]} if "scopeSelector" in spec else None
-    assert (lacks(one, {PERCENT: 1}) is None) == bool(spec)
+    document = quota({f"requests.{PERCENT}": "0"}, scopes=spec.get("scopes"), scopeSelector=spec.get("scopeSelector"))
+    document["spec"]["scopeSelector"] = {"matchExpressions": [{}]} if "scopeSelector" in spec else None
+    assert (lacks(document, {PERCENT: 1}) is None) == bool(spec)
 
 
 async def test_quotas_come_and_go() -> None:

@@ -39,15 +39,15 @@ def node(name: str, *, cpu: str = "32", pods: str = "110") -> Json:
 
 
 def busy(where: str, cpu: str) -> Json:
-    one = builders.pod(f"web-{where}")
-    one["spec"] |= {"nodeName": where, "containers": [{"name": "main", "resources": {"requests": {"cpu": cpu}}}]}
-    return one
+    pod = builders.pod(f"web-{where}")
+    pod["spec"] |= {"nodeName": where, "containers": [{"name": "main", "resources": {"requests": {"cpu": cpu}}}]}
+    return pod
 
 
 def asks(cpu: str = "4", **annotations: str) -> Json:
-    one = builders.pod(**(annotations or {"request": "0.5"}))
-    one["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
-    return one
+    pod = builders.pod(**(annotations or {"request": "0.5"}))
+    pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
+    return pod
 
 
 def store_of(*nodes: Json, pods: tuple[Json, ...] = ()) -> MemoryStore:
@@ -55,8 +55,8 @@ def store_of(*nodes: Json, pods: tuple[Json, ...] = ()) -> MemoryStore:
     return MemoryStore(gpunodes, nodes, pods)
 
 
-def place(on: MemoryStore, one: Json) -> Placement | Refusal:
-    return on.place(one, request.parse(one), policy="fragmentation")
+def place(on: MemoryStore, pod: Json) -> Placement | Refusal:
+    return on.place(pod, request.parse(pod), policy="fragmentation")
 
 
 def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -96,18 +96,18 @@ def test_nodes_full_of_cpu_are_not_even_proposed(monkeypatch: pytest.MonkeyPatch
     full = tuple(busy(name, "30") for name in names[:18])
     on = store_of(*map(node, names), pods=full)
     asked = judged(monkeypatch)
-    found = place(on, asks())
-    assert isinstance(found, Placement)
-    assert found.node in {"node-18", "node-19"}
+    choice = place(on, asks())
+    assert isinstance(choice, Placement)
+    assert choice.node in {"node-18", "node-19"}
     assert set(asked) <= {"node-18", "node-19"}
 
 
 def test_a_node_that_takes_no_more_pods_is_not_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
     on = store_of(node("node-a", pods="1"), node("node-b"), pods=(busy("node-a", "1"),))
     asked = judged(monkeypatch)
-    found = place(on, asks())
-    assert isinstance(found, Placement)
-    assert (found.node, asked) == ("node-b", ["node-b"])
+    choice = place(on, asks())
+    assert isinstance(choice, Placement)
+    assert (choice.node, asked) == ("node-b", ["node-b"])
 
 
 def test_a_refusal_for_cpu_is_the_sentence_of_fitness() -> None:
@@ -125,18 +125,18 @@ def test_room_that_comes_free_is_seen() -> None:
 def test_at_the_write_the_same_gpus_are_chosen_as_before() -> None:
     on = store_of(node("node-a"), node("node-b"))
     for number in range(12):
-        one = asks(request="0.3" if number % 2 else "0.5")
-        found = place(on, one)
-        assert isinstance(found, Placement)
-        view = on.view(found.node)
+        pod = asks(request="0.3" if number % 2 else "0.5")
+        choice = place(on, pod)
+        assert isinstance(choice, Placement)
+        view = on.view(choice.node)
         assert view is not None
-        assert on.place_on(view.node, one, request.parse(one), policy="fragmentation") == found
-        entry = found.allocation(request.parse(one), allocation_id=f"a{number}", pod=PodRef("d"), reserved_until=None)
-        on.change(found.node, lambda before, entry=entry: ledger.reserve(before, entry))  # type: ignore[misc]
+        assert on.place_on(view.node, pod, request.parse(pod), policy="fragmentation") == choice
+        entry = choice.allocation(request.parse(pod), allocation_id=f"a{number}", pod=PodRef("d"), reserved_until=None)
+        on.change(choice.node, lambda before, entry=entry: ledger.reserve(before, entry))  # type: ignore[misc]
 
 
-def reserve(rules: Reservation, one: Json, name: str) -> mutation.Placed | Refusal:
-    return asyncio.run(rules.reserve(one, request.parse(one), PodRef("default", name, name)))
+def reserve(rules: Reservation, pod: Json, name: str) -> mutation.Placed | Refusal:
+    return asyncio.run(rules.reserve(pod, request.parse(pod), PodRef("default", name, name)))
 
 
 def test_a_draft_chooses_what_the_ledger_would_and_leaves_it_as_it_was() -> None:
@@ -144,13 +144,13 @@ def test_a_draft_chooses_what_the_ledger_would_and_leaves_it_as_it_was() -> None
     rules = Reservation(on, policy="fragmentation")
     tried = draft.Draft(on)
     pods = [asks(gpus="2", request="1") for _ in range(6)]
-    drafted = [reserve(rules.on(tried), one, f"p{number}") for number, one in enumerate(pods)]
+    drafted = [reserve(rules.on(tried), pod, f"p{number}") for number, pod in enumerate(pods)]
     assert isinstance(reserve(rules.on(tried), asks(request="0.5"), "p7"), Refusal)
     tried.end()
     assert all(not view.node.allocations for view in on.views())
-    real = [reserve(rules, one, f"p{number}") for number, one in enumerate(pods)]
-    assert [(one.node, one.shares) for one in drafted if isinstance(one, mutation.Placed)] == [
-        (one.node, one.shares) for one in real if isinstance(one, mutation.Placed)
+    real = [reserve(rules, pod, f"p{number}") for number, pod in enumerate(pods)]
+    assert [(outcome.node, outcome.shares) for outcome in drafted if isinstance(outcome, mutation.Placed)] == [
+        (outcome.node, outcome.shares) for outcome in real if isinstance(outcome, mutation.Placed)
     ]
     assert len(real) == 6
 
@@ -160,11 +160,11 @@ def test_what_is_taken_away_for_a_pod_is_back_for_the_next() -> None:
     held = builders.allocation("held", *(f"GPU-node-a-{index}" for index in range(4)), request=100, memory_gib=80)
     on.change("node-a", lambda before: ledger.reserve(before, held))
     without = draft.Without(on, {"node-a": ("held",)})
-    one = asks()
+    pod = asks()
     for _ in range(2):
-        assert isinstance(place(on, one), Refusal)
-        assert isinstance(without.place(one, request.parse(one), policy="pack"), Placement)
-        assert isinstance(draft.Draft(without).place(one, request.parse(one), policy="pack"), Placement)
+        assert isinstance(place(on, pod), Refusal)
+        assert isinstance(without.place(pod, request.parse(pod), policy="pack"), Placement)
+        assert isinstance(draft.Draft(without).place(pod, request.parse(pod), policy="pack"), Placement)
     view = without.view("node-a")
     assert view == NodeView.of(builders.node("node-a")) or (view is not None and not view.node.allocations)
 

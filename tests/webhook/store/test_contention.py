@@ -48,10 +48,10 @@ def test_the_leader_and_another_share_no_node() -> None:
 
 def test_those_that_do_not_lead_draw_once_they_meet_in_their_half() -> None:
     theirs = sorted(_kept(_replica(), *NODES[:1]) & _kept(_replica(), *NODES[1:2]))
-    one, other = (_kept(_replica(salt=salt), theirs[0]) for salt in (b"one", b"other"))
-    assert one < set(theirs)
+    kept_nodes, other = (_kept(_replica(salt=salt), theirs[0]) for salt in (b"one", b"other"))
+    assert kept_nodes < set(theirs)
     assert other < set(theirs)
-    assert len(one & other) < len(one)
+    assert len(kept_nodes & other) < len(kept_nodes)
 
 
 def test_who_leads_keeps_its_half_wherever_it_loses() -> None:

@@ -34,7 +34,7 @@ class Followed:
 
 def opened(*ids: str) -> dict[str, Any]:
     node = builders.node()
-    return codec.to_document(type(node)(node.name, node.gpus, tuple(builders.allocation(one) for one in ids)))
+    return codec.to_document(type(node)(node.name, node.gpus, tuple(builders.allocation(identity) for identity in ids)))
 
 
 def closed() -> dict[str, Any]:

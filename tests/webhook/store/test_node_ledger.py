@@ -68,7 +68,7 @@ async def test_one_write_carries_all_that_waits() -> None:
     waiting = [made.add(taking("a")), made.add(taking("b"))]
     drafted, carried = made.draft(made.begin())
     assert drafted is not None
-    assert [one.done for one in carried] == waiting
+    assert [change.done for change in carried] == waiting
     assert [entry["id"] for entry in drafted["spec"]["allocations"]] == ["a", "b"]
     assert drafted["spec"]["future"] == "field"
     assert not made.has_waiting
@@ -82,7 +82,7 @@ async def test_after_a_conflict_only_what_no_longer_fits_is_refused() -> None:
     drafted, carried = made.draft(batch)
     assert drafted is not None
     assert [entry["id"] for entry in drafted["spec"]["allocations"]] == ["x", "a"]
-    assert [one.done for one in carried] == [first]
+    assert [change.done for change in carried] == [first]
     assert isinstance(second.exception(), errors.LedgerError)
 
 

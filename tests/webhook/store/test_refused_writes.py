@@ -114,8 +114,8 @@ class Asking:
 
     async def together(self, *names: str) -> dict[str, bool]:
         """Who was placed, of pods that come at once."""
-        found = await asyncio.gather(*map(self.reserve, names))
-        return {name: isinstance(one, Placed) for name, one in zip(names, found, strict=True)}
+        outcomes = await asyncio.gather(*map(self.reserve, names))
+        return {name: isinstance(outcome, Placed) for name, outcome in zip(names, outcomes, strict=True)}
 
 
 @contextlib.asynccontextmanager

@@ -257,7 +257,7 @@ async def test_only_the_very_pod_keeps_a_reservation() -> None:
         again, recreated = await admitted(on, stored)
         assert again.outcome == "placed", spoil.__name__
         assert recreated["metadata"]["annotations"][contract.ALLOCATION] != first
-        assert any("gpushare.io/allocation is written by gpushare alone" in told for told in again.warnings)
+        assert any("gpushare.io/allocation is written by gpushare alone" in warning for warning in again.warnings)
         assert len(held(on)) == 2
 
 

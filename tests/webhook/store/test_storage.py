@@ -108,7 +108,7 @@ async def test_what_may_not_be_read_is_not_heeded_and_the_log_says_so(
         assert (verdict(cache, "two") is not None) == expected
         assert (verdict(cache, "three") is not None) == (kind != volumes.CLAIM)
     said = [record for record in caplog.records if "can attach" in record.getMessage()]
-    assert [one.__dict__["kind"] for one in said] == [kind]
+    assert [record.__dict__["kind"] for record in said] == [kind]
     assert "no such right" in said[0].__dict__["err"]
 
 

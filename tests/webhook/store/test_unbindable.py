@@ -24,25 +24,25 @@ WORDS = "0/2 nodes are available: 1 node(s) exceed max volume count, 1 node(s) d
 
 
 def made(owner: str = "", *, name: str = "trainer", namespace: str = "default", **annotations: str) -> dict[str, Any]:
-    one = builders.pod(name, namespace=namespace, request="0.5", **annotations)
-    one["metadata"] |= {"uid": f"u-{name}", "resourceVersion": "1"}
+    pod = builders.pod(name, namespace=namespace, request="0.5", **annotations)
+    pod["metadata"] |= {"uid": f"u-{name}", "resourceVersion": "1"}
     if owner:
-        one["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "train", "uid": owner, "controller": True}]
-    return one
+        pod["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "train", "uid": owner, "controller": True}]
+    return pod
 
 
 def unbound(owner: str = "", *, node: str = "node-a", **status: Any) -> dict[str, Any]:
-    one = made(owner, allocation="a1", node=node)
+    pod = made(owner, allocation="a1", node=node)
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": WORDS}
-    return {**one, "status": {"phase": "Pending", "conditions": [condition], **status}}
+    return {**pod, "status": {"phase": "Pending", "conditions": [condition], **status}}
 
 
 def bound(owner: str) -> dict[str, Any]:
     return {**made(owner, allocation="a1", node="node-a"), "spec": {"nodeName": "node-a", "containers": []}}
 
 
-def leaving(one: dict[str, Any]) -> dict[str, Any]:
-    return {**one, "metadata": {**one["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+def leaving(pod: dict[str, Any]) -> dict[str, Any]:
+    return {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
 
 
 class Cluster:
@@ -67,12 +67,12 @@ class Cluster:
         pods, _ = self._occupancy.informers
         await pods.step()
 
-    def place(self, one: dict[str, Any]) -> Placement | Refusal:
-        return self.store.place(one, request.parse(one), policy="pack")
+    def place(self, pod: dict[str, Any]) -> Placement | Refusal:
+        return self.store.place(pod, request.parse(pod), policy="pack")
 
-    def node(self, one: dict[str, Any]) -> str:
-        found = self.place(one)
-        return found.node if isinstance(found, Placement) else ""
+    def node(self, pod: dict[str, Any]) -> str:
+        placement = self.place(pod)
+        return placement.node if isinstance(placement, Placement) else ""
 
 
 @pytest.mark.parametrize("owner", ["job-1", ""], ids=["of a Job", "by its name"])
@@ -87,7 +87,7 @@ async def test_what_is_made_anew_goes_to_another_node(owner: str, end: list[Any]
     assert cluster.node(again) == "node-a"
     last = unbound(owner)
     ends = {None: None, leaving: leaving(last), "Failed": {**last, "status": {"phase": "Failed"}}}
-    await cluster.show(last, *(ends[one] for one in end))
+    await cluster.show(last, *(ends[step] for step in end))
     assert cluster.node(again) == "node-b"
     assert cluster.node(made("other", name="other")) == "node-a"
     assert cluster.node(made(owner, namespace="other")) == "node-a"  # whoever writes that uid on a pod
@@ -138,12 +138,12 @@ async def test_where_no_other_node_will_do_the_refusal_says_what_the_scheduler_s
 
 def test_a_node_that_fails_again_is_left_out_for_longer_and_one_that_does_not_is_forgotten() -> None:
     now = [0.0]
-    found = unbindable.Unbindable(lambda: now[0])
+    failures = unbindable.Unbindable(lambda: now[0])
     maker, pauses = ("default", "job-1"), []
     for _ in range(7):
-        found.left(maker, "node-a", "why")
+        failures.left(maker, "node-a", "why")
         began = now[0]
-        while found.avoided(made("job-1")).barred:
+        while failures.avoided(made("job-1")).barred:
             now[0] += 60.0
         pauses.append(now[0] - began)
     assert pauses == [120.0, 240.0, 480.0, 960.0, 1920.0, 3600.0, 3600.0]
@@ -151,8 +151,8 @@ def test_a_node_that_fails_again_is_left_out_for_longer_and_one_that_does_not_is
         unschedulable_pods.OWNER_PAUSE_SECONDS,
         unschedulable_pods.MOST_OWNER_PAUSE_SECONDS,
     )
-    found.bound(maker, "node-a")
-    assert found.avoided(made("job-1")) == unbindable.NOTHING
+    failures.bound(maker, "node-a")
+    assert failures.avoided(made("job-1")) == unbindable.NOTHING
 
 
 async def test_who_is_evicted_from_one_node_after_the_other_tries_them_all() -> None:
@@ -173,23 +173,23 @@ async def test_who_is_evicted_from_one_node_after_the_other_tries_them_all() -> 
 
 
 def test_of_very_many_makers_the_oldest_are_forgotten() -> None:
-    found = unbindable.Unbindable(lambda: 0.0)
+    failures = unbindable.Unbindable(lambda: 0.0)
     for number in range(unbindable.MOST_MAKERS + 1):
-        found.left(("default", f"job-{number}"), "node-a", "why")
-    assert found.avoided(made("job-0")) == unbindable.NOTHING
-    assert found.avoided(made("job-1")).barred == {"node-a": "why"}
+        failures.left(("default", f"job-{number}"), "node-a", "why")
+    assert failures.avoided(made("job-0")) == unbindable.NOTHING
+    assert failures.avoided(made("job-1")).barred == {"node-a": "why"}
 
 
 async def test_the_change_that_is_written_goes_nowhere_else_either() -> None:
     cluster = Cluster("node-a", "node-b")
     await cluster.show(unbound("job-1"), None)
-    one = made("job-1")
+    pod = made("job-1")
     outcome = await Reservation(cluster.store, policy="pack").reserve(
-        one, request.parse(one), builders.allocation().pod
+        pod, request.parse(pod), builders.allocation().pod
     )
     assert isinstance(outcome, mutation.Placed)
     assert outcome.node == "node-b"
     on_a = cluster.store.view("node-a")
     assert on_a is not None
-    assert isinstance(cluster.store.place_on(on_a.node, one, request.parse(one), policy="pack"), Refusal)
-    assert contract.ALLOCATION not in one["metadata"]["annotations"]
+    assert isinstance(cluster.store.place_on(on_a.node, pod, request.parse(pod), policy="pack"), Refusal)
+    assert contract.ALLOCATION not in pod["metadata"]["annotations"]

@@ -89,14 +89,14 @@ def test_memory_counts_where_it_is_the_larger_part() -> None:
 
 
 def test_a_small_cluster_lets_two_gpus_be_reserved() -> None:
-    found = UnconfirmedReservations(lambda: 0.0)
+    reservations = UnconfirmedReservations(lambda: 0.0)
     node = builders.node(gpus=2)
-    found.look(dataclasses.replace(node, allocations=(reserved(),)), node)
-    assert found.why_not("team") is None
-    found.look(dataclasses.replace(node, allocations=(reserved(gpus=2),)), node)
-    assert found.why_not("team") is None  # the same reservation is weighed once
-    found.look(dataclasses.replace(node, allocations=(reserved(), reserved("b"))), node)
-    assert found.why_not("team") is not None
+    reservations.look(dataclasses.replace(node, allocations=(reserved(),)), node)
+    assert reservations.why_not("team") is None
+    reservations.look(dataclasses.replace(node, allocations=(reserved(gpus=2),)), node)
+    assert reservations.why_not("team") is None  # the same reservation is weighed once
+    reservations.look(dataclasses.replace(node, allocations=(reserved(), reserved("b"))), node)
+    assert reservations.why_not("team") is not None
 
 
 def test_while_a_pod_is_overdue_no_more_is_reserved() -> None:

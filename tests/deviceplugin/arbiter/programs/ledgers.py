@@ -21,7 +21,7 @@ def takes_over(pid: int, device: int, inode: int) -> None:
 
     seen = kernel_process.mapping(pid, (device, inode))
     try:
-        found = pages.Ledger.reopen(seen.link, 1, (device, inode)).used_bytes(64) if seen.link else None
+        used_bytes = pages.Ledger.reopen(seen.link, 1, (device, inode)).used_bytes(64) if seen.link else None
     except OSError:
-        found = None
-    print(seen.known, found, kernel_process.missing_capabilities())
+        used_bytes = None
+    print(seen.known, used_bytes, kernel_process.missing_capabilities())

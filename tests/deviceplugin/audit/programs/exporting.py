@@ -69,8 +69,8 @@ class Exporter(Cuda):
     def room(self) -> int:
         """How much can be had, to the piece."""
         taken = []
-        while (one := self.allocate(PIECE))[0] == SUCCESS:
-            taken.append(one[1])
+        while (allocation := self.allocate(PIECE))[0] == SUCCESS:
+            taken.append(allocation[1])
         for pointer in taken:
             self.free(pointer)
         return len(taken)

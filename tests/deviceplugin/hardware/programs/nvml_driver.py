@@ -34,7 +34,7 @@ def one_is_lost_and_comes_back() -> None:
     for verb in (("fail", "2", "lost"), ("heal", "2")):
         simgpu(*verb)
         seen = driver.snapshot()
-        print(([card.index for card in seen.gpus], [(one.index, one.reason) for one in seen.unreadable]))
+        print(([card.index for card in seen.gpus], [(gpu.index, gpu.reason) for gpu in seen.unreadable]))
 
 
 def waits_for_failures() -> None:
@@ -91,7 +91,7 @@ def processes(pipe_directory: str | None) -> None:
     assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(1 << 30)) == 0
     driver = nvml.Nvml()
     other, own, *_ = (card.uuid for card in driver.snapshot().gpus)
-    print([(one.pid == os.getpid(), one.memory_bytes >= 1 << 30) for one in driver.processes(own)])
+    print([(process.pid == os.getpid(), process.memory_bytes >= 1 << 30) for process in driver.processes(own)])
     print(driver.processes(other))
     print((driver.users(own) == driver.processes(own), driver.users(other)))
 

@@ -15,10 +15,10 @@ def cut(mig: nvml_mig.MigDriver, uuid: str, profiles: Sequence[str]) -> None:
     mode = mig.mig_mode(uuid)
     if mode is None or (not profiles and not mode.current):
         return
-    for one in mig.mig_instances(uuid) if mode.current else ():
-        for part in one.parts:
-            mig.destroy_compute_instance(uuid, one.id, part.id)
-        mig.destroy_gpu_instance(uuid, one.id)
+    for instance in mig.mig_instances(uuid) if mode.current else ():
+        for part in instance.parts:
+            mig.destroy_compute_instance(uuid, instance.id, part.id)
+        mig.destroy_gpu_instance(uuid, instance.id)
     assert mig.set_mig_mode(uuid, enabled=bool(profiles)) == ""
     kinds = {str(kind.profile): kind for kind in mig.mig_geometry(uuid).kinds}
     for name in profiles:
@@ -34,7 +34,7 @@ def labels(cases: list[dict[str, Any]], sys_root: str) -> None:
     for case in cases:
         for uuid, profiles in zip(uuids, case["cut"] or [[] for _ in uuids], strict=True):
             cut(mig, uuid, profiles)
-        entries = tuple(gpu_resources.Replication(*one) for one in case["shared"])
+        entries = tuple(gpu_resources.Replication(*entry) for entry in case["shared"])
         gpus = driver.snapshot().gpus
         facts = label_facts.facts(
             driver, gpus, discovery.read(driver, gpus, {}), machine_type_file="/nowhere", sys_root=Path(sys_root)

@@ -31,7 +31,7 @@ def cuts_beside_a_held_device() -> None:
             asyncio.run(part.enter(HardwareGpu(uuid, 0, mig_capable=True), layout))
         except setup.SetUpError as error:
             print("refused", error)
-        return [one.uuid for one in driver.mig_devices(uuid)]
+        return [device.uuid for device in driver.mig_devices(uuid)]
 
     first = enter("3g.20gb", 2)
     held.add(first[0])

@@ -37,7 +37,7 @@ class Card:
         return bool(self.cut(names).state.value == "as-wanted")
 
     def devices(self) -> list[tuple[str, int, str]]:
-        return sorted((str(one.profile), one.gpu_instance, one.uuid) for one in self.driver.mig_devices(self.uuid))
+        return sorted((str(part.profile), part.gpu_instance, part.uuid) for part in self.driver.mig_devices(self.uuid))
 
     def profiles(self) -> list[str]:
         return [name for name, _, _ in self.devices()]
@@ -172,9 +172,9 @@ def by_an_old_driver() -> None:
 def says_what_devices_are() -> None:
     card = Card()
     card.cut({"1g.10gb": 1, "3g.20gb": 1})
-    for one in card.driver.mig_devices(card.uuid):
-        of = (one.parent == card.uuid, one.compute_instance, one.engines["copy"])
-        print((str(one.profile), one.index, one.memory_bytes >> 20, one.multiprocessors, *of))
+    for part in card.driver.mig_devices(card.uuid):
+        of = (part.parent == card.uuid, part.compute_instance, part.engines["copy"])
+        print((str(part.profile), part.index, part.memory_bytes >> 20, part.multiprocessors, *of))
     known = catalogue.of_gpu(*card.driver.model(card.uuid))
     kinds = card.driver.mig_geometry(card.uuid).kinds
     print([str(kind.profile) for kind in known.kinds if kind not in kinds])

@@ -60,8 +60,8 @@ def test_a_node_that_takes_no_pods_is_told_and_nothing_fits_there(machines: Any,
 
 
 def test_an_agent_that_was_told_to_stop_is_away_before_the_kubelet_tells_of_it() -> None:
-    told = Condition(contract.CONDITION_READY, "False", contract.REASON_AGENT_STOPPED, "the node's agent has stopped")
-    card, row = shown(dataclasses.replace(NODE, conditions=(told,)), machine())
+    state = Condition(contract.CONDITION_READY, "False", contract.REASON_AGENT_STOPPED, "the node's agent has stopped")
+    card, row = shown(dataclasses.replace(NODE, conditions=(state,)), machine())
     assert (card["status"], card["reason"]) == (["NoAgent"], "node-a: the node's agent has stopped")
     assert (row["status"], row["compute"]["freePercent"]) == (["NoAgent"], 0)
 
@@ -77,8 +77,8 @@ def test_a_node_without_gpus_for_shares_says_nothing_of_its_agent() -> None:
 
 
 def test_where_nodes_are_not_known_nothing_is_said_of_them() -> None:
-    found = next(iter(gpu_table.listing(Snapshot((NODE,)), (), Options(), now=0).document()["items"]))
-    assert found["status"] == ["Ready"]
+    entry = next(iter(gpu_table.listing(Snapshot((NODE,)), (), Options(), now=0).document()["items"]))
+    assert entry["status"] == ["Ready"]
 
 
 def test_beside_a_pod_with_an_exclusion_label_there_is_no_largest_share() -> None:
@@ -91,8 +91,8 @@ def test_beside_a_pod_with_an_exclusion_label_there_is_no_largest_share() -> Non
 
 def test_free_is_compute_and_memory_and_no_mean_of_both() -> None:
     full = builders.allocation("a1", "GPU-node-a-0", request=100, memory_gib=20)
-    found = gpu_table.of([dataclasses.replace(NODE, allocations=(full,))])
-    made = gpu_table.table(found)
+    cards = gpu_table.of([dataclasses.replace(NODE, allocations=(full,))])
+    made = gpu_table.table(cards)
     place = [column.header for column in made.columns].index("FREE")
     assert [row[place] for row in made.rows] == ["0+60Gi", "1+80Gi"]
     assert made.totals is not None

@@ -22,8 +22,8 @@ def sentence(*requests: int, memory_gib: int = 8, **fields: Any) -> str:
         builders.allocation(f"a{index}", f"GPU-node-a-{index}", request=request, memory_gib=memory_gib)
         for index, request in enumerate(requests)
     ]
-    found = gpu_summary.of([dataclasses.replace(node, allocations=tuple(held))])
-    return free_summary.sentence(found, gpu_summary.add_up(found))
+    cards = gpu_summary.of([dataclasses.replace(node, allocations=tuple(held))])
+    return free_summary.sentence(cards, gpu_summary.add_up(cards))
 
 
 def test_an_idle_cluster_has_nothing_stranded() -> None:

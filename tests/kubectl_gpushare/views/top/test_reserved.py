@@ -73,7 +73,7 @@ def test_a_pod_that_waits_shows_what_it_asks_for_and_counts_nothing() -> None:
 
 
 def test_a_document_has_the_limit_and_what_is_asked_for() -> None:
-    found = {row.name: pod_table.item(row) for row in pod_table.of(sample.snapshot())}
-    assert found["trainer"]["limitsPercent"] == [80]
-    assert found["waiting"]["asksFor"] == ["0.5 GPU with 60Gi"]
-    assert found["waiting"]["limitsPercent"] == []
+    items = {row.name: pod_table.item(row) for row in pod_table.of(sample.snapshot())}
+    assert items["trainer"]["limitsPercent"] == [80]
+    assert items["waiting"]["asksFor"] == ["0.5 GPU with 60Gi"]
+    assert items["waiting"]["limitsPercent"] == []

@@ -64,7 +64,7 @@ class Blind:
         await self.store.commit(on, lambda node: ledger.reserve(node, entry))
 
     def held(self, name: str = "node-a") -> dict[str, tuple[str, float | None]]:
-        (node,) = (one for one in self.store.stored() if one.name == name)
+        (node,) = (gpunode for gpunode in self.store.stored() if gpunode.name == name)
         return {entry.id: (entry.pod.uid, entry.reserved_until) for entry in node.allocations}
 
 
@@ -87,11 +87,11 @@ async def blind(cluster: Cluster) -> AsyncIterator[Blind]:
 
 async def test_the_share_of_a_living_pod_is_kept(cluster: Cluster) -> None:
     cluster.start("--no-placer")
-    one = cluster.create(builders.pod(request="0.5"))
+    pod = cluster.create(builders.pod(request="0.5"))
     async with blind(cluster) as made:
         ((identity, (_, until)),) = made.held().items()
         assert until is not None
-        holder = PodRef(cluster.namespace, "trainer", one["metadata"]["uid"])
+        holder = PodRef(cluster.namespace, "trainer", pod["metadata"]["uid"])
         await made.hold("held", holder, until=None)
         await made.hold("of-a-namesake", PodRef(cluster.namespace, "trainer", "another-uid"), until=None)
         await made.hold("of-nobody", PodRef(cluster.namespace, "gone", "its-uid"), until=None)
@@ -105,12 +105,12 @@ async def test_the_share_of_a_living_pod_is_kept(cluster: Cluster) -> None:
 
 async def test_a_pod_that_came_late_and_unseen_is_confirmed_instead_of_lapsing(cluster: Cluster) -> None:
     cluster.start("--no-placer")
-    one = cluster.create(builders.pod(request="0.5"))
+    pod = cluster.create(builders.pod(request="0.5"))
     late = json.dumps([{"op": "replace", "path": "/spec/allocations/0/reservedUntil", "value": "1970-01-01T00:00:01Z"}])
     cluster.kubectl("patch", "gpunode", "node-a", "--type=json", f"--patch={late}")
     async with blind(cluster) as made:
         await made.keep()
-        assert list(made.held().values()) == [(one["metadata"]["uid"], None)]
+        assert list(made.held().values()) == [(pod["metadata"]["uid"], None)]
 
 
 async def test_what_is_known_to_be_gone_is_free_while_others_are_asked_about(cluster: Cluster) -> None:

@@ -40,8 +40,8 @@ def confirmed(identity: str = "a1", *, uid: str = "u-1") -> Allocation:
     return builders.allocation(identity, uid=uid)
 
 
-def is_settled(found: due_changes.DueChanges) -> bool:
-    return not any((found.confirm, found.release, found.gone, found.lapsed))
+def is_settled(changes: due_changes.DueChanges) -> bool:
+    return not any((changes.confirm, changes.release, changes.gone, changes.lapsed))
 
 
 def ids(entries: tuple[due_changes.NodeAllocation, ...]) -> list[str]:
@@ -49,9 +49,9 @@ def ids(entries: tuple[due_changes.NodeAllocation, ...]) -> list[str]:
 
 
 def test_a_pod_that_has_come_confirms_its_reservation() -> None:
-    found = due(reserved(), pods=(a_pod(),))
-    assert found.confirm == {"node-a": {"a1": PodRef("default", "trainer", "u-1")}}
-    assert is_settled(dataclasses.replace(found, confirm={}))
+    changes = due(reserved(), pods=(a_pod(),))
+    assert changes.confirm == {"node-a": {"a1": PodRef("default", "trainer", "u-1")}}
+    assert is_settled(dataclasses.replace(changes, confirm={}))
 
 
 def test_it_confirms_even_too_late() -> None:
@@ -59,8 +59,8 @@ def test_it_confirms_even_too_late() -> None:
 
 
 def test_a_pod_with_a_generated_name_confirms_too() -> None:
-    found = due(reserved(name=""), pods=(a_pod("trainer-x7b2p"),))
-    assert found.confirm["node-a"]["a1"].name == "trainer-x7b2p"
+    changes = due(reserved(name=""), pods=(a_pod("trainer-x7b2p"),))
+    assert changes.confirm["node-a"]["a1"].name == "trainer-x7b2p"
 
 
 def test_a_reservation_whose_pod_came_and_went_is_not_kept_until_it_lapses() -> None:
@@ -103,14 +103,14 @@ def test_what_an_ended_pod_holds_is_released() -> None:
 
 
 def test_what_a_living_pod_holds_is_kept_whatever_it_says() -> None:
-    for one in (a_pod(), a_pod(allocation="forged"), a_pod(phase="Unknown")):
-        assert is_settled(due(confirmed(), pods=(one,)))
+    for pod in (a_pod(), a_pod(allocation="forged"), a_pod(phase="Unknown")):
+        assert is_settled(due(confirmed(), pods=(pod,)))
 
 
 def test_a_pod_that_is_not_in_our_copy_is_only_a_suspicion() -> None:
-    found = due(confirmed(), pods=(a_pod(uid="another"),))
-    assert ids(found.gone) == ["a1"]
-    assert not found.release
+    changes = due(confirmed(), pods=(a_pod(uid="another"),))
+    assert ids(changes.gone) == ["a1"]
+    assert not changes.release
 
 
 def test_of_two_allocations_of_one_pod_the_one_it_names_is_kept() -> None:
@@ -121,13 +121,13 @@ def test_of_two_allocations_of_one_pod_the_one_it_names_is_kept() -> None:
 
 def forgeries() -> dict[str, dict[str, Any]]:
     """Pods that the webhook was never asked about, and one that never started and never will."""
-    found = {name: a_pod() for name in ("mirror", "kube-system", "uncounted", "leaves")}
-    found["mirror"]["metadata"]["annotations"][contract.MIRROR_ANNOTATION] = "x"
-    found["kube-system"]["metadata"]["namespace"] = "kube-system"
-    found["uncounted"]["spec"]["containers"][0]["resources"] = {}
-    found["leaves"] |= {"status": {"phase": "Pending"}}
-    found["leaves"]["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:05Z", "finalizers": ["tenant.example/stay"]}
-    return found
+    pods = {name: a_pod() for name in ("mirror", "kube-system", "uncounted", "leaves")}
+    pods["mirror"]["metadata"]["annotations"][contract.MIRROR_ANNOTATION] = "x"
+    pods["kube-system"]["metadata"]["namespace"] = "kube-system"
+    pods["uncounted"]["spec"]["containers"][0]["resources"] = {}
+    pods["leaves"] |= {"status": {"phase": "Pending"}}
+    pods["leaves"]["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:05Z", "finalizers": ["tenant.example/stay"]}
+    return pods
 
 
 @pytest.mark.parametrize("kind", sorted(forgeries()))
@@ -144,5 +144,5 @@ def test_one_that_leaves_and_may_run_keeps_its_share() -> None:
     bound, started = forgeries()["leaves"], forgeries()["leaves"]
     bound["spec"]["nodeName"] = "node-a"
     started["status"]["containerStatuses"] = [{"name": "main"}]
-    for one in (bound, started):
-        assert is_settled(due(confirmed(), pods=(one,)))
+    for pod in (bound, started):
+        assert is_settled(due(confirmed(), pods=(pod,)))

@@ -92,11 +92,11 @@ class Cluster:
 
     async def end(self, name: str) -> None:
         """The pod ends; its share is released and what is held grows, in one write."""
-        one = self.pods.pop(name)
+        manifest = self.pods.pop(name)
         asked = {pod.ref.uid: pod.request for pod in self.stored().values() if isinstance(pod.request, Request)}
 
         def change(node: GpuNode) -> GpuNode:
-            ids = [entry.id for entry in node.allocations if entry.pod.uid == one["metadata"]["uid"]]
+            ids = [entry.id for entry in node.allocations if entry.pod.uid == manifest["metadata"]["uid"]]
             return backfill_reservation.grown(ledger.release(node, ids), asked)
 
         for view in list(self.store.views()):
@@ -118,7 +118,7 @@ class Cluster:
             self.store.change(entry.node, lambda node, entry=entry: ledger.release(node, [entry.allocation.id]))
 
     def waiting(self) -> list[str]:
-        return [name for name, one in self.pods.items() if contract.ALLOCATION not in one["metadata"]["annotations"]]
+        return [name for name, pod in self.pods.items() if contract.ALLOCATION not in pod["metadata"]["annotations"]]
 
     def shares(self) -> set[str]:
         entries = [entry for view in self.store.views() for entry in view.node.allocations]

@@ -38,44 +38,44 @@ def test_a_higher_priority_comes_before_every_turn() -> None:
 def round_of(fair: Fairness, units: list[Unit]) -> list[str]:
     """A round in which nobody fits; return who was tried."""
     tried = []
-    for one in fair.begin(units):
-        if fair.may_try(one):
-            tried.append(one)
-            fair.in_vain(one)
+    for candidate in fair.begin(units):
+        if fair.may_try(candidate):
+            tried.append(candidate)
+            fair.in_vain(candidate)
     return names(tried)
 
 
 def test_of_very_many_the_oldest_are_tried_in_every_round_and_the_others_in_turn() -> None:
     fair, units = Fairness(tries=4, looks=100), [unit("a", number) for number in range(8)]
     rounds = [round_of(fair, [*units, unit("b", 99)]) for _ in range(4)]
-    assert [[name for name in one if name.startswith("a")] for one in rounds] == [
+    assert [[name for name in tried_names if name.startswith("a")] for tried_names in rounds] == [
         ["a-0", "a-1", "a-2", "a-3"],
         ["a-0", "a-1", "a-4", "a-5"],
         ["a-0", "a-1", "a-6", "a-7"],
         ["a-0", "a-1", "a-2", "a-3"],
     ]
-    assert all("b-99" in one[:2] for one in rounds)
+    assert all("b-99" in tried_names[:2] for tried_names in rounds)
 
 
 def test_what_is_like_one_that_was_tried_costs_a_look_and_no_try() -> None:
     fair, units = Fairness(tries=2, looks=5), [unit("a", number) for number in range(9)]
-    assert sum(fair.may_try(one) for one in fair.begin(units)) == 5
+    assert sum(fair.may_try(candidate) for candidate in fair.begin(units)) == 5
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2)), max_size=40), st.integers(2, 10))
 def test_law_everybody_has_a_turn_and_everybody_is_tried_in_the_end(asked: list[tuple[str, int]], tries: int) -> None:
     units = [unit(namespace, number, priority=priority) for number, (namespace, priority) in enumerate(asked)]
-    units.sort(key=lambda one: one.order)
+    units.sort(key=lambda candidate: candidate.order)
     fair = Fairness(tries=tries)
     tried: collections.Counter[str] = collections.Counter()
     for _ in range(40):
-        found = fair.begin(units)
-        assert sorted(names(found)) == sorted(names(units))
-        first = [one for one in found if len(asked) <= tries]
-        assert [one.order[0] for one in first] == sorted(one.order[0] for one in first)
-        for one in found:
-            if fair.may_try(one):
-                tried.update(names([one]))
-                fair.in_vain(one)
+        candidates = fair.begin(units)
+        assert sorted(names(candidates)) == sorted(names(units))
+        first = [candidate for candidate in candidates if len(asked) <= tries]
+        assert [candidate.order[0] for candidate in first] == sorted(candidate.order[0] for candidate in first)
+        for candidate in candidates:
+            if fair.may_try(candidate):
+                tried.update(names([candidate]))
+                fair.in_vain(candidate)
     assert set(tried) == set(names(units))
     assert all(unit.namespace in "abc" for unit in units)

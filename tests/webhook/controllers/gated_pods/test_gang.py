@@ -34,18 +34,18 @@ def arrange(pods: list[dict[str, Any]], opened: Collection[str] = ()) -> gang.Ar
     return gang.arrange(map(Pod.of, pods), opened=opened)
 
 
-def units(found: gang.Arranged) -> list[list[str]]:
-    return [[pod.ref.name for pod in unit.members] for unit in found.units]
+def units(arranged: gang.Arranged) -> list[list[str]]:
+    return [[pod.ref.name for pod in unit.members] for unit in arranged.units]
 
 
-def said(found: gang.Arranged) -> dict[str, str]:
-    return {pod.ref.name: sentence for pod, sentence in found.held_back}
+def said(arranged: gang.Arranged) -> dict[str, str]:
+    return {pod.ref.name: sentence for pod, sentence in arranged.held_back}
 
 
 def test_a_group_waits_until_it_is_complete() -> None:
-    found = arrange([member(0), member(1)])
-    assert units(found) == []
-    assert set(said(found).values()) == {'waits for 1 more of its group "ring" (have 2 of 3)'}
+    arranged = arrange([member(0), member(1)])
+    assert units(arranged) == []
+    assert set(said(arranged).values()) == {'waits for 1 more of its group "ring" (have 2 of 3)'}
     assert units(arrange([member(0), member(1), member(2)])) == [["worker-0", "worker-1", "worker-2"]]
 
 
@@ -56,9 +56,9 @@ def test_groups_of_one_name_in_two_namespaces_are_two() -> None:
 
 
 def test_those_beyond_the_size_come_after_the_others() -> None:
-    found = arrange([member(number) for number in range(4)])
-    assert units(found) == [["worker-0", "worker-1", "worker-2"]]
-    assert said(found) == {
+    arranged = arrange([member(number) for number in range(4)])
+    assert units(arranged) == [["worker-0", "worker-1", "worker-2"]]
+    assert said(arranged) == {
         "worker-3": 'its group "ring" has 3 pods without this one: it gets its turn once they are placed'
     }
     placed = [member(number, gated=False) for number in range(3)]
@@ -91,26 +91,26 @@ def test_one_that_leaves_does_not_count() -> None:
 
 
 def test_different_sizes_are_said() -> None:
-    found = arrange([member(0), member(1), member(2, size=4)])
-    assert units(found) == []
-    assert set(said(found).values()) == {
+    arranged = arrange([member(0), member(1), member(2, size=4)])
+    assert units(arranged) == []
+    assert set(said(arranged).values()) == {
         'its group "ring" has no one size: worker-0 says 3 and worker-2 says 4; '
         "delete the pods with the wrong gpushare.io/group-size and recreate them"
     }
 
 
 def test_a_pod_with_somebody_elses_gate_has_no_turn() -> None:
-    found = arrange([alone("queued", gates=("example.com/quota",)), alone("free")])
-    assert units(found) == [["free"]]
-    assert said(found)["queued"].startswith('waits for the scheduling gate "example.com/quota", which is somebody')
+    arranged = arrange([alone("queued", gates=("example.com/quota",)), alone("free")])
+    assert units(arranged) == [["free"]]
+    assert said(arranged)["queued"].startswith('waits for the scheduling gate "example.com/quota", which is somebody')
 
 
 def test_a_group_waits_for_somebody_elses_gate_too() -> None:
     queued = member(2)
     queued["spec"]["schedulingGates"].append({"name": "example.com/quota"})
-    found = arrange([member(0), member(1), queued])
-    assert units(found) == []
-    assert said(found)["worker-0"] == (
+    arranged = arrange([member(0), member(1), queued])
+    assert units(arranged) == []
+    assert said(arranged)["worker-0"] == (
         'waits for its group "ring": 1 of its 3 pods wait for somebody else\'s scheduling gate'
     )
 
@@ -119,5 +119,5 @@ def test_a_gang_is_as_old_as_its_youngest_member_and_as_important_as_its_least()
     early, late = alone("early", created="2026-01-01T00:00:01Z"), alone("late", created="2026-01-01T00:00:59Z")
     important = member(0)
     important["spec"]["priority"] = 1000
-    found = arrange([late, important, member(1), member(2), early])
-    assert units(found) == [["early"], ["worker-0", "worker-1", "worker-2"], ["late"]]
+    arranged = arrange([late, important, member(1), member(2), early])
+    assert units(arranged) == [["early"], ["worker-0", "worker-1", "worker-2"], ["late"]]

@@ -56,8 +56,8 @@ def full(node: GpuNode, *indexes: int) -> GpuNode:
 
 
 def wished(known: MemoryStore, asks: list[tuple[Pod, Request]], **more: Any) -> list[str]:
-    found = asyncio.run(gang_nodes.wished(known, asks, **{"policy": "fragmentation", **more}))
-    return [found.get(pod.ref.uid, "") for pod, _ in asks]
+    nodes = asyncio.run(gang_nodes.wished(known, asks, **{"policy": "fragmentation", **more}))
+    return [nodes.get(pod.ref.uid, "") for pod, _ in asks]
 
 
 def three() -> tuple[GpuNode, GpuNode, GpuNode]:

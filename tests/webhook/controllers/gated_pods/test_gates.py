@@ -80,8 +80,8 @@ class Cluster:
         version = str(int(before["metadata"]["resourceVersion"]) + 1)
         self.pods[name] = {**after, "metadata": {**after["metadata"], "resourceVersion": version}}
 
-    def record(self, one: Mapping[str, Any], _reason: str, note: str, **_: Any) -> None:
-        self.notes.append(f"{one['name']}: {note}")
+    def record(self, regarding: Mapping[str, Any], _reason: str, note: str, **_: Any) -> None:
+        self.notes.append(f"{regarding['name']}: {note}")
 
     async def rounds(self, seconds: float) -> None:
         until = self.now + seconds
@@ -93,7 +93,7 @@ class Cluster:
         return str(self.pods[name]["metadata"]["annotations"].get(contract.REASON, ""))
 
     def placed(self) -> list[str]:
-        return [name for name, one in self.pods.items() if contract.ALLOCATION in one["metadata"]["annotations"]]
+        return [name for name, pod in self.pods.items() if contract.ALLOCATION in pod["metadata"]["annotations"]]
 
     def holders(self) -> list[str]:
         return sorted(entry.pod.name for node in self.store.stored() for entry in node.allocations)

@@ -20,16 +20,16 @@ UNBOUND = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
 
 
 def made(uid: str, group: str, *, gated: bool, placed: bool, leaves: bool, unbound: bool) -> Pod:
-    one = builders.pod(uid, request="0.5")
-    one["metadata"].update(uid=uid, creationTimestamp="2026-01-01T00:00:00Z")
+    manifest = builders.pod(uid, request="0.5")
+    manifest["metadata"].update(uid=uid, creationTimestamp="2026-01-01T00:00:00Z")
     if group:
-        one["metadata"]["annotations"].update({contract.GROUP: group, contract.GROUP_SIZE: "2"})
+        manifest["metadata"]["annotations"].update({contract.GROUP: group, contract.GROUP_SIZE: "2"})
     if placed:
-        one["metadata"]["annotations"][contract.ALLOCATION] = f"a-{uid}"
+        manifest["metadata"]["annotations"][contract.ALLOCATION] = f"a-{uid}"
     if leaves:
-        one["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:01Z"
-    one["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}] if gated else []
-    return Pod.of({**one, "status": {"phase": "Pending", "conditions": [UNBOUND] if unbound else []}})
+        manifest["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:01Z"
+    manifest["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}] if gated else []
+    return Pod.of({**manifest, "status": {"phase": "Pending", "conditions": [UNBOUND] if unbound else []}})
 
 
 PODS = st.builds(
@@ -55,8 +55,8 @@ def test_law_what_is_kept_bit_by_bit_is_what_would_be_found_in_all(steps: list[A
         pods.pop(uid, None)
         if after is not None:
             pods[uid] = after
-        assert index.waiting == {uid: one for uid, one in pods.items() if one.waits}
-        assert index.stuck == {uid: one for uid, one in pods.items() if one.is_stuck}
+        assert index.waiting == {uid: pod for uid, pod in pods.items() if pod.waits}
+        assert index.stuck == {uid: pod for uid, pod in pods.items() if pod.is_stuck}
         arranged = gang.Arranger().arrange(index.waiting, index.members)
         everything = gang.arrange(pods.values())
         assert {unit.uids for unit in arranged.units} == {unit.uids for unit in everything.units}

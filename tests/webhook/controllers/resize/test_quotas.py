@@ -32,14 +32,14 @@ def quota(**hard: str) -> dict[str, Any]:
 class Listing:
     """Stands for the API server: only what is made of its answer, and how often it is asked, is looked at here."""
 
-    def __init__(self, *found: Mapping[str, Any], fails: bool = False) -> None:
-        self.found, self.fails, self.paths = found, fails, list[str]()
+    def __init__(self, *documents: Mapping[str, Any], fails: bool = False) -> None:
+        self.found, self.fails, self.paths = documents, fails, list[str]()
 
     async def list(self, path: str, *, keep: Callable[[Any], Any]) -> SimpleNamespace:
         self.paths.append(path)
         if self.fails:
             raise api_errors.Unavailable("no answer")
-        return SimpleNamespace(items=[keep(one) for one in self.found])
+        return SimpleNamespace(items=[keep(document) for document in self.found])
 
 
 def cluster(**asked: Mapping[str, str]) -> tuple[GpuNode, list[ResizeRequest]]:
@@ -82,8 +82,8 @@ async def test_what_a_quota_does_not_leave_is_said_with_the_numbers(hard: dict[s
 
 
 async def test_two_that_grow_at_once_are_added_up() -> None:
-    found = await problems(Listing(quota(percent="80")), one=MORE, two=MORE)
-    assert [bool(problem) for problem in found] == [False, True]
+    sentences = await problems(Listing(quota(percent="80")), one=MORE, two=MORE)
+    assert [bool(problem) for problem in sentences] == [False, True]
 
 
 async def test_quotas_are_read_only_when_somebody_asks_for_more_and_not_again_at_once() -> None:

@@ -35,75 +35,75 @@ def holding(name: str, request: int, gib: int) -> Allocation:
 
 
 def node(*entries: Allocation) -> GpuNode:
-    found = builders.node(gpus=1)
+    gpunode = builders.node(gpus=1)
     for entry in entries:
-        found = ledger.reserve(found, entry)
-    return found
+        gpunode = ledger.reserve(gpunode, entry)
+    return gpunode
 
 
-def find(found: GpuNode, *pods: dict[str, Any]) -> list[ResizeRequest]:
-    return ResizeRequests().find([found], map(Pod.of, pods))
+def find(gpunode: GpuNode, *pods: dict[str, Any]) -> list[ResizeRequest]:
+    return ResizeRequests().find([gpunode], map(Pod.of, pods))
 
 
-def held(found: GpuNode) -> dict[str, tuple[int, int]]:
+def held(gpunode: GpuNode) -> dict[str, tuple[int, int]]:
     return {
         entry.pod.name: (entry.shares[0].request_percent, entry.shares[0].memory_bytes // GIB)
-        for entry in found.allocations
+        for entry in gpunode.allocations
     }
 
 
 @settings(max_examples=60, deadline=None)
 @given(strategies.gpu_nodes("node-a"))
 def test_a_pod_that_nobody_has_touched_wishes_for_nothing(empty: GpuNode) -> None:
-    found = dataclasses.replace(empty, allocations=(), resizes=())
+    gpunode = dataclasses.replace(empty, allocations=(), resizes=())
     for memory in ({}, {"memory": "33%"}, {"memory": "1.5Gi"}, {"memory": "7%", "gpus": "2"}):
-        one = pod("one", request="0.33", **memory)
-        request = requests.parse(one)
-        placed = placement.place([placement.NodeView.of(found)], request)
+        manifest = pod("one", request="0.33", **memory)
+        request = requests.parse(manifest)
+        placed = placement.place([placement.NodeView.of(gpunode)], request)
         if isinstance(placed, placement.Placement):
             entry = placed.allocation(
                 request, allocation_id="id-one", pod=PodRef("default", "one", "u-one"), reserved_until=None
             )
-            assert find(ledger.reserve(found, entry), one) == []
+            assert find(ledger.reserve(gpunode, entry), manifest) == []
 
 
 def test_who_holds_nothing_leaves_or_waits_for_its_gate_wishes_for_nothing() -> None:
-    found = node(holding("one", 50, 8))
+    gpunode = node(holding("one", 50, 8))
     asked = {"request": "0.6", "memory": "8Gi"}
-    assert len(find(found, pod("one", **asked))) == 1
+    assert len(find(gpunode, pod("one", **asked))) == 1
     leaving, gated = pod("one", **asked), pod("one", **asked)
     leaving["metadata"]["deletionTimestamp"] = CREATED
     gated["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
     ended = {**pod("one", **asked), "status": {"phase": "Succeeded"}}
     others = pod("one", **asked, allocation="id-of-another")
-    for one in (leaving, gated, ended, others, pod("two", **asked)):
-        assert find(found, one) == []
+    for manifest in (leaving, gated, ended, others, pod("two", **asked)):
+        assert find(gpunode, manifest) == []
     reserved = node(builders.allocation("id-one", pod_name="one", reserved_until=60.0))
     assert find(reserved, pod("one", **asked)) == []
 
 
 def test_what_is_content_is_not_looked_at_again_until_it_changes() -> None:
-    found, wishes = node(holding("one", 50, 8)), ResizeRequests()
-    assert wishes.find([found], [Pod.of(pod("one", request="0.5", memory="8Gi"))]) == []
+    gpunode, wishes = node(holding("one", 50, 8)), ResizeRequests()
+    assert wishes.find([gpunode], [Pod.of(pod("one", request="0.5", memory="8Gi"))]) == []
     same_version = pod("one", request="0.7", memory="8Gi")
-    assert wishes.find([found], [Pod.of(same_version)]) == []
-    assert len(wishes.find([found], [Pod.of(pod("one", version="2", request="0.7", memory="8Gi"))])) == 1
-    assert wishes.find([found], [Pod.of(pod("one", version="3", request="0.5", memory="8Gi"))]) == []
+    assert wishes.find([gpunode], [Pod.of(same_version)]) == []
+    assert len(wishes.find([gpunode], [Pod.of(pod("one", version="2", request="0.7", memory="8Gi"))])) == 1
+    assert wishes.find([gpunode], [Pod.of(pod("one", version="3", request="0.5", memory="8Gi"))]) == []
     smaller = node(holding("one", 40, 8))
     assert len(wishes.find([smaller], [Pod.of(pod("one", version="3", request="0.5", memory="8Gi"))])) == 1
 
 
 def test_they_grow_by_priority_and_then_age() -> None:
-    found = node(holding("old", 10, 8), holding("young", 10, 8), holding("first", 10, 8))
+    gpunode = node(holding("old", 10, 8), holding("young", 10, 8), holding("first", 10, 8))
     asked = {"request": "0.4", "memory": "8Gi"}
     wishes = find(
-        found,
+        gpunode,
         pod("young", created="2026-01-02T00:00:00Z", **asked),
         pod("old", **asked),
         pod("first", created="2026-01-03T00:00:00Z", priority=5, **asked),
     )
     assert [resize_request.entry.pod.name for resize_request in wishes] == ["first", "old", "young"]
-    after = turn(found, wishes, {})
+    after = turn(gpunode, wishes, {})
     assert held(after) == {"first": (40, 8), "old": (40, 8), "young": (10, 8)}
     assert turn(after, wishes, {}) is after
     assert existing(after, wishes[2]) == (
@@ -114,22 +114,22 @@ def test_they_grow_by_priority_and_then_age() -> None:
 
 
 def test_what_one_gives_up_is_there_for_one_ahead_of_it_in_the_same_turn() -> None:
-    found = node(holding("large", 60, 8), holding("small", 40, 8))
+    gpunode = node(holding("large", 60, 8), holding("small", 40, 8))
     wishes = find(
-        found,
+        gpunode,
         pod("small", priority=1, request="0.9", memory="8Gi"),
         pod("large", request="0.1", memory="8Gi"),
     )
-    assert held(turn(found, wishes, {})) == {"large": (10, 8), "small": (90, 8)}
+    assert held(turn(gpunode, wishes, {})) == {"large": (10, 8), "small": (90, 8)}
 
 
 def test_what_comes_free_belongs_first_to_whom_it_is_held_for() -> None:
     hold = builders.allocation(contract.HOLD_PREFIX + "1", request=0, memory_gib=0, pod_name="gated", uid="u-gated")
-    found = node(holding("large", 80, 8), holding("small", 20, 8), hold)
+    gpunode = node(holding("large", 80, 8), holding("small", 20, 8), hold)
     gated = {"u-gated": requests.parse(builders.pod("gated", request="0.5", memory="8Gi"))}
     asked = {"request": "0.6", "memory": "8Gi"}
-    wishes = find(found, pod("small", **asked), pod("large", request="0.3", memory="8Gi"))
-    after = turn(found, wishes, gated)
+    wishes = find(gpunode, pod("small", **asked), pod("large", request="0.3", memory="8Gi"))
+    after = turn(gpunode, wishes, gated)
     assert held(after) == {"large": (30, 8), "small": (20, 8), "gated": (50, 8)}
     assert existing(after, wishes[1]) == (
         after.allocations[1].shares,
@@ -138,22 +138,22 @@ def test_what_comes_free_belongs_first_to_whom_it_is_held_for() -> None:
 
 
 def test_annotations_that_make_no_sense_change_nothing_and_are_told() -> None:
-    found = node(holding("one", 50, 8))
-    (resize_request,) = find(found, pod("one", request="0.6", limit="0.5", memory="8Gi"))
-    assert turn(found, [resize_request], {}) is found
-    assert existing(found, resize_request) == (
-        found.allocations[0].shares,
+    gpunode = node(holding("one", 50, 8))
+    (resize_request,) = find(gpunode, pod("one", request="0.6", limit="0.5", memory="8Gi"))
+    assert turn(gpunode, [resize_request], {}) is gpunode
+    assert existing(gpunode, resize_request) == (
+        gpunode.allocations[0].shares,
         'is not resized yet: gpushare.io/limit "0.5" is less than the request: write 0.6 to 1, or leave it out for 1',
     )
-    (resize_request,) = find(found, pod("one", request="0.6", **{"request.side": "0.1"}))
-    said = existing(found, resize_request)
+    (resize_request,) = find(gpunode, pod("one", request="0.6", **{"request.side": "0.1"}))
+    said = existing(gpunode, resize_request)
     assert said is not None
     assert said[1].startswith('is not resized yet: gpushare.io/request.side "0.1" names the container "side"')
 
 
 def test_a_gpu_that_is_gone_stops_nobody_and_is_told_to_those_alone_that_wait_already() -> None:
-    found = node(holding("one", 50, 8))
-    begun = turn(found, find(found, pod("one", request="0.5", memory="4Gi")), {})
+    gpunode = node(holding("one", 50, 8))
+    begun = turn(gpunode, find(gpunode, pod("one", request="0.5", memory="4Gi")), {})
     gone = dataclasses.replace(begun, gpus=())
     assert find(gone, pod("one", request="0.5", memory="8Gi")) == []
     (waits,) = find(gone, pod("one", request="0.5", memory="4Gi", held="[]"))
@@ -162,22 +162,22 @@ def test_a_gpu_that_is_gone_stops_nobody_and_is_told_to_those_alone_that_wait_al
         "is not resized yet: node-a has no GPU GPU-node-a-0 any more",
     )
     after = turn(gone, [waits], {})
-    assert after.allocations == found.allocations, "what was begun is taken back"
+    assert after.allocations == gpunode.allocations, "what was begun is taken back"
     assert turn(after, [waits], {}) is after
 
 
 def test_what_is_still_written_on_a_pod_that_is_as_asked_is_found() -> None:
-    found = node(holding("one", 50, 8))
-    (resize_request,) = find(found, pod("one", request="0.5", memory="8Gi", reason="is not resized yet: no room"))
-    assert existing(found, resize_request) == (found.allocations[0].shares, "")
+    gpunode = node(holding("one", 50, 8))
+    (resize_request,) = find(gpunode, pod("one", request="0.5", memory="8Gi", reason="is not resized yet: no room"))
+    assert existing(gpunode, resize_request) == (gpunode.allocations[0].shares, "")
     assert existing(builders.node(), resize_request) is None
 
 
 def test_a_share_that_shrinks_waits_for_the_agent() -> None:
-    found = node(holding("one", 50, 8))
-    (resize_request,) = find(found, pod("one", request="0.5", memory="4Gi"))
-    assert existing(found, resize_request) is None, "nothing was begun yet"
-    after = turn(found, [resize_request], {})
+    gpunode = node(holding("one", 50, 8))
+    (resize_request,) = find(gpunode, pod("one", request="0.5", memory="4Gi"))
+    assert existing(gpunode, resize_request) is None, "nothing was begun yet"
+    after = turn(gpunode, [resize_request], {})
     assert after.allocations[0].shares[0].shrink_to_bytes == 4 * GIB
     assert existing(after, resize_request) == (
         after.allocations[0].shares,
@@ -189,24 +189,24 @@ def test_a_share_that_shrinks_waits_for_the_agent() -> None:
 @pytest.mark.parametrize("less", [{"request": "0.2"}, {"memory": "4Gi"}, {"request": "0.2", "memory": "20Gi"}])
 def test_nothing_is_given_up_before_the_pod_is_bound(less: dict[str, str]) -> None:
     """The scheduler has yet to find room for what it was created with, and nobody offers the difference before."""
-    found = node(holding("one", 50, 8))
+    gpunode = node(holding("one", 50, 8))
     waits = pod("one", **{"request": "0.5", "memory": "8Gi", **less})
     del waits["spec"]["nodeName"]
-    (resize_request,) = find(found, waits)
-    assert turn(found, [resize_request], {}) is found
-    assert existing(found, resize_request) == (
-        found.allocations[0].shares,
+    (resize_request,) = find(gpunode, waits)
+    assert turn(gpunode, [resize_request], {}) is gpunode
+    assert existing(gpunode, resize_request) == (
+        gpunode.allocations[0].shares,
         "is not resized yet: it is not bound to its node yet, and counts there as it was created",
     )
-    bound = find(found, pod("one", version="2", **{"request": "0.5", "memory": "8Gi", **less}))
-    assert turn(found, bound, {}) is not found
+    bound = find(gpunode, pod("one", version="2", **{"request": "0.5", "memory": "8Gi", **less}))
+    assert turn(gpunode, bound, {}) is not gpunode
 
 
 def test_what_grows_does_so_before_the_pod_is_bound_too() -> None:
-    found = node(holding("one", 50, 8))
+    gpunode = node(holding("one", 50, 8))
     waits = pod("one", request="0.6", memory="9Gi")
     del waits["spec"]["nodeName"]
-    assert held(turn(found, find(found, waits), {})) == {"one": (60, 9)}
+    assert held(turn(gpunode, find(gpunode, waits), {})) == {"one": (60, 9)}
 
 
 AMOUNTS = st.tuples(st.sampled_from([0, 10, 25, 40, 60, 90]), st.sampled_from([1, 8, 20, 40, 80]))
@@ -217,7 +217,7 @@ AMOUNTS = st.tuples(st.sampled_from([0, 10, 25, 40, 60, 90]), st.sampled_from([1
 def test_no_turn_breaks_the_ledger_or_takes_what_is_held_for_others(
     pods: list[tuple[tuple[int, int], tuple[int, int], bool]],
 ) -> None:
-    found, wishing, asked = builders.node(gpus=1), [], {}
+    gpunode, wishing, asked = builders.node(gpus=1), [], {}
     for number, (has, wants, is_gated) in enumerate(pods):
         name, identity = f"p{number}", f"id-p{number}"
         if is_gated:
@@ -225,13 +225,13 @@ def test_no_turn_breaks_the_ledger_or_takes_what_is_held_for_others(
             asked[f"u-{name}"] = requests.parse(builders.pod(request=f"{has[0]}%", memory=f"{has[1]}Gi"))
         entry = builders.allocation(identity, request=has[0], memory_gib=has[1], pod_name=name, uid=f"u-{name}")
         with contextlib.suppress(errors.LedgerError):
-            found = ledger.reserve(found, entry)
+            gpunode = ledger.reserve(gpunode, entry)
             wishing.append(pod(name, request=f"{wants[0]}%", memory=f"{wants[1]}Gi"))
-    wishes = find(found, *wishing)
-    after = turn(found, wishes, asked)
+    wishes = find(gpunode, *wishing)
+    after = turn(gpunode, wishes, asked)
     assert ledger.violations(after) == []
     assert turn(after, find(after, *wishing), asked) is after, "a second turn without news does nothing"
-    before = {entry.id: entry for entry in found.allocations}
+    before = {entry.id: entry for entry in gpunode.allocations}
     for entry in after.allocations:
         (was,), (now,) = before[entry.id].shares, entry.shares
         assert now.memory_bytes >= was.memory_bytes, "memory was taken before the agent said that it can be"
@@ -240,10 +240,10 @@ def test_no_turn_breaks_the_ledger_or_takes_what_is_held_for_others(
 
 
 def test_what_was_begun_for_a_wish_is_taken_back_when_the_next_makes_no_sense() -> None:
-    found = node(holding("one", 50, 8))
-    begun = turn(found, find(found, pod("one", request="0.5", memory="4Gi")), {})
+    gpunode = node(holding("one", 50, 8))
+    begun = turn(gpunode, find(gpunode, pod("one", request="0.5", memory="4Gi")), {})
     nonsense = find(begun, pod("one", request="0.6", limit="0.5", memory="4Gi"))
-    assert turn(begun, nonsense, {}) == found
+    assert turn(begun, nonsense, {}) == gpunode
     other = find(begun, pod("one", request="0.5", memory="4Gi", gpus="2"))
-    assert turn(begun, other, {}) == found
+    assert turn(begun, other, {}) == gpunode
     assert "that cannot change on a pod that exists" in other[0].problem
