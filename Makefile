@@ -111,7 +111,7 @@ check: env build ## Formats, lints, types, import rules, layers, shell scripts; 
 	$(BIN)/shellcheck $(SHELL_SOURCES)
 
 .PHONY: test-quick
-test-quick: env build ## The quick tests, which need no cluster: about two minutes
+test-quick: env build ## The quick tests, which need no cluster: less than a minute
 	$(BIN)/pytest -q -n 2 -m '$(QUICK)'
 
 .PHONY: test

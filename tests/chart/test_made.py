@@ -45,6 +45,7 @@ def test_it_has_the_version_of_the_project() -> None:
     assert chart["kubeVersion"].startswith(">=1.30")
 
 
+@pytest.mark.slow
 def test_its_configurations_are_those_of_the_manifests() -> None:
     assert VALUES["config"]["data"] == manifests.named("ConfigMap", contract.CONFIG_MAP)["data"]
 

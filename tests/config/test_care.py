@@ -131,6 +131,7 @@ def test_constraints_of_openshift_are_what_the_pods_need_and_no_more() -> None:
         assert wide == {"allowHostDirVolumePlugin", "allowHostPID"}
 
 
+@pytest.mark.slow
 def test_no_rights_are_given_by_a_star() -> None:
     roles = [manifest for manifest in manifests.objects() if manifest["kind"] in {"ClusterRole", "Role"}]
     rules = [rule for role in roles for rule in role["rules"]]

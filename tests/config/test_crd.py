@@ -74,6 +74,7 @@ def described(properties: Json, path: str = "") -> Iterator[str]:
         yield from described(inner.get("properties") or inner.get("items", {}).get("properties") or {}, f"{path}.{key}")
 
 
+@pytest.mark.slow
 def test_the_schema_has_exactly_the_fields_that_the_codec_writes() -> None:
     document = codec.to_document(full_node())
     for part in ("spec", "status"):

@@ -83,6 +83,7 @@ def test_flags_that_contradict_each_other_are_refused_before_anything_is_done(
     assert not (tmp_path / "called").exists()
 
 
+@pytest.mark.slow
 def test_nothing_is_missing_where_the_tests_run() -> None:
     done = install("--prerequisites")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -54,6 +54,7 @@ def members(archive: bytes) -> dict[str, tarfile.TarInfo]:
         return {member.name: member for member in tar.getmembers()}
 
 
+@pytest.mark.slow
 def test_the_plugin_is_named_as_krew_wants_it(manifest: dict[str, Any]) -> None:
     assert (manifest["apiVersion"], manifest["kind"]) == ("krew.googlecontainertools.github.com/v1alpha2", "Plugin")
     assert manifest["metadata"] == {"name": "gpushare"}
@@ -99,5 +100,6 @@ def test_nothing_leaves_the_archive_s_folder_and_nothing_is_compiled(members: di
     assert {"gpushare/licenses/click", "gpushare/licenses/PyYAML"} <= members.keys()
 
 
+@pytest.mark.slow
 def test_the_same_files_give_the_same_archive(archive: bytes) -> None:
     assert make.archive() == archive

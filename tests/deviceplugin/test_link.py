@@ -54,6 +54,7 @@ async def same(node: ArbiterNode, link: linked.Linked) -> None:
     assert list(link.arbiter.shares.uses()) == list(node.groups.uses())
 
 
+@pytest.mark.slow
 async def test_the_agent_knows_of_shares_what_the_arbiter_knows(node: ArbiterNode, link: linked.Linked) -> None:
     node.add_pod("trainer", gpus=2)
     node.add_pod("server", memory=2 * GIB)
@@ -153,6 +154,7 @@ async def test_the_pods_of_a_group_are_one_gang_in_the_arbiter(node: ArbiterNode
     assert {share.tenant.group for share in link.arbiter.shares.all()} == {"default/ring"}
 
 
+@pytest.mark.slow
 async def test_the_agent_says_what_nobody_holds_knowing_all_that_is_held_when_it_is_asked(
     node: ArbiterNode, link: linked.Linked
 ) -> None:
@@ -262,6 +264,7 @@ async def test_what_is_to_be_said_of_resizes_answers_each_gpunode(node: ArbiterN
     await waiting.until(lambda: link.told == 1)
 
 
+@pytest.mark.slow
 async def test_an_arbiter_that_says_nothing_any_more_is_given_up(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,6 +290,7 @@ async def test_an_agent_that_fails_at_what_the_arbiter_says_heeds_no_more_of_it(
         await link.arbiter.run()
 
 
+@pytest.mark.slow
 async def test_an_arbiter_that_fails_at_what_the_agent_says_ends(short_path: Path) -> None:
     async with processes.running(
         short_path / "arbiter.sock", ledgers=short_path / "ledgers", proc=Path("/proc"), log_level="info"

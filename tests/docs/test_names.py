@@ -189,6 +189,7 @@ def test_every_setting_is_in_the_table(daemon: str) -> None:
     assert set(pages.rows(REFERENCE, heading)) == own
 
 
+@pytest.mark.slow
 def test_every_option_and_case_of_the_bench_is_in_its_tables() -> None:
     names = {key.partition(" ")[0] for key in pages.rows("bench/gpu/README.md", "# bench/gpu")}
     options = {option for option in commands.options("bench.gpu") if option.startswith("--")} - {"--help"}

@@ -123,6 +123,7 @@ def webhook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[demo.Webhook]:
         yield running
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("block", "manifest"), [*PODS, *TEMPLATES], ids=named)
 def test_a_pod_in_a_text_is_admitted(webhook: demo.Webhook, block: Block, manifest: dict[str, Any]) -> None:
     manifest = {**manifest, "metadata": {"name": "of-a-template", **manifest["metadata"]}}
@@ -149,6 +150,7 @@ def test_an_installation_in_a_text_names_folders_that_are_there(block: Block, do
     assert all((pages.ROOT / path / "kustomization.yaml").exists() for path in document["components"])
 
 
+@pytest.mark.slow
 def test_every_component_is_in_the_agents_table() -> None:
     text = (pages.ROOT / "docs" / "agent.md").read_text()
     there = [path.parent.name for path in (manifests.CONFIG / "components").glob("*/kustomization.yaml")]

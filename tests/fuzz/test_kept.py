@@ -8,8 +8,9 @@ import pytest
 
 from tests.fuzz import running, table
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 @pytest.mark.parametrize("name", sorted(table.TARGETS))
 def test_what_is_kept_breaks_no_law(name: str) -> None:
     ended = running.replay(name, *table.cases(name))

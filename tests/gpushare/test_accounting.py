@@ -77,6 +77,7 @@ def test_what_is_held_for_a_pod_that_waits_is_nobodys_yet() -> None:
     assert divided(ledger.reserve(node, entry))["held"] == 0.5
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(1, 80)), max_size=6), st.sampled_from(list(Mode)))
 def test_the_parts_of_a_node_add_up_to_its_gpus(shares: list[tuple[int, int]], mode: Mode) -> None:
     node = builders.node(gpus=2, mode=mode)

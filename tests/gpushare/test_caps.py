@@ -23,6 +23,7 @@ def share() -> dict[str, Any]:
     return shares
 
 
+@pytest.mark.slow
 def test_the_ledger_takes_what_a_pod_may_ask_for() -> None:
     fields = share()["items"]["properties"]
     assert share()["maxItems"] >= caps.SHARES * 16  # a hold has an entry for each GPU; the largest nodes have 16
@@ -148,6 +149,7 @@ def odd_pods(draw: st.DrawFn) -> Any:
     return manifest
 
 
+@pytest.mark.slow
 @given(odd_pods())
 def test_law_whatever_is_sent_is_counted_or_left_alone(manifest: dict[str, Any]) -> None:
     assert caps.exceeded(manifest) is None

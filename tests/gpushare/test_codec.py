@@ -134,6 +134,7 @@ def test_a_second_allocation_of_the_same_id_is_not_lost() -> None:
     assert not node.gpu_by_uuid()["GPU-node-a-0"].healthy
 
 
+@pytest.mark.slow
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["id", "pod", "shares", "gpus", "uuid", "memory", "namespace", "containers"]), inner), max_leaves=12))  # fmt: skip
 def test_any_json_in_the_lists_is_survived(junk: object) -> None:
     codec.read({"metadata": {"name": "n"}, "spec": {"allocations": [junk]}, "status": {"gpus": [junk, junk]}})

@@ -28,6 +28,7 @@ CLASSES = st.builds(
 MIXES = st.builds(Mix, st.dictionaries(CLASSES, st.integers(1, 10**6).map(float), max_size=8), pods=COUNTS)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(sorted(POLICIES)), MIXES)
 def test_it_is_read_as_it_was_written(policy: str, mix: Mix) -> None:
     profile = PlacementProfile(policy, mix)

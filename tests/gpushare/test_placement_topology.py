@@ -81,6 +81,7 @@ def cards_of(drawn: list[tuple[tuple[int | None, int | None], int]]) -> list[Gpu
     return [card(index, *place) for index, (place, _) in enumerate(drawn)]
 
 
+@pytest.mark.slow
 @given(CARDS, st.integers(1, 5), st.randoms(use_true_random=False))
 def test_nothing_else_is_closer_and_the_order_of_the_costs_does_not_matter(
     drawn: list[tuple[tuple[int | None, int | None], int]], count: int, draw: random.Random
@@ -94,6 +95,7 @@ def test_nothing_else_is_closer_and_the_order_of_the_costs_does_not_matter(
     assert layout.choose(dict(costs), count) == chosen
 
 
+@pytest.mark.slow
 @given(CARDS, st.integers(1, 4), st.lists(st.lists(st.sampled_from([0.1, 0.2, 0.7, np.inf]), min_size=7, max_size=7)))
 def test_over_arrays_the_same_cards_are_chosen(
     drawn: list[tuple[tuple[int | None, int | None], int]], count: int, nodes: list[list[float]]
@@ -110,6 +112,7 @@ def test_over_arrays_the_same_cards_are_chosen(
         assert picks.apart[column] == pytest.approx(layout.apart(wanted))
 
 
+@pytest.mark.slow
 @given(st.integers(11, 24), st.integers(3, 9), st.integers(0, 10**6))
 @example(11, 9, 365638)  # sums that differ in their last bit only
 def test_of_very_many_cards_the_same_are_chosen_over_arrays(cards: int, count: int, seed: int) -> None:

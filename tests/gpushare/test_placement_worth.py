@@ -46,6 +46,7 @@ def test_no_sizes_leave_free_parts_worth_what_they_are() -> None:
     assert cutting_stock.worth({}, {})[0] == [percent / 100 for percent in range(101)]
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.dictionaries(st.integers(1, 100), st.floats(0.01, 1), min_size=1, max_size=8))
 def test_more_room_is_never_worth_less_and_never_more_than_a_gpu(weights: dict[int, float]) -> None:

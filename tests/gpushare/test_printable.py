@@ -1,6 +1,7 @@
 import json
 import unicodedata
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +23,7 @@ def test_no_control_nor_format_nor_separator_is_printable(text: str) -> None:
     assert not [char for char in shown if unicodedata.category(char) in {"Cc", "Cf", "Cs", "Zl", "Zp"}]
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(st.characters()), st.text(st.characters() | st.sampled_from(EVIL))))
 def test_json_that_is_escaped_means_the_same(document: dict[str, str]) -> None:
     escaped = printable.escaped(json.dumps(document, indent=4, ensure_ascii=False))

@@ -113,6 +113,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
             assert "\n" not in str(error)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**62))
 def test_a_shown_number_of_bytes_is_within_one_percent(count: int) -> None:
     assert abs(quantity.parse_bytes(quantity.format_bytes(count)) - count) <= count / 100

@@ -159,6 +159,7 @@ def test_result_annotations_are_left_to_the_caller_to_strip() -> None:
     assert request.parse(manifest) == request.parse(builders.pod(request="0.5"))
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(
         st.sampled_from([*contract.REQUEST_KEYS, contract.REQUEST + ".main"]), st.text(max_size=20), min_size=1

@@ -35,6 +35,7 @@ def test_a_capture_survives_the_end_of_a_lease(container: Container, make_arbite
         ends_well(process)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", captures.ENDS)
 def test_work_is_waited_for_again_when_a_capture_has_ended(
     container: Container, make_arbiter: ArbiterMaker, end: str
@@ -50,6 +51,7 @@ WHERE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("own", "destroyed"), WHERE.values(), ids=WHERE.keys())
 def test_work_is_waited_for_beside_a_capture_that_nobody_ends(
     container: Container, make_arbiter: ArbiterMaker, own: bool, destroyed: bool
@@ -58,12 +60,14 @@ def test_work_is_waited_for_beside_a_capture_that_nobody_ends(
     waits_for_both_kernels(container, stingy, captures.in_a_stream, own, destroyed, capture=True)
 
 
+@pytest.mark.slow
 def test_work_of_a_stream_is_waited_for_when_a_capture_begins_in_it_after_that(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:
     waits_for_both_kernels(container, make_arbiter(MIB, behaviour=STINGY), captures.captures_after_kernels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("own", "destroyed"), WHERE.values(), ids=WHERE.keys())
 def test_work_is_waited_for_with_drivers_that_have_no_event_for_a_context(
     container: Container, make_arbiter: ArbiterMaker, tmp_path: Path, own: bool, destroyed: bool

@@ -53,6 +53,7 @@ def test_threads_that_make_the_primary_context_at_once_pay_for_one(
     assert arbiter.charged() in ([LIMIT], [])  # or it has ended already
 
 
+@pytest.mark.slow
 def test_what_was_measured_counts_and_can_exceed_the_limit(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(LIMIT)
     arbiter.set(0, overhead_bytes=4 * MIB)

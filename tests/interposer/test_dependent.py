@@ -13,6 +13,8 @@ from tests.interposer.container import DRIVERS, ROOT, Container, finishing
 from tests.interposer.launching import ends_well, line
 from tests.interposer.reference_arbiter import Misbehaviour
 
+pytestmark = pytest.mark.slow
+
 BESIDE_A_NEIGHBOUR = Misbehaviour(flags=contract.LEASE_COUNTED)  # who sleeps
 
 

@@ -58,6 +58,7 @@ def halves(tmp_path: Path) -> tuple[Path, list[str]]:
     return directory, result.stdout.split()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variable", ["NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"])
 def test_a_share_of_a_mig_device_has_the_limit_of_that_device(
     container: Container, arbiter_directory: Path, halves: tuple[Path, list[str]], variable: str
@@ -71,6 +72,7 @@ def test_a_share_of_a_mig_device_has_the_limit_of_that_device(
         assert box.run([PROBE, "--fill"], {variable: migs[1]}).stdout.splitlines()[-1] == f"filled {20 * MIB}"
 
 
+@pytest.mark.slow
 def test_a_mig_device_that_the_share_does_not_have_gives_nothing(
     container: Container, arbiter_directory: Path, halves: tuple[Path, list[str]]
 ) -> None:

@@ -62,6 +62,7 @@ def test_an_arbiter_that_does_not_welcome_stops_cuda(
     expect_closed(container, sentence)
 
 
+@pytest.mark.slow
 def test_an_arbiter_that_never_answers_is_not_waited_for_for_ever(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:

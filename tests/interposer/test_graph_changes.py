@@ -19,6 +19,7 @@ def test_a_graph_that_is_updated_is_charged_for_what_it_allocates_now(
     container.program(graph_changes.updates, form)
 
 
+@pytest.mark.slow
 def test_a_graph_that_is_updated_while_it_runs_has_memory_twice(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:
@@ -38,6 +39,7 @@ def test_what_a_graph_left_unfreed_before_it_was_updated_stays_charged(
     container.program(graph_changes.updates_what_left_memory)
 
 
+@pytest.mark.slow
 def test_a_graph_that_is_destroyed_while_it_runs_has_its_memory_until_it_is_done(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:

@@ -58,6 +58,7 @@ def test_graphs_that_run_in_turn_fit_though_together_they_would_not(
     container.program(graph_memory.run_in_turn)
 
 
+@pytest.mark.slow
 def test_graphs_that_run_at_once_have_memory_of_their_own(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     container.program(graph_memory.run_at_once)
@@ -92,6 +93,7 @@ def test_a_graph_on_two_gpus_is_charged_on_both(container: Container, make_arbit
     container.program(graph_memory.on_two_gpus)
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_no_graph_memory(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     for _ in range(2):

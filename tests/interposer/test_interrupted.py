@@ -27,6 +27,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return binary
 
 
+@pytest.mark.slow
 def test_a_thread_that_is_cancelled_as_it_starts_cuda_leaves_the_start_to_others(
     container: Container, make_arbiter: ArbiterMaker, program: Path
 ) -> None:
@@ -59,6 +60,7 @@ def test_a_thread_that_is_cancelled_as_it_asks_for_what_the_dead_held_leaves_the
         assert ends_well(process) == "went on"
 
 
+@pytest.mark.slow
 def test_signals_do_not_cut_short_the_wait_for_what_the_dead_held(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:
@@ -77,6 +79,7 @@ def test_threads_that_are_cancelled_while_launches_are_held_back_hold_up_nobody(
         assert ends_well(process) == "went on"
 
 
+@pytest.mark.slow
 def test_signals_disturb_nothing(container: Container, make_arbiter: ArbiterMaker, program: Path) -> None:
     arbiter = make_arbiter(10 * MIB)
     with finishing(container.start([program, "signals"])) as process:

@@ -50,6 +50,7 @@ def test_no_launch_passes_without_a_lease(container: Container, make_arbiter: Ar
         ends_well(process)
 
 
+@pytest.mark.slow
 def test_a_revoked_lease_is_given_back_when_nothing_runs_any_more(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:
@@ -75,6 +76,7 @@ def test_a_lease_with_nothing_to_do_goes_back_when_others_wait(
         ends_well(process)
 
 
+@pytest.mark.slow
 def test_what_is_told_of_a_lease_that_went_back_opens_no_gate_even_when_another_one_is_wanted(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:
@@ -93,6 +95,7 @@ def test_what_is_told_of_a_lease_that_went_back_opens_no_gate_even_when_another_
         ends_well(process)
 
 
+@pytest.mark.slow
 def test_launches_do_not_run_far_ahead_when_counted(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
     for flags, least, most in ((contract.LEASE_COUNTED, 0.0, 0.03), (0, 0.05, 1.0)):
@@ -128,6 +131,7 @@ def test_a_context_that_ends_holds_up_nobody(container: Container, make_arbiter:
         ends_well(process)
 
 
+@pytest.mark.slow
 def test_without_an_arbiter_a_program_goes_on_for_its_part_of_the_time(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:

@@ -58,6 +58,7 @@ def test_a_wrong_include_is_found(copy: Path, name: str, line: str, why: str) ->
     assert only.startswith(why)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "code", "why"),
     [

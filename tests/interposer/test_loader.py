@@ -47,6 +47,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_a_program_linked_with_cuda_meets_the_limit(
     container: Container, make_arbiter: ArbiterMaker, programs: Path
 ) -> None:
@@ -79,6 +80,7 @@ PLUGINS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", PLUGINS.values(), ids=PLUGINS.keys())
 def test_a_plugin_that_binds_its_own_functions_first_has_them_and_is_held(
     container: Container, programs: Path, tmp_path: Path, flags: list[str]
@@ -93,6 +95,7 @@ def test_a_plugin_that_binds_its_own_functions_first_has_them_and_is_held(
     assert free.stdout.splitlines()[0] == "the plugin's"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["its RUNPATH", "LD_LIBRARY_PATH", "the plugin itself"])
 def test_a_plugin_that_binds_its_own_libraries_first_meets_the_limit_as_it_is_loaded(
     container: Container, make_arbiter: ArbiterMaker, programs: Path, tmp_path: Path, how: str
@@ -211,6 +214,7 @@ PLAIN = {
 SANITIZERS = {"address": ["env", "ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0"], "thread": ["setarch", "-R"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sanitizer", "before"), SANITIZERS.items(), ids=SANITIZERS.keys())
 def test_programs_with_a_sanitizer_which_replaces_what_the_library_calls_run_as_ever(
     container: Container, make_arbiter: ArbiterMaker, tmp_path: Path, sanitizer: str, before: list[str]
@@ -249,6 +253,7 @@ def test_a_program_that_tells_debuggers_nothing_meets_the_limit(
     assert container.run([program, str(LIMIT)]).stdout == "0\n"
 
 
+@pytest.mark.slow
 def test_a_program_that_is_started_by_naming_the_loader_meets_the_limit(
     container: Container, make_arbiter: ArbiterMaker, programs: Path
 ) -> None:

@@ -42,6 +42,7 @@ def test_a_launch_on_another_gpu_waits_for_that_one(container: Container, make_a
         ends_well(process)
 
 
+@pytest.mark.slow
 def test_a_program_that_goes_on_launching_keeps_its_lease(container: Container, make_arbiter: ArbiterMaker) -> None:
     """Although more launches are counted at once than it makes between two looks, when its GPU has nothing to do."""
     arbiter = make_arbiter(MIB, behaviour=STINGY)

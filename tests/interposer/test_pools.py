@@ -81,6 +81,7 @@ def test_a_free_that_fails_leaves_a_pool_as_it_was(container: Container, make_ar
     container.program(pools.frees_wrongly)
 
 
+@pytest.mark.slow
 def test_threads_that_share_a_pool_leave_it_charged_for_what_it_has(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:
@@ -89,6 +90,7 @@ def test_threads_that_share_a_pool_leave_it_charged_for_what_it_has(
     assert arbiter.charged() == []
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_no_pool_behind(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     for _ in range(3):

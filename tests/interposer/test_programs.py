@@ -55,6 +55,7 @@ def test_a_program_that_becomes_another_one_gives_back_what_it_held(
     assert output.splitlines()[-1] == f"filled {54 * MIB}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("threads", "rounds"), [(16, 10), (64, 3)])
 def test_threads_launch_allocate_and_clean_up_as_they_end(
     container: Container, make_arbiter: ArbiterMaker, programs: Path, threads: int, rounds: int
@@ -66,6 +67,7 @@ def test_threads_launch_allocate_and_clean_up_as_they_end(
     assert arbiter.hellos == 1
 
 
+@pytest.mark.slow
 def test_children_of_a_busy_program_wait_for_no_lock_of_its_threads(
     container: Container, make_arbiter: ArbiterMaker, programs: Path
 ) -> None:
@@ -77,6 +79,7 @@ def test_children_of_a_busy_program_wait_for_no_lock_of_its_threads(
     assert container.run([PROBE, "--allocate", str(LIMIT)]).returncode == 0
 
 
+@pytest.mark.slow
 def test_many_processes_of_a_container_start_at_once(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(LIMIT)
     many = 24
@@ -129,6 +132,7 @@ def as_nobody(
     return box.run(["sh", "-c", script, "sh", *files, *before, *user, *command], environment)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone can make a program that runs as root")
 @pytest.mark.parametrize("before", [[], ["env", "-i", "SIMGPU_DIR={gpus}"]], ids=["setuid", "setuid, no environment"])
 def test_the_loaders_file_reaches_programs_that_run_as_another_user(
@@ -141,6 +145,7 @@ def test_the_loaders_file_reaches_programs_that_run_as_another_user(
         assert result.stdout == expected, result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone can become someone else")
 def test_a_program_of_another_user_has_its_share(
     container: Container, make_arbiter: ArbiterMaker, programs: Path
@@ -168,6 +173,7 @@ def test_a_variable_does_not_reach_programs_that_run_as_another_user(
     assert as_nobody(container, programs, *words, mounted=False).stdout == "0\n"
 
 
+@pytest.mark.slow
 def test_programs_that_end_in_every_way_leave_nothing_behind(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     for ending in starting.ENDINGS:

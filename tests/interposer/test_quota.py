@@ -8,6 +8,7 @@ import struct
 import subprocess
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,6 +76,7 @@ class Pages:
 sizes = st.integers(0, 2**64 - 1) | st.integers(0, 100)
 
 
+@pytest.mark.slow
 @given(
     limit=sizes,
     steps=st.lists(st.tuples(st.integers(0, 3), sizes, st.booleans()), max_size=30),
@@ -108,6 +110,7 @@ def test_slots_that_overflow_together_grant_nothing() -> None:
     assert not pages.charge(0, 1)
 
 
+@pytest.mark.slow
 def test_processes_together_are_never_granted_more_than_the_limit(tmp_path: Path) -> None:
     program = tmp_path / "hammer"
     sources = [ROOT / "tests" / "interposer" / "hammer.c", ROOT / "interposer" / "share" / "quota.c"]
@@ -119,6 +122,7 @@ def test_processes_together_are_never_granted_more_than_the_limit(tmp_path: Path
     assert left == 0
 
 
+@pytest.mark.slow
 @given(sizes=st.lists(st.integers(0, 1 << 30)), cleared=st.booleans())
 def test_what_is_certain_is_said_with_how_often_it_was_about_to_be_less(sizes: list[int], *, cleared: bool) -> None:
     pages = Pages(100, 2)

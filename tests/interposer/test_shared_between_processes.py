@@ -17,6 +17,8 @@ from tests.interposer.gpu import Gpu
 from tests.interposer.programs.shared_between_processes import LIMIT, SHARED, WAYS, has, makes, storm
 from tests.programs import command
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def pair(
@@ -71,7 +73,6 @@ def test_whoever_is_killed_takes_with_him_what_he_was_charged_for_and_no_more(
     _rest_is(container, LIMIT)
 
 
-@pytest.mark.slow
 def test_processes_that_share_and_die_at_any_moment_never_exceed_the_limit(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:

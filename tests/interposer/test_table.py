@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,6 +61,7 @@ values = st.tuples(st.integers(1, 2**40), st.integers(0, 3))
 steps = st.tuples(st.sampled_from(["put", "take", "get"]), keys, values)
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(st.lists(steps, max_size=120))
 def test_it_agrees_with_a_dictionary(actions: list[tuple[str, int, tuple[int, int]]]) -> None:

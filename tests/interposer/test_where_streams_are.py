@@ -44,6 +44,7 @@ def test_a_thread_with_another_gpus_context_waits_for_the_streams(
         ends_well(process)
 
 
+@pytest.mark.slow
 def test_a_closed_gate_of_the_threads_own_context_is_no_matter(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:
@@ -57,6 +58,7 @@ def test_a_closed_gate_of_the_threads_own_context_is_no_matter(
         ends_well(process)
 
 
+@pytest.mark.slow
 def test_what_such_a_thread_has_launched_is_waited_for(container: Container, make_arbiter: ArbiterMaker) -> None:
     """By the arbiter, before the next one begins; and by the thread itself, which is not to run far ahead."""
     arbiter = make_arbiter(MIB, behaviour=STINGY)

@@ -310,6 +310,7 @@ def test_colours_only_when_asked_for(plugin: Plugin, saved: Path) -> None:
     assert "\x1b[32mReady" in plugin("top", "--color", "always", "--from", saved).out
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_enough_is_no_reason_to_complain(saved: Path) -> None:
     command = [sys.executable, "-m", "kubectl_gpushare", "top", "-o", "json", "--from", str(saved)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
@@ -330,6 +331,7 @@ def test_output_that_cannot_be_written_is_said(saved: Path) -> None:
     assert ended.stderr == "error: the output cannot be written: No space left on device\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", ["table", "json", "yaml", "csv"])
 def test_what_the_locale_has_no_character_for_is_no_error(saved: Path, output: str) -> None:
     saved.write_text(saved.read_text().replace("Tesla T4", "Gerät €"), encoding="utf-8")

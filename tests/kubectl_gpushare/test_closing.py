@@ -14,6 +14,8 @@ from kubectl_gpushare.source import live_cluster
 from tests import builders
 from tests.kubectl_gpushare import owners
 
+pytestmark = pytest.mark.slow
+
 Keeping = Callable[[str], tuple[closing.TemporaryCordon, list[str]]]
 
 

@@ -32,6 +32,7 @@ def names(lines: list[str]) -> list[str]:
     return [line.partition("\t")[0] for line in lines[:-1]]
 
 
+@pytest.mark.slow
 def test_verbs_come_with_what_they_do(complete: Complete) -> None:
     lines = complete("")
     assert names(lines) == list(cli.VERBS)
@@ -40,6 +41,7 @@ def test_verbs_come_with_what_they_do(complete: Complete) -> None:
     assert names(complete("des")) == ["describe"]
 
 
+@pytest.mark.slow
 def test_flags_and_their_values(complete: Complete) -> None:
     assert names(complete("top", "--so")) == ["--sort-by"]
     assert names(complete("top", "-o", "")) == ["table", "wide", "json", "yaml", "csv", "name"]
@@ -58,6 +60,7 @@ def test_types_then_names(complete: Complete, saved: Path) -> None:
     assert names(complete("describe", "--from", saved, "pods", "-n", "ml", "l")) == ["llm", "lost"]
 
 
+@pytest.mark.slow
 def test_names_of_nodes_pods_and_configurations(complete: Complete, saved: Path, tmp_path: Path) -> None:
     assert names(complete("audit", "--from", saved, "gpu-1")) == ["gpu-1", "gpu-10"]
     assert names(complete("rightsize", "--from", saved, "-n", "ml", "t")) == ["trainer"]
@@ -71,16 +74,19 @@ def test_names_of_nodes_pods_and_configurations(complete: Complete, saved: Path,
     ]
 
 
+@pytest.mark.slow
 def test_gpus_come_with_what_is_free(complete: Complete, saved: Path) -> None:
     lines = complete("describe", "--from", saved, "gpu", "gpu-1/")
     assert lines[0] == "gpu-1/0\tA100-SXM4-80GB free 0.25+20Gi"
 
 
+@pytest.mark.slow
 def test_without_a_cluster_there_are_no_candidates_and_no_noise(complete: Complete) -> None:
     assert complete("describe", "node", "", KUBECTL_PATH="/nonexistent") == [":4"]
     assert complete("top", "--from", "/nonexistent", "nodes", "") == [":4"]
 
 
+@pytest.mark.slow
 def test_where_krew_has_linked_only_the_plugin_it_can_be_put_beside_it(
     plugin: Plugin, programs: Path, saved: Path
 ) -> None:

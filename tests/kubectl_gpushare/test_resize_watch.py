@@ -45,6 +45,7 @@ MORE, LESS = {contract.MEMORY: "16Gi", "dry": False}, {contract.MEMORY: "4Gi", "
 BACK = {contract.MEMORY: "8Gi", "dry": False}
 
 
+@pytest.mark.slow
 def test_what_fits_is_asked_for_and_waited_for(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
     ended = plugin(*FLAGS, "--memory", "16Gi", KUBECTL_PATH=server("given"))
     assert (ended.code, ended.out, ended.err) == (0, "pod/trainer holds 0.5 GPU with 16Gi\n", "")
@@ -60,6 +61,7 @@ def test_without_room_nothing_is_changed(plugin: Plugin, server: Callable[[str],
     )
 
 
+@pytest.mark.slow
 def test_more_in_use_than_asked_for_is_said_and_the_wish_taken_back(
     plugin: Plugin, server: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -81,12 +83,14 @@ def test_what_is_to_be_kept_stays_asked_for_when_the_time_is_over(
     assert ("it uses 5.2Gi of the 4Gi asked" in ended.err) == (mode == "refused")
 
 
+@pytest.mark.slow
 def test_what_nobody_does_in_time_is_taken_back(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
     ended = plugin(*FLAGS, "--memory", "16Gi", "--timeout", "1", KUBECTL_PATH=server("ignored"))
     assert (ended.code, log(tmp_path)) == (1, [MORE, BACK])
     assert "not done after 1 s: the placer has yet to write it down" in ended.err
 
 
+@pytest.mark.slow
 def test_interrupted_it_stays_asked_for_and_that_is_said(
     plugin: Plugin, server: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +104,7 @@ def test_interrupted_it_stays_asked_for_and_that_is_said(
     assert log(tmp_path) == [MORE]
 
 
+@pytest.mark.slow
 def test_memory_that_follows_the_request_is_spoken_of(
     plugin: Plugin, server: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -117,12 +122,14 @@ def test_memory_that_follows_the_request_is_spoken_of(
     )
 
 
+@pytest.mark.slow
 def test_one_need_not_wait(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
     ended = plugin(*FLAGS, "--memory", "90Gi", "--keep", "--no-wait", KUBECTL_PATH=server("ignored"))
     assert (ended.code, ended.out) == (0, "pod/trainer asks for 0.5 GPU with 90Gi\n")
     assert log(tmp_path) == [{contract.MEMORY: "90Gi", "dry": False}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("memory", "code"), [("16Gi", 0), ("17Gi", 2)])
 def test_a_dry_run_says_what_it_comes_to_and_changes_nothing(
     plugin: Plugin, server: Callable[[str], str], tmp_path: Path, memory: str, code: int

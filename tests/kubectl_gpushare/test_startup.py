@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.kubectl_gpushare.conftest import SECONDS, environment
 
 SLOW = {"asyncio", "ssl", "aiohttp", "kubernetes_asyncio", "tabulate", "yaml"}
@@ -74,6 +76,7 @@ def test_the_command_line_imports_nothing_slow() -> None:
     assert not any(name.startswith("kubectl_gpushare.commands.") for name in imported)
 
 
+@pytest.mark.slow
 def test_top_talks_through_kubectl_and_imports_no_client(saved: Path, fake_kubectl: Callable[[str], str]) -> None:
     top = "sys.argv = ['kubectl-gpushare', 'top', '--no-usage']; from kubectl_gpushare import start"
     kubectl = fake_kubectl(f"exec cat {saved}")
@@ -96,6 +99,7 @@ def test_kubectl_is_asked_before_the_command_line_is_imported() -> None:
     assert not imported & (NEVER | UNASKED | {"click", "dataclasses", "inspect", "json"})
 
 
+@pytest.mark.slow
 def test_json_needs_no_table(saved: Path) -> None:
     run = f"from kubectl_gpushare import cli; assert cli.main(['top', '-o', 'json', '--from', {str(saved)!r}]) == 0"
     assert not modules_after(run) & (NEVER | {"tabulate", "yaml"})

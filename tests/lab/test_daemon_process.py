@@ -95,6 +95,7 @@ def test_a_process_runs_until_its_last_thread_has_ended() -> None:
     assert daemon_process.start_time(child.pid) is None
 
 
+@pytest.mark.slow
 def test_a_daemon_that_cannot_start_says_where_its_log_is(records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon_process, "LAUNCH_SECONDS", 0.3)
     unwritable = daemon_process.Process("daemon", ("sleep", "60"), groups=(Path("/nowhere"),))

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="cgroups are for root"
 FROZEN = (("freezer.state", "FROZEN"), ("cgroup.freeze", "1"))
 
 
+@pytest.mark.slow
 def test_a_process_that_was_left_frozen_is_ended() -> None:
     name = f"gpushare-frozen-{os.getpid()}"
     node_cgroup.create(name)

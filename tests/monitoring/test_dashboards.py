@@ -68,6 +68,7 @@ def test_a_variable_is_asked_of_a_metric_that_is_there() -> None:
         assert used == {template["name"] for template in asked}
 
 
+@pytest.mark.slow
 def test_the_files_are_what_make_py_makes(tmp_path: Path) -> None:
     subprocess.run([sys.executable, str(rules.FOLDER / "make.py"), str(tmp_path)], check=True, timeout=60)
     made = {path.relative_to(tmp_path): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}

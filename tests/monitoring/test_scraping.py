@@ -135,6 +135,7 @@ def test_the_operator_is_told_the_same(file: str, job: str, dropped: set[str]) -
     assert last == {"action": "labeldrop", "regex": "|".join(sorted(dropped, key=last["regex"].index))}
 
 
+@pytest.mark.slow
 def test_the_monitors_select_what_there_is() -> None:
     service, webhooks = manifests.documents(rules.FOLDER / "servicemonitor.yaml")
     (agents,) = manifests.documents(rules.FOLDER / "podmonitor.yaml")

@@ -128,6 +128,7 @@ def test_placement_goes_on_from_it_and_back(kept: dict[str, Any], tmp_path: Path
         source = state
 
 
+@pytest.mark.slow
 def test_the_plugin_shows_it() -> None:
     command = [sys.executable, "-m", "kubectl_gpushare", "top", "pods", "-A", "--from", str(LEDGER)]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, timeout=60).stdout

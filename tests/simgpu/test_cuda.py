@@ -33,6 +33,7 @@ def test_processes_share_a_gpu_and_the_dead_hold_nothing(node: Node) -> None:
     node.program(cuda.allocates, 80 * GIB)
 
 
+@pytest.mark.slow
 def test_memory_that_changes_hands_is_not_counted_twice(node: Node) -> None:
     with (
         finishing(node.start(command(cuda.takes_the_whole_again_and_again))) as first,
@@ -57,6 +58,7 @@ def test_a_pool_keeps_what_its_threshold_allows(node: Node) -> None:
     node.program(cuda.pool_with_a_threshold)
 
 
+@pytest.mark.slow
 def test_what_a_stream_frees_another_has_when_it_has_come_there(node: Node) -> None:
     node.program(cuda.frees_in_a_stream)
 
@@ -65,6 +67,7 @@ def test_memory_that_is_shared_is_one(node: Node) -> None:
     node.program(cuda.shares_memory)
 
 
+@pytest.mark.slow
 def test_kernels_of_all_processes_run_one_after_another(node: Node) -> None:
     began = time.monotonic()
     processes = [node.start([PROBE, "--kernels", "100", "--duration-us", "2000"]) for _ in range(3)]
@@ -79,6 +82,7 @@ def test_kernels_of_all_processes_run_one_after_another(node: Node) -> None:
     assert node.run([PROBE, "--device", "1", "--kernels", "100", "--duration-us", "100"]).returncode == 0
 
 
+@pytest.mark.slow
 def test_utilisation_is_the_busy_part_of_the_last_second(node: Node) -> None:
     busy = "print(nvml.nvmlDeviceGetUtilizationRates(gpu(0)).gpu, nvml.nvmlDeviceGetUtilizationRates(gpu(1)).gpu)"
     assert node.run([PROBE, "--kernels", "700", "--duration-us", "1000"]).returncode == 0

@@ -108,6 +108,7 @@ def test_a_capture_takes_copies_and_functions_and_the_streams_that_join_it(node:
     node.program(cuda_streams.capture_of_everything)
 
 
+@pytest.mark.slow
 def test_an_event_is_shared_with_another_process(node: Node) -> None:
     node.program(cuda_streams.shares_an_event)
 
@@ -116,6 +117,7 @@ def test_a_thread_may_end_before_its_stream_has_come_to_its_end(node: Node) -> N
     node.program(cuda_streams.threads_that_end_early)
 
 
+@pytest.mark.slow
 def test_memory_is_given_out_in_blocks_where_the_description_says_so(tmp_path: Path) -> None:
     description = tmp_path / "node.ini"
     text = (ROOT / "simgpu" / "samples" / "two-models.ini").read_text()

@@ -13,6 +13,8 @@ from tests.programs import command
 from tests.simgpu.conftest import Node, finishing
 from tests.simgpu.programs import meetings
 
+pytestmark = pytest.mark.slow
+
 # A rank of a gang: device and kernel are its arguments; it does a step for each line, and says so.
 
 

@@ -14,6 +14,8 @@ import pytest
 from tests.simgpu.conftest import COMMAND, PROBE, Node, finishing
 from tests.simgpu.programs import memory_limits
 
+pytestmark = pytest.mark.slow
+
 GIB = 1 << 30
 NONE = (1 << 64) - 1
 DESCRIPTION = """

@@ -30,6 +30,7 @@ def test_a_gpu_that_nobody_uses_takes_the_mode_at_once_and_an_l4_never(node: Nod
     ]
 
 
+@pytest.mark.slow
 def test_a_gpu_in_use_takes_the_mode_with_its_next_reset(node: Node) -> None:
     with finishing(node.held("--allocate", "1GiB")):
         code = (
@@ -41,6 +42,7 @@ def test_a_gpu_in_use_takes_the_mode_with_its_next_reset(node: Node) -> None:
     assert node.nvml("print(nvml.nvmlDeviceGetMigMode(gpu(0)))") == "[1, 1]"
 
 
+@pytest.mark.slow
 def test_what_was_made_is_there_for_everyone_until_it_is_destroyed(node: Node) -> None:
     first, second = halves(node)
     assert first != second
@@ -65,6 +67,7 @@ def test_only_what_fits_can_be_made_and_only_where_it_may_begin(node: Node) -> N
     ]
 
 
+@pytest.mark.slow
 def test_a_program_has_its_instance_and_nothing_beside_it(node: Node) -> None:
     first, second = halves(node)
     for variable in ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
@@ -81,6 +84,7 @@ def test_a_program_has_its_instance_and_nothing_beside_it(node: Node) -> None:
     assert printed.splitlines() == ["[(1, 0)]", "1 40448", "0 0", "NVMLError_InUse", "True [1, 0]"]
 
 
+@pytest.mark.slow
 def test_a_gpu_in_mig_mode_is_no_device_itself_and_one_of_its_instances_is_all_that_a_program_has(node: Node) -> None:
     halves(node)
     assert node.run([PROBE]).stdout.count("MIG 3g.40gb") == 1

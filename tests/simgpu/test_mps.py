@@ -13,6 +13,8 @@ from tests.simgpu.conftest import DRIVERS, Node, finishing
 from tests.simgpu.programs import mps as programs
 from tests.simgpu.test_meetings import says, steps
 
+pytestmark = pytest.mark.slow
+
 CONTROL = DRIVERS / "nvidia-cuda-mps-control"
 
 # Runs a kernel when it is told to, and says how many milliseconds that took by the GPU's clock.

@@ -49,6 +49,7 @@ def test_nearness_follows_the_description(node: Node) -> None:
     assert printed.splitlines() == ["0 10 40 50", "True False", "1 0", "00000000:08:00.0"]
 
 
+@pytest.mark.slow
 def test_processes_are_listed_with_their_memory_and_gone_when_dead(node: Node) -> None:
     with finishing(node.held("--device", "2", "--allocate", "3GiB,1")) as process:
         assert node.program(nvml.processes, 2) == str([(process.pid, 3 * GIB + 1)])
@@ -57,6 +58,7 @@ def test_processes_are_listed_with_their_memory_and_gone_when_dead(node: Node) -
     assert node.nvml("print(nvml.nvmlDeviceGetMemoryInfo(gpu(2)).used)") == "0"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="a pid namespace is made by root")
 def test_a_pid_is_what_it_is_in_the_asking_namespace(node: Node) -> None:
     inside = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -108,6 +110,7 @@ def test_a_wait_ends_when_a_gpu_is_lost_after_its_event(node: Node) -> None:
     assert printed.splitlines() == ["79", "lost"]
 
 
+@pytest.mark.slow
 def test_a_loop_without_a_pause_does_not_spin_over_a_lost_gpu_and_hears_of_the_others(node: Node) -> None:
     printed = node.program(nvml.waits_in_a_loop, str(DRIVERS / "simgpu"), str(node.directory))
     lost = "NVMLError_GpuIsLost"

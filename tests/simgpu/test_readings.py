@@ -23,6 +23,7 @@ def answer(
     return ast.literal_eval(node.program(function, *values, **named))
 
 
+@pytest.mark.slow
 def test_an_idle_gpu_is_cool_and_slow_and_a_busy_one_is_neither(node: Node) -> None:
     idle, _ = answer(node, readings.feelings, busy=False)
     with finishing(node.start(BUSY)):
@@ -44,6 +45,7 @@ def test_an_idle_gpu_is_cool_and_slow_and_a_busy_one_is_neither(node: Node) -> N
     assert (other["utilisation"], other["limit"]) == (0, 72_000)
 
 
+@pytest.mark.slow
 def test_those_who_work_have_the_gpus_utilisation_between_them(node: Node) -> None:
     assert answer(node, readings.utilisation_of_each, busy=False) == [{}, 0]
     with finishing(node.held("--allocate", "1MiB")) as idle, finishing(node.start(BUSY)) as worker:
@@ -63,6 +65,7 @@ def test_each_has_what_its_own_kernels_took(node: Node) -> None:
     assert 60 < parts[alone.pid] + parts[other.pid] <= 102  # each is rounded
 
 
+@pytest.mark.slow
 def test_a_kernel_that_nobody_looks_at_counts_while_it_runs(node: Node) -> None:
     with finishing(node.start([PROBE, "--seconds", "60", "--duration-us", "60000000"])) as process:
         assert answer(node, readings.utilisation_since)[process.pid] > 90
@@ -73,6 +76,7 @@ def test_fields_are_the_same_figures_and_each_says_whether_it_is_there(node: Nod
     assert values == [1, 60_000, 400_000, 1, None]
 
 
+@pytest.mark.slow
 def test_a_gpu_is_near_to_processors_and_its_memory_is_seen_through_a_window(node: Node) -> None:
     cpus, bar1, fabric = answer(node, readings.surroundings)
     assert 0 < sum(cpus) <= (os.cpu_count() or 1)
@@ -80,6 +84,7 @@ def test_a_gpu_is_near_to_processors_and_its_memory_is_seen_through_a_window(nod
     assert fabric == 0
 
 
+@pytest.mark.slow
 def test_cards_of_data_centres_have_no_fans_and_others_do(node: Node) -> None:
     assert answer(node, readings.fans) is None
     path = node.directory.parent / "desktop.ini"

@@ -8,6 +8,7 @@ from tests.simgpu.conftest import Node
 from tests.simgpu.programs import side_by_side
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernels", "ends"),
     [
@@ -28,14 +29,17 @@ def test_kernels_of_one_stream_never_run_side_by_side(node: Node) -> None:
     node.program(side_by_side.one_stream_and_another)
 
 
+@pytest.mark.slow
 def test_the_legacy_default_stream_waits_for_blocking_streams_and_they_for_it(node: Node) -> None:
     node.program(side_by_side.legacy_stream)
 
 
+@pytest.mark.slow
 def test_threads_have_default_streams_of_their_own(node: Node) -> None:
     node.program(side_by_side.streams_of_threads)
 
 
+@pytest.mark.slow
 def test_a_stream_waits_for_an_event_of_another_one_and_of_another_gpu(node: Node) -> None:
     node.program(side_by_side.waits_for_events)
 
@@ -48,5 +52,6 @@ def test_more_streams_than_channels_are_all_served(node: Node) -> None:
     node.program(side_by_side.hundred_streams)
 
 
+@pytest.mark.slow
 def test_a_context_takes_1024_launches_whatever_their_streams_are(node: Node) -> None:
     node.program(side_by_side.thousand_launches)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.simgpu.conftest import Node
 from tests.simgpu.programs import stream_order
 
 
+@pytest.mark.slow
 def test_a_function_of_the_host_is_called_between_the_kernels_of_its_stream(node: Node) -> None:
     node.program(stream_order.function_of_the_host)
 

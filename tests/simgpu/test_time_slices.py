@@ -16,6 +16,8 @@ from tests.programs import Parameters, command
 from tests.simgpu.conftest import COMMAND, ROOT, Node, finishing
 from tests.simgpu.programs import time_slices
 
+pytestmark = pytest.mark.slow
+
 
 @contextlib.contextmanager
 def program(
@@ -120,7 +122,6 @@ def test_a_process_that_is_stopped_in_the_middle_of_a_launch_stops_nobody_else(n
             time.sleep(0.005)
 
 
-@pytest.mark.slow
 def test_a_process_that_is_killed_between_any_two_instructions_stops_nobody_else(
     node: Node, compiled: Callable[[str], Path]
 ) -> None:

@@ -76,18 +76,21 @@ def put(pod: Any, path: list[int], value: Any) -> Any:
     return pod
 
 
+@pytest.mark.slow
 @hypothesis.given(st.dictionaries(st.sampled_from(["metadata", "spec", "status", "kind"]), ANYTHING))
 @hypothesis.settings(max_examples=40)
 def test_any_object_is_answered(pod: dict[str, Any]) -> None:
     judged(pod)
 
 
+@pytest.mark.slow
 @hypothesis.given(strategies.pods(), st.lists(st.integers(0, 9), min_size=1, max_size=6), ANYTHING)
 @hypothesis.settings(max_examples=80)
 def test_a_pod_with_anything_in_any_place_is_answered(pod: dict[str, Any], path: list[int], value: Any) -> None:
     judged(put(copy.deepcopy(pod), path, value))
 
 
+@pytest.mark.slow
 @hypothesis.given(
     st.dictionaries(st.sampled_from([*contract.REQUEST_KEYS, *contract.RESULT_KEYS, contract.REQUEST + ".main"]), ASKED)
 )

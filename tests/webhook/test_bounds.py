@@ -74,6 +74,7 @@ class Client:
             await self.writer.wait_closed()
 
 
+@pytest.mark.slow
 async def test_a_body_may_be_so_large_and_no_larger(tmp_path: Path) -> None:
     async with serving(tmp_path) as port:
         larger = bounds.LARGEST_BYTES + 1, bounds.LARGEST_BYTES + bounds.PASSED_BYTES
@@ -84,6 +85,7 @@ async def test_a_body_may_be_so_large_and_no_larger(tmp_path: Path) -> None:
             await client.close()
 
 
+@pytest.mark.slow
 async def test_a_body_without_end_is_not_read_on(tmp_path: Path) -> None:
     async with serving(tmp_path) as port:
         client = await Client.connect(port)
@@ -101,6 +103,7 @@ async def test_json_that_would_take_a_hundred_times_its_size_is_not_read(tmp_pat
         await client.close()
 
 
+@pytest.mark.slow
 async def test_who_stops_in_the_middle_is_left_and_others_are_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +122,7 @@ async def test_who_stops_in_the_middle_is_left_and_others_are_answered(
             await client.close()
 
 
+@pytest.mark.slow
 async def test_half_a_header_is_not_waited_for_and_an_unused_connection_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,8 @@ from webhook.certificates import issuing
 from webhook.certificates.rotation import RotationStep
 from webhook.certificates.tls import Tls
 
+pytestmark = pytest.mark.slow
+
 REVIEW = {
     "apiVersion": review.API_VERSION,
     "kind": "AdmissionReview",
@@ -123,7 +125,6 @@ async def test_what_is_in_hand_at_the_signal_is_answered(tmp_path: Path) -> None
         assert "200 ok" in await asked
 
 
-@pytest.mark.slow
 async def test_a_connection_that_nobody_uses_holds_nobody_up(tmp_path: Path) -> None:
     async with running(tmp_path) as (replica, task):
         unused = await replica.connect()

@@ -46,6 +46,7 @@ async def test_gated_pods_have_their_turn_when_the_resizer_fails(caplog: pytest.
     assert "The resizer failed" in caplog.text
 
 
+@pytest.mark.slow
 async def test_what_has_changed_is_looked_at_again_when_a_part_fails() -> None:
     gates, books = Part(KeyError("what nobody foresaw")), Part()
     parts: Any = SimpleNamespace(store=Part(), books=books, gates=gates)

@@ -113,6 +113,7 @@ def test_mps_gets_its_pipe_and_its_memory_whatever_the_strategy() -> None:
         )
 
 
+@pytest.mark.slow
 @given(STRATEGIES, st.booleans(), st.booleans())
 def test_every_strategy_tells_of_the_gpu_in_its_own_way_only(
     strategies: tuple[str, ...], specs: bool, by_index: bool

@@ -36,6 +36,7 @@ def questions(draw: st.DrawFn) -> tuple[dict[str, Offered], list[str], list[str]
     return devices, available, required, draw(st.integers(len(required), len(available)))
 
 
+@pytest.mark.slow
 @given(questions(), st.sampled_from(["distributed", "packed", ""]))
 def test_the_answer_is_of_the_size_asked_for_of_what_is_available_with_what_is_required(
     question: tuple[dict[str, Offered], list[str], list[str], int], policy: str
@@ -55,6 +56,7 @@ def test_the_answer_is_of_the_size_asked_for_of_what_is_available_with_what_is_r
     assert set(ask(sorted(available, reverse=True))) == set(chosen)
 
 
+@pytest.mark.slow
 @given(questions())
 def test_distributed_leaves_no_gpu_two_fewer_free_than_one_it_could_have_taken(
     question: tuple[dict[str, Offered], list[str], list[str], int],
@@ -120,6 +122,7 @@ def by_hand(available: list[int], required: set[int], size: int, scores: Matrix)
     return max(filter(is_answer, best), key=score)  # type: ignore[return-value]
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_the_aligned_choice_is_that_of_looking_at_every_split(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 6))
@@ -132,6 +135,7 @@ def test_the_aligned_choice_is_that_of_looking_at_every_split(data: st.DataObjec
     assert chosen == by_hand(available, set(required), size, scores)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", range(1, 17))
 def test_sixteen_gpus_are_quick(size: int) -> None:
     draw = random.Random(size)

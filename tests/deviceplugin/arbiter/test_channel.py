@@ -57,6 +57,7 @@ def opened() -> int:
     return sum(NAME in str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink())
 
 
+@pytest.mark.slow
 async def test_all_comes_in_order_with_its_files_though_nobody_listened_for_long(ends: tuple[End, End]) -> None:
     sender, other = ends
     sent = []

@@ -133,6 +133,7 @@ def test_no_text_makes_it_fail(text: str) -> None:
     assert isinstance(identity.parse(text), Refusal)
 
 
+@pytest.mark.slow
 @given(st.lists(st.from_regex(r"[a-z0-9._:-]{1,80}", fullmatch=True), max_size=6))
 def test_nothing_below_a_container_changes_who_it_is(below: list[str]) -> None:
     assert identity.parse("0::" + "/".join(["", "kubepods", f"pod{UID}", ID, *below])) == OURS

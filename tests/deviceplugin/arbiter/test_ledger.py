@@ -6,6 +6,8 @@ import asyncio
 import os
 import signal
 
+import pytest
+
 from gpushare.allocation import GivenShare
 from tests.deviceplugin import waiting
 from tests.deviceplugin.arbiter_node import GIB, GPUS, ArbiterNode
@@ -36,6 +38,7 @@ async def test_processes_of_a_container_see_one_sum(node: ArbiterNode) -> None:
     assert node.used() == (120, 3)
 
 
+@pytest.mark.slow
 async def test_a_container_sees_nothing_of_another_pods(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     node.add_pod("server", memory=2 * GIB)
@@ -47,6 +50,7 @@ async def test_a_container_sees_nothing_of_another_pods(node: ArbiterNode) -> No
     assert (await two("limits"))["records"][0][1] == 2 * GIB
 
 
+@pytest.mark.slow
 async def test_containers_that_share_a_demand_share_a_ledger(node: ArbiterNode) -> None:
     node.add_pod("trainer", GivenShare(("main", "side"), (GPUS[0],), 50, 100, GIB))
     first, two = await node.share(container="main"), await node.share(container="side")
@@ -91,6 +95,7 @@ async def test_reclaim_tells_what_a_killed_process_has_left(node: ArbiterNode) -
     assert await two("reclaim") == 0
 
 
+@pytest.mark.slow
 async def test_a_slot_is_given_again_only_once_it_is_clear(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     keeper, process = await node.share(), await node.share()
@@ -130,6 +135,7 @@ async def test_a_process_that_comes_back_has_its_slot_and_its_charge(node: Arbit
     assert await process("sum", 0) == 100
 
 
+@pytest.mark.slow
 async def test_a_process_that_became_another_program_is_charged_no_more(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     first, two = await node.share(), await node.share()
@@ -180,6 +186,7 @@ async def test_no_container_can_change_its_limits_or_the_size_of_its_ledger(node
     assert await process("limits") == before
 
 
+@pytest.mark.slow
 async def test_a_hostile_slot_harms_only_its_own_container(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     node.add_pod("server")
@@ -198,6 +205,7 @@ async def test_a_hostile_slot_harms_only_its_own_container(node: ArbiterNode) ->
     assert await two("reclaim") == 0
 
 
+@pytest.mark.slow
 async def test_as_many_processes_as_there_are_have_slots_of_their_own(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     shares = await asyncio.gather(*(node.share() for _ in range(12)))

@@ -6,6 +6,8 @@ import os
 import signal
 import time
 
+import pytest
+
 from gpushare.allocation import GivenShare
 from tests.deviceplugin import arbiter_node, waiting
 from tests.deviceplugin.arbiter_node import GIB, GPUS, ArbiterNode
@@ -46,6 +48,7 @@ async def test_of_the_container_that_was_nobody_new_gets_a_share_unless_it_is_th
     assert (await late("hello"))["slot"] == 0  # whatever of the pod has the socket is of its one share
 
 
+@pytest.mark.slow
 async def test_a_pod_that_is_deleted_keeps_its_processes_to_their_limits_and_gets_no_new_ones(
     node: ArbiterNode,
 ) -> None:
@@ -67,6 +70,7 @@ async def test_a_pod_that_is_deleted_keeps_its_processes_to_their_limits_and_get
     assert list((node.directory / "state").iterdir()) == []
 
 
+@pytest.mark.slow
 async def test_a_pod_of_the_same_name_has_nothing_of_the_one_before(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     first = await node.share()

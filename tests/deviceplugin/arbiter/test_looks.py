@@ -18,6 +18,8 @@ from deviceplugin.arbiter.tenant import Grant, Tenant
 from tests.deviceplugin import arbiter_node, waiting
 from tests.deviceplugin.arbiter_node import ArbiterNode
 
+pytestmark = pytest.mark.slow
+
 
 class Slow:
     """A /proc in which the list of what a process has mapped is not told before it is asked for."""

@@ -15,6 +15,7 @@ from deviceplugin.arbiter.gpu_leases import LeaseUsage
 KINDS = typing.get_args(messages.Message)
 
 
+@pytest.mark.slow
 @given(st.one_of(*map(st.from_type, KINDS)))
 def test_every_message_comes_back(message: messages.Message) -> None:
     assert repr(messages.read(messages.write(message))) == repr(message)  # as text: of numbers, NaN is not itself

@@ -65,6 +65,7 @@ async def test_what_died_while_nobody_looked_is_cleared(node: ArbiterNode) -> No
     assert node.used() == (20,)
 
 
+@pytest.mark.slow
 async def test_what_dies_after_the_restart_is_cleared(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     first, two = await node.share(), await node.share()

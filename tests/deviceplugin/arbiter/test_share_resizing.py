@@ -68,6 +68,7 @@ async def test_memory_that_one_gpu_needs_is_given_up_on_none(node: ArbiterNode) 
     assert [record[0] for record in await limits(first)] == [GIB, GIB]
 
 
+@pytest.mark.slow
 async def test_it_is_given_up_as_soon_as_it_is_used_no_more(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     first, two = await joined(node, 2)
@@ -88,6 +89,7 @@ async def test_what_is_measured_beyond_what_was_charged_is_in_use_too(node: Arbi
     assert node.resizes == (Resize(TOLD, 0, GIB, 130),)
 
 
+@pytest.mark.slow
 async def test_a_figure_that_a_program_has_made_up_is_one_that_the_gpunode_can_have(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     for process in await joined(node, 3):
@@ -96,6 +98,7 @@ async def test_a_figure_that_a_program_has_made_up_is_one_that_the_gpunode_can_h
     assert node.resizes == (Resize(TOLD, 0, GIB, (1 << 63) - 1),)
 
 
+@pytest.mark.slow
 async def test_nothing_is_given_up_before_it_was_measured_what_is_held_beyond_the_charges(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     (process,) = await joined(node)

@@ -61,6 +61,7 @@ def resized(draw: st.DrawFn) -> tuple[list[Worker], Changes]:
     return workers, [(when_ns, str(number), entitlement) for number, entitlement in enumerate(later)]
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(resized())
 def test_from_its_change_on_every_share_has_its_new_request_and_none_more_than_its_new_limit(

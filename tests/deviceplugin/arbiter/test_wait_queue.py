@@ -26,6 +26,7 @@ STEPS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(GIVEN, min_size=8, max_size=8), st.lists(STEPS, max_size=40))
 def test_the_head_is_whom_a_look_at_all_would_choose(gives: list[Entitlement], steps: list[tuple]) -> None:  # type: ignore[type-arg]
     accounts = {str(number): Account(entitlement, 0) for number, entitlement in enumerate(gives)}

@@ -138,6 +138,7 @@ def test_other_bytes_are_no_message(data: bytes) -> None:
         wire.read(data)
 
 
+@pytest.mark.slow
 @given(st.integers(0, len(hello()) - 1), st.integers(1, 255))
 def test_a_hello_with_one_byte_changed_is_read_or_refused_but_never_fails(position: int, change: int) -> None:
     data = bytearray(hello())

@@ -172,6 +172,7 @@ containers = st.sampled_from([None, TRAINER, SIDE, OTHER, UNKNOWN, Container("ui
 shares = st.sampled_from([("main",), ("side",), ("main", "side")])
 
 
+@pytest.mark.slow
 @given(
     listed=st.lists(
         st.builds(

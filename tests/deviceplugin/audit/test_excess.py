@@ -55,6 +55,7 @@ def test_whatever_it_uses_beyond_the_tolerance_adds_up(beyond: float, let: float
     assert seconds <= excess.TOLD_SECONDS / (used - let - excess.TOLERATED) + 2 * pause
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(0, 60), st.booleans()), min_size=1, max_size=20),
     st.lists(st.integers(2, 50), min_size=1, max_size=30),

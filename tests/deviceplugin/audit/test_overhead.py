@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -98,6 +99,7 @@ def test_nothing_is_learned_while_it_is_not_known_what_was_charged() -> None:
 sizes = st.integers(0, 1000)
 
 
+@pytest.mark.slow
 @given(st.lists(st.builds(Reading, sizes, sizes, sizes, sizes), min_size=1, max_size=8))
 def test_it_is_never_negative_nor_more_than_either_of_the_last_two_looks_saw(readings: list[Reading]) -> None:
     overheads = Overheads()
@@ -111,6 +113,7 @@ def test_it_is_never_negative_nor_more_than_either_of_the_last_two_looks_saw(rea
         assert all(context_bytes > 0 for context_bytes in overheads.learned.values())
 
 
+@pytest.mark.slow
 @given(sizes, sizes, st.integers(0, 500))
 def test_charges_and_overhead_together_are_what_a_process_holds_once_it_is_at_rest(
     charged: int, context: int, expected: int

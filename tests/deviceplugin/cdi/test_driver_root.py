@@ -65,6 +65,7 @@ def test_its_library_is_loaded_where_there_is_none_on_the_library_path(gpus: Pat
     assert asked(gpus, host).stdout.split() == [str(host / DEBIAN / "libnvidia-ml.so.1"), "4"]
 
 
+@pytest.mark.slow
 def test_one_that_a_runtime_has_mounted_goes_before_it(gpus: Path, tmp_path: Path) -> None:
     host = install(tmp_path / "host")
     assert asked(gpus, host, library_path=str(simulated.BUILD)).stdout.split() == ["None", "4"]

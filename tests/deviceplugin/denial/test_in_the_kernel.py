@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from deviceplugin.denial import denial, registered
 from tests.deviceplugin.denial.kernel_node import LOOP_CONTROL, MISC, KernelNode
 
@@ -77,6 +79,7 @@ def test_without_an_arbiter_for_long_it_is_as_if_nobody_had_ever_been_denied(ker
         assert process.ask("open", kernel.device) == answer
 
 
+@pytest.mark.slow
 def test_the_next_agent_has_who_is_registered_and_nobody_gets_in_between(kernel: KernelNode) -> None:
     known = kernel.enforced()
     process, stranger = kernel.process(), kernel.process()

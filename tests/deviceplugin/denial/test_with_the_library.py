@@ -18,6 +18,8 @@ from tests.deviceplugin.arbiter_node import ArbiterNode
 from tests.deviceplugin.denial import kernel_node
 from tests.interposer.container import BUILD, PROBE, ROOT, Container
 
+pytestmark = pytest.mark.slow
+
 DESCRIPTION = """
 [node]
 name = denial-tests

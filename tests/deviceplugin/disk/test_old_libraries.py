@@ -217,6 +217,7 @@ def pod(uid: str, phase: str = "Running", *, shares: bool = True) -> dict[str, A
     return {"metadata": {"uid": uid, "annotations": annotations}, "status": {"phase": phase}}
 
 
+@pytest.mark.slow
 async def test_it_waits_until_the_pods_are_known_and_counts_those_whose_containers_may_start_again(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

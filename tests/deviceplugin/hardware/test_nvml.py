@@ -12,6 +12,7 @@ from tests.deviceplugin.hardware.programs import nvml_driver
 from tests.programs import command
 
 
+@pytest.mark.slow
 def test_every_gpu_is_described(gpus: Path) -> None:
     output = simulated.printed(gpus, nvml_driver.describes)
     uuids = simulated.uuids(gpus)
@@ -44,12 +45,14 @@ def test_a_lost_gpu_is_told_by_its_index_and_comes_back(gpus: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_an_xid_names_its_gpu_also_when_that_is_lost_by_then(gpus: Path) -> None:
     output = simulated.printed(gpus, nvml_driver.waits_for_failures)
     uuids = simulated.uuids(gpus)
     assert output == [None, (uuids[1], 94), (uuids[3], 79), (uuids[0], 48)]
 
 
+@pytest.mark.slow
 def test_waiting_takes_its_time_even_when_a_lost_gpu_makes_the_driver_refuse_to_wait(gpus: Path) -> None:
     output = simulated.printed(gpus, nvml_driver.waits_beside_a_lost_one)
     assert output == [None, True]
@@ -60,6 +63,7 @@ def test_a_gpu_whose_events_nobody_would_hear_of_is_told_until_it_can_be_watched
     assert output == [{simulated.uuids(gpus)[1]: "the driver does not report its events: ERROR_UNKNOWN"}, {}]
 
 
+@pytest.mark.slow
 def test_beginning_anew_finds_everything_again(gpus: Path) -> None:
     output = simulated.printed(gpus, nvml_driver.begins_anew)
     assert output == [4, 94]
@@ -77,6 +81,7 @@ def test_an_unknown_gpu_is_an_error_that_names_call_and_gpu(gpus: Path) -> None:
     assert "NvmlError: nvmlDeviceGetHandleByUUID(GPU-other) failed: Not Found" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_node_without_gpus_is_told_what_to_do(gpus: Path, tmp_path: Path) -> None:
     result = simulated.run(tmp_path / "nothing", nvml_driver.opens)
     assert "nvmlInit() failed: Driver Not Loaded: the node's kernel has no NVIDIA driver loaded" in result.stderr

@@ -24,6 +24,7 @@ def test_each_pair_has_its_nearest_switch_and_its_links(gpus: Path) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("simulation")
 def test_gpus_without_links_are_joined_by_the_bus_alone(tmp_path: Path) -> None:
     description = simulated.NODE.read_text().replace("nvlink = all", "nvlink = none")
@@ -33,6 +34,7 @@ def test_gpus_without_links_are_joined_by_the_bus_alone(tmp_path: Path) -> None:
     assert {links for _, links in paths.values()} == {0}
 
 
+@pytest.mark.slow
 def test_of_a_lost_gpu_nothing_is_told(gpus: Path) -> None:
     uuids = simulated.uuids(gpus)
     (paths,) = simulated.printed(gpus, topology.paths, uuids, "1", "lost")
@@ -50,6 +52,7 @@ def test_the_fabric_of_a_gpu_is_told_if_it_is_in_one(tmp_path: Path) -> None:
     assert output == [[f"{cluster}.7", f"{cluster}.7", "", ""]]
 
 
+@pytest.mark.slow
 def test_a_gpu_on_its_way_into_a_fabric_is_in_none(gpus: Path) -> None:
     output = simulated.printed(gpus, topology.on_its_way_into_a_fabric, simulated.uuids(gpus)[0])
     assert output == ["00010203-0405-0607-0809-0a0b0c0d0e0f.7", "", ""]

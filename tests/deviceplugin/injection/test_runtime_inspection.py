@@ -102,6 +102,7 @@ def test_a_pod_with_a_host_that_has_no_driver_says_so(tmp_path: Path) -> None:
     assert f"no driver of the host is seen at {tmp_path / 'host'}" in str(facts["undescribed"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mounted", [True, False])
 def test_a_library_that_is_really_mounted_and_loaded_is_seen(gpus: Path, tmp_path: Path, mounted: bool) -> None:
     """In a mount namespace of its own, as a runtime does it."""

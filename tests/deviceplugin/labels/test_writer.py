@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import hypothesis
+import pytest
 from hypothesis import strategies as st
 
 from deviceplugin.labels import writer
@@ -25,6 +26,7 @@ def applied(metadata: dict[str, Any], patch: dict[str, Any] | None) -> dict[str,
     return changed
 
 
+@pytest.mark.slow
 @hypothesis.given(LABELS, LABELS, LABELS)
 def test_ours_are_as_wanted_and_all_others_as_they_were(others: Any, first: Any, second: Any) -> None:
     before: dict[str, Any] = {"labels": others}

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.deviceplugin import simulated
 from tests.deviceplugin.live.programs import held_devices
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_device_that_a_pod_has_is_left_though_nobody_computes_on_it(gpus: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hypothesis
+import pytest
 from hypothesis import stateful
 from hypothesis import strategies as st
 
@@ -115,5 +116,5 @@ class Node(stateful.RuleBasedStateMachine):
         assert self.present == self.wanted
 
 
-TestNode = Node.TestCase
+TestNode = pytest.mark.slow(Node.TestCase)
 TestNode.settings = hypothesis.settings(max_examples=60, stateful_step_count=30)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -100,6 +101,7 @@ WANTED = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(gpus(), WANTED)
 def test_a_plan_leads_to_what_is_wanted_and_touches_nothing_in_use(gpu: Present, wanted: Wanted) -> None:
@@ -116,6 +118,7 @@ def test_a_plan_leads_to_what_is_wanted_and_touches_nothing_in_use(gpu: Present,
         assert mig_plan.make(done, wanted) == MigPlan(MigVerdict.DO)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(gpus(), WANTED, st.data())
 def test_a_plan_that_is_broken_off_is_taken_up_again(gpu: Present, wanted: Wanted, data: st.DataObject) -> None:

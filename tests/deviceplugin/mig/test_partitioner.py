@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.deviceplugin import simulated
 from tests.deviceplugin.mig.programs import cutting
 
 
+@pytest.mark.slow
 def test_a_gpu_is_cut_as_wanted_again_and_again(gpus: Path) -> None:
     layouts = [
         {"1g.5gb": 2, "2g.10gb": 1, "3g.20gb": 1},
@@ -27,6 +30,7 @@ def test_a_gpu_is_cut_as_wanted_again_and_again(gpus: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_killed_at_any_step_the_next_run_completes_it(gpus: Path) -> None:
     """Every call that changes the GPU is the last one of some process; the GPU is the only thing that remembers."""
     output = simulated.printed(gpus, cutting.killed_at_every_step)
@@ -35,6 +39,7 @@ def test_killed_at_any_step_the_next_run_completes_it(gpus: Path) -> None:
     assert first == 9, "the mode, four GPU instances and four compute instances"
 
 
+@pytest.mark.slow
 def test_an_instance_in_use_is_never_touched(gpus: Path) -> None:
     output = simulated.printed(gpus, cutting.beside_an_instance_in_use)
     assert output[0] == ("waiting", True, False, 2)

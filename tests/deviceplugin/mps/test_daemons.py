@@ -92,6 +92,7 @@ async def test_a_daemon_runs_with_its_limits_and_is_gone_when_it_is_dropped(worl
     assert not is_alive(pid)
 
 
+@pytest.mark.slow
 async def test_a_daemon_that_dies_is_started_again_with_its_limits(world: World) -> None:
     await world.daemons.have(SPEC)
     for _ in range(3):
@@ -157,6 +158,7 @@ async def test_each_gpu_has_its_own(world: World) -> None:
     os.kill(world.pid(), signal.SIGCONT)
 
 
+@pytest.mark.slow
 async def test_one_that_hangs_is_replaced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon, "ASK_SECONDS", 0.2)
     monkeypatch.setattr(daemon, "STOP_SECONDS", 0.2)
@@ -192,6 +194,7 @@ async def test_a_gpu_whose_mode_cannot_be_set_has_no_daemon(world: World) -> Non
     await daemons.leave()
 
 
+@pytest.mark.slow
 async def test_the_limits_hold_for_programs(world: World, gpus: Path) -> None:
     uuid = simulated.uuids(gpus)[0]
     spec = steps.Spec(uuid, (steps.MpsGpu(uuid, 0, 40 * GIB, 4, at_once=4),))

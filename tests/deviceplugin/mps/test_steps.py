@@ -15,6 +15,7 @@ GIB = 1 << 30
 ROOT = Path("/run/mps")
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(total_bytes=st.integers(GIB, 200 * GIB), replicas=st.integers(1, 48), data=st.data())
 def test_all_shares_together_are_at_most_the_gpu(total_bytes: int, replicas: int, data: st.DataObject) -> None:

@@ -113,6 +113,7 @@ def test_what_is_kept_of_a_spec_counts_as_the_whole_of_it() -> None:
     assert "image" not in str(trimmed)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), max_size=6))
 def test_whatever_the_ledger_has_room_for_the_counters_have_room_for(pods: list[tuple[int, int]]) -> None:
     """counted, given: of each pod on the one GPU."""

@@ -129,6 +129,7 @@ async def test_without_the_package_that_reads_kubeconfigs_it_is_said_what_to_do(
         await api_connection.find(str(tmp_path / "config"), service_account=tmp_path)
 
 
+@pytest.mark.slow
 async def test_a_kubeconfig_that_makes_no_sense_is_named(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text("apiVersion: v1\nkind: Config\nclusters: []\ncontexts: []\nusers: []\ncurrent-context: x\n")

@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 
 def test_the_client_is_imported_without_the_generated_one() -> None:
     modules = ("api_client", "informer", "compare_and_swap", "election", "events")

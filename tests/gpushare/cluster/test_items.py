@@ -39,6 +39,7 @@ def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(items, "PORTION_BYTES", 7)
 
 
+@pytest.mark.slow
 @given(
     whole=lists,
     order=st.randoms(use_true_random=False),
@@ -101,6 +102,7 @@ def test_a_long_item_that_comes_in_small_pieces_is_not_looked_at_for_each(monkey
     assert 0 < tries < 40  # and not 10,000
 
 
+@pytest.mark.slow
 def test_what_is_held_at_once_does_not_grow_with_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(items, "PORTION_BYTES", 1 << 16)
     pod = json.dumps({"metadata": {"name": "a"}, "spec": {f"key-{number}": "x" * 20 for number in range(200)}}).encode()

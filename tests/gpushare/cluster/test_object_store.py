@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,6 +46,7 @@ class Follower:
             self.objects[change.key] = change.new
 
 
+@pytest.mark.slow
 @given(steps=st.lists(st.one_of(collections, events), max_size=8))
 def test_the_changes_added_up_are_the_store_after_each_of_them(steps: list[Any]) -> None:
     kept, follower = object_store.Store(), Follower()
@@ -54,6 +56,7 @@ def test_the_changes_added_up_are_the_store_after_each_of_them(steps: list[Any])
             assert follower.objects == dict(kept)
 
 
+@pytest.mark.slow
 @given(before=collections, after=collections)
 def test_after_a_list_the_store_holds_exactly_that_list(before: list[Any], after: list[Any]) -> None:
     kept = object_store.Store()
@@ -63,6 +66,7 @@ def test_after_a_list_the_store_holds_exactly_that_list(before: list[Any], after
     assert {key: (pod["metadata"]["uid"], pod["metadata"]["resourceVersion"]) for key, pod in kept.items()} == expected
 
 
+@pytest.mark.slow
 @given(collection=collections)
 def test_the_same_list_again_changes_nothing(collection: list[Any]) -> None:
     kept = object_store.Store()

@@ -13,6 +13,7 @@ from gpushare.config.config_choice import ActiveConfig, Decision
 NAMES = st.sampled_from(["a", "b", "default", "..data"])
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(NAMES, st.sampled_from(["x", "y"])),
     st.one_of(st.none(), st.just(""), NAMES, st.just("z")),

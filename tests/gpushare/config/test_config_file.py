@@ -228,6 +228,7 @@ def test_hostile_text_is_one_clear_error(text: str, part: str) -> None:
     assert part in refusal(text)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=200))
 def test_no_text_makes_the_reader_fail_otherwise(text: str) -> None:
     try:
@@ -258,6 +259,7 @@ TREES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(TREES)
 def test_whatever_is_below_the_known_keys_it_is_a_config_or_one_error_that_names_a_place(tree: object) -> None:
     try:
@@ -322,6 +324,7 @@ CONFIGS = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(CONFIGS)
 def test_what_is_written_is_read_as_it_was(config: model.Config) -> None:

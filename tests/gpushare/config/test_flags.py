@@ -13,6 +13,7 @@ from gpushare.config.model import ALL, Config, ReplicaStrategy
 PLACES = ("cli", "env", "file")
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(PLACES), st.sampled_from(["none", "single", "mixed"])))
 def test_command_line_then_environment_then_file_then_default(values: dict[str, str]) -> None:
     settings = flags.effective(

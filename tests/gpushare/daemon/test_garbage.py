@@ -8,6 +8,8 @@ import pytest
 
 from gpushare.daemon import garbage
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def collector() -> Iterator[None]:

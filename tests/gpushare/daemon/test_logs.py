@@ -86,6 +86,7 @@ values = st.recursive(
 names = st.one_of(st.text(min_size=1), st.sampled_from(["ts", "v", "msg", "err", "component", "logger", "stack"]))
 
 
+@pytest.mark.slow
 @given(message=st.text(), extra=st.dictionaries(names, values, max_size=4))
 def test_whatever_is_logged_is_one_line_of_json_that_keeps_its_own_keys(message: str, extra: dict[str, Any]) -> None:
     record = logging.LogRecord("agent", logging.INFO, "", 0, message, None, None)

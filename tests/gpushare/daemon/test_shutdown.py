@@ -83,6 +83,7 @@ def test_a_main_that_returns_by_itself_has_done_its_work() -> None:
     assert run(daemons.returns) == (0, ["done"], [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("signals", "grace_seconds"),
     [((signal.SIGTERM, signal.SIGTERM), 60.0), ((signal.SIGTERM,), 0.2)],

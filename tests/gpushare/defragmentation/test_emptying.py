@@ -6,6 +6,7 @@ import dataclasses
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 
 from gpushare import contract, ledger
@@ -55,6 +56,7 @@ def test_a_cordon_of_an_admin_is_left() -> None:
     assert plan.moves[0].closed == (("n0", "GPU-n0-0"),)
 
 
+@pytest.mark.slow
 @given(PODS, ALLOWED)
 @settings(max_examples=60, deadline=None)
 def test_who_is_emptied_has_nobody_left_and_no_rule_is_broken(

@@ -77,6 +77,7 @@ def test_a_pod_that_waits_moves_nobody_of_higher_priority() -> None:
         assert len(plan.moves) == moves
 
 
+@pytest.mark.slow
 def test_a_budget_is_not_overdrawn_by_several_moves() -> None:
     def budget(allowed: int) -> Budgets:
         spec = {"selector": {"matchLabels": {"app": "web"}}}
@@ -90,6 +91,7 @@ def test_a_budget_is_not_overdrawn_by_several_moves() -> None:
         assert len(plan.moves) == moves
 
 
+@pytest.mark.slow
 def test_a_pod_of_two_budgets_stays_because_no_eviction_of_it_is_taken() -> None:
     def budget(name: str) -> dict[str, Any]:
         spec = {"selector": {"matchLabels": {"app": "a"}}}

@@ -71,6 +71,7 @@ def planned(pods: Sequence[Pod], need: int, gpus: int = 1) -> DefragPlan:
     return fewest_moves.plan(cluster(*placed(pods), nodes=2), [asked], NONE, stay=False)
 
 
+@pytest.mark.slow
 @given(PODS, st.sampled_from([50, 80, 100]))
 @settings(max_examples=150)
 def test_for_one_gpu_a_plan_has_the_fewest_moves_there_can_be(pods: list[Pod], need: int) -> None:
@@ -85,6 +86,7 @@ def test_for_one_gpu_a_plan_has_the_fewest_moves_there_can_be(pods: list[Pod], n
         assert not plan.steps[0].gpus or len(plan.moves) > MOST
 
 
+@pytest.mark.slow
 @given(PODS, st.sampled_from([50, 80, 100]))
 @settings(max_examples=60)
 def test_every_move_of_a_plan_goes_where_there_is_room_at_that_time(pods: list[Pod], need: int) -> None:

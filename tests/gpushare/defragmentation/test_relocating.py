@@ -85,12 +85,14 @@ def test_several_gpus_of_a_node_come_free_together() -> None:
     assert plan.steps[0].gpus == "n0/0,1"
 
 
+@pytest.mark.slow
 def test_there_are_no_more_moves_than_are_allowed() -> None:
     placed = [(owned(f"p{number}", request="0.3"), f"n{number}/0") for number in range(6)]
     for most in (1, 2, 3):
         assert len(relocating.plan(cluster(*placed, nodes=6, gpus=1), [], NONE, most=most).moves) == most
 
 
+@pytest.mark.slow
 def test_each_chain_of_moves_gains_enough_by_itself() -> None:
     placed = [(owned(f"p{number}", request="0.4"), f"n0/{number}") for number in range(4)]
     for least_gain, moves in ((0.02, 2), (0.1, 1)):

@@ -12,6 +12,8 @@ from gpushare.allocation import PodRef
 from gpushare.gpunode import GpuNode
 from tests import builders
 
+pytestmark = pytest.mark.slow
+
 IDS = st.sampled_from([f"a{number}" for number in range(6)])
 PODS = st.builds(PodRef, st.just("default"), st.sampled_from(["one", "two"]), st.sampled_from(["u-1", "u-2"]))
 UUIDS = st.sampled_from(["GPU-node-a-0", "GPU-node-a-1"])

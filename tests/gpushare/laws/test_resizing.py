@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 
 import hypothesis
+import pytest
 from hypothesis import stateful
 from hypothesis import strategies as st
 
@@ -15,6 +16,8 @@ from gpushare.allocation import PodRef
 from gpushare.gpunode import GpuNode, Resize
 from tests import builders
 from tests.builders import GIB
+
+pytestmark = pytest.mark.slow
 
 TOTAL_GIB = 24
 IDS = st.sampled_from(["a0", "a1"])  # few, and few amounts: what goes wrong takes several steps of the same share

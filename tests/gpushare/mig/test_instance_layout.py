@@ -29,6 +29,7 @@ def overlap(placed: list[PlacedInstance]) -> bool:
     return len(occupied) != len(set(occupied))
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(wishes())
 def test_what_fits_has_places_that_can_be_made_in_that_order(wish: tuple[Geometry, Wanted]) -> None:
@@ -43,6 +44,7 @@ def test_what_fits_has_places_that_can_be_made_in_that_order(wish: tuple[Geometr
     assert not overlap(placed)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(wishes())
 def test_what_is_refused_fits_at_no_places_at_all_and_what_is_offered_instead_does(
@@ -64,6 +66,7 @@ def test_what_is_refused_fits_at_no_places_at_all_and_what_is_offered_instead_do
         assert instance_layout.shown(part) in refused
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(wishes(), st.data())
 def test_what_is_taken_stays_where_it_is(wish: tuple[Geometry, Wanted], data: st.DataObject) -> None:

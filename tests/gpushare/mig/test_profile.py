@@ -15,6 +15,7 @@ WORDS = st.lists(st.from_regex(r"[a-z]{1,4}(\.[a-z]{1,4})?", fullmatch=True), ma
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(gpu=NUMBERS, memory=NUMBERS, compute=NUMBERS, words=WORDS, lacking=st.booleans())
 def test_what_is_written_is_read_back(

@@ -240,6 +240,7 @@ ENTRIES = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(DEVICES, ENTRIES)
 def test_every_device_is_advertised_once_or_as_its_replicas_and_every_id_is_unique(
     devices: tuple[WholeDevice, ...], entries: list[sharing.SharedResource]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.nodefilters import selectors
 from gpushare.nodefilters.label_index import Postings, row_numbers
+
+pytestmark = pytest.mark.slow
 
 KEYS = st.sampled_from(["a", "b", "c"])
 VALUES = st.sampled_from(["", "x", "y", "1", "07", "-3", "99"])

@@ -96,6 +96,7 @@ def test_amounts_are_written_as_people_do(name: str, amount: int, text: str) -> 
 CPUS = st.sampled_from(["0", "100m", "1", "1500m"])
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(CPUS, st.booleans()), max_size=4), st.lists(st.tuples(CPUS, st.booleans()), max_size=4))
 def test_a_crowd_that_everybody_left_is_as_it_was(come: list[tuple[str, bool]], stay: list[tuple[str, bool]]) -> None:
     def pod_infos(drawn: list[tuple[str, bool]]) -> list[PodInfo]:

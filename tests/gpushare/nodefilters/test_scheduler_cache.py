@@ -225,6 +225,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(STEPS)
 def test_what_is_remembered_is_what_would_be_found_anew(steps: list[tuple[str, str | None, str]]) -> None:
     kept = cache(machine(), machine("node-b", cpu="2"))

@@ -317,6 +317,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(STEPS, st.lists(manifests(), min_size=1, max_size=3))
 def test_whatever_happens_in_whatever_order_it_is_as_if_counted_anew(
     steps: list[tuple[str, Any]], asked: list[Json]

@@ -129,6 +129,7 @@ def test_how_devices_are_named_is_read_where_an_agent_reads_it(
     )
 
 
+@pytest.mark.slow
 def test_the_default_plan_is_what_the_manifests_say() -> None:
     agent = Workload.of(sound.base("deviceplugin/daemonset.yaml"))
     default = InstallPlan().agent
@@ -170,6 +171,7 @@ ADDING = {"ConfigMap"}
 ONLY_AFTER = {"Deployment", "ValidatingAdmissionPolicyBinding", contract.GPUNODE_KIND, "trial"}
 
 
+@pytest.mark.slow
 @given(installing=some.booleans(), missing=some.sets(some.sampled_from(sorted(facts_of_cluster.KINDS))))
 def test_every_rule_that_is_asked_says_something_whatever_is_known(installing: bool, missing: set[str]) -> None:
     def hide(facts: dict[str, Any]) -> None:

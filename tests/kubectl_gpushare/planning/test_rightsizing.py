@@ -98,6 +98,7 @@ def test_a_margin_and_a_time_are_the_user_s() -> None:
     assert suggestion.wanted == Size(20, 20 * GIB)
 
 
+@pytest.mark.slow
 @given(
     peak_bytes=st.integers(1, 80 * GIB),
     ratio=st.floats(0, 1),

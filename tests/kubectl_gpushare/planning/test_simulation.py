@@ -53,6 +53,7 @@ PODS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(PODS)
 @settings(max_examples=40, deadline=None)
 def test_nothing_is_lost_and_nothing_over_committed(pods: list[tuple[int, int | None, str]]) -> None:

@@ -27,6 +27,7 @@ def chunks(text: str, size: int) -> Iterator[bytes]:
         yield data[start : start + size]
 
 
+@pytest.mark.slow
 @given(items, st.integers(1, 40), st.booleans(), st.booleans())
 def test_a_list_reads_the_same_however_it_arrives(
     listed: list[objects.Json], size: int, indented: bool, kind_first: bool

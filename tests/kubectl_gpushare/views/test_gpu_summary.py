@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 from hypothesis import given
 
 from gpushare import fragmentation, ledger
@@ -45,6 +46,7 @@ def test_gpus_of_other_modes_and_those_gone_are_no_capacity() -> None:
     assert (total.gpus, total.total_percent, total.total_memory_bytes) == (4, 300, 240 * GIB)
 
 
+@pytest.mark.slow
 @given(strategies.gpu_nodes())
 def test_sums_agree_with_the_domain(node: GpuNode) -> None:
     total = gpu_summary.add_up(gpu_summary.of([node]))

@@ -90,6 +90,7 @@ def test_who_has_a_gpu_has_the_place_where_kernels_meet(bundle: Path) -> None:
     assert "/dev/simgpu/rendezvous" not in run(bundle, "none")[1]
 
 
+@pytest.mark.slow
 def test_who_has_the_driver_has_its_device_file_and_may_open_it(bundle: Path) -> None:
     (bundle.parent / "devices" / create.CONTROL).symlink_to("/dev/null")
     for visible in (SECOND, "none"):

@@ -132,6 +132,7 @@ ASKED = st.fixed_dictionaries(
 ).filter(lambda asked: bool({"request", "memory", "gpus", "request.b", "memory.c"} & asked.keys()))
 
 
+@pytest.mark.slow
 @given(ASKED)
 async def test_law_what_is_written_again_is_what_was_given(asked: dict[str, str]) -> None:
     """Placed, pinned, lost, adopted: the same entry, whatever was asked for, on a node of unequal GPUs."""

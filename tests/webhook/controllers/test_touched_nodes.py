@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -103,6 +104,7 @@ def shown(due: due_changes.DueChanges) -> Any:
     return {name: dict(ids) for name, ids in due.confirm.items()}, by_id, due.next_expiry
 
 
+@pytest.mark.slow
 @given(STEPS, st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30), max_size=3), st.sampled_from((1, 2, 1000)))
 @settings(deadline=None)
 def test_law_what_is_found_bit_by_bit_is_what_would_be_found_in_all(
@@ -207,6 +209,7 @@ def test_of_two_that_name_an_allocation_the_first_to_come_has_it_though_both_wer
         assert seen.look(nodes, 0.0).confirm["n0"]["a1"].uid == uids[0]
 
 
+@pytest.mark.slow
 def test_where_nobody_asks_what_has_changed_it_is_not_kept_for_ever() -> None:
     """As in a replica that does not lead; when it does, it looks at everything."""
     seen, nodes = Seen(), [builders.node("n0"), builders.node("n1")]

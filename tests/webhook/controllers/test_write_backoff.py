@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import pytest
+
 from gpushare import codec, contract
 from gpushare.cluster import api_errors
 from gpushare.cluster import object_store as objects
@@ -68,6 +70,7 @@ async def test_an_eviction_that_is_refused_is_not_asked_for_in_each_round() -> N
     assert 5 <= api.tried <= 10
 
 
+@pytest.mark.slow
 async def test_what_cannot_be_taken_off_a_pod_is_not_tried_in_each_round() -> None:
     api, now = Refusing(), [0.0]
     entry = builders.allocation("a1", "GPU-node-a-0", request=50, memory_gib=40, uid="u")

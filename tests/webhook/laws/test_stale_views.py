@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import hypothesis
+import pytest
 from hypothesis import strategies as st
 
 from gpushare import codec, ledger
 from gpushare.gpunode import GpuNode
 from tests import builders
 from webhook.store.node_ledger import NodeLedger
+
+pytestmark = pytest.mark.slow
 
 
 def document(version: int) -> dict[str, Any]:

@@ -6,10 +6,13 @@ import copy
 from typing import Any
 
 import jsonpatch
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from webhook.pods import difference
+
+pytestmark = pytest.mark.slow
 
 keys = st.sampled_from(["a", "b", "a/b", "m~n", "~1", ""])
 values = st.recursive(

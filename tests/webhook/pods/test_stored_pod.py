@@ -48,6 +48,7 @@ def paths(value: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path for key, item in value.items() for path in ((*before, key), *paths(item, (*before, key)))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gated", [True, False], ids=["gated", "placed"])
 @given(st.data())
 def test_law_null_is_as_good_as_absent(gated: bool, data: st.DataObject) -> None:
@@ -102,6 +103,7 @@ def test_of_annotations_of_others_little_is_kept() -> None:
     assert requests.parse(Pod.of(manifest).manifest) == requests.parse(manifest)
 
 
+@pytest.mark.slow
 def test_a_pod_that_has_gone_leaves_nothing_large_behind() -> None:
     """Equal parts of pods are one object, which is kept when the pods have gone: so it was with a megabyte of labels."""
     # The texts themselves are there from the start: Python's table of shared texts grows as it likes.

@@ -209,6 +209,7 @@ async def test_of_many_that_wait_for_a_node_that_is_not_stored_only_some_are_tri
         assert len(api.tried) <= 2 * (1 + api_store.MOST_REFUSED)
 
 
+@pytest.mark.slow
 async def test_what_is_stored_after_its_pod_was_answered_is_given_back_and_no_pod_is_blamed() -> None:
     api = Refusing(holds(), "node-a")
 
@@ -228,6 +229,7 @@ async def test_what_is_stored_after_its_pod_was_answered_is_given_back_and_no_po
         assert pods.store.premature("default", asked, requests.parse(asked)) is None
 
 
+@pytest.mark.slow
 async def test_what_is_stored_late_for_a_pod_that_is_there_is_kept_for_it() -> None:
     api = Refusing(holds(), "node-a")
     async with asking(api) as pods:

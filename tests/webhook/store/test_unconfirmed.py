@@ -150,6 +150,7 @@ def test_what_is_held_free_and_what_is_confirmed_is_no_reservation() -> None:
     assert story.known.why_not("team") is None
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_of_what_is_over() -> None:
     story = Story()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,6 +63,7 @@ def test_what_is_like_one_that_was_tried_costs_a_look_and_no_try() -> None:
     assert sum(fair.may_try(candidate) for candidate in fair.begin(units)) == 5
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2)), max_size=40), st.integers(2, 10))
 def test_law_everybody_has_a_turn_and_everybody_is_tried_in_the_end(asked: list[tuple[str, int]], tries: int) -> None:
     units = [unit(namespace, number, priority=priority) for number, (namespace, priority) in enumerate(asked)]

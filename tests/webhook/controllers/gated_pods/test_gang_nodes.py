@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -97,6 +98,7 @@ def test_what_a_node_has_of_cpu_counts_for_all_of_them() -> None:
     assert wished(known, members(4, cpu="1")) == ["b"] * 4
 
 
+@pytest.mark.slow
 @given(st.lists(st.sets(st.integers(0, 3)), min_size=1, max_size=5), st.integers(2, 6))
 @settings(max_examples=60, deadline=None)
 def test_a_gang_is_placed_where_it_would_be_placed_without_wishes(there: list[set[int]], count: int) -> None:

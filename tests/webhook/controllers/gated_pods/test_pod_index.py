@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,8 @@ from webhook.controllers import queue
 from webhook.controllers.gated_pods import gang
 from webhook.controllers.gated_pods.pod_index import PodIndex
 from webhook.pods.stored_pod import Pod
+
+pytestmark = pytest.mark.slow
 
 UIDS = ("u0", "u1", "u2", "u3")
 UNBOUND = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}

@@ -123,6 +123,7 @@ ENTRIES = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(("n0", "n1", "n2")), st.none() | ENTRIES), max_size=12))
 async def test_law_what_is_added_up_bit_by_bit_is_the_sum_of_all(
     steps: list[tuple[str, list[Allocation] | None]],

@@ -52,6 +52,7 @@ def held(gpunode: GpuNode) -> dict[str, tuple[int, int]]:
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(strategies.gpu_nodes("node-a"))
 def test_a_pod_that_nobody_has_touched_wishes_for_nothing(empty: GpuNode) -> None:
@@ -212,6 +213,7 @@ def test_what_grows_does_so_before_the_pod_is_bound_too() -> None:
 AMOUNTS = st.tuples(st.sampled_from([0, 10, 25, 40, 60, 90]), st.sampled_from([1, 8, 20, 40, 80]))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(AMOUNTS, AMOUNTS, st.booleans()), min_size=1, max_size=4))
 def test_no_turn_breaks_the_ledger_or_takes_what_is_held_for_others(
