@@ -1,0 +1,30 @@
+"""A cell of a table is read at a glance: what needs more words is prose below the table."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs import pages
+
+MOST_WORDS = 40
+_TARGET = re.compile(r"\]\([^)]*\)")  # of a link; nobody reads it
+_CELL_END = re.compile(r"(?<!\\)\|")
+
+
+def long_cells(text: str) -> list[str]:
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    cells = [cell.strip() for row in rows for cell in _CELL_END.split(row)]
+    return [cell for cell in cells if len(_TARGET.sub("]", cell).split()) > MOST_WORDS]
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
+def test_no_cell_has_more_words_than_one_reads_at_a_glance(page: Path) -> None:
+    assert long_cells(pages.prose(page)) == []
+
+
+def test_a_long_cell_is_noticed() -> None:
+    assert len(long_cells(f"| short | {'word ' * 41}|\n")) == 1
+    assert long_cells(f"| {'word ' * 20}| {'word ' * 30}|\n") == []
