@@ -14,6 +14,7 @@
 #include "limits.h"
 #include "mig.h"
 #include "shared.h"
+#include "timeline.h"
 
 /* Locks lie beyond the file's end, where no data can be confused with them. */
 #define LOCK_QUEUES ((off_t)1 << 28)
@@ -263,19 +264,30 @@ void slots_sweep(gpu_t *gpu) {
 
 /* Readers take no lock, since taking one in this library would release the other's in the same process. They look again
  * if anything changed meanwhile, or memory that moved from one process to another would count twice. */
-#define READ_ATTEMPTS 10000u
+#define READ_NS 20000000u /* at most: who changes it may be dead, or wait for a processor */
 
-static uint32_t read_begin(const gpu_t *gpu) {
-    uint32_t changes = gpu->image->changes;
-    for (unsigned i = 0; changes % 2 != 0 && i < READ_ATTEMPTS; i++) {
-        sched_yield();
-        changes = gpu->image->changes;
-    }
-    return changes;
+typedef struct {
+    uint64_t until_ns; /* 0: nothing was in the way yet */
+    uint32_t changes;
+} reading_t;
+
+static bool is_in_time(reading_t *reading) {
+    const uint64_t now_ns = timeline_now_ns();
+    if (reading->until_ns == 0)
+        reading->until_ns = now_ns + READ_NS;
+    return now_ns < reading->until_ns;
 }
 
-static bool read_again(const gpu_t *gpu, uint32_t changes, unsigned *attempts_p) {
-    return gpu->image->changes != changes && ++*attempts_p < READ_ATTEMPTS;
+static void read_begin(const gpu_t *gpu, reading_t *reading) {
+    reading->changes = gpu->image->changes;
+    while (reading->changes % 2 != 0 && is_in_time(reading)) {
+        sched_yield();
+        reading->changes = gpu->image->changes;
+    }
+}
+
+static bool read_again(const gpu_t *gpu, reading_t *reading) {
+    return gpu->image->changes != reading->changes && is_in_time(reading);
 }
 
 bool slots_is_of(const image_slot_t *slot, uint64_t cgroup) {
@@ -311,13 +323,12 @@ uint64_t slots_used_bytes(const gpu_t *gpu) {
 }
 
 uint64_t slots_used_in(const gpu_t *gpu, uint64_t cgroup) {
-    unsigned attempts = 0;
-    uint32_t changes;
+    reading_t reading = {0};
     uint64_t used_bytes;
     do {
-        changes = read_begin(gpu);
+        read_begin(gpu, &reading);
         used_bytes = sum_held(gpu, cgroup);
-    } while (read_again(gpu, changes, &attempts));
+    } while (read_again(gpu, &reading));
     return used_bytes;
 }
 
@@ -342,12 +353,11 @@ static size_t list_holders(const gpu_t *gpu, slot_holder_t *holders, size_t capa
 }
 
 size_t slots_holders(const gpu_t *gpu, slot_holder_t *holders, size_t capacity) {
-    unsigned attempts = 0;
-    uint32_t changes;
+    reading_t reading = {0};
     size_t count;
     do {
-        changes = read_begin(gpu);
+        read_begin(gpu, &reading);
         count = list_holders(gpu, holders, capacity);
-    } while (read_again(gpu, changes, &attempts));
+    } while (read_again(gpu, &reading));
     return count;
 }

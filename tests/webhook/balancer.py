@@ -33,7 +33,12 @@ class Balancer:
                 upstream = await asyncio.open_connection("127.0.0.1", port)
             except OSError:
                 continue
-            await asyncio.gather(_copy(reader, upstream[1]), _copy(upstream[0], writer))
+            try:
+                await asyncio.gather(_copy(reader, upstream[1]), _copy(upstream[0], writer))
+            except asyncio.CancelledError:
+                for end in (upstream[1], writer):
+                    end.transport.abort()
+                raise
             return
         writer.close()
 
@@ -47,6 +52,14 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.close()
 
 
+async def _end_the_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.sleep(0)  # until their sockets are closed
+
+
 @contextlib.contextmanager
 def running() -> Iterator[Balancer]:
     balancer, ready = Balancer(), threading.Event()
@@ -55,9 +68,7 @@ def running() -> Iterator[Balancer]:
 
     def run() -> None:
         loop.run_until_complete(balancer.serve(ready, stop))
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
+        loop.run_until_complete(_end_the_others())
         loop.close()
 
     thread = threading.Thread(target=run, daemon=True)

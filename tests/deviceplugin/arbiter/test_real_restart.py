@@ -27,7 +27,7 @@ __all__ = ["load"]  # a fixture
 
 KILLS = 5
 MANY_KILLS = 20
-STARTED = 1.0  # two interpreters, one after the other, beside other tests
+STARTED = (1.0, 2.0, 4.0)  # two interpreters, one after the other: longer, where other work of this machine delays them
 SETTLED = 2.0  # within half a second all have found the next one
 
 
@@ -72,6 +72,12 @@ async def test_an_arbiter_that_is_killed_in_a_handover_is_followed_by_one_that_k
     dice = random.Random(6)
 
     async def window() -> tuple[float, float]:
+        for seconds in STARTED:
+            if parts := await parts_after_kills(seconds):
+                return parts
+        pytest.fail("this machine is too busy to say anything")
+
+    async def parts_after_kills(started_seconds: float) -> tuple[float, float] | None:
         async with started(short_path, simulated.uuids(gpus)[0]) as arbiter:
             box = container.Container(short_path / "arbiter", gpus)
             with contextlib.ExitStack() as stack:
@@ -84,15 +90,17 @@ async def test_an_arbiter_that_is_killed_in_a_handover_is_followed_by_one_that_k
                     assert await asyncio.to_thread(program.stdout.readline) == "ready\n"
                 moments = [dice.uniform(0.3, 0.9) for _ in range(KILLS)]
                 for program in programs:
-                    begin(program, after=sum(moments) + STARTED * KILLS + SETTLED + 3, seconds=2.0)
+                    begin(program, after=sum(moments) + started_seconds * KILLS + SETTLED + 3, seconds=2.0)
                 loop = asyncio.get_running_loop()
-                until = loop.time() + sum(moments) + STARTED * KILLS + 3
+                until = loop.time() + sum(moments) + started_seconds * KILLS + 3
                 for moment in moments:
                     await asyncio.sleep(moment)
                     await arbiter.kill()
                     await arbiter.start()
-                assert loop.time() < until, "this machine is too busy to say anything"
-                return await asyncio.gather(*(percent(program) for program in programs))
+                if loop.time() >= until:
+                    return None
+                first, second = await asyncio.gather(*(percent(program) for program in programs))
+                return first, second
 
     await split(window, (22, 38), 70)
 
