@@ -125,13 +125,38 @@ def without_agent(lab: lab_layout.Layout, node: lab_layout.Node, administrator: 
     running = _of_node(pods(administrator, "agent"), node)
     administrator.kubectl("label", "node", node.name, f"{kubelet.GPU_LABEL}-")
     try:
-        for pod in running:
-            administrator.kubectl("delete", "pod", pod["metadata"]["name"], *SCOPE, *AT_ONCE, "--ignore-not-found")
-            kill(lab, pod)
+        _end_agents(lab, node, administrator, running)
         yield
     finally:
         administrator.kubectl("label", "node", node.name, f"{kubelet.GPU_LABEL}=true", "--overwrite")
         ready(lab, administrator)
+
+
+def _end_agents(
+    lab: lab_layout.Layout, node: lab_layout.Node, administrator: access.Access, running: list[dict[str, Any]]
+) -> None:
+    # Until they know, the DaemonSet makes another pod, and the kubelet starts a container that was killed again.
+    uids: set[str] = set()
+    deadline = time.monotonic() + READY_SECONDS
+    while True:
+        for pod in running:
+            administrator.kubectl("delete", "pod", pod["metadata"]["name"], *SCOPE, *AT_ONCE, "--ignore-not-found")
+            uids.add(pod["metadata"]["uid"])
+        left = {pid for uid in uids for pid in node_cgroup.members_below(lab.cgroup, f"pod{uid}")}
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        running = _of_node(pods(administrator, "agent"), node)
+        if not left and not running and _desired_agents(administrator) < len(lab.nodes):
+            return
+        if time.monotonic() > deadline:
+            raise lab_errors.LabError(f"the agent of {node.name} did not end in {READY_SECONDS:.0f} s")
+        time.sleep(component.POLL_SECONDS)
+
+
+def _desired_agents(administrator: access.Access) -> int:
+    daemon_set = administrator.read(f"/apis/apps/v1/namespaces/{contract.SYSTEM_NAMESPACE}/daemonsets/{AGENT}")
+    return int(daemon_set["status"]["desiredNumberScheduled"])
 
 
 @contextlib.contextmanager

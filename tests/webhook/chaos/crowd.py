@@ -72,8 +72,11 @@ async def insist(
             await asyncio.gather(*map(one, manifests))
 
 
-def settled(cluster: Cluster, *names: str, seconds: float = 40.0) -> None:
-    """Wait until the ledger of these nodes together is exactly what the living pods hold, all of it confirmed."""
+def settled(cluster: Cluster, *names: str, count: int | None = None, seconds: float = 40.0) -> None:
+    """Wait until the ledger of these nodes together is exactly what the living pods hold, all of it confirmed.
+
+    count: of pods that are to be placed by then. On a busy machine some are gated first, and the placer has them.
+    """
 
     def is_so() -> bool:
         nodes = [cluster.node(name) for name in names or ("node-a",)]
@@ -84,7 +87,7 @@ def settled(cluster: Cluster, *names: str, seconds: float = 40.0) -> None:
             for pod in cluster.pods()
             if contract.ALLOCATION in (notes := pod["metadata"]["annotations"])
         }
-        return held == wanted
+        return held == wanted and count in {None, len(wanted)}
 
     until(is_so, cluster.explain, seconds=seconds)
 

@@ -102,8 +102,7 @@ async def test_dry_runs_in_a_burst_reserve_nothing(cluster: Cluster) -> None:
             crowd.create(cluster, crowd.pods(10, request="0.25")),
         )
         assert [outcome for outcome in (*planned, *made) if isinstance(outcome, BaseException)] == []
-        crowd.settled(cluster)
-    assert len(cluster.node().allocations) == 10
+        crowd.settled(cluster, count=10)
     assert seen.versions >= 2
     assert sum(replica.reviews().get("planned", 0) for replica in (first, second)) == 20
 
@@ -113,8 +112,8 @@ async def test_clients_that_give_up_and_try_again_make_one_pod_and_one_share_eac
     cluster.start(QUICK)
     async with witness.watching(cluster.administrator.kubeconfig):
         await crowd.insist(cluster, crowd.pods(20, request="0.1"), give_up_seconds=0.03)
-        crowd.settled(cluster)
-    assert len(cluster.pods()) == len(cluster.node().allocations) == 20
+        crowd.settled(cluster, count=20)
+    assert len(cluster.pods()) == 20
 
 
 async def test_pods_whose_names_the_api_server_makes_each_hold_their_own(cluster: Cluster) -> None:
@@ -126,10 +125,9 @@ async def test_pods_whose_names_the_api_server_makes_each_hold_their_own(cluster
         manifest["metadata"]["generateName"] = "worker-"
     async with witness.watching(cluster.administrator.kubeconfig):
         await crowd.create(cluster, manifests)
-        crowd.settled(cluster)
+        crowd.settled(cluster, count=20)
     held = cluster.node().allocations
     assert {entry.pod.name for entry in held} == {pod["metadata"]["name"] for pod in cluster.pods()}
-    assert len(held) == 20
 
 
 async def test_pods_deleted_while_they_wait_or_are_placed_keep_nothing(cluster: Cluster) -> None:

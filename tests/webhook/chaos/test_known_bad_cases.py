@@ -25,7 +25,7 @@ async def test_sixteen_halves_at_once_are_two_on_each_of_eight_gpus(cluster: Clu
     async with witness.watching(cluster.administrator.kubeconfig):
         made = await crowd.create(cluster, crowd.pods(16, request="0.5"))
         assert [outcome for outcome in made if isinstance(outcome, BaseException)] == []
-        crowd.settled(cluster, "node-b")
+        crowd.settled(cluster, "node-b", count=16)
     uuids = [pod["metadata"]["annotations"][contract.GPU_UUIDS] for pod in crowd.placed(cluster)]
     assert sorted(collections.Counter(uuids).values()) == [2] * 8
 
@@ -37,13 +37,11 @@ async def test_the_third_of_three_12_gib_pods_waits_for_a_24_gib_card(cluster: C
     cluster.start()
     async with witness.watching(cluster.administrator.kubeconfig):
         await crowd.create(cluster, crowd.pods(3, memory="12Gi"))
-        crowd.settled(cluster, "node-b")
-        assert len(crowd.placed(cluster)) == 2
+        crowd.settled(cluster, "node-b", count=2)
         (waiting,) = [pod for pod in cluster.pods() if contract.REASON in pod["metadata"]["annotations"]]
         assert "0 of 24Gi" in waiting["metadata"]["annotations"][contract.REASON]
         cluster.delete(crowd.placed(cluster)[0]["metadata"]["name"])
-        crowd.until(lambda: len(crowd.placed(cluster)) == 2, cluster.explain)
-        crowd.settled(cluster, "node-b")
+        crowd.settled(cluster, "node-b", count=2)
 
 
 async def test_forty_pods_at_once_on_one_node_take_seconds(cluster: Cluster) -> None:
@@ -53,8 +51,7 @@ async def test_forty_pods_at_once_on_one_node_take_seconds(cluster: Cluster) -> 
         started = time.monotonic()
         await crowd.create(cluster, crowd.pods(40, request="0.1", memory="2Gi"), at_once=40)
         seconds = time.monotonic() - started
-        crowd.settled(cluster)
-    assert len(crowd.placed(cluster)) == 40
+        crowd.settled(cluster, count=40)
     used = ledger.use(cluster.node()).values()
     assert sum(use.request_percent for use in used) == 400
     assert seconds < FORTY_PODS_SECONDS
