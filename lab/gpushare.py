@@ -122,23 +122,22 @@ def kill(lab: lab_layout.Layout, pod: dict[str, Any]) -> None:
 @contextlib.contextmanager
 def without_agent(lab: lab_layout.Layout, node: lab_layout.Node, administrator: access.Access) -> Iterator[None]:
     """Take a node's agent away by SIGKILL, on a node that has left the DaemonSet; bring it back afterwards."""
-    running = _of_node(pods(administrator, "agent"), node)
-    administrator.kubectl("label", "node", node.name, f"{kubelet.GPU_LABEL}-")
     try:
-        _end_agents(lab, node, administrator, running)
+        _end_agents(lab, node, administrator)
         yield
     finally:
         administrator.kubectl("label", "node", node.name, f"{kubelet.GPU_LABEL}=true", "--overwrite")
         ready(lab, administrator)
 
 
-def _end_agents(
-    lab: lab_layout.Layout, node: lab_layout.Node, administrator: access.Access, running: list[dict[str, Any]]
-) -> None:
-    # Until they know, the DaemonSet makes another pod, and the kubelet starts a container that was killed again.
+def _end_agents(lab: lab_layout.Layout, node: lab_layout.Node, administrator: access.Access) -> None:
+    # Until they know, the DaemonSet makes another pod, and the kubelet starts a killed container again. An agent that
+    # lives labels its node.
     uids: set[str] = set()
     deadline = time.monotonic() + READY_SECONDS
+    running = _of_node(pods(administrator, "agent"), node)
     while True:
+        administrator.kubectl("label", "node", node.name, f"{kubelet.GPU_LABEL}-")
         for pod in running:
             administrator.kubectl("delete", "pod", pod["metadata"]["name"], *SCOPE, *AT_ONCE, "--ignore-not-found")
             uids.add(pod["metadata"]["uid"])
