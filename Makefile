@@ -13,6 +13,7 @@ SHELL_SOURCES := install.sh .ci/run $(sort $(wildcard lab/*.sh simgpu/*.sh tests
 BENCH_PACKAGES := bench.gpu bench.handover
 BENCH_SCRIPTS := $(filter-out bench/gpu/ bench/handover/ bench/results/ bench/__pycache__/,$(sort $(wildcard bench/*.py bench/*/)))
 QUICK := not slow and not apiserver and not lab
+WORKERS := 4 # more than two cores: tests of labs and API servers mostly wait
 LAB_PACKAGES = $(PYTHON) -c 'from lab import build, prerequisites; prerequisites.ensure(); build.ensure()'
 
 ##@ Set up
@@ -117,7 +118,7 @@ test-quick: env build ## The quick tests, which need no cluster: less than a min
 .PHONY: test
 test: check ## Everything, on a real Kubernetes with simulated GPUs (root; the first time builds it, about five minutes)
 	@$(LAB_PACKAGES)
-	$(BIN)/pytest -q -n 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test-frameworks
 test-frameworks: env build ## PyTorch on simulated GPUs and in shares of them (root; downloads 3 GB the first time)

@@ -94,7 +94,7 @@ class Map:
     def _element(self, command: int, key: bytes | None, value: ctypes.Array[ctypes.c_char] | None) -> None:
         keys = ctypes.create_string_buffer(key, self._key_bytes) if key is not None else None
         addresses = [ctypes.addressof(buffer) if buffer is not None else 0 for buffer in (keys, value)]
-        _bpf(command, struct.pack("<IxxxxQQQ", self.descriptor, *addresses, 0))
+        _bpf(command, struct.pack("<IxxxxQQQ", self.descriptor, *addresses, 0))  # 0: BPF_ANY
 
 
 def make_map(name: str, *, key_bytes: int, value_bytes: int, most: int) -> int:
