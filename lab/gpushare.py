@@ -20,7 +20,7 @@ from typing import Any
 
 from config.images import build as images
 from gpushare import contract
-from lab import access, component, containerd, kubelet, lab_errors, lab_layout, node_cgroup, node_mounts
+from lab import access, component, containerd, lab_errors, lab_layout, node_cgroup, node_mounts
 from lab.runtime import create
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -122,22 +122,24 @@ def kill(lab: lab_layout.Layout, pod: dict[str, Any]) -> None:
 @contextlib.contextmanager
 def without_agent(lab: lab_layout.Layout, node: lab_layout.Node, administrator: access.Access) -> Iterator[None]:
     """Take a node's agent away by SIGKILL, on a node that has left the DaemonSet; bring it back afterwards."""
+    path = f"/api/v1/nodes/{node.name}"
+    labels = administrator.read(path)["metadata"]["labels"]
+    joined_by = {key: labels[key] for key in _labels_of_agents_nodes(administrator) if key in labels}
     try:
+        administrator.patch(path, {"metadata": {"labels": dict.fromkeys(joined_by)}})
         _end_agents(lab, node, administrator)
         yield
     finally:
-        administrator.kubectl("label", "node", node.name, f"{kubelet.GPU_LABEL}=true", "--overwrite")
+        administrator.patch(path, {"metadata": {"labels": joined_by}})
         ready(lab, administrator)
 
 
 def _end_agents(lab: lab_layout.Layout, node: lab_layout.Node, administrator: access.Access) -> None:
-    # Until they know, the DaemonSet makes another pod, and the kubelet starts a killed container again. An agent that
-    # lives labels its node.
+    # Until they know, the DaemonSet makes another pod, and the kubelet starts a killed container again.
     uids: set[str] = set()
     deadline = time.monotonic() + READY_SECONDS
     running = _of_node(pods(administrator, "agent"), node)
     while True:
-        administrator.kubectl("label", "node", node.name, f"{kubelet.GPU_LABEL}-")
         for pod in running:
             administrator.kubectl("delete", "pod", pod["metadata"]["name"], *SCOPE, *AT_ONCE, "--ignore-not-found")
             uids.add(pod["metadata"]["uid"])
@@ -146,16 +148,23 @@ def _end_agents(lab: lab_layout.Layout, node: lab_layout.Node, administrator: ac
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         running = _of_node(pods(administrator, "agent"), node)
-        if not left and not running and _desired_agents(administrator) < len(lab.nodes):
+        desired = int(_agents_daemon_set(administrator)["status"]["desiredNumberScheduled"])
+        if not left and not running and desired < len(lab.nodes):
             return
         if time.monotonic() > deadline:
-            raise lab_errors.LabError(f"the agent of {node.name} did not end in {READY_SECONDS:.0f} s")
+            what = f"{len(running)} of its pods and {len(left)} of its processes are left; {desired} agents are desired"
+            raise lab_errors.LabError(f"the agent of {node.name} did not end in {READY_SECONDS:.0f} s: {what}")
         time.sleep(component.POLL_SECONDS)
 
 
-def _desired_agents(administrator: access.Access) -> int:
-    daemon_set = administrator.read(f"/apis/apps/v1/namespaces/{contract.SYSTEM_NAMESPACE}/daemonsets/{AGENT}")
-    return int(daemon_set["status"]["desiredNumberScheduled"])
+def _labels_of_agents_nodes(administrator: access.Access) -> set[str]:
+    affinity = _agents_daemon_set(administrator)["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    return {expression["key"] for term in terms for expression in term["matchExpressions"]}
+
+
+def _agents_daemon_set(administrator: access.Access) -> dict[str, Any]:
+    return administrator.read(f"/apis/apps/v1/namespaces/{contract.SYSTEM_NAMESPACE}/daemonsets/{AGENT}")
 
 
 @contextlib.contextmanager

@@ -119,7 +119,7 @@ def node(lab: access.Access) -> Iterator[Node]:
     with lab.namespace("modes") as namespace:
         made = Node(lab, where, namespace)
         yield made
-        made.label("default")
+        lab.kubectl("label", "node", made.name, f"{contract.NODE_CONFIG_LABEL}-")
 
 
 def test_from_mode_to_mode_and_back_with_pods_running_in_each(node: Node) -> None:
