@@ -14,7 +14,7 @@ import signal
 import subprocess
 import time
 import urllib.parse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +87,7 @@ def ready(lab: lab_layout.Layout, administrator: access.Access) -> None:
 
 def pods(administrator: access.Access, part: str) -> list[dict[str, Any]]:
     """Return the pods of a part, `webhook`, `agent` or `mps`, that nobody has deleted."""
-    query = urllib.parse.urlencode({"labelSelector": _labels(part)})
-    listed = administrator.read(f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/pods?{query}")
-    return [pod for pod in listed["items"] if "deletionTimestamp" not in pod["metadata"]]
+    return [pod for pod in _listed(administrator, part) if "deletionTimestamp" not in pod["metadata"]]
 
 
 def is_ready(pod: dict[str, Any]) -> bool:
@@ -125,61 +123,63 @@ def without_agent(lab: lab_layout.Layout, node: lab_layout.Node, administrator: 
     path = f"/api/v1/nodes/{node.name}"
     labels = administrator.read(path)["metadata"]["labels"]
     joined_by = {key: labels[key] for key in _labels_of_agents_nodes(administrator) if key in labels}
+
+    def agents() -> list[dict[str, Any]]:
+        return _of_node(_listed(administrator, "agent"), node)
+
     try:
+        _kill_all(lab, agents())
         administrator.patch(path, {"metadata": {"labels": dict.fromkeys(joined_by)}})
-        _end_agents(lab, node, administrator)
+        _kill_until_gone(lab, agents)
         yield
     finally:
         administrator.patch(path, {"metadata": {"labels": joined_by}})
         ready(lab, administrator)
 
 
-def _end_agents(lab: lab_layout.Layout, node: lab_layout.Node, administrator: access.Access) -> None:
-    # Until they know, the DaemonSet makes another pod, and the kubelet starts a killed container again.
-    uids: set[str] = set()
-    deadline = time.monotonic() + READY_SECONDS
-    running = _of_node(pods(administrator, "agent"), node)
-    while True:
-        for pod in running:
-            administrator.kubectl("delete", "pod", pod["metadata"]["name"], *SCOPE, *AT_ONCE, "--ignore-not-found")
-            uids.add(pod["metadata"]["uid"])
-        left = {pid for uid in uids for pid in node_cgroup.members_below(lab.cgroup, f"pod{uid}")}
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        running = _of_node(pods(administrator, "agent"), node)
-        desired = int(_agents_daemon_set(administrator)["status"]["desiredNumberScheduled"])
-        if not left and not running and desired < len(lab.nodes):
-            return
-        if time.monotonic() > deadline:
-            what = f"{len(running)} of its pods and {len(left)} of its processes are left; {desired} agents are desired"
-            raise lab_errors.LabError(f"the agent of {node.name} did not end in {READY_SECONDS:.0f} s: {what}")
-        time.sleep(component.POLL_SECONDS)
-
-
-def _labels_of_agents_nodes(administrator: access.Access) -> set[str]:
-    affinity = _agents_daemon_set(administrator)["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
-    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    return {expression["key"] for term in terms for expression in term["matchExpressions"]}
-
-
-def _agents_daemon_set(administrator: access.Access) -> dict[str, Any]:
-    return administrator.read(f"/apis/apps/v1/namespaces/{contract.SYSTEM_NAMESPACE}/daemonsets/{AGENT}")
-
-
 @contextlib.contextmanager
 def without_webhook(lab: lab_layout.Layout, administrator: access.Access) -> Iterator[None]:
     """Take all replicas of the webhook away by SIGKILL; bring them back afterwards."""
-    running = pods(administrator, "webhook")
-    administrator.kubectl("scale", f"deployment/{WEBHOOK}", *SCOPE, "--replicas=0")
+    path = f"/apis/apps/v1/namespaces/{contract.SYSTEM_NAMESPACE}/deployments/{WEBHOOK}"
+
+    def replicas() -> list[dict[str, Any]]:
+        return _listed(administrator, "webhook")
+
     try:
-        administrator.kubectl("delete", "pods", *_labelled("webhook"), *AT_ONCE, "--ignore-not-found")
-        for pod in running:  # without the grace in which they would go on answering
-            kill(lab, pod)
+        _kill_all(lab, replicas())  # without the grace in which they would go on answering
+        administrator.patch(path, {"spec": {"replicas": 0}})
+        _kill_until_gone(lab, replicas)
         yield
     finally:
-        administrator.kubectl("scale", f"deployment/{WEBHOOK}", *SCOPE, "--replicas=2")
+        administrator.patch(path, {"spec": {"replicas": 2}})
         ready(lab, administrator)
+
+
+def _kill_until_gone(lab: lab_layout.Layout, pods_left: Callable[[], list[dict[str, Any]]]) -> None:
+    # A pod is there until the kubelet, which starts a killed container again as long as it does not know that the pod
+    # has been deleted, says that nothing of it runs any more. By force it would go before, and its controller, which
+    # may not know yet either, make another one.
+    deadline = time.monotonic() + READY_SECONDS
+    while left := pods_left():
+        if time.monotonic() > deadline:
+            names = ", ".join(pod["metadata"]["name"] for pod in left)
+            raise lab_errors.LabError(f"killed pods did not end in {READY_SECONDS:.0f} s: {names}")
+        _kill_all(lab, left)
+        time.sleep(component.POLL_SECONDS)
+
+
+def _kill_all(lab: lab_layout.Layout, killed: list[dict[str, Any]]) -> None:
+    for pod in killed:
+        for pid in node_cgroup.members_below(lab.cgroup, f"pod{pod['metadata']['uid']}"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _labels_of_agents_nodes(administrator: access.Access) -> set[str]:
+    path = f"/apis/apps/v1/namespaces/{contract.SYSTEM_NAMESPACE}/daemonsets/{AGENT}"
+    affinity = administrator.read(path)["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    return {expression["key"] for term in terms for expression in term["matchExpressions"]}
 
 
 def _labelled(part: str) -> tuple[str, ...]:
@@ -188,6 +188,11 @@ def _labelled(part: str) -> tuple[str, ...]:
 
 def _labels(part: str) -> str:
     return f"app.kubernetes.io/name=gpushare,app.kubernetes.io/component={part}"
+
+
+def _listed(administrator: access.Access, part: str) -> list[dict[str, Any]]:
+    query = urllib.parse.urlencode({"labelSelector": _labels(part)})
+    return list(administrator.read(f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/pods?{query}")["items"])
 
 
 def _of_node(candidates: list[dict[str, Any]], node: lab_layout.Node) -> list[dict[str, Any]]:
