@@ -10,6 +10,7 @@ import secrets
 import shutil
 import subprocess
 import time
+import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,11 +106,22 @@ class Access:
 
         A process of the lab that uses it has exactly the rights of the manifests.
         """
-        request = {"spec": {"expirationSeconds": LIFETIME_OF_TOKENS}}
-        account = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}"
-        token = self.create(f"{account}/token", request)["status"]["token"]
+        token = self._token(namespace, name)
         kubeconfig.write(path, kubeconfig.with_token(self.server, self.ca_file, token, namespace))
         return path
+
+    def mount_service_account(self, namespace: str, name: str, directory: Path) -> dict[str, str]:
+        """Write what the kubelet mounts of a ServiceAccount; return the variables by which a pod finds the server."""
+        directory.mkdir(exist_ok=True)
+        (directory / "token").write_text(self._token(namespace, name))
+        shutil.copy(self.ca_file, directory / "ca.crt")
+        server = urllib.parse.urlsplit(self.server)
+        return {"KUBERNETES_SERVICE_HOST": server.hostname or "", "KUBERNETES_SERVICE_PORT": str(server.port or 443)}
+
+    def _token(self, namespace: str, name: str) -> str:
+        request = {"spec": {"expirationSeconds": LIFETIME_OF_TOKENS}}
+        account = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}"
+        return str(self.create(f"{account}/token", request)["status"]["token"])
 
     @contextlib.contextmanager
     def namespace(self, prefix: str = "test") -> Iterator[str]:

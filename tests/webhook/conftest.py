@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,13 @@ class Cluster:
         self.replicas: list[replica.Replica] = []
         self.path = f"/api/v1/namespaces/{namespace}"
 
+    @functools.cached_property
+    def account(self) -> replica.ServiceAccount:
+        """The webhook's, which has the rights of the manifests and no others."""
+        directory = self.directory / "serviceaccount"
+        named = (contract.SYSTEM_NAMESPACE, contract.WEBHOOK_SERVICE_ACCOUNT)
+        return replica.ServiceAccount(directory, self.administrator.mount_service_account(*named, directory))
+
     def kubectl(self, *arguments: str, **more: Any) -> str:
         return self.administrator.kubectl(*arguments, **more)
 
@@ -39,11 +47,12 @@ class Cluster:
         """One more replica, ready and behind the balancer; `environment`: of another release."""
         name = f"replica-{len(self.replicas)}"
         flags = (
-            f"--kubeconfig={self.directory / 'webhook.kubeconfig'}",
             f"--url=https://127.0.0.1:{self.front.port}{contract.WEBHOOK_PATH}",
             f"--instance={name}",
         )
-        started = replica.Replica(self.directory / name, *flags, *arguments, environment=environment)
+        started = replica.Replica(
+            self.directory / name, *flags, *arguments, account=self.account, environment=environment
+        )
         self.replicas.append(started)
         started.wait_ready()
         self.front.ports.append(started.port)
@@ -191,8 +200,6 @@ def installed(administrator: access.Access) -> Iterator[access.Access]:
 
 def prepared(administrator: access.Access, directory: Path) -> Iterator[Cluster]:
     """A cluster on it with one node and no replica, until it is done with."""
-    account = (contract.SYSTEM_NAMESPACE, contract.WEBHOOK_SERVICE_ACCOUNT)
-    administrator.service_account_kubeconfig(*account, directory / "webhook.kubeconfig")
     with administrator.namespace() as namespace, balancer.running() as front:
         made = Cluster(administrator, namespace, front, directory)
         made.add_node(builders.node())

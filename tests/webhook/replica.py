@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -15,17 +16,36 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gpushare.cluster import api_connection
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_SECONDS = 60.0
+# As in a pod: its ServiceAccount is where every client looks for it. Nobody else sees what is mounted here.
+MOUNTED = 'mount -t tmpfs none /var/run; mkdir -p "$1"; mount --bind "$2" "$1"; shift 2; exec "$@"'
+
+
+@dataclasses.dataclass(frozen=True)
+class ServiceAccount:
+    """What the kubelet gives a pod: a directory with token and CA, and variables that say where the API server is."""
+
+    directory: Path
+    variables: Mapping[str, str]
 
 
 class Replica:
     """A running `python -m webhook`.
 
+    account: None where it speaks to no API server.
     environment: of another release, which Python finds there; by default it is this one.
     """
 
-    def __init__(self, directory: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *arguments: str,
+        account: ServiceAccount | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._log = directory / "log"
         self._before: dict[str, float] = {}
@@ -33,6 +53,10 @@ class Replica:
         python = [sys.executable] if environment is None else [sys.executable, "-P"]
         command = [*python, "-m", "webhook", *flags, f"--certificate-directory={directory / 'certificates'}"]
         variables = {key: value for key, value in (environment or os.environ).items() if key != "KUBECONFIG"}
+        if account is not None:
+            mounts = (str(api_connection.SERVICE_ACCOUNT), str(account.directory))
+            command = ["unshare", "--mount", "sh", "-e", "-c", MOUNTED, "sh", *mounts, *command]
+            variables |= account.variables
         with self._log.open("wb") as log:
             self.process = subprocess.Popen([*command, *arguments], cwd=REPOSITORY, env=variables, stderr=log)
         until(lambda: self._serving() is not None, self.explain, seconds=START_SECONDS)
@@ -98,8 +122,13 @@ class Replica:
 
 
 @contextlib.contextmanager
-def running(directory: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> Iterator[Replica]:
-    started = Replica(directory, *arguments, environment=environment)
+def running(
+    directory: Path,
+    *arguments: str,
+    account: ServiceAccount | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Replica]:
+    started = Replica(directory, *arguments, account=account, environment=environment)
     try:
         yield started
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,10 +81,14 @@ def test_who_may_view_gpunodes_reads_by_what_the_webhook_places(cluster: Cluster
         cluster.kubectl("delete", "-f", str(manifest))
 
 
-async def test_what_the_plugin_is_told_is_told_again_where_it_failed_or_was_edited(cluster: Cluster) -> None:
+async def test_what_the_plugin_is_told_is_told_again_where_it_failed_or_was_edited(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     now = [0.0]
+    account = (contract.SYSTEM_NAMESPACE, contract.WEBHOOK_SERVICE_ACCOUNT)
+    credentials = cluster.administrator.service_account_kubeconfig(*account, tmp_path / "webhook.kubeconfig")
     manifest = BASE / "webhook" / "placement.yaml"
-    async with api_client.connect(str(cluster.directory / "webhook.kubeconfig"), component="webhook") as api:
+    async with api_client.connect(str(credentials), component="webhook") as api:
         profile = PlacementProfile("pack")
         publisher = ProfilePublisher(api, profile=lambda: profile, leads=lambda: True, clock=lambda: now[0])
         await publisher.step()  # there is no ConfigMap yet

@@ -34,9 +34,9 @@ def test_the_api_server_trusts_who_issued_them_also_after_they_were_renewed(clus
     held = issuing.take(RotationStep.START, None, NAMES, now=now)
     files = tmp_path / "files"
     put(files, held)
-    kubeconfig = f"--kubeconfig={cluster.directory / 'webhook.kubeconfig'}"
     try:
-        with replica.running(tmp_path / "replica", kubeconfig, f"--certificate-files={files}") as started:
+        flags = (f"--certificate-files={files}",)
+        with replica.running(tmp_path / "replica", *flags, account=cluster.account) as started:
             started.wait_ready()
             target = {"url": f"https://127.0.0.1:{started.port}{contract.WEBHOOK_PATH}", "service": None}
             client = {**target, "caBundle": base64.b64encode(held.bundle.encode()).decode()}
