@@ -81,22 +81,24 @@ class Access:
         """What is at a path that has no JSON, as a pod's page by its proxy."""
         return self._send("GET", path).decode()
 
-    def create(self, path: str, document: Mapping[str, object], *, dry_run: bool = False) -> dict[str, Any]:
-        """Create an object in the list at `path`; return it as stored, or as it would be."""
+    def create(
+        self, path: str, document: Mapping[str, object], *, dry_run: bool = False, user: str = ""
+    ) -> dict[str, Any]:
+        """Create an object in the list at `path`, as another `user` if one is named; return it as it is stored."""
         query = f"fieldValidation=Strict{'&dryRun=All' if dry_run else ''}"
-        return dict(json.loads(self._send("POST", f"{path}?{query}", document)))
+        return dict(json.loads(self._send("POST", f"{path}?{query}", document, user=user)))
 
-    def patch(self, path: str, patch: Mapping[str, object] | Sequence[object]) -> dict[str, Any]:
-        """Change the object at `path` by a merge patch (a mapping) or a JSON patch; return it as stored."""
-        return dict(json.loads(self._send("PATCH", path, patch)))
+    def patch(self, path: str, patch: Mapping[str, object] | Sequence[object], *, user: str = "") -> dict[str, Any]:
+        """Change the object at `path` by a merge patch (a mapping) or a JSON patch, as `user` if one is named."""
+        return dict(json.loads(self._send("PATCH", path, patch, user=user)))
 
     def delete(self, path: str) -> None:
         """Delete the object or list at `path`, if it is there, without a grace period."""
         options = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
         raw_api.of(self.kubeconfig).send("DELETE", path, options)
 
-    def _send(self, method: str, path: str, document: object = None) -> bytes:
-        answer = raw_api.of(self.kubeconfig).send(method, path, document)
+    def _send(self, method: str, path: str, document: object = None, *, user: str = "") -> bytes:
+        answer = raw_api.of(self.kubeconfig).send(method, path, document, user=user)
         if answer is None:
             raise lab_errors.LabError(f"{method} {path}: NotFound: it was not found")
         return answer

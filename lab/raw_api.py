@@ -34,15 +34,16 @@ class RawApi:
         self._headers = headers
         self._pool = urllib3.PoolManager(ssl_context=tls, timeout=TIMEOUT_SECONDS, retries=False, maxsize=8)
 
-    def send(self, method: str, path: str, document: object = None) -> bytes | None:
+    def send(self, method: str, path: str, document: object = None, *, user: str = "") -> bytes | None:
         """Return what the API server answers, or None where it knows no such object.
 
         document: the object to be stored; for PATCH a merge patch (a mapping) or a JSON patch (a sequence).
+        user: who is to have sent it, if not who we are, as kubectl's --as.
 
         Raises:
             LabError: the API server is not there, or refuses.
         """
-        headers = dict(self._headers)
+        headers = {**self._headers, **({"Impersonate-User": user} if user else {})}
         if method == "PATCH":
             headers["Content-Type"] = _MERGE_PATCH if isinstance(document, Mapping) else _JSON_PATCH
         elif document is not None:

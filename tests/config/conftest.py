@@ -10,26 +10,34 @@ from typing import Any
 
 import pytest
 
+from gpushare import contract
 from lab import access, lab_errors
 from tests.config import manifests
 
 WAIT_SECONDS = 30.0
 USER = "gpushare-test-user"
+Patch = dict[str, Any] | list[dict[str, Any]]
+PATHS = {
+    "Pod": "/api/v1/namespaces/{namespace}/pods",
+    "Node": "/api/v1/nodes",
+    "Event": "/apis/events.k8s.io/v1/namespaces/{namespace}/events",
+    contract.GPUNODE_KIND: contract.GPUNODE_PATH,
+}
 
 
 class Cluster:
     """What the tests do to it, as an administrator or as someone else."""
 
     def __init__(self, administrator: access.Access, namespace: str) -> None:
+        self.administrator = administrator
         self.kubectl = administrator.kubectl
         self._program = (str(administrator.kubectl_program), f"--kubeconfig={administrator.kubeconfig}")
         self.namespace = namespace
 
-    def create(self, manifest: dict[str, Any], *flags: str) -> dict[str, Any]:
+    def create(self, manifest: dict[str, Any], *, user: str = "", dry_run: bool = False) -> dict[str, Any]:
         """Create an object in the tests' namespace; return it as stored."""
-        command = ("create", f"--namespace={self.namespace}", "--filename=-", "--output=json", *flags)
-        created: dict[str, Any] = json.loads(self.kubectl(*command, input=json.dumps(manifest)))
-        return created
+        path = PATHS[manifest["kind"]].format(namespace=self.namespace)
+        return self.administrator.create(path, manifest, user=user, dry_run=dry_run)
 
     def warned(self, manifest: dict[str, Any], *flags: str) -> str:
         """The warnings with which an object is created."""
@@ -40,10 +48,21 @@ class Cluster:
         assert ended.returncode == 0, ended.stderr
         return ended.stderr
 
-    def refused(self, manifest: dict[str, Any], *flags: str) -> str:
+    def refused(self, manifest: dict[str, Any], *, user: str = "", dry_run: bool = False) -> str:
         """The sentence with which creating an object is refused."""
         with pytest.raises(lab_errors.LabError) as caught:
-            self.create(manifest, *flags)
+            self.create(manifest, user=user, dry_run=dry_run)
+        return str(caught.value)
+
+    def patch(self, name: str, patch: Patch, *, user: str = "", query: str = "") -> dict[str, Any]:
+        """Change a pod by a merge patch, or a JSON patch; return it as stored."""
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{name}"
+        return self.administrator.patch(path + query, patch, user=user)
+
+    def patch_refused(self, name: str, patch: Patch, *, user: str = "", query: str = "") -> str:
+        """The sentence with which changing a pod is refused."""
+        with pytest.raises(lab_errors.LabError) as caught:
+            self.patch(name, patch, user=user, query=query)
         return str(caught.value)
 
     def run_refused(self, *arguments: str, **options: Any) -> str:
@@ -113,13 +132,13 @@ def _wait_for_policies(cluster: Cluster) -> None:
             "reportingInstance": "probe",
         },
     }
-    agent = "--as=system:serviceaccount:gpushare-system:gpushare-agent"
+    agent = "system:serviceaccount:gpushare-system:gpushare-agent"
     deadline = time.monotonic() + WAIT_SECONDS
     for policy, manifest in objects.items():
-        flags = ["--dry-run=server", *([] if policy == "gpushare-pods" else [agent])]
+        user = "" if policy == "gpushare-pods" else agent
         while True:
             try:
-                cluster.create(manifest, *flags)
+                cluster.create(manifest, user=user, dry_run=True)
             except lab_errors.LabError as error:
                 if policy in str(error):
                     break

@@ -148,10 +148,10 @@ NONSENSE = [
 @pytest.mark.parametrize(("path", "value", "sentence"), NONSENSE, ids=lambda value: str(value)[:40])
 def test_nonsense_is_refused(installed: Cluster, path: tuple[str | int, ...], value: object, sentence: str) -> None:
     document = codec.to_document(full_node("config-test-nonsense"))
-    installed.create(document, "--dry-run=server")
+    installed.create(document, dry_run=True)
     place, key = at(*path)(document)
     place[key] = value
-    assert sentence in installed.refused(document, "--dry-run=server", "--validate=strict")
+    assert sentence in installed.refused(document, dry_run=True)
 
 
 def test_an_allocation_that_is_there_twice_takes_its_gpus_out_of_use() -> None:

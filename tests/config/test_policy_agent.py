@@ -18,7 +18,7 @@ from tests.config.conftest import Cluster
 pytestmark = pytest.mark.apiserver
 
 OWN, OTHER = "config-test-own", "config-test-other"
-UNBOUND = f"--as=system:serviceaccount:{contract.SYSTEM_NAMESPACE}:{contract.AGENT_SERVICE_ACCOUNT}"
+UNBOUND = f"system:serviceaccount:{contract.SYSTEM_NAMESPACE}:{contract.AGENT_SERVICE_ACCOUNT}"
 
 
 class Agent:
@@ -142,5 +142,5 @@ def test_its_node_gets_labels_that_describe_its_gpus_and_no_others(agent: Agent)
 
 
 def test_a_token_that_is_bound_to_no_node_writes_nothing(installed: Cluster, agent: Agent) -> None:
-    sentence = installed.refused(codec.to_document(builders.node("somewhere")), UNBOUND)
+    sentence = installed.refused(codec.to_document(builders.node("somewhere")), user=UNBOUND)
     assert "this token of gpushare-agent is bound to no node" in sentence

@@ -19,9 +19,6 @@ from tests.config.test_policy_pods import MUTATED, pod
 
 pytestmark = pytest.mark.apiserver
 
-AS_USER = f"--as={USER}"
-DRY = "--dry-run=server"
-
 
 def forged(**more: str) -> dict[str, Any]:
     """Everything that the webhook writes, written by a user."""
@@ -36,32 +33,34 @@ def mirror(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_what_the_webhook_has_seen_passes(installed: Cluster) -> None:
-    installed.create(forged(), AS_USER, DRY)
+    installed.create(forged(), user=USER, dry_run=True)
 
 
 def test_a_mirror_pod_bears_nothing_of_ours(installed: Cluster) -> None:
-    assert "which is not asked about static pods" in installed.refused(mirror(forged()), AS_USER, DRY)
+    assert "which is not asked about static pods" in installed.refused(mirror(forged()), user=USER, dry_run=True)
     without = mirror(forged())
     del without["metadata"]["labels"]
-    assert "gpushare has not placed this pod" in installed.refused(without, AS_USER, DRY)
+    assert "gpushare has not placed this pod" in installed.refused(without, user=USER, dry_run=True)
 
 
 @pytest.mark.parametrize("namespace", contract.EXEMPT_NAMESPACES)
 def test_nor_do_pods_of_namespaces_that_the_webhook_leaves_out(installed: Cluster, namespace: str) -> None:
     sentence = installed.run_refused(
-        "create", f"--namespace={namespace}", "--filename=-", DRY, input=json.dumps(forged())
+        "create", f"--namespace={namespace}", "--filename=-", "--dry-run=server", input=json.dumps(forged())
     )
     assert "which is not asked about pods of this namespace" in sentence
 
 
 def test_what_is_held_is_written_on_no_new_pod(installed: Cluster) -> None:
-    assert "gpushare.io/held is written by gpushare only" in installed.refused(forged(held="[]"), AS_USER, DRY)
+    assert "gpushare.io/held is written by gpushare only" in installed.refused(
+        forged(held="[]"), user=USER, dry_run=True
+    )
 
 
 def test_what_no_quota_would_count_is_refused(installed: Cluster) -> None:
     bare = forged()
     del bare["spec"]["containers"][0]["resources"]
-    assert "has resources of gpushare.io" in installed.refused(bare, AS_USER, DRY)
+    assert "has resources of gpushare.io" in installed.refused(bare, user=USER, dry_run=True)
 
 
 def configure(installed: Cluster, configuration: dict[str, Any] | None) -> None:
@@ -83,7 +82,7 @@ def as_it_was(installed: Cluster) -> Iterator[Callable[[dict[str, Any] | None], 
 
 def passes(installed: Cluster) -> bool:
     try:
-        installed.create(forged(), AS_USER, DRY)
+        installed.create(forged(), user=USER, dry_run=True)
     except lab_errors.LabError:
         return False
     return True
@@ -99,7 +98,7 @@ def until(there: Callable[[], bool]) -> None:
 
 def refused(installed: Cluster, words: str) -> bool:
     try:
-        installed.create(forged(), AS_USER, DRY)
+        installed.create(forged(), user=USER, dry_run=True)
     except lab_errors.LabError as error:
         return words in str(error)
     return False
@@ -113,7 +112,7 @@ def test_without_a_webhook_to_call_nothing_passes_and_nobody_else_notices(
 ) -> None:
     as_it_was(None)
     until(lambda: refused(installed, "no params found"))
-    installed.create(pod("plain-one"), AS_USER, DRY)
+    installed.create(pod("plain-one"), user=USER, dry_run=True)
 
 
 @pytest.mark.parametrize(

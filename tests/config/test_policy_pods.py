@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from gpushare import contract
+from lab import lab_errors
 from tests import builders
 from tests.config.conftest import USER, Cluster
 
 pytestmark = pytest.mark.apiserver
 
-AS_USER = f"--as={USER}"
-AS_WEBHOOK = f"--as=system:serviceaccount:{contract.SYSTEM_NAMESPACE}:{contract.WEBHOOK_SERVICE_ACCOUNT}"
+WEBHOOK = f"system:serviceaccount:{contract.SYSTEM_NAMESPACE}:{contract.WEBHOOK_SERVICE_ACCOUNT}"
 MUTATED = {contract.SHARE_LABEL: contract.SHARE_LABEL_VALUE}
 
 
@@ -33,16 +33,16 @@ def pod(name: str, *, labels: dict[str, str] | None = None, gated: bool = False,
 @pytest.fixture(scope="module")
 def cluster(installed: Cluster) -> Cluster:
     """With four pods: an ordinary one, one that another tool annotated, a placed one and a gated one."""
-    installed.create(pod("plain"), AS_USER)
+    installed.create(pod("plain"), user=USER)
     placed = pod("placed", labels=MUTATED, request="0.5", allocation="a1", node="n1", gpu_uuids="GPU-1")
-    installed.create(placed, AS_USER)
-    installed.create(pod("gated", labels=MUTATED, gated=True, request="0.5", reason="no GPU fits"), AS_USER)
+    installed.create(placed, user=USER)
+    installed.create(pod("gated", labels=MUTATED, gated=True, request="0.5", reason="no GPU fits"), user=USER)
     return installed
 
 
 @pytest.mark.parametrize("key", [*contract.RESULT_KEYS, contract.GPU_UUIDS + ".main"])
 def test_a_pod_that_asks_for_nothing_cannot_pretend_to_have_been_placed(cluster: Cluster, key: str) -> None:
-    sentence = cluster.refused(pod("bare", **{key.removeprefix(contract.PREFIX): "x"}), AS_USER)
+    sentence = cluster.refused(pod("bare", **{key.removeprefix(contract.PREFIX): "x"}), user=USER)
     assert f"{key} is written by gpushare only: remove it, or ask for a share" in sentence
 
 
@@ -50,7 +50,7 @@ def test_a_pod_that_asks_for_nothing_cannot_pretend_to_have_been_placed(cluster:
     "key", [*sorted({*contract.REQUEST_KEYS} - {*contract.SHARE_KEYS}), contract.PREFIX + "reqest"]
 )
 def test_a_key_that_asks_for_no_share_by_itself_is_not_silently_ignored(cluster: Cluster, key: str) -> None:
-    sentence = cluster.refused(pod("bare", **{key.removeprefix(contract.PREFIX): "x"}), AS_USER)
+    sentence = cluster.refused(pod("bare", **{key.removeprefix(contract.PREFIX): "x"}), user=USER)
     assert f"{key} alone asks for no share of a GPU: add {contract.REQUEST}" in sentence
 
 
@@ -58,7 +58,7 @@ def test_a_key_that_asks_for_no_share_by_itself_is_not_silently_ignored(cluster:
     "manifest", [pod("bare", labels={contract.SHARE_LABEL: "true"}), pod("bare", gated=True)], ids=["label", "gate"]
 )
 def test_label_and_gate_belong_to_shares(cluster: Cluster, manifest: dict[str, Any]) -> None:
-    assert "are set by gpushare only" in cluster.refused(manifest, AS_USER)
+    assert "are set by gpushare only" in cluster.refused(manifest, user=USER)
 
 
 @pytest.mark.parametrize("where", ["containers", "initContainers"])
@@ -66,15 +66,15 @@ def test_resources_of_gpushare_cannot_be_taken_without_a_share(cluster: Cluster,
     manifest = pod("bare")
     taker = {"name": "taker", "image": "x", "resources": {"limits": {contract.RESOURCE_PERCENT: "50"}}}
     manifest["spec"].setdefault(where, []).append(taker)
-    assert "are counted by gpushare only" in cluster.refused(manifest, AS_USER)
+    assert "are counted by gpushare only" in cluster.refused(manifest, user=USER)
 
 
 @pytest.mark.parametrize("key", [*contract.SHARE_KEYS, *(f"{key}.main" for key in contract.PER_CONTAINER_KEYS)])
 def test_a_pod_that_asks_for_a_share_never_starts_without_the_webhook(cluster: Cluster, key: str) -> None:
     asks = {key.removeprefix(contract.PREFIX): "1"}
-    sentence = cluster.refused(pod("bare", **asks), AS_USER)
+    sentence = cluster.refused(pod("bare", **asks), user=USER)
     assert f"{key} asks for a share of a GPU, but gpushare has not placed this pod" in sentence
-    assert "has not placed this pod" in cluster.refused(pod("bare", labels=MUTATED, **asks), AS_USER)
+    assert "has not placed this pod" in cluster.refused(pod("bare", labels=MUTATED, **asks), user=USER)
 
 
 def test_namespaces_that_the_webhook_leaves_out_get_no_share(cluster: Cluster) -> None:
@@ -83,48 +83,48 @@ def test_namespaces_that_the_webhook_leaves_out_get_no_share(cluster: Cluster) -
     assert "kube-system and gpushare-system get none" in cluster.run_refused(*command, input=manifest)
 
 
-def annotate(cluster: Cluster, name: str, change: str, *flags: str) -> tuple[str, ...]:
-    return ("annotate", "pod", name, f"--namespace={cluster.namespace}", "--overwrite", change, *flags)
+def annotated(key: str, value: str | None) -> dict[str, Any]:
+    return {"metadata": {"annotations": {key: value}}}
 
 
 @pytest.mark.parametrize("name", ["plain", "placed", "gated"])
 @pytest.mark.parametrize("key", [*contract.RESULT_KEYS, contract.GPU_UUIDS + ".main"])
 def test_results_are_changed_by_nobody_else(cluster: Cluster, name: str, key: str) -> None:
-    sentence = cluster.run_refused(*annotate(cluster, name, f"{key}=other", AS_USER))
+    sentence = cluster.patch_refused(name, annotated(key, "other"), user=USER)
     assert f"{key} is written by gpushare only: leave it as it is" in sentence
 
 
 @pytest.mark.parametrize("key", [contract.ALLOCATION, contract.NODE, contract.GPU_UUIDS])
 def test_results_are_removed_by_nobody_else_not_even_an_administrator(cluster: Cluster, key: str) -> None:
-    assert f"{key} is written by gpushare only" in cluster.run_refused(*annotate(cluster, "placed", f"{key}-"))
+    assert f"{key} is written by gpushare only" in cluster.patch_refused("placed", annotated(key, None))
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "said"),
+    ("name", "key", "value", "said"),
     [
-        ("plain", f"{contract.REQUEST}=0.1", "exists"),
-        ("plain", f"{contract.MEMORY}.main=1Gi", "exists"),
-        ("gated", f"{contract.REQUEST}=0.1", "waits for a GPU"),
-        ("gated", f"{contract.LIMIT}.main=0.7", "waits for a GPU"),
-        ("plain", f"{contract.NO_EVICT}=true", "exists"),
-        ("placed", f"{contract.MODEL}=x", "exists"),
-        ("placed", f"{contract.GPUS}=2", "exists"),
-        ("placed", f"{contract.GPUS}.main=2", "exists"),
-        ("placed", f"{contract.REQUEST}s=0.5", "exists"),
+        ("plain", contract.REQUEST, "0.1", "exists"),
+        ("plain", contract.MEMORY + ".main", "1Gi", "exists"),
+        ("gated", contract.REQUEST, "0.1", "waits for a GPU"),
+        ("gated", contract.LIMIT + ".main", "0.7", "waits for a GPU"),
+        ("plain", contract.NO_EVICT, "true", "exists"),
+        ("placed", contract.MODEL, "x", "exists"),
+        ("placed", contract.GPUS, "2", "exists"),
+        ("placed", contract.GPUS + ".main", "2", "exists"),
+        ("placed", contract.REQUEST + "s", "0.5", "exists"),
     ],
 )
-def test_what_was_asked_for_stays_as_it_was(cluster: Cluster, name: str, change: str, said: str) -> None:
-    sentence = cluster.run_refused(*annotate(cluster, name, change, AS_USER))
-    assert f"{change.partition('=')[0]} cannot be changed on a pod that {said}" in sentence
+def test_what_was_asked_for_stays_as_it_was(cluster: Cluster, name: str, key: str, value: str, said: str) -> None:
+    sentence = cluster.patch_refused(name, annotated(key, value), user=USER)
+    assert f"{key} cannot be changed on a pod that {said}" in sentence
 
 
 @pytest.mark.parametrize("key", [*contract.RESIZABLE_KEYS, *(f"{key}.main" for key in contract.RESIZABLE_KEYS)])
 def test_how_much_a_placed_pod_asks_for_may_be_changed_added_and_removed(cluster: Cluster, key: str) -> None:
     for value in ("50%", "0%", "100%"):
-        cluster.kubectl(*annotate(cluster, "placed", f"{key}={value}", AS_USER))
-    cluster.kubectl(*annotate(cluster, "placed", f"{contract.REQUEST}=0.5", AS_USER))
+        cluster.patch("placed", annotated(key, value), user=USER)
+    cluster.patch("placed", annotated(contract.REQUEST, "0.5"), user=USER)
     if key != contract.REQUEST:
-        cluster.kubectl(*annotate(cluster, "placed", f"{key}-", AS_USER))
+        cluster.patch("placed", annotated(key, None), user=USER)
 
 
 @pytest.mark.parametrize(
@@ -141,28 +141,27 @@ def test_how_much_a_placed_pod_asks_for_may_be_changed_added_and_removed(cluster
 def test_nonsense_is_denied_in_a_sentence_with_key_value_and_remedy(
     cluster: Cluster, key: str, value: str, remedy: str
 ) -> None:
-    sentence = cluster.run_refused(*annotate(cluster, "placed", f"{key}={value}", AS_USER))
+    sentence = cluster.patch_refused("placed", annotated(key, value), user=USER)
     assert f'{key} "{value}" {remedy}' in sentence
 
 
 @pytest.mark.parametrize("name", ["placed", "gated"])
 def test_whether_a_pod_may_be_moved_is_said_at_any_time(cluster: Cluster, name: str) -> None:
-    for change in ("=true", "=false", "-"):
-        cluster.kubectl(*annotate(cluster, name, contract.NO_EVICT + change, AS_USER))
-    sentence = cluster.run_refused(*annotate(cluster, name, f"{contract.NO_EVICT}=maybe", AS_USER))
+    for value in ("true", "false", None):
+        cluster.patch(name, annotated(contract.NO_EVICT, value), user=USER)
+    sentence = cluster.patch_refused(name, annotated(contract.NO_EVICT, "maybe"), user=USER)
     assert f'{contract.NO_EVICT} "maybe" is neither "true" nor "false"' in sentence
 
 
 def test_a_request_cannot_be_taken_back(cluster: Cluster) -> None:
-    sentence = cluster.run_refused(*annotate(cluster, "placed", f"{contract.REQUEST}-", AS_USER))
+    sentence = cluster.patch_refused("placed", annotated(contract.REQUEST, None), user=USER)
     assert f"{contract.REQUEST} cannot be removed, because the pod would then ask for no share at all" in sentence
 
 
 def test_the_status_is_no_way_round(cluster: Cluster) -> None:
-    body = json.dumps({"metadata": {"annotations": {contract.NODE: "other"}}})
-    patch = ("patch", "pod", "placed", f"--namespace={cluster.namespace}", "--subresource=status", "--type=merge", "-p")
-    assert f"{contract.NODE} is written by gpushare only" in cluster.run_refused(*patch, body, AS_USER)
-    cluster.kubectl(*patch, json.dumps({"status": {"message": "as the kubelet does"}}), AS_USER)
+    sentence = cluster.patch_refused("placed/status", annotated(contract.NODE, "other"), user=USER)
+    assert f"{contract.NODE} is written by gpushare only" in sentence
+    cluster.patch("placed/status", {"status": {"message": "as the kubelet does"}}, user=USER)
 
 
 @pytest.mark.parametrize("written", [{"annotations": {contract.NODE: "x"}}, {"labels": {contract.SHARE_LABEL: "x"}}])
@@ -174,14 +173,14 @@ def test_neither_is_a_binding(cluster: Cluster, written: dict[str, Any]) -> None
         "target": {"kind": "Node", "name": "other"},
     }
     path = f"/api/v1/namespaces/{cluster.namespace}/pods/placed/binding"
-    sentence = cluster.run_refused("create", f"--raw={path}", "--filename=-", AS_USER, input=json.dumps(binding))
-    assert "are not for Bindings" in sentence
+    with pytest.raises(lab_errors.LabError, match="are not for Bindings"):
+        cluster.administrator.create(path, binding, user=USER)
 
 
-@pytest.mark.parametrize(("name", "change"), [("placed", "-"), ("placed", "=false"), ("plain", "=true")])
-def test_the_label_stays_as_it_is(cluster: Cluster, name: str, change: str) -> None:
-    label = ("label", "pod", name, f"--namespace={cluster.namespace}", "--overwrite", contract.SHARE_LABEL + change)
-    assert "the label gpushare.io/share is written by gpushare only" in cluster.run_refused(*label, AS_USER)
+@pytest.mark.parametrize(("name", "value"), [("placed", None), ("placed", "false"), ("plain", "true")])
+def test_the_label_stays_as_it_is(cluster: Cluster, name: str, value: str | None) -> None:
+    sentence = cluster.patch_refused(name, {"metadata": {"labels": {contract.SHARE_LABEL: value}}}, user=USER)
+    assert "the label gpushare.io/share is written by gpushare only" in sentence
 
 
 UNGATE = [
@@ -190,28 +189,22 @@ UNGATE = [
 ]
 
 
-def patch(cluster: Cluster, name: str, changes: list[dict[str, Any]], flag: str) -> tuple[str, ...]:
-    return ("patch", "pod", name, f"--namespace={cluster.namespace}", "--type=json", "-p", json.dumps(changes), flag)
-
-
 def test_the_gate_is_opened_by_the_webhook_alone(cluster: Cluster) -> None:
-    sentence = cluster.run_refused(*patch(cluster, "gated", UNGATE[1:], AS_USER))
+    sentence = cluster.patch_refused("gated", UNGATE[1:], user=USER)
     assert "the scheduling gate gpushare.io/placement is removed by gpushare only" in sentence
-    cluster.create(pod("opened", labels=MUTATED, gated=True, request="0.5", reason="no GPU fits"), AS_USER)
-    cluster.kubectl(*patch(cluster, "opened", UNGATE, AS_WEBHOOK))
-    opened = json.loads(cluster.kubectl("get", "pod", "opened", f"--namespace={cluster.namespace}", "--output=json"))
+    cluster.create(pod("opened", labels=MUTATED, gated=True, request="0.5", reason="no GPU fits"), user=USER)
+    opened = cluster.patch("opened", UNGATE, user=WEBHOOK)
     assert opened["metadata"]["annotations"][contract.NODE] == "n1"
     assert "schedulingGates" not in opened["spec"]
 
 
 def test_everything_else_about_a_pod_is_its_owners(cluster: Cluster) -> None:
     for name in ("plain", "placed", "gated"):
-        cluster.kubectl(*annotate(cluster, name, "example.com/note=hello", AS_USER))
-        cluster.kubectl("label", "pod", name, f"--namespace={cluster.namespace}", "--overwrite", "tier=a", AS_USER)
+        cluster.patch(name, annotated("example.com/note", "hello"), user=USER)
+        cluster.patch(name, {"metadata": {"labels": {"tier": "a"}}}, user=USER)
     ordinary = pod("ordinary", labels={"app": "x"})
     ordinary["metadata"]["annotations"] = {"gpushare.io.example.com/request": "0.5", "example.com/gpushare.io": "y"}
     ordinary["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "1", "nvidia.com/gpu": "1"}}
-    cluster.create(ordinary, AS_USER)
-    cluster.kubectl(
-        "delete", "pod", "ordinary", f"--namespace={cluster.namespace}", "--grace-period=0", "--force", AS_USER
-    )
+    cluster.create(ordinary, user=USER)
+    in_namespace = f"--namespace={cluster.namespace}"
+    cluster.kubectl("delete", "pod", "ordinary", in_namespace, "--grace-period=0", "--force", f"--as={USER}")

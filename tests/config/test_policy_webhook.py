@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from gpushare import contract
 from tests.config.conftest import USER, Cluster
-from tests.config.test_policy_pods import AS_USER, AS_WEBHOOK, MUTATED, pod
+from tests.config.test_policy_pods import MUTATED, WEBHOOK, pod
 
 pytestmark = pytest.mark.apiserver
 
-assert USER in AS_USER
+BY_IT: dict[str, str] = {"user": WEBHOOK, "query": "?dryRun=All"}
 
 
 @pytest.fixture(scope="module")
 def cluster(installed: Cluster) -> Cluster:
     """With one pod that was placed, one that waits for us and for somebody else, and one that has nothing to do with us."""
-    installed.create(pod("other"), AS_USER)
+    installed.create(pod("other"), user=USER)
     annotations = {"request": "0.5", "allocation": "a1", "node": "n1", "gpu_uuids": "GPU-1"}
-    installed.create(pod("was-placed", labels=MUTATED, **annotations), AS_USER)
+    installed.create(pod("was-placed", labels=MUTATED, **annotations), user=USER)
     waits = pod("waits", labels=MUTATED, gated=True, request="0.5", reason="no GPU fits")
     waits["spec"]["schedulingGates"].append({"name": "example.com/queue"})
     waits["spec"]["nodeSelector"] = {"tier": "gpu"}
-    installed.create(waits, AS_USER)
+    installed.create(waits, user=USER)
     return installed
-
-
-def change(cluster: Cluster, name: str, body: dict[str, Any] | list[dict[str, Any]]) -> tuple[str, ...]:
-    kind = "json" if isinstance(body, list) else "merge"
-    where = f"--namespace={cluster.namespace}"
-    return ("patch", "pod", name, where, f"--type={kind}", "-p", json.dumps(body), AS_WEBHOOK, "--dry-run=server")
 
 
 def noted(**annotations: str | None) -> dict[str, Any]:
@@ -58,7 +51,7 @@ PINNED = {
     ],
 )
 def test_what_its_work_takes_is_allowed(cluster: Cluster, name: str, body: dict[str, Any]) -> None:
-    cluster.kubectl(*change(cluster, name, body))
+    cluster.patch(name, body, **BY_IT)
 
 
 IMAGE = [{"op": "replace", "path": "/spec/containers/0/image", "value": "evil"}]
@@ -92,4 +85,4 @@ TOLERATION = [{"op": "add", "path": "/spec/tolerations/-", "value": {"operator":
     ],
 )
 def test_and_nothing_else(cluster: Cluster, name: str, body: dict[str, Any] | list[dict[str, Any]], said: str) -> None:
-    assert said in cluster.run_refused(*change(cluster, name, body))
+    assert said in cluster.patch_refused(name, body, **BY_IT)

@@ -27,9 +27,7 @@ def registered(installed: Cluster) -> Iterator[Cluster]:
     installed.kubectl("apply", "--server-side", "--force-conflicts", flag)
     try:
         deadline = time.monotonic() + WAIT_SECONDS
-        while CALLED not in installed.refused(
-            builders.pod(namespace=installed.namespace, request="1"), "--dry-run=server"
-        ):
+        while CALLED not in installed.refused(builders.pod(namespace=installed.namespace, request="1"), dry_run=True):
             assert time.monotonic() < deadline, f"the webhook is not called after {WAIT_SECONDS} s"
             time.sleep(0.1)
         yield installed
@@ -41,21 +39,21 @@ def registered(installed: Cluster) -> Iterator[Cluster]:
 def test_a_pod_that_asks_for_a_share_is_sent_there(registered: Cluster, key: str) -> None:
     asks = {key.removeprefix(contract.PREFIX): "1"}
     manifest = builders.pod("asks", namespace=registered.namespace, **asks)
-    assert CALLED in registered.refused(manifest, "--dry-run=server")
+    assert CALLED in registered.refused(manifest, dry_run=True)
 
 
 @pytest.mark.parametrize("key", ["example.com/note", "gpushare.io.example.com/request", "requests.gpushare/io"])
 def test_a_pod_that_asks_for_none_does_not_notice(registered: Cluster, key: str) -> None:
     manifest = builders.pod("asks-nothing", namespace=registered.namespace)
-    registered.create(manifest, "--dry-run=server")
+    registered.create(manifest, dry_run=True)
     manifest["metadata"]["annotations"] = {key: "1"}
-    registered.create(manifest, "--dry-run=server")
+    registered.create(manifest, dry_run=True)
 
 
 @pytest.mark.parametrize("key", [contract.MODEL, contract.REQUEST + "s", contract.NODE])
 def test_nor_does_one_whose_keys_ask_for_nothing_by_themselves(registered: Cluster, key: str) -> None:
     manifest = builders.pod("asks-nothing", namespace=registered.namespace, **{key.removeprefix(contract.PREFIX): "1"})
-    sentence = registered.refused(manifest, "--dry-run=server")
+    sentence = registered.refused(manifest, dry_run=True)
     assert CALLED not in sentence
     assert "gpushare-pods" in sentence
 
