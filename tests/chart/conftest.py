@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
+from gpushare import yaml_documents
 from lab import build
 
 Json = dict[str, Any]
@@ -53,7 +53,7 @@ class Helm:
         """The objects of the chart with these values."""
         done = self._template(values or {}, *flags)
         assert done.returncode == 0, done.stderr
-        return [document for document in yaml.safe_load_all(done.stdout) if document]
+        return [document for document in yaml_documents.read(done.stdout) if document]
 
     def one(self, kind: str, name: str, values: Json | None = None) -> Json:
         """The object of that kind and name."""

@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from gpushare import yaml_documents
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 CONFIG = REPOSITORY / "config"
 REFUSED = sorted((CONFIG / "samples" / "refused").glob("*.yaml"))
@@ -31,7 +33,7 @@ def files(directory: Path) -> Iterator[Path]:
 
 def documents(path: Path) -> list[dict[str, Any]]:
     """The documents of one file."""
-    return [document for document in yaml.safe_load_all(path.read_text()) if document]
+    return [document for document in yaml_documents.read(path.read_text()) if document]
 
 
 def named(kind: str, name: str, directory: Path = CONFIG / "default") -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import re
 from pathlib import Path
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 import gpushare
 from deviceplugin import agent_settings
 from deviceplugin.mps import places
-from gpushare import contract, errors, quantity
+from gpushare import contract, errors, quantity, yaml_documents
 from gpushare import request as requests
 from gpushare.config.node_settings import NodeSettings
 from lab import access
@@ -316,7 +315,7 @@ def test_an_api_server_takes_the_installation_with_components(
         "components": [relative(path) for path in chosen],
     }
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(wanted))
-    rendered = list(yaml.safe_load_all(api_server.kubectl("kustomize", str(tmp_path))))
+    rendered = list(yaml_documents.read(api_server.kubectl("kustomize", str(tmp_path))))
     sets = [manifest for manifest in rendered if manifest["kind"] == "DaemonSet"]
     names = {path.name for path in chosen}
     assert {manifest["metadata"]["name"] for manifest in sets} == {
@@ -335,10 +334,12 @@ def test_an_api_server_takes_the_installation_with_components(
         (container,) = doc["spec"]["template"]["spec"]["containers"]
         assert container["image"] == f"localhost/gpushare/agent:{gpushare.__version__}"
     kinds = {"DaemonSet", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "ResourceQuota", "Service"}
-    for doc in rendered:
-        if doc["kind"] in kinds:
-            doc["metadata"]["namespace"] = "default"
-            api_server.kubectl("create", "--dry-run=server", "--validate=strict", "--filename=-", input=json.dumps(doc))
+    tried = [doc for doc in rendered if doc["kind"] in kinds]
+    for doc in tried:
+        doc["metadata"]["namespace"] = "default"
+    flags = ("--dry-run=server", "--validate=strict", "--filename=-")
+    created = api_server.kubectl("create", *flags, input=yaml.safe_dump_all(tried))
+    assert len(created.splitlines()) == len(tried)
 
 
 def test_images_have_the_version_of_the_project() -> None:
@@ -367,8 +368,8 @@ def test_kubectl_renders_exactly_these_objects(
     api_server: access.Access, directory: str, more: list[tuple[str, str]]
 ) -> None:
     rendered = api_server.kubectl("kustomize", str(manifests.CONFIG / directory))
-    names = [(manifest["kind"], manifest["metadata"]["name"]) for manifest in yaml.safe_load_all(rendered)]
+    names = [(manifest["kind"], manifest["metadata"]["name"]) for manifest in yaml_documents.read(rendered)]
     here = manifests.objects(manifests.CONFIG / "default")
     assert sorted(names) == sorted([*((manifest["kind"], manifest["metadata"]["name"]) for manifest in here), *more])
-    (hook,) = [doc for doc in yaml.safe_load_all(rendered) if doc["kind"] == "MutatingWebhookConfiguration"]
+    (hook,) = [doc for doc in yaml_documents.read(rendered) if doc["kind"] == "MutatingWebhookConfiguration"]
     assert hook["webhooks"][0]["clientConfig"]["service"]["path"] == contract.WEBHOOK_PATH

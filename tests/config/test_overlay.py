@@ -11,9 +11,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import yaml
 
-from gpushare import contract
+from gpushare import contract, yaml_documents
 from lab import build
 from tests.config import manifests
 
@@ -46,7 +45,7 @@ def rendered(overlay: ModuleType, folder: Path, **wanted: Any) -> list[dict[str,
     done = subprocess.run(
         [build.ensure() / "kubectl", "kustomize", folder], capture_output=True, text=True, timeout=60, check=True
     )
-    return [document for document in yaml.safe_load_all(done.stdout) if document]
+    return [document for document in yaml_documents.read(done.stdout) if document]
 
 
 def images(objects: list[dict[str, Any]]) -> set[str]:

@@ -13,6 +13,8 @@ from tests.rights import ACCOUNTS, AT_HOME, EVERYWHERE, Right, expected
 
 pytestmark = pytest.mark.apiserver
 
+REVIEWS = "/apis/authorization.k8s.io/v1"
+
 
 def granted(cluster: Cluster, account: str, namespace: str) -> set[Right]:
     """The rights of a ServiceAccount in a namespace, by the API server's own account of them."""
@@ -21,9 +23,8 @@ def granted(cluster: Cluster, account: str, namespace: str) -> set[Right]:
         "kind": "SelfSubjectRulesReview",
         "spec": {"namespace": namespace},
     }
-    flag = f"--as=system:serviceaccount:{contract.SYSTEM_NAMESPACE}:{account}"
-    path = "--raw=/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
-    answer = json.loads(cluster.kubectl("create", path, "--filename=-", flag, input=json.dumps(review)))
+    user = f"system:serviceaccount:{contract.SYSTEM_NAMESPACE}:{account}"
+    answer = cluster.administrator.create(f"{REVIEWS}/selfsubjectrulesreviews", review, user=user)
     assert not answer["status"]["incomplete"]
     rights = set()
     for rule in answer["status"]["resourceRules"]:
@@ -63,8 +64,7 @@ def allowed(cluster: Cluster, account: str, verb: str, resource: str) -> bool:
             "resourceAttributes": {"namespace": contract.SYSTEM_NAMESPACE, **asked},
         },
     }
-    path = "--raw=/apis/authorization.k8s.io/v1/subjectaccessreviews"
-    answer = json.loads(cluster.kubectl("create", path, "--filename=-", input=json.dumps(review)))
+    answer = cluster.administrator.create(f"{REVIEWS}/subjectaccessreviews", review)
     return bool(answer["status"]["allowed"])
 
 

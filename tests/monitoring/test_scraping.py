@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpushare import contract
+from gpushare import contract, yaml_documents
 from lab import access, unpacked
 from tests.config import manifests
 from tests.docs import pages
@@ -158,7 +158,7 @@ def test_the_monitors_select_what_there_is() -> None:
 def test_kustomize_makes_an_object_of_each(api_server: access.Access, tmp_path: Path) -> None:
     default, component = (os.path.relpath(path, tmp_path) for path in (manifests.CONFIG / "default", rules.FOLDER))
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump({"resources": [default], "components": [component]}))
-    made = [*yaml.safe_load_all(api_server.kubectl("kustomize", str(tmp_path)))]
+    made = [*yaml_documents.read(api_server.kubectl("kustomize", str(tmp_path)))]
     kinds = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in made}
     assert {
         *(("ServiceMonitor", "gpushare-webhook"), ("PodMonitor", "gpushare-agent"), ("PrometheusRule", "gpushare")),
