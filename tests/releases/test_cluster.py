@@ -46,8 +46,7 @@ def manifests(manifests: access.Access, base_before: Path) -> access.Access:
 
 
 def document(cluster: Cluster) -> dict[str, Any]:
-    gpunode: dict[str, Any] = json.loads(cluster.kubectl("get", "gpunode", "node-a", "-o", "json"))
-    return gpunode
+    return cluster.administrator.read(f"{contract.GPUNODE_PATH}/node-a")
 
 
 def annotations(cluster: Cluster, name: str) -> dict[str, str]:
@@ -61,15 +60,14 @@ def held(node: GpuNode) -> dict[str, Allocation]:
 
 
 def ask(cluster: Cluster, name: str, **asked: str) -> None:
-    changes = (f"{contract.PREFIX}{key}={value}" for key, value in asked.items())
-    cluster.kubectl("annotate", "pod", name, f"--namespace={cluster.namespace}", "--overwrite", *changes)
+    changes = {contract.PREFIX + key: value for key, value in asked.items()}
+    cluster.administrator.patch(f"{cluster.path}/pods/{name}", {"metadata": {"annotations": changes}})
 
 
 def say(cluster: Cluster, name: str, memory_bytes: int) -> None:
     """The agent's word that a share is held to so much."""
     word = {"allocation": held(cluster.node())[name].id, "share": 0, "memory": memory_bytes, "used": 0}
-    patch = json.dumps({"status": {"resizes": [word]}})
-    cluster.kubectl("patch", "gpunode", "node-a", "--subresource=status", "--type=merge", f"--patch={patch}")
+    cluster.change("node-a", {"status": {"resizes": [word]}}, "status")
 
 
 def fill(cluster: Cluster) -> None:
@@ -183,21 +181,20 @@ def test_every_field_of_this_release_may_be_stored_when_the_schema_of_the_last_o
     conftest.apply(cluster.administrator)
     node = dataclasses.replace(full_node("node-b"), version="")
     cluster.add_node(node)
-    stored = codec.read(json.loads(cluster.kubectl("get", "gpunode", "node-b", "-o", "json")))
+    stored = cluster.node("node-b")
     assert (stored.allocations, stored.gpus, stored.resizes) == (node.allocations, node.gpus, node.resizes)
 
     conftest.apply(cluster.administrator, base_before)
-    shown = json.loads(cluster.kubectl("get", "gpunode", "node-b", "-o", "json"))
+    shown = cluster.administrator.read(f"{contract.GPUNODE_PATH}/node-b")
     read = BEFORE.run(ledgers.reads, shown)
     assert read["problems"] == []
     assert [allocation["id"] for allocation in read["spec"]["allocations"]] == [entry.id for entry in node.allocations]
     # It writes what it has read, as it would with the next allocation.
-    patch = json.dumps({"spec": read["spec"]})
-    cluster.kubectl("patch", "gpunode", "node-b", "--type=merge", f"--patch={patch}")
-    cluster.kubectl("patch", "gpunode", "node-b", "--subresource=status", "--type=merge", f"--patch={json.dumps(read)}")
+    cluster.change("node-b", {"spec": read["spec"]})
+    cluster.change("node-b", read, "status")
 
     conftest.apply(cluster.administrator)
-    again = codec.read(json.loads(cluster.kubectl("get", "gpunode", "node-b", "-o", "json")))
+    again = cluster.node("node-b")
     assert again.problems == ()
     assert ledger.violations(again) == ledger.violations(node)
     assert [(allocation.id, allocation.pod, allocation.shares) for allocation in again.allocations] == [

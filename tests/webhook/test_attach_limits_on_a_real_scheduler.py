@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from gpushare import contract
-from lab import lab_errors
 from tests import builders
 from tests.webhook.conftest import Cluster
 from tests.webhook.replica import until
@@ -19,6 +18,12 @@ from tests.webhook.test_stuck_on_a_real_scheduler import ALLOCATABLE, add_node, 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(120)]
 
 DRIVER = "disk.example.com"
+CLAIM = "PersistentVolumeClaim"
+PATHS = {
+    "CSINode": "/apis/storage.k8s.io/v1/csinodes",
+    "PersistentVolume": "/api/v1/persistentvolumes",
+    "StorageClass": "/apis/storage.k8s.io/v1/storageclasses",
+}
 EXCEEDS = f"would exceed max volume count: 1 of 1 volumes of {DRIVER} are there, and the pod brings 1 more"
 
 
@@ -26,15 +31,17 @@ class Storage:
     """Objects that no driver stands behind, made by hand."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+        self._api = cluster.administrator
+        self._namespace = cluster.namespace
+        self._claims = f"/api/v1/namespaces/{cluster.namespace}/persistentvolumeclaims"
         self._global: list[str] = []
 
     def create(self, api_version: str, kind: str, name: str, **fields: Any) -> None:
         metadata: dict[str, Any] = {"name": name, **fields.pop("metadata", {})}
-        made = {"apiVersion": api_version, "kind": kind, "metadata": metadata, **fields}
-        self._cluster.kubectl("create", "-f", "-", input=json.dumps(made))
-        if "namespace" not in metadata:
-            self._global.append(f"{kind.lower()}/{name}")
+        path = self._claims if kind == CLAIM else PATHS[kind]
+        self._api.create(path, {"apiVersion": api_version, "kind": kind, "metadata": metadata, **fields})
+        if kind != CLAIM:
+            self._global.append(f"{path}/{name}")
 
     def limit(self, node: str, most: int) -> None:
         """What the driver's registrar would write."""
@@ -42,48 +49,36 @@ class Storage:
         self.create("storage.k8s.io/v1", "CSINode", node, spec={"drivers": [driver]})
 
     def limit_again(self, node: str, most: int) -> None:
-        self._cluster.kubectl("delete", "csinode", node)
+        self._api.delete(f"{PATHS['CSINode']}/{node}")
         self.limit(node, most)
 
     def claim(self, name: str) -> None:
         """One that is bound to a volume of its own."""
-        namespace, size, modes = self._cluster.namespace, {"storage": "1Gi"}, ["ReadWriteMany"]
-        volume = f"{namespace}-{name}"
+        size, modes = {"storage": "1Gi"}, ["ReadWriteMany"]
+        volume = f"{self._namespace}-{name}"
         spec = {
             "capacity": size,
             "accessModes": modes,
             "csi": {"driver": DRIVER, "volumeHandle": name},
-            "claimRef": {"namespace": namespace, "name": name},
+            "claimRef": {"namespace": self._namespace, "name": name},
         }
         self.create("v1", "PersistentVolume", volume, spec=spec)
-        metadata = {"namespace": namespace, "annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
+        metadata = {"namespace": self._namespace, "annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
         spec = {
             "accessModes": modes,
             "resources": {"requests": size},
             "volumeName": volume,
             "storageClassName": "",
         }
-        self.create("v1", "PersistentVolumeClaim", name, metadata=metadata, spec=spec)
-        is_bound = '--patch={"status":{"phase":"Bound"}}'
-        self._cluster.kubectl("patch", "pvc", name, f"--namespace={namespace}", "--subresource=status", is_bound)
+        self.create("v1", CLAIM, name, metadata=metadata, spec=spec)
+        self._api.patch(f"{self._claims}/{name}/status", {"status": {"phase": "Bound"}})
 
     def end(self) -> None:
-        namespace = f"--namespace={self._cluster.namespace}"
-        for name in json.loads(self._cluster.kubectl("get", "pvc", namespace, "-o", "json"))["items"]:
-            self._loose("pvc", name["metadata"]["name"], namespace)
-        for reference in self._global:
-            kind, name = reference.split("/")
-            if kind == "persistentvolume":
-                self._loose("pv", name)
-            else:
-                self._cluster.kubectl("delete", kind, name, "--ignore-not-found")
-
-    def _loose(self, kind: str, name: str, *where: str) -> None:
-        self._cluster.kubectl("delete", kind, name, *where, "--wait=false", "--ignore-not-found")
-        try:
-            self._cluster.kubectl("patch", kind, name, *where, '--patch={"metadata":{"finalizers":null}}')
-        except lab_errors.LabError:
-            return  # it has gone
+        claims = [f"{self._claims}/{claim['metadata']['name']}" for claim in self._api.read(self._claims)["items"]]
+        for path in (*claims, *self._global):
+            self._api.delete(path)
+            if self._api.find(path) is not None:  # nobody is here who takes the finalizers of volumes and claims away
+                self._api.patch(path, {"metadata": {"finalizers": None}})
 
 
 @pytest.fixture
@@ -176,7 +171,7 @@ def test_a_claim_that_is_made_for_the_pod_or_not_bound_yet_counts_and_one_that_i
 
     missing = scheduled.create(mounting("third", "later"))
     assert "cannot have the pod's claim later, which does not exist" in json.dumps(missing["metadata"]["annotations"])
-    storage.create("v1", "PersistentVolumeClaim", "later", metadata={"namespace": scheduled.namespace}, spec=spec)
+    storage.create("v1", CLAIM, "later", metadata={"namespace": scheduled.namespace}, spec=spec)
     until(lambda: place(scheduled.pod("third")) == "node-a", scheduled.explain)
     fourth = scheduled.create(mounting("fourth", scratch=made_for_it))
     assert EXCEEDS in fourth["metadata"]["annotations"][contract.REASON]
