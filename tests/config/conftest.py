@@ -16,6 +16,7 @@ from tests.config import manifests
 
 WAIT_SECONDS = 30.0
 USER = "gpushare-test-user"
+PARTS = ("namespace", "rbac", "policy", "certificates")
 Patch = dict[str, Any] | list[dict[str, Any]]
 PATHS = {
     "Pod": "/api/v1/namespaces/{namespace}/pods",
@@ -78,8 +79,7 @@ def installed(api_server: access.Access) -> Iterator[Cluster]:
     kubectl = api_server.kubectl
     kubectl("apply", "--server-side", "--force-conflicts", f"--filename={manifests.CONFIG / 'base/crd/gpunodes.yaml'}")
     kubectl("wait", "--for=condition=Established", "crd/gpunodes.gpushare.io", "--timeout=30s")
-    for part in ("namespace", "rbac", "policy", "certificates"):
-        directory = manifests.CONFIG / "base" / part
+    with manifests.together(*(manifests.CONFIG / "base" / part for part in PARTS)) as directory:
         kubectl("apply", "--server-side", "--force-conflicts", f"--kustomize={directory}")
     kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", input=json.dumps(calling_nobody()))
     try:
@@ -92,8 +92,8 @@ def installed(api_server: access.Access) -> Iterator[Cluster]:
             yield cluster
     finally:
         # The rest harms nobody, but these would refuse what tests of other parts do.
-        for part in ("policy", "admission"):
-            kubectl("delete", f"--kustomize={manifests.CONFIG / 'base' / part}", "--ignore-not-found")
+        with manifests.together(*(manifests.CONFIG / "base" / part for part in ("policy", "admission"))) as directory:
+            kubectl("delete", f"--kustomize={directory}", "--ignore-not-found")
 
 
 def calling_nobody() -> dict[str, Any]:

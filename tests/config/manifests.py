@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +37,15 @@ def files(directory: Path) -> Iterator[Path]:
 def documents(path: Path) -> list[dict[str, Any]]:
     """The documents of one file."""
     return [document for document in yaml_documents.read(path.read_text()) if document]
+
+
+@contextlib.contextmanager
+def together(*directories: Path) -> Iterator[str]:
+    """A directory for kubectl's --kustomize that has the objects of several."""
+    with tempfile.TemporaryDirectory() as scratch:
+        resources = [os.path.relpath(directory, os.path.realpath(scratch)) for directory in directories]
+        (Path(scratch) / "kustomization.yaml").write_text(yaml.safe_dump({"resources": resources}))
+        yield scratch
 
 
 def named(kind: str, name: str, directory: Path = CONFIG / "default") -> dict[str, Any]:

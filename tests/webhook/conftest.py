@@ -13,10 +13,13 @@ from gpushare import codec, contract, ledger
 from gpushare.gpunode import GpuNode
 from lab import access, lab_errors
 from tests import builders
+from tests.config import manifests as manifest_files
 from tests.webhook import balancer, replica
 from tests.webhook.replica import until
 
-MANIFESTS = ("namespace", "crd", "rbac", "policy", "certificates", "admission")
+MANIFESTS = ("rbac", "policy", "certificates", "admission")  # beside the namespace and the CRD
+CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpunodes.gpushare.io"
+CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/gpushare"
 BASE = replica.REPOSITORY / "config" / "base"
 NODES = "/api/v1/nodes"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{contract.SYSTEM_NAMESPACE}/leases"
@@ -180,22 +183,32 @@ def scheduled(scheduler: access.Access, tmp_path: Path) -> Iterator[Cluster]:
 
 def apply(administrator: access.Access, base: Path = BASE) -> None:
     """The manifests of this release, or of another one."""
-    for part in MANIFESTS:
-        if not (base / part).exists():  # 0.1.0 has its Secret beside what admission is configured by
-            continue
-        if part == "admission":  # the replicas of a test have made an address of it, beside which no Service may be
-            administrator.kubectl("delete", "--ignore-not-found", "-k", str(base / part))
-        administrator.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(base / part))
-        if part == "crd":
-            administrator.kubectl("wait", "--for=condition=Established", "crd/gpunodes.gpushare.io", "--timeout=30s")
+    # The replicas of a test have made an address of its client configuration, beside which no Service may be.
+    if administrator.find(CONFIGURATION) is not None:
+        administrator.kubectl("delete", "--ignore-not-found", "-k", str(base / "admission"))
+    _apply(administrator, [base / "namespace", base / "crd"])
+    until(lambda: _is_established(administrator))
+    # 0.1.0 has its Secret beside what admission is configured by.
+    _apply(administrator, [base / part for part in MANIFESTS if (base / part).exists()])
+
+
+def _apply(administrator: access.Access, directories: list[Path]) -> None:
+    with manifest_files.together(*directories) as directory:
+        administrator.kubectl("apply", "--server-side", "--force-conflicts", "-k", directory)
+
+
+def _is_established(administrator: access.Access) -> bool:
+    conditions = administrator.read(CRD).get("status", {}).get("conditions", [])
+    return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
 
 
 def installed(administrator: access.Access) -> Iterator[access.Access]:
     """The API server with the manifests of this release, until it is done with."""
     apply(administrator)
     yield administrator
-    for part in ("admission", "certificates", "policy"):  # what stands in the way of others' pods
-        administrator.kubectl("delete", "--ignore-not-found", "-k", str(BASE / part))
+    # What stands in the way of others' pods.
+    with manifest_files.together(*(BASE / part for part in ("admission", "certificates", "policy"))) as directory:
+        administrator.kubectl("delete", "--ignore-not-found", "-k", directory)
 
 
 def prepared(administrator: access.Access, directory: Path) -> Iterator[Cluster]:
