@@ -1,0 +1,40 @@
+"""The pods' network: who is plugged in and out of it disturbs nobody else."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab import addresses, lab_layout, network
+
+pytestmark = pytest.mark.lab  # it takes root
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[lab_layout.Layout]:
+    made = lab_layout.Layout(tmp_path, addresses.claim_number(tmp_path), 443, 10259, 10257, ())
+    network.create(made)
+    yield made
+    network.remove(made)
+    addresses.release_number(made.number, tmp_path)
+
+
+def test_the_bridge_keeps_its_hardware_address(lab: lab_layout.Layout) -> None:
+    """Else what a pod sends the machine, just after another one has gone, would be lost."""
+    before = network.hardware_address(lab)
+    ports = [("02:00:00:00:00:01", "a"), ("fe:ff:ff:ff:ff:fe", "b")]  # by default the lowest of all ports is taken
+    for hardware_address, suffix in ports:
+        name = f"{lab.bridge}{suffix}"
+        ip("link", "add", name, "address", hardware_address, "type", "veth", "peer", "name", f"{name}p")
+        ip("link", "set", name, "master", lab.bridge, "up")
+        assert network.hardware_address(lab) == before
+    for _, suffix in ports:
+        ip("link", "delete", f"{lab.bridge}{suffix}")
+        assert network.hardware_address(lab) == before
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True)
