@@ -45,7 +45,7 @@ def create(lab: lab_layout.Layout) -> None:
     """
     if exists(lab.bridge):
         return
-    # A bridge that was given no hardware address has the lowest of its ports', which changes with pods that come and go.
+    # A bridge that is given no hardware address has the lowest of its ports', which changes when pods come and go.
     # What other pods send the machine just then is lost: if it is the end of a connection, the API server goes on using
     # that for requests to a webhook that is no more, each of which takes all the time it has.
     _ip("link", "add", lab.bridge, "address", f"{OF_ADDRESSES}:{_bytes(lab)}", "type", "bridge")
