@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 from collections.abc import AsyncIterator, Sequence
@@ -9,6 +10,7 @@ from typing import Any, Final, Protocol
 
 import grpc
 
+from deviceplugin.kubelet import withdrawal
 from deviceplugin.kubelet.advertisement import Advertisement
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2_grpc as services
@@ -64,6 +66,7 @@ class DevicePlugin(services.DevicePluginServicer):
         self._name = served.name
         self._answers = served.answers
         self._advertised = advertised
+        self._withdrawal = withdrawal.Withdrawal()
         self.streams = 0
 
     async def GetDevicePluginOptions(  # noqa: N802
@@ -78,9 +81,14 @@ class DevicePlugin(services.DevicePluginServicer):
         """The whole list now, and again whenever it changes."""
         self.streams += 1
         sent = None
+        following = self._advertised.follow()
+        change = asyncio.ensure_future(anext(following))
         try:
-            async for advertisement in self._advertised.follow():
-                devices = advertisement.get(self._name, ())
+            while True:
+                await asyncio.wait({change}, timeout=self._withdrawal.due_seconds())
+                if change.done():
+                    change = asyncio.ensure_future(anext(following))
+                devices = self._withdrawal.listed(self._advertised.value.get(self._name, ()))
                 if devices == sent:
                     continue
                 sent = devices
@@ -101,6 +109,7 @@ class DevicePlugin(services.DevicePluginServicer):
                     ]
                 )
         finally:
+            change.cancel()
             self.streams -= 1
 
     async def GetPreferredAllocation(  # noqa: N802

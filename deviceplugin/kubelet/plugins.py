@@ -1,7 +1,7 @@
 """One plugin a resource, as many as are advertised now: they come and go without the others noticing.
 
-A resource that is no longer advertised is told as empty for a while before its plugin ends: the kubelet would otherwise
-show its last devices as capacity for another five minutes.
+A resource that is no longer advertised is told as empty for a while before its plugin ends, once its devices have left:
+the kubelet would otherwise show its last devices as capacity for another five minutes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.kubelet import advertisement, coming, plugin_registration, plugin_service
+from deviceplugin.kubelet import advertisement, coming, plugin_registration, plugin_service, withdrawal
 from deviceplugin.offer import Observable
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class Plugins:
                 self._begin(name)
             for name in self._tasks.keys() - wanted.keys() - self._endings.keys():
                 loop = asyncio.get_running_loop()
-                self._endings[name] = loop.call_later(self._empty_seconds, self._end, name)
+                self._endings[name] = loop.call_later(withdrawal.SECONDS + self._empty_seconds, self._end, name)
 
     def _begin(self, name: str) -> None:
         ending = self._endings.pop(name, None)

@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import grpc
 
-from deviceplugin.kubelet import plugin_registration, plugin_service
+from deviceplugin.kubelet import plugin_registration, plugin_service, withdrawal
 from deviceplugin.kubelet.advertisement import AdvertisedDevice, socket_name
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2_grpc as services
@@ -133,8 +134,9 @@ async def options_asked(node: Node) -> Any:
 
 async def full_list(node: Node) -> Any:
     await node.plug()
-    node.advertised.publish({GPU: LISTED[:1]})
-    await node.kubelet.until_lists(2)
+    with mock.patch.object(withdrawal, "SECONDS", 0.1):  # before it is gone it is unhealthy for a while
+        node.advertised.publish({GPU: LISTED[:1]})
+        await node.kubelet.until_lists(3)
     return counts(node)
 
 

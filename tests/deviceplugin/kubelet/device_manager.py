@@ -16,22 +16,35 @@ class UnexpectedAdmissionError(Exception):
     """What the pod fails with, for good."""
 
 
+class NilPointerError(Exception):
+    """What the whole kubelet ends with."""
+
+
 @dataclasses.dataclass(slots=True)
 class DeviceManager:
-    """Of one resource. `held`, by pod, is what its checkpoint has; `running`: pods that it need not ask about."""
+    """Of one resource.
+
+    held: by pod, what its checkpoint has. running: pods that it need not ask about. listed: all devices of the last list.
+    """
 
     chance: random.Random
     allocate: Callable[[list[str]], None]
     healthy: set[str] = dataclasses.field(default_factory=set)
+    listed: set[str] = dataclasses.field(default_factory=set)
     held: dict[str, set[str]] = dataclasses.field(default_factory=dict)
     running: set[str] = dataclasses.field(default_factory=set)
 
     def told(self, devices: Iterable[AdvertisedDevice]) -> None:
         """A list of ListAndWatch: it takes the place of the last one."""
-        self.healthy = {device.id for device in devices if device.healthy}
+        listed = list(devices)
+        self.listed = {device.id for device in listed}
+        self.healthy = {device.id for device in listed if device.healthy}
 
     def admit(self, pod: str, needed: int) -> None:
-        """Add a pod. Raises UnexpectedAdmissionError, as `devicesToAllocate` and Allocate do."""
+        """Add a pod; while `allocate` runs, another list may come.
+
+        Raises UnexpectedAdmissionError, as `devicesToAllocate` and Allocate do, and NilPointerError.
+        """
         if not needed:
             return
         already = self.held.get(pod, set())
@@ -46,6 +59,8 @@ class DeviceManager:
             raise UnexpectedAdmissionError(f"requested number {needed} unavailable: {len(available)}")
         chosen = self.chance.sample(available, needed)
         self.allocate(chosen)
+        if not self.listed.issuperset(chosen):
+            raise NilPointerError(f"{sorted(set(chosen) - self.listed)}")
         self.held[pod] = set(chosen)
 
     def gone(self, pod: str) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from deviceplugin.kubelet import advertisement, share_answers
+from deviceplugin.kubelet import advertisement, share_answers, withdrawal
 from deviceplugin.report import allocatable
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
@@ -101,7 +101,13 @@ class Node:
             share_answers.Mounts(*map(share_answers.Path, "abc")),
             allocated=lambda name, ids: self.given[name].update(ids),
         )
-        return DeviceManager(self.chance, lambda ids: void(answers.allocate(resource, ids)))
+
+        def allocate(device_ids: list[str]) -> None:
+            answers.allocate(resource, device_ids)
+            if self.chance.random() < 0.5:
+                self.kubelet_hears(at_once=True)
+
+        return DeviceManager(self.chance, allocate)
 
     # -- what happens in the cluster
 
@@ -178,6 +184,7 @@ class Node:
     def restart_agent(self) -> None:
         """It forgets everything, asks driver and kubelet, and tells again; the API server may answer late."""
         self.stabilized = allocatable.Stabilized(self._allocatable, clock=lambda: self.now)
+        self.withdrawals = {name: withdrawal.Withdrawal(lambda: self.now) for name in advertisement.COUNTERS}
         self.views.clear()
         self.view, self.seen = None, self.gpus
         self.ask_kubelet()
@@ -207,11 +214,12 @@ class Node:
         """The agent tells the kubelet what there is now."""
         self.lists.append((self._heard(self.lists), self._list()))
 
-    def kubelet_hears(self) -> None:
-        """The newest list that has come; it is in the node's status a while later."""
-        come = [message for at, message in self.lists if at <= self.now]
+    def kubelet_hears(self, *, at_once: bool = False) -> None:
+        """The newest list that has come, or `at_once` all that are on their way; it is in the node's status later."""
+        now = self.now + (LATE_SECONDS if at_once else 0)
+        come = [message for at, message in self.lists if at <= now]
         if come:
-            self.lists = [entry for entry in self.lists if entry[0] > self.now]
+            self.lists = [entry for entry in self.lists if entry[0] > now]
             self.kubelet_told(come[-1])
 
     def kubelet_told(self, message: tuple[tuple[Gpu, ...], bool, advertisement.Advertisement]) -> None:
@@ -265,16 +273,13 @@ class Node:
 
     def _list(self) -> tuple[tuple[Gpu, ...], bool, advertisement.Advertisement]:
         devices = advertisement.of_shares(self.seen, usable=self.stabilized(self.seen), in_use=self.given)
-        return self.seen, self.view is not None, devices
+        listed = {name: self.withdrawals[name].listed(devices[name]) for name in devices}
+        return self.seen, self.view is not None, listed
 
     @property
     def refusable(self) -> tuple[Gpu, ...]:
         """By which it is judged whether a pod may be refused: an agent that knows no ledger offers no sick GPU."""
         return self.gpus if self.was_known else self.told
-
-
-def void(_: object) -> None:
-    """What Allocate answers is nothing to the device manager."""
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.kubelet import advertisement, coming, plugin_registration, plugins, share_answers
+from deviceplugin.kubelet import advertisement, coming, plugin_registration, plugins, share_answers, withdrawal
 from deviceplugin.offer import Observable
 from tests.deviceplugin import simulated_kubelet as kubelets
 from tests.deviceplugin import waiting
@@ -28,6 +28,7 @@ def some(count: int, *, name: str = "GPU-a") -> tuple[advertisement.AdvertisedDe
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugin_registration, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(withdrawal, "SECONDS", 0.1)
 
 
 @pytest.fixture
@@ -64,11 +65,12 @@ async def test_a_resource_comes_and_goes_and_the_others_notice_nothing(kubelet: 
         await kubelet.until(lambda: len(kubelet.devices.get("nvidia.com/gpu.shared", ())) == 8)
         await waiting.until(lambda: not made.problem)
         offer.publish({"nvidia.com/gpu": some(2)})
-        # First it is empty, so that no capacity is left behind; then its socket is gone.
+        # First none is healthy; then it is empty, so that no capacity is left behind; then its socket is gone.
+        await kubelet.until(lambda: {*kubelet.devices["nvidia.com/gpu.shared"].values()} == {"Unhealthy"})
         await kubelet.until(lambda: not kubelet.devices["nvidia.com/gpu.shared"])
         socket = kubelet.directory / advertisement.socket_name("nvidia.com/gpu.shared")
         await waiting.until(lambda: not socket.exists())
-        assert kubelet.lists == 3
+        assert kubelet.lists == 4
         assert [request.resource_name for request in kubelet.requests] == ["nvidia.com/gpu", "nvidia.com/gpu.shared"]
 
 
@@ -95,6 +97,25 @@ async def test_one_that_comes_back_before_it_is_gone_was_never_away(kubelet: kub
         await kubelet.until(lambda: len(kubelet.devices["nvidia.com/gpu"]) == 3)
         await asyncio.sleep(0.5)  # longer than it would have had to go
         assert len(kubelet.requests) == 1
+
+
+async def test_a_device_that_the_kubelet_may_have_chosen_stays_in_its_list_for_a_while(
+    kubelet: kubelets.Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(withdrawal, "SECONDS", 0.5)
+    offer: Told = Observable({"nvidia.com/gpu": some(2)})
+    async with serving(kubelet, offer):
+        await kubelet.until(lambda: kubelet.lists == 1)
+        offer.publish({"nvidia.com/gpu": some(1)})
+        await kubelet.until(lambda: kubelet.lists == 2)
+        assert kubelet.devices["nvidia.com/gpu"] == {"GPU-a::0": "Healthy", "GPU-a::1": "Unhealthy"}
+        assert kubelet.numa["GPU-a::1"] == 1
+        offer.publish({"nvidia.com/gpu": some(2)})  # it comes back
+        await kubelet.until(lambda: kubelet.lists == 3)
+        assert {*kubelet.devices["nvidia.com/gpu"].values()} == {"Healthy"}
+        offer.publish({"nvidia.com/gpu": some(1)})
+        await kubelet.until(lambda: kubelet.devices["nvidia.com/gpu"] == {"GPU-a::0": "Healthy"})
+        assert kubelet.lists == 5
 
 
 async def test_thousands_of_devices_are_told_with_where_they_are(kubelet: kubelets.Kubelet) -> None:

@@ -71,9 +71,11 @@ class Node(Cluster):
     async def config(self) -> str:
         return codec.read(await self.gpunode()).config
 
-    def offered(self, resource: str = GPU, *, healthy: bool = True) -> int:
-        health = self.kubelet.devices.get(resource, {}).values()
-        return sum(state == "Healthy" for state in health) if healthy else len(health)
+    def healthy(self, resource: str) -> set[str]:
+        return {key for key, health in self.kubelet.devices.get(resource, {}).items() if health == "Healthy"}
+
+    def offered(self, resource: str = GPU) -> int:
+        return len(self.healthy(resource))
 
     async def events(self) -> list[str]:
         listed = await asyncio.to_thread(self.administrator.read, "/apis/events.k8s.io/v1/events")
@@ -140,7 +142,7 @@ async def test_only_idle_gpus_change_and_who_is_in_the_way_is_named(node: Node, 
         await node.label("sliced")
         await node.kubelet.until(lambda: node.offered("nvidia.com/gpu.shared") == 12)
         # The pod's GPU is as it was, and takes nobody else.
-        assert node.kubelet.devices[GPU] == {held: "Healthy"}
+        assert node.healthy(GPU) == {held}
         expected = ["time-slicing"] * 4
         expected[index] = "exclusive"
         await node.until(lambda: is_mode(*expected))
@@ -156,11 +158,11 @@ async def test_only_idle_gpus_change_and_who_is_in_the_way_is_named(node: Node, 
         await node.kubelet.until(
             lambda: node.offered("nvidia.com/gpu.shared") == 12 and len(node.kubelet.requests) >= 4
         )
-        assert node.kubelet.devices[GPU] == {held: "Healthy"}
+        assert node.healthy(GPU) == {held}
 
         del node.kubelet.pods["train"]
         await node.kubelet.until(lambda: node.offered("nvidia.com/gpu.shared") == 16)
-        await node.kubelet.until(lambda: node.offered(healthy=False) == 0)
+        await node.kubelet.until(lambda: not node.healthy(GPU))
 
         async def is_done() -> bool:
             return await node.condition("ConfigPending") == ("False", "every GPU is as configured")
