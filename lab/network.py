@@ -15,7 +15,7 @@ from lab import lab_errors, lab_layout, prerequisites
 # Addresses of a lab's pod network that are given to pods: after those of Services, before the bridge's.
 FIRST_ADDRESS, LAST_ADDRESS = 32, 249
 BRIDGE_ADDRESS = 254
-OF_ADDRESSES = "0a:58"  # begins hardware addresses that go on with an IP address, among container networks
+MAC_PREFIX = "0a:58"  # before an IP address, as other container networks make theirs
 
 
 def cni_configuration(lab: lab_layout.Layout, node: lab_layout.Node) -> str:
@@ -45,10 +45,10 @@ def create(lab: lab_layout.Layout) -> None:
     """
     if exists(lab.bridge):
         return
-    # A bridge that is given no hardware address has the lowest of its ports', which changes when pods come and go.
+    # A bridge that is given no MAC address has the lowest of its ports', which changes when pods come and go.
     # What other pods send the machine just then is lost: if it is the end of a connection, the API server goes on using
     # that for requests to a webhook that is no more, each of which takes all the time it has.
-    _ip("link", "add", lab.bridge, "address", f"{OF_ADDRESSES}:{_bytes(lab)}", "type", "bridge")
+    _ip("link", "add", lab.bridge, "address", _mac_address(lab), "type", "bridge")
     _ip("address", "add", f"{lab.pod_network}.{BRIDGE_ADDRESS}/24", "dev", lab.bridge)
     _ip("link", "set", lab.bridge, "up")
     _create_service_namespace(lab)
@@ -64,12 +64,6 @@ def remove(lab: lab_layout.Layout) -> None:
         # Its other end may go with its namespace at this very moment.
         _ip("link", "delete", port["ifname"], check=False)
     _ip("link", "delete", lab.bridge)
-
-
-def hardware_address(lab: lab_layout.Layout) -> str:
-    """Return the bridge's hardware address."""
-    (link,) = json.loads(_ip("-json", "link", "show", lab.bridge))
-    return str(link["address"])
 
 
 def exists(device: str) -> bool:
@@ -91,8 +85,9 @@ def _create_service_namespace(lab: lab_layout.Layout) -> None:
     _ip("-netns", lab.bridge, "link", "set", inside, "up")
 
 
-def _bytes(lab: lab_layout.Layout) -> str:
-    return ":".join(f"{int(byte):02x}" for byte in f"{lab.pod_network}.{BRIDGE_ADDRESS}".split("."))
+def _mac_address(lab: lab_layout.Layout) -> str:
+    address = f"{lab.pod_network}.{BRIDGE_ADDRESS}"
+    return ":".join([MAC_PREFIX, *(f"{int(byte):02x}" for byte in address.split("."))])
 
 
 def _ip(*arguments: str, check: bool = True) -> str:
