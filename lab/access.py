@@ -84,12 +84,12 @@ class Access:
     def create(
         self, path: str, document: Mapping[str, object], *, dry_run: bool = False, user: str = ""
     ) -> dict[str, Any]:
-        """Create an object in the list at `path`, as another `user` if one is named; return it as it is stored."""
+        """Create an object in the list at `path`, as `user` if one is named; return it as stored, or as it would be."""
         query = f"fieldValidation=Strict{'&dryRun=All' if dry_run else ''}"
         return dict(json.loads(self._send("POST", f"{path}?{query}", document, user=user)))
 
     def patch(self, path: str, patch: Mapping[str, object] | Sequence[object], *, user: str = "") -> dict[str, Any]:
-        """Change the object at `path` by a merge patch (a mapping) or a JSON patch, as `user` if one is named."""
+        """Change the object at `path` by a merge patch (a mapping) or a JSON patch, as `user`; return it as stored."""
         return dict(json.loads(self._send("PATCH", path, patch, user=user)))
 
     def delete(self, path: str) -> None:

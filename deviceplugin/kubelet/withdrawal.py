@@ -14,7 +14,7 @@ from typing import Final
 
 from deviceplugin.kubelet.advertisement import AdvertisedDevice
 
-SECONDS: Final = 30.0  # from the kubelet's choice to the end of its Allocate it takes less, however busy
+SECONDS: Final = 30.0  # for a list to be heard, and for an Allocate, which is answered from memory, to end
 
 
 class Withdrawal:

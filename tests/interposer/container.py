@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpushare import contract
-from tests import programs
+from tests import programs, unshared
 from tests.programs import Parameters
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,10 +47,9 @@ class Container:
         self, command: Sequence[str | Path], environment: Mapping[str, str] | None = None, keep: Sequence[int] = ()
     ) -> subprocess.Popen[str]:
         """Start a process in it; stdin, stdout and stderr are pipes, and it has the descriptors in `keep`."""
-        unshare = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "--map-root-user"]
         enter = ["sh", "-c", _ENTER, "sh", str(self.arbiter_directory), " ".join(map(str, self.preload))]
         return subprocess.Popen(
-            [*unshare, *enter, *map(str, command)],
+            [*unshared.MOUNTS, *enter, *map(str, command)],
             env={
                 "PATH": os.environ["PATH"],
                 "SIMGPU_DIR": str(self.gpus),

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.cluster import api_connection
+from tests import unshared
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_SECONDS = 60.0
@@ -55,7 +56,7 @@ class Replica:
         variables = {key: value for key, value in (environment or os.environ).items() if key != "KUBECONFIG"}
         if account is not None:
             mounts = (str(api_connection.SERVICE_ACCOUNT), str(account.directory))
-            command = ["unshare", "--mount", "sh", "-e", "-c", MOUNTED, "sh", *mounts, *command]
+            command = [*unshared.MOUNTS, "sh", "-e", "-c", MOUNTED, "sh", *mounts, *command]
             variables |= account.variables
         with self._log.open("wb") as log:
             self.process = subprocess.Popen([*command, *arguments], cwd=REPOSITORY, env=variables, stderr=log)

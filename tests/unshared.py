@@ -1,0 +1,7 @@
+"""A mount namespace of one's own, as root or not."""
+
+from __future__ import annotations
+
+import os
+
+MOUNTS = ("unshare", "--mount", *(() if os.geteuid() == 0 else ("--map-root-user",)))
