@@ -198,7 +198,8 @@ def _apply(administrator: access.Access, directories: list[Path]) -> None:
 
 
 def _is_established(administrator: access.Access) -> bool:
-    conditions = administrator.read(CRD).get("status", {}).get("conditions", [])
+    # The API server answers with null until it has first looked at the definition.
+    conditions = administrator.read(CRD).get("status", {}).get("conditions") or []
     return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
 
 
