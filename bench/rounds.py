@@ -219,7 +219,7 @@ async def rounds(nodes: Iterable[GpuNode], pods: list[Json]) -> tuple[float, dic
     gc.freeze()
     pod = {"metadata": {"annotations": {contract.REQUEST: "0.5"}}, "spec": {"containers": [{"name": "main"}]}}
     asked = request.parse(pod)
-    waited = milliseconds(lambda: ledger_now.place(pod, asked, policy="fragmentation"))
+    waited = milliseconds(lambda: ledger_now.chooser.place(pod, asked, policy="fragmentation"))
     for when in ("first", "idle"):
         totals, pieces = [], []
         for _ in range(1 if when == "first" else REPEATS):

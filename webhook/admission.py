@@ -77,7 +77,7 @@ class Admission:
             return review.deny(503, sentence, outcome="unready")
         if own is not None:
             node, entry = own
-            kept = mutation.Placed(entry.id, node.name, self.store.hostname(node.name), entry.shares)
+            kept = mutation.Placed(entry.id, node.name, self.store.chooser.hostname(node.name), entry.shares)
             return _answer(manifest, request, kept, (), outcome="kept")
         held_back = gate_reason.reason(manifest, request) or self.store.premature(holder.namespace, manifest, request)
         if held_back is not None:

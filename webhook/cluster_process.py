@@ -160,12 +160,14 @@ def _start_placer(
         resizer=resizer,
         evictions=Evictor(api, recorder, measures, after_seconds=settings.stuck_seconds),
     )
-    figures = ClusterFigures(leads=lambda: existing.is_leader, nodes=ledger_now.stored, mix=lambda: ledger_now.mix)
+    figures = ClusterFigures(
+        leads=lambda: existing.is_leader, nodes=ledger_now.stored, mix=lambda: ledger_now.chooser.mix
+    )
     measures.registry.register(figures)
     daemon.start("figures", figures.run())
     publisher = ProfilePublisher(
         api,
-        profile=lambda: PlacementProfile(settings.policy, ledger_now.mix),
+        profile=lambda: PlacementProfile(settings.policy, ledger_now.chooser.mix),
         leads=lambda: existing.is_leader,
     )
     daemon.start("profile", publisher.run())
@@ -178,7 +180,7 @@ def _start_placer(
             every_seconds=settings.defrag_seconds,
             plan=lambda settled: process.suggest(
                 process.Question(
-                    PlacementProfile(settings.policy, ledger_now.mix).data(),
+                    PlacementProfile(settings.policy, ledger_now.chooser.mix).data(),
                     settings.defrag_moves,
                     settled,
                     defragmenter.LEAST_GAIN,

@@ -133,7 +133,7 @@ async def steps(nodes: int, pods: int, *, what: str = "") -> int:
     tasks = [asyncio.create_task(ledger_now.run())]
     await ledger_now.synced()
     async with asyncio.timeout(20):  # what placement learns of them aside, now and again, is not to end while we count
-        while is_lesson_due(nodes * pods, ledger_now.mix.pods):  # noqa: ASYNC110
+        while is_lesson_due(nodes * pods, ledger_now.chooser.mix.pods):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     for _ in range(2):
         await placer.work()

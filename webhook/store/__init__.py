@@ -12,8 +12,7 @@ backfill_reservation   allocations that keep free what an older pod waits for; p
 
 Which node and GPUs a pod gets:
 
-chooser                one engine for whoever asks
-filtering              what every store answers by what it knows of pods and nodes
+chooser                one engine for whoever asks, of the ledger and of a draft of it
 occupancy              which pods are on which node; assumed_pods: placed a moment ago, and not yet seen
 storage                claims and volumes, and what a node can attach of them
 workload_mix           what the pods that hold shares have asked for, and when placement learns it; pure

@@ -19,10 +19,9 @@ from gpushare.request import Request
 from webhook.metrics import Metrics
 from webhook.store import ledger_store
 from webhook.store.allowances import Allowances
-from webhook.store.chooser import Chooser
+from webhook.store.chooser import AS_IT_IS, Chooser
 from webhook.store.contention import Contention
 from webhook.store.deleted_nodes import DeletedNodes
-from webhook.store.filtering import Filtering
 from webhook.store.node_ledger import NodeLedger, PendingChange
 from webhook.store.occupancy import Occupancy
 from webhook.store.unconfirmed import UnconfirmedReservations
@@ -42,12 +41,14 @@ STALE_SECONDS: Final = 300.0  # longer than an API server is away that restarts,
 MOST_ASKED_SECONDS: Final = 2.0  # a review cannot wait longer, whatever the API server asks for
 
 
-class ApiStore(Filtering):
+class ApiStore:
     """See `ledger_store.LedgerStore`. `run` keeps it true.
 
     on_refused: called with a GPUNode that the API server does not store, and why. lifetime_seconds: for how long a
     reservation waits for its pod. pods: those with a share.
     """
+
+    instead = AS_IT_IS
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class ApiStore(Filtering):
         self._assumed = self._occupancy.assumed
         self._allowances = Allowances(api)
         self._unclaimed = UnconfirmedReservations(clock, self._occupancy.is_named, lifetime_seconds=lifetime_seconds)
-        self._chooser = Chooser(
+        self.chooser = Chooser(
             self.view,
             self._cache,
             self._key,
@@ -158,7 +159,13 @@ class ApiStore(Filtering):
     def premature(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> Refusal | None:
         """Why nothing is reserved for a pod before it is stored."""
         lacks = self._allowances.lacks(namespace, resource_quota.asked(manifest, request))
-        return super().premature(namespace, manifest, request) if lacks is None else Refusal(lacks, cause=Cause.QUOTA)
+        if lacks is not None:
+            return Refusal(lacks, cause=Cause.QUOTA)
+        return self._unclaimed.why_not(namespace)
+
+    def expect(self, manifest: Mapping[str, Any], name: str, allocation_id: str) -> Callable[[], None]:
+        """Let the pod take room on the node until it is seen there, or the ledger no longer has its allocation."""
+        return self._assumed.make(manifest, name, allocation_id)
 
     async def refresh(self, name: str) -> None:
         """Read one node from the API server; raises UnreachableError."""
@@ -203,7 +210,7 @@ class ApiStore(Filtering):
         await self._read()
         while True:
             self._to_show.clear()
-            if self._chooser.show_some(NODES_AT_ONCE):
+            if self.chooser.show_some(NODES_AT_ONCE):
                 await asyncio.sleep(0)
                 continue
             self._all_shown.set()
@@ -215,7 +222,7 @@ class ApiStore(Filtering):
             await self._lesson.wait()
             self._lesson.clear()
             mix = self._occupancy.workload.take()
-            await self._chooser.learn_aside(mix)
+            await self.chooser.learn_aside(mix)
             logger.info("Placement has learned what is asked for", extra={"pods": mix.pods})
 
     async def _write_all(self, name: str, ledger: NodeLedger) -> None:
@@ -350,13 +357,13 @@ class ApiStore(Filtering):
 
     def _moved(self, name: str, ledger: NodeLedger) -> None:
         self._unclaimed.look(ledger.view.node, ledger.node)
-        self._chooser.moved(name)
+        self.chooser.moved(name)
         self._to_show.set()
 
     def _forget(self, name: str) -> None:
         self._ledgers.pop(name, None)
         self._unclaimed.forget(name)
-        self._chooser.moved(name)
+        self.chooser.moved(name)
         self._to_show.set()
 
     def _tell(self) -> None:

@@ -89,10 +89,10 @@ class Chooser:
         instead: Views = AS_IT_IS,
         unless: Mapping[str, str] = NOWHERE,
     ) -> Placement | Refusal:
-        """Where the pod would go.
+        """Where the pod would go now; by `policy` if the request names none. Nothing is changed.
 
         instead: views of some nodes, for this once; the same objects for as long as nothing has changed on them.
-        unless: nodes that are not for this pod, and why.
+        unless: nodes that are not for this pod, and why, as the rest of a sentence.
         """
         self._show(instead)
         shape, relations = share_resources.of(manifest, request)
@@ -119,11 +119,21 @@ class Chooser:
         return self._fleet.place(request, host=host, policy=policy, unfit=unfit, fits=fits)
 
     def place_on(self, view: NodeView, manifest: PodJson, request: Request, *, policy: str) -> Placement | Refusal:
-        """The GPUs that the pod gets on this node as it is given here."""
+        """The GPUs that the pod gets on this node as it is given here, by the same choice as `place`'s."""
         return self._fleet.place_on(view, request, policy=policy, unfit=self.unfit(manifest))
 
+    def hostname(self, node: str) -> str:
+        """The value of the node's hostname label."""
+        machine = self._cache.machine(node)
+        return (machine.hostname if machine is not None else None) or node
+
+    def labels(self, node: str) -> Mapping[str, str]:
+        """The labels of the Node; empty if it is unknown."""
+        machine = self._cache.machine(node)
+        return machine.labels if machine is not None else NOWHERE
+
     def unfit(self, manifest: PodJson) -> Callable[[str], str | None]:
-        """A judge of nodes for one pod."""
+        """A judge of nodes for one pod: why it cannot run there, as the rest of a sentence, or None."""
         judge = self._cache.judge(*share_resources.of(manifest), itself=self._key(manifest))
         barred = self.avoided(manifest).barred
         return (lambda name: barred.get(name) or judge(name)) if barred else judge

@@ -7,10 +7,9 @@ from typing import Any
 
 from gpushare import errors, ledger
 from gpushare.gpunode import GpuNode
-from gpushare.placement import NodeView, Placement
-from gpushare.refusal import Refusal
-from gpushare.request import Request
-from webhook.store import chooser, ledger_store
+from gpushare.placement import NodeView
+from webhook.store import ledger_store
+from webhook.store.chooser import Chooser, Views
 
 
 class _Over:
@@ -19,40 +18,23 @@ class _Over:
     def __init__(self, under: ledger_store.LedgerStore) -> None:
         self._under = under
 
-    def place(
-        self,
-        manifest: Mapping[str, Any],
-        request: Request,
-        *,
-        policy: str,
-        instead: chooser.Views = chooser.AS_IT_IS,
-        unless: Mapping[str, str] = chooser.NOWHERE,
-    ) -> Placement | Refusal:
-        """Where the pod would go now."""
-        instead = {**self._instead(), **instead}
-        return self._under.place(manifest, request, policy=policy, instead=instead, unless=unless)
+    @property
+    def chooser(self) -> Chooser:
+        """Who says where a pod goes."""
+        return self._under.chooser
 
-    def place_on(
-        self, node: GpuNode, manifest: Mapping[str, Any], request: Request, *, policy: str
-    ) -> Placement | Refusal:
-        """Which GPUs the pod would get on this node."""
-        return self._under.place_on(node, manifest, request, policy=policy)
+    @property
+    def instead(self) -> Views:
+        """The nodes that are not as the chooser knows them."""
+        return {**self._under.instead, **self._changed()}
 
-    def _instead(self) -> chooser.Views:
+    def _changed(self) -> Views:
         """The nodes that are not as they are below."""
-        return chooser.AS_IT_IS
+        raise NotImplementedError
 
     def expect(self, manifest: Mapping[str, Any], node: str, allocation_id: str) -> Callable[[], None]:
         """Count the pod as being on the node."""
         return self._under.expect(manifest, node, allocation_id)
-
-    def hostname(self, node: str) -> str:
-        """The value of the node's hostname label."""
-        return self._under.hostname(node)
-
-    def labels(self, node: str) -> Mapping[str, str]:
-        """The labels of the Node."""
-        return self._under.labels(node)
 
 
 class Draft(_Over):
@@ -71,7 +53,7 @@ class Draft(_Over):
         """The node of this name, or None."""
         return self._views.get(node) or self._under.view(node)
 
-    def _instead(self) -> chooser.Views:
+    def _changed(self) -> Views:
         return self._views
 
     def expect(self, manifest: Mapping[str, Any], node: str, allocation_id: str) -> Callable[[], None]:
@@ -133,6 +115,6 @@ class Without(_Over):
             known = self._cleared_of[name] = view, NodeView.of(ledger.release(view.node, gone))
         return known[1]
 
-    def _instead(self) -> chooser.Views:
+    def _changed(self) -> Views:
         views = {name: self.view(name) for name in self._gone}
         return {name: view for name, view in views.items() if view is not None}

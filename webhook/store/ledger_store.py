@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from gpushare.gpunode import GpuNode
-from gpushare.placement import NodeView, Placement
+from gpushare.placement import NodeView
 from gpushare.refusal import Refusal
 from gpushare.request import Request
-from webhook.store.chooser import AS_IT_IS, NOWHERE, Views
+from webhook.store.chooser import Chooser, Views
 
 # A GPUNode as it is → as it should be; the very same object when there is nothing to do. It may be called several
 # times, each time on what is true then, and only the last counts. It raises LedgerError when the node cannot take it.
@@ -27,31 +27,19 @@ class WriteRefusedError(UnreachableError):
 class LedgerStore(Protocol):
     """Views include everything this process has committed, and what it is about to."""
 
+    @property
+    def chooser(self) -> Chooser:
+        """Who says where a pod goes."""
+
+    @property
+    def instead(self) -> Views:
+        """The nodes that are not as the chooser knows them, to be shown to it with each question."""
+
     def views(self) -> Iterable[NodeView]:
         """Every node with GPUs, as it is now."""
 
     def view(self, node: str) -> NodeView | None:
         """One node, or None if there is no such GPUNode."""
-
-    def place(
-        self,
-        manifest: Mapping[str, Any],
-        request: Request,
-        *,
-        policy: str,
-        instead: Views = AS_IT_IS,
-        unless: Mapping[str, str] = NOWHERE,
-    ) -> Placement | Refusal:
-        """Where the pod would go now; by `policy` if the request names none. Nothing is changed.
-
-        instead: views of some nodes to take for this once. unless: nodes that are not for this pod, and why, as the
-        rest of a sentence.
-        """
-
-    def place_on(
-        self, node: GpuNode, manifest: Mapping[str, Any], request: Request, *, policy: str
-    ) -> Placement | Refusal:
-        """Which GPUs the pod would get on this node as it is given here, by the same choice as `place`'s."""
 
     def expect(self, manifest: Mapping[str, Any], node: str, allocation_id: str) -> Callable[[], None]:
         """Count the pod as being on the node from now on; called just before its allocation is committed.
@@ -60,12 +48,6 @@ class LedgerStore(Protocol):
         manifest is expected elsewhere; and when what is returned is called. The pod is not in its own way when it is
         judged again.
         """
-
-    def hostname(self, node: str) -> str:
-        """The value of the node's hostname label."""
-
-    def labels(self, node: str) -> Mapping[str, str]:
-        """The labels of the Node; empty if it is unknown."""
 
     async def commit(self, node: str, change: Change) -> GpuNode:
         """Write the change; return the node as it is stored then.
@@ -83,12 +65,6 @@ class LiveLedger(LedgerStore, Protocol):
 
     def stored(self) -> Iterable[GpuNode]:
         """The same nodes without what is only about to be committed, and may never be."""
-
-    def unfit(self, manifest: Mapping[str, Any]) -> Callable[[str], str | None]:
-        """A judge of nodes for one pod: why it cannot run there, as the rest of a sentence, or None."""
-
-    def avoids(self, manifest: Mapping[str, Any]) -> bool:
-        """Whether some nodes are not for this pod that others like it can go to."""
 
     def premature(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> Refusal | None:
         """Why nothing is reserved for a pod before it is stored: it will be refused, or others like it were."""

@@ -10,21 +10,24 @@ from gpushare import codec, contract, errors, node, pod
 from gpushare.gpunode import GpuNode
 from gpushare.nodefilters import NodeSpec, PodInfo, SchedulerCache, volumes
 from gpushare.placement import NodeView
+from gpushare.refusal import Refusal
+from gpushare.request import Request
 from webhook.pods.stored_pod import Pod
 from webhook.store import ledger_store, workload_mix
 from webhook.store.assumed_pods import AssumedPods
-from webhook.store.chooser import Chooser
-from webhook.store.filtering import Filtering
+from webhook.store.chooser import AS_IT_IS, Chooser
 from webhook.store.unbindable import NOTHING, Avoided
 from webhook.store.unconfirmed import UnconfirmedReservations
 
 
-class MemoryStore(Filtering):
+class MemoryStore:
     """GPUNodes and, where they are known, Nodes, pods and storage (objects of the kinds that `volumes` reads).
 
     A GPUNode without a Node is taken for a ready one without limits. avoided: nodes that are not for a pod, whatever is
     free there.
     """
+
+    instead = AS_IT_IS
 
     def __init__(
         self,
@@ -40,7 +43,7 @@ class MemoryStore(Filtering):
         self._cache = SchedulerCache(is_full=self._is_full)
         self._assumed = AssumedPods(self._cache, self._holds)
         self._unclaimed = UnconfirmedReservations(time.monotonic)
-        self._chooser = Chooser(self.view, self._cache, self._assumed.key, avoided)
+        self.chooser = Chooser(self.view, self._cache, self._assumed.key, avoided)
         for view in self._views.values():
             self._unclaimed.look(view.node, view.node)
         known = {node.name(document): document for document in nodes}
@@ -56,7 +59,7 @@ class MemoryStore(Filtering):
                 self._cache.put(pod.namespaced_name(manifest), pod_info)
                 if pod.annotations_of(manifest).get(contract.ALLOCATION):
                     asked.change((), workload_mix.asks_of(Pod.of(manifest).request, pod_info.amounts))
-        self._chooser.learn(asked.take())
+        self.chooser.learn(asked.take())
 
     def missing(self) -> str | None:
         """Nothing: all that there is was there from the start."""
@@ -73,6 +76,15 @@ class MemoryStore(Filtering):
     def view(self, name: str) -> NodeView | None:
         """The node of this name, or None."""
         return self._views.get(name)
+
+    def expect(self, manifest: Mapping[str, Any], name: str, allocation_id: str) -> Callable[[], None]:
+        """Let the pod take room on the node until it is seen there, or the ledger no longer has its allocation."""
+        return self._assumed.make(manifest, name, allocation_id)
+
+    def premature(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> Refusal | None:
+        """Why nothing is reserved for a pod before it is stored."""
+        del manifest, request  # here is no quota
+        return self._unclaimed.why_not(namespace)
 
     async def refresh(self, name: str) -> None:
         """Nothing: the view is all there is."""

@@ -14,7 +14,7 @@ import dataclasses
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from gpushare import errors, ledger
@@ -26,6 +26,7 @@ from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from webhook.pods import mutation
 from webhook.store import ledger_store
+from webhook.store.chooser import NOWHERE
 
 logger = logging.getLogger(__name__)
 
@@ -78,10 +79,10 @@ class Reservation:
 
     def plan(self, manifest: PodJson, request: Request) -> mutation.Placed | Refusal:
         """Where the pod would go now; nothing is written."""
-        outcome = self.store.place(manifest, request, policy=self.policy)
+        outcome = self._place(manifest, request)
         if isinstance(outcome, Refusal):
             return outcome
-        return mutation.Placed(new_id(), outcome.node, self.store.hostname(outcome.node), outcome.shares)
+        return mutation.Placed(new_id(), outcome.node, self.store.chooser.hostname(outcome.node), outcome.shares)
 
     async def reserve(
         self, manifest: PodJson, request: Request, holder: PodRef, waited: Waited | None = None, *, wished: str = ""
@@ -113,7 +114,7 @@ class Reservation:
         refused: dict[str, str] = {}
         for _ in range(ATTEMPTS):
             at_best = self._as_wished(manifest, request, wished) if wished and wished not in refused else None
-            outcome = at_best or self.store.place(manifest, request, policy=self.policy, unless=refused)
+            outcome = at_best or self._place(manifest, request, unless=refused)
             if isinstance(outcome, Refusal):
                 return outcome
             identity = new_id()
@@ -139,13 +140,19 @@ class Reservation:
             entry = next((entry for entry in node.allocations if entry.id == identity), None)
             if entry is None:
                 raise errors.LedgerError(f"{node.name} was written without the allocation {identity}")
-            return mutation.Placed(identity, node.name, self.store.hostname(node.name), entry.shares)
+            return mutation.Placed(identity, node.name, self.store.chooser.hostname(node.name), entry.shares)
         said = f"lost {ATTEMPTS} write conflicts in a row to other pods: the placer tries again"
         return Refusal(said, cause=Cause.LEDGER)
 
+    def _place(
+        self, manifest: PodJson, request: Request, *, unless: Mapping[str, str] = NOWHERE
+    ) -> Placement | Refusal:
+        store = self.store
+        return store.chooser.place(manifest, request, policy=self.policy, instead=store.instead, unless=unless)
+
     def _as_wished(self, manifest: PodJson, request: Request, wished: str) -> Placement | None:
         view = self.store.view(wished)
-        outcome = view and self.store.place_on(view.node, manifest, request, policy=self.policy)
+        outcome = view and self.store.chooser.place_on(view, manifest, request, policy=self.policy)
         return outcome if isinstance(outcome, Placement) else None
 
     def _give_back(self, name: str, identity: str) -> None:
@@ -182,7 +189,7 @@ class Reservation:
                 return node  # an earlier attempt was written although its answer was lost
             outcome: Placement | Refusal = chosen
             if seen is None or not _are_as_seen(chosen, node, seen):
-                outcome = self.store.place_on(node, manifest, request, policy=self.policy)
+                outcome = self.store.chooser.place_on(NodeView.of(node), manifest, request, policy=self.policy)
             if isinstance(outcome, Refusal):
                 raise errors.LedgerError(outcome.reason)
             until = None if holder.uid and self.is_for_good else self.wall_clock() + self.lifetime_seconds

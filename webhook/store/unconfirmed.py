@@ -20,6 +20,7 @@ from typing import Final
 
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode
+from gpushare.refusal import Cause, Refusal
 
 MOST_PART: Final = 8  # of all GPUs one namespace may have one in so many reserved for pods on their way,
 LEAST_GPUS: Final = 2.0  # or these
@@ -100,8 +101,12 @@ class UnconfirmedReservations:
             reserved.has_come = True
             self._wait_no_more(allocation_id, reserved)
 
-    def why_not(self, namespace: str) -> str | None:
-        """Why nothing more is reserved for the namespace now, as a sentence; None when there is nothing against it."""
+    def why_not(self, namespace: str) -> Refusal | None:
+        """Why nothing more is reserved for the namespace now; None when there is nothing against it."""
+        why = self._against(namespace)
+        return None if why is None else Refusal(why, cause=Cause.UNCLAIMED)
+
+    def _against(self, namespace: str) -> str | None:
         now = self._clock()
         lapses = self._lapses.get(namespace, ())
         recent = sum(now - at < LAPSES_SECONDS for at in lapses)

@@ -63,7 +63,7 @@ class Cluster:
 
     def place(self, manifest: dict[str, Any], store: MemoryStore) -> None:
         request = RequestingPod.of(manifest).request
-        place = store.place(manifest, request, policy=self.policy)
+        place = store.chooser.place(manifest, request, policy=self.policy)
         if not isinstance(place, Placement):
             return
         name, uid = manifest["metadata"]["name"], manifest["metadata"]["uid"]
@@ -82,15 +82,15 @@ def told(answer: Answer) -> Any:
 def test_the_next_pods_go_where_the_webhook_would_put_them(policy: str) -> None:
     cluster = Cluster(policy)
     store = cluster.webhook()
-    assert store.mix.pods > 50
-    profile = PlacementProfile.read(PlacementProfile(policy, store.mix).data())
-    assert profile == PlacementProfile(policy, store.mix)
+    assert store.chooser.mix.pods > 50
+    profile = PlacementProfile.read(PlacementProfile(policy, store.chooser.mix).data())
+    assert profile == PlacementProfile(policy, store.chooser.mix)
     world = World(cluster.nodes.values(), cluster.machines, cluster.pods, profile=profile)
     answers = []
     for number in range(NEXT):
         asked = RequestingPod.of(asks(HELD + number, cluster.draw))
         answers.append(
-            (told(store.place(asked.manifest, asked.request, policy=policy)), told(world.place(*pair(asked))))
+            (told(store.chooser.place(asked.manifest, asked.request, policy=policy)), told(world.place(*pair(asked))))
         )
     assert [mine for _, mine in answers] == [webhook for webhook, _ in answers]
     assert len({str(mine) for _, mine in answers}) > 3
@@ -106,13 +106,13 @@ def test_without_what_was_published_some_would_go_elsewhere() -> None:
     store = cluster.webhook()
     world = World(cluster.nodes.values(), cluster.machines, cluster.pods)
     pods = [RequestingPod.of(asks(HELD + number, cluster.draw)) for number in range(NEXT)]
-    webhook = [told(store.place(*pair(asked), policy="spread")) for asked in pods]
+    webhook = [told(store.chooser.place(*pair(asked), policy="spread")) for asked in pods]
     assert webhook != [told(world.place(*pair(asked))) for asked in pods]
 
 
 def test_why_a_pod_is_refused_is_the_same_sentence() -> None:
     cluster = Cluster(policies.DEFAULT)
     asked = RequestingPod.of(builders.pod("none", request="1", gpus="8", model="*B300*"))
-    refused = cluster.webhook().place(*pair(asked), policy=policies.DEFAULT)
+    refused = cluster.webhook().chooser.place(*pair(asked), policy=policies.DEFAULT)
     assert isinstance(refused, Refusal)
     assert str(World(cluster.nodes.values(), cluster.machines, cluster.pods).place(*pair(asked))) == str(refused)

@@ -12,9 +12,11 @@ import pytest
 from gpushare import ledger
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode
+from gpushare.placement import NodeView
 from tests.webhook.laws import replica, stories, world
 from webhook.controllers.allocations import allocation_controller, due_changes
 from webhook.store import api_store, deleted_nodes, node_ledger, reinvocation
+from webhook.store.chooser import Chooser
 
 pytestmark = pytest.mark.slow
 
@@ -26,22 +28,22 @@ Break = Callable[[pytest.MonkeyPatch], None]
 def no_check_at_the_write(patch: pytest.MonkeyPatch) -> None:
     """What was chosen on an old view is written as it is."""
     chosen: dict[int, tuple[Any, Any]] = {}
-    choose, choose_again = api_store.ApiStore.place, api_store.ApiStore.place_on
+    choose, choose_again = Chooser.place, Chooser.place_on
 
     def choose_once(self: Any, manifest: Any, request: Any, **more: Any) -> Any:
         result = choose(self, manifest, request, **more)
         chosen[id(request)] = request, result
         return result
 
-    def as_chosen(self: Any, node: GpuNode, manifest: Any, request: Any, **more: Any) -> Any:
+    def as_chosen(self: Any, view: NodeView, manifest: Any, request: Any, **more: Any) -> Any:
         _, result = chosen.get(id(request), (None, None))
-        return result or choose_again(self, node, manifest, request, **more)
+        return result or choose_again(self, view, manifest, request, **more)
 
     def unchecked(node: GpuNode, entry: Allocation) -> GpuNode:
         return dataclasses.replace(node, allocations=(*node.allocations, entry))
 
-    patch.setattr(api_store.ApiStore, "place", choose_once)
-    patch.setattr(api_store.ApiStore, "place_on", as_chosen)
+    patch.setattr(Chooser, "place", choose_once)
+    patch.setattr(Chooser, "place_on", as_chosen)
     patch.setattr(ledger, "reserve", unchecked)
 
 

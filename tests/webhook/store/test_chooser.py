@@ -15,6 +15,7 @@ from tests import builders
 from webhook.pods import mutation
 from webhook.store import draft
 from webhook.store.chooser import Chooser
+from webhook.store.ledger_store import LedgerStore
 from webhook.store.memory_store import MemoryStore
 from webhook.store.reservation import Reservation
 
@@ -55,8 +56,8 @@ def store_of(*nodes: Json, pods: tuple[Json, ...] = ()) -> MemoryStore:
     return MemoryStore(gpunodes, nodes, pods)
 
 
-def place(on: MemoryStore, pod: Json) -> Placement | Refusal:
-    return on.place(pod, request.parse(pod), policy="fragmentation")
+def place(on: LedgerStore, pod: Json) -> Placement | Refusal:
+    return on.chooser.place(pod, request.parse(pod), policy="fragmentation", instead=on.instead)
 
 
 def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -130,7 +131,7 @@ def test_at_the_write_the_same_gpus_are_chosen_as_before() -> None:
         assert isinstance(choice, Placement)
         view = on.view(choice.node)
         assert view is not None
-        assert on.place_on(view.node, pod, request.parse(pod), policy="fragmentation") == choice
+        assert on.chooser.place_on(view, pod, request.parse(pod), policy="fragmentation") == choice
         entry = choice.allocation(request.parse(pod), allocation_id=f"a{number}", pod=PodRef("d"), reserved_until=None)
         on.change(choice.node, lambda before, entry=entry: ledger.reserve(before, entry))  # type: ignore[misc]
 
@@ -163,8 +164,8 @@ def test_what_is_taken_away_for_a_pod_is_back_for_the_next() -> None:
     pod = asks()
     for _ in range(2):
         assert isinstance(place(on, pod), Refusal)
-        assert isinstance(without.place(pod, request.parse(pod), policy="pack"), Placement)
-        assert isinstance(draft.Draft(without).place(pod, request.parse(pod), policy="pack"), Placement)
+        assert isinstance(place(without, pod), Placement)
+        assert isinstance(place(draft.Draft(without), pod), Placement)
     view = without.view("node-a")
     assert view == NodeView.of(builders.node("node-a")) or (view is not None and not view.node.allocations)
 

@@ -33,10 +33,10 @@ async def test_once_enough_pods_were_placed_placement_learns_what_they_ask_for()
     store = ApiStore(api, metrics.Metrics())
     running = asyncio.create_task(store.run())
     await store.synced()
-    assert store.mix.pods == 0
+    assert store.chooser.mix.pods == 0
     for number in range(50):
         api.tell(occupancy.PODS_PATH, {"type": "ADDED", "object": placed(number)})
-    await until(lambda: store.mix.pods > 0)
+    await until(lambda: store.chooser.mix.pods > 0)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    assert {(asked.request_percent, asked.host.cpu_milli) for asked in store.mix.classes} == {(50, 2000)}
+    assert {(asked.request_percent, asked.host.cpu_milli) for asked in store.chooser.mix.classes} == {(50, 2000)}

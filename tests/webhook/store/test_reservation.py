@@ -88,11 +88,15 @@ async def test_every_rule_holds_on_the_node_as_it_is_at_the_write() -> None:
 class Counting(Shared):
     """How often the GPUs of a node were chosen again."""
 
-    chosen = 0
+    def __init__(self, *nodes: GpuNode, others: list[ledger_store.Change]) -> None:
+        super().__init__(*nodes, others=others)
+        self.chosen = 0
+        self._choose = self.chooser.place_on
+        self.chooser.place_on = self._counted  # type: ignore[method-assign]
 
-    def place_on(self, *arguments: Any, **options: Any) -> Any:
+    def _counted(self, *arguments: Any, **options: Any) -> Any:
         self.chosen += 1
-        return super().place_on(*arguments, **options)
+        return self._choose(*arguments, **options)
 
 
 def confirmed(node: GpuNode) -> GpuNode:

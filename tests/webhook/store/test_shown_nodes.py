@@ -69,11 +69,11 @@ async def test_a_pod_waits_for_no_node_to_be_shown(monkeypatch: pytest.MonkeyPat
         assert sorted(shown) == names
 
         shown.clear()
-        assert isinstance(store.place(pod, request.parse(pod), policy="pack"), Placement)
+        assert isinstance(store.chooser.place(pod, request.parse(pod), policy="pack"), Placement)
         assert shown == []
 
         api.tell(contract.GPUNODE_PATH, *({"type": "MODIFIED", "object": gpunode(name, version=2)} for name in names))
         while len(shown) < COUNT:  # noqa: ASYNC110 (nothing tells us)
             await asyncio.sleep(0)
-        assert isinstance(store.place(pod, request.parse(pod), policy="pack"), Placement)
+        assert isinstance(store.chooser.place(pod, request.parse(pod), policy="pack"), Placement)
         assert len(shown) == COUNT

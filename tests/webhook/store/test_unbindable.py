@@ -68,7 +68,7 @@ class Cluster:
         await pods.step()
 
     def place(self, pod: dict[str, Any]) -> Placement | Refusal:
-        return self.store.place(pod, request.parse(pod), policy="pack")
+        return self.store.chooser.place(pod, request.parse(pod), policy="pack")
 
     def node(self, pod: dict[str, Any]) -> str:
         placement = self.place(pod)
@@ -129,7 +129,7 @@ async def test_where_no_other_node_will_do_the_refusal_says_what_the_scheduler_s
     said = f"node-a could not take a pod of Job train before, and is left out for a while; the scheduler said: {WORDS}"
     assert said in refusal.reason
     assert refusal.word == "node"
-    unfit = cluster.store.unfit(made("job-1"))("node-a")
+    unfit = cluster.store.chooser.unfit(made("job-1"))("node-a")
     assert unfit is not None
     assert unfit in said
     cluster.now = unbindable.FIRST_SECONDS
@@ -191,5 +191,5 @@ async def test_the_change_that_is_written_goes_nowhere_else_either() -> None:
     assert outcome.node == "node-b"
     on_a = cluster.store.view("node-a")
     assert on_a is not None
-    assert isinstance(cluster.store.place_on(on_a.node, pod, request.parse(pod), policy="pack"), Refusal)
+    assert isinstance(cluster.store.chooser.place_on(on_a, pod, request.parse(pod), policy="pack"), Refusal)
     assert contract.ALLOCATION not in pod["metadata"]["annotations"]

@@ -44,7 +44,7 @@ class BackfillReservations:
     async def hold(self, unit: Unit, asks: Sequence[tuple[Pod, Request]], existing: ExistingAllocations) -> str:
         """Hold for a unit that was refused what it is entitled to; return the end of a sentence that says so, or ""."""
         asked = [
-            backfill_reservation.ReservingPod(pod.ref, request, self._store.unfit(pod.manifest))
+            backfill_reservation.ReservingPod(pod.ref, request, self._store.chooser.unfit(pod.manifest))
             for pod, request in asks
         ]
         requests = {holder.pod.uid: holder.request for holder in asked}

@@ -72,7 +72,7 @@ async def _first_together(tried: draft.Draft, left: Asks, policy: str, used: Seq
             if count == 1 and not used:
                 return None  # no two of them fit on one node: nothing to wish for
             manifest, request = _as_one(left[:count])
-            outcome = tried.place(manifest, request, policy=policy, unless=unless)
+            outcome = tried.chooser.place(manifest, request, policy=policy, instead=tried.instead, unless=unless)
             await event_loop.let_others_run()
             if isinstance(outcome, Placement):
                 identity = f"wished-{left[0][0].ref.uid}"
@@ -91,14 +91,14 @@ def _near(tried: draft.Draft, used: Sequence[str]) -> Iterator[Callable[[str], b
     if used:
         yield frozenset(used).__contains__
         for key in LABELS:
-            values = {value for name in used if (value := tried.labels(name).get(key))}
+            values = {value for name in used if (value := tried.chooser.labels(name).get(key))}
             if values:
                 yield functools.partial(_has_label, tried, key, values)
     yield lambda _: True
 
 
 def _has_label(tried: draft.Draft, key: str, values: Collection[str], name: str) -> bool:
-    return tried.labels(name).get(key) in values
+    return tried.chooser.labels(name).get(key) in values
 
 
 def _halves(count: int) -> Iterator[int]:

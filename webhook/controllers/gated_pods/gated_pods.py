@@ -165,7 +165,7 @@ class GatedPodScheduler:
 
     async def _place(self, unit: Unit, pod: Pod, request: Request, turn: _Round) -> mutation.Placed | Refusal:
         """A share of what is free, or held for it or those behind it; what a pod like it was refused is not tried."""
-        kind = f"{queue.kind(pod)}{pod.ref.uid if self._store.avoids(pod.manifest) else ''}"
+        kind = f"{queue.kind(pod)}{pod.ref.uid if self._store.chooser.avoided(pod.manifest).barred else ''}"
         own, behind = turn.existing.own(unit), turn.existing.behind(unit)
         if not own and kind in turn.refused:
             return turn.refused[kind]
@@ -310,7 +310,7 @@ class GatedPodScheduler:
         entry = existing.shares.get(pod.ref.uid)
         if entry is None:
             return None
-        hostname = self._store.hostname(entry.node)
+        hostname = self._store.chooser.hostname(entry.node)
         return mutation.Placed(entry.allocation.id, entry.node, hostname, entry.allocation.shares)
 
     def _without(self, gone: Gone) -> Reservation:

@@ -70,7 +70,7 @@ def three() -> tuple[GpuNode, GpuNode, GpuNode]:
 def test_all_go_to_the_node_that_has_room_for_all() -> None:
     known = store(*three(), a="r1", b="r1", c="r2")
     asks = members(3)
-    first = known.place(asks[0][0].manifest, asks[0][1], policy="fragmentation")
+    first = known.chooser.place(asks[0][0].manifest, asks[0][1], policy="fragmentation")
     assert isinstance(first, Placement)
     assert first.node in "ab"
     assert wished(known, asks) == ["c", "c", "c"]

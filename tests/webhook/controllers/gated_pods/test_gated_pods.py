@@ -224,7 +224,7 @@ async def test_a_round_ends_early_when_one_comes_of_whose_namespace_nobody_was_t
         cluster.create(f"many-{number}", request="0.6", memory=f"{number + 1}Gi")
         cluster.create(f"other-{number}", namespace="other", request="0.7", memory=f"{number + 1}Gi")
     tried: list[str] = []
-    place = cluster.store.place
+    place = cluster.store.chooser.place
 
     def reporter(manifest: dict[str, Any], *arguments: Any, **more: Any) -> Any:
         tried.append(manifest["metadata"]["name"])
@@ -234,7 +234,7 @@ async def test_a_round_ends_early_when_one_comes_of_whose_namespace_nobody_was_t
             cluster.turns.came("new")
         return place(manifest, *arguments, **more)
 
-    cluster.store.place = reporter  # type: ignore[method-assign]
+    cluster.store.chooser.place = reporter  # type: ignore[method-assign]
     await cluster.step()
     assert sorted(tried) == ["many-0", "other-0"]  # each namespace has had a turn
     assert len(cluster.told) == 12
