@@ -120,7 +120,7 @@ class Parts:
         self.touched = self.changes.take(self.nodes, also=self.known.unconfirmed)
         self._judge(self.touched)
         there = {node.name for node in self.nodes}
-        restore.homeless(there, self.changes.placed_beside(there))
+        restore.orphaned(there, self.changes.placed_beside(there))
 
     def _judge(self, touched: Touched) -> None:
         nodes = self.sightings.timed(touched.nodes, now=0.0)
@@ -147,7 +147,7 @@ class Parts:
             "gated": self.existing,
             "passes": lambda: self.passes.count(self.index, ()),
             "stuck": lambda: list(self.index.stuck.values()),
-            "beaten": lambda: self.conflicts.renew(self.touched),
+            "conflicts": lambda: self.conflicts.renew(self.touched),
         }
 
     def whole(self) -> dict[str, Work]:
@@ -158,7 +158,7 @@ class Parts:
             "gated": lambda: gang.arrange(self.pods),
             "passes": lambda: backfill.Passes().count(PodIndex(self.pods), ()),
             "stuck": lambda: [pod for pod in self.pods if pod.is_stuck],
-            "beaten": lambda: unschedulable_pods.AllocationConflict().renew(self.everything),
+            "conflicts": lambda: unschedulable_pods.AllocationConflict().renew(self.everything),
         }
 
 

@@ -26,15 +26,15 @@ class Condition:
 
     @property
     def trouble(self) -> str:
-        """What is the matter, as one word; empty if all is as one wishes."""
-        wished = "False" if self.type in contract.WELL_WHEN_FALSE else "True"
-        if self.status == wished:
+        """What is the matter, as one word; empty if all is well."""
+        good = "False" if self.type in contract.WELL_WHEN_FALSE else "True"
+        if self.status == good:
             return ""
         if self.reason == contract.REASON_AGENT_STOPPED:
             return "NoAgent"
         if self.status not in {"True", "False"}:
             return f"{self.type}Unknown"
-        return self.type if wished == "False" else f"Not{self.type}"
+        return self.type if good == "False" else f"Not{self.type}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

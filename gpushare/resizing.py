@@ -1,9 +1,9 @@
 """Resizing: a share that a pod holds becomes larger or smaller where it is. Values in, values out, as in the ledger.
 
-The pod's annotations are the wish, the ledger is what is. What grows is written when there is room for all of it. Less
-memory takes two steps, because what is to be given up may be in use: first `shrink_to_bytes` is written, and the memory
-counts as before; once the agent says that it holds the pod to that, it becomes the memory. So nothing ever counts as
-free that a process could still take. A share never moves to another GPU.
+The pod's annotations say what is desired, the ledger what is. What grows is written when there is room for all of it.
+Less memory takes two steps, because what is to be given up may be in use: first `shrink_to_bytes` is written, and the
+memory counts as before; once the agent says that it holds the pod to that, it becomes the memory. So nothing ever
+counts as free that a process could still take. A share never moves to another GPU.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
     cards = node.gpu_by_uuid()
     shares = []
     for share in entry.shares:
-        wish = demands[share.containers].share
-        memory_bytes = wish.memory.on_all(cards[uuid].memory_bytes for uuid in share.gpu_uuids)
-        amounts = wish.request_percent, wish.limit_percent, memory_bytes
+        share_desired = demands[share.containers].share
+        memory_bytes = share_desired.memory.on_all(cards[uuid].memory_bytes for uuid in share.gpu_uuids)
+        amounts = share_desired.request_percent, share_desired.limit_percent, memory_bytes
         shares.append(GivenShare(share.containers, share.gpu_uuids, *amounts))
     return tuple(shares)
 
@@ -80,10 +80,10 @@ def missing(entry: Allocation, node: GpuNode) -> str:
     return f"{node.name} has no GPU {gone} any more" if gone is not None else ""
 
 
-def step(node: GpuNode, identity: str, wish: Shares) -> ResizeStep:
-    """One step of this allocation towards `wish`, which is what `asked` said of it.
+def step(node: GpuNode, identity: str, desired: Shares) -> ResizeStep:
+    """One step of this allocation towards `desired`, which is what `asked` said of it.
 
-    What grows does so over all its shares or not at all, and shrinking is begun only if all of the wish fits then.
+    What grows does so over all its shares or not at all, and shrinking is begun only if all that is desired fits then.
     Raises LedgerError if there is no such allocation.
     """
     before = next((allocation for allocation in node.allocations if allocation.id == identity), None)
@@ -93,19 +93,19 @@ def step(node: GpuNode, identity: str, wish: Shares) -> ResizeStep:
     held = tuple(_shrunk(share, resizes.get(at)) for at, share in enumerate(before.shares))
     marks = tuple(
         want.memory_bytes if want.memory_bytes < have.memory_bytes and _may_mark(have, want, resizes.get(at)) else None
-        for at, (have, want) in enumerate(zip(held, wish, strict=True))
+        for at, (have, want) in enumerate(zip(held, desired, strict=True))
     )
     grown = tuple(
         dataclasses.replace(want, memory_bytes=max(have.memory_bytes, want.memory_bytes), shrink_to_bytes=mark)
-        for have, want, mark in zip(held, wish, marks, strict=True)
+        for have, want, mark in zip(held, desired, marks, strict=True)
     )
     lacks = ""
     if not _lacking(node, before, grown):
         chosen = grown
-    elif not (lacks := _lacking(node, before, wish)):
+    elif not (lacks := _lacking(node, before, desired)):
         chosen = _marked(held, marks)  # the rest fits once these have shrunk
     else:
-        # Nothing new is begun, and what is no longer wished for is taken back.
+        # Nothing new is begun, and what is no longer desired is taken back.
         begun = tuple(have.shrink_to_bytes for have in held)
         chosen = _marked(held, tuple(mark if mark == old else None for mark, old in zip(marks, begun, strict=True)))
     after = node if chosen == before.shares else _with(node, before, chosen)
@@ -113,7 +113,7 @@ def step(node: GpuNode, identity: str, wish: Shares) -> ResizeStep:
         return ResizeStep(after, lacks, ResizeCause.ROOM)
     shrinking = [
         _waits(node, have, want, resizes.get(at))
-        for at, (have, want) in enumerate(zip(chosen, wish, strict=True))
+        for at, (have, want) in enumerate(zip(chosen, desired, strict=True))
         if have.memory_bytes > want.memory_bytes
     ]
     return ResizeStep(
@@ -122,7 +122,7 @@ def step(node: GpuNode, identity: str, wish: Shares) -> ResizeStep:
 
 
 def step_all(node: GpuNode, requests: Iterable[tuple[str, Request]]) -> GpuNode:
-    """One step of each of these allocations, first come first served; those of which the wish is invalid stay."""
+    """One step of each of these allocations, first come first served; those whose request is invalid stay."""
     entries = {entry.id: entry for entry in node.allocations}
     for identity, request in requests:
         if identity in entries:

@@ -91,11 +91,11 @@ def _look(manifest: pod.PodJson, origin: live_cluster.LiveCluster) -> tuple[str,
         raise plugin_errors.KubectlNotFound(f"pod {namespace}/{name} holds no share any more")
     held = resizing.amounts(described_pod.entry.shares)
     try:
-        wish = resizing.asked(requests.parse(now), described_pod.entry, described_pod.owner)
+        desired = resizing.asked(requests.parse(now), described_pod.entry, described_pod.owner)
     except errors.GpushareError as error:
         raise plugin_errors.PluginError(str(error)) from error
-    if wish == described_pod.entry.shares:
+    if desired == described_pod.entry.shares:
         return "", ResizeCause.NOTHING, held
-    step = resizing.step(described_pod.owner, described_pod.entry.id, wish)
+    step = resizing.step(described_pod.owner, described_pod.entry.id, desired)
     reason = pod.annotations_of(now).get(contract.REASON, "").removeprefix(resizing.WAITING)
     return step.waits_for or reason or "the placer has yet to write it down", step.cause, held

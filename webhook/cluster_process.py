@@ -172,7 +172,7 @@ def _start_placer(
     )
     daemon.start("profile", publisher.run())
     if settings.defrag != defragmenter.OFF:
-        standing = defragmenter.Defragmenter(
+        defragmentation = defragmenter.Defragmenter(
             api,
             recorder,
             measures,
@@ -192,6 +192,6 @@ def _start_placer(
             leads=lambda: existing.is_leader,
             wall_clock=api.time,
         )
-        daemon.start("defragmentation", standing.run())
+        daemon.start("defragmentation", defragmentation.run())
     daemon.start("placer", placer.run())
     daemon.start("election", existing.run())

@@ -25,7 +25,7 @@ def asking(known: PodJson, update: PodJson) -> PodJson:
 
 
 def resize(ledger_now: MemoryStore, pods: Sequence[PodJson]) -> list[PodJson]:
-    """Give each wish its turn; return the pods of which an annotation changes by that."""
+    """Give each resize request its turn; return the pods of which an annotation changes by that."""
     nodes = list(ledger_now.stored())
     stored = [Pod.of(manifest) for manifest in pods]
     asked = backfill_reservation.asked_for(
@@ -39,26 +39,26 @@ def resize(ledger_now: MemoryStore, pods: Sequence[PodJson]) -> list[PodJson]:
         by_node.setdefault(resize_request.node, []).append(resize_request)
     by_uid = {pod.uid(manifest): manifest for manifest in pods}
     changed = []
-    for name, wishes in by_node.items():
-        node = ledger_now.change(name, functools.partial(_settled, wishes=wishes, asked=asked))
+    for name, resize_requests in by_node.items():
+        node = ledger_now.change(name, functools.partial(_settled, resize_requests=resize_requests, asked=asked))
         changed += [
             _with_sentence(by_uid[resize_request.pod.ref.uid], said[0], said[1])
-            for resize_request in wishes
+            for resize_request in resize_requests
             if (said := existing(node, resize_request)) is not None
         ]
     return changed
 
 
-def _settled(node: GpuNode, wishes: Sequence[ResizeRequest], asked: Mapping[str, Request]) -> GpuNode:
+def _settled(node: GpuNode, resize_requests: Sequence[ResizeRequest], asked: Mapping[str, Request]) -> GpuNode:
     """After a turn, what the agents say of it, and another; no process runs here, so that nothing is in use."""
-    after = turn(node, wishes, asked)
+    after = turn(node, resize_requests, asked)
     words = tuple(
         Resize(entry.id, index, share.shrink_to_bytes, 0)
         for entry in after.allocations
         for index, share in enumerate(entry.shares)
         if share.shrink_to_bytes is not None
     )
-    return dataclasses.replace(turn(dataclasses.replace(after, resizes=words), wishes, asked), resizes=())
+    return dataclasses.replace(turn(dataclasses.replace(after, resizes=words), resize_requests, asked), resizes=())
 
 
 def _with_sentence(manifest: PodJson, shares: resizing.Shares, sentence: str) -> PodJson:

@@ -187,10 +187,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--patience-seconds", help="how long others may pass a pod that waits for more room (default: 300)")
     add("--stuck-seconds", help="how long the scheduler may try to bind a pod where it was placed (default: 60)")
     add("--rotation-seconds", help="how long each step of a certificate rotation is left to spread (default: 900)")
-    standing = (
+    defrag_help = (
         "off (default), suggest moves of pods that make better use of the GPUs, as Events, or make them too: auto"
     )
-    add("--defrag", metavar="|".join(DEFRAG_MODES), help=standing)
+    add("--defrag", metavar="|".join(DEFRAG_MODES), help=defrag_help)
     add("--defrag-seconds", help="how long between two such plans (default: 600)")
     add("--defrag-moves", help="how many moves a plan may have at most (default: 5)")
     add("--certificate-directory", metavar="DIRECTORY", help="where certificates are kept as files")

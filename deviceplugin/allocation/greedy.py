@@ -17,7 +17,7 @@ PACKED: Final = "packed"
 
 
 class AllocationError(errors.GpushareError):
-    """A wish of the kubelet's that cannot be met."""
+    """A request of the kubelet's that cannot be met."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ _Asked = tuple[ActiveConfig, tuple[HardwareGpu, ...]]
 
 
 class Choosing:
-    """Remembers the last wish that was good.
+    """Remembers the last configuration that was good.
 
     problem: why what is asked for is not in force, as a sentence; empty when it is. refused: called with each new one.
     """
@@ -37,7 +37,7 @@ class Choosing:
     async def choose(
         self, current: ActiveConfig | None, cards: Sequence[HardwareGpu], seated: Sequence[HardwareGpu] | None = None
     ) -> desired_config.DesiredConfig | None:
-        """The wish for these GPUs: what is asked for, or else `current`, or else the last one that was good.
+        """The configuration for these GPUs: what is asked for, or else `current`, or else the last one that was good.
 
         current: what the GPUs were to be by until now; None at a first start. seated: the GPUs by which `current` is
         understood, if not `cards`.

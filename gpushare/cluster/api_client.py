@@ -277,9 +277,9 @@ def _decoded(content: bytes | bytearray, request: transport.HttpRequest) -> dict
     return decoded
 
 
-def _items(fed: Iterator[Json], request: transport.HttpRequest) -> Iterator[Json]:
+def _items(decoded: Iterator[Json], request: transport.HttpRequest) -> Iterator[Json]:
     try:
-        yield from fed
+        yield from decoded
     except ValueError as error:
         raise api_errors.Unavailable(f"{request.name}: the answer is not a list in JSON: {error}") from error
 

@@ -103,9 +103,9 @@ class _Node:
             return
         for chosen in by_card if demand.gpus == 1 else [[_together(ways[0] for ways in by_card[: demand.gpus])]]:
             for way in chosen:
-                fed = self._fed(way, host.cpu_milli, host.memory_bytes)
-                if fed is not None and 0 < len(fed.movers) <= most:
-                    yield fed
+                enlarged = self._with_host_room(way, host.cpu_milli, host.memory_bytes)
+                if enlarged is not None and 0 < len(enlarged.movers) <= most:
+                    yield enlarged
 
     @property
     def _all_gpus(self) -> tuple[str, ...]:
@@ -138,7 +138,7 @@ class _Node:
             if enough:
                 return
 
-    def _fed(self, way: _Way, cpu_milli: float, memory_bytes: float) -> _Way | None:
+    def _with_host_room(self, way: _Way, cpu_milli: float, memory_bytes: float) -> _Way | None:
         """The way, with more pods of the node that leave if it lacks CPU or memory otherwise."""
         cpu = cpu_milli - self._room.cpu_milli - sum(mover.host.cpu_milli for mover in way.movers)
         memory = memory_bytes - self._room.memory_bytes - sum(mover.host.memory_bytes for mover in way.movers)
@@ -154,12 +154,12 @@ class _Node:
             for more in itertools.combinations(others[: _MOST_ON_A_GPU * 2], count):
                 hosts = [mover.host for _, mover in more]
                 if sum(host.cpu_milli for host in hosts) >= cpu and sum(host.memory_bytes for host in hosts) >= memory:
-                    fed = _Way(
+                    enlarged = _Way(
                         way.cost + sum(cost for cost, _ in more),
                         (*way.movers, *(mover for _, mover in more)),
                         self._all_gpus,
                     )
-                    best = fed if best is None or fed.cost < best.cost else best
+                    best = enlarged if best is None or enlarged.cost < best.cost else best
             if best is not None:
                 return best
         return None

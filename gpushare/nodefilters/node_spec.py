@@ -35,18 +35,18 @@ class NodeSpec:
         taken as given, so that nothing is pinned there in between.
         """
         spec, status = manifest.get("spec") or {}, manifest.get("status") or {}
-        standing = []
+        own_taints = []
         ready = node.readiness(manifest)
         if ready != "True":
             key = taints.UNREACHABLE if ready == "Unknown" else taints.NOT_READY
-            standing.append(taints.Taint(key, "", taints.NO_SCHEDULE, NOT_READY))
+            own_taints.append(taints.Taint(key, "", taints.NO_SCHEDULE, NOT_READY))
         if spec.get("unschedulable"):
-            standing.append(taints.Taint(taints.UNSCHEDULABLE, "", taints.NO_SCHEDULE, CORDONED))
+            own_taints.append(taints.Taint(taints.UNSCHEDULABLE, "", taints.NO_SCHEDULE, CORDONED))
         declared: Mapping[str, Any] | None = status.get("allocatable")
         return cls(
             name=node.name(manifest),
             labels=dict(node.labels(manifest)),
-            taints=(*standing, *taints.repelling(spec.get("taints"))),
+            taints=(*own_taints, *taints.repelling(spec.get("taints"))),
             allocatable=pod_requests.allocatable(declared) if declared else None,
             discouraged_by=taints.discouraging(spec.get("taints")),
         )

@@ -1,10 +1,10 @@
 """Prices: what is scarce now costs more: kinds of GPU that much of the demand names, and whole sets of GPUs on a node.
 
-Both compare what is free with what the mix would ask of it next, if it asked for all that is free. Kinds: every part of
-the demand spreads over the kinds that will do, away from dear ones; a kind that is asked for more than is free gets
-dearer, any other cheaper. Sets: the demand's part of all that is free, and a few sets more but never more than as many
-again, over what could still take it whole, squared: a set that is plenty costs next to nothing, the last ones cost as
-much as their GPUs are worth.
+Both compare what is free with what the mix would ask of it next, if it asked for all that is free. Kinds: every part
+of the demand spreads over the kinds that will do, away from expensive ones; a kind that is asked for more than is
+free gets dearer, any other cheaper. Sets: the demand's part of all that is free, and a few sets more but never more
+than as many again, over what could still take it whole, squared: a set that is plenty costs next to nothing, the last
+ones cost as much as their GPUs are worth.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from gpushare.placement.grid import Floats, Ints
 from gpushare.placement.worth import Worth
 
-_HORIZON = 0.95  # of what is free is asked for next: a little slack, so that no kind is dear where all will do
+_HORIZON = 0.95  # of what is free is asked for next: a little slack, so that no kind is expensive where all will do
 _EAGERNESS = 0.1  # how large a difference in price turns the demand away
 _STEP = 0.05
 _STEPS = 50

@@ -26,7 +26,7 @@ from gpushare.request import Constraints
 
 _GRAIN = 0.01  # GPUs: smaller differences of worth are noise, and the fuller node is the better choice
 _FULLER = 1e-4
-_DEARNESS = 0.2  # of the prices of kinds: enough to turn the choice between nodes that are alike
+_KIND_PRICE_PART = 0.2  # of the prices of kinds: enough to turn the choice between nodes that are alike
 # What a GPU of a kind costs of which there is next to nothing, while nothing is known: who names no kind leaves it to
 # those who may. It has to fade soon, because it keeps pods from the small nodes that rare GPUs are often in.
 _RARITY = 0.03
@@ -50,7 +50,7 @@ class Costs:
     broken: _Counts  # [set, n] GPUs of whole sets that would be broken, of sets that have had a price
     cost: Floats  # what both come to at the prices of `priced`
     clock: int = -1
-    lesson: int = -1
+    generation: int = -1
     priced: Floats | None = None
 
 
@@ -60,12 +60,12 @@ class _Now:
 
     cards: Floats  # [g, n] worth of each GPU
     gpus: Floats  # the same by node
-    fed: Floats  # what of it CPU and memory can feed
+    usable: Floats  # what of it can be used beside the CPU and memory there are
     free: Floats  # GPUs
     counts: _Counts  # [row of the sets' counts, n] GPUs
     copies: Floats  # [set, n]
     clock: int = -1
-    lesson: int = -1
+    generation: int = -1
 
 
 class Scoring:
@@ -79,8 +79,8 @@ class Scoring:
         self._rarity = np.zeros(len(grid.kinds))  # [kind] GPUs
         self._priced_at = -_REPRICED_AFTER
         self._is_fixed = False
-        self._lesson = 0  # counts what makes all costs void
-        self._dear = np.zeros(0, np.int64)  # sets that have had a price since the last lesson
+        self._generation = 0  # counts what makes all costs void
+        self._scarce = np.zeros(0, np.int64)  # sets that have had a price since the mix was learned last
         none = np.zeros(0)
         self._now = _Now(np.zeros((0, 0)), none, none, none, np.zeros((0, 0), np.int16), np.zeros((0, 0)))
         self._needs: dict[tuple[DemandKey, Constraints], Needs] = {}
@@ -101,15 +101,15 @@ class Scoring:
         self.worth = worth
         self._prices = dataclasses.replace(pricing.free(self.worth), kinds=self._prices.kinds)
         self._priced_at = -_REPRICED_AFTER - self._grid.width
-        self._dear = np.zeros(0, np.int64)
-        self._lesson += 1
+        self._scarce = np.zeros(0, np.int64)
+        self._generation += 1
 
     def fix(self, prices: Prices) -> None:
         """Score by these prices from now on, whatever the grid holds."""
         self._refresh()
         self._prices, self._is_fixed = prices, True
-        self._dear = np.flatnonzero(prices.sets)
-        self._lesson += 1
+        self._scarce = np.flatnonzero(prices.sets)
+        self._generation += 1
 
     def costs(self, shape: RequestKey) -> tuple[tuple[Needs, ...], Floats]:
         """`(needs, costs [n])` over the grid as it is now; infinite where the pod does not fit."""
@@ -117,7 +117,7 @@ class Scoring:
             self._refresh()
         grid = self._grid
         kept = self._kept(shape)
-        slots = self._stale(kept.clock, kept.lesson, len(kept.cost))
+        slots = self._stale(kept.clock, kept.generation, len(kept.cost))
         if slots is None:
             length = grid.columns.kind.shape[1]
             kept.lost, kept.cost = np.full(length, np.inf), np.full(length, np.inf)
@@ -126,11 +126,11 @@ class Scoring:
             self._score(shape, kept, slots)
         if shape.policy == policies.DEFAULT:
             self._price(kept, None if kept.priced is not self._prices.sets else slots)
-            kinds = (_DEARNESS * self._prices.kinds + self._rarity) * kept.size
+            kinds = (_KIND_PRICE_PART * self._prices.kinds + self._rarity) * kept.size
             total = kept.cost[: grid.width] + kinds[grid.now().node_kind] + self._unused_nodes(kept)
         else:
             total = kept.lost[: grid.width]
-        kept.clock, kept.lesson = grid.clock, self._lesson
+        kept.clock, kept.generation = grid.clock, self._generation
         return kept.needs, total
 
     @property
@@ -149,7 +149,7 @@ class Scoring:
         self._look()
         now, kinds = self._now, self._grid.columns.node_kind[slots]
         sets = (prices.sets * self.worth.sets.gpus) @ now.copies[:, slots]
-        values: Floats = now.fed[slots] + sets + _DEARNESS * prices.kinds[kinds] * now.free[slots]
+        values: Floats = now.usable[slots] + sets + _KIND_PRICE_PART * prices.kinds[kinds] * now.free[slots]
         return values
 
     def missed(self, shape: RequestKey) -> Sequence[Selected] | None:
@@ -209,9 +209,9 @@ class Scoring:
             kept.lost[slots] = selected.cost
             return
         gpus = self.worth.of_cards(left).sum(0)
-        after = self.worth.fed(gpus, left.cpu, left.host, left.node_kind)
-        kept.lost[slots] = self._now.fed[slots] - after + selected.apart
-        if not len(self._dear):
+        after = self.worth.usable(gpus, left.cpu, left.host, left.node_kind)
+        kept.lost[slots] = self._now.usable[slots] - after + selected.apart
+        if not len(self._scarce):
             return
         in_groups = self.worth.sets.in_groups(left.compute_percent, left.memory_percent, left.live)
         counts = self.worth.sets.counts(in_groups, left.layout, self._grid.layouts)
@@ -243,11 +243,11 @@ class Scoring:
             kept.lost[slots] = np.where(fits, taken + apart, np.inf)
             return
         cpu, host = columns.cpu - shape.host.cpu_milli, columns.host - shape.host.memory_bytes
-        after = self.worth.fed(self._now.gpus[slots] - np.where(fits, taken, 0.0), cpu, host, columns.node_kind)
-        kept.lost[slots] = np.where(fits, self._now.fed[slots] - after + apart, np.inf)
-        if len(self._dear):
+        after = self.worth.usable(self._now.gpus[slots] - np.where(fits, taken, 0.0), cpu, host, columns.node_kind)
+        kept.lost[slots] = np.where(fits, self._now.usable[slots] - after + apart, np.inf)
+        if len(self._scarce):
             copies = self._now.copies[:, : grid.width] if everywhere else self._now.copies[:, slots]
-            whole = np.flatnonzero(fits & (copies[self._dear].max(0) > 0))
+            whole = np.flatnonzero(fits & (copies[self._scarce].max(0) > 0))
             if chosen is None:
                 rows = costs[:, whole].argmin(0)[np.newaxis]
             else:
@@ -275,25 +275,25 @@ class Scoring:
         return counts
 
     def _break(self, kept: Costs, slots: Ints, counts: Ints, cpu: Floats, host: Floats) -> None:
-        dear, sets = self._dear, self.worth.sets
-        broken = self._now.copies[np.ix_(dear, slots)] - sets.copies(counts, cpu, host, dear)
-        kept.broken[np.ix_(dear, slots)] = broken * sets.gpus[dear, np.newaxis]
+        scarce, sets = self._scarce, self.worth.sets
+        broken = self._now.copies[np.ix_(scarce, slots)] - sets.copies(counts, cpu, host, scarce)
+        kept.broken[np.ix_(scarce, slots)] = broken * sets.gpus[scarce, np.newaxis]
 
     def _price(self, kept: Costs, slots: Ints | None) -> None:
         """Write `cost` of these slots, None: of all."""
         prices = self._prices.sets
         of = slice(self._grid.width) if slots is None else slots
         lost = kept.lost[of]
-        dear = np.flatnonzero(prices)
-        if len(dear):
-            lost = lost + prices[dear] @ kept.broken[dear][:, of]
+        scarce = np.flatnonzero(prices)
+        if len(scarce):
+            lost = lost + prices[scarce] @ kept.broken[scarce][:, of]
         kept.cost[of] = np.floor(lost / _GRAIN + 0.5) * _GRAIN + _FULLER * self._now.free[of]
         kept.priced = prices
 
-    def _stale(self, clock: int, lesson: int, length: int) -> Ints | None:
+    def _stale(self, clock: int, generation: int, length: int) -> Ints | None:
         """Slots that have changed since; None if all must be scored."""
         grid = self._grid
-        if lesson != self._lesson or length < grid.columns.kind.shape[1]:
+        if generation != self._generation or length < grid.columns.kind.shape[1]:
             return None
         slots = np.flatnonzero(grid.changed[: grid.width] > clock)
         return None if len(slots) > grid.width // 2 else slots
@@ -317,12 +317,12 @@ class Scoring:
             )
             if np.array_equal(new.sets, self._prices.sets):
                 new = dataclasses.replace(new, sets=self._prices.sets)  # the same object: nothing to price again
-            is_dear = new.sets != 0
-            is_dear[self._dear] = True
-            if is_dear.sum() > len(self._dear):
-                self._dear = np.flatnonzero(is_dear)
-                self._lesson += 1
-                self._now.lesson = self._lesson  # only the costs of shapes are void
+            is_scarce = new.sets != 0
+            is_scarce[self._scarce] = True
+            if is_scarce.sum() > len(self._scarce):
+                self._scarce = np.flatnonzero(is_scarce)
+                self._generation += 1
+                self._now.generation = self._generation  # only the costs of shapes are void
             self._prices = new
 
     def _unused_nodes(self, kept: Costs) -> Floats | float:
@@ -353,10 +353,10 @@ class Scoring:
         """Bring `_now` up to date."""
         grid, now, worth = self._grid, self._now, self.worth
         height, length = grid.columns.kind.shape
-        slots = self._stale(now.clock, now.lesson, len(now.gpus)) if len(now.cards) == height else None
+        slots = self._stale(now.clock, now.generation, len(now.gpus)) if len(now.cards) == height else None
         if slots is None:
             now.cards = np.zeros((height, length))
-            now.gpus, now.fed, now.free = np.zeros(length), np.zeros(length), np.zeros(length)
+            now.gpus, now.usable, now.free = np.zeros(length), np.zeros(length), np.zeros(length)
             now.counts = np.zeros((worth.sets.rows, length), np.int16)
             now.copies = np.zeros((len(worth.sets), length))
             slots = np.arange(grid.width)
@@ -364,10 +364,10 @@ class Scoring:
             columns = grid.columns.at(slots)
             now.cards[:, slots] = worth.of_cards(columns)
             now.gpus[slots] = now.cards[:, slots].sum(0)
-            now.fed[slots] = worth.fed(now.gpus[slots], columns.cpu, columns.host, columns.node_kind)
+            now.usable[slots] = worth.usable(now.gpus[slots], columns.cpu, columns.host, columns.node_kind)
             now.free[slots] = (columns.compute_percent.sum(0) + columns.memory_percent.sum(0)) / 200
             in_groups = worth.sets.in_groups(columns.compute_percent, columns.memory_percent, columns.live)
             counts = worth.sets.counts(in_groups, columns.layout, grid.layouts)
             now.counts[:, slots] = counts
             now.copies[:, slots] = worth.sets.copies(counts, columns.cpu, columns.host, np.arange(len(worth.sets)))
-        now.clock, now.lesson = grid.clock, self._lesson
+        now.clock, now.generation = grid.clock, self._generation

@@ -103,8 +103,8 @@ class GpuSets:
     def copies(self, counts: Ints, cpu: Floats, host: Floats, which: Ints) -> Floats:
         """[set, n] how often the node could take each of these sets; counts [row, n] of GPUs."""
         by_gpus = counts[self._group[which]] / self.gpus[which, np.newaxis]
-        fed = np.minimum(cpu / self._cpu[which], host / self._host[which])
-        copies: Floats = np.floor(np.maximum(np.minimum(by_gpus, fed), 0.0))
+        by_host = np.minimum(cpu / self._cpu[which], host / self._host[which])
+        copies: Floats = np.floor(np.maximum(np.minimum(by_gpus, by_host), 0.0))
         return copies
 
 
@@ -169,7 +169,7 @@ class Worth:
         worth: Floats = np.minimum(self.compute[columns.compute_percent], by_memory)
         return worth
 
-    def fed(self, gpus: Floats, cpu: Floats, host: Floats, kind: Ints) -> Floats:
+    def usable(self, gpus: Floats, cpu: Floats, host: Floats, kind: Ints) -> Floats:
         """[n] what of the worth of a node's GPUs its free CPU (thousandths) and memory (bytes) can feed."""
         return gpus * np.minimum(self._cpu.usable(cpu, gpus, kind), self._host.usable(host, gpus, kind))
 

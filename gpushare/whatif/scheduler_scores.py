@@ -1,7 +1,7 @@
 """Scheduler scores: where kube-scheduler would most likely put a pod without a share, by its default profile.
 
 NodeResourcesFit by LeastAllocated, NodeResourcesBalancedAllocation, and TaintToleration with its weight of 3
-(pkg/scheduler/apis/config/v1/default_plugins.go). Left out is what a pod may wish besides: preferred affinity, soft
+(pkg/scheduler/apis/config/v1/default_plugins.go). Left out is what a pod may prefer besides: preferred affinity, soft
 topology spread, nodes that have its image. So this is likely, and not sure.
 """
 

@@ -106,7 +106,7 @@ def command(
     following.ask(manifest, plan.changes, origin, dry_run=dry_run)
     if dry_run:
         return NO_ROOM if lacks else 0
-    done = f"pod/{name} asks for {domain.amounts(plan.wish)}"
+    done = f"pod/{name} asks for {domain.amounts(plan.desired)}"
     if waits:
         held = following.watch(
             manifest,

@@ -23,7 +23,7 @@ class ResizePlan:
     entry: Allocation
     changes: Mapping[str, str]
     before: Mapping[str, str | None]
-    wish: Shares
+    desired: Shares
     waits_for: str
     cause: ResizeCause
 
@@ -39,10 +39,10 @@ def plan(
     changes = {key + suffix: value for key, value in amounts.items()}
     known = pod.annotations_of(manifest)
     changed = {**manifest, "metadata": {**manifest["metadata"], "annotations": {**known, **changes}}}
-    wish = resizing.asked(requests.parse(changed), entry, node)
-    step = resizing.step(node, entry.id, wish)
+    desired = resizing.asked(requests.parse(changed), entry, node)
+    step = resizing.step(node, entry.id, desired)
     before = {key: known.get(key) for key in changes}
-    return ResizePlan(node, entry, changes, before, wish, step.waits_for, step.cause)
+    return ResizePlan(node, entry, changes, before, desired, step.waits_for, step.cause)
 
 
 def beside(plan: ResizePlan) -> str:
@@ -50,7 +50,7 @@ def beside(plan: ResizePlan) -> str:
     if any(key == contract.MEMORY or key.startswith(f"{contract.MEMORY}.") for key in plan.changes):
         return ""
     held = {(share.containers, share.gpu_uuids): share.memory_bytes for share in plan.entry.shares}
-    for share in plan.wish:
+    for share in plan.desired:
         before = held.get((share.containers, share.gpu_uuids), share.memory_bytes)
         if before != share.memory_bytes:
             kept, now = quantity.format_bytes(before), quantity.format_bytes(share.memory_bytes)
@@ -64,13 +64,13 @@ def beside(plan: ResizePlan) -> str:
 def pending(manifest: pod.PodJson, node: GpuNode, entry: Allocation) -> tuple[Shares, str] | None:
     """The shares a pod asks for, and why it does not hold them yet; None if it holds what it asks for."""
     try:
-        wish = resizing.asked(requests.parse(manifest), entry, node)
+        desired = resizing.asked(requests.parse(manifest), entry, node)
     except errors.GpushareError as error:
         return entry.shares, str(error)
-    if wish == entry.shares:
+    if desired == entry.shares:
         return None
     reason = pod.annotations_of(manifest).get(contract.REASON, "").removeprefix(resizing.WAITING)
-    return wish, resizing.step(node, entry.id, wish).waits_for or reason or "the placer has yet to write it down"
+    return desired, resizing.step(node, entry.id, desired).waits_for or reason or "the placer has yet to write it down"
 
 
 def _suffix(manifest: pod.PodJson, container: str) -> str:

@@ -22,7 +22,7 @@ def page(manifest: pod.PodJson, plan: ResizePlan) -> Page:
     return (
         *field("Pod", "/".join(pod.namespaced_name(manifest))),
         *field("Holds", resizing.amounts(plan.entry.shares)),
-        *field("Would Hold", resizing.amounts(plan.wish)),
+        *field("Would Hold", resizing.amounts(plan.desired)),
         *field("Free Beside It", *free),
         *field("Fits", *_verdict(plan), style="bad" if plan.cause is ResizeCause.ROOM else "good"),
         *field("Annotations", *(f'{key}: "{value}"' for key, value in plan.changes.items())),
@@ -38,7 +38,7 @@ def document(manifest: pod.PodJson, plan: ResizePlan) -> documents.Document:
         "node": plan.node.name,
         "annotations": dict(plan.changes),
         "holds": [_share(share) for share in plan.entry.shares],
-        "wouldHold": [_share(share) for share in plan.wish],
+        "wouldHold": [_share(share) for share in plan.desired],
         "fits": plan.cause is not ResizeCause.ROOM,
         "waitsFor": plan.cause.value,
         "reason": plan.waits_for,
@@ -46,7 +46,7 @@ def document(manifest: pod.PodJson, plan: ResizePlan) -> documents.Document:
 
 
 def _verdict(plan: ResizePlan) -> tuple[str, ...]:
-    if plan.entry.shares == plan.wish:
+    if plan.entry.shares == plan.desired:
         return ("it holds that already",)
     return {
         ResizeCause.NOTHING: ("yes, at once",),

@@ -66,15 +66,15 @@ def test_starting_from_earlier_duals_finds_the_same_worth() -> None:
 def test_gpus_are_worth_only_what_the_free_cpu_can_feed() -> None:
     worth = Worth(mix_of({share(100, host=Host(8000)): 1.0}), KINDS)
     gpus, kind = np.array([4.0, 4.0, 4.0]), np.array([1, 1, 1])
-    fed = worth.fed(gpus, np.array([32_000.0, 16_000.0, 0.0]), np.full(3, 1e15), kind)
-    assert fed == pytest.approx([4.0, 2.0, 0.0], abs=0.02)
+    usable = worth.usable(gpus, np.array([32_000.0, 16_000.0, 0.0]), np.full(3, 1e15), kind)
+    assert usable == pytest.approx([4.0, 2.0, 0.0], abs=0.02)
 
 
 def test_the_lightest_demand_is_served_first() -> None:
     light, heavy = share(100, host=Host(2000)), share(100, host=Host(14_000))
     worth = Worth(mix_of({light: 1.0, heavy: 1.0}), KINDS)
-    fed = worth.fed(np.array([1.0]), np.array([1000.0]), np.array([1e15]), np.array([1]))
-    assert fed == pytest.approx([0.5], abs=0.01)
+    usable = worth.usable(np.array([1.0]), np.array([1000.0]), np.array([1e15]), np.array([1]))
+    assert usable == pytest.approx([0.5], abs=0.01)
 
 
 def test_memory_asked_in_bytes_is_a_larger_part_of_a_smaller_card() -> None:
@@ -109,18 +109,18 @@ def prices(mix: Mix, gpus_by_kind: tuple[float, float], copies: list[float] = []
     return costs
 
 
-def test_no_kind_is_dear_while_all_will_do() -> None:
+def test_no_kind_is_expensive_while_all_will_do() -> None:
     assert prices(mix_of({share(50): 1.0}), (100.0, 1.0)).kinds.tolist() == [0, 0, 0]
 
 
-def test_a_kind_that_more_ask_for_than_is_free_is_dear() -> None:
+def test_a_kind_that_more_ask_for_than_is_free_is_expensive() -> None:
     named = mix_of({share(50): 1.0, share(50, models=("*L4*",)): 1.0})
     assert prices(named, (90.0, 10.0)).kinds[2] > 0.3
     assert prices(named, (90.0, 10.0)).kinds[1] == 0
     assert prices(named, (10.0, 90.0)).kinds[2] < 0.05
 
 
-def test_whole_sets_get_dear_as_they_get_rare() -> None:
+def test_whole_sets_get_expensive_as_they_get_rare() -> None:
     eights = mix_of({share(50): 1.0, RequestClass(8, 100, Memory(percent=100)): 1.0})
     assert prices(eights, (100.0, 0.0), [1000.0]).sets.tolist() == [0]
     assert prices(eights, (100.0, 0.0), [2.0]).sets.tolist() == [1]

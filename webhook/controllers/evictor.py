@@ -46,7 +46,7 @@ class Evictor:
         self._clock = clock
         self._sightings = unschedulable_pods.UnschedulableSince(after_seconds)
         self._conflicts = unschedulable_pods.UnschedulableSince(SURE_SECONDS)
-        self._found_beaten = unschedulable_pods.AllocationConflict()
+        self._allocation_conflict = unschedulable_pods.AllocationConflict()
         self._pace = unschedulable_pods.EvictionRate()
         self._backoff = WriteBackoff()
 
@@ -55,13 +55,13 @@ class Evictor:
 
         stuck_now: all pods that cannot be bound. touched: where to look for conflicts since the last time.
         """
-        stuck_again = await self._look_stuck(stuck_now)
-        beaten_again = await self._look_beaten(touched)
-        return min((again for again in (stuck_again, beaten_again) if again), default=None)
+        unschedulable_again = await self._look_unschedulable(stuck_now)
+        conflicts_again = await self._look_conflicts(touched)
+        return min((again for again in (unschedulable_again, conflicts_again) if again), default=None)
 
-    async def _look_beaten(self, touched: Touched) -> float | None:
+    async def _look_conflicts(self, touched: Touched) -> float | None:
         now = self._clock()
-        conflicts = {pod.ref.uid: (pod, holder) for pod, holder in self._found_beaten.renew(touched)}
+        conflicts = {pod.ref.uid: (pod, holder) for pod, holder in self._allocation_conflict.renew(touched)}
         due, next_at = self._conflicts.overdue({uid: pod for uid, (pod, _) in conflicts.items()}, now=now)
         waits = [] if next_at is None else [next_at - now]
         for pod in due:
@@ -70,7 +70,7 @@ class Evictor:
             waits += await self._evict_in_turn(pod, "it has no share of its own", now)
         return min(waits, default=None)
 
-    async def _look_stuck(self, pods: Iterable[Pod]) -> float | None:
+    async def _look_unschedulable(self, pods: Iterable[Pod]) -> float | None:
         now = self._clock()
         unbound = {pod.ref.uid: pod for pod in pods}
         self._metrics.stuck(len(unbound))

@@ -44,12 +44,12 @@ def lost(nodes: Iterable[GpuNode], pods: Iterable[Pod]) -> dict[str, list[Pod]]:
     return dict(lost_on)
 
 
-def homeless(there: Collection[str], pods: Iterable[Pod]) -> list[Pod]:
+def orphaned(there: Collection[str], pods: Iterable[Pod]) -> list[Pod]:
     """The living pods that were given a share on a node of which there is no GPUNode; `there`: names of those."""
     return [pod for pod in pods if pod.placed_on not in there and _is_there(pod)]
 
 
-def carried(node: GpuNode, entries: Iterable[Allocation], pods: Iterable[Pod]) -> GpuNode:
+def carry_over(node: GpuNode, entries: Iterable[Allocation], pods: Iterable[Pod]) -> GpuNode:
     """The node with those of its predecessor's entries whose pods `pods` does not show as placed: they may be yet.
 
     One without a uid has yet to be stored, and one whose pod is gated may have its gate opened at this moment.
@@ -80,7 +80,7 @@ def allocation(pod: Pod, node: GpuNode) -> Allocation:
     return placement.allocation(request, allocation_id=pod.allocation_id, pod=pod.ref, reserved_until=None)
 
 
-def adopt(node: GpuNode, pods: Sequence[Pod], before: Iterable[Allocation] = ()) -> tuple[GpuNode, dict[str, str]]:
+def restore(node: GpuNode, pods: Sequence[Pod], before: Iterable[Allocation] = ()) -> tuple[GpuNode, dict[str, str]]:
     """The node with their shares; and by uid of the pod why a share could not be written again.
 
     before: the entries of its predecessor, where nothing that happened to it was missed. They count for more than
@@ -166,7 +166,7 @@ class Restorer:
         self._found_open = False  # when we began; nobody but a placer opens a GPUNode
         self._missed: dict[str, float] = {}  # uid of a pod -> since when its share is missing, or when to look again
 
-    async def adopt(self, touched: Touched, *, now: float) -> float | None:
+    async def restore(self, touched: Touched, *, now: float) -> float | None:
         """Do what is due; return when to look again, by the clock that `now` is of. `touched`: since the last time."""
         if self._began == math.inf:
             self._began = now
@@ -182,18 +182,18 @@ class Restorer:
         self._lost.update(lost(nodes, touched.pods))
         lost_on = self._lost
         there = {node.name for node in self._store.stored()}
-        stranded = homeless(there, self._placed_beside(there))
-        uids = {pod.ref.uid for pods in (*lost_on.values(), stranded) for pod in pods}
+        orphans = orphaned(there, self._placed_beside(there))
+        uids = {pod.ref.uid for pods in (*lost_on.values(), orphans) for pod in pods}
         self._missed = {uid: self._missed.get(uid, now + SURE_SECONDS) for uid in uids}
         for name, pods in list(lost_on.items()):
             due = [pod for pod in pods if self._missed[pod.ref.uid] <= now]
             if due:
                 self._missed.update((pod.ref.uid, now + AGAIN_SECONDS) for pod in due)
-                await self._adopt_on(name, due)
-        for pod in stranded:
+                await self._restore_on(name, due)
+        for pod in orphans:
             if self._missed[pod.ref.uid] <= now:
                 self._missed[pod.ref.uid] = now + AGAIN_SECONDS
-                self._tell_homeless(pod)
+                self._tell_orphaned(pod)
         return min((*self._missed.values(), *open_at), default=None)
 
     async def _open_new(self, now: float) -> list[float]:
@@ -228,20 +228,20 @@ class Restorer:
         return since + self._lifetime_seconds
 
     async def _open(self, name: str, pods: Sequence[Pod]) -> None:
-        adopted: list[Pod] = []
+        restored: list[Pod] = []
         failed: dict[str, str] = {}
 
         def change(document: dict[str, Any]) -> dict[str, Any] | None:
-            nonlocal adopted, failed
+            nonlocal restored, failed
             if deleted_nodes.is_open(document):
-                adopted, failed = [], {}
+                restored, failed = [], {}
                 return None
             node = codec.read(document)
-            adopted = lost([node], pods).get(name, [])
+            restored = lost([node], pods).get(name, [])
             before = self._store.deleted.entries(name)
             is_known = self._store.deleted.unknown_since(name) is None
-            after, failed = adopt(node, adopted, before if is_known else ())
-            after = carried(after, before, pods)
+            after, failed = restore(node, restored, before if is_known else ())
+            after = carry_over(after, before, pods)
             return {**document, "spec": {**(document.get("spec") or {}), **codec.to_spec(after)}}
 
         try:
@@ -249,25 +249,25 @@ class Restorer:
         except api_errors.ClusterError as error:
             logger.warning("Could not open a GPUNode", extra={"node": name, "err": str(error)})
             return
-        logger.info("Opened a GPUNode", extra={"node": name, "adopted": len(adopted) - len(failed)})
-        self._tell(name, adopted, failed)
+        logger.info("Opened a GPUNode", extra={"node": name, "adopted": len(restored) - len(failed)})
+        self._tell(name, restored, failed)
 
-    def _tell_homeless(self, pod: Pod) -> None:
+    def _tell_orphaned(self, pod: Pod) -> None:
         name = pod.placed_on
         logger.warning("A living pod has no GPUNode", extra={"node": name, "pod": str(pod.ref)})
         note = f"there is no GPUNode {name}, in which its share was written down: it is again when the agent makes one"
         self._recorder.record(pod.reference, contract.EVENT_LOST, note, type="Warning", action="Adopt")
 
-    async def _adopt_on(self, name: str, suspects: Sequence[Pod]) -> None:
+    async def _restore_on(self, name: str, suspects: Sequence[Pod]) -> None:
         pods = [pod for suspect in suspects if (pod := await self._read(suspect)) is not None]
         failed: dict[str, str] = {}
-        adopted: dict[str, Pod] = {}
+        restored: dict[str, Pod] = {}
 
         def change(node: GpuNode) -> GpuNode:
             # It is played again on the node as it was stored with it, where those that were written are missed no more.
             missed = {pod.ref.uid: pod for pod in lost([node], pods).get(name, [])}
-            after, wrong = adopt(node, [*missed.values()])
-            adopted.update(missed)
+            after, wrong = restore(node, [*missed.values()])
+            restored.update(missed)
             for uid in missed:
                 failed.pop(uid, None)
             failed.update(wrong)
@@ -279,7 +279,7 @@ class Restorer:
         except (ledger_store.UnreachableError, errors.LedgerError) as error:
             logger.warning("Could not write lost shares again", extra={"node": name, "err": str(error)})
             return
-        self._tell(name, [*adopted.values()], failed)
+        self._tell(name, [*restored.values()], failed)
 
     async def _read(self, suspect: Pod) -> Pod | None:
         try:
@@ -289,8 +289,8 @@ class Restorer:
             return None
         return pod if pod.ref.uid == suspect.ref.uid else None
 
-    def _tell(self, name: str, adopted: Sequence[Pod], failed: Mapping[str, str]) -> None:
-        for pod in adopted:
+    def _tell(self, name: str, restored: Sequence[Pod], failed: Mapping[str, str]) -> None:
+        for pod in restored:
             who, why = str(pod.ref), failed.get(pod.ref.uid)
             if why is None:
                 self._metrics.changed_allocations("adopted", 1)

@@ -85,16 +85,16 @@ class Reservation:
         return mutation.Placed(new_id(), outcome.node, self.store.chooser.hostname(outcome.node), outcome.shares)
 
     async def reserve(
-        self, manifest: PodJson, request: Request, holder: PodRef, waited: Waited | None = None, *, wished: str = ""
+        self, manifest: PodJson, request: Request, holder: PodRef, waited: Waited | None = None, *, preferred: str = ""
     ) -> mutation.Placed | Refusal:
-        """A share for the pod, written; or why there is none. wished: the node where it is best, if it fits there.
+        """A share for the pod, written; or why there is none. preferred: the node where it is best, if it fits there.
 
         A holder whose uid is known holds it for good; otherwise it lapses unless confirmed. What the writing took is
         added to `waited`.
         """
         try:
             async with asyncio.timeout(self.deadline_seconds):
-                return await self._reserve(manifest, request, holder, waited or Waited(), wished)
+                return await self._reserve(manifest, request, holder, waited or Waited(), preferred)
         except (ledger_store.UnreachableError, TimeoutError) as error:
             # If it was written after all, it is given back, or lapses: nobody knows its id.
             why = str(error) or f"no answer in {self.deadline_seconds:g} s"
@@ -106,14 +106,16 @@ class Reservation:
             return Refusal(said, cause=Cause.LEDGER)
 
     async def _reserve(
-        self, manifest: PodJson, request: Request, holder: PodRef, waited: Waited, wished: str
+        self, manifest: PodJson, request: Request, holder: PodRef, waited: Waited, preferred: str
     ) -> mutation.Placed | Refusal:
         until, why = self.unstorable.get(holder.uid, (0.0, ""))
         if self.clock() < until:
             return Refusal(why, cause=Cause.LEDGER)
         refused: dict[str, str] = {}
         for _ in range(ATTEMPTS):
-            at_best = self._as_wished(manifest, request, wished) if wished and wished not in refused else None
+            at_best = (
+                self._on_preferred(manifest, request, preferred) if preferred and preferred not in refused else None
+            )
             outcome = at_best or self._place(manifest, request, unless=refused)
             if isinstance(outcome, Refusal):
                 return outcome
@@ -150,8 +152,8 @@ class Reservation:
         store = self.store
         return store.chooser.place(manifest, request, policy=self.policy, instead=store.instead, unless=unless)
 
-    def _as_wished(self, manifest: PodJson, request: Request, wished: str) -> Placement | None:
-        view = self.store.view(wished)
+    def _on_preferred(self, manifest: PodJson, request: Request, preferred: str) -> Placement | None:
+        view = self.store.view(preferred)
         outcome = view and self.store.chooser.place_on(view, manifest, request, policy=self.policy)
         return outcome if isinstance(outcome, Placement) else None
 

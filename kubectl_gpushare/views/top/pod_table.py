@@ -226,11 +226,11 @@ def _row(row: PodRow, now: float) -> Row:
 
 def _held(row: PodRow) -> tuple[str, str, str]:
     """REQUEST, LIMIT and MEMORY of a pod that holds an allocation."""
-    wish = _wish(row)
+    desired = _desired(row)
     return (
-        _change(quantity.format_compute, row.request_percent, wish.request_percent),
+        _change(quantity.format_compute, row.request_percent, desired.request_percent),
         ",".join(map(quantity.format_compute, row.limits_percent)) or NONE,
-        _change(quantity.format_bytes, row.memory_bytes, wish.memory_bytes),
+        _change(quantity.format_bytes, row.memory_bytes, desired.memory_bytes),
     )
 
 
@@ -277,7 +277,7 @@ def _state_cell(row: PodRow, now: float) -> Cell:
     return Cell(row.state + left, _STYLES.get(row.state, ""))
 
 
-def _wish(row: PodRow) -> PodRow:
+def _desired(row: PodRow) -> PodRow:
     """The row as if the pod held what it asks for; the row itself if the pod does not wait to be resized."""
     reason = pod.annotations_of(row.manifest or {}).get(contract.REASON)
     if (

@@ -228,4 +228,4 @@ async def test_requests_that_are_swapped_while_programs_run_are_had_from_then_on
             node.change(programs.pods[-1], request_percent=30)
             return await asyncio.gather(percent(first), percent(two))
 
-    await split(window, (64, 76), 75)
+    await split(window, (64, 76), 60)

@@ -46,7 +46,7 @@ def test_it_comes_to_what_the_placer_would_do(amounts: dict[str, str], cause: Re
 
 def test_what_is_held_already_is_said() -> None:
     plan = resize_plan.plan(*placed(), {contract.MEMORY: "8192Mi"})
-    assert plan.wish == plan.entry.shares
+    assert plan.desired == plan.entry.shares
     assert plan.cause is ResizeCause.NOTHING
 
 

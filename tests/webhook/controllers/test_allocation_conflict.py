@@ -51,5 +51,5 @@ def test_nobody_else_is(one: Pod) -> None:
     assert find(held_by("u-first"), claiming("first"), one) == []
 
 
-def test_nobody_is_beaten_before_it_is_known_whose_it_is() -> None:
+def test_nobody_has_lost_before_it_is_known_whose_it_is() -> None:
     assert find(held_by(""), claiming("first"), claiming("second")) == []

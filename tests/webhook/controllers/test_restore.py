@@ -56,7 +56,7 @@ def leaving(**status: Any) -> dict[str, Any]:
 def test_one_that_leaves_and_was_started_still_holds_its_share() -> None:
     started = Pod.of(leaving(containerStatuses=[{"name": "main"}]))
     assert restore.lost([builders.node()], [started]) == {"node-a": [started]}
-    assert restore.homeless({"another"}, [started, Pod.of(leaving())]) == [started]
+    assert restore.orphaned({"another"}, [started, Pod.of(leaving())]) == [started]
 
 
 def test_a_node_that_was_never_written_is_closed() -> None:
@@ -99,7 +99,7 @@ def test_who_has_a_share_has_lost_nothing() -> None:
 
 def test_what_there_is_no_room_for_is_said() -> None:
     pods = [holder("one", request="0.6"), holder("two", request="0.6", allocation="a2")]
-    node, failed = restore.adopt(builders.node(), list(map(Pod.of, pods)))
+    node, failed = restore.restore(builders.node(), list(map(Pod.of, pods)))
     assert [entry.pod.name for entry in node.allocations] == ["one"]
     assert failed == {"u-two": "node-a/0 has not enough left for default/two"}
 
@@ -148,9 +148,9 @@ async def test_law_what_is_written_again_is_what_was_given(asked: dict[str, str]
     stored = mutation.rewrite(pod, request, outcome)
     (view,) = store.views()
     (given_,) = view.node.allocations
-    adopted, failed = restore.adopt(node, [Pod.of(stored)])
+    restored, failed = restore.restore(node, [Pod.of(stored)])
     assert failed == {}
-    (again,) = adopted.allocations
+    (again,) = restored.allocations
     order = lambda entry: sorted(entry.shares, key=lambda share: (share.containers, share.gpu_uuids))  # noqa: E731
     assert dataclasses.replace(again, shares=()) == dataclasses.replace(given_, shares=())
     assert order(again) == order(given_)
@@ -171,15 +171,15 @@ def test_a_pod_that_waits_to_be_resized_holds_what_it_says_it_holds_and_not_what
 
 def test_a_word_on_what_is_held_that_makes_no_sense_is_said() -> None:
     for nonsense in ("", "{}", "5", "[1]", '[{"containers":[],"gpus":[],"memory":-1}]'):
-        node, failed = restore.adopt(builders.node(), [Pod.of(holder(held=nonsense))])
+        node, failed = restore.restore(builders.node(), [Pod.of(holder(held=nonsense))])
         assert node.allocations == ()
         assert failed["u-trainer"].startswith("gpushare.io/held is invalid: ")
 
 
 def test_what_was_held_before_counts_for_more_than_what_is_asked_since() -> None:
     before = builders.allocation("a1", request=20, memory_gib=30, uid="u-trainer")
-    node, failed = restore.adopt(builders.node(), [Pod.of(holder(request="0.9", memory="1Gi"))], [before])
+    node, failed = restore.restore(builders.node(), [Pod.of(holder(request="0.9", memory="1Gi"))], [before])
     assert (node.allocations, failed) == ((before,), {})
     of_another = dataclasses.replace(before, pod=PodRef("default", "trainer", "u-another"))
-    node, _ = restore.adopt(builders.node(), [Pod.of(holder(request="0.9", memory="1Gi"))], [of_another])
+    node, _ = restore.restore(builders.node(), [Pod.of(holder(request="0.9", memory="1Gi"))], [of_another])
     assert node.allocations[0].shares[0].request_percent == 90

@@ -61,7 +61,7 @@ async def opened_now(*others: dict[str, Any]) -> tuple[set[str], float | None]:
         lifetime_seconds=LIFETIME_SECONDS,
         is_first=lambda: True,
     )
-    look_again = await restorer.adopt(TouchedNodes().take([]), now=BEGAN)
+    look_again = await restorer.restore(TouchedNodes().take([]), now=BEGAN)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     return api.opened, None if look_again is None else look_again - BEGAN

@@ -69,8 +69,8 @@ class Seen:
     def __init__(self, most_nodes: int = MOST_NODES) -> None:
         self.changes, self.known = TouchedNodes(most_nodes), due_changes.DueChangesByNode()
         self.lost: dict[str, list[Pod]] = {}
-        self.conflicts, self.wishes = AllocationConflict(), ResizeRequests()
-        self.found_beaten: list[Any] = []
+        self.conflicts, self.resize_requests = AllocationConflict(), ResizeRequests()
+        self.found_conflicts: list[Any] = []
         self.looked_at = 0
 
     def look_at_all(self, nodes: list[GpuNode], now: float) -> due_changes.DueChanges:
@@ -88,8 +88,8 @@ class Seen:
         self.looked_at = len(touched.nodes) + len(touched.pods)
         self.lost = {name: pods for name, pods in self.lost.items() if name not in touched.names}
         self.lost.update(restore.lost(touched.nodes, touched.pods))
-        self.found_beaten = self.conflicts.renew(touched)
-        for _ in self.wishes.search(touched):
+        self.found_conflicts = self.conflicts.renew(touched)
+        for _ in self.resize_requests.search(touched):
             pass
         return self.known.renew(touched.nodes, touched.names, due_changes.judge(touched.nodes, touched.pods, now=now))
 
@@ -138,13 +138,13 @@ def test_law_what_is_found_bit_by_bit_is_what_would_be_found_in_all(
         assert {name: sorted(map(str, lost)) for name, lost in seen.lost.items()} == {
             name: sorted(map(str, lost)) for name, lost in restore.lost(every, pods.values()).items()
         }
-        assert sorted(map(str, seen.found_beaten)) == sorted(
+        assert sorted(map(str, seen.found_conflicts)) == sorted(
             map(str, AllocationConflict().renew(in_all(every, pods.values())))
         )
-        assert list(map(str, seen.wishes.all())) == list(map(str, ResizeRequests().find(every, pods.values())))
+        assert list(map(str, seen.resize_requests.all())) == list(map(str, ResizeRequests().find(every, pods.values())))
         there = set(nodes)
-        everywhere = restore.homeless(there, pods.values())
-        assert sorted(map(str, restore.homeless(there, seen.changes.placed_beside(there)))) == sorted(
+        everywhere = restore.orphaned(there, pods.values())
+        assert sorted(map(str, restore.orphaned(there, seen.changes.placed_beside(there)))) == sorted(
             map(str, everywhere)
         )
 

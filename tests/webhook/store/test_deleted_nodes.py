@@ -120,8 +120,8 @@ def test_what_may_lack_something_is_known_to_for_as_long_as_it_is_kept() -> None
 # --- what of it is written into the next one ------------------------------------------------------------------------
 
 
-def carried(*entries: Allocation, pods: tuple[Pod, ...] = (), gpus: int = 4) -> list[str]:
-    return [entry.id for entry in restore.carried(builders.node(gpus=gpus), entries, pods).allocations]
+def carried_over(*entries: Allocation, pods: tuple[Pod, ...] = (), gpus: int = 4) -> list[str]:
+    return [entry.id for entry in restore.carry_over(builders.node(gpus=gpus), entries, pods).allocations]
 
 
 def a_pod(uid: str, *, gated: bool, **annotations: str) -> Pod:
@@ -133,20 +133,20 @@ def a_pod(uid: str, *, gated: bool, **annotations: str) -> Pod:
 
 def test_what_may_be_on_its_way_is_carried_over() -> None:
     unborn, waiting = builders.allocation("unborn"), builders.allocation("waiting", uid="u-1")
-    assert carried(unborn, waiting, pods=(a_pod("u-1", gated=True),)) == ["unborn", "waiting"]
+    assert carried_over(unborn, waiting, pods=(a_pod("u-1", gated=True),)) == ["unborn", "waiting"]
 
 
 def test_what_is_told_by_the_pods_themselves_is_not() -> None:
     runs, gone = builders.allocation("runs", uid="u-1"), builders.allocation("gone", uid="u-2")
-    assert carried(runs, gone, pods=(a_pod("u-1", gated=False),)) == []
+    assert carried_over(runs, gone, pods=(a_pod("u-1", gated=False),)) == []
 
 
 def test_a_gpu_that_is_gone_holds_nothing() -> None:
-    assert carried(builders.allocation("a", "GPU-node-a-3"), gpus=1) == []
+    assert carried_over(builders.allocation("a", "GPU-node-a-3"), gpus=1) == []
 
 
 def test_a_living_pod_without_a_gpunode_is_found() -> None:
     placed = a_pod("u-1", gated=False, allocation="a", node="node-a")
-    assert restore.homeless({"node-b"}, [placed, a_pod("u-2", gated=False)]) == [placed]
-    assert restore.homeless({"node-a"}, [placed]) == []
-    assert restore.homeless((), [dataclasses.replace(placed, phase="Failed")]) == []
+    assert restore.orphaned({"node-b"}, [placed, a_pod("u-2", gated=False)]) == [placed]
+    assert restore.orphaned({"node-a"}, [placed]) == []
+    assert restore.orphaned((), [dataclasses.replace(placed, phase="Failed")]) == []

@@ -102,7 +102,7 @@ class AllocationController:
         judged = due_changes.judge(nodes, touched.pods, now=now, departed=touched.departed)
         due = self._known.renew(nodes, touched.names, judged)
         await event_loop.let_others_run()
-        look_again = await self._restoring.adopt(touched, now=now)
+        look_again = await self._restoring.restore(touched, now=now)
         await event_loop.let_others_run()
         await self._inspection.look()
         ripe, next_ripe = self._batcher.ripe(due.confirm, now=now)

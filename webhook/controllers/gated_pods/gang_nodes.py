@@ -1,8 +1,8 @@
 """Gang nodes: where the pods of a gang go if there is a choice: to as few nodes as possible, near each other.
 
 Asked of the engine: on which node would all of them fit, if they were one pod; else half of them, and so on; and the
-others on the same nodes, or on nodes with the same labels of topology. What comes of it is a wish: each pod is placed
-on its node if it fits there, and else as any other pod. So no gang waits that would not wait without it.
+others on the same nodes, or on nodes with the same labels of topology. What comes of it is a preference: each pod is
+placed on its node if it fits there, and else as any other pod. So no gang waits that would not wait without it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ELSEWHERE: Final = "is not near its gang"
 _NAME: Final = "{pod}-{container}"
 
 
-async def wished(
+async def preferred(
     store: ledger_store.LedgerStore, asks: Asks, *, policy: str, beside: Collection[str] = ()
 ) -> dict[str, str]:
     """The node for each pod, by uid, as far as there is one.
@@ -70,12 +70,12 @@ async def _first_together(tried: draft.Draft, left: Asks, policy: str, used: Seq
         unless = {view.node.name: ELSEWHERE for view in tried.views() if not near(view.node.name)}
         for count in _halves(min(len(left), _most(tried, left[0][1]))):
             if count == 1 and not used:
-                return None  # no two of them fit on one node: nothing to wish for
+                return None  # no two of them fit on one node: nothing to prefer
             manifest, request = _as_one(left[:count])
             outcome = tried.chooser.place(manifest, request, policy=policy, instead=tried.instead, unless=unless)
             await event_loop.let_others_run()
             if isinstance(outcome, Placement):
-                identity = f"wished-{left[0][0].ref.uid}"
+                identity = f"preferred-{left[0][0].ref.uid}"
                 entry = outcome.allocation(request, allocation_id=identity, pod=PodRef("", ""), reserved_until=None)
                 tried.expect(manifest, outcome.node, identity)
                 try:

@@ -23,8 +23,8 @@ from webhook.store.reservation import Reservation
 logger = logging.getLogger(__name__)
 
 Asks = Sequence[tuple[Pod, Request]]
-Wished = Mapping[str, str]  # uid of a pod -> node
-_NOWHERE: Wished = types.MappingProxyType({})
+PreferredNodes = Mapping[str, str]  # uid of a pod -> node
+_NOWHERE: PreferredNodes = types.MappingProxyType({})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,33 +34,35 @@ class GangReservation:
     store: ledger_store.LedgerStore
     reservation: Reservation
 
-    async def wished(self, asks: Asks, gone: Gone, beside: Collection[str]) -> Wished:
+    async def preferred(self, asks: Asks, gone: Gone, beside: Collection[str]) -> PreferredNodes:
         """The node for each, by uid, so that they are near each other, and the rest of them on the nodes `beside`."""
         under: ledger_store.LedgerStore = draft.Without(self.store, gone) if gone else self.store
-        return await gang_nodes.wished(under, asks, policy=self.reservation.policy, beside=beside)
+        return await gang_nodes.preferred(under, asks, policy=self.reservation.policy, beside=beside)
 
-    async def lacks(self, asks: Asks, gone: Gone, wished: Wished = _NOWHERE) -> tuple[Pod, Refusal] | None:
+    async def lacks(self, asks: Asks, gone: Gone, preferred: PreferredNodes = _NOWHERE) -> tuple[Pod, Refusal] | None:
         """Try them all on a draft of the ledger; return one that does not fit, and why, or None."""
         under: ledger_store.LedgerStore = draft.Without(self.store, gone) if gone else self.store
         tried = draft.Draft(under)
         rules = self.reservation.on(tried)
         try:
             for pod, request in asks:
-                outcome = await rules.reserve(pod.manifest, request, pod.ref, wished=wished.get(pod.ref.uid, ""))
+                outcome = await rules.reserve(pod.manifest, request, pod.ref, preferred=preferred.get(pod.ref.uid, ""))
                 if isinstance(outcome, Refusal):
                     return pod, outcome
         finally:
             tried.end()
         return None
 
-    async def reserve(self, asks: Asks, gone: Gone, wished: Wished = _NOWHERE) -> dict[str, mutation.Placed | Refusal]:
+    async def reserve(
+        self, asks: Asks, gone: Gone, preferred: PreferredNodes = _NOWHERE
+    ) -> dict[str, mutation.Placed | Refusal]:
         """Write a tentative share for each; return by uid what it got, or why it got none."""
         rules = (self.reservation.on(draft.Without(self.store, gone)) if gone else self.reservation).tentative()
         tasks: dict[str, asyncio.Task[mutation.Placed | Refusal]] = {}
         async with asyncio.TaskGroup() as group:
             for pod, request in asks:
-                node = wished.get(pod.ref.uid, "")
-                share = rules.reserve(pod.manifest, request, pod.ref, wished=node)
+                node = preferred.get(pod.ref.uid, "")
+                share = rules.reserve(pod.manifest, request, pod.ref, preferred=node)
                 tasks[pod.ref.uid] = group.create_task(share)
                 await asyncio.sleep(0)
         return {uid: task.result() for uid, task in tasks.items()}

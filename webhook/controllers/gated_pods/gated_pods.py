@@ -209,10 +209,10 @@ class GatedPodScheduler:
             self._fairness.in_vain(unit)
             pod, why = lacks
             return {pod.ref.uid: why}
-        wished = await self._gang.wished(missing, gone, [share.node for share in shares.values()])
-        if wished and await self._gang.lacks(missing, gone, wished) is not None:
-            wished = {}  # near each other they stand in each other's way
-        return await self._gang.reserve(missing, gone, wished)
+        preferred = await self._gang.preferred(missing, gone, [share.node for share in shares.values()])
+        if preferred and await self._gang.lacks(missing, gone, preferred) is not None:
+            preferred = {}  # near each other they stand in each other's way
+        return await self._gang.reserve(missing, gone, preferred)
 
     async def _open_together(self, unit: Unit, asks: Asks, placed: Mapping[str, mutation.Placed], turn: _Round) -> None:
         """Once the shares of all are in the ledger for good, open the gates: whoever leads next opens the rest."""

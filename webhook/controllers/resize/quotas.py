@@ -40,14 +40,14 @@ class Quotas:
         self._read: dict[str, tuple[float, Amounts | None]] = {}  # by namespace
         self._holdings = Holdings()
 
-    async def judge(self, wishes: Sequence[ResizeRequest], nodes: Iterable[GpuNode]) -> list[ResizeRequest]:
-        """The same wishes in the same order; those that a quota does not allow have a problem instead of a request."""
-        if not wishes:
+    async def judge(self, resize_requests: Sequence[ResizeRequest], nodes: Iterable[GpuNode]) -> list[ResizeRequest]:
+        """The same requests in the same order; those that exceed a quota have a problem instead of a request."""
+        if not resize_requests:
             return []
         by_name = {node.name: node for node in nodes}
         held: dict[str, collections.Counter[str]] = {}
         judged = []
-        for resize_request in wishes:
+        for resize_request in resize_requests:
             more = _more(resize_request, by_name)
             if more:
                 namespace = resize_request.entry.pod.namespace

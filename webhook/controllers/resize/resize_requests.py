@@ -86,8 +86,8 @@ class ResizeRequests:
             self._found[node.name] = requests
 
 
-def turn(node: GpuNode, wishes: Sequence[ResizeRequest], asked: Mapping[str, Request]) -> GpuNode:
-    """The node after a step of each wish, in their order; the very same if none can be made.
+def turn(node: GpuNode, resize_requests: Sequence[ResizeRequest], asked: Mapping[str, Request]) -> GpuNode:
+    """The node after a step of each request, in their order; the very same if none can be made.
 
     Of one that is invalid nothing is begun, and what was begun is taken back.
 
@@ -96,7 +96,7 @@ def turn(node: GpuNode, wishes: Sequence[ResizeRequest], asked: Mapping[str, Req
     """
     entries = {entry.id: entry for entry in node.allocations}
     before = node
-    for resize_request in wishes:
+    for resize_request in resize_requests:
         if resize_request.request is None and resize_request.entry.id in entries:
             kept = tuple(
                 dataclasses.replace(share, shrink_to_bytes=None) for share in entries[resize_request.entry.id].shares
@@ -104,7 +104,7 @@ def turn(node: GpuNode, wishes: Sequence[ResizeRequest], asked: Mapping[str, Req
             node = resizing.step(node, resize_request.entry.id, kept).node
     steps = [
         (resize_request.entry.id, resize_request.request)
-        for resize_request in wishes
+        for resize_request in resize_requests
         if resize_request.request is not None and resize_request.entry.id in entries
     ]
     larger = {identity for identity, request in steps if _grows(request, entries[identity], node)}

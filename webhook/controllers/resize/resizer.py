@@ -57,7 +57,7 @@ class Resizer:
         self._backoff = WriteBackoff()
         self._reporter = PendingReasonReporter(api, recorder, event=contract.EVENT_RESIZE_WAITS, clock=clock)
         self._quotas = Quotas(api, clock=clock)
-        self._wishes = ResizeRequests()
+        self._requests = ResizeRequests()
         self._waiting: dict[str, list[ResizeRequest]] = {}  # by node, as of the last round
         self._cleared: dict[str, str] = {}  # uid -> the version without what we took off since
 
@@ -67,16 +67,16 @@ class Resizer:
         touched: what has changed since the last time. pods: our copy of all.
         """
         await self._search(touched)
-        wishes = await self._quotas.judge(self._wishes.all(), self._store.stored())
+        resize_requests = await self._quotas.judge(self._requests.all(), self._store.stored())
         by_node: dict[str, list[ResizeRequest]] = {}
-        for resize_request in wishes:
+        for resize_request in resize_requests:
             by_node.setdefault(resize_request.node, []).append(resize_request)
         self._waiting = by_node
         stored = {node.name: node for node in self._store.stored() if node.name in by_node}
         held_for = backfill_reservation.asked_for(stored.values(), pods)
         waiting: list[tuple[Pod, str]] = []
         held: dict[str, str] = {}
-        uids = (resize_request.pod.ref.uid for resize_request in wishes)
+        uids = (resize_request.pod.ref.uid for resize_request in resize_requests)
         self._cleared = {uid: self._cleared.get(uid, "") for uid in uids}
         # Nodes have nothing to do with each other, and the gated pods wait for the end of this.
         nodes = await asyncio.gather(*(self._write(stored.get(name), here, held_for) for name, here in by_node.items()))
@@ -95,7 +95,7 @@ class Resizer:
         return await self._reporter.tell(waiting, held)
 
     async def _search(self, touched: Touched) -> None:
-        for number, _ in enumerate(self._wishes.search(touched)):
+        for number, _ in enumerate(self._requests.search(touched)):
             if number % NODES_AT_ONCE == 0:
                 await event_loop.let_others_run()
 
@@ -107,17 +107,17 @@ class Resizer:
             pod = pods.get(Key(ref.namespace, ref.name))
             if resize_request.request is None or pod is None or pod.ref.uid != ref.uid:
                 continue
-            if pod.request == resize_request.request:  # another wish has yet to be judged
+            if pod.request == resize_request.request:  # another request has yet to be judged
                 requests.append((resize_request.entry.id, resize_request.request))
         return requests
 
     async def _write(
-        self, stored: GpuNode | None, wishes: Sequence[ResizeRequest], held_for: Mapping[str, Request]
+        self, stored: GpuNode | None, resize_requests: Sequence[ResizeRequest], held_for: Mapping[str, Request]
     ) -> GpuNode | None:
         """Write the turn of these; return the node as it is stored then, None if that is unknown."""
 
         def change(node: GpuNode) -> GpuNode:
-            return turn(node, wishes, held_for)
+            return turn(node, resize_requests, held_for)
 
         if stored is None or change(stored) is stored:
             return stored

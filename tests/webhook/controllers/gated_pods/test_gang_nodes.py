@@ -56,8 +56,8 @@ def full(node: GpuNode, *indexes: int) -> GpuNode:
     return node
 
 
-def wished(known: MemoryStore, asks: list[tuple[Pod, Request]], **more: Any) -> list[str]:
-    nodes = asyncio.run(gang_nodes.wished(known, asks, **{"policy": "fragmentation", **more}))
+def preferred(known: MemoryStore, asks: list[tuple[Pod, Request]], **more: Any) -> list[str]:
+    nodes = asyncio.run(gang_nodes.preferred(known, asks, **{"policy": "fragmentation", **more}))
     return [nodes.get(pod.ref.uid, "") for pod, _ in asks]
 
 
@@ -73,21 +73,21 @@ def test_all_go_to_the_node_that_has_room_for_all() -> None:
     first = known.chooser.place(asks[0][0].manifest, asks[0][1], policy="fragmentation")
     assert isinstance(first, Placement)
     assert first.node in "ab"
-    assert wished(known, asks) == ["c", "c", "c"]
+    assert preferred(known, asks) == ["c", "c", "c"]
 
 
 def test_who_spreads_is_not_drawn_together() -> None:
-    assert wished(store(*three(), a="r1", b="r1", c="r2"), members(3), policy="spread") == [""] * 3
-    assert wished(store(*three(), a="r1", b="r1", c="r2"), members(3, policy="spread")) == [""] * 3
+    assert preferred(store(*three(), a="r1", b="r1", c="r2"), members(3), policy="spread") == [""] * 3
+    assert preferred(store(*three(), a="r1", b="r1", c="r2"), members(3, policy="spread")) == [""] * 3
 
 
 def test_the_rest_goes_to_the_nodes_of_the_others_and_then_to_their_rack() -> None:
     nodes = [builders.node(name, gpus=4) for name in "abcd"]
     racks = {"a": "r1", "b": "r2", "c": "r3", "d": "r1"}
-    assert wished(store(*nodes, **racks), members(1), beside=["b"]) == ["b"]
+    assert preferred(store(*nodes, **racks), members(1), beside=["b"]) == ["b"]
     known = store(full(nodes[0], 0, 1, 2, 3), *nodes[1:], **racks)
-    assert wished(known, members(1), beside=["a"]) == ["d"]
-    of_eight = wished(store(*nodes, **racks), members(8))
+    assert preferred(known, members(1), beside=["a"]) == ["d"]
+    of_eight = preferred(store(*nodes, **racks), members(8))
     assert sorted(of_eight.count(name) for name in set(of_eight)) == [4, 4]
     assert set(of_eight) == {"a", "d"}
 
@@ -95,7 +95,7 @@ def test_the_rest_goes_to_the_nodes_of_the_others_and_then_to_their_rack() -> No
 def test_what_a_node_has_of_cpu_counts_for_all_of_them() -> None:
     nodes = [builders.node(name, gpus=4) for name in "ab"]
     known = MemoryStore(map(codec.to_document, nodes), [machine("a", "r", cpu="2"), machine("b", "r")])
-    assert wished(known, members(4, cpu="1")) == ["b"] * 4
+    assert preferred(known, members(4, cpu="1")) == ["b"] * 4
 
 
 @pytest.mark.slow

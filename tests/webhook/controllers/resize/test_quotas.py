@@ -56,8 +56,8 @@ def cluster(**asked: Mapping[str, str]) -> tuple[GpuNode, list[ResizeRequest]]:
 
 
 async def problems(listing: Listing, **asked: Mapping[str, str]) -> list[str]:
-    node, wishes = cluster(**asked)
-    judged = await quotas.Quotas(listing).judge(wishes, [node])  # type: ignore[arg-type]
+    node, resize_requests = cluster(**asked)
+    judged = await quotas.Quotas(listing).judge(resize_requests, [node])  # type: ignore[arg-type]
     assert all((resize_request.request is None) == bool(resize_request.problem) for resize_request in judged)
     return [resize_request.problem for resize_request in judged]
 

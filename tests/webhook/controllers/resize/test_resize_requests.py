@@ -84,44 +84,44 @@ def test_who_holds_nothing_leaves_or_waits_for_its_gate_wishes_for_nothing() -> 
 
 
 def test_what_is_content_is_not_looked_at_again_until_it_changes() -> None:
-    gpunode, wishes = node(holding("one", 50, 8)), ResizeRequests()
-    assert wishes.find([gpunode], [Pod.of(pod("one", request="0.5", memory="8Gi"))]) == []
+    gpunode, resize_requests = node(holding("one", 50, 8)), ResizeRequests()
+    assert resize_requests.find([gpunode], [Pod.of(pod("one", request="0.5", memory="8Gi"))]) == []
     same_version = pod("one", request="0.7", memory="8Gi")
-    assert wishes.find([gpunode], [Pod.of(same_version)]) == []
-    assert len(wishes.find([gpunode], [Pod.of(pod("one", version="2", request="0.7", memory="8Gi"))])) == 1
-    assert wishes.find([gpunode], [Pod.of(pod("one", version="3", request="0.5", memory="8Gi"))]) == []
+    assert resize_requests.find([gpunode], [Pod.of(same_version)]) == []
+    assert len(resize_requests.find([gpunode], [Pod.of(pod("one", version="2", request="0.7", memory="8Gi"))])) == 1
+    assert resize_requests.find([gpunode], [Pod.of(pod("one", version="3", request="0.5", memory="8Gi"))]) == []
     smaller = node(holding("one", 40, 8))
-    assert len(wishes.find([smaller], [Pod.of(pod("one", version="3", request="0.5", memory="8Gi"))])) == 1
+    assert len(resize_requests.find([smaller], [Pod.of(pod("one", version="3", request="0.5", memory="8Gi"))])) == 1
 
 
 def test_they_grow_by_priority_and_then_age() -> None:
     gpunode = node(holding("old", 10, 8), holding("young", 10, 8), holding("first", 10, 8))
     asked = {"request": "0.4", "memory": "8Gi"}
-    wishes = find(
+    resize_requests = find(
         gpunode,
         pod("young", created="2026-01-02T00:00:00Z", **asked),
         pod("old", **asked),
         pod("first", created="2026-01-03T00:00:00Z", priority=5, **asked),
     )
-    assert [resize_request.entry.pod.name for resize_request in wishes] == ["first", "old", "young"]
-    after = turn(gpunode, wishes, {})
+    assert [resize_request.entry.pod.name for resize_request in resize_requests] == ["first", "old", "young"]
+    after = turn(gpunode, resize_requests, {})
     assert held(after) == {"first": (40, 8), "old": (40, 8), "young": (10, 8)}
-    assert turn(after, wishes, {}) is after
-    assert existing(after, wishes[2]) == (
+    assert turn(after, resize_requests, {}) is after
+    assert existing(after, resize_requests[2]) == (
         after.allocations[1].shares,
         "is not resized yet: node-a/0 has 0.1 of its compute free, 0.3 more is asked",
     )
-    assert existing(after, wishes[0]) == (after.allocations[2].shares, "")
+    assert existing(after, resize_requests[0]) == (after.allocations[2].shares, "")
 
 
 def test_what_one_gives_up_is_there_for_one_ahead_of_it_in_the_same_turn() -> None:
     gpunode = node(holding("large", 60, 8), holding("small", 40, 8))
-    wishes = find(
+    resize_requests = find(
         gpunode,
         pod("small", priority=1, request="0.9", memory="8Gi"),
         pod("large", request="0.1", memory="8Gi"),
     )
-    assert held(turn(gpunode, wishes, {})) == {"large": (10, 8), "small": (90, 8)}
+    assert held(turn(gpunode, resize_requests, {})) == {"large": (10, 8), "small": (90, 8)}
 
 
 def test_what_comes_free_belongs_first_to_whom_it_is_held_for() -> None:
@@ -129,10 +129,10 @@ def test_what_comes_free_belongs_first_to_whom_it_is_held_for() -> None:
     gpunode = node(holding("large", 80, 8), holding("small", 20, 8), hold)
     gated = {"u-gated": requests.parse(builders.pod("gated", request="0.5", memory="8Gi"))}
     asked = {"request": "0.6", "memory": "8Gi"}
-    wishes = find(gpunode, pod("small", **asked), pod("large", request="0.3", memory="8Gi"))
-    after = turn(gpunode, wishes, gated)
+    resize_requests = find(gpunode, pod("small", **asked), pod("large", request="0.3", memory="8Gi"))
+    after = turn(gpunode, resize_requests, gated)
     assert held(after) == {"large": (30, 8), "small": (20, 8), "gated": (50, 8)}
-    assert existing(after, wishes[1]) == (
+    assert existing(after, resize_requests[1]) == (
         after.allocations[1].shares,
         "is not resized yet: node-a/0 has 0 of its compute free, 0.4 more is asked",
     )
@@ -219,7 +219,7 @@ AMOUNTS = st.tuples(st.sampled_from([0, 10, 25, 40, 60, 90]), st.sampled_from([1
 def test_no_turn_breaks_the_ledger_or_takes_what_is_held_for_others(
     pods: list[tuple[tuple[int, int], tuple[int, int], bool]],
 ) -> None:
-    gpunode, wishing, asked = builders.node(gpus=1), [], {}
+    gpunode, waiting, asked = builders.node(gpus=1), [], {}
     for number, (has, wants, is_gated) in enumerate(pods):
         name, identity = f"p{number}", f"id-p{number}"
         if is_gated:
@@ -228,11 +228,11 @@ def test_no_turn_breaks_the_ledger_or_takes_what_is_held_for_others(
         entry = builders.allocation(identity, request=has[0], memory_gib=has[1], pod_name=name, uid=f"u-{name}")
         with contextlib.suppress(errors.LedgerError):
             gpunode = ledger.reserve(gpunode, entry)
-            wishing.append(pod(name, request=f"{wants[0]}%", memory=f"{wants[1]}Gi"))
-    wishes = find(gpunode, *wishing)
-    after = turn(gpunode, wishes, asked)
+            waiting.append(pod(name, request=f"{wants[0]}%", memory=f"{wants[1]}Gi"))
+    resize_requests = find(gpunode, *waiting)
+    after = turn(gpunode, resize_requests, asked)
     assert ledger.violations(after) == []
-    assert turn(after, find(after, *wishing), asked) is after, "a second turn without news does nothing"
+    assert turn(after, find(after, *waiting), asked) is after, "a second turn without news does nothing"
     before = {entry.id: entry for entry in gpunode.allocations}
     for entry in after.allocations:
         (was,), (now,) = before[entry.id].shares, entry.shares
