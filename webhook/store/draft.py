@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from webhook.store import ledger_store
 from webhook.store.chooser import Chooser, Views
 
 
-class _Over:
+class _Over(abc.ABC):
     """A store that stands over another."""
 
     def __init__(self, under: ledger_store.LedgerStore) -> None:
@@ -28,9 +29,9 @@ class _Over:
         """The nodes that are not as the chooser knows them."""
         return {**self._under.instead, **self._changed()}
 
+    @abc.abstractmethod
     def _changed(self) -> Views:
         """The nodes that are not as they are below."""
-        raise NotImplementedError
 
     def expect(self, manifest: Mapping[str, Any], node: str, allocation_id: str) -> Callable[[], None]:
         """Count the pod as being on the node."""
