@@ -5,8 +5,8 @@ and found; agent and kubelet are restarted. All that happens is drawn from a see
 refused, and GPUs that were over-committed in any version of the ledger that was stored. A pod that is refused is lost:
 only an owner recreates it. Counted apart is what came to a node whose agent was away: there the kubelet has nobody to
 ask, and tells the scheduler only with its next status; what a kubelet judged between its own start and the agent's
-registration, which has a few hundred milliseconds; and what it judged among the first pods that it was told of, which
-it counts beside those that were deleted while it was away: it forgets these after the first ones.
+registration, which has a few hundred milliseconds; and what met too few devices right after the kubelet's start: when
+it judges its first pods, it still counts the devices of pods that were deleted while it was away.
 
 Run: `python bench/storm.py [--seconds S] [--seed N] [--lab DIRECTORY]`. Prints what it finds as text and a JSON object;
 ends with 1 if a pod was refused while the agent was there, a GPU was over-committed, or all was not well in the end.

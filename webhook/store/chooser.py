@@ -27,6 +27,7 @@ Views = Mapping[str, NodeView]  # by name of the node
 
 AS_IT_IS: Final[Views] = types.MappingProxyType({})
 NOWHERE: Final[Mapping[str, str]] = types.MappingProxyType({})
+_NO_LABELS: Final[Mapping[str, str]] = types.MappingProxyType({})
 
 
 class Chooser:
@@ -130,7 +131,7 @@ class Chooser:
     def labels(self, node: str) -> Mapping[str, str]:
         """The labels of the Node; empty if it is unknown."""
         machine = self._cache.machine(node)
-        return machine.labels if machine is not None else NOWHERE
+        return machine.labels if machine is not None else _NO_LABELS
 
     def unfit(self, manifest: PodJson) -> Callable[[str], str | None]:
         """A judge of nodes for one pod: why it cannot run there, as the rest of a sentence, or None."""
