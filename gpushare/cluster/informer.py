@@ -72,7 +72,10 @@ class Informer:
         self._handlers: list[Handler] = []
         self._watch_from = ""  # "" means: list first
         self._list_from = _CACHED
-        self._failures = 0
+        # Tries in a row without a good watch. What an API server that is there again says is no reason to wait as long
+        # as for one that is gone: they are counted apart, and none starts anew by the other.
+        self._lost = 0
+        self._refused = 0
         self._was_cut = False
         self._newest = 0  # version of the collection
         self._watching = False
@@ -146,20 +149,20 @@ class Informer:
             watched_seconds = await self._watch()
         except api_errors.Gone as error:
             logger.info("Listing again: the watch was too far behind", extra={"path": self._path, "err": str(error)})
-            return self._failed(_CONSISTENT)
+            return self._list_anew()
         except api_errors.Unavailable as error:
             # 504 judges the version that we named: newer than any there is, as after etcd was restored from a backup.
-            pause = self._failed(_CONSISTENT if error.status == 504 else None)
+            pause = self._list_anew() if error.status == 504 else self._lose()
             logger.warning("Lost contact", extra=self._seen(error, pause))
             # A proxy may ask for an hour; whoever stands behind it does not know that.
             return max(pause, min(error.retry_after_seconds or 0.0, MOST_PAUSE_SECONDS))
         except api_errors.ClusterError as error:
-            pause = self._failed(_CONSISTENT)
+            pause = self._list_anew()
             logger.warning("Was refused", extra=self._seen(error, pause))
             self.answered.set()
             return pause
         # One that ends as soon as it is open was cut by something in between; asking at once would be a storm.
-        return self._failed(None) if watched_seconds < SHORTEST_WATCH_SECONDS else 0.0
+        return self._lose() if watched_seconds < SHORTEST_WATCH_SECONDS else 0.0
 
     async def _list(self) -> None:
         query = dict(self._query)
@@ -206,12 +209,12 @@ class Informer:
                         for change in self._store.apply(event):
                             self._tell(change)
                     self._advance(event["object"]["metadata"]["resourceVersion"])
-                    self._failures = 0
+                    self._lost = self._refused = 0
             finally:
                 self._watching = False
                 self._last_contact = self._clock()
         if self._last_contact - opened >= SHORTEST_WATCH_SECONDS:
-            self._failures = 0
+            self._lost = self._refused = 0
         return self._last_contact - opened
 
     def _advance(self, resource_version: str) -> None:
@@ -223,19 +226,28 @@ class Informer:
         for handler in self._handlers:
             handler(change)
 
-    def _failed(self, list_from: str | None) -> float:
-        """Count a failure; with `list_from`, list next, from there. Return the pause in seconds."""
-        self._failures += 1
+    def _lose(self) -> float:
+        """Count one more try without contact; return the pause in seconds."""
+        self._lost += 1
         self._was_cut = True
-        if list_from is not None:
-            self._watch_from, self._list_from = "", list_from
-        return backoff.pause_seconds(self._failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MOST_PAUSE_SECONDS)
+        return _pause_seconds(self._lost)
+
+    def _list_anew(self) -> float:
+        """Count one more refusal; list next, as a consistent read. Return the pause in seconds."""
+        self._refused += 1
+        self._was_cut = True
+        self._watch_from, self._list_from = "", _CONSISTENT
+        return _pause_seconds(self._refused)
 
     def _seen(self, error: api_errors.ClusterError, pause: float) -> dict[str, Any]:
         self._problem = str(error)
-        return {"path": self._path, "err": str(error), "failures": self._failures, "pause_seconds": round(pause, 2)}
+        return {"path": self._path, "err": str(error), "failures": self._lost + self._refused, "pause_seconds": round(pause, 2)}
 
 
 def _number(resource_version: str) -> int:
     """Versions of one kind can be compared as numbers since Kubernetes 1.35 by contract, before by custom."""
     return int(resource_version) if resource_version.isdecimal() else 0
+
+
+def _pause_seconds(failures: int) -> float:
+    return backoff.pause_seconds(failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MOST_PAUSE_SECONDS)

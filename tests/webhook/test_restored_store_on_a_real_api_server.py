@@ -88,7 +88,7 @@ def test_the_ledger_is_that_of_the_pods_after_a_restore(cluster: Cluster, direct
     cluster.delete("deleted-later")
     for number in range(4):
         cluster.create(builders.pod(f"made-later-{number}", request="0.7"))
-    until(cluster.is_settled, cluster.explain)
+    until(cluster.is_settled, cluster.explain, seconds=NOTICE_SECONDS)  # the API server has just been restarted
 
     write(cluster, LATER_WRITES)
 

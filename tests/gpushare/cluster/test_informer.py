@@ -146,6 +146,35 @@ async def test_a_watch_too_far_behind_lists_anew_and_tells_the_difference(
     assert {key.name for key in follower.objects} == {"kept", "changed", "anew", "new"}
 
 
+async def test_an_api_server_that_is_there_again_is_listed_without_the_pause_of_one_that_is_gone(
+    api: api_client.ApiClient, config_maps: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache of one that has just started is younger than what was seen of a quiet collection: it says 410."""
+
+    def refuse(*_: object, **__: object) -> Any:
+        raise api_errors.Unavailable("the API server is restarted")
+
+    def say_gone(*_: object, **__: object) -> Any:
+        raise api_errors.Gone("too old resource version")
+
+    follower = informer.Informer(api, config_maps, field_selector="metadata.name=quiet", watch_seconds=1)
+    assert await follower.step() == 0.0
+    with monkeypatch.context() as gone:
+        gone.setattr(api, "watch", refuse)
+        lost = [await follower.step() for _ in range(20)]
+        assert max(lost) > informer.FIRST_PAUSE_SECONDS * 10
+        gone.setattr(api, "watch", say_gone)
+        assert 0.0 < await follower.step() <= informer.FIRST_PAUSE_SECONDS
+        # One who always says so is asked more and more rarely, whatever else fails between.
+        pauses = []
+        for number in range(40):
+            gone.setattr(api, "watch", refuse if number % 2 else say_gone)
+            pauses.append(await follower.step())
+        assert max(pauses[-8:]) > informer.FIRST_PAUSE_SECONDS * 10
+        assert min(pauses[-8:]) > informer.FIRST_PAUSE_SECONDS
+    assert await follower.step() == 0.0
+
+
 async def test_a_list_from_a_version_that_never_was_becomes_a_consistent_one(
     api: api_client.ApiClient, config_maps: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
