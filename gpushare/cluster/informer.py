@@ -241,7 +241,12 @@ class Informer:
 
     def _seen(self, error: api_errors.ClusterError, pause: float) -> dict[str, Any]:
         self._problem = str(error)
-        return {"path": self._path, "err": str(error), "failures": self._lost + self._refused, "pause_seconds": round(pause, 2)}
+        return {
+            "path": self._path,
+            "err": str(error),
+            "failures": self._lost + self._refused,
+            "pause_seconds": round(pause, 2),
+        }
 
 
 def _number(resource_version: str) -> int:
