@@ -4,9 +4,8 @@ Pods with shares are created, deleted and resized; some end by themselves, some 
 and found; agent and kubelet are restarted. All that happens is drawn from a seed. Counted are pods that the kubelet
 refused, and GPUs that were over-committed in any version of the ledger that was stored. A pod that is refused is lost:
 only an owner recreates it. Counted apart is what came to a node whose agent was away: there the kubelet has nobody to
-ask, and tells the scheduler only with its next status; what a kubelet judged between its own start and the agent's
-registration, which has a few hundred milliseconds; and what met too few devices right after the kubelet's start: when
-it judges its first pods, it still counts the devices of pods that were deleted while it was away.
+ask, and tells the scheduler only with its next status; and what a kubelet judged between its own start and the agent's
+registration, which has a few hundred milliseconds.
 
 Run: `python bench/storm.py [--seconds S] [--seed N] [--lab DIRECTORY]`. Prints what it finds as text and a JSON object;
 ends with 1 if a pod was refused while the agent was there, a GPU was over-committed, or all was not well in the end.
@@ -44,9 +43,6 @@ WELL_SECONDS = 120.0
 POLL_SECONDS = 0.3
 AFTER_KILL, AFTER_STOP = "after the agent was killed", "after the agent was told to stop"
 BEFORE_BACK = "before the agent had registered with a new kubelet"
-BESIDE_DELETED = "beside deleted pods that a new kubelet still counted"
-FIRST_PODS_SECONDS = 5.0  # a kubelet that starts is told of its pods within one or two
-TOO_FEW = "requested number of devices unavailable"
 REQUESTS = ("0", "0.05", "0.1", "0.25", "0.33", "0.5", "1")
 SIZES = ("512Mi", "1Gi", "4Gi", "10Gi", "20Gi")
 COMMANDS: Mapping[str, str] = {
@@ -247,12 +243,7 @@ def measured(administrator: access.Access, seed: int, *, seconds: float, most_pa
     away = [*killed, *ended]
     late = [absence for absence in absences(kubelet_log.starts(lines), lines) if not _is_in(absence[0], away)]
     spans = {AFTER_KILL: killed, AFTER_STOP: ended, BEFORE_BACK: late}
-    first = [(start, start + FIRST_PODS_SECONDS) for start in kubelet_log.starts(lines)]
-    causes = [
-        next((cause for cause, when in spans.items() if _is_in(refusal.at, when)), "")
-        or (BESIDE_DELETED if TOO_FEW in refusal.message and _is_in(refusal.at, first) else "")
-        for refusal in refused
-    ]
+    causes = [next((cause for cause, when in spans.items() if _is_in(refusal.at, when)), "") for refusal in refused]
     sentences = [
         f"{time.strftime('%H:%M:%S', time.localtime(refusal.at))} {refusal.pod} ({cause}): "
         f"{refusal.reason}: {refusal.message}"
@@ -262,7 +253,7 @@ def measured(administrator: access.Access, seed: int, *, seconds: float, most_pa
         "longest without an agent, seconds": _longest(away),
         "longest from a kubelet's start to the agent, seconds": _longest(late),
         "refused": causes.count(""),
-        **{f"refused {cause}": causes.count(cause) for cause in (*spans, BESIDE_DELETED)},
+        **{f"refused {cause}": causes.count(cause) for cause in spans},
         "sentences": [*sentences, *ledger.broken[:5]],
     }
 

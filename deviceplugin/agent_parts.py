@@ -26,6 +26,7 @@ from deviceplugin.kubelet import (
     advertisement,
     checkpoint,
     device_answers,
+    left_behind,
     plugin_service,
     plugins,
     pod_resources,
@@ -230,6 +231,7 @@ class AgentParts:
             share_answers.Mounts(installed.library, installed.preload_file, settings.run_directory),
             settings=self.injecting.settings,
             allocated=self._counters_allocated,
+            left_behind=left_behind.LeftBehind(settings.kubelet_directory, living=pods.living).count,
             start=share_start.ShareStart(
                 injection=self.injecting.injection,
                 settings=self.injecting.settings,

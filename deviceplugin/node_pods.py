@@ -35,6 +35,10 @@ class NodePods:
         known = self.known()
         return None if known is None else frozenset(map(pod.uid, known))
 
+    def living(self) -> frozenset[str]:
+        """The UIDs of those that are not over, as far as they are known."""
+        return frozenset(pod.uid(manifest) for manifest in self.all() if not pod.is_terminal(manifest))
+
     async def ask(self) -> Iterable[PodJson]:
         """Those with a share, as the API server has them now. Raises ClusterError."""
         listing = await self._api.list(PATH, {"fieldSelector": self._selector}, keep=_with_share)

@@ -13,7 +13,8 @@ In all other modes an id is the GPU (or MIG device, or one of its replicas), and
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from deviceplugin.report import allocatable
@@ -54,7 +55,7 @@ def of_shares(
     units = usable if usable is not None else allocatable.allocatable(cards, None, ())
     return {
         name: _counters(
-            name.removeprefix(contract.PREFIX),
+            name,
             healthy=units[name],
             listed=sum(map(allocatable.OF_A_GPU[name], cards)),
             in_use=(in_use or {}).get(name, ()),
@@ -95,17 +96,29 @@ def closed(
     )
 
 
+def and_more(resource: str, devices: Sequence[AdvertisedDevice], count: int) -> tuple[AdvertisedDevice, ...]:
+    """The counters of a resource as told, and `count` healthy ones beside them."""
+    told = {device.id for device in devices}
+    ours = (_counter(resource, number) for number in range(len(devices) + count))
+    more = itertools.islice((identity for identity in ours if identity not in told), count)
+    return (*devices, *(AdvertisedDevice(identity, healthy=True) for identity in more))
+
+
 def socket_name(resource: str) -> str:
     """The plugin's file in the kubelet's directory: `gpushare-gpu-percent.sock`, `gpushare-nvidia.com-gpu.sock`."""
     domain, _, name = resource.rpartition("/")
     return f"gpushare-{name if f'{domain}/' == contract.PREFIX else f'{domain}-{name}'}.sock"
 
 
-def _counters(prefix: str, *, healthy: int, listed: int, in_use: Collection[str]) -> tuple[AdvertisedDevice, ...]:
+def _counter(resource: str, number: int) -> str:
+    return f"{resource.removeprefix(contract.PREFIX)}-{number}"
+
+
+def _counters(resource: str, *, healthy: int, listed: int, in_use: Collection[str]) -> tuple[AdvertisedDevice, ...]:
     """`listed` of them, or as many as are `healthy`; the first ones are, and all that are in use."""
     most = max(healthy, listed)
     held = set(in_use)
-    ours = [f"{prefix}-{number}" for number in range(most)]
+    ours = [_counter(resource, number) for number in range(most)]
     foreign = sorted(held.difference(ours))
     free = [identity for identity in ours if identity not in held]
     # Each foreign one takes the place of the last that nobody holds.

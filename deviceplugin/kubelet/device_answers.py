@@ -38,6 +38,10 @@ class DeviceAnswers:
     described: Callable[[NodeSettings], None]
     allocated: Callable[[str, Iterable[str]], None]
 
+    def left_behind(self, _: str) -> int | None:
+        """None: no other device can stand in for a GPU that the kubelet counts for a pod that is no more."""
+        return None
+
     def allocate(self, resource: str, device_ids: Sequence[str]) -> messages.ContainerAllocateResponse:
         """The devices, in the ways that are configured. Raises AllocateRefusedError."""
         if self.in_force.refusal:

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 import grpc
 
-from deviceplugin.kubelet import withdrawal
+from deviceplugin.kubelet import advertisement, withdrawal
 from deviceplugin.kubelet.advertisement import Advertisement
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2_grpc as services
@@ -18,6 +18,7 @@ from deviceplugin.offer import Observable
 
 logger = logging.getLogger(__name__)
 
+LOOK_SECONDS: Final = 0.05  # while the kubelet starts: a pod comes as soon after another has gone
 HEALTH: Final = {True: "Healthy", False: "Unhealthy"}
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -41,6 +42,9 @@ class ContainerAllocator(Protocol):
 
     def allocate(self, resource: str, device_ids: Sequence[str]) -> messages.ContainerAllocateResponse:
         """What a container with these devices gets. Raises AllocateRefusedError."""
+
+    def left_behind(self, resource: str) -> int | None:
+        """How many devices are to be told beside those advertised, for a moment; None once there will be none."""
 
     def preferred(
         self, resource: str, *, available: Sequence[str], required: Sequence[str], size: int
@@ -83,12 +87,17 @@ class DevicePlugin(services.DevicePluginServicer):
         sent = None
         following = self._advertised.follow()
         change = asyncio.ensure_future(anext(following))
+        more: int | None = 0
         try:
             while True:
-                await asyncio.wait({change}, timeout=self._withdrawal.due_seconds())
+                due_seconds = self._withdrawal.due_seconds() if more is None else LOOK_SECONDS
+                await asyncio.wait({change}, timeout=due_seconds)
                 if change.done():
                     change = asyncio.ensure_future(anext(following))
-                devices = self._withdrawal.listed(self._advertised.value.get(self._name, ()))
+                advertised = self._advertised.value.get(self._name, ())
+                if more is not None and advertised:
+                    more = self._answers.left_behind(self._name)
+                devices = self._withdrawal.listed(advertisement.and_more(self._name, advertised, more or 0))
                 if devices == sent:
                     continue
                 sent = devices

@@ -33,7 +33,7 @@ class ShareAnswers:
     Any id is good. The kubelet may have chosen one a moment before it heard that the node has fewer, and a pod that is
     refused here does not come back.
 
-    allocated: called with the resource and the ids of each container.
+    allocated: called with the resource and the ids of each container. left_behind: of the kubelet that is answered.
     """
 
     has_preference = False  # ids are counters
@@ -45,11 +45,13 @@ class ShareAnswers:
         settings: Callable[[], NodeSettings] = NodeSettings,
         start: ShareStart | None = None,
         allocated: Callable[[str, Sequence[str]], None] = lambda *_: None,
+        left_behind: Callable[[str], int | None] = lambda _: None,
     ) -> None:
         self._mounts = mounts
         self._settings = settings
         self._start = start
         self._allocated = allocated
+        self._left_behind = left_behind
 
     @property
     def starts(self) -> bool:
@@ -80,6 +82,10 @@ class ShareAnswers:
             annotations=answer.annotations,
             cdi_devices=[messages.CDIDevice(name=device) for device in answer.devices],
         )
+
+    def left_behind(self, resource: str) -> int | None:
+        """As many as the kubelet counts for pods that are no more: one counter is as good as another."""
+        return self._left_behind(resource)
 
     def preferred(self, _: str, *, available: Sequence[str], required: Sequence[str], size: int) -> Sequence[str]:
         """Any ids will do: they are plain counters."""

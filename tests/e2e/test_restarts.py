@@ -75,11 +75,17 @@ def test_no_pod_is_refused_while_the_agent_is_replaced(user: Observer, lab: acce
 def test_pods_share_again_after_a_kubelet_restart(
     user: Observer, installed: lab_layout.Layout, lab: access.Access
 ) -> None:
-    user.apply(sleeper("before", request="0.25"))
-    user.running("before")
+    """Also where one was deleted while the kubelet was away, which still counts that pod's devices when it starts."""
+    whole = ["before", "deleted", "third", "fourth"]
+    for name in whole:
+        user.apply(sleeper(name, request="1", memory="1Gi"))
+    for name in whole:
+        user.running(name)
     kill(installed, f"{installed.nodes[0].name}.kubelet")
+    user.kubectl("delete", "pod", "deleted", "--grace-period=0", "--force")
+    user.apply(sleeper("after", request="1", memory="1Gi"))
+    eventually(lambda: (user.pod("after") or {})["spec"].get("nodeName"), what="bound to the GPU that is free again")
     cluster.up(installed.directory)
-    user.apply(sleeper("after", request="0.25"))
     user.running("after", seconds=90)
     assert user.inside("before", "gpushare-probe")
     user.delete("pods", "--all")

@@ -34,6 +34,10 @@ class Answers:
         self._preferred = preferred or ()
         self._refusal = refusal
 
+    def left_behind(self, _: str) -> int | None:
+        """None: GPUs are no counters."""
+        return None
+
     async def start(self, _: str, __: Sequence[str]) -> None:
         """Never called: NVIDIA's plugin asks for no call before a start."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 
 from deviceplugin.kubelet.advertisement import AdvertisedDevice
 
@@ -24,7 +24,7 @@ class NilPointerError(Exception):
 class DeviceManager:
     """Of one resource.
 
-    held: by pod, what its checkpoint has. running: pods that it need not ask about. listed: all devices of the last list.
+    held: by pod, what its checkpoint has, also of pods that are no more. running: pods that it need not ask about. listed: all devices of the last list.
     """
 
     chance: random.Random
@@ -63,7 +63,7 @@ class DeviceManager:
             raise NilPointerError(f"{sorted(set(chosen) - self.listed)}")
         self.held[pod] = set(chosen)
 
-    def gone(self, pod: str) -> None:
-        """Its containers have ended."""
-        self.held.pop(pod, None)
-        self.running.discard(pod)
+    def forget(self, pods: Container[str]) -> None:
+        """Forget all but these, as `UpdateAllocatedDevices` does: with each pod that comes, but for the first ones."""
+        self.held = {pod: held for pod, held in self.held.items() if pod in pods}
+        self.running = {pod for pod in self.running if pod in pods}

@@ -91,6 +91,8 @@ class Node:
         self.was_known = True  # the ledger, when that list was made
         self.statuses: list[tuple[int, dict[str, int]]] = []  # on their way to the scheduler
         self.scheduler: dict[str, int] = {}
+        self.is_away = True  # the kubelet
+        self.is_starting = False  # the kubelet is, and the agent tells it of more devices
         self.refused: list[str] = []
         self.admitted = 0
         self.restart_agent()
@@ -136,8 +138,6 @@ class Node:
         if self.pods:
             pod = self.chance.choice(self.pods)
             self.pods.remove(pod)
-            for kubelet in self.kubelets.values():
-                kubelet.gone(pod.name)
             self._written()
 
     def change(self) -> None:
@@ -165,24 +165,35 @@ class Node:
     def admit(self) -> None:
         """The kubelet admits a pod that is bound."""
         waiting = [pod for pod in self.pods if pod.is_bound and not pod.is_admitted]
-        if waiting:
+        if waiting and not self.is_away:
             pod = self.chance.choice(waiting)
-            pod.is_admitted = True
-            self.admitted += 1
+            self._forget()
             self._admit(pod)
 
     # -- restarts
 
     def restart_kubelet(self) -> None:
-        """It forgets what there is, hears it again, and admits all pods of which nothing runs once more."""
+        """It is away for a while, or comes back.
+
+        Then it has forgotten what there is, hears it again, and admits all pods that have come, and once more those of
+        which nothing runs, before it forgets pods that are no more.
+        """
         self.lists.clear()
+        self.is_away = not self.is_away
+        if self.is_away:
+            return
+        self.is_starting = True
         self.kubelet_told(self._list())
         for pod in self.pods:
-            if pod.is_admitted and self.chance.random() < 0.5:
+            if pod.is_bound and (not pod.is_admitted or self.chance.random() < 0.5):
                 self._admit(pod)
+        self.is_starting = self.chance.random() < 0.5  # it is no longer told of more devices, or for a while yet
 
     def restart_agent(self) -> None:
-        """It forgets everything, asks driver and kubelet, and tells again; the API server may answer late."""
+        """It forgets everything, asks driver and kubelet, and tells again; the API server may answer late.
+
+        Between two agents no device is healthy to the kubelet, so it chooses none before it hears of the second.
+        """
         self.stabilized = allocatable.Stabilized(self._allocatable, clock=lambda: self.now)
         self.withdrawals = {name: withdrawal.Withdrawal(lambda: self.now) for name in advertisement.COUNTERS}
         self.views.clear()
@@ -192,7 +203,9 @@ class Node:
             self.view = self._cluster()
         else:
             self._written()
-        self.tell()
+        self.lists.clear()
+        if not self.is_away:
+            self.kubelet_told(self._list())
 
     def _allocatable(self, gpus: Iterable[Gpu]) -> allocatable.Allocatable:
         if self.view is None:
@@ -218,7 +231,7 @@ class Node:
         """The newest list that has come, or `at_once` all that are on their way; it is in the node's status later."""
         now = self.now + (LATE_SECONDS if at_once else 0)
         come = [message for at, message in self.lists if at <= now]
-        if come:
+        if come and not self.is_away:
             self.lists = [entry for entry in self.lists if entry[0] > now]
             self.kubelet_told(come[-1])
 
@@ -244,7 +257,14 @@ class Node:
         seldom = (self.resize, self.resize, self.delete, self.change, self.ask_kubelet, *restarts)
         self.chance.choice((*often, *often, *often, *often, *often, *seldom))()
 
+    def _forget(self) -> None:
+        pods = {pod.name for pod in self.pods}
+        for kubelet in self.kubelets.values():
+            kubelet.forget(pods)
+
     def _admit(self, pod: Pod) -> None:
+        self.admitted += not pod.is_admitted
+        pod.is_admitted = True
         for name, needed in pod.needs.items():
             try:
                 self.kubelets[name].admit(pod.name, needed)
@@ -273,8 +293,17 @@ class Node:
 
     def _list(self) -> tuple[tuple[Gpu, ...], bool, advertisement.Advertisement]:
         devices = advertisement.of_shares(self.seen, usable=self.stabilized(self.seen), in_use=self.given)
-        listed = {name: self.withdrawals[name].listed(devices[name]) for name in devices}
+        more = {name: self._left_behind(name) if self.is_starting else 0 for name in devices}
+        listed = {
+            name: self.withdrawals[name].listed(advertisement.and_more(name, devices[name], more[name]))
+            for name in devices
+        }
         return self.seen, self.view is not None, listed
+
+    def _left_behind(self, name: str) -> int:
+        """How many devices the kubelet has for pods that are no more, as far as the agent has heard."""
+        living = {manifest["metadata"]["uid"] for manifest in self.view.pods} if self.view else set()
+        return len(set().union(*(ids for held_by, ids in self.kubelets[name].held.items() if held_by not in living)))
 
     @property
     def refusable(self) -> tuple[Gpu, ...]:

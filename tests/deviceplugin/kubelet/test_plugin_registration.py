@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -51,9 +51,9 @@ async def kubelet(short_path: Path) -> AsyncIterator[kubelets.Kubelet]:
 
 @contextlib.asynccontextmanager
 async def registered(
-    directory: Path, offer: Told, resource: str = PERCENT
+    directory: Path, offer: Told, resource: str = PERCENT, left_behind: Callable[[str], int | None] = lambda _: None
 ) -> AsyncIterator[plugin_registration.Registration]:
-    served = plugin_service.Served(resource, share_answers.ShareAnswers(MOUNTS))
+    served = plugin_service.Served(resource, share_answers.ShareAnswers(MOUNTS, left_behind=left_behind))
     keeper = plugin_registration.Registration(served, advertised=offer, directory=directory)
     task = asyncio.create_task(keeper.run())
     try:
@@ -129,6 +129,32 @@ async def test_it_registers_again_each_time_the_kubelet_restarts(kubelet: kubele
         assert len(kubelet.requests) == 6
         assert keeper.problem == ""
         assert (kubelet.directory / SOCKET).is_socket()
+
+
+async def test_a_kubelet_that_starts_is_told_of_others_in_the_place_of_those_that_pods_left_behind(
+    kubelet: kubelets.Kubelet,
+) -> None:
+    left: list[int | None] = [0]
+
+    def healthy() -> int:
+        return list(kubelet.devices.get(PERCENT, {}).values()).count("Healthy")
+
+    async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus), left_behind=lambda _: left[0]):
+        await kubelet.until(lambda: healthy() == 100)
+        for count in (30, 70):  # as the agent hears of it
+            left[0] = count
+            await kubelet.until(lambda seen=count: healthy() == 100 + seen)
+        left[0] = None
+        await kubelet.until(lambda: healthy() == 100)
+        assert len(kubelet.devices[PERCENT]) == 170  # it may have chosen one of them just now
+        lists = kubelet.lists
+        left[0] = 30
+        await asyncio.sleep(plugin_service.LOOK_SECONDS * 4)
+        assert kubelet.lists == lists
+    empty = Told(())
+    async with registered(kubelet.directory, empty, left_behind=lambda _: 30):
+        await kubelet.until(lambda: kubelet.lists == lists + 1)
+        assert kubelet.devices[PERCENT] == {}  # not of what it has none of
 
 
 async def test_it_serves_again_when_only_its_own_socket_is_removed(kubelet: kubelets.Kubelet) -> None:

@@ -1,0 +1,56 @@
+"""What a kubelet that starts counts for pods that are no more."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.kubelet import checkpoint, left_behind, plugin_registration
+from gpushare import contract
+
+PERCENT = contract.RESOURCE_PERCENT
+
+
+@pytest.fixture
+def directory(short_path: Path) -> Path:
+    """The kubelet has just made its socket, and has devices of two pods."""
+    entries = [
+        {"PodUID": uid, "ContainerName": container, "ResourceName": resource, "DeviceIDs": {"-1": ids}}
+        for uid, container, resource, ids in (
+            ("living", "a", PERCENT, ["gpu-percent-1", "gpu-percent-2"]),
+            ("over", "a", PERCENT, ["gpu-percent-3"]),
+            ("over", "b", PERCENT, ["gpu-percent-4", "gpu-percent-5"]),
+            ("over", "b", contract.RESOURCE_IDLE, ["gpu-idle-0"]),
+        )
+    ]
+    text = json.dumps({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 1})
+    (short_path / checkpoint.NAME).write_text(text)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(short_path / plugin_registration.KUBELET_SOCKET))
+    return short_path
+
+
+def test_it_is_what_pods_hold_that_are_not_living(directory: Path) -> None:
+    left = left_behind.LeftBehind(directory, living=lambda: {"living"})
+    assert left.count(PERCENT) == 3
+    assert left.count(contract.RESOURCE_IDLE) == 1
+    assert left.count(contract.RESOURCE_MEMORY) == 0
+    assert left_behind.LeftBehind(directory, living=frozenset).count(PERCENT) == 5
+    (directory / checkpoint.NAME).unlink()
+    assert left.count(PERCENT) == 0
+
+
+def test_it_counts_in_the_first_minute_of_the_kubelet_alone(directory: Path) -> None:
+    made = (directory / plugin_registration.KUBELET_SOCKET).stat().st_ctime
+
+    def count(now: float) -> int | None:
+        return left_behind.LeftBehind(directory, living=frozenset, clock=lambda: now).count(PERCENT)
+
+    assert count(made + left_behind.SECONDS - 1) == 5
+    assert count(made + left_behind.SECONDS + 1) is None
+    assert count(made - 2 * left_behind.SECONDS) is None  # the time of day has been put back
+    (directory / plugin_registration.KUBELET_SOCKET).unlink()
+    assert count(made) is None  # there is none
