@@ -73,7 +73,7 @@ class Informer:
         self._watch_from = ""  # "" means: list first
         self._list_from = _CACHED
         # Tries in a row without a good watch. What an API server that is there again says is no reason to wait as long
-        # as for one that is gone: they are counted apart, and none starts anew by the other.
+        # as for one that is gone: they are counted apart, and neither is set back by the other.
         self._lost = 0
         self._refused = 0
         self._was_cut = False
@@ -149,15 +149,15 @@ class Informer:
             watched_seconds = await self._watch()
         except api_errors.Gone as error:
             logger.info("Listing again: the watch was too far behind", extra={"path": self._path, "err": str(error)})
-            return self._list_anew()
+            return self._list_again()
         except api_errors.Unavailable as error:
             # 504 judges the version that we named: newer than any there is, as after etcd was restored from a backup.
-            pause = self._list_anew() if error.status == 504 else self._lose()
+            pause = self._list_again() if error.status == 504 else self._lose()
             logger.warning("Lost contact", extra=self._seen(error, pause))
             # A proxy may ask for an hour; whoever stands behind it does not know that.
             return max(pause, min(error.retry_after_seconds or 0.0, MOST_PAUSE_SECONDS))
         except api_errors.ClusterError as error:
-            pause = self._list_anew()
+            pause = self._list_again()
             logger.warning("Was refused", extra=self._seen(error, pause))
             self.answered.set()
             return pause
@@ -232,7 +232,7 @@ class Informer:
         self._was_cut = True
         return _pause_seconds(self._lost)
 
-    def _list_anew(self) -> float:
+    def _list_again(self) -> float:
         """Count one more refusal; list next, as a consistent read. Return the pause in seconds."""
         self._refused += 1
         self._was_cut = True
