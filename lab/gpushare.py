@@ -112,9 +112,8 @@ def kill(lab: lab_layout.Layout, pod: dict[str, Any]) -> None:
     """SIGKILL all processes of a pod's containers; the kubelet starts them again."""
     for status in pod["status"].get("containerStatuses", []):
         container = status.get("containerID", "").rpartition("/")[2]
-        for pid in node_cgroup.members_below(lab.cgroup, container) if container else ():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        if container:
+            _kill_below(lab, container)
 
 
 @contextlib.contextmanager
@@ -170,9 +169,13 @@ def _kill_until_gone(lab: lab_layout.Layout, pods_left: Callable[[], list[dict[s
 
 def _kill_all(lab: lab_layout.Layout, killed: list[dict[str, Any]]) -> None:
     for pod in killed:
-        for pid in node_cgroup.members_below(lab.cgroup, f"pod{pod['metadata']['uid']}"):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        _kill_below(lab, f"pod{pod['metadata']['uid']}")
+
+
+def _kill_below(lab: lab_layout.Layout, cgroup: str) -> None:
+    for pid in node_cgroup.members_below(lab.cgroup, cgroup):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _labels_of_agents_nodes(administrator: access.Access) -> set[str]:

@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS: Final = 0.2
 MOST_PAUSE_SECONDS: Final = 30.0
 SHORTEST_WATCH_SECONDS: Final = 0.5
+LEAST_OF_PAUSE: Final = 0.1  # the part of a pause that is waited in any case
 PORTION_SECONDS: Final = 0.01  # for so long are changes told without a pause for others
 _NAME: Final = "metadata.name="
 _CONSISTENT: Final = ""  # no version named: the API server asks etcd
@@ -77,6 +78,7 @@ class Informer:
         self._lost = 0
         self._refused = 0
         self._was_cut = False
+        self._unanswered_since: int | None = None  # how many answers there had been; None: we had one
         self._newest = 0  # version of the collection
         self._watching = False
         self._went_back = False
@@ -135,11 +137,19 @@ class Informer:
     async def run(self) -> None:
         """Keep the copy true until cancelled."""
         while True:
-            pause_seconds = await self.step()
-            await asyncio.sleep(pause_seconds)
+            await self._pause(await self.step())
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait so long; while the API server is gone no longer than until somebody else has had an answer of it."""
+        if self._unanswered_since is None:
+            await asyncio.sleep(seconds)
+            return
+        await asyncio.sleep(seconds * LEAST_OF_PAUSE)
+        await self._api.another_answer(self._unanswered_since, seconds=seconds * (1 - LEAST_OF_PAUSE))
 
     async def step(self) -> float:
         """List if that is due, and watch until the watch ends; return the pause in seconds before the next step."""
+        self._unanswered_since = None
         try:
             if not self._watch_from:
                 await self._list()
@@ -153,6 +163,8 @@ class Informer:
         except api_errors.Unavailable as error:
             # 504 judges the version that we named: newer than any there is, as after etcd was restored from a backup.
             pause = self._list_again() if error.status == 504 else self._lose()
+            if not error.status:
+                self._unanswered_since = self._api.answers
             logger.warning("Lost contact", extra=self._seen(error, pause))
             # A proxy may ask for an hour; whoever stands behind it does not know that.
             return max(pause, min(error.retry_after_seconds or 0.0, MOST_PAUSE_SECONDS))

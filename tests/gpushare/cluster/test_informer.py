@@ -104,6 +104,31 @@ async def test_it_goes_on_where_it_was_when_the_connection_breaks(
                 await waiting.until(lambda: follower.age_seconds > 0.0)
 
 
+async def test_one_who_has_an_answer_ends_the_pauses_of_all(
+    api_server: access.Access, config_maps: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(informer, "FIRST_PAUSE_SECONDS", 100.0)
+    monkeypatch.setattr(informer, "MOST_PAUSE_SECONDS", 100.0)
+    monkeypatch.setattr(informer, "LEAST_OF_PAUSE", 0.001)
+    async with tcp_proxy.before(api_server.server) as proxy:
+        kubeconfig = tcp_proxy.kubeconfig_through(api_server.kubeconfig, proxy.port, tmp_path / "kubeconfig")
+        async with api_client.connect(kubeconfig) as api:
+            quiet = [informer.Informer(api, config_maps, label_selector=f"quiet={number}") for number in range(3)]
+            async with contextlib.AsyncExitStack() as stack:
+                for follower in quiet:
+                    await stack.enter_async_context(running(follower))
+                    await follower.synced.wait()
+                proxy.refuse()
+                await waiting.until(lambda: all(follower.problem for follower in quiet))
+                with pytest.raises(api_errors.Unavailable):
+                    await api.get(config_maps)
+                proxy.refuse(False)
+                await asyncio.sleep(1.0)
+                assert not any(follower.is_watching for follower in quiet)
+                await api.get(config_maps)
+                await waiting.until(lambda: all(follower.is_watching for follower in quiet))
+
+
 async def test_a_watch_too_far_behind_lists_anew_and_tells_the_difference(
     api: api_client.ApiClient, widgets: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
