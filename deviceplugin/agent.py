@@ -89,6 +89,7 @@ async def _serve(parts: AgentParts, settings: AgentSettings, daemon: shutdown.Da
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(KNOWN_SECONDS):
             await parts.gpunode.informer.synced.wait()
+            await parts.pods.informer.synced.wait()
             await parts.configuration.synced()
     await parts.observation.look()
     audited = asyncio.Event()

@@ -264,30 +264,28 @@ void slots_sweep(gpu_t *gpu) {
 
 /* Readers take no lock, since taking one in this library would release the other's in the same process. They look again
  * if anything changed meanwhile, or memory that moved from one process to another would count twice. */
-#define READ_NS 20000000u /* at most: who changes it may be dead, or wait for a processor */
+#define STUCK_NS 20000000u /* in which nothing goes on: who was changing it is dead */
+#define MOST_READINGS 1000u
 
 typedef struct {
-    uint64_t until_ns; /* 0: nothing was in the way yet */
     uint32_t changes;
+    unsigned times;
 } reading_t;
 
-static bool is_in_time(reading_t *reading) {
-    const uint64_t now_ns = timeline_now_ns();
-    if (reading->until_ns == 0)
-        reading->until_ns = now_ns + READ_NS;
-    return now_ns < reading->until_ns;
-}
-
 static void read_begin(const gpu_t *gpu, reading_t *reading) {
+    uint64_t since_ns = timeline_now_ns();
     reading->changes = gpu->image->changes;
-    while (reading->changes % 2 != 0 && is_in_time(reading)) {
+    while (reading->changes % 2 != 0 && timeline_now_ns() - since_ns < STUCK_NS) {
         sched_yield();
-        reading->changes = gpu->image->changes;
+        const uint32_t changes = gpu->image->changes;
+        if (changes != reading->changes)
+            since_ns = timeline_now_ns();
+        reading->changes = changes;
     }
 }
 
 static bool read_again(const gpu_t *gpu, reading_t *reading) {
-    return gpu->image->changes != reading->changes && is_in_time(reading);
+    return gpu->image->changes != reading->changes && ++reading->times < MOST_READINGS;
 }
 
 bool slots_is_of(const image_slot_t *slot, uint64_t cgroup) {

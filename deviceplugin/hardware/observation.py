@@ -1,7 +1,7 @@
 """Looks at the GPUs, all the time, and publishes what there is: the one loop that watches the driver.
 
-An event wakes it at once; everything that has none (a GPU lost without a word, one that came back, a MIG device that
-somebody made) is found by looking every few seconds.
+An event wakes it within a moment; everything that has none (a GPU lost without a word, one that came back, a MIG
+device that somebody made) is found by looking every few seconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from gpushare.modes.hardware_gpu import HardwareGpu
 
 logger = logging.getLogger(__name__)
 
-WAIT_SECONDS: Final = 1.0
+# An event is waited for only so long, and then again: whoever else has a question of the driver waits meanwhile.
+WAIT_SECONDS: Final = 0.01
+PAUSE_SECONDS: Final = 0.25
 LOOK_SECONDS: Final = 5.0
 BEGIN_ANEW_SECONDS: Final = 60.0  # while a GPU does not answer, or cannot be watched
 _APPLICATION_XIDS: Final = xid.Filter()
@@ -111,18 +113,22 @@ class Observation:
 
     async def step(self) -> None:
         """Wait a little for an event, and look if there was one, or it is time, or there is news to compare with."""
+        unwatched = self._driver.nvml.unwatched
         event = await self._event()
         if event is not None:
             self._note(event)
         is_time = self._clock() - self._looked >= LOOK_SECONDS
-        if event is not None or is_time or self._known.is_set() > self.informed.is_set():
+        is_news = event is not None or self._driver.nvml.unwatched != unwatched
+        if is_news or is_time or self._known.is_set() > self.informed.is_set():
             await self.look()
 
     async def _event(self) -> xid.XidEvent | None:
-        if self._ignored.checks_nothing:
-            await asyncio.sleep(WAIT_SECONDS)
-            return None
-        return await self._driver.ask(self._driver.nvml.wait_for_xid, WAIT_SECONDS)
+        event = None
+        if not self._ignored.checks_nothing:
+            event = await self._driver.ask(self._driver.nvml.wait_for_xid, WAIT_SECONDS)
+        if event is None:
+            await asyncio.sleep(PAUSE_SECONDS)
+        return event
 
     async def look(self) -> None:
         """Ask the driver for everything and publish it."""

@@ -172,12 +172,23 @@ class Election:
         self._lose("shutting down")
         try:
             async with asyncio.timeout(RELEASE_SECONDS):
-                lease_object = await self._api.get(self._path)
-                if lease.read(lease_object, timing=self._timing).holder == self._me:
-                    spec = lease.released(lease_object["spec"], time=_now())
-                    await self._api.replace(self._path, {**lease_object, "spec": spec})
+                # The API server may yet carry out a renewal of ours that was broken off.
+                while not await self._release():
+                    pass
         except (api_errors.ClusterError, TimeoutError) as error:
             self._log(logging.WARNING, "Could not release the Lease", err=str(error) or "no answer in time")
+
+    async def _release(self) -> bool:
+        """Whether the Lease is not ours any more; False where it changed meanwhile."""
+        lease_object = await self._api.get(self._path)
+        if lease.read(lease_object, timing=self._timing).holder != self._me:
+            return True
+        spec = lease.released(lease_object["spec"], time=_now())
+        try:
+            await self._api.replace(self._path, {**lease_object, "spec": spec})
+        except api_errors.Conflict:
+            return False
+        return True
 
     def _log(self, level: int, message: str, **extra: str) -> None:
         logger.log(level, message, extra={"lease": self._name, "me": self._me, **extra})

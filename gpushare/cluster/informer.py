@@ -161,10 +161,15 @@ class Informer:
             logger.info("Listing again: the watch was too far behind", extra={"path": self._path, "err": str(error)})
             return self._list_again()
         except api_errors.Unavailable as error:
-            # 504 judges the version that we named: newer than any there is, as after etcd was restored from a backup.
-            pause = self._list_again() if error.status == 504 else self._lose()
-            if not error.status:
-                self._unanswered_since = self._api.answers
+            if error.status == 504:
+                # It judges the version that we named: newer than any there is, as after a restore of etcd.
+                pause = self._list_again()
+            elif error.reason:
+                pause = self._refuse()  # a cache that is not ready yet, as after a restart, or too many requests
+            else:
+                pause = self._lose()
+                if not error.status:
+                    self._unanswered_since = self._api.answers
             logger.warning("Lost contact", extra=self._seen(error, pause))
             # A proxy may ask for an hour; whoever stands behind it does not know that.
             return max(pause, min(error.retry_after_seconds or 0.0, MOST_PAUSE_SECONDS))
@@ -244,12 +249,16 @@ class Informer:
         self._was_cut = True
         return _pause_seconds(self._lost)
 
-    def _list_again(self) -> float:
-        """Count one more refusal; list next, as a consistent read. Return the pause in seconds."""
+    def _refuse(self) -> float:
+        """Count one more refusal; return the pause in seconds."""
         self._refused += 1
         self._was_cut = True
-        self._watch_from, self._list_from = "", _CONSISTENT
         return _pause_seconds(self._refused)
+
+    def _list_again(self) -> float:
+        """The same, and list next, as a consistent read."""
+        self._watch_from, self._list_from = "", _CONSISTENT
+        return self._refuse()
 
     def _seen(self, error: api_errors.ClusterError, pause: float) -> dict[str, Any]:
         self._problem = str(error)

@@ -171,10 +171,10 @@ uint64_t arbiter_wake_ns(void) {
     return arbiter.try_ns > now_ns() ? arbiter.try_ns : now_ns() + RECONNECT_NS;
 }
 
-/* Until the word is another one than it was. Signals end a wait, and a program that is profiled has one every few
- * milliseconds. */
-static void wait_until_not(const uint32_t *word, uint32_t before) {
-    uint64_t at_ns = now_ns(), until_ns = at_ns + ANSWER_NS;
+/* Until the word is another one than it was, or it is so late. Signals end a wait, and a program that is profiled has
+ * one every few milliseconds. */
+static void wait_until_not(const uint32_t *word, uint32_t before, uint64_t until_ns) {
+    uint64_t at_ns = now_ns();
     for (; at_ns < until_ns && __atomic_load_n(word, __ATOMIC_SEQ_CST) == before; at_ns = now_ns()) {
         const struct timespec left = time_of(until_ns - at_ns);
         (void)syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, before, &left, NULL, 0);
@@ -184,17 +184,21 @@ static void wait_until_not(const uint32_t *word, uint32_t before) {
 void arbiter_reclaim(void) {
     uint32_t before = __atomic_load_n(&arbiter.reclaimed, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&arbiter.connected, __ATOMIC_SEQ_CST) && wire_ask_reclaim(arbiter.socket))
-        wait_until_not(&arbiter.reclaimed, before);
+        wait_until_not(&arbiter.reclaimed, before, now_ns() + ANSWER_NS);
 }
 
 /* An answer that came too late for its question is of an older look: it has another number. */
 bool arbiter_measure(uint32_t gpu, uint64_t *bytes_p) {
+    const uint64_t until_ns = now_ns() + ANSWER_NS;
     uint32_t number = ++arbiter.questions;
-    uint32_t before = __atomic_load_n(&arbiter.measured, __ATOMIC_SEQ_CST);
+    uint32_t last = __atomic_load_n(&arbiter.measured, __ATOMIC_SEQ_CST);
     if (!__atomic_load_n(&arbiter.connected, __ATOMIC_SEQ_CST) ||
         !wire_send_lease(arbiter.socket, MESSAGE_MEASURE, gpu, number, 0))
         return false;
-    wait_until_not(&arbiter.measured, before);
+    while (last != number && now_ns() < until_ns) {
+        wait_until_not(&arbiter.measured, last, until_ns);
+        last = __atomic_load_n(&arbiter.measured, __ATOMIC_SEQ_CST);
+    }
     *bytes_p = __atomic_load_n(&arbiter.measured_bytes, __ATOMIC_SEQ_CST);
-    return __atomic_load_n(&arbiter.measured, __ATOMIC_SEQ_CST) == number;
+    return last == number;
 }

@@ -131,5 +131,5 @@ class Kubelet(services.RegistrationServicer, holding_services.PodResourcesLister
         return await stub.Allocate(messages.AllocateRequest(container_requests=requests), timeout=5)
 
     async def until(self, condition: Any) -> None:
-        async with asyncio.timeout(20), self.changed:
+        async with asyncio.timeout(60), self.changed:
             await self.changed.wait_for(condition)

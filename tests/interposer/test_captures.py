@@ -83,7 +83,7 @@ def test_work_is_waited_for_with_drivers_that_have_no_event_for_a_context(
 
 def test_launches_do_not_run_far_ahead_beside_a_capture(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
-    with client(container, captures.hundred_launches_beside_one) as process:
+    with client(container, captures.launches_beside_one) as process:
         arbiter.hears(WANT)
         arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)
-        assert float(ends_well(process)) < 0.05
+        assert float(ends_well(process)) < 0.3

@@ -98,8 +98,8 @@ def test_what_is_told_of_a_lease_that_went_back_opens_no_gate_even_when_another_
 @pytest.mark.slow
 def test_launches_do_not_run_far_ahead_when_counted(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
-    for flags, least, most in ((contract.LEASE_COUNTED, 0.0, 0.03), (0, 0.05, 1.0)):
-        with client(container, launches.hundred_launches) as process:
+    for flags, least, most in ((contract.LEASE_COUNTED, 0.0, 0.3), (0, 0.3, 1.0)):
+        with client(container, launches.launches_in_a_row) as process:
             arbiter.hears(WANT)
             arbiter.say(OPEN, 0, flags, 1)
             assert least <= float(ends_well(process)) < most
@@ -143,7 +143,7 @@ def test_without_an_arbiter_a_program_goes_on_for_its_part_of_the_time(
         arbiter.stop()
         output, errors = process.communicate("\n", timeout=20)
         assert process.returncode == 0, errors
-        assert 100 < int(output) < 650, output
+        assert 20 < int(output) < 650, output
         assert len(lines_of_the_library(errors)) == 1
 
 
@@ -163,7 +163,8 @@ def test_without_an_arbiter_a_program_launches_when_its_page_says(
         arbiter.stop()
         moments = [int(word) for word in ends_well(process).split()]
     within = sum((moment - begin) % 1000 < 400 for moment in moments)  # some are late, on a busy machine
-    assert within > 0.7 * len(moments), sorted(moments)
+    # At any moment, it would be 0.4 of them.
+    assert within > 0.5 * len(moments), sorted(moments)
 
 
 def test_the_child_of_a_fork_has_no_lease(container: Container, make_arbiter: ArbiterMaker) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import time
@@ -10,7 +11,7 @@ import pytest
 
 from tests.programs import command
 from tests.simgpu.conftest import DRIVERS, PROBE, ROOT, Node, finishing
-from tests.simgpu.programs import cuda
+from tests.simgpu.programs import cuda, readings
 
 GIB = 1 << 30
 
@@ -70,23 +71,22 @@ def test_memory_that_is_shared_is_one(node: Node) -> None:
 @pytest.mark.slow
 def test_kernels_of_all_processes_run_one_after_another(node: Node) -> None:
     began = time.monotonic()
-    processes = [node.start([PROBE, "--kernels", "100", "--duration-us", "2000"]) for _ in range(3)]
+    processes = [node.start([PROBE, "--kernels", "250", "--duration-us", "2000"]) for _ in range(3)]
     seconds = []
     for process in processes:
         with finishing(process):
             output, _ = process.communicate(timeout=20)
             seconds.append(float(re.findall(r"in ([\d.]+) seconds", output)[0]))
     together = time.monotonic() - began
-    assert 0.6 <= together < 1.2, together
-    assert max(seconds) >= 0.4
+    assert together >= 1.5
+    assert max(seconds) >= 1.0
     assert node.run([PROBE, "--device", "1", "--kernels", "100", "--duration-us", "100"]).returncode == 0
 
 
 @pytest.mark.slow
 def test_utilisation_is_the_busy_part_of_the_last_second(node: Node) -> None:
-    busy = "print(nvml.nvmlDeviceGetUtilizationRates(gpu(0)).gpu, nvml.nvmlDeviceGetUtilizationRates(gpu(1)).gpu)"
-    assert node.run([PROBE, "--kernels", "700", "--duration-us", "1000"]).returncode == 0
-    first, second = map(int, node.nvml(busy).split())
+    work = [str(PROBE), "--kernels", "1000", "--duration-us", "1000"]
+    first, second = ast.literal_eval(node.program(readings.utilisation_after, work))
     assert 40 <= first <= 100
     assert second == 0
 

@@ -59,7 +59,7 @@ def test_those_who_work_have_the_gpus_utilisation_between_them(node: Node) -> No
 def test_each_has_what_its_own_kernels_took(node: Node) -> None:
     with finishing(node.start(command(readings.half_busy))) as alone:
         assert 20 < answer(node, readings.utilisation_since)[alone.pid] < 70
-        with finishing(node.start(BUSY)) as other:
+        with finishing(node.start([PROBE, "--seconds", "60", "--duration-us", "20000"])) as other:
             parts = answer(node, readings.utilisation_since, processes=2)
     assert parts[alone.pid] < parts[other.pid]
     assert 60 < parts[alone.pid] + parts[other.pid] <= 102  # each is rounded

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 
 import pytest
 
@@ -98,11 +97,9 @@ async def test_a_stopped_process_keeps_what_it_has_and_holds_up_nobody(node: Arb
     await other("hello")
     await stopped("charge", 0, 100)
     os.kill(stopped.pid, signal.SIGSTOP)
-    began = time.monotonic()
-    for _ in range(50):
+    for _ in range(50):  # each has a limit of its own
         assert await other("reclaim") == 0
         assert await other("sum", 0) == 100
-    assert time.monotonic() - began < 5
     await node.stop()
     await node.start()
     assert node.used() == (100,)

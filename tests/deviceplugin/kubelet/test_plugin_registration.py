@@ -38,7 +38,6 @@ class Told(Observable[advertisement.Advertisement]):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugin_registration, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(plugin_registration, "SILENT_SECONDS", 0.5)
 
 
 @pytest.fixture
@@ -165,7 +164,10 @@ async def test_it_serves_again_when_only_its_own_socket_is_removed(kubelet: kube
         assert (kubelet.directory / SOCKET).is_socket()
 
 
-async def test_it_registers_again_when_the_kubelet_stops_listening(kubelet: kubelets.Kubelet) -> None:
+async def test_it_registers_again_when_the_kubelet_stops_listening(
+    kubelet: kubelets.Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugin_registration, "SILENT_SECONDS", 0.5)
     async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)):
         await kubelet.until(lambda: kubelet.lists == 1)
         await kubelet.drop(contract.RESOURCE_PERCENT)

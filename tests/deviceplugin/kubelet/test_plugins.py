@@ -42,11 +42,19 @@ async def kubelet(short_path: Path) -> AsyncIterator[kubelets.Kubelet]:
 
 @contextlib.asynccontextmanager
 async def serving(
-    kubelet: kubelets.Kubelet, offer: Told, *, registered: Observable[frozenset[str]] | None = None
+    kubelet: kubelets.Kubelet,
+    offer: Told,
+    *,
+    registered: Observable[frozenset[str]] | None = None,
+    empty_seconds: float = 0.3,
 ) -> AsyncIterator[plugins.Plugins]:
     answers = share_answers.ShareAnswers(MOUNTS)
     made = plugins.Plugins(
-        offer, answers=lambda _: answers, directory=kubelet.directory, registered=registered, empty_seconds=0.3
+        offer,
+        answers=lambda _: answers,
+        directory=kubelet.directory,
+        registered=registered,
+        empty_seconds=empty_seconds,
     )
     task = asyncio.create_task(made.run())
     try:
@@ -89,20 +97,20 @@ async def test_it_tells_whose_plugins_the_kubelet_knows(kubelet: kubelets.Kubele
 
 async def test_one_that_comes_back_before_it_is_gone_was_never_away(kubelet: kubelets.Kubelet) -> None:
     offer: Told = Observable({"nvidia.com/gpu": some(2)})
-    async with serving(kubelet, offer):
+    async with serving(kubelet, offer, empty_seconds=3.0):
         await kubelet.until(lambda: kubelet.lists == 1)
         offer.publish({})
         await kubelet.until(lambda: not kubelet.devices["nvidia.com/gpu"])
         offer.publish({"nvidia.com/gpu": some(3)})
         await kubelet.until(lambda: len(kubelet.devices["nvidia.com/gpu"]) == 3)
-        await asyncio.sleep(0.5)  # longer than it would have had to go
+        await asyncio.sleep(3.5)  # longer than it would have had to go
         assert len(kubelet.requests) == 1
 
 
 async def test_a_device_that_the_kubelet_may_have_chosen_stays_in_its_list_for_a_while(
     kubelet: kubelets.Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(withdrawal, "SECONDS", 0.5)
+    monkeypatch.setattr(withdrawal, "SECONDS", 2.0)
     offer: Told = Observable({"nvidia.com/gpu": some(2)})
     async with serving(kubelet, offer):
         await kubelet.until(lambda: kubelet.lists == 1)

@@ -162,8 +162,8 @@ async def test_each_gpu_has_its_own(world: World) -> None:
 async def test_one_that_hangs_is_replaced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon, "ASK_SECONDS", 0.2)
     monkeypatch.setattr(daemon, "STOP_SECONDS", 0.2)
-    monkeypatch.setattr("deviceplugin.mps.running.SECONDS", 0.5)
     await world.daemons.have(SPEC)
+    monkeypatch.setattr("deviceplugin.mps.running.SECONDS", 0.5)
     pid = world.pid()
     os.kill(pid, signal.SIGSTOP)
     await world.until(lambda: world.daemons.problem(UUID) == "it did not answer")

@@ -17,6 +17,13 @@ pytestmark = pytest.mark.apiserver
 NEVER: Final = "999999999999"  # a version that the API server never gets to
 BEFORE_NEVER: Final = "999999999998"
 
+
+@pytest.fixture(autouse=True)
+def _late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watch of one second is one, also where its headers come late."""
+    monkeypatch.setattr(informer, "SHORTEST_WATCH_SECONDS", 0.05)
+
+
 Told = asyncio.Queue[tuple[str, str]]
 Keep = Callable[[dict[str, Any]], Any]
 
@@ -171,16 +178,24 @@ async def test_a_watch_too_far_behind_lists_anew_and_tells_the_difference(
     assert {key.name for key in follower.objects} == {"kept", "changed", "anew", "new"}
 
 
-async def test_an_api_server_that_is_there_again_is_listed_without_the_pause_of_one_that_is_gone(
-    api: api_client.ApiClient, config_maps: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "answer",
+    [
+        api_errors.Gone("too old resource version", status=410, reason="Expired"),
+        api_errors.Unavailable("storage is (re)initializing", status=429, reason="TooManyRequests"),
+    ],
+    ids=["410", "429"],
+)
+async def test_an_api_server_that_is_there_again_is_asked_without_the_pause_of_one_that_is_gone(
+    api: api_client.ApiClient, config_maps: str, monkeypatch: pytest.MonkeyPatch, answer: api_errors.ClusterError
 ) -> None:
-    """The cache of one that has just started is younger than what was seen of a quiet collection: it says 410."""
+    """The cache of one that has just started is younger than what was seen of a quiet collection, or not ready yet."""
 
     def refuse(*_: object, **__: object) -> Any:
         raise api_errors.Unavailable("the API server is restarted")
 
     def say_gone(*_: object, **__: object) -> Any:
-        raise api_errors.Gone("too old resource version")
+        raise answer
 
     follower = informer.Informer(api, config_maps, field_selector="metadata.name=quiet", watch_seconds=1)
     assert await follower.step() == 0.0

@@ -15,7 +15,7 @@ class OnDevice(Cuda):
     def __init__(self, device: int, graph: bool = False) -> None:
         super().__init__(device=device)
         self.stream, self.graph = self.made("cuStreamCreate", 0), graph
-        self.work = graph_of(self, kernel(self)) if graph else self.library_kernel(150000)
+        self.work = graph_of(self, kernel(self)) if graph else self.library_kernel(500_000)
 
     def library_kernel(self, us: int = 1) -> PTR:
         library = self.made("cuLibraryLoadData", b"", None, None, 0, None, None, 0)
@@ -57,9 +57,9 @@ def past_a_closed_gate() -> None:
 
 def launches_far() -> None:
     c = OnDevice(0)
-    short = c.library_kernel(1000)
+    short = c.library_kernel(20_000)
     c.check("cuCtxSetCurrent", None)
-    for _ in range(100):
+    for _ in range(30):
         assert launch(c, short, stream=c.stream) == 0
     began = time.monotonic()
     c.check("cuStreamSynchronize", c.stream)

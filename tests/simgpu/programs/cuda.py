@@ -145,6 +145,7 @@ def timeline() -> None:
     c.check("cuStreamCreate", ctypes.byref(stream), 1)
     for event in (start, end):
         c.check("cuEventCreate", ctypes.byref(event), 0)
+    began = time.monotonic()
     c.check("cuEventRecord", start, stream)
     c.check("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, stream, None, None)
     c.check("cuEventRecord", end, stream)
@@ -154,10 +155,9 @@ def timeline() -> None:
     assert c.call("cuStreamQuery", 0) == SUCCESS and c.call("cuStreamQuery_ptsz", 0) == 600
     c.check("cuEventSynchronize", end)
     c.check("cuEventElapsedTime", ctypes.byref(elapsed), start, end)
-    assert 50 <= elapsed.value < 60, elapsed.value
-    began = time.monotonic()
+    assert 50 <= elapsed.value < 100, elapsed.value
     c.check("cuCtxSynchronize")
-    assert 0.03 < time.monotonic() - began < 0.2
+    assert time.monotonic() - began >= 0.1
 
 
 def forks() -> None:

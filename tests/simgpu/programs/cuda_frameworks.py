@@ -62,9 +62,9 @@ def kernel_of_any_name() -> None:
 def kernel_of_a_library_where_its_stream_is() -> None:
     c = Cuda(device=1)
     stream = c.made("cuStreamCreate", 0)
-    of_module = c.kernel("spin_50ms")
+    of_module = c.kernel("spin_300ms")
     library = c.made("cuLibraryLoadData", b"code", None, None, 0, None, None, 0)
-    kernel = c.made("cuLibraryGetKernel", library, b"spin_50ms")
+    kernel = c.made("cuLibraryGetKernel", library, b"spin_300ms")
     c.made("cuDevicePrimaryCtxRetain", 1)
     for device in (0, None):
         if device is None:

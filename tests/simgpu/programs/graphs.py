@@ -17,7 +17,7 @@ class Graphs(Cuda):
 
     def __init__(self) -> None:
         super().__init__()
-        self.function, self.graph, self.executable = self.kernel("k_5ms"), PTR(), PTR()
+        self.function, self.graph, self.executable = self.kernel("k_20ms"), PTR(), PTR()
         self.stream, self.event = self.made("cuStreamCreate", 0), self.made("cuEventCreate", 0)
 
     def begin(self) -> None:
@@ -50,19 +50,19 @@ def captures() -> None:
     c.check("cuEventRecord", c.event, c.stream)
     assert c.call("cuEventQuery", c.event) == 907
     c.end()
-    assert time.monotonic() - began < 0.05
+    assert time.monotonic() - began < 0.2
     c.instantiate()
-    assert 0.05 <= c.took() < 0.5
+    assert 0.2 <= c.took() < 1.0
 
 
 def launches_in_a_row(launches: int) -> None:
     c = Graphs()
-    c.function = c.kernel("k_1ms")
+    c.function = c.kernel("k_10ms")
     began = time.monotonic()
     for _ in range(launches):
         c.start()
-    waited = time.monotonic() - began > 0.07
-    assert waited == (launches > 1024) or time.monotonic() - began > 0.5
+    waited = time.monotonic() - began > 0.7
+    assert waited == (launches > 1024)
 
 
 def kernel_with_a_parameter() -> None:

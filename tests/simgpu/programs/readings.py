@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
 import time
 from typing import Any
 
@@ -52,6 +53,12 @@ def utilisation_of_each(busy: bool) -> None:
             return {}
 
     print([parts(), nvml.nvmlDeviceGetUtilizationRates(h).gpu])
+
+
+def utilisation_after(work: list[str]) -> None:
+    nvml.nvmlInit()
+    subprocess.run(work, check=True, stdout=subprocess.DEVNULL)
+    print([nvml.nvmlDeviceGetUtilizationRates(gpu(index)).gpu for index in (0, 1)])
 
 
 def half_busy() -> None:

@@ -36,7 +36,7 @@ class Streams(Cuda):
 
     def together(self, *streams: Any) -> ctypes.c_void_p:
         gate = self.stream()
-        self.launch(self.kernel("gate_100ms"), gate)
+        self.launch(self.kernel("gate_300ms"), gate)
         start = self.recorded(gate)
         for stream in streams:
             self.check("cuStreamWaitEvent", stream, start, 0)

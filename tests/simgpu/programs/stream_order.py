@@ -26,7 +26,7 @@ class Words(Streams):
 
 def function_of_the_host() -> None:
     c = Streams()
-    calls, k = [], c.kernel("k_20ms")
+    calls, k = [], c.kernel("k_200ms")
     called = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(
         lambda data: (time.sleep(0.05), calls.append((data, time.monotonic())))
     )
@@ -38,14 +38,14 @@ def function_of_the_host() -> None:
     assert not calls and c.call("cuEventQuery", free) == SUCCESS, "others do not wait"
     c.check("cuStreamSynchronize", c.one)
     ((data, at),) = calls
-    assert data == 7 and at - began >= 0.07 and time.monotonic() - at >= 0.02
+    assert data == 7 and at - began >= 0.25 and time.monotonic() - at >= 0.02
 
 
 def waits_for_a_word() -> None:
     c = Words()
     c.check("cuStreamWaitValue32", c.one, c.word, 1, 1)
     c.launch(c.kernel("k_1ms"), c.one)
-    c.launch(c.kernel("k_10pct_50ms"), c.two)
+    c.launch(c.kernel("k_10pct_500ms"), c.two)
     c.check("cuStreamWriteValue32", c.two, c.word, 1, 0)
     assert c.call("cuStreamQuery", c.one) == c.call("cuStreamQuery", c.two) == 600
     assert c.now() == 0

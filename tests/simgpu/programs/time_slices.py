@@ -21,7 +21,7 @@ def until_done(c: Cuda, began: float | None = None) -> float:
 
 
 def queue(milliseconds: int) -> None:
-    """Queues so much work in kernels of 10 ms, and says how long they took; it waits for a line at each step."""
+    """Queues so much work in kernels of 10 ms, and says how long they took and since when; waits for a line first."""
     c = Cuda()
     function = c.kernel("k_10ms")
     say("ready")
@@ -30,7 +30,7 @@ def queue(milliseconds: int) -> None:
     for _ in range(milliseconds // 10):
         c.launch(function)
     say("queued")
-    say(until_done(c, began))
+    say(until_done(c, began), began * 1000)
 
 
 def events() -> None:
@@ -61,8 +61,10 @@ def collective() -> None:
         for device in (0, 1):
             input()
             c.use(device)
+            began = time.monotonic()
             c.launch(functions[device])
-        say(until_done(c))
+            say("launched")
+        say(until_done(c, began))
 
 
 def launches_for_ever() -> None:

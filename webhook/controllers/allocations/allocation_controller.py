@@ -199,22 +199,20 @@ class AllocationController:
             return node if after.allocations == node.allocations else after
 
         try:
-            await self._store.commit(name, change)
+            stored = await self._store.commit(name, change)
         except (ledger_store.UnreachableError, errors.LedgerError) as error:
             logger.warning("Could not update the allocations of a node", extra={"node": name, "err": str(error)})
             return
-        for words, ids in (("confirmed", confirm), ("released", ended | gone), ("expired", unclaimed)):
+        kept = {entry.id for entry in stored.allocations}
+        expired = unclaimed.keys() - kept
+        changed = {"confirmed": sorted(confirm), "released": sorted((ended | gone) - kept), "expired": sorted(expired)}
+        for words, ids in changed.items():
             if ids:
                 self._metrics.changed_allocations(words, len(ids))
-        extra = {
-            "node": name,
-            "confirmed": sorted(confirm),
-            "released": sorted(ended | gone),
-            "expired": sorted(unclaimed),
-        }
-        logger.info("Updated the allocations of a node", extra=extra)
+        logger.info("Updated the allocations of a node", extra={"node": name, **changed})
         regarding = self._store.document(name)
-        for allocation in unclaimed.values():
+        for identity in changed["expired"]:
+            allocation = unclaimed[identity]
             if regarding is not None:
                 note = f"the reservation {allocation.id} for {allocation.pod} ended: its pod never appeared"
                 self._recorder.record(regarding, contract.EVENT_EXPIRED, note, action="Release")

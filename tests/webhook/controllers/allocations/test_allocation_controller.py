@@ -30,10 +30,11 @@ class Halting(api_client.ApiClient):
 
     def __init__(self, connections: transport.Transport) -> None:
         super().__init__(connections)
-        self.may = asyncio.Event()
+        self.may, self.asked = asyncio.Event(), asyncio.Event()
 
     async def get(self, path: str, query: api_client.Query | None = None) -> dict[str, Any]:
         if path.endswith(f"/{SLOW}"):
+            self.asked.set()
             await self.may.wait()
         return await super().get(path, query)
 
@@ -127,3 +128,18 @@ async def test_what_is_known_to_be_gone_is_free_while_others_are_asked_about(clu
         made.api.may.set()
         await keeping
         assert made.held("node-b") == {}
+
+
+async def test_what_somebody_came_for_at_the_last_moment_is_not_told_as_expired(cluster: Cluster) -> None:
+    async with blind(cluster) as made:
+        await made.hold("lapsed", PodRef(cluster.namespace), until=999.0)
+        await made.hold("second", PodRef(cluster.namespace, SLOW, "its-uid"), until=None)
+        keeping = asyncio.create_task(made.keep())
+        await asyncio.wait_for(made.api.asked.wait(), 20)
+        holder = PodRef(cluster.namespace, "late", "a-uid")
+        await made.store.commit("node-a", lambda node: ledger.confirm(node, {"lapsed": holder}))
+        made.api.may.set()
+        await keeping
+        assert made.held() == {"lapsed": ("a-uid", None)}
+        expired = {"change": "expired"}
+        assert not made.measures.registry.get_sample_value("gpushare_placer_allocations_total", expired)
