@@ -133,8 +133,11 @@ async def test_what_is_known_to_be_gone_is_free_while_others_are_asked_about(clu
 async def test_what_somebody_came_for_at_the_last_moment_is_not_told_as_expired(cluster: Cluster) -> None:
     async with blind(cluster) as made:
         await made.hold("lapsed", PodRef(cluster.namespace), until=999.0)
+        controller = made.allocations_controller
+        await controller.keep(controller.look())
         await made.hold("second", PodRef(cluster.namespace, SLOW, "its-uid"), until=None)
-        keeping = asyncio.create_task(made.keep())
+        made.now += 60.0
+        keeping = asyncio.create_task(controller.keep(controller.look()))
         await asyncio.wait_for(made.api.asked.wait(), 20)
         holder = PodRef(cluster.namespace, "late", "a-uid")
         await made.store.commit("node-a", lambda node: ledger.confirm(node, {"lapsed": holder}))
