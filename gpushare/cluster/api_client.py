@@ -95,13 +95,9 @@ class ApiClient:
         return self._transport.time()
 
     @property
-    def answers(self) -> int:
-        """How many answers of any status have come, to whoever asked."""
+    def answers(self) -> transport.Answers:
+        """Those that have come, to whoever asked."""
         return self._transport.answers
-
-    async def another_answer(self, than: int, *, seconds: float) -> None:
-        """Wait until more answers than so many have come, at most so long."""
-        await self._transport.another_answer(than, seconds=seconds)
 
     async def get(self, path: str, query: Query | None = None) -> dict[str, Any]:
         """Return the JSON object at `path`."""

@@ -145,7 +145,7 @@ class Informer:
             await asyncio.sleep(seconds)
             return
         await asyncio.sleep(seconds * LEAST_OF_PAUSE)
-        await self._api.another_answer(self._unanswered_since, seconds=seconds * (1 - LEAST_OF_PAUSE))
+        await self._api.answers.more_than(self._unanswered_since, seconds=seconds * (1 - LEAST_OF_PAUSE))
 
     async def step(self) -> float:
         """List if that is due, and watch until the watch ends; return the pause in seconds before the next step."""
@@ -169,7 +169,7 @@ class Informer:
             else:
                 pause = self._lose()
                 if not error.status:
-                    self._unanswered_since = self._api.answers
+                    self._unanswered_since = self._api.answers.count
             logger.warning("Lost contact", extra=self._seen(error, pause))
             # A proxy may ask for an hour; whoever stands behind it does not know that.
             return max(pause, min(error.retry_after_seconds or 0.0, MOST_PAUSE_SECONDS))

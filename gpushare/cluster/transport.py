@@ -61,6 +61,27 @@ class HttpRequest:
         return parse.quote(self.path, safe="/:@") + (f"?{query}" if query else "")
 
 
+class Answers:
+    """How many answers of any status have come, to whoever asked."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._next = asyncio.Event()
+
+    def add(self) -> None:
+        """One has come."""
+        self.count += 1
+        self._next.set()
+        self._next = asyncio.Event()
+
+    async def more_than(self, count: int, *, seconds: float) -> None:
+        """Wait until more than `count` have come, at most so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.count <= count:
+                    await self._next.wait()
+
+
 class Transport:
     """A pool of connections to one API server."""
 
@@ -68,8 +89,7 @@ class Transport:
         self._way = way
         # The API server's clock before our monotonic one, as far as we know.
         self._ahead_seconds = time.time() - time.monotonic()
-        self.answers = 0  # of any status
-        self._next_answer = asyncio.Event()
+        self.answers = Answers()
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
@@ -104,13 +124,6 @@ class Transport:
         """
         return time.monotonic() + self._ahead_seconds
 
-    async def another_answer(self, than: int, *, seconds: float) -> None:
-        """Wait until more answers than so many have come, at most so long."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while self.answers <= than:
-                    await self._next_answer.wait()
-
     def _socket(self, address: Any) -> socket.socket:
         made = _socket_that_notices(address)
         self._sockets.add(made)
@@ -128,9 +141,7 @@ class Transport:
                 if answer.status == 401:
                     answer = await self._send(stack, request, refused=True)
                 self._hear(answer.headers.get("Date"))
-                self.answers += 1
-                self._next_answer.set()
-                self._next_answer = asyncio.Event()
+                self.answers.add()
                 if not 200 <= answer.status < 300:
                     raise api_errors.from_answer(
                         answer.status,

@@ -17,16 +17,36 @@ class Balancer:
         self.port = 0
         self.connections = 0
         self._turn = itertools.count()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+
+    def send_to(self, *ports: int) -> None:
+        """These are the replicas from now on; connections to others end, which clients would go on using."""
+        self.ports[:] = ports
+        assert self._loop is not None
+        asyncio.run_coroutine_threadsafe(self._cut(), self._loop).result(10)
+
+    async def _cut(self) -> None:
+        for writer in self._open:
+            writer.transport.abort()
 
     async def serve(self, ready: threading.Event, stop: asyncio.Event) -> None:
         server = await asyncio.start_server(self._forward, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
+        self._loop = asyncio.get_running_loop()
         ready.set()
         await stop.wait()
         server.close()
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self._open.add(writer)
+        try:
+            await self._forward_to_next(reader, writer)
+        finally:
+            self._open.discard(writer)
+
+    async def _forward_to_next(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for _ in range(len(self.ports)):
             port = self.ports[next(self._turn) % len(self.ports)]
             try:

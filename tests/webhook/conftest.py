@@ -121,6 +121,20 @@ class Cluster:
         """What Events of this reason say."""
         return [event["message"] for event in self.events(namespace) if event["reason"] == reason]
 
+    def create_placed(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """Create a pod, and return it once it has its share: it waits where those before it are yet to be seen."""
+        name = self.create(manifest)["metadata"]["name"]
+        until(lambda: contract.ALLOCATION in self.pod(name)["metadata"]["annotations"], self.explain)
+        return self.pod(name)
+
+    def refuses(self, manifest: dict[str, Any], said: str) -> bool:
+        """Whether a pod would be refused now, with these words in what is said."""
+        try:
+            self.create(manifest, dry_run=True)
+        except lab_errors.LabError as error:
+            return said in str(error)
+        return False
+
     def delete(self, name: str) -> None:
         self.administrator.delete(f"{self.path}/pods/{name}")
 

@@ -46,6 +46,7 @@ async def running(cluster: Cluster, admit: server.Admit, directory: Path) -> Asy
             "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
             "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": cluster.namespace}},
             "sideEffects": "None",
+            "timeoutSeconds": 30,  # a test may hold a pod up for long
         }
         name = f"zz-{cluster.namespace}"
         configuration = {

@@ -69,15 +69,21 @@ class Replica:
 
     def probe(self, path: str) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.probe_port}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.probe_port}{path}", timeout=30) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
         except OSError as error:
             return 0, str(error)
 
+    def metrics(self) -> list[str]:
+        """The page's lines; no answer is not taken for a page on which nothing has been counted."""
+        status, page = self.probe("/metrics")
+        assert status == 200, f"{status} {page}\n{self._log.read_text()}"
+        return page.splitlines()
+
     def metric(self, name: str) -> float:
-        for line in self.probe("/metrics")[1].splitlines():
+        for line in self.metrics():
             if line.startswith(name + " "):
                 return float(line.rpartition(" ")[2])
         raise KeyError(name)
@@ -85,7 +91,7 @@ class Replica:
     def reviews(self) -> dict[str, float]:
         """Reviews answered since the last `count_from_here`, by outcome; only those that there were."""
         prefix = 'gpushare_webhook_reviews_total{outcome="'
-        lines = [line for line in self.probe("/metrics")[1].splitlines() if line.startswith(prefix)]
+        lines = [line for line in self.metrics() if line.startswith(prefix)]
         counts = {line[len(prefix) : line.index('"}')]: float(line.rpartition(" ")[2]) for line in lines}
         since = {outcome: count - self._before.get(outcome, 0.0) for outcome, count in counts.items()}
         return {outcome: count for outcome, count in since.items() if count}

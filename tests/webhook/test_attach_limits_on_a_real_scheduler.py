@@ -15,7 +15,7 @@ from tests.webhook.conftest import Cluster
 from tests.webhook.replica import until
 from tests.webhook.test_stuck_on_a_real_scheduler import ALLOCATABLE, add_node, bound
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.apiserver
 
 DRIVER = "disk.example.com"
 CLAIM = "PersistentVolumeClaim"

@@ -72,7 +72,7 @@ async def test_a_gpunode_made_anew_knows_of_the_pod_that_is_on_its_way(cluster: 
         storing = on_its_way.begin(builders.pod("trainer", request="0.5", uuid="GPU-node-a-0"))
         await asyncio.wait_for(on_its_way.reserved.wait(), 20)
         (reserved,) = cluster.node().allocations
-        await asyncio.to_thread(cluster.kubectl, "delete", "gpunode", "node-a")
+        await asyncio.to_thread(cluster.administrator.delete, f"{contract.GPUNODE_PATH}/node-a")
         await asyncio.to_thread(cluster.remake, builders.node())
         await on_its_way.until(cluster.is_open)
         assert [entry.id for entry in cluster.node().allocations] == [reserved.id]
@@ -87,11 +87,11 @@ async def test_a_gpunode_made_anew_knows_of_the_pod_that_is_on_its_way(cluster: 
 
 
 async def test_one_whose_pod_never_comes_lapses_there_too(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.start("--reservation-seconds=3")
+    cluster.start("--reservation-seconds=8")
     async with between(cluster, tmp_path / "other") as on_its_way:
         storing = on_its_way.begin(builders.pod("trainer", request="0.5"))
         await asyncio.wait_for(on_its_way.reserved.wait(), 20)
-        await asyncio.to_thread(cluster.kubectl, "delete", "gpunode", "node-a")
+        await asyncio.to_thread(cluster.administrator.delete, f"{contract.GPUNODE_PATH}/node-a")
         await asyncio.to_thread(cluster.remake, builders.node())
         await on_its_way.until(cluster.is_open)
         assert len(cluster.node().allocations) == 1
@@ -110,7 +110,7 @@ async def test_a_pod_whose_gpu_is_gone_is_told(cluster: Cluster, tmp_path: Path,
         storing = on_its_way.begin(builders.pod("trainer", request="0.5"))
         await asyncio.wait_for(on_its_way.reserved.wait(), 20)
         (reserved,) = cluster.node().allocations
-        await asyncio.to_thread(cluster.kubectl, "delete", "gpunode", "node-a")
+        await asyncio.to_thread(cluster.administrator.delete, f"{contract.GPUNODE_PATH}/node-a")
         if comes_back:
             await asyncio.to_thread(cluster.remake, other)
             await on_its_way.until(cluster.is_open)

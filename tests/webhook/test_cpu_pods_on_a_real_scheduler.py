@@ -18,7 +18,7 @@ from tests import builders
 from tests.webhook.conftest import Cluster
 from tests.webhook.replica import until
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.apiserver
 
 HOST = {"memory": "64Gi", "pods": "110"}
 GPUS = {contract.RESOURCE_PERCENT: "400", contract.RESOURCE_MEMORY: "320Gi", contract.RESOURCE_IDLE: "256"}
@@ -78,9 +78,9 @@ def test_a_pod_without_a_gpu_leaves_for_one_that_lacks_its_cpu(scheduled: Cluste
     scheduled.describe("node-a", {"cpu": "2", **HOST, **GPUS})
     scheduled.add_plain_node("plain")
     scheduled.describe("plain", {"cpu": "64", **HOST})
-    scheduled.start()
     owner = owner_of(scheduled)
-    scheduled.create(plain("service-1", "1", "node-a", owner))
+    scheduled.create(plain("service-1", "1", "node-a", owner))  # before the webhook, which hears of it by a watch
+    scheduled.start()
     waiting = builders.pod("waiting", request="1")
     waiting["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1500m"}}
     scheduled.create(waiting)

@@ -29,7 +29,7 @@ from tests.webhook.replica import REPOSITORY
 from webhook import metrics
 from webhook.store.api_store import ApiStore
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(600)]
 
 NODES = 20
 PODS = 100

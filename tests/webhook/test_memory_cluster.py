@@ -85,7 +85,7 @@ def webhook(tmp_path: Path) -> Iterator[Running]:
 def test_it_starts_at_once_and_says_where_in_its_first_line(webhook: Running) -> None:
     first = json.loads((webhook.state.parent / "replica" / "log").read_text().splitlines()[0])
     assert first["port"] == webhook.process.port
-    assert webhook.start_seconds < 10  # 0.3 s when nothing else runs
+    assert webhook.start_seconds < 30  # 0.3 s when nothing else runs
     assert webhook.process.probe("/readyz") == (200, "ok\n")
 
 

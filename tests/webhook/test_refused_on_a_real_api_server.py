@@ -28,7 +28,12 @@ def test_a_pod_that_a_quota_refuses_keeps_nothing_from_others(cluster: Cluster) 
     # Without a controller nobody else would say what is used.
     status = json.dumps({"status": {"hard": hard, "used": hard}})
     cluster.kubectl("patch", "quota", "gpus", where, "--subresource=status", "--type=merge", f"--patch={status}")
-    until(lambda: not is_placed(cluster), started.explain)  # it hears of the quota a moment later
+
+    def is_known() -> bool:
+        """To the API server, and to the webhook: both hear of the quota a moment later."""
+        return not is_placed(cluster) and str(started.logged("Answered a review")[-1]["decision"]).startswith("gated")
+
+    until(is_known, started.explain)
     started.count_from_here()
     for number in range(3):
         refused(cluster, f"refused-{number}", said="exceeded quota")
@@ -66,8 +71,10 @@ def test_what_somebody_else_refuses_keeps_little_and_after_some_times_nothing(cl
     refused(cluster, "last", said="violates PodSecurity")
     assert started.reviews()["placed"] == placed
     cluster.kubectl("label", "namespace", cluster.namespace, "pod-security.kubernetes.io/enforce-")
-    cluster.create(builders.pod("good", request="1"))
-    until(cluster.is_settled, cluster.explain)  # stored, and placed by the placer
+    good = builders.pod("good", request="1")
+    until(lambda: not cluster.refuses(good, "violates PodSecurity"), cluster.explain)
+    cluster.create_placed(good)  # stored, and placed by the placer
+    until(cluster.is_settled, cluster.explain)
 
 
 def test_a_share_that_a_policy_does_not_store_keeps_nobody_else_out(cluster: Cluster) -> None:

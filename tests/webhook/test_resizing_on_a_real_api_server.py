@@ -21,7 +21,7 @@ pytestmark = pytest.mark.apiserver
 
 
 def create(cluster: Cluster, name: str, *, binds: bool = True, **asked: str) -> None:
-    cluster.create(builders.pod(name, **asked))
+    cluster.create_placed(builders.pod(name, **asked))
     until(cluster.is_settled, cluster.explain)
     if binds:
         cluster.bind(name)

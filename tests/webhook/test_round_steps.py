@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import math
 import sys
 from collections.abc import AsyncIterator, Callable
 from types import FrameType
@@ -20,7 +21,7 @@ from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.cluster import api_client, api_errors, events
 from gpushare.gpunode import GpuNode
 from tests import builders
-from webhook import metrics
+from webhook import event_loop, metrics
 from webhook.controllers.allocations.allocation_controller import AllocationController
 from webhook.controllers.evictor import Evictor
 from webhook.controllers.gated_pods.gates import Gates
@@ -110,6 +111,12 @@ def cluster(nodes: int, pods: int) -> tuple[list[GpuNode], list[Json]]:
 def is_lesson_due(pods: int, known_pods: int) -> bool:
     """Whether placement learns again, now that there are so many pods: the first lesson may have been of a part."""
     return pods - known_pods >= max(workload_mix.FEWEST, known_pods // workload_mix.PART)
+
+
+@pytest.fixture(autouse=True)
+def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rests are taken by the clock, and their steps would be counted."""
+    monkeypatch.setattr(event_loop, "WORK_SECONDS", math.inf)
 
 
 async def steps(nodes: int, pods: int, *, what: str = "") -> int:

@@ -17,7 +17,7 @@ from tests import builders, rights
 from tests.webhook.conftest import Cluster
 from tests.webhook.replica import until
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.apiserver
 
 ALLOCATABLE = {
     "cpu": "2",
@@ -135,6 +135,7 @@ def test_for_whom_the_scheduler_makes_others_leave_is_not_evicted(scheduled: Clu
     stop_scheduler(scheduled)
     urgent = asking("urgent", "GPU-node-a-0", owned=True)
     urgent["spec"]["priorityClassName"] = "important"
+    until(lambda: not scheduled.refuses(urgent, "important"), scheduled.explain)
     scheduled.create(urgent)
     lesser = asking("lesser", "")["spec"]
     for name in ("lesser", "other"):  # without a kubelet, what is made to leave stays
@@ -160,8 +161,8 @@ def test_with_the_taint_that_check_names_pods_without_a_share_go_elsewhere(sched
     ready = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": ALLOCATABLE, "capacity": ALLOCATABLE}
     patch = json.dumps({"status": ready})
     scheduled.kubectl("patch", "node", "plain", "--subresource=status", "--type=merge", f"--patch={patch}")
-    scheduled.start()
     scheduled.kubectl("taint", "node", "node-a", "nvidia.com/gpu=present:PreferNoSchedule")
+    scheduled.start()  # the scheduler has heard of the taint when that is ready
     for name, request in (("first", "0.5"), ("second", "0.5"), ("third", "0.5")):
         alone = asking(name)
         alone["metadata"]["annotations"] = {}

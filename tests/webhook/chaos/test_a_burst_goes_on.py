@@ -61,7 +61,7 @@ async def test_an_api_server_killed_in_a_burst_loses_nothing(two_nodes: Cluster)
     two_nodes.start(QUICK)
     async with witness.watching(two_nodes.administrator.kubeconfig):
         burst = asyncio.create_task(crowd.insist(two_nodes, crowd.pods(40, request="0.25"), at_once=8))
-        await asyncio.to_thread(until, lambda: len(two_nodes.node().allocations) >= 5, two_nodes.explain)
+        await asyncio.to_thread(until, lambda: len(two_nodes.pods()) >= 5, two_nodes.explain)
         pid = daemon_process.pid_of("kube-apiserver", lab.processes)
         assert pid is not None
         assert not burst.done()
@@ -83,6 +83,10 @@ async def test_what_a_quota_refuses_after_us_is_given_back(cluster: Cluster) -> 
     # What a controller would do: admission judges by the status.
     status = json.dumps({"status": {"hard": hard, "used": dict.fromkeys(hard, "0")}})
     cluster.kubectl("patch", "resourcequota", "few", where, "--subresource=status", "--type=merge", f"--patch={status}")
+    # And it hears of that a moment later: this is two shares more than there may ever be.
+    more = builders.pod("more", request="1", gpus="2")
+    await asyncio.to_thread(until, lambda: cluster.refuses(more, "exceeded quota"), started.explain)
+    started.count_from_here()
     async with witness.watching(cluster.administrator.kubeconfig):
         made = await crowd.create(cluster, crowd.pods(6, request="0.5"), at_once=2)
         refused = [outcome for outcome in made if isinstance(outcome, BaseException)]

@@ -10,7 +10,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from gpushare.cluster import api_client, api_errors
+from gpushare.cluster import api_client, api_errors, transport
 from tests.webhook.laws.simulated_api import Happened, SimulatedApi, parse, selects
 
 
@@ -125,6 +125,11 @@ class SimulatedClient(api_client.ApiClient):
         self._sender = sender
         self.seen_at = 0
         self.dead = False
+        self._answers = transport.Answers()
+
+    @property
+    def answers(self) -> transport.Answers:
+        return self._answers
 
     async def _call(
         self,
@@ -145,7 +150,9 @@ class SimulatedClient(api_client.ApiClient):
         self._network.messages.append(message)
         try:
             async with asyncio.timeout(timeout_seconds or api_client.CALL_SECONDS):
-                return await waiter
+                answer = await waiter
+                self._answers.add()
+                return answer
         except TimeoutError as error:
             raise api_errors.Unavailable(f"{method} {path}: the API server did not answer in time") from error
 

@@ -44,8 +44,8 @@ class Refusing(api_client.ApiClient):
             made = self.documents[name] = codec.to_document(builders.node(name, gpus=2))
             made["metadata"].update(uid=f"uid-{name}", resourceVersion="1")
         self.tried: list[str] = []
-        self.answers = asyncio.Event()
-        self.answers.set()
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
         self.error: api_errors.ClusterError = api_errors.Invalid(SAID, status=422)
 
     async def list(self, path: str, *_: Any, keep: Callable[[dict[str, Any]], Any]) -> api_client.ObjectList[Any]:
@@ -61,7 +61,7 @@ class Refusing(api_client.ApiClient):
     async def replace(self, path: str, body: Mapping[str, Any], **_: Any) -> dict[str, Any]:
         name = path.rsplit("/", 1)[1]
         self.tried.append(name)
-        await self.answers.wait()
+        await self.may_answer.wait()
         if self.refuses(dict(body)):
             raise self.error
         self.documents[name] = copy.deepcopy(dict(body))
@@ -218,11 +218,11 @@ async def test_what_is_stored_after_its_pod_was_answered_is_given_back_and_no_po
 
     async with asking(api) as pods:
         for number in range(unconfirmed.LAPSES):
-            api.answers.clear()
+            api.may_answer.clear()
             refusal = await pods.reserve(f"impatient-{number}", uid="")
             assert isinstance(refusal, Refusal)
             assert refusal.cause == Cause.LEDGER
-            api.answers.set()
+            api.may_answer.set()
             await waiting.until(lambda: len(api.tried) % 2 == 0 and not held())
         assert len(api.tried) == 2 * unconfirmed.LAPSES, "written, and given back"
         asked = builders.pod("next", request="0.1")
@@ -233,8 +233,8 @@ async def test_what_is_stored_after_its_pod_was_answered_is_given_back_and_no_po
 async def test_what_is_stored_late_for_a_pod_that_is_there_is_kept_for_it() -> None:
     api = Refusing(holds(), "node-a")
     async with asking(api) as pods:
-        api.answers.clear()
+        api.may_answer.clear()
         assert isinstance(await pods.reserve("gated"), Refusal)
-        api.answers.set()
+        api.may_answer.set()
         await waiting.until(lambda: bool(pods.store.stored()[0].allocations))
         assert [entry.pod.name for entry in pods.store.stored()[0].allocations] == ["gated"]
