@@ -14,7 +14,7 @@ BENCH_PACKAGES := bench.gpu bench.handover
 BENCH_SCRIPTS := $(filter-out bench/gpu/ bench/handover/ bench/results/ bench/__pycache__/,$(sort $(wildcard bench/*.py bench/*/)))
 QUICK := not slow and not apiserver and not lab
 WORKERS := 4 # more than two cores: tests of labs and API servers mostly wait
-LAB_PACKAGES = $(PYTHON) -c 'from lab import build, prerequisites; prerequisites.ensure(); build.ensure()'
+LAB_PACKAGES = $(PYTHON) -c 'from lab import build, gpushare, prerequisites; prerequisites.ensure(); build.ensure(); gpushare.built_images()'
 
 ##@ Set up
 

@@ -44,7 +44,7 @@ SAMPLES = (
     *("half-gpu", "quarter-memory", "memory-only", "two-gpus", "two-containers", "burst", "by-model", "apart"),
     *("exclusion", "whole-gpu", "busy", "waits", "refused/too-much"),
 )
-START_SECONDS = 20.0
+START_SECONDS = 60.0
 CALL_SECONDS = 10.0  # what the API server grants the webhook as well
 STOP_SECONDS = 15.0
 
@@ -223,7 +223,7 @@ def _print_top(state: Path) -> None:
         command = [*arguments, "--from", str(state.relative_to(REPOSITORY))]
         print(f"$ kubectl gpushare {' '.join(command)}", flush=True)
         plugin = [sys.executable, "-m", "kubectl_gpushare", *command]
-        if subprocess.run(plugin, cwd=REPOSITORY, check=False, timeout=CALL_SECONDS).returncode:
+        if subprocess.run(plugin, cwd=REPOSITORY, check=False, timeout=START_SECONDS).returncode:
             raise lab_errors.LabError(f"kubectl gpushare {' '.join(command)} failed; see above")
         print(flush=True)
 

@@ -7,6 +7,7 @@ registry.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -57,12 +58,18 @@ def prepare(lab: lab_layout.Layout) -> bool:
     for part in (DRIVER / "simgpu", DRIVER / "libcuda.so.1"):
         if not part.exists():
             raise lab_errors.LabError(f"{part} is not built; build it by: make build")
-    built = images.ensure()
+    built = built_images()
     for node in lab.nodes:
         _create_gpus(lab, node)
         _install_driver(lab, node)
     replaced = [_import(lab, node, (built.webhook, built.agent)) for node in lab.nodes]
     return any(replaced)
+
+
+@functools.cache
+def built_images() -> images.Archives:
+    """Those of this checkout, asked for once: whoever builds some keeps others from asking."""
+    return images.ensure()
 
 
 def ready(lab: lab_layout.Layout, administrator: access.Access) -> None:

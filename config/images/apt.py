@@ -5,8 +5,11 @@ Sources, keys and proxies are the machine's; of what they offer, packages of Deb
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 from config.images import contents
@@ -53,7 +56,6 @@ class Apt:
         for name in ("empty", "state", "lists/partial", "cache/archives/partial"):
             (self._directory / name).mkdir(parents=True, exist_ok=True)
         (self._directory / "status").touch()
-        (self._directory / "preferences").write_text(PREFERENCES)
         sources = ""
         if chosen := os.environ.get(SOURCES):
             sources = (
@@ -64,7 +66,17 @@ class Apt:
             sources=sources,
             architectures=" ".join(f'"{name}";' for name in contents.MACHINES),
         )
-        (self._directory / "apt.conf").write_text(text)
+        with self.held():
+            for name, content in (("preferences", PREFERENCES), ("apt.conf", text)):
+                (self._directory / f"{name}.new").write_text(content)
+                (self._directory / f"{name}.new").rename(self._directory / name)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """No other process changes anything of it meanwhile; not to be used around `run`, which does the same."""
+        with (self._directory / "held").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def update(self) -> None:
         """Read the mirrors' lists. What one of the machine's other sources lacks is no hindrance."""
@@ -74,4 +86,5 @@ class Apt:
         """Run a program of apt. Its messages are in English."""
         command = [prerequisites.program(program), f"--config-file={self._directory / 'apt.conf'}", *arguments]
         environment = os.environ | {"LC_ALL": "C"}
-        return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
+        with self.held():
+            return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
 from gpushare import contract
-from tests.config.conftest import USER, Cluster
+from lab import lab_errors
+from tests.config.conftest import USER, WAIT_SECONDS, Cluster
 from tests.config.test_policy_pods import MUTATED, WEBHOOK, pod
 
 pytestmark = pytest.mark.apiserver
@@ -25,7 +27,19 @@ def cluster(installed: Cluster) -> Cluster:
     waits["spec"]["schedulingGates"].append({"name": "example.com/queue"})
     waits["spec"]["nodeSelector"] = {"tier": "gpu"}
     installed.create(waits, user=USER)
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not _is_in_force(installed):  # the last of the policies that are applied
+        assert time.monotonic() < deadline, f"gpushare-webhook is not in force after {WAIT_SECONDS} s"
+        time.sleep(0.1)
     return installed
+
+
+def _is_in_force(cluster: Cluster) -> bool:
+    try:
+        cluster.patch("other", noted(reason="x"), **BY_IT)
+    except lab_errors.LabError as error:
+        return "pods with the label" in str(error)
+    return False
 
 
 def noted(**annotations: str | None) -> dict[str, Any]:

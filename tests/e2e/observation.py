@@ -103,11 +103,11 @@ class Observer:
         """What `kubectl gpushare …` prints."""
         return self.plugin_run(*arguments).stdout
 
-    def plugin_run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def plugin_run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run `kubectl gpushare …`, found by kubectl on PATH as a user's is."""
         command = [str(self.access.kubectl_program), "gpushare", *arguments, f"--kubeconfig={self.access.kubeconfig}"]
         path = f"{Path(sys.executable).parent}:{self.access.kubectl_program.parent}:{os.environ['PATH']}"
-        return subprocess.run(command, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=True)
+        return subprocess.run(command, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=check)
 
     def ledger_is_confirmed(self) -> None:
         """Wait until every share of this namespace is its pod's by uid, and no reservation that could lapse."""

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import yaml
 
-from config.images import build as images
 from deviceplugin.denial import program
 from gpushare import contract
 from gpushare.gpunode import Condition
@@ -28,7 +27,7 @@ from tests.e2e import denied
 from tests.e2e.observation import Observer, eventually
 from tests.e2e.test_life_of_a_pod import sleeper
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]  # agents are replaced four times
 
 COMPONENT = gpushare.REPOSITORY / "config/components/deny-unregistered/kustomization.yaml"
 DAEMON_SET = f"daemonset/{gpushare.AGENT}"
@@ -112,7 +111,7 @@ class Pods:
         """One of the agent's image, which has an interpreter."""
         manifest: dict[str, Any] = sleeper(name, **annotations)
         (container,) = manifest["spec"]["containers"]
-        container |= {"image": images.ensure().agent.name, "imagePullPolicy": "Never"}
+        container |= {"image": gpushare.built_images().agent.name, "imagePullPolicy": "Never"}
         container["volumeMounts"] = [{"name": "programs", "mountPath": MOUNTED}]
         manifest["spec"]["volumes"] = [{"name": "programs", "configMap": {"name": "programs"}}]
         container["command"] = ["python", "-c", "import signal; signal.sigwait([signal.SIGTERM])"]

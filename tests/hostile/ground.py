@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from config.images import build as images
 from gpushare import contract
 from lab import gpushare, lab_layout, node_cgroup
 from tests.e2e.observation import Observer, eventually
@@ -96,7 +95,7 @@ class Ground:
         items = [{"key": path.replace("/", "."), "path": path} for path in PROGRAMS]
         container = {
             "name": "main",
-            "image": images.ensure().agent.name,
+            "image": gpushare.built_images().agent.name,
             "imagePullPolicy": "Never",
             "command": ["python", *command],
             "env": [{"name": "PYTHONPATH", "value": MOUNTED}],
@@ -236,7 +235,11 @@ class Ground:
         """Have one more pod placed on the same GPU and started; how many seconds until it has filled its memory."""
         began = time.monotonic()
         self.pod("third", ["-m", "tests.hostile.neighbour", "both"], request=request, memory="1Gi")
-        eventually(lambda: "filled_bytes" in self.user.kubectl("logs", "third"), what="the third pod's memory filled")
+        eventually(
+            lambda: "filled_bytes" in self.user.kubectl("logs", "third"),
+            what="the third pod's memory filled",
+            seconds=90,
+        )
         (filled_bytes,) = re.findall(r'"filled_bytes":(\d+)', self.user.kubectl("logs", "third"))[:1]
         assert int(filled_bytes) == 1 << 30, filled_bytes
         took = time.monotonic() - began

@@ -51,11 +51,13 @@ def test_a_version_that_is_gone_is_replaced_by_the_newest_and_said_so(capsys: py
 def test_a_mirror_that_does_not_answer_is_no_version_that_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    apt.Apt().update()
+    chosen = apt.Apt()
+    chosen.update()
     wanted = packages.newest(["libuuid1"], layers.native())
     lists = lab_build.cache_directory() / "images" / "apt" / "lists"
     monkeypatch.setenv("GPUSHARE_CACHE", str(tmp_path / "cache"))
-    shutil.copytree(lists, tmp_path / "cache" / "images" / "apt" / "lists")
+    with chosen.held():
+        shutil.copytree(lists, tmp_path / "cache" / "images" / "apt" / "lists")
     # A proxy on a reserved port, where nobody listens.
     for scheme in ("http", "https"):
         monkeypatch.setenv(f"{scheme}_proxy", "http://127.0.0.1:1")

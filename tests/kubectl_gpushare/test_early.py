@@ -104,7 +104,7 @@ def test_what_is_not_plain_to_see_starts_nothing(line: str) -> None:
 
 
 def test_what_nobody_wants_is_ended(fake_kubectl: Callable[[str], str], tmp_path: Path) -> None:
-    program = fake_kubectl(f"echo $$ > {tmp_path}/pid; exec sleep 60")
+    program = fake_kubectl(f"echo $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; exec sleep 60")
     command = [sys.executable, "-m", "kubectl_gpushare", "top", "nodes", "gpu-1/0"]  # a mistake, seen later
     ended = subprocess.run(
         command, capture_output=True, text=True, timeout=SECONDS, check=False, env=environment(KUBECTL_PATH=program)

@@ -97,7 +97,7 @@ def test_a_process_runs_until_its_last_thread_has_ended() -> None:
 
 @pytest.mark.slow
 def test_a_daemon_that_cannot_start_says_where_its_log_is(records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon_process, "LAUNCH_SECONDS", 0.3)
+    monkeypatch.setattr(daemon_process, "LAUNCH_SECONDS", 2.0)
     unwritable = daemon_process.Process("daemon", ("sleep", "60"), groups=(Path("/nowhere"),))
     with pytest.raises(lab_errors.LabError, match=r"daemon did not start: see .*\n.*nowhere"):
         daemon_process.start(unwritable, records, records.parent / "logs")

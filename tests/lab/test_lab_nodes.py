@@ -46,13 +46,13 @@ def test_a_pod_runs_logs_answers_and_goes(lab: access.Access) -> None:
     with lab.namespace() as namespace:
         scope = f"--namespace={namespace}"
         lab.kubectl("create", scope, "--filename=-", input=pod("plain"))
-        lab.kubectl("wait", scope, READY, "pod/plain", "--timeout=30s")
+        lab.kubectl("wait", scope, READY, "pod/plain", "--timeout=90s")
         assert lab.kubectl("logs", scope, "plain") == "started\n"
         assert lab.kubectl("exec", scope, "plain", "--", "hostname") == "plain\n"
         # A dynamic program finds this machine's C library.
         program = f"/{image.LIBRARY_DIRECTORY}/libc.so.6"
         assert "GNU C Library" in lab.kubectl("exec", scope, "plain", "--", program)
-        lab.kubectl("delete", scope, "pod/plain", "--timeout=30s")
+        lab.kubectl("delete", scope, "pod/plain", "--timeout=90s")
         assert lab.kubectl("get", scope, "pods", "--output=name") == ""
 
 
@@ -63,7 +63,7 @@ def test_pods_reach_each_other_and_the_api_server_by_its_service(lab: access.Acc
         scope = f"--namespace={namespace}"
         for manifest in (pod("server", serve), pod("client"), pod("host", hostNetwork=True)):
             lab.kubectl("create", scope, "--filename=-", input=manifest)
-        lab.kubectl("wait", scope, READY, "pod/server", "pod/client", "pod/host", "--timeout=30s")
+        lab.kubectl("wait", scope, READY, "pod/server", "pod/client", "pod/host", "--timeout=90s")
         address = lab.kubectl("get", scope, "pod/server", "--output=jsonpath={.status.podIP}")
         assert lab.kubectl("exec", scope, "client", "--", "wget", "-q", "-O", "-", f"http://{address}") == "hello\n"
         for name in ("client", "host"):
@@ -77,8 +77,8 @@ def test_a_deployment_and_a_runtime_class_work(lab: access.Access) -> None:
             "create", scope, "deployment", "two", f"--image={image.SAMPLE}", "--replicas=2", "--", "sleep", "99"
         )
         lab.kubectl("create", scope, "--filename=-", input=pod("classed", runtimeClassName="nvidia"))
-        lab.kubectl("rollout", scope, "status", "deployment/two", "--timeout=30s")
-        lab.kubectl("wait", scope, READY, "pod/classed", "--timeout=30s")
+        lab.kubectl("rollout", scope, "status", "deployment/two", "--timeout=90s")
+        lab.kubectl("wait", scope, READY, "pod/classed", "--timeout=90s")
 
 
 def test_a_container_sees_the_driver_and_its_own_gpu_only(lab: access.Access) -> None:
@@ -94,7 +94,7 @@ def test_a_container_sees_the_driver_and_its_own_gpu_only(lab: access.Access) ->
         with lab.namespace() as namespace:
             scope = f"--namespace={namespace}"
             lab.kubectl("create", scope, "--filename=-", input=pod("gpu", list_files, [variable]))
-            lab.kubectl("wait", scope, READY, "pod/gpu", "--timeout=30s")
+            lab.kubectl("wait", scope, READY, "pod/gpu", "--timeout=90s")
             assert lab.kubectl("logs", scope, "gpu").split() == [
                 f"/{image.LIBRARY_DIRECTORY}/libcuda.so.1",
                 "/dev/simgpu:",
@@ -116,7 +116,7 @@ def test_killed_daemons_come_back_to_running_pods_and_nothing_is_left_at_the_end
             administrator = cluster.up(directory, owner=os.getpid())
             made = lab_layout.load(directory)
             administrator.kubectl("create", "--filename=-", input=pod("survivor", "sleep infinity"))
-            administrator.kubectl("wait", READY, "pod/survivor", "--timeout=30s")
+            administrator.kubectl("wait", READY, "pod/survivor", "--timeout=90s")
             started = administrator.kubectl("get", "pod/survivor", "--output=jsonpath={.status.containerStatuses}")
 
             for name in (
@@ -129,7 +129,7 @@ def test_killed_daemons_come_back_to_running_pods_and_nothing_is_left_at_the_end
                 kill(name, made)
             assert cluster.up(directory) == administrator
             administrator.kubectl("create", "--filename=-", input=pod("later"))
-            administrator.kubectl("wait", READY, "pod/later", "--timeout=30s")
+            administrator.kubectl("wait", READY, "pod/later", "--timeout=90s")
             assert administrator.kubectl("exec", "survivor", "--", "hostname") == "survivor\n"
             assert started == administrator.kubectl(
                 "get", "pod/survivor", "--output=jsonpath={.status.containerStatuses}"

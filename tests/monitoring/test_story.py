@@ -154,7 +154,11 @@ def test_a_night(night: Night) -> None:
     both_have = f'sum(rate(gpushare_share_lease_seconds_total{{{in_team}, pod=~"quarter-[01]"}}[10s]))'
     eventually(lambda: abs((seen.value(both_have) or 0) - 1) < 0.3, what="the GPU in use by those two")
     unused = "gpushare_share_allocated_memory_bytes unless on (namespace, pod) gpushare_share_limit_memory_bytes"
-    assert {dict(labels)["pod"] for labels in seen.samples(unused)} == {"quarter-3", "sneaky"}
+    # A scrape that came too late, on a busy machine, leaves out all of one target for a moment.
+    eventually(
+        lambda: {dict(labels)["pod"] for labels in seen.samples(unused)} == {"quarter-3", "sneaky"},
+        what="quarter-3 and sneaky alone without a process",
+    )
     assert seen.value("sum(namespace:gpushare_gpu_hours:sum1h)")
 
     variables = {
@@ -165,16 +169,21 @@ def test_a_night(night: Night) -> None:
         "__range": "10m",
     }
     both = {**variables, "namespace": f"{night.team}|{night.other}"}
-    answers = {
-        str(query): seen.samples(query.filled(variables if query.dashboard == "pod" else both))
-        for query in dashboards.QUERIES
-    }
-    assert [name for name, samples in answers.items() if not samples] == []
-    numbers = {name: next(iter(samples.values())) for name, samples in answers.items() if len(samples) == 1}
+
+    def answered() -> dict[str, float] | None:
+        answers = {
+            str(query): seen.samples(query.filled(variables if query.dashboard == "pod" else both))
+            for query in dashboards.QUERIES
+        }
+        if not all(answers.values()):
+            return None
+        numbers = {name: next(iter(samples.values())) for name, samples in answers.items() if len(samples) == 1}
+        return numbers if numbers.get("cluster/Webhook replicas/__auto") == 2 else None
+
+    numbers = eventually(answered, what="all queries of the dashboards answered")
     assert numbers["cluster/Sick GPUs/__auto"] == 1
     assert numbers["cluster/Agents away/__auto"] == 0
     assert numbers["cluster/Processes without limits/__auto"] == 1
-    assert numbers["cluster/Webhook replicas/__auto"] == 2
     assert numbers["cluster/Memory/given to shares"] == 1.5 * 40 * GIB + 2 * GIB
     assert numbers["namespace/GPUs held/__auto"] == 1.75
     assert numbers["pod/GPUs held/__auto"] == 0.25
