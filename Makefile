@@ -119,6 +119,7 @@ test-quick: env build ## The quick tests, which need no cluster: less than a min
 .PHONY: test
 test: check ## Everything, on a real Kubernetes with simulated GPUs (root; the first time builds it, about five minutes)
 	@$(LAB_PACKAGES)
+	@$(MAKE) --silent -j2 -C interposer tests sanitized
 	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test-frameworks

@@ -14,7 +14,8 @@
 
 #define RECONNECT_NS (500 * MS_NS)
 #define REFUSED_MAX_NS (16000 * MS_NS)
-#define ANSWER_NS (1000 * MS_NS)
+/* So long an arbiter may get no processor on a busy node: to give up before is to refuse memory that is there. */
+#define ANSWER_NS (3000 * MS_NS)
 
 /* The socket is kept even when the arbiter is gone: only this process's death may close it, for that is what tells an
  * arbiter that the bytes are free. */

@@ -151,14 +151,21 @@ def test_a_lab_ends_with_the_process_that_wanted_it_even_if_that_is_killed(direc
     script = (
         "import os, pathlib, signal, sys; from lab import cluster;"
         "cluster.up(pathlib.Path(sys.argv[1]), node_count=0, owner=os.getpid());"
+        "print('up', flush=True);"
+        "sys.stdin.readline();"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
-    owner = subprocess.run([sys.executable, "-c", script, str(directory)], check=False)
+    command = [sys.executable, "-c", script, str(directory)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "up\n"
+        lab = lab_layout.load(directory)
+        guard = daemon_process.pid_of("guard", lab.processes)
+        assert guard is not None
+        handle = os.pidfd_open(guard)
+        owner.communicate("\n")
     assert owner.returncode == -signal.SIGKILL
-    lab = lab_layout.load(directory)
-    guard = daemon_process.pid_of("guard", lab.processes)
-    assert guard is not None
-    assert daemon_process.ended(os.pidfd_open(guard), 30.0)
+    assert daemon_process.ended(handle, 30.0)
     assert not directory.exists()
 
 
