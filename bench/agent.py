@@ -109,9 +109,8 @@ def main() -> None:
     memory_bytes = agent_bytes + arbiter_bytes
     parts = f"agent {agent_bytes / 1e6:.1f}, arbiter {arbiter_bytes / 1e6:.1f}"
     memory = f"{memory_bytes / 1e6:.1f} MB resident ({parts})"
-    print(
-        f"{GPUS} GPUs, {CONTAINERS} containers, idle: {memory}, {ratio:.2%} of a core; {start_seconds:.1f} s to its start"
-    )
+    print(f"{GPUS} GPUs, {CONTAINERS} containers, idle: {memory}, {ratio:.2%} of a core")
+    print(f"the kubelet has the devices {start_seconds:.1f} s after its start")
     figures = (
         ("agent.idle.memory", memory_bytes / 1e6, "MB", memory_bytes / GOAL_BYTES),
         ("agent.idle.memory.arbiter", arbiter_bytes / 1e6, "MB", arbiter_bytes / GOAL_BYTES),
