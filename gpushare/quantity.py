@@ -81,6 +81,14 @@ def format_bytes(count: int) -> str:
     return str(count)
 
 
+def format_exactly(count: int) -> str:
+    """`8Gi`, `12544Mi`, or a plain number of bytes: never rounded, as what is to be written down."""
+    unit, suffix = next(
+        (unit, suffix) for unit, suffix in ((1 << 30, "Gi"), (1 << 20, "Mi"), (1, "")) if count % unit == 0
+    )
+    return f"{count // unit}{suffix}"
+
+
 def format_compute(percent: int) -> str:
     """Part of a GPU as people write it: `0.5`, `0.25`, `1`."""
     return f"{percent / 100:g}"

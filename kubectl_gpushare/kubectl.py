@@ -29,6 +29,7 @@ _LAST_WORDS = r"(?i)error: |Error from server|Unable to connect|The connection t
 _UNREACHABLE = r"(?i)Unable to connect|connection to the server|deadline exceeded|i/o timeout|timed out|no such host"
 _KLOG = r"[IWEF]\d{4} \d\d:\d\d:\d\d"
 
+_NAMESPACE_OF_POD = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 _GPUNODES = f"{contract.GPUNODE_PLURAL}.{contract.GROUP_NAME}"
 _VIEWER = "gpushare-viewer"  # the ClusterRole of config/base/rbac
 _LOOKING = frozenset({"get", "list", "watch"})  # the verbs that _VIEWER allows
@@ -67,8 +68,15 @@ class Kubectl:
         return self._start("create", "--raw", path, "--filename=-", *self.flags, sent=body.encode())
 
     def namespace(self) -> str:
-        """The namespace of the kubeconfig's context in force."""
-        text = self._start("config", "view", "--minify", "--output=jsonpath={..namespace}", *self.flags).text()
+        """The namespace of the kubeconfig's context in force; in a pod without one, the pod's, as kubectl does."""
+        try:
+            text = self._start("config", "view", "--minify", "--output=jsonpath={..namespace}", *self.flags).text()
+        except plugin_errors.KubectlError:
+            names_one = any(flag.startswith(("--context", "--kubeconfig")) for flag in self.flags)
+            if names_one or not os.path.exists(_NAMESPACE_OF_POD):  # noqa: PTH110 - pathlib takes time to load
+                raise
+            with open(_NAMESPACE_OF_POD) as file:  # noqa: PTH123
+                text = file.read()
         return text.strip() or "default"
 
     def contexts(self) -> list[str]:

@@ -50,13 +50,12 @@ def share(annotations: Mapping[str, str]) -> RequestingPod:
 
 def largest_hole(world: World, budgets: Budgets, *, moves_cpu_only: bool = False) -> DefragPlan:
     """The plan for the largest part of a GPU that can be freed; without moves if none can be or it is free already."""
-    now = world.fragmentation()
     plan = None
     for percent in _HOLES:
         asked = share({contract.REQUEST: quantity.format_compute(percent)})
         name = f"a hole of {quantity.format_compute(percent)} GPU"
         plan = fewest_moves.plan(world, [(name, asked)], budgets, stay=False, moves_cpu_only=moves_cpu_only)
-        if plan.steps[0].gpus or now.largest_percent >= percent:
+        if plan.steps[0].gpus:
             break
     assert plan is not None  # noqa: S101 - there are sizes
     return plan

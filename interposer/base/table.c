@@ -110,16 +110,26 @@ void table_rename_owner(table_t *table, uint64_t from, uint64_t to, void (*each)
     pthread_mutex_unlock(&table->mutex);
 }
 
-bool table_take_owned(table_t *table, uint64_t owner, entry_t *entry_p) {
-    bool found = false;
+/* Returns the place of the first of this owner from `at` on, or the capacity. */
+static size_t owned_from(const table_t *table, uint64_t owner, size_t at) {
+    while (at < table->capacity && (table->entries[at].key == 0 || table->entries[at].owner != owner))
+        at++;
+    return at;
+}
+
+/* What comes into the place of a removed entry was behind it. Where the table has grown meanwhile an entry may be
+ * before the place to go on from; so the last look is at all of them. */
+bool table_take_owned(table_t *table, uint64_t owner, entry_t *entry_p, size_t *from_p) {
     pthread_mutex_lock(&table->mutex);
-    for (size_t i = 0; i < table->capacity && !found; i++) {
-        found = table->entries[i].key != 0 && table->entries[i].owner == owner;
-        if (found) {
-            *entry_p = table->entries[i];
-            remove_at(table, i);
-        }
+    size_t at = owned_from(table, owner, *from_p);
+    if (at >= table->capacity && *from_p > 0)
+        at = owned_from(table, owner, 0);
+    const bool found = at < table->capacity;
+    if (found) {
+        *entry_p = table->entries[at];
+        remove_at(table, at);
     }
+    *from_p = found ? at : 0;
     pthread_mutex_unlock(&table->mutex);
     return found;
 }

@@ -39,8 +39,8 @@ bool table_containing(table_t *table, uint64_t address, entry_t *entry_p);
 /* `each`, if not NULL, is called for every entry of them, with the lock held. */
 void table_rename_owner(table_t *table, uint64_t from, uint64_t to, void (*each)(entry_t *entry));
 
-/* Takes one entry of this owner; false when there is none left. */
-bool table_take_owned(table_t *table, uint64_t owner, entry_t *entry_p);
+/* Takes one entry of this owner; false when there is none left. `*from_p`, 0 at first, is where to look on. */
+bool table_take_owned(table_t *table, uint64_t owner, entry_t *entry_p, size_t *from_p);
 
 /* Empty again, and unlocked: for the child of a fork. */
 void table_forget(table_t *table);

@@ -79,6 +79,7 @@ void capture_return(const capture_t *capture, bool ended) {
 
 void capture_forget(CUcontext context) {
     entry_t entry;
-    while (context != NULL && capture_any() && table_take_owned(&captured, (uint64_t)(uintptr_t)context, &entry))
+    size_t from = 0;
+    while (context != NULL && capture_any() && table_take_owned(&captured, (uint64_t)(uintptr_t)context, &entry, &from))
         ends();
 }

@@ -12,6 +12,7 @@
 #include "base/report.h"
 #include "link/wire.h"
 
+#define CONNECT_MS 1 /* of the thread that looks after the leases: it tries again */
 #define RECONNECT_NS (500 * MS_NS)
 #define REFUSED_MAX_NS (16000 * MS_NS)
 /* So long an arbiter may get no processor on a busy node: to give up before is to refuse memory that is there. */
@@ -63,8 +64,15 @@ bool arbiter_tell(unsigned type, uint32_t gpu, uint32_t flags, uint64_t lease) {
     return arbiter.connected && wire_send_lease(arbiter.socket, type, gpu, flags, lease);
 }
 
+static void wake(const uint32_t *word) {
+    (void)syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
 static void lost(void) {
-    arbiter.connected = false;
+    __atomic_store_n(&arbiter.connected, false, __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(&arbiter.reclaimed, 1, __ATOMIC_SEQ_CST); /* nobody will answer */
+    wake(&arbiter.reclaimed);
+    wake(&arbiter.measured);
     arbiter.try_ns = 0;
     if (!arbiter.told)
         report("the arbiter went away: memory limits still hold, and where the GPU is shared this program "
@@ -81,12 +89,12 @@ bool arbiter_heard(wire_lease_t *message) {
             return true;
         case WIRE_RECLAIMED:
             __atomic_add_fetch(&arbiter.reclaimed, 1, __ATOMIC_SEQ_CST);
-            (void)syscall(SYS_futex, &arbiter.reclaimed, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+            wake(&arbiter.reclaimed);
             break;
         case WIRE_MEASURED:
             __atomic_store_n(&arbiter.measured_bytes, message->lease, __ATOMIC_SEQ_CST);
             __atomic_store_n(&arbiter.measured, message->flags, __ATOMIC_SEQ_CST);
-            (void)syscall(SYS_futex, &arbiter.measured, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+            wake(&arbiter.measured);
             break;
         case WIRE_UNKNOWN: /* from an agent that knows more than we do */
             break;
@@ -150,7 +158,7 @@ bool arbiter_look_for(arbiter_pages_t *take_pages) {
     if (arbiter.fresh < 0 && now_ns() < arbiter.try_ns)
         return false;
     if (arbiter.fresh < 0) {
-        if (wire_begin(&fresh, sentence, sizeof sentence))
+        if (wire_begin(&fresh, CONNECT_MS, sentence, sizeof sentence))
             arbiter.fresh = fresh;
         arbiter.try_ns = now_ns() + RECONNECT_NS;
         return false;
@@ -172,11 +180,13 @@ uint64_t arbiter_wake_ns(void) {
     return arbiter.try_ns > now_ns() ? arbiter.try_ns : now_ns() + RECONNECT_NS;
 }
 
-/* Until the word is another one than it was, or it is so late. Signals end a wait, and a program that is profiled has
- * one every few milliseconds. */
+/* Until the word is another one than it was, or it is so late, or the arbiter has gone. Signals end a wait, and a
+ * program that is profiled has one every few milliseconds. */
 static void wait_until_not(const uint32_t *word, uint32_t before, uint64_t until_ns) {
     uint64_t at_ns = now_ns();
-    for (; at_ns < until_ns && __atomic_load_n(word, __ATOMIC_SEQ_CST) == before; at_ns = now_ns()) {
+    for (; at_ns < until_ns && __atomic_load_n(word, __ATOMIC_SEQ_CST) == before &&
+           __atomic_load_n(&arbiter.connected, __ATOMIC_SEQ_CST);
+         at_ns = now_ns()) {
         const struct timespec left = time_of(until_ns - at_ns);
         (void)syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, before, &left, NULL, 0);
     }
@@ -196,7 +206,7 @@ bool arbiter_measure(uint32_t gpu, uint64_t *bytes_p) {
     if (!__atomic_load_n(&arbiter.connected, __ATOMIC_SEQ_CST) ||
         !wire_send_lease(arbiter.socket, MESSAGE_MEASURE, gpu, number, 0))
         return false;
-    while (last != number && now_ns() < until_ns) {
+    while (last != number && now_ns() < until_ns && __atomic_load_n(&arbiter.connected, __ATOMIC_SEQ_CST)) {
         wait_until_not(&arbiter.measured, last, until_ns);
         last = __atomic_load_n(&arbiter.measured, __ATOMIC_SEQ_CST);
     }

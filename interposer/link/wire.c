@@ -83,20 +83,24 @@ static ssize_t receive(int socket, message_t *message, int *descriptors, unsigne
     return length;
 }
 
-/* Not send, at which a thread could be cancelled: whoever asks for memory may hold the lock of a pool's books. */
+/* Not send, at which a thread could be cancelled: whoever asks for memory may hold the lock of a pool's books. And not
+ * until there is room: an arbiter that is stopped reads nothing, and a question that it does not get has no answer. */
 static bool send_message(int socket, const void *message, size_t size) {
     ssize_t sent;
     do {
-        sent = syscall(SYS_sendto, socket, message, size, MSG_NOSIGNAL, NULL, 0);
+        sent = syscall(SYS_sendto, socket, message, size, MSG_NOSIGNAL | MSG_DONTWAIT, NULL, 0);
     } while (sent < 0 && errno == EINTR);
     return sent == (ssize_t)size;
 }
 
-static bool connect_arbiter(int *socket_p, char *sentence, unsigned size) {
+/* For at most so long, which it takes where more wait to be accepted than may: after a restart all come at once. */
+static bool connect_arbiter(int *socket_p, unsigned wait_ms, char *sentence, unsigned size) {
+    const struct timeval wait = {.tv_sec = wait_ms / 1000, .tv_usec = (suseconds_t)(wait_ms % 1000) * 1000};
     struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = SOCKET_PATH};
     *socket_p = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (*socket_p < 0 && (errno == EMFILE || errno == ENFILE))
         return fail(sentence, size, NO_DESCRIPTOR);
+    (void)setsockopt(*socket_p, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof wait);
     int connected = -1;
     do {
         connected = connect(*socket_p, (struct sockaddr *)&address, sizeof address);
@@ -154,14 +158,14 @@ static void close_all(const int *descriptors, unsigned count) {
     }
 }
 
-bool wire_begin(int *socket_p, char *sentence, unsigned size) {
+bool wire_begin(int *socket_p, unsigned wait_ms, char *sentence, unsigned size) {
     wire_hello_t hello = {.header = {.magic = WIRE_MAGIC,
                                      .version = WIRE_OLDEST,
                                      .type = MESSAGE_HELLO,
                                      .size = sizeof hello,
                                      .newest = WIRE_VERSION},
                           .library_version = GPUSHARE_VERSION};
-    if (!connect_arbiter(socket_p, sentence, size)) {
+    if (!connect_arbiter(socket_p, wait_ms, sentence, size)) {
         close_all(socket_p, 1);
         return false;
     }
@@ -208,9 +212,10 @@ wire_answer_t wire_finish(int socket, wire_welcome_result_t *result, char *sente
 
 bool wire_join(wire_welcome_result_t *result, char *sentence, unsigned sentence_size) {
     int socket;
-    if (!wire_begin(&socket, sentence, sentence_size))
+    const uint64_t until_ms = now_ms() + WELCOME_TIMEOUT_MS;
+    if (!wire_begin(&socket, WELCOME_TIMEOUT_MS, sentence, sentence_size))
         return false;
-    if (!wait_readable(socket, now_ms() + WELCOME_TIMEOUT_MS))
+    if (!wait_readable(socket, until_ms))
         (void)fail(sentence, sentence_size, NO_ANSWER);
     else if (wire_finish(socket, result, sentence, sentence_size) == WIRE_WELCOMED)
         return true;

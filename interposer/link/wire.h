@@ -20,7 +20,7 @@ typedef struct {
 bool wire_join(wire_welcome_result_t *result, char *sentence, unsigned sentence_size);
 
 /* The same in two steps, for whoever must not wait in between. */
-bool wire_begin(int *socket_p, char *sentence, unsigned sentence_size);
+bool wire_begin(int *socket_p, unsigned wait_ms, char *sentence, unsigned sentence_size);
 typedef enum {
     WIRE_WELCOMED,
     WIRE_NONE_YET, /* no answer: to be asked again */

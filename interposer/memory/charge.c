@@ -123,7 +123,8 @@ uint64_t charge_set_aside(CUcontext context) {
 
 void charge_drop(uint64_t aside) {
     entry_t entry;
-    while (table_take_owned(&allocations, aside, &entry))
+    size_t from = 0;
+    while (table_take_owned(&allocations, aside, &entry, &from))
         share_refund(entry.gpu, entry.bytes);
 }
 

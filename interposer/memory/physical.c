@@ -218,8 +218,9 @@ void physical_map_array(uint64_t array, uint64_t number) {
 
 void physical_drop_array(uint64_t array) {
     entry_t entry;
+    size_t from = 0;
     pthread_mutex_lock(&mutex);
-    while (table_take_owned(&arrays, array, &entry))
+    while (table_take_owned(&arrays, array, &entry, &from))
         let_go(entry.bytes);
     pthread_mutex_unlock(&mutex);
 }

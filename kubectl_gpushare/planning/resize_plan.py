@@ -56,7 +56,7 @@ def beside(plan: ResizePlan) -> str:
             kept, now = quantity.format_bytes(before), quantity.format_bytes(share.memory_bytes)
             return (
                 f"its memory goes from {kept} to {now}, as it follows the request where no {contract.MEMORY} is "
-                f"written: to keep it add --memory {kept}"
+                f"written: to keep it add --memory {quantity.format_exactly(before)}"
             )
     return ""
 

@@ -152,9 +152,11 @@ def _suggestion(
     if not peak.memory_bytes and not peak.compute_ratio:
         return dataclasses.replace(known, reason="it has not used the GPU at all: does it need one?")
     most_bytes = min((card.memory_bytes for card in node.gpus if card.uuid in uuids), default=held.memory_bytes)
+    needed_bytes = peak.memory_bytes * (1 + rules.margin)
+    # Steps are for what is written down anew: of what is enough they make no more.
+    most_bytes = min(most_bytes, held.memory_bytes) if needed_bytes <= held.memory_bytes else most_bytes
     wanted = Size(
-        _compute(held.request_percent, peak.compute_ratio, rules.margin),
-        min(_memory(peak.memory_bytes * (1 + rules.margin)), most_bytes),
+        _compute(held.request_percent, peak.compute_ratio, rules.margin), min(_memory(needed_bytes), most_bytes)
     )
     if wanted == held:
         return dataclasses.replace(known, advice=Advice.FITS, reason=_remark(known))

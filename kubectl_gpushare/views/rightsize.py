@@ -123,7 +123,7 @@ def _row(suggestion: Suggestion, names: Mapping[str, str]) -> Row:
         _change(suggestion.held.request_percent, wanted.request_percent, quantity.format_compute),
         quantity.format_bytes(suggestion.held.memory_bytes),
         UNKNOWN if peak.memory_bytes is None else quantity.format_bytes(peak.memory_bytes),
-        _change(suggestion.held.memory_bytes, wanted.memory_bytes, suggested_sizes.exactly),
+        _change(suggestion.held.memory_bytes, wanted.memory_bytes, quantity.format_exactly),
         UNKNOWN if peak.memory_bytes is None else ages.text(peak.observed_seconds),
         Cell(str(suggestion.advice), _STYLES.get(suggestion.advice, "")),
         ",".join(suggestion.containers) or NONE,

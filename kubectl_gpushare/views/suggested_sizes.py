@@ -28,16 +28,8 @@ def asked(wanted: Size) -> dict[str, str]:
     """The size as annotations. Always both: memory without an annotation follows the request."""
     return {
         contract.REQUEST: quantity.format_compute(wanted.request_percent),
-        contract.MEMORY: exactly(wanted.memory_bytes),
+        contract.MEMORY: quantity.format_exactly(wanted.memory_bytes),
     }
-
-
-def exactly(count: int) -> str:
-    """`8Gi`, `12544Mi`, or a plain number of bytes, never rounded."""
-    for unit, suffix in ((2**30, "Gi"), (2**20, "Mi")):
-        if count % unit == 0:
-            return f"{count // unit}{suffix}"
-    return str(count)
 
 
 def own(suggestion: Suggestion, manifests: Mapping[tuple[str, str], pod.PodJson]) -> str:

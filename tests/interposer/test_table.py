@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -47,6 +48,13 @@ class Table:
         entry = Entry()
         hit = getattr(self._library, how)(self._table, ctypes.c_uint64(what), ctypes.byref(entry))
         return (entry.key, entry.value()) if hit else None
+
+    def owned(self, owner: int) -> Iterator[int]:
+        """Takes all of an owner, one by one; their keys."""
+        entry, place = Entry(), ctypes.c_size_t(0)
+        take = self._library.table_take_owned
+        while take(self._table, ctypes.c_uint64(owner), ctypes.byref(entry), ctypes.byref(place)):
+            yield entry.key
 
     def rename(self, before: int, after: int) -> None:
         self._library.table_rename_owner(self._table, ctypes.c_uint64(before), ctypes.c_uint64(after), None)
@@ -111,9 +119,19 @@ def test_what_an_owner_has_is_taken_and_nothing_else() -> None:
     for key in range(1, 101):
         table.put(key, (key, key % 3))
     table.rename(1, 9)
-    taken = set()
-    while (entry := table.look("table_take_owned", 9)) is not None:
-        taken.add(entry[0])
+    taken = set(table.owned(9))
     assert taken == {key for key in range(1, 101) if key % 3 == 1}
     assert all((table.look("table_get", key) is None) == (key in taken) for key in range(1, 101))
+    table.forget()
+
+
+def test_none_is_left_although_the_table_grows_while_they_are_taken() -> None:
+    table = Table()
+    for key in range(1, 101):
+        table.put(key, (key, 9))
+    taken = []
+    for key in table.owned(9):
+        taken.append(key)
+        table.put(1000 + 100 * len(taken), (1, 2))  # from 64, 128, … on all entries have other places
+    assert sorted(taken) == list(range(1, 101))
     table.forget()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import codec
+from kubectl_gpushare import kubectl, plugin_errors
 from tests import builders
 from tests.kubectl_gpushare import sample
 from tests.kubectl_gpushare.conftest import Plugin
@@ -74,6 +75,19 @@ def test_without_a_kubeconfig_one_is_asked_for(plugin: Plugin, fake_kubectl: Cal
     program = fake_kubectl("echo 'error: current-context must exist in order to minify' >&2; exit 1")
     ended = plugin("why", "trainer", KUBECTL_PATH=program)
     assert ended.err.startswith("error: no kubeconfig says which cluster: set KUBECONFIG")
+
+
+def test_in_a_pod_without_a_kubeconfig_the_namespace_is_the_pods(
+    fake_kubectl: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = fake_kubectl("echo 'error: current-context must exist in order to minify' >&2; exit 1")
+    monkeypatch.setattr(kubectl, "_NAMESPACE_OF_POD", str(tmp_path / "namespace"))
+    with pytest.raises(plugin_errors.KubectlError, match="no kubeconfig says which cluster"):
+        kubectl.Kubectl((), program).namespace()
+    (tmp_path / "namespace").write_text("ci")
+    assert kubectl.Kubectl((), program).namespace() == "ci"
+    with pytest.raises(plugin_errors.KubectlError):
+        kubectl.Kubectl(("--context=other",), program).namespace()
 
 
 def test_fit_tells_of_every_bad_object_of_a_file(plugin: Plugin, saved: Path, tmp_path: Path) -> None:

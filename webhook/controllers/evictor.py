@@ -28,6 +28,10 @@ AFTER_SECONDS: Final = 60.0
 SURE_SECONDS: Final = 3.0  # pods and GPUNodes come to us by two watches, of which either may be late
 
 
+class _UnansweredError(Exception):
+    """The API server, or somebody whom it asks about evictions, does not answer. 429 is an answer: a budget's."""
+
+
 class Evictor:
     """`after_seconds`: for how long the scheduler may try first."""
 
@@ -67,7 +71,7 @@ class Evictor:
         for pod in due:
             said = unschedulable_pods.explain_conflict(*conflicts[pod.ref.uid])
             self._recorder.record(pod.reference, contract.EVENT_LOST, said, type="Warning")
-            waits += await self._evict_in_turn(pod, "it has no share of its own", now)
+        waits += await self._evict_in_turn(due, "it has no share of its own")
         return min(waits, default=None)
 
     async def _look_unschedulable(self, pods: Iterable[Pod]) -> float | None:
@@ -79,32 +83,49 @@ class Evictor:
         for pod in overdue:
             said = unschedulable_pods.explain_unbound(pod)
             self._recorder.record(pod.reference, contract.EVENT_STUCK, said, type="Warning")
-            waits += await self._evict_in_turn(pod, "it could not be bound where it was placed", now)
+        waits += await self._evict_in_turn(overdue, "it could not be bound where it was placed")
         return min(waits, default=None)
 
-    async def _evict_in_turn(self, pod: Pod, because: str, now: float) -> list[float]:
-        """Evict it if it has an owner and that owner's pace allows; return how long to wait if it does not."""
-        owner, uid = pod.controller, pod.ref.uid
-        if owner is None:
-            return []
-        wait_seconds = max(self._pace.wait_seconds(owner, now=now), self._backoff.wait_seconds(uid, now=now))
-        if wait_seconds <= 0:
-            if await self._evict(pod, owner, because):
+    async def _evict_in_turn(self, pods: Iterable[Pod], because: str) -> list[float]:
+        """Evict those that have an owner whose pace allows; return how long to wait for the others.
+
+        Where one is not answered, the others are let be until the next time: each would take as long, and all else of
+        the placer's round waits for them.
+        """
+        waits = []
+        for pod in pods:
+            owner, uid = pod.controller, pod.ref.uid
+            if owner is None:
+                continue
+            now = self._clock()
+            wait_seconds = max(self._pace.wait_seconds(owner, now=now), self._backoff.wait_seconds(uid, now=now))
+            if wait_seconds > 0:
+                waits.append(wait_seconds)
+                continue
+            try:
+                went = await self._evict(pod, owner, because)
+            except _UnansweredError:
+                waits.append(self._backoff.failed(uid, now=self._clock()))
+                break
+            if went:
                 self._pace.evicted(owner, now=now)
                 self._backoff.worked(uid)
             else:
-                wait_seconds = self._backoff.failed(uid, now=now)
-        return [wait_seconds] if wait_seconds > 0 else []
+                waits.append(self._backoff.failed(uid, now=self._clock()))
+        return waits
 
     async def _evict(self, pod: Pod, owner: Controller, because: str) -> bool:
-        """Whether it went, or is going to."""
+        """Whether it went, or is going to. Raises _UnansweredError."""
         # Of this very state of it: a pod that was bound meanwhile has another version, and stays.
         body = evicting.eviction(pod.ref.namespace, pod.ref.name, uid=pod.ref.uid, resourceVersion=pod.version)
         try:
             async with asyncio.timeout(10.0):
                 await self._api.create(f"{pod.path}/eviction", body)
         except (api_errors.ClusterError, TimeoutError) as error:
-            logger.info("Could not evict a stuck pod", extra={"pod": str(pod.ref), "err": str(error)})
+            said = str(error) or "no answer in time"
+            logger.info("Could not evict a stuck pod", extra={"pod": str(pod.ref), "err": said})
+            if isinstance(error, TimeoutError) or (isinstance(error, api_errors.Unavailable) and error.status != 429):
+                raise _UnansweredError(said) from error
             return False
         self._metrics.replaced()
         logger.warning("Evicted a pod", extra={"pod": str(pod.ref), "owner": owner.name})

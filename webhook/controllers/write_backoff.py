@@ -24,12 +24,14 @@ class WriteBackoff:
         not_before, _ = self._of.get(uid, (now, 0.0))
         return max(0.0, not_before - now)
 
-    def failed(self, uid: str, *, now: float) -> float:
-        """A try failed; return how long to wait before the next."""
+    def failed(self, uid: str, *, now: float, most_seconds: float | None = None) -> float:
+        """A try failed; return how long to wait before the next, at most so long."""
         # Who was not tried again for so long has gone.
         self._of = {known_uid: known for known_uid, known in self._of.items() if now < known[0] + self._most_seconds}
         _, pause = self._of.get(uid, (now, FIRST_SECONDS))
-        self._of[uid] = now + pause, min(2 * pause, self._most_seconds)
+        most = self._most_seconds if most_seconds is None else most_seconds
+        pause = min(pause, most)
+        self._of[uid] = now + pause, min(2 * pause, most)
         return pause
 
     def worked(self, uid: str) -> None:

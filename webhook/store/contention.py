@@ -18,7 +18,8 @@ from collections.abc import Callable
 from typing import Final
 
 LEFT_SECONDS: Final = 2.0
-REFUSED_SECONDS: Final = 60.0
+REFUSED_SECONDS: Final = 60.0  # the first time, and twice as long each time after
+MOST_REFUSED_SECONDS: Final = 3600.0
 
 
 class Contention:
@@ -31,25 +32,33 @@ class Contention:
         self.leads = False
         self._salt = secrets.token_bytes(8) if salt is None else salt
         self._left_until: dict[str, float] = {}
-        self._refused_until: dict[str, float] = {}
+        self._refused: dict[str, tuple[float, float]] = {}  # until when, and for how long the last time
 
     def lost(self, node: str, *, now: float) -> None:
         """A write to the node came too late; `now` in seconds."""
         self._left_until[node] = now + LEFT_SECONDS
 
     def refused(self, node: str, *, now: float) -> None:
-        """A write that carried a single change was refused, or was never answered."""
-        self._refused_until[node] = now + REFUSED_SECONDS
+        """A write that carried a single change was refused, or was never answered.
+
+        Whoever was refused by the best nodes is tried again while these are still left, and gets to others.
+        """
+        until, seconds = self._refused.get(node, (now, REFUSED_SECONDS / 2))
+        if until <= now:
+            seconds = min(2 * seconds, MOST_REFUSED_SECONDS)
+        self._refused[node] = now + seconds, seconds
 
     def written(self, node: str) -> None:
         """A write of this node went through."""
-        self._refused_until.pop(node, None)
+        self._refused.pop(node, None)
 
     def left(self, *, now: float) -> Callable[[str], bool] | None:
         """Which nodes are taken only where no other will do; None while that is none."""
         self._left_until = {name: until for name, until in self._left_until.items() if until > now}
-        self._refused_until = {name: until for name, until in self._refused_until.items() if until > now}
-        fought_for, refused = frozenset(self._left_until), frozenset(self._refused_until)
+        # Who was not refused for as long again is forgotten.
+        self._refused = {name: known for name, known in self._refused.items() if sum(known) > now}
+        fought_for = frozenset(self._left_until)
+        refused = frozenset(name for name, (until, _) in self._refused.items() if until > now)
         if not fought_for:
             return refused.__contains__ if refused else None
         leads, salt = self.leads, self._salt

@@ -65,7 +65,7 @@ class NodeLedger:
 
     def add(self, change: ledger_store.Change) -> asyncio.Future[GpuNode]:
         """Let a change wait for the next write. Raises what the change raises, if it can not be made even now."""
-        self._show(change(self.view.node))
+        self._show(self._changed_by(change, self.view.node))
         done: asyncio.Future[GpuNode] = asyncio.get_running_loop().create_future()
         self._waiting.append(PendingChange(change, done))
         return done
@@ -86,7 +86,7 @@ class NodeLedger:
             if pending.done.done():  # gave up waiting
                 continue
             try:
-                node = pending.change(node)
+                node = self._changed_by(pending.change, node)
             except errors.GpushareError as error:
                 pending.done.set_exception(error)
             else:
@@ -108,6 +108,16 @@ class NodeLedger:
                 pending.done.set_exception(error)
         self._written, self._waiting = [], []
 
+    def _changed_by(self, change: ledger_store.Change, node: GpuNode) -> GpuNode:
+        """Raises LedgerError also for whoever would write to a ledger that is closed: the write would open it.
+
+        Whoever runs there is not in it yet. What was decided before it was closed may come as late as now.
+        """
+        after = change(node)
+        if after is not node and not deleted_nodes.is_open(self.document):
+            raise errors.LedgerError(deleted_nodes.CLOSED)
+        return after
+
     def _stored(self, document: Document) -> None:
         self.document = document
         self.node = deleted_nodes.as_open(document, codec.read(document))
@@ -119,7 +129,7 @@ class NodeLedger:
             if pending.done.done():
                 continue
             try:
-                node = pending.change(node)
+                node = self._changed_by(pending.change, node)
             except errors.GpushareError:
                 continue  # its turn comes at the write, which tells whoever waits
         self._show(node)

@@ -112,6 +112,12 @@ def test_the_largest_hole_that_can_be_made_is_made() -> None:
     assert moved(plan) == [("b", "n0/0", "n0/1")]
 
 
+def test_where_the_memory_for_a_whole_gpu_cannot_be_had_a_smaller_hole_is_looked_for() -> None:
+    world = cluster((owned("full", request="1", kind=""), "n0/1"), (owned("m", memory="8Gi", kind=""), "n0/0"))
+    plan = goals.largest_hole(world, NONE)
+    assert (plan.steps[0].name, plan.steps[0].gpus, moved(plan)) == ("a hole of 0.75 GPU", "n0/0", [])
+
+
 def test_pods_that_wait_come_by_priority_then_age() -> None:
     def gated(name: str, priority: int, created: str) -> dict[str, Any]:
         manifest = owned(name, request="1", priority=priority)

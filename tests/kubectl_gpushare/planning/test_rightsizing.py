@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -78,6 +79,18 @@ def test_without_enough_to_go_by_nothing_is_suggested(peaks: tuple[ReportedPeak,
     suggestion = suggested(*peaks)
     assert (suggestion.advice, suggestion.wanted, suggestion.freed) == (advice, None, Size(0, 0))
     assert suggestion.reason or advice is Advice.FITS
+
+
+def test_half_of_a_card_that_is_enough_is_not_made_more_than_half() -> None:
+    """Half of the 81559 MiB that a card has is no whole number of steps."""
+    node = clusters.cluster((clusters.owned("half", request="0.5"), "n0/0")).views["n0"].node
+    (entry,) = node.allocations
+    half = dataclasses.replace(entry.shares[0], memory_bytes=81559 * MIB // 2)
+    node = dataclasses.replace(node, allocations=(dataclasses.replace(entry, shares=(half,)),))
+    for peak_gib, advice in ((33.1, Advice.FITS), (33.3, Advice.GROW)):
+        peak = ReportedPeak(int(peak_gib * GIB), 0.5, HOUR)
+        (suggestion,) = rightsizing.suggest([node], {("default", "half", ("main",), "GPU-n0-0"): peak}, Rules())
+        assert suggestion.advice is advice
 
 
 @pytest.mark.parametrize("other", [(), (ReportedPeak(None, None, HOUR),)], ids=["no metric", "no memory"])

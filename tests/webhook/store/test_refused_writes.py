@@ -191,6 +191,21 @@ async def test_a_node_that_is_not_stored_is_taken_last_for_a_minute_and_told_of(
         assert api.tried.count("node-a") == tried + 1
 
 
+async def test_a_pod_that_its_three_best_nodes_do_not_store_gets_to_the_fourth() -> None:
+    """It is let be for as long as they are left; the next time they are left for longer."""
+    bad = {"node-a", "node-b", "node-c"}
+    api = Refusing(lambda document: document["metadata"]["name"] in bad, *sorted(bad), "node-d")
+    async with asking(api) as pods:
+        outcome: Placed | Refusal | None = None
+        for _ in range(3):
+            outcome = await pods.reserve("one")
+            if isinstance(outcome, Placed):
+                break
+            pods.clock.now += reservation.REFUSED_SECONDS
+        assert isinstance(outcome, Placed)
+        assert outcome.node == "node-d"
+
+
 async def test_where_there_is_no_other_node_the_reason_is_the_api_servers() -> None:
     api = Refusing(is_node("node-a"), "node-a")
     async with asking(api) as pods:

@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 QUESTIONS_AT_ONCE: Final = 16
 ASK_AGAIN_SECONDS: Final = 30.0  # about a pod that lives although our copy does not have it
+UNANSWERED_SECONDS: Final = 2.0  # before the API server is asked again that had no answer, or too much to do
 
 Pods = Mapping[cluster_store.Key, Pod]
 # Of a node, with our copy of the pods: who waits there for a larger share, by id of the allocation, in their order.
@@ -67,6 +68,7 @@ class AllocationController:
         self._batcher = ConfirmBatcher()
         self._questions = asyncio.Semaphore(QUESTIONS_AT_ONCE)
         self._alive: dict[str, float] = {}  # allocation id -> when its pod was last seen alive
+        self._unanswered = False  # of a pod nobody said in this round whether it is there
         self._changes = TouchedNodes()
         self._known = due_changes.DueChangesByNode()
         self._pods.subscribe(self._changes.pod)
@@ -115,17 +117,20 @@ class AllocationController:
                 confirm.setdefault(entry.node, {})[entry.allocation.id] = claimant.ref
         self._alive = {identity: at for identity, at in self._alive.items() if now - at < ASK_AGAIN_SECONDS}
         suspects = [entry for entry in due.gone if entry.allocation.id not in self._alive]
+        self._unanswered = False
         await self._write(confirm, due.release, lapsed, suspects)
-        return min((at for at in (due.next_expiry, next_ripe, look_again) if at is not None), default=None)
+        ask_again = self._clock() + UNANSWERED_SECONDS if self._unanswered else None
+        return min((at for at in (due.next_expiry, next_ripe, look_again, ask_again) if at is not None), default=None)
 
     async def _really_gone(self, suspects: Mapping[str, Allocation]) -> set[str]:
         answers = await asyncio.gather(*map(self.is_gone, suspects.values()))
         now = self._clock()
-        self._alive |= {identity: now for identity, gone in zip(suspects, answers, strict=True) if not gone}
+        self._alive |= {identity: now for identity, gone in zip(suspects, answers, strict=True) if gone is False}
+        self._unanswered |= None in answers
         return {identity for identity, gone in zip(suspects, answers, strict=True) if gone}
 
-    async def is_gone(self, allocation: Allocation) -> bool:
-        """Whether the API server says that the holder is no more; where it says nothing, the holder may be there."""
+    async def is_gone(self, allocation: Allocation) -> bool | None:
+        """Whether the API server says that the holder is no more; None where it says nothing: it may be there."""
         holder = allocation.pod
         async with self._questions:
             try:
@@ -134,7 +139,7 @@ class AllocationController:
                 return True
             except api_errors.ClusterError as error:
                 logger.warning("Could not ask about a pod", extra={"pod": str(holder), "err": str(error)})
-                return False
+                return None
         return not due_changes.still_holds(pod, holder)
 
     async def claimants(self, lapsed: Iterable[NodeAllocation]) -> list[tuple[NodeAllocation, Pod | None]]:

@@ -175,7 +175,8 @@ class GatedPodScheduler:
         if isinstance(outcome, Refusal):
             self._fairness.in_vain(unit)
             outcome = self._explained(pod, request, outcome, turn.existing)
-            turn.refused.setdefault(kind, outcome)
+            if outcome.cause is not Cause.LEDGER:  # which is about this pod, or one node's write, and not about room
+                turn.refused.setdefault(kind, outcome)
         return outcome
 
     async def _take_together(self, unit: Unit, asks: Asks, turn: _Round) -> None:

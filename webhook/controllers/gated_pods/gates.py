@@ -35,6 +35,7 @@ from webhook.store.reservation import Reservation
 logger = logging.getLogger(__name__)
 
 OPEN_TRIES: Final = 4
+MOST_UNANSWERED_SECONDS: Final = 5.0  # before a gate is tried again of which the API server said nothing
 MOST_SHUT_SECONDS: Final = 300.0  # before a gate is tried again that could not be opened
 ON_ITS_WAY_SECONDS: Final = 120.0  # of a write without an answer; an API server gives up after 60 s by default
 ANY_VERSION: Final = "*"
@@ -135,6 +136,7 @@ class Gates:
                 logger.info("Could not open a gate", extra={"pod": who, "attempt": attempt, "err": str(error)})
                 words = errors.shortened(str(error), longest=LONGEST_WORDS)
                 is_answer = not isinstance(error, api_errors.Unavailable | api_errors.Unauthorized)
+                most_seconds = MOST_UNANSWERED_SECONDS if not error.status else None
             if not is_answer:
                 # A patch that goes by what the pod says may be carried out on any version of it.
                 of_version = pod.version if attempt == 1 else ANY_VERSION
@@ -147,7 +149,7 @@ class Gates:
                 said = f"the API server does not let its scheduling gate be opened: {words}"
                 return self._shuts(pod, said, not self._is_on_its_way(uid, known.version))
             if read is None or fresh is None or attempt == OPEN_TRIES:
-                return self._shuts(pod, f"its scheduling gate could not be opened yet: {words}", False)
+                return self._shuts(pod, f"its scheduling gate could not be opened yet: {words}", False, most_seconds)
             known, manifest = fresh, read
         self._opened[uid] = pod.version
         self._backoff.worked(uid)
@@ -163,11 +165,14 @@ class Gates:
         uid = pod.ref.uid
         return self._shut.get(uid) if self._backoff.wait_seconds(uid, now=self._clock()) > 0 else None
 
-    def _shuts(self, pod: Pod, sentence: str, is_refused: bool) -> Refusal:
-        """It could not be opened. is_refused: nor will it be by what we have sent already."""
+    def _shuts(self, pod: Pod, sentence: str, is_refused: bool, most_seconds: float | None = None) -> Refusal:
+        """It could not be opened, and is tried again after `most_seconds` at most.
+
+        is_refused: nor will it be by what we have sent already.
+        """
         refusal = Refusal(sentence, cause=Cause.REFUSED if is_refused else Cause.LEDGER)
         self._shut[pod.ref.uid] = refusal
-        pause = self._backoff.failed(pod.ref.uid, now=self._clock())
+        pause = self._backoff.failed(pod.ref.uid, now=self._clock(), most_seconds=most_seconds)
         logger.warning("A gate stays shut", extra={"pod": pod.path, "err": sentence, "pause_seconds": pause})
         return refusal
 

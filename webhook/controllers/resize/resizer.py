@@ -80,6 +80,7 @@ class Resizer:
         self._cleared = {uid: self._cleared.get(uid, "") for uid in uids}
         # Nodes have nothing to do with each other, and the gated pods wait for the end of this.
         nodes = await asyncio.gather(*(self._write(stored.get(name), here, held_for) for name, here in by_node.items()))
+        answers = True
         for node, here in zip(nodes, by_node.values(), strict=True):
             for resize_request in here:
                 now = existing(node, resize_request) if node is not None else None
@@ -88,8 +89,8 @@ class Resizer:
                 if now[1]:
                     waiting.append((resize_request.pod, now[1]))
                     held[resize_request.pod.ref.uid] = codec.shares_text(now[0])
-                else:
-                    await self._done(resize_request, now[0])
+                elif answers:  # else each would take as long, and the gated pods wait for the end of this
+                    answers = await self._done(resize_request, now[0])
         self._metrics.resizes_waiting(len(waiting))
         self._reporter.forget_all_but(pod.ref.uid for pod, _ in waiting)
         return await self._reporter.tell(waiting, held)
@@ -127,20 +128,23 @@ class Resizer:
             logger.warning("Could not resize shares", extra={"node": stored.name, "err": str(error)})
             return None
 
-    async def _done(self, resize_request: ResizeRequest, shares: resizing.Shares) -> None:
-        """It is as asked: say so if something was changed, and take off what was written on it while it waited."""
+    async def _done(self, resize_request: ResizeRequest, shares: resizing.Shares) -> bool:
+        """It is as asked: say so if something was changed, and take off what was written on it while it waited.
+
+        Return whether the API server answers.
+        """
         pod = resize_request.pod
         uid, now = pod.ref.uid, self._clock()
         if self._cleared[uid] == pod.version or self._backoff.wait_seconds(uid, now=now) > 0:
-            return  # and our copy does not show it yet; or nobody lets us
+            return True  # and our copy does not show it yet; or nobody lets us
         if contract.REASON in pod.annotations or contract.HELD in pod.annotations:
             taken_off = {contract.REASON: None, contract.HELD: None}
             try:
                 await self._api.patch(pod.path, {"metadata": {"uid": uid, "annotations": taken_off}})
             except api_errors.ClusterError as error:
                 logger.info("Could not tell a pod", extra={"pod": str(pod.ref), "err": str(error)})
-                self._backoff.failed(uid, now=now)
-                return  # found again in a later round
+                self._backoff.failed(uid, now=self._clock())
+                return not isinstance(error, api_errors.Unavailable)  # found again in a later round
             self._backoff.worked(uid)
         self._cleared[uid] = pod.version
         before = _held_before(resize_request)
@@ -154,6 +158,7 @@ class Resizer:
             logger.info("Resized a share", extra={"pod": str(pod.ref), "node": resize_request.node})
             note = f"has {resizing.amounts(shares)} now, as its annotations ask"
             self._recorder.record(pod.reference, contract.EVENT_RESIZED, note, action="Resize")
+        return True
 
 
 def _held_before(resize_request: ResizeRequest) -> resizing.Shares:

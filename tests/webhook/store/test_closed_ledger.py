@@ -1,0 +1,48 @@
+"""A GPUNode that was made again has no ledger: nobody opens it but who knows what runs there."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gpushare import codec, errors, ledger
+from gpushare.gpunode import GpuNode
+from tests import builders
+from webhook.store import deleted_nodes
+from webhook.store.node_ledger import NodeLedger
+
+
+def reserve(node: GpuNode) -> GpuNode:
+    return ledger.reserve(node, builders.allocation("held", "GPU-node-a-0", request=0, memory_gib=0))
+
+
+def documents() -> tuple[dict[str, object], dict[str, object]]:
+    """Of an open one, and of the closed one that came in its place."""
+    opened = codec.to_document(builders.node())
+    opened["metadata"].update(uid="first", resourceVersion="1")
+    closed = {**opened, "metadata": {**opened["metadata"], "uid": "second", "resourceVersion": "2"}}
+    closed["spec"] = {key: value for key, value in opened["spec"].items() if key != "allocations"}
+    return opened, closed
+
+
+async def test_nothing_is_written_to_it_whoever_asks() -> None:
+    _, closed = documents()
+    node = NodeLedger(closed)
+    with pytest.raises(errors.LedgerError, match=deleted_nodes.CLOSED):
+        node.add(reserve)
+    done = node.add(lambda known: known)  # which changes nothing
+    assert node.draft(node.begin())[0] is None
+    assert not done.done()
+
+
+async def test_what_was_decided_while_it_was_open_is_refused_once_it_is_not() -> None:
+    opened, closed = documents()
+    node = NodeLedger(opened)
+    done = node.add(reserve)
+    batch = node.begin()
+    node.see(closed, instead_of=opened)
+    document, carried = node.draft(batch)
+    assert (document, carried) == (None, [])
+    with pytest.raises(errors.LedgerError, match=deleted_nodes.CLOSED):
+        await asyncio.wait_for(done, 5)
