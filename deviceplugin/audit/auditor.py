@@ -124,7 +124,8 @@ class Auditor:
         gpus = self._gpus.gpus
         await self._arbiter.report()
         groups, unreachable = self._arbiter.shares.all(), self._arbiter.reported.unreachable
-        look = await self._driver.ask(self._looking.look, gpus, groups, unreachable)
+        measured = await self._driver.ask(self._looking.measure, gpus, groups)
+        look = await asyncio.to_thread(self._looking.describe, measured, gpus, groups, unreachable)
         self._charge(look)
         self._arbiter.seen(look.works)
         now = self._clock()  # the arbiter's books are of this moment, however long we stand still before we have them

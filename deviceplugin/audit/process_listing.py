@@ -1,6 +1,9 @@
 """Looks at the node: NVML's lists of processes between two readings of the ledgers, and what the kernel says of each.
 
-Blocking, for a thread. A process is asked about once and then only whether it is still the same one: what a program has
+Blocking, for threads: what the driver says for that of the driver, and what the kernel says for another. A process
+that hangs in the driver keeps whoever reads what it has mapped, and no question of the driver is to wait for that.
+
+A process is asked about once and then only whether it is still the same one: what a program has
 mapped is a long text, and the library does not leave a process that it is in. What a container has mapped is looked at
 for so long in one look, and then the others have their turn.
 """
@@ -90,6 +93,18 @@ class Look:
     works: dict[Place, bool]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Measured:
+    """What the driver said: the processes that it lists, by GPU, and the rest as in `Look`."""
+
+    readings: dict[Key, Reading]
+    listed: list[tuple[str, nvml.NvmlProcess]]
+    problems: list[Problem]
+    silent: frozenset[str]
+    used: dict[Place, float]
+    works: dict[Place, bool]
+
+
 class Looking:
     """Remembers from look to look what does not change.
 
@@ -108,8 +123,11 @@ class Looking:
         self._told_us: dict[str, int] = {}  # up to when the driver has told what was used of a GPU
 
     def look(self, gpus: Sequence[Gpu], groups: Sequence[ShareLedgerView], unreachable: Iterable[Who]) -> Look:
-        """Look once. What ends or begins meanwhile may be seen or not."""
-        self._spent_seconds.clear()
+        """Look once, in one thread. What ends or begins meanwhile may be seen or not."""
+        return self.describe(self.measure(gpus, groups), gpus, groups, unreachable)
+
+    def measure(self, gpus: Sequence[Gpu], groups: Sequence[ShareLedgerView]) -> Measured:
+        """What the driver says, between two readings of the ledgers."""
         readings: dict[Key, Reading] = {}
         listed: list[tuple[str, nvml.NvmlProcess]] = []
         problems: list[Problem] = []
@@ -134,18 +152,28 @@ class Looking:
             except nvml_call.NvmlError as error:
                 silent.add(uuid)
                 problems.append(Problem(f"the driver does not list the processes on {uuid}: {error}", blind=False))
-        used, works = self._used(gpus, groups)
+        return Measured(readings, listed, problems, frozenset(silent), *self._used(gpus, groups))
+
+    def describe(
+        self,
+        measured: Measured,
+        gpus: Sequence[Gpu],
+        groups: Sequence[ShareLedgerView],
+        unreachable: Iterable[Who],
+    ) -> Look:
+        """What the kernel says of whom the driver lists, and of whoever is in a share."""
+        self._spent_seconds.clear()
         shares = [share for group in groups if (share := self._share(group)) is not None]
         members = {member.who[0]: member.who for share in shares for member in share.members}
         processes = [
             seen_process
-            for uuid, process in listed
+            for uuid, process in measured.listed
             if (seen_process := self._process(uuid, process, members)) is not None
         ]
         there = {process.who for process in processes} | set(members.values())
         self._known = {who: known for who, known in self._known.items() if who in there}
-        seen = Seen(tuple(gpus), tuple(processes), tuple(shares), frozenset(unreachable), tuple(problems))
-        return Look(seen, readings, frozenset(silent), used, works)
+        seen = Seen(tuple(gpus), tuple(processes), tuple(shares), frozenset(unreachable), tuple(measured.problems))
+        return Look(seen, measured.readings, measured.silent, measured.used, measured.works)
 
     def _used(
         self, gpus: Sequence[Gpu], groups: Sequence[ShareLedgerView]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
 
 from deviceplugin.live import setup
 from gpushare.modes.assignment import Assignment
@@ -12,11 +14,16 @@ from gpushare.modes.hardware_gpu import HardwareGpu
 logger = logging.getLogger(__name__)
 
 
+REST_SECONDS: Final = 2.0
+
+
 class Entering:
     """Sets GPUs up, and remembers of which that succeeded."""
 
-    def __init__(self, set_up: setup.SetUp) -> None:
+    def __init__(self, set_up: setup.SetUp, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._set_up = set_up
+        self._clock = clock
+        self._in_vain: dict[str, tuple[Assignment, float]] = {}  # as what it was tried last, and when
         self._entered: set[str] = set()
         self._failed: dict[str, str] = {}
 
@@ -25,6 +32,11 @@ class Entering:
         """By UUID why a GPU could not be set up, or taken out of its mode."""
         return self._failed
 
+    def rests(self, uuid: str, assignment: Assignment) -> bool:
+        """Whether it was tried in vain just now. A try wakes whoever tries: this is the pause between two."""
+        tried, at = self._in_vain.get(uuid, (None, 0.0))
+        return tried == assignment and self._clock() - at < REST_SECONDS
+
     def has_entered(self, uuid: str) -> bool:
         """Whether this process has made sure that it is set up."""
         return uuid in self._entered
@@ -32,6 +44,7 @@ class Entering:
     def forget(self, uuid: str) -> None:
         """It may have been reset: whether it is set up is no longer known."""
         self._entered.discard(uuid)
+        self._in_vain.pop(uuid, None)
 
     async def set_right(self, card: HardwareGpu, assignment: Assignment) -> str:
         """Set a GPU up again as what it is used for, be it in use; why that was not possible, or nothing."""
@@ -54,6 +67,7 @@ class Entering:
             await self._set_up.leave(card, was, assignment)
         except setup.SetUpError as error:
             self._failed[card.uuid] = str(error)
+            self._in_vain[card.uuid] = assignment, self._clock()
             extra = {"gpu": card.uuid, "was": str(was), "is": str(assignment), "err": str(error)}
             logger.warning("Could not take a GPU out of its mode", extra=extra)
             return False
@@ -67,6 +81,7 @@ class Entering:
             if self._failed.get(card.uuid) != str(error):
                 logger.warning("Could not set up a GPU", extra={"gpu": card.uuid, "err": str(error)})
             self._failed[card.uuid] = str(error)
+            self._in_vain[card.uuid] = assignment, self._clock()
             return False
         self._failed.pop(card.uuid, None)
         self._entered.add(card.uuid)

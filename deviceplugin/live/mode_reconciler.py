@@ -93,6 +93,8 @@ class ModeReconciler:
         self._is_first = known is None
         self._book = known or mode_checkpoint.Checkpoint(config_choice.BUILT_IN)
         self._closed: frozenset[str] = frozenset()
+        self._left_out = False  # what was tried in vain just now, in this step
+        self._unwritten = ""  # why the book cannot be written; empty where it can
         self._blocked: dict[str, str] = {}  # what cannot be changed now, for its own sake
         self._righting = righting.Righting(events, observed, witness, self._entering)
         self._wake = wake
@@ -115,8 +117,8 @@ class ModeReconciler:
         if self._is_first and not self._configuration.is_known:
             return LOOK_SECONDS  # what pods are given by a guess keeps its GPU from what it is to be
         if not await self._choose() and self._is_first:
-            return LOOK_SECONDS
-        self._blocked = {}
+            return FAILED_SECONDS if self._unwritten else LOOK_SECONDS
+        self._blocked, self._left_out = {}, False
         await self._begin(self._wanted)
         while True:  # close, then ask, then change: at most three turns, as nothing differs again in between
             asked = self._closed
@@ -135,7 +137,9 @@ class ModeReconciler:
                 self._say(moves.waiting)
             if moves.closed <= asked:
                 break
-        pause_seconds = FAILED_SECONDS if self._entering.failed else PENDING_SECONDS if self._closed else LOOK_SECONDS
+        failed = self._entering.failed or self._unwritten
+        pause_seconds = FAILED_SECONDS if failed else PENDING_SECONDS if self._closed else LOOK_SECONDS
+        pause_seconds = entering.REST_SECONDS if self._left_out else pause_seconds
         return min(pause_seconds, self._allocatable.falls_in_seconds)
 
     async def _choose(self) -> bool:
@@ -154,7 +158,7 @@ class ModeReconciler:
         )
         if not is_same or tuple(self._book.seats) != tuple(kept):
             self._write(dataclasses.replace(self._book, current=desired.config, seats=kept))
-        return True
+        return not self._is_first
 
     def _is_ours(self, uuid: str) -> bool:
         last = self._book.last(uuid)
@@ -171,14 +175,23 @@ class ModeReconciler:
         healthy = {card.uuid for card in self._observed.seen.gpus if card.healthy}
         for card in self._observed.card_list:
             if card.uuid not in self._book.gpus and card.uuid in wanted:
-                self._write(self._book.of(card.uuid, adopting.adopted(card, wanted[card.uuid], allocations)))
+                known = self._book.of(card.uuid, adopting.adopted(card, wanted[card.uuid], allocations))
+                if not self._write(known):
+                    continue
             if card.uuid not in healthy:
                 self._entering.forget(card.uuid)  # it is reset before it is healthy again
                 continue
             assignment = self._book.gpus.get(card.uuid)
             is_ready = assignment is None or self._entering.has_entered(card.uuid)
             if assignment is not None and not is_ready and not contradiction(card, assignment):
+                if self._rests(card.uuid, assignment):
+                    continue
                 await self._entering.enter(card, assignment)
+
+    def _rests(self, uuid: str, assignment: Assignment) -> bool:
+        is_resting = self._entering.rests(uuid, assignment)
+        self._left_out |= is_resting
+        return is_resting
 
     async def _users(self, closed: frozenset[str]) -> dict[str, tuple[str, ...]]:
         """Who uses the GPUs that take nothing new, asked after everybody was told that they do not."""
@@ -213,13 +226,17 @@ class ModeReconciler:
             if lasts(cards[uuid], assignment):
                 self._righting.can_be_used(uuid, assignment)
                 continue
+            if self._rests(uuid, assignment):
+                continue
             before = self._book.last(uuid)
-            self._write(self._book.of(uuid, None))
+            if not self._write(self._book.of(uuid, None)):
+                self._blocked[uuid] = self._unwritten
+                continue
             self._say(waiting)
             left = await self._entering.leave(cards[uuid], before, assignment)
             entered = left and await self._entering.enter(cards[uuid], assignment)
-            if entered and self._righting.can_be_used(uuid, assignment):
-                self._write(self._book.of(uuid, assignment))
+            usable = entered and self._righting.can_be_used(uuid, assignment)
+            if usable and self._write(self._book.of(uuid, assignment)):
                 self._closed -= {uuid}
                 extra = {"gpu": uuid, "was": str(before), "is": str(assignment)}
                 logger.info("Changed a GPU", extra=extra)
@@ -272,11 +289,21 @@ class ModeReconciler:
         absent = (
             f"GPU {gpu.index} ({gpu.uuid}) is not there: the configuration counts it all the same" for gpu in gone
         )
-        return (*(self._choosing.desired.warnings if self._choosing.desired is not None else ()), *absent)
+        chosen = self._choosing.desired.warnings if self._choosing.desired is not None else ()
+        return (*chosen, *absent, *filter(None, (self._unwritten,)))
 
-    def _write(self, changed: mode_checkpoint.Checkpoint) -> None:
-        mode_checkpoint.write(self._path, changed)
-        self._book, self._is_first = changed, False
+    def _write(self, changed: mode_checkpoint.Checkpoint) -> bool:
+        """Write it down before it is so. Where the disk takes nothing all stays as it is, and it is tried again."""
+        try:
+            mode_checkpoint.write(self._path, changed)
+        except OSError as error:
+            said = f"{self._path} cannot be written: {error.strerror or error}; what GPUs are used for stays as it is"
+            if said != self._unwritten:
+                logger.warning("What GPUs are used for cannot be changed", extra={"err": said})
+            self._unwritten = said
+            return False
+        self._book, self._is_first, self._unwritten = changed, False, ""
+        return True
 
 
 def _read(path: Path) -> mode_checkpoint.Checkpoint | None:

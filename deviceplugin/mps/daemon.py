@@ -28,6 +28,8 @@ FIRST_PAUSE_SECONDS: Final = 1.0
 MOST_PAUSE_SECONDS: Final = 30.0
 STEADY_SECONDS: Final = 60.0  # one that ran for so long has not failed at starting
 ASK_SECONDS: Final = 60.0  # a daemon that lives but does not answer is found so
+ASK_AGAIN_SECONDS: Final = 5.0  # where it was silent
+MOST_SILENCES: Final = 3  # in a row
 STOP_SECONDS: Final = 10.0
 _PROC: Final = Path("/proc")
 _SELINUX: Final = Path("/sys/fs/selinux")
@@ -149,14 +151,18 @@ class MpsDaemon:
             pidfd = self._pidfd()
         except ProcessLookupError:
             return "it has ended"
+        silences = 0
         try:
             while True:
+                pause_seconds = ASK_AGAIN_SECONDS if silences else ASK_SECONDS
                 if pidfd is None:
-                    await asyncio.sleep(ASK_SECONDS)
-                elif await _ends(pidfd, ASK_SECONDS):
+                    await asyncio.sleep(pause_seconds)
+                elif await _ends(pidfd, pause_seconds):
                     return "it has ended"
                 self._forward_log()
-                if not await self._control.answers():
+                # That it does not answer once may be for want of a processor, and its end is that of all its clients.
+                silences = 0 if await self._control.answers() else silences + 1
+                if silences == MOST_SILENCES:
                     # A hung one would keep its pipe from the next.
                     await self._quit()
                     return "it did not answer"

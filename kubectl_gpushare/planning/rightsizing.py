@@ -153,7 +153,7 @@ def _suggestion(
         return dataclasses.replace(known, reason="it has not used the GPU at all: does it need one?")
     most_bytes = min((card.memory_bytes for card in node.gpus if card.uuid in uuids), default=held.memory_bytes)
     needed_bytes = peak.memory_bytes * (1 + rules.margin)
-    # Steps are for what is written down anew: of what is enough they make no more.
+    # Steps are for what is to be written down: of what is enough they make no more.
     most_bytes = min(most_bytes, held.memory_bytes) if needed_bytes <= held.memory_bytes else most_bytes
     wanted = Size(
         _compute(held.request_percent, peak.compute_ratio, rules.margin), min(_memory(needed_bytes), most_bytes)

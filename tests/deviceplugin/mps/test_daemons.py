@@ -161,6 +161,7 @@ async def test_each_gpu_has_its_own(world: World) -> None:
 @pytest.mark.slow
 async def test_one_that_hangs_is_replaced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon, "ASK_SECONDS", 0.2)
+    monkeypatch.setattr(daemon, "ASK_AGAIN_SECONDS", 0.1)
     monkeypatch.setattr(daemon, "STOP_SECONDS", 0.2)
     await world.daemons.have(SPEC)
     monkeypatch.setattr("deviceplugin.mps.running.SECONDS", 0.5)

@@ -26,12 +26,13 @@ DENIED = api_errors.Forbidden("the policy of the team denies it", status=403)
 class Refusing:
     """Stands for the API server and the recorder: only how often the one is asked is looked at here."""
 
-    def __init__(self) -> None:
+    def __init__(self, said: Exception = DENIED) -> None:
         self.tried = 0
+        self.said = said
 
     async def create(self, *_: Any, **__: Any) -> None:
         self.tried += 1
-        raise DENIED
+        raise self.said
 
     patch = create
 
@@ -61,13 +62,40 @@ def test_who_is_not_tried_any_more_is_forgotten() -> None:
 async def test_an_eviction_that_is_refused_is_not_asked_for_in_each_round() -> None:
     api, now = Refusing(), [0.0]
     looks: Any = Evictor(api, api, metrics.Metrics(), after_seconds=60.0, clock=lambda: now[0])  # type: ignore[arg-type]
-    stuck = builders.pod(request="0.5", allocation="a1", node="node-a")
-    stuck["metadata"].update(uid="u", ownerReferences=[{"kind": "Job", "name": "j", "uid": "j", "controller": True}])
-    stuck["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
     while now[0] < 660.0:
-        await looks.look([Pod.of(stuck)], NOTHING)
+        await looks.look([stuck("u")], NOTHING)
         now[0] += 0.5
     assert 5 <= api.tried <= 10
+
+
+def stuck(uid: str) -> Pod:
+    manifest = builders.pod(request="0.5", allocation="a1", node="node-a")
+    manifest["metadata"].update(uid=uid, ownerReferences=[{"kind": "Job", "name": uid, "uid": uid, "controller": True}])
+    manifest["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
+    return Pod.of(manifest)
+
+
+@pytest.mark.parametrize(
+    ("said", "tried"),
+    [
+        (TimeoutError(), 1),
+        (api_errors.Unavailable("no answer"), 1),
+        (api_errors.Unavailable("the webhook of the team is down", status=500), 1),
+        (api_errors.Unavailable("a budget does not allow it", status=429), 5),
+        (DENIED, 5),
+    ],
+    ids=["too late", "no answer", "a webhook is down", "a budget", "a policy"],
+)
+async def test_where_one_eviction_is_not_answered_no_other_is_tried_in_that_round(said: Exception, tried: int) -> None:
+    """Each would take as long, and all who wait for a GPU wait for the end of the round."""
+    api, now = Refusing(said), [0.0]
+    looks: Any = Evictor(api, api, metrics.Metrics(), after_seconds=60.0, clock=lambda: now[0])  # type: ignore[arg-type]
+    pods = [stuck(f"u{number}") for number in range(5)]
+    await looks.look(pods, NOTHING)
+    now[0] += 61.0
+    again = await looks.look(pods, NOTHING)
+    assert api.tried == tried
+    assert 0 < again <= 60.0
 
 
 @pytest.mark.slow
