@@ -50,11 +50,8 @@ static bool is_done(CUevent event, CUstream stream, bool per_thread) {
 
 /* Asked again and again: to wait in the driver might be for ever, when the GPU waits for something that this thread is
  * about to do. While a stream is captured nothing is asked. */
-void stream_wait(CUstream stream, bool per_thread) {
-    CUcontext context;
+static void wait_relaxed(CUcontext context, CUstream stream, bool per_thread) {
     CUevent event = NULL;
-    if (capture_any() || REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS)
-        return;
     if (REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
         event = NULL;
     else if (REAL(cuCtxRecordEvent)(context, event) != CUDA_SUCCESS) {
@@ -65,4 +62,16 @@ void stream_wait(CUstream stream, bool per_thread) {
         pause_ns(LOOK_NS);
     if (event != NULL)
         (void)REAL(cuEventDestroy_v2)(event);
+}
+
+void stream_wait(CUstream stream, bool per_thread) {
+    CUcontext context;
+    if (capture_any() || REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS)
+        return;
+    /* Another thread's capture may begin at any moment. */
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    bool exchanged = REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS;
+    wait_relaxed(context, stream, per_thread);
+    if (exchanged)
+        (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 }

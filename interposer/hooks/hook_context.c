@@ -20,13 +20,29 @@ static CUcontext primary[MAX_DEVICES];
 /* How often each context was attached: so often it can be detached and lives on. */
 static table_t attached = TABLE_INITIALIZER;
 
-/* Around the making of a primary context, so that of two threads one makes it and pays for it. */
-static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+/* Around the making and the end of a primary context: of two threads one makes it and pays for it, and what one sets
+ * aside at its end no other brings back. */
+static pthread_mutex_t of_primary[MAX_DEVICES] = {[0 ... MAX_DEVICES - 1] = PTHREAD_MUTEX_INITIALIZER};
+
+static bool is_known(CUdevice device) {
+    return device >= 0 && device < MAX_DEVICES;
+}
+
+static void lock_primary(CUdevice device) {
+    if (is_known(device))
+        pthread_mutex_lock(&of_primary[device]);
+}
+
+static void unlock_primary(CUdevice device) {
+    if (is_known(device))
+        pthread_mutex_unlock(&of_primary[device]);
+}
 
 static void context_after_fork(void) {
-    making = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    for (unsigned i = 0; i < MAX_DEVICES; i++)
+    for (unsigned i = 0; i < MAX_DEVICES; i++) {
+        of_primary[i] = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
         primary[i] = NULL;
+    }
     table_forget(&attached);
 }
 FORK_ON_CHILD(context_after_fork)
@@ -58,21 +74,15 @@ static CUresult pay(cost_t *cost, CUdevice device) {
     return session_join() ? cost_begin(cost, device) : CUDA_ERROR_SYSTEM_NOT_READY;
 }
 
-static CUresult make_primary(CUcontext *context, CUdevice device) {
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     cost_t cost = COST_NONE;
-    pthread_mutex_lock(&making);
+    lock_primary(device);
     CUresult result = is_active(device) ? CUDA_SUCCESS : pay(&cost, device);
     if (result == CUDA_SUCCESS)
         result = cost_end(&cost, REAL(cuDevicePrimaryCtxRetain)(context, device), context);
-    pthread_mutex_unlock(&making);
-    return result;
-}
-
-CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
-    CUresult result =
-        is_active(device) ? REAL(cuDevicePrimaryCtxRetain)(context, device) : make_primary(context, device);
-    if (result == CUDA_SUCCESS && device >= 0 && device < MAX_DEVICES)
+    if (result == CUDA_SUCCESS && is_known(device))
         __atomic_store_n(&primary[device], *context, __ATOMIC_RELEASE);
+    unlock_primary(device);
     return begun(result, context, device);
 }
 
@@ -127,17 +137,18 @@ static void come_back(uint64_t aside, CUcontext context, bool ended) {
 }
 
 static CUcontext primary_of(CUdevice device) {
-    bool known = device >= 0 && device < MAX_DEVICES;
-    return known ? __atomic_load_n(&primary[device], __ATOMIC_ACQUIRE) : NULL;
+    return is_known(device) ? __atomic_load_n(&primary[device], __ATOMIC_ACQUIRE) : NULL;
 }
 
 /* A release ends the context only when it was the last; whether it did, the driver says. */
 #define END_PRIMARY(symbol)                                                                                            \
     CUresult symbol(CUdevice device) {                                                                                 \
+        lock_primary(device);                                                                                          \
         CUcontext context = primary_of(device);                                                                        \
         uint64_t aside = set_aside(context);                                                                           \
         CUresult result = REAL(symbol)(device);                                                                        \
         come_back(aside, context, result == CUDA_SUCCESS && !is_active(device));                                       \
+        unlock_primary(device);                                                                                        \
         return result;                                                                                                 \
     }
 END_PRIMARY(cuDevicePrimaryCtxRelease_v2)
@@ -190,6 +201,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green) {
             device = -1;
         (void)REAL(cuCtxPopCurrent_v2)(&popped);
     }
+    lock_primary(device);
     CUcontext holds = primary_of(device);
     uint64_t aside = set_aside(holds);
     if (context != holds)
@@ -200,5 +212,6 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green) {
     else if (context != holds)
         marker_restore(context);
     come_back(aside, holds, result == CUDA_SUCCESS && holds != NULL && !is_active(device));
+    unlock_primary(device);
     return result;
 }

@@ -185,12 +185,16 @@ bool keeper_reserve(keeper_t *keeper, uint64_t bytes, attempt_t attempt, uint64_
 
 /* Without the lock: it may take as long as the driver likes. The pool is not destroyed meanwhile. */
 static void trim(keeper_t *keeper, keeper_kind_t kind) {
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED; /* another thread's capture may begin at any moment */
     keeper->looks++;
     keeper_unlock(keeper->gpu);
+    bool exchanged = REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS;
     if (kind == KEEPER_POOL)
         (void)REAL(cuMemPoolTrimTo)((CUmemoryPool)(uintptr_t)keeper->handle, 0);
     else
         (void)REAL(cuDeviceGraphMemTrim)((CUdevice)keeper->handle);
+    if (exchanged)
+        (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     keeper_lock(keeper->gpu);
     keeper->looks--;
 }
@@ -205,7 +209,7 @@ static bool each_of(uint32_t gpu, bool trimming) {
         if (keeper->gpu != gpu || (kind != KEEPER_POOL && kind != KEEPER_GRAPHS))
             continue;
         any = any || keeper->charged_bytes > 0;
-        if (trimming)
+        if (trimming && !capture_any())
             trim(keeper, kind);
         (void)charge_exactly(keeper, 0); /* of one that is closing meanwhile nothing is read */
     }

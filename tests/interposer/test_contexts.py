@@ -67,6 +67,14 @@ def test_releases_of_a_primary_context_that_lives_on_cost_no_memory(
     container.program(contexts.retains_and_releases)
 
 
+def test_what_a_primary_context_had_is_free_although_several_threads_release_it_at_once(
+    container: Container, make_arbiter: ArbiterMaker, tmp_path: Path
+) -> None:
+    make_arbiter(LIMIT)
+    unhurried = with_driver_before(container, "unhurried.c", tmp_path)
+    unhurried.program(contexts.threads_release_the_last_at_once, LIMIT)
+
+
 def test_a_lease_is_not_given_back_by_a_release_while_kernels_run(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:

@@ -14,6 +14,7 @@ from tests.interposer.cuda_client import (
     Cuda,
     Location,
     Properties,
+    in_threads,
     on_device,
 )
 from tests.interposer.programs.launching import PTR, kernel, launch, say, two_long_kernels
@@ -121,6 +122,28 @@ def retains_and_releases() -> None:
 
     before = turns(1000)
     assert turns(10000) - before < 100000
+
+
+def threads_release_the_last_at_once(limit: int) -> None:
+    """Whatever was allocated there is gone with the last of them, in whichever order they come."""
+    c = Cuda(device=None)
+    context, together = ctypes.c_void_p(), threading.Barrier(2)
+
+    def retain() -> None:
+        c.check("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+        c.check("cuCtxSetCurrent", context)
+
+    def rounds() -> None:
+        for _ in range(5):
+            retain()
+            assert c.allocate(MIB)[0] == SUCCESS, c.info()
+            together.wait()
+            c.check("cuDevicePrimaryCtxRelease_v2", 0)
+            together.wait()
+
+    in_threads(rounds, 2)
+    retain()
+    assert c.allocate(limit)[0] == SUCCESS, c.info()
 
 
 def releases_while_kernels_run() -> None:
