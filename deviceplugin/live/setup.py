@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import Final, Protocol
 
@@ -13,6 +14,7 @@ from gpushare.modes.hardware_gpu import HardwareGpu
 logger = logging.getLogger(__name__)
 
 COMMAND_SECONDS: Final = 30.0
+KILLED_SECONDS: Final = 1.0
 _TIME_SLICES: Final = {"default": "0", "short": "1", "medium": "2", "long": "3"}
 
 
@@ -83,7 +85,9 @@ async def run(*command: str) -> None:
             output, _ = await process.communicate()
     except TimeoutError as error:
         process.kill()
-        await process.wait()
+        with contextlib.suppress(TimeoutError):  # one that hangs in the driver may not end even then
+            async with asyncio.timeout(KILLED_SECONDS):
+                await process.wait()
         raise SetUpError(f"{' '.join(command)} did not end within {COMMAND_SECONDS:.0f} s") from error
     if process.returncode:
         raise SetUpError(f"{' '.join(command)} failed: {output.decode(errors='replace').strip()}")

@@ -17,6 +17,7 @@ _SHARE = f"{contract.SHARE_LABEL}={contract.SHARE_LABEL_VALUE}"
 _ASKS = "Please enter Username"  # kubectl's prompt on standard output when it has no credentials
 _NODES = "/api/v1/nodes"
 _PLACEMENT = f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/configmaps/{contract.PLACEMENT_CONFIG_MAP}"
+_AGENT = f"/apis/apps/v1/namespaces/{contract.SYSTEM_NAMESPACE}/daemonsets/gpushare-agent"
 _EVERYBODY = "/api/v1/pods?fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed"
 
 
@@ -125,11 +126,27 @@ class LiveCluster:
 
     def configurations(self) -> dict[str, str]:
         """The entries of the ConfigMap that nodes pick theirs from; none if there is none."""
-        within = f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/configmaps/{contract.CONFIG_MAP}"
+        for namespace, name in self._config_maps():
+            within = f"/api/v1/namespaces/{_quoted(namespace)}/configmaps/{_quoted(name)}"
+            try:
+                return dict(_object(self.kubectl.raw(within).reader()).get("data") or {})
+            except plugin_errors.KubectlNotFound:
+                continue
+        return {}
+
+    def _config_maps(self) -> Iterator[tuple[str, str]]:
+        """Where it may be: under the usual name, else where the agents are told that it is."""
+        usual = (contract.SYSTEM_NAMESPACE, contract.CONFIG_MAP)
+        yield usual
         try:
-            return dict(_object(self.kubectl.raw(within).reader()).get("data") or {})
-        except plugin_errors.KubectlNotFound:
-            return {}
+            agent = _object(self.kubectl.raw(_AGENT).reader())
+        except (plugin_errors.KubectlNotFound, plugin_errors.KubectlForbidden):
+            return
+        for container in agent["spec"]["template"]["spec"]["containers"]:
+            for argument in container.get("args") or ():
+                namespace, _, name = argument.removeprefix("--config-map=").partition("/")
+                if argument.startswith("--config-map=") and (namespace, name) != usual:
+                    yield namespace, name
 
     def placement(self) -> dict[str, str]:
         """The ConfigMap with the placer's policy and mix; empty if there is none."""

@@ -78,6 +78,20 @@ def test_a_member_is_read_before_and_after_the_driver(group: ShareLedger) -> Non
     group.close()
 
 
+def test_the_driver_is_asked_without_a_look_at_what_processes_have_mapped(
+    group: ShareLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that hangs in the driver would keep all other questions of the driver waiting."""
+    who = joined(group)
+    looking, looked = made(Listing(nvml.NvmlProcess(who.pid, 1000))), list[int]()
+    monkeypatch.setattr(kernel_process, "mapped_files", lambda pid, **_: looked.append(pid))
+    measured = looking.measure([CARD], [group])
+    assert looked == []
+    assert looking.describe(measured, [CARD], [group], []).readings
+    assert set(looked) == {who.pid}
+    group.close()
+
+
 def test_what_is_held_on_a_mig_device_is_measured_too(group: ShareLedger) -> None:
     who = joined(group)
     whole = dataclasses.replace(CARD, uuid="GPU-00000000-0000-0000-0000-00000000000b", mode=Mode.MIG)

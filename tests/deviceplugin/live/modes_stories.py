@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import os
 import sys
 import time
@@ -14,6 +15,8 @@ from typing import Final
 import pynvml
 
 from deviceplugin.hardware import nvml, nvml_call
+from deviceplugin.live import entering, mode_checkpoint, setup
+from gpushare.modes.hardware_gpu import HardwareGpu
 from tests import builders
 from tests.deviceplugin import simulated
 from tests.deviceplugin.live.modes_node import CONFIGS, GPU, DiedError, Node, running
@@ -297,6 +300,46 @@ async def no_configuration_keeps_the_loop_from_others(node: Node) -> None:
             assert time.monotonic() - began < 60, label
         await ended
         assert ticks * 0.25 >= time.monotonic() - began - 0.5, f"{label}: {ticks} turns of the loop"
+
+
+async def a_full_disk_leaves_all_as_it_is_until_it_has_room(node: Node) -> None:
+    await node.reach("fractional")
+    write = mode_checkpoint.write
+
+    def refuse(path: Path, _: mode_checkpoint.Checkpoint) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    mode_checkpoint.write = refuse
+    try:
+        await node.reach("exclusive")
+        assert node.modes == ["fractional…"] * 4, node.modes
+        assert "modes.json cannot be written: No space left on device" in node.pending, node.pending
+        assert node.facts() == node.used_as("fractional")
+    finally:
+        mode_checkpoint.write = write
+    await node.step()
+    assert node.modes == ["exclusive"] * 4, node.modes
+
+
+async def what_is_tried_in_vain_rests_although_it_wakes_the_agent(node: Node) -> None:
+    """As the daemons of MPS do, whatever becomes of a start."""
+    await node.reach("fractional")
+    tried: list[str] = []
+
+    async def enter(card: HardwareGpu, _: object) -> None:
+        tried.append(card.uuid)
+        raise setup.SetUpError("the keeper is not there")
+
+    usual, node.deadly.enter = node.deadly.enter, enter  # type: ignore[method-assign]
+    node.cluster.label = "exclusive"
+    for _ in range(20):
+        pause_seconds = await node.agent.step()
+    assert sorted(tried) == sorted(node.uuids), "each once"
+    assert 0 < pause_seconds <= entering.REST_SECONDS
+    node.deadly.enter = usual  # type: ignore[method-assign]
+    await asyncio.sleep(entering.REST_SECONDS)
+    await node.step()
+    assert node.modes == ["exclusive"] * 4, node.modes
 
 
 STORIES: Final[dict[str, Story]] = {
