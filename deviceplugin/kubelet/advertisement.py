@@ -98,6 +98,8 @@ def closed(
 
 def and_more(resource: str, devices: Sequence[AdvertisedDevice], count: int) -> tuple[AdvertisedDevice, ...]:
     """The counters of a resource as told, and `count` healthy ones beside them."""
+    if not count:
+        return tuple(devices)
     told = {device.id for device in devices}
     ours = (_counter(resource, number) for number in range(len(devices) + count))
     more = itertools.islice((identity for identity in ours if identity not in told), count)

@@ -126,19 +126,26 @@ class AllocationController:
         answers = await asyncio.gather(*map(self.is_gone, suspects.values()))
         now = self._clock()
         self._alive |= {identity: now for identity, gone in zip(suspects, answers, strict=True) if gone is False}
-        self._unanswered |= None in answers
         return {identity for identity, gone in zip(suspects, answers, strict=True) if gone}
 
     async def is_gone(self, allocation: Allocation) -> bool | None:
-        """Whether the API server says that the holder is no more; None where it says nothing: it may be there."""
+        """Whether the API server says that the holder is no more; None where it says nothing: it may be there.
+
+        Where it did not answer one question it is asked no other in that round: it may have too much to do already.
+        """
         holder = allocation.pod
         async with self._questions:
+            if self._unanswered:
+                return None
             try:
                 pod = Pod.of(await self._api.get(f"/api/v1/namespaces/{holder.namespace}/pods/{holder.name}"))
             except api_errors.NotFound:
                 return True
             except api_errors.ClusterError as error:
                 logger.warning("Could not ask about a pod", extra={"pod": str(holder), "err": str(error)})
+                if not isinstance(error, api_errors.Unavailable):
+                    return False
+                self._unanswered = True
                 return None
         return not due_changes.still_holds(pod, holder)
 

@@ -13,10 +13,11 @@ import pytest
 
 from gpushare import ledger
 from gpushare.allocation import PodRef
-from gpushare.cluster import api_client, api_connection, events, informer, part, transport
+from gpushare.cluster import api_client, api_connection, api_errors, events, informer, part, transport
 from tests import builders
 from tests.webhook.conftest import Cluster
 from webhook import metrics
+from webhook.controllers.allocations import allocation_controller
 from webhook.controllers.allocations.allocation_controller import AllocationController
 from webhook.store.api_store import ApiStore
 
@@ -31,11 +32,15 @@ class Halting(api_client.ApiClient):
     def __init__(self, connections: transport.Transport) -> None:
         super().__init__(connections)
         self.may, self.asked = asyncio.Event(), asyncio.Event()
+        self.busy, self.refused = False, 0
 
     async def get(self, path: str, query: api_client.Query | None = None) -> dict[str, Any]:
         if path.endswith(f"/{SLOW}"):
             self.asked.set()
             await self.may.wait()
+        if self.busy and "/pods/busy-" in path:
+            self.refused += 1
+            raise api_errors.Unavailable("too many requests", status=429, reason="TooManyRequests")
         return await super().get(path, query)
 
 
@@ -128,6 +133,25 @@ async def test_what_is_known_to_be_gone_is_free_while_others_are_asked_about(clu
         made.api.may.set()
         await keeping
         assert made.held("node-b") == {}
+
+
+async def test_an_api_server_with_too_much_to_do_is_asked_again_soon_and_not_about_all(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allocation_controller, "QUESTIONS_AT_ONCE", 2)
+    async with blind(cluster) as made:
+        for number in range(8):
+            await made.hold(f"a{number}", PodRef(cluster.namespace, f"busy-{number}", f"uid-{number}"), until=None)
+        made.api.busy = True
+        controller = made.allocations_controller
+        again = await controller.keep(controller.look())
+        assert 0 < made.api.refused <= 2
+        assert again is not None
+        assert again - made.now <= allocation_controller.UNANSWERED_SECONDS
+        assert len(made.held()) == 8
+        made.api.busy = False
+        await controller.keep(controller.look())
+        assert made.held() == {}
 
 
 async def test_what_somebody_came_for_at_the_last_moment_is_not_told_as_expired(cluster: Cluster) -> None:
