@@ -94,7 +94,7 @@ class Look:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Measured:
+class DriverListing:
     """What the driver said: the processes that it lists, by GPU, and the rest as in `Look`."""
 
     readings: dict[Key, Reading]
@@ -126,7 +126,7 @@ class Looking:
         """Look once, in one thread. What ends or begins meanwhile may be seen or not."""
         return self.describe(self.measure(gpus, groups), gpus, groups, unreachable)
 
-    def measure(self, gpus: Sequence[Gpu], groups: Sequence[ShareLedgerView]) -> Measured:
+    def measure(self, gpus: Sequence[Gpu], groups: Sequence[ShareLedgerView]) -> DriverListing:
         """What the driver says, between two readings of the ledgers."""
         readings: dict[Key, Reading] = {}
         listed: list[tuple[str, nvml.NvmlProcess]] = []
@@ -152,11 +152,11 @@ class Looking:
             except nvml_call.NvmlError as error:
                 silent.add(uuid)
                 problems.append(Problem(f"the driver does not list the processes on {uuid}: {error}", blind=False))
-        return Measured(readings, listed, problems, frozenset(silent), *self._used(gpus, groups))
+        return DriverListing(readings, listed, problems, frozenset(silent), *self._used(gpus, groups))
 
     def describe(
         self,
-        measured: Measured,
+        measured: DriverListing,
         gpus: Sequence[Gpu],
         groups: Sequence[ShareLedgerView],
         unreachable: Iterable[Who],
