@@ -32,9 +32,8 @@ FIRST_PAUSE_SECONDS: Final = 0.1  # its socket is there a moment before it liste
 REGISTER_SECONDS: Final = 15.0  # the kubelet itself gives up dialling us after 10
 SILENT_SECONDS: Final = 10.0  # registered, but nobody reads the list
 STOP_SECONDS: Final = 0.5
-MOST_PAUSE_SECONDS: Final = (
-    1.0  # a kubelet that comes back judges its pods within a second; it is a socket of this node
-)
+# A kubelet that comes back judges its pods within a second, and to ask a socket of this node costs nothing.
+MOST_PAUSE_SECONDS: Final = 1.0
 # Which proxy a cluster's environment names is nothing to a socket.
 _CHANNEL_OPTIONS = (("grpc.enable_http_proxy", 0),)
 
