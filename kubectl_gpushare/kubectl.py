@@ -142,7 +142,7 @@ class Running:
             )
 
     def stop(self) -> None:
-        """Kills it."""
+        """Kills kubectl, whose answer nobody waits for any more."""
         self._process.kill()
         self._process.wait()
         self._listener.join(_LAST_WORDS_SECONDS)

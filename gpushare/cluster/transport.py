@@ -69,7 +69,7 @@ class Answers:
         self._next = asyncio.Event()
 
     def add(self) -> None:
-        """One has come."""
+        """Count one more, and tell whoever waits for it."""
         self.count += 1
         self._next.set()
         self._next = asyncio.Event()

@@ -114,7 +114,7 @@ class LiveCluster:
                 process.stop()
 
     def machines(self) -> list[node.NodeJson]:
-        """The Node objects."""
+        """The Node objects of the whole cluster, as the API server has them."""
         return list(_objects(self._run(_NODES).reader()))
 
     def machine(self, name: str) -> node.NodeJson | None:

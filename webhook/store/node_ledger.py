@@ -109,9 +109,10 @@ class NodeLedger:
         self._written, self._waiting = [], []
 
     def _changed_by(self, change: ledger_store.Change, node: GpuNode) -> GpuNode:
-        """Raises LedgerError also for whoever would write to a ledger that is closed: the write would open it.
+        """The node after the change. Raises what the change raises, and LedgerError where the ledger is closed.
 
-        Whoever runs there is not in it yet. What was decided before it was closed may come as late as now.
+        A write would open it, and the pods that run there are not in it yet. A change that was decided before it was
+        closed may come as late as now.
         """
         after = change(node)
         if after is not node and not deleted_nodes.is_open(self.document):

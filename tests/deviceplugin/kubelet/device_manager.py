@@ -24,7 +24,8 @@ class NilPointerError(Exception):
 class DeviceManager:
     """Of one resource.
 
-    held: by pod, what its checkpoint has, also of pods that are no more. running: pods that it need not ask about. listed: all devices of the last list.
+    held: by pod, what its checkpoint has, also of pods that are no more. running: pods that it need not ask about.
+    listed: all devices of the last list.
     """
 
     chance: random.Random
