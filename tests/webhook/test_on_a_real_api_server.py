@@ -250,11 +250,14 @@ async def test_a_burst_through_two_replicas_never_over_commits(cluster: Cluster)
 
 async def test_reservations_that_wait_share_a_write(cluster: Cluster) -> None:
     started = cluster.start()
-    await create_all(cluster, pods(30, request="0.1", memory="1Gi"))
-    until(cluster.is_settled, cluster.explain)
+    made = await create_all(cluster, pods(30, request="0.1", memory="1Gi"))
+    stored = sum(not isinstance(outcome, Exception) for outcome in made)
+    assert stored > 20, made
+    # Who was gated while the disk was slow is placed later; a write whose answer was lost is not counted.
+    until(lambda: cluster.is_settled() and len(cluster.node().allocations) == stored, cluster.explain)
     changes = started.metric("gpushare_webhook_ledger_changes_total")
     writes = started.metric('gpushare_webhook_ledger_writes_total{result="written"}')
-    assert changes >= 30
+    assert writes < stored / 2
     assert writes < changes / 2
 
 
