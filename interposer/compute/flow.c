@@ -11,6 +11,7 @@
 #include "compute/gate.h"
 #include "compute/passes.h"
 #include "compute/streams.h"
+#include "cuda/capture.h"
 #include "driver/driver.h"
 
 #define BATCH_NS 2000000ull
@@ -240,18 +241,14 @@ static bool is_one_of_several(uint32_t gpu, CUstream stream) {
     return stream == CU_STREAM_PER_THREAD || streams_count(gpu) + (stream == CU_STREAM_LEGACY) > 1 || !gate_is_only();
 }
 
-/* Another thread's capture may begin at any moment, and a question of this one's would break it if it were not relaxed.
- */
 static void step(flow_t *flow, uint32_t gpu, CUcontext context, CUstream stream, uint64_t launches) {
-    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     CUcontext popped;
     flow->several = flow->several || is_one_of_several(gpu, stream);
     if (REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
         return;
-    bool exchanged = REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS;
+    relaxed_t relaxed = capture_relax();
     next_batch(flow, gpu, context, stream, launches);
-    if (exchanged)
-        (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    capture_unrelax(relaxed);
     (void)REAL(cuCtxPopCurrent_v2)(&popped);
 }
 

@@ -24,6 +24,17 @@ bool capture_has(CUstream stream) {
     return capture_any() && (REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS || status != 0);
 }
 
+relaxed_t capture_relax(void) {
+    relaxed_t relaxed = {.mode = CU_STREAM_CAPTURE_MODE_RELAXED};
+    relaxed.changed = REAL(cuThreadExchangeStreamCaptureMode)(&relaxed.mode) == CUDA_SUCCESS;
+    return relaxed;
+}
+
+void capture_unrelax(relaxed_t relaxed) {
+    if (relaxed.changed)
+        (void)REAL(cuThreadExchangeStreamCaptureMode)(&relaxed.mode);
+}
+
 /* Default streams are never destroyed. */
 static uint64_t key_of(CUstream stream) {
     return stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD ? (uint64_t)(uintptr_t)stream : 0;

@@ -13,6 +13,15 @@ bool capture_has(CUstream stream);
 /* Whether anything is being captured. */
 bool capture_any(void);
 
+/* Around what we ask the driver in a thread of the program's: no capture of another thread is broken by it, which may
+ * begin at any moment. What the first returns is for the second. */
+typedef struct {
+    int mode;
+    bool changed;
+} relaxed_t;
+relaxed_t capture_relax(void);
+void capture_unrelax(relaxed_t relaxed);
+
 /* Around the call that begins a capture: it counts from before the driver is asked, so that nothing that would break it
  * is under way when it begins. What the first returns is for the second. */
 CUcontext capture_begins(CUstream stream);

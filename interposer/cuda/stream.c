@@ -68,10 +68,7 @@ void stream_wait(CUstream stream, bool per_thread) {
     CUcontext context;
     if (capture_any() || REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS)
         return;
-    /* Another thread's capture may begin at any moment. */
-    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    bool exchanged = REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS;
+    relaxed_t relaxed = capture_relax();
     wait_relaxed(context, stream, per_thread);
-    if (exchanged)
-        (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    capture_unrelax(relaxed);
 }

@@ -35,7 +35,7 @@ static CUresult free_real(const request_t *request, CUdeviceptr pointer) {
 /* With the lock held. The pool may have what is asked for, freed and not yet returned, and not wanted by another call
  * that is under way: then it need not grow. */
 static bool reserve(keeper_t *keeper, size_t bytes, attempt_t attempt, uint64_t *reserved_bytes_p) {
-    if (keeper_reserve(keeper, bytes, attempt, reserved_bytes_p))
+    if (keeper_reserve(keeper, bytes, reserved_bytes_p))
         return true;
     uint64_t taken_bytes = keeper->out_bytes + keeper->wanted_bytes;
     *reserved_bytes_p = 0;

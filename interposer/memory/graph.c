@@ -40,7 +40,7 @@ typedef struct {
 
 /* With the lock held. No more than the graph's own pages can be wanting, and no more than all graphs' together beyond
  * what there is, or will be when the starts that are under way are done. */
-static bool reserve(part_t *part, attempt_t attempt) {
+static bool reserve(part_t *part) {
     const keeper_t *keeper = part->keeper;
     uint64_t bytes = part->entry.bytes;
     uint64_t new_bytes = part->entry.count == 0 ? bytes : 0;
@@ -48,7 +48,7 @@ static bool reserve(part_t *part, attempt_t attempt) {
     uint64_t there_bytes = keeper->charged_bytes + keeper->reserved_bytes;
     uint64_t beyond_bytes = all_bytes > there_bytes ? all_bytes - there_bytes : 0;
     part->growth.wanted_bytes = beyond_bytes < bytes ? beyond_bytes : bytes;
-    return keeper_reserve(part->keeper, part->growth.wanted_bytes, attempt, &part->growth.reserved_bytes);
+    return keeper_reserve(part->keeper, part->growth.wanted_bytes, &part->growth.reserved_bytes);
 }
 
 /* With the lock held. Another thread may have launched it meanwhile. */
@@ -73,7 +73,7 @@ static void finish(const part_t *part, bool started) {
 static bool begin(part_t *part, attempt_t attempt) {
     doubt_make_room(part->keeper->gpu, attempt);
     keeper_lock(part->keeper->gpu);
-    bool fits = reserve(part, attempt);
+    bool fits = reserve(part);
     if (fits)
         keeper_begin(part->keeper, &part->growth);
     keeper_unlock(part->keeper->gpu);

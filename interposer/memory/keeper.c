@@ -174,27 +174,23 @@ bool keeper_settle(keeper_t *keeper, const growth_t *growth) {
     return charge_exactly(keeper, growth->reserved_bytes);
 }
 
-bool keeper_reserve(keeper_t *keeper, uint64_t bytes, attempt_t attempt, uint64_t *reserved_bytes_p) {
+bool keeper_reserve(keeper_t *keeper, uint64_t bytes, uint64_t *reserved_bytes_p) {
     uint64_t whole_bytes = round_up(bytes, keeper->unit_bytes);
     *reserved_bytes_p = whole_bytes;
     /* What needs nothing more is let be also when the driver's own memory has pushed the share beyond its limit. */
-    if (whole_bytes == 0 || share_try(keeper->gpu, whole_bytes))
-        return true;
-    return attempt >= ATTEMPT_TRIMMED && share_charge(keeper->gpu, whole_bytes);
+    return whole_bytes == 0 || share_try(keeper->gpu, whole_bytes);
 }
 
 /* Without the lock: it may take as long as the driver likes. The pool is not destroyed meanwhile. */
 static void trim(keeper_t *keeper, keeper_kind_t kind) {
-    int mode = CU_STREAM_CAPTURE_MODE_RELAXED; /* another thread's capture may begin at any moment */
     keeper->looks++;
     keeper_unlock(keeper->gpu);
-    bool exchanged = REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS;
+    relaxed_t relaxed = capture_relax();
     if (kind == KEEPER_POOL)
         (void)REAL(cuMemPoolTrimTo)((CUmemoryPool)(uintptr_t)keeper->handle, 0);
     else
         (void)REAL(cuDeviceGraphMemTrim)((CUdevice)keeper->handle);
-    if (exchanged)
-        (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    capture_unrelax(relaxed);
     keeper_lock(keeper->gpu);
     keeper->looks--;
 }
@@ -227,6 +223,8 @@ static bool look(uint32_t gpu, bool trimming) {
 void keeper_make_room(uint32_t gpu, attempt_t attempt) {
     if (attempt != ATTEMPT_AT_ONCE)
         (void)look(gpu, attempt >= ATTEMPT_TRIMMED);
+    if (attempt >= ATTEMPT_RECLAIMED)
+        share_reclaim();
 }
 
 void keeper_reread(uint32_t gpu) {

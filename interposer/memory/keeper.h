@@ -53,8 +53,15 @@ void keeper_remove(keeper_t *keeper);
 void keeper_lock(uint32_t gpu);
 void keeper_unlock(uint32_t gpu);
 
-/* The four attempts at a call that may grow a keeper, each after more has been done to make room. */
-typedef enum { ATTEMPT_AT_ONCE, ATTEMPT_REREAD, ATTEMPT_TRIMMED, ATTEMPT_WAITED, ATTEMPTS } attempt_t;
+/* The attempts at a call that may grow a keeper, each after more has been done to make room. */
+typedef enum {
+    ATTEMPT_AT_ONCE,
+    ATTEMPT_REREAD,
+    ATTEMPT_TRIMMED,
+    ATTEMPT_RECLAIMED, /* the arbiter has looked for what dead processes held */
+    ATTEMPT_WAITED,    /* for the GPU */
+    ATTEMPTS
+} attempt_t;
 /* Does what an attempt is preceded by, with no lock held. */
 void keeper_make_room(uint32_t gpu, attempt_t attempt);
 
@@ -65,7 +72,7 @@ typedef struct {
 } growth_t;
 
 /* With the lock held: charges what growing by `bytes` may take. False: it does not fit. */
-bool keeper_reserve(keeper_t *keeper, uint64_t bytes, attempt_t attempt, uint64_t *reserved_bytes_p);
+bool keeper_reserve(keeper_t *keeper, uint64_t bytes, uint64_t *reserved_bytes_p);
 
 /* With the lock held, before and after a call for which so much was reserved; in between without it. False: keepers
  * took more than was reserved, and that does not fit. */

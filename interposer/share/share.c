@@ -126,17 +126,26 @@ bool share_try(uint32_t gpu, uint64_t bytes) {
     return charge(gpu, bytes);
 }
 
+/* Two processes near the limit may have seen each other's attempt: they try again at different times. */
+static void step_apart(void) {
+    pause_ns(RACE_PAUSE_NS * (1 + share.slot % 8));
+}
+
 bool share_charge(uint32_t gpu, uint64_t bytes) {
     if (charge(gpu, bytes))
         return true;
     if (bytes > share_limit_bytes(gpu))
         return false;
-    /* Two processes near the limit may have seen each other's attempt: they try again at different times. */
-    pause_ns(RACE_PAUSE_NS * (1 + share.slot % 8));
+    step_apart();
     if (charge(gpu, bytes))
         return true;
     arbiter_reclaim();
     return charge(gpu, bytes);
+}
+
+void share_reclaim(void) {
+    step_apart();
+    arbiter_reclaim();
 }
 
 void share_refund(uint32_t gpu, uint64_t bytes) {

@@ -27,6 +27,8 @@ uint32_t share_gpu(const uint8_t uuid[16]);
 bool share_charge(uint32_t gpu, uint64_t bytes);
 /* The same, tried once and at once. */
 bool share_try(uint32_t gpu, uint64_t bytes);
+/* What is done before the last try, by itself: may take as long as the arbiter. */
+void share_reclaim(void);
 void share_refund(uint32_t gpu, uint64_t bytes);
 
 /* What is charged and certainly there: see quota.h. */

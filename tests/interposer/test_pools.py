@@ -10,6 +10,7 @@ import pytest
 from tests.interposer.conftest import MIB, ArbiterMaker
 from tests.interposer.container import Container, finishing
 from tests.interposer.programs import allocating, pools
+from tests.interposer.reference_arbiter import Misbehaviour
 from tests.programs import command
 
 LIMIT = 256 * MIB
@@ -67,6 +68,15 @@ def test_a_full_pool_waits_for_what_another_stream_has_freed(container: Containe
 def test_a_pool_that_took_more_than_fits_gives_it_back(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     container.program(pools.takes_more_than_fits)
+
+
+def test_nobody_waits_while_the_arbiter_looks_for_what_another_thread_needs(
+    container: Container, make_arbiter: ArbiterMaker
+) -> None:
+    arbiter = make_arbiter(LIMIT, behaviour=Misbehaviour(reclaim_seconds=1))
+    taken = int(container.program(pools.takes_while_another_thread_is_refused))
+    assert arbiter.reclaims == 2
+    assert taken > 20, "it could not take anything in those two seconds"
 
 
 def test_a_destroyed_pool_is_charged_until_its_last_block_is_freed(

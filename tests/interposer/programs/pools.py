@@ -133,6 +133,28 @@ def takes_more_than_fits() -> None:
     assert c.new(256)[0] == SUCCESS
 
 
+def takes_while_another_thread_is_refused() -> None:
+    c = Pools()
+    c.keep(FOR_EVER)
+    assert c.allocate(120 * MIB)[0] == SUCCESS
+    refused: list[int] = []
+
+    def ask_for_too_much() -> None:
+        c.use(0)
+        refused.append(c.new(200, 2)[0])
+
+    asking = threading.Thread(target=ask_for_too_much)
+    asking.start()
+    taken = 0
+    while asking.is_alive():
+        result, pointer = c.new(1)
+        assert result == SUCCESS
+        c.drop(pointer)
+        taken += 1
+    assert refused == [OUT_OF_MEMORY]
+    print(taken, flush=True)
+
+
 def destroys() -> None:
     c = Pools()
     own = c.made("cuMemPoolCreate", ctypes.byref(on_device(0)))
