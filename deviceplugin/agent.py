@@ -91,6 +91,7 @@ async def _serve(parts: AgentParts, settings: AgentSettings, daemon: shutdown.Da
             await parts.gpunode.informer.synced.wait()
             await parts.pods.informer.synced.wait()
             await parts.configuration.synced()
+    daemon.start("silence", parts.observation.watch())
     await parts.observation.look()
     audited = asyncio.Event()
     works: dict[str, Coroutine[Any, Any, None]] = {

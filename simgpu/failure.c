@@ -35,6 +35,10 @@ bool failure_inject(gpu_t *gpu, const char *what) {
         image->silent = 1;
         return true;
     }
+    if (strcmp(what, "hung") == 0) {
+        image->hung = 1;
+        return true;
+    }
     if (strcmp(what, "ecc") == 0) {
         image->ecc_uncorrected++;
         image->ecc_failed = 1;
@@ -60,5 +64,6 @@ void failure_heal(gpu_t *gpu) {
     gpu->image->lost = 0;
     gpu->image->mute = 0;
     gpu->image->silent = 0;
+    gpu->image->hung = 0;
     gpu->image->ecc_failed = 0;
 }

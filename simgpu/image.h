@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #define IMAGE_MAGIC "simgpu\n"
-#define IMAGE_VERSION 9u
+#define IMAGE_VERSION 10u
 #define IMAGE_MAX_GPUS 64u
 #define IMAGE_SLOTS 512u
 #define IMAGE_EVENTS 64u
@@ -153,6 +153,7 @@ typedef struct {
     _Atomic uint32_t lost;
     _Atomic uint32_t mute;   /* tells no events */
     _Atomic uint32_t silent; /* while one GPU is, NVML answers for none of the node */
+    _Atomic uint32_t hung;   /* NVML's calls about it do not return */
     _Atomic uint32_t ecc_failed;
     _Atomic uint64_t ecc_uncorrected;
     _Atomic uint64_t event_count; /* events ever; the last IMAGE_EVENTS are kept */

@@ -23,7 +23,7 @@ static const char usage[] =
     "  simgpu show DIRECTORY                                        what there is, who uses it, what has failed\n"
     "  simgpu sysfs DIRECTORY ROOT                                  what the kernel tells of them: ROOT/sys, "
     "ROOT/proc\n"
-    "  simgpu fail DIRECTORY GPU xid=N|ecc|lost|mute|silent         GPU: its number in the node, or its UUID\n"
+    "  simgpu fail DIRECTORY GPU xid=N|ecc|lost|mute|silent|hung    GPU: its number in the node, or its UUID\n"
     "  simgpu heal DIRECTORY GPU\n"
     "  simgpu reset DIRECTORY GPU                                   as nvidia-smi --gpu-reset: MIG as it was asked "
     "for\n"
@@ -162,7 +162,7 @@ static int change(int count, char **arguments, verb_t verb) {
     unsigned gpu_count;
     if (count != (verb == FAIL ? 3 : 2))
         return complain(verb == FAIL
-                            ? "fail needs DIRECTORY, GPU and xid=N, ecc, lost, mute or silent: see simgpu --help"
+                            ? "fail needs DIRECTORY, GPU and xid=N, ecc, lost, mute, silent or hung: see simgpu --help"
                             : "heal and reset need DIRECTORY and GPU: see simgpu --help");
     if (open_directory(arguments[0], gpus, &gpu_count) != EXIT_SUCCESS)
         return EXIT_FAILURE;
@@ -174,7 +174,7 @@ static int change(int count, char **arguments, verb_t verb) {
     else if (verb == RESET && mig_reset(gpu) != MIG_OK)
         return complain("processes use this GPU: end them, a GPU in use cannot be reset");
     else if (verb == FAIL && !failure_inject(gpu, arguments[2]))
-        return complain("this failure is unknown: write xid=N (1 to 1000), ecc, lost, mute or silent");
+        return complain("this failure is unknown: write xid=N (1 to 1000), ecc, lost, mute, silent or hung");
     return EXIT_SUCCESS;
 }
 

@@ -4,6 +4,9 @@
 #include <string.h>
 
 #include "mig.h"
+#include "timeline.h"
+
+#define HUNG_LOOK_NS 10000000ull
 
 static struct {
     pthread_mutex_t mutex;
@@ -33,6 +36,8 @@ nvmlReturn_t session_check(nvmlDevice_t device, const void *output) {
         return NVML_ERROR_INVALID_ARGUMENT;
     if (!is_gpu && !mig_usable(device))
         return NVML_ERROR_NOT_FOUND; /* destroyed since */
+    while (device->image->hung)
+        timeline_sleep(timeline_now_ns() + HUNG_LOOK_NS);
     return device->image->lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -18,10 +19,20 @@ class Driver:
     def __init__(self, opened: nvml.Nvml) -> None:
         self.nvml = opened
         self._turn = asyncio.Lock()
+        self._asked_at: float | None = None
+
+    @property
+    def silent_seconds(self) -> float:
+        """For how long the question that is being asked has had no answer; 0 while none is asked."""
+        return 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
 
     async def ask(
         self, question: Callable[Arguments, Answer], *arguments: Arguments.args, **named: Arguments.kwargs
     ) -> Answer:
         """Call `question`, which uses `nvml`, when it is its turn: questions are asked in the order they came."""
         async with self._turn:
-            return await asyncio.to_thread(question, *arguments, **named)
+            self._asked_at = time.monotonic()
+            try:
+                return await asyncio.to_thread(question, *arguments, **named)
+            finally:
+                self._asked_at = None

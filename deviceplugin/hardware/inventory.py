@@ -36,6 +36,12 @@ def merged(
     return tuple(sorted(cards.values(), key=lambda card: (card.index, card.uuid)))
 
 
+def unanswered(gpus: Iterable[Gpu], *, seconds: float) -> tuple[Gpu, ...]:
+    """The GPUs while the driver has not answered for so long: who cannot be asked about is not healthy."""
+    why = f"the driver has not answered for {seconds:.0f} s: see the kernel's log for NVRM, and reboot if it stays so"
+    return tuple(_ill(card, why) if card.healthy else card for card in gpus)
+
+
 def conditions(
     gpus: Sequence[Gpu], *, previous: Sequence[Condition], now: str, stopped: str = "", more: Sequence[Condition] = ()
 ) -> tuple[Condition, ...]:

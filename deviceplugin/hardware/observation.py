@@ -28,6 +28,8 @@ WAIT_SECONDS: Final = 0.01
 PAUSE_SECONDS: Final = 0.25
 LOOK_SECONDS: Final = 5.0
 BEGIN_ANEW_SECONDS: Final = 60.0  # while a GPU does not answer, or cannot be watched
+# No call takes so long: neither the first after a boot, nor one that cuts a GPU into MIG devices.
+SILENT_SECONDS: Final = 60.0
 _APPLICATION_XIDS: Final = xid.Filter()
 _OF_KERNEL: Final = Path("driver/nvidia/gpus")  # below /proc
 
@@ -110,6 +112,21 @@ class Observation:
         """Look at the GPUs until cancelled."""
         while True:
             await self.step()
+
+    async def watch(self) -> None:
+        """Publish that the driver does not answer, when a question waits too long: it may never return. Until cancelled."""
+        was_silent = False
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            silent_seconds = self._driver.silent_seconds
+            is_silent = silent_seconds >= SILENT_SECONDS
+            if is_silent and not was_silent:  # before the first answer there is no GPU to say it of
+                logger.warning("The driver does not answer", extra={"seconds": round(silent_seconds)})
+            was_silent = is_silent
+            if is_silent:
+                gpus = inventory.unanswered(self.seen.gpus, seconds=SILENT_SECONDS)
+                _tell(self.seen.gpus, gpus)
+                self.seen.publish(gpus)
 
     async def step(self) -> None:
         """Wait a little for an event, and look if there was one, or it is time, or there is news to compare with."""

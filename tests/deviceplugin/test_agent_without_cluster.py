@@ -217,6 +217,29 @@ async def test_a_driver_that_was_silent_for_a_moment_has_reset_no_gpu(short_path
     await kubelet.stop()
 
 
+async def test_a_driver_that_hangs_is_told_and_its_gpus_are_not_healthy(short_path: Path, gpus: Path) -> None:
+    (short_path / "kubelet").mkdir()
+    kubelet = kubelets.Kubelet(short_path / "kubelet")
+    await kubelet.start()
+    program = (
+        "-c",
+        "import sys; from deviceplugin import __main__; from deviceplugin.hardware import observation; "
+        "observation.SILENT_SECONDS = observation.LOOK_SECONDS = 2.0; sys.exit(__main__.main())",
+    )
+    async with agent_process.running(
+        "node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus, program=program
+    ) as agent:
+        await kubelet.until(lambda: healthy(kubelet) == 400)
+        await simulated.change("fail", gpus, "1", "hung")
+        await agent.until("The driver does not answer")
+        await agent.until("A GPU is not healthy", index=0)
+        assert any("the driver has not answered for 2 s" in line.get("err", "") for line in agent.lines)
+        await kubelet.until(lambda: healthy(kubelet) == 0)
+        await simulated.change("heal", gpus, "1")
+        await kubelet.until(lambda: healthy(kubelet) == 400)
+    await kubelet.stop()
+
+
 async def test_without_a_kubelet_it_runs_and_is_not_ready(short_path: Path, gpus: Path) -> None:
     async with agent_process.running("node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus) as agent:
         await agent.until("Not registered with the kubelet")
