@@ -117,7 +117,7 @@ class Account:
         """How long until it does, if it holds nothing."""
         if self.eligible():
             return 0
-        return int((self._least_room_ns - self.room_ns) * 100 / max(1, self.entitlement.limit_percent)) + 1
+        return int((self._least_room_ns - 1 - self.room_ns) * 100 / max(1, self.entitlement.limit_percent)) + 1
 
     def lasts_ns(self) -> int | None:
         """How long it may hold the GPU before its limit ends that; None: for ever."""

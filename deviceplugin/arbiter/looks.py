@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +22,10 @@ from deviceplugin.arbiter import kernel_process
 from deviceplugin.arbiter.kernel_process import KernelProcess, Mapping
 from deviceplugin.arbiter.share_ledger import ShareLedger
 
+logger = logging.getLogger(__name__)
+
 REST: Final = 19  # times as long as a look kept a processor busy, until the next one at the same share
+FAILED_SECONDS: Final = 1.0  # after a look that could not be made
 
 
 class Looks:
@@ -58,14 +62,22 @@ class Looks:
             # No longer due before it is looked at: what it becomes meanwhile is for another look.
             member = next(iter(due))
             chosen, asked = due.pop(member)
-            took_seconds = 0.0
-            if chosen.has(member):
-                seen, took_seconds = await _apart(member.pid, chosen.ledger.device_inode, self._proc)
-                if seen.known and seen.link is None and chosen.has(member):
-                    self._gone(chosen, member)
-            if not asked.done():
-                asked.set_result(None)
-            await asyncio.sleep(REST * took_seconds)
+            pause_seconds = 0.0
+            try:
+                if chosen.has(member):
+                    seen, took_seconds = await _apart(member.pid, chosen.ledger.device_inode, self._proc)
+                    pause_seconds = REST * took_seconds
+                    if seen.known and seen.link is None and chosen.has(member):
+                        self._gone(chosen, member)
+            except (
+                Exception
+            ):  # no thread is to be had, or the disk takes nothing: the others are looked at all the same
+                logger.exception("Could not look at a process", extra={"pid": member.pid})
+                pause_seconds = FAILED_SECONDS
+            finally:
+                if not asked.done():
+                    asked.set_result(None)
+            await asyncio.sleep(pause_seconds)
         del self._due[key], self._working[key]
 
 

@@ -304,9 +304,9 @@ class ShareLedgers:
             self.keep(chosen, chosen.tenant)
             return
         del self._groups[chosen.tenant.key]
-        ledger_record.path_of(self._directory, chosen.tenant).unlink(missing_ok=True)
         chosen.close()
         self.schedule()
+        ledger_record.path_of(self._directory, chosen.tenant).unlink(missing_ok=True)  # the last: it may fail
 
 
 def _same_gpus(tenant: Tenant, other: Tenant) -> bool:

@@ -192,6 +192,8 @@ def network_errors(request: HttpRequest) -> Iterator[None]:
 def was_reset(error: api_errors.Unavailable) -> bool:
     """Tell whether the connection broke under the call, as an idle one does that the other side has closed."""
     cause = error.__cause__
+    if isinstance(cause, aiohttp.ClientConnectorError) and isinstance(cause.os_error, ConnectionResetError):
+        return True  # during the TLS handshake, where asyncio gives it no number
     if isinstance(cause, (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, ConnectionResetError)):
         return True
     return isinstance(cause, OSError) and cause.errno in (errno.ECONNRESET, errno.EPIPE)

@@ -87,7 +87,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     subprocess.run(
         ["gcc", "-std=c11", "-Wall", "-Werror", "-o", program, directory / "layout.c"], check=True, timeout=60
     )
-    printed = subprocess.run([program], capture_output=True, text=True, check=True, timeout=10).stdout.split()
+    printed = subprocess.run([program], capture_output=True, text=True, check=True, timeout=60).stdout.split()
     return dict(zip(LAYOUT, map(int, printed), strict=True))
 
 

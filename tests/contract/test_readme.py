@@ -42,7 +42,7 @@ def test_every_make_target_that_is_named_exists(document: Path) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_every_flag_of_install_sh_that_is_named_exists(document: Path) -> None:
     help_text = subprocess.run(
-        ["./install.sh", "--help"], cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=10
+        ["./install.sh", "--help"], cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=60
     ).stdout
     named = {match for line in commands(document) for match in re.findall(r"install\.sh (--[a-z-]+)", line)}
     assert all(flag in help_text for flag in named)
@@ -66,7 +66,7 @@ def test_make_help_lists_every_target_and_every_target_is_explained() -> None:
     phony = set(re.findall(r"^\.PHONY: ([a-z-]+)$", makefile, re.MULTILINE))
     assert phony == targets()
     shown = subprocess.run(
-        ["make", "help"], cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=10
+        ["make", "help"], cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=60
     ).stdout
     assert all(f"  make {target} " in shown for target in targets())
 

@@ -181,3 +181,27 @@ async def test_a_share_is_looked_at_for_a_twentieth_of_a_processor_and_once_howe
     assert not gone
     looking.close()
     ledger.close()
+
+
+async def test_a_look_that_cannot_be_made_is_not_the_last(
+    node: ArbiterNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where the node has no thread to spare."""
+    monkeypatch.setattr(looks, "FAILED_SECONDS", 0.01)
+    node.add_pod("trainer")
+    process = await node.share()
+    await process("hello")
+    (chosen,) = node.groups.all()
+    (member,) = chosen.members.values()
+    looking = looks.Looks(lambda *_: None)
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with asyncio.timeout(30):
+        with monkeypatch.context() as full:
+            full.setattr(threading.Thread, "start", refuse)
+            await looking.ask(chosen, member)
+        await looking.ask(chosen, member)
+    looking.close()
+    assert caplog.text.count("Could not look at a process") == 1

@@ -103,7 +103,7 @@ async def test_an_api_server_that_does_not_answer_is_waited_for_and_then_named(
     assert await waiting == {"gpus": 1, "slot": 0}
 
     node.api_server_answers = False
-    monkeypatch.setattr(lookup, "WAIT_SECONDS", 0.3)
+    monkeypatch.setattr(lookup, "WAIT_SECONDS", 2.0)
     late = await node.share()
     answer = await late("hello")
     assert answer["refused"] == (

@@ -76,7 +76,7 @@ async def test_it_is_given_up_as_soon_as_it_is_used_no_more(node: ArbiterNode) -
     await two("charge", 0, 30)
     node.change(shrink_to_bytes=120)
     await two.kill()
-    await waiting.until(lambda: node.resizes == (Resize(TOLD, 0, 120, 100),), seconds=5)
+    await waiting.until(lambda: node.resizes == (Resize(TOLD, 0, 120, 100),))
 
 
 async def test_what_is_measured_beyond_what_was_charged_is_in_use_too(node: ArbiterNode) -> None:
@@ -108,7 +108,7 @@ async def test_nothing_is_given_up_before_it_was_measured_what_is_held_beyond_th
     assert node.resizes == (Resize(TOLD, 0, GIB, 100),)
     assert await limits(process) == [[GIB, 50, 100]]
     node.measured = True
-    await waiting.until(lambda: node.resizes == (Resize(TOLD, 0, 120, 100),), seconds=5)
+    await waiting.until(lambda: node.resizes == (Resize(TOLD, 0, 120, 100),))
 
 
 async def test_without_a_process_it_is_given_up_at_once_and_newcomers_find_less(node: ArbiterNode) -> None:
@@ -137,7 +137,7 @@ async def test_a_wish_that_is_taken_back_gives_the_memory_back_once_that_is_told
     node.writes_status = True
     node.write_status()
     assert node.resizes == ()
-    await waiting.until(lambda: node.groups.all()[0].tenant.memory_bytes == GIB, seconds=2)
+    await waiting.until(lambda: node.groups.all()[0].tenant.memory_bytes == GIB)
     assert await limits(process) == [[GIB, 50, 100]]
 
 
@@ -159,7 +159,7 @@ async def test_a_smaller_wish_and_a_greater_one(node: ArbiterNode) -> None:
     assert node.resizes == (Resize(TOLD, 0, 200, 100),)
     node.change(shrink_to_bytes=300)
     assert node.resizes == (Resize(TOLD, 0, 300, 100),)
-    await waiting.until(lambda: node.groups.all()[0].tenant.memory_bytes == 300, seconds=2)
+    await waiting.until(lambda: node.groups.all()[0].tenant.memory_bytes == 300)
 
 
 async def test_what_the_ledger_has_given_away_is_gone_whoever_uses_it(node: ArbiterNode) -> None:
@@ -294,7 +294,7 @@ async def test_nothing_is_promised_of_processes_that_cannot_be_looked_into(
     node.change(shrink_to_bytes=120)
     assert node.resizes == (Resize(TOLD, 0, GIB, GIB),)
     await process.kill()
-    await waiting.until(lambda: node.resizes == (Resize(TOLD, 0, 120, 0),), seconds=5)
+    await waiting.until(lambda: node.resizes == (Resize(TOLD, 0, 120, 0),))
 
 
 async def test_a_gpunode_that_is_deleted_after_a_wish_to_shrink_leaves_the_lower_limit_until_it_says_otherwise(

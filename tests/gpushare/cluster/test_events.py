@@ -76,11 +76,11 @@ async def test_a_waiting_pod_makes_one_event_whose_series_counts(
 ) -> None:
     async with telling(recorder):
         recorder.record(pod("b", namespace), contract.EVENT_GATED, "no GPU has 8Gi free")
-        await recorder.flush()
+        await recorder.flush(30.0)
         first = await told(api, namespace, "b")
         for _ in range(999):
             recorder.record(pod("b", namespace), contract.EVENT_GATED, "no GPU has 8Gi free")
-        await recorder.flush()
+        await recorder.flush(30.0)
         assert await told(api, namespace, "b") == first
         assert "series" not in first[0]
         clock.now += event_series.UPDATE_SECONDS
@@ -94,7 +94,7 @@ async def test_an_event_that_expired_on_the_server_is_made_again(
 ) -> None:
     async with telling(recorder):
         recorder.record(pod("c", namespace), contract.EVENT_GATED, "wait")
-        await recorder.flush()
+        await recorder.flush(30.0)
         (event,) = await told(api, namespace, "c")
         await api.delete(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events/{event['metadata']['name']}")
         clock.now += event_series.UPDATE_SECONDS

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 import random
 from collections.abc import Iterator
 from unittest import mock
 
-from gpushare.cluster import events
+from gpushare.cluster import events, informer
 from tests.webhook.laws.virtual_loop import VirtualLoop
 from tests.webhook.laws.wire import Network, SimulatedClient
 from webhook import admission, metrics, placer, review
 from webhook.controllers.allocations.allocation_controller import AllocationController
 from webhook.controllers.gated_pods.gates import Gates
-from webhook.store import reservation
+from webhook.store import contention, reservation
 from webhook.store.api_store import ApiStore
 
 LIFETIME_SECONDS = 60.0
@@ -35,6 +36,7 @@ class Replica:
         self.client.seen_at = network.api.version
         measures = metrics.Metrics()
         self.store = ApiStore(self.client, measures, clock=loop.time)
+        self.store.contention = contention.Contention(name.encode())
         reserving = reservation.Reservation(
             self.store,
             policy="fragmentation",
@@ -92,5 +94,6 @@ def deterministic(loop: VirtualLoop) -> Iterator[None]:
     with (
         mock.patch.object(reservation, "new_id", side_effect=lambda: f"id{next(numbers):04d}"),
         mock.patch.object(placer, "time", clock),
+        mock.patch.object(informer, "PORTION_SECONDS", math.inf),
     ):
         yield

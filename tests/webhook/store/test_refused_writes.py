@@ -23,7 +23,7 @@ from webhook.store import api_store, contention, reservation, unconfirmed
 from webhook.store.api_store import ApiStore
 from webhook.store.reservation import Reservation
 
-DEADLINE_SECONDS = 1.0
+IMPATIENT_SECONDS = 1.0
 SAID = "denied by policy tidy-names"
 Refuses = Callable[[dict[str, Any]], bool]
 
@@ -88,7 +88,7 @@ class Clock:
 class Asking:
     """Reservations on the store, and what it has told of nodes."""
 
-    def __init__(self, api: Refusing) -> None:
+    def __init__(self, api: Refusing, deadline_seconds: float) -> None:
         self.clock = Clock()
         self.told: list[tuple[str, str]] = []
         self.store = ApiStore(
@@ -104,7 +104,7 @@ class Asking:
             policy="spread",
             clock=self.clock,
             wall_clock=lambda: self.wall_seconds,
-            deadline_seconds=DEADLINE_SECONDS,
+            deadline_seconds=deadline_seconds,
         )
 
     async def reserve(self, name: str, *, uid: str | None = None) -> Placed | Refusal:
@@ -119,11 +119,11 @@ class Asking:
 
 
 @contextlib.asynccontextmanager
-async def asking(api: Refusing) -> AsyncIterator[Asking]:
-    made = Asking(api)
+async def asking(api: Refusing, *, deadline_seconds: float = 60.0) -> AsyncIterator[Asking]:
+    made = Asking(api, deadline_seconds)
     task = asyncio.create_task(made.store.run())
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await made.store.synced()
             yield made
     finally:
@@ -231,7 +231,7 @@ async def test_what_is_stored_after_its_pod_was_answered_is_given_back_and_no_po
     def held() -> list[str]:
         return [entry["pod"]["name"] for entry in api.documents["node-a"]["spec"]["allocations"]]
 
-    async with asking(api) as pods:
+    async with asking(api, deadline_seconds=IMPATIENT_SECONDS) as pods:
         for number in range(unconfirmed.LAPSES):
             api.may_answer.clear()
             refusal = await pods.reserve(f"impatient-{number}", uid="")
@@ -247,7 +247,7 @@ async def test_what_is_stored_after_its_pod_was_answered_is_given_back_and_no_po
 @pytest.mark.slow
 async def test_what_is_stored_late_for_a_pod_that_is_there_is_kept_for_it() -> None:
     api = Refusing(holds(), "node-a")
-    async with asking(api) as pods:
+    async with asking(api, deadline_seconds=IMPATIENT_SECONDS) as pods:
         api.may_answer.clear()
         assert isinstance(await pods.reserve("gated"), Refusal)
         api.may_answer.set()

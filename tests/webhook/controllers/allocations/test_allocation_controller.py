@@ -15,6 +15,7 @@ from gpushare import ledger
 from gpushare.allocation import PodRef
 from gpushare.cluster import api_client, api_connection, api_errors, events, informer, part, transport
 from tests import builders
+from tests.gpushare.cluster import waiting
 from tests.webhook.conftest import Cluster
 from webhook import metrics
 from webhook.controllers.allocations import allocation_controller
@@ -95,6 +96,7 @@ async def test_the_share_of_a_living_pod_is_kept(cluster: Cluster) -> None:
     cluster.start("--no-placer")
     pod = cluster.create(builders.pod(request="0.5"))
     async with blind(cluster) as made:
+        await waiting.until(lambda: bool(made.held()))  # its list may be a moment behind
         ((identity, (_, until)),) = made.held().items()
         assert until is not None
         holder = PodRef(cluster.namespace, "trainer", pod["metadata"]["uid"])
