@@ -71,7 +71,7 @@ class Looks:
                         self._gone(chosen, member)
             except (
                 Exception
-            ):  # no thread is to be had, or the disk takes nothing: the others are looked at all the same
+            ):  # no thread to be had, or a full disk: the others are looked at all the same
                 logger.exception("Could not look at a process", extra={"pid": member.pid})
                 pause_seconds = FAILED_SECONDS
             finally:

@@ -114,7 +114,7 @@ class Observation:
             await self.step()
 
     async def watch(self) -> None:
-        """Publish that the driver does not answer, when a question waits too long: it may never return. Until cancelled."""
+        """Publish that the driver does not answer, once a question has waited too long; until cancelled."""
         was_silent = False
         while True:
             await asyncio.sleep(LOOK_SECONDS)
