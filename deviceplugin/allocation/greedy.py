@@ -43,7 +43,7 @@ def prefer(
 ) -> tuple[str, ...]:
     """`size` ids: the `required` ones first, then the best of the `available` ones.
 
-    devices: every id of the resource → its GPU. Raises AllocationError if there are not as many.
+    devices: every id of the resource → its GPU. Raises AllocationError if there are not as many, or must be more.
     """
     kept, offered = set(required), set(available)
     candidates: dict[str, list[str]] = {gpu: [] for gpu in devices.values()}
@@ -54,6 +54,8 @@ def prefer(
         if identity in offered and identity not in kept:
             candidates[gpu].append(identity)
     needed = size - len(required)
+    if needed < 0:
+        raise AllocationError(f"{len(required)} devices must be in an allocation of {size}: ask for that many")
     free = sum(map(len, candidates.values()))
     if free < needed:
         raise AllocationError(

@@ -69,9 +69,7 @@ class Looks:
                     pause_seconds = REST * took_seconds
                     if seen.known and seen.link is None and chosen.has(member):
                         self._gone(chosen, member)
-            except (
-                Exception
-            ):  # no thread to be had, or a full disk: the others are looked at all the same
+            except Exception:  # no thread to be had, or a full disk: the others are looked at all the same
                 logger.exception("Could not look at a process", extra={"pid": member.pid})
                 pause_seconds = FAILED_SECONDS
             finally:

@@ -120,5 +120,6 @@ def test_a_loop_without_a_pause_does_not_spin_over_a_lost_gpu_and_hears_of_the_o
 def test_a_wrong_failure_is_refused(node: Node) -> None:
     assert "there is no such GPU here" in node.simgpu("fail", node.directory, "9", "lost").stderr
     assert (
-        "write xid=N (1 to 1000), ecc, lost, mute, silent or hung" in node.simgpu("fail", node.directory, "0", "xid=x").stderr
+        "write xid=N (1 to 1000), ecc, lost, mute, silent or hung"
+        in node.simgpu("fail", node.directory, "0", "xid=x").stderr
     )

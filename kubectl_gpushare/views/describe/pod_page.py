@@ -137,6 +137,8 @@ def document(described: DescribedPod, snapshot: Snapshot) -> documents.Document:
 def _shares(described: DescribedPod, entry: Allocation, snapshot: Snapshot, now: float) -> Page:
     held = _held(described)
     order = tenants.letters(held)
+    if entry.id not in order:
+        return ()  # the allocation names no GPU, as only a file can have it
     blocks: list[Block] = []
     for card in held:
         blocks += [f"{card.node}/{described_cards.card_line(card)}", *tenants.pictures(card, order)]
@@ -161,6 +163,8 @@ def placement(described: DescribedPod) -> str:
     """Where it is, or why it is nowhere, as a sentence."""
     if described.entry and described.owner:
         names = ", ".join(card.name for card in _held(described))
+        if not names:
+            return f"on {described.owner.name}, by an allocation that names no GPU"
         others = _neighbours(described, _held(described))
         return f"on {names}, {'shared with ' + ', '.join(others) if others else 'shared with nobody'}"
     return {

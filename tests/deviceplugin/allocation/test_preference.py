@@ -78,6 +78,11 @@ def test_more_than_there_is_is_an_error_with_both_numbers() -> None:
         greedy.prefer({"a": "A", "b": "B"}, available=["a", "b"], required=["a"], size=3, policy="distributed")
 
 
+def test_more_that_must_be_among_them_than_are_asked_for_is_an_error() -> None:
+    with pytest.raises(greedy.AllocationError, match="2 devices must be in an allocation of 1"):
+        greedy.prefer({"a": "A", "b": "B"}, available=["a", "b"], required=["a", "b"], size=1, policy="distributed")
+
+
 def test_mig_devices_count_for_their_gpu() -> None:
     devices = {
         f"MIG-{gpu}{part}": Offered(f"MIG-{gpu}{part}", f"MIG-{gpu}{part}", f"GPU-{gpu}", f"{gpu}:{part}", Mode.MIG)
