@@ -119,15 +119,23 @@ class SingleFlight:
         self._again_seconds = again_seconds
         self._asking = asyncio.Lock()
         self._begun = float("-inf")
-        self._answered = float("-inf")
+        self._ended = float("-inf")
+        self._error: api_errors.ClusterError | None = None  # of the last one
 
     async def answered(self) -> None:
-        """Return once it was asked, and answered, after this call. Raises what asking raises."""
+        """Return once it was asked, and answered, after this call. Raises ClusterError, as all do who waited for it."""
         called = self._clock()
         async with self._asking:
-            if self._begun >= called and self._answered >= self._begun:
+            if self._begun >= called and self._ended >= self._begun:
+                if self._error is not None:
+                    raise self._error
                 return
             await asyncio.sleep(max(0.0, self._begun + self._again_seconds - self._clock()))
             self._begun = self._clock()
-            await self._ask()
-            self._answered = self._clock()
+            self._error = None
+            try:
+                await self._ask()
+            except api_errors.ClusterError as error:
+                self._error, self._ended = error, self._clock()
+                raise
+            self._ended = self._clock()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
 from deviceplugin.link import lookup
 from gpushare.allocation import GivenShare
+from gpushare.cluster import api_errors
 from tests.deviceplugin import arbiter_node
 from tests.deviceplugin.arbiter_node import GIB, GPUS, ArbiterNode
 
@@ -116,6 +118,17 @@ async def test_many_that_wait_ask_the_api_server_once(node: ArbiterNode) -> None
     shares = await asyncio.gather(*(node.share("ghost") for _ in range(8)))
     await asyncio.gather(*(share("hello") for share in shares))
     assert node.asked < 8  # by how late the last of them is
+
+
+async def test_all_who_wait_for_a_question_are_told_why_it_could_not_be_asked() -> None:
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise api_errors.Unavailable("it does not answer")
+
+    flight = lookup.SingleFlight(fail, time.monotonic, again_seconds=3600.0)
+    async with asyncio.timeout(30):
+        outcomes = await asyncio.gather(*(flight.answered() for _ in range(8)), return_exceptions=True)
+    assert [str(outcome) for outcome in outcomes] == ["it does not answer"] * 8
 
 
 async def test_a_share_that_moved_to_other_gpus_is_refused_while_the_old_ones_are_used(node: ArbiterNode) -> None:
