@@ -44,7 +44,8 @@ class Recorder:
         self._clock = clock
         self._wall_clock = wall_clock
         self._told = event_series.EventDeduplicator()
-        self._queue: asyncio.Queue[tuple[event_series.Event, event_series.Series, float]] = asyncio.Queue(MOST_QUEUED)
+        self._queue: asyncio.Queue[tuple[event_series.Event, event_series.Series, float, Callable[[], None]]]
+        self._queue = asyncio.Queue(MOST_QUEUED)
         self.dropped = 0
 
     def record(
@@ -55,16 +56,20 @@ class Recorder:
         *,
         type: event_series.EventType = "Normal",  # noqa: A002 (the API's word)
         action: str = "Place",
+        on_drop: Callable[[], None] = lambda: None,
     ) -> None:
-        """Tell that something happened to the object `regarding` (whole, or a reference). Returns at once."""
+        """Tell that something happened to the object `regarding` (whole, or a reference). Returns at once.
+
+        on_drop: called if the API server does not have it in the end, for who says something once only.
+        """
         event = event_series.Event(reference(regarding), reason, _shortened(note, NOTE_BYTES), type, action)
         series = self._told.happened(event, self._clock())
         if series is None:
             return
         try:
-            self._queue.put_nowait((event, series, self._wall_clock()))
+            self._queue.put_nowait((event, series, self._wall_clock(), on_drop))
         except asyncio.QueueFull:
-            self._drop(event, "the queue is full")
+            self._drop(event, "the queue is full", on_drop)
 
     async def run(self) -> None:
         """Write what is recorded, until cancelled."""
@@ -73,11 +78,11 @@ class Recorder:
 
     async def step(self) -> None:
         """Wait for one recorded event and write it. Never raises ClusterError."""
-        event, series, at = await self._queue.get()
+        event, series, at, on_drop = await self._queue.get()
         try:
             await self._write(event, series, _micro_time(at))
         except api_errors.ClusterError as error:
-            self._drop(event, str(error))
+            self._drop(event, str(error), on_drop)
         finally:
             self._queue.task_done()
 
@@ -120,11 +125,12 @@ class Recorder:
             "reportingInstance": self._instance,
         }
 
-    def _drop(self, event: event_series.Event, why: str) -> None:
+    def _drop(self, event: event_series.Event, why: str, on_drop: Callable[[], None]) -> None:
         self.dropped += 1
         self._told.forget(event)
         extra = {"regarding": dict(event.regarding), "reason": event.reason, "note": event.note, "err": why}
         logger.warning("Dropped an Event", extra=extra)
+        on_drop()
 
 
 def reference(item: Mapping[str, Any]) -> event_series.Regarding:

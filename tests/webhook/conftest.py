@@ -224,6 +224,18 @@ def installed(administrator: access.Access) -> Iterator[access.Access]:
     # What stands in the way of others' pods.
     with manifest_files.together(*(BASE / part for part in ("admission", "certificates", "policy"))) as directory:
         administrator.kubectl("delete", "--ignore-not-found", "-k", directory)
+    with administrator.namespace() as namespace:
+        until(lambda: _is_free_of_policies(administrator, namespace))
+
+
+def _is_free_of_policies(administrator: access.Access, namespace: str) -> bool:
+    """Whether others' pods are let in: the API server goes on asking a policy for a moment after it was deleted."""
+    manifest = builders.counted(builders.pod("nobody", namespace=namespace))
+    try:
+        administrator.create(f"/api/v1/namespaces/{namespace}/pods", manifest, dry_run=True)
+    except lab_errors.LabError:
+        return False
+    return True
 
 
 def prepared(administrator: access.Access, directory: Path) -> Iterator[Cluster]:

@@ -114,14 +114,14 @@ def test_what_a_node_cannot_attach_goes_to_another_and_waits_where_there_is_none
         storage.claim(name)
     scheduled.start()
 
-    first = place(scheduled.create(mounting("first", "one")))
+    first = place(scheduled.create_placed(mounting("first", "one")))
     until(lambda: bound(scheduled, "first") == first, scheduled.explain)
     inline = {"csi": {"driver": DRIVER}}
     # There is the same volume already, and the other is one that nobody attaches.
-    alike = scheduled.create(mounting("alike", "one", inline=inline, uuid=f"GPU-{first}-0"))
+    alike = scheduled.create_placed(mounting("alike", "one", inline=inline, uuid=f"GPU-{first}-0"))
     assert place(alike) == first
     until(lambda: bound(scheduled, "alike") == first, scheduled.explain)
-    second = place(scheduled.create(mounting("second", "two")))
+    second = place(scheduled.create_placed(mounting("second", "two")))
     assert {first, second} == {"node-a", "node-b"}
     until(lambda: bound(scheduled, "second") == second, scheduled.explain)
 
@@ -131,7 +131,7 @@ def test_what_a_node_cannot_attach_goes_to_another_and_waits_where_there_is_none
     assert [scheduling_gate["name"] for scheduling_gate in waiting["spec"]["schedulingGates"]] == [
         contract.SCHEDULING_GATE
     ]
-    without = scheduled.create(mounting("without"))  # who mounts nothing is not concerned
+    without = scheduled.create_placed(mounting("without"))  # who mounts nothing is not concerned
     until(lambda: bound(scheduled, "without") == place(without), scheduled.explain)
     # The scheduler says the same of whoever is not asked about by us.
     plain = mounting("plain", "three")
@@ -162,7 +162,7 @@ def test_a_claim_that_is_made_for_the_pod_or_not_bound_yet_counts_and_one_that_i
     }
     made_for_it = {"ephemeral": {"volumeClaimTemplate": {"spec": spec}}}
     scheduled.start()
-    assert place(scheduled.create(mounting("first", scratch=made_for_it))) == "node-a"
+    assert place(scheduled.create_placed(mounting("first", scratch=made_for_it))) == "node-a"
     second = scheduled.create(mounting("second", scratch=made_for_it))
     assert EXCEEDS in second["metadata"]["annotations"][contract.REASON]
     scheduled.delete("first")

@@ -20,8 +20,8 @@ def test_the_shares_of_living_pods_are_written_again_before_anything_is_placed(c
     cluster.start()
     cluster.start()
     for number in range(4):
-        cluster.create(builders.pod(f"holder-{number}", request="0.7", memory="20Gi"))
-    cluster.create(builders.pod("two", containers=("a", "b"), **{"request.a": "0.2", "memory.b": "10%"}))
+        cluster.create_placed(builders.pod(f"holder-{number}", request="0.7", memory="20Gi"))
+    cluster.create_placed(builders.pod("two", containers=("a", "b"), **{"request.a": "0.2", "memory.b": "10%"}))
     until(cluster.is_settled, cluster.explain)
     before = {entry.id: entry for entry in cluster.node().allocations}
     cluster.kubectl("delete", "gpunode", "node-a")
@@ -48,7 +48,7 @@ def test_a_new_node_is_opened_and_used(cluster: Cluster) -> None:
 
 def test_a_list_of_allocations_emptied_by_hand_is_filled_again(cluster: Cluster) -> None:
     replica = cluster.start()
-    cluster.create(builders.pod("holder", request="0.7"))
+    cluster.create_placed(builders.pod("holder", request="0.7"))
     until(cluster.is_settled, cluster.explain)
     before = cluster.node().allocations
     cluster.kubectl("patch", "gpunode", "node-a", "--type=merge", '--patch={"spec":{"allocations":[]}}')
@@ -61,14 +61,14 @@ def test_a_list_of_allocations_emptied_by_hand_is_filled_again(cluster: Cluster)
 
 def test_what_no_longer_fits_is_said_and_not_over_committed(cluster: Cluster) -> None:
     cluster.start()
-    cluster.create(builders.pod("holder", request="0.7", uuid="GPU-node-a-0"))
+    cluster.create_placed(builders.pod("holder", request="0.7", uuid="GPU-node-a-0"))
     until(cluster.is_settled, cluster.explain)
     usurper = {
         "id": "usurper",
         "pod": {"namespace": cluster.namespace, "name": "usurper", "uid": "of-nobody"},
         "shares": [{"containers": ["main"], "gpus": ["GPU-node-a-0"], "request": 90, "limit": 100, "memory": 1}],
     }
-    cluster.create(builders.pod("other", request="0.9", uuid="GPU-node-a-1"))
+    cluster.create_placed(builders.pod("other", request="0.9", uuid="GPU-node-a-1"))
     until(cluster.is_settled, cluster.explain)
     uid = cluster.pod("other")["metadata"]["uid"]
     usurper["pod"] = {"namespace": cluster.namespace, "name": "other", "uid": uid}
@@ -102,7 +102,7 @@ NONSENSE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("what", NONSENSE)
 def test_nonsense_is_reported_and_its_gpu_set_aside(cluster: Cluster, what: str) -> None:
     started = cluster.start()
-    held = cluster.create(builders.pod("holder", request="0.1", uuid="GPU-node-a-3"))
+    held = cluster.create_placed(builders.pod("holder", request="0.1", uuid="GPU-node-a-3"))
     until(cluster.is_settled, cluster.explain)
     entry = {
         "id": "nonsense",
@@ -123,8 +123,7 @@ def test_nonsense_is_reported_and_its_gpu_set_aside(cluster: Cluster, what: str)
         )
         asked = cluster.create(builders.pod("asks", request="0.1", uuid="GPU-node-a-0"))
         assert "1 unhealthy" in asked["metadata"]["annotations"][contract.REASON]
-    fine = cluster.create(builders.pod("fine", request="0.1", uuid="GPU-node-a-2"))
-    assert contract.ALLOCATION in fine["metadata"]["annotations"]
+    cluster.create_placed(builders.pod("fine", request="0.1", uuid="GPU-node-a-2"))
     assert started.process.poll() is None
 
 

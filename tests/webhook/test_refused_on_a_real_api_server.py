@@ -120,8 +120,7 @@ def test_a_share_that_a_policy_does_not_store_keeps_nobody_else_out(cluster: Clu
 
         until(is_refused, started.explain)
         for number in range(3):
-            made = cluster.create(builders.pod(f"good-{number}", request="0.1"))
-            assert contract.ALLOCATION in made["metadata"]["annotations"]
+            cluster.create_placed(builders.pod(f"good-{number}", request="0.1"))
         until(lambda: "an untidy name" in json.dumps(cluster.events("default")), started.explain)
     finally:
         cluster.kubectl("delete", "-f", "-", input=objects)

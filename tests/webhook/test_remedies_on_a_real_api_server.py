@@ -30,8 +30,7 @@ def test_certificates_are_made_anew(cluster: Cluster) -> None:
     old.kill()
     after = json.loads(cluster.kubectl(*read))["webhooks"][0]["clientConfig"]["caBundle"]
     assert before not in after
-    made = cluster.create(builders.pod("after", request="0.5"))
-    assert contract.ALLOCATION in made["metadata"]["annotations"]
+    cluster.create_placed(builders.pod("after", request="0.5"))
 
 
 def test_what_an_agent_leaves_in_a_node_is_taken_out(cluster: Cluster) -> None:

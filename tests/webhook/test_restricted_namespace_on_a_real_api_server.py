@@ -19,14 +19,15 @@ OF_CONTAINER = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["AL
 def test_pods_with_shares_are_placed_and_gated_there_and_hostpath_is_refused(cluster: Cluster) -> None:
     cluster.start()
     cluster.kubectl("label", "namespace", cluster.namespace, STANDARD)
-    made = {}
-    for name, request, gpus in (("placed", "0.5", "1"), ("gated", "1", "4")):
+    for name, request, gpus, create in (
+        ("placed", "0.5", "1", cluster.create_placed),
+        ("gated", "1", "4", cluster.create),
+    ):
         manifest = builders.pod(name, request=request, gpus=gpus)
         manifest["spec"]["securityContext"] = OF_POD
         manifest["spec"]["containers"][0]["securityContext"] = OF_CONTAINER
-        made[name] = cluster.create(manifest)
-    assert contract.ALLOCATION in made["placed"]["metadata"]["annotations"]
-    assert {"name": contract.SCHEDULING_GATE} in made["gated"]["spec"]["schedulingGates"]
+        made = create(manifest)
+    assert {"name": contract.SCHEDULING_GATE} in made["spec"]["schedulingGates"]
     manifest["metadata"]["name"] = "intruder"
     manifest["spec"]["volumes"] = [{"name": "host", "hostPath": {"path": "/run/gpushare"}}]
     with pytest.raises(lab_errors.LabError, match="hostPath"):

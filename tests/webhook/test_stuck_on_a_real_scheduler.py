@@ -79,11 +79,11 @@ def test_what_the_scheduler_says_is_told_and_an_owned_pod_is_placed_elsewhere(sc
     until(lambda: bound(scheduled, "fine") == "node-b", scheduled.explain)  # what we pin, it binds
 
     stop_scheduler(scheduled)
-    scheduled.create(asking("cordoned", "GPU-node-a-0"))
+    scheduled.create_placed(asking("cordoned", "GPU-node-a-0"))
     owned = asking("owned", "GPU-node-a-1", "GPU-node-d-1", owned=True)
-    assert scheduled.create(owned)["metadata"]["annotations"][contract.NODE] == "node-a"
-    scheduled.create(asking("tainted", "GPU-node-b-0"))
-    scheduled.create(asking("crowded", "GPU-node-c-0"))
+    assert scheduled.create_placed(owned)["metadata"]["annotations"][contract.NODE] == "node-a"
+    scheduled.create_placed(asking("tainted", "GPU-node-b-0"))
+    scheduled.create_placed(asking("crowded", "GPU-node-c-0"))
     scheduled.kubectl("cordon", "node-a")
     scheduled.kubectl("taint", "node", "node-b", "team=red:NoSchedule")
     other = asking("other", "")
@@ -107,13 +107,12 @@ def test_what_the_scheduler_says_is_told_and_an_owned_pod_is_placed_elsewhere(sc
         whole = f"was placed on {node}, where the scheduler cannot bind it: {sentence}; a pod that was placed stays: "
         assert any(note.startswith(whole) for note in said), said
     assert any("so that ReplicaSet trainers recreates it" in note for note in said)
-    assert scheduled.notes(contract.EVENT_REPLACED) == [
-        "evicted, because it could not be bound where it was placed: ReplicaSet trainers recreates it"
-    ]
+    evicted = "evicted, because it could not be bound where it was placed: ReplicaSet trainers recreates it"
+    until(lambda: scheduled.notes(contract.EVENT_REPLACED) == [evicted], scheduled.explain)
     used = rights.used_on(scheduled.administrator, contract.WEBHOOK_SERVICE_ACCOUNT)
     assert ("pods/eviction", "create") in used
 
-    again = scheduled.create(owned)  # as its owner would
+    again = scheduled.create_placed(owned)  # as its owner would
     assert again["metadata"]["annotations"][contract.NODE] == "node-d"
     until(lambda: bound(scheduled, "owned") == "node-d", scheduled.explain)
     assert set(names) <= {pod["metadata"]["name"] for pod in scheduled.pods()}  # nobody recreates them: only told
@@ -136,7 +135,7 @@ def test_for_whom_the_scheduler_makes_others_leave_is_not_evicted(scheduled: Clu
     urgent = asking("urgent", "GPU-node-a-0", owned=True)
     urgent["spec"]["priorityClassName"] = "important"
     until(lambda: not scheduled.refuses(urgent, "important"), scheduled.explain)
-    scheduled.create(urgent)
+    scheduled.create_placed(urgent)
     lesser = asking("lesser", "")["spec"]
     for name in ("lesser", "other"):  # without a kubelet, what is made to leave stays
         scheduled.create({**builders.pod(name), "spec": {**lesser, "nodeName": "node-a"}})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS: Final = 3.0  # as long as people look: who made the next of a group sees it counted
 MOST_PAUSE_SECONDS: Final = 900.0
-MOST_AT_ONCE: Final = 20  # of one round: what is left is told in the next
+MOST_AT_ONCE: Final = 20  # of one round: what is left is told in the next; of Events alone as many
 ROUND_SECONDS: Final = 2.0
 MOST_ROUND_SECONDS: Final = 60.0  # while the API server does not answer
 NOTHING: Final[Mapping[str, str]] = {}
@@ -55,6 +56,9 @@ class PendingReasonReporter:
         self._told: dict[str, _Told] = {}  # by uid of the pod, what is written on it
         self._noted: dict[str, str] = {}  # by uid of the pod, what the last Event says
         self._backoff = WriteBackoff()
+        self._dropped = WriteBackoff()  # of Events that the API server did not take
+        self._notes = 0  # Events since then of which nothing else had to be written
+        self._notes_at = -ROUND_SECONDS
         self._round_seconds = ROUND_SECONDS
         self._round_at = -ROUND_SECONDS
 
@@ -77,18 +81,18 @@ class PendingReasonReporter:
             if uid not in self._told and uid not in self._backoff and _has(pod, sentence, held):
                 # The webhook, or a placer before us, has written it; the Event costs one write in the pod's life.
                 self._remember(uid, sentence, held, now)
-                self._note(pod, sentence)
-                continue
             wait_seconds = self._wait_seconds(uid, sentence, held, now)
-            if wait_seconds is not None and wait_seconds <= 0:
+            if wait_seconds is None:
+                wait_seconds = self._note_alone(pod, sentence, now)
+            elif wait_seconds <= 0:
                 due.append((pod, sentence, held))
-            elif wait_seconds is not None:
+            if wait_seconds > 0:
                 later.append(wait_seconds)
         if due and now - self._round_at < self._round_seconds:
             return self._round_seconds - (now - self._round_at)
         for number, (pod, sentence, held) in enumerate(due, start=1):
             self._round_at = now
-            self._note(pod, sentence)
+            self._note(pod, sentence, now)
             try:
                 with contextlib.suppress(api_errors.NotFound, api_errors.Conflict):  # it has gone
                     await self._write(pod, sentence, held)
@@ -123,10 +127,36 @@ class PendingReasonReporter:
         pause = FIRST_PAUSE_SECONDS if before is None else min(MOST_PAUSE_SECONDS, 2 * before.pause_seconds)
         self._told[uid] = _Told(sentence, held, now, pause)
 
-    def _note(self, pod: Pod, sentence: str) -> None:
-        if self._noted.get(pod.ref.uid) != sentence:
-            self._noted[pod.ref.uid] = sentence
-            self._recorder.record(pod.reference, self._event, sentence)
+    def _note_alone(self, pod: Pod, sentence: str, now: float) -> float:
+        """Record what is written on the pod already, if no Event says it; return how long until that may be done.
+
+        A placer that takes over finds all of them at once, and the queue of Events is bounded.
+        """
+        if self._noted.get(pod.ref.uid) == sentence:
+            return 0.0
+        if now - self._notes_at >= ROUND_SECONDS:
+            self._notes, self._notes_at = 0, now
+        if self._notes == MOST_AT_ONCE:
+            return self._notes_at + ROUND_SECONDS - now
+        wait_seconds = self._note(pod, sentence, now)
+        self._notes += wait_seconds <= 0
+        return wait_seconds
+
+    def _note(self, pod: Pod, sentence: str, now: float) -> float:
+        """Record the Event, or return how long it is let be because the API server did not take the last."""
+        uid = pod.ref.uid
+        wait_seconds = self._dropped.wait_seconds(uid, now=now)
+        if wait_seconds <= 0 and self._noted.get(uid) != sentence:
+            self._noted[uid] = sentence
+            on_drop = functools.partial(self._drop, uid, sentence)
+            self._recorder.record(pod.reference, self._event, sentence, on_drop=on_drop)
+        return wait_seconds
+
+    def _drop(self, uid: str, sentence: str) -> None:
+        """The API server does not have this Event."""
+        if self._noted.get(uid) == sentence:  # or the pod has gone, or waits for something else by now
+            del self._noted[uid]
+            self._dropped.failed(uid, now=self._clock())
 
     async def _write(self, pod: Pod, sentence: str, held: str | None) -> None:
         if _has(pod, sentence, held):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -126,9 +127,12 @@ async def test_an_event_about_a_cluster_scoped_object_lives_in_default(
 async def test_what_the_api_server_does_not_take_is_logged_and_holds_up_nothing(
     api: api_client.ApiClient, recorder: events.Recorder, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    dropped: list[str] = []
     async with telling(recorder):
-        recorder.record(pod("lost", "no-such-namespace"), contract.EVENT_GATED, "wait")
-        recorder.record(pod("e", namespace), contract.EVENT_GATED, "wait")
+        for name, there in (("lost", "no-such-namespace"), ("e", namespace)):
+            on_drop = functools.partial(dropped.append, name)
+            recorder.record(pod(name, there), contract.EVENT_GATED, "wait", on_drop=on_drop)
+    assert dropped == ["lost"]
     assert len(await told(api, namespace, "e")) == 1
     assert recorder.dropped == 1
     (record,) = caplog.records
@@ -145,6 +149,9 @@ async def test_a_full_queue_drops_and_says_so_and_never_waits() -> None:
             raise api_errors.Unavailable("down")
 
     recorder = events.Recorder(Down(), controller="gpushare.io/webhook", instance="x")
+    dropped: list[int] = []
     for number in range(events.MOST_QUEUED + 5):
-        recorder.record(pod(f"p{number}", "default"), contract.EVENT_GATED, "wait")
+        on_drop = functools.partial(dropped.append, number)
+        recorder.record(pod(f"p{number}", "default"), contract.EVENT_GATED, "wait", on_drop=on_drop)
+    assert dropped == [events.MOST_QUEUED + number for number in range(5)]
     assert recorder.dropped == 5

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import pytest
 
 from gpushare import contract
 from gpushare.cluster import api_errors
@@ -20,6 +22,7 @@ class Heard:
         self.tried: list[str] = []  # pods, by name
         self.held: dict[str, str] = {}  # by uid
         self.events = 0
+        self.on_drop: list[Callable[[], None]] = []  # of each Event
         self.trouble: dict[str, api_errors.ClusterError] = {}  # by name of the pod, or "" for all
 
     async def patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,8 +33,9 @@ class Heard:
         self.patches.append(body["metadata"]["annotations"][contract.REASON])
         return {}
 
-    def record(self, *_: Any, **__: Any) -> None:
+    def record(self, *_: Any, on_drop: Callable[[], None], **__: Any) -> None:
         self.events += 1
+        self.on_drop.append(on_drop)
 
 
 def waiting(number: int, reason: str = "") -> Pod:
@@ -85,6 +89,45 @@ async def test_of_many_only_so_many_are_told_a_second() -> None:
         now[0] - started
         >= 200 / pending_reasons.MOST_AT_ONCE * pending_reasons.ROUND_SECONDS - pending_reasons.ROUND_SECONDS
     )
+
+
+@pytest.mark.parametrize("by_webhook", [True, False])
+async def test_an_event_that_the_api_server_did_not_take_is_told_again_ever_later(by_webhook: bool) -> None:
+    teller, heard, now = made()
+    sentences = [(waiting(0, "full" if by_webhook else ""), "full")]
+    await teller.tell(sentences)
+    for pause in (2.0, 4.0, 8.0):
+        before = heard.events
+        heard.on_drop[-1]()
+        assert await teller.tell(sentences) == pause
+        assert heard.events == before
+        now[0] += pause
+        assert await teller.tell(sentences) is None
+        assert heard.events == before + 1
+    assert len(heard.patches) == (0 if by_webhook else 1)
+
+
+async def test_an_event_that_was_dropped_when_there_was_something_else_to_say_is_not_told_again() -> None:
+    teller, heard, now = made()
+    await teller.tell([(waiting(0), "one")])
+    now[0] += 60
+    await teller.tell([(waiting(0), "two")])
+    heard.on_drop[0]()
+    now[0] += 60
+    assert await teller.tell([(waiting(0), "two")]) is None
+    assert heard.events == 2
+
+
+async def test_a_placer_that_takes_over_does_not_tell_of_all_at_once() -> None:
+    teller, heard, now = made()
+    sentences = [(waiting(number, "full"), "full") for number in range(200)]
+    again: float | None = 0.0
+    while again is not None:
+        now[0] += again
+        before = heard.events
+        again = await teller.tell(sentences)
+        assert heard.events - before <= pending_reasons.MOST_AT_ONCE
+    assert (heard.events, heard.patches) == (200, [])
 
 
 AWAY = api_errors.Unavailable("etcdserver: request timed out", status=500)
