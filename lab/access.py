@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ from lab import build, kubeconfig, lab_errors, lab_layout, raw_api
 # In seconds, a year: longer than any lab lives.
 LIFETIME_OF_TOKENS = 31_536_000
 ACCOUNT_SECONDS = 30.0
+MORE_SECONDS = 10.0  # than its own timeout, for a kubectl to start and to say what it waited for
 
 # For Go: a kubectl ends before it has garbage worth collecting, and takes 0.08 s of a core in place of 0.13.
 KUBECTL_ENVIRONMENT = {"GOGC": "off", "GOMEMLIMIT": "256MiB", "GOMAXPROCS": "1"}
@@ -47,9 +49,13 @@ class Access:
     def kubectl(self, *arguments: str, input: str | None = None, seconds: float = 60.0) -> str:  # noqa: A002
         """Run kubectl; return its standard output.
 
+        It has `seconds`, or as long as its own `--timeout` and a little more, so that it is kubectl that gives up and
+        says on what.
+
         Raises:
-            LabError: it failed, or took longer than `seconds`; the message holds its standard error.
+            LabError: it failed, or took longer; the message holds its standard error.
         """
+        seconds = max(seconds, _asked_seconds(arguments))
         command = [str(self.kubectl_program), f"--kubeconfig={self.kubeconfig}", *arguments]
         environment = {**os.environ, **KUBECTL_ENVIRONMENT}
         try:
@@ -163,6 +169,16 @@ class Access:
         """Let a namespace that is deleted go, as the controller that empties it does."""
         path = f"/api/v1/namespaces/{name}/finalize"
         self._send("PUT", path, {"metadata": {"name": name}, "spec": {"finalizers": []}})
+
+
+def _asked_seconds(arguments: Sequence[str]) -> float:
+    """How long a kubectl with these arguments may take by its own `--timeout`; 0 if it has none, in seconds.
+
+    What comes after `--` is a container's command.
+    """
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    matches = [match for argument in own if (match := re.fullmatch(r"--timeout=(\d+)s", argument))]
+    return int(matches[-1][1]) + MORE_SECONDS if matches else 0.0
 
 
 def from_kubeconfig(path: Path, scratch: Path) -> Access:

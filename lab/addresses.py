@@ -8,6 +8,8 @@ any process.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import random
 import socket
 from collections.abc import Iterator
@@ -32,18 +34,17 @@ def claim_number(directory: Path) -> int:
         LabError: all numbers are taken.
     """
     claims = claims_directory()
-    claims.mkdir(parents=True, exist_ok=True)
-    for link in claims.iterdir():
-        target = link.readlink()
-        if target == directory.absolute():
-            return int(link.name)
-        if not target.exists():
-            _release(link)
-    # In random order: labs of other users, who have other claims, are then unlikely to meet this one.
-    for number in random.sample(NUMBERS, len(NUMBERS)):
-        with contextlib.suppress(FileExistsError):
-            (claims / str(number)).symlink_to(directory.absolute())
-            return number
+    with _locked():
+        for link, target in _claimed():
+            if target == directory.absolute():
+                return int(link.name)
+            if not target.exists():
+                _release(link)
+        # In random order: labs of other users, who have other claims, are then unlikely to meet this one.
+        for number in random.sample(NUMBERS, len(NUMBERS)):
+            with contextlib.suppress(FileExistsError):
+                (claims / str(number)).symlink_to(directory.absolute())
+                return number
     raise lab_errors.LabError(
         f"all {len(NUMBERS)} lab numbers are taken; remove those in {claims} that belong to no lab"
     )
@@ -52,15 +53,46 @@ def claim_number(directory: Path) -> int:
 def release_number(number: int, directory: Path) -> None:
     """Give a number back, if it is this lab's."""
     link = claims_directory() / str(number)
-    if link.is_symlink() and link.readlink() == directory.absolute():
-        _release(link)
+    with _locked():
+        if link.is_symlink() and link.readlink() == directory.absolute():
+            _release(link)
 
 
 def others_with_nodes(directory: Path) -> bool:
     """Return whether labs of this user in other directories have nodes, or are just being made and may get some."""
-    others = [link.readlink() for link in claims_directory().iterdir()]
-    others = [other for other in others if other != directory and other.exists()]
-    return any(not lab_layout.exists(other) or lab_layout.load(other).nodes for other in others)
+    return any(_may_have_nodes(other) for _, other in _claimed() if other != directory and other.exists())
+
+
+def _may_have_nodes(other: Path) -> bool:
+    if not lab_layout.exists(other):
+        return True
+    try:
+        return bool(lab_layout.load(other).nodes)
+    except lab_errors.LabError:  # it was a moment ago, and has ended
+        return False
+
+
+@contextlib.contextmanager
+def _locked() -> Iterator[None]:
+    """Let one at a time change the claims: of two that find one stale, the second would remove the first one's new one.
+
+    The lock is on the directory itself, which leaves no file.
+    """
+    claims = claims_directory()
+    claims.mkdir(parents=True, exist_ok=True)
+    handle = os.open(claims, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _claimed() -> Iterator[tuple[Path, Path]]:
+    """Yield links with the directories of their labs; others may release theirs meanwhile."""
+    for link in claims_directory().iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            yield link, link.readlink()
 
 
 def _release(link: Path) -> None:

@@ -23,8 +23,11 @@ BECOME = """
 record=$1 groups=$2; shift 2
 for group in $groups; do echo 0 >"$group/cgroup.procs" || exit 1; done
 { cut -d ' ' -f 1,22 "/proc/$$/stat" && cat /proc/sys/kernel/random/boot_id; } >"$record.new" || exit 1
-mv "$record.new" "$record" && exec "$@"
+mv "$record.new" "$record" && exec "$@" 9>&-
 """
+# The shell in between ends at once: the daemon belongs to init, not to whoever launched the lab. Its standard input is
+# a pipe that the daemon's own shell has as descriptor 9 until it becomes the program, or ends without.
+LAUNCH = 'exec 9>&0; "$@" </dev/null &'
 LAUNCH_SECONDS = 10.0
 
 
@@ -51,23 +54,22 @@ def start(process: Process, records: Path, logs: Path) -> int:
     record = records / process.name
     record.unlink(missing_ok=True)
     arguments = ["sh", "-c", BECOME, "sh", str(record), " ".join(map(str, process.groups)), *process.argv]
-    with (logs / process.name).open("ab") as log:
-        # The shell in between ends at once: the daemon belongs to init, not to whoever launched the lab.
-        subprocess.run(
-            ["sh", "-c", '"$@" &', "sh", *arguments],
-            cwd=process.directory,
-            env={**os.environ, **process.environment},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            check=True,
-        )
-    deadline = time.monotonic() + LAUNCH_SECONDS
-    while not record.exists():
-        if time.monotonic() > deadline:
-            raise lab_errors.LabError(f"{process.name} did not start: {last_lines(logs / process.name)}")
-        time.sleep(0.002)
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as launched:
+        with os.fdopen(writing, "w") as launching, (logs / process.name).open("ab") as log:
+            subprocess.run(
+                ["sh", "-c", LAUNCH, "sh", *arguments],
+                cwd=process.directory,
+                env={**os.environ, **process.environment},
+                stdin=launching,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                check=True,
+            )
+        select.select([launched], [], [], LAUNCH_SECONDS)  # nobody has the other end any more: it has begun, or failed
+    if not record.exists():
+        raise lab_errors.LabError(f"{process.name} did not start: {last_lines(logs / process.name)}")
     return int(record.read_text().split()[0])
 
 

@@ -89,7 +89,7 @@ def ready(lab: lab_layout.Layout, administrator: access.Access) -> None:
                 raise lab_errors.LabError(f"the agent of {node.name} was not ready after {READY_SECONDS:.0f} s")
             time.sleep(component.POLL_SECONDS)
         has = f"--for=jsonpath={{.status.allocatable.{contract.RESOURCE_PERCENT.replace('.', chr(92) + '.')}}}"
-        administrator.kubectl("wait", f"node/{node.name}", has, "--timeout=60s", seconds=70)
+        administrator.kubectl("wait", f"node/{node.name}", has, "--timeout=60s")
 
 
 def pods(administrator: access.Access, part: str) -> list[dict[str, Any]]:

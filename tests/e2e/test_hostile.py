@@ -52,11 +52,17 @@ def test_attacks_of_two_pods_are_nothing_to_a_third_and_to_the_node(
 
     ground.restart("root")
     with ground.at_it(["root"], ["beside"]), ground.at_it(["nobody"], ["turns"]):
-        eventually(lambda: "unlimited" in ground.told("root"), what="the process without a limit told of")
+        eventually(lambda: "unlimited" in ground.told("root"), seconds=90, what="the process without a limit told of")
     # And when they have gone, all is as it was.
     began = time.monotonic()
     (last,) = eventually(
-        lambda: ground.said().newcomers(began, time.monotonic())[:1] or None, what="another process of its own"
+        lambda: ground.said().newcomers(began, time.monotonic())[:1] or None,
+        seconds=90,
+        what="another process of its own",
     )
     assert last.bytes == MEMORY_BYTES
-    eventually(lambda: not ground.told("root") and not ground.told("neighbour"), what="nothing held against anybody")
+    eventually(
+        lambda: not ground.told("root") and not ground.told("neighbour"),
+        seconds=90,
+        what="nothing held against anybody",
+    )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from collections.abc import Mapping
 
 import pytest
 
@@ -17,7 +19,10 @@ pytestmark = pytest.mark.lab
 KERNEL_US = 1000
 SETTLING_SECONDS = 1.0
 MEASURED_SECONDS = 5.0
+WINDOWS = 3
+LONG_SECONDS = 600  # longer than any test waits; it ends with the pod
 TOLERANCE_POINTS = 10.0  # the machine is shared: exact figures are the benchmark's
+REQUESTS = {"small": 0.3, "large": 0.7}
 
 
 def share(user: Observer, name: str, request: str, **more: str) -> int:
@@ -29,9 +34,9 @@ def share(user: Observer, name: str, request: str, **more: str) -> int:
     return int(total)
 
 
-def work(user: Observer, name: str, seconds: int, *more: str) -> None:
+def work(user: Observer, name: str, *more: str) -> None:
     """Have it run kernels from now on; its pid is in /tmp/pid, what it says in /tmp/work."""
-    probe = f"gpushare-probe {' '.join(more)} --duration-us {KERNEL_US} --seconds {seconds}"
+    probe = f"gpushare-probe {' '.join(more)} --duration-us {KERNEL_US} --seconds {LONG_SECONDS}"
     user.inside(name, "sh", "-c", f"{probe} > /tmp/work 2>&1 & echo $! > /tmp/pid")
 
 
@@ -58,31 +63,65 @@ def works(user: Observer, name: str) -> float:
     )
 
 
-def test_two_containers_do_work_as_their_requests_are(user: Observer, installed: lab_layout.Layout) -> None:
-    requests = {"small": 0.3, "large": 0.7}
-    for name, request in requests.items():
-        share(user, name, str(request))
-    for name in requests:
-        work(user, name, 60)
-    begin = max(works(user, name) for name in requests) + SETTLING_SECONDS
-    end = begin + MEASURED_SECONDS
-    for name in requests:
-        eventually(lambda name=name: told(user, name)[-1][0] > end, what=f"{name} at work for so long")  # type: ignore[misc]
-    done = {name: done_by(told(user, name), end) - done_by(told(user, name), begin) for name in requests}
-    total = sum(done.values())
-    parts = {name: 100 * count / total for name, count in done.items()}
-    assert parts["small"] == pytest.approx(30, abs=TOLERANCE_POINTS), (parts, total)
-    text = gpushare.agent_page(user.access, installed.nodes[0])
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """Some seconds in which both were at work: kernels done, and percent of the GPU by the agent, by the pod's name."""
+
+    done: Mapping[str, float]
+    used: Mapping[str, float]
+
+    def is_as_requested(self) -> bool:
+        """Both did their parts, the agent says so, and the GPU was not idle for half of the time."""
+        parts = _percent(self.done)
+        # Of the time that either had; a GPU that stood idle for a moment, on a busy machine, was used by nobody.
+        return (
+            parts["small"] == pytest.approx(100 * REQUESTS["small"], abs=TOLERANCE_POINTS)
+            and _percent(self.used) == pytest.approx(parts, abs=1.5 * TOLERANCE_POINTS)
+            and sum(self.done.values()) > 0.5 * MEASURED_SECONDS * 1e6 / KERNEL_US
+        )
+
+
+def _percent(figures: Mapping[str, float]) -> dict[str, float]:
+    return {name: 100 * figure / sum(figures.values()) for name, figure in figures.items()}
+
+
+def measured(user: Observer, where: lab_layout.Layout) -> dict[str, float] | None:
+    """What the agent says that each has of the GPU's time; None while it does not say it of both.
+
+    It does not of one that found nobody else there for a moment, as on a busy machine it may.
+    """
+    text = gpushare.agent_page(user.access, where.nodes[0])
     node = user.gpunode()
-    used = {
-        name: live_usage.of({node.name: text}).of_pod(node.name, user.namespace, name, [node.gpus[0].uuid])
-        for name in requests
-    }
-    # Of the time that either had; a GPU that stood idle for a moment, on a busy machine, was used by nobody.
-    busy = {name: usage.compute_percent for name, usage in used.items() if usage is not None}
-    had = {name: 100 * percent / sum(busy.values()) for name, percent in busy.items()}
-    assert had == pytest.approx(parts, abs=1.5 * TOLERANCE_POINTS)
-    assert total > 0.5 * MEASURED_SECONDS * 1e6 / KERNEL_US, "the GPU was idle for half of the time"
+    usage = live_usage.of({node.name: text})
+    used = {}
+    for name in REQUESTS:
+        of_pod = usage.of_pod(node.name, user.namespace, name, [node.gpus[0].uuid])
+        if of_pod is None or of_pod.compute_percent is None:
+            return None
+        used[name] = of_pod.compute_percent
+    return used if any(used.values()) else None
+
+
+def next_window(user: Observer, where: lab_layout.Layout) -> Window:
+    """From now on, once both are at work."""
+    begin = max(works(user, name) for name in REQUESTS) + SETTLING_SECONDS
+    end = begin + MEASURED_SECONDS
+    for name in REQUESTS:
+        eventually(lambda name=name: told(user, name)[-1][0] > end, what=f"{name} at work for so long")  # type: ignore[misc]
+    done = {name: done_by(told(user, name), end) - done_by(told(user, name), begin) for name in REQUESTS}
+    return Window(done, eventually(lambda: measured(user, where), what="both measured by the agent"))
+
+
+def test_two_containers_do_work_as_their_requests_are(user: Observer, installed: lab_layout.Layout) -> None:
+    for name, request in REQUESTS.items():
+        share(user, name, str(request))
+    for name in REQUESTS:
+        work(user, name)
+    # Other work of this machine takes a window now and then; who takes a share takes it in all of them.
+    windows = [next_window(user, installed)]
+    while not windows[-1].is_as_requested() and len(windows) < WINDOWS:
+        windows.append(next_window(user, installed))
+    assert windows[-1].is_as_requested(), windows
     user.delete("pods", "--all")
     user.ledger_is_empty()
 
@@ -91,11 +130,11 @@ def test_a_container_that_is_killed_with_memory_and_lease_takes_nothing_from_its
     victim_bytes = share(user, "victim", "0.9", memory="8Gi")
     neighbour_bytes = share(user, "neighbour", "0.1", memory="4Gi")
     assert (victim_bytes, neighbour_bytes) == (8 * builders.GIB, 4 * builders.GIB)
-    work(user, "neighbour", 90, "--allocate", str(neighbour_bytes // 2))
+    work(user, "neighbour", "--allocate", str(neighbour_bytes // 2))
     works(user, "neighbour")
     # It has the lease nine tenths of the time, so at one of these moments at the latest.
     for _ in range(3):
-        work(user, "victim", 90, "--allocate", str(victim_bytes))
+        work(user, "victim", "--allocate", str(victim_bytes))
         works(user, "victim")
         assert f"allocated {victim_bytes}" in user.inside("victim", "cat", "/tmp/work")
         user.inside("victim", "sh", "-c", "kill -9 $(cat /tmp/pid)")
@@ -107,7 +146,7 @@ def test_a_container_that_is_killed_with_memory_and_lease_takes_nothing_from_its
     assert f"allocated {rest}" in user.inside("neighbour", "gpushare-probe", "--allocate", str(rest))
 
     # And when the pod itself is gone, all of it is there for somebody else.
-    work(user, "victim", 90, "--allocate", str(victim_bytes))
+    work(user, "victim", "--allocate", str(victim_bytes))
     works(user, "victim")
     user.kubectl("delete", "pod", "victim", "--grace-period=0", "--force", "--ignore-not-found")
     card = user.gpunode().gpus[0]

@@ -105,7 +105,7 @@ def test_every_way_to_install_ends_with_shares_and_a_pod_that_runs_keeps_its_own
             assert user.inside("holder", "gpushare-probe")
 
         def is_gone() -> None:
-            administrator.kubectl("wait", "--for=delete", "pods", "--all", *gpushare.SCOPE, "--timeout=60s", seconds=70)
+            administrator.kubectl("wait", "--for=delete", "pods", "--all", *gpushare.SCOPE, "--timeout=60s")
             assert "CUDA_ERROR_SYSTEM_NOT_READY" in user.inside("holder", "sh", "-c", "gpushare-probe 2>&1 || true")
 
         goes_on()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
 import pytest
 
+from bench.steady import kubelet_log
+from deviceplugin.kubelet import advertisement
 from gpushare import contract, ledger
 from lab import access, cluster, daemon_process, gpushare, lab_layout
 from tests.e2e.observation import Observer, annotation, eventually
@@ -16,6 +19,7 @@ from webhook.store import reservation
 pytestmark = pytest.mark.lab
 
 MOST_COMING = 60  # a node takes 110 pods
+KUBELET_RESTARTS = 3
 
 
 def kill(where: lab_layout.Layout, name: str) -> None:
@@ -34,7 +38,7 @@ def test_a_running_pod_keeps_its_limit_over_a_killed_agent(
     (held,) = [entry for entry in user.gpunode().allocations if entry.pod.namespace == user.namespace]
     limit = held.shares[0].memory_bytes
     part = limit // 4
-    user.inside("holder", "sh", "-c", f"gpushare-probe --allocate {part} --hold 60 > /tmp/held 2>&1 &")
+    user.inside("holder", "sh", "-c", f"gpushare-probe --allocate {part} --hold 600 > /tmp/held 2>&1 &")
     eventually(lambda: f"allocated {part}" in user.inside("holder", "cat", "/tmp/held"), what="a quarter held")
 
     with gpushare.without_agent(installed, installed.nodes[0], lab):
@@ -75,24 +79,55 @@ def test_no_pod_is_refused_while_the_agent_is_replaced(user: Observer, lab: acce
     user.ledger_is_empty()
 
 
-def test_pods_share_again_after_a_kubelet_restart(
-    user: Observer, installed: lab_layout.Layout, lab: access.Access
-) -> None:
+@pytest.mark.timeout(600)  # for all tries, on a busy machine
+def test_pods_share_again_after_a_kubelet_restart(user: Observer, installed: lab_layout.Layout) -> None:
     """Also where one was deleted while the kubelet was away, which still counts that pod's devices when it starts."""
+    for _ in range(KUBELET_RESTARTS):
+        judged = restarted_over_a_pod(user, installed)
+        if judged is not None:
+            break
+        user.delete("pods", "--all")
+        user.ledger_is_empty()
+    assert judged, f"{KUBELET_RESTARTS} times the kubelet judged the pod before it had the agent's devices"
+    assert user.inside("before", "gpushare-probe")
+    user.delete("pods", "--all")
+    user.ledger_is_empty()
+
+
+def restarted_over_a_pod(user: Observer, where: lab_layout.Layout) -> dict[str, Any] | None:
+    """Restart the kubelet while a pod waits for it that has a deleted one's GPU; the pod, which runs.
+
+    None if the kubelet has refused it before it had the agent's devices: then no device plugin can help it.
+    """
     whole = ["before", "deleted", "third", "fourth"]
     for name in whole:
         user.apply(sleeper(name, request="1", memory="1Gi"))
     for name in whole:
         user.running(name)
-    kill(installed, f"{installed.nodes[0].name}.kubelet")
+    kubelet = f"{where.nodes[0].name}.kubelet"
+    kill(where, kubelet)
+    known = (where.logs / kubelet).stat().st_size
     user.kubectl("delete", "pod", "deleted", "--grace-period=0", "--force")
     user.apply(sleeper("after", request="1", memory="1Gi"))
     eventually(lambda: (user.pod("after") or {})["spec"].get("nodeName"), what="bound to the GPU that is free again")
-    cluster.up(installed.directory)
-    user.running("after", seconds=90)
-    assert user.inside("before", "gpushare-probe")
-    user.delete("pods", "--all")
-    user.ledger_is_empty()
+    cluster.up(where.directory)
+
+    def judged() -> dict[str, Any] | None:
+        pod = user.pod("after")
+        assert pod is not None
+        statuses = pod["status"].get("containerStatuses") or []
+        runs = bool(statuses) and all(status.get("ready") for status in statuses)
+        return pod if runs or pod["status"]["phase"] == "Failed" else None
+
+    pod = eventually(judged, seconds=90, what="the pod that waited judged by the kubelet, and started")
+    if pod["status"]["phase"] != "Failed":
+        return pod
+    lines = (where.logs / kubelet).read_bytes()[known:].decode(errors="replace").splitlines()
+    refused = [refusal.at for refusal in kubelet_log.refusals(lines) if refusal.uid == pod["metadata"]["uid"]]
+    listed = [min(kubelet_log.listings(lines, resource), default=float("inf")) for resource in advertisement.COUNTERS]
+    assert refused, pod["status"]
+    assert max(refused) <= max(listed), pod["status"]
+    return None
 
 
 def test_without_the_webhook_shares_are_refused_and_other_pods_are_not(

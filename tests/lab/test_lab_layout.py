@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from concurrent import futures
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,22 @@ def test_labs_get_different_numbers_and_a_vanished_lab_gives_its_number_back(
     assert addresses.claim_number(directories[3]) == numbers[1]
     addresses.release_number(numbers[0], directories[2])  # not its own
     assert addresses.claim_number(directories[0]) == numbers[0]
+
+
+def test_labs_that_are_made_at_once_where_others_have_vanished_get_different_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(addresses, "NUMBERS", range(1, 9))
+    for turn in range(10):
+        directories = [tmp_path / f"{turn}-{name}" for name in "abcdefgh"]
+        for directory in directories:
+            directory.mkdir()
+        with futures.ThreadPoolExecutor(len(directories)) as pool:
+            numbers = list(pool.map(addresses.claim_number, directories))
+        claimed = [(addresses.claims_directory() / str(number)).readlink() for number in numbers]
+        assert claimed == directories
+        for directory in directories:
+            directory.rmdir()
 
 
 def test_a_lab_elsewhere_by_the_environment_sees_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,7 +161,9 @@ def remains(lab: lab_layout.Layout) -> list[str]:
             ]
     remnants += [line for line in Path("/proc/net/unix").read_text().splitlines() if str(lab.directory) in line]
     remnants += [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(lab.directory) in line]
-    remnants += [str(group) for root in node_cgroup.hierarchies() for group in root.glob(f"**/{lab.cgroup}")]
+    # Not by glob, which fails where a cgroup of somebody else's goes while it looks.
+    folders = [(top, names) for root in node_cgroup.hierarchies() for top, names, _ in os.walk(root)]
+    remnants += [f"{top}/{lab.cgroup}" for top, names in folders if lab.cgroup in names]
     remnants += [f"network device {lab.bridge}" for _ in [0] if network.exists(lab.bridge)]
     remnants += [
         f"address {line}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
+import random
 import subprocess
 import time
 import urllib.error
@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from lab import unpacked
+from lab import addresses, unpacked
 
 START_SECONDS = 30.0
 Labels = tuple[tuple[str, str], ...]
@@ -70,7 +70,8 @@ def running(
     every = {"scrape_interval": "3s", "scrape_timeout": "3s", "evaluation_interval": "1s"}
     config = {"global": every, "rule_files": ["rules.yaml"], "scrape_configs": [*scrapes]}
     (directory / "prometheus.yaml").write_text(yaml.safe_dump(config))
-    port = _free_port()
+    # None that the kernel gives to an outgoing connection before Prometheus has it.
+    (port,) = addresses.free_ports("127.0.0.1", (random.choice(addresses.SPARE_PORTS),))
     command = [
         *(str(unpacked.program("prometheus")), f"--config.file={directory / 'prometheus.yaml'}"),
         *(f"--storage.tsdb.path={directory / 'data'}", f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"),
@@ -98,10 +99,3 @@ def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.05)
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port

@@ -175,22 +175,23 @@ def test_a_night(night: Night) -> None:
             str(query): seen.samples(query.filled(variables if query.dashboard == "pod" else both))
             for query in dashboards.QUERIES
         }
-        if not all(answers.values()):
+        # A scrape that came too late leaves a rule without an answer for a moment, and with an error where it joins.
+        empty = [rule.name for rule in rules.RECORDS.values() if not seen.samples(rule.name)]
+        judged = [rule["health"] for group in seen.get("rules")["groups"] for rule in group["rules"]]
+        if not all(answers.values()) or empty or set(judged) != {"ok"}:
             return None
         numbers = {name: next(iter(samples.values())) for name, samples in answers.items() if len(samples) == 1}
         return numbers if numbers.get("cluster/Webhook replicas/__auto") == 2 else None
 
-    numbers = eventually(answered, what="all queries of the dashboards answered")
+    numbers = eventually(answered, what="all queries of the dashboards and all rules answered")
     assert numbers["cluster/Sick GPUs/__auto"] == 1
     assert numbers["cluster/Agents away/__auto"] == 0
     assert numbers["cluster/Processes without limits/__auto"] == 1
     assert numbers["cluster/Memory/given to shares"] == 1.5 * 40 * GIB + 2 * GIB
     assert numbers["namespace/GPUs held/__auto"] == 1.75
     assert numbers["pod/GPUs held/__auto"] == 0.25
-    assert [rule.name for rule in rules.RECORDS.values() if not seen.samples(rule.name)] == []
     for rule in rules.RULES:
         seen.samples(rule.expression)
     for alert in seen.get("alerts")["alerts"]:
         said = alert["annotations"]["summary"] + alert["annotations"]["description"]
         assert not re.search(r"<no value>|<error|%!|{{", said), said
-    assert [group for group in seen.get("rules")["groups"] for rule in group["rules"] if rule["health"] != "ok"] == []
