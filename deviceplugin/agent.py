@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Coroutine
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ import prometheus_client
 from deviceplugin import graceful_stop
 from deviceplugin.agent_parts import AgentParts
 from deviceplugin.agent_settings import AgentSettings
+from deviceplugin.audit import auditor
 from deviceplugin.denial import covering
 from deviceplugin.disk import library
 from deviceplugin.hardware import nvml
@@ -33,7 +35,7 @@ LEDGERS: Final = "ledgers"  # below the state directory
 KNOWN_SECONDS: Final = 2.0  # an API server that answers at all answers sooner
 # How long what is known of the cluster may be old before readiness says so: an API server is restarted in less.
 STALE_SECONDS: Final = 60.0
-AUDITED_SECONDS: Final = 5.0  # the first status waits for so long for the first audit
+AUDITED_SECONDS: Final = 5.0  # the first status waits for so long for the first whole audit
 
 
 async def run(
@@ -93,11 +95,10 @@ async def _serve(parts: AgentParts, settings: AgentSettings, daemon: shutdown.Da
             await parts.configuration.synced()
     daemon.start("silence", parts.observation.watch())
     await parts.observation.look()
-    audited = asyncio.Event()
     works: dict[str, Coroutine[Any, Any, None]] = {
         "gpus": parts.observation.run(),
         "modes": parts.reconciler.run(),
-        "status": _report(parts, audited),
+        "status": _report(parts),
         "labels": parts.labels.run(),
         "events": parts.recorder.run(),
         "announcements": parts.announcer.run(),
@@ -106,7 +107,7 @@ async def _serve(parts: AgentParts, settings: AgentSettings, daemon: shutdown.Da
         "arrivals": parts.arrivals.run(),
         "capacity": parts.capacity.run(),
         "plugins": parts.plugins.run(),
-        "audit": _audit(parts, audited),
+        "audit": _audit(parts),
         "peaks": parts.peaks.run(),
         "old libraries": parts.old_libraries.run(),
     }
@@ -130,21 +131,31 @@ async def _serve(parts: AgentParts, settings: AgentSettings, daemon: shutdown.Da
             )
 
 
-async def _audit(parts: AgentParts, audited: asyncio.Event) -> None:
+async def _audit(parts: AgentParts) -> None:
     # The audit compares processes with what each GPU is used for, so that must be known first.
     await parts.reconciler.said.wait()
+    # Whoever asks this node is told meanwhile what is missing. The GPUNode is not: an API server that is slow for a
+    # moment would make the condition of every node unknown, and what the last agent has found would be lost. It is told
+    # when the pods stay unknown, for then nobody stands behind what the last agent has said.
+    last = time.monotonic() + STALE_SECONDS
+    while not parts.is_known and time.monotonic() < last:
+        await parts.auditor.step()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(auditor.SECONDS):
+                await parts.gpunode.informer.synced.wait()
+                await parts.pods.informer.synced.wait()
     await parts.auditor.step()
-    audited.set()
+    parts.tell_audit()
     await parts.auditor.run()
 
 
-async def _report(parts: AgentParts, audited: asyncio.Event) -> None:
+async def _report(parts: AgentParts) -> None:
     # What the GPUs are used for is a part of their status, and must not be missing from the first one; nor should it
     # take two writes for each of a thousand agents that start.
     await parts.reconciler.said.wait()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(AUDITED_SECONDS):
-            await audited.wait()
+            await parts.audited.wait()
     await parts.status.run(parts.observation.informed)
 
 

@@ -5,6 +5,7 @@ What goes the other way goes by values that are followed (`NodeState`) and by ev
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
 from collections.abc import Collection, Iterable, Mapping
@@ -80,6 +81,7 @@ class AgentParts:
         name, proc = settings.node_name, settings.proc_root
         self._settings, self._wake = settings, wake
         self.running, self.denied = running, denied
+        self.audited = asyncio.Event()  # set once an audit may be told in the GPUNode
         self.pods, self.state, self.driver = pods, node_state.NodeState(), Driver(opened)
         identify = socket_server.by_cgroup(proc)
 
@@ -173,7 +175,7 @@ class AgentParts:
             self.state,
             wake=wake.status,
             resizes=self.arbiter.follow,
-            audited=lambda: self.auditor.conditions,
+            audited=lambda: self.auditor.conditions if self.audited.is_set() else (),
             injected=self._injected,
         )
 
@@ -279,6 +281,16 @@ class AgentParts:
         self.gpunode.informer.subscribe(self._gpunode_changed)
         self.configuration.node.subscribe(lambda _: self.capacity.look())
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the GPUNode, be there none, and the pods of this node are what the cluster says."""
+        return self.gpunode.informer.synced.is_set() and self.pods.informer.synced.is_set()
+
+    def tell_audit(self) -> None:
+        """Have the GPUNode say from now on what the audit found, and no longer what the last agent said."""
+        self.audited.set()
+        self._wake.status.set()
+
     def _what_is_allocatable(self, gpus: Iterable[Gpu]) -> allocatable.Allocatable:
         if self._known_node() is None:
             return allocatable.while_unknown(gpus, self.witness.allocated_ids)
@@ -298,7 +310,7 @@ class AgentParts:
 
     def _known_node(self) -> GpuNode | None:
         """The GPUNode, an empty one where there is none yet; None while it or the pods are not known."""
-        if not (self.gpunode.informer.synced.is_set() and self.pods.informer.synced.is_set()):
+        if not self.is_known:
             return None
         return self.gpunode.now() or GpuNode(self._settings.node_name)
 

@@ -22,9 +22,9 @@ from gpushare.pod import PodJson
 
 logger = logging.getLogger(__name__)
 
-# Placed, bound and admitted takes a second; a pod that waits for its volumes may take any time. Kubernetes kills us
-# 30 s after it has told us to stop.
-MOST_SECONDS: Final = 8.0
+# Placed, bound and admitted takes a second; a pod that waits for its volumes may take any time. We are cut short 25 s
+# after we were told to stop (`shutdown`), and killed by Kubernetes after 30: what is left is for our own end.
+MOST_SECONDS: Final = 15.0
 LOOK_SECONDS: Final = 0.2
 
 

@@ -7,6 +7,7 @@ open or mapped.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from pathlib import Path
 from typing import Final
@@ -19,7 +20,7 @@ UNREADABLE: Final = ".unreadable"
 def write(path: Path, content: str | bytes, *, mode: int = MODE, lasting: bool = False) -> None:
     """Put the file there, with the directories above it. Raises OSError.
 
-    lasting: so that it is whole also after a power cut.
+    lasting: so that it is there, and whole, also after a power cut.
     """
     path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")  # hidden: others read all files of some directories
@@ -30,6 +31,8 @@ def write(path: Path, content: str | bytes, *, mode: int = MODE, lasting: bool =
             file.flush()
             os.fsync(file.fileno())
     fresh.replace(path)
+    if lasting:
+        _sync_directory(path.parent)
 
 
 def keep(path: Path, content: str | bytes, *, mode: int = MODE, lasting: bool = False) -> bool:
@@ -52,6 +55,18 @@ def set_aside(path: Path) -> Path:
     with contextlib.suppress(OSError):
         path.replace(aside)
     return aside
+
+
+def _sync_directory(directory: Path) -> None:
+    """Have the names in it outlive a power cut, which otherwise brings back the file that was replaced."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that cannot do that for directories; the file is there
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def _bytes(content: str | bytes) -> bytes:

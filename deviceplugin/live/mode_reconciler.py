@@ -157,7 +157,7 @@ class ModeReconciler:
             else configured_gpus.of(cards)
         )
         if not is_same or tuple(self._book.seats) != tuple(kept):
-            self._write(dataclasses.replace(self._book, current=desired.config, seats=kept))
+            await self._write(dataclasses.replace(self._book, current=desired.config, seats=kept))
         return not self._is_first
 
     def _is_ours(self, uuid: str) -> bool:
@@ -176,7 +176,7 @@ class ModeReconciler:
         for card in self._observed.card_list:
             if card.uuid not in self._book.gpus and card.uuid in wanted:
                 known = self._book.of(card.uuid, adopting.adopted(card, wanted[card.uuid], allocations))
-                if not self._write(known):
+                if not await self._write(known):
                     continue
             if card.uuid not in healthy:
                 self._entering.forget(card.uuid)  # it is reset before it is healthy again
@@ -229,14 +229,14 @@ class ModeReconciler:
             if self._rests(uuid, assignment):
                 continue
             before = self._book.last(uuid)
-            if not self._write(self._book.of(uuid, None)):
+            if not await self._write(self._book.of(uuid, None)):
                 self._blocked[uuid] = self._unwritten
                 continue
             self._say(waiting)
             left = await self._entering.leave(cards[uuid], before, assignment)
             entered = left and await self._entering.enter(cards[uuid], assignment)
             usable = entered and self._righting.can_be_used(uuid, assignment)
-            if usable and self._write(self._book.of(uuid, assignment)):
+            if usable and await self._write(self._book.of(uuid, assignment)):
                 self._closed -= {uuid}
                 extra = {"gpu": uuid, "was": str(before), "is": str(assignment)}
                 logger.info("Changed a GPU", extra=extra)
@@ -292,10 +292,24 @@ class ModeReconciler:
         chosen = self._choosing.desired.warnings if self._choosing.desired is not None else ()
         return (*chosen, *absent, *filter(None, (self._unwritten,)))
 
-    def _write(self, changed: mode_checkpoint.Checkpoint) -> bool:
-        """Write it down before it is so. Where the disk takes nothing all stays as it is, and it is tried again."""
+    async def _write(self, changed: mode_checkpoint.Checkpoint) -> bool:
+        """Write it down before it is so. Where the disk takes nothing all stays as it is, and it is tried again.
+
+        In a thread: a disk may take its time, and the kubelet is answered meanwhile. What is closed stays closed.
+        Who cancels this waits for the disk as well, for the thread goes on all the same: what it has written is so.
+        """
+        writing = asyncio.create_task(asyncio.to_thread(mode_checkpoint.write, self._path, changed))
         try:
-            mode_checkpoint.write(self._path, changed)
+            await asyncio.wait((writing,))
+        except asyncio.CancelledError:
+            await asyncio.wait((writing,))
+            self._written(changed, writing)
+            raise
+        return self._written(changed, writing)
+
+    def _written(self, changed: mode_checkpoint.Checkpoint, writing: asyncio.Task[None]) -> bool:
+        try:
+            writing.result()
         except OSError as error:
             said = f"{self._path} cannot be written: {error.strerror or error}; what GPUs are used for stays as it is"
             if said != self._unwritten:

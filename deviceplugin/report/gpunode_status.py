@@ -29,7 +29,7 @@ class GpuNodeStatus:
 
     state: what the GPUs are, and what is said of them. resizes: asked, right before it is written, what is to be said
     of shares that are to shrink on this GPUNode. audited: asked likewise, the conditions that the audit has to say;
-    none before the first. injected: likewise, how containers get devices, and who is kept from them.
+    none before the first that is whole. injected: likewise, how containers get devices, and who is kept from them.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class GpuNodeStatus:
             logger.warning("Something in the GPUNode is invalid", extra={"err": problem})
         now = codec.format_time(self._wall_clock())
         said = self._state.statement.value
-        # Until the first audit, what the last agent said of its own stands.
+        # Until the first whole audit, what the last agent said of its own stands.
         kept = (condition for condition in node.conditions if condition.type == contract.CONDITION_LIMITS_IN_FORCE)
         more = (*said.conditions, *self._injected(), *(self._audited() or kept))
         wanted = codec.to_status(

@@ -52,6 +52,16 @@ class Cluster:
         conditions = (await self.gpunode())["status"]["conditions"]
         return next(str(condition["message"]) for condition in conditions if condition["type"] == "Ready")
 
+    async def limits(self) -> str:
+        """The reason of LimitsInForce, empty while there is none."""
+        gpunode = await asyncio.to_thread(self.administrator.find, f"{contract.GPUNODE_PATH}/{self.node}")
+        found = codec.read(gpunode).condition(contract.CONDITION_LIMITS_IN_FORCE) if gpunode is not None else None
+        return found.reason if found is not None else ""
+
+    async def is_audited(self) -> bool:
+        """Whether the GPUNode says what a whole audit has found: the first status need not."""
+        return await self.limits() == "Audited"
+
     async def memory(self) -> str:
         node = await asyncio.to_thread(self.administrator.read, f"/api/v1/nodes/{self.node}")
         return str(node["status"].get("capacity", {}).get(contract.RESOURCE_MEMORY, ""))
@@ -101,7 +111,7 @@ async def agent(cluster: Cluster, short_path: Path, gpus: Path) -> AsyncIterator
 async def test_it_makes_the_gpunode_and_says_what_there_is(
     cluster: Cluster, agent: agent_process.Agent, gpus: Path
 ) -> None:
-    await agent.until("Wrote the GPUNode's status")
+    await cluster.until(cluster.is_audited)
     document = await cluster.gpunode()
     node = codec.read(document)
     assert [card.uuid for card in node.gpus] == simulated.uuids(gpus)
@@ -226,7 +236,7 @@ async def test_that_nobody_can_be_denied_a_gpu_here_is_said_where_that_was_asked
 
 
 async def test_it_writes_once_and_not_again_while_nothing_changes(cluster: Cluster, agent: agent_process.Agent) -> None:
-    await agent.until("Wrote the GPUNode's status")
+    await cluster.until(cluster.is_audited)
     version = (await cluster.gpunode())["metadata"]["resourceVersion"]
     await asyncio.sleep(7)  # longer than it takes to look at the GPUs again
     assert (await cluster.gpunode())["metadata"]["resourceVersion"] == version
@@ -234,7 +244,7 @@ async def test_it_writes_once_and_not_again_while_nothing_changes(cluster: Clust
 
 
 async def test_its_audit_is_there_for_whoever_asks(cluster: Cluster, agent: agent_process.Agent, gpus: Path) -> None:
-    await agent.until("Wrote the GPUNode's status")
+    await cluster.until(cluster.is_audited)
     status, text = await agent.get(contract.AUDIT_PATH)
     audit = json.loads(text)
     assert (status, audit["node"], audit["problem"], audit["shares"]) == (200, cluster.node, "", [])
@@ -243,6 +253,36 @@ async def test_its_audit_is_there_for_whoever_asks(cluster: Cluster, agent: agen
     ]
     _, metrics = await agent.get("/metrics")
     assert f'gpushare_audit_complete{{node="{cluster.node}"}} 1.0' in metrics
+
+
+async def test_what_the_last_agent_found_stands_until_the_next_one_knows_whose_processes_there_are(
+    cluster: Cluster, short_path: Path, gpus: Path
+) -> None:
+    credentials = cluster.agents_kubeconfig(short_path / "kubeconfig")
+    running = functools.partial(agent_process.running, cluster.node, short_path, kubeconfig=credentials, gpus=gpus)
+    async with running() as first:
+        await cluster.until(cluster.is_audited)
+        assert await first.stop() == 0
+    status = (await cluster.gpunode())["status"]
+    (found,) = (entry for entry in status["conditions"] if entry["type"] == contract.CONDITION_LIMITS_IN_FORCE)
+    found |= {"status": "False", "reason": "ProcessUnlimited"}
+    patch = json.dumps({"status": {"conditions": status["conditions"]}})
+    await cluster.kubectl("patch", "gpunode", cluster.node, "--subresource=status", "--type=merge", f"--patch={patch}")
+    seen = {await cluster.limits()}
+
+    async def is_audited() -> bool:
+        seen.add(await cluster.limits())
+        return await cluster.is_audited()
+
+    async with running(program=("-m", "tests.deviceplugin.slow_pods")) as second:
+        status_code, text = await second.get(contract.AUDIT_PATH)
+        while status_code != 200:
+            await asyncio.sleep(0.1)
+            status_code, text = await second.get(contract.AUDIT_PATH)
+        assert json.loads(text)["problem"] == "pods and GPUNode are not known yet, so neither are the shares given"
+        await second.until("Wrote the GPUNode's status")
+        await cluster.until(is_audited)
+    assert seen == {"ProcessUnlimited", "Audited"}
 
 
 async def test_the_nodes_capacity_is_the_memory_of_its_healthy_gpus_also_after_somebody_took_it_away(

@@ -13,7 +13,7 @@ from deviceplugin import agent_parts
 from deviceplugin.arbiter import kernel_process
 from gpushare import contract
 from lab import kubeconfig as files
-from tests.deviceplugin import agent_process, simulated
+from tests.deviceplugin import agent_process, simulated, waiting
 from tests.deviceplugin import simulated_kubelet as kubelets
 
 pytestmark = pytest.mark.slow
@@ -38,6 +38,17 @@ def _known(short_path: Path, gpus: Path) -> None:
 def healthy(kubelet: kubelets.Kubelet) -> int:
     """The units of compute that the kubelet was told are healthy."""
     return list(kubelet.devices.get(contract.RESOURCE_PERCENT, {}).values()).count("Healthy")
+
+
+async def hears(agent: agent_process.Agent, gpus: Path) -> None:
+    """Wait until the driver's events are subscribed to, of which nothing tells: what was before is never told."""
+    uuid = simulated.uuids(gpus)[1]
+    for _ in range(40):
+        await simulated.change("fail", gpus, "1", "xid=31")  # a program's own fault
+        with contextlib.suppress(TimeoutError):
+            await waiting.until(lambda: agent.said("The driver told of an XID", gpu=uuid, xid=31), seconds=1.0)
+            return
+    pytest.fail("the agent never heard of an XID")
 
 
 async def test_a_first_agent_offers_nothing_by_a_guess(short_path: Path, gpus: Path) -> None:
@@ -126,8 +137,7 @@ async def test_an_xid_is_told_to_the_kubelet(short_path: Path, gpus: Path) -> No
     async with agent_process.running("node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus) as agent:
         await kubelet.until(lambda: len(kubelet.devices) == 2)
         await agent.until("Serving")
-        await asyncio.sleep(1.1)  # until the driver's events are subscribed to: what was before is not told
-        await simulated.change("fail", gpus, "1", "xid=31")  # a program's own fault
+        await hears(agent, gpus)
         await simulated.change("fail", gpus, "1", "xid=94")
         await kubelet.until(lambda: ill() == 100)
         assert agent.said("The driver told of an XID", gpu=uuid, xid=31)
@@ -156,7 +166,7 @@ async def test_a_fault_outlives_the_agent_unless_the_next_one_is_told_to_ignore_
 
     async with running({"DP_DISABLE_HEALTHCHECKS": "95"}) as agent:
         await started(agent, 0)
-        await asyncio.sleep(1.1)  # until the driver's events are subscribed to
+        await hears(agent, gpus)
         await simulated.change("fail", gpus, "1", "xid=95")
         await agent.until("The driver told of an XID", xid=95)
         await simulated.change("fail", gpus, "2", "xid=94")
@@ -182,7 +192,7 @@ async def test_a_gpu_that_was_reset_while_no_agent_looked_is_well(short_path: Pa
 
     async with running() as agent:
         await agent.until("Serving")
-        await asyncio.sleep(1.1)  # until the driver's events are subscribed to
+        await hears(agent, gpus)
         await simulated.change("fail", gpus, "1", "lost")
         await agent.until("The driver told of an XID", xid=79)
         await kubelet.until(lambda: healthy(kubelet) == 300)
@@ -204,7 +214,7 @@ async def test_a_driver_that_was_silent_for_a_moment_has_reset_no_gpu(short_path
 
     async with agent_process.running("node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus) as agent:
         await agent.until("Serving")
-        await asyncio.sleep(1.1)  # until the driver's events are subscribed to
+        await hears(agent, gpus)
         await simulated.change("fail", gpus, "1", "xid=48")
         await kubelet.until(lambda: healthy(kubelet) == 300)
         await simulated.change("fail", gpus, "0", "silent")

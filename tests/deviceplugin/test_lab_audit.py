@@ -92,6 +92,8 @@ def node(lab: access.Access) -> Iterator[Node]:
 def test_a_process_that_gets_around_the_library_is_found_out(node: Node) -> None:
     node.run("honest", HONEST)
     eventually(lambda: (node.process("honest") or {}).get("state") == "limited")
+    # It is limited from its context on, and allocates after that.
+    eventually(lambda: node.shares().get("honest", {}).get("chargedBytes") == 1 << 30)
     eventually(lambda: node.condition()[0] == "True")
     share = node.shares()["honest"]
     assert (share["inForce"], share["withLibrary"], share["enforcedBytes"]) == (True, 1, 2 << 30)

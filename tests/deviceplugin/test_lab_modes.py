@@ -172,8 +172,8 @@ def test_from_mode_to_mode_and_back_with_pods_running_in_each(node: Node) -> Non
     assert [f"GPU-{uuid}" for uuid in node.seen("client")] == [client["NVIDIA_VISIBLE_DEVICES"]]
 
     node.label("mig")
-    eventually(lambda: node.amount("nvidia.com/mig-1g.5gb") == 6)
-    assert node.amount("nvidia.com/mig-3g.20gb") == 3
+    parts = ("nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb")  # the kubelet is told of each by a stream of its own
+    eventually(lambda: [node.amount(part) for part in parts] == [6, 3])
     assert f"pod {node.namespace}/client" in node.condition("ConfigPending")[1]
     node.run("part", "nvidia.com/mig-2g.10gb")
     assert [f"MIG-{uuid}" for uuid in node.seen("part")] == [node.environment("part")["NVIDIA_VISIBLE_DEVICES"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -104,11 +105,23 @@ def test_one_that_may_not_be_killed_says_what_is_needed(
 
 
 def test_no_descriptor_is_left_over(victim: subprocess.Popen[bytes]) -> None:
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = pidfds()
+    other = os.pidfd_open(victim.pid)
+    assert pidfds() == before + 1  # it is seen
+    os.close(other)
     for start_ticks in (started(victim.pid), 1):
         ending.end(judged(victim.pid, start_ticks), identify=lambda _: OTHER)
     ending.end(judged(os.getpid() + 2**22, 1), identify=lambda _: OTHER)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert pidfds() == before
+
+
+def pidfds() -> int:
+    """How many this process has open; other descriptors come and go with other threads."""
+    count = 0
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            count += "pidfd" in str(entry.readlink())
+    return count
 
 
 def to_be_ended(snapshot: Seen, node: GpuNode | None = NODE) -> list[int]:

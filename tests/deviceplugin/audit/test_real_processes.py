@@ -245,7 +245,8 @@ def test_a_registered_program_that_launches_past_the_gate_is_told_of_and_its_nei
     sneaky("launch_for_ever(by_the_library())")
     assert [report["events"] for report in looks_of(node, 8)] == [[]] * 8
     sneaky("launch_for_ever(past_it())")
-    report = next(report for report in looks_of(node, 20) if report["events"])
+    report = next((report for report in looks_of(node, 90) if report["events"]), None)
+    assert report is not None, "nothing was said of it"
     ((reason, note, pod),) = report["events"]
     assert (reason, pod) == ("RunsBeyondLimit", "default/sneaky")
     assert re.fullmatch(

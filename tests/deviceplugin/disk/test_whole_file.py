@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -46,3 +50,33 @@ def test_one_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypat
     with pytest.raises(OSError, match="No space"):
         whole_file.write(path, "new", lasting=True)
     assert path.read_text() == "old"
+
+
+def test_what_is_to_last_has_its_name_on_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    fsync, synced = os.fsync, []
+
+    def seen(descriptor: int) -> None:
+        synced.append((stat.S_ISDIR(os.fstat(descriptor).st_mode), path.exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr("os.fsync", seen)
+    whole_file.write(path, "text")
+    assert synced == []
+    path.unlink()
+    whole_file.write(path, "text", lasting=True)
+    assert synced == [(False, False), (True, True)]  # the content before it is moved into place, and the name after
+
+
+@pytest.mark.parametrize(("number", "raises"), [(errno.EINVAL, False), (errno.EIO, True)])
+def test_a_directory_that_cannot_be_synced_at_all_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, raises: bool
+) -> None:
+    def fsync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("os.fsync", fsync)
+    with pytest.raises(OSError, match="Input/output") if raises else contextlib.nullcontext():
+        whole_file.write(tmp_path / "file", "text", lasting=True)
+    assert (tmp_path / "file").read_text() == "text"

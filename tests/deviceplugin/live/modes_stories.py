@@ -7,6 +7,7 @@ import dataclasses
 import errno
 import os
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from deviceplugin.hardware import nvml, nvml_call
 from deviceplugin.live import entering, mode_checkpoint, setup
 from gpushare.modes.hardware_gpu import HardwareGpu
 from tests import builders
-from tests.deviceplugin import simulated
+from tests.deviceplugin import simulated, waiting
 from tests.deviceplugin.live.modes_node import CONFIGS, GPU, DiedError, Node, running
 
 Story = Callable[[Node], Awaitable[None]]
@@ -287,19 +288,22 @@ async def no_configuration_keeps_the_loop_from_others(node: Node) -> None:
             f"mig: [{{devices: all, mig-enabled: true, mig-devices: {{{plain}, {MANY}}}}}]\n"
         ),
         "aliases": f"a: &a [x, x]\n{aliases}\nversion: v1\n",
-        "long": "version: v1\nflags: {" + ", ".join(f"k{number}: {number}" for number in range(12_000)) + "}\n",
+        "long": "version: v1\nflags: {" + ", ".join(f"k{number}: {number}" for number in range(16_000)) + "}\n",
         "pattern": "version: v1\nresources: {gpus: [{pattern: '" + "*a" * 100 + "b', name: nvidia.com/gpu}]}\n",
     }
     for label in list(node.cluster.entries)[1:]:
         node.cluster.label = label
         ticks, ended = 0, asyncio.create_task(node.step(times=1))
-        began = time.monotonic()
+        began, worked = time.monotonic(), time.process_time()
         while not ended.done():
             await asyncio.sleep(0.01)
             ticks += 1
             assert time.monotonic() - began < 60, label
         await ended
-        assert ticks * 0.25 >= time.monotonic() - began - 0.5, f"{label}: {ticks} turns of the loop"
+        # Who keeps the interpreter works meanwhile; by the clock, so does whoever else is on this machine. A turn takes
+        # some 15 ms of work where a thread reads the configuration, and 200 where the loop does.
+        worked = time.process_time() - worked
+        assert ticks * 0.05 >= worked - 0.5, f"{label}: {ticks} turns of the loop in {worked:.1f} s of work"
 
 
 async def a_full_disk_leaves_all_as_it_is_until_it_has_room(node: Node) -> None:
@@ -321,6 +325,40 @@ async def a_full_disk_leaves_all_as_it_is_until_it_has_room(node: Node) -> None:
     assert node.modes == ["exclusive"] * 4, node.modes
 
 
+async def a_slow_disk_keeps_nobody_waiting_and_who_is_cancelled_at_it_knows_what_is_on_it(node: Node) -> None:
+    await node.reach("fractional")
+    write = mode_checkpoint.write
+    begun, may_end = threading.Event(), threading.Event()
+
+    def write_slowly(path: Path, book: mode_checkpoint.Checkpoint) -> None:
+        begun.set()
+        may_end.wait(30)
+        write(path, book)
+
+    def refuse(path: Path, _: mode_checkpoint.Checkpoint) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    try:
+        mode_checkpoint.write = write_slowly
+        node.cluster.label = "exclusive"
+        step = asyncio.create_task(node.step())
+        await waiting.until(begun.is_set)  # which a loop that waits for the disk never gets to see
+        step.cancel()
+        await asyncio.sleep(0.1)
+        assert not step.done()
+        may_end.set()
+        await asyncio.wait((step,))
+        assert step.cancelled()
+        mode_checkpoint.write = refuse  # so that what is told is what was in memory
+        await node.step()
+    finally:
+        may_end.set()
+        mode_checkpoint.write = write
+    on_disk = mode_checkpoint.read(node.book)
+    assert on_disk is not None
+    assert on_disk.current.name == node.statement.value.config == "exclusive"
+
+
 async def what_is_tried_in_vain_rests_although_it_wakes_the_agent(node: Node) -> None:
     """As the daemons of MPS do, whatever becomes of a start."""
     await node.reach("fractional")
@@ -331,14 +369,21 @@ async def what_is_tried_in_vain_rests_although_it_wakes_the_agent(node: Node) ->
         raise setup.SetUpError("the keeper is not there")
 
     usual, node.deadly.enter = node.deadly.enter, enter  # type: ignore[method-assign]
+    rest_seconds = entering.REST_SECONDS
     node.cluster.label = "exclusive"
-    for _ in range(20):
-        pause_seconds = await node.agent.step()
-    assert sorted(tried) == sorted(node.uuids), "each once"
-    assert 0 < pause_seconds <= entering.REST_SECONDS
-    node.deadly.enter = usual  # type: ignore[method-assign]
-    await asyncio.sleep(entering.REST_SECONDS)
-    await node.step()
+    try:
+        entering.REST_SECONDS = 3600.0  # type: ignore[misc]
+        for _ in range(20):
+            pause_seconds = await node.agent.step()
+        assert sorted(tried) == sorted(node.uuids), "each once"
+        assert 0 < pause_seconds <= entering.REST_SECONDS
+        node.deadly.enter = usual  # type: ignore[method-assign]
+        await node.step()
+        assert node.modes == ["exclusive…"] * 4, node.modes
+        entering.REST_SECONDS = 0.0  # type: ignore[misc]
+        await node.step()
+    finally:
+        entering.REST_SECONDS = rest_seconds  # type: ignore[misc]
     assert node.modes == ["exclusive"] * 4, node.modes
 
 
