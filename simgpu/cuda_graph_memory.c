@@ -14,13 +14,14 @@
 #define PAGE_BYTES (2ull << 20)
 #define MAX_RUNNING 256u
 #define MAX_UNFREED 1024u
+#define STARTING UINT64_MAX /* no mark: read as one, it would be of a context, and might have come */
 
 /* An executable graph that was started: it has its memory until its work is done. */
 typedef struct {
     CUgraphExec exec; /* NULL: free */
     const void *stream;
     gpu_t *gpu;
-    uint64_t mark;
+    uint64_t mark; /* STARTING: its work is yet to be queued */
     uint64_t bytes;
     gpu_t *memory_gpu;
 } running_t;
@@ -94,7 +95,7 @@ static uint64_t held_bytes(const gpu_t *gpu, const void *stream, CUgraphExec exc
     uint64_t bytes = 0;
     for (unsigned i = 0; i < MAX_RUNNING; i++) {
         running_t *one = &running[i];
-        if (one->exec != NULL && timeline_reached(one->gpu, one->mark))
+        if (one->exec != NULL && one->mark != STARTING && timeline_reached(one->gpu, one->mark))
             *one = (running_t){.exec = NULL};
         if (one->exec != NULL && one->memory_gpu == gpu && one->exec != except && one->stream != stream)
             bytes += one->bytes;
@@ -115,7 +116,7 @@ static void note_running(CUgraphExec exec, const void *stream, gpu_t *memory_gpu
             place = &running[i];
     }
     if (place != NULL)
-        *place = (running_t){exec, stream, memory_gpu, UINT64_MAX, bytes, memory_gpu};
+        *place = (running_t){exec, stream, memory_gpu, STARTING, bytes, memory_gpu};
 }
 
 static void note_unfreed(const graph_range_t *range, gpu_t *gpu) {
@@ -157,12 +158,12 @@ CUresult graph_memory_begin(CUgraphExec exec, const graph_memory_t *memory, cons
     }
     pthread_mutex_lock(&mutex);
     for (unsigned i = 0; i < IMAGE_MAX_GPUS && result == CUDA_SUCCESS; i++) {
-        if (gpus[i] == NULL)
-            continue;
-        if (have(gpus[i], held_bytes(gpus[i], stream, exec) + bytes[i]))
-            note_running(exec, stream, gpus[i], bytes[i]);
-        else
+        if (gpus[i] != NULL && !have(gpus[i], held_bytes(gpus[i], stream, exec) + bytes[i]))
             result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    for (unsigned i = 0; i < IMAGE_MAX_GPUS && result == CUDA_SUCCESS; i++) {
+        if (gpus[i] != NULL)
+            note_running(exec, stream, gpus[i], bytes[i]);
     }
     for (unsigned i = 0; i < memory->count && result == CUDA_SUCCESS; i++) {
         const graph_range_t *range = &memory->ranges[i];

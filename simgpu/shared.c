@@ -10,6 +10,7 @@
 
 #define NAME_PREFIX "simgpu-"
 #define PAGE_BYTES 4096u
+#define LOOKS 3u
 
 int shared_make(const gpu_t *gpu, size_t bytes) {
     char name[sizeof NAME_PREFIX + sizeof gpu->image->uuid];
@@ -45,10 +46,13 @@ uint64_t shared_number(int memory) {
     return fstat(memory, &status) == 0 ? (uint64_t)status.st_ino : 0;
 }
 
-bool shared_is_had(uint64_t number) {
-    char line[256];
+/* The kernel gives no more than a page of the list at once. */
+static bool is_listed(uint64_t number) {
+    char line[256], page[PAGE_BYTES];
     bool had = false;
     FILE *locks = fopen("/proc/locks", "re");
+    if (locks != NULL)
+        (void)setvbuf(locks, page, _IOFBF, sizeof page);
     while (locks != NULL && !had && fgets(line, sizeof line, locks) != NULL) {
         unsigned long long inode;
         had = sscanf(line, "%*d: OFDLCK %*s %*s %*d %*x:%*x:%llu", &inode) == 1 && inode == number;
@@ -56,6 +60,16 @@ bool shared_is_had(uint64_t number) {
     if (locks != NULL)
         fclose(locks);
     return had;
+}
+
+/* From page to page the kernel counts the locks again: where others have gone meanwhile, one that is there is left out.
+ * It never lists one that is not. */
+bool shared_is_had(uint64_t number) {
+    for (unsigned looks = 0; looks < LOOKS; looks++) {
+        if (is_listed(number))
+            return true;
+    }
+    return false;
 }
 
 bool shared_is_on(int memory, const gpu_t *gpu) {

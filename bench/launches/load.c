@@ -121,7 +121,7 @@ static void work_once(const char *mode) {
 static void work(const char *mode, uint64_t from_ns, uint64_t until_ns) {
     uint64_t launches = 0, from_launches = 0, from = 0, until_launches = 0, until = 0;
     uint64_t begun = now_ns(), first = 0, now;
-    while ((now = now_ns()) < until_ns + AFTER_NS) {
+    while ((now = now_ns()) < until_ns + AFTER_NS || launches == 0) { /* at least one, however late it is */
         if (from == 0 && now >= from_ns) {
             from = now;
             from_launches = launches;

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -28,11 +29,15 @@ static struct {
     bool refused;      /* by the one that is there now, and the program was told */
     uint64_t pause_ns; /* after the last refusal */
     uint64_t try_ns;
-    uint32_t reclaimed; /* a futex: answers so far */
+    /* Whether dead processes have left bytes is answered in the order of the questions. The lock is held while one is
+     * sent, and never while anything is waited for. */
+    pthread_mutex_t mutex;
+    uint32_t asked;
+    uint32_t reclaimed; /* a futex: answers so far; also those that will never come */
     uint32_t measured;  /* a futex: the number of the last answer */
     uint64_t measured_bytes;
     uint32_t questions; /* about what is measured: one at a time */
-} arbiter = {.socket = -1, .fresh = -1};
+} arbiter = {.socket = -1, .fresh = -1, .mutex = PTHREAD_MUTEX_INITIALIZER};
 
 static void arbiter_after_fork(void) {
     if (arbiter.socket >= 0)
@@ -41,6 +46,7 @@ static void arbiter_after_fork(void) {
         close(arbiter.fresh);
     memset(&arbiter, 0, sizeof arbiter);
     arbiter.socket = arbiter.fresh = -1;
+    arbiter.mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 FORK_ON_CHILD(arbiter_after_fork)
 
@@ -69,8 +75,10 @@ static void wake(const uint32_t *word) {
 }
 
 static void lost(void) {
+    pthread_mutex_lock(&arbiter.mutex);
     __atomic_store_n(&arbiter.connected, false, __ATOMIC_SEQ_CST);
-    __atomic_add_fetch(&arbiter.reclaimed, 1, __ATOMIC_SEQ_CST); /* nobody will answer */
+    __atomic_store_n(&arbiter.reclaimed, arbiter.asked, __ATOMIC_SEQ_CST); /* nobody will answer */
+    pthread_mutex_unlock(&arbiter.mutex);
     wake(&arbiter.reclaimed);
     wake(&arbiter.measured);
     arbiter.try_ns = 0;
@@ -151,10 +159,21 @@ static bool finish(arbiter_pages_t *take_pages) {
     return adopt();
 }
 
+/* The number of the question: so many answers have come when it is answered. False: it cannot be asked now. */
+static bool ask_reclaim(uint32_t *number_p) {
+    pthread_mutex_lock(&arbiter.mutex);
+    bool asked = __atomic_load_n(&arbiter.connected, __ATOMIC_SEQ_CST) && wire_ask_reclaim(arbiter.socket);
+    if (asked)
+        *number_p = ++arbiter.asked;
+    pthread_mutex_unlock(&arbiter.mutex);
+    return asked;
+}
+
 /* Whatever is said first tells it that this process goes by its limits page now. */
 bool arbiter_look_for(arbiter_pages_t *take_pages) {
     char sentence[512];
     int fresh;
+    uint32_t number;
     if (arbiter.fresh < 0 && now_ns() < arbiter.try_ns)
         return false;
     if (arbiter.fresh < 0) {
@@ -165,8 +184,8 @@ bool arbiter_look_for(arbiter_pages_t *take_pages) {
     }
     if (!finish(take_pages))
         return false;
-    arbiter.connected = true;
-    (void)wire_ask_reclaim(arbiter.socket);
+    __atomic_store_n(&arbiter.connected, true, __ATOMIC_SEQ_CST);
+    (void)ask_reclaim(&number);
     return true;
 }
 
@@ -180,36 +199,34 @@ uint64_t arbiter_wake_ns(void) {
     return arbiter.try_ns > now_ns() ? arbiter.try_ns : now_ns() + RECONNECT_NS;
 }
 
-/* Until the word is another one than it was, or it is so late, or the arbiter has gone. Signals end a wait, and a
- * program that is profiled has one every few milliseconds. */
-static void wait_until_not(const uint32_t *word, uint32_t before, uint64_t until_ns) {
-    uint64_t at_ns = now_ns();
-    for (; at_ns < until_ns && __atomic_load_n(word, __ATOMIC_SEQ_CST) == before &&
-           __atomic_load_n(&arbiter.connected, __ATOMIC_SEQ_CST);
-         at_ns = now_ns()) {
+/* Until the word has come to a number, or it is so late, or the arbiter has gone; returns the word. Signals end a wait,
+ * and a program that is profiled has one every few milliseconds. */
+static uint32_t wait_for(const uint32_t *word, uint32_t number, uint64_t until_ns) {
+    for (;;) {
+        uint32_t now = __atomic_load_n(word, __ATOMIC_SEQ_CST);
+        uint64_t at_ns = now_ns();
+        if ((int32_t)(now - number) >= 0 || at_ns >= until_ns || !__atomic_load_n(&arbiter.connected, __ATOMIC_SEQ_CST))
+            return now;
         const struct timespec left = time_of(until_ns - at_ns);
-        (void)syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, before, &left, NULL, 0);
+        (void)syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, now, &left, NULL, 0);
     }
 }
 
+/* Not until any answer has come: that may be one to another thread, of a look before what is asked for was free. */
 void arbiter_reclaim(void) {
-    uint32_t before = __atomic_load_n(&arbiter.reclaimed, __ATOMIC_SEQ_CST);
-    if (__atomic_load_n(&arbiter.connected, __ATOMIC_SEQ_CST) && wire_ask_reclaim(arbiter.socket))
-        wait_until_not(&arbiter.reclaimed, before, now_ns() + ANSWER_NS);
+    uint32_t number;
+    if (ask_reclaim(&number))
+        (void)wait_for(&arbiter.reclaimed, number, now_ns() + ANSWER_NS);
 }
 
 /* An answer that came too late for its question is of an older look: it has another number. */
 bool arbiter_measure(uint32_t gpu, uint64_t *bytes_p) {
     const uint64_t until_ns = now_ns() + ANSWER_NS;
     uint32_t number = ++arbiter.questions;
-    uint32_t last = __atomic_load_n(&arbiter.measured, __ATOMIC_SEQ_CST);
     if (!__atomic_load_n(&arbiter.connected, __ATOMIC_SEQ_CST) ||
         !wire_send_lease(arbiter.socket, MESSAGE_MEASURE, gpu, number, 0))
         return false;
-    while (last != number && now_ns() < until_ns && __atomic_load_n(&arbiter.connected, __ATOMIC_SEQ_CST)) {
-        wait_until_not(&arbiter.measured, last, until_ns);
-        last = __atomic_load_n(&arbiter.measured, __ATOMIC_SEQ_CST);
-    }
+    uint32_t last = wait_for(&arbiter.measured, number, until_ns);
     *bytes_p = __atomic_load_n(&arbiter.measured_bytes, __ATOMIC_SEQ_CST);
     return last == number;
 }

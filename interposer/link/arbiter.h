@@ -29,7 +29,7 @@ bool arbiter_look_for(arbiter_pages_t *take_pages);
 int arbiter_descriptor(void);
 uint64_t arbiter_wake_ns(void);
 
-/* From any thread: asks for the bytes of dead processes, and waits until they are back, for up to a second. */
+/* From any thread: asks for the bytes of dead processes, and waits until they are back, for up to three seconds. */
 void arbiter_reclaim(void);
 
 /* The same for how much of a GPU's memory is nobody known to hold, as it is found from now on. One thread at a time.

@@ -12,6 +12,7 @@ import pytest
 
 from tests.interposer.container import BUILD, ROOT, Container
 from tests.interposer.reference_arbiter import GOOD, Misbehaviour, ReferenceArbiter, Share
+from tests.simgpu import in_memory
 
 MIB = 1 << 20
 DESCRIPTION = """
@@ -34,13 +35,13 @@ def _built() -> None:
 
 
 @pytest.fixture
-def gpus(tmp_path: Path) -> Path:
+def gpus(tmp_path: Path) -> Iterator[Path]:
     """A directory with two simulated GPUs of 4 GiB."""
     description = tmp_path / "node.ini"
     description.write_text(DESCRIPTION)
-    directory = tmp_path / "gpus"
-    subprocess.run([BUILD / "simgpu" / "simgpu", "create", description, directory], check=True)
-    return directory
+    with in_memory.directory(tmp_path) as directory:
+        subprocess.run([BUILD / "simgpu" / "simgpu", "create", description, directory / "gpus"], check=True)
+        yield directory / "gpus"
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ class Container:
     ) -> subprocess.CompletedProcess[str]:
         """Run a process in it to its end."""
         with finishing(self.start(command, environment)) as process:
-            output, errors = process.communicate(timeout=20)
+            output, errors = process.communicate(timeout=120)
         return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
     def program(
@@ -91,7 +91,7 @@ def finishing(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
 
 
 def with_driver_before(container: Container, source: str, directory: Path) -> Container:

@@ -20,6 +20,7 @@ import struct
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -87,6 +88,7 @@ class ReferenceArbiter:
         self._stopped = False
         self.hellos = 0
         self.reclaims = 0
+        self.before_a_look: Callable[[], object] = lambda: None  # for what the dead held: called in its thread
         self.heard: queue.Queue[tuple[int, int, int, int]] = queue.Queue()  # of leases: kind, GPU, flags, number
         self._leases = 0  # handed out: each has a number of its own
         self._unheard: list[tuple[int, int, int, int]] = []
@@ -205,6 +207,7 @@ class ReferenceArbiter:
         elif kind == contract.MESSAGE_RECLAIM:
             self.reclaims += 1
             time.sleep(self._behaviour.reclaim_seconds)
+            self.before_a_look()
             freed = sum(self._forget(slot) for slot in list(self._slots) if _hung_up(slot))
             self._send(connection, contract.MESSAGE_RECLAIMED, struct.pack(contract.WIRE_RECLAIMED, freed))
         else:
@@ -221,7 +224,7 @@ class ReferenceArbiter:
         for connection in list(self._slots):
             self._send(connection, kind, struct.pack(contract.WIRE_LEASE, gpu, flags, number))
 
-    def hears(self, kind: int, *, seconds: float = 10.0) -> tuple[int, int, int]:
+    def hears(self, kind: int, *, seconds: float = 60.0) -> tuple[int, int, int]:
         """GPU, flags and number of the next message of a kind; those of other kinds can be heard later."""
         until = time.monotonic() + seconds
         while True:

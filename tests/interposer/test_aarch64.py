@@ -135,7 +135,7 @@ def test_launches_wait_and_what_is_captured_does_not(
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(timeout=0.05)
         arbiter.say(contract.MESSAGE_OPEN, 0, contract.LEASE_COUNTED, 1)
-        output, errors = process.communicate(timeout=20)
+        output, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
         assert re.fullmatch(r"\d+ [\d.]+ [\d.]+\n", output)
 

@@ -49,7 +49,7 @@ def test_work_of_a_context_waits_however_it_was_made(
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(timeout=0.05)
         arbiter.say(contract.MESSAGE_OPEN, 0, 0, 1)
-        output, errors = process.communicate(timeout=20)
+        output, errors = process.communicate(timeout=120)
         assert output == "0\n", errors
 
 

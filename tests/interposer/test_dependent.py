@@ -39,4 +39,4 @@ def test_kernels_that_wait_for_others_yet_to_be_launched_go_on(
     make_arbiter(MIB, MIB, behaviour=BESIDE_A_NEIGHBOUR)
     with finishing(container.start([dependent, mode, str(small), str(rounds)])) as process:
         assert line(process) == "ready"
-        ends_well(process)
+        ends_well(process, seconds=20)

@@ -81,7 +81,7 @@ def test_cuda_starts_when_the_arbiter_has_come_back(container: Container, make_a
     assert process.stdout is not None
     assert process.stdout.readline() == "802\n"
     make_arbiter(MIB)
-    output, _ = process.communicate("\n", timeout=10)
+    output, _ = process.communicate("\n", timeout=120)
     assert output == "0\n"
 
 

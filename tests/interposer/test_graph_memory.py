@@ -28,7 +28,7 @@ def test_a_graph_that_has_its_memory_runs_on_when_the_driver_has_taken_more_than
         assert process.stdout is not None
         assert process.stdout.readline() == "launched\n"
         arbiter.set(0, overhead_bytes=LIMIT)
-        _, errors = process.communicate("\n", timeout=20)
+        _, errors = process.communicate("\n", timeout=120)
         assert process.returncode == 0, errors
 
 

@@ -46,7 +46,8 @@ def test_no_launch_passes_without_a_lease(container: Container, make_arbiter: Ar
             arbiter.say(OPEN, 0, contract.LEASE_COUNTED, number)
             assert line(process) == f"{name} 0"
             arbiter.say(REVOKE, 0, 0, number)
-            assert arbiter.hears(RELEASED)[2] == number
+            while arbiter.hears(RELEASED)[2] != number:
+                pass  # the one before, which is said twice if it was idle and went back as it was revoked
         ends_well(process)
 
 
@@ -141,7 +142,7 @@ def test_without_an_arbiter_a_program_goes_on_for_its_part_of_the_time(
         arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)
         assert line(process) == "running"
         arbiter.stop()
-        output, errors = process.communicate("\n", timeout=20)
+        output, errors = process.communicate("\n", timeout=120)
         assert process.returncode == 0, errors
         assert 20 < int(output) < 650, output
         assert len(lines_of_the_library(errors)) == 1

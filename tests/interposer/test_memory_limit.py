@@ -92,7 +92,7 @@ def test_a_limit_that_the_arbiter_changes_holds_at_once(container: Container, ma
     assert ask(11 * MIB) == f"0 {12 * MIB}"
     arbiter.set_limit(0, 5 * MIB)
     assert ask(1) == f"2 {5 * MIB}"
-    process.communicate("", timeout=10)
+    process.communicate("", timeout=120)
     assert process.returncode == 0
 
 

@@ -109,7 +109,7 @@ async def everything(gpus: Path, uuids: list[str], library: Path, program: Path,
                 processes.append(stack.enter_context(finishing(box.start(command, environment))))
             for process in processes:
                 await asyncio.to_thread(line, process)  # it has begun, or ended
-            ends = asyncio.gather(*(asyncio.to_thread(told, process, seconds + 30) for process in processes))
+            ends = asyncio.gather(*(asyncio.to_thread(told, process, seconds + 120) for process in processes))
             await asyncio.sleep(seconds / 2)
             await node.stop()
             await node.start()

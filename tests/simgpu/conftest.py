@@ -14,6 +14,7 @@ import pytest
 
 from tests import programs
 from tests.programs import Parameters
+from tests.simgpu import in_memory
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIVERS = ROOT / "build" / "simgpu"
@@ -56,7 +57,7 @@ class Node:
     ) -> subprocess.CompletedProcess[str]:
         """Run a program that sees these GPUs."""
         with finishing(self.start(command, environment)) as process:
-            output, errors = process.communicate(timeout=20)
+            output, errors = process.communicate(timeout=120)
         return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
     def program(
@@ -91,7 +92,7 @@ def finishing(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]
     finally:
         if process.poll() is None:
             process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -101,11 +102,12 @@ def _built() -> None:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
+def node(tmp_path: Path) -> Iterator[Node]:
     """The sample with two models: two linked A100 of 80 GiB, two L4 of 24 GiB."""
-    directory = tmp_path / "gpus"
-    subprocess.run([COMMAND, "create", ROOT / "simgpu" / "samples" / "two-models.ini", directory], check=True)
-    return Node(directory)
+    with in_memory.directory(tmp_path) as directory:
+        sample = ROOT / "simgpu" / "samples" / "two-models.ini"
+        subprocess.run([COMMAND, "create", sample, directory / "gpus"], check=True)
+        yield Node(directory / "gpus")
 
 
 @pytest.fixture(scope="session")

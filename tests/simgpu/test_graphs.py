@@ -27,3 +27,7 @@ def test_an_executable_graph_becomes_another_one_of_the_same_nodes(node: Node) -
 
 def test_a_capture_ends_with_its_stream(node: Node) -> None:
     node.program(graphs.destroys_a_capturing_stream)
+
+
+def test_a_graph_has_its_memory_before_its_work_is_queued(node: Node) -> None:
+    assert node.program(graphs.starts_where_no_launch_is_taken) == "1023", "its start was to wait"

@@ -81,5 +81,5 @@ def test_without_the_file_of_the_node_nobody_meets_by_a_key(node: Node) -> None:
     (node.directory / "rendezvous").unlink()
     with rank(node, 0, "meet2_ring_1ms") as process:
         steps(process)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=120)
         assert "cuLaunchKernel: 802" in errors  # CUDA_ERROR_SYSTEM_NOT_READY

@@ -33,7 +33,7 @@ def mps(node: Node, tmp_path: Path) -> Iterator[dict[str, str]]:
 
 def tell(node: Node, environment: dict[str, str], command: str) -> str:
     with finishing(node.start([CONTROL], environment)) as process:
-        return process.communicate(command + "\n", timeout=10)[0]
+        return process.communicate(command + "\n", timeout=120)[0]
 
 
 def took(node: Node, kernel: str, *environments: dict[str, str]) -> list[float]:

@@ -16,7 +16,7 @@ class Graphs(Cuda):
 
     def __init__(self) -> None:
         super().__init__()
-        self.long = self.kernel("spin_100ms")
+        self.long = self.kernel("spin_500ms")
 
     def used(self) -> int:
         return (LIMIT - self.info()[0]) // MIB

@@ -54,7 +54,7 @@ def say(*words: object) -> None:
 
 
 def two_long_kernels(c: Cuda, stream: PTR | None = None, after: Callable[[], Any] | None = None) -> None:
-    function = kernel(c, 150000)
+    function = kernel(c, 300_000)
     launch(c, function, "cuLaunchKernel", stream)
     say("launched", time.monotonic())
     launch(c, function, "cuLaunchKernel", stream)

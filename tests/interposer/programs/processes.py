@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import random
+import threading
 from collections.abc import Callable
 
 from tests.interposer.cuda_client import (
@@ -74,6 +75,22 @@ def mixed_storm() -> None:
             assert held.pop(random.randrange(len(held)))() == SUCCESS
         if random.random() < 0.1:
             c.check("cuCtxSynchronize")
+
+
+def allocates_in_two_threads(size: int) -> None:
+    """One at once, and the other after a line; each says whose result it is."""
+    c = Cuda()
+
+    def allocate(name: str) -> None:
+        c.use(0)
+        print(name, c.allocate(size)[0], flush=True)
+
+    threads = [threading.Thread(target=allocate, args=(name,)) for name in ("one", "other")]
+    threads[0].start()
+    input()
+    threads[1].start()
+    for thread in threads:
+        thread.join()
 
 
 def forks() -> None:

@@ -141,7 +141,7 @@ def timeline() -> None:
     start, end, elapsed = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_float()
     c.check("cuModuleLoadData", ctypes.byref(module), b"")
     assert c.call("cuModuleGetFunction", ctypes.byref(function), module, b"") == 500
-    c.check("cuModuleGetFunction", ctypes.byref(function), module, b"spin_50ms")
+    c.check("cuModuleGetFunction", ctypes.byref(function), module, b"spin_500ms")
     c.check("cuStreamCreate", ctypes.byref(stream), 1)
     for event in (start, end):
         c.check("cuEventCreate", ctypes.byref(event), 0)
@@ -155,9 +155,9 @@ def timeline() -> None:
     assert c.call("cuStreamQuery", 0) == SUCCESS and c.call("cuStreamQuery_ptsz", 0) == 600
     c.check("cuEventSynchronize", end)
     c.check("cuEventElapsedTime", ctypes.byref(elapsed), start, end)
-    assert 50 <= elapsed.value < 100, elapsed.value
+    assert 500 <= elapsed.value < 900, elapsed.value
     c.check("cuCtxSynchronize")
-    assert time.monotonic() - began >= 0.1
+    assert time.monotonic() - began >= 1.0
 
 
 def forks() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.interposer.cuda_client import Cuda
+from tests.interposer.cuda_client import MIB, Cuda
+from tests.interposer.programs import graphing
 
 PTR = ctypes.c_void_p
+USED, RESERVED = 0, 2  # CUgraphMem_attribute
 
 
 class Graphs(Cuda):
@@ -112,3 +115,37 @@ def destroys_a_capturing_stream() -> None:
     assert c.call("cuCtxSynchronize") == 900
     c.check("cuStreamDestroy_v2", c.stream)
     c.check("cuCtxSynchronize")
+
+
+def starts_where_no_launch_is_taken() -> None:
+    """What a graph allocates it has from its start on, although its kernel cannot be queued yet."""
+    c = graphing.Graphs()
+    stream, word, kernel = c.made("cuStreamCreate", 1), c.made("cuMemHostAlloc", 8, 0), c.kernel("k_1us")
+    value = ctypes.c_uint32.from_address(word.value or 0)
+    value.value = 0
+    graph = c.captured(100, stream, kernel)
+
+    def bytes_of(attribute: int) -> int:
+        answer = ctypes.c_uint64()
+        c.check("cuDeviceGetGraphMemAttribute", 0, attribute, ctypes.byref(answer))
+        return answer.value
+
+    c.check("cuStreamWaitValue32_v2", stream, word, 1, 1)
+    launched: list[int] = []
+
+    def start() -> None:
+        c.use(0)
+        launched.extend(c.call("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, stream, None, None) for _ in range(1023))
+        launched.append(c.start(graph, stream))
+
+    thread = threading.Thread(target=start, daemon=True)
+    thread.start()
+    while bytes_of(RESERVED) == 0:
+        time.sleep(0.01)
+    assert bytes_of(USED) == 100 * MIB
+    print(len(launched))
+    value.value = 1
+    thread.join()
+    c.wait()
+    assert set(launched) == {0}
+    assert bytes_of(USED) == 0

@@ -9,14 +9,22 @@ from tests.interposer.cuda_client import Cuda
 
 
 def runs_a_kernel(name: str) -> None:
-    """When it is told to, and says how many milliseconds that took by the GPU's clock."""
+    """When it is told to, and says how many milliseconds that took by the GPU's clock.
+
+    All is queued before the word that it waits for is written: whoever is late then, the GPU is not.
+    """
     c = Cuda()
     kernel, start, end = c.kernel(name), c.made("cuEventCreate", 0), c.made("cuEventCreate", 0)
-    print("ready", flush=True)
-    sys.stdin.readline()
+    word = c.made("cuMemHostAlloc", 4, 0)
+    value = ctypes.c_uint32.from_address(word.value or 0)
+    value.value = 0
+    c.check("cuStreamWaitValue32_v2", None, word, 1, 1)
     c.check("cuEventRecord", start, None)
     c.launch(kernel)
     c.check("cuEventRecord", end, None)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    value.value = 1
     c.check("cuCtxSynchronize")
     elapsed = ctypes.c_float()
     c.check("cuEventElapsedTime", ctypes.byref(elapsed), start, end)

@@ -21,23 +21,31 @@ def until_done(c: Cuda, began: float | None = None) -> float:
 
 
 def queue(milliseconds: int) -> None:
-    """Queues so much work in kernels of 10 ms, and says how long they took and since when; waits for a line first."""
+    """Queues so much work in kernels of 10 ms, and says how long they took and since when; waits for a line first.
+
+    By the GPU's clock, which does not wait until somebody wakes.
+    """
     c = Cuda()
-    function = c.kernel("k_10ms")
+    function, took = c.kernel("k_10ms"), ctypes.c_float()
+    start, end = c.made("cuEventCreate", 0), c.made("cuEventCreate", 0)
     say("ready")
     input()
     began = time.monotonic()
+    c.check("cuEventRecord", start, None)
     for _ in range(milliseconds // 10):
         c.launch(function)
+    c.check("cuEventRecord", end, None)
     say("queued")
-    say(until_done(c, began), began * 1000)
+    c.check("cuCtxSynchronize")
+    c.check("cuEventElapsedTime", ctypes.byref(took), start, end)
+    say(took.value, began * 1000)
 
 
 def events() -> None:
     c = Cuda()
     function, elapsed = c.kernel("k_10ms"), ctypes.c_float()
     events = [c.made("cuEventCreate", 0) for _ in range(3)]
-    c.launch(function)
+    c.launch(c.kernel("k_300ms"))  # all else is queued behind it
     for event in events:
         c.check("cuEventRecord", event, None)
         for _ in range(3):
