@@ -7,6 +7,7 @@ which grows by whatever reaches code that nothing has reached before.
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import os
 import random
@@ -15,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.fuzz import native, table
@@ -48,6 +50,15 @@ def command(name: str) -> list[str]:
     return [str(native.built(name))] if target.native else [sys.executable, "-m", "tests.fuzz.engine", name]
 
 
+@contextlib.contextmanager
+def scratch() -> Iterator[dict[str, str]]:
+    """The environment of a target, whose temporary files are in memory where possible, and gone at the end."""
+    memory = Path("/dev/shm")
+    above = memory if os.access(memory, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="gpushare-fuzz-", dir=above) as directory:
+        yield {**os.environ, **native.ENVIRONMENT, "TMPDIR": directory}
+
+
 def run(name: str, seconds: float, *, whole: bool, same: int = 0) -> Run:
     """Fuzz for so long, or until something is found.
 
@@ -57,11 +68,11 @@ def run(name: str, seconds: float, *, whole: bool, same: int = 0) -> Run:
     target, known = table.of(name), cache(name)
     known.mkdir(parents=True, exist_ok=True)
     FINDS.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="gpushare-fuzz-") as scratch:
+    with scratch() as environment, tempfile.TemporaryDirectory(prefix="gpushare-fuzz-") as drawn:
         some = list(known.iterdir())
         if not whole and not same:
             for path in random.sample(some, min(len(some), MOST_KNOWN)):
-                (Path(scratch) / path.name).write_bytes(path.read_bytes())
+                (Path(drawn) / path.name).write_bytes(path.read_bytes())
         options = {
             "max_total_time": max(1, round(seconds)),
             "max_len": target.longest,
@@ -70,7 +81,7 @@ def run(name: str, seconds: float, *, whole: bool, same: int = 0) -> Run:
             "artifact_prefix": f"{FINDS}/{name}-",
             **({"seed": 1, "runs": same} if same else {}),
         }
-        corpus = [known if whole else scratch, table.CASES / name]
+        corpus = [known if whole else drawn, table.CASES / name]
         ended = subprocess.run(
             [*command(name), *(f"-{key}={value}" for key, value in options.items()), *corpus],
             cwd=table.ROOT,
@@ -79,10 +90,10 @@ def run(name: str, seconds: float, *, whole: bool, same: int = 0) -> Run:
             errors="replace",
             timeout=seconds + 300,
             check=False,
-            env={**os.environ, **native.ENVIRONMENT},
+            env=environment,
         )
         if not whole:
-            for path in Path(scratch).iterdir():
+            for path in Path(drawn).iterdir():
                 (known / path.name).write_bytes(path.read_bytes())
     counts = [int(count) for count in _DONE.findall(ended.stderr)]
     match = _FOUND.search(ended.stderr)
@@ -99,16 +110,17 @@ def replay(name: str, *files: Path) -> subprocess.CompletedProcess[str]:
         if table.of(name).native
         else [sys.executable, "-m", "tests.fuzz.replaying", name]
     )
-    return subprocess.run(
-        [*program, *map(str, files)],
-        cwd=table.ROOT,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=240,
-        check=False,
-        env={**os.environ, **native.ENVIRONMENT},
-    )
+    with scratch() as environment:
+        return subprocess.run(
+            [*program, *map(str, files)],
+            cwd=table.ROOT,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=240,
+            check=False,
+            env=environment,
+        )
 
 
 def how_to_keep(name: str, find: Path) -> str:

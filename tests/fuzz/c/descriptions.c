@@ -11,13 +11,11 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static description_t description;
-    static char directory[64];
+    static char directory[128];
     char path[64], error[1024] = "";
     unsigned count = 0;
-    if (directory[0] == '\0') {
-        strcpy(directory, "/dev/shm/gpushare-fuzz-XXXXXX");
-        LAW(mkdtemp(directory) != NULL);
-    }
+    if (directory[0] == '\0')
+        fuzz_make_directory(directory, sizeof directory);
     int free_before = fuzz_free_descriptor();
     int descriptor = memfd_create("description", MFD_CLOEXEC);
     LAW(descriptor >= 0 && write(descriptor, data, size) == (ssize_t)size);

@@ -52,4 +52,11 @@ static inline int fuzz_free_descriptor(void) {
     return found;
 }
 
+/* A directory for the files of a target, of which whoever has started it disposes. */
+static inline void fuzz_make_directory(char *path, size_t size) {
+    const char *above = getenv("TMPDIR");
+    int length = snprintf(path, size, "%s/XXXXXX", above != NULL ? above : "/tmp");
+    LAW(length > 0 && (size_t)length < size && mkdtemp(path) != NULL);
+}
+
 #endif

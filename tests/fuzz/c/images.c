@@ -15,16 +15,16 @@
 #include "simgpu/usage.h"
 
 static const char text[] = "[gpu 0]\nmodel = NVIDIA A100-SXM4-80GB\nmemory = 80GiB\ncompute-capability = 8.0\n";
-static char directory[] = "/dev/shm/gpushare-fuzz-XXXXXX";
+static char directory[128];
 static char file[256];
 static image_t sound;
 
 static void begin(void) {
     static description_t description;
-    char error[1024], path[64];
+    char error[1024], path[192];
     gpu_t gpus[IMAGE_MAX_GPUS];
     unsigned count;
-    LAW(mkdtemp(directory) != NULL);
+    fuzz_make_directory(directory, sizeof directory);
     (void)snprintf(path, sizeof path, "%s/node.ini", directory);
     FILE *described = fopen(path, "we");
     LAW(described != NULL && fputs(text, described) >= 0 && fclose(described) == 0);

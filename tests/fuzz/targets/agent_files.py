@@ -18,7 +18,7 @@ from deviceplugin.live import mode_checkpoint
 from deviceplugin.report import share_peaks
 from gpushare import contract
 
-_DIRECTORY = Path(tempfile.mkdtemp(prefix="gpushare-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+_DIRECTORY = Path(tempfile.mkdtemp())
 
 
 class _Figures:

@@ -24,7 +24,7 @@ from deviceplugin.arbiter import (
 from gpushare import contract
 
 _LOOP = asyncio.new_event_loop()
-_DIRECTORY = Path(tempfile.mkdtemp(prefix="gpushare-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+_DIRECTORY = Path(tempfile.mkdtemp())
 _HEADER = struct.Struct(contract.WIRE_HEADER)
 _GPUS = tuple(f"GPU-00000000-0000-0000-0000-00000000000{digit}" for digit in range(2))
 _CLIENTS = 3

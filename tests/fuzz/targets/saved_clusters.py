@@ -13,7 +13,7 @@ from kubectl_gpushare import cli
 from tests.fuzz import laws
 from tests.kubectl_gpushare import test_senseless_files as senseless
 
-_DIRECTORY = Path(tempfile.mkdtemp(prefix="gpushare-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+_DIRECTORY = Path(tempfile.mkdtemp())
 _OTHER = _DIRECTORY / "other.json"
 _OTHER.write_text('{"kind": "GPUNode", "metadata": {"name": "gpu-1"}}')
 COMMANDS = tuple(
