@@ -93,7 +93,7 @@ async def _serve(parts: AgentParts, settings: AgentSettings, daemon: shutdown.Da
             await parts.gpunode.informer.synced.wait()
             await parts.pods.informer.synced.wait()
             await parts.configuration.synced()
-    daemon.start("silence", parts.observation.watch())
+    daemon.start("silence", parts.observation.watch(parts.reconciler.say_again))
     await parts.observation.look()
     works: dict[str, Coroutine[Any, Any, None]] = {
         "gpus": parts.observation.run(),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from deviceplugin.hardware import nvml
 
@@ -30,9 +31,22 @@ class Driver:
         self, question: Callable[Arguments, Answer], *arguments: Arguments.args, **named: Arguments.kwargs
     ) -> Answer:
         """Call `question`, which uses `nvml`, when it is its turn: questions are asked in the order they came."""
-        async with self._turn:
-            self._asked_at = time.monotonic()
-            try:
-                return await asyncio.to_thread(question, *arguments, **named)
-            finally:
-                self._asked_at = None
+        await self._turn.acquire()
+        # Who is cancelled leaves the thread in the driver: nobody else is let in before it is back.
+        asking = asyncio.create_task(self._ask(functools.partial(question, *arguments, **named)))
+        asking.add_done_callback(_heard)
+        return await asyncio.shield(asking)
+
+    async def _ask(self, question: Callable[[], Answer]) -> Answer:
+        self._asked_at = time.monotonic()
+        try:
+            return await asyncio.to_thread(question)
+        finally:
+            self._asked_at = None
+            self._turn.release()
+
+
+def _heard(asking: asyncio.Task[Any]) -> None:
+    """Its error is no news when nobody waits for the answer any more."""
+    if not asking.cancelled():
+        asking.exception()

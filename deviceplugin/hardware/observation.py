@@ -113,8 +113,11 @@ class Observation:
         while True:
             await self.step()
 
-    async def watch(self) -> None:
-        """Publish that the driver does not answer, once a question has waited too long; until cancelled."""
+    async def watch(self, silent: Callable[[], None]) -> None:
+        """Publish that the driver does not answer, once a question has waited too long; until cancelled.
+
+        silent: called then, as whoever tells others of the GPUs may be waiting for the driver, too.
+        """
         was_silent = False
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -127,6 +130,7 @@ class Observation:
                 gpus = inventory.unanswered(self.seen.gpus, seconds=SILENT_SECONDS)
                 _tell(self.seen.gpus, gpus)
                 self.seen.publish(gpus)
+                silent()
 
     async def step(self) -> None:
         """Wait a little for an event, and look if there was one, or it is time, or there is news to compare with."""

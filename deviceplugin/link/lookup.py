@@ -128,7 +128,7 @@ class SingleFlight:
         async with self._asking:
             if self._begun >= called and self._ended >= self._begun:
                 if self._error is not None:
-                    raise self._error
+                    raise self._error.with_traceback(None)
                 return
             await asyncio.sleep(max(0.0, self._begun + self._again_seconds - self._clock()))
             self._begun = self._clock()

@@ -99,6 +99,7 @@ class ModeReconciler:
         self._righting = righting.Righting(events, observed, witness, self._entering)
         self._wake = wake
         self.said = asyncio.Event()  # set once others were told of the GPUs
+        self._said_waiting: Mapping[str, tuple[str, ...]] = {}  # and of who is in the way
         self._settings = NodeSettings()
 
     async def run(self) -> None:
@@ -244,8 +245,14 @@ class ModeReconciler:
             name = self._book.current.name or "without a name"
             self._events.tell(contract.EVENT_CONFIG_APPLIED, f"configuration {name} is in force on every GPU")
 
+    def say_again(self) -> None:
+        """Tell everybody of what was seen since, also while a step waits for a driver that hangs."""
+        if self.said.is_set():
+            self._say(self._said_waiting)
+
     def _say(self, waiting: Mapping[str, tuple[str, ...]]) -> None:
         """Tell everybody how it is now."""
+        self._said_waiting = waiting
         in_force, cards, failed = self._book.gpus, self._observed.card_list, self._entering.failed
         # What could not be set up is not offered, though the book has it.
         ready = {uuid: assignment for uuid, assignment in in_force.items() if uuid not in failed}

@@ -102,11 +102,24 @@ static bool attempt_once(const start_t *start, attempt_t attempt, CUresult *resu
     return fits;
 }
 
+/* False: a graph that was never launched wants more than the share may have, whatever is given back. */
+static bool may_fit(const start_t *start) {
+    entry_t entry;
+    for (uint32_t gpu = 0; gpu < share_gpu_count(); gpu++) {
+        if (table_get(&execs, key_of(start->exec, gpu), &entry) && entry.count == 0 &&
+            entry.bytes > share_limit_bytes(gpu))
+            return false;
+    }
+    return true;
+}
+
 static CUresult start_charged(const start_t *start) {
     CUresult result;
     if (capture_any() && stream_is_capturing(start->stream, start->per_thread)) /* it becomes a node */
         return start->real(start->exec, start->stream);
     for (attempt_t attempt = ATTEMPT_AT_ONCE; attempt < ATTEMPTS; attempt++) {
+        if (attempt == ATTEMPT_RECLAIMED && !may_fit(start))
+            break;
         if (attempt == ATTEMPT_WAITED)
             stream_wait(start->stream, start->per_thread);
         if (attempt_once(start, attempt, &result))

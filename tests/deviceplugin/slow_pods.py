@@ -1,14 +1,15 @@
-"""The agent of an API server that lists the pods later than anybody waits for them."""
+"""The agent of an API server that lists the pods only once there is the file that is named first."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from pathlib import Path
 
 from deviceplugin import __main__, agent, node_pods
 from gpushare.cluster import informer
 
-LATE_SECONDS = 6.0
+LISTED = Path(sys.argv.pop(1))
 
 
 class LateInformer(informer.Informer):
@@ -16,7 +17,8 @@ class LateInformer(informer.Informer):
 
     async def step(self) -> float:
         if self._path == node_pods.PATH and not self.synced.is_set():
-            await asyncio.sleep(LATE_SECONDS)
+            while not LISTED.exists():  # noqa: ASYNC110, ASYNC240 - another process
+                await asyncio.sleep(0.1)
         return await super().step()
 
 

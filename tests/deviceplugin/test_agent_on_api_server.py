@@ -55,8 +55,8 @@ class Cluster:
     async def limits(self) -> str:
         """The reason of LimitsInForce, empty while there is none."""
         gpunode = await asyncio.to_thread(self.administrator.find, f"{contract.GPUNODE_PATH}/{self.node}")
-        found = codec.read(gpunode).condition(contract.CONDITION_LIMITS_IN_FORCE) if gpunode is not None else None
-        return found.reason if found is not None else ""
+        limits = codec.read(gpunode).condition(contract.CONDITION_LIMITS_IN_FORCE) if gpunode is not None else None
+        return limits.reason if limits is not None else ""
 
     async def is_audited(self) -> bool:
         """Whether the GPUNode says what a whole audit has found: the first status need not."""
@@ -264,8 +264,8 @@ async def test_what_the_last_agent_found_stands_until_the_next_one_knows_whose_p
         await cluster.until(cluster.is_audited)
         assert await first.stop() == 0
     status = (await cluster.gpunode())["status"]
-    (found,) = (entry for entry in status["conditions"] if entry["type"] == contract.CONDITION_LIMITS_IN_FORCE)
-    found |= {"status": "False", "reason": "ProcessUnlimited"}
+    (limits,) = (entry for entry in status["conditions"] if entry["type"] == contract.CONDITION_LIMITS_IN_FORCE)
+    limits |= {"status": "False", "reason": "ProcessUnlimited"}
     patch = json.dumps({"status": {"conditions": status["conditions"]}})
     await cluster.kubectl("patch", "gpunode", cluster.node, "--subresource=status", "--type=merge", f"--patch={patch}")
     seen = {await cluster.limits()}
@@ -274,13 +274,17 @@ async def test_what_the_last_agent_found_stands_until_the_next_one_knows_whose_p
         seen.add(await cluster.limits())
         return await cluster.is_audited()
 
-    async with running(program=("-m", "tests.deviceplugin.slow_pods")) as second:
+    listed = short_path / "listed"
+    async with running(program=("-m", "tests.deviceplugin.slow_pods", str(listed))) as second:
         status_code, text = await second.get(contract.AUDIT_PATH)
         while status_code != 200:
             await asyncio.sleep(0.1)
             status_code, text = await second.get(contract.AUDIT_PATH)
         assert json.loads(text)["problem"] == "pods and GPUNode are not known yet, so neither are the shares given"
-        await second.until("Wrote the GPUNode's status")
+        for _ in range(10):  # longer than its first status waits for an audit
+            await asyncio.sleep(0.3)
+            seen.add(await cluster.limits())
+        listed.touch()
         await cluster.until(is_audited)
     assert seen == {"ProcessUnlimited", "Audited"}
 

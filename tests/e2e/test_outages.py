@@ -12,7 +12,7 @@ import pytest
 
 from lab import lab_layout
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(720)]  # a busy machine takes its time
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(1440)]  # a busy machine takes its time
 BENCH = Path(__file__).resolve().parents[2] / "bench" / "outages.py"
 SCENARIOS = ("rolling restart", "kill -9 of a replica")
 TOO_LATE = "context deadline exceeded"
@@ -26,26 +26,30 @@ OF_THE_KILLED = (
 # Half of what is sent in ten seconds: longer it takes no busy machine to have the Service forget the killed one, to which
 # every other review goes until then. Mostly it is none or one.
 MOST_LOST = 100
-# Of some five hundred, in a restart: on a busy machine a review may wait for longer than the API server does.
-MOST_LATE = 5
+
+
+def measured(installed: lab_layout.Layout, *scenarios: str) -> dict[str, Any]:
+    """What was counted, by scenario."""
+    command = [sys.executable, str(BENCH), f"--lab={installed.directory}", f"--only={','.join(scenarios)}", "--kills=1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=700, check=False)
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert [row["scenario"] for row in rows] == [*scenarios], done.stdout + done.stderr
+    return {row["scenario"]: row for row in rows}
 
 
 @pytest.fixture(scope="module")
 def counted(installed: lab_layout.Layout) -> dict[str, Any]:
-    """What was counted, by scenario."""
-    command = [sys.executable, str(BENCH), f"--lab={installed.directory}", f"--only={','.join(SCENARIOS)}", "--kills=1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=700, check=False)
-    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert [row["scenario"] for row in rows] == [*SCENARIOS], done.stdout + done.stderr
-    return {row["scenario"]: row for row in rows}
+    """Both scenarios, one after the other."""
+    return measured(installed, *SCENARIOS)
 
 
-def test_a_rolling_restart_fails_no_admission(counted: dict[str, Any]) -> None:
+def test_a_rolling_restart_fails_no_admission(counted: dict[str, Any], installed: lab_layout.Layout) -> None:
     row = counted["rolling restart"]
+    if row["reasons"] and all(TOO_LATE in why for why in row["reasons"]):
+        # On a busy machine a review may wait for longer than the API server does: not each time.
+        row = measured(installed, "rolling restart")["rolling restart"]
     assert row["admissions"] > 100
-    late = {why: count for why, count in row["reasons"].items() if TOO_LATE in why}
-    assert row["reasons"] == late, row["notes"]
-    assert sum(late.values()) <= MOST_LATE, row["notes"]
+    assert row["reasons"] == {}, row["notes"]
 
 
 def test_a_killed_replica_takes_with_it_only_what_was_sent_to_it(counted: dict[str, Any]) -> None:

@@ -311,7 +311,7 @@ def requests_so_far(cluster: Cluster) -> dict[str, float]:
     return counts
 
 
-def told(cluster: Cluster, reason: str) -> set[str]:
+def pods_told_of(cluster: Cluster, reason: str) -> set[str]:
     """The names of the pods that have such an Event: one whose answer was lost may be there twice."""
     return {event["involvedObject"]["name"] for event in cluster.events() if event["reason"] == reason}
 
@@ -328,7 +328,7 @@ def test_two_hundred_waiting_pods_cost_next_to_nothing(cluster: Cluster) -> None
     cluster.kubectl("create", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
     # Reasons are written ten a second at most, and the placer counts again once all are.
     until(lambda: started.metric("gpushare_placer_gated_pods") >= 200, started.explain, seconds=120.0)
-    until(lambda: len(told(cluster, contract.EVENT_GATED)) == 200, cluster.explain, seconds=120.0)
+    until(lambda: len(pods_told_of(cluster, contract.EVENT_GATED)) == 200, cluster.explain, seconds=120.0)
     before = requests_so_far(cluster)
     time.sleep(40.0)  # more than one round of the placer without news
     after = requests_so_far(cluster)

@@ -92,7 +92,8 @@ class PendingReasonReporter:
             return self._round_seconds - (now - self._round_at)
         for number, (pod, sentence, held) in enumerate(due, start=1):
             self._round_at = now
-            self._note(pod, sentence, now)
+            if (wait_seconds := self._note(pod, sentence, now)) > 0:
+                later.append(wait_seconds)
             try:
                 with contextlib.suppress(api_errors.NotFound, api_errors.Conflict):  # it has gone
                     await self._write(pod, sentence, held)

@@ -15,7 +15,7 @@ from typing import Final
 
 import pynvml
 
-from deviceplugin.hardware import nvml, nvml_call
+from deviceplugin.hardware import inventory, nvml, nvml_call
 from deviceplugin.live import entering, mode_checkpoint, setup
 from gpushare.modes.hardware_gpu import HardwareGpu
 from tests import builders
@@ -385,6 +385,27 @@ async def what_is_tried_in_vain_rests_although_it_wakes_the_agent(node: Node) ->
     finally:
         entering.REST_SECONDS = rest_seconds  # type: ignore[misc]
     assert node.modes == ["exclusive"] * 4, node.modes
+
+
+async def what_is_seen_while_a_step_waits_for_the_driver_is_told(node: Node) -> None:
+    await node.reach("fractional")
+    answers = asyncio.Event()
+
+    async def hang(*_: object, **__: object) -> dict[str, tuple[str, ...]]:
+        await answers.wait()
+        return {}
+
+    node.witness.users = hang  # type: ignore[method-assign, assignment]
+    node.cluster.label = "exclusive"
+    stepping = asyncio.create_task(node.agent.step())
+    async with asyncio.timeout(60):
+        while node.modes != ["fractional…"] * 4:  # noqa: ASYNC110 - closed, and now it asks who uses them
+            await asyncio.sleep(0.05)
+    node.seen.publish(inventory.unanswered(node.seen.gpus, seconds=60.0))
+    node.agent.say_again()
+    assert not any(card.healthy for card in node.offer.gpus)
+    answers.set()
+    await stepping
 
 
 STORIES: Final[dict[str, Story]] = {
