@@ -29,7 +29,12 @@ def node(lab: access.Access, installed: lab_layout.Layout, amounts: str) -> dict
     return {name: str(amount) for name, amount in status[amounts].items() if name.startswith(contract.PREFIX)}
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+# For its first minute a kubelet is told of devices in place of those that pods left behind while it was away, which may be
+# the pods of a test before; and for half a minute more they are there, as unhealthy.
+OFFERED_SECONDS = 180.0
+
+
+def eventually(condition: Callable[[], bool], seconds: float = OFFERED_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

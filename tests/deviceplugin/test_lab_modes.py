@@ -102,7 +102,8 @@ class Node:
         self.lab.kubectl("delete", "pod", *names, f"--namespace={self.namespace}", "--grace-period=0", "--force")
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 90.0) -> None:
+# What is allocatable has for a minute and a half more than there is after a kubelet has started, in a test before.
+def eventually(condition: Callable[[], bool], seconds: float = 180.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

@@ -76,7 +76,8 @@ class User:
         return int(self.lab.read(f"/api/v1/nodes/{self.node_name}")["status"]["allocatable"][resource])
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+# What is allocatable has for a minute and a half more than there is after a kubelet has started, in a test before.
+def eventually(condition: Callable[[], bool], seconds: float = 180.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
