@@ -1,7 +1,7 @@
 """HTTPS: reviews in, reviews out. Knows HTTP, knows no policy.
 
 The API server never sends a review again that got lost: a pod is refused then. It goes on using the connections it has,
-also to a replica that its Service has forgotten. So none is closed that a review may be on its way on.
+also to a replica that its Service has forgotten. So none is closed without an answer to what may be on its way on it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from aiohttp import web
 
 from gpushare import contract
-from webhook import bounds, review
+from webhook import bounds, connections, review
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ Admit = Callable[[review.AdmissionRequest], Awaitable[review.ReviewResponse]]
 DRAIN_SECONDS: Final = 12.0  # longer than the webhook's timeout: who still waits then has given up
 IDLE_SECONDS: Final = 600.0  # the API server closes a connection that it has not used for 90 s: it closes, never we
 BACKLOG: Final = 1024  # connections of several API servers that all begin at once
-QUIET_SECONDS: Final = 2.0  # without a review: nobody uses the connections that are left
+QUIET_SECONDS: Final = 2.0  # without a review: hardly anybody uses the connections that are left
 LEAVE_SECONDS: Final = 8.0  # at most, for an API server that goes on and on
 LOOK_SECONDS: Final = 0.1
 
@@ -62,7 +62,7 @@ class Leaving:
 
 
 def application(
-    admit: Admit, leaving: Leaving | None = None, timing: bounds.ConnectionWatch | None = None
+    admit: Admit, leaving: Leaving | None = None, timing: connections.ConnectionWatch | None = None
 ) -> web.Application:
     """The application with its one route, `/mutate`."""
     in_hand = bounds.InHand()
@@ -94,7 +94,7 @@ class _Site(web.BaseSite):
     """As aiohttp's own for TCP, with bounds in time."""
 
     def __init__(
-        self, runner: web.AppRunner, host: str, port: int, tls: ssl.SSLContext, timing: bounds.ConnectionWatch
+        self, runner: web.AppRunner, host: str, port: int, tls: ssl.SSLContext, timing: connections.ConnectionWatch
     ) -> None:
         super().__init__(runner, ssl_context=tls, backlog=BACKLOG)
         self._place = host, port
@@ -123,10 +123,10 @@ class _Site(web.BaseSite):
 async def serve(admit: Admit, tls: ssl.SSLContext, *, host: str, port: int) -> AsyncIterator[int]:
     """Serve while the context lasts; yield the port (chosen by the system when `port` is 0).
 
-    At the end whoever still sends reviews is answered until there is silence; then no connection is taken any more, and
-    what is in hand is answered.
+    At the end whoever still sends reviews is answered until there is silence; then no connection is taken any more,
+    those that are idle are ended, and what is in hand is answered.
     """
-    leaving, timing = Leaving(), bounds.ConnectionWatch()
+    leaving, timing = Leaving(), connections.ConnectionWatch()
     runner = web.AppRunner(
         application(admit, leaving, timing),
         access_log=None,
@@ -136,9 +136,12 @@ async def serve(admit: Admit, tls: ssl.SSLContext, *, host: str, port: int) -> A
     )
     await runner.setup()
     try:
-        await _Site(runner, host, port, tls, timing).start()
+        site = _Site(runner, host, port, tls, timing)
+        await site.start()
         yield int(runner.addresses[0][1])
-        serving = runner.server
-        await leaving.quiet(lambda: len(serving.connections) if serving is not None else 0)
+        await leaving.quiet(lambda: len(timing))
+        await site.stop()
+        idle = await timing.dismiss()
+        logger.info("Stopped to listen", extra={"idle": idle, "in_hand": len(timing)})
     finally:
         await runner.cleanup()

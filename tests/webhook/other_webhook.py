@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import datetime
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -28,17 +29,30 @@ async def inject(request: review.AdmissionRequest) -> review.ReviewResponse:
     return review.ReviewResponse("injected", patch=() if "injected" in names else (SIDECAR,))
 
 
-@contextlib.asynccontextmanager
-async def running(cluster: Cluster, admit: server.Admit, directory: Path) -> AsyncIterator[None]:
-    """Called after ours: webhooks are called in the order of their configurations' names."""
+def certificates(directory: Path) -> tuple[str, ssl.SSLContext]:
+    """The bundle of its authorities, and what it serves with."""
     held = issuing.take(RotationStep.START, None, ("127.0.0.1",), now=datetime.datetime.now(datetime.UTC))
     tls = Tls(directory)
     tls.load(held)
+    return held.bundle, tls.context
+
+
+@contextlib.asynccontextmanager
+async def running(cluster: Cluster, admit: server.Admit, directory: Path) -> AsyncIterator[None]:
+    """Called after ours: webhooks are called in the order of their configurations' names."""
+    bundle, context = certificates(directory)
     async with (
-        server.serve(admit, tls.context, host="127.0.0.1", port=0) as port,
-        api_client.connect(str(cluster.administrator.kubeconfig), component="test") as api,
+        server.serve(admit, context, host="127.0.0.1", port=0) as port,
+        registered(cluster, port, bundle),
     ):
-        authority = base64.b64encode(held.bundle.encode()).decode()
+        yield
+
+
+@contextlib.asynccontextmanager
+async def registered(cluster: Cluster, port: int, bundle: str) -> AsyncIterator[None]:
+    """The API server calls `port` for each pod of the test's namespace; it must change a pod that is called nobody."""
+    async with api_client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
+        authority = base64.b64encode(bundle.encode()).decode()
         webhook = {
             "name": "other.example.com",
             "admissionReviewVersions": ["v1"],

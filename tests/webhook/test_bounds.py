@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from gpushare import contract
-from webhook import bounds, review, server, webhook_settings
+from webhook import bounds, connections, review, server, webhook_settings
 from webhook.certificates import issuing
 from webhook.certificates.rotation import RotationStep
 from webhook.certificates.tls import Tls
@@ -126,7 +126,7 @@ async def test_who_stops_in_the_middle_is_left_and_others_are_answered(
 async def test_half_a_header_is_not_waited_for_and_an_unused_connection_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounds.ConnectionWatch.__init__, "__defaults__", (0.5,))
+    monkeypatch.setattr(connections.ConnectionWatch.__init__, "__defaults__", (0.5,))
     async with serving(tmp_path) as port:
         unused, half, again = [await Client.connect(port) for _ in range(3)]
         await again.send(REVIEW)

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from gpushare import contract
 from gpushare.daemon import shutdown
-from webhook import review, server
+from webhook import connections, review, server
 from webhook.certificates import issuing
 from webhook.certificates.rotation import RotationStep
 from webhook.certificates.tls import Tls
@@ -50,6 +50,12 @@ class Connection:
         """Whether the server has ended it, without a word in between."""
         return await self._reader.read() == b""
 
+    @staticmethod
+    def tls() -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return context
+
     def close(self) -> None:
         self._writer.close()
 
@@ -61,9 +67,11 @@ class Replica:
         self._tls = tls.context
         self.stop, self.slow = asyncio.Event(), asyncio.Event()
         self.slow.set()
-        self.port = 0
+        self.port = self.judged = 0
+        self.connections: list[Connection] = []
 
     async def _admit(self, _: review.AdmissionRequest) -> review.ReviewResponse:
+        self.judged += 1
         await self.slow.wait()
         return review.allow("ignored")
 
@@ -73,9 +81,10 @@ class Replica:
             await self.stop.wait()
 
     async def connect(self) -> Connection:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        return Connection(*await asyncio.open_connection("127.0.0.1", self.port, ssl=context))
+        self.connections.append(
+            Connection(*await asyncio.open_connection("127.0.0.1", self.port, ssl=Connection.tls()))
+        )
+        return self.connections[-1]
 
 
 @contextlib.asynccontextmanager
@@ -88,6 +97,20 @@ async def running(directory: Path) -> AsyncIterator[tuple[Replica, asyncio.Task[
     finally:
         replica.stop.set()
         await asyncio.wait_for(task, 30)
+        for connection in replica.connections:
+            connection.close()
+
+
+async def until_listening_ends(port: int) -> None:
+    """Wait until nobody can connect any more."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except ConnectionError:
+                return
+            writer.close()
+            await asyncio.sleep(0.05)
 
 
 @pytest.fixture
@@ -135,12 +158,39 @@ async def test_what_is_in_hand_at_the_signal_is_answered(tmp_path: Path) -> None
         assert "200 ok" in await asked
 
 
-async def test_a_connection_that_nobody_uses_holds_nobody_up(tmp_path: Path) -> None:
+async def test_a_review_that_crosses_the_end_of_its_connection_is_to_be_sent_again(tmp_path: Path) -> None:
     async with running(tmp_path) as (replica, task):
-        unused = await replica.connect()
+        used, unused = [await replica.connect() for _ in range(2)]
+        assert "200 ok" in await used.review()
         replica.stop.set()
-        assert await asyncio.wait_for(unused.ended(), server.QUIET_SECONDS + 2)
-        await asyncio.wait_for(task, 2)
+        await asyncio.wait_for(task, server.QUIET_SECONDS + 5)  # nobody who says nothing holds it up for long
+        for connection in (used, unused):
+            assert connections.SEND_AGAIN.decode().lower() == await connection.review()
+            assert await connection.ended()
+        assert replica.judged == 1
+
+
+async def test_who_has_only_just_connected_when_it_ends_is_to_send_again(tmp_path: Path) -> None:
+    async with running(tmp_path) as (replica, task):
+        reader, writer = await asyncio.open_connection("127.0.0.1", replica.port)  # the handshake is to come
+        await asyncio.wait_for((await replica.connect()).review(), 10)  # so it was accepted
+        replica.stop.set()
+        await until_listening_ends(replica.port)
+        await writer.start_tls(Connection.tls())
+        replica.connections.append(late := Connection(reader, writer))
+        assert "503" in await late.review()
+        await asyncio.wait_for(task, 10)
+
+
+async def test_a_handshake_that_failed_holds_nobody_up(tmp_path: Path) -> None:
+    async with running(tmp_path) as (replica, task):
+        writers = [(await asyncio.open_connection("127.0.0.1", replica.port))[1] for _ in range(5)]
+        (await replica.connect()).close()
+        for writer in writers:
+            writer.close()
+        await asyncio.sleep(0.2)
+        replica.stop.set()
+        await asyncio.wait_for(task, connections.DISMISS_SECONDS / 2)
 
 
 async def test_somebody_who_never_stops_to_send_is_left_in_bounded_time() -> None:
@@ -162,5 +212,5 @@ async def test_somebody_who_never_stops_to_send_is_left_in_bounded_time() -> Non
 
 def test_the_api_server_ends_idle_connections_not_we() -> None:
     assert server.IDLE_SECONDS > 90  # of Go's http.Transport, as the API server sets it
-    # SIGTERM comes when the pause of preStop is over; then both waits have to fit into the daemon's time.
-    assert server.LEAVE_SECONDS + server.DRAIN_SECONDS < shutdown.GRACE_SECONDS
+    # SIGTERM comes when the pause of preStop is over; then all waits have to fit into the daemon's time.
+    assert server.LEAVE_SECONDS + connections.DISMISS_SECONDS + server.DRAIN_SECONDS < shutdown.GRACE_SECONDS
