@@ -1,5 +1,5 @@
-/* Memory that was shared with other processes and that this one has let go: it may be gone, or others may have it
- * still.
+/* Memory that this process has let go, and that may be there still: others have it with whom it was shared, or it is
+ * freed when a stream comes to that, of a pool that has been destroyed and cannot be asked.
  *
  * It stays charged to this process until the agent has looked and found that nobody has it. CUDA tells nobody who holds
  * what he was given. The driver counts memory for one of those who hold it: when the one that made it lets it go, for

@@ -3,6 +3,7 @@
 #include "base/fork.h"
 #include "base/table.h"
 #include "driver/driver.h"
+#include "memory/doubt.h"
 #include "memory/keeper.h"
 #include "share/share.h"
 
@@ -38,11 +39,12 @@ block_t pool_take(CUdeviceptr pointer) {
     return (block_t){.pointer = pointer, .bytes = entry.bytes, .keeper = (keeper_t *)(uintptr_t)entry.owner};
 }
 
-/* With the lock held. A pool that was destroyed is there until the last of its blocks is freed. */
+/* With the lock held. A pool that was destroyed is there until the last of its blocks is freed, and a free is done when
+ * its stream has come to it. What it had then is there until nobody has it any more: the pool cannot be asked. */
 static void finish(keeper_t *keeper) {
     if (keeper->kind != KEEPER_ENDING || keeper->blocks > 0)
         return;
-    share_refund(keeper->gpu, keeper->charged_bytes);
+    doubt_add(keeper->gpu, keeper->charged_bytes);
     keeper_remove(keeper);
 }
 
