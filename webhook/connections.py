@@ -2,17 +2,17 @@
 
 One that nobody has used is left alone, as the API server may be about to: one that has begun a request has to end it in
 time. Who ends an idle connection cannot know whether a review is on its way on it, and the API server sends no review
-again that got lost. So the end of an idle connection is an answer, to a review that may be on its way.
+again that got lost. So what is said last on an idle connection is an answer, to a review that may be on its way; and it
+is the other side that closes it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from aiohttp import web
@@ -21,11 +21,12 @@ from webhook import bounds
 
 # kube-apiserver sends a review again, as long as it has time, that was answered by 429 or 5xx and `Retry-After`
 # (client-go, rest/with_retry.go). Where no review is on its way, it closes the connection and logs an unsolicited
-# response.
+# response (net/http, transport.go). Were the socket closed here, the rest of a review that is on its way would be
+# answered by a reset, which the API server may see first.
 SEND_AGAIN: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 0\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 )
-DISMISS_SECONDS: Final = 2.0  # for the other sides to read it
+DISMISS_SECONDS: Final = 2.0  # for the other sides to read it, and to end what they have begun
 LOOK_SECONDS: Final = 0.02
 
 
@@ -35,6 +36,7 @@ class Timed(asyncio.Protocol):
     def __init__(self, inner: asyncio.Protocol, watch: ConnectionWatch) -> None:
         self.inner = inner
         self.is_dismissed = False
+        self.is_used = False
         self._watch = watch
         self._transport: asyncio.Transport | None = None
         self._ends: asyncio.TimerHandle | None = None
@@ -43,15 +45,16 @@ class Timed(asyncio.Protocol):
     def asked(self, *, is_asked: bool) -> None:
         """A request has come whole, as far as its headers; or it was answered."""
         self._is_asked = is_asked
+        self.is_used = True
         self._forget()
 
     def dismiss(self) -> None:
-        """End the connection if it is idle: a review that is on its way on it is sent again."""
-        if self._transport is None or self._is_asked or self._ends is not None or self._transport.is_closing():
+        """Have the other side end the connection if it is idle: a review that is on its way on it is sent again."""
+        is_busy = self._is_asked or self._ends is not None
+        if self._transport is None or is_busy or self.is_dismissed or self._transport.is_closing():
             return
         self.is_dismissed = True
         self._transport.write(SEND_AGAIN)
-        self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """As asyncio.Protocol: its handshake is done."""
@@ -101,7 +104,6 @@ class ConnectionWatch:
         self._known: dict[asyncio.Protocol, Timed] = {}
         # Nobody is told that a handshake has failed; but its protocol is garbage then.
         self._handshakes: weakref.WeakSet[Timed] = weakref.WeakSet()
-        self._dismissing = False
 
     def __len__(self) -> int:
         return len(self._known)
@@ -120,41 +122,39 @@ class ConnectionWatch:
         """The handshake of a connection is done."""
         self._handshakes.discard(connection)
         self._known[connection.inner] = connection
-        if self._dismissing:
-            connection.dismiss()
 
     def lost(self, connection: Timed) -> None:
         """A connection is no more."""
         self._known.pop(connection.inner, None)
 
-    @contextlib.contextmanager
-    def asked(self, request: web.Request) -> Iterator[None]:
+    @web.middleware
+    async def middleware(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
         """While a request is worked on, its connection may be silent."""
         connection = self._known.get(request.protocol)
-        if connection is not None:
-            connection.asked(is_asked=True)
+        if connection is None:
+            return await handler(request)
+        connection.asked(is_asked=True)
         try:
-            yield
+            return await handler(request)
         finally:
-            if connection is not None:
-                connection.asked(is_asked=False)
+            connection.asked(is_asked=False)
 
     async def dismiss(self) -> int:
-        """End the connections that are idle, and return how many; those with a request in hand stay.
+        """End the connections, the idle ones by `SEND_AGAIN`, the others by their answers; return how many are left.
 
-        Returns when the other sides have closed theirs too, after `DISMISS_SECONDS` at most: what reaches a socket that
-        is gone would be answered by a reset.
+        Nobody sends again the first review of a connection, which may be lost when the answer is there before it. So
+        who has not asked yet is waited for, and dismissed at the end. Takes `DISMISS_SECONDS` at most.
         """
-        self._dismissing = True
-        for connection in list(self._known.values()):
-            connection.dismiss()
-        count = sum(connection.is_dismissed for connection in self._known.values())
+        for connection in self._known.values():
+            if connection.is_used:
+                connection.dismiss()
         if self._handshakes:
             gc.collect()
         ends = time.monotonic() + DISMISS_SECONDS
-        while (self._handshakes or self._dismissed()) and time.monotonic() < ends:  # noqa: ASYNC110 - a handshake fails untold
+        while (self._handshakes or self._known) and time.monotonic() < ends:  # noqa: ASYNC110 - a handshake fails untold
             await asyncio.sleep(LOOK_SECONDS)
-        return count
-
-    def _dismissed(self) -> bool:
-        return any(connection.is_dismissed for connection in self._known.values())
+        for connection in self._known.values():
+            connection.dismiss()
+        return len(self._known)

@@ -68,24 +68,23 @@ def application(
     in_hand = bounds.InHand()
 
     async def mutate(request: web.Request) -> web.Response:
-        with timing.asked(request) if timing is not None else contextlib.nullcontext():
-            try:
-                async with in_hand.body(request) as body:
-                    asked = review.read(body)
-                    del body  # what it was read into is as large
-                    return web.json_response(review.respond(asked, await admit(asked)))
-            except review.MalformedReviewError as error:
-                return refused(request, error, 400)
-            except bounds.TooMuchError as error:
-                answer = refused(request, error, error.status)
-                answer.force_close()  # what else it would send is not waited for
-                return answer
+        try:
+            async with in_hand.body(request) as body:
+                asked = review.read(body)
+                del body  # what it was read into is as large
+                return web.json_response(review.respond(asked, await admit(asked)))
+        except review.MalformedReviewError as error:
+            return refused(request, error, 400)
+        except bounds.TooMuchError as error:
+            answer = refused(request, error, error.status)
+            answer.force_close()  # what else it would send is not waited for
+            return answer
 
     def refused(request: web.Request, error: Exception, status: int) -> web.Response:
         logger.warning("Refused a malformed review", extra={"err": str(error), "peer": request.remote})
         return web.json_response({"error": str(error)}, status=status)
 
-    app = web.Application(middlewares=[leaving.middleware] if leaving is not None else [])
+    app = web.Application(middlewares=[kept.middleware for kept in (timing, leaving) if kept is not None])
     app.router.add_post(contract.WEBHOOK_PATH, mutate)
     return app
 
@@ -141,7 +140,6 @@ async def serve(admit: Admit, tls: ssl.SSLContext, *, host: str, port: int) -> A
         yield int(runner.addresses[0][1])
         await leaving.quiet(lambda: len(timing))
         await site.stop()
-        idle = await timing.dismiss()
-        logger.info("Stopped to listen", extra={"idle": idle, "in_hand": len(timing)})
+        logger.info("Stopped to listen", extra={"connections": len(timing), "left": await timing.dismiss()})
     finally:
         await runner.cleanup()
