@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 # after we were told to stop (`shutdown`), and killed by Kubernetes after 30: what is left is for our own end.
 MOST_SECONDS: Final = 15.0
 LOOK_SECONDS: Final = 0.2
+AGAIN_SECONDS: Final = 0.5
 
 
 async def prepare(
@@ -52,6 +53,9 @@ async def _tell(status: GpuNodeStatus) -> None:
         try:
             await status.stop()
         except api_errors.Conflict:  # somebody has placed a pod at this moment, which we see now
+            continue
+        except api_errors.Unavailable as error:
+            await asyncio.sleep(max(AGAIN_SECONDS, error.retry_after_seconds or 0.0))
             continue
         return
 

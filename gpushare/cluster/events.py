@@ -1,12 +1,15 @@
 """Kubernetes Events: the sentences that `kubectl describe` shows under an object.
 
-Telling must never hold up or fail what it tells about: `record` only puts the event in a queue of bounded length, and
-what the API server does not take is logged and dropped. What need not be said again is decided in `series`.
+Telling must never hold up or fail what it tells about: `record` only puts the event in a queue of bounded length. What
+the API server does not take is logged and dropped, and what it cannot take now is tried again: most is said once only.
+What need not be said again is decided in `series`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import datetime
 import logging
 import time
@@ -20,7 +23,20 @@ logger = logging.getLogger(__name__)
 MOST_QUEUED: Final = 1024
 NOTE_BYTES: Final = 1024  # the API's limit
 INSTANCE_CHARACTERS: Final = 128  # the API's limit
+MOST_SECONDS: Final = 900.0  # from then on an Event that could not be written is no news
+PAUSE_SECONDS: Final = (1.0, 2.0, 4.0, 8.0)  # after each failure in a row; the last again and again
 REFERENCE_KEYS: Final = ("apiVersion", "kind", "namespace", "name", "uid", "fieldPath")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recorded:
+    """What waits to be written. recorded_at: by the recorder's clock; at: by the wall clock."""
+
+    event: event_series.Event
+    series: event_series.Series
+    recorded_at: float
+    at: float
+    on_drop: Callable[[], None]
 
 
 class Recorder:
@@ -44,8 +60,8 @@ class Recorder:
         self._clock = clock
         self._wall_clock = wall_clock
         self._told = event_series.EventDeduplicator()
-        self._queue: asyncio.Queue[tuple[event_series.Event, event_series.Series, float, Callable[[], None]]]
-        self._queue = asyncio.Queue(MOST_QUEUED)
+        self._queue: asyncio.Queue[Recorded] = asyncio.Queue(MOST_QUEUED)
+        self._failures = 0  # in a row
         self.dropped = 0
 
     def record(
@@ -64,12 +80,8 @@ class Recorder:
         """
         event = event_series.Event(reference(regarding), reason, _shortened(note, NOTE_BYTES), type, action)
         series = self._told.happened(event, self._clock())
-        if series is None:
-            return
-        try:
-            self._queue.put_nowait((event, series, self._wall_clock(), on_drop))
-        except asyncio.QueueFull:
-            self._drop(event, "the queue is full", on_drop)
+        if series is not None:
+            self._put(Recorded(event, series, self._clock(), self._wall_clock(), on_drop), "the queue is full")
 
     async def run(self) -> None:
         """Write what is recorded, until cancelled."""
@@ -77,14 +89,32 @@ class Recorder:
             await self.step()
 
     async def step(self) -> None:
-        """Wait for one recorded event and write it. Never raises ClusterError."""
-        event, series, at, on_drop = await self._queue.get()
+        """Wait for one recorded event and write it, or put it behind the others and pause; raises no ClusterError."""
+        recorded = await self._queue.get()
         try:
-            await self._write(event, series, _micro_time(at))
+            await self._write(recorded.event, recorded.series, _micro_time(recorded.at))
+        except api_errors.Unavailable as error:
+            if self._clock() - recorded.recorded_at > MOST_SECONDS:
+                self._drop(recorded, str(error))
+            else:
+                self._put(recorded, str(error))
+            await asyncio.sleep(max(self._pause_seconds(), error.retry_after_seconds or 0.0))
         except api_errors.ClusterError as error:
-            self._drop(event, str(error), on_drop)
+            self._drop(recorded, str(error))
+        else:
+            self._failures = 0
         finally:
             self._queue.task_done()
+
+    def _pause_seconds(self) -> float:
+        self._failures += 1
+        return PAUSE_SECONDS[min(self._failures, len(PAUSE_SECONDS)) - 1]
+
+    def _put(self, recorded: Recorded, why_not: str) -> None:
+        try:
+            self._queue.put_nowait(recorded)
+        except asyncio.QueueFull:
+            self._drop(recorded, why_not)
 
     async def flush(self, timeout_seconds: float = 5.0) -> None:
         """Wait until all that was recorded is written (by `run`); log and give up when that takes too long."""
@@ -108,7 +138,8 @@ class Recorder:
                 pass
             else:
                 return
-        await self._api.create(collection, body)
+        with contextlib.suppress(api_errors.AlreadyExists):  # an answer that was lost
+            await self._api.create(collection, body)
 
     def _body(self, event: event_series.Event, name: str, namespace: str, at: str) -> dict[str, Any]:
         return {
@@ -125,12 +156,13 @@ class Recorder:
             "reportingInstance": self._instance,
         }
 
-    def _drop(self, event: event_series.Event, why: str, on_drop: Callable[[], None]) -> None:
+    def _drop(self, recorded: Recorded, why: str) -> None:
         self.dropped += 1
+        event = recorded.event
         self._told.forget(event)
         extra = {"regarding": dict(event.regarding), "reason": event.reason, "note": event.note, "err": why}
         logger.warning("Dropped an Event", extra=extra)
-        on_drop()
+        recorded.on_drop()
 
 
 def reference(item: Mapping[str, Any]) -> event_series.Regarding:

@@ -1,8 +1,9 @@
-"""Which pods an agent that stops waits for: those with a share on its node that have no devices yet."""
+"""Who an agent that stops tells of it, and which pods it waits for: with a share on its node, and no devices yet."""
 
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from deviceplugin import graceful_stop
 from deviceplugin.kubelet import pod_resources
 from gpushare import contract
+from gpushare.cluster import api_errors
 from tests import builders
 
 PLACED = dataclasses.replace(
@@ -53,3 +55,48 @@ def test_who_is_on_the_way(pods: Any, held: Any, awaited: list[str]) -> None:
 
 def test_without_a_gpunode_nobody_is() -> None:
     assert graceful_stop.on_their_way(None, (), ()) == []
+
+
+class Status:
+    """A status of which saying that the agent stops fails so often before it is said."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+
+    async def stop(self) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+
+
+async def stopping(status: Status, directory: Path) -> None:
+    await graceful_stop.prepare(
+        status,  # type: ignore[arg-type]
+        node=lambda: None,
+        pods=tuple,
+        pod_resources_socket=directory / "none",
+    )
+
+
+async def test_an_api_server_that_is_away_for_a_moment_is_told_when_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graceful_stop, "AGAIN_SECONDS", 0.01)
+    away = api_errors.Unavailable("down"), api_errors.Conflict("changed"), api_errors.Unavailable("slow")
+    status = Status(*away)
+    await stopping(status, tmp_path)
+    assert status.failures == []
+
+
+async def test_what_the_api_server_refuses_is_not_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    status = Status(api_errors.Forbidden("no"), api_errors.Unavailable("not asked any more"))
+    await stopping(status, tmp_path)
+    assert len(status.failures) == 1
+    assert "Pods may come while no agent is there" in caplog.text
+
+
+async def test_an_api_server_that_stays_away_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(graceful_stop, "MOST_SECONDS", 0.1)
+    await stopping(Status(*[api_errors.Unavailable("down")] * 1000), tmp_path)
+    assert "not done within 0.1 s" in caplog.records[-1].__dict__["err"]

@@ -171,9 +171,12 @@ async def test_only_idle_gpus_change_and_who_is_in_the_way_is_named(node: Node, 
         replicas = [await node.kubelet.admit(f"small-{number}", "nvidia.com/gpu.shared", 1) for number in range(4)]
         # Distributed: each on another GPU.
         assert {replica.envs["NVIDIA_VISIBLE_DEVICES"] for replica in replicas} == set(node.uuids)
-        assert any(
-            "ConfigApplied configuration sliced is in force on every GPU" in line for line in await node.events()
-        )
+
+        async def is_told() -> bool:
+            sentence = "ConfigApplied configuration sliced is in force on every GPU"
+            return any(sentence in line for line in await node.events())
+
+        await node.until(is_told)
 
 
 async def test_a_configuration_that_cannot_be_leaves_the_last_good_one(node: Node, short_path: Path) -> None:
@@ -215,8 +218,7 @@ async def test_a_share_holds_its_gpu_until_it_is_released(node: Node, short_path
 
         await node.until(is_written)
         entry = builders.allocation("a1", node.uuids[2], reserved_until=2e9)
-        held = ledger.reserve(codec.read(await node.gpunode()), entry)
-        await node.kubectl("replace", "--filename=-", input=json.dumps(codec.to_document(held)))
+        await node.place(lambda stored: ledger.reserve(stored, entry))
         await node.label("exclusive")
         await node.kubelet.until(lambda: node.offered() == 3)
 
@@ -226,8 +228,7 @@ async def test_a_share_holds_its_gpu_until_it_is_released(node: Node, short_path
             return shown == [("exclusive", False), ("exclusive", False), ("fractional", True), ("exclusive", False)]
 
         await node.until(is_shown)
-        released = ledger.release(codec.read(await node.gpunode()), ["a1"])
-        await node.kubectl("replace", "--filename=-", input=json.dumps(codec.to_document(released)))
+        await node.place(lambda stored: ledger.release(stored, ["a1"]))
         await node.kubelet.until(lambda: node.offered() == 4)
 
 
@@ -240,8 +241,9 @@ async def test_content_counts_and_each_gpu_has_a_mode_of_its_own(
     await node.label("mixed")
     async with running(node, short_path) as agent:
         await node.until(lambda: is_mode("time-slicing", "fractional", "fractional", "exclusive"))
-        await node.kubelet.until(lambda: node.offered("nvidia.com/slice") == 3 and node.offered() == 1)
-        assert node.offered(contract.RESOURCE_PERCENT) == 200
+        # Each resource is told of on a stream of its own.
+        wanted = {"nvidia.com/slice": 3, GPU: 1, contract.RESOURCE_PERCENT: 200}
+        await node.kubelet.until(lambda: all(node.offered(name) == count for name, count in wanted.items()))
         # The GPUs of a lab's node are on two NUMA nodes, or on none that is told: what is told is the GPU's own.
         assert set(node.kubelet.numa) <= {device for devices in node.kubelet.devices.values() for device in devices}
 
@@ -324,8 +326,7 @@ async def test_metrics_say_what_the_plugin_shows(node: Node, short_path: Path) -
 
         await node.until(is_written)
         entry = builders.allocation("a1", node.uuids[2], request=25, memory_gib=10, reserved_until=2e9)
-        held = ledger.reserve(codec.read(await node.gpunode()), entry)
-        await node.kubectl("replace", "--filename=-", input=json.dumps(codec.to_document(held)))
+        await node.place(lambda stored: ledger.reserve(stored, entry))
 
         async def allocated(name: str) -> dict[str, float]:
             lines = [line for line in (await agent.get("/metrics"))[1].splitlines() if line.startswith(f"{name}{{")]

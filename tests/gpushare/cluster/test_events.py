@@ -140,15 +140,60 @@ async def test_what_the_api_server_does_not_take_is_logged_and_holds_up_nothing(
     assert record.__dict__["regarding"]["name"] == "lost"
 
 
+class Failing(api_client.ApiClient):
+    """It asks nobody: each creation is answered by the next of `failures`, and by success from then on."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+        self.created: list[str] = []
+
+    async def create(self, _: str, body: Any, **__: object) -> dict[str, Any]:
+        name = body["regarding"]["name"]
+        self.created.append(name)
+        if self.failures:
+            raise self.failures.pop(0)
+        return {}
+
+
+async def test_what_the_api_server_cannot_take_now_is_written_later_and_others_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(events, "PAUSE_SECONDS", (0.01,))
+    api = Failing(api_errors.Unavailable("down"), api_errors.Unavailable("slow", retry_after_seconds=0.02))
+    recorder = events.Recorder(api, controller="gpushare.io/agent", instance="x")
+    async with telling(recorder):
+        for name in ("a", "b"):
+            recorder.record(pod(name, "default"), contract.EVENT_GATED, "wait")
+    assert api.created == ["a", "b", "a", "b"]
+    assert recorder.dropped == 0
+
+
+async def test_what_was_written_though_no_answer_came_is_not_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "PAUSE_SECONDS", (0.01,))
+    api = Failing(api_errors.Unavailable("no answer"), api_errors.AlreadyExists("it is there"))
+    recorder = events.Recorder(api, controller="gpushare.io/agent", instance="x")
+    async with telling(recorder):
+        recorder.record(pod("a", "default"), contract.EVENT_GATED, "wait")
+    assert api.created == ["a", "a"]
+    assert recorder.dropped == 0
+
+
+async def test_what_could_not_be_written_for_long_is_dropped(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "PAUSE_SECONDS", (0.01,))
+    api = Failing(*[api_errors.Unavailable("down")] * 1000)
+    recorder = events.Recorder(api, controller="gpushare.io/agent", instance="x", clock=clock)
+    dropped = asyncio.Event()
+    async with telling(recorder):
+        recorder.record(pod("a", "default"), contract.EVENT_GATED, "wait", on_drop=dropped.set)
+        await asyncio.sleep(0.1)
+        assert not dropped.is_set()
+        clock.now += events.MOST_SECONDS + 1
+        await asyncio.wait_for(dropped.wait(), 20)
+    assert recorder.dropped == 1
+
+
 async def test_a_full_queue_drops_and_says_so_and_never_waits() -> None:
-    class Down(api_client.ApiClient):
-        def __init__(self) -> None:
-            """It asks nobody."""
-
-        async def create(self, *_: object, **__: object) -> dict[str, Any]:
-            raise api_errors.Unavailable("down")
-
-    recorder = events.Recorder(Down(), controller="gpushare.io/webhook", instance="x")
+    recorder = events.Recorder(Failing(), controller="gpushare.io/webhook", instance="x")
     dropped: list[int] = []
     for number in range(events.MOST_QUEUED + 5):
         on_drop = functools.partial(dropped.append, number)
