@@ -87,7 +87,7 @@ async def _serve(parts: AgentParts, settings: AgentSettings, daemon: shutdown.Da
         return
     daemon.start("reports", parts.arbiter.run())
     if parts.denied.is_on:  # by now the kernel knows who was registered with the last arbiter
-        daemon.start("denial", parts.denied.run())
+        daemon.start("denial", _deny(parts))
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(KNOWN_SECONDS):
             await parts.gpunode.informer.synced.wait()
@@ -129,6 +129,12 @@ async def _serve(parts: AgentParts, settings: AgentSettings, daemon: shutdown.Da
                 pods=parts.pods.all,
                 pod_resources_socket=settings.pod_resources_socket,
             )
+
+
+async def _deny(parts: AgentParts) -> None:
+    # Of pods that are not known none is left out, so that all would be said to be denied.
+    await parts.pods.informer.synced.wait()
+    await parts.denied.run()
 
 
 async def _audit(parts: AgentParts) -> None:

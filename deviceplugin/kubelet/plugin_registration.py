@@ -3,6 +3,9 @@
 The order is the kubelet's: it calls back on our socket inside Register, so we serve before we register. When it starts,
 it removes every socket in its directory and makes `kubelet.sock` again; both are looked at, by inode, when `coming`
 says so and once a second. A kubelet that has dropped our stream without a restart is registered with again too.
+
+Another agent of this node may have come while we are about to stop, as when our pod was deleted by force. Then it has
+our socket, and keeps it: the kubelet takes all devices for unhealthy whenever one of two that fight registers.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ KUBELET_SOCKET: Final = "kubelet.sock"
 POLL_SECONDS: Final = 1.0
 FIRST_PAUSE_SECONDS: Final = 0.1  # its socket is there a moment before it listens
 REGISTER_SECONDS: Final = 15.0  # the kubelet itself gives up dialling us after 10
-SILENT_SECONDS: Final = 10.0  # registered, but nobody reads the list
+SILENT_SECONDS: Final = 10.0  # registered, but nobody has begun to read the list
+DROPPED_SECONDS: Final = 2.0  # nor goes on to
 STOP_SECONDS: Final = 0.5
 # A kubelet that comes back judges its pods within a second, and to ask a socket of this node costs nothing.
 MOST_PAUSE_SECONDS: Final = 1.0
@@ -71,6 +75,7 @@ class Registration:
         self._registered_with: Identity | None = None
         self._options = plugin_service.options(served.answers)  # as the kubelet knows them
         self._listened_to = 0.0
+        self._was_listened_to = False  # since it was registered
         self._failures = 0
         self.problem = f"{served.name} is not registered with the kubelet yet"
 
@@ -89,6 +94,9 @@ class Registration:
             self._registered_with = None
             self._tell(f"no kubelet listens on {self._kubelet}: it is stopped, or --kubelet-directory is wrong")
             return POLL_SECONDS
+        if await self._is_another_agents():
+            self._tell(f"another agent of this node listens on {self._socket}: this one leaves the kubelet to it")
+            return POLL_SECONDS
         intact = self._server is not None and _identity(self._socket) == self._served_at
         known = self._registered_with == kubelet and self._options == plugin_service.options(self._served.answers)
         if intact and known and self._is_listened_to():
@@ -106,7 +114,7 @@ class Registration:
             )
         self._failures = 0
         self._registered_with = kubelet
-        self._listened_to = self._clock()
+        self._listened_to, self._was_listened_to = self._clock(), False
         self.problem = ""
         self._changed()
         logger.info("Registered with the kubelet", extra={"resource": self._served.name, "socket": str(self._socket)})
@@ -155,8 +163,21 @@ class Registration:
 
     def _is_listened_to(self) -> bool:
         if self._servicer.streams:
-            self._listened_to = self._clock()
-        return self._clock() - self._listened_to < SILENT_SECONDS
+            self._listened_to, self._was_listened_to = self._clock(), True
+        most_seconds = DROPPED_SECONDS if self._was_listened_to else SILENT_SECONDS
+        return self._clock() - self._listened_to < most_seconds
+
+    async def _is_another_agents(self) -> bool:
+        """Whether our socket was replaced by one that somebody listens on; at our start we replace what is there."""
+        if self._server is None or _identity(self._socket) in (None, self._served_at):
+            return False
+        try:
+            async with asyncio.timeout(POLL_SECONDS):
+                _, writer = await asyncio.open_unix_connection(self._socket)
+        except (OSError, TimeoutError):
+            return False
+        writer.close()
+        return True
 
     def _tell(self, problem: str) -> None:
         if problem != self.problem:

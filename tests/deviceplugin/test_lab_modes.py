@@ -13,7 +13,7 @@ from gpushare import codec, contract
 from lab import access, gpushare, image, lab_layout
 from tests.deviceplugin import simulated
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]  # a set-up that fails is tried again after half a minute
 
 GPU = "nvidia.com/gpu"
 CONFIGS = {

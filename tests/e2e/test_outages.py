@@ -17,10 +17,11 @@ BENCH = Path(__file__).resolve().parents[2] / "bench" / "outages.py"
 SCENARIOS = ("rolling restart", "kill -9 of a replica")
 TOO_LATE = "context deadline exceeded"
 # What the API server says of a review that the killed replica had in hand, and of a new connection to it before its
-# Service has forgotten it, and of one that waits too long for the other, which has them all to itself meanwhile.
-# Nobody sends these a second time.
+# Service has forgotten it, be it while its container starts again, and of one that waits too long for the other, which
+# has them all to itself meanwhile. Nobody sends these a second time.
 OF_THE_KILLED = (
     *("EOF", "connection reset by peer", "broken pipe", "closed network connection", "connection refused"),
+    *("remote error: tls", "gpushare is starting"),
     TOO_LATE,
 )
 # Half of what is sent in ten seconds: longer it takes no busy machine to have the Service forget the killed one, to which

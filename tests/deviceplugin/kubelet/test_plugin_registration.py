@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -167,10 +168,36 @@ async def test_it_serves_again_when_only_its_own_socket_is_removed(kubelet: kube
 async def test_it_registers_again_when_the_kubelet_stops_listening(
     kubelet: kubelets.Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plugin_registration, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(plugin_registration, "DROPPED_SECONDS", 0.5)
     async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)):
         await kubelet.until(lambda: kubelet.lists == 1)
         await kubelet.drop(contract.RESOURCE_PERCENT)
+        await kubelet.until(lambda: kubelet.lists == 2)
+
+
+async def test_who_comes_later_has_the_kubelet_and_who_came_first_again_when_it_has_gone(
+    kubelet: kubelets.Kubelet,
+) -> None:
+    offer = Told(builders.node(gpus=1).gpus)
+    async with registered(kubelet.directory, offer) as first:
+        await kubelet.until(lambda: len(kubelet.requests) == 1)
+        async with registered(kubelet.directory, offer) as second:
+            await waiting.until(lambda: "another agent of this node listens on" in first.problem)
+            await waiting.until(lambda: not second.problem)
+            served = (kubelet.directory / SOCKET).stat().st_ino
+            await asyncio.sleep(10 * plugin_registration.POLL_SECONDS)
+            assert len(kubelet.requests) == 2
+            assert (kubelet.directory / SOCKET).stat().st_ino == served
+        await waiting.until(lambda: not first.problem)
+        assert len(kubelet.requests) == 3
+
+
+async def test_a_socket_that_somebody_has_left_behind_is_replaced(kubelet: kubelets.Kubelet) -> None:
+    async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)):
+        await kubelet.until(lambda: kubelet.lists == 1)
+        (kubelet.directory / SOCKET).unlink()
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(kubelet.directory / SOCKET))
         await kubelet.until(lambda: kubelet.lists == 2)
 
 
