@@ -226,6 +226,9 @@ install_into_cluster() {
   say "webhook (2 replicas), policies, and an agent on each node with a GPU. Images: $(images)"
   # The kind has to be known before objects of it, and the policies that name it, are sent.
   apply "${force[@]}" --filename config/base/crd/gpunodes.yaml
+  # Until the API server has looked at it, its conditions are null, and a wait for one of them would fail at once. It
+  # accepts the names in the same step, and for them kubectl waits.
+  kubectl wait --for=jsonpath='{.status.acceptedNames.plural}'="${CRD%%.*}" --timeout=60s "crd/$CRD" >/dev/null
   kubectl wait --for=condition=Established --timeout=60s "crd/$CRD"
   apply "${force[@]}" --filename "$scratch/manifests.yaml"
   # A DaemonSet with no node to run on is ready at once; the check says so.

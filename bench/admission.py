@@ -75,7 +75,7 @@ class Bench:
         for part in INSTALLED:
             self._kubectl("apply", "--server-side", "--force-conflicts", "-k", str(BASE / part))
             if part == "crd":
-                self._kubectl("wait", "--for=condition=Established", "crd/gpunodes.gpushare.io", "--timeout=30s")
+                self.administrator.wait_until_established("gpunodes.gpushare.io")
         account = (contract.SYSTEM_NAMESPACE, contract.WEBHOOK_SERVICE_ACCOUNT)
         self.administrator.service_account_kubeconfig(*account, self.kubeconfig)
         made.nodes(self.server, [NODE, *(f"gpu-node-{number:04}" for number in range(1, self.options.nodes))])

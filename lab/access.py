@@ -22,6 +22,7 @@ from lab import build, kubeconfig, lab_errors, lab_layout, raw_api
 # In seconds, a year: longer than any lab lives.
 LIFETIME_OF_TOKENS = 31_536_000
 ACCOUNT_SECONDS = 30.0
+ESTABLISHED_SECONDS = 30.0
 MORE_SECONDS = 10.0  # than its own timeout, for a kubectl to start and to say what it waited for
 
 # For Go: a kubectl ends before it has garbage worth collecting, and takes 0.08 s of a core in place of 0.13.
@@ -158,6 +159,21 @@ class Access:
                 )
             time.sleep(0.05)
 
+    def wait_until_established(self, definition: str) -> None:
+        """Wait until the API server takes objects of a CustomResourceDefinition that was applied.
+
+        `kubectl wait --for=condition=Established` fails at once where the conditions are null, as they are until the
+        API server has looked at the definition.
+        """
+        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{definition}"
+        deadline = time.monotonic() + ESTABLISHED_SECONDS
+        while not _is_established(self.read(path)):
+            if time.monotonic() > deadline:
+                raise lab_errors.LabError(
+                    f"{definition} is not established after {ESTABLISHED_SECONDS} s; see its conditions"
+                )
+            time.sleep(0.05)
+
     def _delete_namespace(self, name: str) -> None:
         path = f"/api/v1/namespaces/{name}"
         self.delete(f"{path}/pods")
@@ -169,6 +185,11 @@ class Access:
         """Let a namespace that is deleted go, as the controller that empties it does."""
         path = f"/api/v1/namespaces/{name}/finalize"
         self._send("PUT", path, {"metadata": {"name": name}, "spec": {"finalizers": []}})
+
+
+def _is_established(definition: Mapping[str, Any]) -> bool:
+    conditions = definition.get("status", {}).get("conditions") or []
+    return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
 
 
 def _asked_seconds(arguments: Sequence[str]) -> float:

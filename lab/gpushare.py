@@ -45,7 +45,7 @@ def install(lab: lab_layout.Layout, administrator: access.Access) -> None:
     changed = prepare(lab)
     crd = str(MANIFESTS.parent / "base/crd/gpunodes.yaml")
     administrator.kubectl("apply", "--server-side", "--force-conflicts", f"--filename={crd}")
-    administrator.kubectl("wait", "--for=condition=Established", "crd/gpunodes.gpushare.io", "--timeout=30s")
+    administrator.wait_until_established("gpunodes.gpushare.io")
     administrator.kubectl("apply", "--server-side", "--force-conflicts", f"--kustomize={MANIFESTS}")
     if changed:  # under the same name: only new pods have them
         administrator.kubectl("rollout", "restart", *SCOPE, f"deployment/{WEBHOOK}", f"daemonset/{AGENT}")

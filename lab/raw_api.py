@@ -8,6 +8,8 @@ import http
 import json
 import ssl
 import tempfile
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +20,9 @@ import yaml
 from lab import lab_errors
 
 TIMEOUT_SECONDS: Final = 60.0
+# The API server ends connections that were idle for 90 s. Who sends something on one at that moment gets no answer and
+# cannot know whether it was done, so no connection is used that is old enough for it.
+OLDEST_SECONDS: Final = 60.0
 
 _MERGE_PATCH: Final = "application/merge-patch+json"
 _JSON_PATCH: Final = "application/json-patch+json"
@@ -32,7 +37,9 @@ class RawApi:
     def __init__(self, server: str, tls: ssl.SSLContext, headers: dict[str, str]) -> None:
         self._server = server.rstrip("/")
         self._headers = headers
-        self._pool = urllib3.PoolManager(ssl_context=tls, timeout=TIMEOUT_SECONDS, retries=False, maxsize=8)
+        self._tls = tls
+        self._lock = threading.Lock()
+        self._renew()
 
     def send(self, method: str, path: str, document: object = None, *, user: str = "") -> bytes | None:
         """Return what the API server answers, or None where it knows no such object.
@@ -50,7 +57,7 @@ class RawApi:
             headers["Content-Type"] = "application/json"
         body = None if document is None else json.dumps(document)
         try:
-            answer = self._pool.request(method, self._server + path, body=body, headers=headers)
+            answer = self._answer(method, path, body, headers)
         except urllib3.exceptions.HTTPError as error:
             raise lab_errors.LabError(f"{method} {path}: {error}") from error
         if answer.status == http.HTTPStatus.NOT_FOUND:
@@ -58,6 +65,26 @@ class RawApi:
         if answer.status >= http.HTTPStatus.BAD_REQUEST:
             raise lab_errors.LabError(f"{method} {path}: {_refusal(answer.data)}")
         return answer.data
+
+    def _answer(
+        self, method: str, path: str, body: str | None, headers: dict[str, str]
+    ) -> urllib3.response.BaseHTTPResponse:
+        try:
+            return self._connections().request(method, self._server + path, body=body, headers=headers)
+        except urllib3.exceptions.ProtocolError:
+            if method != "GET":  # the API server may have done it
+                raise
+        return self._connections().request(method, self._server + path, headers=headers)
+
+    def _connections(self) -> urllib3.PoolManager:
+        with self._lock:
+            if time.monotonic() - self._since > OLDEST_SECONDS:
+                self._renew()  # and not clear(): other threads may be about to take a connection of it
+            return self._pool
+
+    def _renew(self) -> None:
+        self._since = time.monotonic()
+        self._pool = urllib3.PoolManager(ssl_context=self._tls, timeout=TIMEOUT_SECONDS, retries=False, maxsize=8)
 
 
 def of(kubeconfig: Path) -> RawApi:

@@ -24,6 +24,7 @@ from gpushare import contract
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_SECONDS = 60.0
+PROBE_SECONDS = 30.0  # a page may take long while the replica is busy
 
 
 class Replica:
@@ -100,7 +101,7 @@ class Replica:
             self.process.wait(10)
 
     def _probe(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.probe_port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.probe_port}{path}", timeout=PROBE_SECONDS) as answer:
             return str(answer.read().decode())
 
 
@@ -138,10 +139,17 @@ def running(
 
 
 def until(condition: Callable[[], bool], otherwise: str, *, seconds: float = START_SECONDS) -> None:
+    """Wait, bounded in time; a condition that gets no answer for now is not fulfilled yet."""
     deadline = time.monotonic() + seconds
-    while not condition():
+    while True:
+        unanswered: OSError | None = None
+        try:
+            if condition():
+                return
+        except OSError as error:
+            unanswered = error
         if time.monotonic() > deadline:
-            raise SystemExit(f"{otherwise} in {seconds:.0f} s")
+            raise SystemExit(f"{otherwise} in {seconds:.0f} s{f': {unanswered}' if unanswered else ''}")
         time.sleep(0.05)
 
 

@@ -78,7 +78,7 @@ def installed(api_server: access.Access) -> Iterator[Cluster]:
     """CRD, RBAC and policies are in force; the MutatingWebhookConfiguration is there and has no webhook called."""
     kubectl = api_server.kubectl
     kubectl("apply", "--server-side", "--force-conflicts", f"--filename={manifests.CONFIG / 'base/crd/gpunodes.yaml'}")
-    kubectl("wait", "--for=condition=Established", "crd/gpunodes.gpushare.io", "--timeout=30s")
+    api_server.wait_until_established("gpunodes.gpushare.io")
     with manifests.together(*(manifests.CONFIG / "base" / part for part in PARTS)) as directory:
         kubectl("apply", "--server-side", "--force-conflicts", f"--kustomize={directory}")
     kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", input=json.dumps(calling_nobody()))

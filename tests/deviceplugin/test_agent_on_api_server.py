@@ -100,7 +100,7 @@ def installed(api_server: access.Access) -> Iterator[access.Access]:
     for part in ("crd", "namespace", "rbac", "policy"):
         api_server.kubectl("apply", "--server-side", "--force-conflicts", f"--kustomize={BASE / part}")
         if part == "crd":
-            api_server.kubectl("wait", "--for=condition=Established", "crd/gpunodes.gpushare.io", "--timeout=30s")
+            api_server.wait_until_established("gpunodes.gpushare.io")
     yield api_server
     api_server.kubectl("delete", "--ignore-not-found", f"--kustomize={BASE / 'policy'}")
 

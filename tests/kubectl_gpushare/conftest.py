@@ -22,6 +22,7 @@ from tests.kubectl_gpushare import sample
 ROOT = Path(__file__).parents[2]
 SECONDS = 60.0
 LABEL = "plugin-test=yes"  # of the sample's Nodes and GPUNodes in a real cluster
+PATIENCE = "--request-timeout=60s"  # completion offers nothing after 3 s, which a busy machine may need
 HIDDEN = frozenset({"KUBECONFIG", "KUBECTL_PATH", "NO_COLOR"})
 
 
@@ -133,7 +134,7 @@ def namespace(api_server: Access) -> Iterator[str]:
     """A namespace with the sample's pods, and its GPUNodes in the cluster."""
     base = ROOT / "config" / "base"
     api_server.kubectl("apply", "-f", str(base / "crd" / "gpunodes.yaml"), "-f", str(base / "rbac" / "viewer.yaml"))
-    api_server.kubectl("wait", "--for=condition=Established", "crd/gpunodes.gpushare.io", "--timeout=30s")
+    api_server.wait_until_established("gpunodes.gpushare.io")
     with api_server.namespace("plugin") as name:
         for node in sample.nodes():
             document = codec.to_document(node)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.kubectl_gpushare import sample
-from tests.kubectl_gpushare.conftest import LABEL, ROOT, SECONDS, Kubectl
+from tests.kubectl_gpushare.conftest import LABEL, PATIENCE, ROOT, SECONDS, Kubectl
 
 pytestmark = pytest.mark.apiserver
 
@@ -105,10 +105,10 @@ def test_kubectl_completes_names_from_the_cluster(kubectl: Kubectl, namespace: s
     def complete(*words: str) -> list[str]:
         return kubectl("__complete", "gpushare", *words).out.splitlines()
 
-    assert complete("describe", "node", "gpu-1") == ["gpu-1", "gpu-10", ":4"]
-    assert complete("describe", "gpu", "gpu-1/0") == ["gpu-1/0\tA100-SXM4-80GB free 0.25+20Gi", ":4"]
-    assert complete("describe", "pod", "-n", namespace, "") == ["waiting", ":4"]
-    assert namespace in complete("describe", "pod", "-n", "")
+    assert complete("describe", PATIENCE, "node", "gpu-1") == ["gpu-1", "gpu-10", ":4"]
+    assert complete("describe", PATIENCE, "gpu", "gpu-1/0") == ["gpu-1/0\tA100-SXM4-80GB free 0.25+20Gi", ":4"]
+    assert complete("describe", PATIENCE, "pod", "-n", namespace, "") == ["waiting", ":4"]
+    assert namespace in complete("describe", PATIENCE, "pod", "-n", "")
     assert "top" in complete("to")[0]
 
 

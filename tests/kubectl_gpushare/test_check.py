@@ -203,7 +203,7 @@ def broken_cluster(api_server: Access) -> Iterator[Access]:
     try:
         for manifest in made:
             api_server.kubectl("create", "-f", "-", input=json.dumps(manifest))
-        api_server.kubectl("wait", "--for=condition=Established", "crd/clusterpolicies.nvidia.com", "--timeout=30s")
+        api_server.wait_until_established("clusterpolicies.nvidia.com")
         api_server.kubectl("create", "-f", "-", input=json.dumps(policy))
         yield api_server
     finally:

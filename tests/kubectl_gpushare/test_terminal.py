@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.kubectl_gpushare import sample, tmux
-from tests.kubectl_gpushare.conftest import Kubectl
+from tests.kubectl_gpushare.conftest import PATIENCE, Kubectl
 
 pytestmark = [
     pytest.mark.apiserver,
@@ -134,11 +134,12 @@ def test_the_shell_completes_verbs_and_names(window: tmux.Window, namespace: str
     window.type(f"source {COMPLETION}; source <(kubectl completion bash); echo loaded")
     window.shows("loaded")
     window.type("clear")
+    describe, why = f"kubectl gpushare describe {PATIENCE}", f"kubectl gpushare why {PATIENCE}"
     for typed, completed in (
         ("kubectl gpushare desc", "kubectl gpushare describe "),
-        ("kubectl gpushare describe node gpu-10", "kubectl gpushare describe node gpu-10 "),
-        ("kubectl gpushare describe gpu gpu-2/3", "kubectl gpushare describe gpu gpu-2/3 "),
-        (f"kubectl gpushare why -n {namespace} wai", f"kubectl gpushare why -n {namespace} waiting "),
+        (f"{describe} node gpu-10", f"{describe} node gpu-10 "),
+        (f"{describe} gpu gpu-2/3", f"{describe} gpu gpu-2/3 "),
+        (f"{why} -n {namespace} wai", f"{why} -n {namespace} waiting "),
         ("kubectl gpushare top --sort", "kubectl gpushare top --sort-by "),
     ):
         window.press("C-u")
@@ -160,7 +161,8 @@ def test_the_shell_completes_as_soon_as_the_program_is_put_on_path(
     window.shows("loaded")
     window.type("clear")
     window.until(lambda lines: lines[0].rstrip() == "ready>")
-    window.press("-l", "kubectl gpushare describe gpu gpu-2/3")
+    typed = f"kubectl gpushare describe {PATIENCE} gpu gpu-2/3"
+    window.press("-l", typed)
     window.press("Tab")
     window.press("-l", "|")
-    window.until(lambda lines: lines[0] == "ready> kubectl gpushare describe gpu gpu-2/3 |")
+    window.until(lambda lines: lines[0] == f"ready> {typed} |")

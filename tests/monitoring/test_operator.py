@@ -33,7 +33,7 @@ def operators(api_server: access.Access, tmp_path_factory: pytest.TempPathFactor
     for kind in KINDS:
         path = folder / f"monitoring.coreos.com_{kind}.yaml"
         api_server.kubectl("apply", "--server-side", "--force-conflicts", f"--filename={path}")
-        api_server.kubectl("wait", "--for=condition=Established", f"crd/{kind}.monitoring.coreos.com", "--timeout=30s")
+        api_server.wait_until_established(f"{kind}.monitoring.coreos.com")
     namespace = manifests.CONFIG / "base" / "namespace"
     api_server.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(namespace))
     return api_server

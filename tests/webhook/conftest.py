@@ -18,7 +18,6 @@ from tests.webhook import balancer, replica
 from tests.webhook.replica import until
 
 MANIFESTS = ("rbac", "policy", "certificates", "admission")  # beside the namespace and the CRD
-CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpunodes.gpushare.io"
 CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/gpushare"
 BASE = replica.REPOSITORY / "config" / "base"
 NODES = "/api/v1/nodes"
@@ -201,7 +200,7 @@ def apply(administrator: access.Access, base: Path = BASE) -> None:
     if administrator.find(CONFIGURATION) is not None:
         administrator.kubectl("delete", "--ignore-not-found", "-k", str(base / "admission"))
     _apply(administrator, [base / "namespace", base / "crd"])
-    until(lambda: _is_established(administrator))
+    administrator.wait_until_established("gpunodes.gpushare.io")
     # 0.1.0 has its Secret beside what admission is configured by.
     _apply(administrator, [base / part for part in MANIFESTS if (base / part).exists()])
 
@@ -209,12 +208,6 @@ def apply(administrator: access.Access, base: Path = BASE) -> None:
 def _apply(administrator: access.Access, directories: list[Path]) -> None:
     with manifest_files.together(*directories) as directory:
         administrator.kubectl("apply", "--server-side", "--force-conflicts", "-k", directory)
-
-
-def _is_established(administrator: access.Access) -> bool:
-    # The API server answers with null until it has first looked at the definition.
-    conditions = administrator.read(CRD).get("status", {}).get("conditions") or []
-    return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
 
 
 def installed(administrator: access.Access) -> Iterator[access.Access]:

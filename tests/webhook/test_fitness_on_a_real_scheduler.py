@@ -166,7 +166,7 @@ class Trial:
 @pytest.fixture
 async def trial(scheduler: access.Access) -> AsyncIterator[Trial]:
     scheduler.kubectl("apply", "--server-side", "-k", str(REPOSITORY / "config" / "base" / "crd"))
-    scheduler.kubectl("wait", "--for=condition=Established", "crd/gpunodes.gpushare.io", "--timeout=30s")
+    scheduler.wait_until_established("gpunodes.gpushare.io")
     with scheduler.namespace() as namespace:
         async with api_client.connect(str(scheduler.kubeconfig), component="test") as api:
             store = ApiStore(api, metrics.Metrics())
