@@ -48,9 +48,11 @@ class Informer:
     """A live copy of the collection at `path`, in `objects`, narrowed on the server by selectors.
 
     transform: what to keep of an object; name, namespace, uid and resourceVersion it must keep.
+    believe_refusals: set once a refusal is an answer. An API server that has just started refuses everybody, as it has
+    yet to read who may do what. None: it has to be read, and no refusal is an answer.
 
     synced: set once the first list is in `objects`, and never cleared; see `age_seconds` for what came after.
-    answered: set once that is so, or the API server has refused to list.
+    answered: set once that is so, or what was asked after `believe_refusals` was set has been refused.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Informer:
         label_selector: str = "",
         transform: object_store.Transform = object_store.drop_managed_fields,
         watch_seconds: int | None = None,
+        believe_refusals: asyncio.Event | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
@@ -69,6 +72,7 @@ class Informer:
         selectors = {"fieldSelector": field_selector, "labelSelector": label_selector}
         self._query: dict[str, str] = {key: value for key, value in selectors.items() if value}
         self._watch_seconds = watch_seconds
+        self._believe_refusals = believe_refusals
         self._clock = clock
         self._handlers: list[Handler] = []
         self._watch_from = ""  # "" means: list first
@@ -150,6 +154,7 @@ class Informer:
     async def step(self) -> float:
         """List if that is due, and watch until the watch ends; return the pause in seconds before the next step."""
         self._unanswered_since = None
+        is_believed = self._believe_refusals is not None and self._believe_refusals.is_set()
         try:
             if not self._watch_from:
                 await self._list()
@@ -176,7 +181,8 @@ class Informer:
         except api_errors.ClusterError as error:
             pause = self._list_again()
             logger.warning("Was refused", extra=self._seen(error, pause))
-            self.answered.set()
+            if is_believed:
+                self.answered.set()
             return pause
         # One that ends as soon as it is open was cut by something in between; asking at once would be a storm.
         return self._lose() if watched_seconds < SHORTEST_WATCH_SECONDS else 0.0

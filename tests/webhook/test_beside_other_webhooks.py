@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from tests.webhook.replica import until
 from webhook import review
 
 pytestmark = pytest.mark.apiserver
+
+ATTEMPTS = 5
 
 
 async def reject(_: review.AdmissionRequest) -> review.ReviewResponse:
@@ -41,11 +44,18 @@ async def test_a_pod_that_another_webhook_changes_keeps_its_one_share(cluster: C
 
 
 async def test_the_share_of_a_pod_that_another_webhook_rejects_lapses(cluster: Cluster, tmp_path: Path) -> None:
-    started = cluster.start("--reservation-seconds=4")
+    started = cluster.start("--reservation-seconds=20")  # a pause is no reason to see it lapse too soon
     async with other_webhook.running(cluster, reject, tmp_path / "other"):
-        with pytest.raises(api_errors.Forbidden, match="not today"):
-            await create(cluster)
-        assert len(cluster.node().allocations) == 1
-    until(lambda: cluster.node().allocations == (), cluster.explain)
-    until(lambda: cluster.notes(contract.EVENT_EXPIRED, "default"), cluster.explain)
-    assert started.metric('gpushare_placer_allocations_total{change="expired"}') == 1
+        for _ in range(ATTEMPTS):
+            with pytest.raises(api_errors.Forbidden, match="not today"):
+                await create(cluster)
+            if "placed" in started.reviews():
+                break
+            # On a slow disk it comes without a share; what is written late is given back.
+            await asyncio.to_thread(until, lambda: cluster.node().allocations == (), cluster.explain)
+        assert len(cluster.node().allocations) == 1, cluster.explain()
+    until(lambda: cluster.node().allocations == (), cluster.explain, seconds=60)
+    # Events about nodes are in one namespace, and those of other tests are there, too.
+    whose = f"{cluster.namespace}/"
+    until(lambda: any(whose in note for note in cluster.notes(contract.EVENT_EXPIRED, "default")), cluster.explain)
+    until(lambda: started.metric('gpushare_placer_allocations_total{change="expired"}') == 1, cluster.explain)

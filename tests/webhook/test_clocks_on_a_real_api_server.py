@@ -51,12 +51,15 @@ def test_a_reservation_lasts_its_lifetime_whatever_a_clock_says(
     cluster.create(builders.pod("lives", request="0.5"))
     until(cluster.is_settled, cluster.explain)
 
+    began = time.monotonic()  # whoever sees the reservation sees it later, and may end it so long after that
     reserve(cluster, "reserved", until_seconds=LIFETIME_SECONDS)
-    began = time.monotonic()
     clock.set(hours * 3600)
     cluster.create(builders.pod("during", request="0.1"))  # whichever replica; the placer is woken
-    while time.monotonic() - began < LIFETIME_SECONDS - 3:
-        assert "reserved" in held(cluster)  # not ended early
+    while True:
+        is_there = "reserved" in held(cluster)
+        if time.monotonic() - began >= LIFETIME_SECONDS:
+            break
+        assert is_there  # not ended early
     until(lambda: "reserved" not in held(cluster), cluster.explain, seconds=LIFETIME_SECONDS + 10)  # nor kept an hour
     until(cluster.is_settled, cluster.explain)
     assert {entry.pod.name for entry in cluster.node().allocations} == {"lives", "during"}

@@ -26,22 +26,22 @@ def used(cluster: Cluster) -> dict[str, str]:
 
 
 def test_memory_by_percent_is_bounded_by_the_number_of_pods_alone(cluster: Cluster) -> None:
-    started = cluster.start("--no-placer")
+    started = cluster.start()
     where = f"--namespace={cluster.namespace}"
     cluster.kubectl("create", "quota", "gpus", where, "--hard=" + ",".join(f"{k}={v}" for k, v in HARD.items()))
     # Without a controller nobody else would say what is used.
     status = json.dumps({"status": {"hard": HARD, "used": dict.fromkeys(HARD, "0")}})
     cluster.kubectl("patch", "quota", "gpus", where, "--subresource=status", "--type=merge", f"--patch={status}")
     until(lambda: cluster.refuses(builders.pod("in-bytes", memory="30Gi"), "exceeded quota"), cluster.explain)
-    cluster.create(builders.pod("by-percent", request="0.01", memory="100%"))
+    cluster.create_placed(builders.pod("by-percent", request="0.01", memory="100%"))
     assert used(cluster) == {PERCENT: "1", MEMORY: "0", IDLE: "0", "pods": "1"}
-    cluster.create(builders.pod("idle", memory="100%"))
+    cluster.create_placed(builders.pod("idle", memory="100%"))
     assert used(cluster) == {PERCENT: "1", MEMORY: "0", IDLE: "1", "pods": "2"}
     with pytest.raises(
         lab_errors.LabError, match=r"exceeded quota: gpus, requested: requests\.gpushare\.io/gpu-memory"
     ):
         cluster.create(builders.pod("in-bytes", memory="30Gi"))
-    cluster.create(builders.pod("third", request="0.01", memory="100%"))
+    cluster.create_placed(builders.pod("third", request="0.01", memory="100%"))
 
     def is_gated() -> bool:
         """The webhook hears of what is used a moment later."""
@@ -51,6 +51,7 @@ def test_memory_by_percent_is_bounded_by_the_number_of_pods_alone(cluster: Clust
     until(is_gated, cluster.explain)
     with pytest.raises(lab_errors.LabError, match="exceeded quota: gpus, requested: pods=1, used: pods=3"):
         cluster.create(builders.pod("fourth", request="0.01", memory="100%"))
+    until(lambda: len(cluster.node().allocations) == 3, cluster.explain)  # no more than the pods that have one
     held = [share for allocation in cluster.node().allocations for share in allocation.shares]
     whole = cluster.node().gpus[0].memory_bytes
     assert [share.memory_bytes for share in held] == [whole] * 3

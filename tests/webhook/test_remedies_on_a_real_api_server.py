@@ -10,6 +10,7 @@ from gpushare import contract
 from tests import builders
 from tests.docs import pages
 from tests.webhook.conftest import BASE, Cluster
+from tests.webhook.replica import until
 
 pytestmark = pytest.mark.apiserver
 
@@ -28,6 +29,7 @@ def test_certificates_are_made_anew(cluster: Cluster) -> None:
     cluster.start()  # as the restart of the deployment does
     cluster.front.ports.remove(old.port)
     old.kill()
+    until(cluster.is_registered, cluster.explain)  # before, the old one may have answered by what is gone
     after = json.loads(cluster.kubectl(*read))["webhooks"][0]["clientConfig"]["caBundle"]
     assert before not in after
     cluster.create_placed(builders.pod("after", request="0.5"))

@@ -230,7 +230,7 @@ def test_the_plugin_asks_for_it_and_tells_what_became_of_it(cluster: Cluster) ->
     assert more.communicate(timeout=90) == ("pod/one holds 0.75 GPU with 60Gi\n", "")
     assert held(cluster, "one") == (75, 60, None)
     less = resize(cluster, "one", "--memory", "10Gi")
-    until(lambda: held(cluster, "one") == (75, 60, 10), cluster.explain)
+    until(lambda: held(cluster, "one") == (75, 60, 10), cluster.explain, seconds=60)  # it runs kubectl first
     say(cluster, "one", gib=60, used=20)
     out, err = less.communicate(timeout=90)
     assert (less.returncode, out) == (1, "")

@@ -1,7 +1,8 @@
 """Storage: claims, volumes and what nodes can attach of them, as the API server tells it.
 
 PersistentVolumes have to be read. On the rest depends only what a node can attach, and which claims do not exist: where
-it may not be read, or is unknown to the API server, that is not heeded, and the log says so.
+it may not be read, or is unknown to the API server, that is not heeded, and the log says so. What is refused before
+PersistentVolumes were told is asked again first: an API server that has just started refuses everything.
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ class Storage:
 
     def __init__(self, api: api_client.ApiClient, changed: Changed) -> None:
         self._changed = changed
-        self._copies = {
-            kind: informer.Informer(api, path, transform=_kept(kind)) for kind, path in volumes.PATHS.items()
+        required = informer.Informer(api, volumes.PATHS[volumes.VOLUME], transform=_kept(volumes.VOLUME))
+        self._copies = {volumes.VOLUME: required} | {
+            kind: informer.Informer(api, path, transform=_kept(kind), believe_refusals=required.synced)
+            for kind, path in volumes.PATHS.items()
+            if kind != volumes.VOLUME
         }
         for copy in self._copies.values():
             copy.subscribe(self._object_changed)
@@ -53,14 +57,13 @@ class Storage:
 
     async def synced(self) -> None:
         """Wait until everything has been read once that may be read."""
-        await self.volumes.synced.wait()
         for copy in self._copies.values():
             await copy.answered.wait()
 
     def missing(self) -> str | None:
         """What has not been read yet, as a sentence; None when nothing is missing."""
         for kind, copy in self._copies.items():
-            if not (copy.synced if kind == volumes.VOLUME else copy.answered).is_set():
+            if not copy.answered.is_set():
                 return f"the {kind}{'es' if kind.endswith('s') else 's'} have not been read yet"
         return None
 
@@ -68,7 +71,7 @@ class Storage:
         """Say what may not be read."""
         for kind, copy in self._copies.items():
             await copy.answered.wait()
-            if not copy.synced.is_set() and kind != volumes.VOLUME:
+            if not copy.synced.is_set():
                 logger.warning(
                     "How many volumes a node can attach is not heeded, as it cannot be read in full: "
                     "apply the ClusterRole gpushare-webhook of this release",

@@ -326,3 +326,27 @@ async def test_nobody_silences_a_watch_for_an_hour() -> None:
             raise api_errors.Unavailable("busy", status=503, retry_after_seconds=3600.0)
 
     assert await informer.Informer(Proxy(), "/api/v1/pods").step() <= informer.MOST_PAUSE_SECONDS
+
+
+async def test_a_refusal_answers_only_what_was_asked_once_refusals_are_believed() -> None:
+    class Forbidding(api_client.ApiClient):
+        def __init__(self) -> None:
+            """It asks nobody."""
+
+        async def list(self, *_: object, **__: object) -> api_client.ObjectList[Any]:
+            if follower.problem:
+                believed.set()  # while the second question is under way
+            raise api_errors.Forbidden("no such right", status=403)
+
+    believed = asyncio.Event()
+    must_be_read = informer.Informer(Forbidding(), "/api/v1/pods")
+    follower = informer.Informer(Forbidding(), "/api/v1/pods", believe_refusals=believed)
+    for _ in range(2):
+        await follower.step()
+        assert not follower.answered.is_set()
+    assert believed.is_set()
+    await follower.step()
+    assert follower.answered.is_set()
+    assert not follower.synced.is_set()
+    await must_be_read.step()
+    assert not must_be_read.answered.is_set()

@@ -19,12 +19,17 @@ from webhook.store.api_store import ApiStore
 
 
 class OneNode(api_client.ApiClient):
-    """An API server with one GPUNode, which counts how often that is written."""
+    """An API server with one GPUNode, which counts how often that is written.
+
+    asked: set once it was asked to write. goes_on: until this is set no write is answered.
+    """
 
     def __init__(self) -> None:
         self.document: dict[str, Any] = codec.to_document(builders.node())
         self.document["metadata"].update(uid="u", resourceVersion="1")
         self.writes = 0
+        self.asked, self.goes_on = asyncio.Event(), asyncio.Event()
+        self.goes_on.set()
 
     async def list(self, path: str, *_: Any, keep: Callable[[dict[str, Any]], Any]) -> api_client.ObjectList[Any]:
         items = [keep(copy.deepcopy(self.document))] if path == contract.GPUNODE_PATH else []
@@ -32,6 +37,8 @@ class OneNode(api_client.ApiClient):
 
     async def replace(self, path: str, body: Mapping[str, Any], **_: Any) -> dict[str, Any]:  # noqa: ARG002
         self.writes += 1
+        self.asked.set()
+        await self.goes_on.wait()
         self.document = copy.deepcopy(dict(body))
         self.document["metadata"]["resourceVersion"] = str(1 + self.writes)
         return copy.deepcopy(self.document)
@@ -73,6 +80,20 @@ async def test_who_comes_a_moment_later_shares_the_write() -> None:
         await asyncio.gather(*first, *(reserve(store, 100 + number) for number in range(5)))
     assert api.writes == 1
     assert len(api.document["spec"]["allocations"]) == api_store.SIBLINGS + 6
+
+
+async def test_all_who_come_during_a_write_share_the_next() -> None:
+    api = OneNode()
+    api.goes_on.clear()
+    async with running(api) as store:
+        first = asyncio.create_task(reserve(store, 0))
+        await api.asked.wait()
+        others = [asyncio.create_task(reserve(store, number)) for number in range(1, 30)]
+        await asyncio.sleep(0)  # now all wait
+        api.goes_on.set()
+        await asyncio.gather(first, *others)
+    assert api.writes == 2
+    assert len(api.document["spec"]["allocations"]) == 30
 
 
 async def test_who_is_alone_does_not_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,8 +112,9 @@ async def test_what_may_not_be_read_is_not_heeded_and_the_log_says_so(
     assert "no such right" in said[0].__dict__["err"]
 
 
-async def test_without_volumes_nobody_is_judged() -> None:
-    api = Api(forbids=volumes.PATHS[volumes.VOLUME])
+@contextlib.asynccontextmanager
+async def reading(api: Api) -> AsyncIterator[tuple[storage.Storage, set[str]]]:
+    """What reads one of each kind, which is called as its kind, and the kinds that it has read."""
     specs = {
         volumes.LIMITS: {"drivers": [{"name": DRIVER, "allocatable": {"count": 1}}]},
         volumes.ATTACHMENT: {"attacher": DRIVER, "nodeName": "node-a", "source": {"persistentVolumeName": "x"}},
@@ -123,8 +124,49 @@ async def test_without_volumes_nobody_is_judged() -> None:
     read_kinds: set[str] = set()
     kept = storage.Storage(api, lambda name, _, __: read_kinds.add(name[1]))
     running = asyncio.create_task(kept.run())
-    await until(lambda: read_kinds == {*volumes.KINDS} - {volumes.VOLUME} and kept.volumes.answered.is_set())
-    assert kept.missing() == "the PersistentVolumes have not been read yet"
-    running.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
+    try:
+        async with asyncio.timeout(30):
+            yield kept, read_kinds
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
+async def test_without_volumes_nobody_is_judged() -> None:
+    async with reading(Api(forbids=volumes.PATHS[volumes.VOLUME])) as (kept, read_kinds):
+        await until(lambda: read_kinds == {*volumes.KINDS} - {volumes.VOLUME} and bool(kept.volumes.problem))
+        assert kept.missing() == "the PersistentVolumes have not been read yet"
+
+
+class Starting(Api):
+    """Has yet to read who may do what: it refuses every kind once, tells the volumes then, and what else there is late.
+
+    goes_on: until this is set nobody is told of anything but volumes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: set[str] = set()
+        self.goes_on = asyncio.Event()
+
+    async def list(self, path: str, *_: object, keep: Callable[[Any], Any], **__: object) -> api_client.ObjectList[Any]:
+        if self.refused != {*volumes.PATHS.values()}:
+            self.refused.add(path)
+            raise api_errors.Forbidden(f"GET {path}: no such right", status=403)
+        if path != volumes.PATHS[volumes.VOLUME]:
+            await self.goes_on.wait()
+        return await super().list(path, keep=keep)
+
+
+async def test_while_everybody_is_refused_nobody_is_taken_to_have_no_right() -> None:
+    api = Starting()
+    async with reading(api) as (kept, read_kinds):
+        waiting = asyncio.create_task(kept.synced())
+        await until(kept.volumes.synced.is_set)
+        assert kept.missing() == "the PersistentVolumeClaims have not been read yet"
+        assert not waiting.done()
+        api.goes_on.set()
+        await waiting
+        assert kept.missing() is None
+        assert read_kinds == {*volumes.KINDS}
