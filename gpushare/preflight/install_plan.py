@@ -53,6 +53,7 @@ class InstallPlan:
 def of(manifests: Iterable[Mapping[str, Any]]) -> InstallPlan:
     """What these manifests install; where they have no agent or no webhook, the default."""
     plan = InstallPlan()
+    config_maps: dict[str, Mapping[str, str]] = {}
     for manifest in manifests:
         metadata = manifest.get("metadata") or {}
         match (manifest.get("kind"), metadata.get("name")):
@@ -60,6 +61,16 @@ def of(manifests: Iterable[Mapping[str, Any]]) -> InstallPlan:
                 plan = dataclasses.replace(plan, agent=Workload.of(manifest), is_known=True)
             case ("Deployment", str() as name) if name == WEBHOOK:
                 plan = dataclasses.replace(plan, webhook=Workload.of(manifest), is_known=True)
-            case ("ConfigMap", str() as name) if name == contract.CONFIG_MAP:
-                plan = dataclasses.replace(plan, configurations=dict(manifest.get("data") or {}))
-    return plan
+            case ("ConfigMap", str() as name):
+                config_maps[name] = dict(manifest.get("data") or {})
+    return dataclasses.replace(plan, configurations=config_maps.get(_config_map(plan.agent), {}))
+
+
+def _config_map(agent: Workload) -> str:
+    """The name of the ConfigMap with the configurations: the usual one, unless the agent is told another."""
+    name = contract.CONFIG_MAP
+    for container in agent.containers():
+        for argument in map(str, container.get("args") or ()):
+            if argument.startswith("--config-map="):
+                name = argument.rpartition("/")[2]
+    return name

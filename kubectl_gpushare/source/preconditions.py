@@ -22,10 +22,8 @@ _PATHS: Final[Mapping[str, tuple[str, str]]] = {
     "Namespace": ("", "/api/v1/namespaces"),
     "Pod": ("", f"/api/v1/pods?{_ALIVE}"),
     "ResourceQuota": ("", "/api/v1/resourcequotas"),
-    "ConfigMap": (
-        "",
-        f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/configmaps?fieldSelector=metadata.name%3D{contract.CONFIG_MAP}",
-    ),
+    # The agent may be told another than the usual one (--config-map).
+    "ConfigMap": ("", f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/configmaps"),
     "DaemonSet": ("apps", "/apis/apps/v1/daemonsets"),
     "Deployment": ("apps", "/apis/apps/v1/deployments"),
     "RuntimeClass": ("node.k8s.io", "/apis/node.k8s.io/V/runtimeclasses"),

@@ -191,3 +191,16 @@ def test_a_rule_has_one_id_and_says_what_it_wants_and_why() -> None:
     ids = [rule.id for rule in rules.RULES]
     assert len(ids) == len(set(ids))
     assert all(rule.id.replace("-", "").islower() and rule.wanted and rule.why for rule in rules.RULES)
+
+
+def test_the_configurations_are_of_the_config_map_that_the_agent_is_told() -> None:
+    told = {"containers": [{"name": "agent", "args": ["--config-map=gpushare-system/of-ours"]}]}
+    agent = {"kind": "DaemonSet", "metadata": {"name": install_plan.AGENT}, "spec": {"template": {"spec": told}}}
+    usual, ours = (
+        {"kind": "ConfigMap", "metadata": {"name": name}, "data": {"default": name}}
+        for name in (contract.CONFIG_MAP, "of-ours")
+    )
+    assert install_plan.of([usual, ours]).configurations == {"default": contract.CONFIG_MAP}
+    for manifests in ([usual, ours, agent], [agent, ours, usual]):
+        assert install_plan.of(manifests).configurations == {"default": "of-ours"}
+    assert install_plan.of([usual, agent]).configurations == {}
