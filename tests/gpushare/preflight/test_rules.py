@@ -201,6 +201,6 @@ def test_the_configurations_are_of_the_config_map_that_the_agent_is_told() -> No
         for name in (contract.CONFIG_MAP, "of-ours")
     )
     assert install_plan.of([usual, ours]).configurations == {"default": contract.CONFIG_MAP}
-    for manifests in ([usual, ours, agent], [agent, ours, usual]):
-        assert install_plan.of(manifests).configurations == {"default": "of-ours"}
+    for order in ([usual, ours, agent], [agent, ours, usual]):
+        assert install_plan.of(order).configurations == {"default": "of-ours"}
     assert install_plan.of([usual, agent]).configurations == {}
