@@ -318,7 +318,10 @@ class AgentParts:
         """Of an agent beside the cluster, which has no container, nothing is known; that is nobody's trouble."""
         missing = self.arrivals.missing
         shown = (self.injecting.injection().shown(missing),) if self._settings.pod_uid or missing else ()
-        return (*shown, *self.denied.conditions)
+        # Before the pods are known nothing is said of them, and what the last agent has said stands.
+        last = self.gpunode.now() if self.denied.is_on else None
+        stands = last.condition(contract.CONDITION_UNREGISTERED_DENIED) if last is not None else None
+        return (*shown, *(self.denied.conditions or ((stands,) if stands is not None else ())))
 
     def _answers(self, resource: str) -> plugin_service.ContainerAllocator:
         return self._share_answers if resource in advertisement.COUNTERS else self._device_answers

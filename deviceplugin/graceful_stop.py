@@ -54,8 +54,10 @@ async def _tell(status: GpuNodeStatus) -> None:
             await status.stop()
         except api_errors.Conflict:  # somebody has placed a pod at this moment, which we see now
             continue
-        except api_errors.Unavailable as error:
-            await asyncio.sleep(max(AGAIN_SECONDS, error.retry_after_seconds or 0.0))
+        # An API server that has just started refuses everybody, until it has read who may do what.
+        except (api_errors.Unavailable, api_errors.Forbidden) as error:
+            logger.debug("The GPUNode does not say yet that the agent stops", extra={"err": str(error)})
+            await asyncio.sleep(AGAIN_SECONDS)
             continue
         return
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -125,7 +126,10 @@ class Registration:
         self._servicer = plugin_service.DevicePlugin(self._served, self._advertised)
         server = grpc.aio.server()
         services.add_DevicePluginServicer_to_server(self._servicer, server)  # type: ignore[no-untyped-call]
-        server.add_insecure_port(f"unix:{self._socket}")
+        # Under a name of its own: at its end gRPC removes what it finds under the name, whoever's it is by then.
+        private = self._socket.with_name(f".{secrets.token_hex(4)}.sock")
+        server.add_insecure_port(f"unix:{private}")
+        private.replace(self._socket)
         self._server, self._served_at = server, _identity(self._socket)
         starting = asyncio.ensure_future(server.start())
         try:
@@ -155,9 +159,8 @@ class Registration:
         if self._server is None:
             return
         server, self._server = self._server, None
-        ours = _identity(self._socket) == self._served_at
         await server.stop(STOP_SECONDS)
-        if ours:
+        if _identity(self._socket) == self._served_at:
             with contextlib.suppress(FileNotFoundError):
                 self._socket.unlink()
 
@@ -169,7 +172,9 @@ class Registration:
 
     async def _is_another_agents(self) -> bool:
         """Whether our socket was replaced by one that somebody listens on; at our start we replace what is there."""
-        if self._server is None or _identity(self._socket) in (None, self._served_at):
+        there = _identity(self._socket)
+        # The inode alone: somebody may have changed the rights of our own.
+        if self._server is None or self._served_at is None or there is None or there[0] == self._served_at[0]:
             return False
         try:
             async with asyncio.timeout(POLL_SECONDS):

@@ -21,22 +21,30 @@ from gpushare.cluster import api_client, api_errors, event_series
 logger = logging.getLogger(__name__)
 
 MOST_QUEUED: Final = 1024
+FLUSH_PAUSE_SECONDS: Final = 0.2
 NOTE_BYTES: Final = 1024  # the API's limit
 INSTANCE_CHARACTERS: Final = 128  # the API's limit
-MOST_SECONDS: Final = 900.0  # from then on an Event that could not be written is no news
-PAUSE_SECONDS: Final = (1.0, 2.0, 4.0, 8.0)  # after each failure in a row; the last again and again
+# For so long what could not be written is tried again; after that it is no news. An API server that has just started
+# refuses everybody, until it has read who may do what.
+MOST_SECONDS: Final[Mapping[type[api_errors.ClusterError], float]] = {
+    api_errors.Unavailable: 900.0,
+    api_errors.Forbidden: 60.0,
+}
+PAUSE_SECONDS: Final = (1.0, 2.0, 4.0, 8.0)  # before each trial; the last again and again
 REFERENCE_KEYS: Final = ("apiVersion", "kind", "namespace", "name", "uid", "fieldPath")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recorded:
-    """What waits to be written. recorded_at: by the recorder's clock; at: by the wall clock."""
+    """What waits to be written: how often it has happened, when by the recorder's clock, `at` by the wall clock."""
 
     event: event_series.Event
-    series: event_series.Series
+    name: str
+    count: int
     recorded_at: float
     at: float
     on_drop: Callable[[], None]
+    trials: int = 0
 
 
 class Recorder:
@@ -60,8 +68,8 @@ class Recorder:
         self._clock = clock
         self._wall_clock = wall_clock
         self._told = event_series.EventDeduplicator()
-        self._queue: asyncio.Queue[Recorded] = asyncio.Queue(MOST_QUEUED)
-        self._failures = 0  # in a row
+        self._queue: asyncio.Queue[Recorded] = asyncio.Queue()
+        self._later: dict[asyncio.TimerHandle, Recorded] = {}  # to be tried again
         self.dropped = 0
 
     def record(
@@ -80,8 +88,13 @@ class Recorder:
         """
         event = event_series.Event(reference(regarding), reason, _shortened(note, NOTE_BYTES), type, action)
         series = self._told.happened(event, self._clock())
-        if series is not None:
-            self._put(Recorded(event, series, self._clock(), self._wall_clock(), on_drop), "the queue is full")
+        if series is None:
+            return
+        recorded = Recorded(event, series.name, series.count, self._clock(), self._wall_clock(), on_drop)
+        if self._queue.qsize() + len(self._later) >= MOST_QUEUED:
+            self._drop(recorded, "the queue is full")
+        else:
+            self._queue.put_nowait(recorded)
 
     async def run(self) -> None:
         """Write what is recorded, until cancelled."""
@@ -89,51 +102,57 @@ class Recorder:
             await self.step()
 
     async def step(self) -> None:
-        """Wait for one recorded event and write it, or put it behind the others and pause; raises no ClusterError."""
+        """Wait for one recorded event and write it, or have it tried again later. Never raises ClusterError."""
         recorded = await self._queue.get()
         try:
-            await self._write(recorded.event, recorded.series, _micro_time(recorded.at))
-        except api_errors.Unavailable as error:
-            if self._clock() - recorded.recorded_at > MOST_SECONDS:
-                self._drop(recorded, str(error))
-            else:
-                self._put(recorded, str(error))
-            await asyncio.sleep(max(self._pause_seconds(), error.retry_after_seconds or 0.0))
+            await self._write(recorded)
         except api_errors.ClusterError as error:
-            self._drop(recorded, str(error))
-        else:
-            self._failures = 0
+            self._failed(recorded, error)
         finally:
             self._queue.task_done()
 
-    def _pause_seconds(self) -> float:
-        self._failures += 1
-        return PAUSE_SECONDS[min(self._failures, len(PAUSE_SECONDS)) - 1]
+    def _failed(self, recorded: Recorded, error: api_errors.ClusterError) -> None:
+        if self._clock() - recorded.recorded_at >= MOST_SECONDS.get(type(error), 0.0):
+            self._drop(recorded, str(error))
+            return
+        asked_seconds = error.retry_after_seconds if isinstance(error, api_errors.Unavailable) else None
+        pause_seconds = PAUSE_SECONDS[min(recorded.trials, len(PAUSE_SECONDS) - 1)]
+        pause_seconds = max(pause_seconds, min(asked_seconds or 0.0, PAUSE_SECONDS[-1]))
+        handle: asyncio.TimerHandle = asyncio.get_running_loop().call_later(pause_seconds, lambda: self._again(handle))
+        self._later[handle] = dataclasses.replace(recorded, trials=recorded.trials + 1)
 
-    def _put(self, recorded: Recorded, why_not: str) -> None:
-        try:
-            self._queue.put_nowait(recorded)
-        except asyncio.QueueFull:
-            self._drop(recorded, why_not)
+    def _again(self, handle: asyncio.TimerHandle) -> None:
+        handle.cancel()
+        self._queue.put_nowait(self._later.pop(handle))
 
     async def flush(self, timeout_seconds: float = 5.0) -> None:
-        """Wait until all that was recorded is written (by `run`); log and give up when that takes too long."""
+        """Wait until all that was recorded is written (by `run`); log and give up when that takes too long.
+
+        What is to be tried again later is tried at once, and again.
+        """
         try:
             async with asyncio.timeout(timeout_seconds):
+                while self._later or self._queue.qsize():
+                    for handle in list(self._later):
+                        self._again(handle)
+                    await self._queue.join()
+                    if self._later:
+                        await asyncio.sleep(FLUSH_PAUSE_SECONDS)
                 await self._queue.join()
         except TimeoutError:
-            logger.warning("Left Events untold", extra={"events": self._queue.qsize()})
+            logger.warning("Left Events untold", extra={"events": self._queue.qsize() + len(self._later)})
 
-    async def _write(self, event: event_series.Event, series: event_series.Series, at: str) -> None:
+    async def _write(self, recorded: Recorded) -> None:
+        event, at = recorded.event, _micro_time(recorded.at)
         # Events about cluster-scoped objects live in `default`.
         namespace = dict(event.regarding).get("namespace", "default")
         collection = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
-        body = self._body(event, series.name, namespace, at)
-        if series.count > 1:
-            seen = {"series": {"count": series.count, "lastObservedTime": at}}
+        body = self._body(event, recorded.name, namespace, at)
+        if recorded.count > 1:
+            seen = {"series": {"count": recorded.count, "lastObservedTime": at}}
             body.update(seen)
             try:
-                await self._api.patch(f"{collection}/{series.name}", seen)
+                await self._api.patch(f"{collection}/{recorded.name}", seen)
             except api_errors.NotFound:  # Events expire, after an hour as a rule
                 pass
             else:

@@ -31,6 +31,7 @@ class Kubelet(services.RegistrationServicer, holding_services.PodResourcesLister
         self.namespace = "ml"  # of the pods
         self.lists = 0
         self.refusal = ""
+        self.is_deaf = False  # it registers plugins, and does not ask for their lists
         self.changed = asyncio.Condition()
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -108,7 +109,8 @@ class Kubelet(services.RegistrationServicer, holding_services.PodResourcesLister
         stub = services.DevicePluginStub(channel)
         await stub.GetDevicePluginOptions(messages.Empty(), timeout=5)
         self._channels[request.resource_name] = channel
-        self._tasks[request.resource_name] = asyncio.create_task(self._follow(request.resource_name, stub))
+        if not self.is_deaf:
+            self._tasks[request.resource_name] = asyncio.create_task(self._follow(request.resource_name, stub))
         async with self.changed:
             self.requests.append(request)
             self.changed.notify_all()

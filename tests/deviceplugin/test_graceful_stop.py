@@ -81,14 +81,17 @@ async def test_an_api_server_that_is_away_for_a_moment_is_told_when_it_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(graceful_stop, "AGAIN_SECONDS", 0.01)
-    away = api_errors.Unavailable("down"), api_errors.Conflict("changed"), api_errors.Unavailable("slow")
-    status = Status(*away)
+    status = Status(
+        api_errors.Unavailable("down", retry_after_seconds=3600.0),
+        api_errors.Forbidden("it has not read yet who may do what"),
+        api_errors.Conflict("changed"),
+    )
     await stopping(status, tmp_path)
     assert status.failures == []
 
 
-async def test_what_the_api_server_refuses_is_not_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    status = Status(api_errors.Forbidden("no"), api_errors.Unavailable("not asked any more"))
+async def test_what_cannot_be_said_is_not_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    status = Status(api_errors.NotFound("no GPUNode"), api_errors.Unavailable("not asked any more"))
     await stopping(status, tmp_path)
     assert len(status.failures) == 1
     assert "Pods may come while no agent is there" in caplog.text

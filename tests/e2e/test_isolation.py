@@ -154,7 +154,7 @@ def test_a_container_that_is_killed_with_memory_and_lease_takes_nothing_from_its
     assert share(user, "heir", "0.9", memory=f"{left >> 20}Mi") == left
     # Its processes end a moment after it.
     filled = f"filled {left}"
-    eventually(lambda: filled in user.inside("heir", "gpushare-probe", "--fill"), seconds=60, what=filled)
+    eventually(lambda: filled in user.inside("heir", "gpushare-probe", "--fill"), seconds=20, what=filled)
     works(user, "neighbour")
     user.delete("pods", "--all")
     user.ledger_is_empty()

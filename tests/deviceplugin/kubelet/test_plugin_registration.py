@@ -175,6 +175,43 @@ async def test_it_registers_again_when_the_kubelet_stops_listening(
         await kubelet.until(lambda: kubelet.lists == 2)
 
 
+async def test_a_kubelet_that_has_yet_to_ask_for_the_list_is_given_time(
+    kubelet: kubelets.Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugin_registration, "DROPPED_SECONDS", 0.1)
+    async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)):
+        await kubelet.until(lambda: kubelet.lists == 1)
+        kubelet.is_deaf = True
+        await kubelet.drop(PERCENT)
+        await kubelet.until(lambda: len(kubelet.requests) == 2)
+        await asyncio.sleep(10 * plugin_registration.POLL_SECONDS)
+        assert len(kubelet.requests) == 2
+        monkeypatch.setattr(plugin_registration, "SILENT_SECONDS", 0.1)
+        await kubelet.until(lambda: len(kubelet.requests) > 2)
+
+
+async def test_who_comes_later_keeps_the_kubelet_when_the_first_one_ends(kubelet: kubelets.Kubelet) -> None:
+    offer = Told(builders.node(gpus=1).gpus)
+    async with contextlib.AsyncExitStack() as both:
+        async with registered(kubelet.directory, offer) as first:
+            await kubelet.until(lambda: kubelet.lists == 1)
+            second = await both.enter_async_context(registered(kubelet.directory, offer))
+            await waiting.until(lambda: "another agent of this node listens on" in first.problem)
+            await waiting.until(lambda: not second.problem)
+            served = (kubelet.directory / SOCKET).stat().st_ino
+        await asyncio.sleep(10 * plugin_registration.POLL_SECONDS)
+        assert (kubelet.directory / SOCKET).stat().st_ino == served
+        assert len(kubelet.requests) == 2
+
+
+async def test_rights_of_its_socket_may_be_changed(kubelet: kubelets.Kubelet) -> None:
+    async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)) as keeper:
+        await kubelet.until(lambda: kubelet.lists == 1)
+        (kubelet.directory / SOCKET).chmod(0o600)
+        await kubelet.until(lambda: kubelet.lists == 2)
+        assert keeper.problem == ""
+
+
 async def test_who_comes_later_has_the_kubelet_and_who_came_first_again_when_it_has_gone(
     kubelet: kubelets.Kubelet,
 ) -> None:

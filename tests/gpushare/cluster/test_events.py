@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -140,6 +140,12 @@ async def test_what_the_api_server_does_not_take_is_logged_and_holds_up_nothing(
     assert record.__dict__["regarding"]["name"] == "lost"
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 (nothing tells us)
+            await asyncio.sleep(0.01)
+
+
 class Failing(api_client.ApiClient):
     """It asks nobody: each creation is answered by the next of `failures`, and by success from then on."""
 
@@ -159,7 +165,9 @@ async def test_what_the_api_server_cannot_take_now_is_written_later_and_others_m
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(events, "PAUSE_SECONDS", (0.01,))
-    api = Failing(api_errors.Unavailable("down"), api_errors.Unavailable("slow", retry_after_seconds=0.02))
+    monkeypatch.setattr(events, "FLUSH_PAUSE_SECONDS", 0.01)
+    # The first is asked to come back in an hour.
+    api = Failing(api_errors.Unavailable("slow", retry_after_seconds=3600.0), api_errors.Forbidden("not read yet"))
     recorder = events.Recorder(api, controller="gpushare.io/agent", instance="x")
     async with telling(recorder):
         for name in ("a", "b"):
@@ -185,11 +193,36 @@ async def test_what_could_not_be_written_for_long_is_dropped(clock: Clock, monke
     dropped = asyncio.Event()
     async with telling(recorder):
         recorder.record(pod("a", "default"), contract.EVENT_GATED, "wait", on_drop=dropped.set)
-        await asyncio.sleep(0.1)
+        await until(lambda: len(api.created) > 2)
         assert not dropped.is_set()
-        clock.now += events.MOST_SECONDS + 1
+        clock.now += events.MOST_SECONDS[api_errors.Unavailable]
         await asyncio.wait_for(dropped.wait(), 20)
     assert recorder.dropped == 1
+
+
+async def test_who_fails_again_and_again_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "PAUSE_SECONDS", (3600.0,))
+    api = Failing(*[api_errors.Unavailable("a webhook of somebody's fails")] * 5)
+    recorder = events.Recorder(api, controller="gpushare.io/agent", instance="x")
+    task = asyncio.create_task(recorder.run())
+    for name in "abcdef":
+        recorder.record(pod(name, "default"), contract.EVENT_GATED, "wait")
+    await until(lambda: len(api.created) == 6)
+    await recorder.flush(20.0)  # what waits for an hour is tried at once
+    assert sorted(api.created) == [*"aabbccddeef"]
+    task.cancel()
+
+
+async def test_who_ends_while_the_api_server_is_away_says_how_much_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    api = Failing(*[api_errors.Unavailable("down")] * 1000)
+    recorder = events.Recorder(api, controller="gpushare.io/agent", instance="x")
+    task = asyncio.create_task(recorder.run())
+    for name in "ab":
+        recorder.record(pod(name, "default"), contract.EVENT_GATED, "wait")
+    await recorder.flush(0.5)
+    task.cancel()
+    (record,) = caplog.records
+    assert (record.getMessage(), record.__dict__["events"]) == ("Left Events untold", 2)
 
 
 async def test_a_full_queue_drops_and_says_so_and_never_waits() -> None:
