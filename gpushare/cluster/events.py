@@ -132,13 +132,13 @@ class Recorder:
         """
         try:
             async with asyncio.timeout(timeout_seconds):
-                while self._later or self._queue.qsize():
+                while True:
                     for handle in list(self._later):
                         self._again(handle)
                     await self._queue.join()
-                    if self._later:
-                        await asyncio.sleep(FLUSH_PAUSE_SECONDS)
-                await self._queue.join()
+                    if not self._later:
+                        return
+                    await asyncio.sleep(FLUSH_PAUSE_SECONDS)
         except TimeoutError:
             logger.warning("Left Events untold", extra={"events": self._queue.qsize() + len(self._later)})
 
