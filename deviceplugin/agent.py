@@ -132,7 +132,7 @@ async def _serve(parts: AgentParts, settings: AgentSettings, daemon: shutdown.Da
 
 
 async def _deny(parts: AgentParts) -> None:
-    # Of pods that are not known none is left out, so that all would be said to be denied.
+    # Before the pods are known none would be left out, and it would be said that all are denied.
     await parts.pods.informer.synced.wait()
     await parts.denied.run()
 

@@ -20,9 +20,8 @@ PART_BYTES: Final = 100  # that each of them may come to in memory
 # A review's time at the API server. A shorter bound would end, on a busy machine, what it still waits for.
 HANDSHAKE_SECONDS: Final = 10.0
 HEADERS_SECONDS: Final = 10.0
-BODY_SECONDS: Final = (
-    8.0  # the time that it waits for its turn among it; who waits for others' has some of its own left
-)
+# The time that it waits for its turn among it. Who waits for others to be done has some of its own left then.
+BODY_SECONDS: Final = 8.0
 _AT_ONCE: Final = 1 << 16
 
 

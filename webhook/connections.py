@@ -35,7 +35,7 @@ class Timed(asyncio.Protocol):
 
     def __init__(self, inner: asyncio.Protocol, watch: ConnectionWatch) -> None:
         self.inner = inner
-        self.is_dismissed = False
+        self._is_dismissed = False
         self.is_used = False
         self._watch = watch
         self._transport: asyncio.Transport | None = None
@@ -51,9 +51,9 @@ class Timed(asyncio.Protocol):
     def dismiss(self) -> None:
         """Have the other side end the connection if it is idle: a review that is on its way on it is sent again."""
         is_busy = self._is_asked or self._ends is not None
-        if self._transport is None or is_busy or self.is_dismissed or self._transport.is_closing():
+        if self._transport is None or is_busy or self._is_dismissed or self._transport.is_closing():
             return
-        self.is_dismissed = True
+        self._is_dismissed = True
         self._transport.write(SEND_AGAIN)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -66,7 +66,7 @@ class Timed(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """As asyncio.Protocol: a part of a request has come."""
-        if self.is_dismissed:
+        if self._is_dismissed:
             return  # it was answered already
         if not self._is_asked and self._ends is None and self._transport is not None:
             self._ends = asyncio.get_running_loop().call_later(self._watch.seconds, self._transport.close)

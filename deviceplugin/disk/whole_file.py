@@ -63,10 +63,8 @@ def _sync_directory(directory: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (
-            errno.EINVAL,
-            errno.EBADF,
-        ):  # a file system that cannot do that for directories; the file is there
+        # Some file systems cannot do that for directories; the file is there.
+        if error.errno not in (errno.EINVAL, errno.EBADF):
             raise
     finally:
         os.close(descriptor)

@@ -35,7 +35,7 @@ POLL_SECONDS: Final = 1.0
 FIRST_PAUSE_SECONDS: Final = 0.1  # its socket is there a moment before it listens
 REGISTER_SECONDS: Final = 15.0  # the kubelet itself gives up dialling us after 10
 SILENT_SECONDS: Final = 10.0  # registered, but nobody has begun to read the list
-DROPPED_SECONDS: Final = 2.0  # nor goes on to
+DROPPED_SECONDS: Final = 2.0  # and nobody reads it any more
 STOP_SECONDS: Final = 0.5
 # A kubelet that comes back judges its pods within a second, and to ask a socket of this node costs nothing.
 MOST_PAUSE_SECONDS: Final = 1.0
