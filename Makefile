@@ -126,6 +126,10 @@ test: check ## Everything, on a real Kubernetes with simulated GPUs (root; the f
 test-frameworks: env build ## PyTorch on simulated GPUs and in shares of them (root; downloads 3 GB the first time)
 	GPUSHARE_TEST_FRAMEWORKS=1 $(BIN)/pytest -q tests/frameworks
 
+.PHONY: gpu-rehearsal
+gpu-rehearsal: env build ## The run on a GPU machine in full, on a simulated one (root; downloads 3 GB the first time)
+	$(PYTHON) -m bench.gpu.rehearsal
+
 MINUTES ?= 10
 TARGETS ?=
 TARGET ?=

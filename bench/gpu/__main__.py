@@ -1,110 +1,212 @@
 """gpushare on a GPU: what it costs, how true shares and limits are, beside the bare GPU and other libraries.
 
-    python -m bench.gpu [--minutes 9] [--only NAME,...] [--peer NAME=PATH[,VARIABLE=VALUE...]] [--simulated]
+    python3 -m bench.gpu --first|--second [--results DIR] [--peer NAME=PATH[,VARIABLE=VALUE...]] [--simulated]
 
-Run in the root of a checkout, as root. Results go to bench/results/; see bench/gpu/README.md.
+Run in the root of a checkout, as root. See bench/gpu/README.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import datetime
-import json
 import os
+import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.gpu import costs, frameworks, machine, memory, modes, pairs, shares, tenants
+from bench.gpu import costs, facts, machine, memory, modes, plan, shares, tenants
 from bench.gpu.bench import Bench
+from bench.gpu.plan import Cost
 from bench.gpu.report import RESULTS, Report
 
-# What takes its time whatever the arguments, and what takes a case's time so and so often: for the length of a case.
-CASES: Mapping[str, tuple[Callable[[Bench], Awaitable[None]], int, int]] = {
-    "calls": (costs.calls, 20, 0),
-    "splits": (shares.splits, 12, 12),
-    "caps": (shares.caps, 20, 16),
-    "elasticity": (shares.elasticity, 6, 4),
-    "latency": (shares.latency, 6, 4),
-    "memory": (memory.exactness, 15, 0),
-    "reclaim": (costs.reclaim, 8, 0),
-    "starts": (costs.starts, 10, 0),
-    "handover": (shares.handover, 8, 6),
-    "torch": (frameworks.torch, 140, 28),
-    "pairs": (pairs.pairs, 150, 15),
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One case: what it does and takes. per_peer: its windows for each further mode; mps: whether MPS is one."""
+
+    run: Callable[[Bench], Awaitable[None]]
+    cost: Cost
+    per_peer: int = 0
+    mps: bool = False
+
+    def with_peers(self, count: int) -> Cost:
+        """What it takes with so many further modes."""
+        return Cost(self.cost.fixed_seconds, self.cost.windows + self.per_peer * count)
+
+
+# Most wanted first, in the order of the questions that people ask.
+CASES: Mapping[str, Case] = {
+    "facts": Case(facts.facts, Cost(12)),
+    "calls": Case(costs.calls, Cost(30)),
+    "splits": Case(shares.splits, Cost(4, 12), per_peer=3),
+    "caps": Case(shares.caps, Cost(2, 7), per_peer=7),
+    "audit": Case(memory.audit, Cost(16)),
+    "latency": Case(shares.latency, Cost(2, 4), per_peer=1),
+    "memory": Case(memory.exactness, Cost(25)),
+    "reclaim": Case(costs.reclaim, Cost(8)),
+    "elasticity": Case(shares.elasticity, Cost(4, 4)),
+    "starts": Case(costs.starts, Cost(30)),
+    "handover": Case(shares.handover, Cost(4, 6)),
 }
+FIRST = ("facts", "calls", "splits", "caps", "audit", "latency", "memory", "reclaim")
+SECOND = tuple(name for name in CASES if name not in FIRST)
+MINUTES = {"first": 9.3, "second": 3.8}
 WARM_MS = 1500
-DRY_WARM_MS = 200
-SHORTEST, LONGEST = 0.3, 10.0
+LEAST_WARM_MS = 200
+LEAST_LIMIT_SECONDS = 30.0  # for a case that is estimated as short
+OVERDUE_SECONDS = 8.0  # for what is left to be cleaned up when the time is over
+
+
+@dataclass
+class Run:
+    """A run: its machine, its files and its end."""
+
+    which: machine.Machine
+    scratch: Path
+    results: Path
+    report: Report
+    deadline: float
+    peers: Sequence[modes.Mode]
+    window_seconds: float | None
+    loops: int = 0
+    done: list[tuple[Cost, float, float]] = field(default_factory=list)
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the deadline."""
+        return self.deadline - time.monotonic()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=9.0, help="how long it may take (%(default)s)")
-    parser.add_argument("--only", default=",".join(CASES), help="comma list (%(default)s)")
-    parser.add_argument("--peer", action="append", default=[], type=modes.parse_peer, metavar="NAME=PATH[,...]")
-    parser.add_argument("--simulated", action="store_true", help="a dry run on a simulated GPU")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where results go (%(default)s)")
-    arguments = parser.parse_args()
-    names = arguments.only.split(",")
-    if unknown := set(names) - set(CASES):
-        parser.error(f"no case {', '.join(sorted(unknown))}: there are {', '.join(CASES)}")
-    if os.geteuid() != 0:
-        parser.error("run it as root: each program gets a mount namespace of its own, as in a container")
-    with tempfile.TemporaryDirectory(prefix="gpushare-") as scratch:
+    begun = time.monotonic()
+    arguments = _arguments()
+    part = "first" if arguments.first else "second" if arguments.second else ""
+    minutes = arguments.minutes or MINUTES.get(part, 20.0)
+    with tempfile.TemporaryDirectory(prefix="gpushare-", ignore_cleanup_errors=True) as scratch:
         try:
             which = machine.simulated(Path(scratch)) if arguments.simulated else machine.real()
         except machine.NoGpuError as error:
             sys.exit(f"{error}; --simulated makes a dry run")
-        tenants.build()
-        report = Report(which.describe(), datetime.datetime.now(datetime.UTC).date())
-        asyncio.run(_measure(which, Path(scratch), names, arguments.peer, arguments.minutes * 60, report))
-    for figure in report.figures:
-        print(json.dumps(figure))
-    print(f"\n{report.write(arguments.results)}")
+        report = Report(which.describe(), datetime.datetime.now(datetime.UTC).date(), part)
+        run = Run(
+            which,
+            Path(scratch),
+            arguments.results,
+            report,
+            begun + minutes * 60,
+            arguments.peer,
+            arguments.window,
+        )
+        _end_when_overdue(run)
+        try:
+            tenants.build()
+            asyncio.run(_measure(run, arguments.only))
+        except Exception as error:
+            report.fail("run", error)
+        page = report.write(run.results)
+    print(report.page())
+    print(f"{page}: {time.monotonic() - begun:.0f} s, {len(report.failed)} failed", flush=True)
+    sys.exit(1 if report.failed else 0)
 
 
-async def _measure(
-    which: machine.Machine,
-    scratch: Path,
-    names: Sequence[str],
-    peers: Sequence[modes.Mode],
-    budget_seconds: float,
-    report: Report,
-) -> None:
-    deadline = time.monotonic() + budget_seconds
-    warm_ms = DRY_WARM_MS if which.simulated else WARM_MS
-    fixed = sum(CASES[name][1] for name in names)
-    times = sum(CASES[name][2] for name in names) * (1 + len(peers)) + 4  # the four workloads alone
-    seconds = max(SHORTEST, min(LONGEST, (budget_seconds - fixed) / times - warm_ms / 1000 - 0.5))
-    loops = tenants.calibrate(which)
-    for name, value in report.machine.items():
-        report.say(f"{name}: {value}")
-    report.say(f"{seconds:.1f} seconds a case, load {os.getloadavg()[0]:.1f}, peers: {[peer.name for peer in peers]}")
-    for name in names:
-        if time.monotonic() > deadline:
-            report.say(f"\n{name}: left out, the {budget_seconds / 60:g} minutes are over")
-            continue
-        directory = scratch / name
-        directory.mkdir()
-        # A node of its own for each case: shares of the one before have no debts and no credits in it.
-        async with tenants.opened(which, directory, loops) as gpu:
-            bench = Bench(gpu, report, seconds, warm_ms, rounds=3 if budget_seconds > 120 else 1, peers=peers)
-            await _case(name, bench)
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--first", action="store_true", help="the most wanted cases, in under 9.5 minutes")
+    which.add_argument("--second", action="store_true", help="what is wanted next, in under 4 minutes")
+    which.add_argument("--only", type=_cases, metavar="CASE,...", help=f"of {', '.join(CASES)} (all)")
+    parser.add_argument("--minutes", type=float, help="how long it may take")
+    parser.add_argument("--window", type=float, metavar="SECONDS", help="measure for so long (3 to 6, as time allows)")
+    parser.add_argument("--peer", action="append", default=[], type=modes.parse_peer, metavar="NAME=PATH[,...]")
+    parser.add_argument("--simulated", action="store_true", help="a dry run on a simulated GPU")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where results go (%(default)s)")
+    arguments = parser.parse_args()
+    if os.geteuid() != 0:
+        parser.error("run it as root: each program gets a mount namespace of its own, as in a container")
+    if not arguments.only:
+        arguments.only = FIRST if arguments.first else SECOND if arguments.second else tuple(CASES)
+    return arguments
 
 
-async def _case(name: str, bench: Bench) -> None:
-    """One that fails is told of, and the next one begins."""
+def _cases(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if unknown := set(names) - set(CASES):
+        raise argparse.ArgumentTypeError(f"no case {', '.join(sorted(unknown))}: must be of {', '.join(CASES)}")
+    return names
+
+
+def _end_when_overdue(run: Run) -> None:
+    """End the process some seconds after its deadline, whatever hangs in a driver by then. The results are written."""
+
+    def end() -> None:
+        run.report.fail("run", "something hung beyond the deadline")
+        run.report.write(run.results)
+        os._exit(3)
+
+    timer = threading.Timer(run.seconds_left + OVERDUE_SECONDS, end)
+    timer.daemon = True
+    timer.start()
+
+
+async def _measure(run: Run, names: Sequence[str]) -> None:
+    report = run.report
+    run.loops = tenants.calibrate(run.which)
+    mps_there = shutil.which("nvidia-cuda-mps-control", path=run.which.environment.get("PATH")) is not None
+    found = {"MPS": mps_there, "mount namespaces": tenants.has_namespaces()}
+    report.say(f"- load: {os.getloadavg()[0]:.1f}; peers: {', '.join(peer.name for peer in run.peers) or 'none'}")
+    report.say("- " + "; ".join(f"{what}: {'yes' if there else 'no'}" for what, there in found.items()))
+    peers = {name: len(run.peers) + (CASES[name].mps and mps_there) for name in names}
+    case_costs = {name: CASES[name].with_peers(peers[name]) for name in names}
+    left = list(names)
+    left_out: Sequence[str] = ()
+    while True:
+        planned = plan.make(
+            left, case_costs, run.seconds_left, pace=plan.pace(run.done), fixed_window_seconds=run.window_seconds
+        )
+        left_out = planned.left_out
+        if not planned.fits:
+            break
+        name = planned.fits[0]
+        left.remove(name)
+        await _case(run, name, case_costs[name], planned.window_seconds)
+        report.write(run.results)
+    if left_out:
+        report.say(f"\nLeft out, for want of time: {', '.join(left_out)}")
+
+
+async def _case(run: Run, name: str, cost: Cost, window_seconds: float) -> None:
+    """Run one case. A case that fails or takes too long is reported, and the next one begins."""
     begun = time.monotonic()
+    expected = cost.seconds(window_seconds, plan.pace(run.done))
+    limit = min(max(2 * expected, LEAST_LIMIT_SECONDS), max(1.0, run.seconds_left))
+    directory = run.scratch / name
+    directory.mkdir()
+    case = CASES[name]
+    warm_ms = (
+        WARM_MS if run.window_seconds is None else min(WARM_MS, max(LEAST_WARM_MS, int(run.window_seconds * 1000)))
+    )
     try:
-        await CASES[name][0](bench)
+        async with asyncio.timeout(limit), contextlib.AsyncExitStack() as stack:
+            mps = stack.enter_context(modes.mps(run.which.environment, directory / "mps")) if case.mps else None
+            # A node of its own for each case: shares of the one before have no debts and no credits in it.
+            gpu = await stack.enter_async_context(tenants.opened(run.which, directory, run.loops))
+            peers = [*run.peers, *([mps] if mps else [])]
+            rounds = 1 if run.window_seconds else 3
+            await case.run(Bench(gpu, run.report, window_seconds, warm_ms, rounds, directory, peers))
+    except TimeoutError:
+        run.report.fail(name, f"not done after {limit:.0f} s, {expected:.0f} s were planned")
     except Exception as error:
-        bench.report.say(f"\n{name}: failed: {type(error).__name__}: {error}")
-        bench.report.add(f"{name}.failed", 1, "")
-    print(f"({name}: {time.monotonic() - begun:.0f} s)", flush=True)
+        run.report.fail(name, error)
+    took = time.monotonic() - begun
+    run.done.append((cost, window_seconds, took))
+    print(f"{name}: {took:.0f} s of {expected:.0f} planned, windows of {window_seconds:.1f} s", flush=True)
 
 
 if __name__ == "__main__":

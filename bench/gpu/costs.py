@@ -19,34 +19,43 @@ CALLS = (
     "alloc_pair_4000_live",
     "alloc_async_pair",
 )
+CALLS_SECONDS = 60.0
+BUSY_KERNEL_US = 1000
 STARTS = 16
 RECLAIMED = 4 << 30
 
 
 async def calls(bench: Bench) -> None:
-    """Nanoseconds a call, with and without the library in turn; and beside a neighbour, when launches are counted."""
+    """Nanoseconds a call, natively and in a share in turn; then beside a neighbour that sleeps, and one that works."""
     columns: dict[str, dict[str, list[float]]] = {}
-    modes = (NATIVE, OURS, *bench.peers)
     for _ in range(bench.rounds):
-        for mode in modes:
-            await _calls(bench, mode, mode.name, columns)
+        for mode in bench.modes:
+            with bench.row(f"calls.{mode.name}"):
+                await _calls(bench, mode, mode.name, columns)
     async with bench.gpu.holding([BUILT / "load", "idle", "1000"], "ready", bench.gpu.give(request=50)):
-        await _calls(bench, OURS, "shared", columns)
+        await _calls(bench, OURS, "beside idle", columns)
+    for mode in bench.modes:
+        with bench.row(f"calls.{mode.name}.beside_busy"):
+            async with bench.gpu.working(mode, BUSY_KERNEL_US, CALLS_SECONDS, 50):
+                await _calls(bench, mode, f"{mode.name}, beside busy", columns)
     rows = []
     for name in CALLS:
         native = columns[NATIVE.name][name]
         row = [name]
         for column, measured in columns.items():
-            value = bench.report.add(f"calls.{name}.{column}", measured[name], "ns")
-            row.append(f"{value:.0f} ({min(measured[name]):.0f} to {max(measured[name]):.0f})")
-        pairs = zip(columns[OURS.name][name], native, strict=True)
-        row.append(f"{bench.report.add(f'calls.{name}.added', [ours - bare for ours, bare in pairs], 'ns'):.0f}")
-        rows.append(row)
-    bench.report.table("Nanoseconds a call: median (least to most)", ["", *columns, f"{OURS.name} adds"], rows)
+            key = column.replace(", ", ".").replace(" ", "_")
+            value = bench.report.add(f"calls.{name}.{key}", measured[name], "ns")
+            row.append(f"{value:.0f}")
+        pairs = list(zip(columns[OURS.name][name], native, strict=True))
+        added = bench.report.add(f"calls.{name}.added", [ours - bare for ours, bare in pairs], "ns")
+        ratio = bench.report.add(f"calls.{name}.ratio", [ours / bare for ours, bare in pairs], "", against=NATIVE.name)
+        rows.append([*row, f"{added:+.0f}", f"{ratio:.3f}"])
+    head = ["", *columns, f"{OURS.name} adds", f"{OURS.name} / {NATIVE.name}"]
+    bench.report.table("Nanoseconds a call, medians", head, rows)
 
 
 async def _calls(bench: Bench, mode: Mode, column: str, columns: dict[str, dict[str, list[float]]]) -> None:
-    output = (await bench.gpu.run(mode, [BUILT / "calls"])).stdout
+    output = (await bench.gpu.run(mode, [BUILT / "calls"], seconds=CALLS_SECONDS, request=50)).stdout
     costs = dict(line.split() for line in output.splitlines())
     for name in CALLS:
         columns.setdefault(column, {}).setdefault(name, []).append(float(costs[name]))
@@ -56,12 +65,13 @@ async def starts(bench: Bench) -> None:
     """Sixteen processes of one container from their start to the end of a first kernel, all at once."""
     took: dict[str, list[float]] = {}
     for _ in range(bench.rounds):
-        for mode in (NATIVE, OURS, *bench.peers):
+        for mode in bench.modes:
             share = bench.gpu.give(request=50) if mode.ours else None
             begun = time.monotonic()
             runs = [bench.gpu.run(mode, [BUILT / "load", "idle", "1000"], share) for _ in range(STARTS)]
-            await asyncio.gather(*runs)
-            took.setdefault(mode.name, []).append((time.monotonic() - begun) * 1000)
+            with bench.row(f"starts.{mode.name}"):
+                await asyncio.gather(*runs)
+                took.setdefault(mode.name, []).append((time.monotonic() - begun) * 1000)
     rows = [[name, f"{bench.report.add(f'start.{STARTS}.{name}', ms, 'ms'):.0f}"] for name, ms in took.items()]
     bench.report.table(f"{STARTS} processes from start to end, all at once", ["", "ms"], rows)
 

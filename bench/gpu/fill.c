@@ -1,10 +1,11 @@
 /* Takes as much memory as it is given, by one kind of allocation, and says how much that was.
  *
- *   fill plain|pitched|managed|async|pool|physical|array FROM_BYTES
+ *   fill plain|pitched|managed|async|pool|physical|array FROM_BYTES [MOST_BYTES]
  *
- * It asks for FROM_BYTES, then for half of what was refused, and so on down to the least of its kind. Prints "filled
- * BYTES", waits for a line, and ends. */
+ * It asks for FROM_BYTES, then for half of what was refused, and so on down to the least of its kind. It stops at
+ * MOST_BYTES, which shows that nothing limits it. Prints "filled BYTES", waits for a line, and ends. */
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -108,7 +109,9 @@ int main(int count, char **arguments) {
                  {"pool", pool, 1, UINT64_MAX},         {"physical", physical, 2 * MIB, UINT64_MAX},
                  {"array", array, 65536, 2048ull * MIB}};
     void *context;
-    for (size_t i = 0; count == 3 && i < sizeof kinds / sizeof *kinds; i++) {
+    bool complete = count == 3 || count == 4;
+    uint64_t most_bytes = count == 4 ? strtoull(arguments[3], NULL, 10) : UINT64_MAX;
+    for (size_t i = 0; complete && i < sizeof kinds / sizeof *kinds; i++) {
         uint64_t filled = 0, bytes = strtoull(arguments[2], NULL, 10);
         if (strcmp(arguments[1], kinds[i].name) != 0)
             continue;
@@ -119,7 +122,7 @@ int main(int count, char **arguments) {
             check("cuCtxSetCurrent", cuCtxSetCurrent(context));
         }
         bytes = bytes < kinds[i].most_bytes ? bytes : kinds[i].most_bytes;
-        while (room == 0 && bytes >= kinds[i].least_bytes) {
+        while (room == 0 && bytes >= kinds[i].least_bytes && filled < most_bytes) {
             uint64_t whole = bytes / kinds[i].least_bytes * kinds[i].least_bytes;
             int result = kinds[i].take(whole);
             if (result == 0)
@@ -134,6 +137,6 @@ int main(int count, char **arguments) {
         (void)getchar();
         return EXIT_SUCCESS;
     }
-    fprintf(stderr, "usage: fill plain|pitched|managed|async|pool|physical|array FROM_BYTES\n");
+    fprintf(stderr, "usage: fill plain|pitched|managed|async|pool|physical|array FROM_BYTES [MOST_BYTES]\n");
     return 2;
 }

@@ -5,21 +5,42 @@ By ctypes, so that nothing needs to be installed.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import hashlib
 import os
 import platform
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 SIMULATED = ROOT / "build" / "simgpu"
-DESCRIPTION = (
-    "[node]\nname = dry-run\n[gpu 0]\nmodel = NVIDIA A100-SXM4-40GB\nmemory = 40GiB\ncompute-capability = 8.0\n"
+# An H100 as the driver of 2026 shows it; its contexts take what they take there.
+DESCRIPTION = """[node]
+name = dry-run
+driver-version = 580.159.04
+cuda-version = 13.0
+[gpu 0]
+model = NVIDIA H100 80GB HBM3
+memory = 81559MiB
+memory-block = 2MiB
+context-memory = 528MiB
+compute-capability = 9.0
+"""
+COMPUTE_MODES = ("Default", "Exclusive_Thread", "Prohibited", "Exclusive_Process")
+PACKAGES = (
+    *("torch", "jax", "jax-cuda13-plugin", "cupy-cuda13x", "triton", "numba-cuda", "cuda-bindings", "cuda-core"),
+    *("transformers", "nvidia-ml-py"),
 )
+# Of the environment that the bench is started in, programs do not get these.
+_DROPPED = ("LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
 _NAME_LENGTH = 96
+_SM_CLOCK, _MEMORY_CLOCK = 1, 2
+_MAX_PROCESSES = 64
 
 
 class NoGpuError(Exception):
@@ -28,6 +49,13 @@ class NoGpuError(Exception):
 
 class _Memory(ctypes.Structure):
     _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
+class _Process(ctypes.Structure):
+    _fields_ = (
+        *(("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong)),
+        *(("gpu_instance", ctypes.c_uint), ("compute_instance", ctypes.c_uint)),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,30 +72,57 @@ class Machine:
     _nvml: ctypes.CDLL
     _handle: ctypes.c_void_p
 
+    def with_project(self) -> dict[str, str]:
+        """The environment in which a Python finds this project as well."""
+        path = [str(ROOT), *filter(None, [self.environment.get("PYTHONPATH")])]
+        return {**self.environment, "PYTHONPATH": os.pathsep.join(path)}
+
     def used_bytes(self) -> int:
         """What is in use on the GPU, by all processes and by the driver."""
         memory = _Memory()
         _check("nvmlDeviceGetMemoryInfo", self._nvml.nvmlDeviceGetMemoryInfo(self._handle, ctypes.byref(memory)))
         return int(memory.used)
 
+    def processes(self) -> int:
+        """How many processes use the GPU now."""
+        count, listed = ctypes.c_uint(_MAX_PROCESSES), (_Process * _MAX_PROCESSES)()
+        function = self._nvml.nvmlDeviceGetComputeRunningProcesses_v3
+        _check("nvmlDeviceGetComputeRunningProcesses", function(self._handle, ctypes.byref(count), listed))
+        return count.value
+
     def describe(self) -> dict[str, str]:
-        """For the head of a result."""
+        """Return the head of a result: everything that someone who compares figures has to know."""
         with Path("/proc/cpuinfo").open() as lines:
             processor = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown")
+        mode = self._number("nvmlDeviceGetComputeMode")
+        clocks = [
+            "/".join(str(self._number(f"nvmlDeviceGet{which}", kind)) for which in ("ClockInfo", "MaxClockInfo"))
+            for kind in (_SM_CLOCK, _MEMORY_CLOCK)
+        ]
         return {
             "gpu": self.model + (" (simulated)" if self.simulated else ""),
             "memory": f"{self.memory_bytes / (1 << 30):.1f} GiB",
             "driver": self.driver,
             "cuda": self.cuda,
+            "compute mode": COMPUTE_MODES[mode] if mode is not None and mode < len(COMPUTE_MODES) else str(mode),
+            "clocks at the start": f"SM {clocks[0]} MHz, memory {clocks[1]} MHz (now/most)",
+            "other processes on the GPU": str(self.processes()),
             "processor": f"{processor}, {os.cpu_count()} cores",
             "kernel": platform.release(),
+            "python": platform.python_version(),
+            "packages": _packages(),
+            "commit": _commit(),
         }
+
+    def _number(self, function: str, *arguments: int) -> int | None:
+        number = ctypes.c_uint()
+        result = getattr(self._nvml, function)(self._handle, *arguments, ctypes.byref(number))
+        return number.value if result == 0 else None
 
 
 def real() -> Machine:
     """The first GPU of this machine. Raises NoGpuError."""
-    kept = ("PATH", "HOME", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CUDA_HOME")
-    environment = {name: os.environ.get(name, "") for name in kept}
+    environment = {name: value for name, value in os.environ.items() if name not in _DROPPED}
     return _open("libnvidia-ml.so.1", environment, simulated=False)
 
 
@@ -78,7 +133,13 @@ def simulated(directory: Path) -> Machine:
     description.write_text(DESCRIPTION)
     gpus = directory / "gpus"
     subprocess.run([SIMULATED / "simgpu", "create", description, gpus], check=True)
-    environment = {"SIMGPU_DIR": str(gpus), "LD_LIBRARY_PATH": str(SIMULATED), "HOME": str(directory), "PYTHONPATH": ""}
+    environment = {
+        **{name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ},
+        "PATH": f"{SIMULATED}:{os.environ.get('PATH', os.defpath)}",  # with the simulated MPS daemon
+        "SIMGPU_DIR": str(gpus),
+        "LD_LIBRARY_PATH": str(SIMULATED),
+        "HOME": str(directory),
+    }
     os.environ["SIMGPU_DIR"] = str(gpus)  # for NVML in this process
     return _open(str(SIMULATED / "libnvidia-ml.so.1"), environment, simulated=True)
 
@@ -106,6 +167,24 @@ def _open(library: str, environment: dict[str, str], *, simulated: bool) -> Mach
         _nvml=nvml,
         _handle=handle,
     )
+
+
+def _packages() -> str:
+    found = []
+    for name in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found.append(f"{name} {metadata.version(name)}")
+    return ", ".join(found) or "none of those that are measured"
+
+
+def _commit() -> str:
+    """The commit of this checkout, or, in a copy without git, the digest of its C sources."""
+    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(git, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    sources = sorted(path for part in ("interposer", "bench") for path in (ROOT / part).rglob("*.?"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources if path.suffix in {".c", ".h", ".S"}))
+    return f"no git here; sources {digest.hexdigest()[:12]}"
 
 
 def _text(function: Any, *arguments: Any) -> str:

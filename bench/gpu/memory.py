@@ -1,63 +1,171 @@
-"""Memory: whether a limit holds to the byte for each kind of allocation, and what the GPU itself says is in use."""
+"""Memory: whether limits hold to the byte for each kind of allocation, and what the GPU itself says is in use."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import json
 import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 from bench.gpu.bench import Bench
-from bench.gpu.modes import OURS, Mode
-from bench.gpu.tenants import BUILT, Gpu, ProgramError
+from bench.gpu.modes import NATIVE, OURS, Mode
+from bench.gpu.tenants import BUILT, END_SECONDS, ROOT, Gpu, ProgramError, finish_all, start_in
 
 KINDS = {"plain": 1, "pitched": 512, "managed": 1, "async": 1, "pool": 1, "physical": 2 << 20, "array": 65536}
 UNTOUCHED = {"managed"}  # takes nothing on the GPU before it is used
 LIMIT = (8 << 30) + 123_456_789
+BEYOND = 1 << 30  # a program that has so much more than its limit has none
 PROCESSES = 4
 MIB = 1 << 20
+NOT_SUPPORTED = " 801"  # of cuda.h: gpushare refuses what it cannot count
+LOOKS = 4  # of the audit, two seconds apart: from the second on contexts are charged, from the third on they are known
 
 
 async def exactness(bench: Bench) -> None:
-    """What can be taken of a share, by one process and by four, of each kind."""
-    limit = min(LIMIT, bench.gpu.machine.memory_bytes // 2 + 123_457)
+    """What can be taken of a share, by one process and by four, of each kind of allocation."""
+    limit = min(LIMIT, bench.gpu.machine.memory_bytes // 4 + 123_457)
     rows = []
-    for mode in (OURS, *bench.peers):
-        for kind, unit in KINDS.items():
-            exact = limit // unit * unit
-            row = [f"{kind}, {mode.name}"]
-            for count in (1, PROCESSES):
-                filled, on_gpu = await fill_together(bench.gpu, mode, kind, limit, count)
-                if filled is None:
-                    row += ["refused", ""]
-                    continue
-                bench.report.add(f"memory.{kind}.{count}.{mode.name}.beyond", filled - exact, "bytes")
-                row += [f"{filled - exact:+d}", f"{(on_gpu - filled) / MIB:.0f}" if kind not in UNTOUCHED else ""]
-            rows.append(row)
+    for mode in (OURS, *(peer for peer in bench.peers if peer.limits_memory)):
+        made = [await _row(bench, mode, kind, unit, limit) for kind, unit in KINDS.items()]
+        if any(bit for _, bit in made):
+            rows += [row for row, _ in made]
+        else:  # it was not set up rightly, so its figures would be unfair
+            bench.report.fail(f"memory.{mode.name}", "its limit did not bite anywhere, so it has no rows")
+    filled, _ = await fill_together(bench.gpu, NATIVE, "plain", limit, 1, limit + BEYOND)
+    rows.append(["plain, native", f"{(filled or 0) - limit:+d} (no limit)", "", "", ""])
     head = ["", "1 process: bytes beyond", "GPU's own, MiB", f"{PROCESSES}: bytes beyond", "GPU's own, MiB"]
     bench.report.table(f"Filling a share of {limit} bytes", head, rows)
 
 
-async def fill_together(gpu: Gpu, mode: Mode, kind: str, limit: int, count: int) -> tuple[int | None, int]:
+async def _row(bench: Bench, mode: Mode, kind: str, unit: int, limit: int) -> tuple[list[str], bool]:
+    """One row of the table, and whether the limit was kept in it."""
+    exact = limit // unit * unit
+    row, bit = [f"{kind}, {mode.name}"], False
+    for count in (1, PROCESSES):
+        row += ["failed", ""]
+        with bench.row(f"memory.{kind}.{count}.{mode.name}"):
+            filled, on_gpu = await fill_together(bench.gpu, mode, kind, limit, count, limit + BEYOND)
+            if filled is None:
+                row[-2] = "refused"
+                continue
+            bit |= filled <= exact
+            bench.report.add(f"memory.{kind}.{count}.{mode.name}.beyond", filled - exact, "bytes")
+            row[-2:] = [f"{filled - exact:+d}", f"{(on_gpu - filled) / MIB:.0f}" if kind not in UNTOUCHED else ""]
+    return row, bit
+
+
+async def fill_together(
+    gpu: Gpu, mode: Mode, kind: str, limit: int, count: int, most_bytes: int | None = None
+) -> tuple[int | None, int]:
     """What so many processes of one share hold together, and what that takes of the GPU; None: the kind is refused."""
-    share = gpu.give(memory_bytes=limit) if mode.ours else None
+    share = gpu.give(memory_bytes=limit) if mode.ours else {"TEST_POD": f"{mode.name}-{kind}-{count}"}
     before = gpu.machine.used_bytes()
     filled = 0
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(count):
-            process = gpu.start(mode, [BUILT / "fill", kind, str(limit)], share, memory_bytes=limit)
-            stack.push_async_callback(_end, process)
+            command: list[str | Path] = [BUILT / "fill", kind, str(limit), *([str(most_bytes)] if most_bytes else [])]
+            process = gpu.start(mode, command, share, memory_bytes=limit)
+            stack.push_async_callback(asyncio.to_thread, finish_all, [process])
             assert process.stdout is not None
             line = await asyncio.to_thread(process.stdout.readline)
             if not line.startswith("filled "):
                 assert process.stderr is not None
                 said = await asyncio.to_thread(process.stderr.read)
-                if "801" in said:  # not supported: what cannot be counted is refused
+                if mode.ours and NOT_SUPPORTED in said:
                     return None, 0
                 raise ProgramError(f"{kind}: {said}")
             filled += int(line.split()[1])
         return filled, gpu.machine.used_bytes() - before
 
 
-async def _end(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    await asyncio.to_thread(process.communicate)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Audited:
+    """An arbiter with the agent's audit beside it, in a process of its own. directory: where its socket's folder is."""
+
+    process: subprocess.Popen[str]
+    directory: Path
+
+    async def ask(self, question: str) -> Any:
+        """Ask it, as `tests.deviceplugin.audit_node` says, and return the answer."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(question + "\n")
+        self.process.stdin.flush()
+        async with asyncio.timeout(END_SECONDS):
+            line = await asyncio.to_thread(self.process.stdout.readline)
+        return json.loads(line)
+
+
+@contextlib.asynccontextmanager
+async def audited(gpu: Gpu, pods: dict[str, list[int]]) -> AsyncIterator[Audited]:
+    """Arbiter and audit for these pods, each with its memory in bytes and the index of its GPU."""
+    # The library's and the agent's socket: a path of at most 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="audit-") as directory:
+        command = [sys.executable, "-m", "tests.deviceplugin.audit_node", directory, json.dumps(pods)]
+        process = await asyncio.to_thread(
+            subprocess.Popen[str],
+            command,
+            cwd=ROOT,
+            env=gpu.machine.with_project(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            assert process.stdout is not None
+            if await asyncio.to_thread(process.stdout.readline) != "null\n":
+                raise ProgramError(f"the agent's audit does not start: {process.communicate()[1][-1500:]}")
+            yield Audited(process, Path(directory))
+        finally:
+            await asyncio.to_thread(finish_all, [process])
+
+
+async def audit(bench: Bench) -> None:
+    """What the GPU says is in use, against the limit, while the agent's audit charges what contexts take.
+
+    Four processes fill a share, twice. The first four are the first of their kind: what their contexts take is measured
+    while they run, and charged. The next four are charged for their contexts before these are made.
+    """
+    limit = min(LIMIT, bench.gpu.machine.memory_bytes // 4)
+    async with audited(bench.gpu, {"first": [limit, 0], "second": [limit, 0]}) as agent:
+        rows = [await _audited(bench, agent, pod, limit) for pod in ("first", "second")]
+    head = ["processes", "they hold, MiB", "charged, MiB", "GPU's own, MiB", "GPU's own - limit, MiB", "audit"]
+    bench.report.table(f"Four processes of a share of {limit} bytes, and the agent's audit", head, rows)
+
+
+async def _audited(bench: Bench, agent: Audited, pod: str, limit: int) -> list[str]:
+    gpu = bench.gpu
+    before = gpu.machine.used_bytes()
+    environment = {**gpu.machine.environment, "TEST_POD": pod, "TEST_CONTAINER": "main"}
+    processes: list[subprocess.Popen[str]] = []
+    try:
+        filled = 0
+        for _ in range(PROCESSES):
+            part = str(limit // PROCESSES)
+            command: list[str | Path] = [BUILT / "fill", "plain", part, part]
+            processes.append(start_in(agent.directory / "arbiter", OURS, command, environment))
+            stdout = processes[-1].stdout
+            assert stdout is not None
+            filled += int((await asyncio.to_thread(stdout.readline)).split()[1])
+            await agent.ask("look")
+        for _ in range(LOOKS):
+            await asyncio.sleep(0.5)  # of the driver's figures
+            seen = await agent.ask("look")
+        used = gpu.machine.used_bytes() - before
+    finally:
+        await asyncio.to_thread(finish_all, processes)
+    (share,) = (share for share in seen["audit"]["shares"] if share["pod"] == pod)
+    charged = share["chargedBytes"] + share["overheadBytes"]
+    bench.report.add(f"audit.{pod}.gpu", used, "bytes", against="limit", goal=float(limit))
+    bench.report.add(f"audit.{pod}.charged", charged, "bytes", against="GPU's own", goal=float(used))
+    condition = seen["conditions"][0]
+    figures = [f"{size / MIB:.0f}" for size in (filled, charged, used, used - limit)]
+    return [pod, *figures, f"{condition['type']}={condition['status']}"]

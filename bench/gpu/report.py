@@ -1,4 +1,4 @@
-"""What was measured: tables for people while it runs, then a page and a file of figures in `bench/results/`."""
+"""What was measured: a page for people and a file of figures, written after each case so that nothing is lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from deviceplugin.disk import whole_file
+
 RESULTS = Path(__file__).resolve().parents[1] / "results"
+SIMULATED = "**Simulated GPUs: the figures below show that the bench works, and nothing about a GPU.**"
 
 
 @dataclasses.dataclass
@@ -19,21 +22,24 @@ class Report:
 
     Each figure has the name, value and unit, what it is compared with (`against`, with its value `goal`), and the
     single rounds that it is the median of. `alone`: what workloads do natively, in percent, once that is known.
+    part: which of several runs on one day it is, for the files' names.
     """
 
     machine: Mapping[str, str]
     date: datetime.date
+    part: str = ""
     figures: list[dict[str, object]] = dataclasses.field(default_factory=list)
     text: list[str] = dataclasses.field(default_factory=list)
     alone: dict[str, float] = dataclasses.field(default_factory=dict)
+    failed: list[str] = dataclasses.field(default_factory=list)
+    attached: dict[str, str] = dataclasses.field(default_factory=dict)  # more files, by the end of their names
 
     def say(self, line: str = "") -> None:
-        """A line of text, printed at once."""
-        print(line, flush=True)
+        """Add a line of text."""
         self.text.append(line)
 
     def table(self, title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """A table: the first column is text, the others are numbers."""
+        """Add a table: the first column is text, the others are numbers."""
         self.say(f"\n### {title}\n")
         widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
         for row in (head, ["-" * width for width in widths], *rows):
@@ -44,7 +50,7 @@ class Report:
     def add(
         self, name: str, rounds: float | Sequence[float], unit: str, *, against: str = "", goal: float | None = None
     ) -> float:
-        """A figure: one value, or the rounds of which the median counts, which is returned."""
+        """Add a figure: one value, or the rounds of which the median counts, which is returned."""
         values = [rounds] if isinstance(rounds, (int, float)) else list(rounds)
         value = statistics.median(values)
         figure: dict[str, object] = {"figure": f"gpu.{name}", "value": round(value, 3), "unit": unit}
@@ -55,20 +61,36 @@ class Report:
         self.figures.append(figure)
         return value
 
+    def fail(self, name: str, error: object) -> None:
+        """Record that a case, or one row of it, failed. The run goes on and ends with exit code 1."""
+        why = " ".join(f"{type(error).__name__ if isinstance(error, Exception) else ''} {error}".split())
+        self.failed.append(name)
+        self.say(f"\n{name}: failed: {why[:1000]}")
+        self.add(f"{name}.failed", 1, "")
+
+    def page(self) -> str:
+        """Return all of it for people."""
+        head = [f"# gpushare on {self.machine['gpu']}, {self.date.isoformat()}{', ' * bool(self.part)}{self.part}", ""]
+        if "(simulated)" in self.machine["gpu"]:
+            head += [SIMULATED, ""]
+        head += [f"- {name}: {value}" for name, value in self.machine.items()]
+        return "\n".join([*head, *self.text, ""])
+
     def write(self, directory: Path) -> Path:
-        """Both files; returns the page."""
+        """Write all files anew, each whole or not at all. Returns the path of the page."""
         directory.mkdir(parents=True, exist_ok=True)
         model = re.sub(r"[^a-z0-9]+", "-", self.machine["gpu"].lower()).strip("-")
-        page = directory / f"{self.date.isoformat()}-gpu-{model}.md"
-        head = [f"# gpushare on {self.machine['gpu']}, {self.date.isoformat()}", ""]
-        head += [f"- {name}: {value}" for name, value in self.machine.items()]
-        page.write_text("\n".join([*head, *self.text, ""]))
-        page.with_suffix(".json").write_text(
-            json.dumps(
-                {"date": self.date.isoformat(), "machine": dict(self.machine), "figures": self.figures}, indent=1
-            )
-            + "\n"
-        )
+        page = directory / f"{self.date.isoformat()}-gpu-{model}{'-' * bool(self.part)}{self.part}.md"
+        document = {
+            "date": self.date.isoformat(),
+            "machine": dict(self.machine),
+            "failed": self.failed,
+            "figures": self.figures,
+        }
+        whole_file.write(page, self.page())
+        whole_file.write(page.with_suffix(".json"), json.dumps(document, indent=1) + "\n")
+        for end, content in self.attached.items():
+            whole_file.write(page.with_suffix(end), content)
         return page
 
 

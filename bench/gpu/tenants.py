@@ -1,45 +1,73 @@
-"""Programs on the GPU: as they are, in a share of gpushare's, or with another library that limits them."""
+"""Programs on the GPU: as they are, in a share of gpushare's, or under something else that limits them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bench.gpu import machine
-from bench.gpu.modes import OURS, Mode
+from bench.gpu.modes import NATIVE, OURS, Mode, mode_variables
 from bench.launches.node import Done, Tenant
+from gpushare import contract
 from gpushare.allocation import GivenShare
 from tests.deviceplugin import arbiter_node
-from tests.interposer import container
 
 ROOT = machine.ROOT
 SOURCES = ROOT / "bench"
 BUILT = ROOT / "build" / "bench" / "gpu"
-MIB = 1 << 20
+END_SECONDS = 10.0  # for a killed process to be gone: one that hangs in the driver must not hold up the bench
+
+_ENTER = f"""
+mount -t tmpfs none /run && mkdir -p {contract.CONTAINER_ARBITER_DIRECTORY} || exit 125
+mount --bind "$1" {contract.CONTAINER_ARBITER_DIRECTORY} || exit 125
+shift
+exec "$@"
+"""
+
+
+class ProgramError(Exception):
+    """A measured program failed. The message holds its output."""
 
 
 def build() -> None:
-    """Build what runs on the GPU, and the library. The programs are linked against the simulated driver's names."""
+    """Build the library and the programs. They link against the simulated driver's names; warnings do not matter."""
+    jobs = f"-j{os.cpu_count() or 1}"
     for part in ("simgpu", "interposer"):
-        subprocess.run(["make", "-s", "-C", ROOT / part], check=True)
+        subprocess.run(["make", "-s", jobs, "-C", ROOT / part, "WERROR="], check=True)
     BUILT.mkdir(parents=True, exist_ok=True)
-    flags = ["gcc", "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror"]
     driver = [f"-L{machine.SIMULATED}", "-l:libcuda.so.1", "-Wl,--allow-shlib-undefined"]
-    for name, source, libraries in (
-        ("load", "launches/load.c", driver),
-        ("fill", "gpu/fill.c", driver),
-        ("calls", "gpu/calls.c", ["-ldl"]),
+    for source, libraries in (
+        (SOURCES / "launches" / "load.c", driver),
+        (SOURCES / "gpu" / "fill.c", driver),
+        (SOURCES / "gpu" / "calls.c", ["-ldl"]),
     ):
-        fresh = BUILT / f".{name}.{os.getpid()}"
-        subprocess.run([*flags, "-o", fresh, SOURCES / source, *libraries], check=True)
-        fresh.replace(BUILT / name)
+        compile_program(source, libraries)
+
+
+def compile_program(source: Path, libraries: Sequence[str]) -> None:
+    """Compile one C file to the program of its name in `BUILT`."""
+    fresh = BUILT / f".{source.stem}.{os.getpid()}"
+    subprocess.run(["gcc", "-std=c11", "-O2", "-Wall", "-Wextra", "-o", fresh, source, *libraries], check=True)
+    fresh.replace(BUILT / source.stem)
+
+
+@functools.cache
+def has_namespaces() -> bool:
+    """Whether programs can have mount namespaces of their own, as in containers; sandboxes may refuse them."""
+    probe = ["unshare", "--mount", "sh", "-c", "mount -t tmpfs none /run"]
+    try:
+        return subprocess.run(probe, capture_output=True, check=False, timeout=20).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
 
 
 class Gpu:
@@ -70,11 +98,12 @@ class Gpu:
         if mode.ours:
             own = dict(share or self.give(**amounts))  # type: ignore[arg-type]
         else:
+            self._count += 1
             memory = amounts.get("memory_bytes", self.machine.memory_bytes)
-            facts = {"limit": amounts.get("limit", 100), "memory": memory, "memory_mib": memory // MIB}
-            own = {name: value.format(**facts) for name, value in mode.variables.items()}
-        box = container.Container(self.arbiter.socket.parent, Path("/nowhere"), mode.preload)
-        return box.start(command, {**self.machine.environment, "SPIN_LOOPS": str(self._loops), **own})
+            name = (share or {}).get("TEST_POD", f"t{self._count}")
+            own = mode_variables(mode, share=name, limit=amounts.get("limit", 100), memory_bytes=memory)
+        environment = {**self.machine.environment, "SPIN_LOOPS": str(self._loops), **own}
+        return start_in(self.arbiter.socket.parent, mode, command, environment)
 
     async def run(
         self,
@@ -90,8 +119,9 @@ class Gpu:
         try:
             output, errors = await asyncio.to_thread(process.communicate, timeout=seconds)
         except subprocess.TimeoutExpired as error:
-            await asyncio.to_thread(finish_all, [process])
             raise ProgramError(f"{mode.name}: {Path(command[0]).name} did not end in {seconds:g} seconds") from error
+        finally:
+            await asyncio.to_thread(finish_all, [process])
         if process.returncode != 0:
             raise ProgramError(
                 f"{mode.name}: {Path(command[0]).name} ended with {process.returncode}: {errors[-2000:]}"
@@ -122,7 +152,7 @@ class Gpu:
 
     @contextlib.asynccontextmanager
     async def holding(
-        self, command: Sequence[str | Path], word: str, share: Mapping[str, str], mode: Mode = OURS
+        self, command: Sequence[str | Path], word: str, share: Mapping[str, str] | None = None, mode: Mode = OURS
     ) -> AsyncIterator[tuple[subprocess.Popen[str], str]]:
         """A program that has come so far as to say `word`, and its line; ended when the context ends."""
         process = self.start(mode, command, share)
@@ -131,9 +161,38 @@ class Gpu:
         finally:
             await asyncio.to_thread(finish_all, [process])
 
+    @contextlib.asynccontextmanager
+    async def working(self, mode: Mode, kernel_us: int, seconds: float, request: int) -> AsyncIterator[None]:
+        """A neighbour that launches kernels without a pause from now on, for at most so many seconds."""
+        share = self.give(request=request) if mode.ours else None
+        async with self.holding([BUILT / "load", "async", str(kernel_us)], "ready", share, mode) as (process, _):
+            now_ms = int(time.monotonic() * 1000)
+            assert process.stdin is not None
+            process.stdin.write(f"{now_ms} {now_ms} {now_ms + int(seconds * 1000)}\n")
+            process.stdin.flush()
+            yield
 
-class ProgramError(Exception):
-    """A program that is measured failed; the message has what it said."""
+
+def start_in(
+    arbiter_directory: Path, mode: Mode, command: Sequence[str | Path], environment: Mapping[str, str]
+) -> subprocess.Popen[str]:
+    """Start a program in a process group of its own, with the arbiter at its path in a container.
+
+    All modes are started in the same way, so that what that costs is in all figures. Where namespaces are refused,
+    `opened` has put a link at that path.
+    """
+    inside = ["unshare", "--mount", "sh", "-c", _ENTER, "sh", str(arbiter_directory)] if has_namespaces() else []
+    preload = [f"LD_PRELOAD={' '.join(map(str, mode.preload))}"] if mode.preload else []
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [*inside, "env", *preload, *map(str, command)],
+        env=dict(environment),
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def python(script: Path, *words: object) -> list[str | Path]:
@@ -151,12 +210,14 @@ def wait_for(process: subprocess.Popen[str], word: str) -> str:
 
 
 def finish_all(processes: Sequence[subprocess.Popen[str]]) -> None:
-    """End what still runs, and close its pipes."""
+    """Kill what still runs, children included, and close its pipes."""
     for process in processes:
         if process.poll() is None:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
         if process.stdout is not None and not process.stdout.closed:
-            process.communicate()
+            with contextlib.suppress(subprocess.TimeoutExpired, ValueError):
+                process.communicate(timeout=END_SECONDS)
 
 
 def _done(tenant: Tenant, line: str) -> Done:
@@ -168,9 +229,14 @@ def _done(tenant: Tenant, line: str) -> Done:
 
 def calibrate(which: machine.Machine) -> int:
     """How much work a nanosecond is on this GPU, so that a kernel of a millisecond takes one."""
-    environment = {**os.environ, **which.environment}
-    command: list[str | Path] = [BUILT / "load", "calibrate"]
-    return int(subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=60).stdout)
+    process = start_in(ROOT, NATIVE, [BUILT / "load", "calibrate"], which.environment)
+    try:
+        output, errors = process.communicate(timeout=60)
+    finally:
+        finish_all([process])
+    if process.returncode != 0:
+        raise ProgramError(f"the GPU could not be calibrated: {errors[-2000:]}")
+    return int(output)
 
 
 @contextlib.asynccontextmanager
@@ -178,4 +244,19 @@ async def opened(which: machine.Machine, directory: Path, loops: int) -> AsyncIt
     """The GPU with an arbiter of its own, whose files are in `directory`."""
     async with arbiter_node.opened(directory) as arbiter:
         arbiter.server.leases.settle()  # not an agent that has just started, and does not know who else is there
-        yield Gpu(which, arbiter, loops)
+        with _reachable(arbiter.socket.parent):
+            yield Gpu(which, arbiter, loops)
+
+
+@contextlib.contextmanager
+def _reachable(arbiter_directory: Path) -> Iterator[None]:
+    """Where programs have no namespace of their own, the arbiter's directory is at its path for all of them."""
+    if has_namespaces():
+        yield
+        return
+    link = Path(contract.CONTAINER_ARBITER_DIRECTORY)
+    link.symlink_to(arbiter_directory)
+    try:
+        yield
+    finally:
+        link.unlink()

@@ -1,0 +1,43 @@
+"""What has to be known of a machine before any figure: does the driver let the library in, how does it share time."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sys
+
+from bench.gpu.bench import Bench
+from bench.gpu.modes import NATIVE
+from bench.gpu.tenants import BUILT
+
+BUSY_KERNEL_US = 1000
+SLICES_SECONDS = 20.0
+
+
+async def facts(bench: Bench) -> None:
+    """The driver's entry points, its time slice, and all that nvidia-smi says, for the record."""
+    which = bench.gpu.machine
+    asked = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "bench.gpu.driver_facts"],
+        env=which.with_project(),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    bench.report.say("\n### The driver's functions\n")
+    bench.report.say((asked.stdout + asked.stderr[-1500:]).strip())
+    bench.report.add("facts.intercepted", float(asked.returncode == 0), "", against="all", goal=1.0)
+    if asked.returncode != 0:
+        bench.report.fail("facts", "the driver hands out functions that the library does not intercept")
+    with bench.row("facts.slice"):
+        async with bench.gpu.working(NATIVE, BUSY_KERNEL_US, SLICES_SECONDS, 100):
+            said = (await bench.gpu.run(NATIVE, [BUILT / "slices"], seconds=SLICES_SECONDS)).stdout.strip()
+        bench.report.say(f"\nThe driver's own time slices, of two programs that always want: {said}")
+    if smi := shutil.which("nvidia-smi"):
+        listed = await asyncio.to_thread(
+            subprocess.run, [smi, "-q"], capture_output=True, text=True, timeout=30, check=False
+        )
+        bench.report.attached[".smi.txt"] = listed.stdout
