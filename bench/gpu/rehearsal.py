@@ -39,8 +39,8 @@ def installed() -> Path:
     complete = ENVIRONMENT / ".complete"
     if not complete.exists():
         subprocess.run([sys.executable, "-m", "venv", ENVIRONMENT], check=True)
-        install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*install, "--require-hashes", "-r", PYTORCH], check=True)
+        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*install, "--require-hashes", "-r", str(PYTORCH)], check=True)
         subprocess.run([*install, *PACKAGES], check=True)
         for name in FRAMEWORKS:
             if subprocess.run([*install, name], check=False).returncode != 0:
