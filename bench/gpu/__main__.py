@@ -1,4 +1,4 @@
-"""gpushare on a GPU: what it costs, how true shares and limits are, beside the bare GPU and other libraries.
+"""Measures gpushare on a GPU: its cost and the accuracy of its shares and limits, against the bare GPU and peers.
 
     python3 -m bench.gpu --first|--second [--results DIR] [--peer NAME=PATH[,VARIABLE=VALUE...]] [--simulated]
 
@@ -29,7 +29,7 @@ from bench.gpu.report import RESULTS, Report
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One case: what it does and takes. per_peer: its windows for each further mode; mps: whether MPS is one."""
+    """A case and its cost. per_peer: more windows for each further mode; mps: whether MPS is one of these."""
 
     run: Callable[[Bench], Awaitable[None]]
     cost: Cost
@@ -37,11 +37,11 @@ class Case:
     mps: bool = False
 
     def with_peers(self, count: int) -> Cost:
-        """What it takes with so many further modes."""
+        """Return the cost with `count` further modes."""
         return Cost(self.cost.fixed_seconds, self.cost.windows + self.per_peer * count)
 
 
-# Most wanted first, in the order of the questions that people ask.
+# Most wanted first.
 CASES: Mapping[str, Case] = {
     "facts": Case(facts.facts, Cost(12)),
     "calls": Case(costs.calls, Cost(30)),
@@ -60,13 +60,13 @@ SECOND = tuple(name for name in CASES if name not in FIRST)
 MINUTES = {"first": 9.3, "second": 3.8}
 WARM_MS = 1500
 LEAST_WARM_MS = 200
-LEAST_LIMIT_SECONDS = 30.0  # for a case that is estimated as short
-OVERDUE_SECONDS = 8.0  # for what is left to be cleaned up when the time is over
+LEAST_LIMIT_SECONDS = 30.0  # at least, for short cases
+OVERDUE_SECONDS = 8.0  # after the deadline, to clean up
 
 
 @dataclass
 class Run:
-    """A run: its machine, its files and its end."""
+    """A run: its machine, files and deadline."""
 
     which: machine.Machine
     scratch: Path
@@ -80,7 +80,7 @@ class Run:
 
     @property
     def seconds_left(self) -> float:
-        """Until the deadline."""
+        """Time until the deadline."""
         return self.deadline - time.monotonic()
 
 
@@ -143,7 +143,7 @@ def _cases(text: str) -> tuple[str, ...]:
 
 
 def _end_when_overdue(run: Run) -> None:
-    """End the process some seconds after its deadline, whatever hangs in a driver by then. The results are written."""
+    """Write the results and exit some seconds after the deadline, even if a thread hangs in the driver."""
 
     def end() -> None:
         run.report.fail("run", "something hung beyond the deadline")

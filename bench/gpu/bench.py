@@ -1,4 +1,4 @@
-"""What every case gets: the GPU, the report, how long to measure."""
+"""The input of a case: the GPU, the report, the length of a window."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.launches.node import Done, Tenant
 
 @dataclasses.dataclass
 class Bench:
-    """One case of a run. directory: for its files; peers: the other modes that it compares with."""
+    """One case of a run. directory: a folder for its files; peers: further modes to compare with."""
 
     gpu: Gpu
     report: Report
@@ -28,17 +28,17 @@ class Bench:
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """All of them, the bare GPU first."""
+        """All modes, the bare GPU first."""
         return (NATIVE, OURS, *self.peers)
 
     @contextlib.contextmanager
     def row(self, name: str) -> Iterator[None]:
-        """A part of a case that may fail by itself: the failure is reported, and the case goes on."""
+        """Report a failure inside the block as a failed row, and go on with the case."""
         try:
             yield
         except (ProgramError, OSError, ValueError, LookupError, subprocess.SubprocessError) as error:
             self.report.fail(name, error)
 
     async def compete(self, mode: Mode, tenants: Sequence[Tenant]) -> list[Done]:
-        """Side by side, for the time that a case has."""
+        """Run tenants side by side for one window."""
         return await self.gpu.compete(mode, tenants, self.seconds, self.warm_ms)

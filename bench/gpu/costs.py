@@ -1,4 +1,4 @@
-"""What calls cost through the library, what a start costs, what is there again after a SIGKILL."""
+"""The cost of calls and of starting processes, and the time until a killed process's memory is free again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RECLAIMED = 4 << 30
 
 
 async def calls(bench: Bench) -> None:
-    """Nanoseconds a call, natively and in a share in turn; then beside a neighbour that sleeps, and one that works."""
+    """Time calls natively and in a share in turn, then next to an idle and to a busy neighbour."""
     columns: dict[str, dict[str, list[float]]] = {}
     for _ in range(bench.rounds):
         for mode in bench.modes:
@@ -62,7 +62,7 @@ async def _calls(bench: Bench, mode: Mode, column: str, columns: dict[str, dict[
 
 
 async def starts(bench: Bench) -> None:
-    """Sixteen processes of one container from their start to the end of a first kernel, all at once."""
+    """Time sixteen processes of one container that start at once, up to the end of their first kernel."""
     took: dict[str, list[float]] = {}
     for _ in range(bench.rounds):
         for mode in bench.modes:
@@ -77,7 +77,7 @@ async def starts(bench: Bench) -> None:
 
 
 async def reclaim(bench: Bench) -> None:
-    """A process that holds all of a share is killed: when the next one of its container has started and holds it."""
+    """Kill a process that holds all of a share, and time the next one until it holds the same."""
     took = []
     command: list[str | Path] = [BUILT / "fill", "plain", str(RECLAIMED)]
     for _ in range(bench.rounds + 2):

@@ -1,4 +1,4 @@
-"""What has to be known of a machine before any figure: does the driver let the library in, how does it share time."""
+"""Facts that every figure depends on: the driver's entry points and the length of its time slices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SLICES_SECONDS = 20.0
 
 
 async def facts(bench: Bench) -> None:
-    """The driver's entry points, its time slice, and all that nvidia-smi says, for the record."""
+    """Report the driver's entry points and time slices, and attach the output of nvidia-smi -q."""
     which = bench.gpu.machine
     asked = await asyncio.to_thread(
         subprocess.run,
@@ -35,7 +35,7 @@ async def facts(bench: Bench) -> None:
     with bench.row("facts.slice"):
         async with bench.gpu.working(NATIVE, BUSY_KERNEL_US, SLICES_SECONDS, 100):
             said = (await bench.gpu.run(NATIVE, [BUILT / "slices"], seconds=SLICES_SECONDS)).stdout.strip()
-        bench.report.say(f"\nThe driver's own time slices, of two programs that always want: {said}")
+        bench.report.say(f"\nThe driver's own time slices, with two programs that never pause: {said}")
     if smi := shutil.which("nvidia-smi"):
         listed = await asyncio.to_thread(
             subprocess.run, [smi, "-q"], capture_output=True, text=True, timeout=30, check=False

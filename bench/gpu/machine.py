@@ -36,7 +36,7 @@ PACKAGES = (
     *("torch", "jax", "jax-cuda13-plugin", "cupy-cuda13x", "triton", "numba-cuda", "cuda-bindings", "cuda-core"),
     *("transformers", "nvidia-ml-py"),
 )
-# Of the environment that the bench is started in, programs do not get these.
+# Variables of the bench's own environment that programs do not inherit.
 _DROPPED = ("LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
 _NAME_LENGTH = 96
 _SM_CLOCK, _MEMORY_CLOCK = 1, 2
@@ -44,7 +44,7 @@ _MAX_PROCESSES = 64
 
 
 class NoGpuError(Exception):
-    """There is nothing to measure; the message says why."""
+    """No GPU to measure. The message says why."""
 
 
 class _Memory(ctypes.Structure):
@@ -73,25 +73,25 @@ class Machine:
     _handle: ctypes.c_void_p
 
     def with_project(self) -> dict[str, str]:
-        """The environment in which a Python finds this project as well."""
+        """Return the environment of a Python that imports this project."""
         path = [str(ROOT), *filter(None, [self.environment.get("PYTHONPATH")])]
         return {**self.environment, "PYTHONPATH": os.pathsep.join(path)}
 
     def used_bytes(self) -> int:
-        """What is in use on the GPU, by all processes and by the driver."""
+        """Return the memory in use on the GPU, by all processes and the driver."""
         memory = _Memory()
         _check("nvmlDeviceGetMemoryInfo", self._nvml.nvmlDeviceGetMemoryInfo(self._handle, ctypes.byref(memory)))
         return int(memory.used)
 
     def processes(self) -> int:
-        """How many processes use the GPU now."""
+        """Return how many processes use the GPU now."""
         count, listed = ctypes.c_uint(_MAX_PROCESSES), (_Process * _MAX_PROCESSES)()
         function = self._nvml.nvmlDeviceGetComputeRunningProcesses_v3
         _check("nvmlDeviceGetComputeRunningProcesses", function(self._handle, ctypes.byref(count), listed))
         return count.value
 
     def describe(self) -> dict[str, str]:
-        """Return the head of a result: everything that someone who compares figures has to know."""
+        """Return the head of a result page: all facts needed to compare its figures with others."""
         with Path("/proc/cpuinfo").open() as lines:
             processor = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown")
         mode = self._number("nvmlDeviceGetComputeMode")
@@ -174,7 +174,7 @@ def _packages() -> str:
     for name in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found.append(f"{name} {metadata.version(name)}")
-    return ", ".join(found) or "none of those that are measured"
+    return ", ".join(found) or "none of the measured ones"
 
 
 def _commit() -> str:

@@ -1,4 +1,4 @@
-"""Memory: whether limits hold to the byte for each kind of allocation, and what the GPU itself says is in use."""
+"""Memory: whether limits hold to the byte for each kind of allocation, and how much the GPU reports as in use."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from bench.gpu.tenants import BUILT, END_SECONDS, ROOT, Gpu, ProgramError, finis
 KINDS = {"plain": 1, "pitched": 512, "managed": 1, "async": 1, "pool": 1, "physical": 2 << 20, "array": 65536}
 UNTOUCHED = {"managed"}  # takes nothing on the GPU before it is used
 LIMIT = (8 << 30) + 123_456_789
-BEYOND = 1 << 30  # a program that has so much more than its limit has none
+BEYOND = 1 << 30  # beyond its limit, a program counts as unlimited
 PROCESSES = 4
 MIB = 1 << 20
 NOT_SUPPORTED = " 801"  # of cuda.h: gpushare refuses what it cannot count
-LOOKS = 4  # of the audit, two seconds apart: from the second on contexts are charged, from the third on they are known
+LOOKS = 4  # the second look charges contexts, the third learns their size
 
 
 async def exactness(bench: Bench) -> None:
-    """What can be taken of a share, by one process and by four, of each kind of allocation."""
+    """Fill a share by each kind of allocation, from one process and from four."""
     limit = min(LIMIT, bench.gpu.machine.memory_bytes // 4 + 123_457)
     rows = []
     for mode in (OURS, *(peer for peer in bench.peers if peer.limits_memory)):
         made = [await _row(bench, mode, kind, unit, limit) for kind, unit in KINDS.items()]
         if any(bit for _, bit in made):
             rows += [row for row, _ in made]
-        else:  # it was not set up rightly, so its figures would be unfair
-            bench.report.fail(f"memory.{mode.name}", "its limit did not bite anywhere, so it has no rows")
+        else:  # a wrong set-up: its figures would be unfair
+            bench.report.fail(f"memory.{mode.name}", "its limit was never kept, so it gets no rows: check its set-up")
     filled, _ = await fill_together(bench.gpu, NATIVE, "plain", limit, 1, limit + BEYOND)
     rows.append(["plain, native", f"{(filled or 0) - limit:+d} (no limit)", "", "", ""])
     head = ["", "1 process: bytes beyond", "GPU's own, MiB", f"{PROCESSES}: bytes beyond", "GPU's own, MiB"]
@@ -44,7 +44,7 @@ async def exactness(bench: Bench) -> None:
 
 
 async def _row(bench: Bench, mode: Mode, kind: str, unit: int, limit: int) -> tuple[list[str], bool]:
-    """One row of the table, and whether the limit was kept in it."""
+    """Return one row of the table, and whether the limit was kept in it."""
     exact = limit // unit * unit
     row, bit = [f"{kind}, {mode.name}"], False
     for count in (1, PROCESSES):
@@ -63,7 +63,7 @@ async def _row(bench: Bench, mode: Mode, kind: str, unit: int, limit: int) -> tu
 async def fill_together(
     gpu: Gpu, mode: Mode, kind: str, limit: int, count: int, most_bytes: int | None = None
 ) -> tuple[int | None, int]:
-    """What so many processes of one share hold together, and what that takes of the GPU; None: the kind is refused."""
+    """Return the bytes that `count` processes of a share hold, None if the kind is refused, and their use of the GPU."""
     share = gpu.give(memory_bytes=limit) if mode.ours else {"TEST_POD": f"{mode.name}-{kind}-{count}"}
     before = gpu.machine.used_bytes()
     filled = 0
@@ -86,13 +86,13 @@ async def fill_together(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Audited:
-    """An arbiter with the agent's audit beside it, in a process of its own. directory: where its socket's folder is."""
+    """An arbiter with the agent's audit, in a separate process. directory: the parent of its socket's folder."""
 
     process: subprocess.Popen[str]
     directory: Path
 
     async def ask(self, question: str) -> Any:
-        """Ask it, as `tests.deviceplugin.audit_node` says, and return the answer."""
+        """Send one question of `tests.deviceplugin.audit_node` and return the answer."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(question + "\n")
@@ -104,8 +104,8 @@ class Audited:
 
 @contextlib.asynccontextmanager
 async def audited(gpu: Gpu, pods: dict[str, list[int]]) -> AsyncIterator[Audited]:
-    """Arbiter and audit for these pods, each with its memory in bytes and the index of its GPU."""
-    # The library's and the agent's socket: a path of at most 107 bytes.
+    """Run arbiter and audit for these pods, each with its memory in bytes and the index of its GPU."""
+    # Short: the path of a Unix socket has at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="audit-") as directory:
         command = [sys.executable, "-m", "tests.deviceplugin.audit_node", directory, json.dumps(pods)]
         process = await asyncio.to_thread(
@@ -129,10 +129,10 @@ async def audited(gpu: Gpu, pods: dict[str, list[int]]) -> AsyncIterator[Audited
 
 
 async def audit(bench: Bench) -> None:
-    """What the GPU says is in use, against the limit, while the agent's audit charges what contexts take.
+    """Compare the GPU's own figure with the limit while the agent's audit runs, which charges contexts.
 
-    Four processes fill a share, twice. The first four are the first of their kind: what their contexts take is measured
-    while they run, and charged. The next four are charged for their contexts before these are made.
+    Four processes fill a share, twice. The size of a context is unknown at first: the audit measures and charges it
+    while the first four run. The next four are charged before they create their contexts.
     """
     limit = min(LIMIT, bench.gpu.machine.memory_bytes // 4)
     async with audited(bench.gpu, {"first": [limit, 0], "second": [limit, 0]}) as agent:

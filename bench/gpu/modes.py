@@ -1,4 +1,4 @@
-"""How programs are started: natively, in a share of gpushare's, under MPS, or with another library that limits them."""
+"""Ways to start programs: natively, in a share of gpushare's, under MPS, or with another library that limits them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ATTEMPTS = 50  # a tenth of a second apart, for the daemon to answer
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mode:
-    """How a program is started: which library is preloaded, and what its environment says.
+    """A way to start programs: a library to preload, and environment variables.
 
     variables: values may hold {limit} (percent), {memory} (bytes), {memory_mib} and {share}, a name for each share.
     """
@@ -33,7 +33,7 @@ class Mode:
 
     @property
     def limits_memory(self) -> bool:
-        """Whether it is told of a share's memory."""
+        """Whether a limit of memory can be passed to it."""
         return self.ours or any("{memory" in value for value in self.variables.values())
 
 
@@ -56,16 +56,16 @@ def parse_peer(text: str) -> Mode:
 
 
 def mode_variables(mode: Mode, *, share: str, limit: int, memory_bytes: int) -> dict[str, str]:
-    """The environment of one share, with its amounts filled in."""
+    """Return the environment of one share, with its amounts filled in."""
     facts = {"share": share, "limit": limit, "memory": memory_bytes, "memory_mib": memory_bytes >> 20}
     return {name: value.format(**facts) for name, value in mode.variables.items()}
 
 
 @contextlib.contextmanager
 def mps(environment: Mapping[str, str], directory: Path) -> Iterator[Mode | None]:
-    """An MPS daemon of this run's own in the compute mode that the GPU has; None where the machine has no daemon.
+    """Run an MPS daemon with its pipes in `directory`; None where there is no daemon or it does not start.
 
-    Programs of the other modes do not see it: its pipes are in `directory`.
+    The GPU's compute mode stays as it is. Programs in other modes do not use the daemon.
     """
     command = shutil.which("nvidia-cuda-mps-control", path=environment.get("PATH", os.defpath))
     if command is None:
@@ -91,8 +91,8 @@ def _answers(command: str, environment: Mapping[str, str]) -> bool:
 
 
 def _do(command: list[str], environment: Mapping[str, str], text: str = "") -> bool:
-    """Run the daemon's program, which must not hold up the bench; whether it did well."""
-    with Path(os.devnull).open("w") as nothing:  # and no pipe, which the daemon would keep
+    """Run the daemon's command with a timeout. Return whether it succeeded."""
+    with Path(os.devnull).open("w") as nothing:  # not a pipe: the daemon would keep it open
         try:
             subprocess.run(
                 command, env=environment, input=text, stdout=nothing, stderr=nothing, text=True, check=True, timeout=15

@@ -1,8 +1,8 @@
-"""Decides which cases fit into the time that is left, and how long each may measure. Pure.
+"""Decides which cases fit into the remaining time, and how long each may measure. Pure.
 
-Nobody knows beforehand how fast programs start on a machine, and time on a GPU may be short. So the plan is made from
-what cases have really taken so far, and made again after each. A window is never shorter than the least: a share that
-is measured for less shows turns and not shares, so cases are left out instead, the least wanted first.
+How fast programs start on a machine is unknown until they have started, and time on a GPU may be short. So the bench
+plans again after every case, by the time that the finished ones took. A window is never shorter than the minimum: a
+shorter one measures single leases and not shares. Cases are left out instead, the least wanted first.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 LEAST_SECONDS, MOST_SECONDS = 3.0, 6.0
-AROUND_SECONDS = 2.5  # of a window: programs start, warm up and end
-FASTEST, SLOWEST = 0.4, 4.0  # of the pace that is learned, so that one odd case does not decide
+AROUND_SECONDS = 2.5  # before and after a window: programs start, warm up and end
+FASTEST, SLOWEST = 0.4, 4.0  # bounds of the learned pace, so that one odd case does not decide
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cost:
-    """What a case takes: seconds whatever the window, and how many windows it measures."""
+    """The time a case takes: seconds that do not depend on the window, and the number of windows it measures."""
 
     fixed_seconds: float
     windows: int = 0
 
     def around_seconds(self, pace: float) -> float:
-        """The time outside the windows, where programs take `pace` times as long as estimated."""
+        """Return the time outside the windows, when programs take `pace` times as long as estimated."""
         return pace * (self.fixed_seconds + self.windows * AROUND_SECONDS)
 
     def seconds(self, window_seconds: float, pace: float) -> float:
-        """The whole case."""
+        """Return the time of the whole case."""
         return self.around_seconds(pace) + self.windows * window_seconds
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """The cases that fit, in order, those that do not, and the length of a window."""
+    """The cases that fit, in order, the cases that do not, and the length of a window."""
 
     fits: tuple[str, ...]
     left_out: tuple[str, ...]
@@ -48,7 +48,7 @@ def make(
     pace: float = 1.0,
     fixed_window_seconds: float | None = None,
 ) -> Plan:
-    """Plan `names`, most wanted first. A case that does not fit is passed over, and smaller ones behind it may fit."""
+    """Plan `names`, most wanted first. Smaller cases may fit after one that does not."""
     least = fixed_window_seconds or LEAST_SECONDS
     fits: list[str] = []
     planned = 0.0
@@ -64,7 +64,7 @@ def make(
 
 
 def pace(done: Sequence[tuple[Cost, float, float]]) -> float:
-    """How much longer than estimated cases have taken outside their windows: cost, window and whole seconds of each."""
+    """Return actual over estimated time outside the windows. done: cost, window and total seconds of each case."""
     estimated = sum(cost.around_seconds(1.0) for cost, _, _ in done)
     taken = sum(max(0.0, took - cost.windows * window) for cost, window, took in done)
     return min(SLOWEST, max(FASTEST, taken / estimated)) if estimated else 1.0

@@ -1,4 +1,4 @@
-"""What was measured: a page for people and a file of figures, written after each case so that nothing is lost."""
+"""The results: a page for people and a file of figures, both written after each case so that nothing is lost."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ SIMULATED = "**Simulated GPUs: the figures below show that the bench works, and 
 
 @dataclasses.dataclass
 class Report:
-    """Figures and tables, in the order in which they came.
+    """Figures and tables, in order of arrival.
 
-    Each figure has the name, value and unit, what it is compared with (`against`, with its value `goal`), and the
-    single rounds that it is the median of. `alone`: what workloads do natively, in percent, once that is known.
-    part: which of several runs on one day it is, for the files' names.
+    A figure has a name, value and unit, the name of its reference (`against`, with the value `goal`), and the single
+    rounds whose median it is. alone: the native rate of workloads, in percent, once measured. part: the name of the
+    run among those of a day, for file names.
     """
 
     machine: Mapping[str, str]
@@ -32,7 +32,7 @@ class Report:
     text: list[str] = dataclasses.field(default_factory=list)
     alone: dict[str, float] = dataclasses.field(default_factory=dict)
     failed: list[str] = dataclasses.field(default_factory=list)
-    attached: dict[str, str] = dataclasses.field(default_factory=dict)  # more files, by the end of their names
+    attached: dict[str, str] = dataclasses.field(default_factory=dict)  # more files, by suffix
 
     def say(self, line: str = "") -> None:
         """Add a line of text."""
@@ -50,7 +50,7 @@ class Report:
     def add(
         self, name: str, rounds: float | Sequence[float], unit: str, *, against: str = "", goal: float | None = None
     ) -> float:
-        """Add a figure: one value, or the rounds of which the median counts, which is returned."""
+        """Add a figure: one value, or rounds, whose median counts. Return the value."""
         values = [rounds] if isinstance(rounds, (int, float)) else list(rounds)
         value = statistics.median(values)
         figure: dict[str, object] = {"figure": f"gpu.{name}", "value": round(value, 3), "unit": unit}
@@ -69,7 +69,7 @@ class Report:
         self.add(f"{name}.failed", 1, "")
 
     def page(self) -> str:
-        """Return all of it for people."""
+        """Return the page as Markdown."""
         head = [f"# gpushare on {self.machine['gpu']}, {self.date.isoformat()}{', ' * bool(self.part)}{self.part}", ""]
         if "(simulated)" in self.machine["gpu"]:
             head += [SIMULATED, ""]
@@ -77,7 +77,7 @@ class Report:
         return "\n".join([*head, *self.text, ""])
 
     def write(self, directory: Path) -> Path:
-        """Write all files anew, each whole or not at all. Returns the path of the page."""
+        """Write all files, each atomically. Return the path of the page."""
         directory.mkdir(parents=True, exist_ok=True)
         model = re.sub(r"[^a-z0-9]+", "-", self.machine["gpu"].lower()).strip("-")
         page = directory / f"{self.date.isoformat()}-gpu-{model}{'-' * bool(self.part)}{self.part}.md"
@@ -95,6 +95,6 @@ class Report:
 
 
 def spread(values: Sequence[float], digits: int = 1) -> str:
-    """The median, and from where to where the rounds went."""
+    """Return the median and the range of the rounds."""
     middle = f"{statistics.median(values):.{digits}f}"
     return f"{middle} ({min(values):.{digits}f} to {max(values):.{digits}f})" if len(values) > 1 else middle

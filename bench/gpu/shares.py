@@ -1,4 +1,4 @@
-"""Compute: how true shares and limits are, what an idle neighbour leaves, what waiting costs, what handovers lose."""
+"""Compute: accuracy of shares and limits, use of idle time, latency beside training, loss by handovers."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ WORKLOADS: Mapping[str, tuple[str, int]] = {
     "graph": ("graph", 1000),
 }
 CAPS = (10, 30, 50, 70)
-CAP_OF_OTHERS = 30  # for the workloads but the first
+CAP_OF_OTHERS = 30  # for all workloads but the first
 SPLITS = ((30, 70), (10, 90), (50, 50))
 PAIRS = (("async", "async"), ("sync", "sync"), ("tiny", "tiny"), ("graph", "graph"), ("async", "sync"))
-UNLIMITED_POINTS = 20.0  # a limit that is missed by more does not bite
+UNLIMITED_POINTS = 20.0  # beyond this error a limit counts as not kept
 TURNS_MS = (5, 10, 20, 30, 50, 100)
 
 
 async def alone(bench: Bench) -> Mapping[str, float]:
-    """What each workload gets done on the bare GPU, in percent of its own nominal time; asked once."""
+    """Return each workload's native rate, in percent of its nominal time. Measured once per run."""
     if not bench.report.alone:
         for name, load in WORKLOADS.items():
             (done,) = await bench.compete(NATIVE, [Tenant(100, 100, *load)])
@@ -37,7 +37,7 @@ async def alone(bench: Bench) -> Mapping[str, float]:
 
 
 async def caps(bench: Bench) -> None:
-    """One tenant, alone, with a limit: four limits of one workload, and one limit of the others."""
+    """Run one tenant alone: one workload with four limits, the others with one."""
     whole = await alone(bench)
     first, *others = WORKLOADS
     cases = [(limit, first) for limit in CAPS] + [(CAP_OF_OTHERS, name) for name in others]
@@ -61,11 +61,11 @@ async def caps(bench: Bench) -> None:
     bench.report.add("cap.worst_error", max(errors[OURS.name]), "points", against="goal", goal=1.0)
     for peer in bench.peers:
         if min(errors[peer.name], default=0.0) > UNLIMITED_POINTS:
-            bench.report.say(f"\n{peer.name} kept no limit here: is it set up as its users do?")
+            bench.report.say(f"\n{peer.name} kept no limit here: check its set-up")
 
 
 async def splits(bench: Bench) -> None:
-    """Two tenants that always want."""
+    """Run two tenants that never pause, and compare their shares with their requests."""
     whole = await alone(bench)
     rows: list[list[str]] = []
     cases = [(split, PAIRS[0]) for split in SPLITS] + [(SPLITS[0], pair) for pair in PAIRS[1:]]
@@ -83,7 +83,7 @@ async def splits(bench: Bench) -> None:
                 row = [f"{request}/{other} async, async", mode.name, f"{share:.2f}/{100 - share:.2f}", f"{total:.2f}"]
                 rows.append(row)
     bench.report.table(
-        "Two tenants that always want", ["requests, workloads", "", "shares %", "sum, % of native"], rows
+        "Two tenants that never pause", ["requests, workloads", "", "shares %", "sum, % of native"], rows
     )
     bench.report.add("split.worst_error", max(errors), "points", against="goal", goal=1.0)
 
@@ -93,7 +93,7 @@ async def _split(
 ) -> tuple[float, float]:
     first, second = pair
     tenants = [Tenant(requests[0], 100, *WORKLOADS[first]), Tenant(requests[1], 100, *WORKLOADS[second])]
-    if not mode.ours:  # what others know is a limit
+    if not mode.ours:  # other libraries have limits only
         tenants = [dataclasses.replace(tenant, limit=tenant.request) for tenant in tenants]
     done = await bench.compete(mode, tenants)
     parts = [done[0].percent * 100 / whole[first], done[1].percent * 100 / whole[second]]
@@ -105,7 +105,7 @@ async def _split(
 
 
 async def elasticity(bench: Bench) -> None:
-    """What a neighbour that sleeps leaves, and how fast it is served when it returns."""
+    """Measure how much an idle neighbour leaves, and how soon it is served when it returns."""
     whole = await alone(bench)
     async with bench.gpu.holding([BUILT / "load", "idle", "1000"], "ready", bench.gpu.give(request=70)):
         (done,) = await bench.compete(OURS, [Tenant(30, 100, "async", 1000)])
@@ -124,7 +124,7 @@ async def elasticity(bench: Bench) -> None:
 
 
 async def latency(bench: Bench) -> None:
-    """Requests of 2 ms, fifty a second, beside training that always wants."""
+    """Time requests of 2 ms, fifty a second, next to training that never pauses."""
     requests, training = Tenant(20, 100, "requests", 2000), Tenant(80, 100, "async", 1000)
     kinds = [
         ("alone", NATIVE, [requests]),
@@ -146,7 +146,7 @@ async def latency(bench: Bench) -> None:
 
 
 async def handover(bench: Bench) -> None:
-    """What is lost of two tenants' time, against how long turns are."""
+    """Measure the time that two tenants lose together, by the length of a lease."""
     whole = await alone(bench)
     rows = []
     for length_ms in TURNS_MS:

@@ -1,4 +1,4 @@
-"""Programs on the GPU: as they are, in a share of gpushare's, or under something else that limits them."""
+"""Starts programs on the GPU: natively, in a share of gpushare's, or under something else that limits them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def compile_program(source: Path, libraries: Sequence[str]) -> None:
 
 @functools.cache
 def has_namespaces() -> bool:
-    """Whether programs can have mount namespaces of their own, as in containers; sandboxes may refuse them."""
+    """Whether programs can get their own mount namespaces, as in containers. Sandboxes may refuse them."""
     probe = ["unshare", "--mount", "sh", "-c", "mount -t tmpfs none /run"]
     try:
         return subprocess.run(probe, capture_output=True, check=False, timeout=20).returncode == 0
@@ -71,7 +71,7 @@ def has_namespaces() -> bool:
 
 
 class Gpu:
-    """The GPU with an arbiter in front of it. loops: how much work a nanosecond is on it, see `calibrate`."""
+    """The GPU with an arbiter in front of it. loops: the work of a nanosecond on it, see `calibrate`."""
 
     def __init__(self, which: machine.Machine, arbiter: arbiter_node.ArbiterNode, loops: int) -> None:
         self.machine = which
@@ -82,7 +82,7 @@ class Gpu:
     def give(
         self, *, request: int = 100, limit: int = 100, memory_bytes: int = 0, latency: bool = False
     ) -> dict[str, str]:
-        """A new pod with a share; the environment that says to the arbiter of this bench whose a process is."""
+        """Add a pod with a share. Return the environment that identifies its processes to this bench's arbiter."""
         self._count += 1
         name = f"t{self._count}"
         share = GivenShare(("main",), (self.machine.uuid,), request, limit, memory_bytes or self.machine.memory_bytes)
@@ -94,7 +94,7 @@ class Gpu:
     def start(
         self, mode: Mode, command: Sequence[str | Path], share: Mapping[str, str] | None = None, **amounts: int
     ) -> subprocess.Popen[str]:
-        """Start a program in a share (a new one that has `amounts`, if there is none yet); pipes to and from it."""
+        """Start a program, with pipes, in `share` or in a new share with `amounts`."""
         if mode.ours:
             own = dict(share or self.give(**amounts))  # type: ignore[arg-type]
         else:
@@ -114,7 +114,7 @@ class Gpu:
         seconds: float = 60,
         **amounts: int,
     ) -> subprocess.CompletedProcess[str]:
-        """Run one to its end, which must be good."""
+        """Run a program to its end. Raises ProgramError unless it exits with 0 in time."""
         process = self.start(mode, command, share, **amounts)
         try:
             output, errors = await asyncio.to_thread(process.communicate, timeout=seconds)
@@ -129,7 +129,7 @@ class Gpu:
         return subprocess.CompletedProcess(list(command), 0, output, errors)
 
     async def compete(self, mode: Mode, tenants: Sequence[Tenant], seconds: float, warm_ms: int = 1500) -> list[Done]:
-        """Let programs work side by side for so long, each in a share of its own, after a moment to warm up."""
+        """Run programs side by side, each in its own share, and count their work in the window after the warm-up."""
         processes = []
         try:
             for tenant in tenants:
@@ -154,7 +154,7 @@ class Gpu:
     async def holding(
         self, command: Sequence[str | Path], word: str, share: Mapping[str, str] | None = None, mode: Mode = OURS
     ) -> AsyncIterator[tuple[subprocess.Popen[str], str]]:
-        """A program that has come so far as to say `word`, and its line; ended when the context ends."""
+        """Run a program for the block. Yields it and its line that begins with `word`."""
         process = self.start(mode, command, share)
         try:
             yield process, await asyncio.to_thread(wait_for, process, word)
@@ -163,7 +163,7 @@ class Gpu:
 
     @contextlib.asynccontextmanager
     async def working(self, mode: Mode, kernel_us: int, seconds: float, request: int) -> AsyncIterator[None]:
-        """A neighbour that launches kernels without a pause from now on, for at most so many seconds."""
+        """Run a neighbour for the block that launches kernels without a pause, for at most `seconds`."""
         share = self.give(request=request) if mode.ours else None
         async with self.holding([BUILT / "load", "async", str(kernel_us)], "ready", share, mode) as (process, _):
             now_ms = int(time.monotonic() * 1000)
@@ -176,10 +176,10 @@ class Gpu:
 def start_in(
     arbiter_directory: Path, mode: Mode, command: Sequence[str | Path], environment: Mapping[str, str]
 ) -> subprocess.Popen[str]:
-    """Start a program in a process group of its own, with the arbiter at its path in a container.
+    """Start a program in its own process group, with the arbiter at the path that containers have.
 
-    All modes are started in the same way, so that what that costs is in all figures. Where namespaces are refused,
-    `opened` has put a link at that path.
+    All modes start in the same way, so that all figures contain the cost of it. Where namespaces are refused, `opened`
+    provides that path.
     """
     inside = ["unshare", "--mount", "sh", "-c", _ENTER, "sh", str(arbiter_directory)] if has_namespaces() else []
     preload = [f"LD_PRELOAD={' '.join(map(str, mode.preload))}"] if mode.preload else []
@@ -196,21 +196,21 @@ def start_in(
 
 
 def python(script: Path, *words: object) -> list[str | Path]:
-    """The command of a Python program of this bench, with the interpreter that runs it."""
+    """Return the command of a Python program, with the interpreter of the bench."""
     return [sys.executable, script, *map(str, words)]
 
 
 def wait_for(process: subprocess.Popen[str], word: str) -> str:
-    """The line of a program that begins with `word`."""
+    """Return a program's next line that begins with `word`. Raises ProgramError at the end of its output."""
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith(word):
             return line
-    raise ProgramError(f"it ended before it said {word!r}: {process.communicate()[1][-2000:]}")
+    raise ProgramError(f"it ended before it printed {word!r}: {process.communicate()[1][-2000:]}")
 
 
 def finish_all(processes: Sequence[subprocess.Popen[str]]) -> None:
-    """Kill what still runs, children included, and close its pipes."""
+    """Kill the process groups of running programs and close the pipes."""
     for process in processes:
         if process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
@@ -222,13 +222,13 @@ def finish_all(processes: Sequence[subprocess.Popen[str]]) -> None:
 
 def _done(tenant: Tenant, line: str) -> Done:
     launches, counted_ms, first_ms, *latencies = line.split()
-    counted = float(counted_ms)  # none, of one that was held up from before the beginning to after the end
+    counted = float(counted_ms)  # 0 if a stall covered the whole window
     percent = int(launches) * tenant.kernel_us / 10 / counted if counted > 0 else 0.0
     return Done(percent, float(first_ms), tuple(float(latency) / 1000 for latency in latencies))
 
 
 def calibrate(which: machine.Machine) -> int:
-    """How much work a nanosecond is on this GPU, so that a kernel of a millisecond takes one."""
+    """Return the loops of a kernel of one nanosecond on this GPU."""
     process = start_in(ROOT, NATIVE, [BUILT / "load", "calibrate"], which.environment)
     try:
         output, errors = process.communicate(timeout=60)
@@ -241,7 +241,7 @@ def calibrate(which: machine.Machine) -> int:
 
 @contextlib.asynccontextmanager
 async def opened(which: machine.Machine, directory: Path, loops: int) -> AsyncIterator[Gpu]:
-    """The GPU with an arbiter of its own, whose files are in `directory`."""
+    """Open the GPU with a new arbiter, whose files are in `directory`."""
     async with arbiter_node.opened(directory) as arbiter:
         arbiter.server.leases.settle()  # not an agent that has just started, and does not know who else is there
         with _reachable(arbiter.socket.parent):
@@ -250,7 +250,7 @@ async def opened(which: machine.Machine, directory: Path, loops: int) -> AsyncIt
 
 @contextlib.contextmanager
 def _reachable(arbiter_directory: Path) -> Iterator[None]:
-    """Where programs have no namespace of their own, the arbiter's directory is at its path for all of them."""
+    """Link the arbiter's directory to its path in containers if programs get no namespaces."""
     if has_namespaces():
         yield
         return
