@@ -63,7 +63,7 @@ async def _row(bench: Bench, mode: Mode, kind: str, unit: int, limit: int) -> tu
 async def fill_together(
     gpu: Gpu, mode: Mode, kind: str, limit: int, count: int, most_bytes: int | None = None
 ) -> tuple[int | None, int]:
-    """Return the bytes that `count` processes of a share hold, None if the kind is refused, and their use of the GPU."""
+    """Return the bytes that `count` processes fill (None: the kind is refused) and the GPU's own figure."""
     share = gpu.give(memory_bytes=limit) if mode.ours else {"TEST_POD": f"{mode.name}-{kind}-{count}"}
     before = gpu.machine.used_bytes()
     filled = 0
