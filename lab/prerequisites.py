@@ -144,3 +144,10 @@ def _apt(*arguments: str) -> bool:
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     # Standard output belongs to what `python -m lab env` prints for the shell.
     return subprocess.run(command, env=environment, stdout=2, check=False).returncode == 0
+
+
+if __name__ == "__main__":
+    try:
+        ensure_programs(*sys.argv[1:])
+    except lab_errors.LabError as error:
+        sys.exit(f"error: {error}")

@@ -19,15 +19,16 @@ static void set_range(unsigned long *words, unsigned count, unsigned first, unsi
 static bool set_node_cpus(int node, unsigned long *words, unsigned count) {
     char path[64];
     unsigned first, last;
+    int separator = ',';
     (void)snprintf(path, sizeof path, "/sys/devices/system/node/node%d/cpulist", node);
     FILE *file = node >= 0 ? fopen(path, "re") : NULL;
     if (file == NULL)
         return false;
-    while (fscanf(file, "%u", &first) == 1) {
+    while (separator == ',' && fscanf(file, "%u", &first) == 1) {
         if (fscanf(file, "-%u", &last) != 1)
             last = first;
         set_range(words, count, first, last);
-        (void)fscanf(file, ",");
+        separator = fgetc(file);
     }
     fclose(file);
     return true;

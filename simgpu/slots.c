@@ -82,12 +82,13 @@ static bool slot_is_held(const gpu_t *gpu, unsigned index, pid_t *holder_p) {
 }
 
 static bool is_stopped(pid_t pid) {
-    char path[64], state = '?';
+    char path[64], state;
     (void)snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     FILE *file = fopen(path, "re");
     if (file == NULL)
         return false;
-    (void)fscanf(file, "%*[^)]) %c", &state);
+    if (fscanf(file, "%*[^)]) %c", &state) != 1)
+        state = '?';
     fclose(file);
     return state == 'T' || state == 't';
 }

@@ -146,6 +146,9 @@ typedef struct {
 #define CU_STREAM_LEGACY ((CUstream)1)
 #define CU_STREAM_PER_THREAD ((CUstream)2)
 
+/* What cuGetProcAddress says of a symbol. */
+#define CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND 1
+
 typedef enum {
     NVML_SUCCESS = 0,
     NVML_ERROR_NO_PERMISSION = 4,

@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdio.h>
 
 #include "driver/libc.h"
 
@@ -115,8 +116,9 @@ void driver_divert(hook_t launch, void *function) {
 
 void *driver_hook_for(const void *function) {
     for (unsigned i = 0; i < HOOK_COUNT; i++) {
-        if (function == __atomic_load_n(&driver_functions[i], __ATOMIC_ACQUIRE) && hook_rows[i].replacement != NULL)
-            return hook_rows[i].replacement;
+        void *hook = hook_rows[i].replacement;
+        if (hook != NULL && (function == hook || function == __atomic_load_n(&driver_functions[i], __ATOMIC_ACQUIRE)))
+            return hook;
     }
     return NULL;
 }
@@ -156,4 +158,19 @@ void *driver_lookup(void *handle, const hook_row_t *row) {
         return found;
     bind(row->library, after_us ? NULL : handle);
     return find(handle, row, &after_us); /* for dlerror is not to tell of what this driver lacks */
+}
+
+static void *place_of(void *handle) {
+    return handle == RTLD_DEFAULT ? RTLD_NEXT : handle;
+}
+
+bool driver_finds(void *handle, const char *symbol) {
+    return real_dlsym(place_of(handle), symbol) != NULL;
+}
+
+/* libc alone can set what dlerror returns. */
+void driver_deny(void *handle, const char *symbol) {
+    char absent[128];
+    (void)snprintf(absent, sizeof absent, "%s (gpushare does not know it)", symbol);
+    (void)real_dlsym(place_of(handle), absent);
 }

@@ -26,11 +26,17 @@ bool driver_has(hook_t hook);
 /* From now on a launch that passes the gate comes to `function` in place of the real one. */
 void driver_divert(hook_t launch, void *function);
 
-/* The hook for a function that the driver has given, or NULL. */
+/* The hook for a function that the driver has given, which may be the hook itself; or NULL. */
 void *driver_hook_for(const void *function);
 
 /* The real function where an application looks for it, or NULL, with the reason left for dlerror. */
 void *driver_lookup(void *handle, const hook_row_t *row);
+
+/* Whether an application finds a symbol there that has no row. */
+bool driver_finds(void *handle, const char *symbol);
+
+/* Leaves for dlerror that the symbol is not there. */
+void driver_deny(void *handle, const char *symbol);
 
 /* Starts a thread; false: this process cannot have one. */
 bool driver_thread(void *(*run)(void *));

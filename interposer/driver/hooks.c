@@ -1,7 +1,6 @@
 #include "driver/hooks.h"
 
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <string.h>
 
 #define PLACES 1024u /* a power of two, and several times the rows */
@@ -47,4 +46,30 @@ const hook_row_t *hooks_find(const char *symbol) {
     if (!atomic_load_explicit(&filled, memory_order_acquire))
         fill();
     return find(symbol, &place);
+}
+
+static bool ends_in(const char *text, size_t length, const char *end) {
+    return length > strlen(end) && memcmp(text + length - strlen(end), end, strlen(end)) == 0;
+}
+
+/* How long the symbol is without `_v3`, `_ptsz` and the like. */
+static size_t base_length(const char *symbol) {
+    size_t length = strlen(symbol);
+    if (ends_in(symbol, length, "_ptsz") || ends_in(symbol, length, "_ptds"))
+        length -= strlen("_ptsz");
+    size_t digits = length;
+    while (digits > 0 && symbol[digits - 1] >= '0' && symbol[digits - 1] <= '9')
+        digits--;
+    return digits < length && ends_in(symbol, digits, "_v") ? digits - strlen("_v") : length;
+}
+
+bool hooks_is_form(const char *symbol) {
+    char base[64]; /* longer than any in the table */
+    size_t length = base_length(symbol);
+    if (length >= sizeof base)
+        return false;
+    memcpy(base, symbol, length);
+    base[length] = '\0';
+    const hook_row_t *row = hooks_find(base);
+    return row != NULL && row->library == LIBRARY_CUDA;
 }

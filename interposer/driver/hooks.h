@@ -2,6 +2,8 @@
 #ifndef GPUSHARE_HOOKS_H
 #define GPUSHARE_HOOKS_H
 
+#include <stdbool.h>
+
 #include "base/abi.h"
 
 #pragma GCC visibility push(default)
@@ -44,5 +46,9 @@ extern const hook_row_t hook_rows[HOOK_COUNT];
 
 /* The row of a symbol that is intercepted, or NULL. Takes no lock and allocates nothing. */
 const hook_row_t *hooks_find(const char *symbol);
+
+/* Whether it is, by its name, another form of a symbol of CUDA's that is intercepted: `_v3`, `_ptsz`. Every form that
+ * CUDA's headers have is in the table, so a driver that has this one is newer than the library. */
+bool hooks_is_form(const char *symbol);
 
 #endif

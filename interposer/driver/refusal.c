@@ -12,3 +12,11 @@ CUresult refusal(hook_t hook, const char *what) {
                hook_rows[hook].symbol, what);
     return CUDA_ERROR_NOT_SUPPORTED;
 }
+
+void refusal_of_unknown(const char *symbol, const char *how) {
+    static bool told;
+    if (!__atomic_exchange_n(&told, true, __ATOMIC_RELAXED))
+        report("%s is refused: the driver answers %s with a function that this library does not know and cannot hold "
+               "to the limits of this container; upgrade gpushare, or give the pod a whole GPU",
+               symbol, how);
+}

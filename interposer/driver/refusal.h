@@ -7,4 +7,7 @@
 /* CUDA_ERROR_NOT_SUPPORTED, and for each function once a line that names it and what it asked for. */
 CUresult refusal(hook_t hook, const char *what);
 
+/* Reports, once in a process, a function under a name that is held to the limits, which is none of the table. */
+void refusal_of_unknown(const char *symbol, const char *how);
+
 #endif

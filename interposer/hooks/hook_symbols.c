@@ -1,8 +1,21 @@
 /* How applications find the driver's functions: dlsym, dlopen and cuGetProcAddress. */
+#include <stdio.h>
+
 #include "driver/deepbind.h"
 #include "driver/driver.h"
+#include "driver/refusal.h"
 
 #define RTLD_DEEPBIND 8
+
+/* A form of a hooked function that is newer than this library. Its calls would pass the limits. */
+static bool is_refused(void *handle, const char *symbol, void **answer_p) {
+    if (!hooks_is_form(symbol) || !driver_finds(handle, symbol))
+        return false;
+    refusal_of_unknown(symbol, "dlsym");
+    driver_deny(handle, symbol);
+    *answer_p = NULL;
+    return true;
+}
 
 /* Asked by the dlsym in assembly. True: `*answer_p` is the answer. False: the next dlsym is to be asked. */
 bool symbols_answer(void *handle, const char *symbol, void **answer_p);
@@ -13,7 +26,7 @@ bool symbols_answer(void *handle, const char *symbol, void **answer_p) {
         return false;
     const hook_row_t *row = hooks_find(symbol);
     if (row == NULL)
-        return false;
+        return is_refused(handle, symbol, answer_p);
     /* A function that this driver does not have stays absent: applications probe for features that way. The failed
      * lookup has left its sentence for dlerror. */
     *answer_p = driver_lookup(handle, row) != NULL ? row->replacement : NULL;
@@ -34,20 +47,33 @@ bool symbols_open(const char *file, int *mode, void **answer_p, const replaced_t
     return false;
 }
 
-/* The driver alone knows which form a name, a version and flags mean; what it gives is looked up, never the name. */
-static CUresult replace(CUresult result, void **function) {
-    if (result == CUDA_SUCCESS && function != NULL && *function != NULL) {
-        void *hook = driver_hook_for(*function);
-        if (hook != NULL)
-            *function = hook;
+/* The driver alone knows which form a name, a version and flags mean; what it gives is looked up by its address. One
+ * that is not in the table, under a name that is, would pass the limits. The CUDA runtime can do without a function
+ * that is not found: so it is with older drivers. */
+static CUresult replace(const char *symbol, void **function, int version, uint64_t flags, int *status) {
+    if (function == NULL || *function == NULL)
+        return CUDA_SUCCESS;
+    void *hook = driver_hook_for(*function);
+    if (hook == NULL && hooks_is_form(symbol)) {
+        char how[96];
+        (void)snprintf(how, sizeof how, "cuGetProcAddress(version %d, flags %llu)", version, (unsigned long long)flags);
+        refusal_of_unknown(symbol, how);
+        *function = NULL;
+        if (status != NULL)
+            *status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+        return CUDA_ERROR_NOT_FOUND;
     }
-    return result;
+    if (hook != NULL)
+        *function = hook;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags, int *status) {
-    return replace(REAL(cuGetProcAddress_v2)(symbol, function, version, flags, status), function);
+    CUresult result = REAL(cuGetProcAddress_v2)(symbol, function, version, flags, status);
+    return result == CUDA_SUCCESS ? replace(symbol, function, version, flags, status) : result;
 }
 
 CUresult cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags) {
-    return replace(REAL(cuGetProcAddress)(symbol, function, version, flags), function);
+    CUresult result = REAL(cuGetProcAddress)(symbol, function, version, flags);
+    return result == CUDA_SUCCESS ? replace(symbol, function, version, flags, NULL) : result;
 }

@@ -1,0 +1,44 @@
+"""Before anything is measured on a driver, one command tells whether it hands out what the library intercepts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.gpu import driver_facts
+from tests.interposer.container import DRIVERS, ROOT, Container, with_driver_before
+
+
+def run(drivers: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-S", "-m", "bench.gpu.driver_facts"]  # -S: without packages
+    environment = {"LD_LIBRARY_PATH": str(drivers)}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_the_simulated_driver_hands_out_what_it_exports_and_nothing_unlisted() -> None:
+    found = driver_facts.facts(str(DRIVERS / "libcuda.so.1"))
+    assert found.not_intercepted == {}
+    assert found.unlisted == ()
+    assert found.intercepted_answers > 3000
+    assert run(DRIVERS).returncode == 0
+
+
+@pytest.mark.slow
+def test_a_driver_that_hands_out_other_functions_is_told_apart(tmp_path: Path) -> None:
+    nowhere = Container(tmp_path, tmp_path)
+    drivers = with_driver_before(replace(nowhere, drivers=DRIVERS), "thunks.c", tmp_path).drivers
+    result = run(drivers)
+    assert result.returncode == 1, result.stderr
+    assert "NOT INTERCEPTED: cuMemAlloc, 90 answers, the first for version 2000, flags 0" in result.stdout
+    assert "in no table of the library: cuMemAlloc_v9\n" in result.stdout
+
+
+def test_a_machine_without_a_driver_is_told_so_in_one_line(tmp_path: Path) -> None:
+    result = run(tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: libcuda.so.1: ")
+    assert result.stderr.count("\n") == 1
