@@ -88,15 +88,10 @@ def generator(requests: int, device: str) -> Callable[[Callable[[], None]], None
     )
     with _made_on(device):
         model = transformers.LlamaForCausalLM(configuration).eval()
-    prompt = torch.ones(requests, PROMPT, dtype=torch.long, device=device)
+    prompt = {"input_ids": torch.ones(requests, PROMPT, dtype=torch.long, device=device)}
+    prompt["attention_mask"] = prompt["input_ids"]
     settings = transformers.GenerationConfig(
-        max_new_tokens=WRITTEN,
-        min_new_tokens=WRITTEN,
-        do_sample=False,
-        cache_implementation="static",
-        disable_compile=True,
-        eos_token_id=0,
-        pad_token_id=0,
+        max_new_tokens=WRITTEN, do_sample=False, cache_implementation="static", disable_compile=True, pad_token_id=0
     )
 
     class Marking(transformers.StoppingCriteria):  # is asked after each word
@@ -111,7 +106,7 @@ def generator(requests: int, device: str) -> Callable[[Callable[[], None]], None
     @torch.no_grad()
     def generate(mark: Callable[[], None]) -> None:
         stopping = transformers.StoppingCriteriaList([Marking(mark)])
-        model.generate(prompt, generation_config=settings, stopping_criteria=stopping)
+        model.generate(**prompt, generation_config=settings, stopping_criteria=stopping)
 
     return generate
 

@@ -52,46 +52,55 @@ def main() -> None:
         free, total = torch.cuda.mem_get_info()
         facts |= {"device": torch.cuda.get_device_name(), "free": free, "total": total}
     _answer(answers, "ready", facts)
-    workload: torch_workloads.Workload | None = None
+    worker = Worker(device)
     for line in sys.stdin:
-        command: dict[str, Any] = json.loads(line)
         try:
-            if "prepare" in command:
-                begun = time.monotonic()
-                workload = torch_workloads.prepare(command["prepare"], command.get("requests", 1), device)
-                _warm(workload, device)
-                _answer(answers, "prepared", {"seconds": round(time.monotonic() - begun, 3), **_memory(device)})
-            elif "run" in command and workload is not None:
-                at, warm = command.get("at", time.monotonic()), command.get("warm", WARM_SECONDS)
-                _answer(answers, "done", measure(workload, command["run"], at, warm))
-            elif "drop" in command:
-                workload = None
-                gc.collect()
-                if device == "cuda":
-                    torch.cuda.synchronize()
-                    torch.cuda.empty_cache()
-                _answer(answers, "dropped", _memory(device))
-            else:
-                raise ValueError(f"prepare, run (something that is prepared) or drop, not {line.strip()}")
+            word, facts = worker.obey(json.loads(line))
         except Exception as error:
             traceback.print_exc()
-            workload = None
-            _answer(answers, "failed", {"error": f"{type(error).__name__}: {error}"})
+            word, facts = "failed", {"error": f"{type(error).__name__}: {error}"}
+        _answer(answers, word, facts)
+
+
+class Worker:
+    """What is prepared, if anything is."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._workload: torch_workloads.Workload | None = None
+
+    def obey(self, command: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Do what a line says; returns the answer. Raises whatever the workload raises."""
+        begun = time.monotonic()
+        if "run" in command and self._workload is not None:
+            at, warm = command.get("at", begun), command.get("warm", WARM_SECONDS)
+            return "done", measure(self._workload, command["run"], at, warm)
+        self._drop()
+        if "drop" in command:
+            return "dropped", self._reserved()
+        if "prepare" not in command:
+            raise ValueError(f"write prepare, run (something that is prepared) or drop, not {command}")
+        workload = torch_workloads.prepare(command["prepare"], command.get("requests", 1), self._device)
+        for _ in range(WARM_PIECES):
+            workload.run(lambda: None)
+        torch_workloads.synchronize(self._device)
+        self._workload = workload
+        return "prepared", {"seconds": round(time.monotonic() - begun, 3), **self._reserved()}
+
+    def _drop(self) -> None:
+        self._workload = None
+        gc.collect()
+        if self._device == "cuda":
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+
+    def _reserved(self) -> dict[str, Any]:
+        return {"reserved": torch.cuda.memory_reserved()} if self._device == "cuda" else {}
 
 
 def _answer(answers: TextIO, word: str, facts: dict[str, Any]) -> None:
     answers.write(f"{word} {json.dumps(facts)}\n")
     answers.flush()
-
-
-def _warm(workload: torch_workloads.Workload, device: str) -> None:
-    for _ in range(WARM_PIECES):
-        workload.run(lambda: None)
-    torch_workloads.synchronize(device)
-
-
-def _memory(device: str) -> dict[str, int]:
-    return {"reserved": torch.cuda.memory_reserved()} if device == "cuda" else {}
 
 
 def measure(workload: torch_workloads.Workload, seconds: float, at: float, warm: float) -> dict[str, Any]:

@@ -172,7 +172,7 @@ def _graph(_: int, device: str) -> Workload:
 
 
 def _capture(_: int, device: str) -> Workload:
-    source = torch.full((NUMBERS,), 3.0, device=device)
+    source = torch.tensor([3.0] * NUMBERS).to(device)
     target = torch.empty_like(source)
     works = (torch.ones(1, device=device) + 1).item() == 2  # a simulated GPU does not add
     wanted = 3.0 + (GRAPH_OPERATIONS - 1 if works else 0)
