@@ -7,7 +7,7 @@ random, and made on the device. Two workers serve all rows of a mode.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from bench.gpu import workers
 from bench.gpu.bench import Bench
@@ -37,8 +37,8 @@ async def _pairs(bench: Bench, name: str, workload: str, requests: tuple[int, ..
     """Native and ours alternate, so that both compare; each peer follows by itself."""
     pairs = _Pairs(bench, name, workload, requests)
     try:
-        async with workers.opened(bench.gpu, NATIVE, HALVES) as native, workers.opened(bench.gpu, OURS, HALVES) as ours:
-            await pairs.measure({NATIVE: native, OURS: ours})
+        async with workers.opened(bench.gpu, *_halves(NATIVE), *_halves(OURS)) as four:
+            await pairs.measure([(NATIVE, four[:2]), (OURS, four[2:])])
     except workers.ROW_ERRORS as error:
         bench.report.say(f"\n{name}: PyTorch is not measured: {workers.failed(bench.report, name, error)}")
         return
@@ -46,11 +46,15 @@ async def _pairs(bench: Bench, name: str, workload: str, requests: tuple[int, ..
         pairs.show("beside each other")
     for peer in bench.peers:
         try:
-            async with workers.opened(bench.gpu, peer, HALVES) as pair:
-                await pairs.measure({peer: pair})
+            async with workers.opened(bench.gpu, *_halves(peer)) as pair:
+                await pairs.measure([(peer, pair)])
         except workers.ROW_ERRORS as error:
             pairs.rows.append(["", peer.name, workers.failed(bench.report, f"{name}.{peer.name}", error), *[""] * 6])
         pairs.show(peer.name)
+
+
+def _halves(mode: Mode) -> list[tuple[Mode, int]]:
+    return [(mode, percent) for percent in HALVES]
 
 
 class _Pairs:
@@ -62,10 +66,10 @@ class _Pairs:
         self._alone: dict[int, float] = {}
         self._native: dict[int, float] = {}
 
-    async def measure(self, pairs: Mapping[Mode, list[Worker]]) -> None:
+    async def measure(self, pairs: Sequence[tuple[Mode, list[Worker]]]) -> None:
         """Each number of requests in each mode. A mode that fails for one number goes on with the next."""
         for requests in self._requests:
-            for mode, pair in pairs.items():
+            for mode, pair in pairs:
                 try:
                     await workers.prepare(pair, self._workload, requests)
                     if mode in (NATIVE, OURS):

@@ -144,18 +144,18 @@ class Worker:
 
 @contextlib.asynccontextmanager
 async def opened(
-    gpu: Gpu, mode: Mode, percents: Sequence[int] = (100,), shares: Sequence[Mapping[str, str]] | None = None
+    gpu: Gpu, *wanted: tuple[Mode, int], shares: Sequence[Mapping[str, str]] = ()
 ) -> AsyncIterator[list[Worker]]:
-    """Workers that start together, one for each request in percent, or in the shares given.
+    """Workers that start at the same time, each with its mode and its request in percent, or in the shares given.
 
     Other libraries know limits alone, so that a request is one there.
     """
     memory_bytes = min(MEMORY_BYTES, gpu.machine.memory_bytes // 2)
     workers: list[Worker] = []
     try:
-        for number, percent in enumerate(percents):
+        for number, (mode, percent) in enumerate(wanted):
             amounts = {"request": percent, "limit": 100 if mode.ours else percent, "memory_bytes": memory_bytes}
-            share = shares[number] if shares is not None else None
+            share = shares[number] if shares else None
             command = [sys.executable, "-m", PROGRAM]
             workers.append(Worker(gpu.start(mode, command, share, **amounts), f"PyTorch, {mode.name}"))
         await _all([worker.ready() for worker in workers])
@@ -165,10 +165,9 @@ async def opened(
 
 
 def in_a_line(error: BaseException) -> str:
-    """What an error says, short enough for a table: its last line, where Python has the exception."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    first, last = lines[0], lines[-1]
-    return (first if first == last else f"{first[:80]} … {last}")[:240]
+    """The last line of an error, where Python has the exception, short enough for a table."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__)[:100]
 
 
 def failed(report: Report, name: str, error: BaseException) -> str:
