@@ -1,101 +1,184 @@
-"""PyTorch of the machine's own: what training and inference lose, how two of them share, what memory they see."""
+"""Memory of a share as frameworks see and fill it, each in a process of its own; and as NVML shows it.
+
+Frameworks have allocators of their own over the driver's, each with its own way to ask how much there is and to find
+the end of it. A framework that is missing or fails is a row that says so.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from bench.gpu import workers
 from bench.gpu.bench import Bench
 from bench.gpu.modes import NATIVE, OURS, Mode
-from bench.gpu.report import spread
-from bench.gpu.tenants import Gpu, ProgramError, finish_all, python, wait_for
+from bench.gpu.tenants import Gpu, ProgramError
 
-PROGRAM = Path(__file__).with_name("torch_work.py")
-STORIES = Path(__file__).with_name("torch_stories.py")
-WORKLOADS = ("train", "infer", "matmul", "convolve")
-LIMIT = 8 << 30
+COSTS: Mapping[str, tuple[int, int]] = {
+    "torch_memory": (30, 0),
+    "framework_memory": (60, 0),
+    "nvml_in_share": (15, 0),
+}
+LIMIT = 4 << 30
+MIB = 1 << 20
+HELD = 1 << 30  # while NVML is asked
+ROW_SECONDS = 100.0  # the first import of a framework reads gigabytes
+LAUNCH_SECONDS = 30.0
+FILL, VIEW, STORIES = (f"bench.gpu.programs.{name}" for name in ("fill_frameworks", "nvml_view", "torch_stories"))
 
 
-async def torch(bench: Bench) -> None:
-    """Steps a second, native and in a whole share in turn; two trainings at 30 and 70; the end of a share's memory."""
-    if not await present(bench.gpu):
-        bench.report.say("\nPyTorch: not measured, this machine's Python has none that sees the GPU")
-        return
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What fills a share: its name in the table, the framework, and what is set in its environment."""
+
+    label: str
+    framework: str
+    variables: tuple[str, ...] = ()
+
+
+ALLOCATORS = (
+    Subject("PyTorch", "torch"),
+    Subject("PyTorch, expandable segments", "torch", ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",)),
+    Subject("PyTorch, cudaMallocAsync", "torch", ("PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync",)),
+)
+OTHERS = (
+    Subject("JAX", "jax"),
+    Subject(
+        "JAX, all of it, not preallocated",
+        "jax",
+        ("XLA_PYTHON_CLIENT_PREALLOCATE=false", "XLA_PYTHON_CLIENT_MEM_FRACTION=1.0"),
+    ),
+    Subject("CuPy", "cupy"),
+    Subject("Triton", "triton"),
+    Subject("numba-cuda", "numba"),
+    Subject("cuda.bindings", "cuda.bindings"),
+    Subject("cuda.core", "cuda.core"),
+)
+
+
+async def torch_memory(bench: Bench) -> None:
+    """The three allocators of PyTorch: total and free seen, what can be filled, the exception at its end, once more."""
+    await _filling(bench, "PyTorch", ALLOCATORS, (OURS, *bench.peers))
+
+
+async def framework_memory(bench: Bench) -> None:
+    """The same of other frameworks, and what a launch takes in them."""
+    await _filling(bench, "frameworks", OTHERS, (OURS,))
+
+
+async def _filling(bench: Bench, title: str, subjects: Sequence[Subject], modes: Sequence[Mode]) -> None:
+    limit = min(LIMIT, bench.gpu.machine.memory_bytes // 8)
+    natives = await _fill_all(bench.gpu, NATIVE, subjects, 0)
     rows = []
-    for name in WORKLOADS:
-        done: dict[str, list[float]] = {}
-        for _ in range(bench.rounds):
-            for mode in (NATIVE, OURS, *bench.peers):
-                done.setdefault(mode.name, []).extend(await rates(bench.gpu, mode, [(name, 100)], bench.seconds))
-        for mode_name, values in done.items():
-            bench.report.add(f"torch.{name}.{mode_name}", values, "steps/s")
-        lost = [100 - 100 * ours / bare for ours, bare in zip(done[OURS.name], done[NATIVE.name], strict=True)]
-        bench.report.add(f"torch.{name}.lost", lost, "%", against="goal", goal=1.0)
-        rows.append([name, *(spread(values) for values in done.values()), spread(lost, 2)])
-    head = ["", NATIVE.name, OURS.name, *(peer.name for peer in bench.peers), f"lost with {OURS.name}, %"]
-    bench.report.table("PyTorch, steps a second", head, rows)
-    for mode in (NATIVE, OURS, *bench.peers):
-        small, large = await rates(bench.gpu, mode, [("train", 30), ("train", 70)], bench.seconds)
-        share = 100 * small / (small + large)
-        bench.report.add(f"torch.split.30.{mode.name}", share, "%", against="request", goal=30.0)
-        bench.report.say(f"two trainings, 30 and 70, {mode.name}: {share:.2f}/{100 - share:.2f} of the steps")
-    seen = await memory(bench.gpu, LIMIT)
-    bench.report.say(
-        f"a share of {LIMIT} bytes: PyTorch sees {seen['total']}, fills {seen['filled']}, then {seen['raised']}"
-    )
-    bench.report.add("torch.memory.total", float(str(seen["total"])), "bytes", against="limit", goal=float(LIMIT))
+    for mode in modes:
+        for subject, native, seen in zip(
+            subjects, natives, await _fill_all(bench.gpu, mode, subjects, limit), strict=True
+        ):
+            name = f"memory.{_key(subject)}.{mode.name}"
+            label = subject.label if len(modes) == 1 else f"{subject.label}, {mode.name}"
+            if isinstance(seen, str):
+                rows.append([label, *[""] * 4, seen, "", ""])
+                if not seen.startswith("not installed"):
+                    bench.report.add(f"{name}.failed", 1, "")
+                continue
+            filled = seen["filled"]
+            bench.report.add(f"{name}.total", seen["total"], "bytes", against="limit", goal=float(limit))
+            bench.report.add(f"{name}.filled", filled, "bytes", against="limit", goal=float(limit))
+            amounts = [f"{amount / MIB:.0f}" for amount in (seen["total"], seen["free"], *filled)]
+            how = next((text for texts in seen["raised"] for text in texts), "not refused")
+            launches = []
+            for who, document in ((NATIVE, native), (mode, seen)):
+                took = document.get("launch_us") if isinstance(document, dict) else None
+                launches.append(f"{took:.2f}" if took is not None else "?")
+                if took is not None:
+                    bench.report.add(f"launch.{_key(subject)}.{who.name}", took, "us")
+            rows.append([label, *amounts, _short(how), *launches])
+            for key in ("allocator", "do_bench_ms", "right", "pool", "error"):
+                if key in seen:
+                    bench.report.say(f"{label}: {key} {seen[key]}")
+    head = ["", "total, MiB", "free", "filled", "again", "refused by", f"launch us, {NATIVE.name}", "in a share"]
+    bench.report.table(f"A share of {limit / MIB:.0f} MiB, filled by {title}", head, rows)
 
 
-async def present(gpu: Gpu) -> bool:
-    """Whether the interpreter that runs this has a PyTorch that sees the GPU."""
+async def _fill_all(gpu: Gpu, mode: Mode, subjects: Sequence[Subject], limit: int) -> list[dict[str, Any] | str]:
+    """What each sees and gets in a share of its own, at the same time; then launches, one after the other."""
+    amounts = {"memory_bytes": limit} if limit else {}
+    running = []
     try:
-        code = "import sys, torch; sys.exit(not torch.cuda.is_available())"
-        await gpu.run(NATIVE, [sys.executable, "-c", code], seconds=90)
-    except ProgramError:
-        return False
-    return True
+        for subject in subjects:
+            variables = subject.variables
+            if mode is NATIVE and subject.framework == "jax":
+                variables = ("XLA_PYTHON_CLIENT_PREALLOCATE=false",)  # not three quarters of all there is
+            command = [sys.executable, "-m", FILL, subject.framework, str(limit), *variables]
+            running.append(workers.Worker(gpu.start(mode, command, None, **amounts), subject.label))
+        answers = await asyncio.gather(*(_filled(worker) for worker in running))
+        for worker, answer in zip(running, answers, strict=True):
+            if isinstance(answer, dict):
+                try:
+                    answer |= await worker.ask({}, "launched", LAUNCH_SECONDS)
+                except workers.ROW_ERRORS as error:
+                    answer["error"] = str(error)
+        return answers
+    finally:
+        await asyncio.gather(*(worker.close() for worker in running))
 
 
-async def memory(gpu: Gpu, limit: int) -> dict[str, object]:
-    """What PyTorch sees of a share with so much memory, see `torch_work`."""
-    output = (await gpu.run(OURS, python(PROGRAM, "memory", limit), seconds=120, memory_bytes=limit)).stdout
-    seen: dict[str, object] = json.loads(output.splitlines()[-1])
-    return seen
+async def _filled(worker: workers.Worker) -> dict[str, Any] | str:
+    try:
+        answer = await worker.answer("filled", ROW_SECONDS)
+    except workers.ROW_ERRORS as error:
+        return workers.in_a_line(error)
+    return f"not installed: {answer['missing']}" if "missing" in answer else answer
+
+
+def _key(subject: Subject) -> str:
+    return subject.label.replace(", ", ".").replace(" ", "_")
+
+
+def _short(text: str) -> str:
+    return text.split("(")[0].strip()[:48]
+
+
+async def nvml_in_share(bench: Bench) -> None:
+    """What programs see of memory that ask NVML or the driver, while they hold a GiB of their share."""
+    limit = min(LIMIT, bench.gpu.machine.memory_bytes // 4)
+    rows: list[list[str]] = []
+    for mode in (NATIVE, OURS, *bench.peers):
+        try:
+            command = [sys.executable, "-m", VIEW, str(HELD)]
+            ended = await bench.gpu.run(mode, command, seconds=ROW_SECONDS, memory_bytes=limit)
+            seen: dict[str, dict[str, Any]] = json.loads(ended.stdout.splitlines()[-1])
+        except workers.ROW_ERRORS as error:
+            rows.append([mode.name, workers.failed(bench.report, f"nvml.{mode.name}", error), *[""] * 4])
+            continue
+        for way, answer in seen.items():
+            if "error" in answer:
+                rows.append([mode.name, f"{way}: {answer['error']}", *[""] * 4])
+                continue
+            amounts = [f"{answer[key] / MIB:.0f}" for key in ("total", "used", "free")]
+            rows.append([mode.name, way, *amounts, str(answer.get("processes", ""))])
+            if mode.ours:
+                bench.report.add(f"nvml.{way}.total", answer["total"], "bytes", against="limit", goal=float(limit))
+    head = ["", "asked by", "total, MiB", "used", "free", "processes"]
+    bench.report.table(f"Memory as programs see it that hold {HELD / MIB:.0f} of {limit / MIB:.0f} MiB", head, rows)
 
 
 async def story(gpu: Gpu, name: str, *words: object, memory_bytes: int = 0) -> dict[str, Any]:
-    """What a program of `torch_stories` tells, in a share of its own."""
-    command = python(STORIES, name, *words)
+    """What a program of `torch_stories` tells, in a share of its own. Raises ProgramError."""
     limits: dict[str, Any] = {"memory_bytes": memory_bytes} if memory_bytes else {}
+    command = [sys.executable, "-m", STORIES, name, *map(str, words)]
     ended = await gpu.run(OURS, command, seconds=150, **limits)
     document: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     return document
 
 
-async def rates(gpu: Gpu, mode: Mode, works: list[tuple[str, int]], seconds: float) -> list[float]:
-    """Steps a second of programs that begin together, each with its request."""
-    answers = await together(gpu, mode, [(PROGRAM, (name, seconds), percent) for name, percent in works], seconds)
-    return [answer["rate"] for answer in answers]
-
-
-async def together(
-    gpu: Gpu, mode: Mode, works: Sequence[tuple[Path, tuple[object, ...], int]], seconds: float
-) -> list[dict[str, float]]:
-    """What programs tell at their end that begin together; works: program, its arguments and what it requests."""
-    processes = [
-        gpu.start(mode, python(program, *words), request=percent, limit=100 if mode.ours else percent)
-        for program, words, percent in works
-    ]
-    try:
-        for process in processes:
-            await asyncio.to_thread(wait_for, process, "ready")
-        said = await asyncio.gather(
-            *(asyncio.to_thread(process.communicate, "\n", timeout=seconds + 60) for process in processes)
-        )
-    finally:
-        await asyncio.to_thread(finish_all, processes)
-    return [json.loads(output.splitlines()[-1]) for output, _ in said]
+async def filled(gpu: Gpu, subject: Subject, limit: int) -> dict[str, Any]:
+    """What one framework sees and fills of a share with so much memory. Raises ProgramError."""
+    (answer,) = await _fill_all(gpu, OURS, [subject], limit)
+    if isinstance(answer, str):
+        raise ProgramError(answer)
+    return answer

@@ -1,0 +1,147 @@
+"""One process for several workloads of PyTorch: importing it takes longer than what is measured.
+
+    python -m bench.gpu.programs.torch_worker [DEVICE]   in the root of a checkout; DEVICE is cuda, or cpu for a try
+
+It says "ready" and a JSON object of facts, then obeys a line of its input at a time, each a JSON object, and answers
+with a line, a word and a JSON object:
+
+| command | answer |
+|---|---|
+| {"prepare": "decode", "requests": 8} | prepared, once the workload (`torch_workloads`) is made and warm |
+| {"run": 3.0, "at": 1234.5, "warm": 0.3} | done, and what was measured (`measure`) |
+| {"drop": true} | dropped, once its memory is given back |
+
+"failed" and the error answers a command that went wrong. It ends with its input.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+import traceback
+from typing import Any, TextIO
+
+BEGUN = time.monotonic()
+
+import torch  # noqa: E402
+
+from bench.gpu.programs import torch_workloads  # noqa: E402
+
+WARM_PIECES = 3
+WARM_SECONDS = 0.3
+AFTER_SECONDS = 0.15  # it goes on for so long: none is alone while another one still counts
+
+
+def main() -> None:
+    device = sys.argv[1] if len(sys.argv) > 1 else "cuda"
+    # Answers have the output for themselves: what libraries print goes to stderr.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    imported = time.monotonic()
+    torch.zeros(1, device=device).add_(1).tolist()
+    facts = {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "import_seconds": round(imported - BEGUN, 3),
+        "first_kernel_seconds": round(time.monotonic() - imported, 3),
+    }
+    if device == "cuda":
+        free, total = torch.cuda.mem_get_info()
+        facts |= {"device": torch.cuda.get_device_name(), "free": free, "total": total}
+    _answer(answers, "ready", facts)
+    worker = Worker(device)
+    for line in sys.stdin:
+        try:
+            word, facts = worker.obey(json.loads(line))
+        except Exception as error:
+            traceback.print_exc()
+            word, facts = "failed", {"error": f"{type(error).__name__}: {error}"}
+        _answer(answers, word, facts)
+
+
+class Worker:
+    """What is prepared, if anything is."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._workload: torch_workloads.Workload | None = None
+
+    def obey(self, command: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Do what a line says; returns the answer. Raises whatever the workload raises."""
+        begun = time.monotonic()
+        if "run" in command and self._workload is not None:
+            at, warm = command.get("at", begun), command.get("warm", WARM_SECONDS)
+            return "done", measure(self._workload, command["run"], at, warm)
+        self._drop()
+        if "drop" in command:
+            return "dropped", self._reserved()
+        if "prepare" not in command:
+            raise ValueError(f"write prepare, run (something that is prepared) or drop, not {command}")
+        workload = torch_workloads.prepare(command["prepare"], command.get("requests", 1), self._device)
+        for _ in range(WARM_PIECES):
+            workload.run(lambda: None)
+        torch_workloads.synchronize(self._device)
+        self._workload = workload
+        return "prepared", {"seconds": round(time.monotonic() - begun, 3), **self._reserved()}
+
+    def _drop(self) -> None:
+        self._workload = None
+        gc.collect()
+        if self._device == "cuda":
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+
+    def _reserved(self) -> dict[str, Any]:
+        return {"reserved": torch.cuda.memory_reserved()} if self._device == "cuda" else {}
+
+
+def _answer(answers: TextIO, word: str, facts: dict[str, Any]) -> None:
+    answers.write(f"{word} {json.dumps(facts)}\n")
+    answers.flush()
+
+
+def measure(workload: torch_workloads.Workload, seconds: float, at: float, warm: float) -> dict[str, Any]:
+    """Work from `at` on (of the monotonic clock), and count from `warm` seconds later on, for so many.
+
+    rate: units a second, between the first and the last mark in that time; p50_ms, p99_ms, longest_ms: from mark to
+    mark; longest_at: when the longest began; cpu_seconds: of this process in the time counted.
+    """
+    begin, end = at + warm, at + warm + seconds
+    marks: list[float] = []
+    used: list[float] = []
+    failures = len(workload.failures)
+
+    def mark() -> None:
+        marks.append(time.monotonic())
+        used.append(time.process_time())
+
+    time.sleep(max(0.0, at - time.monotonic()))
+    while not marks or marks[-1] < end + AFTER_SECONDS:
+        workload.run(mark)
+    first = next((number for number, moment in enumerate(marks) if moment >= begin), 0)
+    first = min(first, len(marks) - 2) if len(marks) > 1 else 0
+    last = max((number for number, moment in enumerate(marks) if moment <= end), default=0)
+    last = min(max(last, first + 1), len(marks) - 1)  # one that was held up beyond the end counts until then
+    lasted = marks[last] - marks[first] if last > first else marks[first] - at
+    gaps = sorted((marks[number + 1] - marks[number], marks[number]) for number in range(first, last))
+    gaps = gaps or [(lasted, at)]
+    middle, rare = (1000 * gaps[min(len(gaps) - 1, int(part * len(gaps)))][0] for part in (0.5, 0.99))
+    failed = workload.failures[failures:]
+    return {
+        "rate": max(1, last - first) * workload.amount / lasted,
+        "seconds": lasted,
+        "pieces": last - first,
+        "p50_ms": middle,
+        "p99_ms": rare,
+        "longest_ms": 1000 * gaps[-1][0],
+        "longest_at": gaps[-1][1],
+        "cpu_seconds": used[last] - used[first],
+        **({"failures": len(failed), "failure": failed[0]} if failed else {}),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""A kernel of Triton's, which is compiled when it is first launched: for `fill_frameworks`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import triton
+import triton.language as tl
+from triton import testing
+
+VERSION = triton.__version__
+NUMBERS = 1 << 22
+BLOCK = 1024
+
+
+@triton.jit
+def add(left, right, result, count, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    place = tl.program_id(0) * block + tl.arange(0, block)
+    inside = place < count
+    tl.store(result + place, tl.load(left + place, mask=inside) + tl.load(right + place, mask=inside), mask=inside)
+
+
+def measure() -> dict[str, object]:
+    """Whether its sums are right, and how long they take by Triton's own measure."""
+    left = torch.rand(NUMBERS, device="cuda")
+    result = torch.empty_like(left)
+
+    def run() -> None:
+        add[(NUMBERS // BLOCK,)](left, left, result, NUMBERS, BLOCK)
+
+    run()
+    right = bool(torch.equal(result, left + left))
+    return {"right": right, "do_bench_ms": testing.do_bench(run, warmup=5, rep=20)}
+
+
+def launcher() -> Callable[[], object]:
+    """Launches it for a few numbers."""
+    numbers = torch.zeros(BLOCK, device="cuda")
+    return lambda: add[(1,)](numbers, numbers, numbers, BLOCK, BLOCK)

@@ -1,0 +1,203 @@
+"""Processes that do several workloads of PyTorch, one after another, in a share: `programs/torch_worker` from outside.
+
+A worker that hangs is killed at the end of its time, and the error of one that ends has the last it said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from bench.gpu.modes import Mode
+from bench.gpu.report import Report
+from bench.gpu.tenants import Gpu, ProgramError
+
+PROGRAM = "bench.gpu.programs.torch_worker"
+READY_SECONDS = 120.0  # importing PyTorch for the first time reads gigabytes
+PREPARE_SECONDS = 90.0
+OVERTIME_SECONDS = 30.0
+MEMORY_BYTES = 16 << 30
+WARM_SECONDS = 0.3
+T = TypeVar("T")
+
+# What can go wrong in one row of a table, which then says so, and the next row begins.
+ROW_ERRORS = (ProgramError, subprocess.TimeoutExpired, TimeoutError, KeyError, ValueError, IndexError, OSError)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a worker got done: units a second, milliseconds from one to the next, when the longest of them began."""
+
+    rate: float
+    p50_ms: float
+    p99_ms: float
+    longest_ms: float
+    longest_at: float
+    cpu_seconds: float
+    seconds: float
+    pieces: int
+    failures: int = 0
+    failure: str = ""
+
+
+class Worker:
+    """A worker that runs. To be made in a running event loop, and closed."""
+
+    def __init__(self, process: subprocess.Popen[str], name: str) -> None:
+        self.process = process
+        self.name = name
+        self.facts: dict[str, Any] = {}
+        self._lines: asyncio.Queue[str] = asyncio.Queue()
+        self._said: collections.deque[str] = collections.deque(maxlen=30)
+        loop = asyncio.get_running_loop()
+        self._threads = [
+            threading.Thread(target=self._read, args=(loop,), daemon=True),
+            threading.Thread(target=self._keep, daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
+        assert self.process.stdout is not None
+        with contextlib.suppress(RuntimeError):  # of a loop that has ended
+            for line in self.process.stdout:
+                loop.call_soon_threadsafe(self._lines.put_nowait, line)
+            loop.call_soon_threadsafe(self._lines.put_nowait, "")
+
+    def _keep(self) -> None:
+        assert self.process.stderr is not None
+        self._said.extend(self.process.stderr)
+
+    async def ready(self) -> None:
+        """Wait until it has begun. Raises ProgramError."""
+        self.facts = await self.answer("ready", READY_SECONDS)
+
+    async def prepare(self, workload: str, requests: int = 1) -> dict[str, Any]:
+        """Make a workload, in the place of the one before."""
+        return await self.ask({"prepare": workload, "requests": requests}, "prepared", PREPARE_SECONDS)
+
+    async def run(self, seconds: float, at: float, warm: float = WARM_SECONDS) -> Measured:
+        """Work from `at` on, and measure for so long."""
+        command = {"run": seconds, "at": at, "warm": warm}
+        return Measured(**await self.ask(command, "done", seconds + warm + OVERTIME_SECONDS))
+
+    async def drop(self) -> None:
+        """Give memory back."""
+        await self.ask({"drop": True}, "dropped", OVERTIME_SECONDS)
+
+    async def ask(self, command: Mapping[str, object], word: str, seconds: float) -> dict[str, Any]:
+        """Have a command obeyed. Raises ProgramError."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(command) + "\n")
+            self.process.stdin.flush()
+        except OSError as error:
+            raise ProgramError(f"{self.name} has ended: {self.said()}") from error
+        return await self.answer(word, seconds)
+
+    async def answer(self, word: str, seconds: float) -> dict[str, Any]:
+        """Wait for a line that begins so; returns its object. Raises ProgramError."""
+        try:
+            async with asyncio.timeout(seconds):
+                line = await self._lines.get()
+        except TimeoutError as error:
+            self.process.kill()
+            raise ProgramError(f"{self.name}: not {word} after {seconds:g} seconds: {self.said()}") from error
+        if not line:
+            code = await asyncio.to_thread(self.process.wait)
+            self._threads[1].join(5)
+            raise ProgramError(f"{self.name} ended with {code}: {self.said()}")
+        said, _, document = line.partition(" ")
+        answer: dict[str, Any] = json.loads(document)
+        if said == "failed":
+            raise ProgramError(f"{self.name}: {answer['error']}")
+        if said != word:
+            raise ProgramError(f"{self.name} said {line.strip()!r}, not {word}")
+        return answer
+
+    def said(self) -> str:
+        """The end of what it wrote to stderr."""
+        return "".join(list(self._said))[-2000:].strip()
+
+    async def close(self) -> None:
+        """End it, however busy it is."""
+        self.process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            await asyncio.to_thread(self.process.wait, 20)
+        for thread, pipe in zip(self._threads, (self.process.stdout, self.process.stderr), strict=True):
+            thread.join(2)
+            if pipe is not None and not thread.is_alive():  # a child may have it open, and is read from until then
+                pipe.close()
+        with contextlib.suppress(OSError):
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    gpu: Gpu, *wanted: tuple[Mode, int], shares: Sequence[Mapping[str, str]] = ()
+) -> AsyncIterator[list[Worker]]:
+    """Workers that start at the same time, each with its mode and its request in percent, or in the shares given.
+
+    Other libraries know limits alone, so that a request is one there.
+    """
+    memory_bytes = min(MEMORY_BYTES, gpu.machine.memory_bytes // 2)
+    workers: list[Worker] = []
+    try:
+        for number, (mode, percent) in enumerate(wanted):
+            amounts = {"request": percent, "limit": 100 if mode.ours else percent, "memory_bytes": memory_bytes}
+            share = shares[number] if shares else None
+            command = [sys.executable, "-m", PROGRAM]
+            workers.append(Worker(gpu.start(mode, command, share, **amounts), f"PyTorch, {mode.name}"))
+        await _all([worker.ready() for worker in workers])
+        yield workers
+    finally:
+        await asyncio.gather(*(worker.close() for worker in workers))
+
+
+def in_a_line(error: BaseException) -> str:
+    """The last line of an error, where Python has the exception, short enough for a table."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__)[:100]
+
+
+def failed(report: Report, name: str, error: BaseException) -> str:
+    """Record that a row failed, but for a machine without PyTorch; returns what to write into it."""
+    if "No module named 'torch'" not in str(error):
+        report.add(f"{name}.failed", 1, "")
+    report.say(f"{name} failed: {type(error).__name__}: {str(error)[-1500:]}")
+    return in_a_line(error)
+
+
+async def prepare(workers: Sequence[Worker], workload: str, requests: int = 1) -> None:
+    """Make the same workload in all of them, at the same time."""
+    await _all([worker.prepare(workload, requests) for worker in workers])
+
+
+async def run(workers: Sequence[Worker], seconds: float, warm: float = WARM_SECONDS) -> list[Measured]:
+    """What workers get done that begin together."""
+    at = time.monotonic() + 0.05
+    return await _all([worker.run(seconds, at, warm) for worker in workers])
+
+
+async def drop(workers: Sequence[Worker]) -> None:
+    """Have all of them give memory back."""
+    await _all([worker.drop() for worker in workers])
+
+
+async def _all(asked: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Wait for all, also when one fails, so that no answer is left for the next question. Raises the first error."""
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+    return [answer for answer in answers if not isinstance(answer, BaseException)]
