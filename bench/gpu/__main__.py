@@ -21,41 +21,52 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.gpu import costs, facts, machine, memory, modes, plan, shares, tenants
+from bench.gpu import costs, decoders, facts, frameworks, machine, memory, modes, plan, shares, tenants, trainings
 from bench.gpu.bench import Bench
 from bench.gpu.plan import Cost
 from bench.gpu.report import RESULTS, Report
 
 
+NOTHING = Cost(0)
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A case and its cost. per_peer: more windows for each further mode; mps: whether MPS is one of these."""
+    """A case and its cost. per_peer: the cost of each further mode; mps: whether MPS is one of these."""
 
     run: Callable[[Bench], Awaitable[None]]
     cost: Cost
-    per_peer: int = 0
+    per_peer: Cost = NOTHING
     mps: bool = False
 
     def with_peers(self, count: int) -> Cost:
         """Return the cost with `count` further modes."""
-        return Cost(self.cost.fixed_seconds, self.cost.windows + self.per_peer * count)
+        more = self.per_peer
+        return Cost(self.cost.fixed_seconds + count * more.fixed_seconds, self.cost.windows + count * more.windows)
 
 
 # Most wanted first.
 CASES: Mapping[str, Case] = {
     "facts": Case(facts.facts, Cost(12)),
-    "calls": Case(costs.calls, Cost(30)),
-    "splits": Case(shares.splits, Cost(4, 12), per_peer=3),
-    "caps": Case(shares.caps, Cost(2, 7), per_peer=7),
+    "calls": Case(costs.calls, Cost(30), Cost(10)),
+    "splits": Case(shares.splits, Cost(4, 12), Cost(0, 3)),
+    "caps": Case(shares.caps, Cost(2, 7), Cost(0, 7)),
+    "torch_memory": Case(frameworks.torch_memory, Cost(30), Cost(20)),
     "audit": Case(memory.audit, Cost(16)),
-    "latency": Case(shares.latency, Cost(2, 4), per_peer=1),
-    "memory": Case(memory.exactness, Cost(25)),
+    "decoders": Case(decoders.decoders, Cost(25, 12), Cost(15, 3), mps=True),
+    "latency": Case(shares.latency, Cost(2, 4), Cost(0, 1)),
+    "torch_costs": Case(trainings.torch_costs, Cost(25, 12), Cost(20, 6)),
+    "torch_splits": Case(trainings.torch_splits, Cost(25, 7), Cost(12, 1)),
+    "memory": Case(memory.exactness, Cost(25), Cost(20)),
     "reclaim": Case(costs.reclaim, Cost(8)),
+    "framework_memory": Case(frameworks.framework_memory, Cost(60)),
+    "nvml_in_share": Case(frameworks.nvml_in_share, Cost(15), Cost(8)),
+    "transformers": Case(decoders.transformers, Cost(40, 4), Cost(25, 1), mps=True),
     "elasticity": Case(shares.elasticity, Cost(4, 4)),
-    "starts": Case(costs.starts, Cost(30)),
+    "starts": Case(costs.starts, Cost(30), Cost(15)),
     "handover": Case(shares.handover, Cost(4, 6)),
 }
-FIRST = ("facts", "calls", "splits", "caps", "audit", "latency", "memory", "reclaim")
+FIRST = tuple(CASES)[: tuple(CASES).index("framework_memory")]
 SECOND = tuple(name for name in CASES if name not in FIRST)
 MINUTES = {"first": 9.3, "second": 3.8}
 WARM_MS = 1500

@@ -27,6 +27,7 @@ PREPARE_SECONDS = 90.0
 OVERTIME_SECONDS = 30.0
 MEMORY_BYTES = 16 << 30
 WARM_SECONDS = 0.3
+MISSING = "No module named 'torch'"
 T = TypeVar("T")
 
 # What can go wrong in one row of a table, which then says so, and the next row begins.
@@ -172,9 +173,8 @@ def in_a_line(error: BaseException) -> str:
 
 def failed(report: Report, name: str, error: BaseException) -> str:
     """Record that a row failed, but for a machine without PyTorch; returns what to write into it."""
-    if "No module named 'torch'" not in str(error):
-        report.add(f"{name}.failed", 1, "")
-    report.say(f"{name} failed: {type(error).__name__}: {str(error)[-1500:]}")
+    if MISSING not in str(error):
+        report.fail(name, error)
     return in_a_line(error)
 
 
