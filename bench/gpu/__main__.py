@@ -26,7 +26,6 @@ from bench.gpu.bench import Bench
 from bench.gpu.plan import Cost
 from bench.gpu.report import RESULTS, Report
 
-
 NOTHING = Cost(0)
 
 

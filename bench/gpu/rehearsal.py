@@ -42,8 +42,10 @@ def installed() -> Path:
         install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*install, "--require-hashes", "-r", str(PYTORCH)], check=True)
         subprocess.run([*install, *PACKAGES], check=True)
+        pinned = ENVIRONMENT / "pinned.txt"  # so that no framework replaces what PyTorch needs
+        pinned.write_bytes(subprocess.run([python, "-m", "pip", "freeze"], capture_output=True, check=True).stdout)
         for name in FRAMEWORKS:
-            if subprocess.run([*install, name], check=False).returncode != 0:
+            if subprocess.run([*install, "--constraint", str(pinned), name], check=False).returncode != 0:
                 print(f"{name}: not to be had here")
         complete.touch()
     return python
