@@ -25,6 +25,7 @@ KERNEL_US = "1000"
 FAULTS = ("illegal", "trap", "assert")
 KILLS = 5
 KILL_AFTER_SECONDS = 0.4
+LOOKS, LOOK_SECONDS = 1000, 0.002
 SLICES_MS = 1000
 END_SECONDS = 30.0
 BEFORE, AFTER = (50, 50), (20, 80)
@@ -160,8 +161,9 @@ async def kill_holding_lease(bench: Bench) -> None:
 
 
 async def _kill(gpu: Gpu, mode: Mode) -> float:
-    """When one was killed that had queued as much as the driver takes."""
-    process = gpu.start(mode, [BUILT / "load", "async", KERNEL_US], None, request=50, limit=100 if mode.ours else 50)
+    """When one was killed that had queued as much as the driver takes; with ours while it had the lease."""
+    share = gpu.give(request=50) if mode.ours else None
+    process = gpu.start(mode, [BUILT / "load", "async", KERNEL_US], share, request=50, limit=100 if mode.ours else 50)
     try:
         await asyncio.to_thread(wait_for, process, "ready")
         now_ms = int(time.monotonic() * 1000)
@@ -169,10 +171,23 @@ async def _kill(gpu: Gpu, mode: Mode) -> float:
         process.stdin.write(f"{now_ms} {now_ms} {now_ms + 60_000}\n")
         process.stdin.flush()
         await asyncio.sleep(KILL_AFTER_SECONDS)
+        if share is not None:
+            await _holding(gpu, share["TEST_POD"])
         process.kill()
         return time.monotonic()
     finally:
         await asyncio.to_thread(finish_all, [process])
+
+
+async def _holding(gpu: Gpu, pod: str) -> None:
+    """Wait until a share has the lease: what it has had grows. Raises ProgramError after a while."""
+    had: list[float] = []
+    for _ in range(LOOKS):
+        had.append(sum(usage.seconds for usage in gpu.arbiter.server.leases.held() if usage.tenant.pod == pod))
+        if len(had) > 1 and had[-1] - had[-2] > LOOK_SECONDS / 2:
+            return
+        await asyncio.sleep(LOOK_SECONDS)
+    raise ProgramError("the share never had the lease")
 
 
 async def restart_and_resize(bench: Bench) -> None:
@@ -183,7 +198,8 @@ async def restart_and_resize(bench: Bench) -> None:
             await workers.prepare(pair, "train")
             what, longest, parts = "trainings", *await _of_trainings(bench, shares, pair)
     except workers.ROW_ERRORS as error:
-        bench.report.say(f"no trainings, kernels of a millisecond in their place: {workers.in_a_line(error)}")
+        said = workers.failed(bench.report, "restart.trainings", error)
+        bench.report.say(f"no trainings, kernels of a millisecond in their place: {said}")
         what, longest, parts = "tenants", *await _of_beats(bench, [bench.gpu.give(request=one) for one in BEFORE])
     for when, part, wanted in zip(("before", "after"), parts, (BEFORE, AFTER), strict=True):
         bench.report.add(f"restart.share.{when}", part, "%", against="request", goal=float(wanted[0]))
