@@ -22,14 +22,14 @@ Rates = Mapping[str, tuple[float, float]]
 @pytest.fixture(scope="session")
 def _torch(which: machine.Machine, loops: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     async def look() -> None:
-        async with tenants.opened(which, tmp_path_factory.mktemp("torch"), loops) as gpu:
-            async with workers.opened(gpu, (NATIVE, 100)):
-                pass
+        directory = tmp_path_factory.mktemp("torch")
+        async with tenants.opened(which, directory, loops) as gpu, workers.opened(gpu, (NATIVE, 100)):
+            pass
 
     try:
         asyncio.run(look())
     except tenants.ProgramError as error:
-        pytest.skip(f"this machine's Python has no PyTorch that sees the GPU: {error}")
+        pytest.skip(f"this machine's Python has no PyTorch that sees the GPU: {workers.in_a_line(error)}")
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +37,17 @@ def rates(_torch: None, which: machine.Machine, loops: int, tmp_path_factory: py
     """Steps a second of each workload, natively and in a share, by two processes for all of them."""
 
     async def measured() -> Rates:
-        async with tenants.opened(which, tmp_path_factory.mktemp("rates"), loops) as gpu:
-            async with workers.opened(gpu, (NATIVE, 100), (OURS, 100)) as both:
-                found = {}
-                for name in WORKLOADS:
-                    await workers.prepare(both, name)
-                    native, ours = [(await workers.run([worker], SECONDS))[0].rate for worker in both]
-                    found[name] = (native, ours)
-                return found
+        found = {}
+        directory = tmp_path_factory.mktemp("rates")
+        async with (
+            tenants.opened(which, directory, loops) as gpu,
+            workers.opened(gpu, (NATIVE, 100), (OURS, 100)) as both,
+        ):
+            for name in WORKLOADS:
+                await workers.prepare(both, name)
+                native, ours = [(await workers.run([worker], SECONDS))[0].rate for worker in both]
+                found[name] = (native, ours)
+        return found
 
     return asyncio.run(measured())
 
