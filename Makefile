@@ -8,7 +8,7 @@ BIN := .venv/bin
 PYTHON := $(BIN)/python
 ENVIRONMENT := .venv/.complete
 unexport PYTHONDONTWRITEBYTECODE # the tests start hundreds of programs, and each would compile all that it imports
-C_SOURCES := $(sort $(wildcard interposer/*/*.[ch] simgpu/*.[ch] lab/image/*.[ch] tests/interposer/*.[ch] tests/simgpu/*.[ch] tests/deviceplugin/*/*.[ch] tests/clock/*.[ch] tests/frameworks/*/*.[ch] tests/fuzz/*/*.[ch] bench/launches/*.[ch] bench/gpu/*.[ch]))
+C_SOURCES := $(sort $(wildcard interposer/*/*.[ch] simgpu/*.[ch] lab/image/*.[ch] tests/interposer/*.[ch] tests/simgpu/*.[ch] tests/deviceplugin/*/*.[ch] tests/clock/*.[ch] tests/frameworks/*/*.[ch] tests/fuzz/*/*.[ch] bench/launches/*.[ch] bench/gpu/*.[ch] bench/gpu/programs/*.[ch]))
 SHELL_SOURCES := install.sh .ci/run $(sort $(wildcard lab/*.sh simgpu/*.sh tests/releases/*.sh))
 BENCH_PACKAGES := bench.gpu bench.handover
 BENCH_SCRIPTS := $(filter-out bench/gpu/ bench/handover/ bench/results/ bench/__pycache__/,$(sort $(wildcard bench/*.py bench/*/)))

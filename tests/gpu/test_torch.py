@@ -2,32 +2,64 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
+
 import pytest
 
-from bench.gpu import frameworks
+from bench.gpu import frameworks, machine, tenants, workers
 from bench.gpu.modes import NATIVE, OURS
 from bench.gpu.tenants import Gpu
 from tests.gpu.conftest import Play
 
 LIMIT = 8 << 30
+WORKLOADS = ("infer", "matmul", "convolve", "attention", "graph")
+SECONDS = 1.5
+
+Rates = Mapping[str, tuple[float, float]]
 
 
-@pytest.fixture
-def _torch(play: Play) -> None:
-    async def story(gpu: Gpu) -> None:
-        if not await frameworks.present(gpu):
-            pytest.skip("this machine's Python has no PyTorch that sees the GPU")
+@pytest.fixture(scope="session")
+def _torch(which: machine.Machine, loops: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    async def look() -> None:
+        directory = tmp_path_factory.mktemp("torch")
+        async with tenants.opened(which, directory, loops) as gpu, workers.opened(gpu, (NATIVE, 100)):
+            pass
 
-    play(story)
+    try:
+        asyncio.run(look())
+    except tenants.ProgramError as error:
+        pytest.skip(f"this machine's Python has no PyTorch that sees the GPU: {workers.in_a_line(error)}")
+
+
+@pytest.fixture(scope="module")
+def rates(_torch: None, which: machine.Machine, loops: int, tmp_path_factory: pytest.TempPathFactory) -> Rates:
+    """Steps a second of each workload, natively and in a share, by two processes for all of them."""
+
+    async def measured() -> Rates:
+        found = {}
+        directory = tmp_path_factory.mktemp("rates")
+        async with (
+            tenants.opened(which, directory, loops) as gpu,
+            workers.opened(gpu, (NATIVE, 100), (OURS, 100)) as both,
+        ):
+            for name in WORKLOADS:
+                await workers.prepare(both, name)
+                native, ours = [(await workers.run([worker], SECONDS))[0].rate for worker in both]
+                found[name] = (native, ours)
+        return found
+
+    return asyncio.run(measured())
 
 
 @pytest.mark.usefixtures("_torch")
-def test_it_sees_the_share_and_is_refused_what_is_beyond(play: Play) -> None:
+@pytest.mark.parametrize("subject", frameworks.ALLOCATORS, ids=lambda subject: subject.label)
+def test_it_sees_the_share_and_is_refused_what_is_beyond(play: Play, subject: frameworks.Subject) -> None:
     async def story(gpu: Gpu) -> None:
-        report = await frameworks.memory(gpu, LIMIT)
-        assert report["total"] == LIMIT
-        assert report["raised"] == ["OutOfMemoryError"] * 2
-        first, second = report["filled"]  # type: ignore[misc]
+        seen = await frameworks.filled(gpu, subject, LIMIT)
+        assert seen["total"] == LIMIT
+        assert [how[0].split(":")[0] for how in seen["raised"]] == ["OutOfMemoryError"] * 2
+        first, second = seen["filled"]
         assert LIMIT // 2 < first <= LIMIT
         assert second == first, "what it freed is there again"
 
@@ -37,29 +69,28 @@ def test_it_sees_the_share_and_is_refused_what_is_beyond(play: Play) -> None:
 @pytest.mark.usefixtures("_torch")
 def test_two_trainings_share_as_they_asked(play: Play) -> None:
     async def story(gpu: Gpu) -> None:
-        small, large = await frameworks.rates(gpu, OURS, [("train", 30), ("train", 70)], 4.0)
+        async with workers.opened(gpu, (OURS, 30), (OURS, 70)) as pair:
+            await workers.prepare(pair, "train")
+            small, large = (one.rate for one in await workers.run(pair, 4.0))
         assert 100 * small / (small + large) == pytest.approx(30, abs=5)
 
     play(story)
 
 
-@pytest.mark.usefixtures("_torch")
-def test_inference_runs_in_a_share(play: Play) -> None:
-    async def story(gpu: Gpu) -> None:
-        (bare,) = await frameworks.rates(gpu, NATIVE, [("infer", 100)], 2.0)
-        (ours,) = await frameworks.rates(gpu, OURS, [("infer", 100)], 2.0)
-        assert ours > 0.8 * bare
-
-    play(story)
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_workload_keeps_its_speed_in_a_share(rates: Rates, name: str) -> None:
+    native, ours = rates[name]
+    assert ours > 0.8 * native
 
 
 @pytest.mark.usefixtures("_torch")
-@pytest.mark.parametrize("name", ["matmul", "convolve"])
-def test_cublas_and_cudnn_work_in_a_share(play: Play, name: str) -> None:
+def test_graphs_are_captured_beside_a_training(play: Play) -> None:
     async def story(gpu: Gpu) -> None:
-        (bare,) = await frameworks.rates(gpu, NATIVE, [(name, 100)], 2.0)
-        (ours,) = await frameworks.rates(gpu, OURS, [(name, 100)], 2.0)
-        assert ours > 0.8 * bare
+        async with workers.opened(gpu, (OURS, 50), (OURS, 50)) as pair:
+            await asyncio.gather(pair[0].prepare("train"), pair[1].prepare("capture"))
+            captured = (await workers.run(pair, 3.0))[1]
+        assert captured.pieces > 0
+        assert captured.failures == 0, captured.failure
 
     play(story)
 

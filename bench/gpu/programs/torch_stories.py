@@ -1,9 +1,9 @@
 """What programs do with PyTorch that simulation cannot show: a process of its own, for tests/gpu.
 
-    torch_stories.py reset BYTES      fills a share of so many bytes again and again, with cudaDeviceReset in between
-    torch_stories.py leave            ends in the ordinary way while kernels are queued
-    torch_stories.py collective       one process for all GPUs there are: NCCL sums over all of them, as fast as it can
-    torch_stories.py communicators N  makes and destroys a NCCL communicator so often, with what it held afterwards
+    torch_stories reset BYTES      fills a share of so many bytes again and again, with cudaDeviceReset in between
+    torch_stories leave            ends in the ordinary way while kernels are queued
+    torch_stories collective       one process for all GPUs there are: NCCL sums over all of them, as fast as it can
+    torch_stories communicators N  makes and destroys a NCCL communicator so often, with what it held afterwards
 
 Each prints one JSON object.
 """

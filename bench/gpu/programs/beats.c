@@ -1,0 +1,76 @@
+/* Launches a kernel, waits for it, and so on; tells when each was done, so that what others do to it can be seen.
+ *
+ *   beats KERNEL_US
+ *
+ * It says "ready" after a first kernel, begins with the first line of its input and ends with the second, or with its
+ * input. Prints one line: the moments at which kernels were done, in microseconds of CLOCK_MONOTONIC. */
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <poll.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "../../launches/spin.h"
+
+#define MOST_BEATS 1000000
+
+extern int cuInit(unsigned flags);
+extern int cuDevicePrimaryCtxRetain(void **context, int device);
+extern int cuCtxSetCurrent(void *context);
+extern int cuCtxSynchronize(void);
+extern int cuModuleLoadData(void **module, const void *image);
+extern int cuModuleGetFunction(void **function, void *module, const char *name);
+extern int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                          unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **parameters,
+                          void **extra);
+
+static int64_t moments_us[MOST_BEATS];
+
+static void check(const char *what, int result) {
+    if (result == 0)
+        return;
+    fprintf(stderr, "%s: %d\n", what, result);
+    exit(EXIT_FAILURE);
+}
+
+static int64_t now_us(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+int main(int count, char **arguments) {
+    void *context, *module, *function;
+    spin_parameters_t parameters;
+    struct pollfd input = {.fd = 0, .events = POLLIN};
+    unsigned beats = 0;
+    char line[2];
+    if (count != 2) {
+        fprintf(stderr, "usage: beats KERNEL_US\n");
+        return 2;
+    }
+    setvbuf(stdin, NULL, _IONBF, 0); /* poll sees what is not read */
+    check("cuInit", cuInit(0));
+    check("cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain(&context, 0));
+    check("cuCtxSetCurrent", cuCtxSetCurrent(context));
+    check("cuModuleLoadData", cuModuleLoadData(&module, spin_module));
+    check("cuModuleGetFunction", cuModuleGetFunction(&function, module, SPIN_KERNEL));
+    spin_set(&parameters, strtoull(arguments[1], NULL, 10) * 1000);
+    check("cuLaunchKernel", cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, parameters.pointers, NULL));
+    check("cuCtxSynchronize", cuCtxSynchronize());
+    printf("ready\n");
+    fflush(stdout);
+    if (fgets(line, sizeof line, stdin) == NULL)
+        return EXIT_FAILURE;
+    while (beats < MOST_BEATS && poll(&input, 1, 0) == 0) {
+        check("cuLaunchKernel", cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, parameters.pointers, NULL));
+        check("cuCtxSynchronize", cuCtxSynchronize());
+        moments_us[beats++] = now_us();
+    }
+    for (unsigned i = 0; i < beats; i++)
+        printf("%s%" PRId64, i > 0 ? " " : "", moments_us[i]);
+    printf("\n");
+    return EXIT_SUCCESS;
+}

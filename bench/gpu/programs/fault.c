@@ -1,0 +1,112 @@
+/* A tenant whose kernel goes wrong, at a moment that is known.
+ *
+ *   fault illegal|trap|assert
+ *
+ * It says "ready" after a good kernel and waits for a line. Then it launches one that writes to an address that nothing
+ * is at, traps, or fails an assertion, and prints "failed", the driver's error and the milliseconds until it was known.
+ * A driver whose contexts outlive that says 0. */
+#define _GNU_SOURCE
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define PREFIX "fault_" /* by which a simulated GPU knows what to do */
+
+static const char module_text[] =
+    ".version 7.0\n"
+    ".target sm_50\n"
+    ".address_size 64\n"
+    ".extern .func __assertfail(.param .b64 message, .param .b64 file, .param .b32 line,\n"
+    "                           .param .b64 function, .param .b64 size);\n"
+    ".global .align 1 .b8 text[7] = {119, 97, 110, 116, 101, 100, 0};\n"
+    ".visible .entry good()\n"
+    "{\n"
+    "    ret;\n"
+    "}\n"
+    ".visible .entry " PREFIX "illegal()\n"
+    "{\n"
+    "    .reg .u64 %nowhere;\n"
+    "    mov.u64 %nowhere, 8;\n"
+    "    st.global.u64 [%nowhere], %nowhere;\n"
+    "    ret;\n"
+    "}\n"
+    ".visible .entry " PREFIX "trap()\n"
+    "{\n"
+    "    trap;\n"
+    "    ret;\n"
+    "}\n"
+    ".visible .entry " PREFIX "assert()\n"
+    "{\n"
+    "    .reg .b64 %what;\n"
+    "    .reg .b64 %size;\n"
+    "    .reg .b32 %line;\n"
+    "    .param .b64 message;\n"
+    "    .param .b64 file;\n"
+    "    .param .b32 line;\n"
+    "    .param .b64 function;\n"
+    "    .param .b64 size;\n"
+    "    mov.u64 %what, text;\n"
+    "    cvta.global.u64 %what, %what;\n"
+    "    mov.u64 %size, 1;\n"
+    "    mov.u32 %line, 1;\n"
+    "    st.param.b64 [message], %what;\n"
+    "    st.param.b64 [file], %what;\n"
+    "    st.param.b32 [line], %line;\n"
+    "    st.param.b64 [function], %what;\n"
+    "    st.param.b64 [size], %size;\n"
+    "    call.uni __assertfail, (message, file, line, function, size);\n"
+    "    ret;\n"
+    "}\n";
+
+extern int cuInit(unsigned flags);
+extern int cuDevicePrimaryCtxRetain(void **context, int device);
+extern int cuCtxSetCurrent(void *context);
+extern int cuCtxSynchronize(void);
+extern int cuModuleLoadData(void **module, const void *image);
+extern int cuModuleGetFunction(void **function, void *module, const char *name);
+extern int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                          unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **parameters,
+                          void **extra);
+
+static void check(const char *what, int result) {
+    if (result == 0)
+        return;
+    fprintf(stderr, "%s: %d\n", what, result);
+    exit(EXIT_FAILURE);
+}
+
+static double now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
+}
+
+static int launch(void *function) {
+    int result = cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+    return result != 0 ? result : cuCtxSynchronize();
+}
+
+int main(int count, char **arguments) {
+    void *context, *module, *good, *faulty;
+    char name[64];
+    if (count != 2) {
+        fprintf(stderr, "usage: fault illegal|trap|assert\n");
+        return 2;
+    }
+    snprintf(name, sizeof name, PREFIX "%s", arguments[1]);
+    check("cuInit", cuInit(0));
+    check("cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain(&context, 0));
+    check("cuCtxSetCurrent", cuCtxSetCurrent(context));
+    check("cuModuleLoadData", cuModuleLoadData(&module, module_text));
+    check("cuModuleGetFunction", cuModuleGetFunction(&good, module, "good"));
+    check(name, cuModuleGetFunction(&faulty, module, name));
+    check("cuLaunchKernel", launch(good));
+    printf("ready\n");
+    fflush(stdout);
+    (void)getchar();
+    double begun = now_ms();
+    int result = launch(faulty);
+    printf("failed %d %.3f\n", result, now_ms() - begun);
+    return EXIT_SUCCESS;
+}
