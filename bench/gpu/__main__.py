@@ -21,7 +21,20 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.gpu import costs, decoders, facts, frameworks, machine, memory, modes, plan, shares, tenants, trainings
+from bench.gpu import (
+    costs,
+    decoders,
+    facts,
+    frameworks,
+    machine,
+    memory,
+    modes,
+    plan,
+    robustness,
+    shares,
+    tenants,
+    trainings,
+)
 from bench.gpu.bench import Bench
 from bench.gpu.plan import Cost
 from bench.gpu.report import RESULTS, Report
@@ -46,7 +59,8 @@ class Case:
 
 # Most wanted first.
 CASES: Mapping[str, Case] = {
-    "facts": Case(facts.facts, Cost(12)),
+    "facts": Case(facts.facts, Cost(8)),
+    "native_slices": Case(robustness.native_slices, Cost(4)),
     "calls": Case(costs.calls, Cost(30), Cost(10)),
     "splits": Case(shares.splits, Cost(4, 12), Cost(0, 3)),
     "caps": Case(shares.caps, Cost(2, 7), Cost(0, 7)),
@@ -58,8 +72,11 @@ CASES: Mapping[str, Case] = {
     "torch_splits": Case(trainings.torch_splits, Cost(25, 7), Cost(12, 1)),
     "memory": Case(memory.exactness, Cost(25), Cost(20)),
     "reclaim": Case(costs.reclaim, Cost(8)),
+    "kill_holding_lease": Case(robustness.kill_holding_lease, Cost(15), Cost(8)),
     "framework_memory": Case(frameworks.framework_memory, Cost(60)),
     "nvml_in_share": Case(frameworks.nvml_in_share, Cost(15), Cost(8)),
+    "restart_and_resize": Case(robustness.restart_and_resize, Cost(20, 4)),
+    "faulting_tenant": Case(robustness.faulting_tenant, Cost(8, 4), Cost(3, 1), mps=True),
     "transformers": Case(decoders.transformers, Cost(40, 4), Cost(25, 1), mps=True),
     "elasticity": Case(shares.elasticity, Cost(4, 4)),
     "starts": Case(costs.starts, Cost(30), Cost(15)),

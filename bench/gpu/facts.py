@@ -1,4 +1,4 @@
-"""Facts that every figure depends on: the driver's entry points and the length of its time slices."""
+"""The fact that every limit depends on: whether the driver hands out the functions that the library intercepts."""
 
 from __future__ import annotations
 
@@ -8,15 +8,10 @@ import subprocess
 import sys
 
 from bench.gpu.bench import Bench
-from bench.gpu.modes import NATIVE
-from bench.gpu.tenants import BUILT
-
-BUSY_KERNEL_US = 1000
-SLICES_SECONDS = 20.0
 
 
 async def facts(bench: Bench) -> None:
-    """Report the driver's entry points and time slices, and attach the output of nvidia-smi -q."""
+    """Report the driver's entry points, and attach the output of nvidia-smi -q."""
     which = bench.gpu.machine
     asked = await asyncio.to_thread(
         subprocess.run,
@@ -32,10 +27,6 @@ async def facts(bench: Bench) -> None:
     bench.report.add("facts.intercepted", float(asked.returncode == 0), "", against="all", goal=1.0)
     if asked.returncode != 0:
         bench.report.fail("facts", "the driver hands out functions that the library does not intercept")
-    with bench.row("facts.slice"):
-        async with bench.gpu.working(NATIVE, BUSY_KERNEL_US, SLICES_SECONDS, 100):
-            said = (await bench.gpu.run(NATIVE, [BUILT / "slices"], seconds=SLICES_SECONDS)).stdout.strip()
-        bench.report.say(f"\nThe driver's own time slices, with two programs that never pause: {said}")
     if smi := shutil.which("nvidia-smi"):
         listed = await asyncio.to_thread(
             subprocess.run, [smi, "-q"], capture_output=True, text=True, timeout=30, check=False
