@@ -26,7 +26,6 @@ COSTS: Mapping[str, tuple[int, int]] = {
 LIMIT = 4 << 30
 MIB = 1 << 20
 HELD = 1 << 30  # while NVML is asked
-ROW_SECONDS = 100.0  # the first import of a framework reads gigabytes
 LAUNCH_SECONDS = 30.0
 FILL, VIEW, STORIES = (f"bench.gpu.programs.{name}" for name in ("fill_frameworks", "nvml_view", "torch_stories"))
 
@@ -115,7 +114,7 @@ async def _fill_all(gpu: Gpu, mode: Mode, subjects: Sequence[Subject], limit: in
                 variables = ("XLA_PYTHON_CLIENT_PREALLOCATE=false",)  # not three quarters of all there is
             command = [sys.executable, "-m", FILL, subject.framework, str(limit), *variables]
             running.append(workers.Worker(gpu.start(mode, command, None, **amounts), subject.label))
-        answers = await asyncio.gather(*(_filled(worker) for worker in running))
+        answers = await asyncio.gather(*(_filled(worker, workers.ready_seconds(mode)) for worker in running))
         for worker, answer in zip(running, answers, strict=True):
             if isinstance(answer, dict):
                 try:
@@ -127,9 +126,9 @@ async def _fill_all(gpu: Gpu, mode: Mode, subjects: Sequence[Subject], limit: in
         await asyncio.gather(*(worker.close() for worker in running))
 
 
-async def _filled(worker: workers.Worker) -> dict[str, Any] | str:
+async def _filled(worker: workers.Worker, seconds: float) -> dict[str, Any] | str:
     try:
-        answer = await worker.answer("filled", ROW_SECONDS)
+        answer = await worker.answer("filled", seconds)
     except workers.ROW_ERRORS as error:
         return workers.in_a_line(error)
     return f"not installed: {answer['missing']}" if "missing" in answer else answer
@@ -150,7 +149,7 @@ async def nvml_in_share(bench: Bench) -> None:
     for mode in (NATIVE, OURS, *bench.peers):
         try:
             command = [sys.executable, "-m", VIEW, str(HELD)]
-            ended = await bench.gpu.run(mode, command, seconds=ROW_SECONDS, memory_bytes=limit)
+            ended = await bench.gpu.run(mode, command, seconds=workers.ready_seconds(mode), memory_bytes=limit)
             seen: dict[str, dict[str, Any]] = json.loads(ended.stdout.splitlines()[-1])
         except workers.ROW_ERRORS as error:
             rows.append([mode.name, workers.failed(bench.report, f"nvml.{mode.name}", error), *[""] * 4])
