@@ -93,7 +93,7 @@ async def _filling(bench: Bench, title: str, subjects: Sequence[Subject], modes:
             for who, document in ((NATIVE, native), (mode, seen)):
                 took = document.get("launch_us") if isinstance(document, dict) else None
                 launches.append(f"{took:.2f}" if took is not None else "?")
-                if took is not None:
+                if took is not None and (who is not NATIVE or mode is modes[0]):
                     bench.report.add(f"launch.{_key(subject)}.{who.name}", took, "us")
             rows.append([label, *amounts, _short(how), *launches])
             for key in ("allocator", "do_bench_ms", "right", "pool", "error"):

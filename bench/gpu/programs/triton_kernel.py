@@ -1,7 +1,5 @@
 """A kernel of Triton's, which is compiled when it is first launched: for `fill_frameworks`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
