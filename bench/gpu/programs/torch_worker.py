@@ -28,7 +28,7 @@ BEGUN = time.monotonic()
 
 import torch  # noqa: E402
 
-from bench.gpu.programs import torch_workloads  # noqa: E402
+from bench.gpu.programs import marks, torch_workloads  # noqa: E402
 
 WARM_PIECES = 3
 WARM_SECONDS = 0.3
@@ -106,38 +106,24 @@ def _answer(answers: TextIO, word: str, facts: dict[str, Any]) -> None:
 def measure(workload: torch_workloads.Workload, seconds: float, at: float, warm: float) -> dict[str, Any]:
     """Work from `at` on (of the monotonic clock), and count from `warm` seconds later on, for so many.
 
-    rate: units a second, between the first and the last mark in that time; p50_ms, p99_ms, longest_ms: from mark to
-    mark; longest_at: when the longest began; cpu_seconds: of this process in the time counted.
+    To what `marks.figures` has it adds cpu_seconds, of this process in the time counted, and what failed.
     """
     begin, end = at + warm, at + warm + seconds
-    marks: list[float] = []
+    moments: list[float] = []
     used: list[float] = []
     failures = len(workload.failures)
 
     def mark() -> None:
-        marks.append(time.monotonic())
+        moments.append(time.monotonic())
         used.append(time.process_time())
 
     time.sleep(max(0.0, at - time.monotonic()))
-    while not marks or marks[-1] < end + AFTER_SECONDS:
+    while not moments or moments[-1] < end + AFTER_SECONDS:
         workload.run(mark)
-    first = next((number for number, moment in enumerate(marks) if moment >= begin), 0)
-    first = min(first, len(marks) - 2) if len(marks) > 1 else 0
-    last = max((number for number, moment in enumerate(marks) if moment <= end), default=0)
-    last = min(max(last, first + 1), len(marks) - 1)  # one that was held up beyond the end counts until then
-    lasted = marks[last] - marks[first] if last > first else marks[first] - at
-    gaps = sorted((marks[number + 1] - marks[number], marks[number]) for number in range(first, last))
-    gaps = gaps or [(lasted, at)]
-    middle, rare = (1000 * gaps[min(len(gaps) - 1, int(part * len(gaps)))][0] for part in (0.5, 0.99))
+    first, last = marks.window(moments, begin, end)
     failed = workload.failures[failures:]
     return {
-        "rate": max(1, last - first) * workload.amount / lasted,
-        "seconds": lasted,
-        "pieces": last - first,
-        "p50_ms": middle,
-        "p99_ms": rare,
-        "longest_ms": 1000 * gaps[-1][0],
-        "longest_at": gaps[-1][1],
+        **marks.figures(moments, at, begin, end, workload.amount),
         "cpu_seconds": used[last] - used[first],
         **({"failures": len(failed), "failure": failed[0]} if failed else {}),
     }
