@@ -1,4 +1,4 @@
-"""Programs that are told what to do line by line: what becomes of those that fail, hang or print, and what they measure."""
+"""Workers of the GPU bench that fail, hang or print, and the figures they measure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _start(script: str) -> subprocess.Popen[str]:
 
 @contextlib.asynccontextmanager
 async def running(script: str) -> AsyncIterator[Worker]:
-    """A worker that is a script of the shell."""
+    """Run a shell script as a worker."""
     process = _start(script)
     worker = Worker(process, "script")
     try:

@@ -1,4 +1,4 @@
-"""The programs of bench/gpu that use PyTorch, in a share of a simulated GPU: what they say, not how fast they are."""
+"""The programs of bench/gpu that use PyTorch, in a share of a simulated GPU: their answers, not their speed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROGRAMS = "bench.gpu.programs"
 
 
 async def ask(python: Path, shares: share.Shares, *commands: dict[str, object]) -> list[tuple[str, dict[str, Any]]]:
-    """A worker's answers."""
+    """Run a worker with these commands and return its answers."""
     process = shares.start(shares.add(), [python, "-m", f"{PROGRAMS}.torch_worker"])
     assert process.stdin is not None
     process.stdin.write("".join(json.dumps(command) + "\n" for command in commands))

@@ -1,4 +1,4 @@
-"""What a tenant feels when its neighbour faults or is killed, the arbiter restarts, or a request changes in use."""
+"""A tenant's neighbour faults or is killed, the arbiter restarts, or a request changes in use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ERRORS = {"illegal": 700, "trap": 719, "assert": 710}  # of CUDA: illegal addres
 
 
 def figures(play: Play, case: Callable[[Bench], Awaitable[None]]) -> dict[str, float]:
-    """What a case of the bench measures, by the figures' names."""
+    """Run a case of the bench and return its figures by name."""
     report = Report({"gpu": "of the tests"}, datetime.datetime.now(datetime.UTC).date())
 
     async def story(gpu: Gpu) -> None:

@@ -1,4 +1,4 @@
-"""What a workload got done, of the moments at which pieces of it were done."""
+"""Compute rate and latencies of a workload from the moments at which its pieces were done."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 
 def figures(marks: Sequence[float], at: float, begin: float, end: float, amount: int) -> dict[str, float]:
-    """Rate and times of a workload that began at `at` and counts from `begin` to `end`; marks: one a piece, in order.
+    """Return the figures of a workload that began at `at` and counts from `begin` to `end`; one mark a piece.
 
     rate: units a second, between the first and the last mark in that time; p50_ms, p99_ms, longest_ms: from mark to
-    mark; longest_at: when the longest began. A piece that was held up beyond the end counts until it was done.
+    mark; longest_at: when the longest began. A piece delayed beyond `end` counts until it was done.
     """
     first, last = window(marks, begin, end)
     moments = [at, *marks] if last == first else list(marks)  # a single one, since it began
@@ -29,7 +29,7 @@ def figures(marks: Sequence[float], at: float, begin: float, end: float, amount:
 
 
 def window(marks: Sequence[float], begin: float, end: float) -> tuple[int, int]:
-    """The places of the first and the last mark that count: as many as there are, two if there are two."""
+    """Return the indices of the first and last mark that count."""
     first = next((number for number, moment in enumerate(marks) if moment >= begin), 0)
     first = min(first, max(0, len(marks) - 2))
     last = max((number for number, moment in enumerate(marks) if moment <= end), default=0)
