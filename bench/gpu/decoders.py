@@ -1,8 +1,8 @@
-"""Two language models on one GPU, as others publish it: words a second against one model alone.
+"""Run two language models on one GPU, and compare their words a second with one model alone.
 
-For some numbers of requests, two models of a kind run side by side, each with half of the GPU. The table has how many
-words both write in percent of what one alone writes for as many requests, and the time between words. Weights are
-random, and made on the device. Two workers serve all rows of a mode.
+For several numbers of requests, two equal models run side by side, each with half of the GPU. The table has the words
+of both in percent of one model alone with as many requests, as other projects publish it, and the time between words.
+Weights are random. Two workers serve all rows of a mode.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ REQUESTS = (2, 8, 32)
 GENERATE_REQUESTS = 8
 HALVES = (50, 50)
 HEAD = ["requests", "", "words/s", "% of one alone", "to native", "first of two, %", "p50 ms", "p99 ms", "longest ms"]
-# Native and ours; PEER_COSTS: what each peer adds.
+# COSTS is for native and ours; each peer adds PEER_COSTS.
 COSTS: Mapping[str, tuple[int, int]] = {"decoders": (25, 12), "transformers": (40, 4)}
 PEER_COSTS: Mapping[str, tuple[int, int]] = {"decoders": (15, 3), "transformers": (25, 1)}
 
 
 async def decoders(bench: Bench) -> None:
-    """The decoder that is made by hand, for 2, 8 and 32 requests."""
+    """Measure the handmade decoder with 2, 8 and 32 requests."""
     await _pairs(bench, "decoders", "decode", REQUESTS)
 
 
 async def transformers(bench: Bench) -> None:
-    """A Llama of the transformers library, by its own `generate`."""
+    """Measure a Llama of the transformers library with its `generate`."""
     await _pairs(bench, "transformers", "generate", (GENERATE_REQUESTS,))
 
 
 async def _pairs(bench: Bench, name: str, workload: str, requests: tuple[int, ...]) -> None:
-    """Native and ours alternate, so that both compare; each peer follows by itself."""
+    """Alternate native and ours, so that both compare; measure each peer afterwards."""
     pairs = _Pairs(bench, name, workload, requests)
     try:
         async with workers.opened(bench.gpu, *_halves(NATIVE), *_halves(OURS)) as four:
@@ -58,7 +58,7 @@ def _halves(mode: Mode) -> list[tuple[Mode, int]]:
 
 
 class _Pairs:
-    """The rows of a table, and what they are compared with: what one alone and both natively write."""
+    """The rows of a table, and the rates they are compared with: one model alone, and two natively."""
 
     def __init__(self, bench: Bench, name: str, workload: str, requests: tuple[int, ...]) -> None:
         self.rows: list[list[str]] = []
@@ -67,7 +67,7 @@ class _Pairs:
         self._native: dict[int, float] = {}
 
     async def measure(self, pairs: Sequence[tuple[Mode, list[Worker]]]) -> None:
-        """Each number of requests in each mode. A mode that fails for one number goes on with the next."""
+        """Measure each number of requests in each mode. After a failure, go on with the next number."""
         for requests in self._requests:
             for mode, pair in pairs:
                 try:
@@ -89,7 +89,7 @@ class _Pairs:
         self.rows.append([str(requests), f"one, {mode.name}", f"{one.rate:.0f}", f"{percent:.1f}", "", "", *times])
 
     def _add(self, requests: int, mode: Mode, both: list[Measured]) -> None:
-        """Percent of one model alone with the same requests: two GPUs would give 200."""
+        """Add two models' row: percent of one model alone with the same requests (two GPUs would give 200)."""
         report, name = self._bench.report, f"{self._name}.{requests}.{mode.name}"
         total = sum(one.rate for one in both)
         if mode is NATIVE:
@@ -107,7 +107,7 @@ class _Pairs:
         self.rows.append([str(requests), f"two, {mode.name}", *numbers, *times])
 
     def show(self, what: str) -> None:
-        """Print the rows since the last time."""
+        """Print the rows added since the last call."""
         if self.rows:
             title = f"Language models, {self._workload}, two at {HALVES[0]}/{HALVES[1]}: {what}"
             self._bench.report.table(title, HEAD, self.rows)

@@ -1,7 +1,7 @@
-"""Memory of a share as frameworks see and fill it, each in a process of its own; and as NVML shows it.
+"""Measure a share's memory as frameworks see and fill it, and as NVML shows it.
 
-Frameworks have allocators of their own over the driver's, each with its own way to ask how much there is and to find
-the end of it. A framework that is missing or fails is a row that says so.
+Each framework has its own allocator and its own out-of-memory exception, and runs in a separate process. A missing or
+failing framework becomes a row with its error.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ COSTS: Mapping[str, tuple[int, int]] = {
 }
 LIMIT = 4 << 30
 MIB = 1 << 20
-HELD = 1 << 30  # while NVML is asked
-ROW_SECONDS = 100.0  # the first import of a framework reads gigabytes
+HELD = 1 << 30  # while asking NVML
 LAUNCH_SECONDS = 30.0
 FILL, VIEW, STORIES = (f"bench.gpu.programs.{name}" for name in ("fill_frameworks", "nvml_view", "torch_stories"))
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What fills a share: its name in the table, the framework, and what is set in its environment."""
+    """A way to fill a share: name in the table, framework, and environment variables."""
 
     label: str
     framework: str
@@ -61,12 +60,12 @@ OTHERS = (
 
 
 async def torch_memory(bench: Bench) -> None:
-    """The three allocators of PyTorch: total and free seen, what can be filled, the exception at its end, once more."""
+    """Fill a share twice with each of PyTorch's three allocators; report sizes and the exception."""
     await _filling(bench, "PyTorch", ALLOCATORS, (OURS, *bench.peers))
 
 
 async def framework_memory(bench: Bench) -> None:
-    """The same of other frameworks, and what a launch takes in them."""
+    """Do the same with other frameworks, and measure a launch."""
     await _filling(bench, "frameworks", OTHERS, (OURS,))
 
 
@@ -94,7 +93,7 @@ async def _filling(bench: Bench, title: str, subjects: Sequence[Subject], modes:
             for who, document in ((NATIVE, native), (mode, seen)):
                 took = document.get("launch_us") if isinstance(document, dict) else None
                 launches.append(f"{took:.2f}" if took is not None else "?")
-                if took is not None:
+                if took is not None and (who is not NATIVE or mode is modes[0]):
                     bench.report.add(f"launch.{_key(subject)}.{who.name}", took, "us")
             rows.append([label, *amounts, _short(how), *launches])
             for key in ("allocator", "do_bench_ms", "right", "pool", "error"):
@@ -105,17 +104,17 @@ async def _filling(bench: Bench, title: str, subjects: Sequence[Subject], modes:
 
 
 async def _fill_all(gpu: Gpu, mode: Mode, subjects: Sequence[Subject], limit: int) -> list[dict[str, Any] | str]:
-    """What each sees and gets in a share of its own, at the same time; then launches, one after the other."""
+    """Fill one share per subject, all at the same time; then measure launches, one subject at a time."""
     amounts = {"memory_bytes": limit} if limit else {}
     running = []
     try:
         for subject in subjects:
             variables = subject.variables
             if mode is NATIVE and subject.framework == "jax":
-                variables = ("XLA_PYTHON_CLIENT_PREALLOCATE=false",)  # not three quarters of all there is
+                variables = ("XLA_PYTHON_CLIENT_PREALLOCATE=false",)  # not three quarters of the GPU
             command = [sys.executable, "-m", FILL, subject.framework, str(limit), *variables]
             running.append(workers.Worker(gpu.start(mode, command, None, **amounts), subject.label))
-        answers = await asyncio.gather(*(_filled(worker) for worker in running))
+        answers = await asyncio.gather(*(_filled(worker, workers.ready_seconds(mode)) for worker in running))
         for worker, answer in zip(running, answers, strict=True):
             if isinstance(answer, dict):
                 try:
@@ -127,9 +126,9 @@ async def _fill_all(gpu: Gpu, mode: Mode, subjects: Sequence[Subject], limit: in
         await asyncio.gather(*(worker.close() for worker in running))
 
 
-async def _filled(worker: workers.Worker) -> dict[str, Any] | str:
+async def _filled(worker: workers.Worker, seconds: float) -> dict[str, Any] | str:
     try:
-        answer = await worker.answer("filled", ROW_SECONDS)
+        answer = await worker.answer("filled", seconds)
     except workers.ROW_ERRORS as error:
         return workers.in_a_line(error)
     return f"not installed: {answer['missing']}" if "missing" in answer else answer
@@ -144,13 +143,13 @@ def _short(text: str) -> str:
 
 
 async def nvml_in_share(bench: Bench) -> None:
-    """What programs see of memory that ask NVML or the driver, while they hold a GiB of their share."""
+    """Compare the sizes that NVML and the driver report to a program that holds a GiB of its share."""
     limit = min(LIMIT, bench.gpu.machine.memory_bytes // 4)
     rows: list[list[str]] = []
     for mode in (NATIVE, OURS, *bench.peers):
         try:
             command = [sys.executable, "-m", VIEW, str(HELD)]
-            ended = await bench.gpu.run(mode, command, seconds=ROW_SECONDS, memory_bytes=limit)
+            ended = await bench.gpu.run(mode, command, seconds=workers.ready_seconds(mode), memory_bytes=limit)
             seen: dict[str, dict[str, Any]] = json.loads(ended.stdout.splitlines()[-1])
         except workers.ROW_ERRORS as error:
             rows.append([mode.name, workers.failed(bench.report, f"nvml.{mode.name}", error), *[""] * 4])
@@ -164,11 +163,11 @@ async def nvml_in_share(bench: Bench) -> None:
             if mode.ours:
                 bench.report.add(f"nvml.{way}.total", answer["total"], "bytes", against="limit", goal=float(limit))
     head = ["", "asked by", "total, MiB", "used", "free", "processes"]
-    bench.report.table(f"Memory as programs see it that hold {HELD / MIB:.0f} of {limit / MIB:.0f} MiB", head, rows)
+    bench.report.table(f"Memory as seen by a program that holds {HELD / MIB:.0f} of {limit / MIB:.0f} MiB", head, rows)
 
 
 async def story(gpu: Gpu, name: str, *words: object, memory_bytes: int = 0) -> dict[str, Any]:
-    """What a program of `torch_stories` tells, in a share of its own. Raises ProgramError."""
+    """Run a program of `torch_stories` in a new share and return its answer. Raises ProgramError."""
     limits: dict[str, Any] = {"memory_bytes": memory_bytes} if memory_bytes else {}
     command = [sys.executable, "-m", STORIES, name, *map(str, words)]
     ended = await gpu.run(OURS, command, seconds=150, **limits)
@@ -177,7 +176,7 @@ async def story(gpu: Gpu, name: str, *words: object, memory_bytes: int = 0) -> d
 
 
 async def filled(gpu: Gpu, subject: Subject, limit: int) -> dict[str, Any]:
-    """What one framework sees and fills of a share with so much memory. Raises ProgramError."""
+    """Fill a share of `limit` bytes with one framework and return its answer. Raises ProgramError."""
     (answer,) = await _fill_all(gpu, OURS, [subject], limit)
     if isinstance(answer, str):
         raise ProgramError(answer)

@@ -1,7 +1,7 @@
-"""What a tenant feels of its neighbours' bad moments: faults, a SIGKILL, the arbiter's restart, a resize in use.
+"""Measure how faults, a SIGKILL, an arbiter restart and a live resize affect a neighbouring tenant.
 
-All of it is seen from outside: a neighbour launches a kernel of a millisecond, waits for it, and so on
-(`programs/beats.c`); when each was done tells what was lost.
+The neighbour launches kernels of a millisecond and waits for each (`programs/beats.c`); the gaps between completions
+show the time it lost.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOOKS, LOOK_SECONDS = 1000, 0.002
 SLICES_MS = 1000
 END_SECONDS = 30.0
 BEFORE, AFTER = (50, 50), (20, 80)
-# Native and ours; PEER_COSTS: what each peer adds.
+# COSTS is for native and ours; each peer adds PEER_COSTS.
 COSTS: Mapping[str, tuple[int, int]] = {
     "faulting_tenant": (8, 4),
     "kill_holding_lease": (15, 0),
@@ -40,7 +40,7 @@ PEER_COSTS: Mapping[str, tuple[int, int]] = {"faulting_tenant": (3, 1), "kill_ho
 
 
 def built(name: str) -> Path:
-    """A program of the folder, compiled; linked against the simulated driver's names, which the real one has too."""
+    """Compile a program of `programs/`, linked against the simulated driver, which has the real one's names."""
     program = BUILT / name
     BUILT.mkdir(parents=True, exist_ok=True)
     driver = [f"-L{machine.SIMULATED}", "-l:libcuda.so.1", "-Wl,--allow-shlib-undefined"]
@@ -51,26 +51,26 @@ def built(name: str) -> Path:
 
 
 class Beats:
-    """When kernels of a tenant were done, in seconds of the monotonic clock; error: what ended it, if anything did."""
+    """Completion times of a tenant's kernels, in seconds of the monotonic clock; `error` is set if it failed."""
 
     def __init__(self, moments: Sequence[float], error: str = "") -> None:
         self.moments = moments
         self.error = error
 
     def longest_ms(self, begin: float = 0.0, end: float = float("inf")) -> float:
-        """The longest time from one kernel to the next, of those that reach into this time."""
+        """Return the longest time between two completions that overlaps this interval."""
         pairs = itertools.pairwise(self.moments)
         return 1000 * max((later - sooner for sooner, later in pairs if later >= begin and sooner <= end), default=0.0)
 
     def next_ms(self, moment: float) -> float:
-        """From then to the next kernel that was done. Raises ProgramError if there was none."""
+        """Return the time from a moment to the next completion. Raises ProgramError if there is none."""
         later = next((done for done in self.moments if done >= moment), None)
         if later is None:
             raise ProgramError("the neighbour got nothing done any more")
         return 1000 * (later - moment)
 
     def rate(self, begin: float, end: float) -> float:
-        """Kernels a second."""
+        """Return kernels a second."""
         return sum(begin <= done <= end for done in self.moments) / (end - begin)
 
 
@@ -78,7 +78,7 @@ class Beats:
 async def beating(
     gpu: Gpu, mode: Mode, percent: int = 50, share: Mapping[str, str] | None = None
 ) -> AsyncIterator[Callable[[], Coroutine[Any, Any, Beats]]]:
-    """A tenant that works while the context lasts; what it yields ends it, and returns what it did."""
+    """Run a tenant while the context lasts; the yielded function stops it and returns its completions."""
     amounts = {"request": percent, "limit": 100 if mode.ours else percent}
     process = gpu.start(mode, [built("beats"), KERNEL_US], share, **amounts)
 
@@ -98,7 +98,7 @@ async def beating(
 
 
 async def faulting_tenant(bench: Bench) -> None:
-    """One tenant's kernel goes wrong beside another that works: what the other loses, and whether it survives."""
+    """Let one tenant's kernel fault next to a busy one: measure the time the other loses, and whether it survives."""
     rows: list[list[str]] = []
     for mode in (NATIVE, OURS, *bench.peers):
         for kind in FAULTS if mode.ours else FAULTS[:1]:
@@ -108,7 +108,7 @@ async def faulting_tenant(bench: Bench) -> None:
             except workers.ROW_ERRORS as error:
                 rows.append([kind, mode.name, workers.failed(bench.report, name, error), *[""] * 3])
     head = ["fault", "", "driver's error", "longest gap before, ms", "longest after, ms", "neighbour"]
-    bench.report.table("A neighbour of a tenant whose kernel goes wrong", head, rows)
+    bench.report.table("A busy tenant next to one whose kernel faults", head, rows)
 
 
 async def _fault(bench: Bench, mode: Mode, kind: str, name: str) -> list[str]:
@@ -137,7 +137,7 @@ async def _fault(bench: Bench, mode: Mode, kind: str, name: str) -> list[str]:
 
 
 async def kill_holding_lease(bench: Bench) -> None:
-    """A tenant with a second of work queued is killed: milliseconds until its neighbour's next kernel is done."""
+    """Kill a tenant with a second of work queued; measure the milliseconds until its neighbour's next completion."""
     rows: list[list[str]] = []
     for mode in (NATIVE, OURS, *bench.peers):
         name = f"kill.{mode.name}"
@@ -161,7 +161,7 @@ async def kill_holding_lease(bench: Bench) -> None:
 
 
 async def _kill(gpu: Gpu, mode: Mode) -> float:
-    """When one was killed that had queued as much as the driver takes; with ours while it had the lease."""
+    """Kill a tenant with a full queue, in our case while it holds the lease; return the moment."""
     share = gpu.give(request=50) if mode.ours else None
     process = gpu.start(mode, [BUILT / "load", "async", KERNEL_US], share, request=50, limit=100 if mode.ours else 50)
     try:
@@ -180,7 +180,7 @@ async def _kill(gpu: Gpu, mode: Mode) -> float:
 
 
 async def _holding(gpu: Gpu, pod: str) -> None:
-    """Wait until a share has the lease: what it has had grows. Raises ProgramError after a while."""
+    """Wait until a share holds the lease, which shows in its growing lease time. Raises ProgramError on timeout."""
     had: list[float] = []
     for _ in range(LOOKS):
         had.append(sum(usage.seconds for usage in gpu.arbiter.server.leases.held() if usage.tenant.pod == pod))
@@ -191,7 +191,7 @@ async def _holding(gpu: Gpu, pod: str) -> None:
 
 
 async def restart_and_resize(bench: Bench) -> None:
-    """The arbiter restarts and a request changes while two tenants work: both go on, and get what is asked for then."""
+    """Restart the arbiter and change requests while two tenants work; both must go on, and follow the new requests."""
     shares = [bench.gpu.give(request=percent) for percent in BEFORE]
     try:
         async with workers.opened(bench.gpu, (OURS, BEFORE[0]), (OURS, BEFORE[1]), shares=shares) as pair:
@@ -212,7 +212,7 @@ async def restart_and_resize(bench: Bench) -> None:
 
 
 async def _disturb(bench: Bench, shares: Sequence[Mapping[str, str]]) -> None:
-    """In the middle of a window."""
+    """Restart and resize in the middle of a window."""
     await asyncio.sleep(bench.seconds / 4)
     await bench.gpu.arbiter.stop()
     await bench.gpu.arbiter.start()
@@ -225,7 +225,7 @@ async def _of_trainings(
 ) -> tuple[float, list[float]]:
     before = await workers.run(pair, bench.seconds)
     meanwhile, _ = await asyncio.gather(workers.run(pair, bench.seconds), _disturb(bench, shares))
-    after = await workers.run(pair, bench.seconds)
+    after = await workers.run(pair, bench.seconds, trainings.SETTLING_SECONDS)
     parts = [100 * first.rate / (first.rate + second.rate) for first, second in (before, after)]
     return max(one.longest_ms for one in meanwhile), parts
 
@@ -254,7 +254,7 @@ async def _of_beats(bench: Bench, shares: Sequence[Mapping[str, str]]) -> tuple[
 
 
 async def native_slices(bench: Bench) -> None:
-    """How long the driver lets a process have the GPU beside one that is busy, as a kernel sees it."""
+    """Measure the driver's time slices from inside a kernel, next to a busy process."""
     async with beating(bench.gpu, NATIVE):
         said = (await bench.gpu.run(NATIVE, [built("slices"), str(SLICES_MS)])).stdout.strip()
     if not said.startswith("slices "):
@@ -264,6 +264,6 @@ async def native_slices(bench: Bench) -> None:
     bench.report.add("slices.away", float(gap), "ms")
     bench.report.add("slices.at_work", float(run), "ms")
     bench.report.say(
-        f"\nthe driver's time slices, beside a busy process: {run} ms at work, {gap} ms away (medians of {count},"
+        f"\nthe driver's time slices, next to a busy process: {run} ms at work, {gap} ms away (medians of {count},"
         f" longest {longest} ms)"
     )

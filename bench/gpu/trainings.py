@@ -1,4 +1,4 @@
-"""PyTorch in a share: what its steps cost, and how true shares of two trainings are, by completed work."""
+"""Measure PyTorch's steps in a share, and the shares of two trainings by completed work."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ WORKLOADS = ("train", "infer", "matmul", "convolve", "attention", "graph")
 SPLITS = ((50, 50), (30, 70), (10, 90))
 PEER_SPLIT = (30, 70)
 SHORTEST_SECONDS = 0.5  # of a round
+SETTLING_SECONDS = 0.8  # after a request has changed
 COST_HEAD = ["", "", "steps/s", "lost, %", "p99 ms", "CPU, % of a core"]
 SPLIT_HEAD = ["requests", "", "first of two, %", "sum, % of one alone", "p99 ms", "longest ms"]
-# Native and ours; PEER_COSTS: what each peer adds.
+# COSTS is for native and ours; each peer adds PEER_COSTS.
 COSTS: Mapping[str, tuple[int, int]] = {"torch_costs": (25, 2 * len(WORKLOADS)), "torch_splits": (25, 7)}
 PEER_COSTS: Mapping[str, tuple[int, int]] = {"torch_costs": (20, len(WORKLOADS)), "torch_splits": (12, 1)}
 
 
 async def torch_costs(bench: Bench) -> None:
-    """Steps a second of one program that has the GPU to itself, native and ours in turn, round by round."""
+    """Compare steps a second of one program alone on the GPU, native and ours in alternating rounds."""
     native: dict[str, list[float]] = {}
     try:
         async with workers.opened(bench.gpu, (NATIVE, 100), (OURS, 100)) as both:
@@ -70,7 +71,7 @@ async def _costs(bench: Bench, modes: Sequence[tuple[Mode, Worker]], native: dic
 
 
 async def torch_splits(bench: Bench) -> None:
-    """Two trainings that always want, by what they request, beside native time slicing; graphs beside a training."""
+    """Compare two busy trainings' steps with requests and native time slicing; capture graphs next to one."""
     rows: list[list[str]] = []
     share = bench.gpu.give(request=SPLITS[0][0]), bench.gpu.give(request=SPLITS[0][1])
     try:
@@ -92,7 +93,7 @@ async def torch_splits(bench: Bench) -> None:
         return
     finally:
         if rows:
-            bench.report.table("Two trainings that always want, by steps", SPLIT_HEAD, rows)
+            bench.report.table("Two busy trainings, by steps", SPLIT_HEAD, rows)
     rows = []
     for peer in bench.peers:
         try:
@@ -102,11 +103,11 @@ async def torch_splits(bench: Bench) -> None:
         except workers.ROW_ERRORS as error:
             rows.append(["", peer.name, workers.failed(bench.report, f"torch.split.{peer.name}", error), *[""] * 3])
     if rows:
-        bench.report.table("Two trainings that always want, peers", SPLIT_HEAD, rows)
+        bench.report.table("Two busy trainings, peers", SPLIT_HEAD, rows)
 
 
 def request(gpu: Gpu, shares: Sequence[Mapping[str, str]], percents: Sequence[int]) -> None:
-    """Change requests of shares that are in use: at once, as an edited annotation does."""
+    """Change the requests of shares in use, as an edited annotation does."""
     for share, percent in zip(shares, percents, strict=True):
         gpu.arbiter.change(share["TEST_POD"], request_percent=percent)
 
@@ -114,7 +115,7 @@ def request(gpu: Gpu, shares: Sequence[Mapping[str, str]], percents: Sequence[in
 async def _split(
     bench: Bench, mode: Mode, split: tuple[int, int], pair: list[Worker], alone: float, rows: list[list[str]]
 ) -> None:
-    both = await workers.run(pair, bench.seconds)
+    both = await workers.run(pair, bench.seconds, SETTLING_SECONDS)
     total = sum(one.rate for one in both)
     share, name = 100 * both[0].rate / total, f"torch.split.{split[0]}.{mode.name}"
     bench.report.add(name, share, "%", against="request", goal=float(split[0]))
@@ -125,11 +126,11 @@ async def _split(
 
 
 async def _captures(bench: Bench, mode: Mode, pair: list[Worker]) -> None:
-    """A program that captures graphs again and again beside a training: none may be invalidated."""
+    """Capture graphs again and again next to a training: no capture may be invalidated."""
     await pair[1].prepare("capture")
     captures = (await workers.run(pair, bench.seconds))[1]
     await pair[1].prepare("train")
     bench.report.add(f"torch.captures.{mode.name}.wrong", captures.failures, "", against="goal", goal=0.0)
     wrong = f": {captures.failure}" if captures.failures else ""
-    text = f"{captures.rate:.0f} graphs/s captured and replayed beside a training, {captures.failures} wrong{wrong}"
+    text = f"{captures.rate:.0f} graphs/s captured and replayed next to a training, {captures.failures} wrong{wrong}"
     bench.report.say(f"{mode.name}: {text}")

@@ -1,6 +1,6 @@
-"""Processes that do several workloads of PyTorch, one after another, in a share: `programs/torch_worker` from outside.
+"""Drive `programs/torch_worker`: processes that run several PyTorch workloads in a share, one after another.
 
-A worker that hangs is killed at the end of its time, and the error of one that ends has the last it said.
+A worker that hangs is killed after a timeout. The error of one that exits has the end of its stderr.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from bench.gpu.tenants import Gpu, ProgramError
 
 PROGRAM = "bench.gpu.programs.torch_worker"
 READY_SECONDS = 120.0  # importing PyTorch for the first time reads gigabytes
+PEER_READY_SECONDS = 45.0
 PREPARE_SECONDS = 90.0
 OVERTIME_SECONDS = 30.0
 MEMORY_BYTES = 16 << 30
@@ -30,13 +31,13 @@ WARM_SECONDS = 0.3
 MISSING = "No module named 'torch'"
 T = TypeVar("T")
 
-# What can go wrong in one row of a table, which then says so, and the next row begins.
+# Failures of one row of a table: the row shows the error, and the next row follows.
 ROW_ERRORS = (ProgramError, subprocess.TimeoutExpired, TimeoutError, KeyError, ValueError, IndexError, OSError)
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a worker got done: units a second, milliseconds from one to the next, when the longest of them began."""
+    """A worker's result: units a second, milliseconds between pieces, and the start of the longest."""
 
     rate: float
     p50_ms: float
@@ -51,7 +52,7 @@ class Measured:
 
 
 class Worker:
-    """A worker that runs. To be made in a running event loop, and closed."""
+    """A running worker. Create it inside a running event loop and close it."""
 
     def __init__(self, process: subprocess.Popen[str], name: str) -> None:
         self.process = process
@@ -78,25 +79,25 @@ class Worker:
         assert self.process.stderr is not None
         self._said.extend(self.process.stderr)
 
-    async def ready(self) -> None:
-        """Wait until it has begun. Raises ProgramError."""
-        self.facts = await self.answer("ready", READY_SECONDS)
+    async def ready(self, seconds: float) -> None:
+        """Wait until it is ready. Raises ProgramError."""
+        self.facts = await self.answer("ready", seconds)
 
     async def prepare(self, workload: str, requests: int = 1) -> dict[str, Any]:
-        """Make a workload, in the place of the one before."""
+        """Build a workload, replacing the previous one."""
         return await self.ask({"prepare": workload, "requests": requests}, "prepared", PREPARE_SECONDS)
 
     async def run(self, seconds: float, at: float, warm: float = WARM_SECONDS) -> Measured:
-        """Work from `at` on, and measure for so long."""
+        """Start at `at`, and measure for `seconds`."""
         command = {"run": seconds, "at": at, "warm": warm}
         return Measured(**await self.ask(command, "done", seconds + warm + OVERTIME_SECONDS))
 
     async def drop(self) -> None:
-        """Give memory back."""
+        """Release the workload's memory."""
         await self.ask({"drop": True}, "dropped", OVERTIME_SECONDS)
 
     async def ask(self, command: Mapping[str, object], word: str, seconds: float) -> dict[str, Any]:
-        """Have a command obeyed. Raises ProgramError."""
+        """Send a command and return the answer. Raises ProgramError."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps(command) + "\n")
@@ -106,37 +107,40 @@ class Worker:
         return await self.answer(word, seconds)
 
     async def answer(self, word: str, seconds: float) -> dict[str, Any]:
-        """Wait for a line that begins so; returns its object. Raises ProgramError."""
+        """Wait for a line that begins with `word`, and return its object. Raises ProgramError."""
         try:
             async with asyncio.timeout(seconds):
                 line = await self._lines.get()
+                while line and line.partition(" ")[0] not in (word, "failed"):  # printed by a library
+                    line = await self._lines.get()
         except TimeoutError as error:
             self.process.kill()
             raise ProgramError(f"{self.name}: not {word} after {seconds:g} seconds: {self.said()}") from error
         if not line:
             code = await asyncio.to_thread(self.process.wait)
-            self._threads[1].join(5)
+            await asyncio.to_thread(self._threads[1].join, 5)
             raise ProgramError(f"{self.name} ended with {code}: {self.said()}")
         said, _, document = line.partition(" ")
         answer: dict[str, Any] = json.loads(document)
         if said == "failed":
             raise ProgramError(f"{self.name}: {answer['error']}")
-        if said != word:
-            raise ProgramError(f"{self.name} said {line.strip()!r}, not {word}")
         return answer
 
     def said(self) -> str:
-        """The end of what it wrote to stderr."""
+        """Return the end of its stderr."""
         return "".join(list(self._said))[-2000:].strip()
 
     async def close(self) -> None:
-        """End it, however busy it is."""
+        """Kill it."""
         self.process.kill()
+        await asyncio.to_thread(self._finish)
+
+    def _finish(self) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            await asyncio.to_thread(self.process.wait, 20)
+            self.process.wait(20)
         for thread, pipe in zip(self._threads, (self.process.stdout, self.process.stderr), strict=True):
             thread.join(2)
-            if pipe is not None and not thread.is_alive():  # a child may have it open, and is read from until then
+            if pipe is not None and not thread.is_alive():  # a child process may still have it open
                 pipe.close()
         with contextlib.suppress(OSError):
             assert self.process.stdin is not None
@@ -147,9 +151,9 @@ class Worker:
 async def opened(
     gpu: Gpu, *wanted: tuple[Mode, int], shares: Sequence[Mapping[str, str]] = ()
 ) -> AsyncIterator[list[Worker]]:
-    """Workers that start at the same time, each with its mode and its request in percent, or in the shares given.
+    """Start workers at the same time, each with a mode and a request in percent, or in the given shares.
 
-    Other libraries know limits alone, so that a request is one there.
+    Peers only know limits, so a request becomes a limit for them.
     """
     memory_bytes = min(MEMORY_BYTES, gpu.machine.memory_bytes // 2)
     workers: list[Worker] = []
@@ -159,43 +163,49 @@ async def opened(
             share = shares[number] if shares else None
             command = [sys.executable, "-m", PROGRAM]
             workers.append(Worker(gpu.start(mode, command, share, **amounts), f"PyTorch, {mode.name}"))
-        await _all([worker.ready() for worker in workers])
+        seconds = [ready_seconds(mode) for mode, _ in wanted]
+        await _all([worker.ready(most) for worker, most in zip(workers, seconds, strict=True)])
         yield workers
     finally:
         await asyncio.gather(*(worker.close() for worker in workers))
 
 
+def ready_seconds(mode: Mode) -> float:
+    """Return the timeout of an import: shorter for peers, which may hang, and whose files are cached by then."""
+    return READY_SECONDS if mode.ours or not (mode.preload or mode.variables) else PEER_READY_SECONDS
+
+
 def in_a_line(error: BaseException) -> str:
-    """The last line of an error, where Python has the exception, short enough for a table."""
+    """Return an error's last line, where Python prints the exception, short enough for a table."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[-1] if lines else type(error).__name__)[:100]
 
 
 def failed(report: Report, name: str, error: BaseException) -> str:
-    """Record that a row failed, but for a machine without PyTorch; returns what to write into it."""
+    """Record a failed row, unless PyTorch is not installed; return the text for the row."""
     if MISSING not in str(error):
         report.fail(name, error)
     return in_a_line(error)
 
 
 async def prepare(workers: Sequence[Worker], workload: str, requests: int = 1) -> None:
-    """Make the same workload in all of them, at the same time."""
+    """Build the same workload in all workers, at the same time."""
     await _all([worker.prepare(workload, requests) for worker in workers])
 
 
 async def run(workers: Sequence[Worker], seconds: float, warm: float = WARM_SECONDS) -> list[Measured]:
-    """What workers get done that begin together."""
+    """Run all workers together and return their results."""
     at = time.monotonic() + 0.05
     return await _all([worker.run(seconds, at, warm) for worker in workers])
 
 
 async def drop(workers: Sequence[Worker]) -> None:
-    """Have all of them give memory back."""
+    """Release the memory of all workers."""
     await _all([worker.drop() for worker in workers])
 
 
 async def _all(asked: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Wait for all, also when one fails, so that no answer is left for the next question. Raises the first error."""
+    """Wait for all, even if one fails, so that no answer is left over for the next command. Raises the first error."""
     answers = await asyncio.gather(*asked, return_exceptions=True)
     for answer in answers:
         if isinstance(answer, BaseException):

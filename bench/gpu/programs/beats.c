@@ -1,9 +1,9 @@
-/* Launches a kernel, waits for it, and so on; tells when each was done, so that what others do to it can be seen.
+/* Launches kernels and waits for each; records completion times, which show the effect of other tenants.
  *
  *   beats KERNEL_US
  *
- * It says "ready" after a first kernel, begins with the first line of its input and ends with the second, or with its
- * input. Prints one line: the moments at which kernels were done, in microseconds of CLOCK_MONOTONIC. */
+ * Prints "ready" after a first kernel, starts at the first line of stdin and stops at the second, or at the end of
+ * stdin. Then it prints one line: the completion times in microseconds of CLOCK_MONOTONIC. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <poll.h>
@@ -51,7 +51,7 @@ int main(int count, char **arguments) {
         fprintf(stderr, "usage: beats KERNEL_US\n");
         return 2;
     }
-    setvbuf(stdin, NULL, _IONBF, 0); /* poll sees what is not read */
+    setvbuf(stdin, NULL, _IONBF, 0); /* buffered lines would be invisible to poll */
     check("cuInit", cuInit(0));
     check("cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain(&context, 0));
     check("cuCtxSetCurrent", cuCtxSetCurrent(context));

@@ -1,17 +1,17 @@
-/* A tenant whose kernel goes wrong, at a moment that is known.
+/* A tenant whose kernel faults at a known moment.
  *
  *   fault illegal|trap|assert
  *
- * It says "ready" after a good kernel and waits for a line. Then it launches one that writes to an address that nothing
- * is at, traps, or fails an assertion, and prints "failed", the driver's error and the milliseconds until it was known.
- * A driver whose contexts outlive that says 0. */
+ * Prints "ready" after a good kernel and waits for a line. Then it launches a kernel that writes to an unmapped
+ * address, traps, or fails an assertion, and prints "failed", the driver's error (0: none) and the milliseconds until
+ * it came. */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-#define PREFIX "fault_" /* by which a simulated GPU knows what to do */
+#define PREFIX "fault_" /* simulated GPUs go by the name */
 
 static const char module_text[] =
     ".version 7.0\n"

@@ -1,10 +1,10 @@
-"""A share's memory as a framework sees it: how much there is, its end as the framework's own exception, and once more.
+"""Fill a share's memory with one framework until the framework's own exception, free all of it, and fill it again.
 
     python -m bench.gpu.programs.fill_frameworks FRAMEWORK BYTES [VARIABLE=VALUE...]   in the root of a checkout
 
-It fills until it is refused, or has more than BYTES (0: nothing is filled), frees all, and fills again. It says
-"filled" and a JSON object: "missing" for a framework that cannot be imported, else what it saw and got. On a line of
-its input it measures launches and says "launched" and a JSON object.
+Filling stops at the first failure, or beyond BYTES (0: fill nothing). Print "filled" and a JSON object: "missing" for
+a framework that cannot be imported, else the sizes it reported and filled. After a line on stdin, measure launches and
+print "launched" and a JSON object.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NOTHING = b".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry nothi
 
 @dataclass
 class Framework:
-    """What it is asked: take returns what holds so many bytes, free gives back all of it; chunks: by which it fills."""
+    """A framework's calls: `take` allocates so many bytes, `give_back` frees all; `chunks` are the sizes to fill by."""
 
     version: str
     total: int
@@ -66,9 +66,9 @@ def torch() -> Framework:
 
 
 def triton() -> Framework:
-    """What PyTorch allocates; a kernel is compiled, with its launcher, which a C compiler makes, and measured."""
+    """PyTorch's memory, and a Triton kernel: compiled, with its launcher (by a C compiler), and measured."""
     with tempfile.TemporaryDirectory() as cache:
-        os.environ["TRITON_CACHE_DIR"] = cache  # nothing that an earlier run has compiled
+        os.environ["TRITON_CACHE_DIR"] = cache  # so that nothing is cached from an earlier run
         from bench.gpu.programs import triton_kernel
 
         made = torch()
@@ -94,7 +94,7 @@ def jax() -> Framework:
         list.clear,
         lambda: add(number),
         lambda: add(number).block_until_ready(),
-        chunks=(128 * MIB,),  # it tries for ten seconds before it gives up
+        chunks=(128 * MIB,),  # each refusal takes JAX ten seconds of retries
         facts={"pool": seen.get("pool_bytes", 0)},
     )
 
@@ -208,7 +208,7 @@ FRAMEWORKS: dict[str, Callable[[], Framework]] = {
 
 
 def fill(framework: Framework, limit: int) -> tuple[int, list[str]]:
-    """What it gets in all, and how it was refused."""
+    """Allocate until refused; return the bytes and the errors."""
     held: list[Any] = []
     filled, raised = 0, []
     for chunk in framework.chunks:
@@ -223,7 +223,7 @@ def fill(framework: Framework, limit: int) -> tuple[int, list[str]]:
 
 
 def launched(framework: Framework) -> dict[str, object]:
-    """Microseconds a launch, the median of short rounds; nothing if it cannot be had."""
+    """Return microseconds per launch, the median of short rounds, or the error."""
     if framework.launch is None:
         return {}
     try:
@@ -242,7 +242,7 @@ def launched(framework: Framework) -> dict[str, object]:
 
 def main(name: str, limit: int, variables: Sequence[str]) -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print
+    os.dup2(2, 1)  # text that libraries print goes to stderr
     for variable in variables:
         key, _, value = variable.partition("=")
         os.environ[key] = value

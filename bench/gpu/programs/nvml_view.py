@@ -1,9 +1,9 @@
-"""How much memory a program sees by each way to ask, while it holds some of it.
+"""Ask for this program's GPU memory in several ways, while it holds some.
 
     python -m bench.gpu.programs.nvml_view BYTES   in the root of a checkout
 
-It holds BYTES by the driver's own call, and prints a JSON object: for each way to ask, total, used and free bytes, or
-"error". What NVML says of processes is their number.
+Allocate BYTES with cuMemAlloc and print a JSON object: for each way, total, used and free bytes, or "error". NVML also
+reports the number of processes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SECONDS = 30
 
 
 def hold(count: int) -> None:
-    """Take memory in the context that frameworks use, too."""
+    """Allocate memory in the primary context, which frameworks use too."""
     driver = ctypes.CDLL("libcuda.so.1")
     context, pointer = ctypes.c_void_p(), ctypes.c_ulonglong()
     for name, *arguments in (

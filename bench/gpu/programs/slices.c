@@ -1,54 +1,55 @@
-/* How long the driver lets one process have the GPU while another one wants it: run it beside a busy tenant.
+/* Measures the driver's time slices: run it next to a busy process.
  *
  *   slices MILLISECONDS
  *
- * A kernel of one thread reads the GPU's clock for so long, and writes down when it was not at work: gaps of more than
- * 100 us between two reads. Prints "slices", the number of gaps, the medians of gaps and of the times between them,
- * and the longest gap, in milliseconds; or "not known here" on a GPU that does not run kernels, as a simulated one. */
+ * A kernel of one thread reads the GPU's clock for so long, and records gaps of more than 100 us between two reads,
+ * when it was preempted. Prints "slices", the number of gaps, the medians of gaps and of the times between them, and
+ * the longest gap, in milliseconds; or "not known here" on simulated GPUs, which do not execute kernels. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #define MOST_GAPS 256
 
-static const char module_text[] = ".version 7.0\n"
-                                  ".target sm_50\n"
-                                  ".address_size 64\n"
-                                  ".visible .entry slices(.param .u64 written, .param .u64 nanoseconds)\n"
-                                  "{\n"
-                                  "    .reg .u64 %written, %place, %whole, %begun, %before, %now, %gap, %gaps;\n"
-                                  "    .reg .pred %no;\n"
-                                  "    ld.param.u64 %written, [written];\n"
-                                  "    ld.param.u64 %whole, [nanoseconds];\n"
-                                  "    cvta.to.global.u64 %written, %written;\n"
-                                  "    add.u64 %place, %written, 8;\n"
-                                  "    mov.u64 %gaps, 1;\n"
-                                  "    mov.u64 %begun, %globaltimer;\n"
-                                  "    mov.u64 %before, %begun;\n"
-                                  "again:\n"
-                                  "    mov.u64 %now, %globaltimer;\n"
-                                  "    sub.u64 %gap, %now, %before;\n"
-                                  "    setp.lt.u64 %no, %gap, 100000;\n"
-                                  "    @%no bra next;\n"
-                                  "    setp.gt.u64 %no, %gaps, 256;\n"
-                                  "    @%no bra done;\n"
-                                  "    st.global.u64 [%place], %before;\n"
-                                  "    st.global.u64 [%place+8], %now;\n"
-                                  "    add.u64 %place, %place, 16;\n"
-                                  "    add.u64 %gaps, %gaps, 1;\n"
-                                  "next:\n"
-                                  "    mov.u64 %before, %now;\n"
-                                  "    sub.u64 %gap, %now, %begun;\n"
-                                  "    setp.lt.u64 %no, %gap, %whole;\n"
-                                  "    @%no bra again;\n"
-                                  "done:\n"
-                                  "    st.global.u64 [%written], %gaps;\n" /* and one more: it has run */
-                                  "    ret;\n"
-                                  "}\n";
+static const char module_text[] =
+    ".version 7.0\n"
+    ".target sm_50\n"
+    ".address_size 64\n"
+    ".visible .entry slices(.param .u64 written, .param .u64 nanoseconds)\n"
+    "{\n"
+    "    .reg .u64 %written, %place, %whole, %begun, %before, %now, %gap, %gaps;\n"
+    "    .reg .pred %no;\n"
+    "    ld.param.u64 %written, [written];\n"
+    "    ld.param.u64 %whole, [nanoseconds];\n"
+    "    cvta.to.global.u64 %written, %written;\n"
+    "    add.u64 %place, %written, 8;\n"
+    "    mov.u64 %gaps, 1;\n"
+    "    mov.u64 %begun, %globaltimer;\n"
+    "    mov.u64 %before, %begun;\n"
+    "again:\n"
+    "    mov.u64 %now, %globaltimer;\n"
+    "    sub.u64 %gap, %now, %before;\n"
+    "    setp.lt.u64 %no, %gap, 100000;\n"
+    "    @%no bra next;\n"
+    "    setp.gt.u64 %no, %gaps, 256;\n"
+    "    @%no bra done;\n"
+    "    st.global.u64 [%place], %before;\n"
+    "    st.global.u64 [%place+8], %now;\n"
+    "    add.u64 %place, %place, 16;\n"
+    "    add.u64 %gaps, %gaps, 1;\n"
+    "next:\n"
+    "    mov.u64 %before, %now;\n"
+    "    sub.u64 %gap, %now, %begun;\n"
+    "    setp.lt.u64 %no, %gap, %whole;\n"
+    "    @%no bra again;\n"
+    "done:\n"
+    "    st.global.u64 [%written], %gaps;\n" /* plus one, so that 0 means it has not run */
+    "    ret;\n"
+    "}\n";
 
 typedef struct {
     uint64_t gaps;
-    uint64_t moments[MOST_GAPS][2]; /* when it was stopped, and when it went on */
+    uint64_t moments[MOST_GAPS][2]; /* preempted, resumed */
 } written_t;
 
 extern int cuInit(unsigned flags);

@@ -1,8 +1,8 @@
-"""Language models that write, a word at a time, as a server runs them.
+"""Language models that write one word at a time, as a server runs them.
 
-`Decoder` is made by hand, with random weights: each step reads all weights and the keys and values of earlier words, so
-memory and launches bound it, as they bound serving. `generator` is a Llama of the transformers library, made from a
-configuration, with random weights and a static cache. Both are made on the device.
+`Decoder` is handmade, with random weights: each step reads all weights and the keys and values of earlier words, so it
+is bound by memory and launches, like serving. `generator` is a Llama of the transformers library, built from a
+configuration, with random weights and a static cache. Both are built on the device.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Decoder(torch.nn.Module):
 
 
 def decoder(requests: int, device: str) -> Callable[[], None]:
-    """A step writes one word for each request, and waits for it: a server sends each word."""
+    """Return a step that writes one word for each request and waits for it, as a server does to send it."""
     with _made_on(device):
         model = Decoder(requests).eval()
     words = torch.zeros(requests, 1, dtype=torch.long, device=device)
@@ -74,7 +74,7 @@ def decoder(requests: int, device: str) -> Callable[[], None]:
 
 
 def generator(requests: int, device: str) -> Callable[[Callable[[], None]], None]:
-    """A call writes `WRITTEN` words for each request after a prompt, and calls its argument after each word."""
+    """Return a function that writes `WRITTEN` words for each request, and calls its argument after each word."""
     import transformers
 
     configuration = transformers.LlamaConfig(
@@ -94,7 +94,7 @@ def generator(requests: int, device: str) -> Callable[[Callable[[], None]], None
         max_new_tokens=WRITTEN, do_sample=False, cache_implementation="static", disable_compile=True, pad_token_id=0
     )
 
-    class Marking(transformers.StoppingCriteria):  # is asked after each word
+    class Marking(transformers.StoppingCriteria):  # called after each word
         def __init__(self, mark: Callable[[], None]) -> None:
             self.mark = mark
 
@@ -113,7 +113,7 @@ def generator(requests: int, device: str) -> Callable[[Callable[[], None]], None
 
 @contextlib.contextmanager
 def _made_on(device: str) -> Iterator[None]:
-    """Make weights of 16 bits on the device itself."""
+    """Build 16-bit weights on the device itself."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:

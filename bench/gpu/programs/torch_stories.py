@@ -1,4 +1,4 @@
-"""What programs do with PyTorch that simulation cannot show: a process of its own, for tests/gpu.
+"""Do things with PyTorch that simulation cannot show, in a separate process, for tests/gpu.
 
     torch_stories reset BYTES      fills a share of so many bytes again and again, with cudaDeviceReset in between
     torch_stories leave            ends in the ordinary way while kernels are queued
@@ -27,7 +27,7 @@ SECONDS = 3.0
 
 
 def reset(limit: int) -> dict[str, object]:
-    """What could be had in each round, by the driver's own calls, since PyTorch does not survive a reset."""
+    """Fill the share with cudaMalloc in each round, since PyTorch does not survive a reset."""
     runtime = ctypes.CDLL(_loaded("libcudart"))
     filled = []
     for _ in range(ROUNDS):

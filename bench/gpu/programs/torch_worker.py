@@ -1,17 +1,17 @@
-"""One process for several workloads of PyTorch: importing it takes longer than what is measured.
+"""Run several PyTorch workloads in one process, because importing PyTorch takes longer than measuring.
 
     python -m bench.gpu.programs.torch_worker [DEVICE]   in the root of a checkout; DEVICE is cuda, or cpu for a try
 
-It says "ready" and a JSON object of facts, then obeys a line of its input at a time, each a JSON object, and answers
-with a line, a word and a JSON object:
+Print "ready" and a JSON object of facts. Then read one JSON object per line from stdin, and answer each with one line:
+a word and a JSON object.
 
 | command | answer |
 |---|---|
-| {"prepare": "decode", "requests": 8} | prepared, once the workload (`torch_workloads`) is made and warm |
-| {"run": 3.0, "at": 1234.5, "warm": 0.3} | done, and what was measured (`measure`) |
-| {"drop": true} | dropped, once its memory is given back |
+| {"prepare": "decode", "requests": 8} | prepared, once the workload (`torch_workloads`) is built and warm |
+| {"run": 3.0, "at": 1234.5, "warm": 0.3} | done, with the result of `measure` |
+| {"drop": true} | dropped, once its memory is released |
 
-"failed" and the error answers a command that went wrong. It ends with its input.
+A failing command is answered with "failed" and the error. The process exits at the end of stdin.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ BEGUN = time.monotonic()
 
 import torch  # noqa: E402
 
-from bench.gpu.programs import torch_workloads  # noqa: E402
+from bench.gpu.programs import marks, torch_workloads  # noqa: E402
 
 WARM_PIECES = 3
 WARM_SECONDS = 0.3
-AFTER_SECONDS = 0.15  # it goes on for so long: none is alone while another one still counts
+AFTER_SECONDS = 0.15  # keep working for so long, so that no worker is alone while another still counts
 
 
 def main() -> None:
     device = sys.argv[1] if len(sys.argv) > 1 else "cuda"
-    # Answers have the output for themselves: what libraries print goes to stderr.
+    # Only answers go to stdout: text that libraries print goes to stderr.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     imported = time.monotonic()
@@ -63,14 +63,14 @@ def main() -> None:
 
 
 class Worker:
-    """What is prepared, if anything is."""
+    """The prepared workload, if there is one."""
 
     def __init__(self, device: str) -> None:
         self._device = device
         self._workload: torch_workloads.Workload | None = None
 
     def obey(self, command: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        """Do what a line says; returns the answer. Raises whatever the workload raises."""
+        """Carry out a command and return the answer. Raises any exception of the workload."""
         begun = time.monotonic()
         if "run" in command and self._workload is not None:
             at, warm = command.get("at", begun), command.get("warm", WARM_SECONDS)
@@ -104,40 +104,26 @@ def _answer(answers: TextIO, word: str, facts: dict[str, Any]) -> None:
 
 
 def measure(workload: torch_workloads.Workload, seconds: float, at: float, warm: float) -> dict[str, Any]:
-    """Work from `at` on (of the monotonic clock), and count from `warm` seconds later on, for so many.
+    """Start at `at` (monotonic clock), start counting `warm` seconds later, and count for `seconds`.
 
-    rate: units a second, between the first and the last mark in that time; p50_ms, p99_ms, longest_ms: from mark to
-    mark; longest_at: when the longest began; cpu_seconds: of this process in the time counted.
+    Return the result of `marks.figures`, with this process's cpu_seconds in the counted time, and the failures.
     """
     begin, end = at + warm, at + warm + seconds
-    marks: list[float] = []
+    moments: list[float] = []
     used: list[float] = []
     failures = len(workload.failures)
 
     def mark() -> None:
-        marks.append(time.monotonic())
+        moments.append(time.monotonic())
         used.append(time.process_time())
 
     time.sleep(max(0.0, at - time.monotonic()))
-    while not marks or marks[-1] < end + AFTER_SECONDS:
+    while not moments or moments[-1] < end + AFTER_SECONDS:
         workload.run(mark)
-    first = next((number for number, moment in enumerate(marks) if moment >= begin), 0)
-    first = min(first, len(marks) - 2) if len(marks) > 1 else 0
-    last = max((number for number, moment in enumerate(marks) if moment <= end), default=0)
-    last = min(max(last, first + 1), len(marks) - 1)  # one that was held up beyond the end counts until then
-    lasted = marks[last] - marks[first] if last > first else marks[first] - at
-    gaps = sorted((marks[number + 1] - marks[number], marks[number]) for number in range(first, last))
-    gaps = gaps or [(lasted, at)]
-    middle, rare = (1000 * gaps[min(len(gaps) - 1, int(part * len(gaps)))][0] for part in (0.5, 0.99))
+    first, last = marks.window(moments, begin, end)
     failed = workload.failures[failures:]
     return {
-        "rate": max(1, last - first) * workload.amount / lasted,
-        "seconds": lasted,
-        "pieces": last - first,
-        "p50_ms": middle,
-        "p99_ms": rare,
-        "longest_ms": 1000 * gaps[-1][0],
-        "longest_at": gaps[-1][1],
+        **marks.figures(moments, at, begin, end, workload.amount),
         "cpu_seconds": used[last] - used[first],
         **({"failures": len(failed), "failure": failed[0]} if failed else {}),
     }

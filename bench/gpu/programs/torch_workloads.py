@@ -1,6 +1,6 @@
-"""What people do with PyTorch, in pieces that a clock can be read between: see `torch_worker`.
+"""PyTorch workloads, cut into pieces that `torch_worker` can time.
 
-| workload | a unit of its rate | what bounds it |
+| workload | unit of its rate | bound by |
 |---|---|---|
 | train | a step of training of a small transformer | launches, arithmetic |
 | infer | the same, one sentence forward, waited for | launches |
@@ -9,7 +9,7 @@
 | attention | attention of long sequences, forward and backward | arithmetic |
 | small | an operation on a few numbers | launches |
 | graph | a replay of a graph of twenty operations | launches |
-| capture | a graph captured anew, replayed and checked | the host |
+| capture | a graph captured, replayed and checked | the host |
 | compile | a step of a compiled network; compiling takes a minute | |
 | decode, generate | a word of a language model (`torch_decoders`) | memory, launches |
 
@@ -30,7 +30,7 @@ MATRIX = 8192
 IMAGES, PIXELS = 64, 128
 NUMBERS = 1024
 GRAPH_OPERATIONS = 20
-STEPS = 8  # between two waits: no further ahead than a program that reads its loss now and then
+STEPS = 8  # between two waits: as far ahead as a program that reads its loss now and then
 
 Mark = Callable[[], None]
 Step = Callable[[], None]
@@ -38,15 +38,15 @@ Step = Callable[[], None]
 
 @dataclass
 class Workload:
-    """run: does a piece, and calls its argument whenever `amount` units are done, and the GPU has done them too."""
+    """A workload. `run` does a piece and calls its argument after every `amount` units that the GPU has finished."""
 
     run: Callable[[Mark], None]
     amount: int
-    failures: list[str] = field(default_factory=list)  # of the pieces that went wrong without ending the workload
+    failures: list[str] = field(default_factory=list)  # pieces that failed without ending the workload
 
 
 def prepare(name: str, requests: int, device: str) -> Workload:
-    """Make a workload. Raises KeyError for a name that is none."""
+    """Build a workload. Raises KeyError for an unknown name."""
     return WORKLOADS[name](requests, device)
 
 
@@ -57,7 +57,7 @@ def synchronize(device: str) -> None:
 
 
 def _queued(step: Step, device: str, steps: int = STEPS) -> Workload:
-    """Some steps at a time are queued and waited for."""
+    """Queue some steps, then wait for them."""
 
     def run(mark: Mark) -> None:
         for _ in range(steps):
@@ -69,7 +69,7 @@ def _queued(step: Step, device: str, steps: int = STEPS) -> Workload:
 
 
 def _waited(step: Step, amount: int = 1) -> Workload:
-    """Each step waits for its result by itself."""
+    """Run a step that waits for its own result."""
 
     def run(mark: Mark) -> None:
         step()
@@ -149,7 +149,7 @@ def _small(_: int, device: str) -> Workload:
 
 
 def _captured(source: torch.Tensor, target: torch.Tensor) -> torch.cuda.CUDAGraph:
-    """A graph that copies, and then adds one so and so often."""
+    """Capture a graph that copies, and then adds one several times."""
     graph = torch.cuda.CUDAGraph()
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

@@ -1,6 +1,4 @@
-"""A kernel of Triton's, which is compiled when it is first launched: for `fill_frameworks`."""
-
-from __future__ import annotations
+"""A Triton kernel for `fill_frameworks`, compiled at its first launch."""
 
 from collections.abc import Callable
 
@@ -22,7 +20,7 @@ def add(left, right, result, count, block: tl.constexpr):  # type: ignore[no-unt
 
 
 def measure() -> dict[str, object]:
-    """Whether its sums are right, and how long they take by Triton's own measure."""
+    """Return whether its sums are right, and their time by Triton's do_bench."""
     left = torch.rand(NUMBERS, device="cuda")
     result = torch.empty_like(left)
 
@@ -35,6 +33,6 @@ def measure() -> dict[str, object]:
 
 
 def launcher() -> Callable[[], object]:
-    """Launches it for a few numbers."""
+    """Return a function that launches it for a few numbers."""
     numbers = torch.zeros(BLOCK, device="cuda")
     return lambda: add[(1,)](numbers, numbers, numbers, BLOCK, BLOCK)
