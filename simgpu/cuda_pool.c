@@ -166,7 +166,7 @@ void pools_waited(void) {
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-    if (pool == NULL || pool->ending || (pool >= default_pools[0] && pool < default_pools[2]))
+    if (pool == NULL || pool->ending || pool == &default_pools[pool->managed][pool->gpu->index])
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&pool->mutex);
     pool->ending = true;
