@@ -149,7 +149,7 @@ def facts(libcuda: str) -> DriverFacts:
     addresses = {name: address for name in intercepted if (address := _address(driver, name)) is not None}
     answers, others = 0, dict[str, list[tuple[int, int]]]()
     known = set(addresses.values())
-    versions = sorted({*VERSIONS, *VERSIONS_12_ON, version.value})
+    versions = sorted({*VERSIONS, *VERSIONS_12_ON, version.value} - {0})
     for name, asked, flags, address in _answers(driver, {base(name) for name in intercepted}, versions):
         if address in known:
             answers += 1
