@@ -184,6 +184,36 @@ typedef struct {
 } CUDA_MEMCPY3D;
 
 typedef struct {
+    int srcAccessOrder; /* 1: in the order of the stream, 2: before the call returns, 3: any */
+    CUmemLocation srcLocHint, dstLocHint;
+    unsigned flags;
+} CUmemcpyAttributes;
+
+typedef struct {
+    int type; /* 1: a pointer, 2: an array */
+    union {
+        struct {
+            CUdeviceptr ptr;
+            size_t rowLength, layerHeight; /* 0: as the copy is */
+            CUmemLocation locHint;
+        } ptr;
+        struct {
+            CUarray array;
+            size_t x, y, z;
+        } array;
+    } op;
+} CUmemcpy3DOperand;
+
+typedef struct {
+    CUmemcpy3DOperand src, dst;
+    struct {
+        size_t width, height, depth;
+    } extent;
+    int srcAccessOrder;
+    unsigned flags;
+} CUDA_MEMCPY3D_BATCH_OP;
+
+typedef struct {
     CUdeviceptr dst;
     size_t pitch;
     unsigned value, elementSize;
@@ -269,6 +299,9 @@ typedef struct {
 } CUDA_KERNEL_NODE_PARAMS;
 
 #define CU_MEM_LOCATION_DEVICE 1
+#define CU_MEM_LOCATION_HOST_NUMA 3
+#define CU_MEM_ALLOCATION_PINNED 1
+#define CU_MEM_ALLOCATION_MANAGED 2
 #define CU_MEM_HANDLE_FILE_DESCRIPTOR 1
 #define EVENT_DISABLE_TIMING 2u
 #define EVENT_INTERPROCESS 4u

@@ -15,7 +15,7 @@ static CUresult allocate(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, 
     if (capture != NULL && *capture != NULL)
         return graph_allocate(*capture, context->device, bytes, pointer, NULL);
     if (pool == NULL)
-        pool = pool_current(context->gpu);
+        pool = pool_current(context->gpu, false);
     if (!pool_take(pool, bytes, stream_end(context, stream, per_thread)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (pool_map(pool, bytes, pointer))

@@ -6,7 +6,8 @@
 #include "cuda_driver.h"
 #include "mig.h"
 
-#define LAST_ATTRIBUTE 143 /* of CUDA 12.9 */
+#define LAST_ATTRIBUTE 147 /* of CUDA 13.0 */
+#define LAST_ATOMIC_OPERATION 12
 #define KIB 1024
 
 /* By compute capability: the figures of the data centre's model of its time. */
@@ -205,4 +206,30 @@ CUresult cuDeviceGetP2PAttribute(int *value, int attribute, CUdevice device, CUd
         return CUDA_ERROR_INVALID_DEVICE;
     *value = attribute == 2 || attribute == 4;
     return CUDA_SUCCESS;
+}
+
+/* The links do no atomic operations by themselves, as attributes 86 and 3 say, too. */
+static CUresult no_atomics(unsigned *capabilities, const int *operations, unsigned count) {
+    bool fine = capabilities != NULL && operations != NULL && count > 0;
+    for (unsigned i = 0; fine && i < count; i++)
+        fine = operations[i] >= 0 && operations[i] <= LAST_ATOMIC_OPERATION;
+    if (fine)
+        memset(capabilities, 0, count * sizeof *capabilities);
+    return fine ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuDeviceGetHostAtomicCapabilities(unsigned *capabilities, const int *operations, unsigned count,
+                                           CUdevice device) {
+    gpu_t *gpu;
+    CUresult result = driver_gpu(device, &gpu);
+    return result == CUDA_SUCCESS ? no_atomics(capabilities, operations, count) : result;
+}
+
+CUresult cuDeviceGetP2PAtomicCapabilities(unsigned *capabilities, const int *operations, unsigned count,
+                                          CUdevice device, CUdevice peer) {
+    int can;
+    CUresult result = cuDeviceCanAccessPeer(&can, device, peer);
+    if (result == CUDA_SUCCESS && !can)
+        result = CUDA_ERROR_INVALID_DEVICE;
+    return result == CUDA_SUCCESS ? no_atomics(capabilities, operations, count) : result;
 }

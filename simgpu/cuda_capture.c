@@ -64,6 +64,18 @@ CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgra
     return graph != NULL && mode >= 0 && mode <= 2 ? begin(stream, graph) : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* That the graph is captured as it was before is the program's affair: it is made anew, whatever it was. */
+CUresult cuStreamBeginRecaptureToGraph(CUstream stream, int mode, CUgraph graph, void *callback, void *data) {
+    (void)callback;
+    (void)data;
+    if (graph == NULL || mode < 0 || mode > 2)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = begin(stream, graph);
+    if (result == CUDA_SUCCESS)
+        graph_empty(graph);
+    return result;
+}
+
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     if (!stream_is_capturing(stream) || graph == NULL)
         return CUDA_ERROR_INVALID_VALUE;

@@ -257,9 +257,18 @@ CUresult cuCtxGetCurrent(CUcontext *context) {
     return result;
 }
 
-CUresult cuCtxGetDevice(CUdevice *device) {
+/* The context that is named, or the current one. */
+static CUresult context_of(CUcontext named, CUcontext *context_p) {
+    CUresult result = named == NULL ? context_current(context_p) : driver_ready();
+    if (named == NULL || result != CUDA_SUCCESS)
+        return result;
+    *context_p = named;
+    return is_context(named) ? context_usable(named) : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext named) {
     CUcontext context;
-    CUresult result = context_current(&context);
+    CUresult result = context_of(named, &context);
     if (result == CUDA_SUCCESS && device == NULL)
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
@@ -267,9 +276,13 @@ CUresult cuCtxGetDevice(CUdevice *device) {
     return result;
 }
 
-CUresult cuCtxSynchronize(void) {
+CUresult cuCtxGetDevice(CUdevice *device) {
+    return cuCtxGetDevice_v2(device, NULL);
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext named) {
     CUcontext context;
-    CUresult result = context_current(&context);
+    CUresult result = context_of(named, &context);
     if (result == CUDA_SUCCESS && context->captures > 0)
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (result == CUDA_SUCCESS) {
@@ -278,4 +291,8 @@ CUresult cuCtxSynchronize(void) {
         result = context_usable(context);
     }
     return result;
+}
+
+CUresult cuCtxSynchronize(void) {
+    return cuCtxSynchronize_v2(NULL);
 }

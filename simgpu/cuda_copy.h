@@ -31,6 +31,10 @@ bool fill_allowed(const fill_t *fill);
 /* The same of a three-dimensional one; NOT_SUPPORTED with arrays. */
 CUresult copy_shape_3d(const CUDA_MEMCPY3D *three, copy_t *copy);
 
+/* cuda_copy_batch.c: which of a batch each set of attributes begins at; and a stream that takes batches. */
+bool batch_indexed(const size_t *first, size_t sets, size_t count);
+CUresult batch_stream(CUstream stream);
+
 /* Done before it returns, when all that was launched before has ended; or in a stream. */
 CUresult work_now(work_t work, void *what);
 CUresult work_in(work_t work, void *what, CUstream stream);

@@ -86,18 +86,23 @@ CUdevice driver_device(const gpu_t *gpu) {
     return -1;
 }
 
-/* Answers before cuInit too, as the real one does. */
-CUresult cuDriverGetVersion(int *version) {
+int driver_version(void) {
     static gpu_t gpus[IMAGE_MAX_GPUS];
     static unsigned count;
-    if (version == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&driver.mutex);
     if (driver.present == 0 && count == 0)
         (void)gpus_open(gpus_directory(), GPUS_READ, gpus, &count);
     const gpu_t *gpu = driver.present > 0 ? &driver.gpus[0] : count > 0 ? &gpus[0] : NULL;
-    *version = gpu != NULL ? (int)gpu->image->cuda_version : 0;
+    int version = gpu != NULL ? (int)gpu->image->cuda_version : 0;
     pthread_mutex_unlock(&driver.mutex);
+    return version;
+}
+
+/* Answers before cuInit too, as the real one does. */
+CUresult cuDriverGetVersion(int *version) {
+    if (version == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *version = driver_version();
     return CUDA_SUCCESS;
 }
 

@@ -35,6 +35,8 @@ struct CUctx_st {
 
 /* cuda_device.c: SUCCESS after cuInit, in the process that called it. */
 CUresult driver_ready(void);
+/* Of CUDA, as the node's description has it; 0: there is no GPU that could tell. */
+int driver_version(void);
 CUresult driver_gpu(CUdevice device, gpu_t **gpu_p);
 /* Its number for CUDA; -1: it has none. */
 CUdevice driver_device(const gpu_t *gpu);
@@ -161,6 +163,7 @@ CUresult meeting_launch(CUcontext context, CUstream stream, bool per_thread, con
 /* cuda_graph.c */
 void graph_append(CUgraph graph, uint64_t duration_ns);
 void graph_begin_capture(CUgraph graph, CUstream origin);
+void graph_empty(CUgraph graph);
 CUstream graph_capture_origin(CUgraph graph);
 uint64_t graph_capture_id(CUgraph graph); /* never 0, and never of another capture */
 CUcontext graph_context(CUgraph graph);

@@ -50,7 +50,8 @@ static const entry_t *find_entry(const char *name, int version, bool per_thread,
 
 CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags, int *status) {
     bool known;
-    if (symbol == NULL || function == NULL)
+    int newest = driver_version();
+    if (symbol == NULL || function == NULL || (newest != 0 && version > newest))
         return CUDA_ERROR_INVALID_VALUE;
     const entry_t *entry = find_entry(symbol, version, (flags & CU_GET_PROC_ADDRESS_PER_THREAD) != 0, &known);
     if (status != NULL)

@@ -59,16 +59,24 @@ CUresult cuGraphCreate(CUgraph *graph, unsigned flags) {
     return graph != NULL && flags == 0 ? make(graph) : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuGraphDestroy(CUgraph graph) {
-    if (graph == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    handle_check(graph, HANDLE_GRAPH);
+void graph_empty(CUgraph graph) {
     while (graph->nodes != NULL) {
         CUgraphNode node = graph->nodes;
         graph->nodes = node->next;
         free(node->work);
         handle_end(node, HANDLE_GRAPH_NODE);
     }
+    graph->last = &graph->nodes;
+    graph->count = 0;
+    graph->duration_ns = 0;
+    graph->memory = (graph_memory_t){.count = 0};
+}
+
+CUresult cuGraphDestroy(CUgraph graph) {
+    if (graph == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    handle_check(graph, HANDLE_GRAPH);
+    graph_empty(graph);
     if (graph->exec != NULL)
         graph->exec->graph = NULL;
     handle_end(graph, HANDLE_GRAPH);
@@ -136,6 +144,11 @@ CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *
     default:
         return CUDA_ERROR_NOT_SUPPORTED;
     }
+}
+
+CUresult cuGraphAddNode_v3(CUgraphNode *node, CUgraph graph, const CUgraphNode *before, const void *edges, size_t count,
+                           CUgraphNodeParams *parameters) {
+    return cuGraphAddNode_v2(node, graph, before, edges, count, parameters);
 }
 
 /* The child is the parent's from now on: a graph that allocates may not be copied. */

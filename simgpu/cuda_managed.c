@@ -1,7 +1,7 @@
 /* Advice about managed memory, and moves of it. It is in one place for all here, so that advice changes nothing. */
 #include <string.h>
 
-#include "cuda_driver.h"
+#include "cuda_copy.h"
 
 #define READ_MOSTLY 1
 #define NO_DEVICE (-2)
@@ -36,6 +36,42 @@ CUresult cuMemPrefetchAsync(CUdeviceptr pointer, size_t bytes, CUdevice device, 
 CUresult cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t bytes, CUmemLocation location, unsigned flags,
                                CUstream stream) {
     return flags == 0 ? cuMemPrefetchAsync(pointer, bytes, location.id, stream) : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult check_batch(const CUdeviceptr *pointers, const size_t *sizes, size_t count, unsigned long long flags,
+                            CUstream stream) {
+    CUresult result = batch_stream(stream);
+    if (pointers == NULL || sizes == NULL || count == 0 || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
+        result = check(pointers[i], sizes[i]);
+    return result;
+}
+
+CUresult cuMemPrefetchBatchAsync(CUdeviceptr *pointers, size_t *sizes, size_t count, CUmemLocation *locations,
+                                 size_t *first, size_t sets, unsigned long long flags, CUstream stream) {
+    if (locations == NULL || !batch_indexed(first, sets, count))
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < sets; i++) {
+        gpu_t *gpu;
+        CUresult result = locations[i].type == CU_MEM_LOCATION_DEVICE  ? driver_gpu(locations[i].id, &gpu)
+                          : locations[i].type > CU_MEM_LOCATION_DEVICE ? CUDA_SUCCESS
+                                                                       : CUDA_ERROR_INVALID_VALUE;
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    return check_batch(pointers, sizes, count, flags, stream);
+}
+
+/* What is discarded is undefined until it is written again: here it stays what it was. */
+CUresult cuMemDiscardBatchAsync(CUdeviceptr *pointers, size_t *sizes, size_t count, unsigned long long flags,
+                                CUstream stream) {
+    return check_batch(pointers, sizes, count, flags, stream);
+}
+
+CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr *pointers, size_t *sizes, size_t count, CUmemLocation *locations,
+                                           size_t *first, size_t sets, unsigned long long flags, CUstream stream) {
+    return cuMemPrefetchBatchAsync(pointers, sizes, count, locations, first, sets, flags, stream);
 }
 
 /* No advice is remembered: every attribute is as without. */

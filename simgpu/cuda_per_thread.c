@@ -254,3 +254,45 @@ CUresult cuStreamWriteValue64_ptsz(CUstream stream, CUdeviceptr address, uint64_
 CUresult cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr address, uint64_t value, unsigned flags) {
     return cuStreamWriteValue64_v2(stream_of(stream, true), address, value, flags);
 }
+
+CUresult cuMemcpyBatchAsync_ptsz(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
+                                 CUmemcpyAttributes *attributes, size_t *first, size_t sets, size_t *failed,
+                                 CUstream stream) {
+    return cuMemcpyBatchAsync(to, from, sizes, count, attributes, first, sets, failed, stream_of(stream, true));
+}
+
+CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
+                                    CUmemcpyAttributes *attributes, size_t *first, size_t sets, CUstream stream) {
+    return cuMemcpyBatchAsync_v2(to, from, sizes, count, attributes, first, sets, stream_of(stream, true));
+}
+
+CUresult cuMemcpy3DBatchAsync_ptsz(size_t count, CUDA_MEMCPY3D_BATCH_OP *copies, size_t *failed,
+                                   unsigned long long flags, CUstream stream) {
+    return cuMemcpy3DBatchAsync(count, copies, failed, flags, stream_of(stream, true));
+}
+
+CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t count, CUDA_MEMCPY3D_BATCH_OP *copies, unsigned long long flags,
+                                      CUstream stream) {
+    return cuMemcpy3DBatchAsync_v2(count, copies, flags, stream_of(stream, true));
+}
+
+CUresult cuMemPrefetchBatchAsync_ptsz(CUdeviceptr *pointers, size_t *sizes, size_t count, CUmemLocation *locations,
+                                      size_t *first, size_t sets, unsigned long long flags, CUstream stream) {
+    return cuMemPrefetchBatchAsync(pointers, sizes, count, locations, first, sets, flags, stream_of(stream, true));
+}
+
+CUresult cuMemDiscardBatchAsync_ptsz(CUdeviceptr *pointers, size_t *sizes, size_t count, unsigned long long flags,
+                                     CUstream stream) {
+    return cuMemDiscardBatchAsync(pointers, sizes, count, flags, stream_of(stream, true));
+}
+
+CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(CUdeviceptr *pointers, size_t *sizes, size_t count,
+                                                CUmemLocation *locations, size_t *first, size_t sets,
+                                                unsigned long long flags, CUstream stream) {
+    return cuMemDiscardAndPrefetchBatchAsync(pointers, sizes, count, locations, first, sets, flags,
+                                             stream_of(stream, true));
+}
+
+CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, int mode, CUgraph graph, void *callback, void *data) {
+    return cuStreamBeginRecaptureToGraph(stream_of(stream, true), mode, graph, callback, data);
+}

@@ -12,67 +12,96 @@
 
 #define PIECE_BYTES (32ull << 20)
 
-static struct CUmemPoolHandle_st default_pools[IMAGE_MAX_GPUS];
-static CUmemoryPool current_pools[IMAGE_MAX_GPUS];
+/* Of each device one for pinned memory, and one for managed. */
+static struct CUmemPoolHandle_st default_pools[2][IMAGE_MAX_GPUS];
+static CUmemoryPool current_pools[2][IMAGE_MAX_GPUS];
 static CUmemoryPool pools; /* all of them; they are never freed, since their allocations may outlive them */
 static pthread_mutex_t pools_mutex = PTHREAD_MUTEX_INITIALIZER;
 
-static void enlist(CUmemoryPool pool, gpu_t *gpu) {
+static void enlist(CUmemoryPool pool, gpu_t *gpu, bool managed) {
     pthread_mutex_init(&pool->mutex, NULL);
     pool->gpu = gpu;
+    pool->managed = managed;
     pool->memory = -1;
     pool->next = pools;
     pools = pool;
 }
 
-static CUmemoryPool default_pool(gpu_t *gpu) {
-    CUmemoryPool pool = &default_pools[gpu->index];
+static CUmemoryPool default_pool(gpu_t *gpu, bool managed) {
+    CUmemoryPool pool = &default_pools[managed][gpu->index];
     pthread_mutex_lock(&pools_mutex);
     if (pool->gpu == NULL)
-        enlist(pool, gpu);
+        enlist(pool, gpu, managed);
     pthread_mutex_unlock(&pools_mutex);
     return pool;
 }
 
-CUmemoryPool pool_current(gpu_t *gpu) {
-    CUmemoryPool pool = current_pools[gpu->index];
-    return pool != NULL && !pool->ending ? pool : default_pool(gpu);
+CUmemoryPool pool_current(gpu_t *gpu, bool managed) {
+    CUmemoryPool pool = current_pools[managed][gpu->index];
+    return pool != NULL && !pool->ending ? pool : default_pool(gpu, managed);
 }
 
-static CUresult give(CUmemoryPool *pool, CUdevice device, CUmemoryPool (*of)(gpu_t *gpu)) {
+static CUresult give(CUmemoryPool *pool, CUdevice device, bool managed, CUmemoryPool (*of)(gpu_t *gpu, bool managed)) {
     gpu_t *gpu;
     CUresult result = driver_gpu(device, &gpu);
     if (result == CUDA_SUCCESS && pool == NULL)
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
-        *pool = of(gpu);
+        *pool = of(gpu, managed);
+    return result;
+}
+
+static CUresult set(CUdevice device, bool managed, CUmemoryPool pool) {
+    gpu_t *gpu;
+    CUresult result = driver_gpu(device, &gpu);
+    if (result == CUDA_SUCCESS && (pool == NULL || pool->gpu != gpu || pool->foreign || pool->managed != managed))
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        current_pools[managed][gpu->index] = pool;
     return result;
 }
 
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device) {
-    return give(pool, device, default_pool);
+    return give(pool, device, false, default_pool);
 }
 
 CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device) {
-    return give(pool, device, pool_current);
+    return give(pool, device, false, pool_current);
 }
 
 CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
-    gpu_t *gpu;
-    CUresult result = driver_gpu(device, &gpu);
-    if (result == CUDA_SUCCESS && (pool == NULL || pool->gpu != gpu || pool->foreign))
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        current_pools[gpu->index] = pool;
-    return result;
+    return set(device, false, pool);
 }
 
-CUmemoryPool pool_make(gpu_t *gpu) {
+/* Pools of the host's memory are not simulated, nor those of managed memory that is nowhere at first. */
+static CUresult check_location(const CUmemLocation *location, int type) {
+    if (location == NULL || type < CU_MEM_ALLOCATION_PINNED || type > CU_MEM_ALLOCATION_MANAGED ||
+        location->type < (type == CU_MEM_ALLOCATION_PINNED) || location->type > CU_MEM_LOCATION_HOST_NUMA)
+        return CUDA_ERROR_INVALID_VALUE;
+    return location->type == CU_MEM_LOCATION_DEVICE ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, int type) {
+    CUresult result = check_location(location, type);
+    return result == CUDA_SUCCESS ? give(pool, location->id, type == CU_MEM_ALLOCATION_MANAGED, default_pool) : result;
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, int type) {
+    CUresult result = check_location(location, type);
+    return result == CUDA_SUCCESS ? give(pool, location->id, type == CU_MEM_ALLOCATION_MANAGED, pool_current) : result;
+}
+
+CUresult cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool) {
+    CUresult result = check_location(location, type);
+    return result == CUDA_SUCCESS ? set(location->id, type == CU_MEM_ALLOCATION_MANAGED, pool) : result;
+}
+
+CUmemoryPool pool_make(gpu_t *gpu, bool managed) {
     CUmemoryPool pool = calloc(1, sizeof *pool);
     if (pool == NULL)
         return NULL;
     pthread_mutex_lock(&pools_mutex);
-    enlist(pool, gpu);
+    enlist(pool, gpu, managed);
     pthread_mutex_unlock(&pools_mutex);
     return pool;
 }
@@ -88,7 +117,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
     int memory = properties->handleTypes != 0 ? shared_make(gpu, 0) : -1;
     if (properties->handleTypes != 0 && memory < 0)
         return CUDA_ERROR_OPERATING_SYSTEM;
-    *pool = pool_make(gpu);
+    *pool = pool_make(gpu, properties->allocType == CU_MEM_ALLOCATION_MANAGED);
     if (*pool == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     (*pool)->memory = memory;
@@ -137,7 +166,7 @@ void pools_waited(void) {
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-    if (pool == NULL || pool->ending || (pool >= default_pools && pool < default_pools + IMAGE_MAX_GPUS))
+    if (pool == NULL || pool->ending || pool == &default_pools[pool->managed][pool->gpu->index])
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&pool->mutex);
     pool->ending = true;
@@ -288,7 +317,8 @@ bool pool_take(CUmemoryPool pool, size_t bytes, const void *stream) {
 }
 
 bool pool_map(CUmemoryPool pool, size_t bytes, CUdeviceptr *pointer) {
-    allocation_t allocation = {.gpu = pool->gpu, .pool = pool, .bytes = bytes, .memory = pool->memory};
+    allocation_t allocation = {
+        .gpu = pool->gpu, .pool = pool, .bytes = bytes, .memory = pool->memory, .managed = pool->managed};
     if (pool->memory >= 0) {
         pthread_mutex_lock(&pool->mutex);
         allocation.offset = pool->next_offset;

@@ -17,6 +17,7 @@ struct CUmemPoolHandle_st {
     CUmemoryPool next;
     gpu_t *gpu;
     pthread_mutex_t mutex;
+    bool managed;
     bool ending; /* destroyed: it ends with its last allocation */
     uint64_t threshold_bytes;
     int no_reuse[3];                              /* against each of the ways */
@@ -29,10 +30,10 @@ struct CUmemPoolHandle_st {
 };
 
 /* A pool among the others, in nobody's memory yet; NULL: no memory. */
-CUmemoryPool pool_make(gpu_t *gpu);
+CUmemoryPool pool_make(gpu_t *gpu, bool managed);
 
-/* The one that a device's allocations come from. */
-CUmemoryPool pool_current(gpu_t *gpu);
+/* The one that a device's allocations come from; of managed memory they name theirs. */
+CUmemoryPool pool_current(gpu_t *gpu, bool managed);
 
 /* Amounts that are handed out. False: the GPU has not that much left. */
 bool pool_take(CUmemoryPool pool, size_t bytes, const void *stream);

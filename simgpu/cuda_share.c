@@ -57,7 +57,7 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *shareable,
     gpu_t *gpu = pool != NULL && type == CU_MEM_HANDLE_FILE_DESCRIPTOR && flags == 0 ? share_gpu(memory) : NULL;
     if (gpu == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    *pool = pool_make(gpu);
+    *pool = pool_make(gpu, false);
     if (*pool == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     (*pool)->foreign = true;

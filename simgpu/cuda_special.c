@@ -52,3 +52,13 @@ CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green) {
     *context = (CUcontext)green;
     return driver_ready();
 }
+
+CUresult cuGreenCtxGetId(CUgreenCtx green, unsigned long long *id) {
+    CUcontext context = (CUcontext)green;
+    if (id == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = context != NULL ? context_usable(context) : context_current(&context);
+    if (result == CUDA_SUCCESS)
+        *id = context->id;
+    return result;
+}

@@ -23,8 +23,9 @@ TELLING = re.compile(
     r"Alloc|Create|Retain|Capture|Total|Launch|Free|Info|Map|Pool|Import|Export|Open|Bind|Load|Instantiate|Upload|Clone|Limit"
     r"|Update|NodeSetParams"
 )
-OLD_VERSIONS = (2000, 3020, 4000, 6050, 7000, 8000, 9020, 10000, 10010, 10020, 11000, 11020, 11030, 11040, 11060, 11070)
-NEW_VERSIONS = (12000, 12020, 12030, 12040, 12050, 12060, 12080, 12090, 13000, 13010, 13020, 13030, 13040, 13050)
+# Those since which some function has another form; a driver is asked for its own version, too.
+VERSIONS = (2000, 3020, 4000, 6050, 7000, 8000, 9020, 10000, 10010, 10020, 11000, 11020, 11030, 11040, 11060, 11070)
+VERSIONS_12_ON = (12000, 12020, 12030, 12040, 12050, 12060, 12080, 12090, 13000, 13010, 13020, 13030, 13040, 13050)
 FLAGS = (0, 1, 2)
 _FORM = re.compile(r"(_v\d+)?(_ptsz|_ptds)?$")
 _DYNAMIC_SYMBOLS, _LOCAL, _UNDEFINED = 11, 0, 0  # of ELF: SHT_DYNSYM, STB_LOCAL, SHN_UNDEF
@@ -121,12 +122,12 @@ def _loaded_file(address: int) -> Path:
     raise OSError(f"no file is mapped at {address:#x}")
 
 
-def _answers(driver: ctypes.CDLL, names: set[str]) -> Iterator[tuple[str, int, int, int]]:
+def _answers(driver: ctypes.CDLL, names: set[str], versions: list[int]) -> Iterator[tuple[str, int, int, int]]:
     """Yield name, version, flags and address for every question that the driver answers with a function."""
     ask = driver.cuGetProcAddress_v2
     ask.argtypes = (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p)
     for name in sorted(names):
-        for version in (*OLD_VERSIONS, *NEW_VERSIONS):
+        for version in versions:
             for flags in FLAGS:
                 found, status = ctypes.c_void_p(), ctypes.c_int()
                 if ask(name.encode(), ctypes.byref(found), version, flags, ctypes.byref(status)) == 0 and found.value:
@@ -148,7 +149,8 @@ def facts(libcuda: str) -> DriverFacts:
     addresses = {name: address for name in intercepted if (address := _address(driver, name)) is not None}
     answers, others = 0, dict[str, list[tuple[int, int]]]()
     known = set(addresses.values())
-    for name, asked, flags, address in _answers(driver, {base(name) for name in intercepted}):
+    versions = sorted({*VERSIONS, *VERSIONS_12_ON, version.value} - {0})
+    for name, asked, flags, address in _answers(driver, {base(name) for name in intercepted}, versions):
         if address in known:
             answers += 1
         else:

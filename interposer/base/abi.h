@@ -151,6 +151,7 @@ typedef struct {
 
 typedef enum {
     NVML_SUCCESS = 0,
+    NVML_ERROR_NOT_SUPPORTED = 3,
     NVML_ERROR_NO_PERMISSION = 4,
     NVML_ERROR_FUNCTION_NOT_FOUND = 13,
     NVML_ERROR_NOT_READY = 27,

@@ -5,7 +5,10 @@
 #include <pthread.h>
 #include <stdio.h>
 
+#include "base/fork.h"
+#include "base/report.h"
 #include "driver/libc.h"
+#include "driver/loaded.h"
 
 #if !defined(__x86_64__) && !defined(__aarch64__)
 #    error "the library is built for x86-64 and aarch64: other machines need their own symbols_*.S and launches_*.S"
@@ -18,11 +21,30 @@ void *driver_next_dlsym;
 void *driver_next_dlopen;
 
 void *driver_functions[HOOK_COUNT];
-static bool bound[LIBRARY_COUNT];
 
-static const char *const names[LIBRARY_COUNT] = {
-    [LIBRARY_CUDA] = "libcuda.so.1",
-    [LIBRARY_NVML] = "libnvidia-ml.so.1",
+/* The copy of a library that is used. Until it has been started, that is the one in which its functions were last
+ * found: programs try several. Nothing holds it in memory so long, or it would be found again in place of the next
+ * one. Once it has been started, there is no other. */
+typedef struct {
+    bool bound, settled;
+    loaded_t place;
+} copy_t;
+
+static void *drafts[HOOK_COUNT]; /* its functions; those of a copy that has been started are driver_functions, too */
+static copy_t copies[LIBRARY_COUNT];
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of both; the loader is never called with it */
+
+static void copies_after_fork(void) {
+    mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+}
+FORK_ON_CHILD(copies_after_fork)
+
+static const struct {
+    const char *file;
+    hook_t mark; /* a function that every copy has, and nothing that wraps the library */
+} libraries[LIBRARY_COUNT] = {
+    [LIBRARY_CUDA] = {"libcuda.so.1", HOOK_cuDriverGetVersion},
+    [LIBRARY_NVML] = {"libnvidia-ml.so.1", HOOK_nvmlSystemGetDriverVersion},
 };
 
 static CUresult cuda_missing(void) {
@@ -31,6 +53,14 @@ static CUresult cuda_missing(void) {
 
 static nvmlReturn_t nvml_missing(void) {
     return NVML_ERROR_FUNCTION_NOT_FOUND;
+}
+
+static CUresult cuda_refused(void) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static nvmlReturn_t nvml_refused(void) {
+    return NVML_ERROR_NOT_SUPPORTED;
 }
 
 /* Looking for libc's twice finds the same. */
@@ -58,55 +88,119 @@ void *driver_open(const char *file, int mode) {
     return driver_next_dlopen != NULL ? ((dlopen_t *)driver_next_dlopen)(file, mode) : NULL;
 }
 
-/* Whether a search there comes to us, as one by the program's own handle does, with a driver and without. */
-static bool leads_to_us(void *handle, library_t library) {
-    for (unsigned i = 0; i < HOOK_COUNT; i++) {
-        const hook_row_t *row = &hook_rows[i];
-        if (row->library == library && row->replacement != NULL && real_dlsym(handle, row->symbol) == row->replacement)
-            return true;
-    }
-    return false;
+static void *open_loaded(const char *file) {
+    driver_chain();
+    return driver_next_dlopen != NULL ? ((dlopen_t *)driver_next_dlopen)(file, RTLD_LAZY | RTLD_NOLOAD) : NULL;
 }
 
-/* The library as it is loaded in this process; failing that, where the application itself found it, which may be a
- * namespace of its own, but never ourselves: a hook that took itself for the driver's function would call itself for
- * ever. The reference that RTLD_NOLOAD takes is kept: the functions must not go away. */
-static void bind(library_t library, void *found_in) {
-    if (__atomic_load_n(&bound[library], __ATOMIC_ACQUIRE))
-        return;
-    driver_chain();
-    void *handle =
-        driver_next_dlopen != NULL ? ((dlopen_t *)driver_next_dlopen)(names[library], RTLD_LAZY | RTLD_NOLOAD) : NULL;
-    if (handle == NULL && found_in != NULL && !leads_to_us(found_in, library))
-        handle = found_in;
-    if (handle == NULL)
-        return;
+static void close_again(void *handle) {
+    int (*close)(void *) = NULL;
+    *(void **)&close = real_dlsym(RTLD_NEXT, "dlclose");
+    if (close != NULL)
+        (void)close(handle);
+}
+
+static bool is_settled(library_t library) {
+    return __atomic_load_n(&copies[library].settled, __ATOMIC_ACQUIRE);
+}
+
+static void *draft(hook_t hook) {
+    return __atomic_load_n(&drafts[hook], __ATOMIC_ACQUIRE);
+}
+
+/* With the lock held. What a launch has been diverted to stays. */
+static void set(hook_t hook, void *function) {
+    void *before = drafts[hook] != NULL ? drafts[hook] : (void *)cuda_missing, *none = NULL;
+    void **real = hook_rows[hook].real;
+    void *after = function != NULL ? function : (void *)cuda_missing;
+    if (real != NULL && !__atomic_compare_exchange_n(real, &none, after, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        (void)__atomic_compare_exchange_n(real, &before, after, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+    __atomic_store_n(&drafts[hook], function, __ATOMIC_RELEASE);
+}
+
+/* Never ourselves: a hook that took itself for the driver's function would call itself for ever. */
+static void take(library_t library, void *handle) {
+    void *functions[HOOK_COUNT];
+    copy_t copy = {.bound = true};
     for (unsigned i = 0; i < HOOK_COUNT; i++) {
-        if (hook_rows[i].library != library)
-            continue;
-        void *function = real_dlsym(handle, hook_rows[i].symbol);
-        void *none = NULL; /* another thread may have bound it already, and diverted it since */
-        if (hook_rows[i].real != NULL)
-            (void)__atomic_compare_exchange_n(hook_rows[i].real, &none,
-                                              function != NULL ? function : (void *)cuda_missing, false,
-                                              __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
-        __atomic_store_n(&driver_functions[i], function, __ATOMIC_RELEASE);
+        const hook_row_t *row = &hook_rows[i];
+        functions[i] = row->library == library ? real_dlsym(handle, row->symbol) : NULL;
+        if (functions[i] != NULL && functions[i] == row->replacement)
+            functions[i] = real_dlsym(RTLD_NEXT, row->symbol);
     }
-    __atomic_store_n(&bound[library], true, __ATOMIC_RELEASE);
+    loaded_around(functions[libraries[library].mark], &copy.place);
+    pthread_mutex_lock(&mutex);
+    for (unsigned i = 0; !copies[library].settled && i < HOOK_COUNT; i++) {
+        if (hook_rows[i].library == library)
+            set((hook_t)i, functions[i]);
+    }
+    if (!copies[library].settled)
+        copies[library] = copy;
+    pthread_mutex_unlock(&mutex);
+}
+
+static void forget(library_t library) {
+    pthread_mutex_lock(&mutex);
+    for (unsigned i = 0; !copies[library].settled && i < HOOK_COUNT; i++) {
+        if (hook_rows[i].library == library)
+            set((hook_t)i, NULL);
+    }
+    if (!copies[library].settled)
+        copies[library].bound = false;
+    pthread_mutex_unlock(&mutex);
+}
+
+static bool is_bound(library_t library) {
+    pthread_mutex_lock(&mutex);
+    copy_t copy = copies[library];
+    pthread_mutex_unlock(&mutex);
+    return copy.bound && (copy.settled || loaded_still(&copy.place));
+}
+
+/* The library that is loaded under its name, where the last one found is gone, or none was. */
+static void follow(library_t library) {
+    if (is_settled(library) || is_bound(library))
+        return;
+    void *handle = open_loaded(libraries[library].file);
+    if (handle == NULL) {
+        forget(library);
+        return;
+    }
+    take(library, handle);
+    close_again(handle);
 }
 
 void *driver_search(hook_t hook) {
     library_t library = hook_rows[hook].library;
-    bind(library, NULL);
-    void *function = __atomic_load_n(&driver_functions[hook], __ATOMIC_ACQUIRE);
+    follow(library);
+    void *function = draft(hook);
     if (function != NULL)
         return function;
     return library == LIBRARY_CUDA ? (void *)cuda_missing : (void *)nvml_missing;
 }
 
 bool driver_has(hook_t hook) {
-    (void)driver_function(hook);
-    return __atomic_load_n(&driver_functions[hook], __ATOMIC_ACQUIRE) != NULL;
+    follow(hook_rows[hook].library);
+    return draft(hook) != NULL;
+}
+
+void driver_settle(hook_t start, void *function) {
+    library_t library = hook_rows[start].library;
+    loaded_t place;
+    if (is_settled(library))
+        return;
+    loaded_around(function, &place);
+    void *handle = place.base != 0 ? open_loaded(place.file) : NULL; /* kept: its functions must not go away */
+    if (handle != NULL && draft(start) != function)
+        take(library, handle);
+    pthread_mutex_lock(&mutex);
+    copies[library].place = place;
+    for (unsigned i = 0; i < HOOK_COUNT; i++) {
+        if (hook_rows[i].library == library)
+            __atomic_store_n(&driver_functions[i], drafts[i], __ATOMIC_RELEASE);
+    }
+    __atomic_store_n(&copies[library].settled, true, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&mutex);
 }
 
 void driver_divert(hook_t launch, void *function) {
@@ -117,7 +211,7 @@ void driver_divert(hook_t launch, void *function) {
 void *driver_hook_for(const void *function) {
     for (unsigned i = 0; i < HOOK_COUNT; i++) {
         void *hook = hook_rows[i].replacement;
-        if (hook != NULL && (function == hook || function == __atomic_load_n(&driver_functions[i], __ATOMIC_ACQUIRE)))
+        if (hook != NULL && (function == hook || function == draft((hook_t)i)))
             return hook;
     }
     return NULL;
@@ -151,13 +245,35 @@ static void *find(void *handle, const hook_row_t *row, bool *after_us_p) {
     return real_dlsym(RTLD_NEXT, row->symbol);
 }
 
+/* One of the two would be held to no limit, or all calls that are not hooked would go astray. */
+static void *refuse(library_t library, const void *mark) {
+    static bool told[LIBRARY_COUNT];
+    loaded_t other;
+    loaded_around(mark, &other);
+    if (!__atomic_exchange_n(&told[library], true, __ATOMIC_RELAXED))
+        report("a second copy of %s is refused, %s: this process has started the one in %s; have the program use one "
+               "of them",
+               libraries[library].file, other.file, copies[library].place.file);
+    return library == LIBRARY_CUDA ? (void *)cuda_refused : (void *)nvml_refused;
+}
+
 void *driver_lookup(void *handle, const hook_row_t *row) {
     bool after_us;
-    void *found = find(handle, row, &after_us);
-    if (found == NULL || __atomic_load_n(&bound[row->library], __ATOMIC_ACQUIRE))
-        return found;
-    bind(row->library, after_us ? NULL : handle);
-    return find(handle, row, &after_us); /* for dlerror is not to tell of what this driver lacks */
+    library_t library = row->library;
+    if (find(handle, row, &after_us) == NULL)
+        return NULL;
+    void *where = after_us ? RTLD_NEXT : handle;
+    void *mark = real_dlsym(where, hook_rows[libraries[library].mark].symbol);
+    if (is_settled(library)) {
+        if (!after_us && mark != NULL && mark != draft(libraries[library].mark))
+            return refuse(library, mark);
+    } else {
+        follow(library);
+        if (!is_bound(library) || (mark != NULL && mark != draft(libraries[library].mark)))
+            take(library, where);
+    }
+    (void)find(handle, row, &after_us); /* for dlerror is not to tell of what this driver lacks */
+    return row->replacement;
 }
 
 static void *place_of(void *handle) {

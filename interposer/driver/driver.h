@@ -1,7 +1,8 @@
 /* The real libraries: the only place that looks for them.
  *
- * A library is found when the application has loaded it; this library never loads one by itself. Looking a function up
- * twice gives the same answer, so there is no lock: a lock here could meet the loader's own in the other order. */
+ * A library is found when the application has loaded it; this library never loads one by itself. A program may try
+ * several copies of a library; the first that it starts is the one that it uses. No lock is held while the loader is
+ * called: it could meet the loader's own in the other order. */
 #ifndef GPUSHARE_DRIVER_H
 #define GPUSHARE_DRIVER_H
 
@@ -9,7 +10,7 @@
 
 #include "driver/hooks.h"
 
-/* What has been found; for driver_function only. */
+/* Those of a library that has been started; for driver_function only. */
 extern void *driver_functions[HOOK_COUNT];
 void *driver_search(hook_t hook);
 
@@ -29,7 +30,12 @@ void driver_divert(hook_t launch, void *function);
 /* The hook for a function that the driver has given, which may be the hook itself; or NULL. */
 void *driver_hook_for(const void *function);
 
-/* The real function where an application looks for it, or NULL, with the reason left for dlerror. */
+/* The application has started the library by this function, which is what the row of `start` means: from now on this
+ * copy of it is the one that is used. */
+void driver_settle(hook_t start, void *function);
+
+/* What an application is given that looks for a function there: its hook; or one that refuses, of a second copy; or
+ * NULL, with the reason left for dlerror. */
 void *driver_lookup(void *handle, const hook_row_t *row);
 
 /* Whether an application finds a symbol there that has no row. */

@@ -50,9 +50,12 @@ FORK_ON_CHILD(context_after_fork)
 CUresult cuInit(unsigned flags) {
     if (!session_join())
         return CUDA_ERROR_SYSTEM_NOT_READY;
-    CUresult result = REAL(cuInit)(flags);
-    if (result == CUDA_SUCCESS)
+    __typeof__(cuInit) *real = REAL(cuInit);
+    CUresult result = real(flags);
+    if (result == CUDA_SUCCESS) {
+        driver_settle(HOOK_cuInit, (void *)real);
         exit_watch();
+    }
     return result;
 }
 

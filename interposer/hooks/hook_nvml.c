@@ -53,20 +53,19 @@ static bool may_be_denied(nvmlReturn_t result) {
 }
 
 /* Who only looks at GPUs joins no share for that, but where nothing is to be seen without. */
-nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
-    nvmlReturn_t result = REAL(nvmlInitWithFlags)(flags);
-    return may_be_denied(result) && session_join() ? REAL(nvmlInitWithFlags)(flags) : result;
-}
-
-nvmlReturn_t nvmlInit_v2(void) {
-    nvmlReturn_t result = REAL(nvmlInit_v2)();
-    return may_be_denied(result) && session_join() ? REAL(nvmlInit_v2)() : result;
-}
-
-nvmlReturn_t nvmlInit(void) {
-    nvmlReturn_t result = REAL(nvmlInit)();
-    return may_be_denied(result) && session_join() ? REAL(nvmlInit)() : result;
-}
+#define INIT(symbol, parameters, ...)                                                                                  \
+    nvmlReturn_t symbol parameters {                                                                                   \
+        __typeof__(symbol) *real = REAL(symbol);                                                                       \
+        nvmlReturn_t result = real(__VA_ARGS__);                                                                       \
+        if (may_be_denied(result) && session_join())                                                                   \
+            result = real(__VA_ARGS__);                                                                                \
+        if (result == NVML_SUCCESS)                                                                                    \
+            driver_settle(HOOK_##symbol, (void *)real);                                                                \
+        return result;                                                                                                 \
+    }
+INIT(nvmlInitWithFlags, (unsigned flags), flags)
+INIT(nvmlInit_v2, (void))
+INIT(nvmlInit, (void))
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
     if (!session_join())

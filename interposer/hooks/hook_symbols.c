@@ -29,7 +29,7 @@ bool symbols_answer(void *handle, const char *symbol, void **answer_p) {
         return is_refused(handle, symbol, answer_p);
     /* A function that this driver does not have stays absent: applications probe for features that way. The failed
      * lookup has left its sentence for dlerror. */
-    *answer_p = driver_lookup(handle, row) != NULL ? row->replacement : NULL;
+    *answer_p = driver_lookup(handle, row);
     return true;
 }
 

@@ -18,6 +18,8 @@ MIB = 1 << 20
 DESCRIPTION = """
 [node]
 name = interposer-tests
+driver-version = 580.159.04
+cuda-version = 13.0
 [gpu 0]
 count = 2
 model = NVIDIA A100-SXM4-40GB

@@ -112,6 +112,12 @@ def typed(version: str) -> frozenset[str]:
     return frozenset(re.findall(r"\bPFN_(cu[A-Z]\w*?)_v\d+(?:_ptsz|_ptds)?\)", text))
 
 
+def forms(version: str) -> frozenset[str]:
+    """Every form of a function, by its name, the version that brought it, and `_ptsz` or `_ptds`."""
+    text = (directory(PACKAGES[version]) / TYPES).read_text(errors="replace")
+    return frozenset(re.findall(r"\bPFN_(cu[A-Z]\w*?_v\d+(?:_ptsz|_ptds)?)\)", text))
+
+
 def nvml_functions(version: str) -> frozenset[str]:
     """Every function that an NVML of this CUDA version's time exports."""
     text = (directory(NVML_PACKAGES[version]) / NVML).read_text(errors="replace")

@@ -18,6 +18,7 @@ from tests.interposer.launching import (
     WANT,
     client,
     ends_well,
+    goes_on,
     line,
     waits_for_both_kernels,
 )
@@ -32,6 +33,19 @@ def test_a_capture_survives_the_end_of_a_lease(container: Container, make_arbite
         assert line(process) == "capturing"
         arbiter.say(REVOKE, 0, 0, 1)
         assert arbiter.hears(RELEASED) == (0, 0, 1)
+        ends_well(process)
+
+
+@pytest.mark.parametrize("symbol", ["cuStreamBeginRecaptureToGraph", "cuStreamBeginRecaptureToGraph_ptsz"])
+def test_what_is_captured_a_second_time_waits_at_no_gate_and_its_graph_does(
+    container: Container, make_arbiter: ArbiterMaker, symbol: str
+) -> None:
+    arbiter = make_arbiter(MIB, behaviour=STINGY)
+    with client(container, captures.captures_again, symbol) as process:
+        assert line(process) == "captured"
+        goes_on(process)
+        arbiter.hears(WANT)
+        arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)
         ends_well(process)
 
 

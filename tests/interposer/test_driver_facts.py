@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -33,7 +34,7 @@ def test_a_driver_that_hands_out_other_functions_is_told_apart(tmp_path: Path) -
     drivers = with_driver_before(replace(nowhere, drivers=DRIVERS), "thunks.c", tmp_path).drivers
     result = run(drivers)
     assert result.returncode == 1, result.stderr
-    assert "NOT INTERCEPTED: cuMemAlloc, 90 answers, the first for version 2000, flags 0" in result.stdout
+    assert re.search("NOT INTERCEPTED: cuMemAlloc, \\d+ answers, the first for version 2000, flags 0\n", result.stdout)
     assert "in no table of the library: cuMemAlloc_v9\n" in result.stdout
 
 

@@ -69,9 +69,10 @@ def test_what_a_graph_leaves_unfreed_stays_charged(container: Container, make_ar
     container.program(graph_memory.leaves_unfreed)
 
 
-def test_nodes_of_every_kind_of_call_are_seen(container: Container, make_arbiter: ArbiterMaker) -> None:
+@pytest.mark.parametrize("symbol", ["cuGraphAddNode_v2", "cuGraphAddNode_v3"])
+def test_nodes_of_every_kind_of_call_are_seen(container: Container, make_arbiter: ArbiterMaker, symbol: str) -> None:
     make_arbiter(LIMIT)
-    container.program(graph_memory.every_kind_of_node)
+    container.program(graph_memory.every_kind_of_node, symbol)
 
 
 def test_a_graph_that_is_uploaded_as_it_is_made_is_charged_for(

@@ -123,8 +123,11 @@ def test_a_search_by_version_finds_no_way_past(container: Container, programs: P
     assert result.stdout == "1\n", result.stderr
 
 
-def test_what_a_driver_does_not_have_stays_absent(container: Container, programs: Path) -> None:
-    result = container.run([programs / "loader", "absent", "libcuda.so.1"])
+def test_what_a_driver_does_not_have_stays_absent(container: Container, programs: Path, tmp_path: Path) -> None:
+    driver = (DRIVERS / "libcuda.so.1").read_bytes()
+    assert driver.count(b"\0cuGraphAddNode_v3\0") > 0
+    (tmp_path / "libcuda.so.1").write_bytes(driver.replace(b"\0cuGraphAddNode_v3\0", b"\0cuGraphAddNode_vX\0"))
+    result = replace(container, drivers=tmp_path).run([programs / "loader", "absent", "libcuda.so.1"])
     assert result.returncode == 0, result.stderr
 
 

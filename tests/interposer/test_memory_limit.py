@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.interposer.conftest import MIB, ArbiterMaker
-from tests.interposer.container import PROBE, Container
+from tests.interposer.container import PROBE, Container, lines_of_the_library
 from tests.interposer.programs import memory_limit
 from tests.programs import command
 
@@ -94,6 +94,17 @@ def test_a_limit_that_the_arbiter_changes_holds_at_once(container: Container, ma
     assert ask(1) == f"2 {5 * MIB}"
     process.communicate("", timeout=120)
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize("symbol", ["cuStreamBeginCaptureToCig", "cuStreamBeginCaptureToCig_ptsz"])
+def test_work_for_a_graphics_api_is_refused_aloud(
+    container: Container, make_arbiter: ArbiterMaker, symbol: str
+) -> None:
+    make_arbiter(LIMIT)
+    result = container.run(command(memory_limit.captures_for_graphics, symbol))
+    assert result.stdout == "801\n", result.stderr
+    (refusal,) = lines_of_the_library(result.stderr)
+    assert refusal.startswith(f"gpushare: {symbol} is refused: work recorded for a graphics API")
 
 
 def test_what_cannot_be_held_to_the_limits_is_refused_aloud(container: Container, make_arbiter: ArbiterMaker) -> None:

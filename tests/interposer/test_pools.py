@@ -29,7 +29,13 @@ def test_what_a_pool_keeps_stays_charged_until_it_is_trimmed(container: Containe
 
 @pytest.mark.parametrize(
     "symbol",
-    ["cuCtxSynchronize", "cuStreamSynchronize", "cuStreamSynchronize_ptsz", "cuEventSynchronize"],
+    [
+        "cuCtxSynchronize",
+        "cuCtxSynchronize_v2",
+        "cuStreamSynchronize",
+        "cuStreamSynchronize_ptsz",
+        "cuEventSynchronize",
+    ],
 )
 def test_others_have_what_a_pool_gave_back_when_its_program_waited(
     container: Container, make_arbiter: ArbiterMaker, symbol: str
@@ -44,6 +50,26 @@ def test_others_have_what_a_pool_gave_back_when_its_program_waited(
         process.stdin.flush()
         assert process.stdout.readline() == "waited\n", process.communicate(timeout=10)
         assert sum(arbiter.charged()) == 0
+
+
+@pytest.mark.parametrize("symbol", ["cuMemGetDefaultMemPool", "cuMemGetMemPool"])
+@pytest.mark.parametrize("kind", [pools.PINNED, pools.MANAGED], ids=["pinned", "managed"])
+def test_a_pool_that_is_asked_for_by_its_place_meets_the_limit(
+    container: Container, make_arbiter: ArbiterMaker, symbol: str, kind: int
+) -> None:
+    arbiter = make_arbiter(LIMIT)
+    with finishing(container.start(command(pools.fills_a_pool_of_a_place, symbol, kind))) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "filled\n", process.communicate(timeout=60)
+        assert sum(arbiter.charged()) == LIMIT
+        output, errors = process.communicate("\n", timeout=60)
+        assert (output, process.returncode) == ("freed\n", 0), errors
+    assert sum(arbiter.charged()) == 0
+
+
+def test_a_pool_of_another_gpu_gives_nothing(container: Container, make_arbiter: ArbiterMaker) -> None:
+    make_arbiter(LIMIT)
+    container.program(pools.takes_from_the_pool_of_another_gpu)
 
 
 def test_a_pool_gives_way_to_other_memory_before_anything_is_refused(

@@ -24,9 +24,17 @@ def captures_for_long() -> None:
     c.check("cuStreamEndCapture", stream, ctypes.byref(graph))
 
 
+def captured_again(c: Cuda, stream: PTR) -> None:
+    graph = PTR()
+    c.check("cuStreamEndCapture", stream, ctypes.byref(graph))
+    c.check("cuStreamBeginRecaptureToGraph", stream, 0, graph, None, None)
+    c.check("cuStreamEndCapture", stream, ctypes.byref(graph))
+
+
 # How a capture ends in a stream, of the context that is given or of the primary one.
 ENDS = {
     "the capture": lambda c, stream, _: c.check("cuStreamEndCapture", stream, ctypes.byref(PTR())),
+    "a second capture into its graph": lambda c, stream, _: captured_again(c, stream),
     "its stream": lambda c, stream, _: c.check("cuStreamDestroy_v2", stream),
     "its stream, by the old call": lambda c, stream, _: c.check("cuStreamDestroy", stream),
     "its context": lambda c, _, context: c.check("cuCtxDestroy_v2", context),
@@ -45,6 +53,24 @@ def ends_a_capture(end: str) -> None:
     if end.endswith("context"):
         c.use(0)
     two_long_kernels(c)
+
+
+def captures_again(symbol: str) -> None:
+    """A kernel that is captured twice into one graph runs once a launch, and only then."""
+    c = Cuda()
+    function = kernel(c, 1000)
+    stream, graph = c.made("cuStreamCreate", 1), PTR()
+    c.check("cuStreamBeginCapture_v2", stream, 0)
+    assert launch(c, function, "cuLaunchKernel", stream) == 0
+    c.check("cuStreamEndCapture", stream, ctypes.byref(graph))
+    c.check(symbol, stream, 0, graph, None, None)
+    assert launch(c, function, "cuLaunchKernel", stream) == 0
+    c.check("cuStreamEndCapture", stream, ctypes.byref(graph))
+    say("captured")
+    input()
+    executable = c.made("cuGraphInstantiateWithFlags", graph, 0)
+    c.check("cuGraphLaunch", executable, stream)
+    c.check("cuStreamSynchronize", stream)
 
 
 def begin_one_for_ever(c: Cuda) -> None:

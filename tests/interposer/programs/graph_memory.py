@@ -138,11 +138,13 @@ def leaves_unfreed() -> None:
     assert c.start(c.whole(256)) == SUCCESS
 
 
-def every_kind_of_node() -> None:
+def every_kind_of_node(symbol: str) -> None:
     c = Graphs()
     child, parent = c.make(), c.make()
     node = NodeParameters(type=10, allocation=allocation(100 * MIB))
-    c.made("cuGraphAddNode_v2", child, None, None, 0, ctypes.byref(node))
+    c.made(symbol, child, None, None, 0, ctypes.byref(node))
+    elsewhere = NodeParameters(type=10, allocation=allocation(MIB, device=1))
+    assert c.call(symbol, ctypes.byref(PTR()), child, None, None, 0, ctypes.byref(elsewhere)) == NOT_PERMITTED
     c.add_free(child, node.allocation.pointer)
     c.add_free(parent, c.add(parent, 50))
     c.made("cuGraphAddChildGraphNode", parent, None, 0, child)

@@ -185,3 +185,8 @@ def where_no_limit_is_kept() -> None:
     c, properties = Cuda(), Properties(type=1, location=Location(type=5, id=-2))
     for _ in range(2):
         print(c.call("cuMemCreate", ctypes.byref(ctypes.c_uint64()), 2 * MIB, ctypes.byref(properties), 0))
+
+
+def captures_for_graphics(symbol: str) -> None:
+    c = Cuda()
+    print(c.call(symbol, c.made("cuStreamCreate", 1), None))

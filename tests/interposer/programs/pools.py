@@ -8,10 +8,11 @@ import threading
 import time
 from typing import Any
 
-from tests.interposer.cuda_client import MIB, OUT_OF_MEMORY, SUCCESS, Cuda, on_device
+from tests.interposer.cuda_client import MIB, NOT_PERMITTED, OUT_OF_MEMORY, SUCCESS, Cuda, Location, on_device
 
 LIMIT = 256 * MIB
 FOR_EVER = (1 << 64) - 1
+PINNED, MANAGED = 1, 2
 
 
 class Pools(Cuda):
@@ -80,6 +81,27 @@ def frees_and_waits(symbol: str) -> None:
     c.check(symbol, *waited_for)
     print("waited", flush=True)
     input()
+
+
+def fills_a_pool_of_a_place(symbol: str, kind: int) -> None:
+    c = Pools()
+    c.pool = c.made(symbol, ctypes.byref(Location(type=1, id=0)), kind)
+    assert c.allocate(LIMIT + 1, "cuMemAllocFromPoolAsync", c.pool, 0)[0] == OUT_OF_MEMORY
+    result, pointer = c.allocate(LIMIT, "cuMemAllocFromPoolAsync", c.pool, 0)
+    assert result == SUCCESS
+    assert c.allocate(1)[0] == OUT_OF_MEMORY
+    print("filled", flush=True)
+    input()
+    c.drop(pointer)
+    c.check("cuCtxSynchronize_v2", 0)
+    assert c.attribute(5) == c.used() == 0
+    print("freed", flush=True)
+
+
+def takes_from_the_pool_of_another_gpu() -> None:
+    c = Pools()
+    pool = c.made("cuMemGetDefaultMemPool", ctypes.byref(Location(type=1, id=1)), PINNED)
+    assert c.allocate(1, "cuMemAllocFromPoolAsync", pool, 0)[0] == NOT_PERMITTED
 
 
 def gives_way() -> None:

@@ -189,7 +189,7 @@ def forms() -> None:
     forms = {
         ("cuMemAlloc", 2000, 0): "cuMemAlloc",
         ("cuMemAlloc", 3020, 0): "cuMemAlloc_v2",
-        ("cuMemAlloc", 13000, PER_THREAD): "cuMemAlloc_v2",
+        ("cuMemAlloc", 12040, PER_THREAD): "cuMemAlloc_v2",
         ("cuLaunchKernel", 4000, PER_THREAD): "cuLaunchKernel",
         ("cuLaunchKernel", 7000, PER_THREAD): "cuLaunchKernel_ptsz",
         ("cuLaunchKernel", 7000, 0): "cuLaunchKernel",

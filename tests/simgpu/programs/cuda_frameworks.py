@@ -13,7 +13,7 @@ def not_simulated() -> None:
     assert driver.cuMulticastCreate(0, 0) == 3, "before cuInit"
     c = Cuda()
     for name in ("cuMulticastCreate", "cuMulticastAddDevice", "cuMulticastBindMem", "cuTexObjectCreate"):
-        assert c.proc_address(name, 12090) == c.address(name)
+        assert c.proc_address(name, 12040) == c.address(name)
         assert c.call(name, 0, 0, 0, 0) == NOT_SUPPORTED
 
 
@@ -24,13 +24,13 @@ def every_attribute() -> None:
         value = ctypes.c_int(-7)
         return c.call("cuDeviceGetAttribute", ctypes.byref(value), number, device) or value.value
 
-    numbers = {number: attribute(number) for number in range(1, 144)}
+    numbers = {number: attribute(number) for number in range(1, 148)}
     assert all(value >= 0 for value in numbers.values())
     assert numbers[17] == numbers[132] == 0, "no limit of run time, no multicast"
     assert (numbers[75], numbers[76], numbers[81], numbers[97], numbers[39]) == (8, 0, 164 << 10, 163 << 10, 2048)
     assert (attribute(81, 2), attribute(39, 2)) == (100 << 10, 1536), "an L4"
     value = ctypes.c_int()
-    for number in (0, -1 & 0xFFFFFFFF, 144, 9999):
+    for number in (0, -1 & 0xFFFFFFFF, 148, 9999):
         assert c.call("cuDeviceGetAttribute", ctypes.byref(value), ctypes.c_int(number), 0) == 1
     device, text = ctypes.c_int(), ctypes.create_string_buffer(32)
     c.check("cuDeviceGetPCIBusId", text, 32, 2)

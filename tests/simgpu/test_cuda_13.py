@@ -1,0 +1,113 @@
+"""The simulated driver is one of CUDA 13.0: it has every function of that header, in the versions of that header."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.gpu.driver_facts import base, exported_names
+from tests.interposer import cuda_headers
+from tests.simgpu import in_memory
+from tests.simgpu.conftest import COMMAND, DRIVERS, ROOT, Node
+from tests.simgpu.programs import cuda_13
+
+NEWEST = "13.0"
+H100 = """
+[node]
+name = one-h100
+driver-version = 580.159.04
+cuda-version = 13.0
+[gpu 0]
+count = 2
+model = NVIDIA H100 80GB HBM3
+memory = 81559MiB
+compute-capability = 9.0
+context-memory = 528MiB
+memory-block = 2MiB
+"""
+_ENTRY = re.compile(r"^(?:ENTRY|UNSIMULATED)\((\w+), (\w+), (\d+), ([01])", re.MULTILINE)
+
+
+def entries() -> set[tuple[str, str, int, bool]]:
+    """Exported name, name, version and whether it is for per-thread streams, of all that cuGetProcAddress gives."""
+    tables = "".join(
+        (ROOT / "simgpu" / f"cuda_{name}.def").read_text() for name in ("entries", "per_thread", "unsimulated")
+    )
+    return {(symbol, name, int(version), flag == "1") for symbol, name, version, flag in _ENTRY.findall(tables)}
+
+
+@pytest.fixture
+def h100(tmp_path: Path) -> Iterator[Node]:
+    """Two H100 with a driver of CUDA 13.0."""
+    description = tmp_path / "node.ini"
+    description.write_text(H100)
+    with in_memory.directory(tmp_path) as directory:
+        subprocess.run([COMMAND, "create", description, directory / "gpus"], check=True)
+        yield Node(directory / "gpus")
+
+
+def in_header(what: str) -> frozenset[str]:
+    try:
+        return cuda_headers.functions(NEWEST) if what == "functions" else cuda_headers.forms(NEWEST)
+    except cuda_headers.UnavailableError as error:
+        if cuda_headers.in_ci():
+            raise
+        pytest.skip(f"{error}: connect to a package index and run again, for this compares the driver with its header")
+
+
+@pytest.mark.slow
+def test_it_exports_every_function_of_the_header() -> None:
+    functions = in_header("functions")
+    assert len(functions) > 500
+    assert functions - set(exported_names(DRIVERS / "libcuda.so.1")) == set()
+
+
+@pytest.mark.slow
+def test_every_form_has_the_version_of_the_header() -> None:
+    """The header names the types of functions by the version that brought each form."""
+    ours = {f"{name}_v{version}{'_ptsz' if flag else ''}" for _, name, version, flag in entries()}
+    older = {f"{name}_v{version}" for _, name, version, _ in entries()}
+    assert {form for form in in_header("forms") if form.replace("_ptds", "_ptsz") not in ours | older} == set()
+
+
+def test_it_exports_what_it_hands_out() -> None:
+    assert {symbol for symbol, *_ in entries()} <= set(exported_names(DRIVERS / "libcuda.so.1"))
+    assert all(base(symbol) == base(name) for symbol, name, *_ in entries())
+
+
+def test_what_it_hands_out_follows_the_version_of_the_description(h100: Node) -> None:
+    h100.program(cuda_13.versions)
+
+
+def test_a_card_is_as_its_description_says(h100: Node) -> None:
+    name, total_mib, used_mib, block_mib = h100.program(cuda_13.card).splitlines()
+    assert (name, total_mib, used_mib, block_mib) == ("NVIDIA H100 80GB HBM3", "81559", "528", "2")
+    said = h100.nvml("print(nvml.nvmlSystemGetDriverVersion(), nvml.nvmlSystemGetCudaDriverVersion_v2())")
+    assert said == "580.159.04 13000"
+
+
+def test_calls_that_name_a_context_act_on_that_one(h100: Node) -> None:
+    h100.program(cuda_13.contexts)
+
+
+def test_links_tell_of_their_atomics(h100: Node) -> None:
+    h100.program(cuda_13.atomics)
+
+
+def test_pools_are_found_by_place_and_kind(h100: Node) -> None:
+    h100.program(cuda_13.pools)
+
+
+@pytest.mark.parametrize("form", ["", "_ptsz", "_v2", "_v2_ptsz"])
+def test_batches_of_copies_are_copied(h100: Node, form: str) -> None:
+    h100.program(cuda_13.copies, "cuMemcpyBatchAsync" + form)
+    h100.program(cuda_13.copies_in_three_dimensions, "cuMemcpy3DBatchAsync" + form)
+
+
+@pytest.mark.parametrize("form", ["", "_ptsz"])
+def test_batches_of_moves_are_of_managed_memory_alone(h100: Node, form: str) -> None:
+    h100.program(cuda_13.moves, form)
