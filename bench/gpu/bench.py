@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import subprocess
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from bench.gpu.modes import NATIVE, OURS, Mode
 from bench.gpu.report import Report
@@ -16,14 +15,13 @@ from bench.launches.node import Done, Tenant
 
 @dataclasses.dataclass
 class Bench:
-    """One case of a run. directory: a folder for its files; peers: further modes to compare with."""
+    """One case of a run. peers: further modes to compare with."""
 
     gpu: Gpu
     report: Report
     seconds: float
     warm_ms: int
     rounds: int
-    directory: Path
     peers: Sequence[Mode] = ()
 
     @property

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 LEAST_SECONDS, MOST_SECONDS = 3.0, 6.0
 AROUND_SECONDS = 2.5  # before and after a window: programs start, warm up and end
-FASTEST, SLOWEST = 0.4, 4.0  # bounds of the learned pace, so that one odd case does not decide
+PRIOR_SECONDS = 60.0  # the weight of the estimate, so that one odd case does not decide the pace
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,4 +67,4 @@ def pace(done: Sequence[tuple[Cost, float, float]]) -> float:
     """Return actual over estimated time outside the windows. done: cost, window and total seconds of each case."""
     estimated = sum(cost.around_seconds(1.0) for cost, _, _ in done)
     taken = sum(max(0.0, took - cost.windows * window) for cost, window, took in done)
-    return min(SLOWEST, max(FASTEST, taken / estimated)) if estimated else 1.0
+    return (PRIOR_SECONDS + taken) / (PRIOR_SECONDS + estimated)

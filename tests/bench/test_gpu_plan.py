@@ -12,7 +12,7 @@ from bench.gpu.plan import Cost
 COSTS = st.dictionaries(st.sampled_from("abcdefgh"), st.builds(Cost, st.floats(0, 100), st.integers(0, 20)), min_size=1)
 
 
-@given(COSTS, st.floats(0, 600), st.floats(plan.FASTEST, plan.SLOWEST), st.none() | st.floats(0.1, 10))
+@given(COSTS, st.floats(0, 600), st.floats(0.2, 5), st.none() | st.floats(0.1, 10))
 def test_what_is_planned_fits_and_no_window_is_shorter_than_the_least(
     costs: dict[str, Cost], left: float, pace: float, fixed: float | None
 ) -> None:
@@ -41,8 +41,7 @@ def test_time_that_is_left_over_makes_windows_longer_up_to_a_limit() -> None:
 
 
 def test_the_pace_is_learned_from_what_cases_took() -> None:
-    cost = Cost(10, 4)
+    cost = Cost(100, 4)
     assert plan.pace([]) == 1.0
-    assert plan.pace([(cost, 3.0, cost.seconds(3.0, 2.0))]) == pytest.approx(2.0)
-    assert plan.pace([(cost, 3.0, 1000.0)]) == plan.SLOWEST
-    assert plan.pace([(cost, 3.0, 0.0)]) == plan.FASTEST
+    assert 1.5 < plan.pace([(cost, 3.0, cost.seconds(3.0, 2.0))]) < 2.0
+    assert 0.5 < plan.pace([(Cost(10), 3.0, 0.0)]) < 1.0, "one odd case does not decide"
