@@ -1,9 +1,9 @@
 """A pytest plugin that decides whether continuous integration may run failed files again, and writes down which.
 
 With --retryable=FILE, a run whose failures may be flaky ends with one line a failed test in FILE: test file, test, first
-error. FILE stays empty after anything that a second run of a few files cannot clear: a collection error, a crashed
-worker, an interrupted run, too many failed files. Errors in teardown count as such too, because a session's fixture
-reports there what any earlier test did.
+error. FILE stays empty after anything that a second run of a few files cannot clear: a collection error (no test runs
+then), a crashed worker, an interrupted run, too many failed files. Errors in teardown count as such too, because a
+session's fixture reports there what any earlier test did.
 """
 
 from __future__ import annotations
@@ -34,9 +34,6 @@ class RetryableFailures:
         self._path = path
         self._errors: dict[str, str] = {}
         self._final = False
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        self._final |= report.failed
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
