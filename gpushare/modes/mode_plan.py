@@ -101,11 +101,14 @@ def _here(devices: Devices, indices: Sequence[str]) -> Devices:
 
 
 def _entries(config: Config, cards: Sequence[HardwareGpu]) -> Mapping[str, parted.Config]:
-    """What is said of each GPU. A name means on each model what fits there; some GPU must know it."""
+    """The entries about each GPU. A name means on each model what fits there; some GPU must know it.
+
+    A GPU that cannot do MIG is disabled already.
+    """
     if not isinstance(config.mig, str):
         return {card.uuid: config.mig for card in cards}
-    known = {card.uuid: _generated(card) for card in cards if card.mig_capable and card.geometry is not None}
-    if not any(config.mig in configs for configs in known.values()):
+    known = {card.uuid: _generated(card) for card in cards if card.mig_capable}
+    if config.mig != generation.ALL_DISABLED and not any(config.mig in configs for configs in known.values()):
         names = sorted({name for configs in known.values() for name in configs})
         there = f"write {', '.join(names)}" if names else "none of them can do MIG"
         raise errors.ConfigError(f"mig is {config.mig}, which no GPU of this node can be: {there}")

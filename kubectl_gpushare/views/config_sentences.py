@@ -63,10 +63,11 @@ def _checked(name: str, text: str, strict: bool) -> Checked:
         settings = node_settings.effective(config, strict=strict)
     except errors.ConfigError as error:
         return Checked(name, problem=str(error))
-    impossible = None if isinstance(config.mig, str) else feasibility.nowhere(config.mig)
-    if impossible is not None:
-        return Checked(name, problem=impossible)
-    return Checked(name, summary(config, settings), warnings=(*config.warnings, *node_settings.too_late(config)))
+    mig = feasibility.without_node(() if isinstance(config.mig, str) else config.mig)
+    if mig.problem:
+        return Checked(name, problem=mig.problem)
+    warnings = (*config.warnings, *mig.warnings, *node_settings.too_late(config))
+    return Checked(name, summary(config, settings), warnings=warnings)
 
 
 def effective(config: Config) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def _card(gpu: Gpu) -> HardwareGpu:
         gpu.uuid,
         gpu.index,
         gpu.model,
-        mig_capable=geometry is not None,
+        mig_capable=geometry is not None or gpu.mode is Mode.MIG,
         mig_enabled=gpu.mode is Mode.MIG,
         mig_devices=tuple(
             HardwareMigDevice(f"MIG {index} of {gpu.uuid}", index, kind) for index, kind in enumerate(gpu.mig_profiles)

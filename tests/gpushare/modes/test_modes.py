@@ -189,6 +189,21 @@ def test_a_named_partition_means_on_each_gpu_what_fits_there() -> None:
         planned("mig: all-balanced", [node[2]])
 
 
+def test_all_disabled_is_for_every_node() -> None:
+    can, cannot, unknown = cards(3)
+    node = [with_mig(can, "1g.10gb"), dataclasses.replace(cannot, mig_capable=False), unknown]
+    assert unknown.geometry is None
+    plan = planned("mig: all-disabled", node)
+    assert [str(plan.assignments[card.uuid]) for card in node] == [
+        "exclusive, nvidia.com/gpu, MIG off",
+        "exclusive, nvidia.com/gpu",
+        "exclusive, nvidia.com/gpu, MIG off",
+    ]
+    assert planned("mig: all-disabled", node[1:2]).warnings == ()
+    with pytest.raises(errors.ConfigError, match="write all-disabled, all-enabled"):
+        planned("mig: all-balanced", [unknown])
+
+
 def test_a_gpu_that_cannot_do_mig_is_passed_over_unless_it_is_named() -> None:
     node = [dataclasses.replace(card, mig_capable=False) for card in cards(1)]
     plan = planned("mig: [{devices: all, mig-enabled: true, mig-devices: {1g.10gb: 1}}]", node)
