@@ -8,8 +8,11 @@ from typing import Any
 
 from gpushare import errors
 from gpushare.config import config_file, flags, node_settings, restrictions, writing, yaml_tree
-from gpushare.config.model import Config, Flags, ReplicatedResources
+from gpushare.config.model import Config, Flags
+from gpushare.gpu import Mode
 from gpushare.mig import feasibility
+from gpushare.modes import sharing
+from gpushare.modes.sharing import SharedResource
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,7 +69,8 @@ def _checked(name: str, text: str, strict: bool) -> Checked:
     mig = feasibility.without_node(() if isinstance(config.mig, str) else config.mig)
     if mig.problem:
         return Checked(name, problem=mig.problem)
-    warnings = (*config.warnings, *mig.warnings, *node_settings.too_late(config))
+    shadowed = sharing.shadowed(sharing.entries(config.sharing)).values()
+    warnings = (*config.warnings, *shadowed, *mig.warnings, *node_settings.too_late(config))
     return Checked(name, summary(config, settings), warnings=warnings)
 
 
@@ -78,16 +82,15 @@ def effective(config: Config) -> dict[str, Any]:
 
 
 def summary(config: Config, settings: node_settings.NodeSettings) -> str:
-    """What it does: `MPS: 2 × nvidia.com/gpu of each of all nvidia.com/gpu; MIG strategy mixed`."""
-    parts = [
-        *_shared("MPS", config.sharing.mps),
-        *_shared("time-slicing", config.sharing.time_slicing),
-        *(f"by annotation: {resource.devices} of {resource.name}" for resource in config.sharing.fractional),
-    ]
+    """What it does: `MPS: all of nvidia.com/gpu, each 2 times as nvidia.com/gpu; MIG strategy mixed`."""
+    entries = sharing.entries(config.sharing)
+    shadowed = sharing.shadowed(entries)
+    parts = [_shared(entry) for entry in entries if entry.path not in shadowed]
     if isinstance(config.mig, str):
         parts.append(f"MIG: {config.mig}")
     for entry in () if isinstance(config.mig, str) else config.mig:
-        devices = "all GPUs" if entry.devices is None else f"GPUs {', '.join(map(str, entry.devices))}"
+        devices = "all GPUs" if entry.devices is None else f"GPU {', '.join(map(str, entry.devices))}"
+        devices += f" with PCI number {' or '.join(entry.filters)}" if entry.filters else ""
         wanted = " + ".join(f"{count} × {kind}" for kind, count in entry.wanted.items() if count) or "no MIG devices"
         parts.append(f"MIG: {wanted} on {devices}" if entry.enabled else f"MIG off on {devices}")
     if not parts:
@@ -97,7 +100,9 @@ def summary(config: Config, settings: node_settings.NodeSettings) -> str:
     return "; ".join(parts)
 
 
-def _shared(word: str, shared: ReplicatedResources | None) -> Iterator[str]:
-    for resource in shared.resources if shared is not None else ():
-        name = resource.rename or resource.name
-        yield f"{word}: {resource.devices} of {resource.name}, each {resource.replicas} times as {name}"
+def _shared(entry: SharedResource) -> str:
+    devices = entry.devices.of(entry.resource)
+    if entry.mode is Mode.FRACTIONAL:
+        return f"by annotation: {devices}"
+    word = "MPS" if entry.mode is Mode.MPS else str(entry.mode)
+    return f"{word}: {devices}, each {entry.replicas} times as {entry.advertised}"

@@ -83,6 +83,31 @@ def test_what_would_be_refused_ends_with_1(plugin: Plugin, tmp_path: Path, text:
     assert ended.out == ""
 
 
+def test_of_entries_for_all_devices_the_one_that_counts_is_named(plugin: Plugin, tmp_path: Path) -> None:
+    path = tmp_path / "node.yaml"
+    more = "{name: gpu, replicas: 4, rename: gpu.shared}, {name: gpu, replicas: 2, devices: [0, 1]}"
+    path.write_text(f"sharing: {{timeSlicing: {{resources: [{{name: gpu, replicas: 8}}, {more}]}}}}\n")
+    ended = plugin("config", "validate", path)
+    assert ended.code == 0
+    assert ended.out == (
+        f"{path}: time-slicing: all of nvidia.com/gpu, each 8 times as nvidia.com/gpu; "
+        "time-slicing: devices 0, 1 of nvidia.com/gpu, each 2 times as nvidia.com/gpu\n"
+    )
+    assert ended.err == (
+        f"warning: {path}: sharing.timeSlicing.resources[1] has no effect: sharing.timeSlicing.resources[0] has all "
+        "devices of nvidia.com/gpu that no other entry names\n"
+    )
+
+
+def test_a_layout_that_only_a_newer_model_may_have_is_a_warning(plugin: Plugin, tmp_path: Path) -> None:
+    path = tmp_path / "node.yaml"
+    path.write_text("mig: [{devices: [0, 2], device-filter: '0x1', mig-enabled: true, mig-devices: {1g.45gb: 7}}]\n")
+    ended = plugin("config", "validate", path)
+    assert ended.code == 0
+    assert ended.out.startswith(f"{path}: MIG: 7 × 1g.45gb on GPU 0, 2 with PCI number 0x1; ")
+    assert "a newer model may have other profiles of these names" in ended.err
+
+
 def test_a_file_that_is_not_there_is_an_error(plugin: Plugin, tmp_path: Path) -> None:
     ended = plugin("config", "validate", tmp_path / "none.yaml")
     assert ended.code == 1

@@ -13,7 +13,7 @@ from gpushare import errors
 from gpushare.config import config_file, model
 from gpushare.config.model import Devices
 from gpushare.gpu import Mode
-from gpushare.mig import catalogue
+from gpushare.mig import catalogue, device_id
 from gpushare.modes import mode_plan, naming, offering, sharing
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice, WholeDevice
 
@@ -122,6 +122,54 @@ def test_an_entry_that_shares_nothing_is_a_warning_with_the_reason(entry: str, p
     plan = planned(f"sharing: {{timeSlicing: {{resources: [{entry}]}}}}", cards(1))
     assert plan.assignments["GPU-0"].mode is Mode.EXCLUSIVE
     assert plan.warnings == (f"sharing.timeSlicing.resources[0] has no effect: {part}",)
+
+
+H100 = device_id.parse("0x233010DE:0x16C110DE")
+
+
+@pytest.mark.parametrize(
+    ("entries", "warnings"),
+    [
+        ("{devices: all, mig-enabled: false}", []),
+        ("{devices: [0, 4, 5], mig-enabled: false}", ["mig[0] names GPU 4, 5, which this node lacks: it has 0, 1"]),
+        ("{devices: [], mig-enabled: false}", ["mig[0] has no effect: its list of devices is empty"]),
+        (
+            "{devices: all, mig-enabled: false}, {devices: [0], mig-enabled: true, mig-devices: {1g.10gb: 7}}, "
+            "{devices: [0, 1], mig-enabled: false}",
+            [
+                "mig[0] has no effect: later entries are about the same GPUs",
+                "mig[1] has no effect: later entries are about the same GPUs",
+            ],
+        ),
+        (
+            '{device-filter: ["0x20B510DE"], devices: all, mig-enabled: false}',
+            ["mig[0] has no effect: its device-filter names the model of no GPU here"],
+        ),
+        (  # the second is for other nodes
+            '{device-filter: "0x233010DE", devices: all, mig-enabled: false}, '
+            '{device-filter: "0x20B510DE", devices: [7], mig-enabled: false}',
+            [],
+        ),
+        (
+            f"{{devices: {list(range(100))}, mig-enabled: false}}",
+            ["mig[0] names GPU 2, 3, 4, 5, 6, 7, 8, 9 and 90 more, which this node lacks: it has 0, 1"],
+        ),
+    ],
+)
+def test_a_mig_entry_that_changes_nothing_is_a_warning_with_the_reason(entries: str, warnings: list[str]) -> None:
+    node = [dataclasses.replace(card, hardware=H100) for card in cards(2)]
+    assert list(planned(f"mig: [{entries}]", node).warnings) == warnings
+
+
+def test_mig_entries_for_gpus_that_cannot_do_mig_or_whose_model_is_unknown_are_warnings() -> None:
+    node = [dataclasses.replace(card, mig_capable=False) for card in cards(1)]
+    text = "mig: [{devices: all, mig-enabled: true, mig-devices: {1g.10gb: 7}}]"
+    assert planned(text, node).warnings == ("mig[0] has no effect: no GPU that it is about can do MIG",)
+    assert planned("mig: [{devices: all, mig-enabled: false}]", node).warnings == ()
+    text = 'mig: [{device-filter: "0x20B510DE", devices: all, mig-enabled: false}]'
+    (warning,) = planned(text, cards(1)).warnings
+    assert warning == "mig[0] is left out: the PCI numbers that its device-filter needs are unknown here"
+    assert planned(text, node).warnings == ("mig[0] has no effect: its device-filter names the model of no GPU here",)
 
 
 def test_one_name_for_whole_gpus_and_shares_is_a_warning() -> None:
