@@ -32,7 +32,8 @@ from gpushare.config.yaml_tree import Item
 from gpushare.mig import device_id, generation, parted
 
 INTERVALS: Final = ("default", "short", "medium", "long")
-MOST_REPLICAS: Final = 10_000  # a GPU; the kubelet has to be told each by name
+# Of a node. The kubelet takes a list of 4 MiB, in which a device has about 60 bytes.
+MAX_DEVICES: Final = 50_000
 
 
 def read(text: str) -> Config:
@@ -169,8 +170,13 @@ def replicated_resource(item: Item, *, rename_by_default: bool = False, interval
     replicas = file_keys.whole(file.at("replicas"))
     if replicas < 2:
         raise file.at("replicas").error("number of replicas must be >= 2")
-    if replicas > MOST_REPLICAS:
-        raise file.at("replicas").error(f"number of replicas must be <= {MOST_REPLICAS}")
+    counted = len(set(chosen.listed)) if chosen.listed is not None else chosen.count or 1
+    if replicas * counted > MAX_DEVICES:
+        of_all = f" of {counted} devices" if counted > 1 else ""
+        raise file.at("replicas").error(
+            f"number of replicas must be <= {MAX_DEVICES // counted}{of_all}: a kubelet takes at most {MAX_DEVICES} "
+            "devices of a node"
+        )
     renamed = _name(file.at("rename")) if file.get("rename") is not None else None
     return ReplicatedResource(
         name=name,

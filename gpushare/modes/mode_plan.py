@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from gpushare import errors
+from gpushare.config.config_file import MAX_DEVICES
 from gpushare.config.model import Config, Devices, Resources
 from gpushare.gpu import Mode
 from gpushare.mig import feasibility, generation, parted
@@ -40,6 +41,7 @@ def plan(config: Config, cards: Sequence[HardwareGpu], *, mig_strategy: str = na
     resources = naming.resources(become, strategy=mig_strategy, rules=config.resources)
     warnings: list[str] = []
     owners = sharing.claims(resources, sharing.entries(config.sharing), warnings)
+    _check_count(resources, owners)
     assignments = {}
     for card in become:
         partition = partitions[card.uuid]
@@ -53,6 +55,17 @@ def plan(config: Config, cards: Sequence[HardwareGpu], *, mig_strategy: str = na
     warnings += _ambiguous(resources, owners)
     warnings += () if isinstance(config.mig, str) else _without_effect(config.mig, cards)
     return ModePlan(assignments, tuple(warnings))
+
+
+def _check_count(resources: naming.Named, owners: Mapping[str, SharedResource]) -> None:
+    whole_count = sum(device.uuid not in owners for devices in resources.values() for device in devices)
+    count = whole_count + sum(owner.replicas for owner in owners.values())
+    if count > MAX_DEVICES:
+        most = max(owners.values(), key=lambda owner: owner.replicas)
+        raise errors.ConfigError(
+            f"{most.path}.replicas {most.replicas}: the node would have {count} devices, and a kubelet takes at most "
+            f"{MAX_DEVICES}: write fewer replicas"
+        )
 
 
 def _of_whole(card: HardwareGpu, owners: Mapping[str, SharedResource], rules: Resources) -> Assignment:

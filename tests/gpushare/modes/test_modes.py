@@ -124,6 +124,21 @@ def test_an_entry_that_shares_nothing_is_a_warning_with_the_reason(entry: str, p
     assert plan.warnings == (f"sharing.timeSlicing.resources[0] has no effect: {part}",)
 
 
+def test_a_node_has_no_more_devices_than_a_kubelet_takes() -> None:
+    text = "sharing: {{timeSlicing: {{resources: [{{name: gpu, replicas: {}, devices: {}}}]}}}}"
+    assert len(offered(planned(text.format(16384, "all"), cards(3)), cards(3))["nvidia.com/gpu"]) == 49_152
+    with pytest.raises(errors.ConfigError) as caught:
+        planned(text.format(10_000, "all"), cards(8))
+    assert str(caught.value) == (
+        "sharing.timeSlicing.resources[0].replicas 10000: the node would have 80000 devices, and a kubelet takes at most 50000: write fewer replicas"
+    )
+    for devices in ("8", "[0, 1, 2, 3, 4, 5, 6, 7]"):
+        with pytest.raises(errors.ConfigError, match="number of replicas must be <= 6250 of 8 devices"):
+            config_file.read(text.format(10_000, devices))
+    with pytest.raises(errors.ConfigError, match="number of replicas must be <= 50000: a kubelet takes"):
+        config_file.read(text.format(50_001, "all"))
+
+
 H100 = device_id.parse("0x233010DE:0x16C110DE")
 
 
