@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from gpushare import errors
-from gpushare.config import config_file, flags, node_settings, restrictions, writing, yaml_tree
+from gpushare.config import config_file, flags, node_settings, restrictions, writing
 from gpushare.config.model import Config, Flags
 from gpushare.gpu import Mode
 from gpushare.mig import feasibility
 from gpushare.modes import sharing
 from gpushare.modes.sharing import SharedResource
+from kubectl_gpushare.views import config_manifest
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Checked:
-    """One configuration: what it does, or why it is refused; `warnings`: what in it has no effect."""
+    """One configuration: what it does, or why it is refused; `warnings`: what in it has no effect.
+
+    Without summary and problem it is a whole file, and has warnings about it.
+    """
 
     name: str
     summary: str = ""
@@ -26,36 +30,22 @@ class Checked:
 
 
 def checked(name: str, text: str, *, strict: bool = False) -> Iterator[Checked]:
-    """The configuration in `text`; if that is a ConfigMap, each of its entries."""
+    """The configuration in `text`; if that is a manifest, each entry of each ConfigMap in it."""
     try:
-        entries = entries_of(text)
+        manifest = config_manifest.read(text)
     except errors.ConfigError as error:
         yield Checked(name, problem=str(error))
         return
-    if entries is None:
+    if manifest is None:
         yield _checked(name, text, strict)
         return
-    if not entries:
-        yield Checked(name, problem="the ConfigMap has no entry under data: add one for each configuration")
-    for key, entry in entries.items():
-        yield _checked(f"{name}: {key}", entry, strict)
-
-
-def entries_of(text: str) -> dict[str, str] | None:
-    """The entries of a ConfigMap; None if `text` is not one. Raises ConfigError."""
-    root = yaml_tree.parse(text).root
-    if not isinstance(root.value, Mapping) or "kind" not in root.value:
-        return None
-    kind = root.value["kind"]
-    if kind.value != "ConfigMap":
-        raise kind.error("is neither a configuration file nor a ConfigMap")
-    data = root.value.get("data")
-    if data is None or data.value is None:
-        return {}
-    entries = yaml_tree.plain(data)
-    if not isinstance(entries, dict) or not all(isinstance(value, str) for value in entries.values()):
-        raise data.error("has an entry that is not text: put | after its name")
-    return entries
+    yield Checked(name, warnings=manifest.warnings)
+    for problem in manifest.problems:
+        yield Checked(name, problem=problem)
+    for config_map in manifest.maps:
+        shown = name if len(manifest.maps) == 1 else f"{name}: {config_map.name}"
+        for key, entry in config_map.entries.items():
+            yield _checked(f"{shown}: {key}", entry, strict)
 
 
 def _checked(name: str, text: str, strict: bool) -> Checked:
