@@ -21,23 +21,23 @@ _UPPER: Final = "upperdir="
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Source:
+class ConfigLocation:
     """Where a containerd has its configuration on the host. merged: more files, which the distribution merges."""
 
     main: str
     merged: str = ""
 
 
-_OWN: Final = Source("/etc/containerd/config.toml")
-_MICROK8S: Final = Source("/var/snap/microk8s/current/args/containerd.toml")
-_K0S: Final = Source("/etc/k0s/containerd.toml", "/etc/k0s/containerd.d/*.toml")
+_OWN: Final = ConfigLocation("/etc/containerd/config.toml")
+_MICROK8S: Final = ConfigLocation("/var/snap/microk8s/current/args/containerd.toml")
+_K0S: Final = ConfigLocation("/etc/k0s/containerd.toml", "/etc/k0s/containerd.d/*.toml")
 
 
-def _rancher(agent: str) -> Source:
-    return Source(f"{agent}/etc/containerd/config.toml")
+def _rancher(agent: str) -> ConfigLocation:
+    return ConfigLocation(f"{agent}/etc/containerd/config.toml")
 
 
-def sources(mountinfo: str) -> tuple[Source, ...]:
+def locations(mountinfo: str) -> tuple[ConfigLocation, ...]:
     """Return the files to try, the first that exists counts; from the text of /proc/PID/mountinfo.
 
     Nothing counts under CRI-O or Docker. Where the container's layers are in no overlay, a distribution's file counts

@@ -85,13 +85,13 @@ def configuration(host: Path, mountinfo: str) -> Said:
 
     Reads at most `_MAX_FILES` files of `_MAX_BYTES`, so imports can be as deep as that and no directory too large.
     """
-    for source in containerd_config.sources(mountinfo):
-        text = _text(host, source.main)
+    for place in containerd_config.locations(mountinfo):
+        text = _text(host, place.main)
         if text is None:
             continue
-        main = containerd_config.read(text, Said(), source.main)
-        said, read = main.said, {source.main}
-        pending = deque(_matching(host, (*main.imports, *filter(None, [source.merged]))))
+        main = containerd_config.read(text, Said(), place.main)
+        said, read = main.said, {place.main}
+        pending = deque(_matching(host, (*main.imports, *filter(None, [place.merged]))))
         while pending and len(read) < _MAX_FILES:
             path = pending.popleft()
             text = _text(host, path) if path not in read else None

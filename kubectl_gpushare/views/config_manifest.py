@@ -23,7 +23,7 @@ class ConfigMapEntries:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Manifest:
+class ConfigManifest:
     """The ConfigMaps that can be read, and sentences about what cannot be, and about what has no effect."""
 
     maps: tuple[ConfigMapEntries, ...] = ()
@@ -46,7 +46,7 @@ class Manifest:
         return owners[0].entries[name]
 
 
-def read(text: str) -> Manifest | None:
+def read(text: str) -> ConfigManifest | None:
     """The manifest in `text`; None if that is a configuration itself. Raises ConfigError if it is not YAML."""
     documents = yaml_tree.documents(text)
     objects = [item for document in documents for item in _objects(document.root)]
@@ -65,7 +65,7 @@ def read(text: str) -> Manifest | None:
     if not maps and not problems:
         problems.append(_mapping(objects[0])["kind"].says("is neither a configuration file nor a ConfigMap"))
     warnings = tuple(warning for document in documents for warning in document.warnings)
-    return Manifest(tuple(maps), tuple(problems[:_SHOWN]), warnings)
+    return ConfigManifest(tuple(maps), tuple(problems[:_SHOWN]), warnings)
 
 
 def _objects(root: Item) -> Iterator[Item]:

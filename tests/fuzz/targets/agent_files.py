@@ -86,7 +86,7 @@ def _containerd(path: Path) -> None:
     text = path.read_text(errors="replace")
     file = containerd_config.read(text, containerd_config.Said())
     assert all(name.startswith("/") for name in file.imports)
-    assert len(containerd_config.sources(text)) <= 5
+    assert len(containerd_config.locations(text)) <= 5
     _CONTAINERD.write_text(text)
     runtime_inspection.configuration(_HOST, "")
 
