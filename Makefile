@@ -14,6 +14,7 @@ BENCH_PACKAGES := bench.gpu bench.handover
 BENCH_SCRIPTS := $(filter-out bench/gpu/ bench/handover/ bench/results/ bench/__pycache__/,$(sort $(wildcard bench/*.py bench/*/)))
 QUICK := not slow and not apiserver and not lab
 WORKERS := 4 # more than two cores: tests of labs and API servers mostly wait
+TEST_OPTIONS ?= # more of pytest's, for `make test`
 LAB_PACKAGES = $(PYTHON) -c 'from lab import build, gpushare, prerequisites; prerequisites.ensure(); build.ensure(); gpushare.built_images()'
 
 ##@ Set up
@@ -122,7 +123,7 @@ test-quick: env build ## The quick tests, which need no cluster: less than a min
 test: check ## Everything, on a real Kubernetes with simulated GPUs (root; the first time builds it, about five minutes)
 	@$(LAB_PACKAGES)
 	@$(MAKE) --silent -j2 -C interposer tests sanitized
-	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(TEST_OPTIONS)
 
 .PHONY: test-frameworks
 test-frameworks: env build ## PyTorch on simulated GPUs and in shares of them (root; downloads 3 GB the first time)

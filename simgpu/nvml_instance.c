@@ -43,15 +43,19 @@ static nvmlReturn_t check_capable(nvmlDevice_t device, const void *output) {
     return result;
 }
 
-static nvmlReturn_t check_profile(nvmlDevice_t device, unsigned id, const void *output,
-                                  const mig_profile_t **profile_p) {
+static nvmlReturn_t find_profile(nvmlDevice_t device, unsigned id, const void *output,
+                                 const mig_profile_t **profile_p) {
     nvmlReturn_t result = check_capable(device, output);
     if (result != NVML_SUCCESS)
         return result;
-    if (!device->image->mig_mode)
-        return NVML_ERROR_NOT_SUPPORTED;
     *profile_p = mig_profile_of_id(device->image, id);
     return *profile_p != NULL ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+static nvmlReturn_t check_profile(nvmlDevice_t device, unsigned id, const void *output,
+                                  const mig_profile_t **profile_p) {
+    nvmlReturn_t result = find_profile(device, id, output, profile_p);
+    return result == NVML_SUCCESS && !device->image->mig_mode ? NVML_ERROR_NOT_SUPPORTED : result;
 }
 
 static nvmlReturn_t check_instance(nvmlGpuInstance_t instance, const void *output, const image_instance_t **found_p) {
@@ -124,10 +128,11 @@ static nvmlReturn_t list_placements(uint32_t starts, unsigned size, nvmlInstance
     return NVML_SUCCESS;
 }
 
+/* NVML lists profiles and places whether or not the GPU is in MIG mode. */
 nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t device, unsigned id,
                                                            nvmlInstancePlacement_t *placements, unsigned *count) {
     const mig_profile_t *profile;
-    nvmlReturn_t result = check_profile(device, id, count, &profile);
+    nvmlReturn_t result = find_profile(device, id, count, &profile);
     return result == NVML_SUCCESS ? list_placements(profile->starts, profile->size, placements, count) : result;
 }
 

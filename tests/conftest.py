@@ -24,6 +24,7 @@ import pytest
 from config.images import contents
 from lab import access, api_audit, cluster, lab_layout
 from tests import rights, work_units
+from tests.retryable import pytest_addoption, pytest_configure  # noqa: F401
 
 # No test is timed, by hypothesis neither. What is drawn at random is new on every run of a developer, and the same on every
 # run of continuous integration: a change must not be held up by a case that it has nothing to do with.

@@ -6,6 +6,7 @@ device: a container that is restarted is made of the same names again.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import logging
@@ -29,6 +30,7 @@ _EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "gds": ("dev/nvidia-fs*",),
     "mofed": ("dev/infiniband/*",),
 }
+POLL_SECONDS: Final = 1.0
 _ROOT: Final = Path("/")
 _SHARE_PREFIX: Final = f"{contract.CDI_SHARE_KIND.replace('/', '-')}-"
 # Where NVIDIA's toolkit has its hook beside the configured place; the operator's is the last.
@@ -52,6 +54,7 @@ class Specs:
     nodes: Callable[[], answer.Nodes]
     in_use: Callable[[], bool]
     root: Path = _ROOT
+    _described: set[Path] = dataclasses.field(default_factory=set, init=False)
 
     def renew(self, settings: NodeSettings) -> None:
         """Make the files true, and take away those that are of no use any more. Raises SpecError."""
@@ -60,6 +63,8 @@ class Specs:
         if not is_configured and not there:
             return
         wanted = self._documents(settings) if is_configured or self.in_use() else {}
+        self._described.clear()
+        self._described.update(map(self._path, wanted))
         for kind, document in wanted.items():
             self._write(self._path(kind), document)
         try:
@@ -71,15 +76,32 @@ class Specs:
             raise self._unwritable(error) from error
 
     async def run(self, advertised: Observable[Any], settings: Callable[[], NodeSettings]) -> None:
-        """Keep the files true whenever other devices are advertised, until cancelled.
+        """Keep the files true and there, also without allocations, until cancelled: containers restart from them."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow(advertised, settings))
+            tasks.create_task(self._poll(settings))
 
-        Also where nobody asks: containers are restarted from them.
-        """
+    async def _follow(self, advertised: Observable[Any], settings: Callable[[], NodeSettings]) -> None:
         async for _ in advertised.follow():
-            try:
-                self.renew(settings())
-            except SpecError as error:
+            self._tried(settings())
+
+    async def _poll(self, settings: Callable[[], NodeSettings]) -> None:
+        """Write again what another component removes: containers are restarted without an allocation."""
+        failure = ""
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            if not all(path.exists() for path in self._described):
+                failure = self._tried(settings(), logged=failure)
+
+    def _tried(self, settings: NodeSettings, *, logged: str = "") -> str:
+        """Renew the files. Return why that is impossible, after a warning unless that is `logged` already."""
+        try:
+            self.renew(settings)
+        except SpecError as error:
+            if str(error) != logged:
                 logger.warning("Could not describe the GPUs for container runtimes", extra={"err": str(error)})
+            return str(error)
+        return ""
 
     def has_share(self, name: str) -> bool:
         """Whether the name of a share container stands for something."""

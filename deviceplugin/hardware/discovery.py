@@ -10,8 +10,6 @@ from deviceplugin.hardware import nvml, nvml_call, nvml_mig
 from deviceplugin.mig import instance
 from deviceplugin.mps import limits
 from gpushare.gpu import Gpu
-from gpushare.mig import catalogue
-from gpushare.mig.geometry import Geometry
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
 
 
@@ -51,13 +49,8 @@ def _card(opened: nvml.Nvml, driver: nvml_mig.MigDriver, gpu: Gpu) -> Discovered
         mig_enabled=enabled,
         mig_devices=tuple(HardwareMigDevice(device.uuid, device.index, str(device.profile)) for device in devices),
         hardware=opened.device_id(gpu.uuid) if mode is not None else None,
-        geometry=_geometry(driver, gpu.uuid, enabled=enabled) if mode is not None else None,
+        geometry=driver.mig_geometry(gpu.uuid) if mode is not None else None,
         most_mps_clients=limits.most_clients(gpu.compute_capability),
         compute_mode=driver.compute_mode(gpu.uuid),
     )
     return DiscoveredGpu(card, devices)
-
-
-def _geometry(driver: nvml_mig.MigDriver, uuid: str, *, enabled: bool) -> Geometry | None:
-    # The driver tells how a GPU can be cut only in MIG mode; a wrong configuration shall be found before that.
-    return driver.mig_geometry(uuid) if enabled else catalogue.of_gpu(*driver.model(uuid))

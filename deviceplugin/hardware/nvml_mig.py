@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from deviceplugin.hardware import nvml
 from deviceplugin.hardware.nvml import NvmlProcess
 from deviceplugin.hardware.nvml_call import NEED_NO_ANSWER, NvmlError, ask
 from deviceplugin.mig import instance
+from gpushare.mig import catalogue
 from gpushare.mig.geometry import Geometry, ProfileGeometry
 from gpushare.mig.profile import ALL_MEDIA, GRAPHICS, MEDIA, Profile, memory_gb_of_mib
 from gpushare.modes.hardware_gpu import ComputeMode
@@ -26,7 +28,10 @@ IN_USE: Final = int(pynvml.NVML_ERROR_IN_USE)
 INSUFFICIENT_RESOURCES: Final = int(pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES)
 FUNCTION_NOT_FOUND: Final = int(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 _NO_KIND: Final = (*NEED_NO_ANSWER, pynvml.NVML_ERROR_INVALID_ARGUMENT)
+_NO_PLACES: Final = (*_NO_KIND, pynvml.NVML_ERROR_NO_PERMISSION)
 _NO_DEVICE: Final = (*NEED_NO_ANSWER, pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT)
+_NO_LIST: Final = object()
+_MISCOUNTED: Final = re.compile(r"\bA30\b")  # NVML counts wrongly how many fit, says NVIDIA's mig-parted
 _PLACES: Final = 8  # no GPU has more, of either sort
 _Place: Final = pynvml.c_nvmlGpuInstancePlacement_t
 _GpuInstance: Final = pynvml.c_nvmlGpuInstance_t
@@ -78,10 +83,15 @@ class MigDriver:
         activation = int(ask(pynvml.nvmlDeviceSetMigMode, _handle(uuid), int(enabled), about=uuid))
         return "" if activation == pynvml.NVML_SUCCESS else str(pynvml.NVMLError(activation))  # type: ignore[no-untyped-call]
 
-    def mig_geometry(self, uuid: str) -> Geometry:
-        """How a GPU in MIG mode can be cut."""
+    def mig_geometry(self, uuid: str) -> Geometry | None:
+        """How a GPU that can do MIG can be cut, in MIG mode or not; None if neither driver nor catalogue knows."""
+        asked = self._asked_geometry(uuid)
+        return asked if asked.kinds else catalogue.of_gpu(*self.model(uuid))
+
+    def _asked_geometry(self, uuid: str) -> Geometry:
         handle = _handle(uuid)
         model, total_bytes = self.model(uuid)
+        published = catalogue.of_gpu(model, total_bytes) if _MISCOUNTED.search(model) else None
         kinds: dict[Profile, ProfileGeometry] = {}
         for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
             arguments = (handle, number, 1)
@@ -90,9 +100,8 @@ class MigDriver:
             )
             if info is None:
                 continue
-            places = _listed(
-                pynvml.nvmlDeviceGetGpuInstancePossiblePlacements, (handle, info.id), _Place, most=_PLACES, about=uuid
-            )
+            asked = pynvml.nvmlDeviceGetGpuInstancePossiblePlacements
+            places = _listed(asked, (handle, info.id), _Place, most=_PLACES, about=uuid, allowed=_NO_PLACES)
             with_, without = _ATTRIBUTES.get(number, ((), ()))
             name = Profile(
                 gpu_slices=int(info.sliceCount),
@@ -103,7 +112,8 @@ class MigDriver:
             )
             if places and name not in kinds:
                 starts = tuple(sorted(int(place.start) for place in places))
-                size, most = int(places[0].size), int(info.instanceCount)
+                known = published.kind(name) if published is not None else None
+                size, most = int(places[0].size), int(info.instanceCount) if known is None else known.most
                 kinds[name] = ProfileGeometry(name, int(info.id), size, starts, most)
         slices = [(kind.gpu_slices, kind.memory_slices) for kind in kinds.values()] or [(0, 0)]
         return Geometry(model, max(gpu for gpu, _ in slices), max(size for _, size in slices), tuple(kinds.values()))
@@ -113,7 +123,8 @@ class MigDriver:
         handle = _handle(uuid)
         uuids, busy = self._mig_uuids(handle, uuid), self._mig_busy(handle, uuid)
         instances = []
-        for kind in self.mig_geometry(uuid).kinds:
+        geometry = self.mig_geometry(uuid)
+        for kind in geometry.kinds if geometry is not None else ():
             arguments = (handle, kind.device_profile_id)
             for gpu_instance in _listed(
                 pynvml.nvmlDeviceGetGpuInstances, arguments, _GpuInstance, most=_PLACES, about=uuid
@@ -250,8 +261,16 @@ def _total_bytes(handle: Any, about: str) -> int:
     return int(ask(pynvml.nvmlDeviceGetMemoryInfo, handle, about=about).total)
 
 
-def _listed(function: Callable[..., Any], arguments: tuple[Any, ...], kind: Any, *, most: int, about: str) -> list[Any]:
-    """What a call of NVML writes into an array of `kind`."""
+def _listed(
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    kind: Any,
+    *,
+    most: int,
+    about: str,
+    allowed: tuple[int, ...] = (),
+) -> list[Any]:
+    """Return what a call of NVML writes into an array of `kind`; nothing if it fails with an `allowed` error."""
     count, array = ctypes.c_uint(most), (kind * most)()
-    ask(function, *arguments, array, ctypes.byref(count), about=about)
-    return list(array[: count.value])
+    written = ask(function, *arguments, array, ctypes.byref(count), about=about, default=_NO_LIST, allowed=allowed)
+    return [] if written is _NO_LIST else list(array[: count.value])

@@ -18,8 +18,8 @@ from typing import Final
 from deviceplugin.hardware import nvml_call, nvml_mig
 from deviceplugin.mig import mig_plan
 from deviceplugin.mig.mig_plan import MigVerdict, Present
-from gpushare.mig import catalogue, orders
-from gpushare.mig.geometry import Geometry, ProfileGeometry
+from gpushare.mig import orders
+from gpushare.mig.geometry import ProfileGeometry
 from gpushare.mig.instance_layout import Wanted
 from gpushare.mig.profile import Profile
 
@@ -57,13 +57,8 @@ class Partitioner:
     def look(self, uuid: str) -> Present:
         """The GPU as it is. Raises NvmlError."""
         mode = self._driver.mig_mode(uuid)
-        if mode is not None and mode.current:
-            geometry: Geometry | None = self._driver.mig_geometry(uuid)
-            instances = self._driver.mig_instances(uuid)
-        else:
-            # The driver tells how it can be cut only in MIG mode; a wrong config shall be found before that.
-            geometry = catalogue.of_gpu(*self._driver.model(uuid)) if mode is not None else None
-            instances = ()
+        geometry = self._driver.mig_geometry(uuid) if mode is not None else None
+        instances = self._driver.mig_instances(uuid) if mode is not None and mode.current else ()
         return Present(uuid, mode, geometry, instances, busy=bool(self._driver.processes(uuid)))
 
     def preview(self, uuid: str, wanted: Wanted | None, *, held: frozenset[str] = frozenset()) -> mig_plan.MigPlan:

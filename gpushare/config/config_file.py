@@ -7,6 +7,7 @@ under `sharing` an error, as a GPU would be used for something else; and an erro
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Final
 
 from gpushare import errors
@@ -31,8 +32,10 @@ from gpushare.config.model import (
 from gpushare.config.yaml_tree import Item
 from gpushare.mig import device_id, generation, parted
 
+MIG_CONFIGS: Final = "mig-configs"
 INTERVALS: Final = ("default", "short", "medium", "long")
-MOST_REPLICAS: Final = 10_000  # a GPU; the kubelet has to be told each by name
+# Of a node. The kubelet takes a list of 4 MiB, in which a device has about 60 bytes.
+MAX_DEVICES: Final = 50_000
 
 
 def read(text: str) -> Config:
@@ -45,6 +48,7 @@ def read(text: str) -> Config:
 
 def config(item: Item, warnings: list[str]) -> Config:
     """Read the whole file. Raises ConfigError."""
+    _refuse_other_forms(item)
     known = ("version", "flags", "resources", "sharing", "imex", "mig")
     file = Fields(item, known, warnings, any_case=True, guarded=("sharing", "mig"))
     version = file.at("version")
@@ -59,6 +63,18 @@ def config(item: Item, warnings: list[str]) -> Config:
         imex=imex(file.at("imex"), warnings),
         mig=_mig(file.at("mig")),
     )
+
+
+def _refuse_other_forms(item: Item) -> None:
+    """Refuse a file of mig-parted, which would otherwise be read as one that says nothing: every GPU whole."""
+    layouts = item.value.get(MIG_CONFIGS) if isinstance(item.value, Mapping) else None
+    if layouts is not None:
+        names = [errors.shortened(name) for name in layouts.value] if isinstance(layouts.value, Mapping) else []
+        of_them = f" ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})" if names else ""
+        raise layouts.error(
+            "belongs to a file of mig-parted, with a list of entries for each layout: write the list of one"
+            f"{of_them} as mig"
+        )
 
 
 def flags(item: Item, warnings: list[str]) -> Flags:
@@ -169,8 +185,13 @@ def replicated_resource(item: Item, *, rename_by_default: bool = False, interval
     replicas = file_keys.whole(file.at("replicas"))
     if replicas < 2:
         raise file.at("replicas").error("number of replicas must be >= 2")
-    if replicas > MOST_REPLICAS:
-        raise file.at("replicas").error(f"number of replicas must be <= {MOST_REPLICAS}")
+    counted = len(set(chosen.listed)) if chosen.listed is not None else chosen.count or 1
+    if replicas * counted > MAX_DEVICES:
+        of_all = f" of {counted} devices" if counted > 1 else ""
+        raise file.at("replicas").error(
+            f"number of replicas must be <= {MAX_DEVICES // counted}{of_all}: a kubelet takes at most {MAX_DEVICES} "
+            "devices of a node"
+        )
     renamed = _name(file.at("rename")) if file.get("rename") is not None else None
     return ReplicatedResource(
         name=name,

@@ -38,6 +38,11 @@ class Devices:
             return ", ".join(self.listed) or "none"
         return "all" if self.count is None else f"the first {self.count}"
 
+    def of(self, resource: str) -> str:
+        """In words: `all of nvidia.com/gpu`, `devices 0, 1 of nvidia.com/gpu`."""
+        word = "" if not self.listed else "device " if len(self.listed) == 1 else "devices "
+        return f"{word}{self} of {resource}"
+
 
 ALL: Final = Devices(everything=True)
 

@@ -6,9 +6,10 @@ is the text of a MIG index, not sixty.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 import yaml
@@ -113,15 +114,43 @@ def scalar_text(value: bool | int | float | None) -> str:
 
 
 def parse(text: str) -> Document:
-    """The tree of a YAML (or JSON) text. Raises ConfigError with the line."""
-    if len(text) > LONGEST_TEXT:
-        raise errors.ConfigError(f"the file has {len(text)} characters: at most {LONGEST_TEXT} make sense")
+    """The tree of a YAML (or JSON) text, of several documents the first. Raises ConfigError with the line."""
     warnings: list[str] = []
-    try:
-        loader = _Loader(text.removeprefix("\ufeff"))
+    with _as_config_errors():
+        loader = _loader(text)
         node = loader.get_node() if loader.check_node() else None
         if loader.check_node():
             warnings.append("the file has more than one document: only the first is read")
+    root = Item("", 1, None) if node is None else _Reader(warnings, MOST_ITEMS).item(node, "", 0)
+    return Document(root, tuple(warnings))
+
+
+def documents(text: str) -> tuple[Document, ...]:
+    """The trees of all documents of a YAML text. Raises ConfigError with the line."""
+    nodes: list[yaml.Node] = []
+    with _as_config_errors():
+        loader = _loader(text)
+        while loader.check_node():
+            nodes += filter(None, [loader.get_node()])
+    read, left = [], MOST_ITEMS
+    for node in nodes:
+        warnings: list[str] = []
+        reader = _Reader(warnings, left)
+        read.append(Document(reader.item(node, "", 0), tuple(warnings)))
+        left = reader.left
+    return tuple(read)
+
+
+def _loader(text: str) -> _Loader:
+    if len(text) > LONGEST_TEXT:
+        raise errors.ConfigError(f"the file has {len(text)} characters: at most {LONGEST_TEXT} make sense")
+    return _Loader(text.removeprefix("\ufeff"))
+
+
+@contextlib.contextmanager
+def _as_config_errors() -> Iterator[None]:
+    try:
+        yield
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f"line {mark.line + 1}: " if mark is not None else ""
@@ -130,9 +159,6 @@ def parse(text: str) -> Document:
         raise errors.ConfigError(f"the file is not YAML: {' '.join(str(error).split())}") from error
     except (ValueError, OverflowError) as error:  # such as an escape that stands for no character
         raise errors.ConfigError(f"the file is not YAML: {error}") from error
-    if node is None:
-        return Document(Item("", 1, None), tuple(warnings))
-    return Document(_Reader(warnings).item(node, "", 0), tuple(warnings))
 
 
 def plain(item: Item) -> Any:
@@ -153,14 +179,14 @@ def below(path: str, key: str) -> str:
 class _Reader:
     """Nodes to items, with a bound on how many: an alias can stand for many more than were written."""
 
-    def __init__(self, warnings: list[str]) -> None:
+    def __init__(self, warnings: list[str], left: int) -> None:
         self._warnings = warnings
-        self._left = MOST_ITEMS
+        self.left = left
 
     def item(self, node: yaml.Node, path: str, depth: int) -> Item:
         line = node.start_mark.line + 1
-        self._left -= 1
-        if self._left < 0:
+        self.left -= 1
+        if self.left < 0:
             raise errors.ConfigError(f"{located(path, line)}: the file has more than {MOST_ITEMS} values")
         if depth > DEEPEST:
             raise errors.ConfigError(f"{located(path, line)}: nested too deeply: at most {DEEPEST} levels make sense")
@@ -193,8 +219,8 @@ class _Reader:
         return merged | own
 
     def _within(self, depth: int, path: str, line: int) -> bool:
-        self._left -= 1
-        if depth >= DEEPEST or self._left < 0:
+        self.left -= 1
+        if depth >= DEEPEST or self.left < 0:
             raise errors.ConfigError(f"{located(path, line)}: merged too deeply: at most {DEEPEST} levels make sense")
         return True
 

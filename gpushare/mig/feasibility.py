@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 from gpushare.mig import catalogue, instance_layout, parted, profile
@@ -28,17 +29,32 @@ def config_error(geometry: Geometry, wanted: Mapping[str, int] | None) -> str | 
     return instance_layout.misfit(geometry, named(wanted or {}))
 
 
-def nowhere(entries: parted.Config) -> str | None:
-    """Why no GPU of which it is known how it can be cut can be so, as a sentence; None if one can, or nobody knows.
+@dataclasses.dataclass(frozen=True, slots=True)
+class WithoutNode:
+    """What can be said of MIG entries without a GPU. problem: why no GPU can have them; empty if one may."""
 
-    A profile that no such GPU has may be that of a newer model: that is for the node to say.
+    problem: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+def without_node(entries: parted.Config) -> WithoutNode:
+    """Judge the entries by the models that have the profiles that they name.
+
+    A newer model may use a name for a smaller part of itself (7 × 1g.35gb fit on GB300, 4 on H200), so entries that fit
+    on no known model are an error only if they would fit on none of any memory. A name that no known model has is for
+    the node to judge.
     """
+    warnings = []
     for number, entry in enumerate(entries):
         wanted = named(entry.wanted)
         misfits = [instance_layout.misfit(geometry, wanted) for geometry in _having(wanted)]
-        if misfits and all(misfits):
-            return f"mig[{number}] fits on no known GPU: {misfits[0]}"
-    return None
+        if not misfits or not all(misfits):
+            continue
+        reason = f"mig[{number}] fits on no known GPU: {misfits[0]}"
+        if not any(instance_layout.fits(geometry, wanted) for geometry in catalogue.conceivable()):
+            return WithoutNode(reason)
+        warnings.append(f"{reason}; a newer model may have other profiles of these names")
+    return WithoutNode("", tuple(warnings))
 
 
 def _having(wanted: Wanted) -> tuple[Geometry, ...]:

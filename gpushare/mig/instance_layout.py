@@ -24,7 +24,7 @@ def misfit(geometry: Geometry, wanted: Wanted) -> str | None:
     if foreign:
         known = ", ".join(str(kind.profile) for kind in geometry.kinds)
         return f"{geometry.name} has no profile {foreign[0]}: it has {known}"
-    if _fits(geometry, wanted):
+    if fits(geometry, wanted):
         return None
     largest = " or ".join(shown(part) for part in largest_parts(geometry, wanted))
     return (
@@ -33,8 +33,10 @@ def misfit(geometry: Geometry, wanted: Wanted) -> str | None:
     )
 
 
-def _fits(geometry: Geometry, wanted: Wanted) -> bool:
-    return places(geometry, [kind for kind, _ in instances(geometry, wanted)]) is not None
+def fits(geometry: Geometry, wanted: Wanted) -> bool:
+    """Whether an empty GPU has all of `wanted`, profiles and places."""
+    known = all(_is_known(geometry, profile) for profile in wanted)
+    return known and places(geometry, [kind for kind, _ in instances(geometry, wanted)]) is not None
 
 
 def _is_known(geometry: Geometry, profile: Profile) -> bool:
@@ -113,7 +115,7 @@ def largest_parts(geometry: Geometry, wanted: Wanted) -> list[Wanted]:
         worth = (sum(part.values()), sum(profile.compute_slices * count for profile, count in part.items()))
         if most is not None and (worth < most or len(largest) == _SHOWN):
             break
-        if _fits(geometry, part):
+        if fits(geometry, part):
             most = worth
             largest.append(part)
     return largest

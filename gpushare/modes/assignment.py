@@ -53,7 +53,7 @@ class Assignment:
         if self.partition is not None:
             words.append(str(self.partition))
         words += [
-            f"{resource.devices} of {resource.resource} as {resource.replicas} × {resource.advertised} each"
+            f"{resource.devices.of(resource.resource)} as {resource.replicas} × {resource.advertised} each"
             for resource in self.shared
         ]
         return ", ".join(words)

@@ -4,9 +4,11 @@ anything is touched."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from gpushare import errors
+from gpushare.config.config_file import MAX_DEVICES
 from gpushare.config.model import Config, Devices, Resources
 from gpushare.gpu import Mode
 from gpushare.mig import feasibility, generation, parted
@@ -14,6 +16,8 @@ from gpushare.modes import contradiction, naming, sharing
 from gpushare.modes.assignment import Assignment, Partition
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice, parts, whole
 from gpushare.modes.sharing import SharedResource
+
+_SHOWN: Final = 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,6 +41,7 @@ def plan(config: Config, cards: Sequence[HardwareGpu], *, mig_strategy: str = na
     resources = naming.resources(become, strategy=mig_strategy, rules=config.resources)
     warnings: list[str] = []
     owners = sharing.claims(resources, sharing.entries(config.sharing), warnings)
+    _check_count(resources, owners)
     assignments = {}
     for card in become:
         partition = partitions[card.uuid]
@@ -48,7 +53,19 @@ def plan(config: Config, cards: Sequence[HardwareGpu], *, mig_strategy: str = na
                 partition = Partition(enabled=False)
         assignments[card.uuid] = dataclasses.replace(assignment, partition=partition)
     warnings += _ambiguous(resources, owners)
+    warnings += () if isinstance(config.mig, str) else _without_effect(config.mig, cards)
     return ModePlan(assignments, tuple(warnings))
+
+
+def _check_count(resources: naming.Named, owners: Mapping[str, SharedResource]) -> None:
+    whole_count = sum(device.uuid not in owners for devices in resources.values() for device in devices)
+    count = whole_count + sum(owner.replicas for owner in owners.values())
+    if count > MAX_DEVICES:
+        most = max(owners.values(), key=lambda owner: owner.replicas)
+        raise errors.ConfigError(
+            f"{most.path}.replicas {most.replicas}: the node would have {count} devices, and a kubelet takes at most "
+            f"{MAX_DEVICES}: write fewer replicas"
+        )
 
 
 def _of_whole(card: HardwareGpu, owners: Mapping[str, SharedResource], rules: Resources) -> Assignment:
@@ -101,11 +118,14 @@ def _here(devices: Devices, indices: Sequence[str]) -> Devices:
 
 
 def _entries(config: Config, cards: Sequence[HardwareGpu]) -> Mapping[str, parted.Config]:
-    """What is said of each GPU. A name means on each model what fits there; some GPU must know it."""
+    """The entries about each GPU. A name means on each model what fits there; some GPU must know it.
+
+    A GPU that cannot do MIG is disabled already.
+    """
     if not isinstance(config.mig, str):
         return {card.uuid: config.mig for card in cards}
-    known = {card.uuid: _generated(card) for card in cards if card.mig_capable and card.geometry is not None}
-    if not any(config.mig in configs for configs in known.values()):
+    known = {card.uuid: _generated(card) for card in cards if card.mig_capable}
+    if config.mig != generation.ALL_DISABLED and not any(config.mig in configs for configs in known.values()):
         names = sorted({name for configs in known.values() for name in configs})
         there = f"write {', '.join(names)}" if names else "none of them can do MIG"
         raise errors.ConfigError(f"mig is {config.mig}, which no GPU of this node can be: {there}")
@@ -133,6 +153,42 @@ def _partition(entries: parted.Config, card: HardwareGpu) -> Partition | None:
                 raise errors.ConfigError(f"mig[{number}] cannot be on GPU {card.index}: {reason}")
         partition = Partition(entry.enabled, _counts(entry.wanted))
     return partition
+
+
+def _without_effect(entries: parted.Config, cards: Sequence[HardwareGpu]) -> Iterator[str]:
+    """Sentences about entries of `mig` that change nothing on this node.
+
+    A list may name the models of all nodes by device-filters, so these are a mistake only if no GPU here passes any.
+    """
+    present = {card.index for card in cards}
+    passed = [
+        [card for card in cards if entry.applies_to(index=card.index, hardware=card.hardware)] for entry in entries
+    ]
+    last = {card.uuid: number for number, found in enumerate(passed) for card in found}
+    is_filtered = any(found and entry.filters for entry, found in zip(entries, passed, strict=True))
+    for number, (entry, found) in enumerate(zip(entries, passed, strict=True)):
+        missing = [index for index in dict.fromkeys(entry.devices or ()) if index not in present]
+        unknown = entry.filters and any(card.mig_capable and card.hardware is None for card in cards)
+        if unknown:
+            yield f"mig[{number}] is left out: the PCI numbers that its device-filter needs are unknown here"
+        elif not found and entry.filters and is_filtered:
+            continue
+        elif missing:
+            yield f"mig[{number}] names GPU {_few(missing)}, which this node lacks: it has {_few(sorted(present))}"
+        elif not found:
+            why = (
+                "its device-filter names the model of no GPU here" if entry.filters else "its list of devices is empty"
+            )
+            yield f"mig[{number}] has no effect: {why}"
+        elif entry.enabled and not any(card.mig_capable for card in found):
+            yield f"mig[{number}] has no effect: no GPU that it is about can do MIG"
+        elif all(last[card.uuid] != number for card in found):
+            yield f"mig[{number}] has no effect: later entries are about the same GPUs"
+
+
+def _few(numbers: Sequence[int]) -> str:
+    more = f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else ""
+    return (", ".join(map(str, numbers[:_SHOWN])) or "none") + more
 
 
 def _counts(wanted: Mapping[str, int]) -> tuple[tuple[str, int], ...]:

@@ -89,6 +89,21 @@ def claims(
     return owners
 
 
+def shadowed(shared: Sequence[SharedResource]) -> dict[str, str]:
+    """Sentences by path about entries for all devices of a resource that another entry has all of, on any node."""
+    first: dict[str, SharedResource] = {}
+    sentences = {}
+    for resource in shared:
+        if resource.devices.everything:
+            owner = first.setdefault(resource.resource, resource)
+            if owner is not resource:
+                sentences[resource.path] = (
+                    f"{resource.path} has no effect: {owner.path} has all devices of {resource.resource} that no other "
+                    "entry names"
+                )
+    return sentences
+
+
 def _why_none(resource: SharedResource, resources: Mapping[str, Sequence[WholeDevice]]) -> str:
     if not resources.get(resource.resource):
         return f"this node has no {resource.resource}; it has {', '.join(sorted(resources)) or 'no GPU'}"

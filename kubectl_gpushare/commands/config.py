@@ -37,7 +37,7 @@ def command() -> None:
 def validate(files: tuple[str, ...], strict_compatibility: bool) -> int:
     """Check configuration files, or the entries of a ConfigMap.
 
-    A FILE is what NVIDIA's device plugin reads, or the manifest of a ConfigMap with such files; - reads standard input.
+    A FILE is what NVIDIA's device plugin reads, or a manifest with ConfigMaps of such files; - reads standard input.
     Prints what each configuration does with which devices, warns of what has no effect, where each that would be
     refused is an error: the exit code is 1 then. What depends on the GPUs of a node is unknown here.
 
@@ -60,7 +60,7 @@ def validate(files: tuple[str, ...], strict_compatibility: bool) -> int:
             if checked.problem:
                 printing.write_words([f"error: {checked.name}: {checked.problem}"], sys.stderr)
                 refused += 1
-            else:
+            elif checked.summary:
                 printing.write_words([f"{checked.name}: {checked.summary}"], sys.stdout)
     return min(refused, 1)
 

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from gpushare import errors
-from gpushare.config import config_file, flags, node_settings, restrictions, writing, yaml_tree
-from gpushare.config.model import Config, Flags, ReplicatedResources
+from gpushare.config import config_file, flags, node_settings, restrictions, writing
+from gpushare.config.model import Config, Flags
+from gpushare.gpu import Mode
 from gpushare.mig import feasibility
+from gpushare.modes import sharing
+from gpushare.modes.sharing import SharedResource
+from kubectl_gpushare.views import config_manifest
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Checked:
-    """One configuration: what it does, or why it is refused; `warnings`: what in it has no effect."""
+    """One configuration: what it does, or why it is refused; `warnings`: what in it has no effect.
+
+    Without summary and problem it is a whole file, and has warnings about it.
+    """
 
     name: str
     summary: str = ""
@@ -23,36 +30,22 @@ class Checked:
 
 
 def checked(name: str, text: str, *, strict: bool = False) -> Iterator[Checked]:
-    """The configuration in `text`; if that is a ConfigMap, each of its entries."""
+    """The configuration in `text`; if that is a manifest, each entry of each ConfigMap in it."""
     try:
-        entries = entries_of(text)
+        manifest = config_manifest.read(text)
     except errors.ConfigError as error:
         yield Checked(name, problem=str(error))
         return
-    if entries is None:
+    if manifest is None:
         yield _checked(name, text, strict)
         return
-    if not entries:
-        yield Checked(name, problem="the ConfigMap has no entry under data: add one for each configuration")
-    for key, entry in entries.items():
-        yield _checked(f"{name}: {key}", entry, strict)
-
-
-def entries_of(text: str) -> dict[str, str] | None:
-    """The entries of a ConfigMap; None if `text` is not one. Raises ConfigError."""
-    root = yaml_tree.parse(text).root
-    if not isinstance(root.value, Mapping) or "kind" not in root.value:
-        return None
-    kind = root.value["kind"]
-    if kind.value != "ConfigMap":
-        raise kind.error("is neither a configuration file nor a ConfigMap")
-    data = root.value.get("data")
-    if data is None or data.value is None:
-        return {}
-    entries = yaml_tree.plain(data)
-    if not isinstance(entries, dict) or not all(isinstance(value, str) for value in entries.values()):
-        raise data.error("has an entry that is not text: put | after its name")
-    return entries
+    yield Checked(name, warnings=manifest.warnings)
+    for problem in manifest.problems:
+        yield Checked(name, problem=problem)
+    for config_map in manifest.maps:
+        shown = name if len(manifest.maps) == 1 else f"{name}: {config_map.name}"
+        for key, entry in config_map.entries.items():
+            yield _checked(f"{shown}: {key}", entry, strict)
 
 
 def _checked(name: str, text: str, strict: bool) -> Checked:
@@ -63,10 +56,12 @@ def _checked(name: str, text: str, strict: bool) -> Checked:
         settings = node_settings.effective(config, strict=strict)
     except errors.ConfigError as error:
         return Checked(name, problem=str(error))
-    impossible = None if isinstance(config.mig, str) else feasibility.nowhere(config.mig)
-    if impossible is not None:
-        return Checked(name, problem=impossible)
-    return Checked(name, summary(config, settings), warnings=(*config.warnings, *node_settings.too_late(config)))
+    mig = feasibility.without_node(() if isinstance(config.mig, str) else config.mig)
+    if mig.problem:
+        return Checked(name, problem=mig.problem)
+    shadowed = sharing.shadowed(sharing.entries(config.sharing)).values()
+    warnings = (*config.warnings, *shadowed, *mig.warnings, *node_settings.too_late(config))
+    return Checked(name, summary(config, settings), warnings=warnings)
 
 
 def effective(config: Config) -> dict[str, Any]:
@@ -77,16 +72,15 @@ def effective(config: Config) -> dict[str, Any]:
 
 
 def summary(config: Config, settings: node_settings.NodeSettings) -> str:
-    """What it does: `MPS: 2 × nvidia.com/gpu of each of all nvidia.com/gpu; MIG strategy mixed`."""
-    parts = [
-        *_shared("MPS", config.sharing.mps),
-        *_shared("time-slicing", config.sharing.time_slicing),
-        *(f"by annotation: {resource.devices} of {resource.name}" for resource in config.sharing.fractional),
-    ]
+    """What it does: `MPS: all of nvidia.com/gpu, each 2 times as nvidia.com/gpu; MIG strategy mixed`."""
+    entries = sharing.entries(config.sharing)
+    shadowed = sharing.shadowed(entries)
+    parts = [_shared(entry) for entry in entries if entry.path not in shadowed]
     if isinstance(config.mig, str):
         parts.append(f"MIG: {config.mig}")
     for entry in () if isinstance(config.mig, str) else config.mig:
-        devices = "all GPUs" if entry.devices is None else f"GPUs {', '.join(map(str, entry.devices))}"
+        devices = "all GPUs" if entry.devices is None else f"GPU {', '.join(map(str, entry.devices))}"
+        devices += f" with PCI number {' or '.join(entry.filters)}" if entry.filters else ""
         wanted = " + ".join(f"{count} × {kind}" for kind, count in entry.wanted.items() if count) or "no MIG devices"
         parts.append(f"MIG: {wanted} on {devices}" if entry.enabled else f"MIG off on {devices}")
     if not parts:
@@ -96,7 +90,9 @@ def summary(config: Config, settings: node_settings.NodeSettings) -> str:
     return "; ".join(parts)
 
 
-def _shared(word: str, shared: ReplicatedResources | None) -> Iterator[str]:
-    for resource in shared.resources if shared is not None else ():
-        name = resource.rename or resource.name
-        yield f"{word}: {resource.devices} of {resource.name}, each {resource.replicas} times as {name}"
+def _shared(entry: SharedResource) -> str:
+    devices = entry.devices.of(entry.resource)
+    if entry.mode is Mode.FRACTIONAL:
+        return f"by annotation: {devices}"
+    word = "MPS" if entry.mode is Mode.MPS else str(entry.mode)
+    return f"{word}: {devices}, each {entry.replicas} times as {entry.advertised}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable, Iterator
 
-from gpushare import contract, errors
+from gpushare import contract
 from gpushare.config import config_file, node_settings, restrictions
 from gpushare.config.model import Config
 from gpushare.gpu import Gpu, Mode
@@ -17,6 +17,7 @@ from gpushare.mig import catalogue
 from gpushare.modes import mode_plan, naming
 from gpushare.modes.assignment import Assignment
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
+from kubectl_gpushare.views import config_manifest
 
 
 def lines(node: GpuNode, text: str, *, strict: bool = False) -> Iterator[str]:
@@ -77,7 +78,7 @@ def _card(gpu: Gpu) -> HardwareGpu:
         gpu.uuid,
         gpu.index,
         gpu.model,
-        mig_capable=geometry is not None,
+        mig_capable=geometry is not None or gpu.mode is Mode.MIG,
         mig_enabled=gpu.mode is Mode.MIG,
         mig_devices=tuple(
             HardwareMigDevice(f"MIG {index} of {gpu.uuid}", index, kind) for index, kind in enumerate(gpu.mig_profiles)
@@ -87,13 +88,6 @@ def _card(gpu: Gpu) -> HardwareGpu:
 
 
 def text_of(text: str, entry: str) -> str:
-    """The configuration in a text: the text itself, or if that is a ConfigMap its `entry`. Raises ConfigError."""
-    from kubectl_gpushare.views import config_sentences
-
-    entries = config_sentences.entries_of(text)
-    if entries is None:
-        return text
-    if entry not in entries:
-        known = ", ".join(entries) or "none"
-        raise errors.ConfigError(f"the ConfigMap has {known}: name one of them with --entry")
-    return entries[entry]
+    """The configuration in a text: the text itself, or if that is a manifest the `entry` there. Raises ConfigError."""
+    manifest = config_manifest.read(text)
+    return text if manifest is None else manifest.entry(entry)

@@ -10,7 +10,7 @@ from gpushare.gpunode import Condition, GpuNode
 from kubectl_gpushare.output.table import Table
 from kubectl_gpushare.planning import auditing, rightsizing
 from kubectl_gpushare.source import peaks
-from kubectl_gpushare.views import config_sentences, configuration_state, gpu_summary, rightsize
+from kubectl_gpushare.views import config_manifest, configuration_state, gpu_summary, rightsize
 from kubectl_gpushare.views.audit import audit_problems, audit_table
 from tests.kubectl_gpushare import answers, sample
 from tests.kubectl_gpushare.conftest import ROOT
@@ -41,7 +41,9 @@ def configured() -> list[configuration_state.NodeConfigState]:
 
 def configurations() -> dict[str, str]:
     text = (ROOT / "config" / "samples" / "config" / "configmap.yaml").read_text()
-    return config_sentences.entries_of(text) or {}
+    manifest = config_manifest.read(text)
+    assert manifest is not None
+    return dict(manifest.maps[0].entries)
 
 
 def waiting_for_pods(node: GpuNode) -> GpuNode:

@@ -41,6 +41,65 @@ def test_each_entry_of_a_configmap_is_judged_by_itself(plugin: Plugin, tmp_path:
     )
 
 
+TWO_MAPS = """apiVersion: v1
+kind: Namespace
+metadata: {name: gpushare-system}
+---
+---
+kind: ConfigMap
+metadata: {name: first}
+data:
+  any: "version: v1"
+---
+kind: List
+items:
+- kind: ConfigMap
+  metadata: {name: second}
+  data:
+    any: "version: v1"
+    broken: "version: v3"
+    broken: "version: v2"
+"""
+
+
+def test_every_configmap_of_a_manifest_is_judged(plugin: Plugin, tmp_path: Path) -> None:
+    path = tmp_path / "all.yaml"
+    path.write_text(TWO_MAPS)
+    ended = plugin("config", "validate", path)
+    assert ended.code == 1
+    assert ended.out == f"{path}: first: any: every device whole\n{path}: second: any: every device whole\n"
+    assert ended.err == (
+        f"warning: {path}: line 18: items[0].data.broken is written twice: only the last one counts\n"
+        f'error: {path}: second: broken: line 1: version "v2": unknown version: v2: write v1\n'
+    )
+    path.write_text(TWO_MAPS + "---\nversion: v1\n---\nkind: ConfigMap\n")
+    ended = plugin("config", "validate", path)
+    assert (
+        f"error: {path}: line 20: the file: has no kind: put the configuration under data of a ConfigMap" in ended.err
+    )
+    assert f"error: {path}: line 22: the file: the ConfigMap has no entry under data" in ended.err
+
+
+def test_a_difference_takes_the_entry_that_one_of_the_configmaps_has(
+    plugin: Plugin, saved: Path, tmp_path: Path
+) -> None:
+    text = TWO_MAPS.replace('broken: "version: v2"', 'mine: "version: v1"')
+    assert difference(plugin, saved, tmp_path, text, "--entry", "mine")[0] == 0
+    code, _, err = difference(plugin, saved, tmp_path, text, "--entry", "any")
+    assert code == 1
+    assert "any is an entry of several ConfigMaps (first, second): give a file with one of them" in err
+
+
+def test_a_file_of_mig_parted_is_refused_with_what_to_write(plugin: Plugin, tmp_path: Path) -> None:
+    path = tmp_path / "mig-parted.yaml"
+    layouts = "".join(f"  l{number}:\n  - {{devices: all, mig-enabled: false}}\n" for number in range(4))
+    path.write_text(f"version: v1\nmig-configs:\n{layouts}")
+    ended = plugin("config", "validate", path)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.startswith(f"error: {path}: line 2: mig-configs: belongs to a file of mig-parted")
+    assert ended.err.endswith("write the list of one (l0, l1, l2, …) as mig\n")
+
+
 def test_what_has_no_effect_is_a_warning_and_no_error(plugin: Plugin, tmp_path: Path) -> None:
     path = tmp_path / "node.yaml"
     path.write_text("version: v1\nflag: {}\nresources: {gpus: [{pattern: '*', name: a}]}\n")
@@ -81,6 +140,31 @@ def test_what_would_be_refused_ends_with_1(plugin: Plugin, tmp_path: Path, text:
     assert ended.code == 1
     assert part in ended.err
     assert ended.out == ""
+
+
+def test_of_entries_for_all_devices_the_one_that_counts_is_named(plugin: Plugin, tmp_path: Path) -> None:
+    path = tmp_path / "node.yaml"
+    more = "{name: gpu, replicas: 4, rename: gpu.shared}, {name: gpu, replicas: 2, devices: [0, 1]}"
+    path.write_text(f"sharing: {{timeSlicing: {{resources: [{{name: gpu, replicas: 8}}, {more}]}}}}\n")
+    ended = plugin("config", "validate", path)
+    assert ended.code == 0
+    assert ended.out == (
+        f"{path}: time-slicing: all of nvidia.com/gpu, each 8 times as nvidia.com/gpu; "
+        "time-slicing: devices 0, 1 of nvidia.com/gpu, each 2 times as nvidia.com/gpu\n"
+    )
+    assert ended.err == (
+        f"warning: {path}: sharing.timeSlicing.resources[1] has no effect: sharing.timeSlicing.resources[0] has all "
+        "devices of nvidia.com/gpu that no other entry names\n"
+    )
+
+
+def test_a_layout_that_only_a_newer_model_may_have_is_a_warning(plugin: Plugin, tmp_path: Path) -> None:
+    path = tmp_path / "node.yaml"
+    path.write_text("mig: [{devices: [0, 2], device-filter: '0x1', mig-enabled: true, mig-devices: {1g.45gb: 7}}]\n")
+    ended = plugin("config", "validate", path)
+    assert ended.code == 0
+    assert ended.out.startswith(f"{path}: MIG: 7 × 1g.45gb on GPU 0, 2 with PCI number 0x1; ")
+    assert "a newer model may have other profiles of these names" in ended.err
 
 
 def test_a_file_that_is_not_there_is_an_error(plugin: Plugin, tmp_path: Path) -> None:

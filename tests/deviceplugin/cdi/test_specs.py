@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 
 from deviceplugin.allocation import answer, cdi
 from deviceplugin.cdi import spec, specs
+from deviceplugin.offer import Observable
 from gpushare.config.node_settings import NodeSettings
 from gpushare.gpu import Mode
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
@@ -182,3 +186,31 @@ def test_a_directory_that_cannot_be_written_is_a_sentence(tmp_path: Path, host: 
 
 def test_the_names_are_of_one_vendor() -> None:
     assert cdi.name(cdi.VENDOR, "gpu", spec.ALL) == "k8s.device-plugin.nvidia.com/gpu=all"
+
+
+async def test_files_that_somebody_takes_away_are_written_again(
+    tmp_path: Path, host: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(specs, "POLL_SECONDS", 0.01)
+    made_specs, advertised = made(tmp_path, host), Observable(0)
+    path = tmp_path / "cdi" / "k8s.device-plugin.nvidia.com-gpu.json"
+    running = asyncio.create_task(made_specs.run(advertised, lambda: NodeSettings(device_list_strategies=CRI)))
+
+    async def until(condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():  # noqa: ASYNC110 (nothing tells us)
+                await asyncio.sleep(0.01)
+
+    await until(path.exists)
+    path.unlink()
+    await until(path.exists)
+    check(written(tmp_path))
+    shutil.rmtree(tmp_path / "cdi")
+    (tmp_path / "cdi").write_text("no directory")
+    await until(lambda: "Could not describe" in caplog.text)
+    (tmp_path / "cdi").unlink()
+    await until(path.exists)
+    assert caplog.text.count("Could not describe") == 1
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running

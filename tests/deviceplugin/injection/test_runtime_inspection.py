@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin import agent_settings
-from deviceplugin.injection import runtime_inspection
+from deviceplugin.injection import containerd_config, runtime_inspection
 from tests.deviceplugin import simulated
 from tests.deviceplugin.cdi.test_driver_root import install
 
@@ -123,3 +124,88 @@ def test_a_library_that_is_really_mounted_and_loaded_is_seen(gpus: Path, tmp_pat
     if "Operation not permitted" in result.stderr:
         pytest.skip("needs to be root, to make a mount namespace")
     assert json.loads(result.stdout) is mounted, result.stderr
+
+
+RUNC = "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd]\ndefault_runtime_name = 'runc'\n"
+K3S = "var/lib/rancher/k3s/agent/etc/containerd/config.toml"
+MICROK8S = "var/snap/microk8s/current/args/containerd.toml"
+
+
+def layers(directory: str) -> str:
+    """The root of a container that a containerd with this directory has made."""
+    state = f"{directory}/io.containerd.snapshotter.v1.overlayfs/snapshots"
+    return f"1 0 0:50 / / rw,relatime - overlay overlay rw,lowerdir={state}/1/fs,upperdir={state}/2/fs,workdir={state}/2/work\n"
+
+
+def written(host: Path, **texts: str) -> Path:
+    for name, text in texts.items():
+        path = host / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return host
+
+
+@pytest.mark.parametrize(
+    ("mountinfo", "default"),
+    [
+        pytest.param(layers("/var/lib/containerd"), "nvidia", id="containerd"),
+        pytest.param(layers("/data/containerd"), "nvidia", id="containerd elsewhere"),
+        pytest.param(layers("/var/lib/rancher/k3s/agent/containerd"), "runc", id="k3s"),
+        pytest.param(layers("/var/lib/rancher/rke2/agent/containerd"), None, id="RKE2, without a file"),
+        pytest.param(layers("/data/k3s/agent/containerd"), "nvidia-cdi", id="k3s elsewhere"),
+        pytest.param(layers("/var/snap/microk8s/common/var/lib/containerd"), "runc", id="MicroK8s"),
+        pytest.param(layers("/var/lib/k0s/containerd"), "nvidia-legacy", id="k0s"),
+        pytest.param(
+            "1 0 0:50 / / rw - overlay overlay rw,upperdir=/var/lib/containers/storage/overlay/2/diff\n",
+            None,
+            id="CRI-O",
+        ),
+        pytest.param("1 0 0:50 / / rw - fuse.stargz stargz rw\n", "runc", id="layers that are in no overlay"),
+    ],
+)
+def test_only_the_containerd_that_made_the_agents_own_container_counts(
+    tmp_path: Path, mountinfo: str, default: str | None
+) -> None:
+    host = written(
+        tmp_path,
+        **{
+            "etc/containerd/config.toml": OPERATORS,
+            K3S: RUNC,
+            "data/k3s/agent/etc/containerd/config.toml": RUNC.replace("runc", "nvidia-cdi"),
+            MICROK8S: RUNC,
+            "etc/k0s/containerd.toml": "version = 3\n",
+            "etc/k0s/containerd.d/nvidia.toml": RUNC.replace("runc", "nvidia-legacy"),
+        },
+    )
+    assert runtime_inspection.configuration(host, mountinfo).default_runtime == default
+
+
+def test_imports_are_followed_in_containerds_order(tmp_path: Path) -> None:
+    folder = "var/lib/rancher/k3s/agent/etc/containerd"
+    imports = f'version = 3\nimports = ["/{folder}/config-v3.toml.d/*.toml", "last.toml"]\n'
+    texts = {
+        K3S: imports,
+        f"{folder}/config-v3.toml.d/1.toml": RUNC,
+        f"{folder}/config-v3.toml.d/2.toml": RUNC.replace("runc", "nvidia"),
+        f"{folder}/config-v3.toml.d/3.conf": RUNC.replace("runc", "passed over"),
+    }
+    mountinfo = layers("/var/lib/rancher/k3s/agent/containerd")
+    assert runtime_inspection.configuration(written(tmp_path, **texts), mountinfo).default_runtime == "nvidia"
+    more = {f"{folder}/last.toml": 'imports = ["config.toml", "deeper/*"]', f"{folder}/deeper/one": RUNC}
+    assert runtime_inspection.configuration(written(tmp_path, **more), mountinfo).default_runtime == "runc"
+
+
+def test_what_is_read_of_the_host_has_bounds(tmp_path: Path) -> None:
+    """Files without an end, of another kind, that import each other, or without number."""
+    mountinfo, folder = layers("/var/lib/containerd"), "etc/containerd"
+    host = written(tmp_path, **{f"{folder}/config.toml": OPERATORS + "#" * 300_000})
+    assert runtime_inspection.configuration(host, mountinfo) == containerd_config.Said()
+    imports = f'imports = ["config.toml", "pipe", "zero", "/{folder}/many/*"]\n'
+    written(host, **{f"{folder}/config.toml": imports + OPERATORS})
+    os.mkfifo(host / folder / "pipe")
+    (host / folder / "zero").symlink_to("/dev/zero")
+    chain = {f"{folder}/many/{number:04}": f'imports = ["/{folder}/many/*"]' for number in range(100)}
+    written(host, **chain)
+    assert runtime_inspection.configuration(host, mountinfo) == containerd_config.Said(default_runtime="nvidia")
+    written(host, **{f"{folder}/many/0099": RUNC})  # beyond what is read
+    assert runtime_inspection.configuration(host, mountinfo) == containerd_config.Said(default_runtime="nvidia")

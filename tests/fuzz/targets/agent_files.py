@@ -13,12 +13,15 @@ from deviceplugin.arbiter import ledger_record, pages, recovery_window, tenant
 from deviceplugin.audit import contexts
 from deviceplugin.disk import old_libraries, records
 from deviceplugin.hardware import faults
-from deviceplugin.injection import containerd_config
+from deviceplugin.injection import containerd_config, runtime_inspection
 from deviceplugin.live import mode_checkpoint
 from deviceplugin.report import share_peaks
 from gpushare import contract
 
 _DIRECTORY = Path(tempfile.mkdtemp())
+_HOST = Path(tempfile.mkdtemp())
+_CONTAINERD = _HOST / "etc" / "containerd" / "config.toml"
+_CONTAINERD.parent.mkdir(parents=True)
 
 
 class _Figures:
@@ -80,7 +83,12 @@ def _book(path: Path) -> None:
 
 
 def _containerd(path: Path) -> None:
-    containerd_config.read([path.read_text(errors="replace")])
+    text = path.read_text(errors="replace")
+    file = containerd_config.read(text, containerd_config.Said())
+    assert all(name.startswith("/") for name in file.imports)
+    assert len(containerd_config.locations(text)) <= 5
+    _CONTAINERD.write_text(text)
+    runtime_inspection.configuration(_HOST, "")
 
 
 READERS: Mapping[str, Callable[[Path], None]] = {

@@ -116,7 +116,7 @@ def test_a_wrong_file_is_refused_with_line_key_and_remedy(text: str, parts: tupl
         pytest.param("{name: gpu, replicas: 1}", ("resources[0].replicas 1", ">= 2"), id="one-replica"),
         pytest.param("{name: gpu, replicas: '2'}", ("resources[0].replicas", "is not a whole number"), id="text"),
         pytest.param("{name: gpu, replicas: yes}", ("resources[0].replicas true", "is not a whole number"), id="truth"),
-        pytest.param("{name: gpu, replicas: 99999}", ("resources[0].replicas 99999", "<= 10000"), id="too-many"),
+        pytest.param("{name: gpu, replicas: 99999}", ("resources[0].replicas 99999", "<= 50000"), id="too-many"),
         pytest.param("{name: 5, replicas: 2}", ("resources[0].name 5", "is not text"), id="number-for-a-name"),
         pytest.param("{name: gpu, replicas: 2, devices: some}", ("devices", "'some'", "'all'"), id="some"),
         pytest.param("{name: gpu, replicas: 2, devices: null}", ("devices", "'all'"), id="null"),

@@ -135,16 +135,28 @@ def test_a_part_is_no_larger_than_its_instance(name: str) -> None:
     ("wanted", "sentence"),
     [
         ({"1g.5gb": 9}, "mig[0] fits on no known GPU: 9 × 1g.5gb does not fit on A100-40GB"),
-        ({"1g.5gb": 7}, None),
-        ({"1g.10gb": 7}, None),  # not on an A100 of 40 GB, but on those of 80
-        ({"9g.90gb": 9}, None),  # of a model that is yet to come
-        ({}, None),
+        ({"7g.80gb": 2}, "mig[0] fits on no known GPU: 2 × 7g.80gb does not fit on A100-80GB"),
+        ({"1g.5gb": 7}, ""),
+        ({"1g.10gb": 7}, ""),  # not on an A100 of 40 GB, but on those of 80
+        ({"1g.35gb": 7}, ""),  # not on H200, but on GB300
+        ({"9g.90gb": 9}, ""),  # a future model's
+        ({}, ""),
     ],
 )
-def test_what_no_known_gpu_can_be_is_told_without_a_node(wanted: dict[str, int], sentence: str | None) -> None:
-    reason = feasibility.nowhere((parted.MigConfigEntry(devices=None, enabled=True, wanted=wanted),))
-    assert (reason or "").startswith(sentence or "")
-    assert (reason is None) is (sentence is None)
+def test_a_layout_that_no_gpu_can_have_is_refused_without_a_node(wanted: dict[str, int], sentence: str) -> None:
+    judged = feasibility.without_node((parted.MigConfigEntry(devices=None, enabled=True, wanted=wanted),))
+    assert judged.problem.startswith(sentence)
+    assert bool(judged.problem) is bool(sentence)
+    assert judged.warnings == ()
+
+
+def test_a_layout_that_a_newer_model_may_have_is_a_warning_without_a_node() -> None:
+    entry = parted.MigConfigEntry(devices=None, enabled=True, wanted={"1g.45gb": 7})  # B200 has four
+    judged = feasibility.without_node((entry,))
+    assert judged.problem == ""
+    (warning,) = judged.warnings
+    assert warning.startswith("mig[0] fits on no known GPU: 7 × 1g.45gb does not fit on B200-180GB: ")
+    assert warning.endswith("; a newer model may have other profiles of these names")
 
 
 @pytest.mark.parametrize(
@@ -152,21 +164,33 @@ def test_what_no_known_gpu_can_be_is_told_without_a_node(wanted: dict[str, int],
     [
         ("NVIDIA A100-SXM4-40GB", 40, "A100-40GB"),
         ("NVIDIA A100 80GB PCIe", 80, "A100-80GB"),
+        ("NVIDIA A800-SXM4-80GB", 80, "A100-80GB"),
+        ("NVIDIA A800 40GB Active", 40, "A100-40GB"),
         ("NVIDIA H100 80GB HBM3", 79.6, "H100-80GB"),
+        ("NVIDIA H800", 79.6, "H100-80GB"),
         ("NVIDIA H100 NVL", 93.6, "H100-94GB"),
         ("NVIDIA GH200 480GB", 95.6, "H100-96GB"),
-        ("NVIDIA GH200 144G HBM3e", 141, "H200-141GB"),
+        ("NVIDIA H20", 95.6, "H100-96GB"),
+        ("NVIDIA H20-3e", 140.4, "H200-141GB"),
+        ("NVIDIA GH200 144G HBM3e", 143.4, "GH200-144GB"),
         ("NVIDIA H200", 140.4, "H200-141GB"),
-        ("NVIDIA B200", 179, "B200-180GB"),
-        ("NVIDIA GB200", 185, "GB200-186GB"),
+        ("NVIDIA B200", 179.1, "B200-180GB"),
+        ("NVIDIA GB200", 185.1, "GB200-186GB"),
+        ("NVIDIA GB200", 188.4, "GB200-189GB"),
+        ("NVIDIA B300 SXM6 AC", 268.6, "B300-269GB"),
+        ("NVIDIA GB300", 277.5, "GB300-278GB"),
         ("NVIDIA A30", 24, "A30-24GB"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 95.6, "RTX-PRO-6000"),
         ("NVIDIA L4", 24, None),
         ("NVIDIA A10", 24, None),
+        ("NVIDIA GB10", 119, None),
+        ("NVIDIA H100 80GB HBM3", 0, None),
     ],
 )
-def test_a_gpu_is_known_by_what_nvml_calls_it(model: str, gib: float, name: str | None) -> None:
+def test_a_gpu_is_known_by_what_nvml_calls_it_and_by_its_memory(model: str, gib: float, name: str | None) -> None:
     geometry = catalogue.of_gpu(model, int(gib * (1 << 30)))
-    assert (geometry and geometry.name) == name
+    assert (geometry and geometry.kinds) == (name and catalogue.MODELS[name].kinds)
+    assert (geometry and geometry.name) == (name and model)
 
 
 @pytest.mark.parametrize("geometry", catalogue.MODELS.values(), ids=catalogue.MODELS)

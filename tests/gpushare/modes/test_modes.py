@@ -13,7 +13,7 @@ from gpushare import errors
 from gpushare.config import config_file, model
 from gpushare.config.model import Devices
 from gpushare.gpu import Mode
-from gpushare.mig import catalogue
+from gpushare.mig import catalogue, device_id
 from gpushare.modes import mode_plan, naming, offering, sharing
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice, WholeDevice
 
@@ -124,6 +124,69 @@ def test_an_entry_that_shares_nothing_is_a_warning_with_the_reason(entry: str, p
     assert plan.warnings == (f"sharing.timeSlicing.resources[0] has no effect: {part}",)
 
 
+def test_a_node_has_no_more_devices_than_a_kubelet_takes() -> None:
+    text = "sharing: {{timeSlicing: {{resources: [{{name: gpu, replicas: {}, devices: {}}}]}}}}"
+    assert len(offered(planned(text.format(16384, "all"), cards(3)), cards(3))["nvidia.com/gpu"]) == 49_152
+    with pytest.raises(errors.ConfigError) as caught:
+        planned(text.format(10_000, "all"), cards(8))
+    assert str(caught.value) == (
+        "sharing.timeSlicing.resources[0].replicas 10000: the node would have 80000 devices, and a kubelet takes at most 50000: write fewer replicas"
+    )
+    for devices in ("8", "[0, 1, 2, 3, 4, 5, 6, 7]"):
+        with pytest.raises(errors.ConfigError, match="number of replicas must be <= 6250 of 8 devices"):
+            config_file.read(text.format(10_000, devices))
+    with pytest.raises(errors.ConfigError, match="number of replicas must be <= 50000: a kubelet takes"):
+        config_file.read(text.format(50_001, "all"))
+
+
+H100 = device_id.parse("0x233010DE:0x16C110DE")
+
+
+@pytest.mark.parametrize(
+    ("entries", "warnings"),
+    [
+        ("{devices: all, mig-enabled: false}", []),
+        ("{devices: [0, 4, 5], mig-enabled: false}", ["mig[0] names GPU 4, 5, which this node lacks: it has 0, 1"]),
+        ("{devices: [], mig-enabled: false}", ["mig[0] has no effect: its list of devices is empty"]),
+        (
+            "{devices: all, mig-enabled: false}, {devices: [0], mig-enabled: true, mig-devices: {1g.10gb: 7}}, "
+            "{devices: [0, 1], mig-enabled: false}",
+            [
+                "mig[0] has no effect: later entries are about the same GPUs",
+                "mig[1] has no effect: later entries are about the same GPUs",
+            ],
+        ),
+        (
+            '{device-filter: ["0x20B510DE"], devices: all, mig-enabled: false}',
+            ["mig[0] has no effect: its device-filter names the model of no GPU here"],
+        ),
+        (  # the second is for other nodes
+            '{device-filter: "0x233010DE", devices: all, mig-enabled: false}, '
+            '{device-filter: "0x20B510DE", devices: [7], mig-enabled: false}',
+            [],
+        ),
+        (
+            f"{{devices: {list(range(100))}, mig-enabled: false}}",
+            ["mig[0] names GPU 2, 3, 4, 5, 6, 7, 8, 9 and 90 more, which this node lacks: it has 0, 1"],
+        ),
+    ],
+)
+def test_a_mig_entry_that_changes_nothing_is_a_warning_with_the_reason(entries: str, warnings: list[str]) -> None:
+    node = [dataclasses.replace(card, hardware=H100) for card in cards(2)]
+    assert list(planned(f"mig: [{entries}]", node).warnings) == warnings
+
+
+def test_mig_entries_for_gpus_that_cannot_do_mig_or_whose_model_is_unknown_are_warnings() -> None:
+    node = [dataclasses.replace(card, mig_capable=False) for card in cards(1)]
+    text = "mig: [{devices: all, mig-enabled: true, mig-devices: {1g.10gb: 7}}]"
+    assert planned(text, node).warnings == ("mig[0] has no effect: no GPU that it is about can do MIG",)
+    assert planned("mig: [{devices: all, mig-enabled: false}]", node).warnings == ()
+    text = 'mig: [{device-filter: "0x20B510DE", devices: all, mig-enabled: false}]'
+    (warning,) = planned(text, cards(1)).warnings
+    assert warning == "mig[0] is left out: the PCI numbers that its device-filter needs are unknown here"
+    assert planned(text, node).warnings == ("mig[0] has no effect: its device-filter names the model of no GPU here",)
+
+
 def test_one_name_for_whole_gpus_and_shares_is_a_warning() -> None:
     plan = planned("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [0]}]}}", cards(2))
     assert "rename" in plan.warnings[0]
@@ -187,6 +250,21 @@ def test_a_named_partition_means_on_each_gpu_what_fits_there() -> None:
         planned("mig: all-1g.6gb", node)
     with pytest.raises(errors.ConfigError, match="none of them can do MIG"):
         planned("mig: all-balanced", [node[2]])
+
+
+def test_all_disabled_is_for_every_node() -> None:
+    can, cannot, unknown = cards(3)
+    node = [with_mig(can, "1g.10gb"), dataclasses.replace(cannot, mig_capable=False), unknown]
+    assert unknown.geometry is None
+    plan = planned("mig: all-disabled", node)
+    assert [str(plan.assignments[card.uuid]) for card in node] == [
+        "exclusive, nvidia.com/gpu, MIG off",
+        "exclusive, nvidia.com/gpu",
+        "exclusive, nvidia.com/gpu, MIG off",
+    ]
+    assert planned("mig: all-disabled", node[1:2]).warnings == ()
+    with pytest.raises(errors.ConfigError, match="write all-disabled, all-enabled"):
+        planned("mig: all-balanced", [unknown])
 
 
 def test_a_gpu_that_cannot_do_mig_is_passed_over_unless_it_is_named() -> None:

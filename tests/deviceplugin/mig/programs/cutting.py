@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import pynvml
+
 from deviceplugin.hardware import nvml, nvml_call, nvml_mig
 from deviceplugin.mig import partitioner
 from gpushare.mig import catalogue, feasibility
@@ -178,3 +180,36 @@ def says_what_devices_are() -> None:
     known = catalogue.of_gpu(*card.driver.model(card.uuid))
     kinds = card.driver.mig_geometry(card.uuid).kinds
     print([str(kind.profile) for kind in known.kinds if kind not in kinds])
+
+
+def says_how_it_can_be_cut() -> None:
+    card = Card()
+    for names in (None, {}):
+        card.cut(names)
+        print([str(kind.profile) for kind in card.driver.mig_geometry(card.uuid).kinds])
+
+
+def of_a_driver_that_says_no_places() -> None:
+    card, asked = Card(), pynvml.nvmlDeviceGetGpuInstancePossiblePlacements
+
+    def in_mig_mode_only(device: Any, *arguments: Any) -> Any:
+        if not pynvml.nvmlDeviceGetMigMode(device)[0]:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION)
+        return asked(device, *arguments)
+
+    pynvml.nvmlDeviceGetGpuInstancePossiblePlacements = in_mig_mode_only
+    known = card.driver.mig_geometry(card.uuid)
+    wanted = {str(known.kinds[4].profile): 1} if known is not None else {"3g.135gb": 1}
+    print((known is not None, card.cut(wanted).state.value, card.profiles()))
+
+
+def of_a_driver_that_counts_wrongly() -> None:
+    card, asked = Card(), pynvml.nvmlDeviceGetGpuInstanceProfileInfo
+
+    def wrongly(*arguments: Any) -> Any:
+        info = asked(*arguments)
+        info.instanceCount = 7
+        return info
+
+    pynvml.nvmlDeviceGetGpuInstanceProfileInfo = wrongly
+    print([kind.most for kind in card.driver.mig_geometry(card.uuid).kinds])

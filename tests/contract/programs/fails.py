@@ -1,0 +1,5 @@
+"""Test file of a small project."""
+
+
+def test_fails() -> None:
+    raise AssertionError("always")
