@@ -18,7 +18,7 @@ from typing import Any, Final
 import pynvml
 
 from deviceplugin.hardware import nvml_events, pci, xid
-from deviceplugin.hardware.nvml_call import NEED_NO_ANSWER, NvmlError, ask
+from deviceplugin.hardware.nvml_call import NEED_NO_ANSWER, NvmlError, ask, function_named
 from gpushare.gpu import Gpu
 from gpushare.mig import device_id
 
@@ -34,14 +34,23 @@ _REMEDY: Final = {
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the driver was updated under this process: restart the pod or the node",
     pynvml.NVML_ERROR_NO_PERMISSION: "the GPUs' device files may not be opened: run the agent privileged",
 }
+# nvml.h of release 570; nvidia-ml-py has names for them from 12.570 on.
+RECOVERY_ACTION_FIELD: Final = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+RECOVERY_ACTION_NONE: Final = 0  # NVML_GPU_RECOVERY_ACTION_NONE
 # The names without a number raise what is no NVMLError when the driver is older than pynvml.
-_COMPUTING: Final = (pynvml.nvmlDeviceGetComputeRunningProcesses_v3, pynvml.nvmlDeviceGetComputeRunningProcesses_v2)
+_COMPUTING: Final = (
+    function_named("nvmlDeviceGetComputeRunningProcesses_v3"),
+    function_named("nvmlDeviceGetComputeRunningProcesses_v2"),
+)
 # Clients of MPS may be listed apart, as nvidia-smi tells its types C and M+C apart; an old driver has no such list.
 _MPS_CLIENTS: Final = (
-    pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3,
-    pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v2,
+    function_named("nvmlDeviceGetMPSComputeRunningProcesses_v3"),
+    function_named("nvmlDeviceGetMPSComputeRunningProcesses_v2"),
 )
-_DRAWING: Final = (pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2)
+_DRAWING: Final = (
+    function_named("nvmlDeviceGetGraphicsRunningProcesses_v3"),
+    function_named("nvmlDeviceGetGraphicsRunningProcesses_v2"),
+)
 _SYS: Final = Path("/sys")
 _WHOLE: Final = 100  # percent
 
@@ -212,11 +221,11 @@ class Nvml:
     def needs_recovery(self, uuid: str) -> bool | None:
         """Whether the driver says that something is to be done to a GPU; None where it does not say."""
         handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid, default=None, allowed=None)
-        wanted = [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
+        wanted = [RECOVERY_ACTION_FIELD]
         values = handle and ask(pynvml.nvmlDeviceGetFieldValues, handle, wanted, default=None, allowed=None)
         if not values or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
             return None
-        return bool(values[0].value.uiVal != pynvml.NVML_GPU_RECOVERY_ACTION_NONE)
+        return bool(values[0].value.uiVal != RECOVERY_ACTION_NONE)
 
     def _gpu(self, index: int) -> Gpu:
         handle = ask(pynvml.nvmlDeviceGetHandleByIndex, index)
@@ -257,7 +266,7 @@ class Nvml:
         try:
             numa_node = int((self._sys_root / "bus/pci/devices" / short / "numa_node").read_text())
         except (OSError, ValueError):
-            numa_node = ask(pynvml.nvmlDeviceGetNumaNodeId, handle, default=-1, allowed=None)
+            numa_node = ask(function_named("nvmlDeviceGetNumaNodeId"), handle, default=-1, allowed=None)
         return numa_node if numa_node >= 0 else None
 
 

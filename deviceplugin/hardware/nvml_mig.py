@@ -38,19 +38,21 @@ _ENGINES: Final = {
     "jpeg": "Jpeg",
     "ofa": "Ofa",
 }
-# What a profile's number in NVML's header says of attributes: what it has, what it lacks.
-_ATTRIBUTES: Final[Mapping[int, tuple[tuple[str, ...], tuple[str, ...]]]] = {
-    pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1: ((MEDIA,), ()),
-    pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_REV1: ((MEDIA,), ()),
-    pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_ALL_ME: ((ALL_MEDIA,), ()),
-    pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_ALL_ME: ((ALL_MEDIA,), ()),
-    pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_GFX: ((GRAPHICS,), ()),
-    pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_GFX: ((GRAPHICS,), ()),
-    pynvml.NVML_GPU_INSTANCE_PROFILE_3_SLICE_GFX: ((GRAPHICS,), ()),
-    pynvml.NVML_GPU_INSTANCE_PROFILE_4_SLICE_GFX: ((GRAPHICS,), ()),
-    pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_NO_ME: ((), (MEDIA,)),
-    pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_NO_ME: ((), (MEDIA,)),
+# What a profile has and what it lacks, by its NVML_GPU_INSTANCE_PROFILE_* in the nvml.h of release 610. pynvml 12.535
+# names two of these numbers, and its PROFILE_COUNT ends before the others. A driver refuses numbers it does not know.
+ATTRIBUTES: Final[Mapping[int, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    0x7: ((MEDIA,), ()),  # 1_SLICE_REV1
+    0x8: ((MEDIA,), ()),  # 2_SLICE_REV1
+    0xA: ((GRAPHICS,), ()),  # 1_SLICE_GFX
+    0xB: ((GRAPHICS,), ()),  # 2_SLICE_GFX
+    0xC: ((GRAPHICS,), ()),  # 4_SLICE_GFX
+    0xD: ((), (MEDIA,)),  # 1_SLICE_NO_ME
+    0xE: ((), (MEDIA,)),  # 2_SLICE_NO_ME
+    0xF: ((ALL_MEDIA,), ()),  # 1_SLICE_ALL_ME
+    0x10: ((ALL_MEDIA,), ()),  # 2_SLICE_ALL_ME
+    0x11: ((GRAPHICS,), ()),  # 3_SLICE_GFX
 }
+PROFILE_COUNT: Final = max(0x12, int(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT))
 
 
 class MigDriver:
@@ -83,7 +85,7 @@ class MigDriver:
         handle = _handle(uuid)
         model, total_bytes = self.model(uuid)
         kinds: dict[Profile, ProfileGeometry] = {}
-        for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+        for number in range(PROFILE_COUNT):
             arguments = (handle, number, 1)
             info = ask(
                 pynvml.nvmlDeviceGetGpuInstanceProfileInfo, *arguments, about=uuid, default=None, allowed=_NO_KIND
@@ -93,7 +95,7 @@ class MigDriver:
             places = _listed(
                 pynvml.nvmlDeviceGetGpuInstancePossiblePlacements, (handle, info.id), _Place, most=_PLACES, about=uuid
             )
-            with_, without = _ATTRIBUTES.get(number, ((), ()))
+            with_, without = ATTRIBUTES.get(number, ((), ()))
             name = Profile(
                 gpu_slices=int(info.sliceCount),
                 memory_gb=memory_gb_of_mib(instance_mib=int(info.memorySizeMB), total_bytes=total_bytes),
