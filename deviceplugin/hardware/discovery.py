@@ -35,7 +35,8 @@ def read(opened: nvml.Nvml, gpus: Iterable[Gpu], known: Cards) -> Cards:
         try:
             cards[gpu.uuid] = _card(opened, driver, gpu)
         except nvml_call.NvmlError:
-            cards[gpu.uuid] = known.get(gpu.uuid) or DiscoveredGpu(HardwareGpu(gpu.uuid, gpu.index, gpu.model))
+            unread = HardwareGpu(gpu.uuid, gpu.index, gpu.model, memory_is_known=gpu.memory_bytes > 0)
+            cards[gpu.uuid] = known.get(gpu.uuid) or DiscoveredGpu(unread)
     return cards
 
 
@@ -51,13 +52,16 @@ def _card(opened: nvml.Nvml, driver: nvml_mig.MigDriver, gpu: Gpu) -> Discovered
         mig_enabled=enabled,
         mig_devices=tuple(HardwareMigDevice(device.uuid, device.index, str(device.profile)) for device in devices),
         hardware=opened.device_id(gpu.uuid) if mode is not None else None,
-        geometry=_geometry(driver, gpu.uuid, enabled=enabled) if mode is not None else None,
+        geometry=_geometry(driver, gpu, enabled=enabled) if mode is not None else None,
         most_mps_clients=limits.most_clients(gpu.compute_capability),
         compute_mode=driver.compute_mode(gpu.uuid),
+        memory_is_known=gpu.memory_bytes > 0,
     )
     return DiscoveredGpu(card, devices)
 
 
-def _geometry(driver: nvml_mig.MigDriver, uuid: str, *, enabled: bool) -> Geometry | None:
+def _geometry(driver: nvml_mig.MigDriver, gpu: Gpu, *, enabled: bool) -> Geometry | None:
     # The driver tells how a GPU can be cut only in MIG mode; a wrong configuration shall be found before that.
-    return driver.mig_geometry(uuid) if enabled else catalogue.of_gpu(*driver.model(uuid))
+    if enabled:
+        return driver.mig_geometry(gpu.uuid)
+    return catalogue.of_gpu(*driver.model(gpu.uuid)) if gpu.memory_bytes else None

@@ -282,7 +282,7 @@ def _running(
 
 
 def _memory_bytes(handle: Any, about: str) -> int:
-    """What programs can have: the driver's own part is not there to be shared."""
+    """What programs can have, without the driver's own part; 0 for a GPU without memory of its own (GB10, Thor)."""
     sizes = ask(
         pynvml.nvmlDeviceGetMemoryInfo,
         handle,
@@ -293,7 +293,8 @@ def _memory_bytes(handle: Any, about: str) -> int:
     )
     if sizes is not None:
         return int(sizes.total) - int(sizes.reserved)
-    return int(ask(pynvml.nvmlDeviceGetMemoryInfo, handle, about=about).total)
+    whole = ask(pynvml.nvmlDeviceGetMemoryInfo, handle, about=about, default=None, allowed=NEED_NO_ANSWER)
+    return 0 if whole is None else int(whole.total)
 
 
 def _ailment(handle: Any) -> str:

@@ -240,6 +240,9 @@ def _tell(before: tuple[Gpu, ...], after: tuple[Gpu, ...]) -> None:
         extra = {"gpu": card.uuid, "index": card.index, "model": card.model}
         if was is None:
             logger.info("There is a GPU", extra={**extra, "memory_bytes": card.memory_bytes})
+            if not card.memory_bytes:
+                why = "it takes no shares by annotation, and has no label for its memory"
+                logger.warning("The driver does not tell how much memory a GPU has", extra={**extra, "err": why})
         if not card.healthy and (was is None or was.health_reason != card.health_reason):
             logger.warning("A GPU is not healthy", extra={**extra, "err": card.health_reason})
         if card.healthy and was is not None and not was.healthy:

@@ -87,7 +87,8 @@ class AgentCollector(Collector):
         for card in self.offer.gpus:
             values = [self.node_name, card.uuid, str(card.index), card.model]
             held = used.get(card.uuid, ledger.NOTHING)
-            memory.add_metric(values, card.memory_bytes)
+            if card.memory_bytes:
+                memory.add_metric(values, card.memory_bytes)
             modes.add_metric([*values, str(card.mode)], 1.0)
             healthy.add_metric(values, float(card.healthy))
             cordoned.add_metric(values, float(node is not None and card.uuid in node.cordoned))

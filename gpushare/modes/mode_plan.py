@@ -48,6 +48,11 @@ def plan(config: Config, cards: Sequence[HardwareGpu], *, mig_strategy: str = na
                 partition = Partition(enabled=False)
         assignments[card.uuid] = dataclasses.replace(assignment, partition=partition)
     warnings += _ambiguous(resources, owners)
+    warnings += [
+        f"GPU {card.index} ({card.model}) takes no shares: {contradiction.NO_MEMORY}"
+        for card in become
+        if contradiction.lacks_memory(card, assignments[card.uuid])
+    ]
     return ModePlan(assignments, tuple(warnings))
 
 

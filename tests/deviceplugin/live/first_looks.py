@@ -1,0 +1,67 @@
+"""GPUs of which an agent cannot learn everything, on a node of their own each. Run as a program: GPUS DIRECTORY STORY."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pynvml
+
+from tests.deviceplugin.live.modes_node import GPU, Node, running
+
+Story = Callable[[Node], Awaitable[None]]
+
+
+def _without_memory(*indices: int) -> None:
+    """Have the driver answer as that of a DGX Spark, whose GPU has no memory of its own."""
+    read = pynvml.nvmlDeviceGetMemoryInfo
+
+    def memory(handle: Any, *version: Any) -> Any:
+        if pynvml.nvmlDeviceGetIndex(handle) in indices:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return read(handle, *version)
+
+    pynvml.nvmlDeviceGetMemoryInfo = memory
+
+
+async def a_gpu_without_memory_information_takes_no_shares_and_the_others_do(node: Node) -> None:
+    _without_memory(1)
+    await node.reach("fractional")
+    assert node.modes == ["fractional", "fractional…", "fractional", "fractional"], node.modes
+    assert "the driver does not tell how much memory it has, so it cannot be shared by annotation" in node.pending
+    assert len(node.advertised.value["gpushare.io/gpu-percent"]) == 300
+    (event,) = [line for line in node.cluster.told if line.startswith("GpuSetAside")]
+    assert "GPU 1" in event, event
+    await node.reach("time-slicing")
+    assert node.modes == ["time-slicing"] * 4, node.modes
+    assert not node.pending, node.pending
+
+
+async def gpus_without_memory_information_are_offered_in_the_modes_that_need_no_amount(node: Node) -> None:
+    _without_memory(0, 1, 2, 3)
+    for mode, devices in (("exclusive", 4), ("time-slicing", 16), ("mps", 8)):
+        await node.reach(mode)
+        assert node.modes == [mode] * 4, node.modes
+        assert [device.healthy for device in node.advertised.value[GPU]] == [True] * devices, mode
+        assert not node.pending, node.pending
+    limits = (node.daemons.places(node.uuids[0]).pipe / "limits").read_text()
+    assert "default_active_thread_percentage" in limits, limits
+    assert "pinned" not in limits, limits
+
+
+STORIES: Final[dict[str, Story]] = {
+    name: story for name, story in globals().items() if asyncio.iscoroutinefunction(story) and story is not running
+}
+
+
+async def main(gpus: Path, directory: Path, story: str) -> None:
+    """Tell one."""
+    async with running(gpus, directory) as node:
+        await STORIES[story](node)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]))
