@@ -19,6 +19,7 @@ import pynvml
 
 from deviceplugin.hardware import nvml_events, pci, xid
 from deviceplugin.hardware.nvml_call import NEED_NO_ANSWER, NvmlError, ask, function_named
+from deviceplugin.offer import Unreadable
 from gpushare.gpu import Gpu
 from gpushare.mig import device_id
 
@@ -53,14 +54,6 @@ _DRAWING: Final = (
 )
 _SYS: Final = Path("/sys")
 _WHOLE: Final = 100  # percent
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Unreadable:
-    """A GPU that the driver counts but that does not answer."""
-
-    index: int
-    reason: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Final
 from deviceplugin.hardware import discovery, gpu_health, inventory, nvml, nvml_call, nvml_topology, xid
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.hardware.faults import Notebook
-from deviceplugin.offer import Offer
+from deviceplugin.offer import Observable, Offer, Unreadable
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
 from gpushare.modes.hardware_gpu import HardwareGpu
@@ -37,6 +37,7 @@ _OF_KERNEL: Final = Path("driver/nvidia/gpus")  # below /proc
 class Observation:
     """Keeps `seen` true to the driver: the GPUs as they are, whatever they are used for.
 
+    unread: the GPUs of which nothing could be read, so that they are not in `seen`.
     node: the GPUNode as last seen, or None while there is none.
     known: set once `node` is what the cluster says.
     changed: called when `cards` or `ill` are not what they were.
@@ -50,6 +51,7 @@ class Observation:
         driver: Driver,
         *,
         seen: Offer,
+        unread: Observable[tuple[Unreadable, ...]],
         node: Callable[[], GpuNode | None],
         known: asyncio.Event,
         notebook: Notebook,
@@ -60,6 +62,7 @@ class Observation:
     ) -> None:
         self._driver = driver
         self.seen = seen
+        self.unread = unread
         self._node = node
         self._known = known
         self._notebook = notebook
@@ -165,6 +168,7 @@ class Observation:
         self._silent = frozenset(card.uuid for card in previous) - answering
         held = {uuid for entry in (node.allocations if node is not None else ()) for uuid in entry.gpu_uuids}
         gpus = inventory.merged(previous, seen, faults={**self._unwatched, **self._faults}, held=held)
+        unread = inventory.unidentified(gpus, seen)
         self._cards, self.minors = await self._driver.ask(self._describe, gpus)
         if self._joined != answering:  # they do not change while the same GPUs are there
             self.paths = await self._driver.ask(nvml_topology.paths, [card.uuid for card in seen.gpus])
@@ -172,6 +176,10 @@ class Observation:
         _tell(self.seen.gpus, gpus)
         if is_known:
             self.informed.set()
+        if unread != self.unread.value:
+            for gpu in unread:
+                logger.warning("A GPU cannot be read", extra={"index": gpu.index, "err": str(gpu)})
+        self.unread.publish(unread)
         self.seen.publish(gpus)
         if before != (self._cards, self.ill):
             self._changed()
@@ -182,7 +190,8 @@ class Observation:
         try:
             is_time = self._clock() - self._began >= BEGIN_ANEW_SECONDS
             plugged = self._kernels()
-            if plugged != self._plugged or ((self._silent or driver.unwatched) and is_time):
+            is_missing = self._silent or self.unread.value or driver.unwatched
+            if plugged != self._plugged or (is_missing and is_time):
                 self._began, self._plugged = self._clock(), plugged
                 driver.begin_anew()
             lasting = {fault.gpu or uuid for uuid, fault in self._faults.items() if fault.until is None}
@@ -191,7 +200,8 @@ class Observation:
         except nvml_call.NvmlError as error:
             # A driver that does not answer at all vouches for no GPU, and tells of none that it was away: it may be the
             # driver alone that is. One that is not loaded has let go of all, and starts each again when it is loaded.
-            unreadable = tuple(nvml.Unreadable(card.index, str(error)) for card in previous)
+            unreadable = tuple(Unreadable(card.index, str(error)) for card in previous)
+            unreadable = unreadable or (Unreadable(None, str(error)),)
             return nvml.NvmlSnapshot((), unreadable), frozenset() if error.code == nvml.NOT_LOADED else None
 
     def _kernels(self) -> frozenset[str]:

@@ -10,6 +10,9 @@ from typing import Any, Final
 
 import pynvml
 
+from deviceplugin.hardware import nvml, observation
+from deviceplugin.offer import Unreadable
+from tests.deviceplugin import simulated
 from tests.deviceplugin.live.modes_node import GPU, Node, running
 
 Story = Callable[[Node], Awaitable[None]]
@@ -50,6 +53,46 @@ async def gpus_without_memory_information_are_offered_in_the_modes_that_need_no_
     limits = (node.daemons.places(node.uuids[0]).pipe / "limits").read_text()
     assert "default_active_thread_percentage" in limits, limits
     assert "pinned" not in limits, limits
+
+
+async def a_gpu_that_is_lost_before_the_first_look_is_told_and_found_again(node: Node) -> None:
+    """As NVML, this driver finds a lost GPU only when it is initialised again."""
+    begun: list[int] = []
+    snapshot, begin_anew = node.opened.snapshot, node.opened.begin_anew
+
+    def without_it() -> nvml.NvmlSnapshot:
+        seen = snapshot()
+        return nvml.NvmlSnapshot(tuple(gpu for gpu in seen.gpus if gpu.index != 1), (Unreadable(1, "GPU is lost"),))
+
+    def begin() -> None:
+        begun.append(1)
+        begin_anew()
+        node.opened.snapshot = snapshot  # type: ignore[method-assign]
+
+    node.opened.snapshot, node.opened.begin_anew = without_it, begin  # type: ignore[method-assign]
+    await node.reach("exclusive")
+    assert node.unread.value == (Unreadable(1, "GPU is lost"),)
+    assert node.modes == ["exclusive"] * 3, node.modes
+    assert not begun, "at each look it would cost the events in between"
+    begin_anew_seconds = observation.BEGIN_ANEW_SECONDS
+    observation.BEGIN_ANEW_SECONDS = 0.0  # type: ignore[misc]
+    await node.step(times=1)
+    observation.BEGIN_ANEW_SECONDS = begin_anew_seconds  # type: ignore[misc]
+    await node.step(times=2)
+    assert len(begun) == 1, begun
+    assert not node.unread.value
+    assert node.modes == ["exclusive"] * 4, node.modes
+
+
+async def a_driver_that_counts_no_gpu_at_the_first_look_is_told(node: Node) -> None:
+    await simulated.change("fail", node.gpus, "0", "silent")
+    await node.reach("exclusive")
+    (unread,) = node.unread.value
+    assert str(unread) == "the driver does not answer: nvmlDeviceGetCount() failed: Unknown Error", unread
+    await simulated.change("heal", node.gpus, "0")
+    await node.step()
+    assert not node.unread.value
+    assert node.modes == ["exclusive"] * 4, node.modes
 
 
 STORIES: Final[dict[str, Story]] = {
