@@ -37,7 +37,13 @@ _REMEDY: Final = {
 }
 # nvml.h of release 570; nvidia-ml-py has names for them from 12.570 on.
 RECOVERY_ACTION_FIELD: Final = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
-RECOVERY_ACTION_NONE: Final = 0  # NVML_GPU_RECOVERY_ACTION_NONE
+RECOVERY_ACTIONS: Final = {  # by NVML_GPU_RECOVERY_ACTION_*
+    0: "",  # NONE
+    1: "it has to be reset",  # GPU_RESET
+    2: "the node has to be rebooted",  # NODE_REBOOT
+    3: "its traffic with other GPUs has to be drained",  # DRAIN_P2P
+    4: "it has to be drained and reset",  # DRAIN_AND_RESET
+}
 # The names without a number raise what is no NVMLError when the driver is older than pynvml.
 _COMPUTING: Final = (
     function_named("nvmlDeviceGetComputeRunningProcesses_v3"),
@@ -211,14 +217,15 @@ class Nvml:
         mode = handle and ask(pynvml.nvmlDeviceGetVirtualizationMode, handle, default=None, allowed=None)
         return bool(mode == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU)
 
-    def needs_recovery(self, uuid: str) -> bool | None:
-        """Whether the driver says that something is to be done to a GPU; None where it does not say."""
+    def recovery_action(self, uuid: str) -> str | None:
+        """What has to be done to a GPU, as a clause; "" for nothing, None where the driver does not say."""
         handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid, default=None, allowed=None)
         wanted = [RECOVERY_ACTION_FIELD]
         values = handle and ask(pynvml.nvmlDeviceGetFieldValues, handle, wanted, default=None, allowed=None)
         if not values or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
             return None
-        return bool(values[0].value.uiVal != RECOVERY_ACTION_NONE)
+        action = int(values[0].value.uiVal)
+        return RECOVERY_ACTIONS.get(action, f"it has to be recovered (action {action} of NVML)")
 
     def _gpu(self, index: int) -> Gpu:
         handle = ask(pynvml.nvmlDeviceGetHandleByIndex, index)

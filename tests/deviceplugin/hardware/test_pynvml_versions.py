@@ -80,4 +80,5 @@ def test_numbers_are_those_of_the_newest_pynvml() -> None:
     } == nvml_mig.ATTRIBUTES
     assert nvml_mig.PROFILE_COUNT == pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT
     assert nvml.RECOVERY_ACTION_FIELD == pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
-    assert nvml.RECOVERY_ACTION_NONE == pynvml.NVML_GPU_RECOVERY_ACTION_NONE
+    names = ("NONE", "GPU_RESET", "NODE_REBOOT", "DRAIN_P2P", "DRAIN_AND_RESET")
+    assert [getattr(pynvml, f"NVML_GPU_RECOVERY_ACTION_{name}") for name in names] == list(nvml.RECOVERY_ACTIONS)

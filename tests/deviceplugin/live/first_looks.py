@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pynvml
 
-from deviceplugin.hardware import nvml, observation
+from deviceplugin.hardware import gpu_health, nvml, observation
 from deviceplugin.offer import Unreadable
 from tests.deviceplugin import simulated
 from tests.deviceplugin.live.modes_node import GPU, Node, running
@@ -93,6 +93,34 @@ async def a_driver_that_counts_no_gpu_at_the_first_look_is_told(node: Node) -> N
     await node.step()
     assert not node.unread.value
     assert node.modes == ["exclusive"] * 4, node.modes
+
+
+async def a_gpu_that_the_driver_wants_to_be_reset_is_not_healthy_until_it_was(node: Node) -> None:
+    """Whoever saw it fail, and whatever XID was told; before the agent starts, too."""
+    action, read = 1, pynvml.nvmlDeviceGetFieldValues
+
+    def wanted(handle: Any, fields: list[int]) -> list[Any]:
+        values = list(read(handle, fields))
+        values[0].nvmlReturn = pynvml.NVML_SUCCESS
+        values[0].value.uiVal = action if pynvml.nvmlDeviceGetIndex(handle) == 1 else 0
+        return values
+
+    pynvml.nvmlDeviceGetFieldValues = wanted
+    await node.reach("exclusive")
+    assert [gpu.health_reason for gpu in node.offer.gpus] == ["", "the driver says that it has to be reset", "", ""]
+    assert [device.healthy for device in node.advertised.value[GPU]] == [True, False, True, True]
+    gpu_health.QUIET_SECONDS = 0.0  # type: ignore[misc]
+    await node.observation.step()
+    await simulated.change("fail", node.gpus, "1", "xid=94")
+    async with asyncio.timeout(60):
+        while "XID 94" not in node.seen.gpus[1].health_reason:
+            await node.observation.step()
+    await node.step()
+    assert "XID 94" in node.offer.gpus[1].health_reason, "its time is over, but the driver wants a reset"
+    action = 0
+    await node.step()
+    assert [gpu.health_reason for gpu in node.offer.gpus] == ["", "", "", ""]
+    assert node.modes == ["exclusive"] * 4
 
 
 STORIES: Final[dict[str, Story]] = {

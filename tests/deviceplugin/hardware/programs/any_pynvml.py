@@ -31,5 +31,5 @@ def reads_everything(sys_root: str) -> None:
     print(repr(discovery.read(driver, gpus, discovery.NONE)))
     print(repr(nvml_topology.paths([gpu.uuid for gpu in gpus])))
     for gpu in gpus:
-        print(repr((len(driver.users(gpu.uuid)), driver.used_bytes(gpu.uuid), driver.needs_recovery(gpu.uuid))))
+        print(repr((len(driver.users(gpu.uuid)), driver.used_bytes(gpu.uuid), driver.recovery_action(gpu.uuid))))
         print(repr((driver.is_virtual(gpu.uuid), driver.minor_number(gpu.uuid), nvml_topology.clique(gpu.uuid))))
