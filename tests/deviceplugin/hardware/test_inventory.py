@@ -9,6 +9,7 @@ import yaml
 from deviceplugin.hardware import gpu_health, inventory, nvml
 from deviceplugin.live import statement
 from deviceplugin.offer import Unreadable
+from gpushare.config.config_choice import ActiveConfig
 from gpushare.gpu import Mode
 from gpushare.gpunode import Condition
 from gpushare.modes.assignment import Assignment
@@ -113,7 +114,7 @@ def test_no_message_is_longer_than_the_api_server_takes_whatever_pods_are_called
     gpus = builders.node(gpus=8).gpus
     users = tuple(f"pod {'n' * 63}/{number:0>253}" for number in range(30))
     said = statement.statement(
-        config="wanted",
+        config=ActiveConfig("wanted"),
         problem="",
         warnings=(),
         gpus=gpus,

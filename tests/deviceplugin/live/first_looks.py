@@ -13,7 +13,7 @@ import pynvml
 from deviceplugin.hardware import gpu_health, nvml, observation
 from deviceplugin.offer import Unreadable
 from tests.deviceplugin import simulated
-from tests.deviceplugin.live.modes_node import GPU, Node, running
+from tests.deviceplugin.live.modes_node import CONFIGS, GPU, Node, running
 
 Story = Callable[[Node], Awaitable[None]]
 
@@ -121,6 +121,59 @@ async def a_gpu_that_the_driver_wants_to_be_reset_is_not_healthy_until_it_was(no
     await node.step()
     assert [gpu.health_reason for gpu in node.offer.gpus] == ["", "", "", ""]
     assert node.modes == ["exclusive"] * 4
+
+
+async def a_node_without_a_usable_entry_offers_nothing_until_it_has_one(node: Node) -> None:
+    node.cluster.entries["broken"] = CONFIGS["mps"].replace("replicas: 2", "replicas: 2, devices: [7]")
+    for label, sentence in (
+        ("exclusiv", "specified config exclusiv does not exist: the ConfigMap has broken, exclusive"),
+        ("broken", "configuration broken: "),
+        (None, "no config was set, no default was provided, and all fallbacks failed: label the node with one of"),
+    ):
+        node.cluster.label = label
+        await node.end()
+        node.start()
+        await node.step()
+        assert not any(gpu.takes_shares for gpu in node.offer.gpus)
+        assert not node.advertised.value
+        assert not node.book.exists()
+        (valid,) = (condition for condition in node.statement.value.conditions if condition.type == "ConfigValid")
+        assert (valid.status, valid.reason) == ("False", "NothingInForce")
+        assert valid.message.startswith(sentence), valid.message
+        assert valid.message.endswith("; nothing is in force, and this node offers no GPU until that is put right")
+        assert node.statement.value.config == ""
+        assert sum(line.startswith(f"ConfigInvalid {sentence}") for line in node.cluster.told) == 1, node.cluster.told
+    await node.reach("exclusive")
+    assert node.modes == ["exclusive"] * 4, node.modes
+    node.cluster.label = "exclusiv"
+    await node.step()
+    assert node.modes == ["exclusive"] * 4, "what was in force stays"
+    (valid,) = (condition for condition in node.statement.value.conditions if condition.type == "ConfigValid")
+    assert valid.message.endswith("; exclusive stays in force"), valid.message
+
+
+async def without_a_configmap_gpus_take_shares_and_go_on_when_the_first_entry_is_wrong(node: Node) -> None:
+    node.cluster.entries = {}
+    await node.step()
+    assert node.modes == ["fractional"] * 4, node.modes
+    node.cluster.entries = {"one": "version: v1\nsharing: {mps: {resources: []}}\n"}
+    await node.step()
+    assert node.modes == ["fractional"] * 4, node.modes
+    (valid,) = (condition for condition in node.statement.value.conditions if condition.type == "ConfigValid")
+    assert valid.reason == "Refused"
+    assert "without a ConfigMap (every GPU takes shares by annotation) stays in force" in valid.message, valid.message
+
+
+async def a_configuration_that_names_a_gpu_which_cannot_be_read_is_good_for_the_others(node: Node) -> None:
+    await simulated.change("fail", node.gpus, "1", "lost")
+    resources = f"resources: [{{name: {GPU}, replicas: 4, devices: [0, 1]}}]"
+    node.cluster.entries["listed"] = f"version: v1\nsharing: {{timeSlicing: {{{resources}}}}}\n"
+    await node.reach("listed")
+    assert node.modes == ["time-slicing", "exclusive", "exclusive"], node.modes
+    assert not node.pending, node.pending
+    await simulated.change("heal", node.gpus, "1")
+    await node.step()
+    assert node.modes == ["time-slicing", "time-slicing", "exclusive", "exclusive"], node.modes
 
 
 STORIES: Final[dict[str, Story]] = {
