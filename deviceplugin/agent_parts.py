@@ -263,6 +263,7 @@ class AgentParts:
             answers=self._answers,
             directory=settings.kubelet_directory,
             registered=self.state.registered,
+            hung_up=self.state.hung_up,
         )
 
         # What is kept for the next agent, and what Prometheus is told.

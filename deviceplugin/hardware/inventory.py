@@ -55,13 +55,15 @@ def conditions(
     previous: Sequence[Condition],
     now: str,
     unread: Sequence[Unreadable] = (),
+    hung_up: str = "",
     stopped: str = "",
     more: Sequence[Condition] = (),
 ) -> tuple[Condition, ...]:
     """What is to be said of the node as a whole, and `more`.
 
     unread: the GPUs that are not in `gpus` because nothing could be read of them. now: in RFC 3339, taken over only
-    where a status changes. stopped: why no pod starts here however well the GPUs are.
+    where a status changes. hung_up: why the kubelet does not list all devices. stopped: why no pod starts here however
+    well the GPUs are.
     """
     ill = [card for card in gpus if not card.healthy]
     well, count = len(gpus) - len(ill), len(gpus) + sum(gpu.index is not None for gpu in unread)
@@ -72,6 +74,8 @@ def conditions(
     reason = "GpusHealthy" if is_whole else "SomeGpusUnhealthy" if well else "AllGpusUnhealthy"
     reason = reason if gpus or unread else "NoGpus"
     ready = Condition(contract.CONDITION_READY, "True" if well else "False", reason, message)
+    if hung_up:
+        ready = Condition(contract.CONDITION_READY, "False", "KubeletHangsUp", f"{hung_up}; {message}")
     if stopped:
         ready = Condition(contract.CONDITION_READY, "False", contract.REASON_AGENT_STOPPED, stopped)
     wanted = (ready, *more)
@@ -97,12 +101,15 @@ def status(
     config: str,
     now: str,
     unread: Sequence[Unreadable] = (),
+    hung_up: str = "",
     stopped: str = "",
     more: Sequence[Condition] = (),
     resizes: tuple[Resize, ...] = (),
 ) -> GpuNode:
     """The GpuNode with this status in place of its own."""
-    said = conditions(gpus, previous=node.conditions, now=now, unread=unread, stopped=stopped, more=more)
+    said = conditions(
+        gpus, previous=node.conditions, now=now, unread=unread, hung_up=hung_up, stopped=stopped, more=more
+    )
     return dataclasses.replace(node, gpus=tuple(gpus), config=config, conditions=said, resizes=resizes)
 
 

@@ -42,8 +42,8 @@ class NodeState:
 
     seen: the GPUs as the driver has them; unread: further ones, of which nothing could be read; gpus: those seen, with
     their modes; allocatable: what they can give; advertised: the devices by resource, as the kubelet counts them;
-    statement: what the GPUNode says of it; registered: the resources whose plugin the kubelet knows now, which the
-    plugins write.
+    statement: what the GPUNode says of it; registered: the resources whose plugin the kubelet knows now, and hung_up:
+    why it does not read the lists of others, which the plugins write.
     """
 
     seen: Offer = dataclasses.field(default_factory=Offer)
@@ -53,4 +53,5 @@ class NodeState:
     advertised: Observable[Advertisement] = dataclasses.field(default_factory=lambda: Observable({}))
     statement: Observable[Statement] = dataclasses.field(default_factory=lambda: Observable(Statement()))
     registered: Observable[frozenset[str]] = dataclasses.field(default_factory=lambda: Observable(frozenset()))
+    hung_up: Observable[str] = dataclasses.field(default_factory=lambda: Observable(""))
     in_force: Observable[ModesInForce] = dataclasses.field(default_factory=lambda: Observable(ModesInForce()))

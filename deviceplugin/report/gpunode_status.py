@@ -67,6 +67,7 @@ class GpuNodeStatus:
         self._state.unread.wake(self._wake)
         self._state.statement.wake(self._wake)
         self._state.registered.wake(self._wake)
+        self._state.hung_up.wake(self._wake)
         await repeating.whenever(self._wake, self.step, trouble="Could not write the GPUNode", logger=logger)
 
     async def settled(self) -> GpuNode:
@@ -118,6 +119,7 @@ class GpuNodeStatus:
                 config=said.config,
                 now=now,
                 unread=self._state.unread.value,
+                hung_up=self._state.hung_up.value,
                 stopped=STOPPED if self._is_stopped(node) else "",
                 more=more,
                 resizes=resizes,

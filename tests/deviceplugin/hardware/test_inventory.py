@@ -97,6 +97,12 @@ def test_the_node_is_ready_while_one_gpu_is_healthy() -> None:
     assert (ready.status, ready.reason) == ("False", "AllGpusUnhealthy")
 
 
+def test_a_kubelet_that_hangs_up_makes_the_node_not_ready() -> None:
+    (ready,) = inventory.conditions(CARDS, previous=(), now=NOW, hung_up="the kubelet hangs up")
+    assert (ready.status, ready.reason) == ("False", "KubeletHangsUp")
+    assert ready.message == "the kubelet hangs up; 3 of 3 GPUs are healthy"
+
+
 def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
     first = inventory.conditions(CARDS, previous=(), now=BEFORE)
     same = inventory.conditions(CARDS[:2], previous=first, now=NOW)
