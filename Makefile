@@ -51,7 +51,7 @@ lock: env ## Pin the newest allowed versions again in requirements.lock
 	  echo 'error: the lock names a host; see above' >&2; rm requirements.lock.new; exit 1; fi
 	@mv requirements.lock.new requirements.lock
 
-CLIENT_LOCKS := $(patsubst %.in,%.lock,$(wildcard tests/clients/cuda/*.in tests/frameworks/*.in))
+CLIENT_LOCKS := $(patsubst %.in,%.lock,$(wildcard $(addsuffix /*.in,tests/clients/cuda tests/deviceplugin/hardware/pynvml tests/frameworks)))
 CLIENTS_FOR := --python-version 3.11 --python-platform x86_64-manylinux_2_28 --no-emit-package triton --no-emit-package setuptools
 
 .PHONY: lock-clients

@@ -175,6 +175,7 @@ def _checks(parts: AgentParts, settings: AgentSettings) -> dict[str, probes.Chec
     informers = (parts.gpunode.informer, parts.pods.informer, *parts.configuration.informers)
     return {
         "arbiter": lambda: parts.arbiter.problem,
+        "gpus": parts.unreadable,
         "kubelet": lambda: parts.plugins.problem or None,
         "gpunode": lambda: None if parts.status.written else f"the GPUNode {name} is not written yet",
         "pods": lambda: None if parts.pods.informer.synced.is_set() else "the pods of this node are not known yet",

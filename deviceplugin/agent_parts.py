@@ -97,6 +97,7 @@ class AgentParts:
         self.observation = observation.Observation(
             self.driver,
             seen=self.state.seen,
+            unread=self.state.unread,
             node=self.gpunode.now,
             known=self.gpunode.informer.synced,
             notebook=faults.Notebook(settings.state_directory, proc=proc),
@@ -115,7 +116,12 @@ class AgentParts:
             self.witness, cards=self._cards, gpus=self.state.seen, in_force=self.state.in_force
         )
         self.announcer = announcing.Announcer(
-            node_events, self.witness, gpus=self.state.gpus, node=self.gpunode.now, gpu_of=self._gpu_of
+            node_events,
+            self.witness,
+            gpus=self.state.gpus,
+            unread=self.state.unread,
+            node=self.gpunode.now,
+            gpu_of=self._gpu_of,
         )
 
         # The shares: the arbiter, and who looks after it.
@@ -257,6 +263,7 @@ class AgentParts:
             answers=self._answers,
             directory=settings.kubelet_directory,
             registered=self.state.registered,
+            hung_up=self.state.hung_up,
         )
 
         # What is kept for the next agent, and what Prometheus is told.
@@ -265,6 +272,7 @@ class AgentParts:
         self.metrics = agent_metrics.AgentCollector(
             node_name=name,
             offer=self.state.gpus,
+            unread=lambda: self.state.unread.value,
             node=self.gpunode.now,
             uses=shares.uses,
             connections=self.arbiter.connections,
@@ -285,6 +293,11 @@ class AgentParts:
     def is_known(self) -> bool:
         """Whether the GPUNode, be there none, and the pods of this node are what the cluster says."""
         return self.gpunode.informer.synced.is_set() and self.pods.informer.synced.is_set()
+
+    def unreadable(self) -> str | None:
+        """Why not one GPU of this node can be read; None where one can, or where there is none."""
+        unread = self.state.unread.value
+        return None if self.state.seen.gpus or not unread else "; ".join(map(str, unread))
 
     def tell_audit(self) -> None:
         """Have the GPUNode say from now on what the audit found, and no longer what the last agent said."""

@@ -7,6 +7,7 @@ that are no longer true.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from typing import Generic, TypeVar
 
@@ -45,6 +46,19 @@ class Observable(Generic[Value]):
             yield value
             if self.value is value:
                 await changed.wait()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A GPU that the driver counts but that does not answer; `index` is None where the driver does not even count."""
+
+    index: int | None
+    reason: str
+
+    def __str__(self) -> str:
+        """What is wrong, as a clause."""
+        who = "the driver" if self.index is None else f"GPU {self.index}"
+        return f"{who} does not answer: {self.reason}"
 
 
 class Offer(Observable[tuple[Gpu, ...]]):

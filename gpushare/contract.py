@@ -161,6 +161,7 @@ CONDITION_CONFIG_PENDING: Final = "ConfigPending"
 CONDITION_LIMITS_IN_FORCE: Final = "LimitsInForce"
 CONDITION_DEVICES_INJECTED: Final = "DevicesInjected"
 CONDITION_UNREGISTERED_DENIED: Final = "UnregisteredDenied"
+REASON_NOTHING_IN_FORCE: Final = "NothingInForce"  # of ConfigValid: the node offers nothing
 REASON_AGENT_STOPPED: Final = "AgentStopped"  # of Ready: it was told to stop, and its successor does not serve yet
 REASON_NOTHING_INJECTS: Final = "NothingInjects"  # of DevicesInjected: every new container is refused
 WELL_WHEN_FALSE: Final = frozenset({CONDITION_CONFIG_PENDING})  # healthy when False; all others when True

@@ -25,7 +25,7 @@ class Gpu:
     uuid: str
     index: int
     model: str
-    memory_bytes: int
+    memory_bytes: int  # 0 where the driver does not tell
     compute_capability: tuple[int, int] = (0, 0)
     numa_node: int | None = None
     link_group: int | None = None  # the same number: joined by NVLink; None: joined to none, or not known

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import enum
 from collections.abc import Mapping, Sequence
 
 from deviceplugin.allocation import aligned, greedy
+from gpushare.gpu import Mode
 from gpushare.modes import sharing
 from gpushare.modes.hardware_gpu import WholeDevice
 from gpushare.modes.offering import Offered
@@ -37,15 +39,22 @@ def prefer(
     """`size` ids, the `required` ones among them; () where the algorithm has no answer. Raises AllocationError.
 
     devices: every id of the resource; policy: for shared ones; scores: of pairs of GPUs by UUID (`aligned.pair_score`).
-    Ids that are not the resource's are passed over. MIG devices count for the GPU that they are on.
+    Ids that are not the resource's are passed over. Devices shared by MPS are of one GPU: a container has one daemon.
     """
     known = {
         identity: devices[identity] for identity in sorted(devices, key=lambda device_id: _order(devices[device_id]))
     }
     wanted = [identity for identity in required if identity in known]
     if algorithm(list(known.values()), available) is Algorithm.GREEDY:
-        gpus = {identity: device.gpu for identity, device in known.items()}
-        return greedy.prefer(gpus, available=available, required=wanted, size=size, policy=policy)
+        usable = _usable_together(known, available=available, required=wanted, size=size)
+        return greedy.prefer(
+            {identity: device.device for identity, device in known.items()},
+            available=_of_one_daemon(known, usable, required=wanted, policy=policy),
+            required=wanted,
+            size=size,
+            policy=policy,
+            gpus={device.device: device.gpu for device in known.values()},
+        )
     ids = list(known)
     position = {identity: number for number, identity in enumerate(ids)}
     offered = set(available) | set(wanted)
@@ -59,6 +68,42 @@ def prefer(
         scores=numbered,
     )
     return tuple(ids[number] for number in group)
+
+
+def _usable_together(
+    devices: Mapping[str, Offered], *, available: Sequence[str], required: Sequence[str], size: int
+) -> list[str]:
+    """Those available devices that a container can have with as many others as it asks for."""
+    if size > 1:  # if there are too few, those that stand alone stay, so that the refusal is about them
+        joint = [identity for identity in available if identity in devices and not devices[identity].stands_alone]
+        available = joint if len({*joint, *required}) >= size else available
+    groups = {identity: _group(device) for identity, device in devices.items()}
+    free = collections.Counter(groups[identity] for identity in {*available, *required} if identity in groups)
+    if not any(groups.values()) or sum(free.values()) < size:
+        return list(available)
+    wanted = {groups[identity] for identity in required}
+    enough = {group for group, count in free.items() if count >= size and wanted <= {group}}
+    if not enough:
+        raise greedy.AllocationError(
+            f"a container can use the MPS daemon of one GPU, and no GPU has {size} of its devices free: ask for fewer"
+        )
+    return [identity for identity in available if groups.get(identity) in enough]
+
+
+def _of_one_daemon(
+    devices: Mapping[str, Offered], available: Sequence[str], *, required: Sequence[str], policy: str
+) -> list[str]:
+    """Those available devices that go together with the best one."""
+    gpus = {identity: device.gpu for identity, device in devices.items()}
+    free = [identity for identity in available if identity in devices and identity not in required]
+    first = required or greedy.prefer(gpus, available=free, required=(), size=min(1, len(free)), policy=policy)
+    groups = {_group(devices[identity]) for identity in first}
+    return [identity for identity in free if _group(devices[identity]) in groups]
+
+
+def _group(device: Offered) -> str:
+    """What a container's devices have in common: the GPU whose MPS daemon they use, or that they use none."""
+    return device.gpu if device.mode is Mode.MPS else ""
 
 
 def _order(device: Offered) -> tuple[tuple[int, ...], int]:

@@ -21,7 +21,7 @@ def check(resource: str, requested: Sequence[str], devices: Mapping[str, Offered
                 f'invalid allocation request for "{resource}": invalid request: unknown device: '
                 f"{errors.shortened(identity)}"
             )
-    if len(requested) > 1 and any(devices[identity].replicas > 1 and devices[identity].alone for identity in requested):
+    if len(requested) > 1 and any(devices[identity].stands_alone for identity in requested):
         raise AllocationError(
             f'invalid allocation request for "{resource}": invalid request: maximum request size for shared resources '
             f"is 1; found {len(requested)}: ask for 1, or set failRequestsGreaterThanOne to false for {resource}"

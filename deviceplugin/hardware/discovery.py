@@ -33,7 +33,8 @@ def read(opened: nvml.Nvml, gpus: Iterable[Gpu], known: Cards) -> Cards:
         try:
             cards[gpu.uuid] = _card(opened, driver, gpu)
         except nvml_call.NvmlError:
-            cards[gpu.uuid] = known.get(gpu.uuid) or DiscoveredGpu(HardwareGpu(gpu.uuid, gpu.index, gpu.model))
+            unread = HardwareGpu(gpu.uuid, gpu.index, gpu.model, memory_is_known=gpu.memory_bytes > 0)
+            cards[gpu.uuid] = known.get(gpu.uuid) or DiscoveredGpu(unread)
     return cards
 
 
@@ -52,5 +53,6 @@ def _card(opened: nvml.Nvml, driver: nvml_mig.MigDriver, gpu: Gpu) -> Discovered
         geometry=driver.mig_geometry(gpu.uuid) if mode is not None else None,
         most_mps_clients=limits.most_clients(gpu.compute_capability),
         compute_mode=driver.compute_mode(gpu.uuid),
+        memory_is_known=gpu.memory_bytes > 0,
     )
     return DiscoveredGpu(card, devices)

@@ -3,8 +3,9 @@
 Two signs. A GPU that does not answer is lost, until it answers again. A critical XID makes it unhealthy (or the MIG
 devices that it names): for those that only a reset cures, until it was away and came back, or the driver says that
 nothing needs to be recovered any more; for all others, until it has been quiet for a while. That it was away is seen,
-or said by the XID itself, and is remembered by the next agent: a GPU may be reset while none runs. Which XIDs are a
-program's own fault and say nothing about the GPU is decided in `xid`.
+or said by the XID itself, and is remembered by the next agent: a GPU may be reset while none runs. No fault ends while
+the driver reports a recovery action. Which XIDs are a program's own fault and say nothing about the GPU is decided in
+`xid`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-RESET_XIDS: Final = frozenset({48, 62, 64, 74, 79, 95, 119, 120, 140, 143})
+# Whose immediate action is RESET_GPU or RESTART_VM (151), or that begin the workflow of NVLink 5 (144 to 150), by
+# https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html; and 48 and 74 of older GPUs.
+RESET_XIDS: Final = frozenset(
+    {46, 48, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, *range(144, 152), 155, 156, 158}
+)
 OFF_THE_BUS_XID: Final = 79
 QUIET_SECONDS: Final = 300.0
 LEAVING_SECONDS: Final = 5.0  # after an XID a GPU may still answer for a moment, and go then
@@ -50,18 +55,26 @@ def after_xid(faults: Faults, *, uuids: Iterable[str], number: int, now: float, 
     return {**faults, **{uuid: fault for uuid in uuids if uuid not in lasting}}
 
 
-def after_look(faults: Faults, *, answering: Collection[str], now: float, recovered: Collection[str] = ()) -> Faults:
+def after_look(
+    faults: Faults,
+    *,
+    answering: Collection[str],
+    now: float,
+    recovered: Collection[str] = (),
+    needing: Collection[str] = (),
+) -> Faults:
     """The faults once the GPUs were looked at. One that was away and answers again was reset, whoever saw it go.
 
     answering: the GPUs that do. recovered: those GPUs of which the driver says that nothing is left to be done; it may
-    say so before it has noticed, so it is believed only after a while.
+    say so before it has noticed, so it is believed only after a while. needing: those of which it says that something
+    is; their faults last.
     """
     lasting = {}
     for uuid, fault in faults.items():
         gpu = fault.gpu or uuid
         if gpu not in answering:
             lasting[uuid] = dataclasses.replace(fault, away=True)
-        elif _lasts(fault, now, gpu in recovered):
+        elif gpu in needing or _lasts(fault, now, gpu in recovered):
             lasting[uuid] = fault
     return lasting
 

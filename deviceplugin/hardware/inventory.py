@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from deviceplugin.hardware import gpu_health, nvml
+from deviceplugin.offer import Unreadable
 from gpushare import contract
 from gpushare.gpu import Gpu
 from gpushare.gpunode import Condition, GpuNode, Resize
@@ -36,6 +37,12 @@ def merged(
     return tuple(sorted(cards.values(), key=lambda card: (card.index, card.uuid)))
 
 
+def unidentified(gpus: Iterable[Gpu], seen: nvml.NvmlSnapshot) -> tuple[Unreadable, ...]:
+    """The unreadable GPUs that are none of `gpus`: a lost GPU does not give its UUID, and none was known before."""
+    indices = {card.index for card in gpus}
+    return tuple(gpu for gpu in seen.unreadable if gpu.index not in indices)
+
+
 def unanswered(gpus: Iterable[Gpu], *, seconds: float) -> tuple[Gpu, ...]:
     """The GPUs while the driver has not answered for so long: who cannot be asked about is not healthy."""
     why = f"the driver has not answered for {seconds:.0f} s: see the kernel's log for NVRM, and reboot if it stays so"
@@ -43,19 +50,32 @@ def unanswered(gpus: Iterable[Gpu], *, seconds: float) -> tuple[Gpu, ...]:
 
 
 def conditions(
-    gpus: Sequence[Gpu], *, previous: Sequence[Condition], now: str, stopped: str = "", more: Sequence[Condition] = ()
+    gpus: Sequence[Gpu],
+    *,
+    previous: Sequence[Condition],
+    now: str,
+    unread: Sequence[Unreadable] = (),
+    hung_up: str = "",
+    stopped: str = "",
+    more: Sequence[Condition] = (),
 ) -> tuple[Condition, ...]:
     """What is to be said of the node as a whole, and `more`.
 
-    now: in RFC 3339, taken over only where a status changes. stopped: why no pod starts here however well the GPUs are.
+    unread: the GPUs that are not in `gpus` because nothing could be read of them. now: in RFC 3339, taken over only
+    where a status changes. hung_up: why the kubelet does not list all devices. stopped: why no pod starts here however
+    well the GPUs are.
     """
     ill = [card for card in gpus if not card.healthy]
-    well = len(gpus) - len(ill)
-    message = f"{well} of {len(gpus)} GPUs are healthy" + "".join(
-        f"; GPU {card.index} ({card.uuid}): {card.health_reason}" for card in ill
-    )
-    reason = "NoGpus" if not gpus else "GpusHealthy" if not ill else "SomeGpusUnhealthy" if well else "AllGpusUnhealthy"
+    well, count = len(gpus) - len(ill), len(gpus) + sum(gpu.index is not None for gpu in unread)
+    healthy = f"{well} of {count} GPUs are healthy" if count or not unread else "no GPU can be read"
+    reasons = [f"GPU {card.index} ({card.uuid}): {card.health_reason}" for card in ill]
+    message = "; ".join((healthy, *reasons, *map(str, unread)))
+    is_whole = not ill and not unread
+    reason = "GpusHealthy" if is_whole else "SomeGpusUnhealthy" if well else "AllGpusUnhealthy"
+    reason = reason if gpus or unread else "NoGpus"
     ready = Condition(contract.CONDITION_READY, "True" if well else "False", reason, message)
+    if hung_up:
+        ready = Condition(contract.CONDITION_READY, "False", "KubeletHangsUp", f"{hung_up}; {message}")
     if stopped:
         ready = Condition(contract.CONDITION_READY, "False", contract.REASON_AGENT_STOPPED, stopped)
     wanted = (ready, *more)
@@ -80,12 +100,16 @@ def status(
     *,
     config: str,
     now: str,
+    unread: Sequence[Unreadable] = (),
+    hung_up: str = "",
     stopped: str = "",
     more: Sequence[Condition] = (),
     resizes: tuple[Resize, ...] = (),
 ) -> GpuNode:
     """The GpuNode with this status in place of its own."""
-    said = conditions(gpus, previous=node.conditions, now=now, stopped=stopped, more=more)
+    said = conditions(
+        gpus, previous=node.conditions, now=now, unread=unread, hung_up=hung_up, stopped=stopped, more=more
+    )
     return dataclasses.replace(node, gpus=tuple(gpus), config=config, conditions=said, resizes=resizes)
 
 

@@ -18,7 +18,8 @@ from typing import Any, Final
 import pynvml
 
 from deviceplugin.hardware import nvml_events, pci, xid
-from deviceplugin.hardware.nvml_call import NEED_NO_ANSWER, NvmlError, ask
+from deviceplugin.hardware.nvml_call import NEED_NO_ANSWER, NvmlError, ask, function_named
+from deviceplugin.offer import Unreadable
 from gpushare.gpu import Gpu
 from gpushare.mig import device_id
 
@@ -34,24 +35,31 @@ _REMEDY: Final = {
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the driver was updated under this process: restart the pod or the node",
     pynvml.NVML_ERROR_NO_PERMISSION: "the GPUs' device files may not be opened: run the agent privileged",
 }
+# nvml.h of release 570; nvidia-ml-py has names for them from 12.570 on.
+RECOVERY_ACTION_FIELD: Final = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+RECOVERY_ACTIONS: Final = {  # by NVML_GPU_RECOVERY_ACTION_*
+    0: "",  # NONE
+    1: "it has to be reset",  # GPU_RESET
+    2: "the node has to be rebooted",  # NODE_REBOOT
+    3: "its traffic with other GPUs has to be drained",  # DRAIN_P2P
+    4: "it has to be drained and reset",  # DRAIN_AND_RESET
+}
 # The names without a number raise what is no NVMLError when the driver is older than pynvml.
-_COMPUTING: Final = (pynvml.nvmlDeviceGetComputeRunningProcesses_v3, pynvml.nvmlDeviceGetComputeRunningProcesses_v2)
+_COMPUTING: Final = (
+    function_named("nvmlDeviceGetComputeRunningProcesses_v3"),
+    function_named("nvmlDeviceGetComputeRunningProcesses_v2"),
+)
 # Clients of MPS may be listed apart, as nvidia-smi tells its types C and M+C apart; an old driver has no such list.
 _MPS_CLIENTS: Final = (
-    pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3,
-    pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v2,
+    function_named("nvmlDeviceGetMPSComputeRunningProcesses_v3"),
+    function_named("nvmlDeviceGetMPSComputeRunningProcesses_v2"),
 )
-_DRAWING: Final = (pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2)
+_DRAWING: Final = (
+    function_named("nvmlDeviceGetGraphicsRunningProcesses_v3"),
+    function_named("nvmlDeviceGetGraphicsRunningProcesses_v2"),
+)
 _SYS: Final = Path("/sys")
 _WHOLE: Final = 100  # percent
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Unreadable:
-    """A GPU that the driver counts but that does not answer."""
-
-    index: int
-    reason: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -209,14 +217,15 @@ class Nvml:
         mode = handle and ask(pynvml.nvmlDeviceGetVirtualizationMode, handle, default=None, allowed=None)
         return bool(mode == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU)
 
-    def needs_recovery(self, uuid: str) -> bool | None:
-        """Whether the driver says that something is to be done to a GPU; None where it does not say."""
+    def recovery_action(self, uuid: str) -> str | None:
+        """What has to be done to a GPU, as a clause; "" for nothing, None where the driver does not say."""
         handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid, default=None, allowed=None)
-        wanted = [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
+        wanted = [RECOVERY_ACTION_FIELD]
         values = handle and ask(pynvml.nvmlDeviceGetFieldValues, handle, wanted, default=None, allowed=None)
         if not values or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
             return None
-        return bool(values[0].value.uiVal != pynvml.NVML_GPU_RECOVERY_ACTION_NONE)
+        action = int(values[0].value.uiVal)
+        return RECOVERY_ACTIONS.get(action, f"it has to be recovered (action {action} of NVML)")
 
     def _gpu(self, index: int) -> Gpu:
         handle = ask(pynvml.nvmlDeviceGetHandleByIndex, index)
@@ -257,7 +266,7 @@ class Nvml:
         try:
             numa_node = int((self._sys_root / "bus/pci/devices" / short / "numa_node").read_text())
         except (OSError, ValueError):
-            numa_node = ask(pynvml.nvmlDeviceGetNumaNodeId, handle, default=-1, allowed=None)
+            numa_node = ask(function_named("nvmlDeviceGetNumaNodeId"), handle, default=-1, allowed=None)
         return numa_node if numa_node >= 0 else None
 
 
@@ -273,7 +282,7 @@ def _running(
 
 
 def _memory_bytes(handle: Any, about: str) -> int:
-    """What programs can have: the driver's own part is not there to be shared."""
+    """What programs can have, without the driver's own part; 0 for a GPU without memory of its own (GB10, Thor)."""
     sizes = ask(
         pynvml.nvmlDeviceGetMemoryInfo,
         handle,
@@ -284,7 +293,8 @@ def _memory_bytes(handle: Any, about: str) -> int:
     )
     if sizes is not None:
         return int(sizes.total) - int(sizes.reserved)
-    return int(ask(pynvml.nvmlDeviceGetMemoryInfo, handle, about=about).total)
+    whole = ask(pynvml.nvmlDeviceGetMemoryInfo, handle, about=about, default=None, allowed=NEED_NO_ANSWER)
+    return 0 if whole is None else int(whole.total)
 
 
 def _ailment(handle: Any) -> str:

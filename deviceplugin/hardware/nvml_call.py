@@ -42,6 +42,19 @@ def ask(
         raise NvmlError(f"{function.__name__}({shown}) failed: {error}", code) from error
 
 
+def function_named(name: str) -> Callable[..., Any]:
+    """Return NVML's function of this name. If pynvml is too old for it, it fails as if the driver were too old."""
+    return getattr(pynvml, name, None) or _not_found(name)
+
+
+def _not_found(name: str) -> Callable[..., Any]:
+    def fail(*_: Any) -> Any:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)  # type: ignore[no-untyped-call]
+
+    fail.__name__ = name
+    return fail
+
+
 def name_of(code: int) -> str:
     """What NVML calls its number, as `ERROR_NOT_SUPPORTED`."""
     return _NAMES.get(code, str(code))

@@ -43,19 +43,21 @@ _ENGINES: Final = {
     "jpeg": "Jpeg",
     "ofa": "Ofa",
 }
-# What a profile's number in NVML's header says of attributes: what it has, what it lacks.
-_ATTRIBUTES: Final[Mapping[int, tuple[tuple[str, ...], tuple[str, ...]]]] = {
-    pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1: ((MEDIA,), ()),
-    pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_REV1: ((MEDIA,), ()),
-    pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_ALL_ME: ((ALL_MEDIA,), ()),
-    pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_ALL_ME: ((ALL_MEDIA,), ()),
-    pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_GFX: ((GRAPHICS,), ()),
-    pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_GFX: ((GRAPHICS,), ()),
-    pynvml.NVML_GPU_INSTANCE_PROFILE_3_SLICE_GFX: ((GRAPHICS,), ()),
-    pynvml.NVML_GPU_INSTANCE_PROFILE_4_SLICE_GFX: ((GRAPHICS,), ()),
-    pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_NO_ME: ((), (MEDIA,)),
-    pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_NO_ME: ((), (MEDIA,)),
+# What a profile has and what it lacks, by its NVML_GPU_INSTANCE_PROFILE_* in the nvml.h of release 610. pynvml 12.535
+# names two of these numbers, and its PROFILE_COUNT ends before the others. A driver refuses numbers it does not know.
+ATTRIBUTES: Final[Mapping[int, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    0x7: ((MEDIA,), ()),  # 1_SLICE_REV1
+    0x8: ((MEDIA,), ()),  # 2_SLICE_REV1
+    0xA: ((GRAPHICS,), ()),  # 1_SLICE_GFX
+    0xB: ((GRAPHICS,), ()),  # 2_SLICE_GFX
+    0xC: ((GRAPHICS,), ()),  # 4_SLICE_GFX
+    0xD: ((), (MEDIA,)),  # 1_SLICE_NO_ME
+    0xE: ((), (MEDIA,)),  # 2_SLICE_NO_ME
+    0xF: ((ALL_MEDIA,), ()),  # 1_SLICE_ALL_ME
+    0x10: ((ALL_MEDIA,), ()),  # 2_SLICE_ALL_ME
+    0x11: ((GRAPHICS,), ()),  # 3_SLICE_GFX
 }
+PROFILE_COUNT: Final = max(0x12, int(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT))
 
 
 class MigDriver:
@@ -85,15 +87,16 @@ class MigDriver:
 
     def mig_geometry(self, uuid: str) -> Geometry | None:
         """How a GPU that can do MIG can be cut, in MIG mode or not; None if neither driver nor catalogue knows."""
+        model, total_bytes = self.model(uuid)
         asked = self._asked_geometry(uuid)
-        return asked if asked.kinds else catalogue.of_gpu(*self.model(uuid))
+        return asked if asked.kinds else catalogue.of_gpu(model, total_bytes) if total_bytes else None
 
     def _asked_geometry(self, uuid: str) -> Geometry:
         handle = _handle(uuid)
         model, total_bytes = self.model(uuid)
         published = catalogue.of_gpu(model, total_bytes) if _MISCOUNTED.search(model) else None
         kinds: dict[Profile, ProfileGeometry] = {}
-        for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+        for number in range(PROFILE_COUNT):
             arguments = (handle, number, 1)
             info = ask(
                 pynvml.nvmlDeviceGetGpuInstanceProfileInfo, *arguments, about=uuid, default=None, allowed=_NO_KIND
@@ -102,7 +105,7 @@ class MigDriver:
                 continue
             asked = pynvml.nvmlDeviceGetGpuInstancePossiblePlacements
             places = _listed(asked, (handle, info.id), _Place, most=_PLACES, about=uuid, allowed=_NO_PLACES)
-            with_, without = _ATTRIBUTES.get(number, ((), ()))
+            with_, without = ATTRIBUTES.get(number, ((), ()))
             name = Profile(
                 gpu_slices=int(info.sliceCount),
                 memory_gb=memory_gb_of_mib(instance_mib=int(info.memorySizeMB), total_bytes=total_bytes),

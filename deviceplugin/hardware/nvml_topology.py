@@ -37,6 +37,17 @@ class NvmlPath:
     nvlinks: int = 0
 
 
+class FabricInfo(ctypes.Structure):
+    """The nvmlGpuFabricInfo_t of nvml.h. In pynvml before 13.615 its cluster UUID has 80 bytes."""
+
+    _fields_ = (
+        ("cluster_uuid", ctypes.c_uint8 * 16),
+        ("status", ctypes.c_uint),
+        ("clique_id", ctypes.c_uint32),
+        ("state", ctypes.c_uint),
+    )
+
+
 Paths = Mapping[tuple[str, str], NvmlPath]
 
 
@@ -58,14 +69,14 @@ def paths(gpus: Sequence[str]) -> Paths:
 
 def clique(gpu: str) -> str:
     """The NVLink fabric of several nodes that a GPU is in, `CLUSTER.CLIQUE`; empty where it is in none."""
-    fabric = pynvml.c_nvmlGpuFabricInfo_t()
+    fabric = FabricInfo()
     handle = _asked(pynvml.nvmlDeviceGetHandleByUUID, gpu)
     # pynvml hands on what it is given, and the driver writes to where that points.
     if handle is None or _asked(pynvml.nvmlDeviceGetGpuFabricInfo, handle, ctypes.byref(fabric)) is None:
         return ""
-    cluster = bytes(fabric.clusterUuid)
+    cluster = bytes(fabric.cluster_uuid)
     is_attached = fabric.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED and fabric.status == pynvml.NVML_SUCCESS
-    return f"{uuids.UUID(bytes=cluster)}.{fabric.cliqueId}" if is_attached and any(cluster) else ""
+    return f"{uuids.UUID(bytes=cluster)}.{fabric.clique_id}" if is_attached and any(cluster) else ""
 
 
 def _link_ends(handle: Any) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Final
 from deviceplugin.hardware import discovery, gpu_health, inventory, nvml, nvml_call, nvml_topology, xid
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.hardware.faults import Notebook
-from deviceplugin.offer import Offer
+from deviceplugin.offer import Observable, Offer, Unreadable
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
 from gpushare.modes.hardware_gpu import HardwareGpu
@@ -37,6 +37,7 @@ _OF_KERNEL: Final = Path("driver/nvidia/gpus")  # below /proc
 class Observation:
     """Keeps `seen` true to the driver: the GPUs as they are, whatever they are used for.
 
+    unread: the GPUs of which nothing could be read, so that they are not in `seen`.
     node: the GPUNode as last seen, or None while there is none.
     known: set once `node` is what the cluster says.
     changed: called when `cards` or `ill` are not what they were.
@@ -50,6 +51,7 @@ class Observation:
         driver: Driver,
         *,
         seen: Offer,
+        unread: Observable[tuple[Unreadable, ...]],
         node: Callable[[], GpuNode | None],
         known: asyncio.Event,
         notebook: Notebook,
@@ -60,6 +62,7 @@ class Observation:
     ) -> None:
         self._driver = driver
         self.seen = seen
+        self.unread = unread
         self._node = node
         self._known = known
         self._notebook = notebook
@@ -71,6 +74,7 @@ class Observation:
         self._faults: gpu_health.Faults = {
             uuid: fault for uuid, fault in notebook.read().items() if not ignored.ignores(fault.number)
         }
+        self._needing: gpu_health.Faults = {}  # what the driver wants to be recovered
         self._silent: frozenset[str] = frozenset()  # UUIDs that did not answer the last time
         self._looked = self._began = clock()
         self._of_kernel = proc / _OF_KERNEL
@@ -157,14 +161,22 @@ class Observation:
         known = {card.uuid: card for card in (*(node.gpus if node is not None else ()), *self.seen.gpus)}
         previous = tuple(known.values())
         before = (self._cards, self.ill)
-        seen, recovered = await self._driver.ask(self._see, previous)
+        seen, actions = await self._driver.ask(self._see, previous)
         self._looked = self._clock()
         answering = frozenset(card.uuid for card in seen.gpus)
-        if recovered is not None:
-            self._keep(gpu_health.after_look(self._faults, answering=answering, now=self._looked, recovered=recovered))
+        if actions is not None:
+            recovered = {uuid for uuid, action in actions.items() if action == ""}
+            needing = {uuid for uuid, action in actions.items() if action}
+            self._keep(
+                gpu_health.after_look(
+                    self._faults, answering=answering, now=self._looked, recovered=recovered, needing=needing
+                )
+            )
+            self._needing = {uuid: gpu_health.Fault(f"the driver says that {actions[uuid]}", None) for uuid in needing}
         self._silent = frozenset(card.uuid for card in previous) - answering
         held = {uuid for entry in (node.allocations if node is not None else ()) for uuid in entry.gpu_uuids}
-        gpus = inventory.merged(previous, seen, faults={**self._unwatched, **self._faults}, held=held)
+        gpus = inventory.merged(previous, seen, faults={**self._unwatched, **self._needing, **self._faults}, held=held)
+        unread = inventory.unidentified(gpus, seen)
         self._cards, self.minors = await self._driver.ask(self._describe, gpus)
         if self._joined != answering:  # they do not change while the same GPUs are there
             self.paths = await self._driver.ask(nvml_topology.paths, [card.uuid for card in seen.gpus])
@@ -172,27 +184,32 @@ class Observation:
         _tell(self.seen.gpus, gpus)
         if is_known:
             self.informed.set()
+        if unread != self.unread.value:
+            for gpu in unread:
+                logger.warning("A GPU cannot be read", extra={"index": gpu.index, "err": str(gpu)})
+        self.unread.publish(unread)
         self.seen.publish(gpus)
         if before != (self._cards, self.ill):
             self._changed()
 
-    def _see(self, previous: tuple[Gpu, ...]) -> tuple[nvml.NvmlSnapshot, frozenset[str] | None]:
-        """The GPUs, and which of those that need a reset need it no longer; None where nothing is known of any GPU."""
+    def _see(self, previous: tuple[Gpu, ...]) -> tuple[nvml.NvmlSnapshot, Mapping[str, str | None] | None]:
+        """The GPUs, and by UUID what has to be done to each; None where nothing is known of any GPU."""
         driver = self._driver.nvml
         try:
             is_time = self._clock() - self._began >= BEGIN_ANEW_SECONDS
             plugged = self._kernels()
-            if plugged != self._plugged or ((self._silent or driver.unwatched) and is_time):
+            is_missing = self._silent or self.unread.value or driver.unwatched
+            if plugged != self._plugged or (is_missing and is_time):
                 self._began, self._plugged = self._clock(), plugged
                 driver.begin_anew()
-            lasting = {fault.gpu or uuid for uuid, fault in self._faults.items() if fault.until is None}
-            recovered = frozenset(uuid for uuid in lasting if driver.needs_recovery(uuid) is False)
-            return driver.snapshot(), recovered
+            seen = driver.snapshot()
+            return seen, {card.uuid: driver.recovery_action(card.uuid) for card in seen.gpus}
         except nvml_call.NvmlError as error:
             # A driver that does not answer at all vouches for no GPU, and tells of none that it was away: it may be the
             # driver alone that is. One that is not loaded has let go of all, and starts each again when it is loaded.
-            unreadable = tuple(nvml.Unreadable(card.index, str(error)) for card in previous)
-            return nvml.NvmlSnapshot((), unreadable), frozenset() if error.code == nvml.NOT_LOADED else None
+            unreadable = tuple(Unreadable(card.index, str(error)) for card in previous)
+            unreadable = unreadable or (Unreadable(None, str(error)),)
+            return nvml.NvmlSnapshot((), unreadable), {} if error.code == nvml.NOT_LOADED else None
 
     def _kernels(self) -> frozenset[str]:
         """The GPUs that the kernel's module has, by bus id; none where that does not tell. NVML sees no new ones."""
@@ -240,6 +257,9 @@ def _tell(before: tuple[Gpu, ...], after: tuple[Gpu, ...]) -> None:
         extra = {"gpu": card.uuid, "index": card.index, "model": card.model}
         if was is None:
             logger.info("There is a GPU", extra={**extra, "memory_bytes": card.memory_bytes})
+            if not card.memory_bytes:
+                why = "it takes no shares by annotation, and has no label for its memory"
+                logger.warning("The driver does not tell how much memory a GPU has", extra={**extra, "err": why})
         if not card.healthy and (was is None or was.health_reason != card.health_reason):
             logger.warning("A GPU is not healthy", extra={**extra, "err": card.health_reason})
         if card.healthy and was is not None and not was.healthy:

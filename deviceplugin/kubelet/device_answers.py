@@ -44,20 +44,7 @@ class DeviceAnswers:
 
     def allocate(self, resource: str, device_ids: Sequence[str]) -> messages.ContainerAllocateResponse:
         """The devices, in the ways that are configured. Raises AllocateRefusedError."""
-        if self.in_force.refusal:
-            raise plugin_service.AllocateRefusedError(self.in_force.refusal)
-        known = self._devices(resource)
-        try:
-            refusing_containers.check(resource, device_ids, known)
-        except greedy.AllocationError as error:
-            raise plugin_service.AllocateRefusedError(str(error)) from error
-        devices = [known[identity] for identity in device_ids]
-        shut = sorted({device.gpu for device in devices} & self.in_force.closed)
-        if shut:
-            raise plugin_service.AllocateRefusedError(
-                f"{', '.join(shut)} takes nothing new: its mode is being changed; make the pod again"
-            )
-        shared = self._mps_of(resource, devices)
+        devices, shared = self._together(resource, device_ids)
         made = answer.answer(
             resource,
             devices,
@@ -91,11 +78,13 @@ class DeviceAnswers:
     def preferred(
         self, resource: str, *, available: Sequence[str], required: Sequence[str], size: int
     ) -> Sequence[str]:
-        """The best of those by the configured policy. Raises AllocateRefusedError."""
+        """The best of those by the configured policy, of which `allocate` gives all. Raises AllocateRefusedError."""
+        known, closed = self._devices(resource), self.in_force.closed
+        usable = [identity for identity in available if identity in known and known[identity].gpu not in closed]
         try:
-            return preference.prefer(
-                self._devices(resource),
-                available=available,
+            chosen = preference.prefer(
+                known,
+                available=usable if len({*usable, *required}) >= size else available,
                 required=required,
                 size=size,
                 policy=self.in_force.settings().allocation_policy,
@@ -103,12 +92,31 @@ class DeviceAnswers:
             )
         except greedy.AllocationError as error:
             raise plugin_service.AllocateRefusedError(str(error)) from error
+        self._together(resource, chosen)
+        return chosen
 
     async def start(self, resource: str, device_ids: Sequence[str]) -> None:
         """Nothing to do before a container of these starts."""
 
     def _devices(self, resource: str) -> dict[str, Offered]:
         return {device.id: device for device in self.in_force.offered.get(resource, ())}
+
+    def _together(self, resource: str, device_ids: Sequence[str]) -> tuple[Sequence[Offered], places.Places | None]:
+        """The devices and the files of their MPS daemon. Raises AllocateRefusedError if no container can have these."""
+        if self.in_force.refusal:
+            raise plugin_service.AllocateRefusedError(self.in_force.refusal)
+        known = self._devices(resource)
+        try:
+            refusing_containers.check(resource, device_ids, known)
+        except greedy.AllocationError as error:
+            raise plugin_service.AllocateRefusedError(str(error)) from error
+        devices = [known[identity] for identity in device_ids]
+        shut = sorted({device.gpu for device in devices} & self.in_force.closed)
+        if shut:
+            raise plugin_service.AllocateRefusedError(
+                f"{', '.join(shut)} takes nothing new: its mode is being changed; make the pod again"
+            )
+        return devices, self._mps_of(resource, devices)
 
     def _mps_of(self, resource: str, devices: Sequence[Offered]) -> places.Places | None:
         cards = sorted({device.gpu for device in devices if device.mode is Mode.MPS})

@@ -37,6 +37,8 @@ REGISTER_SECONDS: Final = 15.0  # the kubelet itself gives up dialling us after 
 SILENT_SECONDS: Final = 10.0  # registered, but nobody has begun to read the list
 DROPPED_SECONDS: Final = 2.0  # and nobody reads it any more
 STOP_SECONDS: Final = 0.5
+MOST_HANGUPS: Final = 3  # a kubelet that restarts does not come to it
+STEADY_SECONDS: Final = 60.0  # one that has listened for so long does not hang up
 # A kubelet that comes back judges its pods within a second, and to ask a socket of this node costs nothing.
 MOST_PAUSE_SECONDS: Final = 1.0
 # Which proxy a cluster's environment names is nothing to a socket.
@@ -49,6 +51,7 @@ class Registration:
     """Keeps one resource's plugin served and registered.
 
     problem: why the kubelet does not list the resource now, as a sentence; empty when it does.
+    hung_up: the same if that is because it hangs up again and again, else empty.
     changed: called when the problem may be another.
     pause: waits for so many seconds, or less if there may be something to do.
     """
@@ -75,9 +78,11 @@ class Registration:
         self._served_at: Identity | None = None
         self._registered_with: Identity | None = None
         self._options = plugin_service.options(served.answers)  # as the kubelet knows them
-        self._listened_to = 0.0
-        self._was_listened_to = False  # since it was registered
+        self._listened_to = self._registered_at = 0.0
+        self._calls = 0  # before it was registered
+        self._hangups = 0  # one after the other, of one kubelet
         self._failures = 0
+        self.hung_up = ""
         self.problem = f"{served.name} is not registered with the kubelet yet"
 
     async def run(self) -> None:
@@ -101,10 +106,15 @@ class Registration:
         intact = self._server is not None and _identity(self._socket) == self._served_at
         known = self._registered_with == kubelet and self._options == plugin_service.options(self._served.answers)
         if intact and known and self._is_listened_to():
+            if self.hung_up and self._clock() - self._registered_at >= STEADY_SECONDS:
+                self._hangups, self.hung_up, self.problem = 0, "", ""
+                self._changed()
             return POLL_SECONDS
+        self._count_hangups(is_dropped=intact and known)
         try:
             if not intact:
                 await self._serve()
+            self._calls = self._servicer.calls
             await self._register()
         except (grpc.RpcError, OSError, RuntimeError) as error:
             self._failures += 1
@@ -115,7 +125,10 @@ class Registration:
             )
         self._failures = 0
         self._registered_with = kubelet
-        self._listened_to, self._was_listened_to = self._clock(), False
+        self._listened_to = self._registered_at = self._clock()
+        if self.hung_up:
+            self._tell(self.hung_up)
+            return POLL_SECONDS
         self.problem = ""
         self._changed()
         logger.info("Registered with the kubelet", extra={"resource": self._served.name, "socket": str(self._socket)})
@@ -166,9 +179,26 @@ class Registration:
 
     def _is_listened_to(self) -> bool:
         if self._servicer.streams:
-            self._listened_to, self._was_listened_to = self._clock(), True
-        most_seconds = DROPPED_SECONDS if self._was_listened_to else SILENT_SECONDS
+            self._listened_to = self._clock()
+        most_seconds = DROPPED_SECONDS if self._was_called else SILENT_SECONDS
         return self._clock() - self._listened_to < most_seconds
+
+    @property
+    def _was_called(self) -> bool:
+        """Whether the kubelet asked for the list since it was registered with."""
+        return self._servicer.calls > self._calls
+
+    def _count_hangups(self, *, is_dropped: bool) -> None:
+        if not is_dropped:
+            self._hangups, self.hung_up = 0, ""
+        elif self._was_called:
+            self._hangups = 1 if self._clock() - self._registered_at >= STEADY_SECONDS else self._hangups + 1
+        if self._hangups >= MOST_HANGUPS:
+            count = len(self._advertised.value.get(self._served.name, ()))
+            self.hung_up = (
+                f"the kubelet hangs up whenever it is told the {count} devices of {self._served.name}: it takes no "
+                "list of more than 4 MiB, so lower replicas; if there are few, see the kubelet's log"
+            )
 
     async def _is_another_agents(self) -> bool:
         """Whether our socket was replaced by one that somebody listens on; at our start we replace what is there."""

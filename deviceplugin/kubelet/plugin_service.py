@@ -64,14 +64,14 @@ class Served:
 
 
 class DevicePlugin(services.DevicePluginServicer):
-    """One resource's plugin; `streams` is how many ListAndWatch calls are being answered."""
+    """One resource's plugin. calls: how many ListAndWatch calls there were; streams: how many are being answered."""
 
     def __init__(self, served: Served, advertised: Observable[Advertisement]) -> None:
         self._name = served.name
         self._answers = served.answers
         self._advertised = advertised
         self._withdrawal = withdrawal.Withdrawal()
-        self.streams = 0
+        self.streams = self.calls = 0
 
     async def GetDevicePluginOptions(  # noqa: N802
         self, _: messages.Empty, __: Context
@@ -84,6 +84,7 @@ class DevicePlugin(services.DevicePluginServicer):
     ) -> AsyncIterator[messages.ListAndWatchResponse]:
         """The whole list now, and again whenever it changes."""
         self.streams += 1
+        self.calls += 1
         sent = None
         following = self._advertised.follow()
         change = asyncio.ensure_future(anext(following))

@@ -24,7 +24,8 @@ EMPTY_SECONDS: Final = 10.0
 class Plugins:
     """Keeps a registration for each resource of `advertised`.
 
-    answers: who answers for a resource of this name. registered: is told whose plugins the kubelet knows.
+    answers: who answers for a resource of this name. registered: is told whose plugins the kubelet knows; hung_up: why
+    it does not read the lists of some, empty while it does.
     """
 
     def __init__(
@@ -34,12 +35,14 @@ class Plugins:
         answers: Callable[[str], plugin_service.ContainerAllocator],
         directory: Path,
         registered: Observable[frozenset[str]] | None = None,
+        hung_up: Observable[str] | None = None,
         empty_seconds: float = EMPTY_SECONDS,
     ) -> None:
         self._advertised = advertised
         self._answers = answers
         self._directory = directory
         self._registered = registered or Observable(frozenset())
+        self._hung_up = hung_up or Observable("")
         self._empty_seconds = empty_seconds
         self._registrations: dict[str, plugin_registration.Registration] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -102,6 +105,7 @@ class Plugins:
 
     def _look(self) -> None:
         self._registered.publish(frozenset(name for name, made in self._registrations.items() if not made.problem))
+        self._hung_up.publish("; ".join(made.hung_up for made in self._registrations.values() if made.hung_up))
 
     def _end(self, name: str) -> None:
         del self._endings[name]

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from deviceplugin.live import desired_config
 from deviceplugin.live.cluster_config import Configuration
 from gpushare import errors
-from gpushare.config import config_choice
 from gpushare.config.config_choice import ActiveConfig
 from gpushare.modes.hardware_gpu import HardwareGpu
 
@@ -39,16 +38,17 @@ class Choosing:
     ) -> desired_config.DesiredConfig | None:
         """The configuration for these GPUs: what is asked for, or else `current`, or else the last one that was good.
 
+        None where there is none of them: then nothing is in force.
         current: what the GPUs were to be by until now; None at a first start. seated: the GPUs by which `current` is
         understood, if not `cards`.
         """
-        problem, wanted = "", current or config_choice.BUILT_IN
+        problem, wanted = "", current
         if self._source.is_known:
             entries, label = self._source.entries, self._source.label
             decision = desired_config.chosen(current, entries, label=label, options=self._options)
-            problem, wanted = decision.problem, decision.in_force or config_choice.BUILT_IN
+            problem, wanted = decision.problem, decision.in_force
         known, self._understood = self._understood, {}
-        for config in dict.fromkeys((wanted, current or config_choice.BUILT_IN)):
+        for config in dict.fromkeys(filter(None, (wanted, current))):
             asked = config, tuple(cards if seated is None or config != current else seated)
             # In a thread, and once: somebody else has written it, and it may be long.
             config_error = known[asked] if asked in known else await asyncio.to_thread(self._understand, *asked)

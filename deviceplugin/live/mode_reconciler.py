@@ -118,6 +118,8 @@ class ModeReconciler:
         if self._is_first and not self._configuration.is_known:
             return LOOK_SECONDS  # what pods are given by a guess keeps its GPU from what it is to be
         if not await self._choose() and self._is_first:
+            if self._choosing.desired is None:
+                self._say({})  # that nothing is in force
             return FAILED_SECONDS if self._unwritten else LOOK_SECONDS
         self._blocked, self._left_out = {}, False
         await self._begin(self._wanted)
@@ -147,7 +149,9 @@ class ModeReconciler:
         """Know what is wanted; whether there is anything good that is."""
         current = None if self._is_first else self._book.current
         cards = [dataclasses.replace(card, ours=self._is_ours(card.uuid)) for card in self._observed.card_list]
-        desired = await self._choosing.choose(current, cards, configured_gpus.seated(cards, self._book.seats))
+        seated = configured_gpus.seated(cards, self._book.seats)
+        unread = configured_gpus.unread(seated, [gpu.index for gpu in self._observed.unread.value])
+        desired = await self._choosing.choose(current, (*cards, *unread), (*seated, *unread))
         if desired is None:
             return False
         self._settings = desired.settings
@@ -167,7 +171,8 @@ class ModeReconciler:
 
     @property
     def _wanted(self) -> Mapping[str, Assignment]:
-        return self._choosing.desired.assignments if self._choosing.desired is not None else {}
+        desired = self._choosing.desired.assignments if self._choosing.desired is not None else {}
+        return {uuid: assignment for uuid, assignment in desired.items() if not configured_gpus.is_unread(uuid)}
 
     async def _begin(self, wanted: Mapping[str, Assignment]) -> None:
         """Know of every GPU what it is used for, and have it set up: at our start, and for one that is new."""
@@ -274,7 +279,7 @@ class ModeReconciler:
         )
         self._state.statement.publish(
             statement.statement(
-                config=self._book.current.name,
+                config=None if self._is_first else self._book.current,
                 problem=self._choosing.problem,
                 warnings=self._warnings(),
                 gpus=gpus,

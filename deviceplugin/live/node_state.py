@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from deviceplugin.kubelet.advertisement import Advertisement
-from deviceplugin.offer import Observable, Offer
+from deviceplugin.offer import Observable, Offer, Unreadable
 from deviceplugin.report.allocatable import Allocatable
 from gpushare.config.node_settings import NodeSettings
 from gpushare.gpunode import Condition
@@ -38,17 +38,20 @@ class ModesInForce:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeState:
-    """Written by `seen`'s writer, the observation, and for all else by the reconciler of modes.
+    """`seen` and `unread` are written by the observation, all else by the reconciler of modes.
 
-    seen: the GPUs as the driver has them; gpus: the same with their modes; allocatable: what they can give;
-    advertised: the devices by resource, as the kubelet counts them; statement: what the GPUNode says of it;
-    registered: the resources whose plugin the kubelet knows now, which the plugins write.
+    seen: the GPUs as the driver has them; unread: further ones, of which nothing could be read; gpus: those seen, with
+    their modes; allocatable: what they can give; advertised: the devices by resource, as the kubelet counts them;
+    statement: what the GPUNode says of it; registered: the resources whose plugin the kubelet knows now, and hung_up:
+    why it does not read the lists of others, which the plugins write.
     """
 
     seen: Offer = dataclasses.field(default_factory=Offer)
+    unread: Observable[tuple[Unreadable, ...]] = dataclasses.field(default_factory=lambda: Observable(()))
     gpus: Offer = dataclasses.field(default_factory=Offer)
     allocatable: Observable[Allocatable] = dataclasses.field(default_factory=lambda: Observable({}))
     advertised: Observable[Advertisement] = dataclasses.field(default_factory=lambda: Observable({}))
     statement: Observable[Statement] = dataclasses.field(default_factory=lambda: Observable(Statement()))
     registered: Observable[frozenset[str]] = dataclasses.field(default_factory=lambda: Observable(frozenset()))
+    hung_up: Observable[str] = dataclasses.field(default_factory=lambda: Observable(""))
     in_force: Observable[ModesInForce] = dataclasses.field(default_factory=lambda: Observable(ModesInForce()))

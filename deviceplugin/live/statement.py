@@ -6,18 +6,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from deviceplugin.live.node_state import Statement
+from gpushare import contract
+from gpushare.config import config_choice
+from gpushare.config.config_choice import ActiveConfig
 from gpushare.contract import CONDITION_CONFIG_PENDING as PENDING
 from gpushare.contract import CONDITION_CONFIG_VALID as VALID
 from gpushare.gpu import Gpu
 from gpushare.gpunode import Condition
 from gpushare.modes.assignment import Assignment
 
+_OF_NO_ENTRY: Final = "what a node does without a ConfigMap (every GPU takes shares by annotation)"
 _MOST_NAMED: Final = 20  # of those who use a GPU
 
 
 def statement(
     *,
-    config: str,
+    config: ActiveConfig | None,
     problem: str,
     warnings: Sequence[str],
     gpus: Iterable[Gpu],
@@ -28,12 +32,17 @@ def statement(
 ) -> Statement:
     """All that is to be said.
 
-    config: the name of the last good one; problem: why the one asked for is not, empty when it is; warnings: what in
-    it has no effect.
+    config: the last good one, None where there was none; problem: why the one asked for is not, empty when it is;
+    warnings: what in it has no effect.
     waiting: by UUID, who uses a GPU that is to change; failed: why one could not be set up; changing: all that are not
     as `wanted` yet.
     """
-    shown = config or "the empty configuration"
+    if config is None:
+        message = f"{problem}; nothing is in force, and this node offers no GPU until that is put right"
+        valid = Condition(VALID, "False", contract.REASON_NOTHING_IN_FORCE, message)
+        return Statement("", (valid, Condition(PENDING, "False", "Done", "no GPU is configured")))
+    name = config.name
+    shown = _OF_NO_ENTRY if config == config_choice.BUILT_IN else name or "the empty configuration"
     valid = (
         Condition(VALID, "False", "Refused", f"{problem}; {shown} stays in force")
         if problem
@@ -41,14 +50,14 @@ def statement(
     )
     pending = sorted(changing)
     if not pending:
-        return Statement(config, (valid, Condition(PENDING, "False", "Done", "every GPU is as configured")))
+        return Statement(name, (valid, Condition(PENDING, "False", "Done", "every GPU is as configured")))
     sentences = [
         _sentence(card, wanted[card.uuid], waiting.get(card.uuid, ()), failed.get(card.uuid, ""))
         for card in gpus
         if card.uuid in pending and card.uuid in wanted
     ]
     reason = "SetUpFailed" if failed else "GpusInUse" if waiting else "Changing"
-    return Statement(config, (valid, Condition(PENDING, "True", reason, "; ".join(sentences))))
+    return Statement(name, (valid, Condition(PENDING, "True", reason, "; ".join(sentences))))
 
 
 def _sentence(card: Gpu, wanted: Assignment, users: tuple[str, ...], failure: str) -> str:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import shutil
 import signal
 import time
@@ -31,6 +32,7 @@ ASK_SECONDS: Final = 60.0  # a daemon that lives but does not answer is found so
 ASK_AGAIN_SECONDS: Final = 5.0  # where it was silent
 MOST_SILENCES: Final = 3  # in a row
 STOP_SECONDS: Final = 10.0
+_SERVER_FAILED: Final = re.compile(rb"Server [0-9]+ exited with status [1-9]")
 _PROC: Final = Path("/proc")
 _SELINUX: Final = Path("/sys/fs/selinux")
 _SELINUX_LABEL: Final = b"system_u:object_r:container_file_t:s0\0"
@@ -209,6 +211,12 @@ class MpsDaemon:
         for line in lines:
             text = line.decode(errors="replace")
             logger.debug("MPS", extra={"daemon": self.spec.name, "line": text})
+        # The daemon answers all the same, and starts a server for the next client, however often that fails.
+        failed = [line for line in lines if _SERVER_FAILED.search(line)]
+        if failed:
+            last = failed[-1].decode(errors="replace")
+            extra = {"daemon": self.spec.name, "times": len(failed), "line": last, "log": str(self.places.log)}
+            logger.warning("MPS servers failed, and their clients with them", extra=extra)
 
     def _tell(self, problem: str) -> None:
         if problem != self.problem:

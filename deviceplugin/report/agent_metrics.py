@@ -17,7 +17,7 @@ from deviceplugin.arbiter.gpu_leases import LeaseUsage
 from deviceplugin.arbiter.share_ledgers import ShareUse
 from deviceplugin.audit import audit_metrics
 from deviceplugin.audit.node_audit import NodeAudit
-from deviceplugin.offer import Offer
+from deviceplugin.offer import Offer, Unreadable
 from deviceplugin.report import charges, share_figures, share_peaks
 from deviceplugin.report.device_holders import DeviceHolder
 from deviceplugin.report.share_peaks import Peak
@@ -35,6 +35,7 @@ class AgentCollector(Collector):
     uses: Callable[[], Iterable[ShareUse]]
     connections: Callable[[], int]
     turned_away: Callable[[], int]
+    unread: Callable[[], Iterable[Unreadable]] = tuple
     versions: Callable[[], Mapping[int, int]] = dict
     holders: Callable[[], Iterable[DeviceHolder]] = tuple
     leases: Callable[[], Iterable[LeaseUsage]] = tuple
@@ -87,12 +88,15 @@ class AgentCollector(Collector):
         for card in self.offer.gpus:
             values = [self.node_name, card.uuid, str(card.index), card.model]
             held = used.get(card.uuid, ledger.NOTHING)
-            memory.add_metric(values, card.memory_bytes)
+            if card.memory_bytes:
+                memory.add_metric(values, card.memory_bytes)
             modes.add_metric([*values, str(card.mode)], 1.0)
             healthy.add_metric(values, float(card.healthy))
             cordoned.add_metric(values, float(node is not None and card.uuid in node.cordoned))
             allocated.add_metric(values, held.memory_bytes)
             compute.add_metric(values, held.request_percent / 100)
+        for gpu in self.unread():  # its UUID and its model are not known
+            healthy.add_metric([self.node_name, "", "" if gpu.index is None else str(gpu.index), ""], 0.0)
         yield from (memory, healthy, cordoned, allocated, compute, modes)
 
     def _protocol(self) -> Metric:

@@ -5,13 +5,14 @@ A pod does not fail when its GPU does; it computes no more, or wrongly, and nobo
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 
 from deviceplugin.kubelet import advertisement, pod_resources
 from deviceplugin.live import gpu_usage
 from deviceplugin.live.gpu_users import GpuUsers
-from deviceplugin.offer import Offer
+from deviceplugin.offer import Observable, Offer, Unreadable
 from deviceplugin.report.gpunode_copy import GpuNodeCopy
 from gpushare import contract, pod
 from gpushare.cluster import events
@@ -54,22 +55,30 @@ class NodeEvents:
 class Announcer:
     """Follows the GPUs with their modes.
 
-    node: the GPUNode as last seen; gpu_of: by the UUID of a GPU or MIG device, that of the GPU that it is on.
+    unread: further GPUs, of which nothing could be read; node: the GPUNode as last seen; gpu_of: by the UUID of a GPU
+    or MIG device, that of the GPU that it is on.
     """
 
     node_events: NodeEvents
     witness: GpuUsers
     _: dataclasses.KW_ONLY
     gpus: Offer
+    unread: Observable[tuple[Unreadable, ...]]
     node: Callable[[], GpuNode | None]
     gpu_of: Callable[[], Mapping[str, str]]
 
     async def run(self) -> None:
         """Tell of GPUs that stop or begin to be usable, until cancelled."""
-        before: tuple[Gpu, ...] = ()
-        async for gpus in self.gpus.follow():
-            news = notes(before, gpus)
-            before = gpus
+        changed = asyncio.Event()
+        self.gpus.wake(changed)
+        self.unread.wake(changed)
+        before, unread_before = self.gpus.gpus[:0], self.unread.value[:0]
+        while True:
+            await changed.wait()
+            changed.clear()
+            gpus, unread = self.gpus.gpus, self.unread.value
+            news = (*notes(before, gpus), *notes_of_unread(unread_before, unread))
+            before, unread_before = gpus, unread
             if news:
                 await self.witness.ask_kubelet()
                 announce(news, self.node_events, pods=self._concerned)
@@ -101,6 +110,14 @@ def notes(before: Iterable[Gpu], after: Iterable[Gpu]) -> tuple[Note, ...]:
         if card.healthy and was is not None and not was.healthy:
             notes.append(Note(card.uuid, contract.EVENT_GPU_HEALTHY, f"{called} is healthy again", warning=False))
     return tuple(notes)
+
+
+def notes_of_unread(before: Iterable[Unreadable], after: Iterable[Unreadable]) -> tuple[Note, ...]:
+    """What is to be told of GPUs that cannot be read, and so have no UUID. One that is found is a new GPU. Pure."""
+    known = {gpu.index for gpu in before}
+    return tuple(
+        Note("", contract.EVENT_GPU_UNHEALTHY, str(gpu), warning=True) for gpu in after if gpu.index not in known
+    )
 
 
 def concerned(

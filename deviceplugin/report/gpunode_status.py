@@ -64,8 +64,10 @@ class GpuNodeStatus:
         await informed.wait()
         self._informed = True
         self._state.gpus.wake(self._wake)
+        self._state.unread.wake(self._wake)
         self._state.statement.wake(self._wake)
         self._state.registered.wake(self._wake)
+        self._state.hung_up.wake(self._wake)
         await repeating.whenever(self._wake, self.step, trouble="Could not write the GPUNode", logger=logger)
 
     async def settled(self) -> GpuNode:
@@ -116,6 +118,8 @@ class GpuNodeStatus:
                 self._state.gpus.gpus,
                 config=said.config,
                 now=now,
+                unread=self._state.unread.value,
+                hung_up=self._state.hung_up.value,
                 stopped=STOPPED if self._is_stopped(node) else "",
                 more=more,
                 resizes=resizes,

@@ -19,6 +19,11 @@ _UNDONE_BY: Final = (
     "`mig: all-disabled` in the configuration makes it whole, flags.migStrategy mixed offers its devices"
 )
 
+NO_MEMORY: Final = (
+    "the driver does not tell how much memory it has, so it cannot be shared by annotation: list it under "
+    "`sharing.timeSlicing` or `sharing.mps`, or leave it out of `sharing` to give it whole"
+)
+
 _ANY_NUMBER: Final = (ComputeMode.DEFAULT,)
 # MPS is the one process that has the GPU, and goes on where somebody has let others in beside it.
 _ALLOWED: Final = {Mode.MPS: (ComputeMode.DEFAULT, ComputeMode.EXCLUSIVE_PROCESS)}
@@ -34,12 +39,18 @@ def contradiction(card: HardwareGpu, assignment: Assignment) -> str:
     problem = _of_mig(card, assignment)
     if not problem and card.compute_mode not in _ALLOWED.get(assignment.mode, _ANY_NUMBER):
         problem = f"its compute mode is {card.compute_mode}, {_LETS[card.compute_mode]}"
-    return problem
+    return problem or (NO_MEMORY if lacks_memory(card, assignment) else "")
 
 
 def lasts(card: HardwareGpu, assignment: Assignment) -> bool:
     """Whether setting the GPU up as that would leave the contradiction: what nobody has configured is not undone."""
-    return card.mig_enabled and assignment.partition is None and assignment.mode in _NEED_ALL_OF_IT
+    is_cut = card.mig_enabled and assignment.partition is None and assignment.mode in _NEED_ALL_OF_IT
+    return is_cut or lacks_memory(card, assignment)
+
+
+def lacks_memory(card: HardwareGpu, assignment: Assignment) -> bool:
+    """Whether the GPU would take shares, of whose memory nothing is known."""
+    return assignment.mode is Mode.FRACTIONAL and not card.memory_is_known
 
 
 def _of_mig(card: HardwareGpu, assignment: Assignment) -> str:

@@ -44,6 +44,7 @@ class HardwareGpu:
     geometry: Geometry | None = None  # which MIG devices fit on it; None: not known, so not checked
     most_mps_clients: int | None = None  # how many can share it by MPS; None: not known, so not checked
     compute_mode: ComputeMode = ComputeMode.DEFAULT
+    memory_is_known: bool = True
     ours: bool = False
 
 

@@ -54,6 +54,11 @@ def plan(config: Config, cards: Sequence[HardwareGpu], *, mig_strategy: str = na
         assignments[card.uuid] = dataclasses.replace(assignment, partition=partition)
     warnings += _ambiguous(resources, owners)
     warnings += () if isinstance(config.mig, str) else _without_effect(config.mig, cards)
+    warnings += [
+        f"GPU {card.index} ({card.model}) takes no shares: {contradiction.NO_MEMORY}"
+        for card in become
+        if contradiction.lacks_memory(card, assignments[card.uuid])
+    ]
     return ModePlan(assignments, tuple(warnings))
 
 

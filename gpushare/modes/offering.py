@@ -34,6 +34,11 @@ class Offered:
         """Whether it is a part of a GPU that no other part can reach into."""
         return self.device != self.gpu
 
+    @property
+    def stands_alone(self) -> bool:
+        """Whether a container may have no other device of its resource with it."""
+        return self.alone and self.replicas > 1
+
 
 Offer = dict[str, tuple[Offered, ...]]
 

@@ -84,6 +84,7 @@ def _card(gpu: Gpu) -> HardwareGpu:
             HardwareMigDevice(f"MIG {index} of {gpu.uuid}", index, kind) for index, kind in enumerate(gpu.mig_profiles)
         ),
         geometry=geometry,
+        memory_is_known=gpu.memory_bytes > 0,
     )
 
 

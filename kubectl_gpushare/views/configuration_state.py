@@ -62,6 +62,12 @@ class NodeConfigState:
             return "Unknown", "warn", "its agent says nothing about its configuration"
         return "InForce", "good", ""
 
+    @property
+    def has_none(self) -> bool:
+        """Whether the node never had a configuration that it could use, so that it offers nothing."""
+        valid = self.node.condition(_VALID)
+        return valid is not None and valid.reason == contract.REASON_NOTHING_IN_FORCE
+
 
 _VALID, _PENDING = contract.CONDITION_CONFIG_VALID, contract.CONDITION_CONFIG_PENDING
 
@@ -75,7 +81,7 @@ def of(node: GpuNode, labels: Mapping[str, str] | None, entries: Entries | None)
     known = {config_choice.BUILT_IN.name: config_choice.BUILT_IN.text} if entries == {} else entries or {}
     # An agent that refuses its entry keeps its former text, which is stored nowhere else.
     kept = state.status[0] == "Refused" and (asked is None or asked.name == node.config)
-    if not kept and (node.config in known or node.config == config_choice.EMPTY):
+    if not kept and not state.has_none and (node.config in known or node.config == config_choice.EMPTY):
         return dataclasses.replace(state, in_force=ActiveConfig(node.config, known.get(node.config, "")))
     return state
 
@@ -85,7 +91,7 @@ def page(state: NodeConfigState, notes: Sequence[str]) -> Page:
     word, style, message = state.status
     return (
         *field("Name", state.node.name),
-        *field("In Force", state.node.config or "no entry: the empty configuration"),
+        *field("In Force", "nothing" if state.has_none else state.node.config or "no entry: the empty configuration"),
         *field("Asked For", state.asked.name if state.asked else UNKNOWN),
         *field("Because", state.why),
         *field("Status", word, style=style),
@@ -155,6 +161,8 @@ def _asked(labels: Mapping[str, str], entries: Entries | None) -> tuple[ActiveCo
 def _says(state: NodeConfigState) -> str:
     if state.in_force is not None:
         return _what(state.in_force.text)
+    if state.has_none:
+        return "nothing: the node offers no GPU"
     if state.status[0] == "Refused":
         return "what its agent has kept: it does not follow the ConfigMap as that is now"
     return UNKNOWN

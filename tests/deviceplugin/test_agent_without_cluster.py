@@ -67,6 +67,25 @@ async def test_a_first_agent_offers_nothing_by_a_guess(short_path: Path, gpus: P
     await kubelet.stop()
 
 
+async def test_gpus_that_cannot_be_read_at_the_first_look_are_told(short_path: Path, gpus: Path) -> None:
+    (short_path / "kubelet").mkdir()
+    kubelet = kubelets.Kubelet(short_path / "kubelet")
+    await kubelet.start()
+    for lost in (["1"], ["0", "2", "3"]):
+        for index in lost:
+            await simulated.change("fail", gpus, index, "lost")
+        async with agent_process.running("node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus) as agent:
+            await agent.until("Serving")
+            for index in lost:
+                assert agent.said("A GPU cannot be read", index=int(index))
+            metrics = (await agent.get("/metrics"))[1]
+            for index in lost:
+                assert f'gpushare_gpu_healthy{{gpu="",index="{index}",model="",node="node-a"}} 0.0' in metrics
+            _, text = await agent.get("/readyz")
+            assert ("gpus: GPU 0 does not answer: " in text) == (lost != ["1"]), text
+    await kubelet.stop()
+
+
 async def test_the_kubelet_is_served_and_readiness_says_what_is_missing(short_path: Path, gpus: Path) -> None:
     (short_path / "kubelet").mkdir()
     kubelet = kubelets.Kubelet(short_path / "kubelet")

@@ -13,7 +13,7 @@ import yaml
 from gpushare import codec, contract
 from gpushare.config import config_file, node_settings
 from gpushare.gpu import Mode
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Condition, GpuNode
 from tests.kubectl_gpushare import sample
 from tests.kubectl_gpushare.conftest import ROOT, Plugin
 
@@ -253,6 +253,19 @@ def test_show_lists_nodes_and_configurations(plugin: Plugin, saved: Path) -> Non
     document = json.loads(plugin("config", "show", "-o", "json", "--from", saved, "--from", CONFIGURATIONS).out)
     assert [item["status"] for item in document["items"]] == ["Unknown", "Refused", "Unknown"]
     assert "mps" in [configuration["name"] for configuration in document["configurations"]]
+
+
+def test_a_node_without_a_usable_entry_has_nothing_in_force(plugin: Plugin, tmp_path: Path) -> None:
+    gpu = dataclasses.replace(sample.card("gpu-1", 0), mode=Mode.EXCLUSIVE)
+    refused = Condition(contract.CONDITION_CONFIG_VALID, "False", contract.REASON_NOTHING_IN_FORCE, "no entry exclusiv")
+    path = tmp_path / "saved.json"
+    path.write_text(json.dumps(codec.to_document(GpuNode("gpu-1", (gpu,), conditions=(refused,)))))
+    machine = node(tmp_path, {contract.NODE_CONFIG_LABEL: "exclusiv"})
+    ended = plugin("config", "show", "gpu-1", "--from", path, "--from", machine, "--from", CONFIGURATIONS)
+    assert (ended.code, ended.err) == (0, "")
+    lines = [" ".join(line.split()) for line in ended.out.splitlines()]
+    assert "In Force: nothing" in lines, ended.out
+    assert "It Says: nothing: the node offers no GPU" in lines, ended.out
 
 
 def test_without_nodes_show_says_so(plugin: Plugin, tmp_path: Path) -> None:

@@ -94,6 +94,52 @@ def test_mig_devices_count_for_their_gpu() -> None:
         assert {devices[identity].gpu for identity in chosen} == expected
 
 
+def slices(policy: str, pods: int) -> list[str]:
+    """The MIG devices, of two GPUs with three each and four slices of each, that so many pods get one after the other."""
+    devices = {
+        device.id: device
+        for gpu in (0, 1)
+        for part in (0, 1, 2)
+        for name in [f"MIG-{gpu}{part}"]
+        for device in [
+            Offered(identity, name, f"GPU-{gpu}", f"{gpu}:{part}", Mode.MIG, 4)
+            for identity in sharing.identities(name, 4)
+        ]
+    }
+    free = list(devices)
+    for _ in range(pods):
+        (identity,) = preference.prefer(devices, available=free, required=[], size=1, policy=policy, scores={})
+        free.remove(identity)
+    return sorted(devices[identity].device for identity in devices.keys() - set(free))
+
+
+def test_slices_are_of_the_mig_device_with_the_fewest_given_out_and_then_of_the_gpu() -> None:
+    assert {name[:5] for name in slices("distributed", 2)} == {"MIG-0", "MIG-1"}
+    assert slices("distributed", 6) == ["MIG-00", "MIG-01", "MIG-02", "MIG-10", "MIG-11", "MIG-12"]
+    assert slices("packed", 6) == ["MIG-00"] * 4 + ["MIG-01"] * 2
+
+
+def test_devices_shared_by_mps_are_all_of_one_gpu() -> None:
+    devices = {
+        identity: Offered(identity, gpu, gpu, str(index), Mode.MPS, 4)
+        for index, gpu in enumerate(("GPU-0", "GPU-1"))
+        for identity in sharing.identities(gpu, 4)
+    }
+
+    def ask(size: int, *taken: str, required: list[str] | None = None) -> tuple[str, ...]:
+        free = [identity for identity in devices if identity not in taken]
+        return preference.prefer(
+            devices, available=free, required=required or [], size=size, policy="distributed", scores={}
+        )
+
+    assert {devices[identity].gpu for identity in ask(2)} == {"GPU-0"}
+    assert {devices[identity].gpu for identity in ask(4, "GPU-0::0")} == {"GPU-1"}, "which has as many"
+    assert {devices[identity].gpu for identity in ask(3, "GPU-0::0")} == {"GPU-1"}, "which has fewer given out"
+    assert {devices[identity].gpu for identity in ask(3, "GPU-0::0", required=["GPU-0::1"])} == {"GPU-0"}
+    with pytest.raises(greedy.AllocationError, match="no GPU has 4 of its devices free: ask for fewer"):
+        ask(4, "GPU-0::0", "GPU-1::0")
+
+
 Matrix = dict[tuple[int, int], int]
 
 

@@ -62,6 +62,19 @@ def test_a_driver_that_says_that_nothing_is_to_be_done_is_believed_after_a_while
     assert gpu_health.after_look(faults, answering=[GPU], now=1300, recovered=[GPU]) == {}
 
 
+@pytest.mark.parametrize("number", [48, 94])
+def test_no_fault_ends_while_the_driver_wants_a_reset(number: int) -> None:
+    faults = after(number, now=1000)
+    assert gpu_health.after_look(faults, answering=[GPU], now=1e9, needing=[GPU]) == faults
+    of_mig = gpu_health.after_xid({}, uuids=["MIG-1"], number=number, now=1000, gpu=GPU)
+    assert gpu_health.after_look(of_mig, answering=[GPU], now=1e9, needing=[GPU]) == of_mig
+
+
+@pytest.mark.parametrize("number", [46, 62, 64, 79, 95, 110, 119, 120, 136, 140, 143, 149, 151, 155, 156, 158])
+def test_what_nvidia_answers_with_a_reset_needs_one(number: int) -> None:
+    assert after(number)[GPU].until is None
+
+
 def test_a_lighter_fault_does_not_shorten_a_heavier_one() -> None:
     faults = after(48)
     assert after(94, faults=faults, now=1) == faults

@@ -8,6 +8,8 @@ import yaml
 
 from deviceplugin.hardware import gpu_health, inventory, nvml
 from deviceplugin.live import statement
+from deviceplugin.offer import Unreadable
+from gpushare.config.config_choice import ActiveConfig
 from gpushare.gpu import Mode
 from gpushare.gpunode import Condition
 from gpushare.modes.assignment import Assignment
@@ -23,7 +25,7 @@ def test_what_the_driver_says_is_what_there_is() -> None:
 
 
 def test_a_lost_gpu_keeps_its_name_and_says_why() -> None:
-    seen = nvml.NvmlSnapshot((CARDS[0], CARDS[2]), (nvml.Unreadable(1, "GPU is lost"),))
+    seen = nvml.NvmlSnapshot((CARDS[0], CARDS[2]), (Unreadable(1, "GPU is lost"),))
     cards = inventory.merged(CARDS, seen, faults={}, held=())
     assert [card.uuid for card in cards] == [card.uuid for card in CARDS]
     assert (cards[1].healthy, cards[1].health_reason) == (False, "it does not answer: GPU is lost")
@@ -31,8 +33,28 @@ def test_a_lost_gpu_keeps_its_name_and_says_why() -> None:
     assert cards[2].healthy
 
 
+def test_a_gpu_that_cannot_be_read_and_was_never_known_is_counted_and_named() -> None:
+    seen = nvml.NvmlSnapshot((CARDS[0], CARDS[2]), (Unreadable(1, "GPU is lost"),))
+    cards = inventory.merged((), seen, faults={}, held=())
+    unread = inventory.unidentified(cards, seen)
+    assert unread == (Unreadable(1, "GPU is lost"),)
+    assert inventory.unidentified(inventory.merged(CARDS, seen, faults={}, held=()), seen) == ()
+    (ready,) = inventory.conditions(cards, previous=(), now=NOW, unread=unread)
+    assert (ready.status, ready.reason) == ("True", "SomeGpusUnhealthy")
+    assert ready.message == "2 of 3 GPUs are healthy; GPU 1 does not answer: GPU is lost"
+    (ready,) = inventory.conditions((), previous=(), now=NOW, unread=unread)
+    assert (ready.status, ready.reason) == ("False", "AllGpusUnhealthy")
+    assert ready.message == "0 of 1 GPUs are healthy; GPU 1 does not answer: GPU is lost"
+
+
+def test_a_driver_that_counts_no_gpu_is_not_a_node_without_gpus() -> None:
+    (ready,) = inventory.conditions((), previous=(), now=NOW, unread=[Unreadable(None, "Unknown Error")])
+    assert (ready.status, ready.reason) == ("False", "AllGpusUnhealthy")
+    assert ready.message == "no GPU can be read; the driver does not answer: Unknown Error"
+
+
 def test_one_that_answers_again_is_healthy_again() -> None:
-    lost = inventory.merged(CARDS, nvml.NvmlSnapshot((), (nvml.Unreadable(0, "lost"),)), faults={}, held=())
+    lost = inventory.merged(CARDS, nvml.NvmlSnapshot((), (Unreadable(0, "lost"),)), faults={}, held=())
     assert inventory.merged(lost, nvml.NvmlSnapshot(CARDS), faults={}, held=()) == CARDS
 
 
@@ -75,6 +97,12 @@ def test_the_node_is_ready_while_one_gpu_is_healthy() -> None:
     assert (ready.status, ready.reason) == ("False", "AllGpusUnhealthy")
 
 
+def test_a_kubelet_that_hangs_up_makes_the_node_not_ready() -> None:
+    (ready,) = inventory.conditions(CARDS, previous=(), now=NOW, hung_up="the kubelet hangs up")
+    assert (ready.status, ready.reason) == ("False", "KubeletHangsUp")
+    assert ready.message == "the kubelet hangs up; 3 of 3 GPUs are healthy"
+
+
 def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
     first = inventory.conditions(CARDS, previous=(), now=BEFORE)
     same = inventory.conditions(CARDS[:2], previous=first, now=NOW)
@@ -92,7 +120,7 @@ def test_no_message_is_longer_than_the_api_server_takes_whatever_pods_are_called
     gpus = builders.node(gpus=8).gpus
     users = tuple(f"pod {'n' * 63}/{number:0>253}" for number in range(30))
     said = statement.statement(
-        config="wanted",
+        config=ActiveConfig("wanted"),
         problem="",
         warnings=(),
         gpus=gpus,

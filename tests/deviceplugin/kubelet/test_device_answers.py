@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from deviceplugin.allocation import answer
 from deviceplugin.cdi import specs
@@ -14,6 +17,7 @@ from deviceplugin.kubelet import device_answers, plugin_service
 from deviceplugin.mps import places
 from gpushare.config.node_settings import NodeSettings
 from gpushare.gpu import Mode
+from gpushare.modes import sharing
 from gpushare.modes.offering import Offer, Offered
 
 GPU = "nvidia.com/gpu"
@@ -94,3 +98,54 @@ def test_what_cannot_be_is_refused_and_nothing_is_given(
     with pytest.raises(plugin_service.AllocateRefusedError, match=sentence):
         answers(in_force, allocated_ids, problem=problem).allocate(GPU, ids)
     assert allocated_ids == []
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> tuple[InForce, list[str], list[str], int]:
+    """Devices of any modes under one name, some GPUs of them closed, and what a kubelet may ask for."""
+    offered: list[Offered] = []
+    for index in range(draw(st.integers(1, 4))):
+        gpu, mode = f"GPU-{index}", draw(st.sampled_from([Mode.EXCLUSIVE, Mode.TIME_SLICING, Mode.MPS, Mode.MIG]))
+        replicas = 1 if mode is Mode.EXCLUSIVE else draw(st.integers(1 if mode is Mode.MIG else 2, 4))
+        parts = [f"MIG-{index}{part}" for part in range(3)] if mode is Mode.MIG else [gpu]
+        alone = replicas > 1 and draw(st.booleans())
+        for number, device in enumerate(parts):
+            name = f"{index}:{number}" if mode is Mode.MIG else str(index)
+            offered += [
+                Offered(identity, device, gpu, name, mode, replicas, alone)
+                for identity in sharing.identities(device, replicas)
+            ]
+    ids = [device.id for device in offered]
+    available = draw(st.lists(st.sampled_from(ids), unique=True, min_size=1))
+    required = draw(st.lists(st.sampled_from(available), unique=True, max_size=2))
+    closed = frozenset(draw(st.lists(st.sampled_from([device.gpu for device in offered]), max_size=1)))
+    size = draw(st.integers(max(1, len(required)), len(available)))
+    return InForce({GPU: tuple(offered)}, closed=closed), available, required, size
+
+
+def is_given(in_force: InForce, ids: Sequence[str]) -> bool:
+    try:
+        answers(in_force, []).allocate(GPU, ids)
+    except plugin_service.AllocateRefusedError:
+        return False
+    return True
+
+
+@pytest.mark.slow
+@given(questions())
+def test_what_is_preferred_is_allocated_and_refused_only_if_nothing_would_be(
+    question: tuple[InForce, list[str], list[str], int],
+) -> None:
+    in_force, available, required, size = question
+    try:
+        chosen = answers(in_force, []).preferred(GPU, available=available, required=required, size=size)
+    except plugin_service.AllocateRefusedError:
+        chosen = None
+    if chosen:
+        assert is_given(in_force, chosen)
+        assert set(required) <= set(chosen) <= set(available)
+        assert len(set(chosen)) == len(chosen) == size
+    elif chosen is None and len(available) <= 8:
+        others = [identity for identity in available if identity not in required]
+        rests = itertools.combinations(others, size - len(required))
+        assert not any(is_given(in_force, [*required, *rest]) for rest in rests)

@@ -175,6 +175,33 @@ async def test_it_registers_again_when_the_kubelet_stops_listening(
         await kubelet.until(lambda: kubelet.lists == 2)
 
 
+async def test_a_kubelet_that_hangs_up_again_and_again_is_told(
+    kubelet: kubelets.Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugin_registration, "DROPPED_SECONDS", 0.1)
+    async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)) as keeper:
+        for number in range(1, plugin_registration.MOST_HANGUPS + 1):
+            await kubelet.until(lambda number=number: kubelet.lists == number)
+            assert not keeper.hung_up
+            await kubelet.drop(PERCENT)
+        await waiting.until(lambda: bool(keeper.hung_up))
+        assert keeper.hung_up.startswith(f"the kubelet hangs up whenever it is told the 100 devices of {PERCENT}: ")
+        await waiting.until(lambda: keeper.problem == keeper.hung_up)
+        monkeypatch.setattr(plugin_registration, "STEADY_SECONDS", 0.1)  # it listens now
+        await waiting.until(lambda: not keeper.problem)
+        assert not keeper.hung_up
+
+
+async def test_a_kubelet_that_restarts_often_does_not_hang_up(kubelet: kubelets.Kubelet) -> None:
+    async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)) as keeper:
+        for number in range(1, plugin_registration.MOST_HANGUPS + 3):
+            await kubelet.until(lambda number=number: kubelet.lists == number)
+            await kubelet.stop()
+            await kubelet.start()
+        await waiting.until(lambda: not keeper.problem)
+        assert not keeper.hung_up
+
+
 async def test_a_kubelet_that_has_yet_to_ask_for_the_list_is_given_time(
     kubelet: kubelets.Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

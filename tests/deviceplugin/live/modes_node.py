@@ -112,12 +112,13 @@ class Node:
             state.statement,
             state.advertised,
         )
-        self.in_force = state.in_force
+        self.in_force, self.unread = state.in_force, state.unread
         self.known = asyncio.Event()
         self.known.set()
         self.observation = observation.Observation(
             self.driver,
             seen=self.seen,
+            unread=state.unread,
             node=lambda: self.cluster.node,
             known=self.known,
             notebook=faults.Notebook(self.directory),

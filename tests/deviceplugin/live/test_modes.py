@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.deviceplugin import simulated
-from tests.deviceplugin.live import modes_stories, modes_table
+from tests.deviceplugin.live import first_looks, modes_stories, modes_table
 
 pytestmark = pytest.mark.slow
 
@@ -36,3 +36,9 @@ def test_all_pairs_of_modes(gpus: Path, short_path: Path, event: str) -> None:
 @pytest.mark.parametrize("story", list(modes_stories.STORIES))
 def test_story(gpus: Path, short_path: Path, story: str) -> None:
     run("modes_stories", gpus, short_path, story)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("story", list(first_looks.STORIES))
+def test_first_look(gpus: Path, short_path: Path, story: str) -> None:
+    run("first_looks", gpus, short_path, story)

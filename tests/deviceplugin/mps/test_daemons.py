@@ -14,7 +14,7 @@ import pytest
 from deviceplugin.mps import daemon, limits, steps
 from deviceplugin.mps.control import Control, ControlError
 from deviceplugin.mps.daemons import Daemons
-from tests.deviceplugin import simulated
+from tests.deviceplugin import simulated, waiting
 from tests.deviceplugin.mps.programs import filling
 from tests.programs import command
 
@@ -218,3 +218,17 @@ async def granted_gib(gpus: Path, variables: dict[str, str]) -> int:
     )
     output, _ = await process.communicate()
     return int(output)
+
+
+async def test_servers_that_fail_are_logged_though_their_daemon_answers(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(daemon, "ASK_SECONDS", 0.05)
+    await world.daemons.have(SPEC)
+    line = "[2026-01-01 00:00:00.000 Control 64] Server {} exited with status {}\n"
+    with (world.daemons.places(UUID).log / "control.log").open("a") as log:
+        log.write(line.format(91, 0) + line.format(92, 1) + line.format(93, 139))
+    await waiting.until(lambda: "MPS servers failed" in caplog.text)
+    (found,) = (vars(record) for record in caplog.records if record.message.startswith("MPS servers failed"))
+    assert (found["times"], found["line"]) == (2, line.format(93, 139).strip())
+    assert world.daemons.problem(UUID) == ""

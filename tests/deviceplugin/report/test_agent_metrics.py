@@ -12,7 +12,7 @@ from deviceplugin.arbiter.share_ledgers import ShareUse
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from deviceplugin.audit.node_audit import AuditedShare as AuditedShare
 from deviceplugin.audit.node_audit import NodeAudit
-from deviceplugin.offer import Offer
+from deviceplugin.offer import Offer, Unreadable
 from deviceplugin.report import agent_metrics
 from deviceplugin.report.device_holders import DeviceHolder
 from deviceplugin.report.share_peaks import Peak
@@ -32,7 +32,8 @@ def registry() -> prometheus_client.CollectorRegistry:
     made.register(
         agent_metrics.AgentCollector(
             node_name="node-a",
-            offer=Offer((node.gpus[0], ill)),
+            offer=Offer((node.gpus[0], ill, dataclasses.replace(ill, uuid="GPU-spark", index=2, memory_bytes=0))),
+            unread=lambda: [Unreadable(3, "GPU is lost")],
             node=lambda: node,
             uses=lambda: [ShareUse(tenant, (1 << 30,), 3, (300 << 20,))],
             connections=lambda: 4,
@@ -63,6 +64,17 @@ def test_a_gpu_is_told_with_what_is_held_of_it(registry: prometheus_client.Colle
     other = {**labels, "gpu": "GPU-node-a-1", "index": "1"}
     assert registry.get_sample_value("gpushare_gpu_healthy", other) == 0
     assert registry.get_sample_value("gpushare_gpu_allocated_memory_bytes", other) == 0
+
+
+def test_a_gpu_without_memory_information_has_no_series_for_it(registry: prometheus_client.CollectorRegistry) -> None:
+    spark = {"node": "node-a", "gpu": "GPU-spark", "index": "2", "model": "NVIDIA A100-SXM4-80GB"}
+    assert registry.get_sample_value("gpushare_gpu_healthy", spark) == 0
+    assert registry.get_sample_value("gpushare_gpu_memory_bytes", spark) is None
+
+
+def test_a_gpu_that_cannot_be_read_is_not_healthy(registry: prometheus_client.CollectorRegistry) -> None:
+    unread = {"node": "node-a", "gpu": "", "index": "3", "model": ""}
+    assert registry.get_sample_value("gpushare_gpu_healthy", unread) == 0
 
 
 def test_a_share_is_told_with_what_its_processes_hold(registry: prometheus_client.CollectorRegistry) -> None:

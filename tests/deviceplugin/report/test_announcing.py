@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from deviceplugin.kubelet.pod_resources import ContainerDevices
+from deviceplugin.offer import Unreadable
 from deviceplugin.report import announcing
 from gpushare import contract, ledger
 from tests import builders
@@ -31,6 +32,15 @@ def test_a_failure_and_a_return_are_told_with_the_reason() -> None:
 
 def test_one_that_is_ill_at_the_start_is_told() -> None:
     assert [note.reason for note in announcing.notes((), ILL)] == [contract.EVENT_GPU_UNHEALTHY]
+
+
+def test_a_gpu_that_cannot_be_read_is_told_once() -> None:
+    unread = (Unreadable(1, "GPU is lost"),)
+    (note,) = announcing.notes_of_unread((), unread)
+    assert (note.reason, note.warning) == (contract.EVENT_GPU_UNHEALTHY, True)
+    assert note.sentence == "GPU 1 does not answer: GPU is lost"
+    assert announcing.notes_of_unread(unread, (Unreadable(1, "Unknown Error"),)) == ()
+    assert announcing.concerned(note.gpu, builders.node(gpus=2), (), {}) == ()
 
 
 def test_pods_by_ledger_and_by_kubelet_are_told_once_each() -> None:

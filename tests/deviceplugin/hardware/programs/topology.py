@@ -30,9 +30,9 @@ def on_its_way_into_a_fabric(uuid: str) -> None:
 
     def attached(state: int, cluster: Iterable[int]) -> str:
         def told(_: Any, pointer: Any) -> int:
-            info = ctypes.cast(pointer, ctypes.POINTER(pynvml.c_nvmlGpuFabricInfo_t)).contents
-            info.clusterUuid[:] = cluster
-            info.cliqueId, info.state = 7, state
+            info = ctypes.cast(pointer, ctypes.POINTER(nvml_topology.FabricInfo)).contents
+            info.cluster_uuid[:] = cluster
+            info.clique_id, info.state = 7, state
             return pynvml.NVML_SUCCESS
 
         pynvml.nvmlDeviceGetGpuFabricInfo = told

@@ -1,0 +1,191 @@
+"""GPUs of which an agent cannot learn everything, on a node of their own each. Run as a program: GPUS DIRECTORY STORY."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pynvml
+
+from deviceplugin.hardware import gpu_health, nvml, observation
+from deviceplugin.offer import Unreadable
+from tests.deviceplugin import simulated
+from tests.deviceplugin.live.modes_node import CONFIGS, GPU, Node, running
+
+Story = Callable[[Node], Awaitable[None]]
+
+
+def _without_memory(*indices: int) -> None:
+    """Have the driver answer as that of a DGX Spark, whose GPU has no memory of its own."""
+    read = pynvml.nvmlDeviceGetMemoryInfo
+
+    def memory(handle: Any, *version: Any) -> Any:
+        if pynvml.nvmlDeviceGetIndex(handle) in indices:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return read(handle, *version)
+
+    pynvml.nvmlDeviceGetMemoryInfo = memory
+
+
+async def a_gpu_without_memory_information_takes_no_shares_and_the_others_do(node: Node) -> None:
+    _without_memory(1)
+    await node.reach("fractional")
+    assert node.modes == ["fractional", "fractional…", "fractional", "fractional"], node.modes
+    assert "the driver does not tell how much memory it has, so it cannot be shared by annotation" in node.pending
+    assert len(node.advertised.value["gpushare.io/gpu-percent"]) == 300
+    (event,) = [line for line in node.cluster.told if line.startswith("GpuSetAside")]
+    assert "GPU 1" in event, event
+    await node.reach("time-slicing")
+    assert node.modes == ["time-slicing"] * 4, node.modes
+    assert not node.pending, node.pending
+
+
+async def gpus_without_memory_information_are_offered_in_the_modes_that_need_no_amount(node: Node) -> None:
+    _without_memory(0, 1, 2, 3)
+    for mode, devices in (("exclusive", 4), ("time-slicing", 16), ("mps", 8)):
+        await node.reach(mode)
+        assert node.modes == [mode] * 4, node.modes
+        assert [device.healthy for device in node.advertised.value[GPU]] == [True] * devices, mode
+        assert not node.pending, node.pending
+    limits = (node.daemons.places(node.uuids[0]).pipe / "limits").read_text()
+    assert "default_active_thread_percentage" in limits, limits
+    assert "pinned" not in limits, limits
+
+
+async def a_gpu_that_is_lost_before_the_first_look_is_told_and_found_again(node: Node) -> None:
+    """As NVML, this driver finds a lost GPU only when it is initialised again."""
+    begun: list[int] = []
+    snapshot, begin_anew = node.opened.snapshot, node.opened.begin_anew
+
+    def without_it() -> nvml.NvmlSnapshot:
+        seen = snapshot()
+        return nvml.NvmlSnapshot(tuple(gpu for gpu in seen.gpus if gpu.index != 1), (Unreadable(1, "GPU is lost"),))
+
+    def begin() -> None:
+        begun.append(1)
+        begin_anew()
+        node.opened.snapshot = snapshot  # type: ignore[method-assign]
+
+    node.opened.snapshot, node.opened.begin_anew = without_it, begin  # type: ignore[method-assign]
+    await node.reach("exclusive")
+    assert node.unread.value == (Unreadable(1, "GPU is lost"),)
+    assert node.modes == ["exclusive"] * 3, node.modes
+    assert not begun, "at each look it would cost the events in between"
+    begin_anew_seconds = observation.BEGIN_ANEW_SECONDS
+    observation.BEGIN_ANEW_SECONDS = 0.0  # type: ignore[misc]
+    await node.step(times=1)
+    observation.BEGIN_ANEW_SECONDS = begin_anew_seconds  # type: ignore[misc]
+    await node.step(times=2)
+    assert len(begun) == 1, begun
+    assert not node.unread.value
+    assert node.modes == ["exclusive"] * 4, node.modes
+
+
+async def a_driver_that_counts_no_gpu_at_the_first_look_is_told(node: Node) -> None:
+    await simulated.change("fail", node.gpus, "0", "silent")
+    await node.reach("exclusive")
+    (unread,) = node.unread.value
+    assert str(unread) == "the driver does not answer: nvmlDeviceGetCount() failed: Unknown Error", unread
+    await simulated.change("heal", node.gpus, "0")
+    await node.step()
+    assert not node.unread.value
+    assert node.modes == ["exclusive"] * 4, node.modes
+
+
+async def a_gpu_that_the_driver_wants_to_be_reset_is_not_healthy_until_it_was(node: Node) -> None:
+    """Whoever saw it fail, and whatever XID was told; before the agent starts, too."""
+    action, read = 1, pynvml.nvmlDeviceGetFieldValues
+
+    def wanted(handle: Any, fields: list[int]) -> list[Any]:
+        values = list(read(handle, fields))
+        values[0].nvmlReturn = pynvml.NVML_SUCCESS
+        values[0].value.uiVal = action if pynvml.nvmlDeviceGetIndex(handle) == 1 else 0
+        return values
+
+    pynvml.nvmlDeviceGetFieldValues = wanted
+    await node.reach("exclusive")
+    assert [gpu.health_reason for gpu in node.offer.gpus] == ["", "the driver says that it has to be reset", "", ""]
+    assert [device.healthy for device in node.advertised.value[GPU]] == [True, False, True, True]
+    gpu_health.QUIET_SECONDS = 0.0  # type: ignore[misc]
+    await node.observation.step()
+    await simulated.change("fail", node.gpus, "1", "xid=94")
+    async with asyncio.timeout(60):
+        while "XID 94" not in node.seen.gpus[1].health_reason:
+            await node.observation.step()
+    await node.step()
+    assert "XID 94" in node.offer.gpus[1].health_reason, "its time is over, but the driver wants a reset"
+    action = 0
+    await node.step()
+    assert [gpu.health_reason for gpu in node.offer.gpus] == ["", "", "", ""]
+    assert node.modes == ["exclusive"] * 4
+
+
+async def a_node_without_a_usable_entry_offers_nothing_until_it_has_one(node: Node) -> None:
+    node.cluster.entries["broken"] = CONFIGS["mps"].replace("replicas: 2", "replicas: 2, devices: [7]")
+    for label, sentence in (
+        ("exclusiv", "specified config exclusiv does not exist: the ConfigMap has broken, exclusive"),
+        ("broken", "configuration broken: "),
+        (None, "no config was set, no default was provided, and all fallbacks failed: label the node with one of"),
+    ):
+        node.cluster.label = label
+        await node.end()
+        node.start()
+        await node.step()
+        assert not any(gpu.takes_shares for gpu in node.offer.gpus)
+        assert not node.advertised.value
+        assert not node.book.exists()
+        (valid,) = (condition for condition in node.statement.value.conditions if condition.type == "ConfigValid")
+        assert (valid.status, valid.reason) == ("False", "NothingInForce")
+        assert valid.message.startswith(sentence), valid.message
+        assert valid.message.endswith("; nothing is in force, and this node offers no GPU until that is put right")
+        assert node.statement.value.config == ""
+        assert sum(line.startswith(f"ConfigInvalid {sentence}") for line in node.cluster.told) == 1, node.cluster.told
+    await node.reach("exclusive")
+    assert node.modes == ["exclusive"] * 4, node.modes
+    node.cluster.label = "exclusiv"
+    await node.step()
+    assert node.modes == ["exclusive"] * 4, "what was in force stays"
+    (valid,) = (condition for condition in node.statement.value.conditions if condition.type == "ConfigValid")
+    assert valid.message.endswith("; exclusive stays in force"), valid.message
+
+
+async def without_a_configmap_gpus_take_shares_and_go_on_when_the_first_entry_is_wrong(node: Node) -> None:
+    node.cluster.entries = {}
+    await node.step()
+    assert node.modes == ["fractional"] * 4, node.modes
+    node.cluster.entries = {"one": "version: v1\nsharing: {mps: {resources: []}}\n"}
+    await node.step()
+    assert node.modes == ["fractional"] * 4, node.modes
+    (valid,) = (condition for condition in node.statement.value.conditions if condition.type == "ConfigValid")
+    assert valid.reason == "Refused"
+    assert "without a ConfigMap (every GPU takes shares by annotation) stays in force" in valid.message, valid.message
+
+
+async def a_configuration_that_names_a_gpu_which_cannot_be_read_is_good_for_the_others(node: Node) -> None:
+    await simulated.change("fail", node.gpus, "1", "lost")
+    resources = f"resources: [{{name: {GPU}, replicas: 4, devices: [0, 1]}}]"
+    node.cluster.entries["listed"] = f"version: v1\nsharing: {{timeSlicing: {{{resources}}}}}\n"
+    await node.reach("listed")
+    assert node.modes == ["time-slicing", "exclusive", "exclusive"], node.modes
+    assert not node.pending, node.pending
+    await simulated.change("heal", node.gpus, "1")
+    await node.step()
+    assert node.modes == ["time-slicing", "time-slicing", "exclusive", "exclusive"], node.modes
+
+
+STORIES: Final[dict[str, Story]] = {
+    name: story for name, story in globals().items() if asyncio.iscoroutinefunction(story) and story is not running
+}
+
+
+async def main(gpus: Path, directory: Path, story: str) -> None:
+    """Tell one."""
+    async with running(gpus, directory) as node:
+        await STORIES[story](node)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]))
