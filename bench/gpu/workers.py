@@ -181,7 +181,7 @@ def in_a_line(error: BaseException) -> str:
 
 
 def failed(report: Report, name: str, error: BaseException) -> str:
-    """Record a failed row, unless PyTorch is not installed; return the text for the row."""
+    """Record that a row failed, but for a machine without PyTorch; returns what to write into it."""
     if "No module named 'torch'" not in str(error):
         report.add(f"{name}.failed", 1, "")
     report.say(f"{name} failed: {type(error).__name__}: {str(error)[-1500:]}")
