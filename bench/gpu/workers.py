@@ -9,6 +9,8 @@ import asyncio
 import collections
 import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -130,7 +132,10 @@ class Worker:
         return "".join(list(self._said))[-2000:].strip()
 
     async def close(self) -> None:
-        """Kill it."""
+        """Kill it, with the children of its process group if it has its own."""
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(self.process.pid) == self.process.pid:
+                os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()
         await asyncio.to_thread(self._finish)
 
@@ -177,7 +182,7 @@ def ready_seconds(mode: Mode) -> float:
 def in_a_line(error: BaseException) -> str:
     """Return an error's last line, where Python prints the exception, short enough for a table."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[-1] if lines else type(error).__name__)[:100]
+    return (lines[-1] if lines else type(error).__name__)[:80]
 
 
 def failed(report: Report, name: str, error: BaseException) -> str:
