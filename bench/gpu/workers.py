@@ -33,7 +33,7 @@ WARM_SECONDS = 0.3
 T = TypeVar("T")
 
 # Failures of one row of a table: the row shows the error, and the next row follows.
-ROW_ERRORS = (ProgramError, subprocess.TimeoutExpired, TimeoutError, KeyError, ValueError, IndexError, OSError)
+ROW_ERRORS = (ProgramError, subprocess.TimeoutExpired, OSError, ValueError, LookupError, ArithmeticError)
 
 
 @dataclass(frozen=True, slots=True)
