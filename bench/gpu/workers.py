@@ -120,7 +120,8 @@ class Worker:
         if not line:
             code = await asyncio.to_thread(self.process.wait)
             await asyncio.to_thread(self._threads[1].join, 5)
-            raise ProgramError(f"{self.name} ended with {code}: {self.said()}")
+            said = self.said()  # its last line first: reports shorten errors
+            raise ProgramError(f"{self.name} ended with {code}: {last_line(said)}\n{said}")
         said, _, document = line.partition(" ")
         answer: dict[str, Any] = json.loads(document)
         if said == "failed":
@@ -181,8 +182,12 @@ def ready_seconds(mode: Mode) -> float:
 
 def in_a_line(error: BaseException) -> str:
     """Return an error's last line, where Python prints the exception, short enough for a table."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[-1] if lines else type(error).__name__)[:80]
+    return (last_line(str(error)) or type(error).__name__)[:80]
+
+
+def last_line(text: str) -> str:
+    """Return the last line that is not empty, or an empty text."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
 def failed(report: Report, name: str, error: BaseException) -> str:
