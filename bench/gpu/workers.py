@@ -191,7 +191,7 @@ def last_line(text: str) -> str:
 
 
 def failed(report: Report, name: str, error: BaseException) -> str:
-    """Record that a row failed, but for a machine without PyTorch; returns what to write into it."""
+    """Record a failed row, unless PyTorch is not installed; return the text for the row."""
     if "No module named 'torch'" not in str(error):
         report.add(f"{name}.failed", 1, "")
     report.say(f"{name} failed: {type(error).__name__}: {str(error)[-1500:]}")
