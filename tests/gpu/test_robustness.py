@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
 
@@ -19,12 +18,12 @@ SECONDS = 2.0
 ERRORS = {"illegal": 700, "trap": 719, "assert": 710}  # of CUDA: illegal address, launch failed, assert
 
 
-def figures(play: Play, case: Callable[[Bench], Awaitable[None]], directory: Path) -> dict[str, float]:
+def figures(play: Play, case: Callable[[Bench], Awaitable[None]]) -> dict[str, float]:
     """Run a case of the bench and return its figures by name."""
     report = Report({"gpu": "of the tests"}, datetime.datetime.now(datetime.UTC).date())
 
     async def story(gpu: Gpu) -> None:
-        await case(Bench(gpu, report, SECONDS, 200, 1, directory))
+        await case(Bench(gpu, report, SECONDS, 200, rounds=1))
 
     play(story)
     found = {str(figure["figure"]).removeprefix("gpu."): float(str(figure["value"])) for figure in report.figures}
@@ -32,8 +31,8 @@ def figures(play: Play, case: Callable[[Bench], Awaitable[None]], directory: Pat
     return found
 
 
-def test_a_fault_of_one_tenant_ends_no_other(play: Play, tmp_path: Path) -> None:
-    found = figures(play, robustness.faulting_tenant, tmp_path)
+def test_a_fault_of_one_tenant_ends_no_other(play: Play) -> None:
+    found = figures(play, robustness.faulting_tenant)
     assert [found[f"fault.{kind}.{OURS.name}.survived"] for kind in robustness.FAULTS] == [1] * 3
     assert found[f"fault.illegal.{NATIVE.name}.survived"] == 1
 
@@ -48,13 +47,13 @@ def test_a_fault_is_told_to_its_own_program_in_a_share(play: Play, kind: str) ->
     play(story)
 
 
-def test_the_neighbour_of_a_tenant_that_is_killed_with_the_lease_goes_on_at_once(play: Play, tmp_path: Path) -> None:
-    found = figures(play, robustness.kill_holding_lease, tmp_path)
+def test_the_neighbour_of_a_tenant_that_is_killed_with_the_lease_goes_on_at_once(play: Play) -> None:
+    found = figures(play, robustness.kill_holding_lease)
     assert 0 < found[f"kill.{OURS.name}.next"] < 5000
 
 
-def test_tenants_live_through_a_restart_of_the_arbiter_and_a_resize(play: Play, tmp_path: Path) -> None:
-    found = figures(play, robustness.restart_and_resize, tmp_path)
+def test_tenants_live_through_a_restart_of_the_arbiter_and_a_resize(play: Play) -> None:
+    found = figures(play, robustness.restart_and_resize)
     assert found["restart.share.after"] == pytest.approx(robustness.AFTER[0], abs=8)
     assert 0 < found["restart.longest_gap"] < 20_000
 
@@ -67,13 +66,13 @@ def test_slices_of_the_driver_are_known_or_said_not_to_be(play: Play) -> None:
     play(story)
 
 
-def test_each_framework_fills_its_share_or_is_not_installed(play: Play, tmp_path: Path) -> None:
-    found = figures(play, frameworks.framework_memory, tmp_path)
+def test_each_framework_fills_its_share_or_is_not_installed(play: Play) -> None:
+    found = figures(play, frameworks.framework_memory)
     filled = {name: value for name, value in found.items() if name.endswith(".filled")}
     assert all(0 < value <= frameworks.LIMIT for value in filled.values())
 
 
-def test_a_program_sees_the_share_by_all_that_it_can_ask(play: Play, tmp_path: Path) -> None:
-    found = figures(play, frameworks.nvml_in_share, tmp_path)
+def test_a_program_sees_the_share_by_all_that_it_can_ask(play: Play) -> None:
+    found = figures(play, frameworks.nvml_in_share)
     assert found["nvml.cuMemGetInfo.total"] == frameworks.LIMIT
     assert set(found.values()) == {frameworks.LIMIT}
