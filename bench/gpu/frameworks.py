@@ -25,6 +25,7 @@ COSTS: Mapping[str, tuple[int, int]] = {
 }
 LIMIT = 4 << 30
 MIB = 1 << 20
+ABSENT = ("ModuleNotFoundError", "FileNotFoundError")  # not installed
 HELD = 1 << 30  # while asking NVML
 LAUNCH_SECONDS = 30.0
 FILL, VIEW, STORIES = (f"bench.gpu.programs.{name}" for name in ("fill_frameworks", "nvml_view", "torch_stories"))
@@ -79,10 +80,11 @@ async def _filling(bench: Bench, title: str, subjects: Sequence[Subject], modes:
         ):
             name = f"memory.{_key(subject)}.{mode.name}"
             label = subject.label if len(modes) == 1 else f"{subject.label}, {mode.name}"
-            if isinstance(seen, str):
-                rows.append([label, *[""] * 4, seen, "", ""])
-                if not seen.startswith("not installed"):
-                    bench.report.add(f"{name}.failed", 1, "")
+            if isinstance(seen, Exception):
+                rows.append([label, *[""] * 4, workers.failed(bench.report, name, seen), "", ""])
+                continue
+            if "missing" in seen:
+                rows.append([label, *[""] * 4, f"not installed: {seen['missing']}", "", ""])
                 continue
             filled = seen["filled"]
             bench.report.add(f"{name}.total", seen["total"], "bytes", against="limit", goal=float(limit))
@@ -103,7 +105,7 @@ async def _filling(bench: Bench, title: str, subjects: Sequence[Subject], modes:
     bench.report.table(f"A share of {limit / MIB:.0f} MiB, filled by {title}", head, rows)
 
 
-async def _fill_all(gpu: Gpu, mode: Mode, subjects: Sequence[Subject], limit: int) -> list[dict[str, Any] | str]:
+async def _fill_all(gpu: Gpu, mode: Mode, subjects: Sequence[Subject], limit: int) -> list[dict[str, Any] | Exception]:
     """Fill one share per subject, all at the same time; then measure launches, one subject at a time."""
     amounts = {"memory_bytes": limit} if limit else {}
     running = []
@@ -116,7 +118,7 @@ async def _fill_all(gpu: Gpu, mode: Mode, subjects: Sequence[Subject], limit: in
             running.append(workers.Worker(gpu.start(mode, command, None, **amounts), subject.label))
         answers = await asyncio.gather(*(_filled(worker, workers.ready_seconds(mode)) for worker in running))
         for worker, answer in zip(running, answers, strict=True):
-            if isinstance(answer, dict):
+            if isinstance(answer, dict) and "missing" not in answer:
                 try:
                     answer |= await worker.ask({}, "launched", LAUNCH_SECONDS)
                 except workers.ROW_ERRORS as error:
@@ -126,12 +128,11 @@ async def _fill_all(gpu: Gpu, mode: Mode, subjects: Sequence[Subject], limit: in
         await asyncio.gather(*(worker.close() for worker in running))
 
 
-async def _filled(worker: workers.Worker, seconds: float) -> dict[str, Any] | str:
+async def _filled(worker: workers.Worker, seconds: float) -> dict[str, Any] | Exception:
     try:
-        answer = await worker.answer("filled", seconds)
+        return await worker.answer("filled", seconds)
     except workers.ROW_ERRORS as error:
-        return workers.in_a_line(error)
-    return f"not installed: {answer['missing']}" if "missing" in answer else answer
+        return error
 
 
 def _key(subject: Subject) -> str:
@@ -156,7 +157,9 @@ async def nvml_in_share(bench: Bench) -> None:
             continue
         for way, answer in seen.items():
             if "error" in answer:
-                rows.append([mode.name, f"{way}: {answer['error']}", *[""] * 4])
+                rows.append([mode.name, f"{way}: {answer['error']}"[:100], *[""] * 4])
+                if not answer["error"].startswith(ABSENT):
+                    workers.failed(bench.report, f"nvml.{way}.{mode.name}", ProgramError(answer["error"]))
                 continue
             amounts = [f"{answer[key] / MIB:.0f}" for key in ("total", "used", "free")]
             rows.append([mode.name, way, *amounts, str(answer.get("processes", ""))])
@@ -178,6 +181,8 @@ async def story(gpu: Gpu, name: str, *words: object, memory_bytes: int = 0) -> d
 async def filled(gpu: Gpu, subject: Subject, limit: int) -> dict[str, Any]:
     """Fill a share of `limit` bytes with one framework and return its answer. Raises ProgramError."""
     (answer,) = await _fill_all(gpu, OURS, [subject], limit)
-    if isinstance(answer, str):
-        raise ProgramError(answer)
+    if isinstance(answer, Exception):
+        raise answer
+    if "missing" in answer:
+        raise ProgramError(answer["missing"])
     return answer

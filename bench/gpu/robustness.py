@@ -249,6 +249,8 @@ async def _of_beats(bench: Bench, shares: Sequence[Mapping[str, str]]) -> tuple[
     parts = []
     for begin, end in (moments[:2], moments[2:]):
         first, second = (beats.rate(begin, end) for beats in both)
+        if first + second == 0:
+            raise ProgramError("neither tenant got anything done")
         parts.append(100 * first / (first + second))
     return max(beats.longest_ms(*moments[1:3]) for beats in both), parts
 

@@ -9,6 +9,8 @@ import asyncio
 import collections
 import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -32,7 +34,7 @@ MISSING = "No module named 'torch'"
 T = TypeVar("T")
 
 # Failures of one row of a table: the row shows the error, and the next row follows.
-ROW_ERRORS = (ProgramError, subprocess.TimeoutExpired, TimeoutError, KeyError, ValueError, IndexError, OSError)
+ROW_ERRORS = (ProgramError, subprocess.TimeoutExpired, OSError, ValueError, LookupError, ArithmeticError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,8 @@ class Worker:
         if not line:
             code = await asyncio.to_thread(self.process.wait)
             await asyncio.to_thread(self._threads[1].join, 5)
-            raise ProgramError(f"{self.name} ended with {code}: {self.said()}")
+            said = self.said()  # its last line first: reports shorten errors
+            raise ProgramError(f"{self.name} ended with {code}: {last_line(said)}\n{said}")
         said, _, document = line.partition(" ")
         answer: dict[str, Any] = json.loads(document)
         if said == "failed":
@@ -131,7 +134,10 @@ class Worker:
         return "".join(list(self._said))[-2000:].strip()
 
     async def close(self) -> None:
-        """Kill it."""
+        """Kill it, with the children of its process group if it has its own."""
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(self.process.pid) == self.process.pid:
+                os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()
         await asyncio.to_thread(self._finish)
 
@@ -177,8 +183,12 @@ def ready_seconds(mode: Mode) -> float:
 
 def in_a_line(error: BaseException) -> str:
     """Return an error's last line, where Python prints the exception, short enough for a table."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[-1] if lines else type(error).__name__)[:100]
+    return (last_line(str(error)) or type(error).__name__)[:80]
+
+
+def last_line(text: str) -> str:
+    """Return the last line that is not empty, or an empty text."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
 def failed(report: Report, name: str, error: BaseException) -> str:

@@ -222,6 +222,20 @@ def fill(framework: Framework, limit: int) -> tuple[int, list[str]]:
     return filled, raised
 
 
+def filled(framework: Framework, limit: int) -> dict[str, object]:
+    """Return the sizes that a framework reports and fills."""
+    seen: dict[str, object] = {
+        "version": framework.version,
+        "total": framework.total,
+        "free": framework.free,
+        **framework.facts,
+    }
+    if limit:
+        rounds = [fill(framework, limit) for _ in range(ROUNDS)]
+        seen |= {"filled": [count for count, _ in rounds], "raised": [raised[:1] for _, raised in rounds]}
+    return seen
+
+
 def launched(framework: Framework) -> dict[str, object]:
     """Return microseconds per launch, the median of short rounds, or the error."""
     if framework.launch is None:
@@ -246,9 +260,9 @@ def main(name: str, limit: int, variables: Sequence[str]) -> None:
     for variable in variables:
         key, _, value = variable.partition("=")
         os.environ[key] = value
-    begun = time.monotonic()
     try:
         framework = FRAMEWORKS[name]()
+        seen = filled(framework, limit)
     except ImportError as error:
         print("filled", json.dumps({"missing": str(error)}), file=answers, flush=True)
         return
@@ -256,16 +270,6 @@ def main(name: str, limit: int, variables: Sequence[str]) -> None:
         traceback.print_exc()
         print("failed", json.dumps({"error": f"{type(error).__name__}: {error}"}), file=answers, flush=True)
         return
-    seen: dict[str, object] = {
-        "version": framework.version,
-        "total": framework.total,
-        "free": framework.free,
-        "seconds": round(time.monotonic() - begun, 2),
-        **framework.facts,
-    }
-    if limit:
-        rounds = [fill(framework, limit) for _ in range(ROUNDS)]
-        seen |= {"filled": [filled for filled, _ in rounds], "raised": [raised[:1] for _, raised in rounds]}
     print("filled", json.dumps(seen), file=answers, flush=True)
     if sys.stdin.readline():
         print("launched", json.dumps(launched(framework)), file=answers, flush=True)
