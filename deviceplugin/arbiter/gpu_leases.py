@@ -116,7 +116,7 @@ class GpuLeases:
         for command in commands:
             share = self._shares[command.key]
             if isinstance(command, Open):
-                self._give(share)
+                self._give(share, again=command.again)
                 continue
             for client, number in share.having.items():
                 client.tell(wire.revoked(wire.Lease(share.clients[client], 0, number)))
@@ -240,9 +240,11 @@ class GpuLeases:
         elif share.closed == share.having.keys():
             self.obey(self.turns.closed(key, now_ns))
 
-    def _give(self, share: _Share) -> None:
+    def _give(self, share: _Share, *, again: bool = False) -> None:
         share.flags = self._flags(share)
-        wanting, share.wanting, share.having, share.closed = share.wanting, set(), {}, set()
+        wanting, share.wanting = share.wanting, set()
+        if not again:
+            share.having, share.closed = {}, set()
         for client in wanting:
             self._hand(share, client)
         if not wanting:  # who asked for it has gone, and others of the share want nothing

@@ -68,6 +68,27 @@ async def test_beside_a_share_of_the_latency_class_one_is_told_to_run_ahead_less
     assert client.last() == (OPEN, 0)
 
 
+async def test_a_process_that_is_let_in_again_does_not_end_the_drain_of_another_one(node: Node) -> None:
+    gpus = ("GPU-0", "GPU-1")
+    first, two, other = node.client("a", gpus=gpus), node.client("a", gpus=gpus), node.client("b")
+    node.says(first, WANT)
+    node.says(other, WANT)
+    node.later(200)
+    assert first.last()[0] == REVOKE
+    node.says(first, CLOSED)
+    node.says(two, WANT)
+    node.later(2)
+    assert two.told == other.told == []
+    node.later(1)
+    assert two.last()[0] == OPEN
+    node.later(1)
+    assert (first.last()[0], two.last()[0]) == (REVOKE, REVOKE)
+    node.says(two, RELEASED)
+    assert other.told == []
+    node.says(first, RELEASED)
+    assert other.last()[0] == OPEN
+
+
 async def test_the_processes_of_a_share_have_its_lease_together(node: Node) -> None:
     first, two, other = node.client("a"), node.client("a"), node.client("b")
     node.says(first, WANT)
