@@ -3,9 +3,9 @@
 A share of several GPUs is served on all of them at once. So each of them is kept for it (`keep`), lets it begin
 (`begin`), ends its turn (`stop`), and is given back (`give_back`).
 
-In its turn a member may have nothing to launch here for a while. The GPU is lent to other shares then, unless the gap
-is likely to be too short for that (`idle_time`); while it is not lent although others wait, the member pays for it, and
-its turn goes on.
+In its turn a member may have nothing to launch here for a while. The GPU is then lent to other shares, unless the gap
+is likely to be too short (`idle_time`). A GPU that stays reserved while others wait is charged to the member, and the
+turn goes on: it ends when its length is over, as if the member had held the GPU all the time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class CoscheduledGpu(LeaseScheduler):
 
     def __init__(self, lengths: Lengths = DEFAULT) -> None:
         super().__init__(lengths)
-        self._turn_ns = 0  # when the turn of the gang for which it is kept began, or was prolonged
+        self._turn_ns = 0  # when the current gang turn began, or was prolonged
 
     def join_gang(self, key: str, now_ns: int) -> None:
         """From now on it is served together with others."""
@@ -36,7 +36,7 @@ class CoscheduledGpu(LeaseScheduler):
 
     @property
     def is_lent(self) -> bool:
-        """Whether another share may launch on the GPU that is kept for a member."""
+        """Whether another share holds the GPU that is kept for a member, and may launch."""
         lent = self.kept_for is not None and self.holder not in {None, self.kept_for}
         return lent and self.seats[self.holder or ""].phase is LeasePhase.OPEN
 
@@ -51,7 +51,7 @@ class CoscheduledGpu(LeaseScheduler):
         return self._waiting.first(now_ns)
 
     def want(self, key: str, now_ns: int) -> list[Command]:
-        """Queue the share for a lease; a gap in its turn ends."""
+        """Queue the share for a lease, and end the gap in its turn."""
         self.seats[key].idle.end(now_ns, self._worth_ns(now_ns))
         return super().want(key, now_ns)
 
@@ -80,7 +80,7 @@ class CoscheduledGpu(LeaseScheduler):
             self._renew(key, now_ns, self._best(now_ns))
 
     def stop(self, now_ns: int, *, since_ns: int | None = None) -> list[Command]:
-        """It is over, since then, but nobody else begins until the gang has given back all of its GPUs."""
+        """End the turn (since_ns: when it first ended). No share begins before the gang has given back all its GPUs."""
         key = self.kept_for
         if key is None:
             return []
@@ -93,7 +93,7 @@ class CoscheduledGpu(LeaseScheduler):
         return [revoke]
 
     def take_back(self, now_ns: int) -> list[Command]:
-        """The member for which it is kept needs it, or is about to."""
+        """Revoke the borrower's lease, if there is one, for the member for which the GPU is kept."""
         return [self._revoke(self.holder or "", now_ns)] if self.is_lent else []
 
     def let_in(self, now_ns: int) -> list[Command]:
@@ -124,7 +124,7 @@ class CoscheduledGpu(LeaseScheduler):
             self._set(key, now_ns, charge=self._debt(key))
 
     def decide(self, now_ns: int) -> list[Command]:
-        """Likewise; and a member pays for what others are kept from while it is idle."""
+        """Serve the next share, and charge the member for a reserved GPU that others wait for."""
         commands = super().decide(now_ns)
         key = self.kept_for
         if key is not None and self.seats[key].phase is None:
@@ -136,12 +136,12 @@ class CoscheduledGpu(LeaseScheduler):
         return commands
 
     def is_over(self, key: str) -> bool:
-        """Likewise; of a member, the whole turn counts, with its gaps."""
+        """Whether another share may follow this one. The gaps count as part of a member's turn."""
         due_ns = self._turn_due_ns() if key == self.kept_for else None
         return super().is_over(key) or (due_ns is not None and self._now_ns >= due_ns)
 
     def due_ns(self) -> int | None:
-        """When to tick next, if nothing happens before."""
+        """Return when to tick next, if nothing happens before."""
         times = [super().due_ns(), self._turn_due_ns()]
         if self.kept_for is not None and self.holder is None and not self.barred and self._waiting.able:
             lent_from_ns = self._lent_from_ns(self.kept_for, self._now_ns)
@@ -149,7 +149,7 @@ class CoscheduledGpu(LeaseScheduler):
         return min((time for time in times if time is not None), default=None)
 
     def _turn_due_ns(self) -> int | None:
-        """When the turn of the member for which this GPU is kept is over, if others wait and it is not lent to them."""
+        """Return when the member's turn on this GPU is over; None while it is lent or no other share waits."""
         if self.kept_for is None or self.barred or self.holder not in {None, self.kept_for}:
             return None
         if self._best(self._now_ns) is None:
@@ -180,7 +180,7 @@ class CoscheduledGpu(LeaseScheduler):
             self.seats[key].idle.begin(now_ns)
 
     def _rest(self, key: str, now_ns: int) -> None:
-        """The turn in which it may have been idle ends."""
+        """End the gap with the turn, and stop charging for it."""
         seat = self.seats[key]
         seat.idle.interrupt(now_ns, self._worth_ns(now_ns))
         if seat.phase is None:
@@ -190,7 +190,7 @@ class CoscheduledGpu(LeaseScheduler):
         return self.seats[key].idle.lent_from_ns(now_ns, self._lengths.lend_ns, self._worth_ns(now_ns))
 
     def _worth_ns(self, now_ns: int) -> int:
-        """The shortest gap that is worth lending the GPU for: several times what the borrower takes to give it back."""
+        """Return the shortest gap worth lending: several times what the borrower takes to give the GPU back."""
         borrower = self.holder if self.holder not in {None, self.kept_for} else self._waiting.first(now_ns)
         drain_ns = self.seats[borrower].drain_ns if borrower is not None else 0.0
         return min(max(self._lengths.worth_ns, int(self._lengths.drains * drain_ns)), self._lengths.longest_ns)

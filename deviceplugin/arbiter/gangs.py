@@ -9,11 +9,12 @@ busy by waiting. So it is one party: the matrix of Ousterhout's coscheduling (19
 
 Who is next is decided here, for all GPUs at once: a gang may begin if it goes before whoever is there
 (`next_share.Standing`) on each GPU that it uses. Then all of them are kept for it at once, so that no gang holds what
-another one waits for. Until then others are served on each GPU, one by one; and also in its turn, on a GPU of which it
-makes no use, until it does.
+another one waits for. Until then others are served on each GPU, one by one; and also in its turn, on a GPU that it
+leaves idle (`idle_time`), until it wants the GPU back.
 
-A turn that ends in the middle of a collective leaves a kernel that waits for one that is not launched any more. Where
-that is seen, the one that was too late is let in for a moment, before anybody else is served.
+A turn that ends in the middle of a collective leaves a kernel that waits for one that is not launched any more. The
+thread that would launch that one waits at a closed gate, perhaps at that of the GPU where the kernel runs. So the gang
+may launch there for a moment, before other shares are served.
 """
 
 from __future__ import annotations
@@ -330,7 +331,7 @@ class Gangs:
         return commands
 
     def _stirs_ns(self, gang: Gang) -> list[int]:
-        """When one that is let in for a moment is stopped, or one that is missed is let in."""
+        """Return when to stop a member that is let in for a moment, and when to let one in."""
         times = [at_ns for uuid in gang.kept if (at_ns := self._missed_ns(gang, uuid)) is not None]
         if any(self._is_let_in(gang, uuid) for uuid in gang.kept):
             times.append(gang.stirred_ns + MEET_NS)
@@ -340,9 +341,10 @@ class Gangs:
         return self._seat(gang, uuid).phase is LeasePhase.OPEN
 
     def _missed_ns(self, gang: Gang, uuid: str) -> int | None:
-        """When to let it launch there once more: what runs should have ended, and may wait for what it has asked for.
+        """Return when the gang may launch there once more; None if it has not asked to, or drains as expected.
 
-        That may be on the very GPU where it runs. Once one is let in, others that it needs for that follow at once.
+        Its work should have ended by then, and probably waits for the launch, even on the GPU where it runs. Once one
+        member is let in, the others follow as soon as they ask.
         """
         seat, turns = self._seat(gang, uuid), self._gpus[uuid]
         if not seat.asked or seat.phase not in {None, LeasePhase.DRAINING}:

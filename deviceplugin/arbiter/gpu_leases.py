@@ -260,8 +260,9 @@ class GpuLeases:
         client.tell(wire.opened(wire.Lease(share.clients[client], share.flags, share.having[client])))
 
     def _sight(self, key: str, share: _Share) -> Sight:
-        if self.turns.seats[key].account.charge is PayingAccount.NOTHING:
-            return Sight.USES_NOT
+        seat = self.turns.seats[key]
+        if seat.phase is None or seat.account.charge is PayingAccount.NOTHING:
+            return Sight.USES_NOT  # also while it is charged for a reserved GPU
         asked_for = self.turns.holder != key or share.flags & contract.LEASE_CONTENDED
         return Sight.USES if asked_for else Sight.UNKNOWN
 

@@ -1,8 +1,8 @@
-"""How long a GPU stays kept for a gang that has nothing to launch there, before other shares borrow it.
+"""Decides when the GPU of a gang that has nothing to launch there is lent to other shares.
 
-A borrower takes a while to give the GPU back, and the gang waits for that on all of its GPUs. So a gap has to be long
-enough to be worth it, and the gaps before tell whether this one will be: after a short gap the GPU stays kept for twice
-as long as that one was, and each long gap halves it again. Pure: times are in nanoseconds.
+A borrower takes a while to give the GPU back, and the gang waits for that on all its GPUs. So only a gap of a certain
+length is worth lending, and earlier gaps predict the next one: after a short gap the GPU stays reserved for twice as
+long as that gap, and each long gap halves the reservation. Pure: times are in nanoseconds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import dataclasses
 
 @dataclasses.dataclass(slots=True)
 class IdleTime:
-    """A member's gaps: when it has no work in its gang's turn. `worth_ns`: the shortest that is worth lending for."""
+    """The gaps of a gang's member in its turns. `worth_ns`: the shortest gap that is worth lending."""
 
     since_ns: int | None = None
     patience_ns: int = 0
@@ -22,7 +22,7 @@ class IdleTime:
         self.since_ns = now_ns
 
     def end(self, now_ns: int, worth_ns: int) -> None:
-        """End the gap, if there is one, because the member has work again."""
+        """End the gap, if there is one: the member has work again."""
         if self.since_ns is None:
             return
         gap_ns = now_ns - self.since_ns
@@ -30,13 +30,13 @@ class IdleTime:
         self.since_ns = None
 
     def interrupt(self, now_ns: int, worth_ns: int) -> None:
-        """End the gap with the turn. Without that it might have been longer, so a short one says nothing."""
+        """End the gap with the turn. It might have grown longer, so a short one predicts nothing."""
         if self.since_ns is not None and now_ns - self.since_ns >= worth_ns:
             self.patience_ns //= 2
         self.since_ns = None
 
     def lent_from_ns(self, now_ns: int, least_ns: int, worth_ns: int) -> int:
-        """When others may have the GPU."""
+        """Return when other shares may borrow the GPU; least_ns: no sooner than so long after the gap began."""
         if self.since_ns is None:
             return now_ns
         return self.since_ns + max(least_ns, min(self.patience_ns, worth_ns))

@@ -35,8 +35,8 @@ class Lengths:
     longest_ns: int = 100 * MILLISECOND_NS
     drains: int = 4  # a turn is at least so many times what it took the share to give the last ones back
     drain_timeout_ns: int = 100 * MILLISECOND_NS
-    lend_ns: int = 2 * MILLISECOND_NS  # a GPU that is kept for an idle member serves others after this time, at least
-    worth_ns: int = 10 * MILLISECOND_NS  # a gap shorter than this is not worth lending the GPU
+    lend_ns: int = 2 * MILLISECOND_NS  # the GPU of an idle member is lent after this time at the earliest
+    worth_ns: int = 10 * MILLISECOND_NS  # a shorter gap is not worth lending
     late_ns: int = WINDOW_NS  # so long a late one is charged although nothing of it is seen to run
 
 

@@ -20,7 +20,7 @@ class LeasePhase(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Open:
-    """A command: let the share launch. `again`: in the middle of a drain; its other processes go on with that."""
+    """A command: let the share launch. `again`: in the middle of a drain, which its other processes continue."""
 
     key: str
     again: bool = False
@@ -50,6 +50,6 @@ class Seat:
         self.revoked_ns = 0
         self.worked_ns = 0  # when a late one was last seen to run something
         self.drain_ns = 0.0  # how long it took to give back, lately
-        self.closed_ns = 0  # when it said that nothing new is launched, and what runs will have ended soon
-        self.idle = IdleTime()  # on a GPU that is kept for it
+        self.closed_ns = 0  # when it last reported that its gate is closed and its work about to end
+        self.idle = IdleTime()  # its gaps in turns of its gang
         self.leases = 0
