@@ -1,10 +1,12 @@
-"""Programs whose kernels wait for others launched later, with and without the library, beside an idle neighbour.
+"""Programs whose kernels wait for others launched later, with and without the library, beside idle and busy neighbours.
 
 What ships runs here, library and arbiter; only the GPUs are simulated. Each program has two GPUs, as a rank with two of
-them has: a kernel on one waits for its partner on the other, with small ones behind it. Prints a table, then one JSON
-object a line per figure: rounds a second with the library in percent of those without.
+them has: a kernel on one waits for its partner on the other, with small ones behind it. It asks for half of each GPU.
+A busy neighbour asks for the other half of one GPU, and always wants it. Prints two tables, then one JSON object a line
+per figure: rounds a second with the library in percent of those without it, where the driver's own time slices decide
+who is served; and beside busy neighbours also in percent of half of what the program does without any.
 
-Run: `python bench/dependent.py [--runs N]`; a run takes a quarter of a minute.
+Run: `python bench/dependent.py [--runs N]`; a run takes a minute.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import dataclasses
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -32,6 +35,27 @@ PROGRAM = nodes.BUILT / "dependent"
 # Who launches, how many small kernels are behind the one that waits, how many rounds: about two seconds natively.
 CASES = (("thread", 8, 3000), ("thread", 20, 2400), ("thread", 600, 250), ("threads", 600, 250))
 GOAL_PERCENT = 90.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Beside:
+    """Busy neighbours: `load`'s mode, microseconds a kernel, and the GPUs, each of which has one."""
+
+    name: str
+    mode: str
+    kernel_us: int
+    gpus: tuple[int, ...]
+    case: tuple[str, int, int]
+
+
+TWO_THREADS = ("threads", 600, 250)
+BUSY = (
+    Beside("async 2 ms on one", "async", 2000, (0,), TWO_THREADS),
+    Beside("async 2 ms on both", "async", 2000, (0, 1), TWO_THREADS),
+    Beside("sync 2 ms on both", "sync", 2000, (0, 1), TWO_THREADS),
+    Beside("sync 0.2 ms on one", "sync", 200, (0,), ("thread", 600, 250)),
+)
+FOR_EVER_MS = 3_600_000
 
 
 def build() -> None:
@@ -67,19 +91,64 @@ async def neighbour(node: Node, gpu: int) -> AsyncIterator[None]:
         yield
 
 
-async def measure(runs: int, report: Report) -> None:
-    """Each case, by turns without the library and with it."""
+@contextlib.asynccontextmanager
+async def busy(node: Node, beside: Beside, *, native: bool) -> AsyncIterator[None]:
+    """Neighbours at work, for as long as the context lasts."""
+    box = dataclasses.replace(node.box, preload=()) if native else node.box
+    with contextlib.ExitStack() as stack:
+        for gpu in beside.gpus:
+            words = [nodes.BUILT / "load", beside.mode, str(beside.kernel_us)]
+            process = stack.enter_context(container.finishing(box.start(words, node.give(50, 100, gpu=gpu))))
+            await asyncio.to_thread(nodes.until_ready, process)
+            assert process.stdin is not None
+            now = int(time.monotonic() * 1000)
+            process.stdin.write(f"{now} {now} {now + FOR_EVER_MS}\n")
+            process.stdin.flush()
+        yield
+
+
+async def beside_idle(node: Node, runs: int, report: Report) -> dict[tuple[str, int], float]:
+    """Each case, by turns without the library and with it; the rates without, by case."""
     report.say(f"{'launched by':<12}{'small ones':>11}{'without, /s':>13}{'with, /s':>10}{'of it, %':>10}")
+    alone = {}
+    for case in CASES:
+        rates: dict[bool, list[float]] = {True: [], False: []}
+        for _ in range(runs):
+            for native in (True, False):
+                rates[native].append(await rounds_a_second(node, case, native=native))
+        bare, ours = (statistics.median(rates[native]) for native in (True, False))
+        percent = 100 * ours / bare
+        report.say(f"{case[0]:<12}{case[1]:>11}{bare:>13.0f}{ours:>10.0f}{percent:>10.1f}")
+        report.add(f"dependent.{case[0]}.{case[1]}", percent, "%", goal=GOAL_PERCENT)
+        alone[case[:2]] = bare
+    return alone
+
+
+async def beside_busy(node: Node, runs: int, alone: dict[tuple[str, int], float], report: Report) -> None:
+    """Likewise; alone: what each program does without neighbours."""
+    report.say()
+    heading = f"{'neighbours':<20}{'launched by':>12}{'without, /s':>13}{'with, /s':>10}{'of it, %':>10}"
+    report.say(f"{heading}{'of its half, %':>16}")
+    for beside in BUSY:
+        rates: dict[bool, list[float]] = {True: [], False: []}
+        for _ in range(runs):
+            for native in (True, False):
+                async with busy(node, beside, native=native):
+                    rates[native].append(await rounds_a_second(node, beside.case, native=native))
+        bare, ours = (statistics.median(rates[native]) for native in (True, False))
+        percent, of_half = 100 * ours / bare, 200 * ours / alone[beside.case[:2]]
+        row = f"{beside.name:<20}{beside.case[0]:>12}{bare:>13.0f}{ours:>10.0f}"
+        report.say(f"{row}{percent:>10.1f}{of_half:>16.1f}")
+        report.add(f"dependent.beside.{beside.name}", percent, "%", goal=GOAL_PERCENT)
+        report.add(f"dependent.half.{beside.name}", of_half, "%", goal=GOAL_PERCENT)
+
+
+async def measure(runs: int, report: Report) -> None:
+    """Both tables. With the idle neighbours no busy one is alone at its start, when it could queue without end."""
     async with nodes.opened() as node, neighbour(node, 0), neighbour(node, 1):
-        for case in CASES:
-            rates: dict[bool, list[float]] = {True: [], False: []}
-            for _ in range(runs):
-                for native in (True, False):
-                    rates[native].append(await rounds_a_second(node, case, native=native))
-            bare, ours = (statistics.median(rates[native]) for native in (True, False))
-            percent = 100 * ours / bare
-            report.say(f"{case[0]:<12}{case[1]:>11}{bare:>13.0f}{ours:>10.0f}{percent:>10.1f}")
-            report.add(f"dependent.{case[0]}.{case[1]}", percent, "%", goal=GOAL_PERCENT)
+        node.arbiter.server.leases.settle()
+        alone = await beside_idle(node, runs, report)
+        await beside_busy(node, runs, alone, report)
 
 
 def main() -> None:

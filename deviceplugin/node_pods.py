@@ -12,6 +12,7 @@ from gpushare.pod import PodJson
 
 PATH: Final = "/api/v1/pods"
 _KEPT: Final = ("namespace", "name", "uid", "resourceVersion")  # of the metadata
+_ANNOTATIONS: Final = (contract.ALLOCATION, contract.GROUP)
 
 
 class NodePods:
@@ -50,14 +51,14 @@ def _with_share(item: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def trimmed(item: dict[str, Any]) -> dict[str, Any]:
-    """Who it is, what it was given and counts for, and whether it is over."""
+    """Keep its identity, group and share, the resources that its containers ask for, and its phase."""
     metadata = item["metadata"]
     annotations = pod.annotations_of(item)
     status = item.get("status") or {}
     return {
         "metadata": {
             **{key: metadata[key] for key in _KEPT if key in metadata},
-            "annotations": {key: annotations[key] for key in (contract.ALLOCATION,) if key in annotations},
+            "annotations": {key: annotations[key] for key in _ANNOTATIONS if key in annotations},
         },
         "spec": {
             **(allocatable.trimmed(item) if contract.ALLOCATION in annotations else {}),

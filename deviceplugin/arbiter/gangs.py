@@ -9,11 +9,12 @@ busy by waiting. So it is one party: the matrix of Ousterhout's coscheduling (19
 
 Who is next is decided here, for all GPUs at once: a gang may begin if it goes before whoever is there
 (`next_share.Standing`) on each GPU that it uses. Then all of them are kept for it at once, so that no gang holds what
-another one waits for. Until then others are served on each GPU, one by one; and also in its turn, on a GPU of which it
-makes no use, until it does.
+another one waits for. Until then others are served on each GPU, one by one; and also in its turn, on a GPU that it
+leaves idle (`idle_time`), until it wants the GPU back.
 
-A turn that ends in the middle of a collective leaves a kernel that waits for one that is not launched any more. Where
-that is seen, the one that was too late is let in for a moment, before anybody else is served.
+A turn that ends in the middle of a collective leaves a kernel that waits for one that is not launched any more. The
+thread that would launch that one waits at a closed gate, perhaps at that of the GPU where the kernel runs. So the gang
+may launch there for a moment, before other shares are served.
 """
 
 from __future__ import annotations
@@ -313,32 +314,47 @@ class Gangs:
     def _drain(self, gang: Gang, now_ns: int) -> Commands:
         if all(seat.phase in _DONE for seat in self._seats(gang)):
             return self._free(gang, now_ns)
-        if now_ns < min(self._stirs_ns(gang), default=now_ns + 1):
-            return []
-        gang.stirred_ns = now_ns
-        commands: Commands = []
         let_in = [uuid for uuid in gang.kept if self._is_let_in(gang, uuid)]
-        for uuid in let_in or gang.kept:
-            if let_in:
-                commands += [(uuid, command) for command in self._gpus[uuid].stop(now_ns)]
-            elif self._is_missed(gang, uuid):
-                commands += [(uuid, command) for command in self._gpus[uuid].let_in(now_ns)]
+        if let_in and now_ns >= gang.stirred_ns + MEET_NS:
+            gang.stirred_ns = now_ns
+            return [
+                (uuid, command) for uuid in let_in for command in self._gpus[uuid].stop(now_ns, since_ns=gang.ended_ns)
+            ]
+        commands: Commands = []
+        for uuid in gang.kept:
+            at_ns = self._missed_ns(gang, uuid)
+            if at_ns is not None and at_ns <= now_ns:
+                lent = self._gpus[uuid].is_lent
+                wanted = self._gpus[uuid].take_back(now_ns) if lent else self._gpus[uuid].let_in(now_ns)
+                gang.stirred_ns = gang.stirred_ns if lent else now_ns
+                commands += [(uuid, command) for command in wanted]
         return commands
 
     def _stirs_ns(self, gang: Gang) -> list[int]:
-        """When one that is let in for a moment is stopped, or one that is missed is let in."""
+        """Return when to stop a member that is let in for a moment, and when to let one in."""
+        times = [at_ns for uuid in gang.kept if (at_ns := self._missed_ns(gang, uuid)) is not None]
         if any(self._is_let_in(gang, uuid) for uuid in gang.kept):
-            return [gang.stirred_ns + MEET_NS]
-        missed = any(self._is_missed(gang, uuid) for uuid in gang.kept)
-        at_ns = gang.stirred_ns + STUCK_NS
-        return [at_ns] if missed and at_ns < gang.ended_ns + LONGEST_END_NS else []
+            times.append(gang.stirred_ns + MEET_NS)
+        return times
 
     def _is_let_in(self, gang: Gang, uuid: str) -> bool:
         return self._seat(gang, uuid).phase is LeasePhase.OPEN
 
-    def _is_missed(self, gang: Gang, uuid: str) -> bool:
-        seat = self._seat(gang, uuid)
-        return seat.asked and seat.phase is None and self._gpus[uuid].holder is None
+    def _missed_ns(self, gang: Gang, uuid: str) -> int | None:
+        """Return when the gang may launch there once more; None if it has not asked to, or drains as expected.
+
+        Its work should have ended by then, and probably waits for the launch, even on the GPU where it runs. Once one
+        member is let in, the others follow as soon as they ask.
+        """
+        seat, turns = self._seat(gang, uuid), self._gpus[uuid]
+        if not seat.asked or seat.phase not in {None, LeasePhase.DRAINING}:
+            return None
+        if seat.phase is None and turns.holder is not None and not turns.is_lent:
+            return None
+        if seat.phase is None and any(self._is_let_in(gang, other) for other in gang.kept):
+            return gang.stirred_ns
+        at_ns = max(gang.stirred_ns, seat.closed_ns if seat.phase is LeasePhase.DRAINING else 0) + STUCK_NS
+        return at_ns if at_ns < gang.ended_ns + LONGEST_END_NS else None
 
     def _free(self, gang: Gang, now_ns: int) -> Commands:
         """Its turn is over. Who is next on these GPUs is decided once all of them are free."""

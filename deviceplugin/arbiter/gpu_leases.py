@@ -116,7 +116,7 @@ class GpuLeases:
         for command in commands:
             share = self._shares[command.key]
             if isinstance(command, Open):
-                self._give(share)
+                self._give(share, again=command.again)
                 continue
             for client, number in share.having.items():
                 client.tell(wire.revoked(wire.Lease(share.clients[client], 0, number)))
@@ -240,9 +240,11 @@ class GpuLeases:
         elif share.closed == share.having.keys():
             self.obey(self.turns.closed(key, now_ns))
 
-    def _give(self, share: _Share) -> None:
+    def _give(self, share: _Share, *, again: bool = False) -> None:
         share.flags = self._flags(share)
-        wanting, share.wanting, share.having, share.closed = share.wanting, set(), {}, set()
+        wanting, share.wanting = share.wanting, set()
+        if not again:
+            share.having, share.closed = {}, set()
         for client in wanting:
             self._hand(share, client)
         if not wanting:  # who asked for it has gone, and others of the share want nothing
@@ -258,8 +260,9 @@ class GpuLeases:
         client.tell(wire.opened(wire.Lease(share.clients[client], share.flags, share.having[client])))
 
     def _sight(self, key: str, share: _Share) -> Sight:
-        if self.turns.seats[key].account.charge is PayingAccount.NOTHING:
-            return Sight.USES_NOT
+        seat = self.turns.seats[key]
+        if seat.phase is None or seat.account.charge is PayingAccount.NOTHING:
+            return Sight.USES_NOT  # also while it is charged for a reserved GPU
         asked_for = self.turns.holder != key or share.flags & contract.LEASE_CONTENDED
         return Sight.USES if asked_for else Sight.UNKNOWN
 

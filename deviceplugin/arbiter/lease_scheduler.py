@@ -35,7 +35,8 @@ class Lengths:
     longest_ns: int = 100 * MILLISECOND_NS
     drains: int = 4  # a turn is at least so many times what it took the share to give the last ones back
     drain_timeout_ns: int = 100 * MILLISECOND_NS
-    lend_ns: int = 2 * MILLISECOND_NS  # a GPU that is kept for a share which does not ask for it so long serves others
+    lend_ns: int = 2 * MILLISECOND_NS  # the GPU of an idle member is lent after this time at the earliest
+    worth_ns: int = 10 * MILLISECOND_NS  # a shorter gap is not worth lending
     late_ns: int = WINDOW_NS  # so long a late one is charged although nothing of it is seen to run
 
 
@@ -44,7 +45,7 @@ DEFAULT: Final = Lengths()
 GANGS_TURNS: Final = 3
 
 
-_READY: Final = frozenset({None, LeasePhase.LATE})  # to be served, if it wants to be
+READY: Final = frozenset({None, LeasePhase.LATE})  # to be served, if it wants to be
 
 
 class LeaseScheduler:
@@ -60,7 +61,6 @@ class LeaseScheduler:
         self.kept_for: str | None = None  # a member
         self.undecided = False  # who is next
         self.barred = False  # nobody begins, until the member for whom the GPU is kept does, or gives it back
-        self._lent_from_ns = 0
         self._urgent: set[str] = set()  # that want it, of the latency class
         self._lengths = lengths
         self._surplus_ns = 0.0
@@ -119,6 +119,7 @@ class LeaseScheduler:
     def closed(self, key: str, now_ns: int) -> list[Command]:
         """After a revoke: it launches nothing new, and what runs will have ended soon."""
         if self.holder == key and self.seats[key].phase is LeasePhase.REVOKED and self._draining is None:
+            self.seats[key].closed_ns = now_ns
             self._set(key, now_ns, phase=LeasePhase.DRAINING)
             self._draining, self.holder = key, None
         return self.tick(now_ns)
@@ -192,19 +193,10 @@ class LeaseScheduler:
         if self.holder is None and not self.barred:
             next_ns = self._next_ns(self._now_ns)
             times += [next_ns] if next_ns is not None else []
-            if self.kept_for is not None and self._waiting.able and self._now_ns < self._lent_from_ns:
-                times.append(self._lent_from_ns)
         return min(times, default=None)
 
     def _next(self, now_ns: int) -> str | None:
         """Who begins now."""
-        if self.kept_for is not None:
-            kept_for = self.seats[self.kept_for]
-            kept_for.account.pass_time(now_ns)
-            if kept_for.asked and kept_for.phase in _READY:
-                return self.kept_for if kept_for.account.lasts_ns() != 0 else None
-            if now_ns < self._lent_from_ns:
-                return None
         return self._waiting.first(now_ns)
 
     def _best(self, now_ns: int) -> str | None:
@@ -234,7 +226,7 @@ class LeaseScheduler:
         seat = self.seats[key]
         self.changed.add(key)
         those = self._members if seat.member else self._waiting
-        if seat.account.wanting and seat.phase in _READY and key != self.kept_for:
+        if seat.account.wanting and seat.phase in READY and key != self.kept_for:
             those.add(key, seat.account, now_ns)
         else:
             those.discard(key)
@@ -244,11 +236,7 @@ class LeaseScheduler:
     def _review(self, key: str, now_ns: int) -> list[Command]:
         """The holder's turn: over, renewed, or going on."""
         seat = self.seats[key]
-        if self.kept_for is not None and self.kept_for != key:  # it is lent
-            asks = seat.phase is LeasePhase.OPEN and self.seats[self.kept_for].asked and not self.barred
-            if asks:
-                return [self._revoke(key, now_ns)]
-        if not self.is_over(key) or key == self.kept_for:
+        if not self.is_over(key):
             return []
         seat.account.pass_time(now_ns)
         if seat.account.lasts_ns() == 0:
@@ -352,8 +340,6 @@ class LeaseScheduler:
             return
         wanting = False if seat.phase is LeasePhase.OPEN else None
         seat.asked = seat.asked and wanting is None
-        if self.kept_for == key:
-            self._lent_from_ns = now_ns + self._lengths.lend_ns
         seat.phase = None
         self._set(key, now_ns, wanting=wanting, charge=PayingAccount.NOTHING)
         self._let_go(key, now_ns)

@@ -6,6 +6,7 @@ import dataclasses
 import enum
 
 from deviceplugin.arbiter.account import Account, Entitlement
+from deviceplugin.arbiter.idle_time import IdleTime
 
 
 class LeasePhase(enum.Enum):
@@ -19,9 +20,10 @@ class LeasePhase(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Open:
-    """A command: let the share launch."""
+    """A command: let the share launch. `again`: in the middle of a drain, which its other processes continue."""
 
     key: str
+    again: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,4 +50,6 @@ class Seat:
         self.revoked_ns = 0
         self.worked_ns = 0  # when a late one was last seen to run something
         self.drain_ns = 0.0  # how long it took to give back, lately
+        self.closed_ns = 0  # when it last reported that its gate is closed and its work about to end
+        self.idle = IdleTime()  # its gaps in turns of its gang
         self.leases = 0

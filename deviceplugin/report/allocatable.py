@@ -24,6 +24,7 @@ from typing import Final
 
 from gpushare import contract, pod
 from gpushare.allocation import Allocation
+from gpushare.config import names
 from gpushare.gpu import Gpu, Mode
 from gpushare.gpunode import GpuNode
 from gpushare.nodefilters import pod_requests
@@ -102,15 +103,15 @@ class Stabilized:
 
 
 def trimmed(manifest: PodJson) -> dict[str, object]:
-    """Of a pod's spec what is needed here: our resources, by container."""
+    """Keep a pod's resources by container: ours, which are counted, and those that may be whole GPUs."""
     return {
         kind: [
             {
                 **({"restartPolicy": container["restartPolicy"]} if "restartPolicy" in container else {}),
                 "resources": {
-                    amounts: {name: text for name, text in (declared or {}).items() if name.startswith(contract.PREFIX)}
-                    for amounts, declared in (container.get("resources") or {}).items()
-                    if amounts in {"requests", "limits"}
+                    key: declared if key == "claims" else _kept(declared or {})
+                    for key, declared in (container.get("resources") or {}).items()
+                    if key in {"requests", "limits", "claims"}
                 },
             }
             for container in containers
@@ -120,6 +121,10 @@ def trimmed(manifest: PodJson) -> dict[str, object]:
             ("initContainers", pod.init_containers(manifest)),
         )
     }
+
+
+def _kept(amounts: Mapping[str, str]) -> Mapping[str, str]:
+    return {name: text for name, text in amounts.items() if name.startswith((contract.PREFIX, names.PREFIX))}
 
 
 def _is_open(card: Gpu) -> bool:

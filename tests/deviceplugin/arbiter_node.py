@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+from deviceplugin import node_pods
 from deviceplugin.arbiter import share_ledgers, share_resizing, socket_server
 from deviceplugin.arbiter.client_connection import ShareLookup
 from deviceplugin.arbiter.identity import Container
@@ -65,7 +66,7 @@ class Share:
 
 
 class ArbiterNode:
-    """The arbiter's surroundings, which outlive it: `restarted` is the next agent."""
+    """The arbiter's surroundings, which outlive it: `restarted` is the next agent. Of a pod it sees what agents keep."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -134,14 +135,14 @@ class ArbiterNode:
             self.asked += 1
             if not self.api_server_answers:
                 raise api_errors.Unavailable("it does not answer")
-            return self.pods
+            return list(map(node_pods.trimmed, self.pods))
 
         async def ask_node() -> GpuNode:
             self.asked += 1
             return self.gpunode()
 
         return lookup.Lookup(
-            pods=lambda: self.pods if self.seen_pods is None else self.seen_pods,
+            pods=lambda: map(node_pods.trimmed, self.pods if self.seen_pods is None else self.seen_pods),
             node=self.seen_node,
             ask_pods=ask_pods,
             ask_node=ask_node,

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from deviceplugin import node_pods
+from deviceplugin.arbiter import tenant
+from deviceplugin.arbiter.identity import Container
+from deviceplugin.denial import denied_pods
 from gpushare import contract, pod
+from gpushare.allocation import Allocation, GivenShare, PodRef
+from gpushare.gpunode import GpuNode
 
 
 def kept(spec: dict[str, Any], **annotations: str) -> dict[str, Any]:
@@ -23,3 +30,19 @@ def test_of_any_pod_its_runtime_class_and_of_one_with_a_share_what_it_counts_for
     assert pod.runtime_class(shared) == ""
     assert shared["spec"]["containers"] == [{"resources": {"limits": {contract.RESOURCE_PERCENT: "50"}}}]
     assert shared["metadata"]["annotations"] == {contract.ALLOCATION: "a1"}
+
+
+def test_the_pods_of_a_group_are_known_as_one() -> None:
+    share = GivenShare(("main",), ("GPU-00000000-0000-0000-0000-000000000000",), 50, 100, 1 << 30)
+    node = GpuNode("node-a", allocations=(Allocation("a1", PodRef("ml", "x", "u"), (share,)),))
+    shared = kept({}, **{contract.ALLOCATION: "a1", contract.GROUP: "ranks"})
+    found = tenant.find(Container("u", "c" * 64), pods=[shared], node=node)
+    assert isinstance(found, tenant.Tenant)
+    assert found.group == "ml/ranks"
+
+
+@pytest.mark.parametrize("resources", [{"limits": {"nvidia.com/gpu": "1"}}, {"claims": [{"name": "gpu"}]}])
+def test_a_pod_with_whole_gpus_in_another_container_is_known_as_one(resources: dict[str, Any]) -> None:
+    containers = [{"name": "main"}, {"name": "other", "resources": resources}]
+    shared = kept({"containers": containers}, **{contract.ALLOCATION: "a1"})
+    assert denied_pods.choose([shared]) == denied_pods.Chosen(frozenset(), ("ml/x",))

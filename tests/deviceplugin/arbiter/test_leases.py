@@ -68,6 +68,48 @@ async def test_beside_a_share_of_the_latency_class_one_is_told_to_run_ahead_less
     assert client.last() == (OPEN, 0)
 
 
+async def test_a_process_that_is_let_in_again_does_not_end_the_drain_of_another_one(node: Node) -> None:
+    gpus = ("GPU-0", "GPU-1")
+    first, two, other = node.client("a", gpus=gpus), node.client("a", gpus=gpus), node.client("b")
+    node.says(first, WANT)
+    node.says(other, WANT)
+    node.later(200)
+    assert first.last()[0] == REVOKE
+    node.says(first, CLOSED)
+    node.says(two, WANT)
+    node.later(2)
+    assert two.told == other.told == []
+    node.later(1)
+    assert two.last()[0] == OPEN
+    node.later(1)
+    assert (first.last()[0], two.last()[0]) == (REVOKE, REVOKE)
+    node.says(two, RELEASED)
+    assert other.told == []
+    node.says(first, RELEASED)
+    assert other.last()[0] == OPEN
+
+
+async def test_a_gpu_that_is_only_kept_for_a_share_is_not_used_by_it(node: Node) -> None:
+    gang = node.client("a", request=90, gpus=("GPU-0", "GPU-1"))
+    other = node.client("b", request=10, gpus=("GPU-1",))
+    for card in (0, 1):
+        node.says(gang, WANT, card=card)
+    node.says(other, WANT)
+    for _ in range(400):
+        numbers = {card: number for kind, card, _, number in gang.told if kind == OPEN}
+        node.later(1)
+        node.says(gang, RELEASED, card=1, number=numbers[1])
+        node.later(4)
+        for client, card, number in ((other, 0, other.number if other.told else 0), (gang, 0, numbers[0])):
+            if client.told and client.told[-1][:2] == (REVOKE, card):
+                node.says(client, RELEASED, card=card, number=number)
+                node.says(client, WANT, card=card)
+        node.says(gang, WANT, card=1)
+    usage = {usage.gpu_uuid: usage for usage in node.leases.held() if usage.tenant is gang.tenant}
+    assert usage["GPU-1"].recent == pytest.approx(0.2, abs=0.06)
+    assert usage["GPU-1"].seconds > 0.6 * 2
+
+
 async def test_the_processes_of_a_share_have_its_lease_together(node: Node) -> None:
     first, two, other = node.client("a"), node.client("a"), node.client("b")
     node.says(first, WANT)

@@ -11,35 +11,60 @@ import dataclasses
 from deviceplugin.arbiter.account import Entitlement
 from deviceplugin.arbiter.coscheduled_gpu import CoscheduledGpu
 from deviceplugin.arbiter.gangs import Gangs
-from deviceplugin.arbiter.seat import Command, Open, Revoke
+from deviceplugin.arbiter.seat import Command, LeasePhase, Open, Revoke
 from tests.deviceplugin.arbiter.virtual_gpu import MS, BrokenLawError
 
 TICK_NS = MS // 5
 KERNEL_NS = 2 * MS
+IDLE_NS = 1 * MS  # a lease goes back after so long without work, while others wait
 MOST_SETTLES = 20
 
 
 @dataclasses.dataclass
 class Tenant:
-    """A share on these GPUs. `threads`: each GPU has a thread that launches; or one launches on one after the other."""
+    """A share on these GPUs. `threads`: each GPU has a thread that launches; or one launches on one after the other.
+
+    tail_ns: its first GPU goes on for so long after each step, while it has nothing to do on the others.
+    again_ns: so long after a step's first launch it launches once more on that GPU, and on the others only then.
+    """
 
     gpus: tuple[int, ...]
     given: Entitlement
     threads: bool = True
     group: str = ""
     meets: str = ""  # its kernels wait for those of others with the same
+    tail_ns: int = 0
+    again_ns: int = 0
     steps: int = 0
     launched: dict[int, int] = dataclasses.field(default_factory=dict)
     open: set[int] = dataclasses.field(default_factory=set)
     asked_ns: dict[int, int] = dataclasses.field(default_factory=dict)  # a message is on its way
     done_ns: float = 0  # of the step that all have begun
+    first_ns: int = 0  # when the step's first launch was
+    once_more: int = 0  # the step of which the first GPU has had both launches
+    idle_ns: dict[int, int] = dataclasses.field(default_factory=dict)  # since when, with the lease
 
-    def runs_on(self, gpu: int) -> bool:
+    def is_launched(self, gpu: int) -> bool:
         return self.launched.get(gpu, 0) > self.steps
 
-    def next_launches(self) -> list[int]:
-        waiting = [gpu for gpu in self.gpus if not self.runs_on(gpu)]
-        return waiting if self.threads else waiting[:1]
+    def runs_on(self, gpu: int) -> bool:
+        return self.is_launched(gpu) and (gpu == self.gpus[0] or self.done_ns < KERNEL_NS)
+
+    def is_stuck(self) -> bool:
+        return any(map(self.is_launched, self.gpus)) and not all(map(self.is_launched, self.gpus))
+
+    def next_launches(self, now_ns: int) -> list[int]:
+        waiting = [gpu for gpu in self.gpus if not self.is_launched(gpu)]
+        if self.again_ns and self.is_launched(self.gpus[0]) and self.once_more <= self.steps:
+            return [self.gpus[0]] if now_ns >= self.first_ns + self.again_ns else []
+        return waiting if self.threads and not self.again_ns else waiting[:1]
+
+    def launch(self, gpu: int, now_ns: int) -> None:
+        if self.is_launched(gpu):
+            self.once_more = self.steps + 1
+            return
+        self.launched[gpu] = self.steps + 1
+        self.first_ns = now_ns if gpu == self.gpus[0] else self.first_ns
 
 
 class VirtualNode:
@@ -74,17 +99,27 @@ class VirtualNode:
             self._compute()
 
     def _act(self, key: str, tenant: Tenant) -> None:
-        for gpu in tenant.next_launches():
+        for gpu in tenant.next_launches(self.now_ns):
             if gpu in tenant.open:
-                tenant.launched[gpu] = tenant.steps + 1
+                tenant.launch(gpu, self.now_ns)
             elif tenant.asked_ns.setdefault(gpu, self.now_ns) == self.now_ns - TICK_NS:
                 self._obey(gpu, self.turns[str(gpu)].want(key, self.now_ns))
                 self._settle()
         for gpu in tenant.gpus:
+            self._give_back_if_idle(key, tenant, gpu)
             seat = self.turns[str(gpu)].seats[key]
+            if seat.phase is LeasePhase.REVOKED and tenant.again_ns and tenant.is_stuck():
+                self._obey(gpu, self.turns[str(gpu)].closed(key, self.now_ns))
+                self._settle()
             if seat.phase is not None and gpu not in tenant.open and not tenant.runs_on(gpu):
                 self._obey(gpu, self.turns[str(gpu)].released(key, self.now_ns))
                 self._settle()
+
+    def _give_back_if_idle(self, key: str, tenant: Tenant, gpu: int) -> None:
+        if gpu not in tenant.open or tenant.runs_on(gpu) or not self.turns[str(gpu)].contended(key):
+            tenant.idle_ns.pop(gpu, None)
+        elif self.now_ns >= tenant.idle_ns.setdefault(gpu, self.now_ns) + IDLE_NS:
+            tenant.open.discard(gpu)
 
     def _compute(self) -> None:
         residents = [sum(tenant.runs_on(gpu) for tenant in self.tenants.values()) for gpu in range(len(self.turns))]
@@ -92,9 +127,10 @@ class VirtualNode:
         for key, tenant in self.tenants.items():
             together.setdefault(tenant.meets or key, []).append(tenant)
         for ranks in together.values():
-            if all(rank.runs_on(gpu) for rank in ranks for gpu in rank.gpus):
-                ranks[0].done_ns += TICK_NS / max(residents[gpu] for rank in ranks for gpu in rank.gpus)
-                if ranks[0].done_ns >= KERNEL_NS:
+            if all(rank.is_launched(gpu) for rank in ranks for gpu in rank.gpus):
+                running = [gpu for rank in ranks for gpu in rank.gpus if rank.runs_on(gpu)]
+                ranks[0].done_ns += TICK_NS / max(residents[gpu] for gpu in running)
+                if ranks[0].done_ns >= KERNEL_NS + ranks[0].tail_ns:
                     ranks[0].done_ns = 0
                     for rank in ranks:
                         rank.steps += 1
