@@ -32,7 +32,7 @@ typedef struct {
 
 static void *drafts[HOOK_COUNT]; /* its functions; those of a copy that has been started are driver_functions, too */
 static copy_t copies[LIBRARY_COUNT];
-static bool settled[LIBRARY_COUNT]; /* it has been started */
+static bool settled[LIBRARY_COUNT];                       /* it has been started */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of both; the loader is never called with it */
 
 static void copies_after_fork(void) {
@@ -119,7 +119,8 @@ static void set(hook_t hook, void *function) {
     __atomic_store_n(&drafts[hook], function, __ATOMIC_RELEASE);
 }
 
-/* Never ourselves: a hook that took itself for the driver's function would call itself for ever. */
+/* Use the functions that a search there finds. Never our own: a hook that took itself for the driver's function would
+ * call itself for ever. */
 static void take(library_t library, void *handle) {
     void *functions[HOOK_COUNT];
     copy_t copy = {.bound = true};
@@ -130,6 +131,7 @@ static void take(library_t library, void *handle) {
             functions[i] = real_dlsym(RTLD_NEXT, row->symbol);
     }
     loaded_around(functions[libraries[library].mark], &copy.place);
+    (void)fork_watch(); /* whoever cannot have it will not join either */
     pthread_mutex_lock(&mutex);
     for (unsigned i = 0; !settled[library] && i < HOOK_COUNT; i++) {
         if (hook_rows[i].library == library)
@@ -140,6 +142,7 @@ static void take(library_t library, void *handle) {
     pthread_mutex_unlock(&mutex);
 }
 
+/* The copy is gone: its functions must not be called. */
 static void forget(library_t library) {
     pthread_mutex_lock(&mutex);
     for (unsigned i = 0; !settled[library] && i < HOOK_COUNT; i++) {
@@ -191,7 +194,7 @@ void driver_settle(hook_t start, void *function) {
     if (is_settled(library))
         return;
     loaded_around(function, &place);
-    void *handle = place.base != 0 ? open_loaded(place.file) : NULL; /* kept: its functions must not go away */
+    void *handle = place.file[0] != '\0' ? open_loaded(place.file) : NULL; /* kept: its functions must not go away */
     if (handle != NULL && draft(start) != function)
         take(library, handle);
     pthread_mutex_lock(&mutex);
