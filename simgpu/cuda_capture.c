@@ -64,7 +64,7 @@ CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgra
     return graph != NULL && mode >= 0 && mode <= 2 ? begin(stream, graph) : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* That the graph is captured as it was before is the program's affair: it is made anew, whatever it was. */
+/* That the graph is captured as it was before is the program's affair: it is made again, whatever it was. */
 CUresult cuStreamBeginRecaptureToGraph(CUstream stream, int mode, CUgraph graph, void *callback, void *data) {
     (void)callback;
     (void)data;

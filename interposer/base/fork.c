@@ -18,7 +18,10 @@ static void begin_anew(void) {
 
 bool fork_watch(void) {
     static bool watching; /* kept in the child: the handler is inherited */
-    if (!watching)
-        watching = __register_atfork(NULL, NULL, begin_anew, NULL) == 0;
-    return watching;
+    if (__atomic_exchange_n(&watching, true, __ATOMIC_SEQ_CST))
+        return true;
+    bool registered = __register_atfork(NULL, NULL, begin_anew, NULL) == 0;
+    if (!registered)
+        __atomic_store_n(&watching, false, __ATOMIC_SEQ_CST);
+    return registered;
 }

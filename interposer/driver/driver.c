@@ -26,12 +26,13 @@ void *driver_functions[HOOK_COUNT];
  * found: programs try several. Nothing holds it in memory so long, or it would be found again in place of the next
  * one. Once it has been started, there is no other. */
 typedef struct {
-    bool bound, settled;
+    bool bound;
     loaded_t place;
 } copy_t;
 
 static void *drafts[HOOK_COUNT]; /* its functions; those of a copy that has been started are driver_functions, too */
 static copy_t copies[LIBRARY_COUNT];
+static bool settled[LIBRARY_COUNT];                       /* it has been started */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of both; the loader is never called with it */
 
 static void copies_after_fork(void) {
@@ -101,7 +102,7 @@ static void close_again(void *handle) {
 }
 
 static bool is_settled(library_t library) {
-    return __atomic_load_n(&copies[library].settled, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&settled[library], __ATOMIC_ACQUIRE);
 }
 
 static void *draft(hook_t hook) {
@@ -118,7 +119,8 @@ static void set(hook_t hook, void *function) {
     __atomic_store_n(&drafts[hook], function, __ATOMIC_RELEASE);
 }
 
-/* Never ourselves: a hook that took itself for the driver's function would call itself for ever. */
+/* Use the functions that a search there finds. Never our own: a hook that took itself for the driver's function would
+ * call itself for ever. */
 static void take(library_t library, void *handle) {
     void *functions[HOOK_COUNT];
     copy_t copy = {.bound = true};
@@ -129,23 +131,25 @@ static void take(library_t library, void *handle) {
             functions[i] = real_dlsym(RTLD_NEXT, row->symbol);
     }
     loaded_around(functions[libraries[library].mark], &copy.place);
+    (void)fork_watch(); /* whoever cannot have it will not join either */
     pthread_mutex_lock(&mutex);
-    for (unsigned i = 0; !copies[library].settled && i < HOOK_COUNT; i++) {
+    for (unsigned i = 0; !settled[library] && i < HOOK_COUNT; i++) {
         if (hook_rows[i].library == library)
             set((hook_t)i, functions[i]);
     }
-    if (!copies[library].settled)
+    if (!settled[library])
         copies[library] = copy;
     pthread_mutex_unlock(&mutex);
 }
 
+/* The copy is gone: its functions must not be called. */
 static void forget(library_t library) {
     pthread_mutex_lock(&mutex);
-    for (unsigned i = 0; !copies[library].settled && i < HOOK_COUNT; i++) {
+    for (unsigned i = 0; !settled[library] && i < HOOK_COUNT; i++) {
         if (hook_rows[i].library == library)
             set((hook_t)i, NULL);
     }
-    if (!copies[library].settled)
+    if (!settled[library])
         copies[library].bound = false;
     pthread_mutex_unlock(&mutex);
 }
@@ -154,7 +158,7 @@ static bool is_bound(library_t library) {
     pthread_mutex_lock(&mutex);
     copy_t copy = copies[library];
     pthread_mutex_unlock(&mutex);
-    return copy.bound && (copy.settled || loaded_still(&copy.place));
+    return copy.bound && (is_settled(library) || loaded_still(&copy.place));
 }
 
 /* The library that is loaded under its name, where the last one found is gone, or none was. */
@@ -190,7 +194,7 @@ void driver_settle(hook_t start, void *function) {
     if (is_settled(library))
         return;
     loaded_around(function, &place);
-    void *handle = place.base != 0 ? open_loaded(place.file) : NULL; /* kept: its functions must not go away */
+    void *handle = place.file[0] != '\0' ? open_loaded(place.file) : NULL; /* kept: its functions must not go away */
     if (handle != NULL && draft(start) != function)
         take(library, handle);
     pthread_mutex_lock(&mutex);
@@ -199,7 +203,7 @@ void driver_settle(hook_t start, void *function) {
         if (hook_rows[i].library == library)
             __atomic_store_n(&driver_functions[i], drafts[i], __ATOMIC_RELEASE);
     }
-    __atomic_store_n(&copies[library].settled, true, __ATOMIC_RELEASE);
+    __atomic_store_n(&settled[library], true, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&mutex);
 }
 

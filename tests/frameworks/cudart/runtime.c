@@ -104,8 +104,13 @@ API cudaError_t cudaDriverGetVersion(int *version) {
 
 API cudaError_t cudaGetDriverEntryPoint(const char *name, void **function, unsigned long long flags,
                                         enum cudaDriverEntryPointQueryResult *status) {
-    CUdriverProcAddressQueryResult found;
-    CUresult result = DRIVER(cuGetProcAddress, name, function, RUNTIME_API, flags, &found);
+    CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    int version = RUNTIME_API;
+    CUresult result = DRIVER(cuDriverGetVersion, &version);
+    if (version > RUNTIME_API)
+        version = RUNTIME_API; /* a driver that is older answers nothing for that */
+    if (result == CUDA_SUCCESS)
+        result = DRIVER(cuGetProcAddress, name, function, version, flags, &found);
     if (status != NULL)
         *status = (enum cudaDriverEntryPointQueryResult)found;
     return runtime_result(result);
