@@ -17,6 +17,10 @@ PASSED_BYTES: Final = 16 << 20  # read and kept nowhere, of a body that is too l
 MOST_BYTES: Final = 64 << 20  # in hand, of all requests together
 MOST_PARTS: Final = 400_000  # commas and brackets of a body
 PART_BYTES: Final = 100  # that each of them may come to in memory
+# Connections that are served at a time. Each may take a third of a MiB before its request is whole.
+MAX_CONNECTIONS: Final = 512
+MAX_OF_ADDRESS: Final = 256  # an API server has 200 mutating requests in hand by default
+MAX_WAITING: Final = 1024
 # A review's time at the API server. A shorter bound would end, on a busy machine, what it still waits for.
 HANDSHAKE_SECONDS: Final = 10.0
 HEADERS_SECONDS: Final = 10.0
