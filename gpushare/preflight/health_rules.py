@@ -9,7 +9,7 @@ from gpushare import contract
 from gpushare import node as objects
 from gpushare.gpunode import Condition
 from gpushare.preflight.facts_of_cluster import ClusterFacts, at, entries
-from gpushare.preflight.finding import Finding, Rule, RulePhase, Severity, listed
+from gpushare.preflight.finding import Finding, Rule, RulePhase, Severity, listed, names
 from gpushare.preflight.install_plan import AGENT, WEBHOOK
 
 Json = Mapping[str, Any]
@@ -247,7 +247,7 @@ def _conditions(facts: ClusterFacts) -> Iterator[Finding]:
                     sentence,
                     (f"gpunode/{objects.name(item)}",),
                     remedy,
-                    (f"kubectl describe gpunode {objects.name(item)}",),
+                    (f"kubectl describe gpunode {names([objects.name(item)], 'NAME')}",),
                 )
     silent = sorted(chosen - {objects.name(item) for item in there})
     if silent:
