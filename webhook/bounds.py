@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import math
+import time
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from aiohttp import web
@@ -35,6 +37,24 @@ class TooMuchError(Exception):
     def __init__(self, message: str, status: int = 413) -> None:
         super().__init__(message)
         self.status = status
+
+
+class LogRation:
+    """One line a second at most, for what any client can cause."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._next = -math.inf
+        self._unsaid = 0
+
+    def take(self) -> int | None:
+        """Return how many lines were left out since the last one; None if this one is left out, too."""
+        now = self._clock()
+        if now < self._next:
+            self._unsaid += 1
+            return None
+        self._next, unsaid, self._unsaid = now + 1.0, self._unsaid, 0
+        return unsaid
 
 
 class InHand:

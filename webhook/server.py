@@ -69,7 +69,7 @@ def application(
     slots: connection_slots.ConnectionSlots | None = None,
 ) -> web.Application:
     """The application with its one route, `/mutate`."""
-    in_hand = bounds.InHand()
+    in_hand, lines = bounds.InHand(), bounds.LogRation()
 
     @web.middleware
     async def give_place(
@@ -99,7 +99,10 @@ def application(
             return answer
 
     def refused(request: web.Request, error: Exception, status: int) -> web.Response:
-        logger.warning("Refused a malformed review", extra={"err": str(error), "peer": request.remote})
+        unsaid = lines.take()
+        if unsaid is not None:
+            extra = {"err": str(error), "peer": request.remote, "unsaid": unsaid}
+            logger.warning("Refused a malformed review", extra=extra)
         return web.json_response({"error": str(error)}, status=status)
 
     app = web.Application(

@@ -362,3 +362,11 @@ async def test_with_an_authority_only_who_has_its_certificate_is_answered(tmp_pa
 def test_an_authority_that_is_not_there_is_named() -> None:
     with pytest.raises(webhook_settings.UsageError, match="--client-ca-file /nowhere is not a file"):
         webhook_settings.parse(["--client-ca-file=/nowhere"], {})
+
+
+def test_a_line_that_any_client_can_cause_is_rationed() -> None:
+    now = 0.0
+    lines = bounds.LogRation(clock=lambda: now)
+    assert [lines.take() for _ in range(1000)] == [0, *[None] * 999]
+    now = 1.0
+    assert lines.take() == 999
