@@ -110,6 +110,8 @@ class AgentParts:
             pod_resources_socket=settings.pod_resources_socket,
             pods=pods.all,
             proc=proc,
+            identify=identify,
+            ours=lambda: self.daemons.pids(),
             kept=settings.kubelet_directory / checkpoint.NAME,
         )
         self.holders = device_holders.DeviceHolders(

@@ -127,9 +127,15 @@ class Running:
 
         return objects.Reader(self.chunks())
 
-    def text(self) -> str:
-        """All that kubectl printed."""
-        return b"".join(self.chunks()).decode()
+    def text(self, max_bytes: int | None = None) -> str:
+        """All that kubectl printed. Raises `KubectlError` where it is more than `max_bytes`, and reads no further."""
+        whole = bytearray()
+        for chunk in self.chunks():
+            whole += chunk
+            if max_bytes is not None and len(whole) > max_bytes:
+                self.stop()
+                raise plugin_errors.KubectlError(f"the answer is longer than {max_bytes >> 20} MiB")
+        return whole.decode()
 
     def finish(self) -> None:
         """Waits for its end; raises `KubectlError` if it failed."""

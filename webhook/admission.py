@@ -13,7 +13,7 @@ from gpushare.allocation import PodRef
 from gpushare.refusal import Refusal
 from gpushare.request import Request
 from webhook import metrics, review
-from webhook.pods import difference, gate_reason, mutation, validation
+from webhook.pods import difference, gate_reason, mutation, pod_structure, validation
 from webhook.store import ledger_store, reinvocation
 from webhook.store.reservation import Reservation, Waited
 
@@ -37,10 +37,7 @@ class Admission:
         try:
             answer = await self._judge(request, holder, waited)
         except Exception:
-            logger.exception("Failed to judge a pod", extra={"pod": _shown(holder), "review": request["uid"]})
-            answer = review.deny(
-                500, "gpushare failed to judge this pod; its webhook's log has the cause", outcome="error"
-            )
+            answer = _failed(request, holder)
         seconds = self.clock() - started
         self.metrics.reviewed(answer.outcome, seconds)
         logger.info(
@@ -88,6 +85,15 @@ class Admission:
             return _answer(manifest, request, self.reservation.plan(manifest, request), (), outcome="planned")
         warnings = validation.warnings(manifest, request)
         return _answer(manifest, request, await self.reservation.reserve(manifest, request, holder, waited), warnings)
+
+
+def _failed(request: review.AdmissionRequest, holder: PodRef) -> review.ReviewResponse:
+    """The answer after an exception: it is the pod's fault, or ours."""
+    wrong = pod_structure.wrong(request["object"])
+    if wrong is not None:
+        return review.deny(400, wrong)
+    logger.exception("Failed to judge a pod", extra={"pod": _shown(holder), "review": request["uid"]})
+    return review.deny(500, "gpushare failed to judge this pod; its webhook's log has the cause", outcome="error")
 
 
 def _answer(

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import math
+import time
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from aiohttp import web
@@ -17,6 +19,10 @@ PASSED_BYTES: Final = 16 << 20  # read and kept nowhere, of a body that is too l
 MOST_BYTES: Final = 64 << 20  # in hand, of all requests together
 MOST_PARTS: Final = 400_000  # commas and brackets of a body
 PART_BYTES: Final = 100  # that each of them may come to in memory
+# Connections that are served at a time. Each may take a third of a MiB before its request is whole.
+MAX_CONNECTIONS: Final = 512
+MAX_OF_ADDRESS: Final = 256  # an API server has 200 mutating requests in hand by default
+MAX_WAITING: Final = 1024
 # A review's time at the API server. A shorter bound would end, on a busy machine, what it still waits for.
 HANDSHAKE_SECONDS: Final = 10.0
 HEADERS_SECONDS: Final = 10.0
@@ -31,6 +37,24 @@ class TooMuchError(Exception):
     def __init__(self, message: str, status: int = 413) -> None:
         super().__init__(message)
         self.status = status
+
+
+class LogRation:
+    """One line a second at most, for what any client can cause."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._next = -math.inf
+        self._unsaid = 0
+
+    def take(self) -> int | None:
+        """Return how many lines were left out since the last one; None if this one is left out, too."""
+        now = self._clock()
+        if now < self._next:
+            self._unsaid += 1
+            return None
+        self._next, unsaid, self._unsaid = now + 1.0, self._unsaid, 0
+        return unsaid
 
 
 class InHand:

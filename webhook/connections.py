@@ -1,17 +1,15 @@
 """The server's connections: how long each may take for a request, and how an idle one is ended without losing a review.
 
-One that nobody has used is left alone, as the API server may be about to: one that has begun a request has to end it in
-time. Who ends an idle connection cannot know whether a review is on its way on it, and the API server sends no review
-again that got lost. So what is said last on an idle connection is an answer, to a review that may be on its way; and it
-is the other side that closes it.
+A connection that has begun a request has to end it in time. One that is idle may stay for longer than an API server
+keeps it. Ending an idle connection earlier could lose a review that is on its way on it, and the API server sends no
+review again that got lost. So the last word on an idle connection is an answer, to a review that may be on its way; and
+the other side closes it, or it is closed soon after.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
-import weakref
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -26,6 +24,8 @@ from webhook import bounds
 SEND_AGAIN: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 0\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 )
+IDLE_SECONDS: Final = 120.0  # the API server closes a connection that it has not used for 90 s
+FRESH_SECONDS: Final = 5.0  # an API server that connects sends its first review at once, and never sends that one again
 DISMISS_SECONDS: Final = 2.0  # for the other sides to read it, and to end what they have begun
 LOOK_SECONDS: Final = 0.02
 
@@ -40,13 +40,30 @@ class Timed(asyncio.Protocol):
         self._watch = watch
         self._transport: asyncio.Transport | None = None
         self._ends: asyncio.TimerHandle | None = None
+        self._idle_ends: asyncio.TimerHandle | None = None
         self._is_asked = False
+        self._idle_since = 0.0
+
+    @property
+    def idle_since(self) -> float | None:
+        """When its last answer was given, or it was made, by the loop's clock; None if a review may be on its way."""
+        if self._transport is None or self.is_ending or self._is_asked or self._ends is not None:
+            return None
+        is_fresh = not self.is_used and asyncio.get_running_loop().time() < self._idle_since + FRESH_SECONDS
+        return None if is_fresh else self._idle_since
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it has had its last word."""
+        return self._is_dismissed or (self._transport is not None and self._transport.is_closing())
 
     def asked(self, *, is_asked: bool) -> None:
         """A request has come whole, as far as its headers; or it was answered."""
         self._is_asked = is_asked
         self.is_used = True
         self._forget()
+        if not is_asked:
+            self._begin_idling()
 
     def dismiss(self) -> None:
         """Have the other side end the connection if it is idle: a review that is on its way on it is sent again."""
@@ -56,6 +73,16 @@ class Timed(asyncio.Protocol):
         self._is_dismissed = True
         self._transport.write(SEND_AGAIN)
 
+    def end(self) -> None:
+        """End the connection if it is idle, by `SEND_AGAIN` first."""
+        if self._transport is not None and self.idle_since is not None:
+            self.dismiss()
+            asyncio.get_running_loop().call_later(DISMISS_SECONDS, self._transport.abort)
+
+    def gone(self) -> None:
+        """Its socket is closed, also before its handshake was done."""
+        self._watch.gone(self)
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """As asyncio.Protocol: its handshake is done."""
         if not isinstance(transport, asyncio.Transport):
@@ -63,6 +90,7 @@ class Timed(asyncio.Protocol):
         self._transport = transport
         self.inner.connection_made(transport)
         self._watch.made(self)
+        self._begin_idling()
 
     def data_received(self, data: bytes) -> None:
         """As asyncio.Protocol: a part of a request has come."""
@@ -90,26 +118,32 @@ class Timed(asyncio.Protocol):
         self._watch.lost(self)
         self.inner.connection_lost(error)
 
+    def _begin_idling(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._idle_since = loop.time()
+        self._idle_ends = loop.call_later(self._watch.idle_seconds, self.end)
+
     def _forget(self) -> None:
-        if self._ends is not None:
-            self._ends.cancel()
-            self._ends = None
+        for timer in (self._ends, self._idle_ends):
+            if timer is not None:
+                timer.cancel()
+        self._ends = self._idle_ends = None
 
 
 class ConnectionWatch:
     """Watches over all connections of a server. Its length is how many there are, without those in their handshake."""
 
-    def __init__(self, seconds: float = bounds.HEADERS_SECONDS) -> None:
+    def __init__(self, seconds: float = bounds.HEADERS_SECONDS, idle_seconds: float = IDLE_SECONDS) -> None:
         self.seconds = seconds
+        self.idle_seconds = idle_seconds
         self._known: dict[asyncio.Protocol, Timed] = {}
-        # Nobody is told that a handshake has failed; but its protocol is garbage then.
-        self._handshakes: weakref.WeakSet[Timed] = weakref.WeakSet()
+        self._handshakes: set[Timed] = set()
 
     def __len__(self) -> int:
         return len(self._known)
 
     def over(self, make: Callable[[], asyncio.Protocol]) -> Callable[[], Timed]:
-        """What makes a protocol, made to keep time."""
+        """What makes a protocol, made to keep time. The handshake that is to come is waited for until `gone`."""
 
         def timed() -> Timed:
             connection = Timed(make(), self)
@@ -117,6 +151,10 @@ class ConnectionWatch:
             return connection
 
         return timed
+
+    def gone(self, connection: Timed) -> None:
+        """The socket of a connection is closed."""
+        self._handshakes.discard(connection)
 
     def made(self, connection: Timed) -> None:
         """The handshake of a connection is done."""
@@ -150,10 +188,8 @@ class ConnectionWatch:
         for connection in self._known.values():
             if connection.is_used:
                 connection.dismiss()
-        if self._handshakes:
-            gc.collect()
         ends = time.monotonic() + DISMISS_SECONDS
-        while (self._handshakes or self._known) and time.monotonic() < ends:  # noqa: ASYNC110 - a handshake fails untold
+        while (self._handshakes or self._known) and time.monotonic() < ends:  # noqa: ASYNC110 - for either
             await asyncio.sleep(LOOK_SECONDS)
         for connection in self._known.values():
             connection.dismiss()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import ssl
 import time
@@ -17,7 +18,7 @@ from typing import Final
 from aiohttp import web
 
 from gpushare import contract
-from webhook import bounds, connections, review
+from webhook import bounds, connection_slots, connections, review
 
 logger = logging.getLogger(__name__)
 
@@ -62,10 +63,27 @@ class Leaving:
 
 
 def application(
-    admit: Admit, leaving: Leaving | None = None, timing: connections.ConnectionWatch | None = None
+    admit: Admit,
+    leaving: Leaving | None = None,
+    timing: connections.ConnectionWatch | None = None,
+    slots: connection_slots.ConnectionSlots | None = None,
 ) -> web.Application:
     """The application with its one route, `/mutate`."""
-    in_hand = bounds.InHand()
+    in_hand, lines = bounds.InHand(), bounds.LogRation()
+
+    @web.middleware
+    async def give_place(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """While other connections wait, an answer ends its own."""
+        try:
+            answer = await handler(request)
+        except web.HTTPException as error:
+            error.force_close()
+            raise
+        if slots is not None and slots.is_full:
+            answer.force_close()
+        return answer
 
     async def mutate(request: web.Request) -> web.Response:
         try:
@@ -81,23 +99,28 @@ def application(
             return answer
 
     def refused(request: web.Request, error: Exception, status: int) -> web.Response:
-        logger.warning("Refused a malformed review", extra={"err": str(error), "peer": request.remote})
+        unsaid = lines.take()
+        if unsaid is not None:
+            extra = {"err": str(error), "peer": request.remote, "unsaid": unsaid}
+            logger.warning("Refused a malformed review", extra=extra)
         return web.json_response({"error": str(error)}, status=status)
 
-    app = web.Application(middlewares=[kept.middleware for kept in (timing, leaving) if kept is not None])
+    app = web.Application(
+        middlewares=[*(kept.middleware for kept in (timing, leaving) if kept is not None), give_place]
+    )
     app.router.add_post(contract.WEBHOOK_PATH, mutate)
     return app
 
 
 class _Site(web.BaseSite):
-    """As aiohttp's own for TCP, with bounds in time."""
+    """As aiohttp's own for TCP, with bounds in time and number."""
 
     def __init__(
-        self, runner: web.AppRunner, host: str, port: int, tls: ssl.SSLContext, timing: connections.ConnectionWatch
+        self, runner: web.AppRunner, host: str, port: int, protocol: Callable[[web.Server], asyncio.BaseProtocol]
     ) -> None:
-        super().__init__(runner, ssl_context=tls, backlog=BACKLOG)
+        super().__init__(runner, backlog=BACKLOG)
         self._place = host, port
-        self._timing = timing
+        self._protocol = protocol
 
     @property
     def name(self) -> str:
@@ -110,11 +133,7 @@ class _Site(web.BaseSite):
         if self._runner.server is None:
             raise RuntimeError("the runner was not set up")
         self._server = await asyncio.get_running_loop().create_server(
-            self._timing.over(self._runner.server),
-            *self._place,
-            ssl=self._ssl_context,
-            backlog=BACKLOG,
-            ssl_handshake_timeout=bounds.HANDSHAKE_SECONDS,
+            functools.partial(self._protocol, self._runner.server), *self._place, backlog=BACKLOG
         )
 
 
@@ -125,17 +144,22 @@ async def serve(admit: Admit, tls: ssl.SSLContext, *, host: str, port: int) -> A
     At the end whoever still sends reviews is answered until there is silence; then no connection is taken any more,
     those that are idle are ended, and what is in hand is answered.
     """
-    leaving, timing = Leaving(), connections.ConnectionWatch()
+    leaving, timing, slots = Leaving(), connections.ConnectionWatch(), connection_slots.ConnectionSlots()
+
+    def protocol(aiohttp_server: web.Server) -> asyncio.BaseProtocol:
+        return connection_slots.TlsConnection(timing.over(aiohttp_server)(), tls, slots)
+
     runner = web.AppRunner(
-        application(admit, leaving, timing),
+        application(admit, leaving, timing, slots),
         access_log=None,
         shutdown_timeout=DRAIN_SECONDS,
         keepalive_timeout=IDLE_SECONDS,
         lingering_time=0.0,
+        read_bufsize=connection_slots.READ_AHEAD_BYTES,
     )
     await runner.setup()
     try:
-        site = _Site(runner, host, port, tls, timing)
+        site = _Site(runner, host, port, protocol)
         await site.start()
         yield int(runner.addresses[0][1])
         await leaving.quiet(lambda: len(timing))

@@ -64,6 +64,7 @@ class Gang:
     ended_ns: int = 0
     stirred_ns: int = 0  # when it was stopped last, or let in for a moment
     spared_until_ns: int = 0
+    spared: bool = False  # now: its seats pay nothing
 
 
 class Gangs:
@@ -140,24 +141,31 @@ class Gangs:
         times: list[int] = []
         for gang in self._gangs.values():
             times += self._stirs_ns(gang) if gang.stage is Stage.ENDING else []
-            spared = any(seat.spared for seat in self._seats(gang))
-            times += [gang.spared_until_ns] if spared and gang.spared_until_ns > now_ns else []
+            times += [gang.spared_until_ns] if gang.spared and gang.spared_until_ns > now_ns else []
         return min(times, default=None)
 
     def _concerned(self) -> list[Gang]:
         """Those at whose GPUs something is not as it was, and those that are about to begin or to end."""
-        changed = (uuid for uuid, turns in self._gpus.items() if turns.undecided or turns.changed)
-        names = {name for uuid in changed for name in self._at.get(uuid, ())}
+        changed = [(uuid, turns.changed) for uuid, turns in self._gpus.items() if turns.undecided or turns.changed]
+        # A gang that waits goes by its own seats alone: what others do on its GPUs is nothing to it before it is next.
+        names = {
+            name
+            for uuid, keys in changed
+            for name in self._at.get(uuid, ())
+            if self._gangs[name].stage is not Stage.WAITING or self._gangs[name].seats[uuid] in keys
+        }
         moving = {Stage.CALLED, Stage.ENDING}
         return [
             gang
             for name, gang in self._gangs.items()
-            if name in names or gang.stage in moving or any(seat.spared for seat in self._seats(gang))
+            if name in names or gang.stage in moving or gang.spared
         ]
 
     def _next(self, now_ns: int) -> Gang | None:
         """The first of those that wait, if there is one that may begin: one turn at least is over where it would."""
         vacant = {uuid for uuid in self._gpus if self._is_vacant(uuid)}
+        if not vacant:
+            return None
         waiting = [
             gang
             for gang in self._gangs.values()
@@ -236,8 +244,9 @@ class Gangs:
         elif gang.waits_ns is None:
             gang.waits_ns = now_ns
         kept_back = any(seat.asked and seat.phase is None for seat in self._seats(gang))
+        gang.spared = kept_back and now_ns < gang.spared_until_ns
         for uuid, key in gang.seats.items():
-            self._gpus[uuid].spare(key, now_ns, spared=kept_back and now_ns < gang.spared_until_ns)
+            self._gpus[uuid].spare(key, now_ns, spared=gang.spared)
 
     def _wait(self, gang: Gang, now_ns: int) -> Commands:
         """What it will use, it wants."""

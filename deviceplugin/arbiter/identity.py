@@ -12,6 +12,9 @@ Whatever is outside comes in front: the container that a node of kind is, the sl
 cgroup namespace of its own, as containers of cgroup v2 have one, sees `..` in front. What a container makes below its
 own cgroup is its own invention: only the outermost pod counts. All hierarchies of cgroup v1 must agree; one that knows
 no pod is no contradiction.
+
+A cgroup's name may hold every character but `/` and a line feed. A process below `kubepods` that fits none of these
+forms is refused with `NOT_UNDERSTOOD`, so that it is never mistaken for a process of the host.
 """
 
 from __future__ import annotations
@@ -29,6 +32,12 @@ _SLICES: Final = r"(?:(?:[a-zA-Z0-9_.]+-)*kubepods(?:-[a-z]+)?-)?"
 _POD: Final = re.compile(rf"{_SLICES}pod{_UID}(?:\.slice)?")
 _CONTAINER: Final = re.compile(rf"(?:(?:cri-containerd|crio|docker|libpod)-)?{_ID}(?:\.scope)?")
 _BOTH: Final = re.compile(rf"{_SLICES}pod{_UID}\.slice:[a-z-]+:{_ID}")
+# What the kubelet makes for pods, their parents included; as seen from a namespace, a pod's own name comes first.
+_OF_PODS: Final = re.compile(r"(?:[a-zA-Z0-9_.]+-)*kubepods(?:[-.].*)?|pod[0-9a-f_-]{32,36}(?:\..*)?", re.DOTALL)
+
+IN_NO_POD: Final = Refusal("this process is in no container of a pod")
+IN_SEVERAL: Final = Refusal("this process is in the cgroups of several containers at once")
+NOT_UNDERSTOOD: Final = Refusal("this process is in a pod's cgroup, but in no container that is known by its cgroup")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,14 +50,15 @@ class Container:
 
 def parse(text: str) -> Container | Refusal:
     """The container whose process has these cgroups."""
-    containers = {
-        container for line in text.splitlines() if (container := _of_path(line.split(":", 2)[-1])) is not None
-    }
-    if not containers:
-        return Refusal("this process is in no container of a pod")
+    # Not `splitlines`, which ends a line at a vertical tab and at eight other characters that a cgroup's name may hold.
+    paths = [line.split(":", 2)[-1] for line in text.split("\n")]
+    containers = {container for path in paths if (container := _of_path(path)) is not None}
     if len(containers) > 1:
-        return Refusal("this process is in the cgroups of several containers at once")
-    return containers.pop()
+        return IN_SEVERAL
+    if containers:
+        return containers.pop()
+    below_pods = any(_OF_PODS.fullmatch(component) for path in paths for component in path.split("/"))
+    return NOT_UNDERSTOOD if below_pods else IN_NO_POD
 
 
 def pod_of(component: str) -> str | None:

@@ -77,9 +77,12 @@ def identified(pid: int, *, proc: Path = PROC) -> tuple[int, int] | None:
 
 
 def _start_ticks(pid: int, proc: Path) -> int:
-    stat = (proc / str(pid) / "stat").read_bytes()
-    # The name, in parentheses, may hold anything; what follows it begins with the third field.
-    return int(stat.rpartition(b")")[2].split()[19])
+    return int(_stat(pid, proc)[19])
+
+
+def _stat(pid: int, proc: Path) -> list[bytes]:
+    """The fields of its stat from the third on: the name before them, in parentheses, may hold anything."""
+    return (proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
 
 
 def _held(pid: int, pidfd: int, proc: Path) -> KernelProcess:
@@ -96,14 +99,31 @@ def _held(pid: int, pidfd: int, proc: Path) -> KernelProcess:
 def is_stopped(pid: int, *, proc: Path = PROC) -> bool:
     """Whether it has been told to stand still, by a signal or a debugger; what is gone has not."""
     try:
-        return (proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[0] in {b"T", b"t"}
+        return _stat(pid, proc)[0] in {b"T", b"t"}
     except (OSError, IndexError):
         return False
 
 
+def parent(pid: int, *, proc: Path = PROC) -> int | None:
+    """The pid of its parent; None if it is gone."""
+    try:
+        return int(_stat(pid, proc)[1])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
 def cgroups(pid: int, *, proc: Path = PROC) -> str:
-    """The text of its cgroup file; raises OSError when it is gone."""
-    return (proc / str(pid) / "cgroup").read_text(errors="surrogateescape")
+    """The text of its cgroup file; raises OSError when it is gone.
+
+    In cgroup v1 a first thread that has ended is in no cgroup any more, while the process lives on in its other
+    threads. The text is that of a thread which still runs.
+    """
+    directory = proc / str(pid)
+    if _stat(pid, proc)[:1] == [b"Z"]:
+        with os.scandir(directory / "task") as tasks:
+            directory = next((Path(task) for task in tasks if task.name != str(pid)), directory)
+    # Bytes: read as text, a carriage return in a name would become a line feed.
+    return os.fsdecode((directory / "cgroup").read_bytes())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from deviceplugin.arbiter.tenant import Missing, NotYet, Tenant
 from deviceplugin.audit import share_limits
 from deviceplugin.audit.node_audit import AuditedProcess, LimitState, NodeAudit
 from deviceplugin.audit.seen import Problem, Seen, SeenProcess, SeenShare, Who
-from deviceplugin.mps import steps
 from gpushare import pod
 from gpushare.gpu import Mode
 from gpushare.gpunode import GpuNode
@@ -25,7 +24,7 @@ from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
 
 AGAIN: Final = ": to be judged by the next look"
-IN_NO_POD: Final = "it is in no container of a pod, and may take what was promised to shares"
+TAKES: Final = ", and may take what was promised to shares"
 ELSEWHERE: Final = "its container has a share, but not of this GPU"
 GOT_AROUND: Final = "its container has a share of this GPU, but it is not registered with the arbiter"
 LEFT_BEHIND: Final = (
@@ -122,10 +121,8 @@ class _Processes:
             if process.left_behind:
                 return LimitState.UNLIMITED, LEFT_BEHIND
             return LimitState.UNLIMITED, WITHOUT if process.with_library is False else GOT_AROUND
-        if process.name == steps.COMM:
-            return LimitState.UNJUDGED, "it is a daemon of MPS, which computes nothing of its own"
         if tenant is None:
-            return LimitState.FOREIGN, IN_NO_POD
+            return LimitState.FOREIGN, process.outside + TAKES
         # A pod's status is a second behind its containers; pods and allocations are known before any of them starts.
         late = isinstance(tenant, NotYet) and tenant.missing is Missing.CONTAINER
         return (LimitState.UNJUDGED if late or self._node is None else LimitState.FOREIGN), tenant.reason

@@ -27,6 +27,7 @@ from deviceplugin.audit.seen import Problem, Seen, SeenMember, SeenProcess, Seen
 from deviceplugin.hardware import nvml, nvml_call
 from gpushare import contract
 from gpushare.gpu import Gpu, Mode
+from gpushare.refusal import Refusal
 
 LIBRARY: Final = PurePosixPath(contract.CONTAINER_LIBRARY).name
 CONTAINER_SECONDS: Final = 0.25  # of one look, for what the processes of one container have mapped
@@ -73,7 +74,7 @@ class _Known:
     """What the kernel said of a process."""
 
     name: str
-    container: Container | None
+    container: Container | Refusal
     with_library: bool | None
     left_behind: bool
 
@@ -118,7 +119,7 @@ class Looking:
         self._identify = identify
         self._proc = proc
         self._known: dict[Who, _Known] = {}
-        self._spent_seconds = collections.defaultdict[Container | None, float](float)  # in this look
+        self._spent_seconds = collections.defaultdict[Container | Refusal, float](float)  # in this look
         self._lost_ticks = lost_ticks
         self._told_us: dict[str, int] = {}  # up to when the driver has told what was used of a GPU
 
@@ -232,9 +233,10 @@ class Looking:
             *who,
             known.name,
             listed.memory_bytes,
-            known.container,
+            None if isinstance(known.container, Refusal) else known.container,
             with_library=known.with_library,
             left_behind=known.left_behind,
+            outside=known.container.reason if isinstance(known.container, Refusal) else "",
         )
 
     def _share(self, group: ShareLedgerView) -> SeenShare | None:
@@ -254,7 +256,7 @@ class Looking:
         known = self._known.get(who)
         if known is None or again or not known.with_library:
             pid = who[0]
-            container = self._container(pid)
+            container = self._identify(pid)
             if known is not None and known.with_library:
                 mapped: tuple[bool | None, bool] = True, known.left_behind
             elif self._spent_seconds[container] < CONTAINER_SECONDS / (
@@ -273,10 +275,6 @@ class Looking:
             return (self._proc / str(pid) / "comm").read_text(errors="replace").strip()
         except OSError:
             return ""
-
-    def _container(self, pid: int) -> Container | None:
-        container = self._identify(pid)
-        return container if isinstance(container, Container) else None
 
     def _mapped(self, who: Who) -> tuple[bool | None, bool]:
         """Whether it has the library, and a ledger of which nothing may be left."""

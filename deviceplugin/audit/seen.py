@@ -18,7 +18,8 @@ Who = tuple[int, int]  # a process: its pid and when it started, in the kernel's
 class SeenProcess:
     """A process on a GPU, as the driver lists it.
 
-    used_bytes: None where the driver does not tell; container: None for one that is in none.
+    used_bytes: None where the driver does not tell; container: None for one that is in none that is known, and
+        `outside` says why.
     with_library: whether the library is mapped in it; None where that cannot be seen.
     left_behind: whether it has a ledger mapped, since before records of such were lost.
     """
@@ -31,6 +32,7 @@ class SeenProcess:
     container: Container | None
     with_library: bool | None
     left_behind: bool = False
+    outside: str = ""
 
     @property
     def who(self) -> Who:

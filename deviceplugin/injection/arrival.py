@@ -1,16 +1,20 @@
 """Whether the devices have come into the containers with shares: seen in their processes, once a container.
 
-Whatever was decided, this is what came of it: a runtime that ignores what it is told says nothing, and the program
-only finds no GPU. What is read belongs to tenants: it is read in a thread, only so much of it, and proves nothing but
-its lack.
+A runtime that ignores the devices it is asked for reports no error, and the program only finds no GPU. So the agent
+checks the result. A container's root and /dev belong to its tenant, who may put any number of files there, or a file
+system that never answers. The agent therefore looks names up and lists nothing, in a thread for each container that it
+waits for only so long. What it finds proves nothing but a lack.
 """
 
 from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
+import logging
 import os
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -22,11 +26,17 @@ from gpushare import contract, pod
 from gpushare.gpunode import GpuNode
 from gpushare.pod import PodJson
 
+logger = logging.getLogger(__name__)
+
 SECONDS: Final = 5.0
 LOOKS: Final = 12  # at a container of which no process is seen, as of one in a virtual machine
-_MOST_BYTES: Final = 1 << 20
+LOOK_SECONDS: Final = 5.0  # for one container, whose file systems may not answer
+MAX_STUCK: Final = 8  # threads that a file system holds; with so many, containers stay unknown
+MAX_PROCESSES: Final = 16  # of one container
+_MAX_BYTES: Final = 1 << 20
 _DRIVER: Final = re.compile(rb" \S*/(?:libcuda\.so|libnvidia-ml\.so)[^/ ]* ")
-_GPU: Final = re.compile(r"nvidia[0-9]+|dxg")  # dxg: Windows' subsystem for Linux
+# The driver has no more minor numbers for GPUs. dxg: Windows' subsystem for Linux.
+_GPU_NODES: Final = ("dxg", *(f"nvidia{minor}" for minor in range(254)))
 
 
 class Arrivals:
@@ -54,6 +64,7 @@ class Arrivals:
         self._proc = proc
         self._seen: dict[Container, bool] = {}
         self._looks: collections.Counter[Container] = collections.Counter()
+        self._stuck = 0
         self.missing: tuple[str, ...] = ()
 
     async def run(self) -> None:
@@ -70,7 +81,7 @@ class Arrivals:
         self._looks = collections.Counter(
             {container: self._looks[container] + (container in new) for container in running}
         )
-        arrivals = await asyncio.to_thread(self._look, new) if new else {}
+        arrivals = await self._look(new) if new else {}
         self._seen |= arrivals
         for without_device in sorted(
             arrivals.keys() - {container for container, arrived in arrivals.items() if arrived}, key=running.__getitem__
@@ -85,28 +96,89 @@ class Arrivals:
             self.missing = missing
             self._changed()
 
-    def _look(self, containers: Iterable[Container]) -> Mapping[Container, bool]:
-        """Of each container of which a process can be seen, whether one of its processes has a device or a driver."""
-        wanted = frozenset(containers)
+    async def _look(self, containers: set[Container]) -> Mapping[Container, bool]:
+        """Of each container with a visible process, whether one of its processes has a device or a driver."""
         arrivals: dict[Container, bool] = {}
+        for container, directories in (await asyncio.to_thread(self._processes, containers)).items():
+            arrived = await self._in_time(container, directories)
+            if arrived is not None:
+                arrivals[container] = arrived
+        return arrivals
+
+    def _processes(self, wanted: set[Container]) -> Mapping[Container, list[Path]]:
+        processes: collections.defaultdict[Container, list[Path]] = collections.defaultdict(list)
         for entry in os.listdir(self._proc):  # noqa: PTH208 - thousands
             who = self._identify(int(entry)) if entry.isdigit() else None
-            if isinstance(who, Container) and who in wanted and not arrivals.get(who):
-                arrived = has_devices(self._proc / entry)
-                if arrived is not None:
-                    arrivals[who] = arrived
-        return arrivals
+            if isinstance(who, Container) and who in wanted and len(processes[who]) < MAX_PROCESSES:
+                processes[who].append(self._proc / entry)
+        return processes
+
+    async def _in_time(self, container: Container, directories: Iterable[Path]) -> bool | None:
+        """Whether one of these processes has a device or a driver; None if unknown, also after `LOOK_SECONDS`.
+
+        The thread of a look that does not end stays behind; its container is not looked at again.
+        """
+        if self._stuck >= MAX_STUCK:
+            return None
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[bool | None] = loop.create_future()
+
+        def end(arrived: bool | None) -> None:
+            self._stuck -= 1
+            if not answer.done():
+                answer.set_result(arrived)
+
+        def look() -> None:
+            arrived = _any_has_devices(directories)
+            with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
+                loop.call_soon_threadsafe(end, arrived)
+
+        self._stuck += 1
+        # A daemon thread: the agent's end must not wait for a tenant's file system.
+        threading.Thread(target=look, daemon=True, name=f"devices-{container.container_id[:12]}").start()
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                return await answer
+        except TimeoutError:
+            self._looks[container] = LOOKS
+            logger.warning("A container's file system does not answer", extra={"container": container.container_id})
+            return None
+
+
+def _any_has_devices(directories: Iterable[Path]) -> bool | None:
+    known = None
+    for directory in directories:
+        arrived = has_devices(directory)
+        if arrived:
+            return True
+        known = known if arrived is None else arrived
+    return known
 
 
 def has_devices(directory: Path) -> bool | None:
     """Whether a process, by its directory in /proc, has a GPU's node or a mounted driver; None if that is not seen."""
     try:
         with (directory / "mountinfo").open("rb") as file:
-            text = file.read(_MOST_BYTES)
-        names = os.listdir(directory / "root/dev")  # noqa: PTH208 - of another root
+            if _DRIVER.search(file.read(_MAX_BYTES)):
+                return True
+        # A symbolic link in its place would lead through this process's own root.
+        dev = os.open(directory / "root/dev", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
         return None
-    return bool(_DRIVER.search(text)) or any(map(_GPU.fullmatch, names))
+    try:
+        return any(_exists(name, dev) for name in _GPU_NODES)
+    except OSError:
+        return None
+    finally:
+        os.close(dev)
+
+
+def _exists(name: str, directory: int) -> bool:
+    try:
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _running(pods: Iterable[PodJson], node: GpuNode | None) -> Iterator[tuple[Container, tuple[str, str, str]]]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import collections
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.arbiter import identity, kernel_process
+from deviceplugin.arbiter import kernel_process
+from deviceplugin.arbiter.identity import Container
+from deviceplugin.arbiter.socket_server import Identify
 from deviceplugin.hardware import nvml_call
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.kubelet import checkpoint, pod_resources
 from deviceplugin.kubelet.advertisement import COUNTERS
 from deviceplugin.live import gpu_usage
-from deviceplugin.mps import steps
 from gpushare import pod
 from gpushare.allocation import Allocation
 from gpushare.modes.hardware_gpu import HardwareGpu
@@ -30,6 +31,7 @@ class GpuUsers:
     """Knows whom to ask on this node. `held` is what the kubelet has told last.
 
     pods: of this node, as the informer has them; kept: what the kubelet writes down, by which it starts.
+    ours: pids of daemons that we run for the GPUs' users, as MPS's; blocking. With their children they use no GPU.
     """
 
     def __init__(
@@ -39,6 +41,8 @@ class GpuUsers:
         pod_resources_socket: Path,
         pods: Callable[[], Iterable[PodJson]],
         proc: Path,
+        identify: Identify,
+        ours: Callable[[], frozenset[int]],
         kept: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -46,7 +50,8 @@ class GpuUsers:
         self._socket = pod_resources_socket
         self._pods = pods
         self._proc = proc
-        self._own = identity.parse(kernel_process.cgroups(os.getpid(), proc=kernel_process.PROC))
+        self._identify = identify
+        self._ours = ours
         self._clock = clock
         self._kept_at = kept
         self._kept: Mapping[str, Mapping[str, frozenset[str]]] = {}
@@ -107,10 +112,7 @@ class GpuUsers:
         silent = await self.ask_kubelet()
         unanswered = {card.uuid: silent for card in known if silent}
         running, lost = await self._driver.ask(self._running, [card.uuid for card in known])
-        processes = {
-            uuid: [gpu_user for pid in pids if (gpu_user := self.user(pid)) is not None]
-            for uuid, pids in running.items()
-        }
+        processes = await asyncio.to_thread(self._users_of, running)
         users = gpu_usage.users(
             allocations=allocations,
             held=self.held,
@@ -141,18 +143,24 @@ class GpuUsers:
                 lost[uuid] = str(error)
         return running, lost
 
-    def user(self, pid: int) -> gpu_usage.GpuUser | None:
-        """The process, or None if it is over, or one of ours."""
+    def _users_of(self, running: Mapping[str, Iterable[int]]) -> dict[str, list[gpu_usage.GpuUser]]:
+        """By GPU the processes on it. Blocking: in a thread of its own, as a process can hold up who asks of it."""
+        ours = self._ours() if any(running.values()) else frozenset()
+        return {
+            uuid: [found for pid in pids if (found := self.user(pid, ours)) is not None]
+            for uuid, pids in running.items()
+        }
+
+    def user(self, pid: int, ours: frozenset[int]) -> gpu_usage.GpuUser | None:
+        """The process, or None if it is over, or one of ours, which a name alone does not make it."""
+        if pid in ours or kernel_process.parent(pid, proc=self._proc) in ours:
+            return None
         try:
             name = (self._proc / str(pid) / "comm").read_text(errors="replace").strip()
-            container = identity.parse(kernel_process.cgroups(pid, proc=self._proc))
         except OSError:
             return None
-        is_a_pods = isinstance(container, identity.Container)
-        # Ours and the host's are nobody's workload. In a pod anybody can be called so.
-        if name == steps.COMM and (not is_a_pods or container == self._own):
-            return None
-        if not isinstance(container, identity.Container):
+        container = self._identify(pid)
+        if not isinstance(container, Container):
             return gpu_usage.GpuUser(pid, name)
         manifest = next((manifest for manifest in self._pods() if pod.uid(manifest) == container.pod_uid), None)
         return gpu_usage.GpuUser(pid, name, "/".join(pod.namespaced_name(manifest)) if manifest is not None else "")

@@ -25,6 +25,11 @@ class Control:
         self._program = program
         self._environment = dict(environment)
 
+    @property
+    def program(self) -> Path:
+        """What was given."""
+        return self._program
+
     async def start(self) -> None:
         """Start the daemon in the background. Raises ControlError."""
         await self._run(("-d",), "")

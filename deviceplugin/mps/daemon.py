@@ -14,11 +14,13 @@ import re
 import shutil
 import signal
 import time
+import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.mps import steps
+from deviceplugin.arbiter.kernel_process import KernelProcess
+from deviceplugin.mps import daemon_process, running, steps
 from deviceplugin.mps.control import Control, ControlError
 from deviceplugin.mps.places import Places
 from gpushare.cluster import backoff
@@ -32,8 +34,8 @@ ASK_SECONDS: Final = 60.0  # a daemon that lives but does not answer is found so
 ASK_AGAIN_SECONDS: Final = 5.0  # where it was silent
 MOST_SILENCES: Final = 3  # in a row
 STOP_SECONDS: Final = 10.0
+MAX_LOG_BYTES: Final = 1 << 20  # at a time
 _SERVER_FAILED: Final = re.compile(rb"Server [0-9]+ exited with status [1-9]")
-_PROC: Final = Path("/proc")
 _SELINUX: Final = Path("/sys/fs/selinux")
 _SELINUX_LABEL: Final = b"system_u:object_r:container_file_t:s0\0"
 
@@ -95,8 +97,8 @@ class MpsDaemon:
     async def _do(self, step: steps.Step) -> None:
         match step:
             case steps.SetComputeMode(exclusive, uuids):
-                for uuid in uuids:
-                    await self._set_exclusive(uuid, exclusive=exclusive)
+                for gpu in uuids:
+                    await self._set_exclusive(gpu, exclusive=exclusive)
             case steps.MakeDirectory(path):
                 path.mkdir(parents=True, exist_ok=True)
                 path.chmod(steps.DIRECTORY_MODE)
@@ -104,7 +106,7 @@ class MpsDaemon:
                     os.setxattr(path, "security.selinux", _SELINUX_LABEL)
             case steps.RunDaemon():
                 if not await self._control.answers():
-                    await self._control.start()
+                    await self._start()
             case steps.Command(lines, stopping):
                 if stopping:
                     await self._quit()
@@ -122,18 +124,27 @@ class MpsDaemon:
                 self._forward_log()
                 self._log_position = None if stop else self._log_end()
 
-    async def _set_exclusive(self, uuid: str, *, exclusive: bool) -> None:
+    async def _start(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            pidfd = await self._pidfd()
+            if pidfd is None:
+                self._forget()  # the daemon would open whatever a client has put there
+            else:
+                os.close(pidfd)
+        await self._control.start()
+
+    async def _set_exclusive(self, gpu: str, *, exclusive: bool) -> None:
         try:
-            await self._exclusive(uuid, exclusive)
+            await self._exclusive(gpu, exclusive)
         except Exception as error:
-            raise ControlError(f"the compute mode of {uuid} cannot be set: {error}") from error
+            raise ControlError(f"the compute mode of {gpu} cannot be set: {error}") from error
 
     async def _quit(self) -> None:
         """Ask it to end; if it does not, end it."""
         try:
-            pidfd = self._pidfd()
+            pidfd = await self._pidfd()
         except ProcessLookupError:
-            return
+            pidfd = None  # a client may have written another number: the pipe says whether it runs
         try:
             with contextlib.suppress(ControlError):
                 await self._control.send("quit")
@@ -142,7 +153,7 @@ class MpsDaemon:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                 await _ends(pidfd, STOP_SECONDS)
-            self.places.pid_file.unlink(missing_ok=True)
+            self._forget()
         finally:
             if pidfd is not None:
                 os.close(pidfd)
@@ -150,7 +161,7 @@ class MpsDaemon:
     async def _until_it_fails(self) -> str:
         """Why it does not run any more."""
         try:
-            pidfd = self._pidfd()
+            pidfd = await self._pidfd()
         except ProcessLookupError:
             return "it has ended"
         silences = 0
@@ -172,25 +183,25 @@ class MpsDaemon:
             if pidfd is not None:
                 os.close(pidfd)
 
-    def _pidfd(self) -> int | None:
-        """The process behind the pipe; None where it cannot be told. Raises ProcessLookupError if it has ended.
-
-        A daemon that was killed leaves its file, and its number may be another's by now, which is not touched.
-        """
+    async def _pidfd(self) -> int | None:
+        """The process behind the pipe; None where it is unknown. Raises ProcessLookupError if it has ended."""
         try:
-            pid = int(self.places.pid_file.read_text())
-            pidfd = os.pidfd_open(pid)
-        except (FileNotFoundError, ValueError, OverflowError):
-            return None
-        except OSError as error:  # also of a number that no process can have
+            process = await asyncio.to_thread(self.process)
+        except ProcessLookupError:
+            self._forget()
+            raise
+        return process.pidfd if process is not None else None
+
+    def process(self) -> KernelProcess | None:
+        """The daemon's process, as `daemon_process.find`. Blocking."""
+        return daemon_process.find(self.places, running.starter(self._control.program))
+
+    def _forget(self) -> None:
+        """Remove the pid file, or whatever a client has put in its place."""
+        try:
             self.places.pid_file.unlink(missing_ok=True)
-            raise ProcessLookupError(str(error)) from error
-        # Opened before its name is read: should it end between the two, no other can be taken for it.
-        if not _is_daemon(pid):
-            os.close(pidfd)
-            self.places.pid_file.unlink(missing_ok=True)
-            raise ProcessLookupError(f"process {pid} is no MPS daemon")
-        return pidfd
+        except IsADirectoryError:
+            self.places.pid_file.rename(self.places.pipe / f".{uuid.uuid4().hex}")
 
     def _log_end(self) -> int:
         try:
@@ -204,7 +215,7 @@ class MpsDaemon:
         try:
             with (self.places.log / "control.log").open("rb") as log:
                 log.seek(self._log_position)
-                lines = log.read().splitlines()
+                lines = log.read(MAX_LOG_BYTES).splitlines()
                 self._log_position = log.tell()
         except FileNotFoundError:
             return
@@ -222,13 +233,6 @@ class MpsDaemon:
         if problem != self.problem:
             self.problem = problem
             self._changed()
-
-
-def _is_daemon(pid: int) -> bool:
-    try:
-        return (_PROC / str(pid) / "comm").read_text(errors="replace").strip() == steps.COMM
-    except OSError:
-        return False
 
 
 async def _ends(pidfd: int, timeout_seconds: float) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import os
 from collections.abc import Callable
 from pathlib import Path
 
-from deviceplugin.mps import places, steps
+from deviceplugin.mps import daemon_process, places, running, steps
 from deviceplugin.mps.daemon import MpsDaemon, SetComputeMode
 
 
@@ -69,6 +70,18 @@ class Daemons:
         """Why a GPU cannot be shared by MPS now, as part of a sentence; "" when it can."""
         known = self._kept.get(name)
         return "no MPS daemon is wanted for it" if known is None else known.daemon.problem
+
+    def pids(self) -> frozenset[int]:
+        """Those of the daemons that run, also of ones that a former agent left. Blocking."""
+        names = {path.name for path in self._root.glob("*/") if path.is_dir()}
+        starter, pids = running.starter(self._program), set()
+        for name in names:
+            with contextlib.suppress(ProcessLookupError):
+                process = daemon_process.find(self.places(name), starter)
+                if process is not None:
+                    os.close(process.pidfd)
+                    pids.add(process.pid)
+        return frozenset(pids)
 
     def places(self, name: str) -> places.Places:
         """Where the daemon of that name has its files."""

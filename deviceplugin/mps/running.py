@@ -9,13 +9,17 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import os
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from deviceplugin.arbiter import kernel_process
 from deviceplugin.mps import steps
 
 SECONDS: Final = 15.0
+CONNECT_SECONDS: Final = 1.0
 MOST_BYTES: Final = 1 << 20  # of a line
 _ARGUMENTS: Final = ((), ("-d",))
 
@@ -46,6 +50,21 @@ async def run(program: Path, call: DaemonCall) -> CallResult:
             return await (_asked(program, call) if is_keeper else _run(program, call))
     except TimeoutError:
         return CallResult(problem=f"took longer than {SECONDS:.0f} s: the daemon hangs")
+
+
+def starter(program: Path) -> int | None:
+    """The pid of the process that starts daemons: this one, or the keeper; None if that does not answer. Blocking."""
+    if not program.is_socket():
+        return os.getpid()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(CONNECT_SECONDS)
+        try:
+            connection.connect(str(program))
+            keeper = kernel_process.peer(connection)
+        except OSError:
+            return None
+    os.close(keeper.pidfd)
+    return keeper.pid
 
 
 def write(call: DaemonCall) -> bytes:
@@ -87,9 +106,9 @@ async def _run(program: Path, call: DaemonCall) -> CallResult:
     return CallResult(process.returncode or 0, output.decode(errors="replace").strip())
 
 
-async def _asked(socket: Path, call: DaemonCall) -> CallResult:
+async def _asked(keeper: Path, call: DaemonCall) -> CallResult:
     try:
-        reader, writer = await asyncio.open_unix_connection(socket, limit=MOST_BYTES)
+        reader, writer = await asyncio.open_unix_connection(keeper, limit=MOST_BYTES)
         try:
             writer.write(write(call))
             document = _document(await reader.readline())

@@ -16,8 +16,7 @@ from deviceplugin.mps.places import Places
 
 DIRECTORY_MODE: Final = 0o755
 PROGRAM: Final = "nvidia-cuda-mps-control"
-# How the kernel calls both control and server: it keeps 15 characters. NVML has no better word: its list of MPS is of
-# the processes that compute by it, and nothing tells a server from them or from others.
+# How the kernel calls both control and server: it keeps 15 characters.
 COMM: Final = PROGRAM[:15]
 
 
@@ -122,13 +121,14 @@ class FollowLog:
 Step = SetComputeMode | MakeDirectory | RunDaemon | Command | Touch | Remove | FollowLog
 
 
+PIPE_VARIABLE: Final = "CUDA_MPS_PIPE_DIRECTORY"
 # All that the program is given.
-VARIABLES: Final = frozenset({"CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "CUDA_VISIBLE_DEVICES"})
+VARIABLES: Final = frozenset({PIPE_VARIABLE, "CUDA_MPS_LOG_DIRECTORY", "CUDA_VISIBLE_DEVICES"})
 
 
 def environment(spec: Spec, places: Places) -> dict[str, str]:
     """Of the daemon, and of the program that carries commands to it."""
-    variables = {"CUDA_MPS_PIPE_DIRECTORY": str(places.pipe), "CUDA_MPS_LOG_DIRECTORY": str(places.log)}
+    variables = {PIPE_VARIABLE: str(places.pipe), "CUDA_MPS_LOG_DIRECTORY": str(places.log)}
     if spec.alone:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in spec.gpus)
     return variables

@@ -31,7 +31,11 @@ async def serve(socket: Path, program: Path, daemon: shutdown.Daemon) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(READ_SECONDS):
-                call = running.read(await reader.readline())
+                line = await reader.readline()
+            if not line:  # the agent only asks who listens
+                writer.close()
+                return
+            call = running.read(line)
             outcome = await running.run(program, call)
             logger.info("Ran", extra={"arguments": call.arguments, "commands": call.commands, "code": outcome.code})
         except (TimeoutError, ValueError) as error:

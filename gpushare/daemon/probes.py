@@ -1,6 +1,7 @@
 """What the kubelet and Prometheus ask: /healthz, /readyz and /metrics, over plain HTTP on a port of their own.
 
-A daemon may have documents of its own there, made again for each request.
+A daemon may have documents of its own there. Pages are made once a second at most, and a connection has one request, so
+that no number of clients takes the event loop from the daemon, or from a kubelet's probes (`probe_connections`).
 
 Health means that the event loop turns. Readiness is a table of named checks, each of which says what is missing in one
 sentence, so that `curl …/readyz` explains why a pod gets no traffic.
@@ -8,9 +9,11 @@ sentence, so that `curl …/readyz` explains why a pod gets no traffic.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Final
 
@@ -19,6 +22,7 @@ from aiohttp import web
 from prometheus_client import exposition
 
 from gpushare import printable
+from gpushare.daemon import probe_connections
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +33,8 @@ Check = Callable[[], str | None]
 # Returns what is to be sent as JSON, or None while there is nothing to say yet.
 Document = Callable[[], object]
 NO_DOCUMENTS: Final[Mapping[str, Document]] = {}
+PAGE_SECONDS: Final = 1.0
+BACKLOG: Final = 128
 
 
 def application(
@@ -41,7 +47,7 @@ def application(
     `checks` may be added to later; it is read at each request.
     """
 
-    async def healthz(_: web.Request) -> web.Response:
+    async def healthz(_: web.Request) -> web.Response:  # of a request that comes in pieces
         return web.Response(text="ok\n")
 
     async def readyz(_: web.Request) -> web.Response:
@@ -53,27 +59,58 @@ def application(
 
     async def metrics(request: web.Request) -> web.Response:
         encode, content_type = exposition.choose_encoder(request.headers.get("Accept", ""))
-        text = encode(registry).decode()
-        if not printable.is_document(text):  # the model of a GPU is its agent's to say
-            text = "\n".join(map(printable.replaced, text.split("\n")))
-        return web.Response(body=text.encode(), headers={"Content-Type": content_type})
 
-    def answering(document: Document) -> Callable[[web.Request], Awaitable[web.Response]]:
-        async def answer(_: web.Request) -> web.Response:
+        def make() -> bytes:
+            text = encode(registry).decode()
+            if not printable.is_document(text):  # the model of a GPU is its agent's to say
+                text = "\n".join(map(printable.replaced, text.split("\n")))
+            return text.encode()
+
+        return web.Response(body=pages.get(content_type, make), headers={"Content-Type": content_type})
+
+    def answering(path: str, document: Document) -> Callable[[web.Request], Awaitable[web.Response]]:
+        def make() -> bytes | None:
             content = document()
-            if content is None:
+            return printable.escaped(json.dumps(content)).encode() if content is not None else None
+
+        async def answer(_: web.Request) -> web.Response:
+            page = pages.get(path, make)
+            if page is None:
                 return web.Response(status=503, text="nothing is known yet: ask again in a few seconds\n")
-            return web.json_response(text=printable.escaped(json.dumps(content)))
+            return web.json_response(body=page)
 
         return answer
 
+    async def one_request(_: web.Request, response: web.StreamResponse) -> None:
+        response.force_close()
+
+    pages = Pages()
     app = web.Application()
     app.router.add_get("/healthz", healthz)
+    app.on_response_prepare.append(one_request)
     app.router.add_get("/readyz", readyz)
     app.router.add_get("/metrics", metrics)
     for path, document in documents.items():
-        app.router.add_get(path, answering(document))
+        app.router.add_get(path, answering(path, document))
     return app
+
+
+class Pages:
+    """Pages by name, each made again once it is `PAGE_SECONDS` old; one that says nothing yet is not kept."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._made: dict[str, tuple[float, bytes]] = {}
+
+    def get(self, name: str, make: Callable[[], bytes | None]) -> bytes | None:
+        """Return the page of this name, made now if it is too old."""
+        known = self._made.get(name)
+        if known is not None and self._clock() < known[0] + PAGE_SECONDS:
+            return known[1]
+        page = make()
+        if page is not None:
+            self._made[name] = self._clock(), page
+        return page
 
 
 def not_ready(checks: Mapping[str, Check]) -> dict[str, str]:
@@ -103,7 +140,13 @@ async def serve(
     runner = web.AppRunner(application(checks, registry, documents), access_log=None)
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port).start()
-        yield int(runner.addresses[0][1])
+        if runner.server is None:
+            raise RuntimeError("the runner was not set up")
+        connections = probe_connections.ProbeConnections(runner.server)
+        server = await asyncio.get_running_loop().create_server(connections, host, port, backlog=BACKLOG)
+        try:
+            yield int(server.sockets[0].getsockname()[1])
+        finally:
+            server.close()
     finally:
         await runner.cleanup()

@@ -182,7 +182,7 @@ def _system_quota(facts: ClusterFacts) -> Iterator[Finding]:
                 "declare none",
                 (f"namespace/{_SYSTEM}",),
                 "take limits.cpu out of it, or give the namespace a LimitRange with a default",
-                (f"kubectl --namespace {_SYSTEM} edit resourcequota {objects.name(quota)}",),
+                (f"kubectl --namespace {_SYSTEM} edit resourcequota {names([objects.name(quota)], 'NAME')}",),
             )
 
 

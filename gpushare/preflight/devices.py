@@ -67,7 +67,7 @@ def _keep_away(off_by: str, workload: Json, concerned: tuple[str, ...]) -> tuple
     if off_by:
         return (f"kubectl label node {names(concerned, 'NODE...')} --overwrite {off_by}",)
     selector = '{"spec":{"template":{"spec":{"nodeSelector":{"nvidia.com/gpu.deploy.device-plugin":"true"}}}}}'
-    where, name = namespace(workload), objects.name(workload)
+    where, name = names([namespace(workload)], "NAMESPACE"), names([objects.name(workload)], "NAME")
     return (
         f"kubectl --namespace {where} patch daemonset {name} --type merge -p '{selector}'",
         "kubectl label node NODES_THAT_KEEP_IT nvidia.com/gpu.deploy.device-plugin=true",
@@ -249,7 +249,7 @@ def _variable(facts: ClusterFacts) -> Iterator[Finding]:
                 f"set {_UNPRIVILEGED}=false and ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS=true in "
                 "toolkit.env, and "
                 "deviceListStrategy to volume-mounts or cdi-cri",
-                (f"kubectl edit clusterpolicies.nvidia.com {objects.name(policy)}",),
+                (f"kubectl edit clusterpolicies.nvidia.com {names([objects.name(policy)], 'NAME')}",),
             )
         elif by_variable:
             yield Finding(

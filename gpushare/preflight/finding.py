@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import re
 from collections.abc import Callable, Iterable, Sequence, Sized
 
 from gpushare.preflight.facts_of_cluster import ClusterFacts
@@ -69,12 +70,18 @@ def severity_for(concerned: Sequence[object], all_of_them: Sequence[object]) -> 
     return Severity.BLOCKING if len(concerned) >= len(all_of_them) else Severity.WARNING
 
 
+# As the API server has them; the key of a taint or label has a prefix and capitals, too.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,316}")
 _NAMED = 8  # more names than this are no help in a command
 
 
 def names(all_of_them: Sequence[str], placeholder: str) -> str:
-    """Names for a command line: all of them, or of many a placeholder."""
-    return " ".join(all_of_them) if len(all_of_them) <= _NAMED else placeholder
+    """Names for a command line: all of them, or the placeholder where there are many or one is no name of an object.
+
+    A saved object may be called anything, and a shell would obey it.
+    """
+    plain = all(_NAME.fullmatch(name) for name in all_of_them)
+    return " ".join(all_of_them) if plain and len(all_of_them) <= _NAMED else placeholder
 
 
 def counted(concerned: Sized, noun: str = "node") -> str:

@@ -9,7 +9,7 @@ from gpushare import contract
 from gpushare import node as objects
 from gpushare.gpunode import Condition
 from gpushare.preflight.facts_of_cluster import ClusterFacts, at, entries
-from gpushare.preflight.finding import Finding, Rule, RulePhase, Severity, listed
+from gpushare.preflight.finding import Finding, Rule, RulePhase, Severity, listed, names
 from gpushare.preflight.install_plan import AGENT, WEBHOOK
 
 Json = Mapping[str, Any]
@@ -20,6 +20,7 @@ _COMPONENT = "app.kubernetes.io/component"
 BINDINGS: Final = (
     "gpushare-agent",
     "gpushare-bindings",
+    "gpushare-ephemeral",
     "gpushare-events",
     "gpushare-placed",
     "gpushare-pods",
@@ -247,7 +248,7 @@ def _conditions(facts: ClusterFacts) -> Iterator[Finding]:
                     sentence,
                     (f"gpunode/{objects.name(item)}",),
                     remedy,
-                    (f"kubectl describe gpunode {objects.name(item)}",),
+                    (f"kubectl describe gpunode {names([objects.name(item)], 'NAME')}",),
                 )
     silent = sorted(chosen - {objects.name(item) for item in there})
     if silent:

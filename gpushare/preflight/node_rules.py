@@ -92,7 +92,7 @@ def _taints(facts: ClusterFacts) -> Iterator[Finding]:
             f"let the DaemonSet tolerate it (a toleration of {key} in the chart's values or in a kustomization), "
             "or take the "
             "taint away",
-            (f"kubectl taint node {names(named, 'NODE...')} {key}-",),
+            (f"kubectl taint node {names(named, 'NODE...')} {names([key], 'KEY')}-",),
         )
 
 

@@ -14,6 +14,7 @@ from kubectl_gpushare.source import live_usage
 ASKED_UNASKED = 16  # nodes: beyond this many, agents are asked only with --usage
 METRICS, AUDIT = "metrics", "audit"  # paths that an agent serves
 _AT_ONCE = 8
+_MAX_BYTES = 16 << 20  # of one agent's answer: its node may have been taken over
 _PATIENCE = "--request-timeout=10s"  # before the user's flags, so that the user's own wins
 PORT = 8081  # of the agent's probes and metrics: config/base/deviceplugin
 AGENTS = (
@@ -64,7 +65,7 @@ def fetch(program: kubectl.Kubectl, nodes: Sequence[str], page: str) -> AgentAns
     while batch := list(itertools.islice(wanted, _AT_ONCE)):
         for node, running in [(node, program.raw(_path(pods[node], page))) for node in batch]:
             try:
-                texts[node] = running.text()
+                texts[node] = running.text(_MAX_BYTES)
             except plugin_errors.NotInstalled:  # kubectl's error for any path that is not found
                 failures.setdefault(f"the agent has no /{page}, so it is older than this plugin", []).append(node)
             except (plugin_errors.KubectlError, UnicodeDecodeError) as error:

@@ -106,7 +106,7 @@ def calling_nobody() -> dict[str, Any]:
 
 
 def _let_user_edit_pods(cluster: Cluster) -> None:
-    resources = "--resource=pods,pods/status,pods/binding"
+    resources = "--resource=pods,pods/status,pods/binding,pods/ephemeralcontainers"
     cluster.kubectl("create", "role", USER, f"--namespace={cluster.namespace}", "--verb=*", resources)
     cluster.kubectl(
         "create", "rolebinding", USER, f"--namespace={cluster.namespace}", f"--role={USER}", f"--user={USER}"

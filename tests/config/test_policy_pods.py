@@ -208,3 +208,20 @@ def test_everything_else_about_a_pod_is_its_owners(cluster: Cluster) -> None:
     cluster.create(ordinary, user=USER)
     in_namespace = f"--namespace={cluster.namespace}"
     cluster.kubectl("delete", "pod", "ordinary", in_namespace, "--grace-period=0", "--force", f"--as={USER}")
+
+
+@pytest.mark.parametrize(
+    ("value", "is_let"), [("all", False), ("GPU-1", False), ("", False), ("void", True), (None, True)]
+)
+def test_an_ephemeral_container_takes_no_gpus_by_their_variable(
+    cluster: Cluster, value: str | None, is_let: bool
+) -> None:
+    env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}] if value is not None else []
+    container = {"name": "debug", "image": "x", "env": [{"name": "A", "value": "b"}, *env]}
+    added, path, dry_run = {"spec": {"ephemeralContainers": [container]}}, "placed/ephemeralcontainers", "?dryRun=All"
+    if is_let:
+        cluster.patch(path, added, user=USER, query=dry_run)
+    else:
+        refusal = cluster.patch_refused(path, added, user=USER, query=dry_run)
+        assert "an ephemeral container has no share of a GPU" in refusal
+        cluster.patch("plain/ephemeralcontainers", added, user=USER, query=dry_run)  # it has no share to get around

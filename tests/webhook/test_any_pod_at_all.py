@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from gpushare import codec, contract, ledger
 from tests import builders
-from tests.webhook import pod_structure
 from tests.webhook.laws import strategies
 from webhook import metrics, review
 from webhook.admission import Admission
+from webhook.pods import pod_structure
 from webhook.store.memory_store import MemoryStore
 from webhook.store.reservation import Reservation
 
@@ -56,7 +56,8 @@ def answer(pod: Any, **more: Any) -> tuple[review.ReviewResponse, MemoryStore]:
 def judged(pod: Any) -> review.ReviewResponse:
     """With all that must hold of every answer."""
     response, store = answer(pod)
-    assert response.outcome != "error" or pod_structure.wrong(pod), response.message
+    assert response.outcome != "error", response.message
+    assert response.code != 400 or pod_structure.wrong(pod) or "name of their own" in response.message
     assert len(response.message) < 1000
     assert ledger.violations(store.view("node-a").node) == []  # type: ignore[union-attr]
     text = json.dumps(review.respond({"uid": "u", "operation": "CREATE", "object": {}}, response))
@@ -113,7 +114,7 @@ def test_what_is_no_pod_is_denied() -> None:
     pod["spec"]["tolerations"] = [{"key": "a"}, {"key": 7}]
     assert pod_structure.wrong(pod) == "spec.tolerations[1].key is not text: this is not a valid pod"
     pod["spec"]["containers"] = 7
-    assert judged(pod).code == 500
+    assert judged(pod).code == 400
 
 
 @pytest.mark.parametrize("names", [["main", "main"], ["main", ""], [None]])

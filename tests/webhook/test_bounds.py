@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import datetime
 import json
+import resource
 import ssl
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from gpushare import contract
+from gpushare import codec, contract
+from tests import builders
 from webhook import bounds, connections, review, server, webhook_settings
 from webhook.certificates import issuing
 from webhook.certificates.rotation import RotationStep
@@ -30,9 +33,41 @@ REVIEW = json.dumps(
     }
 ).encode()
 
+MOST_OF_A_BODY = b" " * (bounds.LARGEST_BYTES - 1000)
+
 
 async def admit(_: review.AdmissionRequest) -> review.ReviewResponse:
     return review.allow("ignored")
+
+
+@contextlib.asynccontextmanager
+async def other_process(directory: Path) -> AsyncIterator[tuple[int, Callable[[], int]]]:
+    """A webhook in memory in a process of its own; its port, and how many bytes it has now."""
+    port_file, nodes = directory / "port", directory / "nodes.json"
+    nodes.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": [codec.to_document(builders.node())]}))
+    arguments = [f"--from={nodes}", "--host=127.0.0.1", "--probe-host=127.0.0.1", "--port=0", "--probe-port=0"]
+    arguments += [f"--port-file={port_file}", f"--certificate-directory={directory / 'tls'}", "--log-level=error"]
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "webhook", *arguments)
+
+    def resident_bytes() -> int:
+        return int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * resource.getpagesize()
+
+    try:
+        async with asyncio.timeout(30):
+            while not (port_file.exists() and port_file.read_text()):  # noqa: ASYNC110 - of another process
+                await asyncio.sleep(0.05)
+        yield int(port_file.read_text()), resident_bytes
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def begins(port: int) -> asyncio.StreamWriter:
+    """Send most of a body and stop."""
+    client = await asyncio.wait_for(Client.connect(port), 60)
+    client.writer.write(f"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: {bounds.LARGEST_BYTES}\r\n\r\n".encode())
+    client.writer.write(MOST_OF_A_BODY)
+    return client.writer
 
 
 @contextlib.asynccontextmanager
@@ -43,16 +78,22 @@ async def serving(directory: Path, client_ca_file: Path | None = None) -> AsyncI
         yield port
 
 
+def unchecked() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
 class Client:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
 
     @classmethod
-    async def connect(cls, port: int, context: ssl.SSLContext | None = None) -> Client:
+    async def connect(cls, port: int, context: ssl.SSLContext | None = None, *, source: str = "127.0.0.1") -> Client:
         if context is None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context = unchecked()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        return cls(*await asyncio.open_connection("127.0.0.1", port, ssl=context))
+        return cls(*await asyncio.open_connection("127.0.0.1", port, ssl=context, local_addr=(source, 0)))
 
     async def send(self, body: bytes, *, length: int | None = None) -> None:
         head = f"POST {contract.WEBHOOK_PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {length or len(body)}\r\n\r\n"
@@ -126,7 +167,7 @@ async def test_who_stops_in_the_middle_is_left_and_others_are_answered(
 async def test_half_a_header_is_not_waited_for_and_an_unused_connection_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections.ConnectionWatch.__init__, "__defaults__", (0.5,))
+    monkeypatch.setattr(connections.ConnectionWatch.__init__, "__defaults__", (0.5, 120.0))
     async with serving(tmp_path) as port:
         unused, half, again = [await Client.connect(port) for _ in range(3)]
         await again.send(REVIEW)
@@ -140,6 +181,105 @@ async def test_half_a_header_is_not_waited_for_and_an_unused_connection_is_kept(
         assert await unused.status() == 200
         for client in (unused, half, again):
             await client.close()
+
+
+async def test_an_idle_connection_ends_with_an_answer_that_loses_no_review(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it was ever used or not; the client does not have to close it."""
+    assert connections.IDLE_SECONDS > 90  # of Go's http.Transport, as the API server sets it: it closes first
+    monkeypatch.setattr(connections.ConnectionWatch.__init__, "__defaults__", (10.0, 0.5))
+    monkeypatch.setattr(connections, "FRESH_SECONDS", 0.0)
+    async with serving(tmp_path) as port:
+        unused, used = [await Client.connect(port) for _ in range(2)]
+        await used.send(REVIEW)
+        assert await used.status() == 200
+        await used.reader.readuntil(b"}}")
+        for client in (unused, used):
+            assert await asyncio.wait_for(client.reader.readexactly(len(connections.SEND_AGAIN)), 20) == (
+                connections.SEND_AGAIN
+            )
+            assert await client.ended()
+            await client.close()
+
+
+async def test_silent_connections_give_their_places_to_reviews(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as ever come: some are served, some wait, and each newcomer gets the place of one that is idle."""
+    monkeypatch.setattr(bounds, "MAX_CONNECTIONS", 8)
+    monkeypatch.setattr(bounds, "MAX_OF_ADDRESS", 8)
+    monkeypatch.setattr(connections, "FRESH_SECONDS", 0.5)
+    async with serving(tmp_path) as port:
+        silent = [await asyncio.wait_for(Client.connect(port), 20) for _ in range(9)]
+        good = await asyncio.wait_for(Client.connect(port), 20)
+        await good.send(REVIEW)
+        assert await good.status() == 200
+        assert await silent[0].ended()  # the one that has been idle for longest
+        for client in (*silent, good):
+            await client.close()
+
+
+async def test_an_address_that_holds_all_that_it_may_keeps_no_other_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even by requests that are never whole, whose connections are not idle."""
+    monkeypatch.setattr(bounds, "MAX_OF_ADDRESS", 4)
+    monkeypatch.setattr(bounds, "MAX_WAITING", 8)
+    async with serving(tmp_path) as port:
+        held = [await Client.connect(port) for _ in range(4)]
+        for client in held:
+            client.writer.write(b"POST /mutate HTTP/1.1\r\nHost:")
+            await client.writer.drain()
+        waiting = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+        refused, writer = await asyncio.open_connection("127.0.0.1", port)
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(refused.read(), 5) == b""
+        writer.close()
+        good = await asyncio.wait_for(Client.connect(port, source="127.0.0.2"), 5)
+        await good.send(REVIEW)
+        assert await good.status() == 200
+        await good.close()
+        for client in held[1:]:
+            await client.close()
+        last = await asyncio.wait_for(Client.connect(port, source="127.0.0.3"), 20)
+        await last.close()
+        await held[0].close()
+        for _, waits in waiting:
+            waits.close()
+
+
+async def test_while_connections_wait_an_answer_ends_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "MAX_CONNECTIONS", 1)
+    async with serving(tmp_path) as port:
+        first = await Client.connect(port)
+        await first.send(REVIEW[:-1], length=len(REVIEW))
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        first.writer.write(REVIEW[-1:])
+        assert await first.status() == 200
+        assert b"Connection: close" in await first.reader.readuntil(b"\r\n\r\n")
+        assert await first.ended()
+        await asyncio.wait_for(writer.start_tls(unchecked()), 20)
+        second = Client(reader, writer)
+        await second.send(REVIEW)
+        assert await second.status() == 200
+        for client in (first, second):
+            await client.close()
+
+
+@pytest.mark.slow
+async def test_a_replica_is_small_whatever_connections_there_are(tmp_path: Path) -> None:
+    """A replica of its own, and as many connections as it serves of one address, each with most of a body."""
+    async with other_process(tmp_path) as (port, resident_bytes):
+        at_rest = resident_bytes()
+        writers = await asyncio.gather(*(begins(port) for _ in range(bounds.MAX_OF_ADDRESS)))
+        largest = resident_bytes() - at_rest
+        good = await asyncio.wait_for(Client.connect(port, source="127.0.0.2"), 20)
+        await good.send(REVIEW)
+        assert await good.status() == 200
+        largest = max(largest, resident_bytes() - at_rest)
+        assert largest < 200 << 20  # twice as many have room in half a GiB
+        await good.close()
+        for writer in writers:
+            writer.transport.abort()
 
 
 class Body:
@@ -222,3 +362,11 @@ async def test_with_an_authority_only_who_has_its_certificate_is_answered(tmp_pa
 def test_an_authority_that_is_not_there_is_named() -> None:
     with pytest.raises(webhook_settings.UsageError, match="--client-ca-file /nowhere is not a file"):
         webhook_settings.parse(["--client-ca-file=/nowhere"], {})
+
+
+def test_a_line_that_any_client_can_cause_is_rationed() -> None:
+    now = 0.0
+    lines = bounds.LogRation(clock=lambda: now)
+    assert [lines.take() for _ in range(1000)] == [0, *[None] * 999]
+    now = 1.0
+    assert lines.take() == 999

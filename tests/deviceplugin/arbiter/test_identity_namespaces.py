@@ -7,14 +7,18 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from deviceplugin.arbiter import identity
+from deviceplugin.arbiter import identity, kernel_process, socket_server
 from deviceplugin.arbiter.identity import Container
+from tests.deviceplugin.arbiter.programs import threads
+from tests.deviceplugin.arbiter.test_identity import ENDS_OF_LINES, OTHERS
+from tests.programs import PATH, command
 
 ROOTS = [Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")]  # of version one, and of version two
 ID, AGENTS_ID = "5d" * 32, "ab" * 32
@@ -74,3 +78,33 @@ def test_a_container_is_known_from_inside_a_cgroup_namespace(root: Path, below: 
     assert "/../" in seen  # it is seen from a namespace
     assert root.name not in seen
     assert identity.parse(seen) == Container(uid, ID)
+
+
+@pytest.mark.parametrize("end", ENDS_OF_LINES, ids=ascii)
+def test_no_name_of_a_cgroup_below_a_container_hides_a_process(root: Path, end: str) -> None:
+    uid = str(uuid.uuid4())
+    own = root / "kubepods" / f"pod{uid}" / ID / f"x{end}0::" / OTHERS[0]
+    process = subprocess.Popen(entering(own, "cat"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin
+    assert process.stdout
+    try:
+        print("there", file=process.stdin, flush=True)
+        assert process.stdout.readline() == "there\n"
+        assert socket_server.by_cgroup()(process.pid) == Container(uid, ID)
+    finally:
+        process.communicate()
+
+
+def test_a_process_whose_first_thread_has_ended_is_in_its_container(root: Path) -> None:
+    """In version one, such a thread is in no cgroup."""
+    uid = str(uuid.uuid4())
+    own = entering(root / "kubepods" / f"pod{uid}" / ID, *command(threads.first_thread_ends))
+    process = subprocess.Popen(own, stdin=subprocess.PIPE, env={**os.environ, "PYTHONPATH": PATH})
+    try:
+        ends = time.monotonic() + 30
+        while kernel_process._stat(process.pid, kernel_process.PROC)[0] != b"Z":
+            assert time.monotonic() < ends
+            time.sleep(0.01)
+        assert socket_server.by_cgroup()(process.pid) == Container(uid, ID)
+    finally:
+        process.communicate()

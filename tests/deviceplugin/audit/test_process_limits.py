@@ -6,7 +6,10 @@ import dataclasses
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from deviceplugin.arbiter import identity
 from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.pages import LimitsRecord
 from deviceplugin.audit import audit_document, process_limits
@@ -124,9 +127,22 @@ def test_on_a_gpu_of_another_mode_nobody_is_judged(mode: Mode) -> None:
     assert (kind, reason) == (LimitState.UNJUDGED, f"the GPU is not shared by annotation: its mode is {mode}")
 
 
-def test_a_daemon_of_mps_is_no_stranger_unless_it_is_in_a_shares_container() -> None:
-    assert state(seen(process(9, name="nvidia-cuda-mps", container=OTHER)))[0] is LimitState.UNJUDGED
-    assert state(seen(process(9, name="nvidia-cuda-mps")))[0] is LimitState.UNLIMITED
+@pytest.mark.parametrize("name", ["nvidia-cuda-mps", "gpushare-agent", "python3", ""])
+def test_no_name_makes_a_process_one_that_is_not_judged(name: str) -> None:
+    assert state(seen(process(9, name=name, container=OTHER)))[0] is LimitState.FOREIGN
+    assert state(seen(process(9, name=name)))[0] is LimitState.UNLIMITED
+
+
+@given(
+    st.text(),
+    st.sampled_from([identity.IN_NO_POD, identity.IN_SEVERAL, identity.NOT_UNDERSTOOD]).map(
+        lambda refusal: refusal.reason
+    ),
+)
+def test_law_a_process_outside_of_all_known_containers_is_told_of(name: str, outside: str) -> None:
+    kind, reason = state(seen(process(9, name=name, container=None, outside=outside)))
+    assert kind is LimitState.FOREIGN
+    assert reason == f"{outside}, and may take what was promised to shares"
 
 
 def test_a_process_whose_ledger_is_out_of_reach_keeps_its_limits() -> None:

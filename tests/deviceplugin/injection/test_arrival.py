@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import threading
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,8 +27,13 @@ GPU = "GPU-00000000-0000-0000-0000-000000000001"
 
 
 @contextlib.contextmanager
-def container(directory: Path, *, driver: bool = False, device: bool = False) -> Iterator[int]:
-    """A process as in a container: with a /dev of its own, and what a runtime mounts; its pid."""
+def container(
+    directory: Path, *, driver: bool = False, device: bool = False, files: int = 0, hung: bool = False
+) -> Iterator[int]:
+    """A process as in a container: with a /dev of its own, and what a runtime mounts; its pid.
+
+    files: others in its /dev, with names that are not UTF-8; hung: its /dev is a file system that answers nothing.
+    """
     directory.mkdir()
     library, node = directory / "libcuda.so.1", directory / "nvidia0"
     library.touch()
@@ -39,7 +46,13 @@ def container(directory: Path, *, driver: bool = False, device: bool = False) ->
         steps.append(f"touch {directory / 'dev/nvidia0'}")
     if driver:
         steps.append(f"mount --bind {library} {directory / 'lib/libcuda.so.1'}")
-    steps += [f"mount --bind {directory / 'dev'} /dev", "echo there", "exec cat"]
+    if files:
+        steps.append(f"cd {directory / 'dev'}; seq -f %0240.0f {files} | tr 0 '\\377' | xargs touch; cd /")
+    steps += [f"mount --bind {directory / 'dev'} /dev"]
+    if hung:
+        steps.insert(0, "exec 9<>/dev/fuse")
+        steps.append("mount -i -t fuse -o fd=9,rootmode=40000,user_id=0,group_id=0 hung /dev")
+    steps += ["echo there", "exec cat"]
     process = subprocess.Popen(
         ["unshare", "--mount", "/bin/sh", "-e", "-c", "; ".join(steps)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -113,6 +126,51 @@ async def test_nothing_is_said_of_one_that_cannot_be_seen(tmp_path: Path) -> Non
     assert 0 < looked == node.asked  # there is an end to looking
     assert (node.arrivals.missing, node.events) == ((), [])
     assert arrival.has_devices(tmp_path) is None
+
+
+async def test_a_dev_with_very_many_files_takes_no_memory_and_is_known(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        full = stack.enter_context(container(tmp_path / "full", files=20_000))
+        device = stack.enter_context(container(tmp_path / "device", device=True, files=20_000))
+        node = Node(full=full, device=device)
+        tracemalloc.start()
+        stack.callback(tracemalloc.stop)
+        await node.arrivals.step()
+        assert tracemalloc.get_traced_memory()[1] < 2 << 20  # their names alone are twice as much
+        assert node.arrivals.missing == ("ml/full/main",)
+
+
+async def test_a_link_in_the_place_of_dev_leads_nowhere(tmp_path: Path) -> None:
+    """An absolute one would lead to the agent's own /dev, which has all GPUs."""
+    root = tmp_path / "root"
+    root.mkdir()
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real/nvidia0").touch()
+    (tmp_path / "mountinfo").touch()
+    (root / "dev").symlink_to(tmp_path / "real")
+    assert arrival.has_devices(tmp_path) is None
+    (root / "dev").unlink()
+    (tmp_path / "real").rename(root / "dev")
+    assert arrival.has_devices(tmp_path) is True
+
+
+async def test_a_file_system_that_never_answers_holds_up_neither_others_nor_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrival, "LOOK_SECONDS", 2.0)
+    with contextlib.ExitStack() as stack:
+        hung = stack.enter_context(container(tmp_path / "hung", hung=True))
+        bare = stack.enter_context(container(tmp_path / "bare"))
+        node = Node(hung=hung, bare=bare)
+        await node.arrivals.step()
+        assert node.arrivals.missing == ("ml/bare/main",)
+        held = [thread for thread in threading.enumerate() if thread.name.startswith("devices-")]
+        assert [thread.daemon for thread in held] == [True]
+        looked = node.asked
+        await node.arrivals.step()
+        assert node.asked == looked  # one thread is enough
+    held[0].join(30.0)
+    assert not held[0].is_alive()
 
 
 def test_what_has_not_come_counts_more_than_what_should_have() -> None:

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from deviceplugin.arbiter import socket_server
 from deviceplugin.hardware import faults, nvml, nvml_mig, observation
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.live import (
@@ -125,7 +126,12 @@ class Node:
             proc=self.directory,
         )
         self.witness = gpu_users.GpuUsers(
-            self.driver, pod_resources_socket=self.kubelet.holdings, pods=tuple, proc=Path("/proc")
+            self.driver,
+            pod_resources_socket=self.kubelet.holdings,
+            pods=tuple,
+            proc=Path("/proc"),
+            identify=socket_server.by_cgroup(),
+            ours=lambda: self.daemons.pids(),
         )
         self.daemons = daemons.Daemons(
             root=self.directory / "mps", program=simulated.BUILD / "nvidia-cuda-mps-control", exclusive=self.exclusive

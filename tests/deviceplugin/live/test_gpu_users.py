@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from deviceplugin.arbiter import socket_server
 from deviceplugin.kubelet import checkpoint
 from deviceplugin.live import gpu_usage
 from deviceplugin.live.gpu_users import GpuUsers
@@ -28,6 +29,8 @@ def witness(proc: Path, kept: Path | None = None) -> Any:
         pod_resources_socket=Path("/none"),
         pods=lambda: [POD],
         proc=proc,
+        identify=socket_server.by_cgroup(proc),
+        ours=lambda: frozenset({6}),
         kept=kept,
     )
 
@@ -37,21 +40,32 @@ def witness(proc: Path, kept: Path | None = None) -> Any:
     [
         (b"python", IN_A_POD, gpu_usage.GpuUser(7, "python", "ml/x")),
         (b"\xff\xfe", IN_A_POD, gpu_usage.GpuUser(7, "\ufffd\ufffd", "ml/x")),
-        (b"nvidia-cuda-mps", "0::/system.slice/mps.service\n", None),
+        (b"nvidia-cuda-mps", "0::/system.slice/mps.service\n", gpu_usage.GpuUser(7, "nvidia-cuda-mps")),
         (b"nvidia-cuda-mps", IN_A_POD, gpu_usage.GpuUser(7, "nvidia-cuda-mps", "ml/x")),
         (b"Xorg", "0::/user.slice\n", gpu_usage.GpuUser(7, "Xorg")),
     ],
-    ids=["of a pod", "a name that is not text", "a daemon of the host's", "a name that is not its own", "of the host"],
+    ids=["of a pod", "a name that is not text", "a name of MPS on the host", "a name of MPS in a pod", "of the host"],
 )
 def test_a_process_is_known_by_its_pod_whatever_it_calls_itself(
-    tmp_path: Path, name: bytes, cgroup: str, expected: gpu_usage.GpuUser | None
+    tmp_path: Path, name: bytes, cgroup: str, expected: gpu_usage.GpuUser
 ) -> None:
     directory = tmp_path / "7"
     directory.mkdir()
     (directory / "comm").write_bytes(name + b"\n")
     (directory / "cgroup").write_text(cgroup)
-    assert witness(tmp_path).user(7) == expected
-    assert witness(tmp_path).user(8) is None  # it is gone
+    (directory / "stat").write_bytes(b"7 (" + name + b") S 5 7 7")
+    assert witness(tmp_path).user(7, frozenset({6})) == expected
+    assert witness(tmp_path).user(8, frozenset()) is None  # it is gone
+
+
+def test_daemons_that_we_run_and_their_children_are_no_users(tmp_path: Path) -> None:
+    for pid, parent in ((6, 1), (7, 6), (8, 7)):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "comm").write_text("nvidia-cuda-mps\n")
+        (tmp_path / str(pid) / "cgroup").write_text(IN_A_POD)
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (nvidia-cuda-mps) S {parent} 7 7")
+    users = witness(tmp_path)._users_of({"GPU-a": [6, 7, 8]})
+    assert users == {"GPU-a": [gpu_usage.GpuUser(8, "nvidia-cuda-mps", "ml/x")]}
 
 
 def test_what_the_kubelet_starts_by_is_held_while_its_pod_lives(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.mps import daemon, limits, steps
+from deviceplugin.mps import daemon, daemon_process, limits, steps
 from deviceplugin.mps.control import Control, ControlError
 from deviceplugin.mps.daemons import Daemons
 from tests.deviceplugin import simulated, waiting
@@ -20,6 +20,7 @@ from tests.programs import command
 
 PROGRAM = simulated.BUILD / "nvidia-cuda-mps-control"
 GIB = 1 << 30
+POD = "11111111-2222-3333-4444-555555555555"
 UUID = "GPU-00112233-4455-6677-8899-aabbccddeeff"
 SPEC = steps.Spec(UUID, (steps.MpsGpu(UUID, 2, 40 * GIB, 4),))
 
@@ -146,6 +147,87 @@ async def test_a_process_that_has_the_number_of_a_daemon_that_died_lives_on(worl
         assert other.returncode is None
     other.kill()
     assert await other.wait() == -signal.SIGKILL
+
+
+def put_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def put_endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def put_directory(path: Path) -> None:
+    (path / "full").mkdir(parents=True)
+
+
+def put_large(path: Path) -> None:
+    path.write_bytes(b"7" * 1000)
+
+
+@pytest.mark.parametrize("put", [put_fifo, put_endless, put_directory, put_large])
+async def test_whatever_a_client_puts_in_the_pid_files_place_the_next_agent_has_its_daemon(
+    world: World, put: Callable[[Path], None]
+) -> None:
+    """The clients' containers have the directory, and what they leave there stays."""
+    pid_file = world.daemons.places(UUID).pid_file
+    await world.daemons.have(SPEC)
+    pid = world.pid()
+    for wanted in (True, False):
+        await world.daemons.leave()
+        pid_file.unlink(missing_ok=True)
+        put(pid_file)
+        world.daemons = world.made()
+        if wanted:
+            async with asyncio.timeout(20):
+                await world.daemons.have(SPEC)
+            assert world.daemons.problem(UUID) == ""
+            assert is_alive(pid), "its clients live on"
+            os.kill(pid, signal.SIGKILL)
+            await world.daemons.leave()
+            world.daemons = world.made()
+            await world.daemons.have(SPEC)
+            assert world.pid() != pid, "whatever is there is out of the way of a new one"
+            pid = world.pid()
+        else:
+            async with asyncio.timeout(20):
+                await world.daemons.drop(UUID)
+            assert not await world.answers()
+            assert list(pid_file.parent.glob(pid_file.name)) == []
+
+
+async def test_the_pid_of_another_gpus_daemon_is_nothing_to_this_one(world: World) -> None:
+    other = steps.Spec("GPU-other", (steps.MpsGpu("GPU-other", 3, 24 * GIB, 2),))
+    await world.daemons.have(SPEC)
+    await world.daemons.have(other)
+    assert world.daemons.pids() == {world.pid(), world.pid("GPU-other")}
+    await world.daemons.leave()
+    world.daemons.places("GPU-other").pid_file.write_text(str(world.pid()))
+    with pytest.raises(ProcessLookupError, match="is no MPS daemon with the pipe"):
+        daemon_process.find(world.daemons.places("GPU-other"), os.getpid())
+    world.daemons = world.made()
+    await world.daemons.drop("GPU-other")
+    assert is_alive(world.pid())
+    assert world.daemons.pids() == {world.pid()}
+    assert not await world.answers("GPU-other")
+    await world.daemons.have(SPEC)
+
+
+async def test_a_process_elsewhere_is_no_daemon_whatever_it_says_of_itself(world: World, tmp_path: Path) -> None:
+    """By its cgroups, which it cannot choose: name and environment are its own words."""
+    await world.daemons.have(SPEC)
+    proc = tmp_path / "proc"
+    for pid, cgroup in ((os.getpid(), "0::/"), (world.pid(), f"0::/kubepods/pod{POD}/{'a' * 64}")):
+        (proc / str(pid)).mkdir(parents=True)
+        for name in ("stat", "comm", "environ"):
+            (proc / str(pid) / name).symlink_to(f"/proc/{pid}/{name}")
+        (proc / str(pid) / "cgroup").write_text(cgroup)
+    with pytest.raises(ProcessLookupError, match="is no MPS daemon"):
+        daemon_process.find(world.daemons.places(UUID), os.getpid(), proc=proc)
+    (proc / str(world.pid()) / "cgroup").write_text("0::/")
+    found = daemon_process.find(world.daemons.places(UUID), os.getpid(), proc=proc)
+    assert found is not None
+    os.close(found.pidfd)
 
 
 async def test_each_gpu_has_its_own(world: World) -> None:

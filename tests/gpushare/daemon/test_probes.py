@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import time
+from collections.abc import Callable, Iterator
 
 import aiohttp
 import prometheus_client
 import pytest
 
-from gpushare.daemon import probes
+from gpushare.daemon import probe_connections, probes
 
 
 @pytest.fixture
@@ -96,3 +100,105 @@ async def test_nothing_that_is_served_is_obeyed_by_a_terminal(registry: promethe
         assert json.loads(text) == {"model": evil}
         _, _, text = await get(port, "/metrics")
         assert 'gpus{model="T4�[2J��31m��\\n"} 1.0' in text
+
+
+async def silent(port: int, count: int, address: str = "127.0.0.1") -> list[asyncio.StreamWriter]:
+    made = [await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0)) for _ in range(count)]
+    return [writer for _, writer in made]
+
+
+async def test_health_is_answered_whatever_connections_there_are(
+    registry: prometheus_client.CollectorRegistry,
+) -> None:
+    """More than there may be of one address, and of all: a new one ends the oldest."""
+    async with probes.serve({}, registry, host="127.0.0.1", port=0) as port:
+        writers = []
+        for number in range(2, 2 + probe_connections.MAX_CONNECTIONS // probe_connections.MAX_OF_ADDRESS + 1):
+            writers += await silent(port, probe_connections.MAX_OF_ADDRESS + 1, f"127.0.0.{number}")
+            assert await get(port, "/healthz") == (200, "text/plain", "ok\n")
+        writers += await silent(port, 2 * probe_connections.MAX_OF_ADDRESS)
+        assert await get(port, "/healthz") == (200, "text/plain", "ok\n")
+        assert (await get(port, "/metrics"))[0] == 200
+        for writer in writers:
+            writer.transport.abort()
+
+
+async def test_connections_are_bounded_and_counted_until_they_end(
+    registry: prometheus_client.CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[probe_connections.ProbeConnections] = []
+
+    class Counted(probe_connections.ProbeConnections):
+        def __init__(self, make: Callable[[], asyncio.Protocol]) -> None:
+            super().__init__(make)
+            made.append(self)
+
+    monkeypatch.setattr(probe_connections, "ProbeConnections", Counted)
+    monkeypatch.setattr(probe_connections, "MAX_CONNECTIONS", 6)
+    monkeypatch.setattr(probe_connections, "MAX_OF_ADDRESS", 4)
+    async with probes.serve({}, registry, host="127.0.0.1", port=0) as port:
+        writers = await silent(port, 10)
+        assert (await get(port, "/metrics"))[0] == 200
+        assert len(made[0]) <= 4
+        writers += await silent(port, 10, "127.0.0.2")
+        assert (await get(port, "/metrics"))[0] == 200
+        assert len(made[0]) <= 6
+        for writer in writers:
+            writer.transport.abort()
+        async with asyncio.timeout(20):
+            while len(made[0]):
+                await get(port, "/readyz")
+
+
+async def test_a_connection_has_one_request_and_an_end(
+    registry: prometheus_client.CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with probes.serve({}, registry, host="127.0.0.1", port=0) as port:
+        for path in (b"/metrics", b"/healthz", b"/readyz"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write((b"GET " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n") * 200)
+            assert (await asyncio.wait_for(reader.read(), 20)).count(b"HTTP/1.1 200") == 1
+            writer.close()
+        monkeypatch.setattr(probe_connections, "MAX_SECONDS", 0.2)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /hea")
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 20) == b""
+        writer.close()
+
+
+async def test_health_that_is_asked_for_in_pieces_is_answered(registry: prometheus_client.CollectorRegistry) -> None:
+    async with probes.serve({}, registry, host="127.0.0.1", port=0) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /hea")
+        await asyncio.sleep(0)
+        await get(port, "/readyz")  # by then the first piece was read
+        writer.write(b"lthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await asyncio.wait_for(reader.read(), 20)).endswith(b"ok\n")
+        writer.close()
+
+
+async def test_the_page_is_made_once_however_many_ask(registry: prometheus_client.CollectorRegistry) -> None:
+    collected = []
+
+    class Collector(prometheus_client.registry.Collector):
+        def collect(self) -> Iterator[prometheus_client.Metric]:
+            collected.append(1)
+            yield from ()
+
+    registry.register(Collector())
+    collected.clear()
+    now = 0.0
+    pages = probes.Pages(clock=lambda: now)
+    for _ in range(100):
+        assert pages.get("a", lambda: bytes(len(collected))) == b""
+    assert pages.get("b", lambda: None) is None
+    assert pages.get("b", lambda: b"known") == b"known"
+    now = probes.PAGE_SECONDS
+    assert pages.get("a", lambda: b"new") == b"new"
+    async with probes.serve({}, registry, host="127.0.0.1", port=0) as port:
+        began, asked = time.monotonic(), 0
+        while asked < 20:
+            await get(port, "/metrics")
+            asked += 1
+        assert len(collected) <= 1 + (time.monotonic() - began) / probes.PAGE_SECONDS

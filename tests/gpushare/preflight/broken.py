@@ -237,7 +237,7 @@ BROKEN: dict[str, tuple[Change, str, Severity, str, tuple[str, ...]]] = {
     "a pod that nobody judges": (setting(trial=Trial({"metadata": {"annotations": {}}})), "webhook-reached", BLOCKING, "let in as it was", ()),
     "a quota in the way of the trial": (refused("Forbidden: exceeded quota"), "webhook-reached", UNKNOWN, "cannot be tried", ()),
     "a policy that is not bound": (
-        having("ValidatingAdmissionPolicyBinding", *(named("ValidatingAdmissionPolicyBinding", f"gpushare-{name}") for name in ("events", "placed", "pods", "webhook")), only=True),
+        having("ValidatingAdmissionPolicyBinding", *(named("ValidatingAdmissionPolicyBinding", f"gpushare-{name}") for name in ("ephemeral", "events", "placed", "pods", "webhook")), only=True),
         "policies", BLOCKING, "gpushare-agent, gpushare-bindings are not there",
         ("validatingadmissionpolicybinding/gpushare-agent", "validatingadmissionpolicybinding/gpushare-bindings")),
     "an agent that crashes": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from gpushare import contract
-from gpushare.preflight import devices, facts_of_cluster, health_rules, install_plan, rules
+from gpushare.preflight import devices, facts_of_cluster, finding, health_rules, install_plan, rules
 from gpushare.preflight.facts_of_cluster import ClusterFacts
 from gpushare.preflight.finding import Finding, RulePhase, Severity
 from gpushare.preflight.install_plan import InstallPlan
@@ -204,3 +205,33 @@ def test_the_configurations_are_of_the_config_map_that_the_agent_is_told() -> No
     for order in ([usual, ours, agent], [agent, ours, usual]):
         assert install_plan.of(order).configurations == {"default": "of-ours"}
     assert install_plan.of([usual, agent]).configurations == {}
+
+
+EVIL = "n1 $(touch pwned); x"
+
+
+def renamed(value: Any) -> Any:
+    """With every text that could be in a command made something that a shell would obey."""
+    if isinstance(value, dict):
+        return {
+            key: f"{item}{EVIL}"
+            if key in {"name", "namespace", "key", "nodeName"} and isinstance(item, str)
+            else renamed(item)
+            for key, item in value.items()
+        }
+    return type(value)(map(renamed, value)) if isinstance(value, list | tuple) else value
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_no_command_has_a_name_in_it_that_a_shell_obeys(name: str) -> None:
+    """Of an API server there are no such names, but of a file that somebody hands over there may be any."""
+    facts = sound.cluster_facts(BROKEN[name][0])
+    objects = {kind: renamed(items) for kind, items in facts.objects.items()}
+    for found in rules.check(dataclasses.replace(facts, objects=objects)):
+        assert not any("touch pwned" in command for command in found.commands), found
+
+
+@pytest.mark.parametrize("name", ["--all", "-n", "a b", "a;b", "$(x)", "`x`", "a\nb", "", "a'b"])
+def test_names_that_no_object_has_are_replaced_by_a_placeholder(name: str) -> None:
+    assert finding.names([name], "NODE...") == "NODE..."
+    assert finding.names(["node-1.example.com", "nvidia.com/gpu"], "NODE...") == "node-1.example.com nvidia.com/gpu"

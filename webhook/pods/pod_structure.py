@@ -1,6 +1,8 @@
-"""Whether the API server would have decoded it as a pod: it sends the webhook nothing else, as far as we read it.
+"""Whether the API server would have decoded an object as a pod, as far as the webhook reads it.
 
-What is none may be answered with a failure of ours, and nothing else may.
+The API server sends nothing else, but any client that reaches the port can. The structure is compared only after a
+review has failed, so that it costs admissions nothing and refuses no pod that could be placed. It tells a made-up pod,
+which is denied, from a defect of the webhook's own, which is logged.
 """
 
 from __future__ import annotations
