@@ -1,7 +1,8 @@
 """Difference: two JSON values → the JSON Patch (RFC 6902) from the one to the other. Pure.
 
-It knows what pods need and no more: lists are compared place by place, and what is longer is added at the end, or all of
-it in front. Every admission pays for it, and a search for the shortest patch takes ten times as long.
+It knows what pods need and no more: lists are compared place by place, and what is longer is added at the end, or in
+front where the rest is as before. Every admission pays for it, and a search for the shortest patch takes ten times as
+long.
 """
 
 from __future__ import annotations

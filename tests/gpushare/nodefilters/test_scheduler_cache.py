@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare import contract
 from gpushare.nodefilters import NodeSpec, PodAffinity, PodInfo, PodKey, SchedulerCache, selectors, volumes
 from gpushare.nodefilters.scheduler_cache import NO_NODE
 from tests import builders
@@ -241,3 +242,16 @@ def test_what_is_remembered_is_what_would_be_found_anew(steps: list[tuple[str, s
         for where in ("node-a", "node-b", "node-c"):
             for asked in ("500m", "1"):
                 assert verdict(kept, pod(asked), where) == verdict(fresh, pod(asked), where)
+
+
+def test_two_nodes_of_one_hostname_take_no_pod_with_a_share() -> None:
+    there = cache(machine(), machine("node-b"))
+    asks = pod()
+    asks["spec"]["containers"][0]["resources"]["requests"][contract.RESOURCE_IDLE] = "1"
+    there.put_machine("node-b", machine("node-b", **{contract.HOSTNAME_LABEL: "node-a"}))
+    for name, other in (("node-a", "node-b"), ("node-b", "node-a")):
+        said = f"has the label kubernetes.io/hostname of {other} as well: a pod can be pinned to neither"
+        assert verdict(there, asks, name) == said
+        assert verdict(there, pod(), name) is None
+    there.put_machine("node-b", machine("node-b"))
+    assert (verdict(there, asks) or "").startswith("has free GPUs and no agent")

@@ -156,7 +156,7 @@ def asked(pod: Pod, name: str) -> fractions.Fraction:
     return sum(map(quantity.parse, amounts), fractions.Fraction())
 
 
-def check(chain: Chain, stored: Admitted, *, sharer: str, before: dict[str, list[Any]]) -> str:
+def check(chain: Chain, stored: Admitted, *, sharer: str, host: str | None, before: dict[str, list[Any]]) -> str:
     """The law; returns what became of the pod."""
     held = {
         name: [entry for entry in entries if entry not in before.get(name, ())]
@@ -168,6 +168,7 @@ def check(chain: Chain, stored: Admitted, *, sharer: str, before: dict[str, list
         assert contract.SCHEDULING_GATE in stored.gates
         assert stored.annotations[contract.REASON]
         assert ours == []
+        assert (stored.pod["spec"].get("nodeSelector") or {}).get(contract.HOSTNAME_LABEL) == host
         return "gated by others" if GATE in stored.gates else "gated"
     ((name, entry),) = ours
     assert stored.gates == []
@@ -205,7 +206,7 @@ async def nothing(*_: Any) -> None:
         (admission.Admission, "_holds_still", lambda *_: True, "nowhere"),
         (reservation.Reservation, "release", nothing, "gate"),
         (pod, "default_container", lambda manifest: manifest["spec"]["containers"][0]["name"], "sidecar first"),
-        (mutation, "pinned_host", lambda _: "", "train"),
+        (mutation, "pinned_host", lambda _: "", "nowhere"),
     ],
 )
 def test_a_safeguard_taken_out_breaks_the_law(
@@ -232,7 +233,9 @@ def outcome(before: list[str], behind: list[str], request: str, *, full: bool = 
         before=[OTHERS[name] for name in before],
         behind=[OTHERS[name] for name in behind],
     )
-    became = check(chain, stored, sharer="proxy" if "sidecar first" in before else "main", before=there)
+    sharer = "proxy" if "sidecar first" in before else "main"
+    host = "node-b" if "host" in (*before, *behind) else None
+    became = check(chain, stored, sharer=sharer, host=host, before=there)
     if became == "gated":  # and not for want of a second look
         not_there = {"node-a"} if full or contract.NOT_UUID in stored.annotations else set()
         assert not any(fits(stored.pod, node) for node in NODES if node["metadata"]["name"] not in not_there)
