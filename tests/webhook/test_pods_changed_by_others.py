@@ -223,3 +223,44 @@ def test_windows_pods_get_no_share() -> None:
     answer = Chain([node("node-a")]).review(manifest)
     assert not answer.allowed
     assert 'spec.os.name "windows"' in answer.message
+
+
+@pytest.mark.parametrize(("restarts", "is_told"), [(None, True), ("Always", False)])
+def test_shares_of_init_containers_are_added_up_with_a_warning(restarts: str | None, is_told: bool) -> None:
+    manifest = builders.pod(request="0.5")
+    manifest["metadata"]["annotations"][f"{contract.REQUEST}.warm"] = "0.5"
+    manifest["spec"]["initContainers"] = [{"name": "warm", "image": "x", "restartPolicy": restarts}]
+    warnings = Chain([node("node-a")]).create(manifest).answers[0].warnings
+    said = (
+        'init container "warm" has a share of its own, which is added to the others\': to use one share in turn, write '
+        'gpushare.io/container "main,warm" without keys for one'
+    )
+    assert warnings == ((said,) if is_told else ())
+
+
+def test_an_unbound_local_volume_decides_the_node() -> None:
+    manifest = builders.pod(request="0.5")
+    manifest["spec"]["volumes"] = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
+    name = {"key": contract.HOSTNAME_LABEL, "operator": "In", "values": ["node-2"]}
+    offered = {"storageClassName": "local", "capacity": {"storage": "1Ti"}, "accessModes": ["ReadWriteOnce"]}
+    asked = {
+        "storageClassName": "local",
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Ti"}},
+    }
+    storage = [
+        {
+            "kind": "StorageClass",
+            "metadata": {"name": "local"},
+            "provisioner": "kubernetes.io/no-provisioner",
+            "volumeBindingMode": "WaitForFirstConsumer",
+        },
+        {
+            "kind": "PersistentVolume",
+            "metadata": {"name": "disk"},
+            "spec": {**offered, "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [name]}]}}},
+        },
+        {"kind": "PersistentVolumeClaim", "metadata": {"name": "data", "namespace": "default"}, "spec": asked},
+    ]
+    chain = Chain([node(f"node-{number}") for number in range(4)], storage=storage)
+    assert chain.create(manifest).annotations[contract.NODE] == "node-2"
