@@ -3,7 +3,7 @@
 `kubectl delete --force` removes a pod at once, and its share with it. Its processes run until the kubelet has killed
 them, so the next share on that GPU would find less memory than it was promised. It waits here until there is room for
 all of it, for a bounded time: the library gives up on an answer after twenty seconds. Memory of processes without the
-library is not known, and not waited for.
+library is unknown, and not waited for.
 """
 
 from __future__ import annotations

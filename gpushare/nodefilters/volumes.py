@@ -81,7 +81,7 @@ class VolumeUse:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Storage:
+class StorageSpec:
     """What a claim asks for, and a volume that is free offers."""
 
     storage_class: str
@@ -89,7 +89,7 @@ class Storage:
     access: frozenset[str]
     mode: str
 
-    def suits(self, asked: Storage) -> bool:
+    def suits(self, asked: StorageSpec) -> bool:
         """Whether this volume can be bound to a claim that asks for that."""
         is_alike = (self.storage_class, self.mode) == (asked.storage_class, asked.mode)
         return is_alike and self.size_bytes >= asked.size_bytes and self.access >= asked.access
@@ -101,7 +101,7 @@ class Claim:
 
     storage_class: str
     volume: str
-    asked: Storage | None = None
+    asked: StorageSpec | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Disk:
     claim: Name | None
     terms: tuple[selectors.NodeTerm, ...] | None
     volume: Volume | None
-    offered: Storage | None = None
+    offered: StorageSpec | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -201,13 +201,13 @@ def _disk(item: Json) -> Disk:
     return Disk(name, terms, volume, offered)
 
 
-def _storage(spec: Json, storage_class: str, amounts: Json) -> Storage:
+def _storage(spec: Json, storage_class: str, amounts: Json) -> StorageSpec:
     try:
         size_bytes = quantity.parse_bytes(str(amounts.get("storage", "0")))
     except errors.QuantityError:
         size_bytes = 0
     access = frozenset(sys.intern(str(mode)) for mode in spec.get("accessModes") or ())
-    return Storage(storage_class, size_bytes, access, sys.intern(str(spec.get("volumeMode") or "Filesystem")))
+    return StorageSpec(storage_class, size_bytes, access, sys.intern(str(spec.get("volumeMode") or "Filesystem")))
 
 
 def _class(item: Json) -> Class:

@@ -161,7 +161,7 @@ SOFTWARE: Final = (
         "Velero",
         "restores a pod that was placed",
         restored,
-        "results and hostname pin are taken out, with a warning; the pod is placed anew",
+        "results and hostname pin are taken out, with a warning; the pod is placed again",
         before=True,
         outcome="placed",
     ),
