@@ -186,10 +186,11 @@ lab-down: env ## Remove that cluster and all it left
 ##@ Tidy
 
 .PHONY: docs
-docs: env ## Write docs/cli, docs/compatibility.md, pictures in docs/images, and Grafana's and the operator's files again
+docs: env ## Write docs/cli, docs/compatibility.md, docs/coexistence.md, pictures in docs/images, and Grafana's and the operator's files again
 	$(PYTHON) docs/cli/make.py docs/cli
 	$(PYTHON) docs/images/make.py docs/images
 	$(PYTHON) -m tests.clients.document docs/compatibility.md
+	$(PYTHON) -m tests.webhook.coexistence.document docs/coexistence.md
 	$(PYTHON) config/components/monitoring/make.py
 
 .PHONY: pictures

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpushare import contract
+from gpushare import contract, errors, quantity
 
 PodJson = Mapping[str, Any]
 
@@ -43,10 +44,45 @@ def container_names(pod: PodJson) -> tuple[str, ...]:
 
 
 def default_container(pod: PodJson) -> str:
-    """The container that kubectl would take: the annotated one if there is such, else the first; empty without any."""
-    names = [str(container.get("name") or "") for container in containers(pod)]
+    """The ordinary container that has the share for which the annotations name none; empty without such.
+
+    At first that is the one that kubectl takes: the annotated one if it exists, else the first. The webhook then writes
+    gpushare's resources into it, which never change again. From then on they decide, because other webhooks add
+    containers in front, and users annotate pods that run.
+    """
+    ordinary = containers(pod)
+    marked = [container for container in ordinary if any(map(_is_ours, resources(container)))]
+    names = [str(container.get("name") or "") for container in marked or ordinary]
+    if marked:
+        own = {key.partition("/")[2].partition(".")[2] for key in share_keys(annotations_of(pod))}
+        names = [name for name in names if name not in own]
     wanted = annotations_of(pod).get(DEFAULT_CONTAINER)
     return wanted if wanted in names else names[0] if names else ""
+
+
+def resources(container: Mapping[str, Any]) -> Iterator[str]:
+    """The resources that a container asks for, by limit or request: an amount of zero is none."""
+    declared = container.get("resources") or {}
+    for side in ("limits", "requests"):
+        for name, amount in (declared.get(side) or {}).items():
+            if is_some(str(amount)):
+                yield name
+
+
+@functools.lru_cache(maxsize=4096)
+def is_some(amount: str) -> bool:
+    """Whether a quantity is more than zero; the API server stores none that cannot be read."""
+    try:
+        return quantity.parse(amount) > 0
+    except errors.QuantityError:
+        return False
+
+
+def has_share_resources(pod: PodJson) -> bool:
+    """Whether a container asks for a resource of gpushare's."""
+    return any(
+        _is_ours(name) for container in (*containers(pod), *init_containers(pod)) for name in resources(container)
+    )
 
 
 def share_keys(keys: Mapping[str, str]) -> Iterator[str]:
@@ -107,3 +143,7 @@ def runtime_class(pod: PodJson) -> str:
 def uid(pod: PodJson) -> str:
     """Its UID; empty before the API server has given one."""
     return str((pod.get("metadata") or {}).get("uid") or "")
+
+
+def _is_ours(resource: str) -> bool:
+    return resource.startswith(contract.PREFIX)

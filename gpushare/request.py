@@ -152,7 +152,7 @@ def _demands(annotations: Mapping[str, str], names: tuple[str, ...], default: st
         raise errors.RequestError(key, annotations[key], f"{said}, others can use one together ({contract.CONTAINER})")
     demands = []
     if any(key in annotations for key in contract.SHARE_KEYS):
-        sharers: tuple[str, ...] = (default,)
+        sharers: tuple[str, ...] = (default,) if default else ()
         sharers = _get(annotations, contract.CONTAINER, _list_of(caps.SHARERS), sharers)
         for name in sharers:
             if name not in names:

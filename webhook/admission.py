@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpushare import caps, pod
-from gpushare.allocation import PodRef
+from gpushare.allocation import Allocation, PodRef
+from gpushare.gpunode import GpuNode
+from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
 from gpushare.request import Request
 from webhook import metrics, review
@@ -61,30 +63,52 @@ class Admission:
             return review.deny(422, too_much)
         if not pod.asks_for_share(manifest):
             return review.allow("ignored")
-        request = validation.read(manifest)
-        if isinstance(request, validation.Denial):
-            return review.deny(request.code, request.sentence)
-        missing = self.store.missing()
-        if missing is not None:
-            return review.deny(503, f"gpushare is starting: {missing}; try again in a moment", outcome="unready")
+        request, missing, is_dry = validation.read(manifest), self.store.missing(), bool(asked.get("dryRun"))
         try:
-            own = await reinvocation.find(manifest, request, holder, self.store)
+            own = None if missing or is_dry else await reinvocation.find(manifest, holder, self.store)
         except ledger_store.UnreachableError as error:
             sentence = f"the ledger of GPUs could not be read ({error}): try again in a moment"
             return review.deny(503, sentence, outcome="unready")
-        if own is not None:
+        if isinstance(request, validation.Denial):
+            if own is not None:
+                await self.reservation.release(own[0].name, own[1].id)
+            return review.deny(request.code, request.sentence)
+        if missing is not None:
+            return review.deny(503, f"gpushare is starting: {missing}; try again in a moment", outcome="unready")
+        if is_dry:
+            return self._plan(manifest, request, holder)
+        warnings: tuple[str, ...] = ()
+        if own is None:
+            warnings = validation.warnings(manifest, request)
+            wanted = mutation.as_asked(manifest, request)
+        else:
             node, entry = own
-            kept = mutation.Placed(entry.id, node.name, self.store.chooser.hostname(node.name), entry.shares)
-            return _answer(manifest, request, kept, (), outcome="kept")
-        held_back = gate_reason.reason(manifest, request) or self.store.premature(holder.namespace, manifest, request)
-        if held_back is not None:
-            warnings = () if asked.get("dryRun") else validation.warnings(manifest, request)
-            return _answer(manifest, request, held_back, warnings, outcome="planned" if asked.get("dryRun") else "")
-        if asked.get("dryRun"):
-            # Without warnings: when it comes again, no reservation tells our own annotations from forged ones.
-            return _answer(manifest, request, self.reservation.plan(manifest, request), (), outcome="planned")
-        warnings = validation.warnings(manifest, request)
-        return _answer(manifest, request, await self.reservation.reserve(manifest, request, holder, waited), warnings)
+            hostname = self.store.chooser.hostname(node.name)
+            wanted = mutation.as_asked(manifest, request, pinned_to=hostname)
+            if self._holds_still(wanted, request, node, entry):
+                kept = mutation.Placed(entry.id, node.name, hostname, entry.shares)
+                return _answer(manifest, wanted, request, kept, (), outcome="kept")
+            await self.reservation.release(node.name, entry.id)
+        held_back = gate_reason.reason(wanted, request) or self.store.premature(holder.namespace, wanted, request)
+        outcome = held_back or await self.reservation.reserve(wanted, request, holder, waited)
+        return _answer(manifest, wanted, request, outcome, warnings)
+
+    def _plan(self, manifest: PodJson, request: Request, holder: PodRef) -> review.ReviewResponse:
+        """The answer of a dry run, which writes nothing.
+
+        Without warnings: when it comes again, no reservation tells our own annotations from forged ones.
+        """
+        wanted = mutation.as_asked(manifest, request)
+        held_back = gate_reason.reason(wanted, request) or self.store.premature(holder.namespace, wanted, request)
+        outcome = held_back or self.reservation.plan(wanted, request)
+        return _answer(manifest, wanted, request, outcome, (), outcome="planned")
+
+    def _holds_still(self, wanted: PodJson, request: Request, node: GpuNode, entry: Allocation) -> bool:
+        """Whether the pod, which another webhook has changed, may have what it was given, and can run there."""
+        if gate_reason.reason(wanted, request) or not reinvocation.is_as_asked(entry, request, node):
+            return False
+        self.store.expect(wanted, node.name, entry.id)  # as it is now, so that it is not in its own way
+        return self.store.chooser.unfit(wanted)(node.name) is None
 
 
 def _failed(request: review.AdmissionRequest, holder: PodRef) -> review.ReviewResponse:
@@ -98,13 +122,14 @@ def _failed(request: review.AdmissionRequest, holder: PodRef) -> review.ReviewRe
 
 def _answer(
     manifest: Any,
+    wanted: PodJson,
     request: Request,
     outcome_of: mutation.Placed | Refusal,
     warnings: tuple[str, ...],
     *,
     outcome: str = "",
 ) -> review.ReviewResponse:
-    patch = difference.patch(manifest, mutation.rewrite(manifest, request, outcome_of))
+    patch = difference.patch(manifest, mutation.rewrite(wanted, request, outcome_of))
     if isinstance(outcome_of, Refusal):
         return review.ReviewResponse(
             outcome or "gated",

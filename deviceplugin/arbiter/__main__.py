@@ -20,6 +20,7 @@ from typing import Final
 from deviceplugin.arbiter import kernel_process, socket_server
 from deviceplugin.arbiter.agent_channel import AgentChannel
 from deviceplugin.arbiter.channel import Channel
+from deviceplugin.arbiter.departed import DepartedShares
 from deviceplugin.arbiter.messages import ArbiterReady, Message
 from deviceplugin.arbiter.share_ledgers import ShareLedgers
 from deviceplugin.arbiter.share_resizing import Resizing
@@ -52,7 +53,7 @@ async def _serve(options: argparse.Namespace, daemon: shutdown.Daemon) -> None:
     )
     arbiter = socket_server.Server(
         options.socket,
-        lookup=agent,
+        lookup=DepartedShares(agent, groups, node=lambda: agent.node, gpu_bytes=agent.gpu_bytes),
         groups=groups,
         identify=socket_server.by_cgroup(options.proc_root),
         proc=options.proc_root,

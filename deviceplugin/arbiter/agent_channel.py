@@ -35,6 +35,7 @@ class AgentChannel:
         self._entries: dict[str, Allocation] = {}
         self._resizes: tuple[Resize, ...] | None = None
         self._contexts: dict[str, int] = {}
+        self._gpu_bytes: dict[str, int] = {}
         self._asked: dict[Container, asyncio.Future[Tenant | Refusal]] = {}
         self._told: dict[str, tuple[ShareLedger, int]] = {}  # by the key of a share: what, and how it was then
         self._said_changed = False
@@ -73,6 +74,10 @@ class AgentChannel:
         """What a context is to be charged before it is made."""
         return self._contexts.get(gpu_uuid, 0)
 
+    def gpu_bytes(self, gpu_uuid: str) -> int:
+        """All memory of a GPU of a share; 0 when it is unknown."""
+        return self._gpu_bytes.get(gpu_uuid, 0)
+
     async def unclaimed_bytes(self, chosen: ShareLedger, slot: int, card: int) -> int | None:
         """What of a GPU of a share nobody is known to hold beside the process of a slot; None where nobody knows."""
         number, member = next(self._numbers), chosen.members[slot]
@@ -110,7 +115,8 @@ class AgentChannel:
                 self._entries.pop(identity, None)
             case messages.ApplyAllocations(resizes):
                 self._follow(resizes)
-            case messages.Identified(container, tenant, refusal):
+            case messages.Identified(container, tenant, refusal, gpus):
+                self._gpu_bytes |= {size.gpu: size.memory_bytes for size in gpus}
                 asked = self._asked.pop(container, None)
                 if asked is not None and not asked.done():
                     asked.set_result(tenant or Refusal(refusal))

@@ -72,12 +72,21 @@ class Identify:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class GpuSize:
+    """All memory of a GPU."""
+
+    gpu: str
+    memory_bytes: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Identified:
-    """A share, or, as a sentence for its processes, why it has none."""
+    """A share and the size of its GPUs, or, as a sentence for its processes, why it has none."""
 
     container: Container
     tenant: Tenant | None
     refusal: str = ""
+    gpus: tuple[GpuSize, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

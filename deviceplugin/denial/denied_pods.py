@@ -55,8 +55,7 @@ def condition(problem: str, left_out: tuple[str, ...]) -> Condition:
 def _has_more(manifest: PodJson) -> bool:
     """Whether a container has a GPU, or something that may be one, in another way than by a share."""
     for container in (*pod.containers(manifest), *pod.init_containers(manifest)):
-        resources = container.get("resources") or {}
-        declared = (*(resources.get("limits") or {}), *(resources.get("requests") or {}))
-        if resources.get("claims") or any(key.startswith(_NVIDIA) for key in declared):
+        has_claims = bool((container.get("resources") or {}).get("claims"))
+        if has_claims or any(name.startswith(_NVIDIA) for name in pod.resources(container)):
             return True
     return False

@@ -244,7 +244,11 @@ class Arbiter:
             tenant = FAILED
         if isinstance(tenant, Tenant):
             self.expect(grant.uuid for grant in tenant.grants)
-            self._channel.send(messages.Identified(container, tenant))
+            node = self._node()
+            cards = node.gpu_by_uuid() if node is not None else {}
+            known = (cards[grant.uuid] for grant in tenant.grants if grant.uuid in cards)
+            sizes = tuple(messages.GpuSize(card.uuid, card.memory_bytes) for card in known)
+            self._channel.send(messages.Identified(container, tenant, gpus=sizes))
         else:
             self._channel.send(messages.Identified(container, None, str(tenant)))
 

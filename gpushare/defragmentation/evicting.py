@@ -12,6 +12,8 @@ from gpushare import contract, pod
 from gpushare.nodefilters import selectors
 
 REMAKERS = frozenset({"ReplicaSet", "StatefulSet", "ReplicationController"})
+# A Job counts an evicted pod as a failure, and what other controllers do nobody can know.
+RECREATE_WITHOUT_HARM = REMAKERS | {"DaemonSet"}
 SYSTEM_PRIORITY = 1_000_000_000  # the greatest value of a user's priority class
 
 

@@ -25,7 +25,7 @@ from gpushare.nodefilters.pod_key import PodKey
 from gpushare.nodefilters.volume_limits import Full
 from gpushare.nodefilters.volumes import Name
 
-Reach = Callable[[Name], tuple[selectors.NodeTerm, ...] | None]
+Reach = Callable[[Name], tuple[tuple[selectors.NodeTerm, ...], str] | None]
 # Anti-affinity of those who are there -> on which nodes, and how many of them.
 Repelling = Mapping[tuple[Term, ...], Mapping[str, int]]
 
@@ -64,9 +64,9 @@ def rules(
     if full:
         affinity_rules.append(_unattached(full, machines))
     affinity_rules += [
-        AffinityRule(machines.meant(terms), _unreached(claim))
+        AffinityRule(machines.meant(reached[0]), functools.partial(_said, reached[1]))
         for claim in dict.fromkeys(mount.claim for mount in asked.mounts)
-        if (terms := reach((asked.namespace, claim))) is not None
+        if (reached := reach((asked.namespace, claim))) is not None
     ]
     affinity_rules += [_spread(spread, asked, shape, machines, groups) for spread in asked.spread]
     if asked.affinity:
@@ -85,8 +85,8 @@ def _unattached(full: Mapping[str, Full], machines: NodeIndex) -> AffinityRule:
     return AffinityRule(machines.labels.everyone & ~closed, lambda machine: str(full[machine.name]))
 
 
-def _unreached(claim: str) -> Callable[[NodeSpec], str]:
-    return lambda _: f"cannot reach the volume of the pod's claim {claim}"
+def _said(why: str, _: NodeSpec) -> str:
+    return why
 
 
 def _near(asked: PodAffinity, machines: NodeIndex, groups: PodClasses) -> AffinityRule:

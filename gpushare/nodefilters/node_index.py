@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from gpushare import contract
 from gpushare.nodefilters import label_index, selectors, taints
 from gpushare.nodefilters.label_index import Postings, Rows
 from gpushare.nodefilters.node_spec import NodeSpec
@@ -42,6 +43,16 @@ class NodeIndex(Mapping[str, NodeSpec]):
     def at(self, row: int) -> NodeSpec:
         """The Node of a row that has one."""
         return self._at[row]
+
+    def namesakes(self, machine: NodeSpec | None) -> list[str]:
+        """Other nodes with the same hostname label, by which pods are pinned; no two should have one."""
+        if machine is None or machine.hostname is None:
+            return []
+        rows = self.labels.of_value(contract.HOSTNAME_LABEL, machine.hostname)
+        if rows == 1 << self._rows.get(machine.name, 0):  # as nearly always
+            return []
+        names = (self._at[row].name for row in label_index.row_numbers(rows))
+        return sorted(name for name in names if name != machine.name)
 
     def release(self, name: str) -> None:
         """Nobody uses the name but the Node, if there is one."""

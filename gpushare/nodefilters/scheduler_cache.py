@@ -12,6 +12,7 @@ import operator
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Final
 
+from gpushare import contract
 from gpushare.nodefilters import affinity_rules, pod_requests, unschedulable, volumes
 from gpushare.nodefilters.node_index import NodeIndex
 from gpushare.nodefilters.node_info import NodeInfo, PodInfo
@@ -124,14 +125,15 @@ class SchedulerCache:
 
     def put_machine(self, name: str, machine: NodeSpec | None) -> None:
         """A node has come, changed or (None) gone."""
-        if self._machines.get(name) == machine:
+        if (before := self._machines.get(name)) == machine:
             return
         if machine is None:
             self._machines.remove(name)
             self._leave(name)
         else:
             self._machines.put(name, machine)
-        self.forget(name)
+        for changed in {name, *self._machines.namesakes(before), *self._machines.namesakes(machine)}:
+            self.forget(changed)
 
     def on_change(self, listener: Callable[[str], object]) -> None:
         """Call `listener` with the name of a node on which something has changed."""
@@ -253,6 +255,8 @@ class SchedulerCache:
         opening = verdicts.opening()
         if not opening.rows >> self._machines.row(node) & 1:
             return opening.why_not(machine)
+        if shape.own and (others := self._machines.namesakes(machine)):
+            return f"has the label {contract.HOSTNAME_LABEL} of {others[0]} as well: a pod can be pinned to neither"
         reason = unschedulable.unfit(machine, info, shape)
         if reason is None and shape.own and not self._is_full(node, shape.own):
             return unschedulable.withheld(machine, info, shape.own)

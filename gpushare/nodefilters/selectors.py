@@ -109,6 +109,24 @@ def of_nodes(declared: Mapping[str, Any] | None) -> tuple[NodeTerm, ...] | None:
     )
 
 
+def of_topologies(declared: Iterable[Mapping[str, Any]] | None) -> tuple[NodeTerm, ...] | None:
+    """The `allowedTopologies` of a StorageClass: one of the terms must match. None where any node will do."""
+    if not declared:
+        return None
+    return tuple(
+        NodeTerm(
+            _selector(
+                [
+                    Requirement(str(expression.get("key", "")), "In", _values(expression.get("values")))
+                    for expression in term.get("matchLabelExpressions") or ()
+                ]
+            ),
+            _names(None),
+        )
+        for term in declared
+    )
+
+
 def _requirements(declared: Iterable[Mapping[str, Any]] | None) -> list[Requirement]:
     return [
         Requirement(

@@ -31,12 +31,17 @@ def equipped(manifest: PodJson, request: Request | None = None) -> PodJson:
             request = requests.parse(manifest)
         except errors.RequestError:
             return manifest
-    wanted = {name: resources(demand, name) for demand in request.demands for name in demand.containers}
+    wanted = by_container(request)
     spec = {**(manifest.get("spec") or {})}
     for listed in ("containers", "initContainers"):
         if spec.get(listed):
             spec[listed] = [_with(container, wanted.get(str(container.get("name")), {})) for container in spec[listed]]
     return {**manifest, "spec": spec}
+
+
+def by_container(request: Request) -> dict[str, dict[str, str]]:
+    """The extended resources of each container with a share."""
+    return {name: resources(demand, name) for demand in request.demands for name in demand.containers}
 
 
 def resources(demand: Demand, container: str) -> dict[str, str]:

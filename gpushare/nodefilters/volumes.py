@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final, NamedTuple
 
-from gpushare import pod
+from gpushare import errors, pod, quantity
 from gpushare.nodefilters import selectors
 
 CLAIM: Final = "PersistentVolumeClaim"
@@ -81,29 +81,56 @@ class VolumeUse:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class StorageSpec:
+    """What a claim asks for, and a volume that is free offers."""
+
+    storage_class: str
+    size_bytes: int
+    access: frozenset[str]
+    mode: str
+
+    def suits(self, asked: StorageSpec) -> bool:
+        """Whether this volume can be bound to a claim that asks for that."""
+        is_alike = (self.storage_class, self.mode) == (asked.storage_class, asked.mode)
+        return is_alike and self.size_bytes >= asked.size_bytes and self.access >= asked.access
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim: of which class it is, and the volume it is or will be bound to, if that is known."""
+    """A claim: of which class it is, the volume it is or will be bound to, if that is known; else what it asks for."""
 
     storage_class: str
     volume: str
+    asked: StorageSpec | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Disk:
-    """A volume: the claim it is bound to or kept for, the nodes that reach it, and what is attached for it, if so."""
+    """A volume: the claim it is bound to or kept for, the nodes that reach it, and what is attached for it, if so.
+
+    `offered`: of a volume that is free.
+    """
 
     claim: Name | None
     terms: tuple[selectors.NodeTerm, ...] | None
     volume: Volume | None
+    offered: StorageSpec | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Class:
-    """A StorageClass: which driver provides its volumes; since when, as a text that sorts, and whether by default."""
+    """A StorageClass: which driver provides its volumes; since when, as a text that sorts, and whether by default.
+
+    `waits`: a volume is bound once a pod has a node. `is_local`: no volume is ever made. `terms`: nodes for which one
+    can be made; None for all.
+    """
 
     driver: str
     is_default: bool
     created: str
+    waits: bool = False
+    is_local: bool = False
+    terms: tuple[selectors.NodeTerm, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -153,7 +180,9 @@ def _claim(item: Json) -> Claim:
     spec = item.get("spec") or {}
     # Of a claim without a class the scheduler counts nothing before it is bound.
     declared = _class_of(item)
-    return Claim("" if declared == DEFAULT_CLASS else declared, _name(spec.get("volumeName") or ""))
+    storage_class, volume = "" if declared == DEFAULT_CLASS else declared, _name(spec.get("volumeName") or "")
+    wanted = (spec.get("resources") or {}).get("requests") or {}
+    return Claim(storage_class, volume, None if volume else _storage(spec, storage_class, wanted))
 
 
 def _disk(item: Json) -> Disk:
@@ -165,7 +194,20 @@ def _disk(item: Json) -> Disk:
     csi = spec.get("csi") or {}
     driver, handle = str(csi.get("driver") or ""), str(csi.get("volumeHandle") or "")
     volume = Volume(sys.intern(driver), handle) if driver and handle else _of_old(spec)
-    return Disk((str(owner.get("namespace")), str(owner.get("name"))) if owner else None, terms, volume)
+    name = (str(owner.get("namespace")), str(owner.get("name"))) if owner else None
+    storage_class = _name(spec.get("storageClassName") or "")
+    is_free = name is None and not is_released
+    offered = _storage(spec, storage_class, spec.get("capacity") or {}) if is_free else None
+    return Disk(name, terms, volume, offered)
+
+
+def _storage(spec: Json, storage_class: str, amounts: Json) -> StorageSpec:
+    try:
+        size_bytes = quantity.parse_bytes(str(amounts.get("storage", "0")))
+    except errors.QuantityError:
+        size_bytes = 0
+    access = frozenset(sys.intern(str(mode)) for mode in spec.get("accessModes") or ())
+    return StorageSpec(storage_class, size_bytes, access, sys.intern(str(spec.get("volumeMode") or "Filesystem")))
 
 
 def _class(item: Json) -> Class:
@@ -175,6 +217,9 @@ def _class(item: Json) -> Class:
         sys.intern(_NOW.get(provisioner, provisioner)),
         any(annotations.get(key) == "true" for key in _DEFAULT_ANNOTATIONS),
         str(metadata.get("creationTimestamp") or ""),
+        waits=item.get("volumeBindingMode") == "WaitForFirstConsumer",
+        is_local=provisioner == "kubernetes.io/no-provisioner",
+        terms=selectors.of_topologies(item.get("allowedTopologies")),
     )
 
 

@@ -20,7 +20,6 @@ _COMPONENT = "app.kubernetes.io/component"
 BINDINGS: Final = (
     "gpushare-agent",
     "gpushare-bindings",
-    "gpushare-ephemeral",
     "gpushare-events",
     "gpushare-placed",
     "gpushare-pods",

@@ -129,7 +129,7 @@ def _placed(described_pod: described.DescribedPod, reasons: Reasons) -> Page:
     fit = f"{reasons.fits} of {total} GPUs would do" if total else ""
     return (
         *field("Why There", won),
-        *field("Would Do", "; ".join([fit, *_ruled_out(reasons.ruled_out)])),
+        *field("Would Do", "; ".join(filter(None, [fit, *_ruled_out(reasons.ruled_out)]))),
         *_ranked(reasons, here=here),
     )
 
@@ -164,8 +164,8 @@ def _ruled_out(counts: Mapping[str, int]) -> Iterator[str]:
     for name, rule in filters.RULES.items():
         if counts.get(name):
             yield f"{counts[name]} {rule.phrase}"
-    if counts.get(explanation.NODE_RULE):
-        yield f"{counts[explanation.NODE_RULE]} nodes cannot take the pod"
+    if nodes := counts.get(explanation.NODE_RULE):
+        yield f"{nodes} node{'s' if nodes > 1 else ''} cannot take the pod"
 
 
 def _nearest(reasons: Reasons) -> list[Rejected]:

@@ -63,6 +63,19 @@ def test_what_no_quota_would_count_is_refused(installed: Cluster) -> None:
     assert "has resources of gpushare.io" in installed.refused(bare, user=USER, dry_run=True)
 
 
+def test_a_pod_that_may_not_run_holds_no_share(installed: Cluster) -> None:
+    gated = forged()
+    gated["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    sentence = installed.refused(gated, user=USER, dry_run=True)
+    assert "the scheduling gate kueue.x-k8s.io/admission was added after gpushare had placed the pod" in sentence
+
+
+def test_a_pod_that_was_placed_is_pinned(installed: Cluster) -> None:
+    loose = forged()
+    loose["spec"]["nodeSelector"] = {"pool": "train"}
+    assert "was removed by a webhook that is called after gpushare" in installed.refused(loose, user=USER, dry_run=True)
+
+
 def configure(installed: Cluster, configuration: dict[str, Any] | None) -> None:
     name = ("mutatingwebhookconfiguration", contract.WEBHOOK_CONFIGURATION)
     if configuration is None:

@@ -25,6 +25,8 @@ def pod(name: str, *, labels: dict[str, str] | None = None, gated: bool = False,
     if labels == MUTATED:  # as the webhook would have left it
         counted = {contract.RESOURCE_PERCENT: "50"}
         manifest["spec"]["containers"][0]["resources"] = {"limits": counted, "requests": counted}
+        if "allocation" in annotations:
+            manifest["spec"]["nodeSelector"] = {contract.HOSTNAME_LABEL: "n1"}
     if gated:
         manifest["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
     return manifest
@@ -210,18 +212,15 @@ def test_everything_else_about_a_pod_is_its_owners(cluster: Cluster) -> None:
     cluster.kubectl("delete", "pod", "ordinary", in_namespace, "--grace-period=0", "--force", f"--as={USER}")
 
 
-@pytest.mark.parametrize(
-    ("value", "is_let"), [("all", False), ("GPU-1", False), ("", False), ("void", True), (None, True)]
-)
-def test_an_ephemeral_container_takes_no_gpus_by_their_variable(
-    cluster: Cluster, value: str | None, is_let: bool
-) -> None:
-    env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}] if value is not None else []
-    container = {"name": "debug", "image": "x", "env": [{"name": "A", "value": "b"}, *env]}
-    added, path, dry_run = {"spec": {"ephemeralContainers": [container]}}, "placed/ephemeralcontainers", "?dryRun=All"
-    if is_let:
-        cluster.patch(path, added, user=USER, query=dry_run)
+@pytest.mark.parametrize(("value", "is_refused"), [("all", True), ("0", True), ("void", False), ("", False)])
+def test_an_ephemeral_container_sees_no_gpu(cluster: Cluster, value: str, is_refused: bool) -> None:
+    env = [{"name": contract.ENV_VISIBLE_DEVICES, "value": value}]
+    patch: Any = {"spec": {"ephemeralContainers": [{"name": f"debug-{value or 'empty'}", "image": "x", "env": env}]}}
+    tried: Any = {"query": "/ephemeralcontainers?dryRun=All"}
+    if is_refused:
+        assert "an ephemeral container of a pod with a share sees no GPU" in cluster.patch_refused(
+            "placed", patch, **tried
+        )
     else:
-        refusal = cluster.patch_refused(path, added, user=USER, query=dry_run)
-        assert "an ephemeral container has no share of a GPU" in refusal
-        cluster.patch("plain/ephemeralcontainers", added, user=USER, query=dry_run)  # it has no share to get around
+        cluster.patch("placed", patch, **tried)
+    cluster.patch("plain", patch, **tried)

@@ -110,3 +110,19 @@ def test_the_policy_knows_the_keys_of_the_contract() -> None:
     pods = manifests.named("ValidatingAdmissionPolicy", "gpushare-pods")["spec"]["variables"]
     (compute,) = (pod["expression"] for pod in pods if pod["name"] == "wrongCompute")
     assert variables["wrongCompute"].endswith(compute[compute.index("'^(") :])
+
+
+@pytest.mark.parametrize(
+    ("more", "is_told"),
+    [
+        ({"replicas": 2}, True),
+        ({"replicas": 2, "podManagementPolicy": "Parallel"}, False),
+        ({"replicas": 1}, False),
+    ],
+)
+def test_a_group_whose_pods_come_one_after_the_other_is_told_of(
+    cluster: Cluster, more: dict[str, Any], is_told: bool
+) -> None:
+    manifest = workload("StatefulSet", request="0.5", group="g", group_size="2")
+    manifest["spec"] |= more
+    assert ("write spec.podManagementPolicy Parallel" in said(cluster, manifest)) is is_told

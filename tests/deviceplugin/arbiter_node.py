@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from deviceplugin import node_pods
-from deviceplugin.arbiter import share_ledgers, share_resizing, socket_server
+from deviceplugin.arbiter import departed, share_ledgers, share_resizing, socket_server
 from deviceplugin.arbiter.client_connection import ShareLookup
+from deviceplugin.arbiter.departed import DepartedShares
 from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.denial.registered import RegisteredMap
@@ -79,6 +80,8 @@ class ArbiterNode:
         self.resizes: tuple[Resize, ...] = ()  # in the GPUNode's status
         self.writes_status = True
         self.measured = True
+        self.gpu_bytes = 0  # of each GPU; 0: unknown
+        self.departed_seconds = departed.WAIT_SECONDS
         self.context_bytes: Callable[[str], int] = lambda _: 0
         self.unclaimed_bytes = share_ledgers.nothing_known
         self.registered: RegisteredMap | None = None  # what the kernel is told by
@@ -168,7 +171,16 @@ class ArbiterNode:
         self.groups.inherit()
         self.answers: ShareLookup = self.lookup()
         self.server = socket_server.Server(
-            self.socket, lookup=self, groups=self.groups, identify=lambda pid: self.identify(pid)
+            self.socket,
+            lookup=DepartedShares(
+                self,
+                self.groups,
+                node=self.seen_node,
+                gpu_bytes=lambda _: self.gpu_bytes,
+                wait_seconds=self.departed_seconds,
+            ),
+            groups=self.groups,
+            identify=lambda pid: self.identify(pid),
         )
         self.resizing = share_resizing.Resizing(
             self.groups,

@@ -98,7 +98,7 @@ def test_a_command_that_is_quoted_in_a_text_exists(page: Path) -> None:
 FOREIGN = {
     *("--request-timeout", "--manifest", "--archive", "--raw", "--server-side"),  # of the API server, kubectl and krew
     *("--admission-control-config-file", "--authorization-config", "--authorization-mode"),  # of the API server
-    *("--delete-emptydir-data", "--ignore-daemonsets"),  # of kubectl drain
+    *("--delete-emptydir-data", "--ignore-daemonsets", "--force"),  # of kubectl drain and delete
     *("--bump-revision", "--mark-compacted"),  # of etcdutl
     *("--gpu-reset", "--replace"),  # of nvidia-smi and simgpu
     *("--copy-to", "--set-as-default"),  # of kubectl and nvidia-ctk

@@ -1,14 +1,16 @@
-"""Another webhook behind ours, in the process of the test."""
+"""Other webhooks before and behind ours, in the process of the test."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import contextlib
+import copy
 import datetime
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 from gpushare import contract
 from gpushare.cluster import api_client, api_errors
@@ -18,6 +20,7 @@ from webhook import review, server
 from webhook.certificates import issuing
 from webhook.certificates.rotation import RotationStep
 from webhook.certificates.tls import Tls
+from webhook.pods import difference
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 SIDECAR = {"op": "add", "path": "/spec/containers/-", "value": {"name": "injected", "image": "gpushare/sample:0.1"}}
@@ -29,6 +32,21 @@ async def inject(request: review.AdmissionRequest) -> review.ReviewResponse:
     return review.ReviewResponse("injected", patch=() if "injected" in names else (SIDECAR,))
 
 
+def changing(change: Callable[[Any], None], name: str) -> server.Admit:
+    """A webhook that changes pods in this way; to the pod `nobody` it only adds a container of its name."""
+
+    async def admit(request: review.AdmissionRequest) -> review.ReviewResponse:
+        before: Any = request["object"]
+        after = copy.deepcopy(before)
+        if before["metadata"].get("name") != "nobody":
+            change(after)
+        elif all(container["name"] != name for container in after["spec"]["containers"]):
+            after["spec"]["containers"].append({"name": name, "image": "gpushare/sample:0.1"})
+        return review.ReviewResponse("changed", patch=difference.patch(before, after))
+
+    return admit
+
+
 def certificates(directory: Path) -> tuple[str, ssl.SSLContext]:
     """The bundle of its authorities, and what it serves with."""
     held = issuing.take(RotationStep.START, None, ("127.0.0.1",), now=datetime.datetime.now(datetime.UTC))
@@ -38,18 +56,25 @@ def certificates(directory: Path) -> tuple[str, ssl.SSLContext]:
 
 
 @contextlib.asynccontextmanager
-async def running(cluster: Cluster, admit: server.Admit, directory: Path) -> AsyncIterator[None]:
-    """Called after ours: webhooks are called in the order of their configurations' names."""
+async def running(
+    cluster: Cluster, admit: server.Admit, directory: Path, *, name: str = "zz", sign: str = "injected"
+) -> AsyncIterator[None]:
+    """Webhooks are called in the order of their configurations' names: zz after ours.
+
+    sign: the name of the container that it adds to the pod `nobody`.
+    """
     bundle, context = certificates(directory)
     async with (
         server.serve(admit, context, host="127.0.0.1", port=0) as port,
-        registered(cluster, port, bundle),
+        registered(cluster, port, bundle, name=name, sign=sign),
     ):
         yield
 
 
 @contextlib.asynccontextmanager
-async def registered(cluster: Cluster, port: int, bundle: str) -> AsyncIterator[None]:
+async def registered(
+    cluster: Cluster, port: int, bundle: str, *, name: str = "zz", sign: str = "injected"
+) -> AsyncIterator[None]:
     """The API server calls `port` for each pod of the test's namespace; it must change a pod that is called nobody."""
     async with api_client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
         authority = base64.b64encode(bundle.encode()).decode()
@@ -61,8 +86,9 @@ async def registered(cluster: Cluster, port: int, bundle: str) -> AsyncIterator[
             "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": cluster.namespace}},
             "sideEffects": "None",
             "timeoutSeconds": 30,  # a test may hold a pod up for long
+            "reinvocationPolicy": "IfNeeded",
         }
-        name = f"zz-{cluster.namespace}"
+        name = f"{name}-{cluster.namespace}"
         configuration = {
             "apiVersion": "admissionregistration.k8s.io/v1",
             "kind": "MutatingWebhookConfiguration",
@@ -72,18 +98,18 @@ async def registered(cluster: Cluster, port: int, bundle: str) -> AsyncIterator[
         await api.create(CONFIGURATIONS, configuration)
         try:
             async with asyncio.timeout(20):
-                while not await is_called(cluster, api):  # noqa: ASYNC110 - another process
+                while not await is_called(cluster, api, sign):  # noqa: ASYNC110 - another process
                     await asyncio.sleep(0.05)
             yield
         finally:
             await api.delete(f"{CONFIGURATIONS}/{name}")
 
 
-async def is_called(cluster: Cluster, api: api_client.ApiClient) -> bool:
+async def is_called(cluster: Cluster, api: api_client.ApiClient, sign: str) -> bool:
     """Whether the API server already knows: it learns of a new configuration by a watch."""
     plain = builders.pod("nobody", namespace=cluster.namespace)
     try:
         planned = await api.create(f"/api/v1/namespaces/{cluster.namespace}/pods", plain, query={"dryRun": "All"})
     except api_errors.ClusterError:
         return True
-    return len(planned["spec"]["containers"]) > 1
+    return sign in [container["name"] for container in planned["spec"]["containers"]]

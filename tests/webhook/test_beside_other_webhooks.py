@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpushare import contract
 from gpushare.cluster import api_client, api_errors
 from tests import builders
-from tests.webhook import other_webhook
+from tests.webhook import admission_chain, other_webhook
 from tests.webhook.conftest import Cluster
 from tests.webhook.replica import until
 from webhook import review
@@ -59,3 +62,64 @@ async def test_the_share_of_a_pod_that_another_webhook_rejects_lapses(cluster: C
     whose = f"{cluster.namespace}/"
     until(lambda: any(whose in note for note in cluster.notes(contract.EVENT_EXPIRED, "default")), cluster.explain)
     until(lambda: started.metric('gpushare_placer_allocations_total{change="expired"}') == 1, cluster.explain)
+
+
+KUEUE = "kueue.x-k8s.io/admission"
+
+
+@contextlib.asynccontextmanager
+async def others(cluster: Cluster, directory: Path, **changes: admission_chain.Webhook) -> AsyncIterator[None]:
+    """Webhooks that change pods, each in a configuration of its name: aa… are called before ours, zz… behind it."""
+    async with contextlib.AsyncExitStack() as stack:
+        for name, change in changes.items():
+            admit = other_webhook.changing(change, name)
+            await stack.enter_async_context(
+                other_webhook.running(cluster, admit, directory / name, name=name, sign=name)
+            )
+        yield
+
+
+async def test_several_webhooks_before_and_behind_change_a_pod(cluster: Cluster, tmp_path: Path) -> None:
+    """A label before us; sidecars in front and at the end, a selector and a variable behind us."""
+    started = cluster.start()
+    async with others(
+        cluster,
+        tmp_path,
+        aalabel=admission_chain.annotate("example.com/team", "ml"),
+        zzkuma=admission_chain.sidecar(0, "kuma-sidecar"),
+        zzlogger=admission_chain.sidecar(-1, "logger"),
+        zzselector=admission_chain.selector(contract.HOSTNAME_LABEL + ".example.com", "none"),
+    ):
+        stored: Any = await create(cluster)
+    names = [container["name"] for container in stored["spec"]["containers"]]
+    assert names == ["kuma-sidecar", "main", "logger"]
+    sharers = [container["name"] for container in stored["spec"]["containers"] if "limits" in container["resources"]]
+    assert sharers == ["main"]
+    # The node lacks that label, so the share was released.
+    assert [gate["name"] for gate in stored["spec"]["schedulingGates"]] == [contract.SCHEDULING_GATE]
+    assert "lacks the label" in stored["metadata"]["annotations"][contract.REASON]
+    assert contract.HOSTNAME_LABEL not in stored["spec"]["nodeSelector"]
+    assert sum(started.reviews().values()) == 2
+    assert cluster.node().allocations == ()
+
+
+async def test_a_sidecar_in_front_leaves_the_share_where_it_is(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.start()
+    async with others(cluster, tmp_path, zzkuma=admission_chain.sidecar(0, "kuma-sidecar")):
+        stored: Any = await create(cluster)
+    assert [container["name"] for container in stored["spec"]["containers"]] == ["kuma-sidecar", "main"]
+    until(lambda: cluster.is_settled() and len(cluster.node().allocations) == 1, cluster.explain)
+    assert cluster.node().allocations[0].shares[0].containers == ("main",)
+
+
+async def test_a_pod_that_kueue_holds_back_behind_us_holds_no_share(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.start()
+    async with others(cluster, tmp_path, zzkueue=admission_chain.gate(KUEUE)):
+        stored: Any = await create(cluster)
+    gates = [gate["name"] for gate in stored["spec"]["schedulingGates"]]
+    assert sorted(gates) == [contract.SCHEDULING_GATE, KUEUE]
+    assert KUEUE in stored["metadata"]["annotations"][contract.REASON]
+    assert cluster.node().allocations == ()
+    opened = {"spec": {"schedulingGates": [{"name": contract.SCHEDULING_GATE}]}}
+    await asyncio.to_thread(cluster.administrator.patch, f"{cluster.path}/pods/trainer", opened)
+    until(lambda: cluster.is_settled() and len(cluster.node().allocations) == 1, cluster.explain)

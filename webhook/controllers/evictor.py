@@ -95,7 +95,7 @@ class Evictor:
         waits = []
         for pod in pods:
             owner, uid = pod.controller, pod.ref.uid
-            if owner is None:
+            if owner is None or not unschedulable_pods.is_recreated(pod):
                 continue
             now = self._clock()
             wait_seconds = max(self._pace.wait_seconds(owner, now=now), self._backoff.wait_seconds(uid, now=now))

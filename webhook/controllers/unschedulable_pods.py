@@ -1,9 +1,9 @@
 """Unschedulable pods: placed, but of no use where they are; which of them to evict, and when. Pure.
 
 What was free when a pod was placed may be taken by the time the scheduler binds it, and a node may go. A pin cannot be
-taken back, so only a pod that somebody recreates can be placed again. Whoever is evicted may count that as a failure (a
-Job does), and what made the pod unschedulable may be there for the next one too: so the pace for one owner halves each
-time.
+taken back, so only a pod that its owner recreates can be placed again. A Job counts an evicted pod as a failure, and a
+workflow may not recreate it, so pods of those get an Event only. What made the pod unschedulable may be there for the
+next one too, so the pace for one owner halves each time.
 
 A pod may also name an allocation that another pod holds. Its name may not be known when its share is reserved
 (`generateName`), and who reads the id of a share that is not confirmed yet can create a second pod with it that asks
@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from gpushare.allocation import PodRef
+from gpushare.defragmentation import evicting
 from gpushare.pod import Controller
 from webhook.controllers.touched_nodes import Touched
 from webhook.pods.stored_pod import Pod
@@ -34,7 +35,17 @@ def explain_unbound(pod: Pod) -> str:
     if pod.controller is None:
         return f"{said}; a pod that was placed stays: delete and recreate it to have it placed elsewhere"
     owner = f"{pod.controller.kind} {pod.controller.name}"
+    if not is_recreated(pod):
+        return (
+            f"{said}; it is not evicted, because {owner} may take that for a failure or not recreate it: delete the "
+            "pod to have it placed elsewhere"
+        )
     return f"{said}; it is evicted when the pace allows, so that {owner} recreates it"
+
+
+def is_recreated(pod: Pod) -> bool:
+    """Whether its owner recreates it when it is evicted, and takes no harm."""
+    return pod.controller is not None and pod.controller.kind in evicting.RECREATE_WITHOUT_HARM
 
 
 class UnschedulableSince:

@@ -1,7 +1,8 @@
 """Difference: two JSON values → the JSON Patch (RFC 6902) from the one to the other. Pure.
 
-It knows what pods need and no more: lists are compared place by place, and what is longer is added at the end. Every
-admission pays for it, and a search for the shortest patch takes ten times as long.
+It knows what pods need and no more: lists are compared place by place, and what is longer is added at the end, or in
+front where the rest is as before. Every admission pays for it, and a search for the shortest patch takes ten times as
+long.
 """
 
 from __future__ import annotations
@@ -38,6 +39,11 @@ def _of_objects(before: Mapping[str, Any], after: Mapping[str, Any], path: str) 
 
 
 def _of_lists(before: list[Any], after: list[Any], path: str) -> Iterator[Operation]:
+    more = len(after) - len(before)
+    if more > 0 and after[more:] == before:
+        for place in range(more):
+            yield {"op": "add", "path": f"{path}/{place}", "value": after[place]}
+        return
     common = min(len(before), len(after))
     for place in range(len(before) - 1, common - 1, -1):  # from the end: what is before keeps its place
         yield {"op": "remove", "path": f"{path}/{place}"}

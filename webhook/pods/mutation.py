@@ -1,7 +1,8 @@
 """Mutation: pod and placement → the rewritten pod. Pure and idempotent.
 
 A pod is rewritten as a whole and the patch is the `difference`, so that what is already as it should be costs nothing:
-the patch of a rewritten pod is empty. Only what is ours is touched; everything else passes through as it came.
+the patch of a rewritten pod is empty. Only what is ours is touched; everything else passes through as it came. A pod
+that comes with results of ours was called again after another webhook, or was copied: `as_asked` takes them out first.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ class Placed:
 def rewrite(manifest: PodJson, request: Request, outcome: Placed | Refusal) -> PodJson:
     """The pod as it is to be created: pinned to node and GPUs, or gated with the reason."""
     after = _copy(manifest)
+    _take_out(after, request)
     if isinstance(outcome, Placed):
-        _pin(after, request, outcome, pod.annotations_of(manifest))
+        _pin(after, request, outcome)
     else:
         _gate(after, outcome)
     labels = after["metadata"].get("labels") or {}  # that may be null
@@ -51,8 +53,40 @@ def rewrite(manifest: PodJson, request: Request, outcome: Placed | Refusal) -> P
 def open_gate(manifest: PodJson, request: Request, placed: Placed) -> PodJson:
     """A gated pod that has been placed: all that may still change, as its containers no longer can."""
     after = _copy(manifest)
-    _pin(after, request, placed, pod.annotations_of(manifest))
+    _take_out(after, request)
+    _pin(after, request, placed)
     return after
+
+
+def as_asked(manifest: PodJson, request: Request, *, pinned_to: str = "") -> PodJson:
+    """The pod without what gpushare wrote for an earlier placement; the very same object if there is nothing.
+
+    `pinned_to`: the host that gpushare has pinned it to, where that is known. Another host is then somebody's wish.
+    """
+    if not pinned_host(manifest) and not stale_resources(manifest, request):
+        return manifest
+    after = _copy(manifest)
+    _take_out(after, request, pinned_to=pinned_to)
+    return after
+
+
+def pinned_host(manifest: PodJson) -> str:
+    """The host in the node selector of a pod that comes with a placement of ours; empty without."""
+    if contract.ALLOCATION not in pod.annotations_of(manifest):
+        return ""
+    return str(((manifest.get("spec") or {}).get("nodeSelector") or {}).get(contract.HOSTNAME_LABEL) or "")
+
+
+def stale_resources(manifest: PodJson, request: Request) -> list[Any]:
+    """The containers of a pod that gpushare has rewritten before whose resources are not those of this request."""
+    labels = (manifest.get("metadata") or {}).get("labels") or {}
+    if labels.get(contract.SHARE_LABEL) != contract.SHARE_LABEL_VALUE:
+        return []
+    wanted = share_resources.by_container(request)
+    everyone = (*pod.containers(manifest), *pod.init_containers(manifest))
+    return [
+        container for container in everyone if not has_resources(container, wanted.get(str(container.get("name")), {}))
+    ]
 
 
 def has_resources(container: PodJson, wanted: Mapping[str, str]) -> bool:
@@ -89,8 +123,7 @@ def _copy(manifest: PodJson) -> _Mutable:
     """A copy of all that is written on here; the rest, which may be large, is the same objects as before."""
     after: _Mutable = {**manifest}
     metadata = after["metadata"] = {**(after.get("metadata") or {})}  # these may be null
-    annotations = metadata.get("annotations") or {}
-    metadata["annotations"] = {key: value for key, value in annotations.items() if not requests.is_result_key(key)}
+    metadata["annotations"] = {**(metadata.get("annotations") or {})}
     spec = after["spec"] = {**(after.get("spec") or {})}
     for listed in ("containers", "initContainers", "schedulingGates"):
         if spec.get(listed):
@@ -98,8 +131,21 @@ def _copy(manifest: PodJson) -> _Mutable:
     return after
 
 
-def _pin(after: _Mutable, request: Request, placed: Placed, before: Mapping[str, str]) -> None:
-    """`before`: its annotations as it came, by which a host that we have written is told from one that its user has."""
+def _take_out(after: _Mutable, request: Request, *, pinned_to: str = "") -> None:
+    host, own = pinned_host(after), pod.annotations_of(after).get(contract.OWN_HOSTNAME)
+    if host and host == (pinned_to or host):
+        selector = {k: v for k, v in after["spec"]["nodeSelector"].items() if k != contract.HOSTNAME_LABEL}
+        if own is not None:
+            selector[contract.HOSTNAME_LABEL] = own
+        after["spec"]["nodeSelector"] = selector
+    wanted = share_resources.by_container(request)
+    for container in stale_resources(after, request):
+        _declare(container, wanted.get(container["name"], {}))
+    annotations = after["metadata"]["annotations"]
+    after["metadata"]["annotations"] = {k: v for k, v in annotations.items() if not requests.is_result_key(k)}
+
+
+def _pin(after: _Mutable, request: Request, placed: Placed) -> None:
     annotations = after["metadata"]["annotations"]
     annotations[contract.ALLOCATION] = placed.allocation_id
     annotations[contract.NODE] = placed.node
@@ -109,10 +155,8 @@ def _pin(after: _Mutable, request: Request, placed: Placed, before: Mapping[str,
             annotations[uuids_annotation(request, name)] = _list(_share_for(placed, demand).gpu_uuids)
     spec = after["spec"]
     selector = spec.get("nodeSelector") or {}
-    is_pinned = before.get(contract.ALLOCATION) == placed.allocation_id
-    own = before.get(contract.OWN_HOSTNAME) if is_pinned else selector.get(contract.HOSTNAME_LABEL)
-    if own is not None:
-        annotations[contract.OWN_HOSTNAME] = own
+    if contract.HOSTNAME_LABEL in selector:
+        annotations[contract.OWN_HOSTNAME] = selector[contract.HOSTNAME_LABEL]
     spec["nodeSelector"] = {**selector, contract.HOSTNAME_LABEL: placed.hostname}
     gates = [gate for gate in spec.get("schedulingGates") or [] if gate.get("name") != contract.SCHEDULING_GATE]
     if gates:
@@ -131,29 +175,30 @@ def _gate(after: _Mutable, refusal: Refusal) -> None:
 def _equip(container: _Mutable, request: Request, demand: Demand, outcome: Placed | Refusal) -> None:
     wanted = share_resources.resources(demand, container["name"])
     if not has_resources(container, wanted):
-        declared = container["resources"] = {**(container.get("resources") or {})}
-        for side in ("limits", "requests"):
-            foreign = {k: v for k, v in (declared.get(side) or {}).items() if not k.startswith(contract.PREFIX)}
-            declared[side] = {**foreign, **wanted}
-    environment = [*(container.get("env") or [])]
-    for entry in _environment(request, demand, container["name"], outcome):
-        _set(environment, entry)
-    container["env"] = environment
+        _declare(container, wanted)
+    _set(container, *_environment(request, demand, container["name"], outcome))
+
+
+def _declare(container: _Mutable, wanted: Mapping[str, str]) -> None:
+    """Make these our resources of the container, and leave the others."""
+    declared = container["resources"] = {**(container.get("resources") or {})}
+    for side in ("limits", "requests"):
+        foreign = {k: v for k, v in (declared.get(side) or {}).items() if not k.startswith(contract.PREFIX)}
+        declared[side] = {**foreign, **wanted}
 
 
 def _blind(container: _Mutable) -> None:
     """Have the container runtime give it nothing, whatever its image says."""
     if _visible(container) and not asks_for_devices(container):
         return
-    environment = container["env"] = [*(container.get("env") or [])]
-    _set(environment, {"name": contract.ENV_VISIBLE_DEVICES, "value": contract.VISIBLE_NONE[0]})
+    _set(container, {"name": contract.ENV_VISIBLE_DEVICES, "value": contract.VISIBLE_NONE[0]})
 
 
 def _has_devices(container: PodJson) -> bool:
     """An extended resource has a domain; a plugin that hands it out may do that by the variable."""
-    declared = container.get("resources") or {}
-    named = (key for side in ("limits", "requests") for key in declared.get(side) or {})
-    return bool(declared.get("claims")) or any("/" in key for key in named)
+    return bool((container.get("resources") or {}).get("claims")) or any(
+        "/" in name for name in pod.resources(container)
+    )
 
 
 def _environment(
@@ -174,16 +219,20 @@ def _environment(
         yield {"name": contract.ENV_MEMORY, "value": str(memory_bytes)}
 
 
-def _set(environment: list[Any], wanted: dict[str, Any]) -> None:
-    """Make every entry of that name `wanted`: the last one counts, and to move others would touch what is not ours."""
-    is_there = False
-    for position, entry in enumerate(environment):
-        if entry.get("name") == wanted["name"]:
-            is_there = True
-            if not _is_same(entry, wanted):
-                environment[position] = wanted
-    if not is_there:
-        environment.append(wanted)
+def _set(container: _Mutable, *wanted: dict[str, Any]) -> None:
+    """Make every variable of these names as wanted: the last one of a name counts, so each is replaced where it is.
+
+    New ones come first, because Kubernetes expands `$(NAME)` only in variables that come after NAME.
+    """
+    by_name = {variable["name"]: variable for variable in wanted}
+    environment = [
+        by_name[entry["name"]]
+        if entry.get("name") in by_name and not _is_same(entry, by_name[entry["name"]])
+        else entry
+        for entry in container.get("env") or []
+    ]
+    there = {entry.get("name") for entry in environment}
+    container["env"] = [*(variable for variable in wanted if variable["name"] not in there), *environment]
 
 
 def _is_same(entry: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
@@ -219,7 +268,8 @@ def _container(manifest: _Mutable, name: str) -> _Mutable:
 
 
 def _ours(declared: Mapping[str, Any] | None) -> dict[str, str]:
-    return {key: str(value) for key, value in (declared or {}).items() if key.startswith(contract.PREFIX)}
+    ours = {key: str(value) for key, value in (declared or {}).items() if key.startswith(contract.PREFIX)}
+    return {key: value for key, value in ours.items() if pod.is_some(value)}
 
 
 def _equal(annotations: Mapping[str, str], wanted: Mapping[str, str]) -> bool:

@@ -95,7 +95,7 @@ class Pod:
             foreign_gates=gate_reason.foreign_gates(item),
             node=str(spec.get("nodeName") or ""),
             is_exempt=namespace in contract.EXEMPT_NAMESPACES or contract.MIRROR_ANNOTATION in everything,
-            has_resources=_has_resources(item),
+            has_resources=pod.has_share_resources(item),
             has_started=any(status.get(key) for key in ("containerStatuses", "initContainerStatuses")),
             unschedulable=_unschedulable(item),
             controller=pod.controller(item),
@@ -170,21 +170,10 @@ def _request(item: pod.PodJson, *, is_gated: bool) -> Request | str:
 
 def _agrees(item: pod.PodJson, request: Request) -> bool:
     """Whether the resources, which cannot change, are still those of the annotations, which can."""
-    expected = {
-        name: share_resources.resources(demand, name) for demand in request.demands for name in demand.containers
-    }
+    expected = share_resources.by_container(request)
     return all(
         mutation.has_resources(container, expected.get(str(container.get("name")), {}))
         for container in (*pod.containers(item), *pod.init_containers(item))
-    )
-
-
-def _has_resources(item: pod.PodJson) -> bool:
-    return any(
-        name.startswith(contract.PREFIX)
-        for container in (*pod.containers(item), *pod.init_containers(item))
-        for side in ("limits", "requests")
-        for name in (container.get("resources") or {}).get(side) or {}
     )
 
 

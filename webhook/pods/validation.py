@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from gpushare import contract, errors, pod
 from gpushare import request as requests
-from gpushare.nodefilters import share_resources
+from gpushare.nodefilters import pod_requests, share_resources
 from gpushare.pod import PodJson
 from gpushare.request import Request
 from webhook.pods import covered_mounts, mutation
@@ -47,7 +47,13 @@ def read(manifest: PodJson) -> Request | Denial:
 
 def warnings(manifest: PodJson, request: Request) -> tuple[str, ...]:
     """Sentences about what will be changed against the pod's wording."""
-    return (*_forged(manifest), *_replaced_devices(manifest, request))
+    return (
+        *_first_of_several(manifest, request),
+        *_added_up(manifest, request),
+        *_forged(manifest),
+        *_stale(manifest, request),
+        *_replaced_devices(manifest, request),
+    )
 
 
 def _isolation(_manifest: PodJson, request: Request) -> Denial | None:
@@ -91,6 +97,14 @@ def _privileged(manifest: PodJson, _request: Request) -> Denial | None:
     return None
 
 
+def _windows(manifest: PodJson, _request: Request) -> Denial | None:
+    if (_spec(manifest).get("os") or {}).get("name") != "windows":
+        return None
+    return Denial(
+        'spec.os.name "windows" has no shares: gpushare shares the GPUs of Linux nodes, remove its annotations'
+    )
+
+
 def _mounts(manifest: PodJson, _request: Request) -> Denial | None:
     covered = covered_mounts.over_ours(manifest)
     if covered is None:
@@ -104,17 +118,21 @@ def _mounts(manifest: PodJson, _request: Request) -> Denial | None:
 
 
 def _own_resources(manifest: PodJson, request: Request) -> Denial | None:
-    wanted = {name: share_resources.resources(demand, name) for demand in request.demands for name in demand.containers}
+    wanted = share_resources.by_container(request)
+    # Those of a pod that gpushare has rewritten before are replaced, with a warning.
+    recognised = [container.get("name") for container in mutation.stale_resources(manifest, request)]
     for container in _all_containers(manifest):
-        name = str(container.get("name"))
+        name, asked = str(container.get("name")), {*pod.resources(container)}
         for key, value in _declared(container):
+            if key not in asked:
+                continue
             if name in wanted and key.startswith(_NVIDIA_PREFIX):
                 return Denial(
                     f"container {errors.quoted(name)} asks for {key} {errors.quoted(str(value))} and for a share as "
                     f"well: remove {key}, or the gpushare.io annotations"
                 )
-            # What the pod would be given anyway is there when a manifest was copied from a running pod.
-            if key.startswith(contract.PREFIX) and not mutation.has_resources(container, wanted.get(name, {})):
+            is_right = name in recognised or mutation.has_resources(container, wanted.get(name, {}))
+            if key.startswith(contract.PREFIX) and not is_right:
                 return Denial(
                     f"container {errors.quoted(name)} asks for {key} {errors.quoted(str(value))}, which gpushare works "
                     "out from the annotations: remove it, where nobody wrote it from the LimitRange or the copied pod "
@@ -149,6 +167,7 @@ def _too_many_bytes(_manifest: PodJson, request: Request) -> Denial | None:
 _JUDGES: tuple[Callable[[PodJson, Request], Denial | None], ...] = (
     _isolation,
     _node_name,
+    _windows,
     _host_pid,
     _privileged,
     _mounts,
@@ -156,6 +175,48 @@ _JUDGES: tuple[Callable[[PodJson, Request], Denial | None], ...] = (
     _too_many_bytes,
     _own_resources,
 )
+
+
+def _first_of_several(manifest: PodJson, request: Request) -> Iterator[str]:
+    """A webhook before ours may have put a sidecar in front, which then has the share without its user's knowledge."""
+    ordinary, annotations = pod.containers(manifest), pod.annotations_of(manifest)
+    name = pod.default_container(manifest)
+    is_chosen = contract.CONTAINER in annotations or annotations.get(pod.DEFAULT_CONTAINER) == name
+    is_known = pod.has_share_resources(manifest)
+    has_share = any(name in demand.containers for demand in request.demands)
+    has_own_keys = any(key.endswith(f".{name}") for key in pod.share_keys(annotations))
+    if len(ordinary) > 1 and has_share and not (is_chosen or is_known or has_own_keys):
+        yield (
+            f"the share is for container {errors.quoted(name, longest=40)}, the first of {len(ordinary)}: to give it "
+            f"to another, write {contract.CONTAINER}"
+        )
+
+
+def _added_up(manifest: PodJson, request: Request) -> Iterator[str]:
+    """Init containers run one after the other, and a share is held for all of the pod's life."""
+    one_by_one = {
+        container.get("name") for container in pod.init_containers(manifest) if not pod_requests.is_sidecar(container)
+    }
+    names = [name for demand in request.demands for name in demand.containers]
+    apart = [demand.containers[0] for demand in request.demands if one_by_one.issuperset(demand.containers)]
+    if apart and len(request.demands) > 1:
+        yield (
+            f"init container {errors.quoted(apart[0], longest=40)} has a share of its own, which is added to the "
+            f'others\': to use one share in turn, write {contract.CONTAINER} "{",".join(names)}" without keys for one'
+        )
+
+
+def _stale(manifest: PodJson, request: Request) -> Iterator[str]:
+    host, own = mutation.pinned_host(manifest), pod.annotations_of(manifest).get(contract.OWN_HOSTNAME)
+    if host and host != own:
+        instead = "removed" if own is None else f"replaced by its user's own {errors.quoted(own, longest=40)}"
+        yield (
+            f"spec.nodeSelector {contract.HOSTNAME_LABEL} {errors.quoted(host, longest=40)} is gpushare's choice for "
+            f"the pod that this is a copy of: it was {instead}"
+        )
+    for container in mutation.stale_resources(manifest, request):
+        name = errors.quoted(str(container.get("name")), longest=40)
+        yield f"resources of gpushare.io of container {name} do not agree with the annotations: they were replaced"
 
 
 def _forged(manifest: PodJson) -> Iterator[str]:

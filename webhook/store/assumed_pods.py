@@ -20,13 +20,13 @@ class AssumedPods:
         self._by_node: dict[str, set[str]] = collections.defaultdict(set)
 
     def make(self, manifest: PodJson, node: str, allocation_id: str) -> Callable[[], None]:
-        """Count the pod on the node from now on, and no longer where it was promised to go before.
+        """Count the pod on the node from now on, as it is now, and no longer where it was promised to go before.
 
         Returns what ends that.
         """
-        before = self._by_pod.get(id(manifest))
-        if before is not None:
-            self.settle(before)
+        for before in (self._by_pod.get(id(manifest)), allocation_id):
+            if before is not None:
+                self.settle(before)
         self._made[allocation_id] = manifest, node
         self._by_pod[id(manifest)] = allocation_id
         self._by_node[node].add(allocation_id)

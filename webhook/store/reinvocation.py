@@ -2,7 +2,8 @@
 
 The API server sends a pod again when a webhook after us has changed it. Such a pod must not be given a second share. A
 user who copies the id of somebody's allocation must not get that allocation: it has to be unconfirmed (no pod with it
-has been stored yet), of this namespace and pod name, and exactly what this pod asks for.
+has been stored yet), of this namespace and pod name, and exactly what this pod asks for. If the pod now asks for
+something else, or its node no longer takes it, the admission releases the reservation and places the pod again.
 
 It may come to another replica than the one that placed it, before the news of the reservation does: so what our copy
 does not have is asked of the API server. Without its reservation the pod would be placed again with our own pin as a
@@ -24,7 +25,7 @@ from webhook.store import ledger_store
 
 
 async def find(
-    manifest: Mapping[str, Any], request: Request, holder: PodRef, ledger_now: ledger_store.LiveLedger
+    manifest: Mapping[str, Any], holder: PodRef, ledger_now: ledger_store.LiveLedger
 ) -> tuple[GpuNode, Allocation] | None:
     """The reservation that this pod was given a moment ago, with its node; None if it has none.
 
@@ -41,18 +42,21 @@ async def find(
         if view is None:
             continue
         for entry in view.node.allocations:
-            if entry.id == wanted and is_own(entry, request, holder, view.node):
+            if entry.id == wanted and is_own(entry, holder):
                 return view.node, entry
     return None
 
 
-def is_own(entry: Allocation, request: Request, holder: PodRef, node: GpuNode) -> bool:
-    """Whether this reservation was made a moment ago for this very pod, and is exactly what the pod asks for."""
+def is_own(entry: Allocation, holder: PodRef) -> bool:
+    """Whether this reservation was made a moment ago for this very pod, whose uid is unknown before it is stored."""
+    return entry.reserved_until is not None and entry.pod == holder
+
+
+def is_as_asked(entry: Allocation, request: Request, node: GpuNode) -> bool:
+    """Whether the reservation is exactly what the pod asks for now, on GPUs that will do."""
     constraints = request.constraints
     return (
-        entry.reserved_until is not None
-        and entry.pod == holder  # whose uid is unknown before it is stored
-        and entry.labels == constraints.labels
+        entry.labels == constraints.labels
         and entry.latency == request.latency
         and {share.containers for share in entry.shares} == {demand.containers for demand in request.demands}
         and all(_fulfils(entry.shares, demand, constraints, node.gpu_by_uuid()) for demand in request.demands)

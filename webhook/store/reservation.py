@@ -157,19 +157,18 @@ class Reservation:
         outcome = view and self.store.chooser.place_on(view, manifest, request, policy=self.policy)
         return outcome if isinstance(outcome, Placement) else None
 
+    async def release(self, name: str, identity: str) -> None:
+        """Release a reservation that its pod cannot use any more; if that fails it lapses."""
+        with contextlib.suppress(ledger_store.UnreachableError, errors.LedgerError, TimeoutError):
+            async with asyncio.timeout(self.deadline_seconds / 2):
+                await self.store.commit(name, lambda node: _without(node, identity))
+
     def _give_back(self, name: str, identity: str) -> None:
         """Take back what nobody waits for any more, once it turns out to have been written after all.
 
         Else it would be kept from others until it lapses, and its namespace be blamed for a pod that never came.
         """
-
-        async def give_back() -> None:
-            with contextlib.suppress(
-                ledger_store.UnreachableError, ledger_store.WriteRefusedError, errors.LedgerError
-            ):  # then it lapses
-                await self.store.commit(name, lambda node: _without(node, identity))
-
-        task = asyncio.create_task(give_back(), name=f"give back {identity}")
+        task = asyncio.create_task(self.release(name, identity), name=f"give back {identity}")
         self.giving_back.add(task)
         task.add_done_callback(self.giving_back.discard)
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare import contract
 from gpushare.nodefilters import NodeSpec, PodAffinity, PodInfo, PodKey, SchedulerCache, selectors, volumes
 from gpushare.nodefilters.scheduler_cache import NO_NODE
 from tests import builders
@@ -241,3 +242,105 @@ def test_what_is_remembered_is_what_would_be_found_anew(steps: list[tuple[str, s
         for where in ("node-a", "node-b", "node-c"):
             for asked in ("500m", "1"):
                 assert verdict(kept, pod(asked), where) == verdict(fresh, pod(asked), where)
+
+
+def test_two_nodes_of_one_hostname_take_no_pod_with_a_share() -> None:
+    there = cache(machine(), machine("node-b"))
+    asks = pod()
+    asks["spec"]["containers"][0]["resources"]["requests"][contract.RESOURCE_IDLE] = "1"
+    there.put_machine("node-b", machine("node-b", **{contract.HOSTNAME_LABEL: "node-a"}))
+    for name, other in (("node-a", "node-b"), ("node-b", "node-a")):
+        said = f"has the label kubernetes.io/hostname of {other} as well: a pod can be pinned to neither"
+        assert verdict(there, asks, name) == said
+        assert verdict(there, pod(), name) is None
+    there.put_machine("node-b", machine("node-b"))
+    assert (verdict(there, asks) or "").startswith("has free GPUs and no agent")
+
+
+def storage(kind: str, name: str, **fields: Any) -> tuple[volumes.Name, volumes.Found | None]:
+    namespace = "default" if kind == volumes.CLAIM else ""
+    return (namespace, name), volumes.read({"kind": kind, "metadata": {"name": name}, **fields})
+
+
+def local_class(name: str = "local", **fields: Any) -> tuple[volumes.Name, volumes.Found | None]:
+    made = {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer", **fields}
+    return storage(volumes.CLASS, name, **made)
+
+
+def unbound(storage_class: str = "local", size: str = "1Ti") -> tuple[volumes.Name, volumes.Found | None]:
+    spec = {"storageClassName": storage_class, "accessModes": ["ReadWriteOnce"]}
+    return storage(volumes.CLAIM, "data", spec={**spec, "resources": {"requests": {"storage": size}}})
+
+
+def local_volume(node: str, size: str = "1Ti", **spec: Any) -> tuple[volumes.Name, volumes.Found | None]:
+    there = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
+    affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [there]}]}}
+    offered = {"storageClassName": "local", "capacity": {"storage": size}, "accessModes": ["ReadWriteOnce"]}
+    return storage(volumes.VOLUME, f"disk-{node}", spec={**offered, "nodeAffinity": affinity, **spec})
+
+
+def fitting(there: SchedulerCache) -> set[str]:
+    with_data = pod(volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}])
+    said = {name: verdict(there, with_data, name) for name in ("node-a", "node-b")}
+    assert set(said.values()) <= {None, "has no volume for the pod's claim data, and none is made there"}
+    return {name for name, why in said.items() if why is None}
+
+
+@pytest.mark.parametrize(
+    ("more", "where"),
+    [
+        ([], set()),
+        ([local_volume("node-b")], {"node-b"}),
+        ([local_volume("node-a"), local_volume("node-b")], {"node-a", "node-b"}),
+        ([local_volume("node-b", size="1Gi")], set()),
+        ([local_volume("node-b", accessModes=["ReadOnlyMany"])], set()),
+        ([local_volume("node-b", volumeMode="Block")], set()),
+        ([local_volume("node-b", storageClassName="other")], set()),
+        ([local_volume("node-b", claimRef={"namespace": "default", "name": "another"})], set()),
+        ([local_volume("node-b", nodeAffinity=None)], {"node-a", "node-b"}),
+    ],
+)
+def test_an_unbound_local_volume_is_where_a_free_one_is(more: list[Any], where: set[str]) -> None:
+    there = cache(machine(), machine("node-b"))
+    for name, found in (local_class(), unbound(), *more):
+        there.put_storage(name, None, found)
+    assert fitting(there) == where
+
+
+def test_a_volume_that_is_taken_is_free_no_more() -> None:
+    there = cache(machine(), machine("node-b"))
+    name, free = local_volume("node-b")
+    for key, found in (local_class(), unbound(), (name, free)):
+        there.put_storage(key, None, found)
+    there.put_storage(name, free, local_volume("node-b", claimRef={"namespace": "default", "name": "another"})[1])
+    assert fitting(there) == set()
+    there.put_storage(name, local_volume("node-b", claimRef={"namespace": "default", "name": "another"})[1], free)
+    assert fitting(there) == {"node-b"}
+
+
+@pytest.mark.parametrize(
+    ("topologies", "where"),
+    [
+        (None, {"node-a", "node-b"}),
+        ([{"matchLabelExpressions": [{"key": "zone", "values": ["b", "c"]}]}], {"node-b"}),
+        ([{"matchLabelExpressions": [{"key": "zone", "values": ["c"]}]}], set()),
+    ],
+)
+def test_a_volume_is_made_where_its_class_allows_it(topologies: Any, where: set[str]) -> None:
+    there = cache(machine(zone="a"), machine("node-b", zone="b"))
+    zonal = local_class("zonal", provisioner="ebs.csi.aws.com", allowedTopologies=topologies)
+    for name, found in (zonal, unbound("zonal")):
+        there.put_storage(name, None, found)
+    assert fitting(there) == where
+
+
+def test_a_class_that_binds_at_once_or_is_unknown_says_nothing_of_nodes() -> None:
+    there = cache(machine(), machine("node-b"))
+    there.put_storage(*_before(unbound()))
+    assert fitting(there) == {"node-a", "node-b"}
+    there.put_storage(*_before(local_class(volumeBindingMode="Immediate")))
+    assert fitting(there) == {"node-a", "node-b"}
+
+
+def _before(named: tuple[volumes.Name, Any]) -> tuple[volumes.Name, None, Any]:
+    return named[0], None, named[1]

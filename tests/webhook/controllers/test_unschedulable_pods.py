@@ -45,6 +45,25 @@ def test_a_pod_that_was_placed_and_cannot_be_bound_is_stuck() -> None:
     assert unschedulable_pods.explain_unbound(alone).endswith("delete and recreate it to have it placed elsewhere")
 
 
+@pytest.mark.parametrize("kind", ["Job", "Workflow", "ConfigMap"])
+def test_a_pod_whose_owner_takes_harm_is_not_evicted(kind: str) -> None:
+    manifest = pinned()
+    manifest["metadata"]["ownerReferences"][-1]["kind"] = kind
+    stays = Pod.of(manifest)
+    assert not unschedulable_pods.is_recreated(stays)
+    assert unschedulable_pods.explain_unbound(stays).endswith(
+        f"; it is not evicted, because {kind} trainers may take that for a failure or not recreate it: delete the pod "
+        "to have it placed elsewhere"
+    )
+
+
+@pytest.mark.parametrize("kind", ["ReplicaSet", "StatefulSet", "ReplicationController", "DaemonSet"])
+def test_a_pod_that_is_recreated_without_harm_is_evicted(kind: str) -> None:
+    manifest = pinned()
+    manifest["metadata"]["ownerReferences"][-1]["kind"] = kind
+    assert unschedulable_pods.is_recreated(Pod.of(manifest))
+
+
 @pytest.mark.parametrize(
     "other",
     [

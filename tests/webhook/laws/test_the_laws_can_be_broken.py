@@ -93,13 +93,6 @@ def the_second_of_two_shares_is_spare_at_once(patch: pytest.MonkeyPatch) -> None
     patch.setattr(due_changes, "spare_ids", spare)
 
 
-def a_pod_that_comes_again_is_placed_again(patch: pytest.MonkeyPatch) -> None:
-    async def nothing(*_: Any) -> None:
-        return None
-
-    patch.setattr(reinvocation, "find", nothing)
-
-
 def whoever_names_a_reservation_has_it(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reinvocation, "is_own", lambda *_: True)
 
@@ -126,7 +119,6 @@ SAFEGUARDS: Mapping[Break, int] = {
     a_reservation_lapses_without_a_look: 39,
     reservations_end_by_wall_clocks: 0,
     the_second_of_two_shares_is_spare_at_once: 34,
-    a_pod_that_comes_again_is_placed_again: 415,
     whoever_names_a_reservation_has_it: 85,
     a_dry_run_is_taken_at_its_word: 0,
     a_namesake_passes_for_the_pod_that_held_it: 100,

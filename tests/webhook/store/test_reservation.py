@@ -253,7 +253,7 @@ def confirmed(stored: Any, on: Shared) -> None:
 
 
 async def test_only_the_very_pod_keeps_a_reservation() -> None:
-    for spoil in (another_name, another_request, another_model, confirmed):
+    for spoil in (another_name, confirmed):
         on = Shared(builders.node())
         _, stored = await admitted(on, builders.pod(request="0.5"))
         first = stored["metadata"]["annotations"][contract.ALLOCATION]
@@ -263,6 +263,19 @@ async def test_only_the_very_pod_keeps_a_reservation() -> None:
         assert recreated["metadata"]["annotations"][contract.ALLOCATION] != first
         assert any("gpushare.io/allocation is written by gpushare alone" in warning for warning in again.warnings)
         assert len(held(on)) == 2
+
+
+async def test_a_pod_that_another_webhook_has_ask_for_something_else_gets_that_instead() -> None:
+    for changed in (another_request, another_model):
+        on = Shared(builders.node())
+        _, stored = await admitted(on, builders.pod(request="0.5"))
+        first = stored["metadata"]["annotations"][contract.ALLOCATION]
+        changed(stored, on)
+        again, recreated = await admitted(on, stored)
+        assert (again.outcome, again.warnings) == ("placed", ()), changed.__name__
+        assert (
+            [entry.id for entry in held(on)] == [recreated["metadata"]["annotations"][contract.ALLOCATION]] != [first]
+        )
 
 
 async def test_an_id_of_another_namespace_is_worth_nothing() -> None:

@@ -1,0 +1,93 @@
+"""Departed shares: pods that are gone from the GPUNode while their processes still hold GPU memory.
+
+`kubectl delete --force` removes a pod at once, and its share with it. Its processes run until the kubelet has killed
+them, so the next share on that GPU would find less memory than it was promised. It waits here until there is room for
+all of it, for a bounded time: the library gives up on an answer after twenty seconds. Memory of processes without the
+library is unknown, and not waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from deviceplugin.arbiter.client_connection import ShareLookup
+from deviceplugin.arbiter.identity import Container
+from deviceplugin.arbiter.share_ledgers import ShareLedgers, ShareUse
+from deviceplugin.arbiter.tenant import Tenant, entry_of
+from gpushare import quantity
+from gpushare.gpunode import GpuNode
+from gpushare.refusal import Refusal
+
+WAIT_SECONDS: Final = 15.0
+AGAIN_SECONDS: Final = 0.1
+
+
+class DepartedShares:
+    """Answers what a container was given, once that is there.
+
+    node: the GPUNode, None when it is unknown. gpu_bytes: all memory of the GPU with this UUID; 0 when it is unknown.
+    """
+
+    def __init__(
+        self,
+        lookup: ShareLookup,
+        groups: ShareLedgers,
+        *,
+        node: Callable[[], GpuNode | None],
+        gpu_bytes: Callable[[str], int],
+        wait_seconds: float = WAIT_SECONDS,
+    ) -> None:
+        self._lookup = lookup
+        self._groups = groups
+        self._node = node
+        self._gpu_bytes = gpu_bytes
+        self._wait_seconds = wait_seconds
+
+    async def tenant(self, container: Container) -> Tenant | Refusal:
+        """The share of a container, or why it has none, or not all of its memory."""
+        tenant = await self._lookup.tenant(container)
+        if isinstance(tenant, Refusal):
+            return tenant
+        deadline = asyncio.get_running_loop().time() + self._wait_seconds
+        while (problem := self._problem(tenant)) is not None:
+            if asyncio.get_running_loop().time() > deadline:
+                return Refusal(problem) if problem else tenant
+            await asyncio.sleep(AGAIN_SECONDS)
+        return tenant
+
+    def _problem(self, tenant: Tenant) -> str | None:
+        node = self._node()
+        return None if node is None else in_the_way(tenant, self._groups.uses(), node, self._gpu_bytes)
+
+
+def in_the_way(tenant: Tenant, uses: Iterable[ShareUse], node: GpuNode, gpu_bytes: Callable[[str], int]) -> str | None:
+    """Who holds memory of a share, as a sentence; empty if that may be because `node` is old; None if nobody does."""
+    is_old = entry_of(tenant, node) is None
+    departed = [use for use in uses if use.tenant.key != tenant.key and entry_of(use.tenant, node) is None]
+    if not departed and not is_old:
+        return None
+    for grant in tenant.grants:
+        given = sum(
+            share.memory_bytes
+            for entry in node.allocations
+            if not entry.is_hold
+            for share in entry.shares
+            if grant.uuid in share.gpu_uuids
+        )
+        held = {f"{use.tenant.namespace}/{use.tenant.pod}": _held(use, grant.uuid) for use in departed}
+        total, mine = gpu_bytes(grant.uuid), grant.memory_bytes if is_old else 0
+        if total and given + mine + sum(held.values()) > total:
+            names = ", ".join(name for name, bytes_held in held.items() if bytes_held)
+            return names and (
+                f"processes of {names}, which was deleted, still hold {quantity.format_bytes(sum(held.values()))} of "
+                f"{grant.uuid}, so that this share would have less than it was given: start the container again once "
+                "they have ended"
+            )
+    return None
+
+
+def _held(use: ShareUse, uuid: str) -> int:
+    amounts = zip(use.tenant.grants, use.used_bytes, use.overhead_bytes, strict=True)
+    return sum(used + overhead for grant, used, overhead in amounts if grant.uuid == uuid)

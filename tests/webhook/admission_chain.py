@@ -1,0 +1,160 @@
+"""A chain of mutating webhooks with gpushare's among them, called as an API server calls them, on nodes in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jsonpatch
+
+from gpushare import codec, contract, ledger
+from gpushare.allocation import Allocation
+from tests import builders
+from webhook import admission, metrics, review
+from webhook.store import memory_store, reservation
+
+Pod = dict[str, Any]
+Webhook = Callable[[Pod], None]  # changes the pod in place; to call it again changes nothing
+TAINT = {"key": "dedicated", "value": "ml", "effect": "NoSchedule"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Admitted:
+    """What became of a pod: as it would be stored, and gpushare's answers in the order of its calls."""
+
+    pod: Pod
+    answers: tuple[review.ReviewResponse, ...]
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        return self.pod["metadata"].get("annotations") or {}
+
+    @property
+    def gates(self) -> list[str]:
+        return [gate["name"] for gate in self.pod["spec"].get("schedulingGates") or []]
+
+    @property
+    def sharers(self) -> list[str]:
+        """Its containers with resources of gpushare's."""
+        everyone = (*self.pod["spec"]["containers"], *self.pod["spec"].get("initContainers", []))
+        return [
+            container["name"]
+            for container in everyone
+            if any(key.startswith(contract.PREFIX) for key in (container.get("resources") or {}).get("limits") or {})
+        ]
+
+
+class Chain:
+    """`before` and `behind`: the other webhooks, by the order of their configurations' names."""
+
+    def __init__(
+        self, nodes: Iterable[dict[str, Any]], *, gpus: int = 2, storage: Iterable[dict[str, Any]] = ()
+    ) -> None:
+        machines = list(nodes)
+        gpunodes = [codec.to_document(builders.node(machine["metadata"]["name"], gpus=gpus)) for machine in machines]
+        self.store = memory_store.MemoryStore(gpunodes, machines, (), storage)
+        reserving = reservation.Reservation(self.store, policy="fragmentation")
+        self._admission = admission.Admission(self.store, reserving, metrics.Metrics())
+
+    def review(self, manifest: Pod, **more: Any) -> review.ReviewResponse:
+        """gpushare's answer to one call."""
+        request: Any = {"uid": "u", "operation": "CREATE", "namespace": "default", "object": copy.deepcopy(manifest)}
+        return asyncio.run(self._admission.answer({**request, **more}))
+
+    def create(self, manifest: Pod, *, before: Iterable[Webhook] = (), behind: Iterable[Webhook] = ()) -> Admitted:
+        """Two rounds: in the second a webhook is called if another has changed the pod after it."""
+        pod, answers = copy.deepcopy(manifest), list[review.ReviewResponse]()
+        chain: list[Webhook | None] = [*before, None, *behind]
+        last: list[Pod] = []
+        for at, webhook in enumerate([*chain, *chain]):
+            if at >= len(chain) and pod == last[at - len(chain)]:
+                continue
+            if webhook is not None:
+                webhook(pod)
+            else:
+                answer = self.review(pod)
+                assert answer.allowed, answer.message
+                answers.append(answer)
+                pod = jsonpatch.apply_patch(pod, copy.deepcopy(list(answer.patch)))
+            last.append(copy.deepcopy(pod))
+        return Admitted(pod, tuple(answers))
+
+    def confirm(self) -> None:
+        """Have all pods so far be stored and seen."""
+        for name, entries in self.allocations().items():
+            seen = {entry.id: dataclasses.replace(entry.pod, uid=f"uid-{entry.id}") for entry in entries}
+            self.store.change(name, functools.partial(ledger.confirm, pods=seen))
+
+    def allocations(self) -> dict[str, list[Allocation]]:
+        """By node, of those that have some."""
+        return {view.node.name: list(view.node.allocations) for view in self.store.views() if view.node.allocations}
+
+
+def node(name: str, labels: Mapping[str, str] | None = None, *, cpu: str = "8", tainted: bool = False) -> Any:
+    """A ready Node with two GPUs and an agent."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {contract.HOSTNAME_LABEL: name, **(labels or {})}},
+        "spec": {"taints": [TAINT] if tainted else []},
+        "status": {
+            "allocatable": {"cpu": cpu, "memory": "64Gi", "pods": "110", **builders.offered(2)},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+def sidecar(at: int, name: str = "proxy", **resources: Any) -> Webhook:
+    """Injects a container; 0: in front."""
+
+    def inject(pod: Pod) -> None:
+        containers = pod["spec"]["containers"]
+        if all(container["name"] != name for container in containers):
+            injected = {"name": name, "image": "example.com/proxy:1", **({"resources": resources} if resources else {})}
+            containers.insert(len(containers) if at < 0 else at, injected)
+
+    return inject
+
+
+def gate(name: str) -> Webhook:
+    """Holds the pod back, as Kueue does."""
+
+    def hold_back(pod: Pod) -> None:
+        gates = pod["spec"].setdefault("schedulingGates", [])
+        if all(known["name"] != name for known in gates):
+            gates.append({"name": name})
+
+    return hold_back
+
+
+def selector(key: str, value: str) -> Webhook:
+    """Adds a line to the node selector."""
+
+    def select(pod: Pod) -> None:
+        pod["spec"].setdefault("nodeSelector", {})[key] = value
+
+    return select
+
+
+def requests(resource: str, amount: str) -> Webhook:
+    """Has every container of the pod's own ask for so much of the node."""
+
+    def ask(pod: Pod) -> None:
+        for container in pod["spec"]["containers"]:
+            if container["name"] == "main":
+                container.setdefault("resources", {}).setdefault("requests", {})[resource] = amount
+
+    return ask
+
+
+def annotate(key: str, value: str) -> Webhook:
+    """Adds an annotation if it is not there."""
+
+    def add(pod: Pod) -> None:
+        pod["metadata"].setdefault("annotations", {}).setdefault(key, value)
+
+    return add

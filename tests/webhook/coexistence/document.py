@@ -1,0 +1,70 @@
+"""Writes docs/coexistence.md: `python -m tests.webhook.coexistence.document docs/coexistence.md`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.webhook.coexistence import software
+
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "coexistence.md"
+HEAD = """\
+# Beside other software
+
+Other webhooks change pods before and after gpushare. The API server calls them in the order of
+their configurations' names, and calls a webhook again if a later one has changed the pod.
+
+* gpushare chooses the container that has the share in its first call. Containers that are added
+  later do not change it.
+* Each call judges the pod as it is then. If it no longer fits its node, gpushare releases the share
+  and places the pod again. If another scheduling gate holds it back, it has no share.
+* A webhook that adds the annotation itself must be called before gpushare.
+
+The products themselves were not run. A webhook made the same change to a pod with a share, in the
+order of the default names. `make docs` writes this table from the one that the tests run.
+
+"""
+COLUMNS = ("software", "what it does to the pod", "called", "what comes of it", "what to do")
+TAIL = """
+## Autoscalers
+
+Cluster Autoscaler and Karpenter do not see a pod with a scheduling gate, so a pool of GPU nodes does
+not grow for pods that gpushare has gated. Keep at least one node, or as many as the largest gang
+needs. A placed pod selects its node by hostname, so Karpenter does not consolidate such a node while
+the pod runs.
+
+## Jobs and workflows
+
+A pod that the scheduler cannot bind where gpushare placed it is evicted only if a ReplicaSet,
+StatefulSet, ReplicationController or DaemonSet recreates it. A Job counts an evicted pod as a
+failure, and a workflow may not recreate it, so those pods get an Event that says what to do.
+
+## Gangs of a StatefulSet
+
+Write `podManagementPolicy: Parallel`. With `OrderedReady` the first pod waits for its group, and the
+second is created once the first is ready; the API server warns of it.
+
+## After `kubectl delete --force`
+
+The pod object is gone at once and its processes may run on. A new share on that GPU waits until they
+have given back the memory it was promised, for half a minute at most. Then its process is refused,
+and the message names the pod whose processes still run.
+"""
+
+
+def row(product: software.Software) -> tuple[str, ...]:
+    """A line of the table."""
+    called = "before gpushare" if product.before else "after gpushare"
+    return product.name, product.does, called, product.comes, product.advice
+
+
+def page() -> str:
+    """The whole page."""
+    cells = [COLUMNS, ("---",) * len(COLUMNS), *map(row, software.SOFTWARE)]
+    table = "".join(f"| {' | '.join(cell)} |\n".replace("|  |", "| |") for cell in cells)
+    return HEAD + table + TAIL
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(page())

@@ -1,0 +1,266 @@
+"""Pods that other webhooks change before and behind gpushare, as public reports of Kueue, Kuma, Linkerd, Istio, Kyverno
+and others describe it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any
+
+import pytest
+
+from gpushare import contract, pod
+from gpushare import request as requests
+from gpushare.gpunode import GpuNode
+from tests import builders
+from tests.webhook import admission_chain
+from tests.webhook.admission_chain import Chain, annotate, gate, node, selector, sidecar
+from webhook.pods.stored_pod import Pod
+
+KUEUE = "kueue.x-k8s.io/admission"
+
+
+def two_pools() -> Chain:
+    return Chain([node("node-a", {"pool": "train"}, cpu="4"), node("node-b", {"pool": "serve"}, cpu="16")])
+
+
+@pytest.mark.parametrize("at", [0, -1])
+def test_a_sidecar_behind_us_changes_nothing(at: int) -> None:
+    chain = Chain([node("node-a")])
+    stored = chain.create(builders.pod(request="0.5"), behind=[sidecar(at)])
+    assert [answer.outcome for answer in stored.answers] == ["placed", "kept"]
+    assert stored.sharers == ["main"]
+    (entry,) = chain.allocations()["node-a"]
+    assert entry.shares[0].containers == ("main",)
+
+
+def test_a_sidecar_behind_us_changes_nothing_of_a_gated_pod() -> None:
+    chain = Chain([node("node-a")])
+    stored = chain.create(builders.pod(request="0.5", model="none"), behind=[sidecar(0)])
+    assert [answer.outcome for answer in stored.answers] == ["gated", "gated"]
+    assert stored.sharers == ["main"]
+
+
+def test_a_sidecar_in_front_before_us_has_the_share_and_is_named() -> None:
+    stored = Chain([node("node-a")]).create(builders.pod(request="0.5"), before=[sidecar(0)])
+    said = 'the share is for container "proxy", the first of 2: to give it to another, write gpushare.io/container'
+    assert [answer.warnings for answer in stored.answers] == [(said,)]
+    assert stored.sharers == ["proxy"]
+
+
+@pytest.mark.parametrize("chosen", [contract.CONTAINER, pod.DEFAULT_CONTAINER])
+def test_a_pod_that_names_its_container_is_not_warned(chosen: str) -> None:
+    manifest = builders.pod(request="0.5")
+    manifest["metadata"]["annotations"][chosen] = "main"
+    stored = Chain([node("node-a")]).create(manifest, before=[sidecar(0)])
+    assert (stored.answers[0].warnings, stored.sharers) == ((), ["main"])
+
+
+def test_the_default_container_of_a_running_pod_says_nothing_about_its_share() -> None:
+    stored = Chain([node("node-a")]).create(builders.pod(request="0.5", containers=("main", "side"))).pod
+    stored["metadata"]["annotations"][pod.DEFAULT_CONTAINER] = "side"
+    request = Pod.of(stored).request
+    assert isinstance(request, requests.Request)
+    assert [demand.containers for demand in request.demands] == [("main",)]
+
+
+def test_keys_for_the_first_container_alone_leave_a_sidecar_without_a_share() -> None:
+    manifest = builders.pod(request="0.5")
+    manifest["metadata"]["annotations"][f"{contract.REQUEST}.main"] = "0.3"
+    stored = Chain([node("node-a")]).create(manifest, behind=[sidecar(0)])
+    assert ([answer.outcome for answer in stored.answers], stored.sharers) == (["placed", "kept"], ["main"])
+
+
+def test_a_gate_behind_us_releases_the_share() -> None:
+    chain = Chain([node("node-a")])
+    stored = chain.create(builders.pod(request="1"), behind=[gate(KUEUE)])
+    assert [answer.outcome for answer in stored.answers] == ["placed", "gated"]
+    assert chain.allocations() == {}
+    assert sorted(stored.gates) == [contract.SCHEDULING_GATE, KUEUE]
+    assert KUEUE in stored.annotations[contract.REASON]
+    assert (
+        not {contract.ALLOCATION, contract.NODE, contract.GPU_UUIDS, contract.OWN_HOSTNAME} & stored.annotations.keys()
+    )
+    assert not stored.pod["spec"].get("nodeSelector")
+    assert stored.sharers == ["main"]  # quotas count it
+    assert Pod.of(stored.pod).waits
+
+
+def test_a_gate_behind_us_leaves_the_host_that_the_user_named() -> None:
+    manifest = builders.pod(request="1")
+    manifest["spec"]["nodeSelector"] = {contract.HOSTNAME_LABEL: "node-b"}
+    stored = two_pools().create(manifest, behind=[gate(KUEUE)])
+    assert stored.pod["spec"]["nodeSelector"] == {contract.HOSTNAME_LABEL: "node-b"}
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        (selector("pool", "train"), "node-a"),
+        (selector("pool", "serve"), "node-b"),
+        (selector(contract.HOSTNAME_LABEL, "node-a"), "node-a"),
+        (selector(contract.HOSTNAME_LABEL, "node-b"), "node-b"),
+        (admission_chain.requests("cpu", "8"), "node-b"),
+        (sidecar(0, requests={"cpu": "8"}), "node-b"),
+    ],
+)
+def test_a_pod_that_no_longer_fits_its_node_is_placed_again(change: admission_chain.Webhook, where: str) -> None:
+    chain = two_pools()
+    stored = chain.create(builders.pod(request="0.5"), behind=[change])
+    assert stored.annotations[contract.NODE] == where
+    assert {name: len(held) for name, held in chain.allocations().items()} == {where: 1}
+    assert stored.pod["spec"]["nodeSelector"][contract.HOSTNAME_LABEL] == where
+    assert stored.answers[-1].warnings == ()
+
+
+def test_a_pod_that_no_longer_fits_anywhere_is_gated_and_holds_nothing() -> None:
+    chain = two_pools()
+    stored = chain.create(builders.pod(request="0.5"), behind=[selector("pool", "elsewhere")])
+    assert (stored.answers[-1].outcome, chain.allocations()) == ("gated", {})
+    assert "lacks the label pool=elsewhere" in stored.annotations[contract.REASON]
+    assert stored.pod["spec"]["nodeSelector"] == {"pool": "elsewhere"}
+
+
+def test_a_gpu_that_fails_meanwhile_is_not_kept() -> None:
+    chain = Chain([node("node-a")])
+    placed = chain.create(builders.pod(request="0.5")).pod
+    chain.store.change("node-a", _unhealthy)
+    stored = chain.create(placed)
+    assert (stored.answers[-1].outcome, chain.allocations()) == ("gated", {})
+
+
+def _unhealthy(now: GpuNode) -> GpuNode:
+    return dataclasses.replace(now, gpus=tuple(dataclasses.replace(gpu, healthy=False) for gpu in now.gpus))
+
+
+def test_a_pod_that_is_refused_when_it_comes_again_holds_nothing() -> None:
+    chain = Chain([node("node-a")])
+    placed = chain.create(builders.pod(request="0.5")).pod
+    placed["spec"]["hostPID"] = True
+    assert not chain.review(placed).allowed
+    assert chain.allocations() == {}
+
+
+def test_a_dry_run_of_a_pod_with_a_reservation_leaves_it() -> None:
+    chain = Chain([node("node-a")])
+    placed = chain.create(builders.pod(request="0.5")).pod
+    gated = copy.deepcopy(placed)
+    gate(KUEUE)(gated)
+    assert chain.review(gated, dryRun=True).outcome == "planned"
+    assert len(chain.allocations()["node-a"]) == 1
+
+
+def test_what_a_later_webhook_asks_for_is_given() -> None:
+    chain = Chain([node("node-a")])
+    stored = chain.create(builders.pod(request="0.5"), behind=[annotate(contract.MEMORY, "4Gi")])
+    (entry,) = chain.allocations()["node-a"]
+    assert entry.shares[0].memory_bytes == 4 * builders.GIB
+    assert stored.pod["spec"]["containers"][0]["resources"]["limits"][contract.RESOURCE_MEMORY] == "4Gi"
+
+
+def copied(stored: dict[str, Any]) -> dict[str, Any]:
+    """As a backup has it."""
+    again = copy.deepcopy(stored)
+    again["metadata"]["labels"]["velero.io/restore-name"] = "r1"
+    return again
+
+
+def test_a_copy_in_another_cluster_goes_where_there_is_room() -> None:
+    stored = Chain([node("old-1")]).create(builders.pod(request="0.5")).pod
+    again = Chain([node("new-1")]).create(copied(stored))
+    assert again.annotations[contract.NODE] == "new-1"
+    assert again.pod["spec"]["nodeSelector"] == {contract.HOSTNAME_LABEL: "new-1"}
+    assert contract.OWN_HOSTNAME not in again.annotations
+    said = 'spec.nodeSelector kubernetes.io/hostname "old-1" is gpushare\'s choice for the pod that this is a copy of'
+    assert any(warning.startswith(said) for warning in again.answers[0].warnings)
+
+
+def test_a_copy_keeps_the_host_that_its_user_named() -> None:
+    manifest = builders.pod(request="0.5")
+    manifest["spec"]["nodeSelector"] = {contract.HOSTNAME_LABEL: "old-1"}
+    chain = Chain([node("old-1"), node("old-2")])
+    again = chain.create({**copied(chain.create(manifest).pod), "metadata": {**manifest["metadata"], "name": "copy"}})
+    assert again.annotations[contract.OWN_HOSTNAME] == again.annotations[contract.NODE] == "old-1"
+
+
+def test_a_copy_of_a_resized_pod_gets_what_its_annotations_say() -> None:
+    stored = Chain([node("node-a")]).create(builders.pod(request="0.5", memory="1Gi")).pod
+    stored["metadata"]["annotations"][contract.MEMORY] = "2Gi"  # its resources are those of its birth
+    chain = Chain([node("node-a")])
+    again = chain.create(copied(stored))
+    assert chain.allocations()["node-a"][0].shares[0].memory_bytes == 2 * builders.GIB
+    assert again.pod["spec"]["containers"][0]["resources"]["requests"][contract.RESOURCE_MEMORY] == "2Gi"
+    assert any("do not agree with the annotations" in warning for warning in again.answers[0].warnings)
+
+
+def test_a_copy_for_another_container_leaves_nothing_on_the_first() -> None:
+    stored = Chain([node("node-a")]).create(builders.pod(request="0.5", containers=("main", "side"))).pod
+    stored["metadata"]["annotations"][contract.CONTAINER] = "side"
+    assert Chain([node("node-a")]).create(copied(stored)).sharers == ["side"]
+
+
+@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "nvidia.com/nothing", "rdma/hca", "gpushare.io/gpu-percent"])
+def test_an_amount_of_zero_is_none(resource: str) -> None:
+    manifest = builders.pod(request="0.5", containers=("main", "side"))
+    for container in manifest["spec"]["containers"]:
+        container["resources"] = {"limits": {resource: "0"}, "requests": {resource: "0"}}
+    manifest["spec"]["containers"][1]["env"] = [{"name": contract.ENV_VISIBLE_DEVICES, "value": "all"}]
+    stored = Chain([node("node-a")]).create(manifest)
+    assert stored.pod["spec"]["containers"][1]["env"] == [{"name": contract.ENV_VISIBLE_DEVICES, "value": "void"}]
+    assert any('"side" was replaced by void' in warning for warning in stored.answers[0].warnings)
+
+
+def test_the_users_variables_may_refer_to_ours() -> None:
+    manifest = builders.pod(request="0.5", memory="1Gi")
+    manifest["spec"]["containers"][0]["env"] = [{"name": "A", "value": "$(GPUSHARE_MEMORY)"}]
+    names = [entry["name"] for entry in Chain([node("node-a")]).create(manifest).pod["spec"]["containers"][0]["env"]]
+    assert names.index("A") > names.index(contract.ENV_MEMORY)
+
+
+def test_windows_pods_get_no_share() -> None:
+    manifest = builders.pod(request="0.5")
+    manifest["spec"]["os"] = {"name": "windows"}
+    answer = Chain([node("node-a")]).review(manifest)
+    assert not answer.allowed
+    assert 'spec.os.name "windows"' in answer.message
+
+
+@pytest.mark.parametrize(("restarts", "is_told"), [(None, True), ("Always", False)])
+def test_shares_of_init_containers_are_added_up_with_a_warning(restarts: str | None, is_told: bool) -> None:
+    manifest = builders.pod(request="0.5")
+    manifest["metadata"]["annotations"][f"{contract.REQUEST}.warm"] = "0.5"
+    manifest["spec"]["initContainers"] = [{"name": "warm", "image": "x", "restartPolicy": restarts}]
+    warnings = Chain([node("node-a")]).create(manifest).answers[0].warnings
+    said = (
+        'init container "warm" has a share of its own, which is added to the others\': to use one share in turn, write '
+        'gpushare.io/container "main,warm" without keys for one'
+    )
+    assert warnings == ((said,) if is_told else ())
+
+
+def test_an_unbound_local_volume_decides_the_node() -> None:
+    manifest = builders.pod(request="0.5")
+    manifest["spec"]["volumes"] = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
+    name = {"key": contract.HOSTNAME_LABEL, "operator": "In", "values": ["node-2"]}
+    offered = {"storageClassName": "local", "capacity": {"storage": "1Ti"}, "accessModes": ["ReadWriteOnce"]}
+    asked = {
+        "storageClassName": "local",
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Ti"}},
+    }
+    storage = [
+        {
+            "kind": "StorageClass",
+            "metadata": {"name": "local"},
+            "provisioner": "kubernetes.io/no-provisioner",
+            "volumeBindingMode": "WaitForFirstConsumer",
+        },
+        {
+            "kind": "PersistentVolume",
+            "metadata": {"name": "disk"},
+            "spec": {**offered, "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [name]}]}}},
+        },
+        {"kind": "PersistentVolumeClaim", "metadata": {"name": "data", "namespace": "default"}, "spec": asked},
+    ]
+    chain = Chain([node(f"node-{number}") for number in range(4)], storage=storage)
+    assert chain.create(manifest).annotations[contract.NODE] == "node-2"
