@@ -15,6 +15,7 @@ from gpushare.gpunode import GpuNode
 from gpushare.typical import Typical, TypicalOf
 from gpushare.whatif.away import Away
 from kubectl_gpushare import plugin_errors
+from kubectl_gpushare.source.live_usage import Usage, Used
 
 _NOWHERE: Mapping[str, Away] = types.MappingProxyType({})
 _TYPICAL = typical.median(typical.DEFAULT_MIX)
@@ -32,7 +33,8 @@ class GpuSummary:
     `holders`: allocations with a share of it; `holds`: backfill reservations on it.
     `free`: compute in per cent and memory in bytes that a new share could get now. `parts`: `(free, stranded)` as parts
     of the card, 0 to 1; `typical`: the median of what pods ask for, as parts of the card. `away`: why its node takes no
-    pods now, if it takes none. `waits`: why a pending change of its mode is not done yet.
+    pods now, if it takes none. `waits`: why a pending change of its mode is not done yet. `measured`: what the shares
+    on it use; None if unknown, or if it takes no shares by annotation.
     """
 
     node: str
@@ -46,6 +48,7 @@ class GpuSummary:
     typical: Typical = _TYPICAL
     away: Away | None = None
     waits: str = ""
+    measured: Used | None = None
 
     @property
     def name(self) -> str:
@@ -135,9 +138,10 @@ def of(
     nodes: Iterable[GpuNode],
     gone_away: Mapping[str, Away] = _NOWHERE,
     typical_of: TypicalOf = typical.by_default,
+    usage: Usage | None = None,
 ) -> list[GpuSummary]:
     """All cards of the nodes, by node name and index; cards that are gone come last on their node."""
-    cards = []
+    cards: list[GpuSummary] = []
     known_parts: _Parts = {}
     medians = functools.cache(lambda card_bytes: typical.median(typical_of(card_bytes)))
     for node in sorted(nodes, key=lambda node: natural(node.name)):
@@ -152,7 +156,12 @@ def of(
                 for uuid, use in sorted(used.items())
                 if uuid not in known
             ]
-    return cards
+    if usage is None:
+        return cards
+    return [
+        dataclasses.replace(card, measured=usage.of_gpu(card.node, card.gpu.uuid)) if card.shared else card
+        for card in cards
+    ]
 
 
 # (free compute, free memory, memory, exclusion) of a card -> its parts: among thousands of cards many are equal

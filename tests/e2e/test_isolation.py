@@ -96,7 +96,7 @@ def measured(user: Observer, where: lab_layout.Layout) -> dict[str, float] | Non
     used = {}
     for name in REQUESTS:
         of_pod = usage.of_pod(node.name, user.namespace, name, [node.gpus[0].uuid])
-        if of_pod is None or of_pod.compute_percent is None:
+        if of_pod is None or of_pod.bound:
             return None
         used[name] = of_pod.compute_percent
     return used if any(used.values()) else None
