@@ -9,6 +9,7 @@ import click
 from gpushare import contract, errors, pod
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import page_layout
+from kubectl_gpushare.output.page import field
 from kubectl_gpushare.source import chosen_source, workloads
 
 
@@ -23,8 +24,8 @@ def command(name: str, **params: Any) -> None:
     The pod is placed once more, in memory, on the cluster as it is now, by the rules and in the words of the webhook.
     Of a pod that waits, every candidate is shown with the rule and the numbers against it, the nearest miss first, and
     the changes by which it would fit; each of them was tried. Of a placed pod, where else it could have gone. TYPE/NAME
-    such as `deploy/server` is a Deployment, ReplicaSet, StatefulSet, DaemonSet or Job: of its pods one that waits, or
-    why it can make none.
+    such as `deploy/server` is a Deployment, ReplicaSet, StatefulSet, DaemonSet, Job or CronJob: of its pods one that
+    waits, and why it cannot create the pods that it lacks.
 
     \b
     Examples:
@@ -44,7 +45,8 @@ def command(name: str, **params: Any) -> None:
 
     chosen = options.collect(params)
     origin = chosen_source.of(chosen)
-    manifest = workloads.pod_meant(origin, chosen, name)
+    meant = workloads.pod_meant(origin, chosen, name)
+    manifest = meant.manifest
     name = pod.namespaced_name(manifest)[1]
     try:
         snapshot = chosen_source.everything(origin, [manifest])
@@ -63,7 +65,7 @@ def command(name: str, **params: Any) -> None:
     notes = [*snapshot.notes, *([] if world.exact() else [world.WITHOUT_NUMPY])]
     page_layout.show(
         "PodReasons",
-        lambda: why.page(described_pod, explanation, notes),
-        lambda: why.document(described_pod, explanation, notes),
+        lambda: (*field("Missing", meant.missing, style="bad"), *why.page(described_pod, explanation, notes)),
+        lambda: {**why.document(described_pod, explanation, notes), "missing": meant.missing},
         chosen,
     )

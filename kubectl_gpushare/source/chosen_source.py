@@ -54,6 +54,9 @@ class Source(Protocol):
     def failures(self, namespace: str) -> list[dict[str, Any]]:
         """The Events of a namespace about pods that could not be created; empty if unknown."""
 
+    def workload(self, kind: str, namespace: str, name: str) -> Mapping[str, Any] | None:
+        """A workload such as a Deployment. None: not known. Raises `KubectlNotFound`."""
+
     def budgets(self) -> list[dict[str, Any]] | None:
         """The PodDisruptionBudgets."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from kubectl_gpushare.output.page import Section
 from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Table, sentence
+from kubectl_gpushare.source import objects
 from kubectl_gpushare.views import ages
 
 MOST = 10
@@ -37,7 +38,7 @@ def items(events: Sequence[EventJson] | None) -> list[dict[str, Any]]:
             "reason": str(event.get("reason", "")),
             "time": _moment(event),
             "count": _count(event),
-            "message": str(event.get("message") or event.get("note") or ""),
+            "message": objects.message_of(event),
         }
         for event in sorted(events or (), key=_moment)[-MOST:]
     ]
@@ -52,7 +53,7 @@ def _row(event: EventJson, now: float) -> tuple[str | Cell, ...]:
         str(event.get("reason") or NONE),
         f"{age} (x{times})" if times > 1 else age,
         str(event.get("reportingComponent") or (event.get("source") or {}).get("component") or NONE),
-        sentence(str(event.get("message") or event.get("note") or "")),
+        sentence(objects.message_of(event)),
     )
 
 

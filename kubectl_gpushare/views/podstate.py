@@ -11,7 +11,7 @@ GATED = "Gated"
 
 
 def state(manifest: pod.PodJson) -> str:
-    """`Running`, `Pending`, `Gated`, `Terminating`, or why a container does not run: `CrashLoopBackOff`, `OOMKilled`."""
+    """`Running`, `Pending`, `Gated`, `Terminating`, or why a container is down: `CrashLoopBackOff`, `OOMKilled`."""
     status = manifest.get("status") or {}
     if (manifest.get("metadata") or {}).get("deletionTimestamp"):
         return "Terminating"
