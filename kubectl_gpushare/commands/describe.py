@@ -12,6 +12,7 @@ import click
 
 from gpushare import contract, pod
 from gpushare.gpunode import GpuNode
+from gpushare.whatif import away
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import documents, page_layout, printing, terminal
 from kubectl_gpushare.output.page import Page, field
@@ -120,6 +121,7 @@ def _nodes(origin: chosen_source.Source, name: str, chosen: options.Options) -> 
     if name and not nodes:
         raise plugin_errors.KubectlNotFound(f'no GPUNode "{name}": is it a GPU node, and does the agent run on it?')
     snapshot = chosen_source.with_profile(origin, chosen_source.with_pods(origin, nodes, node=name))
+    snapshot = _with_machines(origin, snapshot, name)
     now = time.time()
     for node in sorted(nodes, key=lambda node: gpu_summary.natural(node.name)):
         whole = snapshot
@@ -127,6 +129,12 @@ def _nodes(origin: chosen_source.Source, name: str, chosen: options.Options) -> 
             whole = chosen_source.with_events(origin, snapshot, contract.GPUNODE_KIND, "", name)
             whole = _used(origin, whole, [node])
         yield _described_node(node, whole, now)
+
+
+def _with_machines(origin: chosen_source.Source, snapshot: Snapshot, name: str) -> Snapshot:
+    """The snapshot with the Nodes, or the one of that name, which say whether pods can start there."""
+    machines, notes = chosen_source.machines(origin, name)
+    return dataclasses.replace(snapshot, machines=machines, notes=(*snapshot.notes, *notes))
 
 
 def _used(origin: chosen_source.Source, snapshot: Snapshot, nodes: Sequence[GpuNode]) -> Snapshot:
@@ -149,8 +157,8 @@ def _described_node(node: GpuNode, snapshot: Snapshot, now: float) -> Described:
 def _gpus(origin: chosen_source.Source, name: str, chosen: options.Options) -> Iterator[Described]:
     node = name.rpartition("/")[0]
     nodes = origin.gpu_nodes(label_selector=chosen.selector, name=node)
-    profile = chosen_source.with_profile(origin, Snapshot(()))
-    every = gpu_summary.of(nodes, typical_of=profile.typical_of)
+    profile = _with_machines(origin, chosen_source.with_profile(origin, Snapshot(())), node)
+    every = gpu_summary.of(nodes, away.of(nodes, profile.machines), profile.typical_of)
     cards = [gpu_summary.named(every, name)] if name else every
     owners = {owner.name: owner for owner in nodes}
     snapshot = chosen_source.with_pods(origin, nodes, node=cards[0].node if name else "")

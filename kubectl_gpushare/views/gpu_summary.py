@@ -84,6 +84,8 @@ class GpuSummary:
             return self.away.sentence
         if self.waits:
             return self.waits
+        if self.gpu.cordoned and self.gpu.pending_mode is None:
+            return f"takes nothing new until `kubectl gpushare uncordon gpu {self.name}`"
         if self.exclusion:
             return f"takes only pods with the exclusion label {self.exclusion}, as those on it have"
         if not self.holds:

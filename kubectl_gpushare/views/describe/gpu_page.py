@@ -29,18 +29,19 @@ _OTHER_MODE = "in this mode by the kubelet, not by gpushare: see `kubectl descri
 
 def node(described: GpuNode, snapshot: Snapshot, *, now: float) -> Page:
     """A node: its state, its cards with their tenants in pictures, its pods."""
-    row = node_table.of([described], typical_of=snapshot.typical_of)[0]
+    row = node_table.of([described], machines=snapshot.machines, typical_of=snapshot.typical_of)[0]
     order = tenants.letters(row.cards)
     shares = tenants.table(row.cards, order, tenants.Pods.of(snapshot), now=now)
     return (
         *field("Name", described.name),
         *_problems(ledger_problems.of([described], row.cards)),
         *field("Status", ", ".join(row.statuses) or "Ready", style=cell_figures.status(row.statuses).style),
+        *field("Reason", row.away.sentence if row.away else "", style="warn"),
         *field("Age", ages.since(described.created, now=now)),
         *field("Config", described.config or NONE),
         *field("Models", _counted(row)),
         *field("Allocated", _allocated(row.total)),
-        *field("Free", free_summary.sentence(row.cards, row.total).removeprefix("free ")),
+        *field("Free", free_summary.sentence(row.cards, row.total).removeprefix("free ").replace("is free ", "")),
         *_conditions(described.conditions, now=now),
         Section("GPUs", tuple(block for card in row.cards for block in _card(card, order)) or (NONE,)),
         Section("Shares", (shares,) if shares.rows else (NONE,)),
@@ -60,7 +61,7 @@ def gpu(card: GpuSummary, owner: GpuNode, snapshot: Snapshot, *, now: float) -> 
         *field("Name", card.name),
         *_problems(ledger_problems.of_card(owner, card)),
         *field("Status", ", ".join(card.statuses) or "Ready", style=cell_figures.status(card.statuses).style),
-        *field("Reason", device.health_reason if not device.healthy else "", style="bad"),
+        *field("Reason", card.reason, style="warn" if device.healthy else "bad"),
         *field("Held For", *sorted(str(hold.pod) for hold in card.holds)),
         *field("UUID", device.uuid),
         *field("Model", device.model),
@@ -83,7 +84,7 @@ def gpu(card: GpuSummary, owner: GpuNode, snapshot: Snapshot, *, now: float) -> 
 
 def node_document(described: GpuNode, snapshot: Snapshot) -> documents.Document:
     """A node as a `NodeDescription`."""
-    row = node_table.of([described], typical_of=snapshot.typical_of)[0]
+    row = node_table.of([described], machines=snapshot.machines, typical_of=snapshot.typical_of)[0]
     index = tenants.Pods.of(snapshot)
     return {
         **node_table.item(row),
