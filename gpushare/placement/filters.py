@@ -101,7 +101,7 @@ def _mode(ask: FilterInput) -> Verdict:
 
 
 def _closed(ask: FilterInput) -> Verdict:
-    return (f"is on a node that takes nothing new: {ask.card.closed}", 9.0) if ask.card.closed else None
+    return (f"is on a node that takes nothing new: {ask.card.closed}", 5.5) if ask.card.closed else None
 
 
 def _health(ask: FilterInput) -> Verdict:

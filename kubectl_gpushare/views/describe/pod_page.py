@@ -10,6 +10,7 @@ from gpushare import contract, errors, pod, quantity, request
 from gpushare import resizing as domain_resizing
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode
+from gpushare.placement import explanation
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.page import Block, Page, Section, field, letter
 from kubectl_gpushare.planning import resize_plan
@@ -159,17 +160,20 @@ def _neighbours(described: DescribedPod, held: list[gpu_summary.GpuSummary]) -> 
     return sorted(others.values())
 
 
-def placement(described: DescribedPod) -> str:
-    """Where it is, or why it is nowhere, as a sentence."""
+def placement(described: DescribedPod, refusal: str = "") -> str:
+    """Where it is, or why it is nowhere, as a sentence; refusal: why it fits nowhere, if it was not told since."""
     if described.entry and described.owner:
         names = ", ".join(card.name for card in _held(described))
         if not names:
             return f"on {described.owner.name}, by an allocation that names no GPU"
         others = _neighbours(described, _held(described))
         return f"on {names}, {'shared with ' + ', '.join(others) if others else 'shared with nobody'}"
+    never = explanation.NEVER in (refusal or pod.annotations_of(described.manifest).get(contract.REASON, ""))
     return {
         "NotOurs": "asks for no share of a GPU",
-        "Waiting": "waits for a GPU: it is admitted and will be placed as soon as it fits",
+        "Waiting": "waits, and fits no GPU of this cluster even if all are free: change what it asks for"
+        if never
+        else "waits for a GPU: the placer places it once it fits",
         "Ended": "has ended and holds nothing",
         "NotPlaced": "holds nothing",
         "Unknown": f"not known: its GPUNode may not be read; it was given a share on {node_name(described.manifest)}",
