@@ -10,7 +10,7 @@ from gpushare import contract, errors, pod
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import page_layout
 from kubectl_gpushare.output.page import field
-from kubectl_gpushare.source import chosen_source, workloads
+from kubectl_gpushare.source import chosen_source, misspelt, workloads
 
 
 @click.command(short_help="Explain why a pod waits and what would help, or why it is on this GPU")
@@ -57,7 +57,9 @@ def command(name: str, **params: Any) -> None:
         ) from error
     described_pod = described.find(manifest, snapshot.nodes)
     if not described_pod.ours:
-        raise plugin_errors.PluginError(f'pod "{name}" asks for no share of a GPU: see `kubectl describe pod {name}`')
+        wrong = misspelt.of(manifest)
+        hint = wrong or f"see `kubectl describe pod {name}`"
+        raise plugin_errors.PluginError(f'pod "{name}" asks for no share of a GPU: {hint}')
     try:
         explanation = reasons.of(manifest, snapshot)
     except errors.RequestError as error:

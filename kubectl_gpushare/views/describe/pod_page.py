@@ -14,6 +14,7 @@ from gpushare.placement import explanation
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.page import Block, Page, Section, field, letter
 from kubectl_gpushare.planning import resize_plan
+from kubectl_gpushare.source import misspelt
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import ages, gpu_summary, happenings, podstate
 from kubectl_gpushare.views.describe import gpu_page as described_cards
@@ -81,7 +82,11 @@ def page(described: DescribedPod, snapshot: Snapshot, *, now: float) -> Page:
     namespace, name = pod.namespaced_name(described.manifest)
     head = (*field("Name", name), *field("Namespace", namespace), *field("State", podstate.state(described.manifest)))
     if not described.ours:
-        return (*head, *field("GPU Share", _NOT_OURS))
+        return (
+            *head,
+            *_section("Problems", filter(None, [misspelt.of(described.manifest)]), "bad"),
+            *field("GPU Share", _NOT_OURS),
+        )
     started = podstate.started(described.manifest)
     age = ages.since(started, now=now)
     wanted, wrong = asked(described.manifest)
