@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gpushare.gpu import Gpu
 from kubectl_gpushare.output.page import Section
 from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Table, sentence
 from kubectl_gpushare.source import objects
@@ -28,6 +30,14 @@ def section(events: Sequence[EventJson] | None, *, now: float) -> tuple[Section,
         return ()
     recent = sorted(events, key=_moment)[-MOST:]
     return (Section("Events", (Table(_COLUMNS, [_row(event, now) for event in recent]),) if recent else (NONE,)),)
+
+
+def of_gpu(events: Sequence[EventJson] | None, gpu: Gpu, name: str) -> tuple[EventJson, ...] | None:
+    """The Events of a node that name this GPU, as agent and webhook do: by its UUID, its index or `NODE/INDEX`."""
+    if events is None:
+        return None
+    named = re.compile(rf"{re.escape(gpu.uuid)}|\bGPU {gpu.index}\b|(?<![\w.-]){re.escape(name)}(?![\w/])")
+    return tuple(event for event in events if named.search(objects.message_of(event)))
 
 
 def items(events: Sequence[EventJson] | None) -> list[dict[str, Any]]:

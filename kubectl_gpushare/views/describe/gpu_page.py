@@ -77,7 +77,7 @@ def gpu(card: GpuSummary, owner: GpuNode, snapshot: Snapshot, *, now: float) -> 
         *field("Free", _free(card)),
         *field("Exclusive To", *(f"pods with the exclusion label {label}" for label in labels)),
         Section("Tenants", (*tenants.pictures(card, order), shares) if shares.rows else (NONE,)),
-        *happenings.section(snapshot.events, now=now),
+        *happenings.section(happenings.of_gpu(snapshot.events, device, card.name), now=now),
         *_notes(snapshot),
     )
 
@@ -102,7 +102,7 @@ def gpu_document(card: GpuSummary, owner: GpuNode, snapshot: Snapshot) -> docume
         **gpu_table.item(card),
         "problems": ledger_problems.of_card(owner, card),
         "tenants": tenants.items(card, tenants.Pods.of(snapshot)),
-        "events": happenings.items(snapshot.events),
+        "events": happenings.items(happenings.of_gpu(snapshot.events, card.gpu, card.name)),
         "notes": list(snapshot.notes),
     }
 

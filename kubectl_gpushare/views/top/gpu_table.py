@@ -40,6 +40,7 @@ COLUMNS = (
     Column("REASON", wide=True, least=20),
 )
 
+_MOST_SICK = 5  # GPUs whose reason is told below the table
 # Column a list may be sorted by -> (key, largest first).
 SORT_KEYS: Mapping[str, tuple[Callable[[GpuSummary], Any], bool]] = {
     "name": (lambda card: (gpu_summary.natural(card.node), card.gpu.index), False),
@@ -106,8 +107,12 @@ class GpuListing:
         return map(name, self.cards)
 
     def problems(self) -> Sequence[str]:
-        """Sentences about the ledger, and about what could not be read."""
-        return (*ledger_problems.of(self.snapshot.nodes, self.cards), *self.snapshot.notes)
+        """Sentences about the ledger, about sick GPUs, and about what could not be read."""
+        unhealthy = [card for card in self.cards if not card.gpu.healthy and not card.gone]
+        sick = [f"{card.name} is unhealthy: {card.reason}" for card in unhealthy if card.reason]
+        more = [f"{len(sick) - _MOST_SICK} more GPUs are unhealthy"] if len(sick) > _MOST_SICK else []
+        said = ledger_problems.of(self.snapshot.nodes, self.cards)
+        return (*said, *sick[:_MOST_SICK], *more, *self.snapshot.notes)
 
 
 def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> GpuListing:  # noqa: ARG001
