@@ -13,6 +13,8 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 
 MEMORY = "gpushare_share_used_memory_bytes"
 COMPUTE = "gpushare_share_used_compute_ratio"  # 1 is the whole GPU; absent if nothing measures it
+DEVICES = "gpushare_container_devices"  # of GPUs that the kubelet hands out: MIG, MPS, time-slicing, exclusive
+_OF_DEVICES = ("namespace", "pod", "container", "resource", "gpu")
 
 _TOO_MUCH = 2.0**63  # bytes, ratios, seconds: a larger value is invalid
 # Compiled on first use.
@@ -42,15 +44,31 @@ class Used:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Devices:
+    """`count` devices of a resource that the kubelet gave to a container, all on one GPU."""
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+    count: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Usage:
     """`shares`: by namespace, pod and GPU; `gpus`: their sums. `nodes`: those whose agents answered.
 
-    A share without figures has no process.
+    A share without figures has no process. `devices`: by GPU, what the kubelet gave to containers.
     """
 
     nodes: frozenset[str] = frozenset()
     shares: Mapping[tuple[str, str, str], Used] = dataclasses.field(default_factory=dict)
     gpus: Mapping[str, Used] = dataclasses.field(default_factory=dict)
+    devices: Mapping[str, tuple[Devices, ...]] = dataclasses.field(default_factory=dict)
+
+    def devices_of(self, node: str, uuid: str) -> tuple[Devices, ...] | None:
+        """What the kubelet gave of a GPU to containers; None if unknown."""
+        return self.devices.get(uuid, ()) if node in self.nodes else None
 
     def of_gpu(self, node: str, uuid: str) -> Used | None:
         """What all shares on a GPU use; None if unknown."""
@@ -67,8 +85,13 @@ def of(answers: Mapping[str, str]) -> Usage:
     """The usage in the metrics of some agents, by node."""
     memory: dict[tuple[str, ...], int] = {}
     compute: dict[tuple[str, ...], float] = {}
+    devices = collections.defaultdict[str, list[Devices]](list)
     for text in answers.values():
-        for name, labels, value in samples(text, (MEMORY, COMPUTE)):
+        for name, labels, value in samples(text, (MEMORY, COMPUTE, DEVICES)):
+            if name == DEVICES:
+                namespace, pod, container, resource, gpu = (labels.get(key, "") for key in _OF_DEVICES)
+                devices[gpu].append(Devices(namespace, pod, container, resource, int(value)))
+                continue
             share = tuple(labels.get(key, "") for key in ("gpu", "namespace", "pod", "containers"))
             if name == MEMORY:
                 memory[share] = memory.get(share, 0) + int(value)
@@ -85,7 +108,8 @@ def of(answers: Mapping[str, str]) -> Usage:
         used = Used(memory.get(share, 0), compute.get(share, 0.0) * 100 / max(100, whole[gpu]), share not in compute)
         shares[namespace, pod, gpu] = shares.get((namespace, pod, gpu), Used()).plus(used)
         gpus[gpu] = gpus.get(gpu, Used()).plus(used)
-    return Usage(frozenset(answers), shares, gpus)
+    given = {gpu: tuple(sorted(found, key=dataclasses.astuple)) for gpu, found in devices.items()}
+    return Usage(frozenset(answers), shares, gpus, given)
 
 
 def total(parts: Iterable[Used]) -> Used:

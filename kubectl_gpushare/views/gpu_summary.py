@@ -15,7 +15,7 @@ from gpushare.gpunode import GpuNode
 from gpushare.typical import Typical, TypicalOf
 from gpushare.whatif.away import Away
 from kubectl_gpushare import plugin_errors
-from kubectl_gpushare.source.live_usage import Usage, Used
+from kubectl_gpushare.source.live_usage import Devices, Usage, Used
 
 _NOWHERE: Mapping[str, Away] = types.MappingProxyType({})
 _TYPICAL = typical.median(typical.DEFAULT_MIX)
@@ -34,7 +34,8 @@ class GpuSummary:
     `free`: compute in per cent and memory in bytes that a new share could get now. `parts`: `(free, stranded)` as parts
     of the card, 0 to 1; `typical`: the median of what pods ask for, as parts of the card. `away`: why its node takes no
     pods now, if it takes none. `waits`: why a pending change of its mode is not done yet. `measured`: what the shares
-    on it use; None if unknown, or if it takes no shares by annotation.
+    on it use; None if unknown, or if it takes no shares by annotation. `devices`: what of it the kubelet gave to
+    containers; None if unknown.
     """
 
     node: str
@@ -49,6 +50,7 @@ class GpuSummary:
     away: Away | None = None
     waits: str = ""
     measured: Used | None = None
+    devices: tuple[Devices, ...] | None = None
 
     @property
     def name(self) -> str:
@@ -161,7 +163,9 @@ def of(
     if usage is None:
         return cards
     return [
-        dataclasses.replace(card, measured=usage.of_gpu(card.node, card.gpu.uuid)) if card.shared else card
+        dataclasses.replace(card, measured=usage.of_gpu(card.node, card.gpu.uuid))
+        if card.shared
+        else dataclasses.replace(card, devices=usage.devices_of(card.node, card.gpu.uuid))
         for card in cards
     ]
 
@@ -220,7 +224,8 @@ def add_up(cards: Sequence[GpuSummary]) -> Sum:
     fitting = [card for card in shared if card.largest]
     return Sum(
         gpus=sum(not card.gone for card in cards),
-        pods=len({holder.id for card in cards for holder in card.holders}),
+        pods=len({holder.id for card in cards for holder in card.holders})
+        + len({(given.namespace, given.pod) for card in cards for given in card.devices or ()}),
         request_percent=sum(card.used.request_percent for card in shared),
         total_percent=100 * len(shared),
         memory_bytes=sum(card.used.memory_bytes for card in shared),

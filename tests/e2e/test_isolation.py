@@ -148,7 +148,7 @@ def test_a_program_that_computes_beside_an_idle_one_fills_the_gpu_and_is_seen_to
         if any(part is None or part.bound for part in parts):
             return False
         trainer, notebook, gpu = [part.compute_percent for part in parts if part is not None]
-        return trainer > 70 and notebook < 10 and gpu == pytest.approx(trainer + notebook)  # noqa: PLR2004
+        return trainer > 70 and notebook < 10 and gpu == pytest.approx(trainer + notebook)
 
     eventually(seen, seconds=60, what=f"seen who computes, but {busy()}")
     user.delete("pods", "--all")

@@ -213,6 +213,7 @@ PAGES: dict[str, tuple[Callable[[], Page], Terminal]] = {
     "describe-gpu-exclusive": (lambda: gpu("gpu-2/0"), PIPE),
     "describe-gpu-unhealthy": (lambda: gpu("gpu-2/1"), PIPE),
     "describe-gpu-mig": (lambda: gpu("gpu-2/3"), PIPE),
+    "describe-gpu-mig-used": (lambda: gpu("gpu-2/3", full()), PIPE),
     "describe-gpu-gone": (lambda: gpu("gpu-2/GPU-gone"), PIPE),
     "describe-gpu-over-committed-80": (lambda: gpu("gpu-10/0"), SMALL),
     "describe-gpu-without-pods": (lambda: gpu("gpu-1/0", Snapshot((), None, ("pods: may not be read",))), PIPE),

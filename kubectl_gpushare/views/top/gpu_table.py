@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -33,6 +34,7 @@ COLUMNS = (
     Column("LARGEST", leave_out=3),
     Column("FRAG", leave_out=6),
     Column("STATUS", least=8),
+    Column("MIG", wide=True, leave_out=13),
     Column("UUID", wide=True, least=12),
     Column("PCI", wide=True, leave_out=12),
     Column("NUMA", wide=True, leave_out=11),
@@ -48,7 +50,7 @@ SORT_KEYS: Mapping[str, tuple[Callable[[GpuSummary], Any], bool]] = {
     "mode": (lambda card: card.gpu.mode.value, False),
     "compute": (lambda card: card.used.request_percent, True),
     "memory": (lambda card: card.used.memory_bytes, True),
-    "pods": (lambda card: len(card.holders), True),
+    "pods": (lambda card: _pods(card), True),
     "free": (lambda card: card.free, True),
     "largest": (lambda card: card.largest or (-1, 0), True),
     "frag": (lambda card: _ratio(*card.parts), True),
@@ -153,7 +155,7 @@ def item(card: GpuSummary) -> dict[str, Any]:
             "totalBytes": gpu.memory_bytes,
             "freeBytes": memory_bytes,
         },
-        "pods": len(card.holders),
+        "pods": _pods(card),
         "heldFor": [str(hold.pod) for hold in card.holds],
         "freeGpus": round(free, 4),
         "strandedGpus": round(stranded, 4),
@@ -181,11 +183,12 @@ def _row(card: GpuSummary, *, with_used: bool) -> Row:
         cell_figures.compute(used.request_percent, 0 if card.gone else 100) if known else cell_figures.unknown(),
         cell_figures.memory(used.memory_bytes, gpu.memory_bytes) if known else cell_figures.unknown(),
         *(cell_figures.used(card.measured, used.memory_bytes, 1) if with_used else ()),
-        str(len(card.holders)) if known else NONE,
+        str(_pods(card)) if known or card.devices is not None else NONE,
         cell_figures.free(*card.free),
         cell_figures.largest(card),
         cell_figures.fragmentation(free, stranded),
         cell_figures.status(card.statuses),
+        ",".join(f"{count}x{name}" for name, count in collections.Counter(gpu.mig_profiles).items()) or NONE,
         gpu.uuid,
         gpu.pci_bus_id or NONE,
         NONE if gpu.numa_node is None else str(gpu.numa_node),
@@ -200,8 +203,13 @@ def _totals(total: gpu_summary.Sum, cards: Sequence[GpuSummary], *, with_used: b
         f"{total.gpus}-{'GPU' if total.gpus == 1 else 'GPUs'}",
         "",
         *cell_figures.sum_cells(total, [card.measured for card in cards if card.shared] if with_used else None),
-        *[""] * 6,
+        *[""] * 7,
     )
+
+
+def _pods(card: GpuSummary) -> int:
+    """How many pods are on it: by the ledger, or else by the kubelet as its agent says."""
+    return len(card.holders) or len({(given.namespace, given.pod) for given in card.devices or ()})
 
 
 def _mode(mode: Mode) -> str | Cell:
