@@ -283,6 +283,7 @@ class AgentParts:
             holders=self.holders.all,
             leases=shares.held,
             audit=lambda: self.auditor.audit,
+            by_driver=lambda: self.auditor.used,
             peaked=lambda: self.peaks.all,
         )
 

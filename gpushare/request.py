@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -136,7 +137,17 @@ def _reject_unknown(annotations: Mapping[str, str], names: tuple[str, ...]) -> N
                     raise errors.RequestError(key, value, _no_such_container(container, names))
                 break
         else:
-            raise errors.RequestError(key, value, f"is not a key of gpushare: it knows {_known_keys()}")
+            likely = meant(key)
+            hint = f"did you mean {likely}? " if likely else ""
+            raise errors.RequestError(key, value, f"is not a key of gpushare: {hint}it knows {_known_keys()}")
+
+
+def meant(key: str) -> str:
+    """The request key that this one is, or most resembles; empty if it resembles none or is one of results."""
+    stem, dot, container = key.removeprefix(contract.PREFIX).partition(".")
+    stems = [known.removeprefix(contract.PREFIX) for known in contract.REQUEST_KEYS]
+    close = [] if is_result_key(key) else difflib.get_close_matches(stem.lower(), stems, n=1, cutoff=0.7)
+    return f"{contract.PREFIX}{close[0]}{dot}{container}" if close else ""
 
 
 def is_result_key(key: str) -> bool:

@@ -15,6 +15,7 @@ from deviceplugin.arbiter import kernel_process, leases, timetable
 from deviceplugin.arbiter.socket_server import Identify
 from deviceplugin.audit import (
     audit_document,
+    driver_usage,
     ending,
     excess,
     overhead,
@@ -90,6 +91,7 @@ class Auditor:
         )
         self._overheads = overhead.Overheads()
         self._excess = excess.Excess()
+        self._usage = driver_usage.DriverUsage()
         self._told: frozenset[Hashable] = frozenset()
         self._events_left = 0
         self._checked_at: float | None = None
@@ -114,6 +116,11 @@ class Auditor:
         self._looks += 1
         if self.has_measured:
             self._arbiter.measured()
+
+    @property
+    def used(self) -> Mapping[excess.Place, float]:
+        """The part of a GPU's time that each share used lately, by the driver; shares that it does not measure lack."""
+        return self._usage.recent
 
     @property
     def has_measured(self) -> bool:
@@ -182,6 +189,7 @@ class Auditor:
 
     def _compare(self, now: float, look: process_listing.Look, shares: Iterable[SeenShare]) -> None:
         """What the driver says that shares used, with what they were let have."""
+        self._usage.look(now, look.used)
         held = {(lease.gpu_uuid, lease.tenant.key): lease.had_seconds for lease in self._arbiter.shares.held()}
         self._compared_from = now if self._compared_from is None else self._compared_from
         turns = {

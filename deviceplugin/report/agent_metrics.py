@@ -40,6 +40,7 @@ class AgentCollector(Collector):
     holders: Callable[[], Iterable[DeviceHolder]] = tuple
     leases: Callable[[], Iterable[LeaseUsage]] = tuple
     audit: Callable[[], NodeAudit] = NodeAudit
+    by_driver: Callable[[], Mapping[tuple[str, str], float]] = dict
     peaked: Callable[[], Iterable[Peak]] = tuple
 
     def describe(self) -> Iterable[Metric]:
@@ -49,8 +50,9 @@ class AgentCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Everything, as it is now."""
         yield from self._gpus()
-        yield from share_figures.memory(self.uses(), node_name=self.node_name)
-        yield from share_figures.compute(self.leases(), node_name=self.node_name)
+        uses = tuple(self.uses())
+        yield from share_figures.memory(uses, node_name=self.node_name)
+        yield from share_figures.compute(self.leases(), uses, self.by_driver(), node_name=self.node_name)
         yield from share_figures.shrinking(self.node(), node_name=self.node_name)
         yield from charges.grants(self.node(), node_name=self.node_name)
         holders = tuple(self.holders())

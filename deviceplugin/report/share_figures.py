@@ -6,7 +6,7 @@ what it is to shrink to.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from prometheus_client import Metric
@@ -63,20 +63,34 @@ def memory(uses: Iterable[ShareUse], *, node_name: str) -> Iterator[Metric]:
     yield from (used, overhead, limit, processes)
 
 
-def compute(held: Iterable[LeaseUsage], *, node_name: str) -> Iterator[Metric]:
-    """The metrics of compute: leases, and time waited."""
+def compute(
+    held: Iterable[LeaseUsage],
+    uses: Iterable[ShareUse],
+    by_driver: Mapping[tuple[str, str], float],
+    *,
+    node_name: str,
+) -> Iterator[Metric]:
+    """The metrics of compute: leases, time waited and time used.
+
+    by_driver: the time used by the UUID of a GPU and the key of a share, for shares that the arbiter does not measure.
+    """
     counted = {field: CounterMetricFamily(*texts, labels=LABELS) for field, texts in _TURNS.items()}
     used = GaugeMetricFamily(
         "gpushare_share_used_compute_ratio",
-        "Part of the last seconds in which a share used its GPU; absent while nobody else wants it.",
+        "Part of about the last ten seconds in which a share used its GPU; absent if it was not measured.",
         labels=LABELS,
     )
+    measured = dict(by_driver)
     for lease in held:
         values = [*_of(lease.tenant, node_name), lease.gpu_uuid]
         for field, metric in counted.items():
             metric.add_metric(values, getattr(lease, field))
         if lease.recent is not None:
-            used.add_metric(values, lease.recent)
+            measured[lease.gpu_uuid, lease.tenant.key] = lease.recent
+    for use in uses:
+        for grant in use.tenant.grants:
+            if (ratio := measured.get((grant.uuid, use.tenant.key))) is not None:
+                used.add_metric([*_of(use.tenant, node_name), grant.uuid], ratio)
     yield from (*counted.values(), used)
 
 

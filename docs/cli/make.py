@@ -22,7 +22,7 @@ PICTURES: Mapping[str, Mapping[str, str]] = {
     "top": {"top": "A line per GPU, with bars and totals", "top-pods": "A line per pod"},
     "describe": {"describe": "One card with its tenants"},
     "why": {"why": "Why a pod waits, and what would help"},
-    "fit": {"fit": "Where twenty shares would go"},
+    "fit": {"fit": "Where six shares would go"},
     "simulate": {"simulate": "Forty half GPUs come to sixteen GPUs"},
 }
 

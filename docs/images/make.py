@@ -1,4 +1,4 @@
-"""Makes the pictures of this folder: what the plugin really prints, at a terminal, of a saved cluster.
+"""Makes the pictures of this folder: what the plugin really prints, at a terminal, of a believable cluster.
 
 Each is a session of its own in a pseudo-terminal of a fixed size, at a fixed time, drawn as SVG.
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import html
-import json
 import os
 import pty
 import re
@@ -20,7 +19,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.kubectl_gpushare import sample
+from docs.images import believable
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,9 +27,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SCENES = {
     "top": (148, "top"),
     "top-pods": (100, "top pods -A"),
-    "describe": (100, "describe gpu gpu-1/0"),
-    "why": (100, "why huge -n ml"),
-    "fit": (100, "fit --request 0.25 --memory 4Gi --count 20"),
+    "describe": (112, "describe gpu gpu-1/2"),
+    "why": (100, f"why {believable.WAITS} -n ml"),
+    "fit": (100, "fit --request 0.4 --memory 16Gi --count 6"),
 }
 PLOT = "simulate -f half-gpu.yaml --repeat 40 --nodes 2x8 --plot"
 
@@ -106,21 +105,8 @@ def _runs(line: str) -> Iterator[tuple[int, str, Style]]:
             column += len(run)
 
 
-def _saved(path: Path) -> Path:
-    """The cluster of the tests, with its Nodes and a pod for which there is no room."""
-    whole = json.loads(sample.save(path).read_text())
-    size = {"allocatable": {"cpu": "64", "memory": "512Gi", "pods": "110"}}
-    for node in sample.nodes():
-        metadata = {"name": node.name, "labels": {"kubernetes.io/hostname": node.name}}
-        ready = {"type": "Ready", "status": "True"}
-        whole["items"].append({"kind": "Node", "metadata": metadata, "status": {**size, "conditions": [ready]}})
-    whole["items"].append(sample.gated("ml/huge", request="1", memory="75Gi"))
-    path.write_text(json.dumps(whole))
-    return path
-
-
 def session(words: list[str], columns: int) -> list[str]:
-    """The lines that the plugin prints at a terminal this wide, at the sample's moment."""
+    """The lines that the plugin prints at a terminal this wide, at the cluster's moment."""
     child, terminal = pty.fork()
     if child == 0:
         _play(words, columns)
@@ -141,7 +127,7 @@ def _play(words: list[str], columns: int) -> None:
     fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     os.environ.pop("NO_COLOR", None)
     os.environ.update(TERM="xterm-256color", COLUMNS=str(columns))
-    time.time = lambda: sample.NOW
+    time.time = lambda: believable.NOW
     # For as long as the process lives: Python remembers of its streams what they were before the fork.
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
@@ -160,9 +146,9 @@ def _read(terminal: int) -> bytes:
 def main(folder: str) -> None:
     """Writes all pictures."""
     with tempfile.TemporaryDirectory() as scratch:
-        saved = str(_saved(Path(scratch) / "cluster.json"))
+        os.environ["KUBECTL_PATH"] = str(believable.kubectl(Path(scratch)))
         for name, (columns, typed) in SCENES.items():
-            lines = session([*typed.split(), "--from", saved], columns)
+            lines = session(typed.split(), columns)
             prompt = f"\x1b[90m$\x1b[0m \x1b[1mkubectl gpushare {typed}\x1b[0m"
             (Path(folder) / f"{name}.svg").write_text(picture([prompt, "", *lines], columns))
         words = PLOT.replace("half-gpu.yaml", str(ROOT / "config" / "samples" / "half-gpu.yaml")).split()

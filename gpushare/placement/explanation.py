@@ -11,6 +11,7 @@ from gpushare.placement import filters
 from gpushare.refusal import Cause, Refusal, Rejected
 from gpushare.request import Request
 
+NEVER = "none of these will ever do, whatever comes free"  # the end of a refusal that no wait can cure
 NODE_SHORTFALL = 6.0
 COUNT_SHORTFALL = 0.5
 NODE_RULE = "node"  # the whole node cannot take the pod
@@ -41,7 +42,7 @@ def count(
     if {name for name, count in counts.items() if count} <= {
         name for name, rule in filters.RULES.items() if rule.lasts
     }:
-        said += "; none of these will ever do, whatever comes free"
+        said += f"; {NEVER}"
     return Refusal(said, tuple(rejected))
 
 

@@ -101,7 +101,7 @@ def _mode(ask: FilterInput) -> Verdict:
 
 
 def _closed(ask: FilterInput) -> Verdict:
-    return (f"is on a node that takes nothing new: {ask.card.closed}", 9.0) if ask.card.closed else None
+    return (f"is on a node that takes nothing new: {ask.card.closed}", 5.5) if ask.card.closed else None
 
 
 def _health(ask: FilterInput) -> Verdict:
@@ -116,32 +116,42 @@ def _model(ask: FilterInput) -> Verdict:
     wanted = ask.constraints.models
     if not wanted or _is_one_of(ask.card.model, wanted):
         return None
-    return f"is a {ask.card.model}, not {' or '.join(wanted)}", 9.0
+    return f"is of the model {ask.card.model}, not {' or '.join(wanted)}", 9.0
 
 
 @functools.lru_cache(maxsize=4096)
 def _is_one_of(model: str, wanted: tuple[str, ...]) -> bool:
     text = model.lower()
-    return any(matches(text) for matches in _matchers(wanted))
+    short = text.removeprefix("nvidia ")  # as people and `kubectl gpushare top` write it
+    return any(matches(text) or matches(short) for matches in _matchers(wanted))
 
 
 @functools.lru_cache(maxsize=64)
 def _matchers(globs: tuple[str, ...]) -> tuple[Callable[[str], object], ...]:
-    """A pattern in which only "*" is special is not compiled: it takes a hundred times as long as to match it."""
     patterns = dict.fromkeys(re.sub(r"\*+", "*", glob.lower()) for glob in globs)
-    return tuple(
-        re.compile(fnmatch.translate(glob)).match
-        if "?" in glob or "[" in glob
-        else functools.partial(_is_like, glob.split("*"))
-        for glob in patterns
-    )
+    return tuple(map(_matcher, patterns))
+
+
+def _matcher(glob: str) -> Callable[[str], object]:
+    """A pattern in which only "*" is special is not compiled: it takes a hundred times as long as to match it."""
+    if "?" in glob or "[" in glob:
+        return re.compile(fnmatch.translate(glob)).match
+    return functools.partial(_is_like, glob.split("*")) if "*" in glob else functools.partial(_has_words, _words(glob))
+
+
+def _has_words(wanted: str, text: str) -> bool:
+    """Whether a model has these words one after the other: `a100-sxm4` is one, and `a10` is another model."""
+    return wanted in _words(text)
+
+
+def _words(text: str) -> str:
+    """The words of a name between single spaces: nvidia-smi writes `A100-SXM4`, and `top` writes `Tesla-T4`."""
+    return f" {' '.join(re.split(r'[ -]+', text))} "
 
 
 def _is_like(parts: list[str], text: str) -> bool:
     """Whether the parts are in the text, in their order, the first at its beginning and the last at its end."""
     first, last = parts[0], parts[-1]
-    if len(parts) == 1:
-        return text == first
     if not (text.startswith(first) and text.endswith(last)):
         return False
     position = len(first)

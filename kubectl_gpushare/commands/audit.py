@@ -24,6 +24,7 @@ IN_FORCE, NOT_CERTAIN, NOT_IN_FORCE = 0, 1, 2
 @click.option("no_headers", "--no-headers", is_flag=True, help="Print rows only: no headers, no summary")
 @options.printed(options.LISTS)
 @options.selector
+@click.option("-A", "--all-namespaces", is_flag=True, expose_value=False, help="As without it: pods of all are told")
 @options.connection(candidates.contexts)
 def command(names: tuple[str, ...], **params: Any) -> int:
     """Prove that limits are in force, and name who is on a GPU without one.

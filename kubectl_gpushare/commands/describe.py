@@ -12,9 +12,10 @@ import click
 
 from gpushare import contract, pod
 from gpushare.gpunode import GpuNode
+from gpushare.whatif import away
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import documents, page_layout, printing, terminal
-from kubectl_gpushare.output.page import Page
+from kubectl_gpushare.output.page import Page, field
 from kubectl_gpushare.source import chosen_source, live_cluster, workloads
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import gpu_summary
@@ -39,7 +40,7 @@ Finder = Callable[[chosen_source.Source, str, options.Options], Iterator[Describ
 
 
 @click.command(short_help="Show who shares a node or GPU, or what a pod got and why")
-@click.argument("arguments", nargs=-1, metavar="node|gpu|pod [NAME...]", shell_complete=candidates.describe)
+@click.argument("arguments", nargs=-1, metavar="node|gpu|pod|TYPE/NAME [NAME...]", shell_complete=candidates.describe)
 @options.printed(("json", "yaml"))
 @options.selector
 @options.namespaced(candidates.namespaces)
@@ -58,8 +59,9 @@ def command(arguments: tuple[str, ...], **params: Any) -> None:
       kubectl gpushare describe gpu gpu-1/0
       kubectl gpushare describe gpu GPU-6770752d31-0000
     \b
-      # What a pod got, or why it waits
+      # What a pod got, or why it waits; of a Deployment or Job one that waits
       kubectl gpushare describe pod trainer -n ml
+      kubectl gpushare describe deploy/server -n ml
     \b
       # The same for a program
       kubectl gpushare describe pod trainer -n ml -o json
@@ -90,6 +92,8 @@ def _parse(arguments: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     if not arguments:
         raise click.UsageError("say what to describe: node, gpu or pod")
     word, slash, name = arguments[0].partition("/")
+    if word.lower() in workloads.KINDS:
+        return "pod", tuple(f"{word}/{given}" for given in ((name,) if slash else ()) + tuple(arguments[1:]))
     kind = KINDS.get(word.lower())
     if kind is None:
         raise click.UsageError(f'unknown type "{word}": write node, gpu or pod')
@@ -117,6 +121,7 @@ def _nodes(origin: chosen_source.Source, name: str, chosen: options.Options) -> 
     if name and not nodes:
         raise plugin_errors.KubectlNotFound(f'no GPUNode "{name}": is it a GPU node, and does the agent run on it?')
     snapshot = chosen_source.with_profile(origin, chosen_source.with_pods(origin, nodes, node=name))
+    snapshot = _with_machines(origin, snapshot, name)
     now = time.time()
     for node in sorted(nodes, key=lambda node: gpu_summary.natural(node.name)):
         whole = snapshot
@@ -124,6 +129,12 @@ def _nodes(origin: chosen_source.Source, name: str, chosen: options.Options) -> 
             whole = chosen_source.with_events(origin, snapshot, contract.GPUNODE_KIND, "", name)
             whole = _used(origin, whole, [node])
         yield _described_node(node, whole, now)
+
+
+def _with_machines(origin: chosen_source.Source, snapshot: Snapshot, name: str) -> Snapshot:
+    """The snapshot with the Nodes, or the one of that name, which say whether pods can start there."""
+    machines, notes = chosen_source.machines(origin, name)
+    return dataclasses.replace(snapshot, machines=machines, notes=(*snapshot.notes, *notes))
 
 
 def _used(origin: chosen_source.Source, snapshot: Snapshot, nodes: Sequence[GpuNode]) -> Snapshot:
@@ -146,8 +157,8 @@ def _described_node(node: GpuNode, snapshot: Snapshot, now: float) -> Described:
 def _gpus(origin: chosen_source.Source, name: str, chosen: options.Options) -> Iterator[Described]:
     node = name.rpartition("/")[0]
     nodes = origin.gpu_nodes(label_selector=chosen.selector, name=node)
-    profile = chosen_source.with_profile(origin, Snapshot(()))
-    every = gpu_summary.of(nodes, typical_of=profile.typical_of)
+    profile = _with_machines(origin, chosen_source.with_profile(origin, Snapshot(())), node)
+    every = gpu_summary.of(nodes, away.of(nodes, profile.machines), profile.typical_of)
     cards = [gpu_summary.named(every, name)] if name else every
     owners = {owner.name: owner for owner in nodes}
     snapshot = chosen_source.with_pods(origin, nodes, node=cards[0].node if name else "")
@@ -169,8 +180,10 @@ def _described_gpu(card: gpu_summary.GpuSummary, owner: GpuNode, snapshot: Snaps
 
 
 def _pods(origin: chosen_source.Source, name: str, chosen: options.Options) -> Iterator[Described]:
+    missing = ""
     if name:
-        manifests = [workloads.pod_meant(origin, chosen, name)]
+        meant = workloads.pod_meant(origin, chosen, name)
+        manifests, missing = [meant.manifest], meant.missing
     else:
         namespace = "" if chosen.all_namespaces else _namespace(origin, chosen)
         manifests = origin.pods(namespace=namespace, label_selector=chosen.selector) or []
@@ -180,7 +193,7 @@ def _pods(origin: chosen_source.Source, name: str, chosen: options.Options) -> I
         if name:
             snapshot = chosen_source.with_events(origin, snapshot, "Pod", *pod.namespaced_name(manifest))
             snapshot = _used(origin, snapshot, snapshot.nodes)
-        yield _described_pod(described_pod.find(manifest, snapshot.nodes, is_known=is_known), snapshot, now)
+        yield _described_pod(described_pod.find(manifest, snapshot.nodes, is_known=is_known), snapshot, now, missing)
 
 
 def _around(origin: chosen_source.Source, manifest: pod.PodJson) -> tuple[Snapshot, bool]:
@@ -194,10 +207,10 @@ def _around(origin: chosen_source.Source, manifest: pod.PodJson) -> tuple[Snapsh
         return Snapshot((), None, (f"its GPUs: {error}",)), False
 
 
-def _described_pod(described: described_pod.DescribedPod, snapshot: Snapshot, now: float) -> Described:
+def _described_pod(described: described_pod.DescribedPod, snapshot: Snapshot, now: float, missing: str) -> Described:
     return (
-        lambda: described_pod.page(described, snapshot, now=now),
-        lambda: described_pod.document(described, snapshot),
+        lambda: (*field("Missing", missing, style="bad"), *described_pod.page(described, snapshot, now=now)),
+        lambda: {**described_pod.document(described, snapshot), "missing": missing},
     )
 
 

@@ -19,7 +19,7 @@ _ASKED = {
     "limit": (contract.LIMIT, "1", "Most compute while others are idle"),
     "memory": (contract.MEMORY, "8Gi", "Device memory, such as 8Gi or 25%"),
     "gpus": (contract.GPUS, "N", "How many distinct GPUs, each with this share"),
-    "model": (contract.MODEL, "GLOB", "Models that will do, such as *A100*,H100*"),
+    "model": (contract.MODEL, "MODEL", "Models that will do, such as A100,H100"),
     "min_memory": (contract.MIN_MEMORY, "40Gi", "Least memory that a GPU has in all"),
     "policy": (contract.POLICY, "NAME", ", ".join(policies.POLICIES)),
 }
@@ -95,7 +95,7 @@ def command(filename: str | None, count: int | None, **params: Any) -> int:
             wanted.append(capacity.PodBatch(workload.name, RequestingPod.of(workload.pod), count or workload.count))
         except errors.RequestError as error:
             wrong.append(f"{workload.name}: {error}" if workload.name else str(error))
-    if wrong:
+    if not wanted:
         raise plugin_errors.PluginError("; ".join(wrong))
     snapshot = chosen_source.everything(origin, [batch.asked.manifest for batch in wanted])
     world = snapshot.world()
@@ -108,4 +108,6 @@ def command(filename: str | None, count: int | None, **params: Any) -> int:
         *([] if worlds.exact() else [worlds.WITHOUT_NUMPY]),
     ]
     page_layout.show("Fit", lambda: fit.page(answer, notes), lambda: fit.document(answer, notes), chosen)
+    if wrong:
+        raise plugin_errors.PluginError("; ".join(wrong))
     return 0 if answer.all_fit else DOES_NOT_FIT

@@ -35,10 +35,25 @@ KINDS = {
 }
 # The columns that each kind can be sorted by; the views have the sort functions.
 SORT_KEYS = {
-    "gpus": ("name", "model", "mode", "compute", "memory", "pods", "free", "largest", "frag", "status"),
-    "nodes": ("name", "gpus", "model", "compute", "memory", "pods", "free", "largest", "frag", "status"),
-    "pods": ("name", "gpus", "compute", "memory", "used", "status", "age"),
+    "gpus": ("name", "model", "mode", "compute", "memory", "pods", "free", "largest", "frag", "status", "used", "busy"),
+    "nodes": (
+        "name",
+        "gpus",
+        "model",
+        "compute",
+        "memory",
+        "pods",
+        "free",
+        "largest",
+        "frag",
+        "status",
+        "used",
+        "busy",
+    ),
+    "pods": ("name", "gpus", "compute", "request", "limit", "memory", "used", "busy", "status", "age"),
 }
+
+_MEASURED = frozenset({"used", "busy"})  # sort keys that only the agents know
 
 
 @click.command(short_help="Show what is allocated, used and free, a line per GPU, node or pod")
@@ -56,7 +71,9 @@ SORT_KEYS = {
 def command(arguments: tuple[str, ...], usage: bool | None, **params: Any) -> None:
     """Show what is allocated, used and free, a line per GPU, node or pod.
 
-    COMPUTE and MEMORY are allocated/total. USED is the memory that processes really hold, BUSY the compute. FREE is
+    COMPUTE and MEMORY are allocated/total. USED is the memory that processes really hold. BUSY is the part of the GPUs'
+    time in which kernels ran, over about ten seconds, as busy/all GPUs: 0.5/1 is half of the time of one GPU, 3/4 three
+    GPUs of four. A part that nothing measures is unknown, and a sum with one is the least that is used: ≥0.5/4. FREE is
     what new shares could get in all, LARGEST what one pod without labels would get now (both compute+memory), FRAG the
     part of what is free that the typical request cannot use. STATUS also tells nodes that take no pods: NodeCordoned,
     NotReady, NoAgent, NoNode. A pod that waits shows what it asks for; Reserved:41s is a share whose pod has yet to
@@ -74,8 +91,8 @@ def command(arguments: tuple[str, ...], usage: bool | None, **params: Any) -> No
       # A line per node, the most fragmented first
       kubectl gpushare top nodes --sort-by frag
     \b
-      # The pods of all namespaces, those with the most memory first, as they change
-      kubectl gpushare top pods -A --sort-by memory -w
+      # The pods of all namespaces, those that use their GPUs most first, as they change
+      kubectl gpushare top pods -A --sort-by busy -w
     \b
       # From saved objects, without a cluster
       kubectl get gpunodes -o yaml > nodes.yaml
@@ -85,6 +102,10 @@ def command(arguments: tuple[str, ...], usage: bool | None, **params: Any) -> No
     kind, names = _parse(arguments)
     if chosen.sort_by and chosen.sort_by not in SORT_KEYS[kind]:
         raise click.UsageError(f'{kind} have no column "{chosen.sort_by}" to sort by')
+    if chosen.sort_by in _MEASURED:
+        if usage is False:
+            raise click.UsageError(f"--sort-by {chosen.sort_by} cannot be combined with --no-usage")
+        usage = True
     origin = chosen_source.of(chosen)
     if usage and not isinstance(origin, live_cluster.LiveCluster):
         raise click.UsageError("--usage needs a cluster: files of --from do not tell what is used")

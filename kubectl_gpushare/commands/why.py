@@ -9,7 +9,8 @@ import click
 from gpushare import contract, errors, pod
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import page_layout
-from kubectl_gpushare.source import chosen_source, workloads
+from kubectl_gpushare.output.page import field
+from kubectl_gpushare.source import chosen_source, misspelt, workloads
 
 
 @click.command(short_help="Explain why a pod waits and what would help, or why it is on this GPU")
@@ -23,8 +24,8 @@ def command(name: str, **params: Any) -> None:
     The pod is placed once more, in memory, on the cluster as it is now, by the rules and in the words of the webhook.
     Of a pod that waits, every candidate is shown with the rule and the numbers against it, the nearest miss first, and
     the changes by which it would fit; each of them was tried. Of a placed pod, where else it could have gone. TYPE/NAME
-    such as `deploy/server` is a Deployment, ReplicaSet, StatefulSet, DaemonSet or Job: of its pods one that waits, or
-    why it can make none.
+    such as `deploy/server` is a Deployment, ReplicaSet, StatefulSet, DaemonSet, Job or CronJob: of its pods one that
+    waits, and why it cannot create the pods that it lacks.
 
     \b
     Examples:
@@ -44,7 +45,8 @@ def command(name: str, **params: Any) -> None:
 
     chosen = options.collect(params)
     origin = chosen_source.of(chosen)
-    manifest = workloads.pod_meant(origin, chosen, name)
+    meant = workloads.pod_meant(origin, chosen, name)
+    manifest = meant.manifest
     name = pod.namespaced_name(manifest)[1]
     try:
         snapshot = chosen_source.everything(origin, [manifest])
@@ -55,7 +57,9 @@ def command(name: str, **params: Any) -> None:
         ) from error
     described_pod = described.find(manifest, snapshot.nodes)
     if not described_pod.ours:
-        raise plugin_errors.PluginError(f'pod "{name}" asks for no share of a GPU: see `kubectl describe pod {name}`')
+        wrong = misspelt.of(manifest)
+        hint = wrong or f"see `kubectl describe pod {name}`"
+        raise plugin_errors.PluginError(f'pod "{name}" asks for no share of a GPU: {hint}')
     try:
         explanation = reasons.of(manifest, snapshot)
     except errors.RequestError as error:
@@ -63,7 +67,7 @@ def command(name: str, **params: Any) -> None:
     notes = [*snapshot.notes, *([] if world.exact() else [world.WITHOUT_NUMPY])]
     page_layout.show(
         "PodReasons",
-        lambda: why.page(described_pod, explanation, notes),
-        lambda: why.document(described_pod, explanation, notes),
+        lambda: (*field("Missing", meant.missing, style="bad"), *why.page(described_pod, explanation, notes)),
+        lambda: {**why.document(described_pod, explanation, notes), "missing": meant.missing},
         chosen,
     )

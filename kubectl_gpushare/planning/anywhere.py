@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from gpushare import contract
+from gpushare.gpunode import GpuNode
 from gpushare.nodefilters import NodeSpec, taints
 from gpushare.placement import Placement, explanation
 from gpushare.refusal import Rejected
@@ -14,6 +15,7 @@ from gpushare.whatif import world as worlds
 from gpushare.whatif.world import RequestingPod, World
 from kubectl_gpushare.planning.remedy import Remedy
 
+AGENT: Final = "agent"  # the change that an agent which is away runs again
 _MOST_NODES = 64  # tried, in the order of the candidates
 _ENOUGH = 2**62  # of a resource: more than any pod asks for
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -61,8 +63,9 @@ def _specified(
 def opened(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> Iterator[Remedy]:
     """Lets one node take pods that it keeps away now; for each way the first node on which the pod fits."""
     ways = dict(_OPENED)
-    for miss in [miss for miss in rejected if miss.rule == explanation.NODE_RULE][:_MOST_NODES]:
-        machine = world.machine(miss.node)
+    nodes = dict.fromkeys(miss.node for miss in rejected if miss.rule in {explanation.NODE_RULE, "closed"})
+    for name in [*nodes][:_MOST_NODES]:
+        machine = world.machine(name)
         if machine is None:
             continue
         for way, change in list(ways.items()):
@@ -70,7 +73,8 @@ def opened(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> 
             if remedied is None:
                 continue
             sentence, changed = remedied
-            with world.with_machine(changed):
+            node = world.views[name].node
+            with world.with_machine(changed), world.instead(_reopened(node) if way == AGENT else node):
                 answer = world.place(asked.manifest, asked.request)
             if isinstance(answer, Placement):
                 yield Remedy(sentence, answer, worlds.gpus(answer, world.views), way)
@@ -94,6 +98,12 @@ def _untainted(machine: NodeSpec) -> tuple[str, NodeSpec] | None:
     return sentence, dataclasses.replace(machine, taints=kept)
 
 
+def _reopened(node: GpuNode) -> GpuNode:
+    """The node as it is once its agent, which was stopped, runs again."""
+    conditions = tuple(condition for condition in node.conditions if condition.reason != contract.REASON_AGENT_STOPPED)
+    return dataclasses.replace(node, conditions=conditions).as_closed("")
+
+
 def _with_agent(machine: NodeSpec) -> tuple[str, NodeSpec] | None:
     if machine.allocatable is None or machine.allocatable.get(contract.RESOURCE_PERCENT):
         return None
@@ -106,5 +116,5 @@ def _with_agent(machine: NodeSpec) -> tuple[str, NodeSpec] | None:
 _OPENED: Final[Mapping[str, Callable[[NodeSpec], tuple[str, NodeSpec] | None]]] = {
     "toleration": _untainted,
     "uncordon-node": _uncordoned_node,
-    "agent": _with_agent,
+    AGENT: _with_agent,
 }

@@ -172,8 +172,8 @@ def _by_condition(node: GpuNode, *, runs: bool) -> tuple[AuditState, str]:
     if limits.status == "True" and not runs:
         since = f" since {limits.last_transition}" if limits.last_transition else ""
         return AuditState.UNKNOWN, (
-            f"its GPUNode says {contract.CONDITION_LIMITS_IN_FORCE}{since}, which is not proof, as its agent is not "
-            "known to run any more"
+            f"its GPUNode says {contract.CONDITION_LIMITS_IN_FORCE}{since}, which is no proof: its agent has not "
+            "answered, and it is not known whether it runs"
         )
     if limits.status == "True":
         return AuditState.CONDITION, ""

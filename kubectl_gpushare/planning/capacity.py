@@ -49,12 +49,16 @@ class FitResult:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CapacityAnswer:
-    """The results of all batches. `more`: how many more of the last would fit then; None if some do not fit."""
+    """The results of all batches.
+
+    more: how many more of the last would fit then; None if some do not fit. no_more: why not one more of those.
+    """
 
     fits: tuple[FitResult, ...]
     before: Fragmentation
     after: Fragmentation
     more: int | None
+    no_more: Refusal | None = None
 
     @property
     def all_fit(self) -> bool:
@@ -74,8 +78,10 @@ def answer(world: World, wanted: Sequence[PodBatch], allowances: Allowances = _N
         fits = tuple(_fit(world, batch, left, undone) for batch in wanted)
         after = world.fragmentation()
         all_fit = not any(fit.missing for fit in fits)
-        more = len(_as_many(world, wanted[-1].asked, MOST, left, undone)[0]) if all_fit and wanted else None
-        return CapacityAnswer(fits, before, after, more)
+        if not all_fit or not wanted:
+            return CapacityAnswer(fits, before, after, None)
+        more, refusal = _as_many(world, wanted[-1].asked, MOST, left, undone)
+        return CapacityAnswer(fits, before, after, len(more), refusal)
     finally:
         for undo in reversed(undone):
             undo()

@@ -54,6 +54,9 @@ class Source(Protocol):
     def failures(self, namespace: str) -> list[dict[str, Any]]:
         """The Events of a namespace about pods that could not be created; empty if unknown."""
 
+    def workload(self, kind: str, namespace: str, name: str) -> Mapping[str, Any] | None:
+        """A workload such as a Deployment. None: not known. Raises `KubectlNotFound`."""
+
     def budgets(self) -> list[dict[str, Any]] | None:
         """The PodDisruptionBudgets."""
 
@@ -177,11 +180,17 @@ def _storage(origin: Source, notes: list[str]) -> Mapping[str, Sequence[Mapping[
     return storage
 
 
-def machines(origin: Source) -> tuple[tuple[NodeJson, ...] | None, tuple[str, ...]]:
-    """The Nodes; without the right to read them None, and a note; None if they were not saved."""
+def machines(origin: Source, name: str = "") -> tuple[tuple[NodeJson, ...] | None, tuple[str, ...]]:
+    """All Nodes, or the one of that name; without the right to read them None, and a note; None if none were saved."""
     notes: list[str] = []
+
+    def one() -> list[NodeJson] | None:
+        machine = origin.machine(name)
+        known = machine is not None or isinstance(origin, live_cluster.LiveCluster)
+        return list(filter(None, [machine])) if known else None
+
     nodes = _unless_forbidden(
-        origin.machines, "nodes that are cordoned, not ready or without agent", notes, silent=True
+        one if name else origin.machines, "nodes that are cordoned, not ready or without agent", notes, silent=True
     )
     return None if nodes is None else tuple(nodes), tuple(notes)
 

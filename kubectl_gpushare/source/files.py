@@ -100,6 +100,10 @@ class Files:
         """The Events of a namespace about pods that could not be created."""
         return [event for event in self._events if event.get("reason") == _FAILED and _about(event)[1] == namespace]
 
+    def workload(self, kind: str, namespace: str, name: str) -> objects.Json | None:  # noqa: ARG002
+        """Nothing: workloads are not saved."""
+        return None
+
     def budgets(self) -> list[objects.Json]:
         """The PodDisruptionBudgets that the files have."""
         return self._budgets

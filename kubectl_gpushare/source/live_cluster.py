@@ -189,6 +189,16 @@ class LiveCluster:
         except plugin_errors.KubectlForbidden:
             return []
 
+    def workload(self, kind: str, namespace: str, name: str) -> objects.Json | None:
+        """A Deployment, ReplicaSet, StatefulSet, DaemonSet, Job or CronJob; None without the right to read it."""
+        group = "batch" if kind.endswith("Job") else "apps"
+        try:
+            return self.document(f"/apis/{group}/v1/namespaces/{_quoted(namespace)}/{kind.lower()}s/{_quoted(name)}")
+        except plugin_errors.KubectlForbidden:
+            return None
+        except plugin_errors.KubectlNotFound as error:
+            raise plugin_errors.KubectlNotFound(f'{kind} "{name}" not found in namespace "{namespace}"') from error
+
     def begin_all(self) -> None:
         """Starts to read everything at once; the reads then take turns."""
         for path in (node_path(), _NODES, _EVERYBODY, _PLACEMENT):

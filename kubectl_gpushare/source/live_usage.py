@@ -5,12 +5,16 @@ The format: https://prometheus.io/docs/instrumenting/exposition_formats/#text-ba
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import functools
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 
 MEMORY = "gpushare_share_used_memory_bytes"
-COMPUTE = "gpushare_share_used_compute_ratio"  # 1 is the whole GPU; absent if the agent does not measure it
+COMPUTE = "gpushare_share_used_compute_ratio"  # 1 is the whole GPU; absent if nothing measures it
+DEVICES = "gpushare_container_devices"  # of GPUs that the kubelet hands out: MIG, MPS, time-slicing, exclusive
+_OF_DEVICES = ("namespace", "pod", "container", "resource", "gpu")
 
 _TOO_MUCH = 2.0**63  # bytes, ratios, seconds: a larger value is invalid
 # Compiled on first use.
@@ -21,24 +25,50 @@ _ESCAPED = r"\\(.)"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Used:
-    """What is used of one or several GPUs. `compute_percent`: 100 is one GPU; None: not measured."""
+    """What is used of one or several GPUs. `compute_percent`: 100 is one GPU.
+
+    bound: whether a part was not measured, so that `compute_percent` is the least that is used.
+    """
 
     memory_bytes: int = 0
-    compute_percent: float | None = None
+    compute_percent: float = 0.0
+    bound: bool = False
 
     def plus(self, other: Used) -> Used:
         """Both measurements added."""
-        known = [part for part in (self.compute_percent, other.compute_percent) if part is not None]
-        return Used(self.memory_bytes + other.memory_bytes, sum(known) if known else None)
+        return Used(
+            self.memory_bytes + other.memory_bytes,
+            self.compute_percent + other.compute_percent,
+            self.bound or other.bound,
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Devices:
+    """`count` devices of a resource that the kubelet gave to a container, all on one GPU."""
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+    count: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Usage:
-    """`shares`: by namespace, pod and GPU; `gpus`: their sums. `nodes`: those whose agents answered."""
+    """`shares`: by namespace, pod and GPU; `gpus`: their sums. `nodes`: those whose agents answered.
+
+    A share without figures has no process. `devices`: by GPU, what the kubelet gave to containers.
+    """
 
     nodes: frozenset[str] = frozenset()
     shares: Mapping[tuple[str, str, str], Used] = dataclasses.field(default_factory=dict)
     gpus: Mapping[str, Used] = dataclasses.field(default_factory=dict)
+    devices: Mapping[str, tuple[Devices, ...]] = dataclasses.field(default_factory=dict)
+
+    def devices_of(self, node: str, uuid: str) -> tuple[Devices, ...] | None:
+        """What the kubelet gave of a GPU to containers; None if unknown."""
+        return self.devices.get(uuid, ()) if node in self.nodes else None
 
     def of_gpu(self, node: str, uuid: str) -> Used | None:
         """What all shares on a GPU use; None if unknown."""
@@ -48,21 +78,43 @@ class Usage:
         """What one pod uses on these GPUs; None if unknown."""
         if node not in self.nodes:
             return None
-        return _sum(self.shares.get((namespace, name, uuid), Used()) for uuid in uuids)
+        return total(self.shares.get((namespace, name, uuid), Used()) for uuid in uuids)
 
 
 def of(answers: Mapping[str, str]) -> Usage:
     """The usage in the metrics of some agents, by node."""
-    shares: dict[tuple[str, str, str], Used] = {}
+    memory: dict[tuple[str, ...], int] = {}
+    compute: dict[tuple[str, ...], float] = {}
+    devices = collections.defaultdict[str, list[Devices]](list)
     for text in answers.values():
-        for name, labels, value in samples(text, (MEMORY, COMPUTE)):
-            key = (labels.get("namespace", ""), labels.get("pod", ""), labels.get("gpu", ""))
-            used = Used(int(value)) if name == MEMORY else Used(0, value * 100)
-            shares[key] = shares[key].plus(used) if key in shares else used
+        for name, labels, value in samples(text, (MEMORY, COMPUTE, DEVICES)):
+            if name == DEVICES:
+                namespace, pod, container, resource, gpu = (labels.get(key, "") for key in _OF_DEVICES)
+                devices[gpu].append(Devices(namespace, pod, container, resource, int(value)))
+                continue
+            share = tuple(labels.get(key, "") for key in ("gpu", "namespace", "pod", "containers"))
+            if name == MEMORY:
+                memory[share] = memory.get(share, 0) + int(value)
+            else:
+                compute[share] = compute.get(share, 0.0) + value * 100
+    # Shares of a GPU are measured at different moments, so their parts of its time may add up to more than all of it.
+    whole = collections.defaultdict[str, float](float)
+    for (gpu, *_), percent in compute.items():
+        whole[gpu] += percent
+    shares: dict[tuple[str, str, str], Used] = {}
     gpus: dict[str, Used] = {}
-    for (_, _, gpu), used in shares.items():
-        gpus[gpu] = gpus[gpu].plus(used) if gpu in gpus else used
-    return Usage(frozenset(answers), shares, gpus)
+    for share in dict.fromkeys((*memory, *compute)):
+        gpu, namespace, pod, _ = share
+        used = Used(memory.get(share, 0), compute.get(share, 0.0) * 100 / max(100, whole[gpu]), share not in compute)
+        shares[namespace, pod, gpu] = shares.get((namespace, pod, gpu), Used()).plus(used)
+        gpus[gpu] = gpus.get(gpu, Used()).plus(used)
+    given = {gpu: tuple(sorted(found, key=dataclasses.astuple)) for gpu, found in devices.items()}
+    return Usage(frozenset(answers), shares, gpus, given)
+
+
+def total(parts: Iterable[Used]) -> Used:
+    """The sum of the parts."""
+    return functools.reduce(Used.plus, parts, Used())
 
 
 def samples(text: str, names: Container[str]) -> Iterator[tuple[str, Mapping[str, str], float]]:
@@ -82,10 +134,3 @@ def samples(text: str, names: Container[str]) -> Iterator[tuple[str, Mapping[str
 
 def _unescaped(text: str) -> str:
     return re.sub(_ESCAPED, lambda match: "\n" if match[1] == "n" else match[1], text)
-
-
-def _sum(parts: Iterable[Used]) -> Used:
-    total = Used()
-    for part in parts:
-        total = total.plus(part)
-    return total

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpushare import pod
 from kubectl_gpushare import plugin_errors
-from kubectl_gpushare.source import inputs, saved_object
+from kubectl_gpushare.source import inputs, misspelt, saved_object
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,11 +33,15 @@ _TEMPLATES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def read(path: str, *, namespace: str) -> list[Manifest]:
-    """The pods of a file that ask for a share; `-` is standard input. Raises `FileError`."""
+    """The pods of a file that ask for a share; `-` is standard input. Raises `FileError`, also for a misspelt key."""
     where = inputs.name(path)
-    manifests = [
+    every = [
         manifest for document in inputs.documents(inputs.text(path), where) for manifest in _of(document, namespace)
     ]
+    manifests = [manifest for manifest in every if _asks(manifest.pod)]
+    for manifest in every:
+        if not _asks(manifest.pod) and (wrong := misspelt.of(manifest.pod)):
+            raise plugin_errors.FileError(f"{where}: in {manifest.name} {wrong}")
     for manifest in manifests:
         if wrong := saved_object.problem(manifest.pod):
             raise plugin_errors.FileError(f"{where} has in {manifest.name} a pod that is invalid: {wrong}")
@@ -75,8 +79,11 @@ def _of(document: Any, namespace: str) -> Iterator[Manifest]:
     if isinstance(spec, Mapping) and (claims := _at(document, ("spec", "volumeClaimTemplates"))):
         spec = {**spec, "volumes": [*_listed(spec.get("volumes")), *map(_made_for_it, _listed(claims))]}
     manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": labelled, "spec": spec}
-    if isinstance(labelled.get("annotations"), Mapping) and pod.asks_for_share(manifest):
-        yield Manifest(f"{kind}/{name}", manifest, count)
+    yield Manifest(f"{kind}/{name}", manifest, count)
+
+
+def _asks(manifest: pod.PodJson) -> bool:
+    return isinstance(_fields(manifest, "metadata").get("annotations"), Mapping) and pod.asks_for_share(manifest)
 
 
 def _made_for_it(claim: Any) -> Any:

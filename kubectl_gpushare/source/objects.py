@@ -131,6 +131,12 @@ class Reader:
         self._expect("]")
 
 
+def message_of(event: Mapping[str, Any]) -> str:
+    """The message of an Event of either API, without what the API server puts before it when it counts several."""
+    text = str(event.get("message") or event.get("note") or "")
+    return text.removeprefix("(combined from similar events): ")
+
+
 def _item_kind(envelope: Mapping[str, Any]) -> str:
     kind = str(envelope.get("kind", ""))
     return kind.removesuffix("List") if kind != "List" else ""

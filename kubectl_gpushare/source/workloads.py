@@ -1,14 +1,15 @@
-"""TYPE/NAME in place of a pod: the most urgent pod of a workload, or why it has none."""
+"""TYPE/NAME in place of a pod: the most urgent pod of a workload, and why it has fewer pods than it should have."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from gpushare import contract, errors, pod
 from kubectl_gpushare import options, plugin_errors
-from kubectl_gpushare.source import chosen_source
+from kubectl_gpushare.source import chosen_source, objects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,33 +20,56 @@ KINDS: Final = {
     **dict.fromkeys(("statefulset", "statefulsets", "sts", "statefulset.apps"), "StatefulSet"),
     **dict.fromkeys(("daemonset", "daemonsets", "ds", "daemonset.apps"), "DaemonSet"),
     **dict.fromkeys(("job", "jobs", "job.batch"), "Job"),
+    **dict.fromkeys(("cronjob", "cronjobs", "cj", "cronjob.batch"), "CronJob"),
 }
 _LONGEST: Final = 600
 
 
-def pod_meant(origin: chosen_source.Source, chosen: options.Options, word: str) -> pod.PodJson:
+@dataclasses.dataclass(frozen=True, slots=True)
+class PodMeant:
+    """A pod. `missing`: of a workload, how many pods it lacks and why they cannot be created; empty if it has all."""
+
+    manifest: pod.PodJson
+    missing: str = ""
+
+
+def pod_meant(origin: chosen_source.Source, chosen: options.Options, word: str) -> PodMeant:
     """The pod that POD, NAMESPACE/POD or TYPE/NAME names; of a workload's pods first one that waits.
 
     Raises `KubectlNotFound`, with the error that its controller got if it cannot create pods.
     """
     kind, _, name = word.partition("/")
     if kind.lower() not in KINDS or not options.is_name(name):
-        return chosen_source.pod_named(origin, chosen, word)
+        return PodMeant(chosen_source.pod_named(origin, chosen, word))
     namespace = chosen.namespace or origin.default_namespace
     return _of(origin, KINDS[kind.lower()], namespace, name)
 
 
-def _of(origin: chosen_source.Source, kind: str, namespace: str, name: str) -> pod.PodJson:
+def _of(origin: chosen_source.Source, kind: str, namespace: str, name: str) -> PodMeant:
     manifests = [manifest for manifest in origin.pods(namespace=namespace) or () if _is_of(manifest, kind, name)]
+    latest = max((event for event in origin.failures(namespace) if _is_about(event, kind, name)), key=_time, default={})
+    said = errors.shortened(objects.message_of(latest), longest=_LONGEST)
+    workload = origin.workload(kind, namespace, name)
     if manifests:
-        return min(manifests, key=lambda manifest: (*_urgency(manifest), pod.namespaced_name(manifest)[1]))
-    said = _last(event for event in origin.failures(namespace) if _is_about(event, kind, name))
+        first = min(manifests, key=lambda manifest: (*_urgency(manifest), pod.namespaced_name(manifest)[1]))
+        missing = _missing(workload, manifests, _time(latest)) if said else ""
+        return PodMeant(first, f"{missing} of {kind} {name} cannot be created: {said}" if missing else "")
     where = f'{kind} "{name}" in namespace "{namespace}"'
     if said:
-        raise plugin_errors.KubectlNotFound(f"{where} makes no pods: {errors.shortened(said, longest=_LONGEST)}")
+        raise plugin_errors.KubectlNotFound(f"{where} makes no pods: {said}")
     raise plugin_errors.KubectlNotFound(
         f"no pod of {where} asks for a share of a GPU: does its template have {contract.REQUEST} or {contract.MEMORY}?"
     )
+
+
+def _missing(workload: Mapping[str, Any] | None, manifests: Sequence[pod.PodJson], failed_at: str) -> str:
+    """`1 of 2 pods`, or `pods` where their number is unknown and none was created since; empty if none is missing."""
+    wanted = ((workload or {}).get("spec") or {}).get("replicas")
+    if wanted is not None:
+        count = int(wanted) - sum(not pod.is_terminal(manifest) for manifest in manifests)
+        return f"{count} of {wanted} pods" if count > 0 else ""
+    created = max(str((manifest.get("metadata") or {}).get("creationTimestamp") or "") for manifest in manifests)
+    return "pods" if failed_at >= created else ""
 
 
 def _urgency(manifest: pod.PodJson) -> tuple[bool, bool, bool]:
@@ -58,6 +82,8 @@ def _is_of(manifest: pod.PodJson, kind: str, name: str) -> bool:
     if kind == "Deployment":
         return pod.deployment(manifest)[0] == name
     owners = (manifest.get("metadata") or {}).get("ownerReferences") or []
+    if kind == "CronJob":
+        return any(_is_run(owner, name) for owner in owners)
     return any((owner.get("kind"), owner.get("name")) == (kind, name) for owner in owners)
 
 
@@ -66,13 +92,14 @@ def _is_about(event: Mapping[str, Any], kind: str, name: str) -> bool:
     if kind == "Deployment":
         match = re.fullmatch(rf"{re.escape(name)}-[0-9a-z]{{5,10}}", str(about.get("name", "")))
         return about.get("kind") == "ReplicaSet" and match is not None
+    if kind == "CronJob":
+        return _is_run(about, name)
     return (about.get("kind"), about.get("name")) == (kind, name)
 
 
-def _last(events: Iterable[Mapping[str, Any]]) -> str:
-    """The message of the latest Event; empty if there is none."""
-    latest = max(events, key=_time, default=None)
-    return "" if latest is None else str(latest.get("message") or latest.get("note") or "")
+def _is_run(owner: Mapping[str, Any], name: str) -> bool:
+    """Whether it is a Job that the CronJob of that name has made."""
+    return owner.get("kind") == "Job" and re.fullmatch(rf"{re.escape(name)}-\d+", str(owner.get("name"))) is not None
 
 
 def _time(event: Mapping[str, Any]) -> str:

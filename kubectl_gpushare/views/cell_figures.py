@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gpushare import quantity
 from gpushare.fragmentation import Fragmentation
 from gpushare.gpu import Gpu
 from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Table, plain
+from kubectl_gpushare.source import live_usage
 from kubectl_gpushare.source.live_usage import Used
 from kubectl_gpushare.views import gpu_summary
 
-USED_COLUMNS = (Column("USED", leave_out=2), Column("BUSY", leave_out=7))
+USED_COLUMNS = (Column("USED", leave_out=2), Column("BUSY", leave_out=1))
 
 _VENDOR = "NVIDIA "
 _ONCE = functools.lru_cache(maxsize=4096)  # among thousands of cards many cells are equal
@@ -111,32 +112,43 @@ def unknown() -> Cell:
     return Cell(UNKNOWN, "dim")
 
 
-def used(measured: Used | None, given_bytes: int) -> tuple[str | Cell, str | Cell]:
-    """Memory and compute in use; coloured if less than a quarter of the granted memory is used, or more than it."""
+def used(measured: Used | None, given_bytes: int, count: int) -> tuple[str | Cell, str | Cell]:
+    """USED and BUSY of `count` GPUs; coloured if less than a quarter of the granted memory is used, or more than it."""
     if measured is None:
         return unknown(), unknown()
     text = quantity.format_bytes(measured.memory_bytes)
     style = "bad" if measured.memory_bytes > given_bytes else "warn" if measured.memory_bytes * 4 < given_bytes else ""
-    return Cell(text, style), unknown() if measured.compute_percent is None else f"{measured.compute_percent:.0f}%"
+    return Cell(text, style), _busy(measured, count)
 
 
-def used_in_all(measured: Iterable[Used | None]) -> tuple[str, str]:
-    """The sum of memory and the mean of compute; empty if a part is unknown."""
-    parts = list(measured)
+def used_in_all(parts: Sequence[Used | None], count: int) -> tuple[str | Cell, str | Cell]:
+    """USED and BUSY of `count` GPUs in all; of a sum with an unknown part the least that is used, as `≥0.34/4`."""
     known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
-        return "", ""
-    total = functools.reduce(Used.plus, known, Used())
-    busy = "" if total.compute_percent is None else f"{total.compute_percent / len(known):.0f}%"
-    return quantity.format_bytes(total.memory_bytes), busy
+    if not known:
+        return (unknown(), unknown()) if parts else ("", "")
+    total = live_usage.total(known)
+    least = "≥" if len(known) < len(parts) else ""
+    return least + quantity.format_bytes(total.memory_bytes), _busy(total, count, bound=bool(least))
+
+
+def _busy(measured: Used, count: int, *, bound: bool = False) -> str | Cell:
+    """`0.62/1`: the part of the GPUs' time in which kernels ran, as a number of GPUs, and how many GPUs there are."""
+    least = bound or measured.bound
+    text = gpus(measured.compute_percent / 100)
+    return unknown() if least and text == "0" else f"{'≥' if least else ''}{text}/{count}"
+
+
+def by_usage(measured: Used | None) -> tuple[int, float]:
+    """Used memory and compute to sort by; an unknown value comes after all others."""
+    return (-1, -1.0) if measured is None else (measured.memory_bytes, measured.compute_percent)
 
 
 def sum_cells(total: gpu_summary.Sum, used: Sequence[Used | None] | None) -> Row:
-    """A sum in the columns from COMPUTE to FRAG; `used`: the usage of each part, None if agents were not asked."""
+    """A sum in the columns from COMPUTE to FRAG; `used`: the usage of each GPU, None if agents were not asked."""
     return (
         compute(total.request_percent, total.total_percent),
         memory(total.memory_bytes, total.total_memory_bytes),
-        *(used_in_all(used) if used is not None else ()),
+        *(used_in_all(used, len(used)) if used is not None else ()),
         str(total.pods),
         free(*total.free),
         largest(total.largest),
@@ -145,10 +157,10 @@ def sum_cells(total: gpu_summary.Sum, used: Sequence[Used | None] | None) -> Row
 
 
 def used_document(measured: Used | None) -> dict[str, Any]:
-    """Usage in a document; empty if unknown."""
+    """Usage in a document; empty if unknown. The compute of a share that nothing measures is null."""
     if measured is None:
         return {}
-    compute = None if measured.compute_percent is None else round(measured.compute_percent, 2)
+    compute = None if measured.bound else round(measured.compute_percent, 2)
     return {"used": {"memoryBytes": measured.memory_bytes, "computePercent": compute}}
 
 

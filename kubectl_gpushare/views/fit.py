@@ -25,6 +25,7 @@ def page(answer: CapacityAnswer, notes: Sequence[str]) -> Page:
     missing = (Section("Not Looked At", tuple(notes), "warn"),) if notes else ()
     return (
         *fields,
+        *field("In All", _in_all(answer) if several else ""),
         *field("Stranded", _change(answer.before, answer.after)),
         *field("Largest Left", _largest(answer.after)),
         *field("Fits More", _more(answer)),
@@ -52,6 +53,7 @@ def document(answer: CapacityAnswer, notes: Sequence[str]) -> documents.Document
         "before": cell_figures.fragmentation_document(answer.before),
         "after": cell_figures.fragmentation_document(answer.after),
         "more": answer.more,
+        "noMore": str(answer.no_more or ""),
         "notes": list(notes),
     }  # fmt: skip
 
@@ -98,4 +100,12 @@ def _largest(after: Fragmentation) -> str:
 def _more(answer: CapacityAnswer) -> str:
     if answer.more is None:
         return ""
-    return f"at least {MOST} more like the last" if answer.more >= MOST else f"{answer.more} more like the last"
+    if answer.more >= MOST:
+        return f"at least {MOST} more like the last"
+    return f"{answer.more} more like the last; then {answer.no_more}"
+
+
+def _in_all(answer: CapacityAnswer) -> str:
+    pods, places = sum(fit.wanted.count for fit in answer.fits), sum(len(fit.gpus) for fit in answer.fits)
+    whole = sum(not fit.missing for fit in answer.fits)
+    return f"{whole} of {len(answer.fits)} fit, with {places} of {pods} pods"

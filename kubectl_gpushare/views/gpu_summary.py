@@ -15,6 +15,7 @@ from gpushare.gpunode import GpuNode
 from gpushare.typical import Typical, TypicalOf
 from gpushare.whatif.away import Away
 from kubectl_gpushare import plugin_errors
+from kubectl_gpushare.source.live_usage import Devices, Usage, Used
 
 _NOWHERE: Mapping[str, Away] = types.MappingProxyType({})
 _TYPICAL = typical.median(typical.DEFAULT_MIX)
@@ -32,7 +33,9 @@ class GpuSummary:
     `holders`: allocations with a share of it; `holds`: backfill reservations on it.
     `free`: compute in per cent and memory in bytes that a new share could get now. `parts`: `(free, stranded)` as parts
     of the card, 0 to 1; `typical`: the median of what pods ask for, as parts of the card. `away`: why its node takes no
-    pods now, if it takes none. `waits`: why a pending change of its mode is not done yet.
+    pods now, if it takes none. `waits`: why a pending change of its mode is not done yet. `measured`: what the shares
+    on it use; None if unknown, or if it takes no shares by annotation. `devices`: what of it the kubelet gave to
+    containers; None if unknown.
     """
 
     node: str
@@ -46,6 +49,8 @@ class GpuSummary:
     typical: Typical = _TYPICAL
     away: Away | None = None
     waits: str = ""
+    measured: Used | None = None
+    devices: tuple[Devices, ...] | None = None
 
     @property
     def name(self) -> str:
@@ -81,6 +86,8 @@ class GpuSummary:
             return self.away.sentence
         if self.waits:
             return self.waits
+        if self.gpu.cordoned and self.gpu.pending_mode is None:
+            return f"takes nothing new until `kubectl gpushare uncordon gpu {self.name}`"
         if self.exclusion:
             return f"takes only pods with the exclusion label {self.exclusion}, as those on it have"
         if not self.holds:
@@ -135,9 +142,10 @@ def of(
     nodes: Iterable[GpuNode],
     gone_away: Mapping[str, Away] = _NOWHERE,
     typical_of: TypicalOf = typical.by_default,
+    usage: Usage | None = None,
 ) -> list[GpuSummary]:
     """All cards of the nodes, by node name and index; cards that are gone come last on their node."""
-    cards = []
+    cards: list[GpuSummary] = []
     known_parts: _Parts = {}
     medians = functools.cache(lambda card_bytes: typical.median(typical_of(card_bytes)))
     for node in sorted(nodes, key=lambda node: natural(node.name)):
@@ -152,7 +160,14 @@ def of(
                 for uuid, use in sorted(used.items())
                 if uuid not in known
             ]
-    return cards
+    if usage is None:
+        return cards
+    return [
+        dataclasses.replace(card, measured=usage.of_gpu(card.node, card.gpu.uuid))
+        if card.shared
+        else dataclasses.replace(card, devices=usage.devices_of(card.node, card.gpu.uuid))
+        for card in cards
+    ]
 
 
 # (free compute, free memory, memory, exclusion) of a card -> its parts: among thousands of cards many are equal
@@ -209,7 +224,8 @@ def add_up(cards: Sequence[GpuSummary]) -> Sum:
     fitting = [card for card in shared if card.largest]
     return Sum(
         gpus=sum(not card.gone for card in cards),
-        pods=len({holder.id for card in cards for holder in card.holders}),
+        pods=len({holder.id for card in cards for holder in card.holders})
+        + len({(given.namespace, given.pod) for card in cards for given in card.devices or ()}),
         request_percent=sum(card.used.request_percent for card in shared),
         total_percent=100 * len(shared),
         memory_bytes=sum(card.used.memory_bytes for card in shared),

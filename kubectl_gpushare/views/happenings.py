@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gpushare.gpu import Gpu
 from kubectl_gpushare.output.page import Section
 from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Table, sentence
+from kubectl_gpushare.source import objects
 from kubectl_gpushare.views import ages
 
 MOST = 10
@@ -29,6 +32,14 @@ def section(events: Sequence[EventJson] | None, *, now: float) -> tuple[Section,
     return (Section("Events", (Table(_COLUMNS, [_row(event, now) for event in recent]),) if recent else (NONE,)),)
 
 
+def of_gpu(events: Sequence[EventJson] | None, gpu: Gpu, name: str) -> tuple[EventJson, ...] | None:
+    """The Events of a node that name this GPU, as agent and webhook do: by its UUID, its index or `NODE/INDEX`."""
+    if events is None:
+        return None
+    named = re.compile(rf"{re.escape(gpu.uuid)}|\bGPU {gpu.index}\b|(?<![\w.-]){re.escape(name)}(?![\w/])")
+    return tuple(event for event in events if named.search(objects.message_of(event)))
+
+
 def items(events: Sequence[EventJson] | None) -> list[dict[str, Any]]:
     """The same in a document."""
     return [
@@ -37,7 +48,7 @@ def items(events: Sequence[EventJson] | None) -> list[dict[str, Any]]:
             "reason": str(event.get("reason", "")),
             "time": _moment(event),
             "count": _count(event),
-            "message": str(event.get("message") or event.get("note") or ""),
+            "message": objects.message_of(event),
         }
         for event in sorted(events or (), key=_moment)[-MOST:]
     ]
@@ -52,7 +63,7 @@ def _row(event: EventJson, now: float) -> tuple[str | Cell, ...]:
         str(event.get("reason") or NONE),
         f"{age} (x{times})" if times > 1 else age,
         str(event.get("reportingComponent") or (event.get("source") or {}).get("component") or NONE),
-        sentence(str(event.get("message") or event.get("note") or "")),
+        sentence(objects.message_of(event)),
     )
 
 

@@ -11,23 +11,33 @@ GATED = "Gated"
 
 
 def state(manifest: pod.PodJson) -> str:
-    """`Running`, `Pending`, `Gated`, `Terminating`, or why a container waits: `CrashLoopBackOff`."""
+    """`Running`, `Pending`, `Gated`, `Terminating`, or why a container is down: `CrashLoopBackOff`, `OOMKilled`."""
     status = manifest.get("status") or {}
     if (manifest.get("metadata") or {}).get("deletionTimestamp"):
         return "Terminating"
     if contract.SCHEDULING_GATE in pod.gates(manifest):
         return GATED
+    if status.get("reason"):
+        return str(status["reason"])
     for container in _statuses(status):
-        waiting = (container.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason"):
-            return str(waiting["reason"])
-    return str(status.get("reason") or status.get("phase") or "Pending")
+        reason = _not_running(container.get("state") or {})
+        if reason:
+            return reason
+    return str(status.get("phase") or "Pending")
 
 
 def started(manifest: pod.PodJson) -> str:
     """When the kubelet started it, else when it was created: RFC 3339, or empty."""
     status = manifest.get("status") or {}
     return str(status.get("startTime") or (manifest.get("metadata") or {}).get("creationTimestamp") or "")
+
+
+def _not_running(state: Mapping[str, Any]) -> str:
+    """Why a container waits or has failed; empty if it runs, has done its work, or is only being started."""
+    waiting, terminated = state.get("waiting") or {}, state.get("terminated") or {}
+    if terminated.get("exitCode"):
+        return str(terminated.get("reason") or f"ExitCode:{terminated['exitCode']}")
+    return str(waiting.get("reason") or "")
 
 
 def _statuses(status: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:

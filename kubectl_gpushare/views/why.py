@@ -11,7 +11,7 @@ from gpushare.refusal import Rejected
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.page import Page, Section, field
 from kubectl_gpushare.output.table import Cell, Column, Table
-from kubectl_gpushare.planning import remedies
+from kubectl_gpushare.planning import anywhere, remedies
 from kubectl_gpushare.planning.ranking import Choice
 from kubectl_gpushare.planning.reasons import Reasons
 from kubectl_gpushare.views import cell_figures, gpu_summary
@@ -39,7 +39,7 @@ def page(described_pod: described.DescribedPod, reasons: Reasons, notes: Sequenc
     head = (
         *field("Name", name),
         *field("Namespace", namespace),
-        *field("Placement", described.placement(described_pod)),
+        *field("Placement", described.placement(described_pod, str(reasons.refusal or ""))),
     )
     body = _placed(described_pod, reasons) if described_pod.entry else _waiting(described_pod, reasons)
     missing = (Section("Not Looked At", tuple(notes), "warn"),) if notes else ()
@@ -80,6 +80,8 @@ def _waiting(described_pod: described.DescribedPod, reasons: Reasons) -> Page:
     reason = str(pod.annotations_of(described_pod.manifest).get(contract.REASON, ""))
     has_ended = pod.is_terminal(described_pod.manifest)
     ended = field("Ended", _end(described_pod.manifest) if has_ended else "", style="warn")
+    if has_ended and reasons.refusal is not None:
+        return (*ended, *field("Fits", f"one like it would fit nowhere now: {reasons.refusal}"))
     if reasons.refusal is None:
         where = reasons.choices[0].gpus if reasons.choices else ""
         now = f"{'one like it' if has_ended else 'it'} would fit now, on {where}" if where else ""
@@ -87,8 +89,10 @@ def _waiting(described_pod: described.DescribedPod, reasons: Reasons) -> Page:
         nothing_else = "; the placer comes to it by priority, then age" if is_next else ""
         return (
             *ended,
-            *field("Waits For", *reasons.held_back, style="warn"),
-            *field("Told", reason),  # the placer knows more than is stored: its attempts and their results
+            *field("Waits For", *(() if has_ended else reasons.held_back), style="warn"),
+            *field(
+                "Told", "" if has_ended else reason
+            ),  # the placer knows more than is stored: its attempts and their results
             *field("Fits", now + nothing_else, style="good"),
             *_ranked(reasons, here=""),
         )
@@ -97,7 +101,6 @@ def _waiting(described_pod: described.DescribedPod, reasons: Reasons) -> Page:
     more = len(nearest) - len(shown)
     title = f"Candidates (the nearest {len(shown)}; {more} more with -o json)" if more else "Candidates"
     return (
-        *ended,
         *field("Waits For", *reasons.held_back, style="warn"),
         *field("Reason", str(reasons.refusal), style="warn"),
         *field("Told", reason if reason and reason != str(reasons.refusal) else ""),
@@ -170,7 +173,17 @@ def _ruled_out(counts: Mapping[str, int]) -> Iterator[str]:
 
 def _nearest(reasons: Reasons) -> list[Rejected]:
     missed = reasons.refusal.rejected if reasons.refusal else ()
-    return sorted(missed, key=lambda miss: (miss.shortfall, gpu_summary.natural(miss.node), miss.gpu_index or 0))
+    # A node that takes the pod once its agent is back is nearer than one that the pod does not want.
+    back = {change.placement.node for change in reasons.changes if change.kind == anywhere.AGENT}
+    return sorted(
+        missed,
+        key=lambda miss: (
+            miss.shortfall,
+            miss.node not in back,
+            gpu_summary.natural(miss.node),
+            miss.gpu_index or 0,
+        ),
+    )
 
 
 def _place(miss: Rejected) -> str:

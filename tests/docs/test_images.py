@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -40,6 +42,21 @@ def test_a_picture_is_svg_and_loads_nothing(name: str) -> None:
     assert ET.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"  # noqa: S314 - it is ours
     assert "href" not in text
     assert "url(" not in text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_picture_shows_a_cluster_at_work(name: str) -> None:
+    seen = set(
+        re.findall(r"NoAgent|NoNode|OverCommitted|Unhealthy|Gone|<unknown>", html.unescape((FOLDER / name).read_text()))
+    )
+    assert seen == set(), f"{name} shows a cluster in trouble: docs/images/believable.py is what it is made from"
+
+
+def test_the_tables_show_what_is_used() -> None:
+    for name in ("top.svg", "top-pods.svg"):
+        text = html.unescape((FOLDER / name).read_text())
+        assert "BUSY" in text
+        assert len(re.findall(r">0\.[0-9]+/1<", text)) > 3, "no figures under BUSY"
 
 
 def test_every_picture_is_shown_in_the_manual() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from kubectl_gpushare.source import live_usage
+from kubectl_gpushare.source.live_usage import Used
 from lab import gpushare, lab_layout
 from tests import builders
 from tests.e2e.observation import Observer, eventually
@@ -96,7 +97,7 @@ def measured(user: Observer, where: lab_layout.Layout) -> dict[str, float] | Non
     used = {}
     for name in REQUESTS:
         of_pod = usage.of_pod(node.name, user.namespace, name, [node.gpus[0].uuid])
-        if of_pod is None or of_pod.compute_percent is None:
+        if of_pod is None or of_pod.bound:
             return None
         used[name] = of_pod.compute_percent
     return used if any(used.values()) else None
@@ -122,6 +123,34 @@ def test_two_containers_do_work_as_their_requests_are(user: Observer, installed:
     while not windows[-1].is_as_requested() and len(windows) < WINDOWS:
         windows.append(next_window(user, installed))
     assert windows[-1].is_as_requested(), windows
+    user.delete("pods", "--all")
+    user.ledger_is_empty()
+
+
+def test_a_program_that_computes_beside_an_idle_one_fills_the_gpu_and_is_seen_to(
+    user: Observer, installed: lab_layout.Layout
+) -> None:
+    share(user, "trainer", "0.5")
+    share(user, "notebook", "0.25")
+    idle = f"gpushare-probe --allocate 1GiB --hold {LONG_SECONDS}"
+    user.inside("notebook", "sh", "-c", f"{idle} > /tmp/work 2>&1 & echo $! > /tmp/pid")
+    work(user, "trainer")
+    node = user.gpunode()
+    uuid = node.gpus[0].uuid
+
+    def busy() -> tuple[Used | None, ...]:
+        usage = live_usage.of({node.name: gpushare.agent_page(user.access, installed.nodes[0])})
+        of_pods = [usage.of_pod(node.name, user.namespace, name, [uuid]) for name in ("trainer", "notebook")]
+        return (*of_pods, usage.of_gpu(node.name, uuid))
+
+    def seen() -> bool:
+        parts = busy()
+        if any(part is None or part.bound for part in parts):
+            return False
+        trainer, notebook, gpu = [part.compute_percent for part in parts if part is not None]
+        return trainer > 70 and notebook < 10 and gpu == pytest.approx(trainer + notebook)
+
+    eventually(seen, seconds=60, what=f"seen who computes, but {busy()}")
     user.delete("pods", "--all")
     user.ledger_is_empty()
 

@@ -105,6 +105,12 @@ def test_several_gpus_are_one_share_with_what_the_smallest_allows() -> None:
     [
         ({"model": "*l4*"}, 1),
         ({"model": "*H100*, *L4"}, 1),
+        ({"model": "L4"}, 1),
+        ({"model": "NVIDIA L4"}, 1),
+        ({"model": "L*"}, 1),
+        ({"model": "A10, H100, a100"}, 0),
+        ({"model": "A100-SXM4-80GB"}, 0),
+        ({"model": "NVIDIA A100-SXM4-80GB"}, 0),
         ({"min_compute_capability": "8.9"}, 1),
         ({"min_memory": "40Gi"}, 0),
         ({"uuid": "GPU-node-a-1"}, 1),
@@ -130,13 +136,19 @@ def test_attributes_choose_the_card(annotations: dict[str, str], index: int) -> 
         ),
         (
             {"model": "NVIDIA T4"},
-            "1 of another model; nearest: node-a/0 is a NVIDIA T4, not *A100*; none of these will ever do, whatever comes free",
+            "1 of another model; nearest: node-a/0 is of the model NVIDIA T4, not *A100*; none of these will ever do, whatever comes free",
         ),
     ],
 )
 def test_each_rule_explains_itself(card: dict[str, object], reason: str) -> None:
     refusal = place(GpuNode("node-a", gpus=(builders.gpu(**card),)), request="0.5", memory="30Gi", model="*A100*")
     assert str(refusal) == f"no GPU fits 0.5 GPU with 30Gi: of 1 GPU on 1 node, {reason}"
+
+
+@pytest.mark.parametrize(("model", "wanted"), [("NVIDIA A100-SXM4-40GB", "A10"), ("NVIDIA L40S", "L40"), ("T4", "4")])
+def test_a_part_of_a_word_is_another_model(model: str, wanted: str) -> None:
+    node = GpuNode("node-a", gpus=(builders.gpu(0, model=model),))
+    assert "1 of another model" in str(place(node, request="0.5", model=wanted))
 
 
 def held(**labels: str) -> GpuNode:

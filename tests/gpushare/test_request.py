@@ -130,7 +130,8 @@ def test_bad_input_gets_one_sentence(annotations: dict[str, str], sentence: str)
 
 def test_a_misspelt_key_is_named_with_those_that_exist() -> None:
     with pytest.raises(
-        errors.RequestError, match=r'gpushare.io/memroy "8Gi" is not a key of gpushare: it knows request, limit'
+        errors.RequestError,
+        match=r'gpushare.io/memroy "8Gi" is not a key of gpushare: did you mean gpushare.io/memory\? it knows request, limit',
     ):
         request.parse(builders.pod(request="0.5", memroy="8Gi"))
 

@@ -389,3 +389,10 @@ def test_only_a_share_that_is_held_is_resized(plugin: Plugin, saved: Path) -> No
     ended = plugin("resize", "web/nginx", "--request", "1", "--from", saved)
     assert (ended.code, ended.out) == (1, "")
     assert ended.err == 'error: pod "nginx" asks for no share of a GPU: only a share that is held is resized\n'
+
+
+def test_below_the_table_it_is_said_why_a_gpu_is_sick(plugin: Plugin, saved: Path) -> None:
+    said = plugin("top", "--from", saved).err
+    assert "gpu-2/1 is unhealthy: XID 79: the GPU has fallen off the bus" in said
+    assert "GPU-gone is unhealthy" not in said
+    assert "unhealthy" not in plugin("top", "gpus", "gpu-1", "--from", saved).err

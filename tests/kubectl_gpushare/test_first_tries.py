@@ -98,3 +98,15 @@ def test_fit_tells_of_every_bad_object_of_a_file(plugin: Plugin, saved: Path, tm
     assert ended.code == 1
     assert 'gpushare.io/request "2" is more than one GPU' in ended.err
     assert 'gpushare.io/memory "8GB" is not a quantity' in ended.err
+    assert "Pod/three" in ended.out, "the good ones are answered all the same"
+    assert "Fits:          yes" in ended.out
+
+
+def test_fit_sums_up_and_says_why_not_one_more(plugin: Plugin, saved: Path, tmp_path: Path) -> None:
+    pods = [builders.pod("small", request="0.1"), builders.pod("large", request="1", gpus="9")]
+    wanted = tmp_path / "pods.json"
+    wanted.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": pods}))
+    assert "In All:        1 of 2 fit, with 1 of 2 pods" in plugin("fit", "-f", wanted, "--from", saved).out
+    wanted.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": pods[:1]}))
+    (more,) = [line for line in plugin("fit", "-f", wanted, "--from", saved).out.splitlines() if "Fits More" in line]
+    assert "more like the last; then no GPU fits 0.1 GPU" in more

@@ -48,12 +48,14 @@ def compare(name: str, lines: Iterable[str]) -> None:
     assert text == path.read_text()
 
 
-def of_gpus() -> Table:
-    return gpu_table.table(gpu_table.of(sample.nodes()))
+def of_gpus(*, used: bool = False) -> Table:
+    usage = sample.used() if used else None
+    return gpu_table.table(gpu_table.of(sample.nodes(), usage=usage), with_used=used)
 
 
-def of_nodes() -> Table:
-    return node_table.table(node_table.of(sample.nodes()), now=sample.NOW)
+def of_nodes(*, used: bool = False) -> Table:
+    usage = sample.used() if used else None
+    return node_table.table(node_table.of(sample.nodes(), usage=usage), now=sample.NOW, with_used=used)
 
 
 def of_pods(*, used: bool = False, namespaces: bool = True) -> Table:
@@ -156,13 +158,13 @@ TABLES = TABLES_OF_ANSWERS | {
     "top-gpus-120": (of_gpus, USUAL, Options()),
     "top-gpus-80": (of_gpus, SMALL, Options()),
     "top-gpus-40": (of_gpus, SMALLEST, Options()),
-    "top-gpus-used-200": (lambda: gpu_table.table(gpu_table.of(sample.nodes()), sample.used()), WIDEST, Options()),
+    "top-gpus-used-200": (lambda: of_gpus(used=True), WIDEST, Options()),
     "top-gpus-colours": (of_gpus, COLOURED, Options()),
     "top-gpus-ascii": (of_gpus, ASCII, Options()),
     "top-gpus-no-headers": (of_gpus, PIPE, Options(no_headers=True)),
-    "top-gpus-used": (lambda: gpu_table.table(gpu_table.of(sample.nodes()), sample.used()), PIPE, Options()),
-    "top-gpus-used-80": (lambda: gpu_table.table(gpu_table.of(sample.nodes()), sample.used()), SMALL, Options()),
-    "top-nodes-used": (lambda: node_table.table(node_table.of(sample.nodes()), sample.used()), PIPE, Options()),
+    "top-gpus-used": (lambda: of_gpus(used=True), PIPE, Options()),
+    "top-gpus-used-80": (lambda: of_gpus(used=True), SMALL, Options()),
+    "top-nodes-used": (lambda: of_nodes(used=True), PIPE, Options()),
     "top-pods-pipe": (of_pods, PIPE, Options()),
     "top-pods-pipe-wide": (of_pods, PIPE, Options(output="wide")),
     "top-pods-used": (lambda: of_pods(used=True), PIPE, Options()),
@@ -172,7 +174,9 @@ TABLES = TABLES_OF_ANSWERS | {
     "top-nodes-160": (of_nodes, WIDE, Options()),
     "top-nodes-80": (of_nodes, SMALL, Options()),
     "top-nodes-40": (of_nodes, SMALLEST, Options()),
-    "top-nodes-used-200": (lambda: node_table.table(node_table.of(sample.nodes()), sample.used()), WIDEST, Options()),
+    "top-nodes-used-200": (lambda: of_nodes(used=True), WIDEST, Options()),
+    "top-nodes-used-80": (lambda: of_nodes(used=True), SMALL, Options()),
+    "top-pods-wide-80": (lambda: of_pods(used=True), SMALL, Options(output="wide")),
     "top-pods-40": (lambda: of_pods(used=True, namespaces=False), SMALLEST, Options()),
     "top-pods-200": (lambda: of_pods(used=True), WIDEST, Options()),
     "simulate-40": (simulated, SMALLEST, Options()),
@@ -209,6 +213,7 @@ PAGES: dict[str, tuple[Callable[[], Page], Terminal]] = {
     "describe-gpu-exclusive": (lambda: gpu("gpu-2/0"), PIPE),
     "describe-gpu-unhealthy": (lambda: gpu("gpu-2/1"), PIPE),
     "describe-gpu-mig": (lambda: gpu("gpu-2/3"), PIPE),
+    "describe-gpu-mig-used": (lambda: gpu("gpu-2/3", full()), PIPE),
     "describe-gpu-gone": (lambda: gpu("gpu-2/GPU-gone"), PIPE),
     "describe-gpu-over-committed-80": (lambda: gpu("gpu-10/0"), SMALL),
     "describe-gpu-without-pods": (lambda: gpu("gpu-1/0", Snapshot((), None, ("pods: may not be read",))), PIPE),
@@ -314,6 +319,15 @@ def test_what_is_the_matter_is_seen_on_the_narrowest_terminal(columns: int) -> N
         assert any(state in line for line in lines)
 
 
+def test_use_and_place_are_seen_on_80_columns() -> None:
+    for table in (of_gpus(used=True), of_nodes(used=True), of_pods(used=True, namespaces=False)):
+        assert not {"USED", "BUSY"} & set(table_layout.draw(table, SMALL)[1])
+    for wide in (False, True):
+        lines, left_out = table_layout.draw(of_pods(used=True), SMALL, wide=wide)
+        assert "BUSY" not in left_out
+        assert any("/1,2 " in line for line in lines), "the indices of a pod's GPUs are cut off"
+
+
 def test_columns_that_find_no_place_are_named() -> None:
     _, left_out = table_layout.draw(of_gpus(), Terminal(columns=80))
     assert "MODE" in left_out
@@ -328,7 +342,7 @@ def test_describe_leaves_nothing_out_on_a_narrow_terminal() -> None:
 
 @pytest.mark.parametrize("column", gpu_table.SORT_KEYS)
 def test_gpus_can_be_sorted_by_every_column(column: str) -> None:
-    cards = gpu_table.of(sample.nodes(), column)
+    cards = gpu_table.of(sample.nodes(), column, usage=sample.used())
     key, largest_first = gpu_table.SORT_KEYS[column]
     assert len(cards) == 13
     assert [key(card) for card in cards] == sorted(map(key, cards), reverse=largest_first)
@@ -339,14 +353,14 @@ def test_gpus_can_be_sorted_by_every_column(column: str) -> None:
 
 @pytest.mark.parametrize("column", node_table.SORT_KEYS)
 def test_nodes_can_be_sorted_by_every_column(column: str) -> None:
-    rows = node_table.of(sample.nodes(), column)
+    rows = node_table.of(sample.nodes(), column, usage=sample.used())
     key, largest_first = node_table.SORT_KEYS[column]
     assert [key(row) for row in rows] == sorted(map(key, rows), reverse=largest_first)
 
 
 @pytest.mark.parametrize("column", pod_table.SORT_KEYS)
 def test_pods_can_be_sorted_by_every_column(column: str) -> None:
-    rows = pod_table.of(sample.snapshot(), sort_by=column)
+    rows = pod_table.of(dataclasses.replace(sample.snapshot(), usage=sample.used()), sort_by=column)
     key, largest_first = pod_table.SORT_KEYS[column]
     assert [key(row) for row in rows] == sorted(map(key, rows), reverse=largest_first)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from gpushare import codec, quantity
 from gpushare.gpunode import Condition, GpuNode
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.page import Block, Page, Section, field
-from kubectl_gpushare.output.table import NONE, Cell, Column, Table, sentence
+from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Table, sentence
+from kubectl_gpushare.source.live_usage import Devices
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import ages, cell_figures, gpu_summary, happenings, ledger_problems
 from kubectl_gpushare.views.describe import tenants
@@ -24,23 +26,28 @@ _CONDITION_COLUMNS = (
 )
 
 
-_OTHER_MODE = "in this mode by the kubelet, not by gpushare: see `kubectl describe node`"
+_DEVICES = (
+    Column("Pod", least=14, wrap=True),
+    Column("Container", least=10, wrap=True),
+    Column("Devices"),
+)
 
 
 def node(described: GpuNode, snapshot: Snapshot, *, now: float) -> Page:
     """A node: its state, its cards with their tenants in pictures, its pods."""
-    row = node_table.of([described], typical_of=snapshot.typical_of)[0]
+    row = node_table.of([described], machines=snapshot.machines, typical_of=snapshot.typical_of)[0]
     order = tenants.letters(row.cards)
     shares = tenants.table(row.cards, order, tenants.Pods.of(snapshot), now=now)
     return (
         *field("Name", described.name),
         *_problems(ledger_problems.of([described], row.cards)),
         *field("Status", ", ".join(row.statuses) or "Ready", style=cell_figures.status(row.statuses).style),
+        *field("Reason", row.away.sentence if row.away else "", style="warn"),
         *field("Age", ages.since(described.created, now=now)),
         *field("Config", described.config or NONE),
         *field("Models", _counted(row)),
         *field("Allocated", _allocated(row.total)),
-        *field("Free", free_summary.sentence(row.cards, row.total).removeprefix("free ")),
+        *field("Free", free_summary.sentence(row.cards, row.total).removeprefix("free ").replace("is free ", "")),
         *_conditions(described.conditions, now=now),
         Section("GPUs", tuple(block for card in row.cards for block in _card(card, order)) or (NONE,)),
         Section("Shares", (shares,) if shares.rows else (NONE,)),
@@ -60,7 +67,7 @@ def gpu(card: GpuSummary, owner: GpuNode, snapshot: Snapshot, *, now: float) -> 
         *field("Name", card.name),
         *_problems(ledger_problems.of_card(owner, card)),
         *field("Status", ", ".join(card.statuses) or "Ready", style=cell_figures.status(card.statuses).style),
-        *field("Reason", device.health_reason if not device.healthy else "", style="bad"),
+        *field("Reason", card.reason, style="warn" if device.healthy else "bad"),
         *field("Held For", *sorted(str(hold.pod) for hold in card.holds)),
         *field("UUID", device.uuid),
         *field("Model", device.model),
@@ -72,18 +79,18 @@ def gpu(card: GpuSummary, owner: GpuNode, snapshot: Snapshot, *, now: float) -> 
         *field("NUMA Node", "" if device.numa_node is None else str(device.numa_node)),
         *field("Node", card.node),
         *field("Config", owner.config),
-        *field("Allocated", _allocated(total) or ("" if card.gone else _OTHER_MODE)),
+        *field("Allocated", _allocated(total) or ("" if card.gone else _by_kubelet(card))),
         *field("Free", _free(card)),
         *field("Exclusive To", *(f"pods with the exclusion label {label}" for label in labels)),
-        Section("Tenants", (*tenants.pictures(card, order), shares) if shares.rows else (NONE,)),
-        *happenings.section(snapshot.events, now=now),
+        Section("Tenants", (*tenants.pictures(card, order), shares) if shares.rows else _devices(card, snapshot)),
+        *happenings.section(happenings.of_gpu(snapshot.events, device, card.name), now=now),
         *_notes(snapshot),
     )
 
 
 def node_document(described: GpuNode, snapshot: Snapshot) -> documents.Document:
     """A node as a `NodeDescription`."""
-    row = node_table.of([described], typical_of=snapshot.typical_of)[0]
+    row = node_table.of([described], machines=snapshot.machines, typical_of=snapshot.typical_of)[0]
     index = tenants.Pods.of(snapshot)
     return {
         **node_table.item(row),
@@ -101,7 +108,8 @@ def gpu_document(card: GpuSummary, owner: GpuNode, snapshot: Snapshot) -> docume
         **gpu_table.item(card),
         "problems": ledger_problems.of_card(owner, card),
         "tenants": tenants.items(card, tenants.Pods.of(snapshot)),
-        "events": happenings.items(snapshot.events),
+        "devices": [dataclasses.asdict(given) for given in _given(card, snapshot) or ()],
+        "events": happenings.items(happenings.of_gpu(snapshot.events, card.gpu, card.name)),
         "notes": list(snapshot.notes),
     }
 
@@ -119,6 +127,23 @@ def card_line(card: GpuSummary) -> str:
 def _card(card: GpuSummary, order: dict[str, int]) -> tuple[Block, ...]:
     drawn = card.shared or card.used.holders
     return (card_line(card), *(tenants.pictures(card, order) if drawn else ()))
+
+
+def _by_kubelet(card: GpuSummary) -> str:
+    return f"in mode {card.gpu.mode} the kubelet hands it out: `kubectl describe node {card.node}` has the counts"
+
+
+def _given(card: GpuSummary, snapshot: Snapshot) -> Sequence[Devices] | None:
+    return snapshot.usage.devices_of(card.node, card.gpu.uuid) if snapshot.usage else None
+
+
+def _devices(card: GpuSummary, snapshot: Snapshot) -> tuple[Block, ...]:
+    """The containers that the kubelet gave devices of this GPU to; UNKNOWN if only its agent could say."""
+    given = _given(card, snapshot)
+    if given is None and not card.shared and not card.gone:
+        return (UNKNOWN,)
+    rows = [(f"{one.namespace}/{one.pod}", one.container, f"{one.count} {one.resource}") for one in given or ()]
+    return (Table(_DEVICES, rows),) if rows else (NONE,)
 
 
 def _problems(sentences: Sequence[str]) -> tuple[Section, ...]:

@@ -10,9 +10,11 @@ from gpushare import contract, errors, pod, quantity, request
 from gpushare import resizing as domain_resizing
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode
+from gpushare.placement import explanation
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.page import Block, Page, Section, field, letter
 from kubectl_gpushare.planning import resize_plan
+from kubectl_gpushare.source import misspelt
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import ages, gpu_summary, happenings, podstate
 from kubectl_gpushare.views.describe import gpu_page as described_cards
@@ -80,7 +82,11 @@ def page(described: DescribedPod, snapshot: Snapshot, *, now: float) -> Page:
     namespace, name = pod.namespaced_name(described.manifest)
     head = (*field("Name", name), *field("Namespace", namespace), *field("State", podstate.state(described.manifest)))
     if not described.ours:
-        return (*head, *field("GPU Share", _NOT_OURS))
+        return (
+            *head,
+            *_section("Problems", filter(None, [misspelt.of(described.manifest)]), "bad"),
+            *field("GPU Share", _NOT_OURS),
+        )
     started = podstate.started(described.manifest)
     age = ages.since(started, now=now)
     wanted, wrong = asked(described.manifest)
@@ -159,17 +165,20 @@ def _neighbours(described: DescribedPod, held: list[gpu_summary.GpuSummary]) -> 
     return sorted(others.values())
 
 
-def placement(described: DescribedPod) -> str:
-    """Where it is, or why it is nowhere, as a sentence."""
+def placement(described: DescribedPod, refusal: str = "") -> str:
+    """Where it is, or why it is nowhere, as a sentence; refusal: why it fits nowhere, if it was not told since."""
     if described.entry and described.owner:
         names = ", ".join(card.name for card in _held(described))
         if not names:
             return f"on {described.owner.name}, by an allocation that names no GPU"
         others = _neighbours(described, _held(described))
         return f"on {names}, {'shared with ' + ', '.join(others) if others else 'shared with nobody'}"
+    never = explanation.NEVER in (refusal or pod.annotations_of(described.manifest).get(contract.REASON, ""))
     return {
         "NotOurs": "asks for no share of a GPU",
-        "Waiting": "waits for a GPU: it is admitted and will be placed as soon as it fits",
+        "Waiting": "waits, and fits no GPU of this cluster even if all are free: change what it asks for"
+        if never
+        else "waits for a GPU: the placer places it once it fits",
         "Ended": "has ended and holds nothing",
         "NotPlaced": "holds nothing",
         "Unknown": f"not known: its GPUNode may not be read; it was given a share on {node_name(described.manifest)}",

@@ -155,7 +155,7 @@ def _row(
         quantity.format_compute(share.request_percent),
         quantity.format_compute(share.limit_percent),
         quantity.format_bytes(share.memory_bytes),
-        *cell_figures.used(_used(holder, uuids, pods, node), share.memory_bytes * len(uuids)),
+        *cell_figures.used(_used(holder, uuids, pods, node), share.memory_bytes * len(uuids), len(uuids)),
         Cell(state, style),
         ages.since(_since(holder, pods), now=now) or UNKNOWN,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from gpushare.whatif import away
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.table import NONE, Cell, Column, Row, Table, sentence
-from kubectl_gpushare.source.live_usage import Usage, Used
+from kubectl_gpushare.source.live_usage import Usage
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import cell_figures, gpu_summary, ledger_problems
 from kubectl_gpushare.views.gpu_summary import GpuSummary
@@ -33,13 +34,15 @@ COLUMNS = (
     Column("LARGEST", leave_out=3),
     Column("FRAG", leave_out=6),
     Column("STATUS", least=8),
+    Column("MIG", wide=True, leave_out=13),
     Column("UUID", wide=True, least=12),
-    Column("PCI", wide=True),
-    Column("NUMA", wide=True),
-    Column("CC", wide=True),
+    Column("PCI", wide=True, leave_out=12),
+    Column("NUMA", wide=True, leave_out=11),
+    Column("CC", wide=True, leave_out=10),
     Column("REASON", wide=True, least=20),
 )
 
+_MOST_SICK = 5  # GPUs whose reason is told below the table
 # Column a list may be sorted by -> (key, largest first).
 SORT_KEYS: Mapping[str, tuple[Callable[[GpuSummary], Any], bool]] = {
     "name": (lambda card: (gpu_summary.natural(card.node), card.gpu.index), False),
@@ -47,11 +50,13 @@ SORT_KEYS: Mapping[str, tuple[Callable[[GpuSummary], Any], bool]] = {
     "mode": (lambda card: card.gpu.mode.value, False),
     "compute": (lambda card: card.used.request_percent, True),
     "memory": (lambda card: card.used.memory_bytes, True),
-    "pods": (lambda card: len(card.holders), True),
+    "pods": (lambda card: _pods(card), True),
     "free": (lambda card: card.free, True),
     "largest": (lambda card: card.largest or (-1, 0), True),
     "frag": (lambda card: _ratio(*card.parts), True),
     "status": (lambda card: card.statuses, True),
+    "used": (lambda card: cell_figures.by_usage(card.measured)[0], True),
+    "busy": (lambda card: cell_figures.by_usage(card.measured)[1], True),
 }
 
 
@@ -60,25 +65,27 @@ def of(
     sort_by: str = "",
     machines: Iterable[NodeJson] | None = None,
     typical_of: TypicalOf = typical.by_default,
+    usage: Usage | None = None,
 ) -> list[GpuSummary]:
     """All cards of the nodes, sorted by a column, then by name."""
     key, largest_first = SORT_KEYS[sort_by or "name"]
     nodes = list(nodes)
-    cards = gpu_summary.of(nodes, away.of(nodes, machines), typical_of)
+    cards = gpu_summary.of(nodes, away.of(nodes, machines), typical_of, usage)
     return sorted(cards, key=key, reverse=largest_first) if sort_by else cards
 
 
-def table(cards: Sequence[GpuSummary], usage: Usage | None = None) -> Table:
+def table(cards: Sequence[GpuSummary], *, with_used: bool = False) -> Table:
     """The cards as a table with totals, and with usage if agents were asked."""
     total = gpu_summary.add_up(cards)
-    rows = [_row(card, usage) for card in cards]
-    columns = COLUMNS if usage else cell_figures.unused(COLUMNS)
-    return Table(columns, rows, _totals(total, cards, usage), free_summary.sentence(cards, total), "GPUs")
+    rows = [_row(card, with_used=with_used) for card in cards]
+    columns = COLUMNS if with_used else cell_figures.unused(COLUMNS)
+    totals = _totals(total, cards, with_used=with_used)
+    return Table(columns, rows, totals, free_summary.sentence(cards, total), "GPUs")
 
 
-def document(cards: Sequence[GpuSummary], usage: Usage | None = None) -> documents.Document:
+def document(cards: Sequence[GpuSummary]) -> documents.Document:
     """The cards as a `GPUList`."""
-    items = ({**item(card), **cell_figures.used_document(_used(card, usage))} for card in cards)
+    items = ({**item(card), **cell_figures.used_document(card.measured)} for card in cards)
     return documents.listing("GPUList", items, totals=cell_figures.sum_document(gpu_summary.add_up(cards)))
 
 
@@ -91,26 +98,30 @@ class GpuListing:
 
     def table(self) -> Table:
         """The cards as a table, with usage if agents were asked."""
-        return table(self.cards, self.snapshot.usage)
+        return table(self.cards, with_used=self.snapshot.usage is not None)
 
     def document(self) -> documents.Document:
         """The cards as a `GPUList`."""
-        return document(self.cards, self.snapshot.usage)
+        return document(self.cards)
 
     def names(self) -> Iterator[str]:
         """The names for `-o name`."""
         return map(name, self.cards)
 
     def problems(self) -> Sequence[str]:
-        """Sentences about the ledger, and about what could not be read."""
-        return (*ledger_problems.of(self.snapshot.nodes, self.cards), *self.snapshot.notes)
+        """Sentences about the ledger, about sick GPUs, and about what could not be read."""
+        unhealthy = [card for card in self.cards if not card.gpu.healthy and not card.gone]
+        sick = [f"{card.name} is unhealthy: {card.reason}" for card in unhealthy if card.reason]
+        more = [f"{len(sick) - _MOST_SICK} more GPUs are unhealthy"] if len(sick) > _MOST_SICK else []
+        said = ledger_problems.of(self.snapshot.nodes, self.cards)
+        return (*said, *sick[:_MOST_SICK], *more, *self.snapshot.notes)
 
 
 def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> GpuListing:  # noqa: ARG001
     """The list of the named GPUs, or of all; with -n, of those that pods of the namespace share."""
     cards = [
         card
-        for card in of(snapshot.nodes, chosen.sort_by, snapshot.machines, snapshot.typical_of)
+        for card in of(snapshot.nodes, chosen.sort_by, snapshot.machines, snapshot.typical_of, snapshot.usage)
         if (not names or card.node in names or card.name in names)
         and (not chosen.namespace or any(holder.pod.namespace == chosen.namespace for holder in card.used.holders))
     ]
@@ -144,7 +155,7 @@ def item(card: GpuSummary) -> dict[str, Any]:
             "totalBytes": gpu.memory_bytes,
             "freeBytes": memory_bytes,
         },
-        "pods": len(card.holders),
+        "pods": _pods(card),
         "heldFor": [str(hold.pod) for hold in card.holds],
         "freeGpus": round(free, 4),
         "strandedGpus": round(stranded, 4),
@@ -160,7 +171,7 @@ def name(card: GpuSummary) -> str:
     return f"gpu.gpushare.io/{card.name}"
 
 
-def _row(card: GpuSummary, usage: Usage | None) -> Row:
+def _row(card: GpuSummary, *, with_used: bool) -> Row:
     gpu, used = card.gpu, card.used
     free, stranded = card.parts
     # For GPUs in other modes only the kubelet knows the holders.
@@ -171,12 +182,13 @@ def _row(card: GpuSummary, usage: Usage | None) -> Row:
         NONE if card.gone else _mode(gpu.mode),
         cell_figures.compute(used.request_percent, 0 if card.gone else 100) if known else cell_figures.unknown(),
         cell_figures.memory(used.memory_bytes, gpu.memory_bytes) if known else cell_figures.unknown(),
-        *(cell_figures.used(_used(card, usage), used.memory_bytes) if usage else ()),
-        str(len(card.holders)) if known else NONE,
+        *(cell_figures.used(card.measured, used.memory_bytes, 1) if with_used else ()),
+        str(_pods(card)) if known or card.devices is not None else NONE,
         cell_figures.free(*card.free),
         cell_figures.largest(card),
         cell_figures.fragmentation(free, stranded),
         cell_figures.status(card.statuses),
+        ",".join(f"{count}x{name}" for name, count in collections.Counter(gpu.mig_profiles).items()) or NONE,
         gpu.uuid,
         gpu.pci_bus_id or NONE,
         NONE if gpu.numa_node is None else str(gpu.numa_node),
@@ -185,18 +197,19 @@ def _row(card: GpuSummary, usage: Usage | None) -> Row:
     )
 
 
-def _totals(total: gpu_summary.Sum, cards: Sequence[GpuSummary], usage: Usage | None) -> Row:
+def _totals(total: gpu_summary.Sum, cards: Sequence[GpuSummary], *, with_used: bool) -> Row:
     return (
         Cell("TOTAL", "bold"),
         f"{total.gpus}-{'GPU' if total.gpus == 1 else 'GPUs'}",
         "",
-        *cell_figures.sum_cells(total, [_used(card, usage) for card in cards] if usage else None),
-        *[""] * 6,
+        *cell_figures.sum_cells(total, [card.measured for card in cards if card.shared] if with_used else None),
+        *[""] * 7,
     )
 
 
-def _used(card: GpuSummary, usage: Usage | None) -> Used | None:
-    return usage.of_gpu(card.node, card.gpu.uuid) if usage else None
+def _pods(card: GpuSummary) -> int:
+    """How many pods are on it: by the ledger, or else by the kubelet as its agent says."""
+    return len(card.holders) or len({(given.namespace, given.pod) for given in card.devices or ()})
 
 
 def _mode(mode: Mode) -> str | Cell:

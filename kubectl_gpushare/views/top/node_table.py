@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from gpushare.whatif.away import Away
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Table, plain, sentence
+from kubectl_gpushare.source import live_usage
 from kubectl_gpushare.source.live_usage import Usage, Used
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import ages, cell_figures, gpu_summary, ledger_problems
@@ -50,6 +50,17 @@ class NodeRow:
     cards: tuple[GpuSummary, ...]
     total: Sum
     away: Away | None = None
+
+    @property
+    def measured(self) -> list[Used | None]:
+        """What is used of each of its GPUs that takes shares by annotation."""
+        return [card.measured for card in self.cards if card.shared]
+
+    @property
+    def used(self) -> Used | None:
+        """What is used of these GPUs together; None if unknown, or if there are none."""
+        known = [part for part in self.measured if part is not None]
+        return live_usage.total(known) if known else None
 
     @property
     def statuses(self) -> tuple[str, ...]:
@@ -90,6 +101,8 @@ SORT_KEYS: Mapping[str, tuple[Callable[[NodeRow], Any], bool]] = {
     "largest": (lambda row: row.total.largest.free if row.total.largest else (-1, 0), True),
     "frag": (lambda row: row.total.fragmentation, True),
     "status": (lambda row: row.statuses, True),
+    "used": (lambda row: cell_figures.by_usage(row.used)[0], True),
+    "busy": (lambda row: cell_figures.by_usage(row.used)[1], True),
 }
 
 
@@ -98,32 +111,33 @@ def of(
     sort_by: str = "",
     machines: Iterable[NodeJson] | None = None,
     typical_of: TypicalOf = typical.by_default,
+    usage: Usage | None = None,
 ) -> list[NodeRow]:
     """A row for each node, sorted by a column, then by name."""
     rows = []
     nodes = sorted(nodes, key=lambda node: gpu_summary.natural(node.name))
     gone_away = away.of(nodes, machines)
     for node in nodes:
-        cards = gpu_summary.of([node], gone_away, typical_of)
+        cards = gpu_summary.of([node], gone_away, typical_of, usage)
         rows.append(NodeRow(node, tuple(cards), gpu_summary.add_up(cards), gone_away.get(node.name)))
     key, largest_first = SORT_KEYS[sort_by or "name"]
     return sorted(rows, key=key, reverse=largest_first)
 
 
-def table(rows: Sequence[NodeRow], usage: Usage | None = None, *, now: float = 0.0) -> Table:
+def table(rows: Sequence[NodeRow], *, with_used: bool = False, now: float = 0.0) -> Table:
     """The nodes as a table with totals, and with usage if agents were asked. `now`: for their ages."""
     cards = [card for row in rows for card in row.cards]
     total = gpu_summary.add_up(cards)
-    lines = [_row(row, usage, now) for row in rows]
-    totals = _totals(len(rows), total, [_used(row, usage) for row in rows] if usage else None)
-    columns = COLUMNS if usage else cell_figures.unused(COLUMNS)
+    lines = [_row(row, now, with_used=with_used) for row in rows]
+    totals = _totals(len(rows), total, [part for row in rows for part in row.measured] if with_used else None)
+    columns = COLUMNS if with_used else cell_figures.unused(COLUMNS)
     return Table(columns, lines, totals, free_summary.sentence(cards, total), "nodes")
 
 
-def document(rows: Sequence[NodeRow], usage: Usage | None = None) -> documents.Document:
+def document(rows: Sequence[NodeRow]) -> documents.Document:
     """The nodes as a `NodeList`."""
     total = gpu_summary.add_up([card for row in rows for card in row.cards])
-    items = ({**item(row), **cell_figures.used_document(_used(row, usage))} for row in rows)
+    items = ({**item(row), **cell_figures.used_document(row.used)} for row in rows)
     return documents.listing("NodeList", items, totals=cell_figures.sum_document(total))
 
 
@@ -137,11 +151,11 @@ class NodeListing:
 
     def table(self) -> Table:
         """The nodes as a table, with usage if agents were asked."""
-        return table(self.rows, self.snapshot.usage, now=self.now)
+        return table(self.rows, with_used=self.snapshot.usage is not None, now=self.now)
 
     def document(self) -> documents.Document:
         """The nodes as a `NodeList`."""
-        return document(self.rows, self.snapshot.usage)
+        return document(self.rows)
 
     def names(self) -> Iterator[str]:
         """The names for `-o name`."""
@@ -157,7 +171,7 @@ def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: f
     """The list of the named nodes, or of all; with -n, of those that pods of the namespace are on."""
     rows = [
         row
-        for row in of(snapshot.nodes, chosen.sort_by, snapshot.machines, snapshot.typical_of)
+        for row in of(snapshot.nodes, chosen.sort_by, snapshot.machines, snapshot.typical_of, snapshot.usage)
         if (not names or row.node.name in names)
         and (
             not chosen.namespace
@@ -192,7 +206,7 @@ def models(cards: Iterable[GpuSummary]) -> str:
     return mixed(cell_figures.model(card.gpu) for card in cards if not card.gone)
 
 
-def _row(row: NodeRow, usage: Usage | None, now: float) -> Row:
+def _row(row: NodeRow, now: float, *, with_used: bool) -> Row:
     total = row.total
     return (
         row.node.name,
@@ -205,7 +219,7 @@ def _row(row: NodeRow, usage: Usage | None, now: float) -> Row:
         cell_figures.memory(total.memory_bytes, total.total_memory_bytes)
         if total.total_percent
         else cell_figures.unknown(),
-        *(cell_figures.used(_used(row, usage), total.memory_bytes) if usage else ()),
+        *(cell_figures.used(row.used, total.memory_bytes, len(row.measured)) if with_used else ()),
         str(total.pods),
         cell_figures.free(*total.free),
         cell_figures.largest(total.largest),
@@ -226,13 +240,6 @@ def _totals(nodes: int, total: gpu_summary.Sum, used: Sequence[Used | None] | No
         *cell_figures.sum_cells(total, used),
         *[""] * 4,
     )
-
-
-def _used(row: NodeRow, usage: Usage | None) -> Used | None:
-    if usage is None or row.node.name not in usage.nodes:
-        return None
-    used = [usage.of_gpu(row.node.name, card.gpu.uuid) or Used() for card in row.cards]
-    return functools.reduce(Used.plus, used, Used())
 
 
 def mixed(words: Iterable[str]) -> str:

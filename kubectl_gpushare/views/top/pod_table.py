@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 COLUMNS = (
     Column("NAMESPACE", least=6),
     Column("NAME", least=14, middle=True),
-    Column("GPUS", least=8),
+    Column("GPUS", least=8, middle=True),  # its end is the index
     Column("REQUEST", leave_out=5),
     Column("LIMIT", leave_out=6),
     Column("MEMORY", leave_out=3),
     *cell_figures.USED_COLUMNS,
-    Column("STATE", least=8),
-    Column("AGE", leave_out=4),
-    Column("MODEL", wide=True),
-    Column("CONTAINERS", wide=True),
-    Column("ALLOCATION", wide=True),
+    Column("STATE", least=len("Reserved:59s")),
+    Column("AGE", leave_out=7),
+    Column("MODEL", wide=True, leave_out=8),
+    Column("CONTAINERS", wide=True, leave_out=9),
+    Column("ALLOCATION", wide=True, leave_out=10),
     Column("REASON", wide=True, least=20),
 )
 _STYLES = {"Running": "good", "Reserved": "warn", podstate.GATED: "warn", "Gone": "bad"}
@@ -77,8 +77,11 @@ SORT_KEYS: Mapping[str, tuple[Callable[[PodRow], Any], bool]] = {
     "name": (lambda row: (gpu_summary.natural(row.namespace), gpu_summary.natural(row.name)), False),
     "gpus": (lambda row: len(row.cards), True),
     "compute": (lambda row: row.request_percent, True),
+    "request": (lambda row: row.request_percent, True),
+    "limit": (lambda row: row.limits_percent[::-1], True),
     "memory": (lambda row: row.memory_bytes, True),
-    "used": (lambda row: row.used.memory_bytes if row.used else -1, True),
+    "used": (lambda row: cell_figures.by_usage(row.used)[0], True),
+    "busy": (lambda row: cell_figures.by_usage(row.used)[1], True),
     "status": (lambda row: row.state, False),
     "age": (lambda row: row.created or "9", False),
 }
@@ -194,9 +197,8 @@ def _made(
 
 
 def _used(held: Sequence[gpu_summary.GpuSummary], namespace: str, name: str, usage: Usage | None) -> Used | None:
-    if usage is None or not held:
-        return None
-    return usage.of_pod(held[0].node, namespace, name, [card.gpu.uuid for card in held])
+    shared = [card.gpu.uuid for card in held if card.shared]
+    return usage.of_pod(held[0].node, namespace, name, shared) if usage and shared else None
 
 
 def _state(manifest: pod.PodJson | None, entry: Allocation | None, snapshot: Snapshot) -> str:
@@ -213,7 +215,11 @@ def _row(row: PodRow, now: float) -> Row:
         row.name,
         _places(row.cards),
         *(_held(row) if row.entry else _asked(row)),
-        *(cell_figures.used(row.used, row.memory_bytes) if row.entry else (NONE, NONE)),
+        *(
+            cell_figures.used(row.used, row.memory_bytes, sum(card.shared for card in row.cards))
+            if row.entry
+            else (NONE, NONE)
+        ),
         _state_cell(row, now),
         ages.since(row.created, now=now) or UNKNOWN,
         ",".join(dict.fromkeys(cell_figures.model(card.gpu) for card in row.cards)) or NONE,
@@ -304,18 +310,25 @@ def _change(write: Callable[[int], str], held: int, asked: int) -> str:
 def _totals(rows: Sequence[PodRow]) -> Row:
     waiting = sum(row.state == podstate.GATED for row in rows)
     reserved = sum(_until(row) is not None for row in rows)
-    counts = [f"{len(rows)}-{'pod' if len(rows) == 1 else 'pods'}"]
-    counts += [f"{count}-{what}" for count, what in ((waiting, "waiting"), (reserved, "reserved")) if count]
+    counts = [f"{count}-{what}" for count, what in ((waiting, "waiting"), (reserved, "reserved")) if count]
     return (
         Cell("TOTAL", "bold"),
         "",
-        ",".join(counts),
+        f"{len(rows)}-{'pod' if len(rows) == 1 else 'pods'}",
         quantity.format_compute(sum(row.request_percent for row in rows)),
         "",
         quantity.format_bytes(sum(row.memory_bytes for row in rows)),
-        *cell_figures.used_in_all(row.used for row in rows if row.entry),
-        *[""] * 6,
+        *_used_in_all(rows),
+        ",".join(counts),
+        *[""] * 5,
     )
+
+
+def _used_in_all(rows: Sequence[PodRow]) -> tuple[str | Cell, str | Cell]:
+    """USED and BUSY of the GPUs that the pods hold, each of which counts once."""
+    shared = {card.gpu.uuid for row in rows for card in row.cards if card.shared}
+    holders = [row for row in rows if any(card.gpu.uuid in shared for card in row.cards)]
+    return cell_figures.used_in_all([row.used for row in holders], len(shared))
 
 
 def _places(held: Sequence[gpu_summary.GpuSummary]) -> str:

@@ -28,6 +28,8 @@ def registry() -> prometheus_client.CollectorRegistry:
     node = ledger.reserve(builders.node(gpus=2), builders.allocation("a", "GPU-node-a-0", request=30, memory_gib=8))
     ill = dataclasses.replace(node.gpus[1], healthy=False)
     tenant = Tenant("uid", "ml", "trainer", ("main", "side"), 0, (Grant("GPU-node-a-0", 8 << 30, 30, 100),))
+    grants = tuple(Grant(f"GPU-node-a-{index}", 1 << 30, 30, 100) for index in range(2))
+    alone = Tenant("other", "ml", "alone", ("main", "side"), 0, grants)
     made = prometheus_client.CollectorRegistry()
     made.register(
         agent_metrics.AgentCollector(
@@ -35,14 +37,18 @@ def registry() -> prometheus_client.CollectorRegistry:
             offer=Offer((node.gpus[0], ill, dataclasses.replace(ill, uuid="GPU-spark", index=2, memory_bytes=0))),
             unread=lambda: [Unreadable(3, "GPU is lost")],
             node=lambda: node,
-            uses=lambda: [ShareUse(tenant, (1 << 30,), 3, (300 << 20,))],
+            uses=lambda: [
+                ShareUse(tenant, (1 << 30,), 3, (300 << 20,)),
+                ShareUse(alone, (0, 1 << 20), 1, (0, 0)),
+            ],
             connections=lambda: 4,
             turned_away=lambda: 5,
             versions=lambda: {1: 1, 2: 3},
             leases=lambda: [
                 LeaseUsage(tenant, "GPU-node-a-0", 12.5, 40, 0.25, 7.5, 2.5, 3),
-                LeaseUsage(dataclasses.replace(tenant, pod="alone"), "GPU-node-a-1", 60.0, 1, None),
+                LeaseUsage(alone, "GPU-node-a-1", 60.0, 1, None),
             ],
+            by_driver=lambda: {("GPU-node-a-0", tenant.key): 0.5, ("GPU-node-a-1", alone.key): 0.96},
             holders=lambda: [DeviceHolder("ml", "whole", "main", "nvidia.com/gpu", "GPU-node-a-1", 2)],
         )
     )
@@ -105,12 +111,25 @@ def test_a_share_is_told_with_the_time_it_had_its_gpu(registry: prometheus_clien
     assert registry.get_sample_value("gpushare_share_evictions_total", card) == 3
     alone = {**card, "pod": "alone", "gpu": "GPU-node-a-1"}
     assert registry.get_sample_value("gpushare_share_lease_seconds_total", alone) == 60
-    assert registry.get_sample_value("gpushare_share_used_compute_ratio", alone) is None
+
+
+def test_the_driver_measures_a_share_that_the_arbiter_does_not(registry: prometheus_client.CollectorRegistry) -> None:
+    share = {"node": "node-a", "namespace": "ml", "containers": "main,side"}
+    by_arbiter = {**share, "pod": "trainer", "gpu": "GPU-node-a-0"}
+    assert registry.get_sample_value("gpushare_share_used_compute_ratio", by_arbiter) == 0.25
+    by_driver = {**share, "pod": "alone", "gpu": "GPU-node-a-1"}
+    assert registry.get_sample_value("gpushare_share_used_compute_ratio", by_driver) == 0.96
+    by_neither = {**by_driver, "gpu": "GPU-node-a-0"}
+    assert registry.get_sample_value("gpushare_share_used_compute_ratio", by_neither) is None
 
 
 def test_what_is_used_is_what_the_command_line_reads(registry: prometheus_client.CollectorRegistry) -> None:
     read = live_usage.of({"node-a": prometheus_client.generate_latest(registry).decode()})
     assert read.of_pod("node-a", "ml", "trainer", ["GPU-node-a-0"]) == live_usage.Used(1 << 30, 25.0)
+    given = live_usage.Devices("ml", "whole", "main", "nvidia.com/gpu", 2)
+    assert read.devices_of("node-a", "GPU-node-a-1") == (given,)
+    assert read.devices_of("node-a", "GPU-node-a-0") == ()
+    assert read.devices_of("node-b", "GPU-node-b-0") is None
 
 
 def test_the_arbiter_counts(registry: prometheus_client.CollectorRegistry) -> None:

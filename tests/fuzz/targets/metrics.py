@@ -12,6 +12,6 @@ def run(data: bytes) -> None:
     usage = live_usage.of({"gpu-1": text})
     for used in (*usage.shares.values(), *usage.gpus.values()):
         assert isinstance(used.memory_bytes, int)
-        assert used.compute_percent is None or math.isfinite(used.compute_percent)
+        assert math.isfinite(used.compute_percent)
     for peak in peaks.of([text]).values():
         assert peak.compute_ratio is None or math.isfinite(peak.compute_ratio)

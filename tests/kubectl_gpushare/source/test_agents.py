@@ -38,7 +38,7 @@ def server(fake_kubectl: Callable[[str], str], tmp_path: Path, *, metrics: str) 
 def test_each_node_s_agent_is_asked(fake_kubectl: Callable[[str], str], tmp_path: Path) -> None:
     usage, notes = agents.ask(server(fake_kubectl, tmp_path, metrics="true"), ["a", "b"])
     assert (usage.nodes, notes) == (frozenset({"a", "b"}), ())
-    assert usage.of_pod("a", "ml", "p", ["G1"]) == Used(5)
+    assert usage.of_pod("a", "ml", "p", ["G1"]) == Used(5, bound=True)
 
 
 def test_what_is_not_known_is_told_by_reason(fake_kubectl: Callable[[str], str], tmp_path: Path) -> None:

@@ -61,6 +61,34 @@ def test_what_has_no_pod_of_ours_is_an_error(tmp_path: Path, text: str, sentence
         manifests.read(str(path), namespace="default")
 
 
+@pytest.mark.parametrize(
+    ("metadata", "sentence"),
+    [
+        ('annotations: {gpushare.io/requst: "0.5"}', 'the annotation "gpushare.io/requst" asks for nothing: write'),
+        ('annotations: {gpushare/memory: "8Gi"}', "write the annotation gpushare.io/memory$"),
+        (
+            'labels: {gpushare.io/request: "0.5"}',
+            'the label "gpushare.io/request" asks for nothing: write the annotation',
+        ),
+    ],
+)
+def test_a_key_that_asks_for_nothing_is_an_error_that_says_what_to_write(
+    tmp_path: Path, metadata: str, sentence: str
+) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_text(f"kind: Pod\nmetadata: {{name: x, {metadata}}}\nspec: {{containers: [{{name: main}}]}}")
+    with pytest.raises(plugin_errors.FileError, match=sentence):
+        manifests.read(str(path), namespace="default")
+
+
+@pytest.mark.parametrize("metadata", ["labels: {gpushare.io/share: 'true'}", "labels: {app: gpushare}"])
+def test_a_label_of_others_is_no_error(tmp_path: Path, metadata: str) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_text(f"kind: Pod\nmetadata: {{name: x, {metadata}}}\nspec: {{containers: [{{name: main}}]}}")
+    with pytest.raises(plugin_errors.FileError, match="has no pod that asks"):
+        manifests.read(str(path), namespace="default")
+
+
 def test_a_file_that_is_not_there_is_an_error() -> None:
     with pytest.raises(plugin_errors.FileError, match="No such file"):
         manifests.read("/nonexistent", namespace="default")

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from gpushare import codec, contract
+from kubectl_gpushare import options
+from kubectl_gpushare.source import workloads
 from tests import builders
 from tests.kubectl_gpushare.conftest import Plugin
 
@@ -48,6 +50,9 @@ def cluster(tmp_path: Path) -> Path:
         owned("server-84db4c6556-b", "ReplicaSet", "server-84db4c6556", gated=True),
         owned("train-x", "Job", "train", gated=True),
         owned("set-0", "StatefulSet", "set", gated=True),
+        owned("short-84db4c6556-a", "ReplicaSet", "short-84db4c6556", node="gpu-1"),
+        failed("ReplicaSet", "short-84db4c6556"),
+        owned("nightly-29345-x", "Job", "nightly-29345", gated=True),
         failed("ReplicaSet", "bad-84db4c6556"),
         failed("Job", "worse"),
     ]
@@ -64,6 +69,7 @@ def cluster(tmp_path: Path) -> Path:
         ("rs/server-84db4c6556", "server-84db4c6556-b"),
         ("Job/train", "train-x"),
         ("sts/set", "set-0"),
+        ("cronjob/nightly", "nightly-29345-x"),
         ("pod/train-x", "train-x"),
         ("default/train-x", "train-x"),
     ],
@@ -73,6 +79,33 @@ def test_of_a_workload_the_pod_that_waits_is_explained(plugin: Plugin, cluster: 
         ended = plugin(*verb, word, "-n", "default", "--from", cluster, "-o", "json")
         assert ended.code == 0, ended.err
         assert json.loads(ended.out)["name"] == name
+
+
+def test_what_keeps_a_workload_from_having_all_of_its_pods_comes_first(plugin: Plugin, cluster: Path) -> None:
+    for verb in (("why", "deploy/short"), ("describe", "pod", "deploy/short"), ("describe", "deploy/short")):
+        out = plugin(*verb, "-n", "default", "--from", cluster).out
+        assert " ".join(out.split()).startswith(f"Missing: pods of Deployment short cannot be created: {SAID}"), out
+    assert "Missing" not in plugin("why", "deploy/server", "-n", "default", "--from", cluster).out
+
+
+@pytest.mark.parametrize(("replicas", "missing"), [(1, ""), (2, "1 of 2 pods"), (None, "pods")])
+def test_missing_pods_are_counted_if_the_workload_may_be_read(replicas: int | None, missing: str) -> None:
+    class Cluster:
+        default_namespace = "default"
+
+        def pods(self, *, namespace: str) -> list[dict[str, Any]]:
+            assert namespace == "default"
+            return [owned("short-84db4c6556-a", "ReplicaSet", "short-84db4c6556", node="gpu-1")]
+
+        def failures(self, _: str) -> list[dict[str, Any]]:
+            event = failed("ReplicaSet", "short-84db4c6556")
+            return [{**event, "message": f"(combined from similar events): {SAID}"}]
+
+        def workload(self, *_: str) -> dict[str, Any] | None:
+            return {"spec": {"replicas": replicas}} if replicas is not None else None
+
+    meant = workloads.pod_meant(Cluster(), options.Options(), "deploy/short")  # type: ignore[arg-type]
+    assert meant.missing == (f"{missing} of Deployment short cannot be created: {SAID}" if missing else "")
 
 
 @pytest.mark.parametrize("word", ["deploy/bad", "rs/bad-84db4c6556", "job/worse"])

@@ -28,6 +28,34 @@ def with_status(**status: Any) -> dict[str, Any]:
             with_status(phase="Pending", initContainerStatuses=[{"state": {"waiting": {"reason": "ErrImagePull"}}}]),
             "ErrImagePull",
         ),
+        (
+            with_status(
+                phase="Running", containerStatuses=[{"state": {"terminated": {"exitCode": 1, "reason": "Error"}}}]
+            ),
+            "Error",
+        ),
+        (
+            with_status(
+                phase="Running",
+                initContainerStatuses=[{"state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}],
+                containerStatuses=[
+                    {"state": {"running": {}}},
+                    {"state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}},
+                ],
+            ),
+            "OOMKilled",
+        ),
+        (
+            with_status(
+                phase="Running",
+                containerStatuses=[
+                    {"state": {"running": {}}},
+                    {"state": {"terminated": {"exitCode": 0, "reason": "Completed"}}},
+                ],
+            ),
+            "Running",
+        ),
+        (with_status(phase="Failed", containerStatuses=[{"state": {"terminated": {"exitCode": 3}}}]), "ExitCode:3"),
         ({"metadata": {"deletionTimestamp": "2026-03-01T00:00:00Z"}, "status": {"phase": "Running"}}, "Terminating"),
     ],
 )

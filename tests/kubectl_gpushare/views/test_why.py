@@ -1,13 +1,18 @@
-"""Of a pod that has ended `why` says how, and nobody is said to come to it."""
+"""What `why` says of a pod that waits and of one that has ended agrees with itself."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gpushare import codec
+from gpushare import codec, contract
+from gpushare.gpunode import Condition
+from gpushare.placement import explanation
+from tests import builders
 from tests.gpushare.defragmentation import clusters
 from tests.kubectl_gpushare.conftest import Plugin
 
@@ -35,4 +40,49 @@ def test_of_a_pod_that_has_ended(
     printed = plugin("why", "p", "-n", "default", "--from", path).out
     assert f"Ended:      {said}" in printed
     assert ("one like it would fit now, on n0/0" in printed) is fits
-    assert "the placer comes to it" not in printed
+    assert ("Fits:       one like it would fit nowhere now: no GPU fits 1 GPU" in printed) is not fits
+    for waiting in ("the placer comes to it", "Reason:", "Would Fit:", "Waits For:", "Told:"):
+        assert waiting not in printed
+
+
+def gated(name: str, **asks: str) -> dict[str, Any]:
+    manifest = builders.pod(name, **asks)
+    manifest["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
+    return manifest
+
+
+def write(path: Path, items: list[dict[str, Any]]) -> Path:
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    return path
+
+
+@pytest.mark.parametrize(("asked", "said"), [({"memory": "200Gi"}, "change what it asks for"), ({}, "once it fits")])
+@pytest.mark.parametrize("verb", [("why",), ("describe", "pod")])
+def test_a_pod_that_can_never_fit_is_not_said_to_be_placed_later(
+    plugin: Plugin, tmp_path: Path, asked: dict[str, str], said: str, verb: tuple[str, ...]
+) -> None:
+    waiting = gated("p", request="1", **asked)
+    waiting["metadata"]["annotations"][contract.REASON] = f"no GPU fits it; {explanation.NEVER}" if asked else "taken"
+    there = clusters.owned("there", request="0.5")
+    nodes = [view.node for view in clusters.cluster((there, "n0/0"), gpus=1).views.values()]
+    machines = [{"kind": "Node", **clusters.machine(node.name, gpus=1)} for node in nodes]
+    path = write(tmp_path / "cluster.json", [*map(codec.to_document, nodes), *machines, there, waiting])
+    assert said in plugin(*verb, "p", "-n", "default", "--from", path).out
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_node_whose_agent_is_away_is_nearer_than_one_that_the_pod_does_not_want(
+    plugin: Plugin, tmp_path: Path, stopped: bool
+) -> None:
+    condition = Condition(contract.CONDITION_READY, "False", contract.REASON_AGENT_STOPPED, "the agent has stopped")
+    nodes = [builders.node("n0", gpus=1), builders.node("n1", gpus=1)]
+    if stopped:
+        nodes[1] = dataclasses.replace(nodes[1], conditions=(condition,))
+    machines = [{"kind": "Node", **clusters.machine(node.name, gpus=1)} for node in nodes]
+    machines[1]["status"]["allocatable"][contract.RESOURCE_PERCENT] = "0"
+    waiting = gated("p", request="1")
+    waiting["spec"]["nodeSelector"] = {contract.HOSTNAME_LABEL: "n1"}
+    path = write(tmp_path / "cluster.json", [*map(codec.to_document, nodes), *machines, waiting])
+    printed = plugin("why", "p", "-n", "default", "--from", path).out
+    assert "Nearest:    n1" in printed
+    assert "if the agent of n1 ran: on n1/0" in printed

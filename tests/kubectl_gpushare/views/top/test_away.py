@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
 
 from gpushare import contract
 from gpushare.gpunode import Condition, GpuNode
+from gpushare.whatif import away
 from gpushare.whatif.world import World
 from kubectl_gpushare.options import Options
+from kubectl_gpushare.output import page_layout
+from kubectl_gpushare.output.terminal import Terminal
 from kubectl_gpushare.source.snapshot import Snapshot
+from kubectl_gpushare.views import gpu_summary
+from kubectl_gpushare.views.describe import gpu_page
 from kubectl_gpushare.views.top import gpu_table, node_table
 from tests import builders
 
@@ -97,3 +103,15 @@ def test_free_is_compute_and_memory_and_no_mean_of_both() -> None:
     assert [row[place] for row in made.rows] == ["0+60Gi", "1+80Gi"]
     assert made.totals is not None
     assert made.totals[place] == "1+140Gi"
+
+
+def test_describe_says_the_same_as_top() -> None:
+    taken = Snapshot((NODE,), machines=(machine(percent="0"),))
+    text = "\n".join(page_layout.lines(gpu_page.node(NODE, taken, now=0), Terminal()))
+    assert re.search(r"^Status: +NoAgent\nReason: +the agent of node-a does not run", text, re.MULTILINE)
+    assert re.search(r"^Free: +nothing on 2 GPUs$", text, re.MULTILINE)
+    assert "Ready" not in text
+    card = gpu_summary.of([NODE], away.of([NODE], taken.machines))[0]
+    text = "\n".join(page_layout.lines(gpu_page.gpu(card, NODE, taken, now=0), Terminal()))
+    assert re.search(r"^Status: +NoAgent\nReason: +the agent of node-a does not run", text, re.MULTILINE)
+    assert re.search(r"^Free: +nothing$", text, re.MULTILINE)

@@ -41,7 +41,7 @@ def test_each_reservation_is_a_line_and_counts_and_says_when_it_ends() -> None:
         ("t2", "<not-yet-named>", "Reserved:41s")
     }
     assert sorted(row["ALLOCATION"] for row in rows) == [f"id-{number}" for number in range(8)]
-    assert (total["GPUS"], total["REQUEST"], total["MEMORY"]) == ("8-pods,8-reserved", "4", "320Gi")
+    assert (total["GPUS"], total["STATE"], total["REQUEST"], total["MEMORY"]) == ("8-pods", "8-reserved", "4", "320Gi")
     late = dataclasses.replace(NODE, allocations=(reserved(0, seconds=-3),))
     assert shown(Snapshot((late,), ()))[0]["STATE"] == "Reserved:expired"
     assert pod_table.item(pod_table.of(Snapshot((NODE,), ()))[0])["reservedUntil"] == "2026-03-01T12:00:41.000000Z"

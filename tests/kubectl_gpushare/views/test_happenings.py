@@ -1,0 +1,28 @@
+"""Events of a GPU are those that name it, and not all of its node."""
+
+from __future__ import annotations
+
+import pytest
+
+from kubectl_gpushare.views import happenings
+from tests import builders
+
+
+@pytest.mark.parametrize(
+    ("message", "named"),
+    [
+        ("GPU 1 (GPU-node-a-1) is unhealthy: XID 79", True),
+        ("no GPU fits 0.5 GPU: nearest: node-a/1 has 20Gi free", True),
+        ("GPU-node-a-1 was set aside", True),
+        ("GPU 2 (GPU-node-a-2) is unhealthy: XID 79", False),
+        ("GPU 10 (GPU-node-a-x) is unhealthy: XID 79", False),
+        ("nearest: node-a/10 has 20Gi free", False),
+        ("nearest: other-node-a/1 has 20Gi free", False),
+        ("the reservation a1 for ml/new ended: its pod never appeared", False),
+    ],
+)
+def test_an_event_is_of_the_gpu_that_it_names(message: str, named: bool) -> None:
+    card = builders.node("node-a").gpus[1]
+    for key in ("message", "note"):
+        assert bool(happenings.of_gpu([{key: message}], card, "node-a/1")) is named
+    assert happenings.of_gpu(None, card, "node-a/1") is None
