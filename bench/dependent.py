@@ -97,7 +97,7 @@ async def busy(node: Node, beside: Beside, *, native: bool) -> AsyncIterator[Non
     box = dataclasses.replace(node.box, preload=()) if native else node.box
     with contextlib.ExitStack() as stack:
         for gpu in beside.gpus:
-            words = [nodes.BUILT / "load", beside.mode, str(beside.kernel_us)]
+            words = (nodes.BUILT / "load", beside.mode, str(beside.kernel_us))
             process = stack.enter_context(container.finishing(box.start(words, node.give(50, 100, gpu=gpu))))
             await asyncio.to_thread(nodes.until_ready, process)
             assert process.stdin is not None
