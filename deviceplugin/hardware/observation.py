@@ -203,6 +203,10 @@ class Observation:
                 self._began, self._plugged = self._clock(), plugged
                 driver.begin_anew()
             seen = driver.snapshot()
+            if plugged and not seen.gpus and not seen.unreadable:
+                # As where their initialisation failed. Fewer than the kernel's may be right, in a node in a container.
+                why = f"it lists none of the kernel's GPUs ({len(plugged)}): see the kernel's log for NVRM"
+                seen = nvml.NvmlSnapshot((), (Unreadable(None, why),))
             return seen, {card.uuid: driver.recovery_action(card.uuid) for card in seen.gpus}
         except nvml_call.NvmlError as error:
             # A driver that does not answer at all vouches for no GPU, and tells of none that it was away: it may be the

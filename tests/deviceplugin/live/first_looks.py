@@ -95,6 +95,17 @@ async def a_driver_that_counts_no_gpu_at_the_first_look_is_told(node: Node) -> N
     assert node.modes == ["exclusive"] * 4, node.modes
 
 
+async def a_driver_that_lists_none_of_the_kernels_gpus_is_told(node: Node) -> None:
+    """As where the GPUs' initialisation failed. Without a GPU in the kernel the node has none."""
+    node.opened.snapshot = lambda: nvml.NvmlSnapshot(())  # type: ignore[method-assign]
+    await node.reach("exclusive")
+    assert not node.unread.value
+    (node.directory / "driver" / "nvidia" / "gpus" / "0000:07:00.0").mkdir(parents=True)
+    await node.step()
+    (unread,) = node.unread.value
+    assert str(unread).startswith("the driver does not answer: it lists none of the kernel's GPUs (1): see"), unread
+
+
 async def a_gpu_that_the_driver_wants_to_be_reset_is_not_healthy_until_it_was(node: Node) -> None:
     """Whoever saw it fail, and whatever XID was told; before the agent starts, too."""
     action, read = 1, pynvml.nvmlDeviceGetFieldValues

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 
 from deviceplugin.kubelet.pod_resources import ContainerDevices
-from deviceplugin.offer import Unreadable
+from deviceplugin.offer import Observable, Offer, Unreadable
 from deviceplugin.report import announcing
 from gpushare import contract, ledger
 from tests import builders
+from tests.deviceplugin import waiting
 
 WELL = builders.node(gpus=2).gpus
 ILL = (dataclasses.replace(WELL[0], healthy=False, health_reason="XID 79 happened: the GPU has to be reset"), WELL[1])
@@ -81,3 +83,34 @@ def test_the_gpunode_and_each_pod_get_the_same_event() -> None:
     )
     reason = contract.EVENT_GPU_UNHEALTHY
     assert teller.told == [("the GPUNode", reason), ("whole", reason), ("other", reason)]
+
+
+class Told:
+    """The GPUNode's Events; no pod uses a GPU."""
+
+    held = ()
+
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+
+    def tell(self, _: str, note: str, *, warning: bool = False) -> None:  # noqa: ARG002 - as NodeEvents
+        self.sentences.append(note)
+
+    async def ask_kubelet(self) -> None:
+        pass
+
+
+async def test_gpus_are_told_as_they_change_whether_they_have_a_uuid_or_not() -> None:
+    told, gpus, unread = Told(), Offer(WELL), Observable[tuple[Unreadable, ...]]((Unreadable(2, "GPU is lost"),))
+    announcer = announcing.Announcer(
+        told, told, gpus=gpus, unread=unread, node=lambda: builders.node(gpus=2), gpu_of=dict
+    )
+    running = asyncio.create_task(announcer.run())
+    await waiting.until(lambda: told.sentences == ["GPU 2 does not answer: GPU is lost"])
+    gpus.publish(ILL)
+    await waiting.until(lambda: len(told.sentences) == 2)
+    unread.publish(())
+    unread.publish((Unreadable(2, "GPU is lost"), Unreadable(3, "Unknown Error")))
+    await waiting.until(lambda: len(told.sentences) == 3)
+    assert told.sentences[2] == "GPU 3 does not answer: Unknown Error"
+    running.cancel()
