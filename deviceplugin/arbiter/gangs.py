@@ -154,11 +154,7 @@ class Gangs:
             if self._gangs[name].stage is not Stage.WAITING or self._gangs[name].seats[uuid] in keys
         }
         moving = {Stage.CALLED, Stage.ENDING}
-        return [
-            gang
-            for name, gang in self._gangs.items()
-            if name in names or gang.stage in moving or gang.spared
-        ]
+        return [gang for name, gang in self._gangs.items() if name in names or gang.stage in moving or gang.spared]
 
     def _next(self, now_ns: int) -> Gang | None:
         """The first of those that wait, if there is one that may begin: one turn at least is over where it would."""
