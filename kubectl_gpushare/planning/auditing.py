@@ -173,7 +173,7 @@ def _by_condition(node: GpuNode, *, runs: bool) -> tuple[AuditState, str]:
         since = f" since {limits.last_transition}" if limits.last_transition else ""
         return AuditState.UNKNOWN, (
             f"its GPUNode says {contract.CONDITION_LIMITS_IN_FORCE}{since}, which is no proof: its agent has not "
-            "answered, and it is not known whether it runs"
+            "answered, and it is unknown whether it runs"
         )
     if limits.status == "True":
         return AuditState.CONDITION, ""
