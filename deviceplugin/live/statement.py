@@ -15,7 +15,8 @@ from gpushare.gpu import Gpu
 from gpushare.gpunode import Condition
 from gpushare.modes.assignment import Assignment
 
-_OF_NO_ENTRY: Final = "what a node does without a ConfigMap (every GPU takes shares by annotation)"
+_BUILT_IN: Final = "there is no ConfigMap, so every GPU takes shares by annotation"
+_BUILT_IN_STAYS: Final = "every GPU goes on taking shares by annotation, as without a ConfigMap"
 _MOST_NAMED: Final = 20  # of those who use a GPU
 
 
@@ -41,13 +42,14 @@ def statement(
         message = f"{problem}; nothing is in force, and this node offers no GPU until that is put right"
         valid = Condition(VALID, "False", contract.REASON_NOTHING_IN_FORCE, message)
         return Statement("", (valid, Condition(PENDING, "False", "Done", "no GPU is configured")))
-    name = config.name
-    shown = _OF_NO_ENTRY if config == config_choice.BUILT_IN else name or "the empty configuration"
-    valid = (
-        Condition(VALID, "False", "Refused", f"{problem}; {shown} stays in force")
-        if problem
-        else Condition(VALID, "True", "InForce", "; ".join((f"{shown} is in force", *warnings)))
-    )
+    name, shown = config.name, config.name or "the empty configuration"
+    is_entry = config != config_choice.BUILT_IN  # which is called default, and is no entry of that name
+    if problem:
+        message = f"{problem}; {shown} stays in force" if is_entry else f"{problem}; {_BUILT_IN_STAYS}"
+        valid = Condition(VALID, "False", "Refused", message)
+    else:
+        in_force = f"{shown} is in force" if is_entry else _BUILT_IN
+        valid = Condition(VALID, "True", "InForce", "; ".join((in_force, *warnings)))
     pending = sorted(changing)
     if not pending:
         return Statement(name, (valid, Condition(PENDING, "False", "Done", "every GPU is as configured")))

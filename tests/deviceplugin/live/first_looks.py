@@ -167,12 +167,14 @@ async def without_a_configmap_gpus_take_shares_and_go_on_when_the_first_entry_is
     node.cluster.entries = {}
     await node.step()
     assert node.modes == ["fractional"] * 4, node.modes
+    (valid,) = (condition for condition in node.statement.value.conditions if condition.type == "ConfigValid")
+    assert valid.message == "there is no ConfigMap, so every GPU takes shares by annotation", valid.message
     node.cluster.entries = {"one": "version: v1\nsharing: {mps: {resources: []}}\n"}
     await node.step()
     assert node.modes == ["fractional"] * 4, node.modes
     (valid,) = (condition for condition in node.statement.value.conditions if condition.type == "ConfigValid")
     assert valid.reason == "Refused"
-    assert "without a ConfigMap (every GPU takes shares by annotation) stays in force" in valid.message, valid.message
+    assert valid.message.endswith("; every GPU goes on taking shares by annotation, as without a ConfigMap"), valid
 
 
 async def a_configuration_that_names_a_gpu_which_cannot_be_read_is_good_for_the_others(node: Node) -> None:
