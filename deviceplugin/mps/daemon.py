@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from deviceplugin.arbiter.kernel_process import KernelProcess
-from deviceplugin.mps import daemon_process, running, steps
+from deviceplugin.mps import pid_file, running, steps
 from deviceplugin.mps.control import Control, ControlError
 from deviceplugin.mps.places import Places
 from gpushare.cluster import backoff
@@ -193,8 +193,8 @@ class MpsDaemon:
         return process.pidfd if process is not None else None
 
     def process(self) -> KernelProcess | None:
-        """The daemon's process, as `daemon_process.find`. Blocking."""
-        return daemon_process.find(self.places, running.starter(self._control.program))
+        """The daemon's process, as `pid_file.find`. Blocking."""
+        return pid_file.find(self.places, running.starter(self._control.program))
 
     def _forget(self) -> None:
         """Remove the pid file, or whatever a client has put in its place."""

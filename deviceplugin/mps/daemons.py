@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from deviceplugin.mps import daemon_process, places, running, steps
+from deviceplugin.mps import pid_file, places, running, steps
 from deviceplugin.mps.daemon import MpsDaemon, SetComputeMode
 
 
@@ -77,7 +77,7 @@ class Daemons:
         starter, pids = running.starter(self._program), set()
         for name in names:
             with contextlib.suppress(ProcessLookupError):
-                process = daemon_process.find(self.places(name), starter)
+                process = pid_file.find(self.places(name), starter)
                 if process is not None:
                     os.close(process.pidfd)
                     pids.add(process.pid)

@@ -33,7 +33,7 @@ MAPPED_FILES = 40_000
 LONG = "/".join(["x" * 249] * 4)
 CHILDREN = 64
 BESIDE = "GPUSHARE_BESIDE"  # set in a process that has got around the library
-CLONE_NEWUSER, CLONE_NEWNS, MS_BIND = 0x10000000, 0x00020000, 0x1000
+CLONE_NEWUSER, CLONE_NEWNS, CLONE_NEWCGROUP, MS_BIND = 0x10000000, 0x00020000, 0x02000000, 0x1000
 LIBC = ctypes.CDLL(None, use_errno=True)
 won = list[str]()
 INFINITE = 2**64 - 1
@@ -256,6 +256,27 @@ def daemon() -> Iterator[None]:
     yield from beside()
 
 
+def hides() -> Iterator[None]:
+    """The same, in a cgroup below its own that is named as if it were another pod's; root of a namespace may make one."""
+    with contextlib.suppress(OSError):
+        into_a_cgroup("x\v0::", "pod22222222-2222-2222-2222-222222222222", "b" * 64)
+    yield from daemon()
+
+
+def into_a_cgroup(*names: str) -> None:
+    user, root = os.geteuid(), SCRATCH / "cgroup"
+    if LIBC.unshare(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWCGROUP):
+        raise OSError(ctypes.get_errno(), "unshare")
+    for file, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {os.getegid()} 1")):
+        Path("/proc/self", file).write_text(text)
+    root.mkdir(exist_ok=True)
+    if LIBC.mount(b"none", os.fsencode(root), b"cgroup2", 0, None):
+        raise OSError(ctypes.get_errno(), "mount")
+    own = root.joinpath(*names)
+    own.mkdir(parents=True, exist_ok=True)
+    (own / "cgroup.procs").write_text("0")
+
+
 def versions() -> Iterator[None]:
     """Messages of versions that nobody speaks, and of sizes that none has, beside those that do."""
     ways = attacker.Attacker(SOCKET)
@@ -307,6 +328,7 @@ ATTACKS = {
     "turns": Attack(turns, told="beyond", past=True),
     "beside": Attack(beside, told="unlimited", past=True),
     "daemon": Attack(daemon, told="unlimited", past=True),
+    "hides": Attack(hides, told="unlimited", past=True),
 }
 BASELINES = {
     "honest": Attack(honest, processes=1),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.mps import daemon, daemon_process, limits, steps
+from deviceplugin.mps import daemon, limits, pid_file, steps
 from deviceplugin.mps.control import Control, ControlError
 from deviceplugin.mps.daemons import Daemons
 from tests.deviceplugin import simulated, waiting
@@ -204,7 +204,7 @@ async def test_the_pid_of_another_gpus_daemon_is_nothing_to_this_one(world: Worl
     await world.daemons.leave()
     world.daemons.places("GPU-other").pid_file.write_text(str(world.pid()))
     with pytest.raises(ProcessLookupError, match="is no MPS daemon with the pipe"):
-        daemon_process.find(world.daemons.places("GPU-other"), os.getpid())
+        pid_file.find(world.daemons.places("GPU-other"), os.getpid())
     world.daemons = world.made()
     await world.daemons.drop("GPU-other")
     assert is_alive(world.pid())
@@ -223,9 +223,9 @@ async def test_a_process_elsewhere_is_no_daemon_whatever_it_says_of_itself(world
             (proc / str(pid) / name).symlink_to(f"/proc/{pid}/{name}")
         (proc / str(pid) / "cgroup").write_text(cgroup)
     with pytest.raises(ProcessLookupError, match="is no MPS daemon"):
-        daemon_process.find(world.daemons.places(UUID), os.getpid(), proc=proc)
+        pid_file.find(world.daemons.places(UUID), os.getpid(), proc=proc)
     (proc / str(world.pid()) / "cgroup").write_text("0::/")
-    found = daemon_process.find(world.daemons.places(UUID), os.getpid(), proc=proc)
+    found = pid_file.find(world.daemons.places(UUID), os.getpid(), proc=proc)
     assert found is not None
     os.close(found.pidfd)
 
