@@ -36,3 +36,20 @@ def test_of_a_pod_that_has_ended(
     assert f"Ended:      {said}" in printed
     assert ("one like it would fit now, on n0/0" in printed) is fits
     assert "the placer comes to it" not in printed
+
+
+def test_of_a_placed_pod_that_no_node_takes_any_more(plugin: Plugin, tmp_path: Path) -> None:
+    there = clusters.owned("there", request="0.5")
+    there["spec"]["nodeSelector"] = {**(there["spec"].get("nodeSelector") or {}), "pool": "gone"}
+    nodes = [view.node for view in clusters.cluster((there, "n0/0"), gpus=1).views.values()]
+    items = [
+        *map(codec.to_document, nodes),
+        *({"kind": "Node", "apiVersion": "v1", **clusters.machine(node.name, gpus=1)} for node in nodes),
+        there,
+    ]
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    lines = [line.strip() for line in plugin("why", "there", "-n", "default", "--from", path).out.splitlines()]
+    (said,) = [line for line in lines if line.startswith("Would Do:")]
+    count = len(nodes)
+    assert said.removeprefix("Would Do:").strip() == f"{count} node{'s' * (count > 1)} cannot take the pod"
