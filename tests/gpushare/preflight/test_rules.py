@@ -204,3 +204,9 @@ def test_the_configurations_are_of_the_config_map_that_the_agent_is_told() -> No
     for order in ([usual, ours, agent], [agent, ours, usual]):
         assert install_plan.of(order).configurations == {"default": "of-ours"}
     assert install_plan.of([usual, agent]).configurations == {}
+
+
+@pytest.mark.parametrize(("amount", "holds"), [("1", True), ("0", False)])
+def test_an_amount_of_zero_holds_no_gpu(amount: str, holds: bool) -> None:
+    container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": amount}}}
+    assert devices.holds_gpu({"spec": {"containers": [container]}}) is holds
