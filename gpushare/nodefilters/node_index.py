@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gpushare import contract
 from gpushare.nodefilters import label_index, selectors, taints
 from gpushare.nodefilters.label_index import Postings, Rows
 from gpushare.nodefilters.node_spec import NodeSpec
@@ -16,6 +15,8 @@ class NodeIndex(Mapping[str, NodeSpec]):
 
     def __init__(self) -> None:
         self.labels = Postings()
+        self.doubled: set[str] = set()  # hostname labels that several nodes have
+        self._by_host: dict[str, set[str]] = {}
         self.changes = 0  # counts what may change an answer
         self._names = Postings()
         self._machines: dict[str, NodeSpec] = {}
@@ -48,11 +49,7 @@ class NodeIndex(Mapping[str, NodeSpec]):
         """Other nodes with the same hostname label, by which pods are pinned; no two should have one."""
         if machine is None or machine.hostname is None:
             return []
-        rows = self.labels.of_value(contract.HOSTNAME_LABEL, machine.hostname)
-        if rows == 1 << self._rows.get(machine.name, 0):  # as nearly always
-            return []
-        names = (self._at[row].name for row in label_index.row_numbers(rows))
-        return sorted(name for name in names if name != machine.name)
+        return sorted(self._by_host.get(machine.hostname, set()) - {machine.name})
 
     def release(self, name: str) -> None:
         """Nobody uses the name but the Node, if there is one."""
@@ -66,6 +63,11 @@ class NodeIndex(Mapping[str, NodeSpec]):
         self._machines[name] = self._at[row] = machine
         self.labels.put(row, machine.labels)
         self._names.put(row, {selectors.NAME_FIELD: machine.name})
+        if machine.hostname is not None:
+            alike = self._by_host.setdefault(machine.hostname, set())
+            alike.add(name)
+            if len(alike) > 1:
+                self.doubled.add(machine.hostname)
         self._tainted[machine.taints] = self._tainted.get(machine.taints, label_index.NONE) | 1 << row
 
     def remove(self, name: str) -> None:
@@ -104,6 +106,13 @@ class NodeIndex(Mapping[str, NodeSpec]):
         del self._at[row]
         self.labels.drop(row, before.labels)
         self._names.drop(row, {selectors.NAME_FIELD: before.name})
+        if before.hostname is not None:
+            alike = self._by_host[before.hostname]
+            alike.discard(name)
+            if len(alike) == 1:
+                self.doubled.discard(before.hostname)
+            elif not alike:
+                del self._by_host[before.hostname]
         self._tainted[before.taints] &= ~(1 << row)
         if not self._tainted[before.taints]:
             del self._tainted[before.taints]

@@ -255,7 +255,7 @@ class SchedulerCache:
         opening = verdicts.opening()
         if not opening.rows >> self._machines.row(node) & 1:
             return opening.why_not(machine)
-        if shape.own and (others := self._machines.namesakes(machine)):
+        if shape.own and self._machines.doubled and (others := self._machines.namesakes(machine)):
             return f"has the label {contract.HOSTNAME_LABEL} of {others[0]} as well: a pod can be pinned to neither"
         reason = unschedulable.unfit(machine, info, shape)
         if reason is None and shape.own and not self._is_full(node, shape.own):

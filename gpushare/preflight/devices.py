@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from gpushare import contract
 from gpushare import node as objects
+from gpushare.pod import is_some
 from gpushare.preflight import software, versions
 from gpushare.preflight.facts_of_cluster import ClusterFacts, at, entries, namespace
 from gpushare.preflight.finding import Finding, Rule, RulePhase, Severity, counted, listed, names, severity_for
@@ -94,10 +95,14 @@ def _in_use(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def holds_gpu(pod: Json) -> bool:
-    """Whether a pod asks for devices of nvidia.com."""
+    """Whether a pod asks for devices of nvidia.com: an amount of zero is none."""
     containers = (*entries(pod, "spec", "containers"), *entries(pod, "spec", "initContainers"))
+    limits = (at(container, "resources", "limits") for container in containers)
     return any(
-        str(name).startswith(_NVIDIA) for container in containers for name in at(container, "resources", "limits") or ()
+        str(name).startswith(_NVIDIA) and is_some(str(amount))
+        for amounts in limits
+        if isinstance(amounts, Mapping)
+        for name, amount in amounts.items()
     )
 
 

@@ -25,8 +25,10 @@ from deviceplugin.link import lookup
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.cluster import api_errors
+from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode, Resize
 from gpushare.refusal import Refusal
+from tests import builders
 
 GIB = 1 << 30
 GPUS = [f"GPU-00000000-0000-0000-0000-00000000000{digit}" for digit in range(4)]
@@ -93,7 +95,13 @@ class ArbiterNode:
         self.stack = contextlib.AsyncExitStack()
 
     def gpunode(self) -> GpuNode:
-        return GpuNode("node-a", allocations=tuple(self.allocations), resizes=self.resizes)
+        return GpuNode("node-a", gpus=self.gpus(), allocations=tuple(self.allocations), resizes=self.resizes)
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs, where their size is known."""
+        sized = dataclasses.replace(builders.gpu(), memory_bytes=self.gpu_bytes)
+        known = enumerate(GPUS if self.gpu_bytes else ())
+        return tuple(dataclasses.replace(sized, uuid=uuid, index=index) for index, uuid in known)
 
     def change(self, pod: str = "trainer", **amounts: Any) -> None:
         """Change the first share of a pod, by the names of its fields; the arbiter hears of it at once."""
@@ -158,7 +166,7 @@ class ArbiterNode:
     def seen_node(self) -> GpuNode:
         if self.seen_allocations is None:
             return self.gpunode()
-        return GpuNode("node-a", allocations=tuple(self.seen_allocations), resizes=self.resizes)
+        return GpuNode("node-a", gpus=self.gpus(), allocations=tuple(self.seen_allocations), resizes=self.resizes)
 
     async def start(self) -> None:
         self.groups = share_ledgers.ShareLedgers(

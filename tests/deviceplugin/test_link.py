@@ -82,6 +82,16 @@ async def test_the_agent_knows_of_shares_what_the_arbiter_knows(node: ArbiterNod
     assert sorted(use.used_bytes for use in link.arbiter.shares.uses()) == [(0,), (5, 0)]
 
 
+async def test_the_arbiter_is_told_how_large_the_gpus_of_a_share_are(node: ArbiterNode, link: linked.Linked) -> None:
+    node.add_pod("unsized")
+    await (await node.share("unsized"))("hello")
+    assert link.agent.gpu_bytes(GPUS[0]) == 0
+    node.gpu_bytes = 4 * GIB
+    node.add_pod("trainer", gpus=2)
+    await (await node.share("trainer"))("hello")
+    assert [link.agent.gpu_bytes(uuid) for uuid in GPUS[:3]] == [4 * GIB, 4 * GIB, 0]
+
+
 async def test_the_agent_is_told_what_shares_have_had_of_their_gpus(node: ArbiterNode, link: linked.Linked) -> None:
     node.add_pod("trainer")
     process = await node.share()

@@ -7,6 +7,7 @@ import copy
 import dataclasses
 from typing import Any
 
+import jsonpatch
 import pytest
 
 from gpushare import contract, pod
@@ -148,6 +149,17 @@ def test_a_dry_run_of_a_pod_with_a_reservation_leaves_it() -> None:
     gate(KUEUE)(gated)
     assert chain.review(gated, dryRun=True).outcome == "planned"
     assert len(chain.allocations()["node-a"]) == 1
+
+
+def test_a_dry_run_that_comes_again_is_not_bound_to_its_first_node() -> None:
+    chain, pod = two_pools(), builders.pod(request="0.5")
+    for pool in ("train", "serve", "train"):
+        answer = chain.review(pod, dryRun=True)
+        planned = jsonpatch.apply_patch(pod, list(answer.patch))
+        selector("pool", pool)(planned)
+        again = jsonpatch.apply_patch(planned, list(chain.review(planned, dryRun=True).patch))
+        assert again["metadata"]["annotations"][contract.NODE] == ("node-a" if pool == "train" else "node-b")
+    assert chain.allocations() == {}
 
 
 def test_what_a_later_webhook_asks_for_is_given() -> None:

@@ -235,3 +235,9 @@ def test_no_command_has_a_name_in_it_that_a_shell_obeys(name: str) -> None:
 def test_names_that_no_object_has_are_replaced_by_a_placeholder(name: str) -> None:
     assert finding.names([name], "NODE...") == "NODE..."
     assert finding.names(["node-1.example.com", "nvidia.com/gpu"], "NODE...") == "node-1.example.com nvidia.com/gpu"
+
+
+@pytest.mark.parametrize(("amount", "holds"), [("1", True), ("0", False)])
+def test_an_amount_of_zero_holds_no_gpu(amount: str, holds: bool) -> None:
+    container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": amount}}}
+    assert devices.holds_gpu({"spec": {"containers": [container]}}) is holds

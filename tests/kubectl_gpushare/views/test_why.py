@@ -86,3 +86,20 @@ def test_a_node_whose_agent_is_away_is_nearer_than_one_that_the_pod_does_not_wan
     printed = plugin("why", "p", "-n", "default", "--from", path).out
     assert "Nearest:    n1" in printed
     assert "if the agent of n1 ran: on n1/0" in printed
+
+
+def test_of_a_placed_pod_that_no_node_takes_any_more(plugin: Plugin, tmp_path: Path) -> None:
+    there = clusters.owned("there", request="0.5")
+    there["spec"]["nodeSelector"] = {**(there["spec"].get("nodeSelector") or {}), "pool": "gone"}
+    nodes = [view.node for view in clusters.cluster((there, "n0/0"), gpus=1).views.values()]
+    items = [
+        *map(codec.to_document, nodes),
+        *({"kind": "Node", "apiVersion": "v1", **clusters.machine(node.name, gpus=1)} for node in nodes),
+        there,
+    ]
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    lines = [line.strip() for line in plugin("why", "there", "-n", "default", "--from", path).out.splitlines()]
+    (said,) = [line for line in lines if line.startswith("Would Do:")]
+    count = len(nodes)
+    assert said.removeprefix("Would Do:").strip() == f"{count} node{'s' * (count > 1)} cannot take the pod"

@@ -70,7 +70,9 @@ async def test_an_eviction_that_is_refused_is_not_asked_for_in_each_round() -> N
 
 def stuck(uid: str) -> Pod:
     manifest = builders.pod(request="0.5", allocation="a1", node="node-a")
-    manifest["metadata"].update(uid=uid, ownerReferences=[{"kind": "Job", "name": uid, "uid": uid, "controller": True}])
+    manifest["metadata"].update(
+        uid=uid, ownerReferences=[{"kind": "ReplicaSet", "name": uid, "uid": uid, "controller": True}]
+    )
     manifest["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
     return Pod.of(manifest)
 
