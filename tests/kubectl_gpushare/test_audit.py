@@ -141,7 +141,7 @@ def test_the_last_word_of_an_agent_that_is_away_is_told_with_its_age_and_proves_
     assert (ended.code, ended.out) == (1, "not certain of 1 node\n")
     assert (
         "warning: not certain of gpu-1: its GPUNode says LimitsInForce since 2026-03-01T12:00:00Z, which is no proof: its "
-        "agent has not answered, and it is not known whether it runs\n"
+        "agent has not answered, and whether it runs is unknown\n"
     ) in ended.err
     assert plugin("audit", KUBECTL_PATH=server(silent, *conditions("False"), agent=agent)).code == 2
 
