@@ -203,7 +203,7 @@ def _lacking(node: GpuNode, entry: Allocation, shares: Shares) -> str:
             )
         if more_bytes > 0 and after[uuid].memory_bytes > card.memory_bytes:
             free = quantity.format_bytes(max(0, card.memory_bytes - before[uuid].memory_bytes))
-            problems.append(f"{where} has {free} free, {quantity.format_bytes(more_bytes)} more are asked")
+            problems.append(f"{where} has {free} of memory free, {quantity.format_bytes(more_bytes)} more are asked")
     return "; ".join(problems)
 
 

@@ -35,7 +35,7 @@ VALUES: Mapping[str, frozenset[str]] = {
 }
 SWITCHES: Mapping[str, frozenset[str]] = {
     "top": _EVERYWHERE | {"-w", "--watch", "--no-headers", "--usage", "--no-usage"},
-    "audit": frozenset({"--no-headers"}),
+    "audit": _EVERYWHERE | {"--no-headers"},
     "rightsize": _EVERYWHERE | {"--no-headers"},
     "why": frozenset(),
     "fit": frozenset(),

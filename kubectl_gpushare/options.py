@@ -177,7 +177,7 @@ class _Format(_Choice):
             return value
         *others, last = self.choices
         no_list = ", as there is no list of objects whose names it could print" if value == "name" else ""
-        raise click.UsageError(f"-o {value} is nothing to choose here{no_list}: use {', '.join(others)} or {last}", ctx)
+        raise click.UsageError(f'invalid --output "{value}"{no_list}: must be {", ".join(others)} or {last}', ctx)
 
 
 def listed(sort_keys: Sequence[str]) -> Callable[[_Function], _Function]:

@@ -63,7 +63,7 @@ def host(asked: Host, *, cpu_milli: float, memory_bytes: float, pods: float) -> 
 
 def too_few(node: str, *, fitting: int, needed: int) -> Rejected:
     """A node with some GPUs that will do, but not as many as are needed."""
-    detail = f"has {fitting} GPUs that would do at once, {needed} are needed"
+    detail = f"has {_plural(fitting, 'GPU')} that would do at once, {needed} are needed"
     return Rejected(node, None, COUNT_RULE, detail, COUNT_SHORTFALL)
 
 

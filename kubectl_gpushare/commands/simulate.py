@@ -39,7 +39,7 @@ from kubectl_gpushare.source import chosen_source
     "--nodes",
     multiple=True,
     metavar="NxG[:MODEL[:MEMORY]]",
-    help="Made-up nodes instead of those of the cluster, N with G GPUs each; may be repeated",
+    help="Made-up nodes instead of the cluster's, N with G GPUs each, by default A100-SXM4-80GB; may be repeated",
 )
 @click.option("empty", "--empty", is_flag=True, help="The nodes of the cluster without their pods")
 @click.option("plot", "--plot", type=click.Path(), metavar="FILE", help="Draw it, too, as FILE.svg")

@@ -170,10 +170,11 @@ def _by_condition(node: GpuNode, *, runs: bool) -> tuple[AuditState, str]:
     if limits is None:
         return AuditState.UNKNOWN, f"no condition {contract.CONDITION_LIMITS_IN_FORCE} on the GPUNode"
     if limits.status == "True" and not runs:
-        since = f" since {limits.last_transition}" if limits.last_transition else ""
+        at = limits.last_transition.partition(".")[0].removesuffix("Z")  # without microseconds
+        since = f" since {at}Z" if at else ""
         return AuditState.UNKNOWN, (
             f"its GPUNode says {contract.CONDITION_LIMITS_IN_FORCE}{since}, which is no proof: its agent has not "
-            "answered, and it is unknown whether it runs"
+            "answered, and whether it runs is unknown"
         )
     if limits.status == "True":
         return AuditState.CONDITION, ""

@@ -29,7 +29,9 @@ NONE = (
 )
 _MIB = 2**20
 _MOST_MOVES = 200  # pods that are tried to move away, those on the nearest misses first
+_SMALL_PERCENT = 25  # a share of this compute or less may do with idle time alone
 _MOST_SIZES = 64  # sizes tried per kind, the largest first
+_LEAST_PART = 4  # less than a quarter of what a pod asks for is another pod
 _CHOOSY = (
     contract.MODEL,
     contract.MIN_MEMORY,
@@ -164,7 +166,7 @@ def _memory_sizes(world: World, asked: RequestingPod, key: str) -> Iterable[str]
     most = max(
         (share.memory.on(card.memory_bytes) for view in world.views.values() for card in view.node.gpus), default=0
     )
-    sizes = sorted((mib for mib in free if 0 < mib * _MIB < most), reverse=True)
+    sizes = sorted((mib for mib in free if most <= mib * _MIB * _LEAST_PART and mib * _MIB < most), reverse=True)
     return [_mebibytes(mib) for mib in sizes[:_MOST_SIZES]]
 
 
@@ -173,9 +175,10 @@ def _compute_sizes(world: World, asked: RequestingPod, key: str) -> Iterable[str
     free = {
         100 - used.request_percent for view in world.views.values() for card, used in view.cards() if card.takes_shares
     }
-    sizes = sorted((percent for percent in free if 0 < percent < share.request_percent), reverse=True)
+    most = share.request_percent
+    sizes = sorted((percent for percent in free if most <= percent * _LEAST_PART and percent < most), reverse=True)
     # 0 is a share of idle time only; it fits only if memory is asked for by itself.
-    least = [0] if share.request_percent else []
+    least = [0] if 0 < most <= _SMALL_PERCENT else []
     return [quantity.format_compute(percent) for percent in [*sizes, *least]]
 
 

@@ -11,11 +11,11 @@ from kubectl_gpushare.output.page import Commands, Page, Section
 
 _STYLES = {Severity.BLOCKING: "bad", Severity.WARNING: "warn", Severity.UNKNOWN: "warn", Severity.INFO: "bold"}
 _WORDS = (
-    (Severity.BLOCKING, "blocks", "block"),
-    (Severity.WARNING, "is a warning", "are warnings"),
-    (Severity.UNKNOWN, "could not be told", "could not be told"),
-    (Severity.INFO, "is worth knowing", "are worth knowing"),
-    (Severity.OK, "is as it should be", "are as they should be"),
+    (Severity.BLOCKING, "blocking", "blocking"),
+    (Severity.WARNING, "warning", "warnings"),
+    (Severity.UNKNOWN, "unknown", "unknown"),
+    (Severity.INFO, "info", "info"),
+    (Severity.OK, "passed", "passed"),
 )
 
 
@@ -28,13 +28,13 @@ def page(findings: Sequence[Finding], *, all_of_them: bool) -> Page:
 
 
 def sentence(findings: Sequence[Finding]) -> str:
-    """As `1 blocks; 2 are warnings; 20 are as they should be`."""
+    """As `1 blocking, 2 warnings, 20 passed`."""
     parts = []
     for severity, singular, plural in _WORDS:
         number = sum(finding.severity is severity for finding in findings)
         if number:
             parts.append(f"{number} {singular if number == 1 else plural}")
-    return "; ".join(parts)
+    return ", ".join(parts)
 
 
 def document(findings: Sequence[Finding]) -> documents.Document:

@@ -50,11 +50,11 @@ def test_what_grows_is_written_at_once_when_there_is_room() -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"request": "0.5", "memory": "9Gi"}, "node-a/0 has 0 free, 1Gi more are asked"),
+        ({"request": "0.5", "memory": "9Gi"}, "node-a/0 has 0 of memory free, 1Gi more are asked"),
         ({"request": "0.9", "memory": "8Gi"}, "node-a/0 has 0.2 of its compute free, 0.4 more is asked"),
         (
             {"request": "1", "memory": "100Gi"},
-            "node-a/0 has 0.2 of its compute free, 0.5 more is asked; node-a/0 has 0 free, 92Gi more are asked",
+            "node-a/0 has 0.2 of its compute free, 0.5 more is asked; node-a/0 has 0 of memory free, 92Gi more are asked",
         ),
         ({"request": "0.9", "memory": "4Gi"}, "node-a/0 has 0.2 of its compute free, 0.4 more is asked"),
     ],

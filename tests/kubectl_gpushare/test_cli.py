@@ -254,7 +254,7 @@ def test_fit_reads_what_would_be_applied(plugin: Plugin, saved: Path) -> None:
             "error: no such command 'tpo': did you mean 'top'?\nSee 'kubectl gpushare --help' for usage.\n",
         ),
         (("top", "--nope"), "error: no such option '--nope'"),
-        (("top", "-o", "xml"), "error: -o xml is nothing to choose here: use table,"),
+        (("top", "-o", "xml"), 'error: invalid --output "xml": must be table,'),
         (("top", "gpux"), 'error: unknown type "gpux": write gpus, nodes or pods before names, as in `top gpus gpux`'),
         (("top", "nodes", "gpu-1/0"), "error: a node's name has no slash"),
         (("top", "pods", "ml/trainer"), "error: a pod's name has no slash: write `top pods POD -n NAMESPACE`\n"),

@@ -7,12 +7,13 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
 from kubectl_gpushare import cli
-from tests.kubectl_gpushare import answers
+from tests.kubectl_gpushare import answers, sample
 from tests.kubectl_gpushare.conftest import ROOT, Plugin
 
 OFFLINE = {"completion", "version"}
@@ -32,6 +33,15 @@ def examples() -> Iterator[tuple[str, str]]:
                 yield verb, line
 
 
+def of_a_deployment() -> dict[str, Any]:
+    """A pod of the Deployment `server`."""
+    manifest = sample.gated("ml/server-84db4c6556-a", request="0.5")
+    manifest["metadata"]["labels"]["pod-template-hash"] = "84db4c6556"
+    owner = {"kind": "ReplicaSet", "name": "server-84db4c6556", "controller": True}
+    manifest["metadata"]["ownerReferences"] = [owner]
+    return manifest
+
+
 @pytest.mark.parametrize(("verb", "line"), list(examples()), ids=lambda text: str(text))
 def test_an_example_of_the_help_runs(plugin: Plugin, saved: Path, tmp_path: Path, verb: str, line: str) -> None:
     words = shlex.split(line)
@@ -43,6 +53,8 @@ def test_an_example_of_the_help_runs(plugin: Plugin, saved: Path, tmp_path: Path
         return  # they need a cluster: run in their own tests
     nodes = tmp_path / "nodes.json"
     nodes.write_text(json.dumps({"kind": "Node", "metadata": {"name": "gpu-1", "labels": LABELS}}))
+    server = tmp_path / "server.json"
+    server.write_text(json.dumps(of_a_deployment()))
     metrics = tmp_path / "metrics.txt"
     metrics.write_text(answers.metrics())
     trace = tmp_path / "trace.csv"
@@ -67,6 +79,7 @@ def test_an_example_of_the_help_runs(plugin: Plugin, saved: Path, tmp_path: Path
             "--from",
             str(CONFIGURATIONS),
             *(["--from", str(nodes)] if "-l" in words else []),
+            *(["--from", str(server)] if "deploy/server" in words else []),
         ]
     ended = plugin(*words)
     assert ended.code in CODES.get(verb, {0}), ended.err

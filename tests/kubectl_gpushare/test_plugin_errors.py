@@ -146,12 +146,12 @@ def test_an_error_is_one_line_that_no_terminal_obeys(plugin: Plugin, fake_kubect
     [
         (
             "top -o jsonpath={.items}",
-            "-o jsonpath={.items} is nothing to choose here: use table, wide, json, yaml, csv or name",
+            'invalid --output "jsonpath={.items}": must be table, wide, json, yaml, csv or name',
         ),
-        ("fit --request 1 -o wide", "-o wide is nothing to choose here: use json or yaml"),
+        ("fit --request 1 -o wide", 'invalid --output "wide": must be json or yaml'),
         (
             "config show -o name",
-            "-o name is nothing to choose here, as there is no list of objects whose names it could print: use table, json or "
+            'invalid --output "name", as there is no list of objects whose names it could print: must be table, json or '
             "yaml",
         ),
     ],

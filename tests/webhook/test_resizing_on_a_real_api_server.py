@@ -240,4 +240,4 @@ def test_the_plugin_asks_for_it_and_tells_what_became_of_it(cluster: Cluster) ->
     too_much = resize(cluster, "one", "--memory", "90Gi")
     _, err = too_much.communicate(timeout=90)
     assert too_much.returncode == 2
-    assert "nothing was changed: node-a/0 has 20Gi free, 30Gi more are asked" in err.replace("\n", " ")
+    assert "nothing was changed: node-a/0 has 20Gi of memory free, 30Gi more are asked" in err.replace("\n", " ")

@@ -247,9 +247,9 @@ def _asked(row: PodRow) -> tuple[str | Cell, str | Cell, str | Cell]:
         return NONE, NONE, NONE
     limits = sorted({demand.share.limit_percent for demand in demands})
     whole = sum((demand.share.memory.bytes or 0) * demand.gpus for demand in demands)
-    percent = sum((demand.share.memory.percent or 0) * demand.gpus for demand in demands)
     memory = [quantity.format_bytes(whole)] if whole else []
-    memory += [f"{percent}%"] if percent else []
+    parts = [(demand.gpus, demand.share.memory.percent) for demand in demands if demand.share.memory.percent]
+    memory += [f"{count}x{percent}%" if count > 1 else f"{percent}%" for count, percent in parts]
     texts = (
         quantity.format_compute(sum(demand.share.request_percent * demand.gpus for demand in demands)),
         ",".join(map(quantity.format_compute, limits)),

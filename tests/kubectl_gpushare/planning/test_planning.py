@@ -108,6 +108,18 @@ def test_memory_may_be_less_to_the_last_mebibyte() -> None:
     assert changes["move"].sentence == "if web/small moved to gpu-1/0"
 
 
+@pytest.mark.parametrize(("taken", "said"), [(75, True), (80, False), (95, False)])
+def test_a_small_part_of_what_is_asked_for_is_no_change(taken: int, said: bool) -> None:
+    given = builders.allocation("a", "GPU-a-0", request=taken, memory_gib=8)
+    world = World([dataclasses.replace(builders.node("a", gpus=1), allocations=(given,))])
+    wanted = asked(request="1", memory="8Gi")
+    answer = world.refuse(wanted.manifest, wanted.request)
+    assert isinstance(answer, Refusal)
+    sentences = [change.sentence for change in remedies.all_of(world, wanted, answer.rejected)]
+    assert (f'with gpushare.io/request "{(100 - taken) / 100:g}" instead of "1"' in sentences) is said
+    assert not any('request "0"' in sentence for sentence in sentences)
+
+
 def test_fewer_gpus_and_no_constraint_are_changes_too() -> None:
     world = of_sample()
     for written, kind, word in (
