@@ -1,7 +1,8 @@
 """What the kubelet and Prometheus ask: /healthz, /readyz and /metrics, over plain HTTP on a port of their own.
 
-A daemon may have documents of its own there. Pages are made once a second at most, and a connection has one request, so
-that no number of clients takes the event loop from the daemon, or from a kubelet's probes (`probe_connections`).
+A daemon may have documents of its own there. To make a page takes a fifth of the event loop's time at most, and a
+connection has one request, so that no number of clients takes the loop from the daemon, or from a kubelet's probes
+(`probe_connections`).
 
 Health means that the event loop turns. Readiness is a table of named checks, each of which says what is missing in one
 sentence, so that `curl …/readyz` explains why a pod gets no traffic.
@@ -33,7 +34,7 @@ Check = Callable[[], str | None]
 # Returns what is to be sent as JSON, or None while there is nothing to say yet.
 Document = Callable[[], object]
 NO_DOCUMENTS: Final[Mapping[str, Document]] = {}
-PAGE_SECONDS: Final = 1.0
+KEPT_TIMES: Final = 4.0  # a page is kept for so many times as long as it took to make
 BACKLOG: Final = 128
 
 
@@ -96,7 +97,7 @@ def application(
 
 
 class Pages:
-    """Pages by name, each made again once it is `PAGE_SECONDS` old; one that says nothing yet is not kept."""
+    """Pages by name, each kept for a moment after it was made; one that says nothing yet is not kept."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -104,12 +105,13 @@ class Pages:
 
     def get(self, name: str, make: Callable[[], bytes | None]) -> bytes | None:
         """Return the page of this name, made now if it is too old."""
-        known = self._made.get(name)
-        if known is not None and self._clock() < known[0] + PAGE_SECONDS:
+        known, began = self._made.get(name), self._clock()
+        if known is not None and began < known[0]:
             return known[1]
         page = make()
         if page is not None:
-            self._made[name] = self._clock(), page
+            ended = self._clock()
+            self._made[name] = ended + KEPT_TIMES * (ended - began), page
         return page
 
 
