@@ -57,8 +57,8 @@ def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
     wanted = {containers: demand.gpus for containers, demand in demands.items()}
     if wanted != held:
         raise errors.LedgerError(
-            f"its annotations ask for {_counts(wanted)}, and it was given {_counts(held)}: that cannot change on a "
-            "pod that exists, so put the annotations back, or delete the pod and recreate it"
+            f"its annotations ask for shares of {_counts(wanted)}, and it has shares of {_counts(held)}: that cannot "
+            "change on a pod that exists, so put the annotations back, or delete the pod and recreate it"
         )
     gone = missing(entry, node)
     if gone:

@@ -158,10 +158,11 @@ def test_other_containers_or_numbers_of_gpus_are_no_resizing() -> None:
     gpunode = node()
     manifest = builders.pod(containers=("main", "side"), container="main,side", request="0.5")
     with pytest.raises(
-        errors.LedgerError, match=r"ask for 1 GPU for main, side, and it was given 1 GPU for main: that cannot change"
+        errors.LedgerError,
+        match=r"ask for shares of 1 GPU for main, side, and it has shares of 1 GPU for main: that cannot change",
     ):
         resizing.asked(request.parse(manifest), gpunode.allocations[0], gpunode)
-    with pytest.raises(errors.LedgerError, match="ask for 2 GPUs for main"):
+    with pytest.raises(errors.LedgerError, match="ask for shares of 2 GPUs for main"):
         wish(gpunode, request="0.5", gpus="2")
 
 

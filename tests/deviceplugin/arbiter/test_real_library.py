@@ -64,6 +64,25 @@ async def test_a_killed_programs_memory_is_there_for_the_next_one(box: container
     await waiting.until(lambda: node.used() is None)
 
 
+async def test_a_program_waits_for_the_memory_of_a_pod_that_was_deleted_by_force(
+    box: container.Container, node: ArbiterNode
+) -> None:
+    node.gpu_bytes = LIMIT * 3 // 2
+    async with probe(box, "--allocate", str(LIMIT), "--hold", "60") as holder:
+        await waiting.until(lambda: (node.used() or (0,))[0] == LIMIT)
+        (entry,), node.pods, node.allocations = node.allocations, [], []
+        node.add_pod("next", *entry.shares)
+        node.resizing.look()
+        environment = {"TEST_POD": "next", "TEST_CONTAINER": "main"}
+        with container.finishing(box.start([container.PROBE, "--allocate", str(LIMIT)], environment)) as following:
+            await waiting.until(lambda: node.server.connections == 2)
+            with pytest.raises(subprocess.TimeoutExpired):
+                await asyncio.to_thread(following.wait, 1)
+            os.kill(holder.pid, signal.SIGKILL)
+            out, errors = await asyncio.to_thread(following.communicate, timeout=30)
+            assert f"allocated {LIMIT}" in out, out + errors
+
+
 async def test_a_program_goes_on_through_a_restart_of_the_agent(box: container.Container, node: ArbiterNode) -> None:
     async with probe(box, "--allocate", str(LIMIT // 2), "--hold", "60") as holder:
         await waiting.until(lambda: (node.used() or (0,))[0] == LIMIT // 2)

@@ -48,7 +48,7 @@ second is created once the first is ready; the API server warns of it.
 ## After `kubectl delete --force`
 
 The pod object is gone at once and its processes may run on. A new share on that GPU waits until they
-have given back the memory it was promised, for half a minute at most. Then its process is refused,
+have given back the memory it was promised, for 15 seconds at most. Then its process is refused,
 and the message names the pod whose processes still run.
 """
 
