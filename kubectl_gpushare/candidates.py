@@ -6,6 +6,7 @@ Completion must not get in the way: requests are small and time out after 3 s; a
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -36,6 +37,19 @@ def cordon(context: click.Context, _parameter: click.Parameter, incomplete: str)
 def pods(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
     """The `POD` argument."""
     return _quietly(_pods, context, incomplete)
+
+
+def pods_or_workloads(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
+    """Names of pods; after `TYPE/`, of workloads with such pods."""
+    kind, slash, _ = incomplete.partition("/")
+    return _quietly(functools.partial(_workloads, kind) if slash else _pods, context, incomplete)
+
+
+def policies(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
+    """The policies of placement."""
+    from gpushare.policies import POLICIES
+
+    return [CompletionItem(name) for name in POLICIES if name.startswith(incomplete)]
 
 
 def nodes(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
@@ -116,6 +130,22 @@ def _pods(chosen: options.Options) -> Iterable[str]:
         origin.pods(namespace=chosen.namespace or origin.default_namespace, label_selector=chosen.selector) or ()
     )
     return sorted(pod.namespaced_name(manifest)[1] for manifest in manifests)
+
+
+def _workloads(kind: str, chosen: options.Options) -> Iterable[str]:
+    """`KIND/NAME` of the workloads of this kind whose pods ask for shares."""
+    from gpushare import pod
+    from kubectl_gpushare.source import chosen_source, workloads
+
+    origin, wanted = chosen_source.of(chosen), workloads.KINDS.get(kind.lower(), "")
+    names = set()
+    for manifest in origin.pods(namespace=chosen.namespace or origin.default_namespace) or ():
+        owner = pod.controller(manifest)
+        if wanted == "Deployment":
+            names.add(pod.deployment(manifest)[0])
+        elif owner is not None and owner.kind == wanted:
+            names.add(owner.name)
+    return sorted(f"{kind}/{name}" for name in names if name)
 
 
 def _cluster(chosen: options.Options) -> Any:

@@ -27,7 +27,9 @@ _ASKED = {
 
 def _flags(function: Any) -> Any:
     for name, (_, metavar, text) in reversed(_ASKED.items()):
-        function = click.option(name, f"--{name.replace('_', '-')}", metavar=metavar, help=text)(function)
+        complete = candidates.policies if name == "policy" else None
+        flag = f"--{name.replace('_', '-')}"
+        function = click.option(name, flag, metavar=metavar, help=text, shell_complete=complete)(function)
     return function
 
 

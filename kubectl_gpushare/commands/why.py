@@ -14,7 +14,7 @@ from kubectl_gpushare.source import chosen_source, misspelt, workloads
 
 
 @click.command(short_help="Explain why a pod waits and what would help, or why it is on this GPU")
-@click.argument("name", metavar="POD|TYPE/NAME", shell_complete=candidates.pods)
+@click.argument("name", metavar="POD|TYPE/NAME", shell_complete=candidates.pods_or_workloads)
 @options.printed(("json", "yaml"))
 @options.namespaced(candidates.namespaces, all_namespaces=False)
 @options.connection(candidates.contexts)

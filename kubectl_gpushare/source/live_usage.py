@@ -44,7 +44,7 @@ class Used:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Devices:
+class GivenDevices:
     """`count` devices of a resource that the kubelet gave to a container, all on one GPU."""
 
     namespace: str
@@ -64,9 +64,9 @@ class Usage:
     nodes: frozenset[str] = frozenset()
     shares: Mapping[tuple[str, str, str], Used] = dataclasses.field(default_factory=dict)
     gpus: Mapping[str, Used] = dataclasses.field(default_factory=dict)
-    devices: Mapping[str, tuple[Devices, ...]] = dataclasses.field(default_factory=dict)
+    devices: Mapping[str, tuple[GivenDevices, ...]] = dataclasses.field(default_factory=dict)
 
-    def devices_of(self, node: str, uuid: str) -> tuple[Devices, ...] | None:
+    def devices_of(self, node: str, uuid: str) -> tuple[GivenDevices, ...] | None:
         """What the kubelet gave of a GPU to containers; None if unknown."""
         return self.devices.get(uuid, ()) if node in self.nodes else None
 
@@ -85,12 +85,12 @@ def of(answers: Mapping[str, str]) -> Usage:
     """The usage in the metrics of some agents, by node."""
     memory: dict[tuple[str, ...], int] = {}
     compute: dict[tuple[str, ...], float] = {}
-    devices = collections.defaultdict[str, list[Devices]](list)
+    devices = collections.defaultdict[str, list[GivenDevices]](list)
     for text in answers.values():
         for name, labels, value in samples(text, (MEMORY, COMPUTE, DEVICES)):
             if name == DEVICES:
                 namespace, pod, container, resource, gpu = (labels.get(key, "") for key in _OF_DEVICES)
-                devices[gpu].append(Devices(namespace, pod, container, resource, int(value)))
+                devices[gpu].append(GivenDevices(namespace, pod, container, resource, int(value)))
                 continue
             share = tuple(labels.get(key, "") for key in ("gpu", "namespace", "pod", "containers"))
             if name == MEMORY:

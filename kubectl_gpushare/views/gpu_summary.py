@@ -15,7 +15,7 @@ from gpushare.gpunode import GpuNode
 from gpushare.typical import Typical, TypicalOf
 from gpushare.whatif.away import Away
 from kubectl_gpushare import plugin_errors
-from kubectl_gpushare.source.live_usage import Devices, Usage, Used
+from kubectl_gpushare.source.live_usage import GivenDevices, Usage, Used
 
 _NOWHERE: Mapping[str, Away] = types.MappingProxyType({})
 _TYPICAL = typical.median(typical.DEFAULT_MIX)
@@ -50,7 +50,7 @@ class GpuSummary:
     away: Away | None = None
     waits: str = ""
     measured: Used | None = None
-    devices: tuple[Devices, ...] | None = None
+    devices: tuple[GivenDevices, ...] | None = None
 
     @property
     def name(self) -> str:

@@ -64,6 +64,7 @@ def test_types_then_names(complete: Complete, saved: Path) -> None:
 def test_names_of_nodes_pods_and_configurations(complete: Complete, saved: Path, tmp_path: Path) -> None:
     assert names(complete("audit", "--from", saved, "gpu-1")) == ["gpu-1", "gpu-10"]
     assert names(complete("rightsize", "--from", saved, "-n", "ml", "t")) == ["trainer"]
+    assert names(complete("fit", "--policy", "")) == ["fragmentation", "pack", "spread"]
     path = tmp_path / "map.yaml"
     path.write_text("kind: ConfigMap\nmetadata: {name: gpushare-config}\ndata: {gpus-of-mine: ''}\n")
     assert names(complete("config", "show", "--from", saved, "--from", path, "gpu")) == [

@@ -10,7 +10,7 @@ from gpushare.gpunode import Condition, GpuNode
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.page import Block, Page, Section, field
 from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Table, sentence
-from kubectl_gpushare.source.live_usage import Devices
+from kubectl_gpushare.source.live_usage import GivenDevices
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import ages, cell_figures, gpu_summary, happenings, ledger_problems
 from kubectl_gpushare.views.describe import tenants
@@ -133,7 +133,7 @@ def _by_kubelet(card: GpuSummary) -> str:
     return f"in mode {card.gpu.mode} the kubelet hands it out: `kubectl describe node {card.node}` has the counts"
 
 
-def _given(card: GpuSummary, snapshot: Snapshot) -> Sequence[Devices] | None:
+def _given(card: GpuSummary, snapshot: Snapshot) -> Sequence[GivenDevices] | None:
     return snapshot.usage.devices_of(card.node, card.gpu.uuid) if snapshot.usage else None
 
 

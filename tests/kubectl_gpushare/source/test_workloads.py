@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from gpushare import codec, contract
-from kubectl_gpushare import options
+from kubectl_gpushare import candidates, options
 from kubectl_gpushare.source import workloads
 from tests import builders
 from tests.kubectl_gpushare.conftest import Plugin
@@ -113,6 +114,18 @@ def test_of_one_that_can_make_no_pods_the_refusal_is_told(plugin: Plugin, cluste
     ended = plugin("why", word, "-n", "default", "--from", cluster)
     assert ended.code == 1
     assert f"makes no pods: {SAID}" in ended.err
+
+
+def test_workloads_are_offered_by_their_type(cluster: Path) -> None:
+    def offered(typed: str) -> list[str]:
+        context = click.Context(click.Command("why"))
+        context.params = {"files": (str(cluster),), "namespace": "default"}
+        return [item.value for item in candidates.pods_or_workloads(context, click.Option(["-x"]), typed)]
+
+    assert offered("deploy/") == ["deploy/server", "deploy/short"]
+    assert offered("Job/tr") == ["Job/train"]
+    assert offered("train") == ["train-x"]
+    assert offered("nothing/") == []
 
 
 def test_of_one_whose_pods_ask_for_nothing_that_is_told(plugin: Plugin, cluster: Path) -> None:
