@@ -176,3 +176,11 @@ def test_a_node_that_is_not_there_is_an_error(plugin: Plugin, saved: Path) -> No
 def test_where_nothing_is_shared_nothing_is_wrong(plugin: Plugin) -> None:
     ended = plugin("audit", "--from", "-", input='{"kind": "GPUNode", "metadata": {"name": "new"}}')
     assert (ended.code, ended.out) == (0, "no node has GPUs that are shared by annotation\n")
+
+
+def test_an_agent_that_answers_without_end_is_told_of_and_not_read_on(
+    plugin: Plugin, server: Callable[..., str]
+) -> None:
+    ended = plugin("audit", KUBECTL_PATH=server("exec cat /dev/zero"))
+    assert ended.code != 0
+    assert "the answer is longer than 16 MiB" in ended.out + ended.err
