@@ -15,7 +15,7 @@ class Cause(enum.StrEnum):
     LEDGER = "ledger"  # the ledger, or its gate, could not be written, or others were faster
     NO_GPU = "no-gpu"  # no GPU is known at all
     REFUSED = "refused"  # the API server lets nobody open its gate
-    QUOTA = "quota"  # the API server will not store it
+    QUOTA = "quota"  # a ResourceQuota of its namespace leaves too little
     UNCLAIMED = "unclaimed"  # too much is reserved for pods of its namespace that have not come
     TURN = "turn"  # others of its namespace are tried first
     REQUEST = "request"  # its annotations are no longer valid

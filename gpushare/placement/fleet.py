@@ -49,6 +49,11 @@ class Fleet:
         """Every node with GPUs."""
         return iter(self._views.values())
 
+    def exclusive_views(self) -> list[NodeView]:
+        """Return the nodes where a pod with an exclusion label holds a GPU."""
+        exclusive = self._grid.holders.are_exclusive()[self._grid.now().holders].any(0)
+        return [self._views[self._grid.names[slot]] for slot in np.flatnonzero(exclusive)]
+
     def update(self, view: NodeView, *, room: Room | None = None) -> None:
         """A node as it is now. room: None keeps what is known of its CPU and memory, at first that nothing is known."""
         name = view.node.name

@@ -27,7 +27,7 @@ from gpushare.nodefilters import (
     share_resources,
     volumes,
 )
-from gpushare.placement import NodeView, Placement
+from gpushare.placement import NodeView, Placement, exclusive_gpus
 from gpushare.placement_profile import PlacementProfile
 from gpushare.refusal import Refusal
 from gpushare.request import Request
@@ -66,6 +66,7 @@ class World:
         profile: PlacementProfile | None = None,
     ) -> None:
         self.views: dict[str, NodeView] = {}
+        self.bounds: Mapping[str, exclusive_gpus.Bound | None] = {}  # on exclusive GPUs, by namespace, where known
         is_known = claims_are_all and storage is not None and volumes.CLAIM in storage
         self._cache: SchedulerCache | None = None
         if machines is not None:
@@ -137,10 +138,15 @@ class World:
     def place(self, manifest: pod.PodJson, request: Request, *, judge: Judge | None = None) -> Answer:
         """Where the pod would go; a refusal names the nearest miss of each rule, or every candidate without numpy."""
         unfit = judge or self.judge(manifest, request)
-        if self._engine is None:
-            return placement.place(self.views.values(), request, policy=self.policy, unfit=unfit)
-        answer: Answer = self._engine.place(request, host=self.host(manifest), policy=self.policy, unfit=unfit)
-        return answer
+
+        def attempt(request: Request) -> Answer:
+            if self._engine is None:
+                return placement.place(self.views.values(), request, policy=self.policy, unfit=unfit)
+            answer: Answer = self._engine.place(request, host=self.host(manifest), policy=self.policy, unfit=unfit)
+            return answer
+
+        bound = self.bounds.get(pod.namespaced_name(manifest)[0])
+        return exclusive_gpus.place(request, bound, self.views.values(), attempt)
 
     def refuse(self, manifest: pod.PodJson, request: Request) -> Answer:
         """The same, with every candidate in a refusal, in the order of the nodes; slower."""

@@ -60,11 +60,13 @@ def command(name: str, **params: Any) -> None:
         wrong = misspelt.of(manifest)
         hint = wrong or f"see `kubectl describe pod {name}`"
         raise plugin_errors.PluginError(f'pod "{name}" asks for no share of a GPU: {hint}')
+    namespace, is_exclusive = pod.namespaced_name(manifest)[0], contract.EXCLUSION in pod.annotations_of(manifest)
+    allowances, unread = chosen_source.allowances(origin, [namespace] if is_exclusive else ())
     try:
-        explanation = reasons.of(manifest, snapshot)
+        explanation = reasons.of(manifest, snapshot, allowances.get(namespace, ()))
     except errors.RequestError as error:
         raise plugin_errors.PluginError(f'pod "{name}" has an invalid request: {error}') from error
-    notes = [*snapshot.notes, *([] if world.exact() else [world.WITHOUT_NUMPY])]
+    notes = [*snapshot.notes, *unread, *([] if world.exact() else [world.WITHOUT_NUMPY])]
     page_layout.show(
         "PodReasons",
         lambda: (*field("Missing", meant.missing, style="bad"), *why.page(described_pod, explanation, notes)),

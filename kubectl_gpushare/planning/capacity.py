@@ -9,7 +9,7 @@ from typing import Final
 
 from gpushare import pod, resource_quota
 from gpushare.fragmentation import Fragmentation
-from gpushare.placement import Placement
+from gpushare.placement import Placement, exclusive_gpus
 from gpushare.refusal import Cause, Refusal
 from gpushare.resource_quota import Allowance
 from gpushare.whatif import world as worlds
@@ -73,6 +73,7 @@ def answer(world: World, wanted: Sequence[PodBatch], allowances: Allowances = _N
     """
     undone: list[Callable[[], None]] = []
     left = dict(allowances)
+    world.bounds = {name: exclusive_gpus.bound_of(name, quotas) for name, quotas in left.items()}
     before = world.fragmentation()
     try:
         fits = tuple(_fit(world, batch, left, undone) for batch in wanted)
@@ -83,6 +84,7 @@ def answer(world: World, wanted: Sequence[PodBatch], allowances: Allowances = _N
         more, refusal = _as_many(world, wanted[-1].asked, MOST, left, undone)
         return CapacityAnswer(fits, before, after, len(more), refusal)
     finally:
+        world.bounds = {}
         for undo in reversed(undone):
             undo()
 

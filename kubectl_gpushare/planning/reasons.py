@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from gpushare import contract, errors, pod
 from gpushare.gpunode import GpuNode
-from gpushare.placement import Placement
+from gpushare.placement import Placement, exclusive_gpus
 from gpushare.refusal import Refusal
+from gpushare.resource_quota import Allowance
 from gpushare.whatif import unplaced
 from gpushare.whatif import world as worlds
 from gpushare.whatif.world import RequestingPod, World
@@ -35,10 +36,14 @@ class Reasons:
     free_before: float  # stranded GPUs of the cluster without the pod
 
 
-def of(manifest: pod.PodJson, snapshot: Snapshot) -> Reasons:
-    """The reasons of one pod, with remedies. Raises `RequestError`."""
+def of(manifest: pod.PodJson, snapshot: Snapshot, quotas: Sequence[Allowance] = ()) -> Reasons:
+    """The reasons of one pod, with remedies. Raises `RequestError`.
+
+    quotas: its namespace's, which bound exclusive GPUs.
+    """
     asked = RequestingPod.of(unplaced.of(manifest))
     world = around(manifest, snapshot)
+    world.bounds = {asked.namespace: exclusive_gpus.bound_of(asked.namespace, quotas)}
     answer = world.place(asked.manifest, asked.request)
     fits, ruled_out = ranking.counts(world, asked)
     refusal = None

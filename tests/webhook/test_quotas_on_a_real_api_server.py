@@ -55,3 +55,31 @@ def test_memory_by_percent_is_bounded_by_the_number_of_pods_alone(cluster: Clust
     held = [share for allocation in cluster.node().allocations for share in allocation.shares]
     whole = cluster.node().gpus[0].memory_bytes
     assert [share.memory_bytes for share in held] == [whole] * 3
+
+
+def test_exclusion_labels_take_no_more_gpus_than_the_quota_allows(cluster: Cluster) -> None:
+    started = cluster.start()
+    where, hard = f"--namespace={cluster.namespace}", {PERCENT: "200"}
+    cluster.kubectl("create", "quota", "gpus", where, f"--hard={PERCENT}=200")
+    status = json.dumps({"status": {"hard": hard, "used": {PERCENT: "0"}}})
+    cluster.kubectl("patch", "quota", "gpus", where, "--subresource=status", "--type=merge", f"--patch={status}")
+    probe = builders.pod("probe", request="0.01", memory="1Mi", exclusion="probe")
+
+    def is_known() -> bool:
+        """Whether the webhook has seen the quota."""
+        cluster.create(probe, dry_run=True)
+        return "the placer" in str(started.logged("Answered a review")[-1]["decision"])
+
+    until(is_known, cluster.explain)
+    for number in range(8):
+        cluster.create(builders.pod(f"pod-{number}", request="0.01", memory="1Mi", exclusion=f"label-{number}"))
+
+    def said() -> list[str]:
+        return [str(pod["metadata"]["annotations"].get(contract.REASON, "")) for pod in cluster.pods()]
+
+    until(lambda: sum("have 2 of the 2 that the ResourceQuota gpus allows" in text for text in said()) == 6, said)
+    assert len({uuid for entry in cluster.node().allocations for uuid in entry.gpu_uuids}) == 2
+    with cluster.administrator.namespace() as other:
+        path = f"/api/v1/namespaces/{other}/pods"
+        made = cluster.administrator.create(path, builders.pod("other", namespace=other, request="0.01"))
+        assert contract.ALLOCATION in made["metadata"]["annotations"]

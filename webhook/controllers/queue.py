@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from gpushare import contract
 from gpushare import request as requests
 from gpushare.nodefilters import volumes
 from gpushare.pod import containers, default_container, init_containers
@@ -39,7 +40,8 @@ def kind(pod: Pod) -> str:
         for container in listed
     ]
     labels = pod.manifest["metadata"].get("labels")
-    who = [pod.ref.namespace, labels] if any(spec.get(key) for key in _SOCIAL_KEYS) else []
+    is_social = contract.EXCLUSION in asked or any(spec.get(key) for key in _SOCIAL_KEYS)
+    who = [pod.ref.namespace, labels] if is_social else []
     return json.dumps([asked, fitness, everyone, who, default_container(pod.manifest)], sort_keys=True)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 from gpushare import resource_quota
 from gpushare.cluster import api_client, informer
 from gpushare.cluster import object_store as objects
+from gpushare.placement import exclusive_gpus
 
 QUOTAS_PATH: Final = "/api/v1/resourcequotas"
 
@@ -47,6 +48,10 @@ class Allowances:
         """What the quotas of a namespace do not leave, as a sentence; None when they will let the pod in."""
         lacking = (allowance.lacks(asked) for allowance in self._by_namespace.get(namespace, {}).values())
         return next((sentence for sentence in lacking if sentence is not None), None)
+
+    def bound(self, namespace: str) -> exclusive_gpus.Bound | None:
+        """Return the namespace's bound on exclusive GPUs, if it has one."""
+        return exclusive_gpus.bound_of(namespace, self._by_namespace.get(namespace, {}).values())
 
     def _changed(self, change: objects.Delta) -> None:
         namespace, name = change.key.namespace, change.key.name

@@ -38,6 +38,10 @@ LEAST_LINGER_SECONDS: Final = 0.02
 MOST_LINGER_SECONDS: Final = 0.1
 MOST_REFUSED: Final = 3  # changes in a row, each written alone: the others would be refused, too
 STALE_SECONDS: Final = 300.0  # longer than an API server is away that restarts, and than the pause after that
+COUNTED_BY_PLACER: Final = (
+    f"{contract.EXCLUSION} in a namespace whose ResourceQuota limits requests.{contract.RESOURCE_PERCENT}: the placer, "
+    "which counts the namespace's exclusive GPUs, places it once it is stored"
+)
 MOST_ASKED_SECONDS: Final = 2.0  # a review cannot wait longer, whatever the API server asks for
 
 
@@ -98,6 +102,7 @@ class ApiStore:
             self._key,
             self._occupancy.unbindable.avoided,
             left=lambda: self.contention.left(now=clock()),
+            bound=self._allowances.bound,
         )
         self._cache.on_change(lambda _: self._to_show.set())
 
@@ -161,6 +166,8 @@ class ApiStore:
         lacks = self._allowances.lacks(namespace, resource_quota.asked(manifest, request))
         if lacks is not None:
             return Refusal(lacks, cause=Cause.QUOTA)
+        if request.constraints.exclusion and self._allowances.bound(namespace):
+            return Refusal(COUNTED_BY_PLACER, cause=Cause.QUOTA)  # several replicas would each use up the bound
         return self._unclaimed.why_not(namespace)
 
     def expect(self, manifest: Mapping[str, Any], name: str, allocation_id: str) -> Callable[[], None]:

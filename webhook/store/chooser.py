@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import types
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Final
 
+from gpushare import pod
+from gpushare.allocation import PodRef
 from gpushare.mix import NO_HOST, Host, Mix
 from gpushare.nodefilters import PodKey as NodeShape
 from gpushare.nodefilters import SchedulerCache, pod_requests, share_resources
-from gpushare.placement import NodeView, Placement
+from gpushare.placement import NodeView, Placement, exclusive_gpus
 from gpushare.placement.fleet import Fleet
 from gpushare.placement.grid import Room
 from gpushare.pod import PodJson
@@ -35,6 +37,7 @@ class Chooser:
 
     view: a node of the ledger as it is now. key: by which key the scheduler cache counts a pod, if it does. avoided:
     nodes that are not for a pod, whatever is free there. left: nodes that are only taken now where no other will do.
+    bound: a namespace's bound on exclusive GPUs.
     """
 
     def __init__(
@@ -45,9 +48,11 @@ class Chooser:
         avoided: Callable[[PodJson], Avoided] = lambda _: NOTHING,
         *,
         left: Callable[[], Callable[[str], bool] | None] = lambda: None,
+        bound: Callable[[str], exclusive_gpus.Bound | None] = lambda _: None,
     ) -> None:
         self.avoided = avoided
         self._left = left
+        self._bound = bound
         self._view = view
         self._cache = cache
         self._key = key
@@ -111,17 +116,44 @@ class Chooser:
         among = is_left = self._left()
         if avoided.last:
             is_left = lambda name: name in avoided.last or (among is not None and among(name))  # noqa: E731
-        if is_left is not None:
-            outcome = self._fleet.place(
-                request, host=host, policy=policy, unfit=lambda name: _LEFT if is_left(name) else unfit(name)
-            )
-            if isinstance(outcome, Placement):
-                return outcome
-        return self._fleet.place(request, host=host, policy=policy, unfit=unfit, fits=fits)
 
-    def place_on(self, view: NodeView, manifest: PodJson, request: Request, *, policy: str) -> Placement | Refusal:
+        def attempt(request: Request) -> Placement | Refusal:
+            if is_left is not None:
+                outcome = self._fleet.place(
+                    request, host=host, policy=policy, unfit=lambda name: _LEFT if is_left(name) else unfit(name)
+                )
+                if isinstance(outcome, Placement):
+                    return outcome
+            return self._fleet.place(request, host=host, policy=policy, unfit=unfit, fits=fits)
+
+        bound = self._bound_on(manifest, request)
+        return exclusive_gpus.place(request, bound, self._fleet.exclusive_views() if bound else (), attempt)
+
+    def place_on(
+        self, view: NodeView, manifest: PodJson, request: Request, *, policy: str, instead: Views = AS_IT_IS
+    ) -> Placement | Refusal:
         """The GPUs that the pod gets on this node as it is given here, by the same choice as `place`'s."""
-        return self._fleet.place_on(view, request, policy=policy, unfit=self.unfit(manifest))
+        unfit, bound, views = self.unfit(manifest), self._bound_on(manifest, request), [view]
+        if bound is not None:
+            self._show(instead)
+            views += [other for other in self._fleet.exclusive_views() if other.node.name != view.node.name]
+        return exclusive_gpus.place(
+            request, bound, views, lambda tried: self._fleet.place_on(view, tried, policy=policy, unfit=unfit)
+        )
+
+    def exceeds_bound(self, asks: Sequence[tuple[PodRef, Request]]) -> bool:
+        """Whether holding GPUs for these pods of one namespace exceeds its bound on exclusive GPUs."""
+        asked = [(ref, request) for ref, request in asks if request.constraints.exclusion]
+        bound = self._bound(asked[0][0].namespace) if asked else None
+        if bound is None:
+            return False
+        self._show(AS_IT_IS)
+        uids = {ref.uid for ref, _ in asked}
+        held = exclusive_gpus.held_gpus(bound.namespace, self._fleet.exclusive_views(), but=uids)
+        return len(held) + sum(exclusive_gpus.gpus_of(request) for _, request in asked) > bound.most_gpus
+
+    def _bound_on(self, manifest: PodJson, request: Request) -> exclusive_gpus.Bound | None:
+        return self._bound(pod.namespaced_name(manifest)[0]) if request.constraints.exclusion else None
 
     def hostname(self, node: str) -> str:
         """The value of the node's hostname label."""

@@ -9,7 +9,7 @@ from typing import Any
 from gpushare import codec, contract, errors, node, pod
 from gpushare.gpunode import GpuNode
 from gpushare.nodefilters import NodeSpec, PodInfo, SchedulerCache, volumes
-from gpushare.placement import NodeView
+from gpushare.placement import NodeView, exclusive_gpus
 from gpushare.refusal import Refusal
 from gpushare.request import Request
 from webhook.pods.stored_pod import Pod
@@ -24,7 +24,7 @@ class MemoryStore:
     """GPUNodes and, where they are known, Nodes, pods and storage (objects of the kinds that `volumes` reads).
 
     A GPUNode without a Node is taken for a ready one without limits. avoided: nodes that are not for a pod, whatever is
-    free there.
+    free there. bound: a namespace's bound on exclusive GPUs.
     """
 
     instead = AS_IT_IS
@@ -37,13 +37,14 @@ class MemoryStore:
         storage: Iterable[Mapping[str, Any]] = (),
         *,
         avoided: Callable[[pod.PodJson], Avoided] = lambda _: NOTHING,
+        bound: Callable[[str], exclusive_gpus.Bound | None] = lambda _: None,
     ) -> None:
         self._documents = {codec.read(document).name: document for document in gpunodes}
         self._views = {name: NodeView.of(codec.read(document)) for name, document in self._documents.items()}
         self._cache = SchedulerCache(is_full=self._is_full)
         self._assumed = AssumedPods(self._cache, self._holds)
         self._unclaimed = UnconfirmedReservations(time.monotonic)
-        self.chooser = Chooser(self.view, self._cache, self._assumed.key, avoided)
+        self.chooser = Chooser(self.view, self._cache, self._assumed.key, avoided, bound=bound)
         for view in self._views.values():
             self._unclaimed.look(view.node, view.node)
         known = {node.name(document): document for document in nodes}

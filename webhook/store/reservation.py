@@ -154,8 +154,12 @@ class Reservation:
 
     def _on_preferred(self, manifest: PodJson, request: Request, preferred: str) -> Placement | None:
         view = self.store.view(preferred)
-        outcome = view and self.store.chooser.place_on(view, manifest, request, policy=self.policy)
+        outcome = view and self._place_on(view, manifest, request)
         return outcome if isinstance(outcome, Placement) else None
+
+    def _place_on(self, view: NodeView, manifest: PodJson, request: Request) -> Placement | Refusal:
+        store = self.store
+        return store.chooser.place_on(view, manifest, request, policy=self.policy, instead=store.instead)
 
     async def release(self, name: str, identity: str) -> None:
         """Release a reservation that its pod cannot use any more; if that fails it lapses."""
@@ -190,7 +194,7 @@ class Reservation:
                 return node  # an earlier attempt was written although its answer was lost
             outcome: Placement | Refusal = chosen
             if seen is None or not _are_as_seen(chosen, node, seen):
-                outcome = self.store.chooser.place_on(NodeView.of(node), manifest, request, policy=self.policy)
+                outcome = self._place_on(NodeView.of(node), manifest, request)
             if isinstance(outcome, Refusal):
                 raise errors.LedgerError(outcome.reason)
             until = None if holder.uid and self.is_for_good else self.wall_clock() + self.lifetime_seconds

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare import contract, ledger, placement, resource_quota
+from gpushare.allocation import Labels
 from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
@@ -187,6 +188,34 @@ def test_no_more_fit_than_the_quotas_of_their_namespace_leave(
     assert said in str(answer.fits[0].refusal or "")
     assert answer.fits[0].changes == ()
     assert capacity.answer(world, [batch], {"another": (allowance,)}).all_fit
+
+
+def test_no_more_exclusive_gpus_fit_than_the_quota_of_their_namespace_allows() -> None:
+    name = f"requests.{contract.RESOURCE_PERCENT}"
+    allowance = resource_quota.read({"metadata": {"name": "gpus"}, "spec": {"hard": {name: "200"}}})
+    assert allowance is not None
+    labels = [asked(request="0.01", memory="1Mi", exclusion=label) for label in ("red", "green", "blue")]
+    world = World([builders.node("a", gpus=8)])
+    batches = [capacity.PodBatch(str(number), pod, 1) for number, pod in enumerate(labels)]
+    answer = capacity.answer(world, batches, {labels[0].namespace: (allowance,)})
+    assert [fit.missing for fit in answer.fits] == [0, 0, 1]
+    assert 'exclusion "blue" asks for 1 GPU without other pods' in str(answer.fits[2].refusal)
+    assert answer.fits[2].changes == ()
+    assert capacity.answer(world, batches).all_fit
+
+
+def test_why_names_the_bound_on_exclusive_gpus_and_what_would_help() -> None:
+    name = f"requests.{contract.RESOURCE_PERCENT}"
+    allowance = resource_quota.read({"metadata": {"name": "gpus"}, "spec": {"hard": {name: "50"}}})
+    assert allowance is not None
+    held = dataclasses.replace(builders.allocation("a1", "GPU-a-0"), labels=Labels(exclusion="red"))
+    snapshot = dataclasses.replace(sample.snapshot(), nodes=(ledger.reserve(builders.node("a"), held),), machines=None)
+    pod = builders.pod("asked", request="0.01", exclusion="blue")
+    assert reasons.of(pod, snapshot).refusal is None
+    answer = reasons.of(pod, snapshot, [allowance])
+    assert "have 1 of the 1 that the ResourceQuota gpus allows the namespace default" in str(answer.refusal)
+    assert reasons.of(builders.pod("asked", request="0.01", exclusion="red"), snapshot, [allowance]).refusal is None
+    assert [change.sentence for change in answer.changes] == ['without gpushare.io/exclusion "blue"']
 
 
 def test_as_many_fit_as_there_is_room_for() -> None:

@@ -67,3 +67,19 @@ async def test_quotas_come_and_go() -> None:
     api.tell(allowances.QUOTAS_PATH, {"type": "DELETED", "object": quota({})})
     await quotas.step()
     assert known.lacks("team", {PERCENT: 1}) is None
+
+
+async def test_the_bound_on_exclusive_gpus_follows_the_quotas() -> None:
+    api = ScriptedApi()
+    known = allowances.Allowances(api)
+    (quotas,) = known.informers
+    assert known.bound("team") is None
+    api.tell(allowances.QUOTAS_PATH, {"type": "ADDED", "object": quota({f"requests.{PERCENT}": "250"})})
+    await quotas.step()
+    bound = known.bound("team")
+    assert bound is not None
+    assert (bound.quota, bound.most_gpus) == ("gpus", 2)
+    assert known.bound("another") is None
+    api.tell(allowances.QUOTAS_PATH, {"type": "DELETED", "object": quota({})})
+    await quotas.step()
+    assert known.bound("team") is None

@@ -12,9 +12,10 @@ import pytest
 
 from gpushare import codec, contract, ledger
 from gpushare import request as requests
-from gpushare.allocation import PodRef
+from gpushare.allocation import Labels, PodRef
 from gpushare.gpunode import GpuNode
-from gpushare.refusal import Refusal
+from gpushare.placement import exclusive_gpus
+from gpushare.refusal import Cause, Refusal
 from tests import builders
 from webhook import metrics, review
 from webhook.admission import Admission
@@ -29,8 +30,8 @@ NOW = 1_000_000.0
 class Shared(memory_store.MemoryStore):
     """Somebody else writes just before we do, as often as `others` has changes."""
 
-    def __init__(self, *nodes: GpuNode, others: list[ledger_store.Change] | None = None) -> None:
-        super().__init__([codec.to_document(node) for node in nodes])
+    def __init__(self, *nodes: GpuNode, others: list[ledger_store.Change] | None = None, **options: Any) -> None:
+        super().__init__([codec.to_document(node) for node in nodes], **options)
         self.others = others or []
 
     async def commit(self, name: str, change: ledger_store.Change) -> GpuNode:
@@ -147,6 +148,19 @@ async def test_what_fits_no_more_is_refused_with_the_reason_of_now() -> None:
     refused = await reserve(on)
     assert isinstance(refused, Refusal)
     assert "with too little compute free" in refused.reason
+
+
+async def test_a_bound_on_exclusive_gpus_holds_at_the_write() -> None:
+    bound = exclusive_gpus.Bound("default", "gpus", 100)
+    entry = dataclasses.replace(builders.allocation("other", "GPU-node-a-0", request=1), labels=Labels(exclusion="red"))
+    on = Shared(builders.node(), others=[lambda node: ledger.reserve(node, entry)], bound=lambda _: bound)
+    refused = await reserve(on, request="0.01", exclusion="blue")
+    assert isinstance(refused, Refusal)
+    assert refused.cause is Cause.QUOTA
+    assert [kept.id for kept in held(on)] == ["other"]
+    placed = await reserve(on, request="0.01", exclusion="red")
+    assert isinstance(placed, mutation.Placed)
+    assert placed.shares[0].gpu_uuids == ("GPU-node-a-0",)
 
 
 async def test_a_ledger_that_does_not_answer_gates_the_pod_in_time() -> None:

@@ -49,13 +49,14 @@ class BackfillReservations:
         ]
         requests = {holder.pod.uid: holder.request for holder in asked}
         entries = [entry for holder in asked for entry in existing.holds.get(holder.pod.uid, ())]
-        if entries and not self._can_end(entries, asked):
+        exceeds = self._store.chooser.exceeds_bound([(pod.ref, request) for pod, request in asks])
+        if entries and (exceeds or not self._can_end(entries, asked)):
             await self._release(entries)
             for holder in asked:
                 existing.holds.pop(holder.pod.uid, None)
             entries = []
         if not entries:
-            entries = await self._make(unit, asked, existing)
+            entries = [] if exceeds else await self._make(unit, asked, existing)
         else:
             for name in sorted({entry.node for entry in entries}):
                 view = self._store.view(name)

@@ -9,6 +9,7 @@ from gpushare import codec, contract, ledger
 from gpushare import request as requests
 from gpushare.gpunode import GpuNode
 from gpushare.nodefilters import share_resources
+from gpushare.placement import exclusive_gpus
 from gpushare.pod import PodJson
 from gpushare.request import Request
 from tests import builders
@@ -33,8 +34,9 @@ class Cluster:
         *nodes: GpuNode,
         bound: backfill.Bound = backfill.DEFAULT,
         avoided: Callable[[PodJson], Avoided] = lambda _: NOTHING,
+        exclusive: Callable[[str], exclusive_gpus.Bound | None] = lambda _: None,
     ) -> None:
-        self.store = MemoryStore([codec.to_document(node) for node in nodes], avoided=avoided)
+        self.store = MemoryStore([codec.to_document(node) for node in nodes], avoided=avoided, bound=exclusive)
         self.pods: dict[str, dict[str, Any]] = {}
         self.index, self.seen = PodIndex(), dict[str, Pod]()
         self.read = dict[str, tuple[dict[str, Any], Pod]]()

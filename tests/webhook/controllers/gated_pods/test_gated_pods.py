@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare import contract
+from gpushare.placement import exclusive_gpus
 from tests import builders
 from tests.webhook.controllers.gated_pods.ledger_in_memory import Cluster
 from webhook.controllers.gated_pods import backfill, fairness
@@ -273,3 +274,67 @@ async def test_who_may_not_go_to_a_node_keeps_nobody_like_it_from_there() -> Non
     await cluster.step()
     assert cluster.order == ["other"]
     assert "node-a could not take it before" in cluster.told["barred"]
+
+
+def one_gpu(namespace: str) -> exclusive_gpus.Bound:
+    return exclusive_gpus.Bound(namespace, "gpus", 100)
+
+
+async def test_a_pod_beyond_the_bound_on_exclusive_gpus_waits_without_holding_one() -> None:
+    patient = backfill.Bound(patience_seconds=60, passes=1)
+    cluster = Cluster(builders.node(gpus=2), bound=patient, exclusive=one_gpu)
+    await cluster.arrive("first", request="0.5", exclusion="red")
+    cluster.now += 1
+    cluster.create("second", request="0.5", exclusion="blue")
+    await cluster.step()
+    cluster.now += 1
+    await cluster.arrive("plain", request="0.5")
+    cluster.now += 61
+    await cluster.step()
+    assert cluster.waiting() == ["second"]
+    assert cluster.held() == {}
+    assert 'gpushare.io/exclusion "blue" asks for 1 GPU without other pods' in cluster.told["second"]
+    await cluster.end("first")
+    await cluster.step()
+    assert cluster.waiting() == []
+
+
+@pytest.mark.parametrize(("percent", "held"), [(100, 0), (200, 1)])
+async def test_a_pod_holds_a_gpu_only_within_the_bound(percent: int, held: int) -> None:
+    cluster = Cluster(
+        builders.node(gpus=2),
+        bound=backfill.Bound(patience_seconds=60, passes=1),
+        exclusive=lambda namespace: exclusive_gpus.Bound(namespace, "gpus", percent),
+    )
+    await cluster.arrive("first", request="1", exclusion="red")
+    await cluster.arrive("plain", request="0.5")
+    cluster.now += 1
+    cluster.create("second", request="1", exclusion="red")
+    await cluster.step()
+    cluster.now += 1
+    await cluster.arrive("passer", request="0.5")
+    cluster.now += 61
+    await cluster.step()
+    assert len(cluster.held()) == held
+
+
+async def test_a_refused_pod_does_not_stand_for_another_namespaces() -> None:
+    bounds = {"default": exclusive_gpus.Bound("default", "gpus", 0)}
+    cluster = Cluster(builders.node(gpus=1), exclusive=bounds.get)
+    cluster.create("ours", request="0.1", exclusion="red")
+    cluster.now += 1
+    cluster.create("theirs", request="0.1", exclusion="red")
+    cluster.pods["theirs"]["metadata"]["namespace"] = "another"
+    await cluster.step()
+    assert cluster.order == ["theirs"]
+
+
+async def test_a_gang_beyond_the_bound_is_not_placed_in_part() -> None:
+    cluster = Cluster(builders.node(gpus=4), exclusive=one_gpu)
+    for name, label in (("a", "red"), ("b", "blue")):
+        cluster.create(name, request="0.1", exclusion=label, group="training", group_size="2")
+        cluster.now += 1
+    await cluster.step()
+    assert sorted(cluster.waiting()) == ["a", "b"]
+    assert cluster.shares() == set()
+    assert all("exclusion" in told for told in cluster.told.values())
