@@ -90,7 +90,7 @@ def test_a_live_list_follows_the_size_of_the_window(window: tmux.Window) -> None
     assert [line.split()[0] for line in shown if line.startswith("gpu-1/")] == [f"gpu-1/{index}" for index in range(4)]
     window.resize(120, 8)
     shown = window.until(lambda lines: len(lines) == 8 and "more lines" in lines[7])
-    assert shown[0] == "warning: 3 more, seen without -w"
+    assert shown[0] == "warning: 4 more, seen without -w"
     assert any(line.startswith("gpu-1/0") for line in shown)
     window.resize(120, 40)
     shown = window.until(lambda lines: any(line.startswith("TOTAL") for line in lines))
