@@ -1,8 +1,8 @@
 """What the kubelet and Prometheus ask: /healthz, /readyz and /metrics, over plain HTTP on a port of their own.
 
-A daemon may have documents of its own there. To make a page takes a fifth of the event loop's time at most, and a
-connection has one request, so that no number of clients takes the loop from the daemon, or from a kubelet's probes
-(`probe_connections`).
+A daemon may have documents of its own there. While many clients are connected, making pages takes at most a fifth of
+the event loop's time, and a connection has one request, so that no number of clients takes the loop from the daemon, or
+from a kubelet's probes (`probe_connections`). Otherwise every page is new.
 
 Health means that the event loop turns. Readiness is a table of named checks, each of which says what is missing in one
 sentence, so that `curl …/readyz` explains why a pod gets no traffic.
@@ -34,7 +34,8 @@ Check = Callable[[], str | None]
 # Returns what is to be sent as JSON, or None while there is nothing to say yet.
 Document = Callable[[], object]
 NO_DOCUMENTS: Final[Mapping[str, Document]] = {}
-KEPT_TIMES: Final = 4.0  # a page is kept for so many times as long as it took to make
+KEPT_TIMES: Final = 4.0  # a page is kept for so many times as long as it took to make, while many are connected
+MANY: Final = 8  # more connections than Prometheus, kubelet and people have open at a time
 BACKLOG: Final = 128
 
 
@@ -42,10 +43,12 @@ def application(
     checks: Mapping[str, Check],
     registry: prometheus_client.CollectorRegistry,
     documents: Mapping[str, Document] = NO_DOCUMENTS,
+    *,
+    is_crowded: Callable[[], bool] = lambda: False,
 ) -> web.Application:
     """Return the three routes, and one for each of `documents`, by its path.
 
-    `checks` may be added to later; it is read at each request.
+    `checks` may be added to later; it is read at each request. is_crowded: whether many clients are connected.
     """
 
     async def healthz(_: web.Request) -> web.Response:  # of a request that comes in pieces
@@ -85,7 +88,7 @@ def application(
     async def one_request(_: web.Request, response: web.StreamResponse) -> None:
         response.force_close()
 
-    pages = Pages()
+    pages = Pages(is_crowded)
     app = web.Application()
     app.router.add_get("/healthz", healthz)
     app.on_response_prepare.append(one_request)
@@ -97,16 +100,17 @@ def application(
 
 
 class Pages:
-    """Pages by name, each kept for a moment after it was made; one that says nothing yet is not kept."""
+    """Pages by name. While many clients are connected, each page is kept for a moment; an empty one is not kept."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, is_crowded: Callable[[], bool], clock: Callable[[], float] = time.monotonic) -> None:
+        self._is_crowded = is_crowded
         self._clock = clock
         self._made: dict[str, tuple[float, bytes]] = {}
 
     def get(self, name: str, make: Callable[[], bytes | None]) -> bytes | None:
         """Return the page of this name, made now if it is too old."""
         known, began = self._made.get(name), self._clock()
-        if known is not None and began < known[0]:
+        if known is not None and began < known[0] and self._is_crowded():
             return known[1]
         page = make()
         if page is not None:
@@ -139,7 +143,8 @@ async def serve(
     documents: Mapping[str, Document] = NO_DOCUMENTS,
 ) -> AsyncIterator[int]:
     """Serve while the context lasts; yield the port (chosen by the system when `port` is 0)."""
-    runner = web.AppRunner(application(checks, registry, documents), access_log=None)
+    app = application(checks, registry, documents, is_crowded=lambda: len(connections) > MANY)
+    runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
         if runner.server is None:

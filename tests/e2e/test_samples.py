@@ -32,13 +32,13 @@ def test_of_two_that_compute_it_is_shown_what_they_use_and_that_they_are_held_to
     large, small = (annotation(user.running(name), contract.GPU_UUIDS) for name in ("busy-large", "busy-small"))
     assert large == small
 
-    def busy() -> dict[str, int] | None:
+    def busy() -> dict[str, float] | None:
         rows = [line.split() for line in user.plugin("top", "pods", "--namespace", user.namespace).splitlines()]
         header, pods = rows[0], {row[0]: row for row in rows[1:] if row[0].startswith("busy-")}
-        used, percent = header.index("USED"), header.index("BUSY")
-        if any(row[used] != "2Gi" or not row[percent].endswith("%") for row in pods.values()):
+        used, gpus = header.index("USED"), header.index("BUSY")
+        if any(row[used] != "2Gi" or not row[gpus].endswith("/1") for row in pods.values()):
             return None
-        shares = {name: int(row[percent].rstrip("%")) for name, row in pods.items()}
+        shares = {name: float(row[gpus].removesuffix("/1")) for name, row in pods.items()}
         return shares if shares["busy-large"] > shares["busy-small"] > 0 else None
 
     eventually(busy, what="what both use in `top pods`, the larger share more")

@@ -80,7 +80,7 @@ async def create_beside(cluster: Cluster, crossing: Crossing, directory: Path) -
 async def test_it_is_sent_again_when_the_last_words_say_so(cluster: Cluster, tmp_path: Path) -> None:
     crossing = Crossing(connections.SEND_AGAIN)
     await create_beside(cluster, crossing, tmp_path)
-    (first, _), (second, _) = crossing.reviews
+    (first, _), (second, _), *_ = crossing.reviews  # and again, if a webhook behind changes the pod
     assert first < second  # on another connection
 
 

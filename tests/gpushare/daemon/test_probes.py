@@ -185,7 +185,8 @@ def test_making_pages_takes_a_part_of_the_time_however_many_ask() -> None:
         now, worked = now + 0.01, worked + 0.01
         return b"%.2f" % now
 
-    pages = probes.Pages(clock=lambda: now)
+    crowded = True
+    pages = probes.Pages(lambda: crowded, clock=lambda: now)
     assert pages.get("a", make) == b"0.01"
     while now < 10.0:
         page = pages.get("a", make)
@@ -195,3 +196,5 @@ def test_making_pages_takes_a_part_of_the_time_however_many_ask() -> None:
     assert worked < 2.1
     assert pages.get("b", lambda: None) is None
     assert pages.get("b", lambda: b"known") == b"known"
+    crowded = False
+    assert [pages.get("a", make) for _ in range(2)] == [b"%.2f" % (now - 0.01), b"%.2f" % now]
