@@ -7,7 +7,7 @@ Weights are random. Two workers serve all rows of a mode.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from bench.gpu import workers
 from bench.gpu.bench import Bench
@@ -18,9 +18,6 @@ REQUESTS = (2, 8, 32)
 GENERATE_REQUESTS = 8
 HALVES = (50, 50)
 HEAD = ["requests", "", "words/s", "% of one alone", "to native", "first of two, %", "p50 ms", "p99 ms", "longest ms"]
-# COSTS is for native and ours; each peer adds PEER_COSTS.
-COSTS: Mapping[str, tuple[int, int]] = {"decoders": (25, 12), "transformers": (40, 4)}
-PEER_COSTS: Mapping[str, tuple[int, int]] = {"decoders": (15, 3), "transformers": (25, 1)}
 
 
 async def decoders(bench: Bench) -> None:
@@ -50,7 +47,8 @@ async def _pairs(bench: Bench, name: str, workload: str, requests: tuple[int, ..
                 await pairs.measure([(peer, pair)])
         except workers.ROW_ERRORS as error:
             pairs.rows.append(["", peer.name, workers.failed(bench.report, f"{name}.{peer.name}", error), *[""] * 6])
-        pairs.show(peer.name)
+        finally:
+            pairs.show(peer.name)
 
 
 def _halves(mode: Mode) -> list[tuple[Mode, int]]:
