@@ -38,6 +38,7 @@ PACKAGES = (
 )
 # Variables of the bench's own environment that programs do not inherit.
 _DROPPED = ("LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
+_PROGRAMS = ("/usr/local/nvidia/bin", "/usr/local/cuda/bin")  # where containers have the driver's programs
 _NAME_LENGTH = 96
 _SM_CLOCK, _MEMORY_CLOCK = 1, 2
 _MAX_PROCESSES = 64
@@ -123,6 +124,8 @@ class Machine:
 def real() -> Machine:
     """The first GPU of this machine. Raises NoGpuError."""
     environment = {name: value for name, value in os.environ.items() if name not in _DROPPED}
+    path = [environment.get("PATH", os.defpath), *filter(os.path.isdir, _PROGRAMS)]
+    environment["PATH"] = os.pathsep.join(path)
     return _open("libnvidia-ml.so.1", environment, simulated=False)
 
 
