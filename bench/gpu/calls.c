@@ -15,7 +15,7 @@
 #define ROUNDS 200
 #define LEAST_ROUNDS 9
 #define ROUNDS_NS 1.5e9 /* next to a busy tenant, each round may have to wait for its turn */
-#define LAUNCHES 256 /* fewer than the driver queues */
+#define LAUNCHES 256    /* fewer than the driver queues */
 #define PAIRS 16
 #define GRAPHS 16
 #define GRAPH_KERNELS 20
