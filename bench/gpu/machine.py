@@ -84,12 +84,11 @@ class Machine:
         _check("nvmlDeviceGetMemoryInfo", self._nvml.nvmlDeviceGetMemoryInfo(self._handle, ctypes.byref(memory)))
         return int(memory.used)
 
-    def processes(self) -> int:
-        """Return how many processes use the GPU now."""
+    def processes(self) -> int | None:
+        """Return how many processes use the GPU now; None if the driver does not tell."""
         count, listed = ctypes.c_uint(_MAX_PROCESSES), (_Process * _MAX_PROCESSES)()
         function = self._nvml.nvmlDeviceGetComputeRunningProcesses_v3
-        _check("nvmlDeviceGetComputeRunningProcesses", function(self._handle, ctypes.byref(count), listed))
-        return count.value
+        return count.value if function(self._handle, ctypes.byref(count), listed) == 0 else None
 
     def describe(self) -> dict[str, str]:
         """Return the head of a result page: all facts needed to compare its figures with others."""

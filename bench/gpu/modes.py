@@ -86,18 +86,35 @@ def mps(environment: Mapping[str, str], directory: Path) -> Iterator[Mode | None
         made = Mode("mps", variables={**variables, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "{limit}"})
         yield made if _started(command, own) else None
     finally:
-        _do([command], own, f"quit -t {_QUIT_SECONDS}\n")
+        pid = _pid(pipes)
+        _do([command], own, f"quit -t {_QUIT_SECONDS}\nquit\n")  # the second is for daemons that know no -t
+        end = time.monotonic() + _ANSWER_SECONDS
+        while pid is not None and _is_daemon(pid) and time.monotonic() < end:
+            time.sleep(0.05)
         kill_daemons()
 
 
 def kill_daemons() -> None:
     """Kill the MPS daemons of this process that are still there, with their servers."""
     while _running:
-        with contextlib.suppress(OSError, ValueError):
-            pid = int((_running.pop() / _PID_FILE).read_text())
-            if b"mps" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                group = os.getpgid(pid)  # with its servers
+        pid = _pid(_running.pop())
+        if pid is not None and _is_daemon(pid):
+            with contextlib.suppress(OSError):
+                group = os.getpgid(pid)
                 os.kill(pid, signal.SIGKILL) if group == os.getpgrp() else os.killpg(group, signal.SIGKILL)
+
+
+def _pid(pipes: Path) -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        return int((pipes / _PID_FILE).read_text())
+    return None
+
+
+def _is_daemon(pid: int) -> bool:
+    """Whether an MPS daemon runs under this pid."""
+    with contextlib.suppress(OSError):
+        return b"mps" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
 
 
 def _started(command: str, environment: Mapping[str, str]) -> bool:
