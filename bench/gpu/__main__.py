@@ -38,7 +38,7 @@ from bench.gpu import (
 )
 from bench.gpu.bench import Bench
 from bench.gpu.plan import Cost
-from bench.gpu.report import RESULTS, Report
+from bench.gpu.report import RESULTS, Report, narrow
 
 NOTHING = Cost(0)
 
@@ -150,7 +150,7 @@ def main() -> None:
         except Exception as error:
             report.fail("run", error)
         page = report.write(run.results)
-    print(report.page())
+    print(narrow(report.page()))
     print(f"{page}: {time.monotonic() - begun:.0f} s, {len(report.failed)} failed", flush=True)
     sys.exit(1 if report.failed else 0)
 
@@ -193,7 +193,7 @@ def _end_after(run: Run, seconds: float) -> None:
             modes.kill_daemons()
             run.report.fail("run", "something hung: it was ended from outside")
             page = run.report.write(run.results)
-            print(run.report.page())
+            print(narrow(run.report.page()))
             print(f"{page}: ended, {len(run.report.failed)} failed", flush=True)
         finally:
             os._exit(3)

@@ -110,6 +110,11 @@ class Report:
         return page
 
 
+def narrow(page: str) -> str:
+    """Return a page without the padding of its tables: of long outputs, often only the end is kept."""
+    return re.sub(r"-{4,}", "---", re.sub(r" {2,}", " ", page))
+
+
 def spread(values: Sequence[float], digits: int = 1) -> str:
     """Return the median and the range of the rounds."""
     middle = f"{statistics.median(values):.{digits}f}"

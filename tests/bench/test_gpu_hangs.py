@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.gpu import machine, modes, tenants
+from bench.gpu.report import narrow
 from bench.launches.node import Tenant
 
 pytestmark = [
@@ -60,7 +61,7 @@ def test_a_run_that_hangs_ends_with_its_results(tmp_path: Path, hang: str) -> No
     assert ended.returncode == 3, ended.stderr
     (page,) = (tmp_path / "out").glob("*.md")
     assert "| one | 1.0 |" in page.read_text()
-    assert page.read_text() in ended.stdout
+    assert narrow(page.read_text()) in ended.stdout
     process = Path("/proc", (tmp_path / "pid").read_text().strip())
     assert not process.exists() or "Z (zombie)" in (process / "status").read_text()
 
