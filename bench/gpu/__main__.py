@@ -214,7 +214,7 @@ def _read_frameworks(which: machine.Machine) -> None:
     subprocess.Popen(command, env=which.environment, stdin=null, stdout=null, stderr=null)
 
 
-def _calibrate(run: Run) -> int:
+def calibrate(run: Run) -> int:
     """Return the loops of a nanosecond, or a guess: many cases do without."""
     try:
         return tenants.calibrate(run.which)
@@ -225,7 +225,7 @@ def _calibrate(run: Run) -> int:
 
 async def _measure(run: Run, names: Sequence[str]) -> None:
     report = run.report
-    run.loops = _calibrate(run)
+    run.loops = calibrate(run)
     mps_there = shutil.which("nvidia-cuda-mps-control", path=run.which.environment.get("PATH")) is not None
     found = {"MPS": mps_there, "mount namespaces": tenants.has_namespaces()}
     report.say(f"- load: {os.getloadavg()[0]:.1f}; peers: {', '.join(peer.name for peer in run.peers) or 'none'}")

@@ -262,12 +262,12 @@ async def opened(which: machine.Machine, directory: Path, loops: int) -> AsyncIt
     """Open the GPU with a new arbiter, whose files are in `directory`."""
     async with arbiter_node.opened(directory) as arbiter:
         arbiter.server.leases.settle()  # not an agent that has just started, and does not know who else is there
-        with _reachable(arbiter.socket.parent):
+        with reachable(arbiter.socket.parent):
             yield Gpu(which, arbiter, loops)
 
 
 @contextlib.contextmanager
-def _reachable(arbiter_directory: Path) -> Iterator[None]:
+def reachable(arbiter_directory: Path) -> Iterator[None]:
     """Link the arbiter's directory to its path in containers if programs get no namespaces."""
     if has_namespaces():
         yield

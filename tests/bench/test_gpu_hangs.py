@@ -1,8 +1,9 @@
-"""Programs, daemons and drivers that hang do not hold up a run on a GPU, and cost it none of its results."""
+"""Programs, daemons and drivers that hang or fail do not hold up a run on a GPU, and cost it none of its results."""
 
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import os
 import select
 import subprocess
@@ -11,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from bench.gpu import __main__ as bench
 from bench.gpu import machine, modes, tenants
-from bench.gpu.report import narrow
+from bench.gpu.report import Report, narrow
 from bench.launches.node import Tenant
+from gpushare import contract
 
 pytestmark = [
     pytest.mark.slow,
@@ -96,10 +99,33 @@ def test_an_mps_daemon_that_does_not_answer_is_no_mode(
         assert mode is None
 
 
-async def test_the_error_of_a_program_that_fails_is_in_the_report(simulated: machine.Machine, tmp_path: Path) -> None:
+@pytest.fixture
+def broken(simulated: machine.Machine) -> machine.Machine:
+    """A machine whose programs find no GPU."""
     tenants.build()
-    environment = {**simulated.environment, "CUDA_VISIBLE_DEVICES": "GPU-0"}
-    broken = dataclasses.replace(simulated, environment=environment)
+    return dataclasses.replace(simulated, environment={**simulated.environment, "CUDA_VISIBLE_DEVICES": "GPU-0"})
+
+
+async def test_the_error_of_a_program_that_fails_is_in_the_report(broken: machine.Machine, tmp_path: Path) -> None:
     async with tenants.opened(broken, tmp_path, 90_000) as gpu:
         with pytest.raises(tenants.ProgramError, match="cuInit: 100"):
             await gpu.compete(modes.NATIVE, [Tenant(50, 100, "sync", 1000)], 0.1, 100)
+
+
+def test_a_gpu_that_cannot_be_calibrated_is_measured_all_the_same(broken: machine.Machine, tmp_path: Path) -> None:
+    report = Report({"gpu": "GPU"}, datetime.date(2026, 1, 2))
+    run = bench.Run(broken, tmp_path, tmp_path, report, 0.0, (), None)
+    assert bench.calibrate(run) == bench.SPIN_LOOPS
+    assert report.failed == ["calibrate"]
+    assert "cuInit: 100" in report.page()
+
+
+def test_the_link_of_a_run_that_was_killed_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where sandboxes refuse mount namespaces, programs find the arbiter by a link."""
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "gone")
+    monkeypatch.setattr(contract, "CONTAINER_ARBITER_DIRECTORY", str(link))
+    monkeypatch.setattr(tenants, "has_namespaces", lambda: False)
+    with tenants.reachable(tmp_path):
+        assert link.resolve() == tmp_path
+    assert not link.is_symlink()
