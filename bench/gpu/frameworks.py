@@ -22,6 +22,7 @@ LIMIT = 4 << 30
 MIB = 1 << 20
 ABSENT = ("ModuleNotFoundError", "FileNotFoundError")  # not installed
 HELD = 1 << 30  # while asking NVML
+FILL_SECONDS = 60.0  # of which JAX retries for twenty: a framework that hangs must not cost the others their rows
 LAUNCH_SECONDS = 30.0
 FILL, VIEW, STORIES = (f"bench.gpu.programs.{name}" for name in ("fill_frameworks", "nvml_view", "torch_stories"))
 
@@ -116,7 +117,7 @@ async def _fill_all(gpu: Gpu, mode: Mode, subjects: Sequence[Subject], limit: in
                 variables = ("XLA_PYTHON_CLIENT_PREALLOCATE=false",)  # not three quarters of the GPU
             command = [sys.executable, "-m", FILL, subject.framework, str(limit), *variables]
             running.append(workers.Worker(gpu.start(mode, command, None, **amounts), subject.label))
-        answers = await asyncio.gather(*(_filled(worker, workers.ready_seconds(mode)) for worker in running))
+        answers = await asyncio.gather(*map(_filled, running))
         for worker, answer in zip(running, answers, strict=True):
             if isinstance(answer, dict) and "missing" not in answer:
                 try:
@@ -128,9 +129,9 @@ async def _fill_all(gpu: Gpu, mode: Mode, subjects: Sequence[Subject], limit: in
         await asyncio.gather(*(worker.close() for worker in running))
 
 
-async def _filled(worker: workers.Worker, seconds: float) -> dict[str, Any] | Exception:
+async def _filled(worker: workers.Worker) -> dict[str, Any] | Exception:
     try:
-        return await worker.answer("filled", seconds)
+        return await worker.answer("filled", FILL_SECONDS)
     except workers.ROW_ERRORS as error:
         return error
 
