@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.gpu.bench import Bench
 from bench.gpu.modes import NATIVE, OURS, Mode
-from bench.gpu.tenants import BUILT, END_SECONDS, ROOT, Gpu, ProgramError, finish_all, start_in, wait_for
+from bench.gpu.tenants import BUILT, END_SECONDS, ROOT, Gpu, ProgramError, finish_all, reachable, start_in, wait_for
 
 KINDS = {"plain": 1, "pitched": 512, "managed": 1, "async": 1, "pool": 1, "physical": 2 << 20, "array": 65536}
 UNTOUCHED = {"managed"}  # takes nothing on the GPU before it is used
@@ -132,7 +132,9 @@ async def audited(gpu: Gpu, pods: dict[str, list[int]]) -> AsyncIterator[Audited
             if await asyncio.to_thread(process.stdout.readline) != "null\n":
                 process.kill()
                 raise ProgramError(f"the agent's audit does not start: {process.communicate()[1][-1500:]}")
-            yield Audited(process, Path(directory))
+            made = Audited(process, Path(directory))
+            with reachable(made.directory / "arbiter"):
+                yield made
         finally:
             await asyncio.to_thread(finish_all, [process])
 
