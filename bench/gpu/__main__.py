@@ -13,6 +13,7 @@ import contextlib
 import datetime
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
@@ -37,7 +38,7 @@ from bench.gpu import (
 )
 from bench.gpu.bench import Bench
 from bench.gpu.plan import Cost
-from bench.gpu.report import RESULTS, Report
+from bench.gpu.report import RESULTS, Report, narrow
 
 NOTHING = Cost(0)
 
@@ -87,8 +88,18 @@ SECOND = FIRST[FIRST.index("framework_memory") :]
 MINUTES = {"first": 9.3, "second": 3.8}
 WARM_MS = 1500
 LEAST_WARM_MS = 200
-LEAST_LIMIT_SECONDS = 30.0  # at least, for short cases
+OVERTIME_SECONDS = 60.0  # of a case, at least: a first import of a framework reads gigabytes
 OVERDUE_SECONDS = 8.0  # after the deadline, to clean up
+CLOSING_SECONDS = 20.0  # after the last case, for threads to end
+BACKSTOP_SECONDS = 10.0  # for the results of a run that hangs
+SPIN_LOOPS = 90_000  # a guess, if they cannot be calibrated
+IMPORTED = ("torch", "transformers", "jax", "cupy", "triton", "numba.cuda")
+READING = """
+import contextlib, importlib, sys
+for name in sys.argv[1:]:
+    with contextlib.suppress(Exception):
+        importlib.import_module(name)
+"""
 
 
 @dataclass
@@ -131,14 +142,15 @@ def main() -> None:
             arguments.peer,
             arguments.window,
         )
-        _end_when_overdue(run)
+        _end_after(run, run.seconds_left + OVERDUE_SECONDS)
         try:
+            _read_frameworks(which)
             tenants.build()
             asyncio.run(_measure(run, arguments.only))
         except Exception as error:
             report.fail("run", error)
         page = report.write(run.results)
-    print(report.page())
+    print(narrow(report.page()))
     print(f"{page}: {time.monotonic() - begun:.0f} s, {len(report.failed)} failed", flush=True)
     sys.exit(1 if report.failed else 0)
 
@@ -171,22 +183,49 @@ def _cases(text: str) -> tuple[str, ...]:
     return names
 
 
-def _end_when_overdue(run: Run) -> None:
-    """Write the results and exit some seconds after the deadline, even if a thread hangs in the driver."""
+def _end_after(run: Run, seconds: float) -> None:
+    """Write and print the results and exit after so long, even if a thread hangs in the driver."""
 
     def end() -> None:
-        run.report.fail("run", "something hung beyond the deadline")
-        run.report.write(run.results)
-        os._exit(3)
+        _after(BACKSTOP_SECONDS, lambda: os._exit(3))
+        try:
+            tenants.kill_all()
+            modes.kill_daemons()
+            run.report.fail("run", "something hung: it was ended from outside")
+            page = run.report.write(run.results)
+            print(narrow(run.report.page()))
+            print(f"{page}: ended, {len(run.report.failed)} failed", flush=True)
+        finally:
+            os._exit(3)
 
-    timer = threading.Timer(run.seconds_left + OVERDUE_SECONDS, end)
+    _after(seconds, end)
+
+
+def _after(seconds: float, action: Callable[[], None]) -> None:
+    timer = threading.Timer(seconds, action)
     timer.daemon = True
     timer.start()
 
 
+def _read_frameworks(which: machine.Machine) -> None:
+    """Import all frameworks once in the background, so that no case waits for the disk."""
+    null = subprocess.DEVNULL
+    command = [sys.executable, "-c", READING, *IMPORTED]
+    subprocess.Popen(command, env=which.environment, stdin=null, stdout=null, stderr=null)
+
+
+def calibrate(run: Run) -> int:
+    """Return the loops of a nanosecond, or a guess: many cases do without."""
+    try:
+        return tenants.calibrate(run.which)
+    except Exception as error:
+        run.report.fail("calibrate", error)
+        return SPIN_LOOPS
+
+
 async def _measure(run: Run, names: Sequence[str]) -> None:
     report = run.report
-    run.loops = tenants.calibrate(run.which)
+    run.loops = calibrate(run)
     mps_there = shutil.which("nvidia-cuda-mps-control", path=run.which.environment.get("PATH")) is not None
     found = {"MPS": mps_there, "mount namespaces": tenants.has_namespaces()}
     report.say(f"- load: {os.getloadavg()[0]:.1f}; peers: {', '.join(peer.name for peer in run.peers) or 'none'}")
@@ -208,13 +247,15 @@ async def _measure(run: Run, names: Sequence[str]) -> None:
         report.write(run.results)
     if left_out:
         report.say(f"\nLeft out, for want of time: {', '.join(left_out)}")
+        report.say(f"To measure them: python3 -m bench.gpu --only {','.join(left_out)}")
+    _end_after(run, CLOSING_SECONDS)
 
 
 async def _case(run: Run, name: str, cost: Cost, window_seconds: float) -> None:
     """Run one case. A case that fails or takes too long is reported, and the next one begins."""
     begun = time.monotonic()
     expected = cost.seconds(window_seconds, plan.pace(run.done))
-    limit = min(max(2 * expected, LEAST_LIMIT_SECONDS), max(1.0, run.seconds_left))
+    limit = min(expected + max(expected, OVERTIME_SECONDS), max(1.0, run.seconds_left))
     directory = run.scratch / name
     directory.mkdir()
     case = CASES[name]
@@ -224,6 +265,8 @@ async def _case(run: Run, name: str, cost: Cost, window_seconds: float) -> None:
     try:
         async with asyncio.timeout(limit), contextlib.AsyncExitStack() as stack:
             mps = stack.enter_context(modes.mps(run.which.environment, directory / "mps")) if case.mps else None
+            if case.mps and mps is None:
+                run.report.say(f"\n{name}: no MPS, its daemon is not there or does not answer")
             # A node of its own for each case: shares of the one before have no debts and no credits in it.
             gpu = await stack.enter_async_context(tenants.opened(run.which, directory, run.loops))
             peers = [*run.peers, *([mps] if mps else [])]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from pathlib import Path
 
+from bench.gpu import workers
 from bench.gpu.bench import Bench
 from bench.gpu.modes import NATIVE, OURS, Mode
 from bench.gpu.tenants import BUILT, ProgramError
@@ -28,28 +28,39 @@ RECLAIMED = 4 << 30
 async def calls(bench: Bench) -> None:
     """Time calls natively and in a share in turn, then next to an idle and to a busy neighbour."""
     columns: dict[str, dict[str, list[float]]] = {}
-    for _ in range(bench.rounds):
+    try:
+        for _ in range(bench.rounds):
+            for mode in bench.modes:
+                with bench.row(f"calls.{mode.name}"):
+                    await _calls(bench, mode, mode.name, columns)
+        with bench.row("calls.beside_idle"):
+            async with bench.gpu.holding([BUILT / "load", "idle", "1000"], "ready", bench.gpu.give(request=50)):
+                await _calls(bench, OURS, "beside idle", columns)
         for mode in bench.modes:
-            with bench.row(f"calls.{mode.name}"):
-                await _calls(bench, mode, mode.name, columns)
-    async with bench.gpu.holding([BUILT / "load", "idle", "1000"], "ready", bench.gpu.give(request=50)):
-        await _calls(bench, OURS, "beside idle", columns)
-    for mode in bench.modes:
-        with bench.row(f"calls.{mode.name}.beside_busy"):
-            async with bench.gpu.working(mode, BUSY_KERNEL_US, CALLS_SECONDS, 50):
-                await _calls(bench, mode, f"{mode.name}, beside busy", columns)
+            with bench.row(f"calls.{mode.name}.beside_busy"):
+                async with bench.gpu.working(mode, BUSY_KERNEL_US, CALLS_SECONDS, 50):
+                    await _calls(bench, mode, f"{mode.name}, beside busy", columns)
+    finally:
+        _show_calls(bench, columns)
+
+
+def _show_calls(bench: Bench, columns: dict[str, dict[str, list[float]]]) -> None:
+    """Add the table, with the columns that were measured."""
     rows = []
     for name in CALLS:
-        native = columns[NATIVE.name][name]
         row = [name]
         for column, measured in columns.items():
             key = column.replace(", ", ".").replace(" ", "_")
             value = bench.report.add(f"calls.{name}.{key}", measured[name], "ns")
             row.append(f"{value:.0f}")
-        pairs = list(zip(columns[OURS.name][name], native, strict=True))
-        added = bench.report.add(f"calls.{name}.added", [ours - bare for ours, bare in pairs], "ns")
-        ratio = bench.report.add(f"calls.{name}.ratio", [ours / bare for ours, bare in pairs], "", against=NATIVE.name)
-        rows.append([*row, f"{added:+.0f}", f"{ratio:.3f}"])
+        native, ours = (columns.get(mode.name, {}).get(name, []) for mode in (NATIVE, OURS))
+        pairs = list(zip(ours, native, strict=False))
+        if pairs:
+            added = bench.report.add(f"calls.{name}.added", [mine - bare for mine, bare in pairs], "ns")
+            ratios = [mine / bare for mine, bare in pairs]
+            ratio = bench.report.add(f"calls.{name}.ratio", ratios, "", against=NATIVE.name)
+            row += [f"{added:+.0f}", f"{ratio:.3f}"]
+        rows.append([*row, *[""] * (3 + len(columns) - len(row))])
     head = ["", *columns, f"{OURS.name} adds", f"{OURS.name} / {NATIVE.name}"]
     bench.report.table("Nanoseconds a call, medians", head, rows)
 
@@ -70,7 +81,7 @@ async def starts(bench: Bench) -> None:
             begun = time.monotonic()
             runs = [bench.gpu.run(mode, [BUILT / "load", "idle", "1000"], share) for _ in range(STARTS)]
             with bench.row(f"starts.{mode.name}"):
-                await asyncio.gather(*runs)
+                await workers.gathered(runs)
                 took.setdefault(mode.name, []).append((time.monotonic() - begun) * 1000)
     rows = [[name, f"{bench.report.add(f'start.{STARTS}.{name}', ms, 'ms'):.0f}"] for name, ms in took.items()]
     bench.report.table(f"{STARTS} processes from start to end, all at once", ["", "ms"], rows)

@@ -1,13 +1,13 @@
-"""Run two language models on one GPU, and compare their words a second with one model alone.
+"""Run two language models on one GPU, and compare their tokens per second with one model alone.
 
-For several numbers of requests, two equal models run side by side, each with half of the GPU. The table has the words
-of both in percent of one model alone with as many requests, as other projects publish it, and the time between words.
-Weights are random. Two workers serve all rows of a mode.
+For several numbers of requests, two equal models run side by side, each with half of the GPU. The table has the tokens
+of both in percent of one model alone with as many requests, a figure that other projects publish too, and the time
+between tokens, of the slower model. Weights are random. Two workers serve all rows of a mode.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from bench.gpu import workers
 from bench.gpu.bench import Bench
@@ -17,10 +17,7 @@ from bench.gpu.workers import Measured, Worker
 REQUESTS = (2, 8, 32)
 GENERATE_REQUESTS = 8
 HALVES = (50, 50)
-HEAD = ["requests", "", "words/s", "% of one alone", "to native", "first of two, %", "p50 ms", "p99 ms", "longest ms"]
-# COSTS is for native and ours; each peer adds PEER_COSTS.
-COSTS: Mapping[str, tuple[int, int]] = {"decoders": (25, 12), "transformers": (40, 4)}
-PEER_COSTS: Mapping[str, tuple[int, int]] = {"decoders": (15, 3), "transformers": (25, 1)}
+HEAD = ["requests", "", "tokens/s", "% of one alone", "to native", "first of two, %", "p50 ms", "p99 ms", "longest ms"]
 
 
 async def decoders(bench: Bench) -> None:
@@ -50,7 +47,8 @@ async def _pairs(bench: Bench, name: str, workload: str, requests: tuple[int, ..
                 await pairs.measure([(peer, pair)])
         except workers.ROW_ERRORS as error:
             pairs.rows.append(["", peer.name, workers.failed(bench.report, f"{name}.{peer.name}", error), *[""] * 6])
-        pairs.show(peer.name)
+        finally:
+            pairs.show(peer.name)
 
 
 def _halves(mode: Mode) -> list[tuple[Mode, int]]:
@@ -84,7 +82,7 @@ class _Pairs:
         report, name = self._bench.report, f"{self._name}.{requests}.alone.{mode.name}"
         if mode is NATIVE:
             self._alone[requests] = one.rate
-        percent = 100 * report.add(name, one.rate, "words/s") / self._alone[requests]
+        percent = 100 * report.add(name, one.rate, "tokens/s") / self._alone[requests]
         times = [f"{ms:.2f}" for ms in (one.p50_ms, one.p99_ms, one.longest_ms)]
         self.rows.append([str(requests), f"one, {mode.name}", f"{one.rate:.0f}", f"{percent:.1f}", "", "", *times])
 

@@ -97,6 +97,8 @@ def excused(name: str, patterns: set[str], intercepted: set[str]) -> set[str]:
 def exported_names(library: Path) -> Iterator[str]:
     """Yield the names that a 64-bit ELF library defines for others."""
     binary = library.read_bytes()
+    if not struct.unpack_from("<H", binary, 60)[0]:
+        raise OSError(f"{library} has no section headers")
     (sections,) = struct.unpack_from("<Q", binary, 40)
     size, count = struct.unpack_from("<HH", binary, 58)
     headers = [struct.unpack_from("<IIQQQQII", binary, sections + i * size) for i in range(count)]

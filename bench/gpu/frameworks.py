@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,15 +18,11 @@ from bench.gpu.bench import Bench
 from bench.gpu.modes import NATIVE, OURS, Mode
 from bench.gpu.tenants import Gpu, ProgramError
 
-COSTS: Mapping[str, tuple[int, int]] = {
-    "torch_memory": (30, 0),
-    "framework_memory": (60, 0),
-    "nvml_in_share": (15, 0),
-}
 LIMIT = 4 << 30
 MIB = 1 << 20
 ABSENT = ("ModuleNotFoundError", "FileNotFoundError")  # not installed
 HELD = 1 << 30  # while asking NVML
+FILL_SECONDS = 60.0  # of which JAX retries for twenty: a framework that hangs must not cost the others their rows
 LAUNCH_SECONDS = 30.0
 FILL, VIEW, STORIES = (f"bench.gpu.programs.{name}" for name in ("fill_frameworks", "nvml_view", "torch_stories"))
 
@@ -40,10 +36,15 @@ class Subject:
     variables: tuple[str, ...] = ()
 
 
+def _configured(setting: str) -> tuple[str, ...]:
+    """Return PyTorch's setting of its allocator, by its name until release 2.9 and the one from then on."""
+    return (f"PYTORCH_CUDA_ALLOC_CONF={setting}", f"PYTORCH_ALLOC_CONF={setting}")
+
+
 ALLOCATORS = (
     Subject("PyTorch", "torch"),
-    Subject("PyTorch, expandable segments", "torch", ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",)),
-    Subject("PyTorch, cudaMallocAsync", "torch", ("PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync",)),
+    Subject("PyTorch, expandable segments", "torch", _configured("expandable_segments:True")),
+    Subject("PyTorch, cudaMallocAsync", "torch", _configured("backend:cudaMallocAsync")),
 )
 OTHERS = (
     Subject("JAX", "jax"),
@@ -72,8 +73,10 @@ async def framework_memory(bench: Bench) -> None:
 
 async def _filling(bench: Bench, title: str, subjects: Sequence[Subject], modes: Sequence[Mode]) -> None:
     limit = min(LIMIT, bench.gpu.machine.memory_bytes // 8)
+    rows: list[list[str]] = []
+    head = ["", "total, MiB", "free", "filled", "again", "refused by", f"launch us, {NATIVE.name}", "in a share"]
+    bench.report.table(f"A share of {limit / MIB:.0f} MiB, filled by {title}", head, rows)
     natives = await _fill_all(bench.gpu, NATIVE, subjects, 0)
-    rows = []
     for mode in modes:
         for subject, native, seen in zip(
             subjects, natives, await _fill_all(bench.gpu, mode, subjects, limit), strict=True
@@ -100,9 +103,7 @@ async def _filling(bench: Bench, title: str, subjects: Sequence[Subject], modes:
             rows.append([label, *amounts, _short(how), *launches])
             for key in ("allocator", "do_bench_ms", "right", "pool", "error"):
                 if key in seen:
-                    bench.report.say(f"{label}: {key} {seen[key]}")
-    head = ["", "total, MiB", "free", "filled", "again", "refused by", f"launch us, {NATIVE.name}", "in a share"]
-    bench.report.table(f"A share of {limit / MIB:.0f} MiB, filled by {title}", head, rows)
+                    bench.report.say(f"- {label}: {key} {seen[key]}")
 
 
 async def _fill_all(gpu: Gpu, mode: Mode, subjects: Sequence[Subject], limit: int) -> list[dict[str, Any] | Exception]:
@@ -116,7 +117,7 @@ async def _fill_all(gpu: Gpu, mode: Mode, subjects: Sequence[Subject], limit: in
                 variables = ("XLA_PYTHON_CLIENT_PREALLOCATE=false",)  # not three quarters of the GPU
             command = [sys.executable, "-m", FILL, subject.framework, str(limit), *variables]
             running.append(workers.Worker(gpu.start(mode, command, None, **amounts), subject.label))
-        answers = await asyncio.gather(*(_filled(worker, workers.ready_seconds(mode)) for worker in running))
+        answers = await asyncio.gather(*map(_filled, running))
         for worker, answer in zip(running, answers, strict=True):
             if isinstance(answer, dict) and "missing" not in answer:
                 try:
@@ -128,9 +129,9 @@ async def _fill_all(gpu: Gpu, mode: Mode, subjects: Sequence[Subject], limit: in
         await asyncio.gather(*(worker.close() for worker in running))
 
 
-async def _filled(worker: workers.Worker, seconds: float) -> dict[str, Any] | Exception:
+async def _filled(worker: workers.Worker) -> dict[str, Any] | Exception:
     try:
-        return await worker.answer("filled", seconds)
+        return await worker.answer("filled", FILL_SECONDS)
     except workers.ROW_ERRORS as error:
         return error
 
@@ -147,6 +148,8 @@ async def nvml_in_share(bench: Bench) -> None:
     """Compare the sizes that NVML and the driver report to a program that holds a GiB of its share."""
     limit = min(LIMIT, bench.gpu.machine.memory_bytes // 4)
     rows: list[list[str]] = []
+    head = ["", "asked by", "total, MiB", "used", "free", "processes"]
+    bench.report.table(f"Memory as seen by a program that holds {HELD / MIB:.0f} of {limit / MIB:.0f} MiB", head, rows)
     for mode in (NATIVE, OURS, *bench.peers):
         try:
             command = [sys.executable, "-m", VIEW, str(HELD)]
@@ -165,8 +168,6 @@ async def nvml_in_share(bench: Bench) -> None:
             rows.append([mode.name, way, *amounts, str(answer.get("processes", ""))])
             if mode.ours:
                 bench.report.add(f"nvml.{way}.total", answer["total"], "bytes", against="limit", goal=float(limit))
-    head = ["", "asked by", "total, MiB", "used", "free", "processes"]
-    bench.report.table(f"Memory as seen by a program that holds {HELD / MIB:.0f} of {limit / MIB:.0f} MiB", head, rows)
 
 
 async def story(gpu: Gpu, name: str, *words: object, memory_bytes: int = 0) -> dict[str, Any]:

@@ -38,6 +38,7 @@ PACKAGES = (
 )
 # Variables of the bench's own environment that programs do not inherit.
 _DROPPED = ("LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
+_PROGRAMS = ("/usr/local/nvidia/bin", "/usr/local/cuda/bin")  # where containers have the driver's programs
 _NAME_LENGTH = 96
 _SM_CLOCK, _MEMORY_CLOCK = 1, 2
 _MAX_PROCESSES = 64
@@ -83,12 +84,11 @@ class Machine:
         _check("nvmlDeviceGetMemoryInfo", self._nvml.nvmlDeviceGetMemoryInfo(self._handle, ctypes.byref(memory)))
         return int(memory.used)
 
-    def processes(self) -> int:
-        """Return how many processes use the GPU now."""
+    def processes(self) -> int | None:
+        """Return how many processes use the GPU now; None if the driver does not tell."""
         count, listed = ctypes.c_uint(_MAX_PROCESSES), (_Process * _MAX_PROCESSES)()
         function = self._nvml.nvmlDeviceGetComputeRunningProcesses_v3
-        _check("nvmlDeviceGetComputeRunningProcesses", function(self._handle, ctypes.byref(count), listed))
-        return count.value
+        return count.value if function(self._handle, ctypes.byref(count), listed) == 0 else None
 
     def describe(self) -> dict[str, str]:
         """Return the head of a result page: all facts needed to compare its figures with others."""
@@ -123,6 +123,8 @@ class Machine:
 def real() -> Machine:
     """The first GPU of this machine. Raises NoGpuError."""
     environment = {name: value for name, value in os.environ.items() if name not in _DROPPED}
+    path = [environment.get("PATH", os.defpath), *filter(os.path.isdir, _PROGRAMS)]
+    environment["PATH"] = os.pathsep.join(path)
     return _open("libnvidia-ml.so.1", environment, simulated=False)
 
 

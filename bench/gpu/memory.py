@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.gpu.bench import Bench
 from bench.gpu.modes import NATIVE, OURS, Mode
-from bench.gpu.tenants import BUILT, END_SECONDS, ROOT, Gpu, ProgramError, finish_all, start_in
+from bench.gpu.tenants import BUILT, END_SECONDS, ROOT, Gpu, ProgramError, finish_all, reachable, start_in, wait_for
 
 KINDS = {"plain": 1, "pitched": 512, "managed": 1, "async": 1, "pool": 1, "physical": 2 << 20, "array": 65536}
 UNTOUCHED = {"managed"}  # takes nothing on the GPU before it is used
@@ -30,17 +30,20 @@ LOOKS = 4  # the second look charges contexts, the third learns their size
 async def exactness(bench: Bench) -> None:
     """Fill a share by each kind of allocation, from one process and from four."""
     limit = min(LIMIT, bench.gpu.machine.memory_bytes // 4 + 123_457)
-    rows = []
+    rows: list[list[str]] = []
+    head = ["", "1 process: bytes beyond", "GPU's own, MiB", f"{PROCESSES}: bytes beyond", "GPU's own, MiB"]
+    bench.report.table(f"Filling a share of {limit} bytes", head, rows)
     for mode in (OURS, *(peer for peer in bench.peers if peer.limits_memory)):
-        made = [await _row(bench, mode, kind, unit, limit) for kind, unit in KINDS.items()]
-        if any(bit for _, bit in made):
-            rows += [row for row, _ in made]
-        else:  # a wrong set-up: its figures would be unfair
+        kept, before = False, len(rows)
+        for kind, unit in KINDS.items():
+            row, bit = await _row(bench, mode, kind, unit, limit)
+            rows.append(row)
+            kept |= bit
+        if not kept:  # a wrong set-up: its figures would be unfair
+            del rows[before:]
             bench.report.fail(f"memory.{mode.name}", "its limit was never kept, so it gets no rows: check its set-up")
     filled, _ = await fill_together(bench.gpu, NATIVE, "plain", limit, 1, limit + BEYOND)
     rows.append(["plain, native", f"{(filled or 0) - limit:+d} (no limit)", "", "", ""])
-    head = ["", "1 process: bytes beyond", "GPU's own, MiB", f"{PROCESSES}: bytes beyond", "GPU's own, MiB"]
-    bench.report.table(f"Filling a share of {limit} bytes", head, rows)
 
 
 async def _row(bench: Bench, mode: Mode, kind: str, unit: int, limit: int) -> tuple[list[str], bool]:
@@ -97,8 +100,13 @@ class Audited:
         assert self.process.stdout is not None
         self.process.stdin.write(question + "\n")
         self.process.stdin.flush()
-        async with asyncio.timeout(END_SECONDS):
-            line = await asyncio.to_thread(self.process.stdout.readline)
+        try:
+            async with asyncio.timeout(END_SECONDS):
+                line = await asyncio.to_thread(self.process.stdout.readline)
+        except TimeoutError as error:
+            raise ProgramError(f"the agent's audit has no answer to {question!r} after {END_SECONDS:g} s") from error
+        if not line:
+            raise ProgramError(f"the agent's audit has ended: {self.process.communicate()[1][-1500:]}")
         return json.loads(line)
 
 
@@ -122,8 +130,11 @@ async def audited(gpu: Gpu, pods: dict[str, list[int]]) -> AsyncIterator[Audited
         try:
             assert process.stdout is not None
             if await asyncio.to_thread(process.stdout.readline) != "null\n":
+                process.kill()
                 raise ProgramError(f"the agent's audit does not start: {process.communicate()[1][-1500:]}")
-            yield Audited(process, Path(directory))
+            made = Audited(process, Path(directory))
+            with reachable(made.directory / "arbiter"):
+                yield made
         finally:
             await asyncio.to_thread(finish_all, [process])
 
@@ -135,10 +146,13 @@ async def audit(bench: Bench) -> None:
     while the first four run. The next four are charged before they create their contexts.
     """
     limit = min(LIMIT, bench.gpu.machine.memory_bytes // 4)
-    async with audited(bench.gpu, {"first": [limit, 0], "second": [limit, 0]}) as agent:
-        rows = [await _audited(bench, agent, pod, limit) for pod in ("first", "second")]
+    rows: list[list[str]] = []
     head = ["processes", "they hold, MiB", "charged, MiB", "GPU's own, MiB", "GPU's own - limit, MiB", "audit"]
     bench.report.table(f"Four processes of a share of {limit} bytes, and the agent's audit", head, rows)
+    async with audited(bench.gpu, {"first": [limit, 0], "second": [limit, 0]}) as agent:
+        for pod in ("first", "second"):
+            row = await _audited(bench, agent, pod, limit)
+            rows.append(row)
 
 
 async def _audited(bench: Bench, agent: Audited, pod: str, limit: int) -> list[str]:
@@ -152,9 +166,7 @@ async def _audited(bench: Bench, agent: Audited, pod: str, limit: int) -> list[s
             part = str(limit // PROCESSES)
             command: list[str | Path] = [BUILT / "fill", "plain", part, part]
             processes.append(start_in(agent.directory / "arbiter", OURS, command, environment))
-            stdout = processes[-1].stdout
-            assert stdout is not None
-            filled += int((await asyncio.to_thread(stdout.readline)).split()[1])
+            filled += int((await asyncio.to_thread(wait_for, processes[-1], "filled")).split()[1])
             await agent.ask("look")
         for _ in range(LOOKS):
             await asyncio.sleep(0.5)  # of the driver's figures

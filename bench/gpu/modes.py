@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,11 @@ from pathlib import Path
 
 from tests.interposer import container
 
-_ATTEMPTS = 50  # a tenth of a second apart, for the daemon to answer
+_START_SECONDS = 10.0  # for the daemon to answer
+_ANSWER_SECONDS = 5.0
+_QUIT_SECONDS = 3  # for its servers to end, which wait for their clients
+_PID_FILE = "nvidia-cuda-mps-control.pid"
+_running: set[Path] = set()  # the pipe directories of daemons
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,18 +81,52 @@ def mps(environment: Mapping[str, str], directory: Path) -> Iterator[Mode | None
         each.mkdir(parents=True, exist_ok=True)
     variables = {"CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_MPS_LOG_DIRECTORY": str(logs)}
     own = {**environment, **variables}
-    if not (_do([command, "-d"], own) and any(_answers(command, own) for _ in range(_ATTEMPTS))):
-        yield None
-        return
+    _running.add(pipes)
     try:
-        yield Mode("mps", variables={**variables, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "{limit}"})
+        made = Mode("mps", variables={**variables, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "{limit}"})
+        yield made if _started(command, own) else None
     finally:
-        _do([command], own, "quit\n")
+        pid = _pid(pipes)
+        _do([command], own, f"quit -t {_QUIT_SECONDS}\nquit\n")  # the second is for daemons that know no -t
+        end = time.monotonic() + _ANSWER_SECONDS
+        while pid is not None and _is_daemon(pid) and time.monotonic() < end:
+            time.sleep(0.05)
+        kill_daemons()
 
 
-def _answers(command: str, environment: Mapping[str, str]) -> bool:
-    time.sleep(0.1)
-    return _do([command], environment, "get_server_list\n")
+def kill_daemons() -> None:
+    """Kill the MPS daemons of this process that are still there, with their servers."""
+    while _running:
+        pid = _pid(_running.pop())
+        if pid is not None and _is_daemon(pid):
+            with contextlib.suppress(OSError):
+                group = os.getpgid(pid)
+                os.kill(pid, signal.SIGKILL) if group == os.getpgrp() else os.killpg(group, signal.SIGKILL)
+
+
+def _pid(pipes: Path) -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        return int((pipes / _PID_FILE).read_text())
+    return None
+
+
+def _is_daemon(pid: int) -> bool:
+    """Whether an MPS daemon runs under this pid."""
+    with contextlib.suppress(OSError):
+        return b"mps" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
+def _started(command: str, environment: Mapping[str, str]) -> bool:
+    """Start the daemon. Return whether it answers in time."""
+    end = time.monotonic() + _START_SECONDS
+    if not _do([command, "-d"], environment):
+        return False
+    while not _do([command], environment, "get_server_list\n"):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.1)
+    return True
 
 
 def _do(command: list[str], environment: Mapping[str, str], text: str = "") -> bool:
@@ -95,7 +134,14 @@ def _do(command: list[str], environment: Mapping[str, str], text: str = "") -> b
     with Path(os.devnull).open("w") as nothing:  # not a pipe: the daemon would keep it open
         try:
             subprocess.run(
-                command, env=environment, input=text, stdout=nothing, stderr=nothing, text=True, check=True, timeout=15
+                command,
+                env=environment,
+                input=text,
+                stdout=nothing,
+                stderr=nothing,
+                text=True,
+                check=True,
+                timeout=_ANSWER_SECONDS,
             )
         except (OSError, subprocess.SubprocessError):
             return False

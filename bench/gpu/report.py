@@ -16,6 +16,27 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 SIMULATED = "**Simulated GPUs: the figures below show that the bench works, and nothing about a GPU.**"
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Table:
+    """A table whose rows may still come: a page shows those that are there. The first column is text."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def __str__(self) -> str:
+        rows = list(self.rows)  # a case in another thread may add one
+        if not rows:
+            return f"\n{self.title}: nothing measured"
+        widths = [max(len(row[column]) for row in (self.head, *rows)) for column in range(len(self.head))]
+        lines = [f"\n### {self.title}\n"]
+        for row in (self.head, ["-" * width for width in widths], *rows):
+            cells = [cell.ljust(width) for cell, width in zip(row[:1], widths, strict=False)]
+            cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+            lines.append("| " + " | ".join(cells) + " |")
+        return "\n".join(lines)
+
+
 @dataclasses.dataclass
 class Report:
     """Figures and tables, in order of arrival.
@@ -29,7 +50,7 @@ class Report:
     date: datetime.date
     part: str = ""
     figures: list[dict[str, object]] = dataclasses.field(default_factory=list)
-    text: list[str] = dataclasses.field(default_factory=list)
+    text: list[str | Table] = dataclasses.field(default_factory=list)
     alone: dict[str, float] = dataclasses.field(default_factory=dict)
     failed: list[str] = dataclasses.field(default_factory=list)
     attached: dict[str, str] = dataclasses.field(default_factory=dict)  # more files, by suffix
@@ -39,13 +60,8 @@ class Report:
         self.text.append(line)
 
     def table(self, title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Add a table: the first column is text, the others are numbers."""
-        self.say(f"\n### {title}\n")
-        widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-        for row in (head, ["-" * width for width in widths], *rows):
-            cells = [cell.ljust(width) for cell, width in zip(row[:1], widths, strict=False)]
-            cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-            self.say("| " + " | ".join(cells) + " |")
+        """Add a table. `rows` may grow afterwards: a case that is interrupted keeps the rows that it has."""
+        self.text.append(Table(title, head, rows))
 
     def add(
         self, name: str, rounds: float | Sequence[float], unit: str, *, against: str = "", goal: float | None = None
@@ -74,7 +90,7 @@ class Report:
         if "(simulated)" in self.machine["gpu"]:
             head += [SIMULATED, ""]
         head += [f"- {name}: {value}" for name, value in self.machine.items()]
-        return "\n".join([*head, *self.text, ""])
+        return "\n".join([*head, *map(str, self.text), ""])
 
     def write(self, directory: Path) -> Path:
         """Write all files, each atomically. Return the path of the page."""
@@ -92,6 +108,11 @@ class Report:
         for end, content in self.attached.items():
             whole_file.write(page.with_suffix(end), content)
         return page
+
+
+def narrow(page: str) -> str:
+    """Return a page without the padding of its tables: of long outputs, often only the end is kept."""
+    return re.sub(r"-{4,}", "---", re.sub(r" {2,}", " ", page))
 
 
 def spread(values: Sequence[float], digits: int = 1) -> str:

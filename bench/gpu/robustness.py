@@ -29,14 +29,6 @@ LOOKS, LOOK_SECONDS = 1000, 0.002
 SLICES_MS = 1000
 END_SECONDS = 30.0
 BEFORE, AFTER = (50, 50), (20, 80)
-# COSTS is for native and ours; each peer adds PEER_COSTS.
-COSTS: Mapping[str, tuple[int, int]] = {
-    "faulting_tenant": (8, 4),
-    "kill_holding_lease": (15, 0),
-    "restart_and_resize": (20, 4),
-    "native_slices": (4, 0),
-}
-PEER_COSTS: Mapping[str, tuple[int, int]] = {"faulting_tenant": (3, 1), "kill_holding_lease": (8, 0)}
 
 
 def built(name: str) -> Path:
@@ -100,6 +92,8 @@ async def beating(
 async def faulting_tenant(bench: Bench) -> None:
     """Let one tenant's kernel fault next to a busy one: measure the time the other loses, and whether it survives."""
     rows: list[list[str]] = []
+    head = ["fault", "", "driver's error", "longest gap before, ms", "longest after, ms", "neighbour"]
+    bench.report.table("A busy tenant next to one whose kernel faults", head, rows)
     for mode in (NATIVE, OURS, *bench.peers):
         for kind in FAULTS if mode.ours else FAULTS[:1]:
             name = f"fault.{kind}.{mode.name}"
@@ -107,8 +101,6 @@ async def faulting_tenant(bench: Bench) -> None:
                 rows.append([kind, mode.name, *await _fault(bench, mode, kind, name)])
             except workers.ROW_ERRORS as error:
                 rows.append([kind, mode.name, workers.failed(bench.report, name, error), *[""] * 3])
-    head = ["fault", "", "driver's error", "longest gap before, ms", "longest after, ms", "neighbour"]
-    bench.report.table("A busy tenant next to one whose kernel faults", head, rows)
 
 
 async def _fault(bench: Bench, mode: Mode, kind: str, name: str) -> list[str]:
@@ -139,6 +131,8 @@ async def _fault(bench: Bench, mode: Mode, kind: str, name: str) -> list[str]:
 async def kill_holding_lease(bench: Bench) -> None:
     """Kill a tenant with a second of work queued; measure the milliseconds until its neighbour's next completion."""
     rows: list[list[str]] = []
+    head = ["", "to the next kernel, ms", "worst", "longest gap"]
+    bench.report.table(f"A tenant is killed with its work queued, {KILLS} times", head, rows)
     for mode in (NATIVE, OURS, *bench.peers):
         name = f"kill.{mode.name}"
         try:
@@ -156,8 +150,6 @@ async def kill_holding_lease(bench: Bench) -> None:
             rows.append([mode.name, f"{middle:.1f}", f"{max(took):.1f}", f"{max(gaps):.1f}"])
         except workers.ROW_ERRORS as error:
             rows.append([mode.name, workers.failed(bench.report, name, error), "", ""])
-    head = ["", "to the next kernel, ms", "worst", "longest gap"]
-    bench.report.table(f"A tenant is killed with its work queued, {KILLS} times", head, rows)
 
 
 async def _kill(gpu: Gpu, mode: Mode) -> float:

@@ -42,8 +42,10 @@ async def caps(bench: Bench) -> None:
     first, *others = WORKLOADS
     cases = [(limit, first) for limit in CAPS] + [(CAP_OF_OTHERS, name) for name in others]
     modes = (OURS, *bench.peers)
-    rows = []
+    rows: list[list[str]] = []
     errors: dict[str, list[float]] = {mode.name: [] for mode in modes}
+    title = "One tenant with a limit, alone, % of native"
+    bench.report.table(title, ["limit, workload", *(mode.name for mode in modes)], rows)
     for limit, name in cases:
         row = [f"{limit}, {name}"]
         for mode in modes:
@@ -55,10 +57,8 @@ async def caps(bench: Bench) -> None:
                 bench.report.add(f"cap.{limit}.{name}.{mode.name}", got, "%", against="limit", goal=limit)
                 row[-1] = f"{got:.2f}"
         rows.append(row)
-    bench.report.table(
-        "One tenant with a limit, alone, % of native", ["limit, workload", *(mode.name for mode in modes)], rows
-    )
-    bench.report.add("cap.worst_error", max(errors[OURS.name]), "points", against="goal", goal=1.0)
+    if errors[OURS.name]:
+        bench.report.add("cap.worst_error", max(errors[OURS.name]), "points", against="goal", goal=1.0)
     for peer in bench.peers:
         if min(errors[peer.name], default=0.0) > UNLIMITED_POINTS:
             bench.report.say(f"\n{peer.name} kept no limit here: check its set-up")
@@ -68,24 +68,24 @@ async def splits(bench: Bench) -> None:
     """Run two tenants that never pause, and compare their shares with their requests."""
     whole = await alone(bench)
     rows: list[list[str]] = []
+    head = ["requests, workloads", "", "shares %", "sum, % of native"]
+    bench.report.table("Two tenants that never pause", head, rows)
     cases = [(split, PAIRS[0]) for split in SPLITS] + [(SPLITS[0], pair) for pair in PAIRS[1:]]
     errors = []
     for (request, other), (first, second) in cases:
-        share, total = await _split(bench, OURS, (request, other), (first, second), whole)
-        errors.append(abs(share - request))
-        rows.append(
-            [f"{request}/{other} {first}, {second}", OURS.name, f"{share:.2f}/{100 - share:.2f}", f"{total:.2f}"]
-        )
+        with bench.row(f"split.{request}.{first}.{second}.{OURS.name}"):
+            share, total = await _split(bench, OURS, (request, other), (first, second), whole)
+            errors.append(abs(share - request))
+            text = f"{request}/{other} {first}, {second}"
+            rows.append([text, OURS.name, f"{share:.2f}/{100 - share:.2f}", f"{total:.2f}"])
     for mode in (NATIVE, *bench.peers):
         for request, other in SPLITS if mode is not NATIVE else SPLITS[:1]:  # time slicing knows of no requests
             with bench.row(f"split.{request}.{mode.name}"):
                 share, total = await _split(bench, mode, (request, other), PAIRS[0], whole)
                 row = [f"{request}/{other} async, async", mode.name, f"{share:.2f}/{100 - share:.2f}", f"{total:.2f}"]
                 rows.append(row)
-    bench.report.table(
-        "Two tenants that never pause", ["requests, workloads", "", "shares %", "sum, % of native"], rows
-    )
-    bench.report.add("split.worst_error", max(errors), "points", against="goal", goal=1.0)
+    if errors:
+        bench.report.add("split.worst_error", max(errors), "points", against="goal", goal=1.0)
 
 
 async def _split(
@@ -133,7 +133,8 @@ async def latency(bench: Bench) -> None:
         ("beside training, latency class", OURS, [dataclasses.replace(requests, latency=True), training]),
         *((f"beside training, {peer.name}", peer, [requests, training]) for peer in bench.peers),
     ]
-    rows = []
+    rows: list[list[str]] = []
+    bench.report.table("Requests of 2 ms, fifty a second", ["", "p50 ms", "p99 ms", "training %"], rows)
     for name, mode, tenants in kinds:
         key = name.replace(", ", ".").replace(" ", "_")
         with bench.row(f"latency.{key}.{mode.name}"):
@@ -142,13 +143,13 @@ async def latency(bench: Bench) -> None:
             rest = f"{done[1].percent:.2f}" if len(done) > 1 else ""
             rows.append([name, f"{p50:.2f}", f"{p99:.2f}", rest])
             bench.report.add(f"latency.{key}.{mode.name}.p99", p99, "ms", against="kernel", goal=2.0)
-    bench.report.table("Requests of 2 ms, fifty a second", ["", "p50 ms", "p99 ms", "training %"], rows)
 
 
 async def handover(bench: Bench) -> None:
     """Measure the time that two tenants lose together, by the length of a lease."""
     whole = await alone(bench)
-    rows = []
+    rows: list[list[str]] = []
+    bench.report.table("What handovers lose, two tenants that always want", ["turn ms", "lost %"], rows)
     for length_ms in TURNS_MS:
         lengths = dataclasses.replace(lease_scheduler.DEFAULT, contended_ns=length_ms * 1_000_000)
         made = lease_scheduler.LeaseScheduler.__init__
@@ -160,4 +161,3 @@ async def handover(bench: Bench) -> None:
         lost = 100 - sum(tenant.percent for tenant in done) * 100 / whole["async"]
         bench.report.add(f"handover.{length_ms}ms.lost", lost, "%", against="goal", goal=1.0)
         rows.append([str(length_ms), f"{lost:.2f}"])
-    bench.report.table("What handovers lose, two tenants that always want", ["turn ms", "lost %"], rows)

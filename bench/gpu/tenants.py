@@ -24,7 +24,8 @@ from tests.deviceplugin import arbiter_node
 ROOT = machine.ROOT
 SOURCES = ROOT / "bench"
 BUILT = ROOT / "build" / "bench" / "gpu"
-END_SECONDS = 10.0  # for a killed process to be gone: one that hangs in the driver must not hold up the bench
+END_SECONDS = 10.0  # for killed processes to be gone: one that hangs in the driver must not hold up the bench
+_started: list[subprocess.Popen[str]] = []
 
 _ENTER = f"""
 mount -t tmpfs none /run && mkdir -p {contract.CONTAINER_ARBITER_DIRECTORY} || exit 125
@@ -145,10 +146,13 @@ class Gpu:
                 moments = (begin + tenant.after_ms, begin + warm_ms, begin + warm_ms + int(seconds * 1000))
                 text = " ".join(map(str, moments)) + "\n"
                 answers.append(asyncio.to_thread(process.communicate, text, timeout=seconds + 40))
-            said = [output for output, _ in await asyncio.gather(*answers)]
+            said = await asyncio.gather(*answers)
         finally:
             await asyncio.to_thread(finish_all, processes)
-        return [_done(tenant, line) for tenant, line in zip(tenants, said, strict=True)]
+        for tenant, process, (_, errors) in zip(tenants, processes, said, strict=True):
+            if process.returncode != 0:
+                raise ProgramError(f"{mode.name}: load {tenant.mode} ended with {process.returncode}: {errors[-2000:]}")
+        return [_done(tenant, output) for tenant, (output, _) in zip(tenants, said, strict=True)]
 
     @contextlib.asynccontextmanager
     async def holding(
@@ -184,7 +188,7 @@ def start_in(
     inside = ["unshare", "--mount", "sh", "-c", _ENTER, "sh", str(arbiter_directory)] if has_namespaces() else []
     preload = [f"LD_PRELOAD={' '.join(map(str, mode.preload))}"] if mode.preload else []
     pipe = subprocess.PIPE
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [*inside, "env", *preload, *map(str, command)],
         env=dict(environment),
         stdin=pipe,
@@ -193,6 +197,20 @@ def start_in(
         text=True,
         start_new_session=True,
     )
+    _started.append(process)
+    return process
+
+
+def kill_all() -> None:
+    """Kill the process groups of all programs that still run, without waiting for them."""
+    for process in _started:
+        _kill(process)
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def python(script: Path, *words: object) -> list[str | Path]:
@@ -212,12 +230,12 @@ def wait_for(process: subprocess.Popen[str], word: str) -> str:
 def finish_all(processes: Sequence[subprocess.Popen[str]]) -> None:
     """Kill the process groups of running programs and close the pipes."""
     for process in processes:
-        if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+        _kill(process)
+    end = time.monotonic() + END_SECONDS
+    for process in processes:
         if process.stdout is not None and not process.stdout.closed:
             with contextlib.suppress(subprocess.TimeoutExpired, ValueError):
-                process.communicate(timeout=END_SECONDS)
+                process.communicate(timeout=max(0.1, end - time.monotonic()))
 
 
 def _done(tenant: Tenant, line: str) -> Done:
@@ -244,19 +262,21 @@ async def opened(which: machine.Machine, directory: Path, loops: int) -> AsyncIt
     """Open the GPU with a new arbiter, whose files are in `directory`."""
     async with arbiter_node.opened(directory) as arbiter:
         arbiter.server.leases.settle()  # not an agent that has just started, and does not know who else is there
-        with _reachable(arbiter.socket.parent):
+        with reachable(arbiter.socket.parent):
             yield Gpu(which, arbiter, loops)
 
 
 @contextlib.contextmanager
-def _reachable(arbiter_directory: Path) -> Iterator[None]:
+def reachable(arbiter_directory: Path) -> Iterator[None]:
     """Link the arbiter's directory to its path in containers if programs get no namespaces."""
     if has_namespaces():
         yield
         return
     link = Path(contract.CONTAINER_ARBITER_DIRECTORY)
+    if link.is_symlink():  # of a run that was killed
+        link.unlink()
     link.symlink_to(arbiter_directory)
     try:
         yield
     finally:
-        link.unlink()
+        link.unlink(missing_ok=True)  # a second arbiter of the same case has replaced it

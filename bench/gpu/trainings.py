@@ -18,9 +18,6 @@ SHORTEST_SECONDS = 0.5  # of a round
 SETTLING_SECONDS = 0.8  # after a request has changed
 COST_HEAD = ["", "", "steps/s", "lost, %", "p99 ms", "CPU, % of a core"]
 SPLIT_HEAD = ["requests", "", "first of two, %", "sum, % of one alone", "p99 ms", "longest ms"]
-# COSTS is for native and ours; each peer adds PEER_COSTS.
-COSTS: Mapping[str, tuple[int, int]] = {"torch_costs": (25, 2 * len(WORKLOADS)), "torch_splits": (25, 7)}
-PEER_COSTS: Mapping[str, tuple[int, int]] = {"torch_costs": (20, len(WORKLOADS)), "torch_splits": (12, 1)}
 
 
 async def torch_costs(bench: Bench) -> None:
@@ -42,6 +39,7 @@ async def torch_costs(bench: Bench) -> None:
 
 async def _costs(bench: Bench, modes: Sequence[tuple[Mode, Worker]], native: dict[str, list[float]]) -> None:
     rows: list[list[str]] = []
+    bench.report.table(f"PyTorch, steps a second, {', '.join(mode.name for mode, _ in modes)}", COST_HEAD, rows)
     for workload in WORKLOADS:
         done: dict[str, list[Measured]] = {mode.name: [] for mode, _ in modes}
         name = ""
@@ -67,7 +65,6 @@ async def _costs(bench: Bench, modes: Sequence[tuple[Mode, Worker]], native: dic
             used = 100 * sum(one.cpu_seconds for one in measured) / sum(one.seconds for one in measured)
             rare = max(one.p99_ms for one in measured)
             rows.append([workload, name, spread(rates), spread(lost, 2), f"{rare:.2f}", f"{used:.0f}"])
-    bench.report.table(f"PyTorch, steps a second, {', '.join(mode.name for mode, _ in modes)}", COST_HEAD, rows)
 
 
 async def torch_splits(bench: Bench) -> None:

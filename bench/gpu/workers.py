@@ -170,7 +170,7 @@ async def opened(
             command = [sys.executable, "-m", PROGRAM]
             workers.append(Worker(gpu.start(mode, command, share, **amounts), f"PyTorch, {mode.name}"))
         seconds = [ready_seconds(mode) for mode, _ in wanted]
-        await _all([worker.ready(most) for worker, most in zip(workers, seconds, strict=True)])
+        await gathered([worker.ready(most) for worker, most in zip(workers, seconds, strict=True)])
         yield workers
     finally:
         await asyncio.gather(*(worker.close() for worker in workers))
@@ -200,21 +200,21 @@ def failed(report: Report, name: str, error: BaseException) -> str:
 
 async def prepare(workers: Sequence[Worker], workload: str, requests: int = 1) -> None:
     """Build the same workload in all workers, at the same time."""
-    await _all([worker.prepare(workload, requests) for worker in workers])
+    await gathered([worker.prepare(workload, requests) for worker in workers])
 
 
 async def run(workers: Sequence[Worker], seconds: float, warm: float = WARM_SECONDS) -> list[Measured]:
     """Run all workers together and return their results."""
     at = time.monotonic() + 0.05
-    return await _all([worker.run(seconds, at, warm) for worker in workers])
+    return await gathered([worker.run(seconds, at, warm) for worker in workers])
 
 
 async def drop(workers: Sequence[Worker]) -> None:
     """Release the memory of all workers."""
-    await _all([worker.drop() for worker in workers])
+    await gathered([worker.drop() for worker in workers])
 
 
-async def _all(asked: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+async def gathered(asked: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     """Wait for all, even if one fails, so that no answer is left over for the next command. Raises the first error."""
     answers = await asyncio.gather(*asked, return_exceptions=True)
     for answer in answers:

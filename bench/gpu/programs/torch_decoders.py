@@ -1,6 +1,6 @@
-"""Language models that write one word at a time, as a server runs them.
+"""Language models that generate one token at a time, as a server runs them.
 
-`Decoder` is handmade, with random weights: each step reads all weights and the keys and values of earlier words, so it
+`Decoder` is handmade, with random weights: each step reads all weights and the keys and values of earlier tokens, so it
 is bound by memory and launches, like serving. `generator` is a Llama of the transformers library, built from a
 configuration, with random weights and a static cache. Both are built on the device.
 """
@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-WIDTH, HEADS, LAYERS, WORDS = 2048, 16, 12, 32000
-CONTEXT = 1024  # words that were written before
-PROMPT, WRITTEN = 512, 16  # of one call of `generate`
+WIDTH, HEADS, LAYERS, TOKENS = 2048, 16, 12, 32000
+CONTEXT = 1024  # tokens in the cache of keys and values
+PROMPT, GENERATED = 512, 16  # tokens of one call of `generate`
 
 
 class Block(torch.nn.Module):
-    """One layer, which remembers the keys and values of earlier words."""
+    """A layer with its cache of the keys and values of earlier tokens."""
 
     def __init__(self, requests: int) -> None:
         super().__init__()
@@ -27,58 +27,58 @@ class Block(torch.nn.Module):
         self.wide, self.narrow = torch.nn.Linear(WIDTH, 4 * WIDTH), torch.nn.Linear(4 * WIDTH, WIDTH)
         self.register_buffer("remembered", torch.randn(2, requests, HEADS, CONTEXT, WIDTH // HEADS))
 
-    def forward(self, word: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
-        """word: [requests, 1, WIDTH]; place: index of its key and value, as a tensor of one element."""
-        requests = word.shape[0]
-        parts = self.project(self.before(word)).view(requests, 1, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+    def forward(self, token: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        """token: [requests, 1, WIDTH]; place: index of its key and value, as a tensor of one element."""
+        requests = token.shape[0]
+        parts = self.project(self.before(token)).view(requests, 1, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
         self.remembered.index_copy_(3, place, parts[1:])
         keys, values = self.remembered
         seen = torch.nn.functional.scaled_dot_product_attention(parts[0], keys, values)
-        word = word + self.out(seen.transpose(1, 2).reshape(requests, 1, WIDTH))
-        return word + self.narrow(torch.nn.functional.gelu(self.wide(self.between(word))))
+        token = token + self.out(seen.transpose(1, 2).reshape(requests, 1, WIDTH))
+        return token + self.narrow(torch.nn.functional.gelu(self.wide(self.between(token))))
 
 
 class Decoder(torch.nn.Module):
-    """Words in, words out."""
+    """A model that returns the next token of each request."""
 
     def __init__(self, requests: int) -> None:
         super().__init__()
-        self.embedding = torch.nn.Embedding(WORDS, WIDTH)
+        self.embedding = torch.nn.Embedding(TOKENS, WIDTH)
         self.blocks = torch.nn.ModuleList(Block(requests) for _ in range(LAYERS))
-        self.head = torch.nn.Linear(WIDTH, WORDS, bias=False)
+        self.head = torch.nn.Linear(WIDTH, TOKENS, bias=False)
 
-    def forward(self, words: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
-        """words: [requests, 1]; returns the next ones in the same shape."""
-        state = self.embedding(words)
+    def forward(self, tokens: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        """tokens: [requests, 1]; returns the next ones in the same shape."""
+        state = self.embedding(tokens)
         for block in self.blocks:
             state = block(state, place)
         return self.head(state).argmax(-1)
 
 
 def decoder(requests: int, device: str) -> Callable[[], None]:
-    """Return a step that writes one word for each request and waits for it, as a server does to send it."""
+    """Return a step that generates one token for each request and waits for it, as a server does to send it."""
     with _made_on(device):
         model = Decoder(requests).eval()
-    words = torch.zeros(requests, 1, dtype=torch.long, device=device)
+    tokens = torch.zeros(requests, 1, dtype=torch.long, device=device)
     places = torch.arange(CONTEXT, device=device).split(1)
     number = 0
 
     @torch.no_grad()
     def step() -> None:
-        nonlocal words, number
-        words = model(words, places[number % CONTEXT])
-        words.tolist()
+        nonlocal tokens, number
+        tokens = model(tokens, places[number % CONTEXT])
+        tokens.tolist()
         number += 1
 
     return step
 
 
 def generator(requests: int, device: str) -> Callable[[Callable[[], None]], None]:
-    """Return a function that writes `WRITTEN` words for each request, and calls its argument after each word."""
+    """Return a function that generates tokens for each request, and calls its argument after each one."""
     import transformers
 
     configuration = transformers.LlamaConfig(
-        vocab_size=WORDS,
+        vocab_size=TOKENS,
         hidden_size=WIDTH,
         intermediate_size=5632,
         num_hidden_layers=16,
@@ -91,10 +91,10 @@ def generator(requests: int, device: str) -> Callable[[Callable[[], None]], None
     prompt = {"input_ids": torch.ones(requests, PROMPT, dtype=torch.long, device=device)}
     prompt["attention_mask"] = prompt["input_ids"]
     settings = transformers.GenerationConfig(
-        max_new_tokens=WRITTEN, do_sample=False, cache_implementation="static", disable_compile=True, pad_token_id=0
+        max_new_tokens=GENERATED, do_sample=False, cache_implementation="static", disable_compile=True, pad_token_id=0
     )
 
-    class Marking(transformers.StoppingCriteria):  # called after each word
+    class Marking(transformers.StoppingCriteria):  # called after each token
         def __init__(self, mark: Callable[[], None]) -> None:
             self.mark = mark
 

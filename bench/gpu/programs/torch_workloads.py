@@ -11,7 +11,7 @@
 | graph | a replay of a graph of twenty operations | launches |
 | capture | a graph captured, replayed and checked | the host |
 | compile | a step of a compiled network; compiling takes a minute | |
-| decode, generate | a word of a language model (`torch_decoders`) | memory, launches |
+| decode, generate | a token of a language model (`torch_decoders`) | memory, launches |
 
 Models are made on the device, and none takes more than 8 GiB.
 """

@@ -1,0 +1,131 @@
+"""Programs, daemons and drivers that hang or fail do not hold up a run on a GPU, and cost it none of its results."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.gpu import __main__ as bench
+from bench.gpu import machine, modes, tenants
+from bench.gpu.report import Report, narrow
+from bench.launches.node import Tenant
+from gpushare import contract
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: each program gets a mount namespace of its own"),
+]
+HANGING = """
+import asyncio, sys, threading, time
+from pathlib import Path
+from bench.gpu import __main__ as bench, tenants
+from bench.gpu.modes import NATIVE
+from bench.gpu.plan import Cost
+
+results, pid = sys.argv[1:]
+
+async def hang(given):
+    given.report.table("Measured", ["", "ms"], [["one", "1.0"]])
+    given.gpu.start(NATIVE, ["sh", "-c", f"echo $$ > {pid}; exec sleep 1000"])
+    while not Path(pid).exists() or not Path(pid).read_text():
+        await asyncio.sleep(0.01)
+    HANG
+
+bench.CASES = {"hang": bench.Case(hang, Cost(1))}
+bench.OVERDUE_SECONDS = bench.CLOSING_SECONDS = 1.0
+tenants.build = lambda: None
+sys.argv[1:] = ["--only", "hang", "--minutes", "0.1", "--simulated", "--results", results]
+bench.main()
+"""
+
+
+@pytest.mark.parametrize(
+    "hang",
+    ["time.sleep(1000)", "await asyncio.to_thread(time.sleep, 1000)"],
+    ids=["the loop hangs in a driver's call", "a thread never ends"],
+)
+def test_a_run_that_hangs_ends_with_its_results(tmp_path: Path, hang: str) -> None:
+    """It kills its programs, writes and prints the page, and exits, although asyncio would wait for its threads."""
+    command = [
+        sys.executable,
+        "-c",
+        HANGING.replace("HANG\n", f"{hang}\n"),
+        str(tmp_path / "out"),
+        str(tmp_path / "pid"),
+    ]
+    ended = subprocess.run(command, cwd=machine.ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert ended.returncode == 3, ended.stderr
+    (page,) = (tmp_path / "out").glob("*.md")
+    assert "| one | 1.0 |" in page.read_text()
+    assert narrow(page.read_text()) in ended.stdout
+    process = Path("/proc", (tmp_path / "pid").read_text().strip())
+    assert not process.exists() or "Z (zombie)" in (process / "status").read_text()
+
+
+@pytest.fixture
+def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> machine.Machine:
+    monkeypatch.setenv("SIMGPU_DIR", "")  # that it sets is unset again
+    return machine.simulated(tmp_path)
+
+
+def test_an_mps_daemon_ends_with_its_mode(simulated: machine.Machine, tmp_path: Path) -> None:
+    with modes.mps(simulated.environment, tmp_path / "mps") as mode:
+        assert mode is not None
+        pid = int((tmp_path / "mps" / "pipe" / "nvidia-cuda-mps-control.pid").read_text())
+        daemon = os.pidfd_open(pid)
+    try:
+        assert select.select([daemon], [], [], 20)[0]
+    finally:
+        os.close(daemon)
+
+
+def test_an_mps_daemon_that_does_not_answer_is_no_mode(
+    simulated: machine.Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(modes, "_ANSWER_SECONDS", 0.2)
+    program = tmp_path / "bin" / "nvidia-cuda-mps-control"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\nexec sleep 1000\n")
+    program.chmod(0o755)
+    path = f"{program.parent}:{os.environ['PATH']}"
+    with modes.mps({**simulated.environment, "PATH": path}, tmp_path / "mps") as mode:
+        assert mode is None
+
+
+@pytest.fixture
+def broken(simulated: machine.Machine) -> machine.Machine:
+    """A machine whose programs find no GPU."""
+    tenants.build()
+    return dataclasses.replace(simulated, environment={**simulated.environment, "CUDA_VISIBLE_DEVICES": "GPU-0"})
+
+
+async def test_the_error_of_a_program_that_fails_is_in_the_report(broken: machine.Machine, tmp_path: Path) -> None:
+    async with tenants.opened(broken, tmp_path, 90_000) as gpu:
+        with pytest.raises(tenants.ProgramError, match="cuInit: 100"):
+            await gpu.compete(modes.NATIVE, [Tenant(50, 100, "sync", 1000)], 0.1, 100)
+
+
+def test_a_gpu_that_cannot_be_calibrated_is_measured_all_the_same(broken: machine.Machine, tmp_path: Path) -> None:
+    report = Report({"gpu": "GPU"}, datetime.date(2026, 1, 2))
+    run = bench.Run(broken, tmp_path, tmp_path, report, 0.0, (), None)
+    assert bench.calibrate(run) == bench.SPIN_LOOPS
+    assert report.failed == ["calibrate"]
+    assert "cuInit: 100" in report.page()
+
+
+def test_the_link_of_a_run_that_was_killed_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where sandboxes refuse mount namespaces, programs find the arbiter by a link."""
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "gone")
+    monkeypatch.setattr(contract, "CONTAINER_ARBITER_DIRECTORY", str(link))
+    monkeypatch.setattr(tenants, "has_namespaces", lambda: False)
+    with tenants.reachable(tmp_path):
+        assert link.resolve() == tmp_path
+    assert not link.is_symlink()
