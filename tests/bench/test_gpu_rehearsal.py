@@ -88,6 +88,7 @@ def test_each_command_runs_all_of_its_cases(rehearsed: dict[str, Rehearsed], par
     assert run.code == 0, run.output
     assert narrow(run.page) in run.output, "the tables are the end of the output"
     assert "Left out" not in run.page
+    assert "Traceback" not in run.output, "an arbiter that fails leaves programs without limits"
     assert not [name for name in run.figures if name.endswith(".failed")]
     for name in cases:
         assert re.search(rf"^{name}: \d+ s of", run.output, re.MULTILINE), name
