@@ -29,7 +29,6 @@ from launches import node as nodes
 from launches.node import Node, Tenant
 from launches.report import Report
 
-from deviceplugin.arbiter import lease_scheduler
 from tests.interposer import container
 
 WORKLOADS: Mapping[str, tuple[str, int]] = {
@@ -189,21 +188,12 @@ async def handover(node: Node, report: Report) -> None:
     """What is lost of two tenants' time, against how long turns are."""
     report.say(f"{'turn ms':<10}{'done %':>8}{'turns a second':>16}")
     for length_ms in (5, 10, 20, 30, 50, 100):
-        lengths = dataclasses.replace(lease_scheduler.DEFAULT, contended_ns=length_ms * 1_000_000)
-        shares = await _with_lengths(node, lengths, report)
+        with nodes.turns_of(length_ms):
+            done = await node.run([Tenant(50, 100, "async", 1000)] * 2, min(report.seconds, 5.0))
+        shares = [tenant.percent for tenant in done]
         report.say(f"{length_ms:<10}{sum(shares):>8.2f}{1000 / length_ms:>16.0f}")
         report.add(f"handover.{length_ms}ms.lost", 100 - sum(shares), "%", goal=1.0)
     report.say()
-
-
-async def _with_lengths(node: Node, lengths: lease_scheduler.Lengths, report: Report) -> list[float]:
-    made = lease_scheduler.LeaseScheduler.__init__
-    lease_scheduler.LeaseScheduler.__init__ = lambda self: made(self, lengths)  # type: ignore[method-assign, misc, assignment]
-    try:
-        tenants = [Tenant(50, 100, "async", 1000), Tenant(50, 100, "async", 1000)]
-        return [tenant.percent for tenant in await node.run(tenants, min(report.seconds, 5.0))]
-    finally:
-        lease_scheduler.LeaseScheduler.__init__ = made  # type: ignore[method-assign]
 
 
 async def reclaim(node: Node, report: Report) -> None:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import functools
 import statistics
 from collections.abc import Mapping
-from unittest import mock
 
 from bench.gpu.bench import Bench
 from bench.gpu.modes import NATIVE, OURS, Mode
 from bench.gpu.tenants import BUILT
-from bench.launches.node import Tenant
-from deviceplugin.arbiter import gpu_leases, lease_scheduler
-from deviceplugin.arbiter.coscheduled_gpu import CoscheduledGpu
+from bench.launches.node import Tenant, turns_of
 
 WORKLOADS: Mapping[str, tuple[str, int]] = {
     "async": ("async", 1000),
@@ -149,17 +144,11 @@ async def latency(bench: Bench) -> None:
             bench.report.add(f"latency.{key}.{mode.name}.p99", p99, "ms", against="kernel", goal=2.0)
 
 
-def turns_of(length_ms: int) -> contextlib.AbstractContextManager[object]:
-    """Let the arbiter of this process give turns of this length on GPUs whose first share joins meanwhile."""
-    lengths = dataclasses.replace(lease_scheduler.DEFAULT, contended_ns=length_ms * 1_000_000)
-    return mock.patch.object(gpu_leases, "CoscheduledGpu", functools.partial(CoscheduledGpu, lengths))
-
-
 async def handover(bench: Bench) -> None:
     """Measure the time that two tenants lose together, by the length of a lease."""
     whole = await alone(bench)
     rows: list[list[str]] = []
-    bench.report.table("What handovers lose, two tenants that always want", ["turn ms", "lost %"], rows)
+    bench.report.table("What handovers lose, two tenants that never pause", ["turn ms", "lost %"], rows)
     for length_ms in TURNS_MS:
         with turns_of(length_ms):
             done = await bench.compete(OURS, [Tenant(50, 100, "async", 1000)] * 2)

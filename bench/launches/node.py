@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import subprocess
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from unittest import mock
 
+from deviceplugin.arbiter import gpu_leases, lease_scheduler
+from deviceplugin.arbiter.coscheduled_gpu import CoscheduledGpu
 from gpushare.allocation import GivenShare
 from tests.deviceplugin import arbiter_node, simulated
 from tests.interposer import container
@@ -162,6 +166,12 @@ def until_ready(process: subprocess.Popen[str]) -> None:
     """`load` is about to begin."""
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n", process.communicate()
+
+
+def turns_of(length_ms: int) -> contextlib.AbstractContextManager[object]:
+    """Set the length of contended leases in this process's arbiter, for GPUs whose first share joins in the block."""
+    lengths = dataclasses.replace(lease_scheduler.DEFAULT, contended_ns=length_ms * 1_000_000)
+    return mock.patch.object(gpu_leases, "CoscheduledGpu", functools.partial(CoscheduledGpu, lengths))
 
 
 def _done(tenant: Tenant, line: str) -> Done:
