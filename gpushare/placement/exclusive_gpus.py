@@ -21,7 +21,7 @@ Attempt = Callable[[Request], Placement | Refusal]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Bound:
+class ExclusiveBound:
     """The ResourceQuota with the lowest limit on `gpushare.io/gpu-percent` in a namespace."""
 
     namespace: str
@@ -34,14 +34,16 @@ class Bound:
         return max(self.percent // 100, min(self.percent, 1))
 
 
-def bound_of(namespace: str, quotas: Iterable[Allowance]) -> Bound | None:
+def bound_of(namespace: str, quotas: Iterable[Allowance]) -> ExclusiveBound | None:
     """Return the bound of a namespace with these quotas; None if none of them limits compute."""
     resource = contract.RESOURCE_PERCENT
-    limits = [Bound(namespace, quota.name, quota.hard[resource]) for quota in quotas if resource in quota.hard]
+    limits = [ExclusiveBound(namespace, quota.name, quota.hard[resource]) for quota in quotas if resource in quota.hard]
     return min(limits, key=lambda bound: (bound.percent, bound.quota), default=None)
 
 
-def place(request: Request, bound: Bound | None, views: Iterable[NodeView], attempt: Attempt) -> Placement | Refusal:
+def place(
+    request: Request, bound: ExclusiveBound | None, views: Iterable[NodeView], attempt: Attempt
+) -> Placement | Refusal:
     """Place a request by `attempt` such that its namespace stays within the bound.
 
     views: at least all nodes where pods with an exclusion label hold GPUs.
@@ -90,7 +92,7 @@ def _gpus(placement: Placement) -> set[str]:
     return {uuid for share in placement.shares for uuid in share.gpu_uuids}
 
 
-def _sentence(bound: Bound, request: Request, held: Mapping[str, str]) -> str:
+def _sentence(bound: ExclusiveBound, request: Request, held: Mapping[str, str]) -> str:
     label, asked = errors.quoted(request.constraints.exclusion), gpus_of(request)
     return (
         f"{contract.EXCLUSION} {label} asks for {asked} GPU{'s' * (asked != 1)} without other pods, and pods with such "

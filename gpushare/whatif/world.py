@@ -66,7 +66,9 @@ class World:
         profile: PlacementProfile | None = None,
     ) -> None:
         self.views: dict[str, NodeView] = {}
-        self.bounds: Mapping[str, exclusive_gpus.Bound | None] = {}  # on exclusive GPUs, by namespace, where known
+        self.bounds: Mapping[
+            str, exclusive_gpus.ExclusiveBound | None
+        ] = {}  # on exclusive GPUs, by namespace, where known
         is_known = claims_are_all and storage is not None and volumes.CLAIM in storage
         self._cache: SchedulerCache | None = None
         if machines is not None:

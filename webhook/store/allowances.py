@@ -49,7 +49,7 @@ class Allowances:
         lacking = (allowance.lacks(asked) for allowance in self._by_namespace.get(namespace, {}).values())
         return next((sentence for sentence in lacking if sentence is not None), None)
 
-    def bound(self, namespace: str) -> exclusive_gpus.Bound | None:
+    def bound(self, namespace: str) -> exclusive_gpus.ExclusiveBound | None:
         """Return the namespace's bound on exclusive GPUs, if it has one."""
         return exclusive_gpus.bound_of(namespace, self._by_namespace.get(namespace, {}).values())
 

@@ -48,7 +48,7 @@ class Chooser:
         avoided: Callable[[PodJson], Avoided] = lambda _: NOTHING,
         *,
         left: Callable[[], Callable[[str], bool] | None] = lambda: None,
-        bound: Callable[[str], exclusive_gpus.Bound | None] = lambda _: None,
+        bound: Callable[[str], exclusive_gpus.ExclusiveBound | None] = lambda _: None,
     ) -> None:
         self.avoided = avoided
         self._left = left
@@ -152,7 +152,7 @@ class Chooser:
         held = exclusive_gpus.held_gpus(bound.namespace, self._fleet.exclusive_views(), but=uids)
         return len(held) + sum(exclusive_gpus.gpus_of(request) for _, request in asked) > bound.most_gpus
 
-    def _bound_on(self, manifest: PodJson, request: Request) -> exclusive_gpus.Bound | None:
+    def _bound_on(self, manifest: PodJson, request: Request) -> exclusive_gpus.ExclusiveBound | None:
         return self._bound(pod.namespaced_name(manifest)[0]) if request.constraints.exclusion else None
 
     def hostname(self, node: str) -> str:

@@ -37,7 +37,7 @@ class MemoryStore:
         storage: Iterable[Mapping[str, Any]] = (),
         *,
         avoided: Callable[[pod.PodJson], Avoided] = lambda _: NOTHING,
-        bound: Callable[[str], exclusive_gpus.Bound | None] = lambda _: None,
+        bound: Callable[[str], exclusive_gpus.ExclusiveBound | None] = lambda _: None,
     ) -> None:
         self._documents = {codec.read(document).name: document for document in gpunodes}
         self._views = {name: NodeView.of(codec.read(document)) for name, document in self._documents.items()}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpushare import ledger
 from gpushare.allocation import PodRef
 from gpushare.placement import NodeView, Placement, exclusive_gpus
-from gpushare.placement.exclusive_gpus import Bound
+from gpushare.placement.exclusive_gpus import ExclusiveBound
 from gpushare.placement.fleet import Fleet
 from gpushare.refusal import Cause
 from gpushare.request import Request
@@ -31,7 +31,7 @@ def test_no_sequence_of_pods_exceeds_the_bound(
     fleet, views = Fleet(), {node.name: NodeView.of(dataclasses.replace(node, allocations=())) for node in nodes}
     for view in views.values():
         fleet.update(view)
-    bounds = {name: Bound(name, "gpus", percent) for name, percent in percents.items() if percent is not None}
+    bounds = {name: ExclusiveBound(name, "gpus", percent) for name, percent in percents.items() if percent is not None}
     placed: list[tuple[str, str]] = []
     for number, (namespace, request, ends) in enumerate(events):
         if placed and ends == 0:

@@ -151,7 +151,7 @@ async def test_what_fits_no_more_is_refused_with_the_reason_of_now() -> None:
 
 
 async def test_a_bound_on_exclusive_gpus_holds_at_the_write() -> None:
-    bound = exclusive_gpus.Bound("default", "gpus", 100)
+    bound = exclusive_gpus.ExclusiveBound("default", "gpus", 100)
     entry = dataclasses.replace(builders.allocation("other", "GPU-node-a-0", request=1), labels=Labels(exclusion="red"))
     on = Shared(builders.node(), others=[lambda node: ledger.reserve(node, entry)], bound=lambda _: bound)
     refused = await reserve(on, request="0.01", exclusion="blue")

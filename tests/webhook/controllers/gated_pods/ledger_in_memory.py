@@ -34,7 +34,7 @@ class Cluster:
         *nodes: GpuNode,
         bound: backfill.Bound = backfill.DEFAULT,
         avoided: Callable[[PodJson], Avoided] = lambda _: NOTHING,
-        exclusive: Callable[[str], exclusive_gpus.Bound | None] = lambda _: None,
+        exclusive: Callable[[str], exclusive_gpus.ExclusiveBound | None] = lambda _: None,
     ) -> None:
         self.store = MemoryStore([codec.to_document(node) for node in nodes], avoided=avoided, bound=exclusive)
         self.pods: dict[str, dict[str, Any]] = {}

@@ -276,8 +276,8 @@ async def test_who_may_not_go_to_a_node_keeps_nobody_like_it_from_there() -> Non
     assert "node-a could not take it before" in cluster.told["barred"]
 
 
-def one_gpu(namespace: str) -> exclusive_gpus.Bound:
-    return exclusive_gpus.Bound(namespace, "gpus", 100)
+def one_gpu(namespace: str) -> exclusive_gpus.ExclusiveBound:
+    return exclusive_gpus.ExclusiveBound(namespace, "gpus", 100)
 
 
 async def test_a_pod_beyond_the_bound_on_exclusive_gpus_waits_without_holding_one() -> None:
@@ -304,7 +304,7 @@ async def test_a_pod_holds_a_gpu_only_within_the_bound(percent: int, held: int) 
     cluster = Cluster(
         builders.node(gpus=2),
         bound=backfill.Bound(patience_seconds=60, passes=1),
-        exclusive=lambda namespace: exclusive_gpus.Bound(namespace, "gpus", percent),
+        exclusive=lambda namespace: exclusive_gpus.ExclusiveBound(namespace, "gpus", percent),
     )
     await cluster.arrive("first", request="1", exclusion="red")
     await cluster.arrive("plain", request="0.5")
@@ -319,7 +319,7 @@ async def test_a_pod_holds_a_gpu_only_within_the_bound(percent: int, held: int) 
 
 
 async def test_a_refused_pod_does_not_stand_for_another_namespaces() -> None:
-    bounds = {"default": exclusive_gpus.Bound("default", "gpus", 0)}
+    bounds = {"default": exclusive_gpus.ExclusiveBound("default", "gpus", 0)}
     cluster = Cluster(builders.node(gpus=1), exclusive=bounds.get)
     cluster.create("ours", request="0.1", exclusion="red")
     cluster.now += 1
