@@ -129,21 +129,26 @@ def real() -> Machine:
 
 
 def simulated(directory: Path) -> Machine:
-    """A simulated GPU, made in `directory`; the drivers are built if need be."""
+    """Create a simulated GPU and open it in this process, which from then on has its NVML and no other."""
+    environment = simulated_environment(directory)
+    os.environ["SIMGPU_DIR"] = environment["SIMGPU_DIR"]
+    return _open(str(SIMULATED / "libnvidia-ml.so.1"), environment, simulated=True)
+
+
+def simulated_environment(directory: Path) -> dict[str, str]:
+    """Create a simulated GPU in `directory`, and build its drivers if need be. Return its programs' environment."""
     subprocess.run(["make", "-s", "-C", ROOT / "simgpu"], check=True)
     description = directory / "node.ini"
     description.write_text(DESCRIPTION)
     gpus = directory / "gpus"
     subprocess.run([SIMULATED / "simgpu", "create", description, gpus], check=True)
-    environment = {
+    return {
         **{name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ},
         "PATH": f"{SIMULATED}:{os.environ.get('PATH', os.defpath)}",  # with the simulated MPS daemon
         "SIMGPU_DIR": str(gpus),
         "LD_LIBRARY_PATH": str(SIMULATED),
         "HOME": str(directory),
     }
-    os.environ["SIMGPU_DIR"] = str(gpus)  # for NVML in this process
-    return _open(str(SIMULATED / "libnvidia-ml.so.1"), environment, simulated=True)
 
 
 def _open(library: str, environment: dict[str, str], *, simulated: bool) -> Machine:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import ctypes
 import datetime
 import os
 import select
@@ -70,13 +70,13 @@ def test_a_run_that_hangs_ends_with_its_results(tmp_path: Path, hang: str) -> No
 
 
 @pytest.fixture
-def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> machine.Machine:
-    monkeypatch.setenv("SIMGPU_DIR", "")  # that it sets is unset again
-    return machine.simulated(tmp_path)
+def environment(tmp_path: Path) -> dict[str, str]:
+    """The environment of programs on a simulated GPU, whose NVML this process does not load: others look for a real one."""
+    return machine.simulated_environment(tmp_path)
 
 
-def test_an_mps_daemon_ends_with_its_mode(simulated: machine.Machine, tmp_path: Path) -> None:
-    with modes.mps(simulated.environment, tmp_path / "mps") as mode:
+def test_an_mps_daemon_ends_with_its_mode(environment: dict[str, str], tmp_path: Path) -> None:
+    with modes.mps(environment, tmp_path / "mps") as mode:
         assert mode is not None
         pid = int((tmp_path / "mps" / "pipe" / "nvidia-cuda-mps-control.pid").read_text())
         daemon = os.pidfd_open(pid)
@@ -87,7 +87,7 @@ def test_an_mps_daemon_ends_with_its_mode(simulated: machine.Machine, tmp_path: 
 
 
 def test_an_mps_daemon_that_does_not_answer_is_no_mode(
-    simulated: machine.Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(modes, "_ANSWER_SECONDS", 0.2)
     program = tmp_path / "bin" / "nvidia-cuda-mps-control"
@@ -95,15 +95,25 @@ def test_an_mps_daemon_that_does_not_answer_is_no_mode(
     program.write_text("#!/bin/sh\nexec sleep 1000\n")
     program.chmod(0o755)
     path = f"{program.parent}:{os.environ['PATH']}"
-    with modes.mps({**simulated.environment, "PATH": path}, tmp_path / "mps") as mode:
+    with modes.mps({**environment, "PATH": path}, tmp_path / "mps") as mode:
         assert mode is None
 
 
 @pytest.fixture
-def broken(simulated: machine.Machine) -> machine.Machine:
+def broken(environment: dict[str, str]) -> machine.Machine:
     """A machine whose programs find no GPU."""
     tenants.build()
-    return dataclasses.replace(simulated, environment={**simulated.environment, "CUDA_VISIBLE_DEVICES": "GPU-0"})
+    return machine.Machine(
+        model="NVIDIA H100 80GB HBM3",
+        uuid="GPU-0",
+        memory_bytes=80 << 30,
+        driver="580.159.04",
+        cuda="13.0",
+        simulated=True,
+        environment={**environment, "CUDA_VISIBLE_DEVICES": "GPU-0"},
+        _nvml=ctypes.CDLL(None),
+        _handle=ctypes.c_void_p(),
+    )
 
 
 async def test_the_error_of_a_program_that_fails_is_in_the_report(broken: machine.Machine, tmp_path: Path) -> None:
