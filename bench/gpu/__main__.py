@@ -183,10 +183,15 @@ def _cases(text: str) -> tuple[str, ...]:
     return names
 
 
+_ENDING = threading.Lock()
+
+
 def _end_after(run: Run, seconds: float) -> None:
     """Write and print the results and exit after so long, even if a thread hangs in the driver."""
 
     def end() -> None:
+        if not _ENDING.acquire(blocking=False):
+            return  # another of these timers ends it already
         _after(BACKSTOP_SECONDS, lambda: os._exit(3))
         try:
             tenants.kill_all()
