@@ -1,7 +1,7 @@
 """What the lab's API server is given as files, beside its keys: who may ask, by which ways, and what it shows webhooks.
 
-`{certificates}` in them is the directory of the lab's certificates. docs/operations.md and docs/security.md have the
-same for any cluster.
+`{certificates}` in them is the directory of the lab's certificates. docs/security.md has the same for any
+cluster.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def test_the_readme_has_every_annotation_that_a_pod_may_have() -> None:
 
 
 def test_every_event_is_in_the_table() -> None:
-    assert set(pages.rows(OPERATIONS, "## What Events say")) == EVENTS
+    assert set(pages.rows(OPERATIONS, "## Events")) == EVENTS
 
 
 def _says_a_reason(statement: ast.AST) -> bool:
@@ -118,7 +118,7 @@ def _says_a_reason(statement: ast.AST) -> bool:
 
 
 def test_every_condition_is_in_the_table_with_all_its_reasons() -> None:
-    rows = pages.rows(OPERATIONS, "## What conditions of a GPUNode say")
+    rows = pages.rows(OPERATIONS, "## GPUNode conditions")
     assert set(rows) == CONDITIONS
     reasons = {reason for cells in rows.values() for reason in re.findall(r"`([A-Z][a-z]\w+)`", cells[0])}
     sources = (

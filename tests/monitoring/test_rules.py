@@ -121,7 +121,7 @@ def test_an_alert_says_what_is_the_matter_and_where_to_read_what_to_do(name: str
 def test_the_manual_lists_every_alert_with_its_severity_and_where_to_read_what_to_do() -> None:
     listed = {
         name: (cells[0], re.findall(r"\(#([\w-]+)\)", cells[-1]))
-        for name, cells in pages.rows("docs/operations.md", "## What to watch").items()
+        for name, cells in pages.rows("docs/operations.md", "## Alerts").items()
     }
     there = {name: (alert.severity, [alert.annotations["runbook"].partition("#")[2]]) for name, alert in ALERTS.items()}
     assert listed == there

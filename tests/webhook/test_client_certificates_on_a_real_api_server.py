@@ -1,4 +1,4 @@
-"""A webhook that speaks to the API server alone: by the certificate that the lab's shows it, as docs/operations.md says."""
+"""A webhook that speaks to the API server alone: by the certificate that the lab's shows it, as docs/security.md says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a ResourceQuota bounds of shares, as docs/operations.md says, and what it does not."""
+"""What a ResourceQuota bounds of shares, as docs/placement.md says, and what it does not."""
 
 from __future__ import annotations
 
