@@ -46,7 +46,7 @@ NVML: Final = (
         version="535",
         alone="1538MiB / 40960MiB",
         shared="1538MiB / 4096MiB",
-        besides="for its list of processes and `topo -m` it asks the driver in a way of its own, which is not simulated",
+        besides="its list of processes and `topo -m` use private calls that are not simulated",
     ),
     Client("nvtop", DEBIAN, version="3.0", alone="1.502Gi/40.000Gi", shared="1.502Gi/4.000Gi"),
     Client("nvitop", "PyPI", alone="1538MiB / 40.00GiB", shared="1538MiB / 4096MiB"),
@@ -76,7 +76,7 @@ CUDA: Final = (
         alone="40 GiB",
         shared="4 GiB",
         lock=_PYTORCH,
-        besides="all three allocators, graphs, training, several processes; on simulated GPUs with a runtime of our own, and"
+        besides="all three allocators, graphs, training, several processes; simulated with a substitute for the CUDA runtime,"
         " without cuBLAS, cuDNN and NCCL: `make test-frameworks`",
     ),
 )

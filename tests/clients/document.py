@@ -12,33 +12,38 @@ from tests.clients import clients
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "compatibility.md"
 HEAD = f"""\
-# Other programs
+# Compatibility
 
-What programs of others show, tried with each release. Simulated: on [simulated GPUs](../simgpu/README.md), below which everything is
-real. In a share: with the library and the arbiter that ship, in a share of {clients.SHARE_GIB} GiB of one {clients.MODEL}, while
-a program of the share holds {clients.HELD_MIB} MiB. The tests are in `tests/clients`, and `make docs` makes this page of the same
-table.
+These programs are tested in a share with each release, on [simulated GPUs](../simgpu/README.md): the
+library, the arbiter and everything else above the driver's C interface are real. The GPU is an
+{clients.MODEL}, and the share has {clients.SHARE_GIB} GiB. The tests are in `tests/clients`, and `make docs` writes
+this page.
+
+## Programs that show a GPU
+
+They show the size of the share, while one of its programs holds {clients.HELD_MIB} MiB:
 
 """
-COLUMNS = ("client", "version", "simulated, alone", "simulated, in a share", "on hardware", "besides")
+COLUMNS = ("client", "version", "whole GPU", "in a share", "on hardware", "notes")
 CUDA = f"""
-What can be allocated by programs that compile and launch, to the byte, on the same GPUs and in a share of {clients.SHARE_GIB} GiB, until
-they are out of memory:
+## Programs that compute
+
+They compile, launch, and allocate to the byte until they are out of memory, here at {clients.SHARE_GIB} GiB:
 
 """
 TAIL = """
-What a share does to programs in general is in [isolation.md](isolation.md).
+Programs that gpushare cannot limit, and calls that it refuses, are in [isolation.md](isolation.md).
 """
 
 
 def version(client: clients.Client) -> str:
     """What was tried."""
     if client.version:
-        return f"{client.version}, of {client.source}"
+        return f"{client.version}, {client.source}"
     lock = (ROOT / client.lock).read_text()
     match = re.search(rf"^{re.escape(client.name)}==(\S+)", lock, re.MULTILINE)
     assert match, f"{client.name} has no version, and is not in {client.lock} either"
-    return f"{match[1]}, of {client.source}"
+    return f"{match[1]}, {client.source}"
 
 
 def row(client: clients.Client) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ their configurations' names, and calls a webhook again if a later one has change
 
 * gpushare chooses the container that has the share in its first call. Containers that are added
   later do not change it.
-* Each call judges the pod as it is then. If it no longer fits its node, gpushare releases the share
+* Each call evaluates the pod as it is then. If it no longer fits its node, gpushare releases the share
   and places the pod again. If another scheduling gate holds it back, it has no share.
 * A webhook that adds the annotation itself must be called before gpushare.
 

@@ -83,7 +83,7 @@ def argo(pod: Pod) -> None:
 
 _DEFAULT: Final = pod.DEFAULT_CONTAINER
 _FIRST: Final = "the share stays with the pod's own container"
-_JUDGED: Final = "the pod is judged again, and moves to a node that fits"
+_JUDGED: Final = "the pod is evaluated again, and moves to a node that fits"
 _SIDECAR_HAS_IT: Final = "the sidecar gets the share, and a warning names it"
 _NAME_IT: Final = "write `gpushare.io/container`"
 
@@ -146,7 +146,7 @@ SOFTWARE: Final = (
         "Vertical Pod Autoscaler",
         "raises what a container asks for",
         admission_chain.requests("cpu", "12"),
-        "the pod is judged again, and waits if no node has so much",
+        "the pod is evaluated again, and waits if no node has so much",
         outcome="gated",
     ),
     Software(
