@@ -78,7 +78,7 @@ def test_the_workloads_run_next_to_each_other(user: Observer) -> None:
         return look
 
     assert annotation(user.running("notebook"), contract.GPU_UUIDS)
-    jobs = {"gang": 2, "training": 1, "whatever-is-free": 1}
+    jobs = {"gang": 2, "training": 1, "idle-compute": 1}
     selectors = {f"job-name={name}": count for name, count in jobs.items()} | {"app=shard": 2, "app=service": 2}
     gpus = {
         selector: eventually(held(selector, count), seconds=60, what=f"{count} pods of {selector} with a share")
