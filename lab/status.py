@@ -46,8 +46,9 @@ def table(components: list[Row]) -> str:
 
 
 def shell_environment(lab: lab_layout.Layout) -> str:
-    """Return the shell commands that point kubectl at the lab, and put kubectl on PATH."""
+    """Return the shell commands that point kubectl at the lab, put kubectl on PATH and name the simulated GPUs."""
     lines = [f"export KUBECONFIG={shlex.quote(str(lab.admin_kubeconfig))}"]
+    lines.append(f"export LAB_GPUS={shlex.quote(str(lab.simgpu))}")  # a directory for each node, for `simgpu fail`
     lines.append(f"export PATH={shlex.quote(str(build.program_directory()))}:$PATH")
     return "\n".join(lines)
 

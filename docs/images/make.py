@@ -1,6 +1,6 @@
-"""Makes the pictures of this folder: what the plugin really prints, at a terminal, of a believable cluster.
+"""Makes the pictures of this folder: of the system, and of what the plugin really prints for a believable cluster.
 
-Each is a session of its own in a pseudo-terminal of a fixed size, at a fixed time, drawn as SVG.
+Each of the latter is a session of its own in a pseudo-terminal of a fixed size, at a fixed time, drawn as SVG.
 
 Run: `make docs`; a test says when it is time to.
 """
@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from docs.images import believable
+from docs.images import believable, system
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -145,6 +145,7 @@ def _read(terminal: int) -> bytes:
 
 def main(folder: str) -> None:
     """Writes all pictures."""
+    (Path(folder) / "system.svg").write_text(system.picture())
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["KUBECTL_PATH"] = str(believable.kubectl(Path(scratch)))
         for name, (columns, typed) in SCENES.items():

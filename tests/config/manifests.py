@@ -17,6 +17,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 CONFIG = REPOSITORY / "config"
 REFUSED = sorted((CONFIG / "samples" / "refused").glob("*.yaml"))
 SAMPLES = sorted((CONFIG / "samples").glob("*.yaml"))
+WORKLOADS = sorted((CONFIG / "samples" / "workloads").glob("*.yaml"))
 
 
 def objects(directory: Path = CONFIG / "default") -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from docs.cli import make as manual
+from docs.images import system
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "images"
@@ -60,4 +61,20 @@ def test_the_tables_show_what_is_used() -> None:
 
 
 def test_every_picture_is_shown_in_the_manual() -> None:
-    assert {f"{name}.svg" for pictures in manual.PICTURES.values() for name in pictures} == set(NAMES)
+    assert {f"{name}.svg" for pictures in manual.PICTURES.values() for name in pictures} == {*NAMES} - {"system.svg"}
+    assert "](docs/images/system.svg)" in (ROOT / "README.md").read_text()
+    assert "](images/system.svg)" in (ROOT / "docs" / "index.md").read_text()
+
+
+def test_the_system_has_a_colour_for_everything_in_light_and_in_dark() -> None:
+    text = system.picture()
+    light, _, dark = text.partition("prefers-color-scheme:dark")
+    for name in {name for names in re.findall(r'class="([\w-]+)"', text) for name in names.split()}:
+        assert f".{name}" in light
+        assert f".{name}" in dark.partition("</style>")[0]
+
+
+def test_a_text_that_is_too_wide_for_its_place_in_the_system_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "COLUMN", system.COLUMN // 2)
+    with pytest.raises(ValueError, match="has no room in"):
+        system.picture()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,34 @@ def test_of_two_that_compute_it_is_shown_what_they_use_and_that_they_are_held_to
 
     eventually(resized, what="the memory that was suggested")
     user.delete("pods", "--all")
+    user.ledger_is_empty()
+
+
+def test_the_workloads_run_next_to_each_other(user: Observer) -> None:
+    user.apply(str(SAMPLES / "workloads"))
+
+    def held(selector: str, count: int) -> Callable[[], set[str] | None]:
+        """The GPUs of a workload's pods, once so many run or have completed."""
+
+        def look() -> set[str] | None:
+            pods = user.pods(selector)
+            begun = [pod for pod in pods if pod["status"]["phase"] in {"Running", "Succeeded"}]
+            gpus = {annotation(pod, contract.GPU_UUIDS) for pod in begun}
+            return gpus if len(begun) == len(pods) == count and "" not in gpus else None
+
+        return look
+
+    assert annotation(user.running("notebook"), contract.GPU_UUIDS)
+    jobs = {"gang": 2, "training": 1, "idle-compute": 1}
+    selectors = {f"job-name={name}": count for name, count in jobs.items()} | {"app=shard": 2, "app=service": 2}
+    gpus = {
+        selector: eventually(held(selector, count), seconds=60, what=f"{count} pods of {selector} with a share")
+        for selector, count in selectors.items()
+    }
+    assert len(gpus["job-name=gang"]) == 2
+    for name in jobs:
+        user.kubectl("wait", "--for=condition=complete", f"job/{name}", "--timeout=60s")
+    user.kubectl("delete", "-f", str(SAMPLES / "workloads"), "--grace-period=1", "--timeout=60s")
     user.ledger_is_empty()
 
 

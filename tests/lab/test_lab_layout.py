@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab import addresses, control_plane, image, kubelet, lab_errors, lab_layout, network
+from lab import addresses, control_plane, image, kubelet, lab_errors, lab_layout, network, status
 
 LAB = lab_layout.Layout(
     Path("/lab"), 7, 443, 10259, 10257, (lab_layout.Node("a", 0, 10250, 10248), lab_layout.Node("b", 1, 9, 8))
@@ -30,6 +30,11 @@ def test_a_layout_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert not (tmp_path / "lab").exists()
     with pytest.raises(lab_errors.LabError, match="there is no lab in"):
         lab_layout.load(tmp_path / "lab")
+
+
+def test_its_environment_names_where_the_simulated_gpus_of_each_node_are() -> None:
+    exported = dict(line.removeprefix("export ").split("=", 1) for line in status.shell_environment(LAB).splitlines())
+    assert [LAB.gpus(node) for node in LAB.nodes] == [Path(exported["LAB_GPUS"]) / name for name in ("a", "b")]
 
 
 def test_a_directory_whose_sockets_would_have_too_long_a_path_is_refused() -> None:

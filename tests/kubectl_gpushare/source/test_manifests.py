@@ -45,7 +45,11 @@ def test_owners_make_as_many_pods_as_they_say(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "config" / "samples").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    sorted(path for folder in (".", "workloads") for path in (ROOT / "config" / "samples" / folder).glob("*.yaml")),
+    ids=lambda path: path.stem,
+)
 def test_every_sample_is_understood(path: Path) -> None:
     assert manifests.read(str(path), namespace="default")
 
