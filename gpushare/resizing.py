@@ -69,7 +69,7 @@ def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
         share_desired = demands[share.containers].share
         memory_bytes = share_desired.memory.on_all(cards[uuid].memory_bytes for uuid in share.gpu_uuids)
         amounts = share_desired.request_percent, share_desired.limit_percent, memory_bytes
-        shares.append(GivenShare(share.containers, share.gpu_uuids, *amounts))
+        shares.append(GivenShare(share.containers, share.gpu_uuids, *amounts, steps=share.steps))
     return tuple(shares)
 
 
