@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from deviceplugin.kubelet import checkpoint
 from gpushare import contract, ledger
+from lab import lab_layout
 from tests import builders
 from tests.e2e.observation import Observer, Reviews, annotation, environment, eventually
 
@@ -80,7 +82,9 @@ def test_a_half_gpu_pod_lives_from_apply_to_an_empty_ledger(user: Observer) -> N
     user.ledger_is_empty()
 
 
-def test_init_container_and_app_use_one_gpu_in_turn_and_the_larger_counts(user: Observer) -> None:
+def test_init_container_and_app_use_one_gpu_in_turn_and_the_larger_counts(
+    installed: lab_layout.Layout, user: Observer
+) -> None:
     card = user.gpunode().gpus[1]
     warm, main = card.memory_bytes // 10 * 8, card.memory_bytes // 10 * 7
     manifest = sleeper("warmed", uuid=card.uuid)
@@ -95,8 +99,12 @@ def test_init_container_and_app_use_one_gpu_in_turn_and_the_larger_counts(user: 
         {"name": "warm", "image": manifest["spec"]["containers"][0]["image"], "command": ["/bin/sh", "-c", script]}
     ]
     user.apply(manifest)
-    user.running("warmed")
+    uid = user.running("warmed")["metadata"]["uid"]
 
+    kept = checkpoint.containers(installed.kubelet_directory(installed.nodes[0]) / "device-plugins" / checkpoint.NAME)
+    ids = {name: kept[uid, name, contract.RESOURCE_PERCENT] for name in ("warm", "main")}
+    assert (len(ids["warm"]), len(ids["main"])) == (80, 70)
+    assert ids["main"] < ids["warm"]  # it has them again
     (held,) = [entry for entry in user.gpunode().allocations if entry.pod.namespace == user.namespace]
     assert held.gpu_uuids == (card.uuid,)
     assert ledger.held(held, card.uuid) == (80, warm)
