@@ -67,6 +67,11 @@ class GivenShare:
     shrink_to_bytes: int | None = None  # less memory is asked for: given up once the agent holds the pod to it
     steps: Steps = ALL_STEPS
 
+    @property
+    def ends_early(self) -> bool:
+        """Whether the pod goes on without it: it is one of init containers."""
+        return self.steps.last < TO_THE_END
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Allocation:

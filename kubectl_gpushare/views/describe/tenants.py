@@ -151,7 +151,7 @@ def _row(
         page.letter(position),
         f"held for {holder.pod}" if holder.is_hold else str(holder.pod),
         ",".join(names[uuid] for uuid in share.gpu_uuids if uuid in names),
-        ",".join(share.containers) or NONE,
+        (",".join(share.containers) or NONE) + (" (init)" if share.ends_early else ""),
         quantity.format_compute(share.request_percent),
         quantity.format_compute(share.limit_percent),
         quantity.format_bytes(share.memory_bytes),
