@@ -22,9 +22,8 @@ class GpuUse:
     memory_bytes: int = 0
     holders: tuple[allocation.Allocation, ...] = ()
 
-    def plus(self, holder: allocation.Allocation, uuid: str) -> GpuUse:
-        """With one more holder, of which this is what it has on the GPU with this UUID."""
-        request_percent, memory_bytes = held(holder, uuid)
+    def plus(self, holder: allocation.Allocation, request_percent: int, memory_bytes: int) -> GpuUse:
+        """With one more holder, which has this much."""
         return GpuUse(self.request_percent + request_percent, self.memory_bytes + memory_bytes, (*self.holders, holder))
 
 
@@ -35,16 +34,18 @@ def use(node: GpuNode) -> dict[str, GpuUse]:
     """What is used on each GPU of the node, by UUID; also on GPUs that allocations name and the node has no more."""
     used = {card.uuid: NOTHING for card in node.gpus}
     for entry in node.allocations:
-        for uuid in entry.gpu_uuids:
-            used[uuid] = used.get(uuid, NOTHING).plus(entry, uuid)
+        if len(entry.shares) > 1:
+            for uuid in entry.gpu_uuids:
+                used[uuid] = used.get(uuid, NOTHING).plus(entry, *held(entry, uuid))
+            continue
+        for share in entry.shares:  # nearly all have one, and this is asked often
+            for uuid in share.gpu_uuids:
+                used[uuid] = used.get(uuid, NOTHING).plus(entry, share.request_percent, share.memory_bytes)
     return used
 
 
 def held(entry: allocation.Allocation, uuid: str) -> tuple[int, int]:
     """Compute in per cent and memory in bytes that an allocation has on a GPU, when it has most of each."""
-    if len(entry.shares) == 1:  # as nearly all have
-        share = entry.shares[0]
-        return (share.request_percent, share.memory_bytes) if uuid in share.gpu_uuids else (0, 0)
     return taken(share for share in entry.shares if uuid in share.gpu_uuids)
 
 

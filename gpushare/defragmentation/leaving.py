@@ -186,5 +186,5 @@ def _without(card: Gpu, used: ledger.GpuUse, gone: Sequence[Allocation]) -> ledg
     rest = ledger.NOTHING
     for entry in used.holders:
         if entry.id not in ids:
-            rest = rest.plus(entry, card.uuid)
+            rest = rest.plus(entry, *ledger.held(entry, card.uuid))
     return rest

@@ -262,6 +262,14 @@ def test_an_init_container_uses_the_gpu_before_the_app_does(
     assert {uuid: ledger.held(entry, uuid) for uuid in entry.gpu_uuids} == held
 
 
+def test_a_pod_that_does_not_fit_is_told_what_it_asks_for_in_turn() -> None:
+    manifest = builders.in_turn(warm="0.8", main="0.7", model="none")
+    stored = Chain([node("node-a")]).create(manifest)
+    assert stored.annotations[contract.REASON].startswith(
+        "no GPU fits 0.8 GPU with 80% of the memory and then 0.7 GPU with 70% of the memory:"
+    )
+
+
 def test_an_init_container_that_another_webhook_puts_in_front_does_not_move_the_share() -> None:
     manifest = builders.pod()
     manifest["metadata"]["annotations"] = {f"{contract.REQUEST}.warm": "0.8", f"{contract.REQUEST}.main": "0.7"}
