@@ -245,7 +245,12 @@ class AgentParts:
             start=share_start.ShareStart(
                 injection=self.injecting.injection,
                 settings=self.injecting.settings,
-                held=functools.partial(pod_resources.held, settings.pod_resources_socket),
+                held=functools.partial(
+                    pod_resources.held_by_all,
+                    settings.pod_resources_socket,
+                    settings.kubelet_directory / checkpoint.NAME,
+                    pods.all,
+                ),
                 find=self.lookup.find_by_name,
                 descriptions=self.specs,
                 denied=denied,

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from gpushare.allocation import Allocation, GivenShare
+from gpushare.allocation import ALL_STEPS, Allocation, GivenShare, peak
 from gpushare.gpunode import GpuNode
 
 
@@ -34,7 +34,7 @@ def charges(node: GpuNode) -> Iterator[ShareOnGpu]:
         for share in entry.shares:
             for uuid in share.gpu_uuids:
                 if uuid in cards:
-                    part = larger_part(share, cards[uuid].memory_bytes)
+                    part = larger_part(share, cards[uuid].memory_bytes) * _in_turn(entry, uuid)
                     by_gpu[uuid].append(ShareOnGpu(entry, share, uuid, part))
     for on_gpu in by_gpu.values():
         total = max(1.0, sum(share_on_gpu.part for share_on_gpu in on_gpu))
@@ -44,3 +44,16 @@ def charges(node: GpuNode) -> Iterator[ShareOnGpu]:
 def larger_part(share: GivenShare, card_bytes: int) -> float:
     """The larger of its compute and its memory, as a part of a GPU with `card_bytes`."""
     return min(1.0, max(share.request_percent / 100, share.memory_bytes / card_bytes if card_bytes else 0.0))
+
+
+def _in_turn(entry: Allocation, uuid: str) -> float:
+    """What part of their amounts the shares of a pod have together that it uses one after the other; 1 if at once."""
+    if all(share.steps == ALL_STEPS for share in entry.shares):
+        return 1.0
+    there = [share for share in entry.shares if uuid in share.gpu_uuids]
+    amounts: tuple[Callable[[GivenShare], int], ...] = (
+        lambda share: share.request_percent,
+        lambda share: share.memory_bytes,
+    )
+    totals = [(peak(there, amount), sum(map(amount, there))) for amount in amounts]
+    return max((held / total for held, total in totals if total), default=1.0)

@@ -1,10 +1,19 @@
-"""Allocation: the shares given to one pod on the GPUs of one node."""
+"""Allocation: the shares given to one pod on the GPUs of one node.
+
+Init containers run one after the other and before the app containers, so the shares of a pod need not all be in use at
+once. A GPU has to hold the most that runs at a time (`peak`), which is what kube-scheduler counts of a resource, too:
+https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sharing-within-containers
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol, TypeVar
 
 from gpushare import contract
+
+TO_THE_END: Final = 1 << 16  # more steps than a pod can have containers
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,6 +38,24 @@ class Labels:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps of its pod's start during which a share is in use, `first` and `last` included.
+
+    Steps that differ in nothing count as one, so that most shares have all of them.
+    """
+
+    first: int = 0
+    last: int = TO_THE_END
+
+    def meets(self, other: Steps) -> bool:
+        """Whether both are in use at the same time."""
+        return self.first <= other.last and other.first <= self.last
+
+
+ALL_STEPS: Final = Steps()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class GivenShare:
     """A share given: the same amounts on each of `gpu_uuids`, used together by `containers`."""
 
@@ -38,6 +65,12 @@ class GivenShare:
     limit_percent: int
     memory_bytes: int  # what counts, also while it shrinks
     shrink_to_bytes: int | None = None  # less memory is asked for: given up once the agent holds the pod to it
+    steps: Steps = ALL_STEPS
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether the pod goes on without it: it is one of init containers."""
+        return self.steps.last < TO_THE_END
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,3 +106,23 @@ class NodeAllocation:
 
     node: str
     allocation: Allocation
+
+
+class _Stepped(Protocol):
+    @property
+    def steps(self) -> Steps: ...
+
+
+_Share = TypeVar("_Share", bound=_Stepped)
+
+
+def moments(shares: Iterable[_Share], during: Steps = ALL_STEPS) -> list[list[_Share]]:
+    """Those of one pod's shares that are in use together, for each moment that may be the peak."""
+    there = [share for share in shares if share.steps.meets(during)]
+    starts = {max(share.steps.first, during.first) for share in there}
+    return [[share for share in there if share.steps.first <= start <= share.steps.last] for start in starts]
+
+
+def peak(shares: Iterable[_Share], amount: Callable[[_Share], int], during: Steps = ALL_STEPS) -> int:
+    """The most of something that shares of one pod have at a time, while `during` lasts."""
+    return max((sum(map(amount, together)) for together in moments(shares, during)), default=0)

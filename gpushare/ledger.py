@@ -1,7 +1,8 @@
 """The rules of the ledger: what is used, what may be added, what is released. Values in, values out.
 
-The invariant: on no GPU do the requests add up to more than 100 %, or the memory to more than the GPU has. Every change
-is a function from a GpuNode to a new one; the caller writes it with one compare-and-swap, or not at all.
+The invariant: on no GPU do the requests add up to more than 100 %, or the memory to more than the GPU has. Of a pod's
+shares that are never in use together, such as an init container's and the app's, the larger counts. Every change is a
+function from a GpuNode to a new one; the caller writes it with one compare-and-swap, or not at all.
 """
 
 from __future__ import annotations
@@ -21,14 +22,9 @@ class GpuUse:
     memory_bytes: int = 0
     holders: tuple[allocation.Allocation, ...] = ()
 
-    def plus(self, holder: allocation.Allocation, share: allocation.GivenShare) -> GpuUse:
-        """With one more share of `holder`'s."""
-        known = self.holders and self.holders[-1].id == holder.id
-        return GpuUse(
-            self.request_percent + share.request_percent,
-            self.memory_bytes + share.memory_bytes,
-            self.holders if known else (*self.holders, holder),
-        )
+    def plus(self, holder: allocation.Allocation, request_percent: int, memory_bytes: int) -> GpuUse:
+        """With one more holder, which has this much."""
+        return GpuUse(self.request_percent + request_percent, self.memory_bytes + memory_bytes, (*self.holders, holder))
 
 
 NOTHING = GpuUse()
@@ -38,10 +34,34 @@ def use(node: GpuNode) -> dict[str, GpuUse]:
     """What is used on each GPU of the node, by UUID; also on GPUs that allocations name and the node has no more."""
     used = {card.uuid: NOTHING for card in node.gpus}
     for entry in node.allocations:
-        for share in entry.shares:
+        if len(entry.shares) > 1:
+            for uuid in entry.gpu_uuids:
+                used[uuid] = used.get(uuid, NOTHING).plus(entry, *held(entry, uuid))
+            continue
+        for share in entry.shares:  # nearly all have one, and this is asked often
             for uuid in share.gpu_uuids:
-                used[uuid] = used.get(uuid, NOTHING).plus(entry, share)
+                used[uuid] = used.get(uuid, NOTHING).plus(entry, share.request_percent, share.memory_bytes)
     return used
+
+
+def held(entry: allocation.Allocation, uuid: str) -> tuple[int, int]:
+    """Compute in per cent and memory in bytes that an allocation has on a GPU, when it has most of each."""
+    return taken(share for share in entry.shares if uuid in share.gpu_uuids)
+
+
+def held_in_all(entry: allocation.Allocation) -> tuple[int, int]:
+    """The same added up over all its GPUs."""
+    on_gpus = [held(entry, uuid) for uuid in entry.gpu_uuids]
+    return sum(request_percent for request_percent, _ in on_gpus), sum(memory_bytes for _, memory_bytes in on_gpus)
+
+
+def taken(shares: Iterable[allocation.GivenShare], during: allocation.Steps = allocation.ALL_STEPS) -> tuple[int, int]:
+    """The same of shares of one pod that are on one GPU, while these steps last."""
+    moments = allocation.moments(shares, during)
+    return (
+        max((sum(share.request_percent for share in together) for together in moments), default=0),
+        max((sum(share.memory_bytes for share in together) for together in moments), default=0),
+    )
 
 
 def violations(node: GpuNode) -> list[str]:

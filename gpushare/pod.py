@@ -38,6 +38,11 @@ def init_containers(pod: PodJson) -> list[Mapping[str, Any]]:
     return list((pod.get("spec") or {}).get("initContainers") or [])
 
 
+def is_sidecar(init_container: Mapping[str, Any]) -> bool:
+    """Whether this init container goes on running beside the containers that start after it."""
+    return init_container.get("restartPolicy") == "Always"
+
+
 def container_names(pod: PodJson) -> tuple[str, ...]:
     """Names of all containers, ordinary ones first."""
     return tuple(str(container.get("name") or "") for container in (*containers(pod), *init_containers(pod)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import difflib
 import functools
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from gpushare import caps, contract, errors, pod, quantity
-from gpushare.allocation import GivenShare, Labels
+from gpushare.allocation import ALL_STEPS, TO_THE_END, GivenShare, Labels, Steps
 from gpushare.gpu import Gpu
 from gpushare.policies import POLICIES
 from gpushare.share import Memory, Share
@@ -30,6 +31,7 @@ class Demand:
     containers: tuple[str, ...]
     share: Share
     gpus: int = 1
+    steps: Steps = ALL_STEPS
 
     def __str__(self) -> str:
         """In a sentence: `0.5 GPU with 40Gi`, `2 GPUs, each 1 GPU with 100% of the memory`."""
@@ -40,7 +42,8 @@ class Demand:
         cards = sorted(cards, key=lambda gpu: gpu.index)
         memory_bytes = self.share.memory.on_all(card.memory_bytes for card in cards)
         uuids = tuple(card.uuid for card in cards)
-        return GivenShare(self.containers, uuids, self.share.request_percent, self.share.limit_percent, memory_bytes)
+        amounts = self.share.request_percent, self.share.limit_percent, memory_bytes
+        return GivenShare(self.containers, uuids, *amounts, steps=self.steps)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,19 +84,35 @@ def parse(manifest: pod.PodJson) -> Request:
 
     Raises `RequestError`, whose message is a sentence with key, value and remedy.
     """
-    return read(pod.annotations_of(manifest), pod.container_names(manifest), pod.default_container(manifest))
+    annotations, names = pod.annotations_of(manifest), pod.container_names(manifest)
+    sidecars = tuple((str(each.get("name") or ""), pod.is_sidecar(each)) for each in pod.init_containers(manifest))
+    return read(annotations, names, pod.default_container(manifest), init_containers=sidecars)
 
 
-def read(annotations: Mapping[str, str], containers: tuple[str, ...], default: str) -> Request:
-    """The same of a pod with these containers, of which `default` has the share unless another is named."""
+def read(
+    annotations: Mapping[str, str],
+    containers: tuple[str, ...],
+    default: str,
+    *,
+    init_containers: tuple[tuple[str, bool], ...] = (),
+) -> Request:
+    """The same of a pod with these containers, of which `default` has the share unless another is named.
+
+    init_containers: those of them that are, in order, and whether each is a sidecar. Without, all run at once.
+    """
     own = {key: value for key, value in annotations.items() if key.startswith(contract.PREFIX)}
     _reject_unknown(own, containers)
     asked = tuple(sorted((key, value) for key, value in own.items() if not is_result_key(key)))
-    return _parsed(asked, containers, default)
+    return _parsed(asked, containers, default, init_containers)
 
 
 @functools.lru_cache(maxsize=1024)
-def _parsed(annotations: tuple[tuple[str, str], ...], names: tuple[str, ...], default: str) -> Request:
+def _parsed(
+    annotations: tuple[tuple[str, str], ...],
+    names: tuple[str, ...],
+    default: str,
+    init_containers: tuple[tuple[str, bool], ...],
+) -> Request:
     """The same of annotations that are known and text. A pod is read several times, others of its owner ask alike."""
     values = dict(annotations)
     group = _get(values, contract.GROUP, _label, "")
@@ -102,7 +121,7 @@ def _parsed(annotations: tuple[tuple[str, str], ...], names: tuple[str, ...], de
         key, value = (contract.GROUP, group) if group else (contract.GROUP_SIZE, str(size))
         raise errors.RequestError(key, value, f"needs {contract.GROUP} and {contract.GROUP_SIZE} together")
     return Request(
-        demands=_demands(values, names, default),
+        demands=_stepped(_demands(values, names, default), init_containers),
         constraints=Constraints(
             models=_get(values, contract.MODEL, _models, ()),
             min_memory_bytes=_get(values, contract.MIN_MEMORY, _device_bytes, 0),
@@ -187,6 +206,31 @@ def _demands(annotations: Mapping[str, str], names: tuple[str, ...], default: st
         )
     demands += [_demand(annotations, f".{name}", (name,)) for name in own]
     return tuple(demands)
+
+
+def _stepped(demands: tuple[Demand, ...], init_containers: Iterable[tuple[str, bool]]) -> tuple[Demand, ...]:
+    """The demands with the steps in which each is in use, from the first start of its containers to the last end.
+
+    An init container ends before the next one starts, unless it is a sidecar. Only steps in which a share comes into
+    use are counted, so that a container that is injected without one changes nothing.
+    """
+    inits = {name: Steps(at, TO_THE_END if is_sidecar else at) for at, (name, is_sidecar) in enumerate(init_containers)}
+    app = Steps(len(inits))
+    lives = [[inits.get(name, app) for name in demand.containers] for demand in demands]
+    spans = [Steps(min(life.first for life in of), max(life.last for life in of)) for of in lives]
+    starts = sorted({span.first for span in spans})
+    if all(span.last >= starts[-1] for span in spans):
+        return demands  # all are in use together at some moment
+    return tuple(
+        dataclasses.replace(
+            demand,
+            steps=Steps(
+                starts.index(span.first),
+                TO_THE_END if span.last >= starts[-1] else bisect.bisect_right(starts, span.last) - 1,
+            ),
+        )
+        for demand, span in zip(demands, spans, strict=True)
+    )
 
 
 def _demand(annotations: Mapping[str, str], suffix: str, containers: tuple[str, ...]) -> Demand:

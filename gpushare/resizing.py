@@ -48,6 +48,8 @@ class ResizeStep:
 def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
     """The allocation's shares with the amounts that `request` asks for on their GPUs.
 
+    They have its steps as well, which a release that does not know them may have dropped.
+
     Raises LedgerError if the request is for other containers, or another number of GPUs, than were given shares.
     """
     held: dict[tuple[str, ...], int] = {}
@@ -66,10 +68,10 @@ def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
     cards = node.gpu_by_uuid()
     shares = []
     for share in entry.shares:
-        share_desired = demands[share.containers].share
-        memory_bytes = share_desired.memory.on_all(cards[uuid].memory_bytes for uuid in share.gpu_uuids)
-        amounts = share_desired.request_percent, share_desired.limit_percent, memory_bytes
-        shares.append(GivenShare(share.containers, share.gpu_uuids, *amounts))
+        demand = demands[share.containers]
+        memory_bytes = demand.share.memory.on_all(cards[uuid].memory_bytes for uuid in share.gpu_uuids)
+        amounts = demand.share.request_percent, demand.share.limit_percent, memory_bytes
+        shares.append(GivenShare(share.containers, share.gpu_uuids, *amounts, steps=demand.steps))
     return tuple(shares)
 
 

@@ -33,6 +33,15 @@ def pod(
     }
 
 
+def in_turn(*, warm: str, main: str, restarts: str | None = None, **annotations: str) -> dict[str, Any]:
+    """A pod whose init container `warm` and whose `main` have a share of their own each; memory follows the request."""
+    manifest = pod(**{"request.warm": warm, "request.main": main}, **annotations)
+    manifest["spec"]["initContainers"] = [
+        {"name": "warm", "image": "x"} | ({"restartPolicy": restarts} if restarts else {})
+    ]
+    return manifest
+
+
 def counted(manifest: dict[str, Any]) -> dict[str, Any]:
     """The pod with resources of ours in its first container, as one that was placed has them."""
     amounts = {contract.RESOURCE_PERCENT: "50"}

@@ -16,7 +16,7 @@ from deviceplugin.arbiter.client_connection import ShareLookup
 from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.share_ledgers import ShareLedgers, ShareUse
 from deviceplugin.arbiter.tenant import Tenant, entry_of
-from gpushare import quantity
+from gpushare import ledger, quantity
 from gpushare.gpunode import GpuNode
 from gpushare.refusal import Refusal
 
@@ -69,13 +69,7 @@ def in_the_way(tenant: Tenant, uses: Iterable[ShareUse], node: GpuNode, gpu_byte
     if not departed and not is_old:
         return None
     for grant in tenant.grants:
-        given = sum(
-            share.memory_bytes
-            for entry in node.allocations
-            if not entry.is_hold
-            for share in entry.shares
-            if grant.uuid in share.gpu_uuids
-        )
+        given = sum(ledger.held(entry, grant.uuid)[1] for entry in node.allocations if not entry.is_hold)
         held = {f"{use.tenant.namespace}/{use.tenant.pod}": _held(use, grant.uuid) for use in departed}
         total, mine = gpu_bytes(grant.uuid), grant.memory_bytes if is_old else 0
         if total and given + mine + sum(held.values()) > total:

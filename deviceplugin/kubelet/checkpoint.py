@@ -34,11 +34,25 @@ def of_pods(kept: Mapping[str, Mapping[str, frozenset[str]]], uids: Container[st
     return device_ids
 
 
+def containers(path: Path) -> Mapping[tuple[str, str, str], frozenset[str]]:
+    """By the pod's uid, the container's name and the resource: the ids that the container holds, or held."""
+    try:
+        return _by_container(json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return {}
+
+
 def _read(document: Any) -> Mapping[str, Mapping[str, frozenset[str]]]:
     by_pod: dict[str, dict[str, frozenset[str]]] = collections.defaultdict(dict)
+    for (uid, _, resource), ids in _by_container(document).items():
+        by_pod[uid][resource] = by_pod[uid].get(resource, frozenset()) | ids
+    return by_pod
+
+
+def _by_container(document: Any) -> Mapping[tuple[str, str, str], frozenset[str]]:
+    held: dict[tuple[str, str, str], frozenset[str]] = {}
     for entry in document["Data"]["PodDeviceEntries"] or ():
         ids = frozenset(str(device_id) for of_numa_node in entry["DeviceIDs"].values() for device_id in of_numa_node)
-        held = by_pod[str(entry["PodUID"])]
-        resource = str(entry["ResourceName"])
-        held[resource] = held.get(resource, frozenset()) | ids
-    return by_pod
+        key = str(entry["PodUID"]), str(entry.get("ContainerName")), str(entry["ResourceName"])
+        held[key] = held.get(key, frozenset()) | ids
+    return held

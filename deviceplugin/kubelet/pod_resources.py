@@ -5,14 +5,19 @@ The kubelet never says that a device was given back, so it is asked whenever tha
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
 import grpc
 
+from deviceplugin.kubelet import checkpoint
 from deviceplugin.kubelet_api import podresources_v1_pb2 as messages
 from deviceplugin.kubelet_api import podresources_v1_pb2_grpc as services
+from gpushare import pod
+from gpushare.pod import PodJson
 
 ASK_SECONDS: Final = 5.0
 _MOST_BYTES: Final = 16 << 20  # a full node with thousands of device ids needs one
@@ -49,11 +54,22 @@ async def held(socket: Path) -> tuple[ContainerDevices, ...]:
     return read(answer)
 
 
+async def held_by_all(socket: Path, kept: Path, pods: Callable[[], Iterable[PodJson]]) -> tuple[ContainerDevices, ...]:
+    """The same with init containers, of which only the kubelet's checkpoint tells, for the pods that are not over."""
+    listed, by_container = await asyncio.gather(held(socket), asyncio.to_thread(checkpoint.containers, kept))
+    names = {pod.uid(manifest): pod.namespaced_name(manifest) for manifest in pods() if not pod.is_terminal(manifest)}
+    return listed + tuple(
+        ContainerDevices(*names[uid], container, resource, tuple(ids))
+        for (uid, container, resource), ids in by_container.items()
+        if uid in names
+    )
+
+
 def read(answer: messages.ListPodResourcesResponse) -> tuple[ContainerDevices, ...]:
     """Ask the kubelet, and return what each container holds."""
     return tuple(
-        ContainerDevices(pod.namespace, pod.name, container.name, devices.resource_name, tuple(devices.device_ids))
-        for pod in answer.pod_resources
-        for container in pod.containers
+        ContainerDevices(entry.namespace, entry.name, container.name, devices.resource_name, tuple(devices.device_ids))
+        for entry in answer.pod_resources
+        for container in entry.containers
         for devices in container.devices
     )

@@ -20,11 +20,13 @@ from deviceplugin.cdi.specs import SpecError, Specs
 from deviceplugin.denial import denial
 from deviceplugin.denial.covering import Covering
 from deviceplugin.injection.decision import Injection
-from deviceplugin.kubelet import plugin_service, pod_resources
+from deviceplugin.kubelet import checkpoint, plugin_service, pod_resources
+from gpushare import errors
 from gpushare.config.node_settings import NodeSettings
 from gpushare.refusal import Refusal
 
-_INIT: Final = "is it an init container? Of these it does not tell: give the share to another container"
+_INIT: Final = f"of init containers only its file {checkpoint.NAME} tells, which the agent has to be able to read"
+_APART: Final = "their shares are on different GPUs: ask for another amount in one of them"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,11 +96,18 @@ class ShareStart:
             return Refusal(str(error))
         self.descriptions.forget_shares({cdi.share(theirs) for theirs in ids.values()})
         holders = [who for (held, *who), theirs in ids.items() if (held, theirs) == (resource, set(device_ids))]
-        if len(holders) != 1:
+        if not holders:
             return Refusal(
                 f"the kubelet does not say which container has these {len(device_ids)} of {resource}: {_INIT}"
             )
-        return await self.find(*holders[0])
+        # The kubelet gives the ids of an init container to the containers that start when it has ended.
+        found = [await self.find(*who) for who in holders]
+        if any(other != found[0] for other in found):
+            names = " and ".join(errors.quoted(container) for _, _, container in holders)
+            return Refusal(
+                f"the containers {names} have the same {len(device_ids)} of {resource} in turn, and {_APART}"
+            )
+        return found[0]
 
 
 def _matters(injection: Injection) -> bool:

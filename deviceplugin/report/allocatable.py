@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from gpushare import contract, pod
-from gpushare.allocation import Allocation
+from gpushare.allocation import Allocation, GivenShare, peak
 from gpushare.config import names
 from gpushare.gpu import Gpu, Mode
 from gpushare.gpunode import GpuNode
@@ -41,6 +41,13 @@ OF_A_GPU: Final[Mapping[str, Callable[[Gpu], int]]] = {
     contract.RESOURCE_PERCENT: lambda _: 100,
     contract.RESOURCE_IDLE: lambda _: contract.IDLE_SHARES_PER_GPU,
     contract.RESOURCE_MEMORY: lambda card: card.memory_bytes,
+}
+
+
+_OF_A_SHARE: Final[Mapping[str, Callable[[GivenShare], int]]] = {
+    contract.RESOURCE_PERCENT: lambda share: share.request_percent,
+    contract.RESOURCE_IDLE: lambda share: len(share.containers) - bool(share.request_percent),  # but one with per cent
+    contract.RESOURCE_MEMORY: lambda share: share.memory_bytes,
 }
 
 
@@ -145,14 +152,7 @@ def _counted(entries: Iterable[Allocation], pods: Iterable[PodJson]) -> dict[str
 
 def _granted(entry: Allocation, resource: str) -> Mapping[str, int]:
     """What the ledger has of it for this pod, by GPU."""
-    granted: collections.Counter[str] = collections.Counter()
-    for share in entry.shares:
-        counters = len(share.containers) - bool(share.request_percent)  # the first counts by its percent
-        amount = {
-            contract.RESOURCE_PERCENT: share.request_percent,
-            contract.RESOURCE_IDLE: counters,
-            contract.RESOURCE_MEMORY: share.memory_bytes,
-        }[resource]
-        for uuid in share.gpu_uuids:
-            granted[uuid] += amount
-    return granted
+    amount = _OF_A_SHARE[resource]
+    return {
+        uuid: peak((share for share in entry.shares if uuid in share.gpu_uuids), amount) for uuid in entry.gpu_uuids
+    }

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gpushare import contract, errors
-from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
+from gpushare.allocation import ALL_STEPS, TO_THE_END, Allocation, GivenShare, Labels, PodRef, Steps
 from gpushare.codec.entry_fields import format_time, parse_time, text, texts, whole
 
 Json = Mapping[str, Any]
@@ -110,7 +110,17 @@ def _read_share(entry: Json, identity: str, ignored: Ignored) -> GivenShare:
         limit_percent=limit_percent,
         memory_bytes=memory_bytes,
         shrink_to_bytes=shrink_to,
+        steps=_read_steps(entry) if "firstStep" in entry or "lastStep" in entry else ALL_STEPS,
     )
+
+
+def _read_steps(entry: Json) -> Steps:
+    """A share that never runs would count for nothing, so such steps are invalid."""
+    first = whole(entry.get("firstStep", ALL_STEPS.first), "firstStep", most=TO_THE_END)
+    last = whole(entry.get("lastStep", ALL_STEPS.last), "lastStep", most=TO_THE_END)
+    if last < first:
+        raise errors.CodecError(f"lastStep {last} is less than firstStep {first}")
+    return Steps(first, last)
 
 
 def _write_share(share: GivenShare) -> dict[str, Any]:
@@ -123,4 +133,8 @@ def _write_share(share: GivenShare) -> dict[str, Any]:
     }
     if share.shrink_to_bytes is not None:
         document["shrinkTo"] = share.shrink_to_bytes
+    if share.steps.first != ALL_STEPS.first:
+        document["firstStep"] = share.steps.first
+    if share.steps.last != ALL_STEPS.last:
+        document["lastStep"] = share.steps.last
     return document

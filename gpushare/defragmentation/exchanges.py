@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from gpushare import ledger
 from gpushare.allocation import Allocation
 from gpushare.defragmentation.leaving import MayLeave
 from gpushare.mix import Host
@@ -34,12 +35,11 @@ class Mover:
     @property
     def percent(self) -> int:
         """Its compute, on all GPUs together."""
-        return sum(share.request_percent * len(share.gpu_uuids) for share in self.entry.shares)
+        return ledger.held_in_all(self.entry)[0]
 
     def on(self, uuid: str) -> tuple[int, int]:
         """Its compute in per cent, and its memory in bytes, on this GPU."""
-        shares = [share for share in self.entry.shares if uuid in share.gpu_uuids]
-        return sum(share.request_percent for share in shares), sum(share.memory_bytes for share in shares)
+        return ledger.held(self.entry, uuid)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from gpushare import errors, ledger, resizing
-from gpushare.allocation import Allocation, GivenShare
+from gpushare.allocation import Allocation
 from gpushare.defragmentation import cpu_only, evicting
 from gpushare.defragmentation.cpu_only import CpuOnlyPods
 from gpushare.defragmentation.evicting import Budgets
@@ -37,13 +37,8 @@ class Departure:
     @property
     def price(self) -> tuple[int, int, int, str]:
         """A sort key: the fewest moves first, then the least compute and memory moved."""
-        shares = [share for entry in self.leaving for share in entry.shares]
-        return (
-            len(self.leaving),
-            sum(share.request_percent * len(share.gpu_uuids) for share in shares),
-            sum(share.memory_bytes * len(share.gpu_uuids) for share in shares),
-            self.node,
-        )
+        held = [ledger.held_in_all(entry) for entry in self.leaving]
+        return len(held), sum(percent for percent, _ in held), sum(size for _, size in held), self.node
 
 
 class Movable:
@@ -174,7 +169,7 @@ def _ways(
     if not would_do(ledger.NOTHING):
         return
     movable = sorted(
-        (holder for holder in used.holders if may_leave(holder)), key=lambda holder: _size(holder, card.uuid)
+        (holder for holder in used.holders if may_leave(holder)), key=lambda holder: ledger.held(holder, card.uuid)
     )
     for count in range(min(len(movable), MOST_MOVES) + 1):
         enough = False
@@ -190,12 +185,6 @@ def _without(card: Gpu, used: ledger.GpuUse, gone: Sequence[Allocation]) -> ledg
     ids = {entry.id for entry in gone}
     rest = ledger.NOTHING
     for entry in used.holders:
-        for share in entry.shares if entry.id not in ids else ():
-            if card.uuid in share.gpu_uuids:
-                rest = rest.plus(entry, share)
+        if entry.id not in ids:
+            rest = rest.plus(entry, *ledger.held(entry, card.uuid))
     return rest
-
-
-def _size(entry: Allocation, uuid: str) -> tuple[int, int]:
-    shares: list[GivenShare] = [share for share in entry.shares if uuid in share.gpu_uuids]
-    return sum(share.request_percent for share in shares), sum(share.memory_bytes for share in shares)

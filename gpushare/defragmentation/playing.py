@@ -11,7 +11,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Collection, Sequence
 
-from gpushare import pod
+from gpushare import ledger, pod
 from gpushare.allocation import Allocation
 from gpushare.defragmentation import cpu_only, evicting, leaving
 from gpushare.defragmentation.cpu_only import CpuOnlyPods
@@ -258,4 +258,4 @@ class Player:
 
 
 def _total(entry: Allocation) -> int:
-    return sum(share.request_percent * len(share.gpu_uuids) for share in entry.shares)
+    return ledger.held_in_all(entry)[0]

@@ -49,7 +49,7 @@ def requests(manifest: pod.PodJson, *, running: bool = False) -> dict[str, int]:
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}
     for container in pod.init_containers(manifest):
-        if is_sidecar(container):
+        if pod.is_sidecar(container):
             own = _effective(container, held)
             _add(total, own)
             _add(sidecars, own)
@@ -65,11 +65,6 @@ def requests(manifest: pod.PodJson, *, running: bool = False) -> dict[str, int]:
     total.update((name, amount) for name, amount in whole.items() if _is_pod_level(name))
     _add(total, _read(spec.get("overhead")))
     return {name: amount for name, amount in _rounded(total).items() if amount and is_counted(name)}
-
-
-def is_sidecar(container: Mapping[str, Any]) -> bool:
-    """Whether this init container goes on running beside the others."""
-    return container.get("restartPolicy") == "Always"
 
 
 class _Held:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from gpushare import pod
-from gpushare.nodefilters import pod_requests
 
 # (address, protocol, number)
 Port = tuple[str, str, int]
@@ -19,9 +18,7 @@ ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - compared, not listened on
 def of(manifest: pod.PodJson) -> tuple[Port, ...]:
     """Those of containers that run all the time; on the host's network every port is one."""
     on_host = bool((manifest.get("spec") or {}).get("hostNetwork"))
-    lasting = [
-        init_container for init_container in pod.init_containers(manifest) if pod_requests.is_sidecar(init_container)
-    ]
+    lasting = [init_container for init_container in pod.init_containers(manifest) if pod.is_sidecar(init_container)]
     ports = {
         port for container in (*lasting, *pod.containers(manifest)) for port in _declared(container, on_host=on_host)
     }

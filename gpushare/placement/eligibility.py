@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpushare import ledger
+from gpushare.allocation import Steps
 from gpushare.gpu import Gpu
 from gpushare.placement import filters
 from gpushare.placement.filters import Amount, FilterInput, GpuFilter, Sees
@@ -37,6 +38,7 @@ class Needs:
     share: Share
     passes: Bools  # [facts] whether all rules about the GPU let it pass
     shortfalls: Mapping[str, Floats]  # rule about the GPU → [facts], PASSES where it lets it pass
+    steps: Steps
 
 
 def needs_of(
@@ -65,6 +67,7 @@ def needs_of(
         share=share,
         passes=np.logical_and.reduce([short == PASSES for short in shortfalls.values()]),
         shortfalls=shortfalls,
+        steps=part.steps,
     )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import collections
+import itertools
 from collections.abc import Mapping, Sequence
 
 from gpushare import quantity
 from gpushare.mix import Host
 from gpushare.placement import filters
 from gpushare.refusal import Cause, Refusal, Rejected
-from gpushare.request import Request
+from gpushare.request import Demand, Request
 
 NEVER = "none of these will ever do, whatever comes free"  # the end of a refusal that no wait can cure
 NODE_SHORTFALL = 6.0
@@ -27,7 +28,7 @@ def count(
     request: Request, rejected: Sequence[Rejected], counts: Mapping[str, int], *, gpus: int, nodes: int
 ) -> Refusal:
     """The same where only some are told of, the nearest miss among them, and `counts` by rule is of all."""
-    asked = " and ".join(map(str, request.demands))
+    asked = _asked(request.demands)
     if not gpus:
         said = f"no GPU fits {asked}: gpushare knows of no GPU; does its agent run on the GPU nodes?"
         return Refusal(said, cause=Cause.NO_GPU)
@@ -44,6 +45,15 @@ def count(
     }:
         said += f"; {NEVER}"
     return Refusal(said, tuple(rejected))
+
+
+def _asked(demands: Sequence[Demand]) -> str:
+    """`0.8 GPU with 8Gi and then 0.7 GPU with 4Gi`: the second is in use when the first is not any more."""
+    in_order = sorted(demands, key=lambda demand: demand.steps.first)
+    said = "".join(map(str, in_order[:1]))
+    for before, demand in itertools.pairwise(in_order):
+        said += f" and {'' if demand.steps.meets(before.steps) else 'then '}{demand}"
+    return said
 
 
 def unfit(node: str, reason: str) -> Rejected:

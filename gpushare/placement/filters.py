@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from gpushare import ledger, quantity
-from gpushare.allocation import GivenShare
 from gpushare.gpu import Gpu, Mode
 from gpushare.request import Constraints
 from gpushare.share import Share
@@ -215,7 +214,7 @@ def _compute(ask: FilterInput) -> Verdict:
     amount = ask.compute
     if amount.free >= amount.asked:
         return None
-    reserved = _reserved(ask, lambda share: share.request_percent, quantity.format_compute)
+    reserved = _reserved(ask, lambda held: held[0], quantity.format_compute)
     return f"has {quantity.format_compute(max(0, amount.free))} of its compute free{reserved}", amount.shortfall
 
 
@@ -224,19 +223,17 @@ def _memory(ask: FilterInput) -> Verdict:
     if amount.free >= amount.asked:
         return None
     total = quantity.format_bytes(ask.card.memory_bytes)
-    reserved = _reserved(ask, lambda share: share.memory_bytes, quantity.format_bytes)
+    reserved = _reserved(ask, lambda held: held[1], quantity.format_bytes)
     return f"has {quantity.format_bytes(max(0, amount.free))} of {total} free{reserved}", amount.shortfall
 
 
-def _reserved(ask: FilterInput, amount: Callable[[GivenShare], int], write: Callable[[int], str]) -> str:
+def _reserved(ask: FilterInput, amount: Callable[[tuple[int, int]], int], write: Callable[[int], str]) -> str:
     """How much is reserved for pods that have yet to come, whose, and when the last of it ends; empty if nothing is."""
     until = max((holder.reserved_until or 0.0 for holder in ask.used.holders if holder.is_unclaimed), default=0.0)
     if not until:
         return ""
     waited_for = [holder for holder in ask.used.holders if holder.is_unclaimed]
-    total = sum(
-        amount(share) for allocation in waited_for for share in allocation.shares if ask.card.uuid in share.gpu_uuids
-    )
+    total = sum(amount(ledger.held(allocation, ask.card.uuid)) for allocation in waited_for)
     if not total:
         return ""
     namespaces = sorted({allocation.pod.namespace for allocation in waited_for})

@@ -12,15 +12,30 @@ from typing import Final
 
 import numpy as np
 
-from gpushare import policies
+from gpushare import allocation, policies
+from gpushare.allocation import ALL_STEPS, Steps
 from gpushare.placement import eligibility, together
 from gpushare.placement.eligibility import Needs
 from gpushare.placement.grid import ABSENT, POINTS, Columns, Floats, Grid, Ints
+from gpushare.placement.node_by_node import IN_TURN
 from gpushare.placement.request_key import RequestKey
 from gpushare.placement.worth import Worth
 
 TIGHTER: Final = 1e-7  # of equal losses, that of the fuller GPU
 LINKED: Final = 1e-4  # of equal losses, that of the GPU that leaves the fewest unused ones it is linked to
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlacedPart:
+    """The GPUs that a part of a pod has taken, `count` [g, n] is 1 for each."""
+
+    part: Needs
+    count: Ints
+
+    @property
+    def steps(self) -> Steps:
+        """When the part is in use."""
+        return self.part.steps
 
 
 @dataclasses.dataclass(slots=True)
@@ -31,6 +46,8 @@ class Selected:
     left: Columns  # what is left of these nodes then
     cost: Floats  # [n] by the policy's costs of GPUs, added up, and what it costs that they are apart
     apart: Floats  # [n] the latter by itself
+    before: Columns | None = None  # what there was, where parts of the pod are in use one after the other
+    taken: list[PlacedPart] = dataclasses.field(default_factory=list)
 
     def at(self, some: Ints) -> Selected:
         """The same of these of the nodes."""
@@ -40,6 +57,31 @@ class Selected:
         """Only these of the nodes."""
         self.slots, self.left = self.slots[kept], self.left.at(kept)
         self.cost, self.apart = self.cost[kept], self.apart[kept]
+        if self.before is not None:
+            self.before = self.before.at(kept)
+            self.taken = [PlacedPart(taken.part, taken.count[:, kept]) for taken in self.taken]
+
+    def meanwhile(self, steps: Steps) -> Columns:
+        """What is left while these steps of the pod last."""
+        if self.before is None:
+            return self.left
+        compute, memory, memory_percent = np.zeros((3, *self.left.kind.shape), np.int64)
+        for at_once in allocation.moments(self.taken, steps):
+            compute = np.maximum(compute, sum(of.part.request_percent * of.count for of in at_once))
+            memory = np.maximum(memory, sum(of.part.memory_bytes[self.left.kind] * of.count for of in at_once))
+            memory_percent = np.maximum(
+                memory_percent, sum(of.part.memory_percent[self.left.kind] * of.count for of in at_once)
+            )
+        left = dataclasses.replace(
+            self.before,
+            compute=self.before.compute - compute,
+            memory=self.before.memory - memory,
+            compute_percent=np.maximum(self.before.compute_percent - compute, 0),
+            memory_percent=np.maximum(self.before.memory_percent - memory_percent, 0),
+        )
+        left.least_percent = np.minimum(left.compute_percent, left.memory_percent)
+        left.memory_point = left.kind * POINTS + left.memory_percent
+        return left
 
 
 def select(
@@ -56,6 +98,8 @@ def select(
     missed: gets for each part the nodes that have no room for it, as they are with the parts before it.
     """
     selected = begin(shape, grid, slots)
+    if any(part.steps != needs[0].steps for part in needs):
+        selected.before = selected.left.at(np.arange(len(selected.slots)))
     for part in needs:
         without = add(selected, part, shape, worth, grid, alone=len(needs) == 1, tell=missed is not None)
         if missed is not None and without is not None:
@@ -70,17 +114,20 @@ def add(
 
     alone: it is the pod's only part.
     """
-    costs = costs_of_gpus(selected.left, selected.slots, part, shape, worth, grid, alone=alone)
+    meanwhile = selected.meanwhile(part.steps)
+    costs = costs_of_gpus(selected.left, selected.slots, part, shape, worth, grid, alone=alone, meanwhile=meanwhile)
+    if in_turn := [taken.count for taken in selected.taken if not taken.steps.meets(part.steps)]:
+        costs -= IN_TURN * np.maximum.reduce(in_turn)
     fits = np.isfinite(costs).sum(0) >= part.gpus
-    missed = selected.at(np.flatnonzero(~fits)) if tell else None
+    missed = dataclasses.replace(selected, left=meanwhile).at(np.flatnonzero(~fits)) if tell else None
     if not fits.all():
         costs = costs[:, fits]
         selected.keep(np.flatnonzero(fits))
     if len(selected.slots):
-        taken = together.take(costs, selected.left.layout, grid.layouts, part.gpus)
-        _take(selected.left, part, taken.rows)
-        selected.cost += taken.costs + taken.apart
-        selected.apart += taken.apart
+        chosen = together.take(costs, selected.left.layout, grid.layouts, part.gpus)
+        _take(selected, part, chosen.rows)
+        selected.cost += chosen.costs + chosen.apart
+        selected.apart += chosen.apart
     return missed
 
 
@@ -94,22 +141,25 @@ def costs_of_gpus(
     *,
     alone: bool,
     cards: Floats | None = None,
+    meanwhile: Columns | None = None,
 ) -> Floats:
     """[g, n] what each GPU costs, infinite where it will not do.
 
     alone: the part is all that the pod asks for. cards: [g, n] the worth of each GPU, where that is known.
+    meanwhile: what is left while the part is in use, if that is more.
     """
+    meanwhile = meanwhile or columns
     if alone and shape.policy == policies.DEFAULT:
         costs = worth.losses(columns, part, worth.of_cards(columns) if cards is None else cards)
         costs += TIGHTER * columns.least_percent
         costs += LINKED * columns.unused_linked
     else:
-        costs = np.array(policies.POLICIES[shape.policy].cost(_option(columns, part, grid)))
-    costs[~eligibility.will_do(part, shape.constraints, grid, columns, slots)] = np.inf
+        costs = np.array(policies.POLICIES[shape.policy].cost(_option(columns, meanwhile, part, grid)))
+    costs[~eligibility.will_do(part, shape.constraints, grid, meanwhile, slots)] = np.inf
     return costs
 
 
-def _option(columns: Columns, part: Needs, grid: Grid) -> policies.Option:
+def _option(columns: Columns, meanwhile: Columns, part: Needs, grid: Grid) -> policies.Option:
     """Every GPU [g, n] with the part; what is free after that is any number where it will not do."""
 
     def before() -> policies.Free:
@@ -117,8 +167,11 @@ def _option(columns: Columns, part: Needs, grid: Grid) -> policies.Option:
         return policies.Free(columns.compute_percent / 100, np.maximum(columns.memory, 0) / sizes() * open_)
 
     def after() -> policies.Free:
-        memory = (columns.memory - part.memory_bytes[columns.kind]).astype(np.float64)  # faster than ints by ints
-        return policies.Free((columns.compute - part.request_percent) / 100, np.divide(memory, sizes(), out=memory))
+        compute = meanwhile.compute - part.request_percent
+        memory = (meanwhile.memory - part.memory_bytes[columns.kind]).astype(np.float64)  # faster than ints by ints
+        if meanwhile is not columns:
+            compute, memory = np.minimum(compute, columns.compute), np.minimum(memory, columns.memory)
+        return policies.Free(compute / 100, np.divide(memory, sizes(), out=memory))
 
     def sizes() -> Floats:
         there: Floats = np.maximum(grid.sizes(), 1.0)[columns.kind]
@@ -148,10 +201,15 @@ def begin(shape: RequestKey, grid: Grid, slots: Ints | None, *, changing: bool =
     return Selected(slots, columns, np.zeros(len(slots)), np.zeros(len(slots)))
 
 
-def _take(left: Columns, part: Needs, rows: Ints) -> None:
+def _take(selected: Selected, part: Needs, rows: Ints) -> None:
     """Take the part from copies of columns."""
+    left = selected.left
     taken = np.zeros(left.kind.shape, np.int64)
     taken[rows, np.arange(rows.shape[1])] = 1
+    if selected.before is not None:
+        selected.taken.append(PlacedPart(part, taken))
+        selected.left = selected.meanwhile(ALL_STEPS)
+        return
     left.compute -= part.request_percent * taken
     left.memory -= part.memory_bytes[left.kind] * taken
     left.compute_percent -= np.minimum(part.request_percent * taken, left.compute_percent)

@@ -7,11 +7,13 @@ laws hold `Fleet` to it: whoever fits here fits there, and a refusal is the same
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
-from gpushare import fragmentation, policies
-from gpushare.allocation import Allocation, GivenShare, PodRef
+from gpushare import fragmentation, ledger, policies
+from gpushare.allocation import Allocation, GivenShare, PodRef, Steps
 from gpushare.gpu import Gpu
 from gpushare.ledger import GpuUse
 from gpushare.placement import explanation, filters, request_key, topology
@@ -40,6 +42,9 @@ class Placement:
             latency=request.latency,
         )
 
+
+# How much less a GPU costs where the pod has a share already that is in use at another time: it may take no more then.
+IN_TURN: Final = 1e6
 
 # What a GPU of which so much is used costs.
 Price = Callable[[Gpu, GpuUse], float]
@@ -90,9 +95,11 @@ def choose(
     cost_of = policies.POLICIES[request.policy or policy].cost
     used = dict(view.used)
     cards = topology.in_order(view.node.gpus)
+    own: dict[str, list[GivenShare]] = collections.defaultdict(list)  # by GPU, what this pod has of it by now
     total, shares = 0.0, []
     for demand in request_key.in_order(request):
-        options, reasons = _options(view.node.name, cards, used, demand, request.constraints)
+        meanwhile = _meanwhile(view.used, own, demand.steps) if own else used
+        options, reasons = _options(view.node.name, cards, used, meanwhile, demand, request.constraints)
         if len(options) < demand.gpus:
             rejected += reasons
             if options:
@@ -103,20 +110,44 @@ def choose(
             priced = {row: price(cards[row], used[cards[row].uuid]) for row in options}
         else:
             priced = _costs(cost_of, cards, used, options)
+            for row in options if own else ():
+                if not all(share.steps.meets(demand.steps) for share in own[cards[row].uuid]):
+                    priced[row] -= IN_TURN
         rows = layout.choose(priced, demand.gpus)
         total += topology.total(priced, rows) + layout.apart(rows)
         used |= {cards[row].uuid: options[row] for row in rows}
         shares.append(demand.on(cards[row] for row in rows))
+        for row in rows:
+            own[cards[row].uuid].append(demand.on([cards[row]]))
     return total, tuple(shares)
 
 
+def _meanwhile(
+    used: Mapping[str, GpuUse], own: Mapping[str, Sequence[GivenShare]], steps: Steps
+) -> Mapping[str, GpuUse]:
+    """What is used of each GPU while these steps of a pod last that has been given these shares."""
+    held = {uuid: ledger.taken(own.get(uuid, ()), steps) for uuid in used}
+    return {
+        uuid: GpuUse(use.request_percent + held[uuid][0], use.memory_bytes + held[uuid][1], use.holders)
+        for uuid, use in used.items()
+    }
+
+
 def _options(
-    node: str, cards: Sequence[Gpu], used: Mapping[str, GpuUse], demand: Demand, constraints: Constraints
+    node: str,
+    cards: Sequence[Gpu],
+    used: Mapping[str, GpuUse],
+    meanwhile: Mapping[str, GpuUse],
+    demand: Demand,
+    constraints: Constraints,
 ) -> tuple[dict[int, GpuUse], list[Rejected]]:
-    """By row the cards that will do, with what is used of them then, and why the others will not."""
+    """By row the cards that will do, with what is used of them then, and why the others will not.
+
+    used: in all; meanwhile: while the demand is in use.
+    """
     options, reasons = {}, []
     for row, card in enumerate(cards):
-        question = filters.FilterInput(card, used[card.uuid], demand.share, constraints)
+        question = filters.FilterInput(card, meanwhile[card.uuid], demand.share, constraints)
         verdict = filters.reject(question)
         if verdict is not None:
             rule, detail, shortfall = verdict
@@ -124,8 +155,8 @@ def _options(
             continue
         before = used[card.uuid]
         options[row] = GpuUse(
-            before.request_percent + demand.share.request_percent,
-            before.memory_bytes + question.memory_bytes,
+            max(before.request_percent, question.used.request_percent + demand.share.request_percent),
+            max(before.memory_bytes, question.used.memory_bytes + question.memory_bytes),
             before.holders,
         )
     return options, reasons

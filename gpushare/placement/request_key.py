@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from gpushare.allocation import ALL_STEPS, Steps
 from gpushare.mix import NO_HOST, Host
 from gpushare.request import Constraints, Demand, Request
 from gpushare.share import Memory
@@ -16,6 +17,7 @@ class DemandKey:
     gpus: int
     request_percent: int
     memory: Memory
+    steps: Steps = ALL_STEPS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,7 +33,8 @@ class RequestKey:
     def of(cls, request: Request, *, policy: str, host: Host = NO_HOST) -> RequestKey:
         """The shape of a request; `policy` is taken where it names none."""
         parts = tuple(
-            DemandKey(demand.gpus, demand.share.request_percent, demand.share.memory) for demand in in_order(request)
+            DemandKey(demand.gpus, demand.share.request_percent, demand.share.memory, demand.steps)
+            for demand in in_order(request)
         )
         return cls(parts, request.constraints, request.policy or policy, host)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from gpushare import contract, errors, fragmentation, ledger, node, placement, pod
 from gpushare import request as requests
-from gpushare.allocation import Allocation, PodRef
+from gpushare.allocation import Allocation, PodRef, peak
 from gpushare.gpunode import GpuNode
 from gpushare.mix import NO_HOST, Host
 from gpushare.nodefilters import (
@@ -316,7 +316,7 @@ class RequestingPod:
     @property
     def request_gpus(self) -> float:
         """The compute that it asks for, in GPUs."""
-        return sum(demand.gpus * demand.share.request_percent for demand in self.request.demands) / 100
+        return peak(self.request.demands, lambda demand: demand.gpus * demand.share.request_percent) / 100
 
     def with_annotation(self, key: str, value: str | None) -> RequestingPod | None:
         """The pod with one annotation changed, or removed (None); None if that is not a valid request."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpushare import pod, quantity
+from gpushare import ledger, pod, quantity
 from gpushare.defragmentation import evicting
 from gpushare.defragmentation.plan import DefragPlan, DefragStep
 from gpushare.defragmentation.playing import Move
@@ -114,12 +114,8 @@ def _row(number: int, move: Move) -> tuple[str, ...]:
         "/".join(pod.namespaced_name(move.manifest)),
         move.before,
         move.after,
-        "CPU only"
-        if move.is_cpu_only
-        else quantity.format_compute(sum(share.request_percent * len(share.gpu_uuids) for share in move.entry.shares)),
-        NONE
-        if move.is_cpu_only
-        else quantity.format_bytes(sum(share.memory_bytes * len(share.gpu_uuids) for share in move.entry.shares)),
+        "CPU only" if move.is_cpu_only else quantity.format_compute(ledger.held_in_all(move.entry)[0]),
+        NONE if move.is_cpu_only else quantity.format_bytes(ledger.held_in_all(move.entry)[1]),
         evicting.owner(move.manifest)[0] or NONE,
         str(pod.priority(move.manifest)),
     )

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpushare import codec
+from gpushare.allocation import Steps
 from gpushare.gpu import Mode
 from gpushare.gpunode import Condition, GpuNode, Resize
 from tests import builders
@@ -46,7 +47,7 @@ def full_node(name: str = "node-a") -> GpuNode:
     entry = builders.allocation(
         "a1", card.uuid, uid="u1", reserved_until=1e9, affinity="a", anti_affinity="b", exclusion="c"
     )
-    shrinking = dataclasses.replace(entry.shares[0], shrink_to_bytes=builders.GIB)
+    shrinking = dataclasses.replace(entry.shares[0], shrink_to_bytes=builders.GIB, steps=Steps(1, 2))
     return GpuNode(
         name,
         gpus=(card,),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from deviceplugin.kubelet import checkpoint
 from gpushare import contract, ledger
+from lab import lab_layout
 from tests import builders
 from tests.e2e.observation import Observer, Reviews, annotation, environment, eventually
 
@@ -13,7 +17,7 @@ pytestmark = pytest.mark.lab
 SAMPLES = "config/samples"
 
 
-def sleeper(name: str, **annotations: str) -> dict[str, object]:
+def sleeper(name: str, **annotations: str) -> dict[str, Any]:
     """A pod that shares a GPU and waits."""
     manifest = builders.pod(name, **annotations)
     del manifest["metadata"]["namespace"]
@@ -75,6 +79,47 @@ def test_a_half_gpu_pod_lives_from_apply_to_an_empty_ledger(user: Observer) -> N
     assert f"{user.namespace}/half-gpu" in described
 
     user.delete("pod", "half-gpu")
+    user.ledger_is_empty()
+
+
+def test_init_container_and_app_use_one_gpu_in_turn_and_the_larger_counts(
+    installed: lab_layout.Layout, user: Observer
+) -> None:
+    card = user.gpunode().gpus[1]
+    warm, main = card.memory_bytes // 10 * 8, card.memory_bytes // 10 * 7
+    manifest = sleeper("warmed", uuid=card.uuid)
+    manifest["metadata"]["annotations"] |= {
+        f"{contract.REQUEST}.warm": "0.8",
+        f"{contract.MEMORY}.warm": str(warm),
+        f"{contract.REQUEST}.main": "0.7",
+        f"{contract.MEMORY}.main": str(main),
+    }
+    script = f"gpushare-probe && gpushare-probe --allocate {warm} && ! gpushare-probe --allocate {warm + 1}"
+    manifest["spec"]["initContainers"] = [
+        {"name": "warm", "image": manifest["spec"]["containers"][0]["image"], "command": ["/bin/sh", "-c", script]}
+    ]
+    user.apply(manifest)
+    uid = user.running("warmed")["metadata"]["uid"]
+
+    kept = checkpoint.containers(installed.kubelet_directory(installed.nodes[0]) / "device-plugins" / checkpoint.NAME)
+    ids = {name: kept[uid, name, contract.RESOURCE_PERCENT] for name in ("warm", "main")}
+    assert (len(ids["warm"]), len(ids["main"])) == (80, 70)
+    assert ids["main"] < ids["warm"]  # it has them again
+    (held,) = [entry for entry in user.gpunode().allocations if entry.pod.namespace == user.namespace]
+    assert held.gpu_uuids == (card.uuid,)
+    assert ledger.held(held, card.uuid) == (80, warm)
+    seen = user.kubectl("logs", "warmed", "--container=warm")
+    assert card.uuid in seen
+    assert f"allocated {warm}" in seen
+    assert f"allocated {main}" in user.inside("warmed", "gpushare-probe", "--allocate", str(main))
+    more = user.inside("warmed", "sh", "-c", f"gpushare-probe --allocate {main + 1} || true")
+    assert "CUDA_ERROR_OUT_OF_MEMORY" in more
+
+    user.apply(sleeper("beside", uuid=card.uuid, request="0.2"))
+    user.running("beside")
+    shown = next(line for line in user.plugin("top").splitlines() if f"-0/{card.index} " in line)
+    assert "1/1" in shown
+    user.delete("pods", "--all")
     user.ledger_is_empty()
 
 

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare import accounting, division, ledger, typical
+from gpushare import accounting, division, ledger, placement, request, typical
+from gpushare.allocation import PodRef
 from gpushare.gpu import Mode
 from gpushare.gpunode import GpuNode
+from gpushare.placement import Placement
 from tests import builders
 
 
@@ -44,6 +46,14 @@ def test_a_share_of_two_gpus_is_charged_on_both_and_one_whose_gpu_is_gone_on_non
     node = ledger.reserve(builders.node(gpus=2), entry)
     assert [charge.gpu_uuid for charge in accounting.charges(node)] == ["GPU-node-a-0", "GPU-node-a-1"]
     assert parts(dataclasses.replace(node, gpus=node.gpus[:1])) == [0.5]
+
+
+def test_shares_that_a_pod_uses_in_turn_cost_together_what_the_larger_does() -> None:
+    asked = request.parse(builders.in_turn(warm="0.8", main="0.4"))
+    outcome = placement.place(builders.views(builders.node(gpus=1)), asked)
+    assert isinstance(outcome, Placement)
+    entry = outcome.allocation(asked, allocation_id="a", pod=PodRef("default"), reserved_until=None)
+    assert parts(ledger.reserve(builders.node(gpus=1), entry)) == [0.5333, 0.2667]
 
 
 def divided(node: GpuNode) -> dict[str, float]:

@@ -118,6 +118,18 @@ def test_a_senseless_wish_to_shrink_is_told_and_takes_nothing_from_what_is_held(
     assert written["shares"] == [share | {"limit": 100}]
 
 
+@pytest.mark.parametrize(
+    "steps", [{"lastStep": -1}, {"firstStep": 2, "lastStep": 1}, {"firstStep": "1"}, {"firstStep": 1 << 17}]
+)
+def test_a_share_that_would_never_be_in_use_sets_its_gpu_aside(steps: dict[str, object]) -> None:
+    document = codec.to_document(builders.node())
+    share = {"containers": ["m"], "gpus": ["GPU-node-a-1"], "request": 30, "memory": 5}
+    document["spec"]["allocations"] = [{"id": "a", "pod": {"namespace": "x"}, "shares": [share | steps]}]
+    node = codec.read(document)
+    assert [card.index for card in node.gpus if not card.healthy] == [1]
+    assert "spec.allocations[0] is invalid" in node.problems[0]
+
+
 @pytest.mark.parametrize("nonsense", ["text", 5, None, [], {"id": "x"}])
 def test_a_senseless_allocation_that_names_no_gpu_sets_all_aside(nonsense: object) -> None:
     document = codec.to_document(builders.node())

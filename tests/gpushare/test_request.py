@@ -1,8 +1,11 @@
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare import contract, errors, request
+from gpushare.allocation import ALL_STEPS, Steps
 from gpushare.policies import POLICIES
 from gpushare.share import Memory, Share
 from tests import builders
@@ -61,6 +64,33 @@ def test_an_init_container_can_be_named() -> None:
     manifest = builders.pod(**{"request.warm": "0.2"})
     manifest["spec"]["initContainers"] = [{"name": "warm"}]
     assert request.parse(manifest).demands[0].containers == ("warm",)
+
+
+def steps(manifest: dict[str, Any]) -> dict[str, Steps]:
+    return {",".join(demand.containers): demand.steps for demand in request.parse(manifest).demands}
+
+
+def test_containers_that_run_in_turn_have_steps_of_their_own() -> None:
+    manifest = builders.pod(
+        containers=("main",), **{f"request.{name}": "0.2" for name in ("first", "side", "last", "main")}
+    )
+    manifest["spec"]["initContainers"] = [
+        {"name": "without"},
+        {"name": "first"},
+        {"name": "side", "restartPolicy": "Always"},
+        {"name": "last"},
+    ]
+    assert steps(manifest) == {"first": Steps(0, 0), "side": Steps(1), "last": Steps(2, 2), "main": Steps(3)}
+
+
+def test_a_share_that_is_used_in_turn_is_in_use_from_the_first_to_the_last_of_its_containers() -> None:
+    manifest = builders.pod(request="0.5", container="first,main", **{"request.last": "0.2"})
+    manifest["spec"]["initContainers"] = [{"name": "first"}, {"name": "last"}]
+    assert steps(manifest) == {"first,main": ALL_STEPS, "last": ALL_STEPS}
+
+
+def test_containers_that_run_together_at_some_moment_have_all_steps() -> None:
+    assert steps(builders.in_turn(warm="0.5", main="0.5", restarts="Always")) == {"warm": ALL_STEPS, "main": ALL_STEPS}
 
 
 def test_constraints_are_read() -> None:

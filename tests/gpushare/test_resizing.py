@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from gpushare import errors, ledger, placement, request, resizing
-from gpushare.allocation import GivenShare, PodRef
+from gpushare.allocation import ALL_STEPS, GivenShare, PodRef
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode, Resize
 from gpushare.request import Request
@@ -77,6 +77,34 @@ def test_on_a_gpu_that_takes_nothing_new_nothing_grows(card: Gpu, said: str) -> 
     sick = dataclasses.replace(node(), gpus=(card,))
     assert resizing.step(sick, "a1", wish(sick, memory="9Gi", request="0.5")).waits_for == said
     assert share(resizing.step(sick, "a1", wish(sick, memory="8Gi", request="0.4")).node).request_percent == 40
+
+
+def test_shares_in_turn_grow_within_the_larger_one() -> None:
+    asked = request.parse(builders.in_turn(warm="0.8", main="0.4"))
+    placed = placement.place(builders.views(builders.node(gpus=1)), asked)
+    assert isinstance(placed, placement.Placement)
+    entry = placed.allocation(asked, allocation_id="a1", pod=PodRef("default", "p", "u"), reserved_until=None)
+    gpunode = ledger.reserve(builders.node(gpus=1), entry)
+    gpunode = ledger.reserve(gpunode, builders.allocation("b", request=20, memory_gib=16))
+    wanted = resizing.asked(request.parse(builders.in_turn(warm="0.8", main="0.8")), entry, gpunode)
+    step = resizing.step(gpunode, "a1", wanted)
+    assert (step.waits_for, ledger.held(step.node.allocations[0], "GPU-node-a-0")) == ("", (80, 64 * GIB))
+    wanted = resizing.asked(request.parse(builders.in_turn(warm="0.8", main="0.9")), entry, gpunode)
+    assert resizing.step(gpunode, "a1", wanted).waits_for.startswith("node-a/0 has 0 of its compute free, 0.1 more")
+
+
+def test_steps_that_another_release_dropped_come_back() -> None:
+    asked = request.parse(builders.in_turn(warm="0.8", main="0.7"))
+    placed = placement.place(builders.views(builders.node(gpus=1)), asked)
+    assert isinstance(placed, placement.Placement)
+    entry = placed.allocation(asked, allocation_id="a1", pod=PodRef("default", "p", "u"), reserved_until=None)
+    dropped = dataclasses.replace(
+        entry, shares=tuple(dataclasses.replace(share, steps=ALL_STEPS) for share in entry.shares)
+    )
+    gpunode = dataclasses.replace(builders.node(gpus=1), allocations=(dropped,))
+    assert ledger.violations(gpunode)
+    step = resizing.step(gpunode, "a1", resizing.asked(asked, dropped, gpunode))
+    assert (step.node.allocations, step.waits_for, ledger.violations(step.node)) == ((entry,), "", [])
 
 
 def test_less_memory_counts_until_the_agent_holds_the_pod_to_it() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpushare import codec, contract, ledger
-from gpushare.allocation import Allocation
+from gpushare.allocation import ALL_STEPS, Allocation, Steps
 from gpushare.gpunode import GpuNode
 from tests import builders
 from tests.builders import GIB
@@ -90,12 +90,35 @@ def test_the_release_before_reads_every_field_that_this_one_can_write() -> None:
     read = BEFORE.run(ledgers.reads, codec.to_document(node))
     assert read["problems"] == []
     again = codec.read({"metadata": {"name": node.name}, "spec": read["spec"], "status": read["status"]})
-    held = [(allocation.id, allocation.pod, allocation.shares, allocation.labels) for allocation in node.allocations]
+    # It knows no steps: in it all shares of a pod are in use at once.
+    held = [
+        (
+            allocation.id,
+            allocation.pod,
+            tuple(dataclasses.replace(share, steps=ALL_STEPS) for share in allocation.shares),
+            allocation.labels,
+        )
+        for allocation in node.allocations
+    ]
     assert [
         (allocation.id, allocation.pod, allocation.shares, allocation.labels) for allocation in again.allocations
     ] == held
     assert [(gpu.uuid, gpu.memory_bytes, gpu.mode, gpu.healthy) for gpu in again.gpus] == [
         (gpu.uuid, gpu.memory_bytes, gpu.mode, gpu.healthy) for gpu in node.gpus
+    ]
+
+
+def test_shares_in_turn_count_at_once_in_the_release_before_which_gives_nothing_more_of_their_gpu() -> None:
+    entry = builders.allocation("a", request=80, memory_gib=8, uid="u")
+    (warm,) = entry.shares
+    main = dataclasses.replace(warm, containers=("app",), request_percent=70, steps=Steps(1))
+    in_turn = dataclasses.replace(entry, shares=(dataclasses.replace(warm, steps=Steps(0, 0)), main))
+    node = ledger.reserve(builders.node(gpus=1), in_turn)
+    assert ledger.violations(node) == []
+    read = BEFORE.run(ledgers.reads, codec.to_document(node))
+    assert read["problems"] == []
+    assert read["violations"] == [
+        "node-a/0 (GPU-node-a-0) is over-committed: 150% of its compute is held by default/trainer"
     ]
 
 

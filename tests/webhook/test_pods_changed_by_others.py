@@ -10,7 +10,7 @@ from typing import Any
 import jsonpatch
 import pytest
 
-from gpushare import contract, pod
+from gpushare import contract, ledger, pod
 from gpushare import request as requests
 from gpushare.gpunode import GpuNode
 from tests import builders
@@ -237,17 +237,50 @@ def test_windows_pods_get_no_share() -> None:
     assert 'spec.os.name "windows"' in answer.message
 
 
-@pytest.mark.parametrize(("restarts", "is_told"), [(None, True), ("Always", False)])
-def test_shares_of_init_containers_are_added_up_with_a_warning(restarts: str | None, is_told: bool) -> None:
-    manifest = builders.pod(request="0.5")
-    manifest["metadata"]["annotations"][f"{contract.REQUEST}.warm"] = "0.5"
+@pytest.mark.parametrize(
+    ("restarts", "held"),
+    [
+        (None, {"GPU-node-a-0": (80, 8 << 30)}),
+        ("Always", {"GPU-node-a-0": (80, 8 << 30), "GPU-node-a-1": (70, 4 << 30)}),
+    ],
+)
+def test_an_init_container_uses_the_gpu_before_the_app_does(
+    restarts: str | None, held: dict[str, tuple[int, int]]
+) -> None:
+    manifest = builders.pod()
+    manifest["metadata"]["annotations"] = {
+        f"{contract.REQUEST}.warm": "0.8",
+        f"{contract.MEMORY}.warm": "8Gi",
+        f"{contract.REQUEST}.main": "0.7",
+        f"{contract.MEMORY}.main": "4Gi",
+    }
     manifest["spec"]["initContainers"] = [{"name": "warm", "image": "x", "restartPolicy": restarts}]
-    warnings = Chain([node("node-a")]).create(manifest).answers[0].warnings
-    said = (
-        'init container "warm" has a share of its own, which is added to the others\': to use one share in turn, write '
-        'gpushare.io/container "main,warm" without keys for one'
+    chain = Chain([node("node-a")])
+    stored = chain.create(manifest, behind=[sidecar(0)])
+    assert [(answer.outcome, answer.warnings) for answer in stored.answers] == [("placed", ()), ("kept", ())]
+    (entry,) = chain.allocations()["node-a"]
+    assert {uuid: ledger.held(entry, uuid) for uuid in entry.gpu_uuids} == held
+
+
+def test_a_pod_that_does_not_fit_is_told_what_it_asks_for_in_turn() -> None:
+    manifest = builders.in_turn(warm="0.8", main="0.7", model="none")
+    stored = Chain([node("node-a")]).create(manifest)
+    assert stored.annotations[contract.REASON].startswith(
+        "no GPU fits 0.8 GPU with 80% of the memory and then 0.7 GPU with 70% of the memory:"
     )
-    assert warnings == ((said,) if is_told else ())
+
+
+def test_an_init_container_that_another_webhook_puts_in_front_does_not_move_the_share() -> None:
+    manifest = builders.pod()
+    manifest["metadata"]["annotations"] = {f"{contract.REQUEST}.warm": "0.8", f"{contract.REQUEST}.main": "0.7"}
+    manifest["spec"]["initContainers"] = [{"name": "warm", "image": "x"}]
+
+    def in_front(changed: dict[str, Any]) -> None:
+        if len(changed["spec"]["initContainers"]) == 1:
+            changed["spec"]["initContainers"].insert(0, {"name": "mesh-init", "image": "x"})
+
+    stored = Chain([node("node-a")]).create(manifest, behind=[in_front])
+    assert [answer.outcome for answer in stored.answers] == ["placed", "kept"]
 
 
 def test_an_unbound_local_volume_decides_the_node() -> None:

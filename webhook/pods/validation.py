@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from gpushare import contract, errors, pod
 from gpushare import request as requests
-from gpushare.nodefilters import pod_requests, share_resources
+from gpushare.nodefilters import share_resources
 from gpushare.pod import PodJson
 from gpushare.request import Request
 from webhook.pods import covered_mounts, mutation
@@ -49,7 +49,6 @@ def warnings(manifest: PodJson, request: Request) -> tuple[str, ...]:
     """Sentences about what will be changed against the pod's wording."""
     return (
         *_first_of_several(manifest, request),
-        *_added_up(manifest, request),
         *_forged(manifest),
         *_stale(manifest, request),
         *_replaced_devices(manifest, request),
@@ -189,20 +188,6 @@ def _first_of_several(manifest: PodJson, request: Request) -> Iterator[str]:
         yield (
             f"the share is for container {errors.quoted(name, longest=40)}, the first of {len(ordinary)}: to give it "
             f"to another, write {contract.CONTAINER}"
-        )
-
-
-def _added_up(manifest: PodJson, request: Request) -> Iterator[str]:
-    """Init containers run one after the other, and a share is held for all of the pod's life."""
-    one_by_one = {
-        container.get("name") for container in pod.init_containers(manifest) if not pod_requests.is_sidecar(container)
-    }
-    names = [name for demand in request.demands for name in demand.containers]
-    apart = [demand.containers[0] for demand in request.demands if one_by_one.issuperset(demand.containers)]
-    if apart and len(request.demands) > 1:
-        yield (
-            f"init container {errors.quoted(apart[0], longest=40)} has a share of its own, which is added to the "
-            f'others\': to use one share in turn, write {contract.CONTAINER} "{",".join(names)}" without keys for one'
         )
 
 

@@ -7,15 +7,16 @@ something, so that nobody can come between.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpushare import contract, ledger
-from gpushare.allocation import Allocation, GivenShare, NodeAllocation, PodRef
+from gpushare.allocation import ALL_STEPS, Allocation, GivenShare, NodeAllocation, PodRef, Steps
 from gpushare.cluster import object_store as objects
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
-from gpushare.placement import NodeView, filters
+from gpushare.placement import NodeView, filters, request_key
 from gpushare.request import Constraints, Demand, Request
 from webhook.pods.stored_pod import Pod
 
@@ -80,8 +81,7 @@ def grown(node: GpuNode, asked: Mapping[str, Request]) -> GpuNode:
         if not entry.is_hold or request is None:
             continue
         rest = ledger.use(ledger.release(node, [entry.id]))
-        taken: dict[str, ledger.GpuUse] = {}  # by its own shares
-        shares = []
+        shares: list[GivenShare] = []  # each is on one GPU
         for share in entry.shares:
             demand = next(
                 (candidate for candidate in request.demands if candidate.containers == share.containers), None
@@ -90,10 +90,8 @@ def grown(node: GpuNode, asked: Mapping[str, Request]) -> GpuNode:
             if demand is None or uuid not in cards:
                 shares.append(share)
                 continue
-            own = taken.get(uuid, ledger.NOTHING)
-            share = _largest(share, cards[uuid], rest[uuid], own, demand, request.constraints)
-            taken[uuid] = own.plus(entry, share)
-            shares.append(share)
+            own = ledger.taken((before for before in shares if uuid in before.gpu_uuids), share.steps)
+            shares.append(_largest(share, cards[uuid], rest[uuid], own, demand, request.constraints))
         if tuple(shares) != entry.shares:
             larger = dataclasses.replace(entry, shares=tuple(shares))
             allocations = tuple(larger if allocation.id == entry.id else allocation for allocation in node.allocations)
@@ -112,14 +110,19 @@ def asked_for(nodes: Iterable[GpuNode], pods: Mapping[objects.Key, Pod]) -> dict
 
 
 def _largest(
-    share: GivenShare, card: Gpu, others: ledger.GpuUse, own: ledger.GpuUse, demand: Demand, constraints: Constraints
+    share: GivenShare,
+    card: Gpu,
+    others: ledger.GpuUse,
+    own: tuple[int, int],
+    demand: Demand,
+    constraints: Constraints,
 ) -> GivenShare:
     """The share, with as much of what it is to be as nobody else has."""
     percent, memory_bytes = demand.share.request_percent, demand.share.memory.on(card.memory_bytes)
     if constraints.affinity or constraints.anti_affinity or constraints.exclusion:
         percent, memory_bytes = 100, card.memory_bytes  # whoever comes on it may be one that it cannot be beside
-    free_percent = 100 - others.request_percent - own.request_percent
-    free_bytes = card.memory_bytes - others.memory_bytes - own.memory_bytes
+    free_percent = 100 - others.request_percent - own[0]
+    free_bytes = card.memory_bytes - others.memory_bytes - own[1]
     return dataclasses.replace(
         share,
         request_percent=max(0, min(percent, free_percent)),
@@ -131,37 +134,40 @@ def _on(
     view: NodeView, request: Request, used: Mapping[str, ledger.GpuUse]
 ) -> tuple[float, dict[str, ledger.GpuUse], tuple[GivenShare, ...]] | None:
     """What is missing on this node, what would be used, and the empty shares; None when it can never do."""
-    after: dict[str, ledger.GpuUse] = {}
+    own: dict[str, list[GivenShare]] = collections.defaultdict(list)
     missing, shares = 0.0, []
-    for demand in sorted(request.demands, key=lambda demand: -demand.share.request_percent):
+
+    def asked(uuid: str, steps: Steps = ALL_STEPS, more: Sequence[GivenShare] = ()) -> ledger.GpuUse:
+        others, (percent, memory_bytes) = used.get(uuid, ledger.NOTHING), ledger.taken((*own[uuid], *more), steps)
+        return ledger.GpuUse(others.request_percent + percent, others.memory_bytes + memory_bytes, others.holders)
+
+    for demand in request_key.in_order(request):
         options = []
         for card in view.node.gpus:
-            now = view.used[card.uuid]
-            own = after.get(card.uuid) or used.get(card.uuid, ledger.NOTHING)
-            if any(holder.is_hold for holder in now.holders) or not _would_do(card, own, demand, request.constraints):
+            now, before = view.used[card.uuid], asked(card.uuid, demand.steps)
+            if any(holder.is_hold for holder in now.holders) or not _would_do(
+                card, before, demand, request.constraints
+            ):
                 continue
-            options.append((_missing(card, now, own, demand, request.constraints), card.index, card))
+            lacked = _missing(card, now, asked(card.uuid), request.constraints) if own[card.uuid] else 0.0
+            lacks = _missing(card, now, asked(card.uuid, more=[demand.on([card])]), request.constraints)
+            options.append((lacks - lacked, card.index, card))
         if len(options) < demand.gpus:
             return None
         for lacks, _, card in sorted(options, key=lambda option: option[:2])[: demand.gpus]:
             missing += lacks
-            own = after.get(card.uuid) or used.get(card.uuid, ledger.NOTHING)
-            after[card.uuid] = ledger.GpuUse(
-                own.request_percent + demand.share.request_percent,
-                own.memory_bytes + demand.share.memory.on(card.memory_bytes),
-                own.holders,
-            )
-            shares.append(GivenShare(demand.containers, (card.uuid,), 0, 100, 0))
-    return missing, after, tuple(shares)
+            own[card.uuid].append(demand.on([card]))
+            shares.append(GivenShare(demand.containers, (card.uuid,), 0, 100, 0, steps=demand.steps))
+    return missing, {uuid: asked(uuid) for uuid, given in own.items() if given}, tuple(shares)
 
 
 def _would_do(card: Gpu, used: ledger.GpuUse, demand: Demand, constraints: Constraints) -> bool:
     return filters.reject(filters.FilterInput(card, used, demand.share, constraints)) is None
 
 
-def _missing(card: Gpu, now: ledger.GpuUse, own: ledger.GpuUse, demand: Demand, constraints: Constraints) -> float:
+def _missing(card: Gpu, now: ledger.GpuUse, asked: ledger.GpuUse, constraints: Constraints) -> float:
     """How much of the card has to come free, 0 to 2, and more when everybody on it has to leave."""
-    percent = now.request_percent + own.request_percent + demand.share.request_percent - 100
-    memory_bytes = now.memory_bytes + own.memory_bytes + demand.share.memory.on(card.memory_bytes) - card.memory_bytes
+    percent = now.request_percent + asked.request_percent - 100
+    memory_bytes = now.memory_bytes + asked.memory_bytes - card.memory_bytes
     alone = bool(constraints.affinity or constraints.anti_affinity or constraints.exclusion) and bool(now.holders)
     return max(0, percent) / 100 + max(0, memory_bytes) / (card.memory_bytes or 1) + 2 * alone

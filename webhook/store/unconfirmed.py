@@ -18,6 +18,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from gpushare import ledger
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode
 from gpushare.refusal import Cause, Refusal
@@ -161,8 +162,8 @@ def _total(reserved: Iterable[_Reserved]) -> float:
 
 def _gpus(entry: Allocation, sizes: dict[str, int]) -> float:
     """How many GPUs' worth it keeps from others."""
+    held = {uuid: ledger.held(entry, uuid) for uuid in entry.gpu_uuids}
     return sum(
-        max(share.request_percent / 100, share.memory_bytes / sizes[uuid] if sizes.get(uuid) else 0.0)
-        for share in entry.shares
-        for uuid in share.gpu_uuids
+        max(request_percent / 100, memory_bytes / sizes[uuid] if sizes.get(uuid) else 0.0)
+        for uuid, (request_percent, memory_bytes) in held.items()
     )

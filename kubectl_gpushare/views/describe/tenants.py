@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gpushare import pod, quantity
+from gpushare import ledger, pod, quantity
 from gpushare.allocation import Allocation, GivenShare
 from kubectl_gpushare.output import page
 from kubectl_gpushare.output.page import Picture
@@ -76,9 +76,9 @@ def pictures(card: GpuSummary, order: Mapping[str, int]) -> tuple[Picture, Pictu
     """The card's compute and memory with their tenants."""
     compute, memory = [], []
     for holder in card.used.holders:
-        for share in _on(holder, card):
-            compute.append((order[holder.id], share.request_percent))
-            memory.append((order[holder.id], share.memory_bytes))
+        percent, memory_bytes = ledger.held(holder, card.gpu.uuid)
+        compute.append((order[holder.id], percent))
+        memory.append((order[holder.id], memory_bytes))
     percent, count = card.used.request_percent, card.used.memory_bytes
     total = 0 if card.gone else 100
     return (
@@ -151,7 +151,7 @@ def _row(
         page.letter(position),
         f"held for {holder.pod}" if holder.is_hold else str(holder.pod),
         ",".join(names[uuid] for uuid in share.gpu_uuids if uuid in names),
-        ",".join(share.containers) or NONE,
+        (",".join(share.containers) or NONE) + (" (init)" if share.ends_early else ""),
         quantity.format_compute(share.request_percent),
         quantity.format_compute(share.limit_percent),
         quantity.format_bytes(share.memory_bytes),

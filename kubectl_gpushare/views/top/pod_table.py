@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpushare import codec, contract, pod, quantity
-from gpushare.allocation import Allocation
+from gpushare import codec, contract, ledger, pod, quantity
+from gpushare.allocation import Allocation, peak
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import documents
@@ -52,14 +52,12 @@ class PodRow:
     @property
     def request_percent(self) -> int:
         """The compute that it holds, over all its GPUs."""
-        shares = self.entry.shares if self.entry else ()
-        return sum(share.request_percent * len(share.gpu_uuids) for share in shares)
+        return ledger.held_in_all(self.entry)[0] if self.entry else 0
 
     @property
     def memory_bytes(self) -> int:
         """The memory that it holds, over all its GPUs."""
-        shares = self.entry.shares if self.entry else ()
-        return sum(share.memory_bytes * len(share.gpu_uuids) for share in shares)
+        return ledger.held_in_all(self.entry)[1] if self.entry else 0
 
     @property
     def limits_percent(self) -> list[int]:
@@ -246,12 +244,12 @@ def _asked(row: PodRow) -> tuple[str | Cell, str | Cell, str | Cell]:
     if not demands:
         return NONE, NONE, NONE
     limits = sorted({demand.share.limit_percent for demand in demands})
-    whole = sum((demand.share.memory.bytes or 0) * demand.gpus for demand in demands)
+    whole = peak(demands, lambda demand: (demand.share.memory.bytes or 0) * demand.gpus)
     memory = [quantity.format_bytes(whole)] if whole else []
     parts = [(demand.gpus, demand.share.memory.percent) for demand in demands if demand.share.memory.percent]
     memory += [f"{count}x{percent}%" if count > 1 else f"{percent}%" for count, percent in parts]
     texts = (
-        quantity.format_compute(sum(demand.share.request_percent * demand.gpus for demand in demands)),
+        quantity.format_compute(peak(demands, lambda demand: demand.share.request_percent * demand.gpus)),
         ",".join(map(quantity.format_compute, limits)),
         "+".join(memory),
     )

@@ -20,6 +20,7 @@ from deviceplugin.injection import decision
 from deviceplugin.injection.injection_facts import InjectionFacts
 from deviceplugin.kubelet import (
     advertisement,
+    checkpoint,
     plugin_registration,
     plugin_service,
     pod_resources,
@@ -57,6 +58,8 @@ class Node:
     def __init__(self, directory: Path, injection: decision.Injection) -> None:
         self.injection = injection
         self.given: dict[str, Given | Refusal] = {}
+        self.checkpoint = directory / checkpoint.NAME
+        self.known_pods: list[dict[str, Any]] = []
         self.cdi = directory / "cdi"
         self.kubelet = kubelets.Kubelet(directory / "kubelet")
         self.specs = specs.Specs(
@@ -68,8 +71,18 @@ class Node:
         )
 
     async def known(self, namespace: str, name: str, container: str) -> Given | Refusal:
-        assert (namespace, container) == ("ml", "main")
-        return self.given.get(name, Refusal("the API server did not answer in time"))
+        assert namespace == "ml"
+        key = name if container == "main" else f"{name}/{container}"
+        return self.given.get(key, Refusal("the API server did not answer in time"))
+
+    def keeps(self, pod: str, **device_ids: list[str]) -> None:
+        """What the kubelet writes down of a pod's containers when it admits the pod."""
+        entries = [
+            {"PodUID": f"uid-{pod}", "ContainerName": name, "ResourceName": PERCENT, "DeviceIDs": {"-1": ids}}
+            for name, ids in device_ids.items()
+        ]
+        self.checkpoint.write_text(json.dumps({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}}))
+        self.known_pods.append({"metadata": {"namespace": "ml", "name": pod, "uid": f"uid-{pod}"}})
 
     def gives(self, pod: str, *uuids: str, runtime_class: str = "") -> None:
         self.given[pod] = Given("ml", pod, uuids, runtime_class)
@@ -81,7 +94,7 @@ class Node:
         start = share_start.ShareStart(
             injection=lambda: self.injection,
             settings=self.settings,
-            held=lambda: pod_resources.held(self.kubelet.holdings),
+            held=lambda: pod_resources.held_by_all(self.kubelet.holdings, self.checkpoint, lambda: self.known_pods),
             find=self.known,
             descriptions=self.specs,
             denied=covering.Covering(None, ""),
@@ -165,6 +178,37 @@ async def test_ids_of_which_the_kubelet_does_not_tell_start_nothing(node: Node) 
     node.kubelet.pods["trainer"] = (resource, ids[:-1])
     with pytest.raises(plugin_service.AllocateRefusedError, match="does not say which container has these 50 of"):
         await node.answers().start(PERCENT, ids)
+
+
+async def test_an_init_container_is_found_in_the_kubelets_checkpoint(node: Node) -> None:
+    node.given["trainer/warm"] = Given("ml", "trainer", (SECOND,))
+    node.gives("trainer", SECOND)
+    await node.kubelet.admit("trainer", PERCENT, 80)
+    ids = node.kubelet.pods["trainer"][1]
+    node.kubelet.pods["trainer"] = (PERCENT, ids[:70])  # as the kubelet gives those of the init container again
+    node.keeps("trainer", warm=ids, main=ids[:70])
+    await node.answers().start(PERCENT, ids)
+    assert node.described(f"{contract.CDI_SHARE_KIND}={cdi.share(ids)}") == ["/dev/nvidia1"]
+    await node.kubelet.start_container("trainer")
+    assert node.described(f"{contract.CDI_SHARE_KIND}={cdi.share(ids[:70])}") == ["/dev/nvidia1"]
+    assert node.described(f"{contract.CDI_SHARE_KIND}={cdi.share(ids)}") == ["/dev/nvidia1"]  # it may start again
+
+
+@pytest.mark.parametrize("uuid", [FIRST, SECOND])
+async def test_containers_with_the_same_ids_in_turn_start_on_the_same_gpus_only(node: Node, uuid: str) -> None:
+    node.given["trainer/warm"] = Given("ml", "trainer", (uuid,))
+    node.gives("trainer", SECOND)
+    await node.kubelet.admit("trainer", PERCENT, 80)
+    ids = node.kubelet.pods["trainer"][1]
+    node.keeps("trainer", warm=ids, main=ids)
+    if uuid == SECOND:
+        await node.kubelet.start_container("trainer")
+        assert node.described(f"{contract.CDI_SHARE_KIND}={cdi.share(ids)}") == ["/dev/nvidia1"]
+        return
+    assert await refused(node, "trainer") == (
+        'the GPUs of this container are not known: the containers "main" and "warm" have the same 80 of '
+        "gpushare.io/gpu-percent in turn, and their shares are on different GPUs: ask for another amount in one of them"
+    )
 
 
 async def test_a_container_that_was_described_starts_again_without_an_api_server(node: Node) -> None:

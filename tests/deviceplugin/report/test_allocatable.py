@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.report import allocatable
 from gpushare import contract
-from gpushare.allocation import Allocation, GivenShare, PodRef
+from gpushare.allocation import Allocation, GivenShare, PodRef, Steps
 from gpushare.gpu import Gpu, Mode
 from gpushare.gpunode import GpuNode
 from tests import builders
@@ -98,6 +98,19 @@ def test_what_is_kept_free_for_a_gated_pod_on_a_sick_gpu_is_nobodys() -> None:
     hold = Allocation("hold-a", PodRef("ml", "a", ""), (share(100, GIB),))
     sick = (dataclasses.replace(CARDS[0], healthy=False), CARDS[1])
     assert units(GpuNode("n", allocations=(hold,)), gpus=sick) == (100, 80)
+
+
+def test_shares_in_turn_count_as_the_scheduler_counts_their_containers() -> None:
+    manifest = pod({PERCENT: "70", MEMORY: "40Gi"})
+    warm = {PERCENT: "80", MEMORY: "8Gi"}
+    manifest["spec"]["initContainers"] = [{"name": "warm", "resources": {"limits": warm}}]
+    in_turn = (
+        dataclasses.replace(share(80, 8 * GIB), containers=("warm",), steps=Steps(0, 0)),
+        dataclasses.replace(share(70, 40 * GIB), steps=Steps(1)),
+    )
+    assert units(node(*in_turn), manifest) == units(None)
+    sick = (dataclasses.replace(CARDS[0], healthy=False), CARDS[1])
+    assert units(node(*in_turn), manifest, gpus=sick) == (100 + 80, 80 + 40)
 
 
 def test_what_is_kept_of_a_spec_counts_as_the_whole_of_it() -> None:

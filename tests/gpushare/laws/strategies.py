@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from gpushare import policies
-from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
+from gpushare.allocation import ALL_STEPS, Allocation, GivenShare, Labels, PodRef, Steps
 from gpushare.gpu import Gpu, Mode
 from gpushare.gpunode import GpuNode, Resize
 from gpushare.request import Constraints, Demand, Request
@@ -13,6 +13,8 @@ from gpushare.share import Memory, Share
 
 GIB = 2**30
 label = st.sampled_from(["", "", "red", "blue"])
+# Mostly all at once, else of two init containers that run in turn, a sidecar that comes with the second, and an app.
+steps = st.sampled_from([ALL_STEPS, ALL_STEPS, ALL_STEPS, Steps(0, 0), Steps(1, 1), Steps(1), Steps(2)])
 
 
 @st.composite
@@ -32,26 +34,33 @@ def gpus(draw: st.DrawFn, node: str, index: int) -> Gpu:
 
 
 @st.composite
+def given_shares(draw: st.DrawFn, container: str, uuids: list[str]) -> GivenShare:
+    """A share of one container on some of these GPUs."""
+    request_percent = draw(st.integers(0, 100))
+    return GivenShare(
+        containers=(container,),
+        gpu_uuids=tuple(draw(st.lists(st.sampled_from(uuids), min_size=1, max_size=2, unique=True))),
+        request_percent=request_percent,
+        limit_percent=draw(st.integers(request_percent, 100)),
+        memory_bytes=(memory := draw(st.integers(0, 80 * GIB))),
+        shrink_to_bytes=draw(st.none() | st.integers(0, memory - 1)) if memory else None,
+        steps=draw(steps),
+    )
+
+
+@st.composite
 def gpu_nodes(draw: st.DrawFn, name: str = "node-a") -> GpuNode:
     """A node with random allocations, over-committed or not."""
     cards = tuple(draw(gpus(name, index)) for index in range(draw(st.integers(1, 4))))
     uuids = [card.uuid for card in cards]
     entries = []
     for position in range(draw(st.integers(0, 3))):
-        request_percent = draw(st.integers(0, 100))
-        share = GivenShare(
-            containers=("main",),
-            gpu_uuids=tuple(draw(st.lists(st.sampled_from(uuids), min_size=1, max_size=2, unique=True))),
-            request_percent=request_percent,
-            limit_percent=draw(st.integers(request_percent, 100)),
-            memory_bytes=(memory := draw(st.integers(0, 80 * GIB))),
-            shrink_to_bytes=draw(st.none() | st.integers(0, memory - 1)) if memory else None,
-        )
+        containers = ("main", "other")[: draw(st.sampled_from([1, 1, 2]))]
         entries.append(
             Allocation(
                 id=f"a{position}",
                 pod=PodRef("default", draw(st.sampled_from(["", "p"])), draw(st.sampled_from(["", "u"]))),
-                shares=(share,),
+                shares=tuple(draw(given_shares(container, uuids)) for container in containers),
                 reserved_until=draw(st.none() | st.integers(0, 10**9).map(float)),
                 labels=Labels(draw(label), draw(label), draw(label)),
                 latency=draw(st.booleans()),
@@ -64,16 +73,18 @@ def gpu_nodes(draw: st.DrawFn, name: str = "node-a") -> GpuNode:
 
 @st.composite
 def requests(draw: st.DrawFn) -> Request:
-    """A request of one or two demands."""
+    """A request of one to three demands."""
     demands = []
-    for container in ("a", "b")[: draw(st.integers(1, 2))]:
+    for container in ("a", "b", "c")[: draw(st.sampled_from([1, 1, 2, 2, 3]))]:
         request_percent = draw(st.sampled_from([0, 10, 25, 33, 50, 75, 100]))
         memory = draw(
             st.builds(Memory, percent=st.sampled_from([10, 33, 50, 100]))
             | st.builds(Memory, bytes=st.integers(1, 90 * GIB))
         )
         demands.append(
-            Demand((container,), Share(request_percent, 100, memory), draw(st.sampled_from([1, 1, 1, 2, 3])))
+            Demand(
+                (container,), Share(request_percent, 100, memory), draw(st.sampled_from([1, 1, 1, 2, 3])), draw(steps)
+            )
         )
     constraints = Constraints(
         models=draw(st.sampled_from([(), (), ("*A100*",)])),

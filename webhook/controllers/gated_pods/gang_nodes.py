@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final
 
 from gpushare import errors, ledger, policies
-from gpushare.allocation import PodRef
+from gpushare.allocation import PodRef, peak
 from gpushare.placement import Placement
 from gpushare.request import Request
 from webhook import event_loop
@@ -110,7 +110,7 @@ def _halves(count: int) -> Iterator[int]:
 
 def _most(tried: draft.Draft, request: Request) -> int:
     """How many such pods the largest node could hold if nobody else was there."""
-    percent = sum(demand.gpus * demand.share.request_percent for demand in request.demands)
+    percent = peak(request.demands, lambda demand: demand.gpus * demand.share.request_percent)
     largest = max((len(view.node.gpus) for view in tried.views()), default=0)
     return max(1, 100 * largest // max(1, percent))
 

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from gpushare import contract, errors, ledger
+from gpushare.allocation import peak
 from gpushare.gpunode import GpuNode
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
@@ -351,8 +352,8 @@ def _asks(unit: Unit, waiting: Refusals) -> Asks | None:
 
 def _size(request: Request) -> tuple[int, int]:
     """Compute and memory of all its GPUs; a part of the memory is not counted, only bytes are."""
-    compute = sum(demand.share.request_percent * demand.gpus for demand in request.demands)
-    memory_bytes = sum((demand.share.memory.bytes or 0) * demand.gpus for demand in request.demands)
+    compute = peak(request.demands, lambda demand: demand.share.request_percent * demand.gpus)
+    memory_bytes = peak(request.demands, lambda demand: (demand.share.memory.bytes or 0) * demand.gpus)
     return compute, memory_bytes
 
 

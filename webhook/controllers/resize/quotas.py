@@ -11,11 +11,11 @@ import collections
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from gpushare import contract, errors, quantity, resizing
-from gpushare.allocation import GivenShare
+from gpushare.allocation import GivenShare, peak
 from gpushare.cluster import api_client, api_errors
 from gpushare.gpunode import GpuNode
 from webhook import event_loop
@@ -139,9 +139,8 @@ def _more(resize_request: ResizeRequest, nodes: Mapping[str, GpuNode]) -> dict[s
     return {name: wanted[name] - held[name] for name in wanted if wanted[name] > held[name]}
 
 
-def _amounts(shares: Iterable[GivenShare]) -> dict[str, int]:
-    amounts = dict.fromkeys(_RESOURCES, 0)
-    for share in shares:
-        amounts[contract.RESOURCE_PERCENT] += share.request_percent * len(share.gpu_uuids)
-        amounts[contract.RESOURCE_MEMORY] += share.memory_bytes * len(share.gpu_uuids)
-    return amounts
+def _amounts(shares: Collection[GivenShare]) -> dict[str, int]:
+    return {
+        contract.RESOURCE_PERCENT: peak(shares, lambda share: share.request_percent * len(share.gpu_uuids)),
+        contract.RESOURCE_MEMORY: peak(shares, lambda share: share.memory_bytes * len(share.gpu_uuids)),
+    }

@@ -148,7 +148,7 @@ class Resizer:
             self._backoff.worked(uid)
         self._cleared[uid] = pod.version
         before = _held_before(resize_request)
-        if codec.shares_text(before) != codec.shares_text(shares):
+        if _amounts(before) != _amounts(shares):
             self._metrics.resized()
             if any(
                 now.request_percent > was.request_percent or now.memory_bytes > was.memory_bytes
@@ -159,6 +159,10 @@ class Resizer:
             note = f"has {resizing.amounts(shares)} now, as its annotations ask"
             self._recorder.record(pod.reference, contract.EVENT_RESIZED, note, action="Resize")
         return True
+
+
+def _amounts(shares: resizing.Shares) -> list[tuple[int, int, int]]:
+    return [(share.request_percent, share.limit_percent, share.memory_bytes) for share in shares]
 
 
 def _held_before(resize_request: ResizeRequest) -> resizing.Shares:

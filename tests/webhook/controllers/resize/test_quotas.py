@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare import contract, errors, ledger
-from gpushare.allocation import Allocation, PodRef
+from gpushare.allocation import Allocation, PodRef, Steps
 from gpushare.cluster import api_errors
 from gpushare.gpunode import GpuNode
 from tests import builders
@@ -106,6 +106,15 @@ async def test_what_is_held_free_counts_for_nobody() -> None:
     assert await quotas.Holdings().of("default", {"node-a": node}) == {PERCENT: 50, MEMORY: 8 * GIB}
     with pytest.raises(errors.QuantityError):
         quotas.least([quota(percent="x")])
+
+
+async def test_shares_in_turn_count_as_the_quota_counts_their_containers() -> None:
+    entry = builders.allocation("a", request=50, memory_gib=8)
+    (main,) = entry.shares
+    warm = dataclasses.replace(main, containers=("warm",), request_percent=80, memory_bytes=4 * GIB, steps=Steps(0, 0))
+    both = dataclasses.replace(entry, shares=(warm, dataclasses.replace(main, steps=Steps(1))))
+    node = ledger.reserve(builders.node(), both)
+    assert await quotas.Holdings().of("default", {"node-a": node}) == {PERCENT: 80, MEMORY: 8 * GIB}
 
 
 ENTRIES = st.lists(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpushare import contract, errors, ledger, placement, resizing
 from gpushare import request as requests
-from gpushare.allocation import Allocation, PodRef
+from gpushare.allocation import ALL_STEPS, Allocation, PodRef
 from gpushare.gpunode import GpuNode
 from tests import builders
 from tests.builders import GIB
@@ -249,3 +249,20 @@ def test_what_was_begun_for_a_wish_is_taken_back_when_the_next_makes_no_sense() 
     other = find(begun, pod("one", request="0.5", memory="4Gi", gpus="2"))
     assert turn(begun, other, {}) == gpunode
     assert "that cannot change on a pod that exists" in other[0].problem
+
+
+def test_steps_that_another_release_dropped_are_asked_for_again() -> None:
+    made = builders.in_turn(warm="0.8", main="0.7", allocation="id-a")
+    made["metadata"].update(name="a", uid="u-a", creationTimestamp=CREATED, resourceVersion="1")
+    made["spec"] |= {"nodeName": "node-a"}
+    asked = requests.parse(made)
+    placed = placement.place(builders.views(builders.node(gpus=1)), asked)
+    assert isinstance(placed, placement.Placement)
+    entry = placed.allocation(asked, allocation_id="id-a", pod=PodRef("default", "a", "u-a"), reserved_until=None)
+    assert find(node(entry), made) == []
+    at_once = tuple(dataclasses.replace(share, steps=ALL_STEPS) for share in entry.shares)
+    dropped = dataclasses.replace(builders.node(gpus=1), allocations=(dataclasses.replace(entry, shares=at_once),))
+    (resize_request,) = find(dropped, made)
+    after = turn(dropped, [resize_request], {})
+    assert after.allocations == (entry,)
+    assert existing(after, resize_request) == (entry.shares, "")
