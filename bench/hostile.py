@@ -130,7 +130,8 @@ def measured(user: Observer, where: lab_layout.Layout, who: str, names: list[str
             windows.append(attack(ground, ["honest"], "honest", seconds))
     begin = time.monotonic()
     ground.restart("attacker")
-    windows.append(Window("restart", begin, max(time.monotonic(), begin + seconds), None, ()))
+    time.sleep(max(0.0, begin + seconds - time.monotonic()))
+    windows.append(Window("restart", begin, time.monotonic(), None, ()))
     _print(who, rows(ground, windows))
     together = [name for name in names if not ATTACKS[name].past]
     with ground.at_it(["attacker"], together) as attacking:

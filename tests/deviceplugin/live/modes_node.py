@@ -124,6 +124,7 @@ class Node:
             known=self.known,
             notebook=faults.Notebook(self.directory),
             proc=self.directory,
+            roots=(self.directory,),
         )
         self.witness = gpu_users.GpuUsers(
             self.driver,
