@@ -54,6 +54,14 @@ async def gpus_without_memory_information_are_offered_in_the_modes_that_need_no_
     limits = (node.daemons.places(node.uuids[0]).pipe / "limits").read_text()
     assert "default_active_thread_percentage" in limits, limits
     assert "pinned" not in limits, limits
+    await node.reach("mig")
+    assert node.facts() == node.used_as("mig")
+    assert [device.healthy for device in node.advertised.value["nvidia.com/mig-3g.20gb"]] == [True] * 8
+    assert not node.pending, node.pending
+    devices = node.mig.mig_devices(node.uuids[0])
+    assert [device.memory_bytes >> 30 for device in devices] == [19, 19], "the driver says how large these are"
+    await node.reach("exclusive")
+    assert len(node.advertised.value[GPU]) == 4, "they are cut, and whole as NVIDIA's strategy none has them"
 
 
 async def a_gpu_that_is_lost_before_the_first_look_is_told_and_found_again(node: Node) -> None:
