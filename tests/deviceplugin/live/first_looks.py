@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, Final
 
 import pynvml
@@ -13,10 +10,10 @@ import pynvml
 from deviceplugin.hardware import gpu_health, nvml, observation, pci
 from deviceplugin.offer import Unreadable
 from tests.deviceplugin import simulated
-from tests.deviceplugin.live.modes_node import CONFIGS, GPU, Node, running
+from tests.deviceplugin.live import modes_node
+from tests.deviceplugin.live.modes_node import CONFIGS, GPU, Node
 
 NVRM: Final = "see the kernel's log for NVRM"
-Story = Callable[[Node], Awaitable[None]]
 
 
 def _without_memory(*indices: int) -> None:
@@ -230,16 +227,7 @@ async def a_configuration_that_names_a_gpu_which_cannot_be_read_is_good_for_the_
     assert node.modes == ["time-slicing", "time-slicing", "exclusive", "exclusive"], node.modes
 
 
-STORIES: Final[dict[str, Story]] = {
-    name: story for name, story in globals().items() if asyncio.iscoroutinefunction(story) and story is not running
-}
-
-
-async def main(gpus: Path, directory: Path, story: str) -> None:
-    """Tell one."""
-    async with running(gpus, directory) as node:
-        await STORIES[story](node)
-
+STORIES: Final = modes_node.stories(globals())
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]))
+    modes_node.tell(STORIES)
