@@ -206,7 +206,7 @@ class Nvml:
         return device_id.of_nvml(int(pci_info.pciDeviceId), int(pci_info.pciSubSystemId))
 
     def lists(self, bus_id: str) -> bool:
-        """Whether the GPU at this PCI address is one of those that are counted, be it lost."""
+        """Whether the driver counts the GPU at this PCI address, lost or not."""
         found = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT)
         try:
             return ask(pynvml.nvmlDeviceGetHandleByPciBusId, bus_id, default=None, allowed=found) is not None

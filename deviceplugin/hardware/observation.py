@@ -227,7 +227,7 @@ class Observation:
     def _unlisted(self, plugged: Iterable[str], seen: nvml.NvmlSnapshot) -> Iterator[Unreadable]:
         """The kernel's GPUs that the driver does not list, as where their initialisation failed.
 
-        Where the node is a container, that is right for those without a device node. An administrator may exclude some.
+        In a node that is a container, a GPU without a device node is another's. An administrator may exclude GPUs.
         """
         listed = {pci.kernel_address(gpu.pci_bus_id) for gpu in seen.gpus}
         for bus_id in sorted(set(plugged) - listed):

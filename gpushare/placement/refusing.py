@@ -93,15 +93,17 @@ def _fit_nodes(
     others = np.flatnonzero(~is_fit & (ranks < len(grid.slots)))
     if len(others):
         reasons.counts[explanation.NODE_RULE] += len(others)
+        if is_fit.any():  # then a GPU of those is nearer
+            others = others[[ranks[others].argmin()]]
         columns = grid.columns.at(others)
         fitting, needed = np.zeros(len(others), np.int64), 0
         for part in first:
             fitting = eligibility.will_do(part, shape.constraints, grid, columns, others).sum(0)
             needed = part.gpus
-        order = np.lexsort((ranks[others], eligibility.host_lacks(shape, columns), -np.minimum(fitting, needed)))
-        slot, name = int(others[order[0]]), grid.names[others[order[0]]]
+        nearest = np.lexsort((ranks[others], eligibility.host_lacks(shape, columns), -np.minimum(fitting, needed)))[0]
+        slot, name = int(others[nearest]), grid.names[others[nearest]]
         reason = unfit(name) or _host(shape, grid, slot)
-        entry = explanation.unfit(name, reason, fitting=int(fitting[order[0]]), needed=needed)
+        entry = explanation.unfit(name, reason, fitting=int(fitting[nearest]), needed=needed)
         reasons.nearest.append(((entry.shortfall, int(ranks[slot]), _LAST_ROW), entry))
     return np.flatnonzero(is_fit)
 
