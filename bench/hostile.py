@@ -38,6 +38,7 @@ HEAD = (
     "kernels/s",
     "of honest",
     "p99 ms",
+    "p99 of honest",
     "max ms",
     "newcomers",
     "slowest s",
@@ -93,10 +94,14 @@ def rows(ground: Ground, windows: list[Window]) -> list[list[object]]:
         for window in windows
         if window.end > window.begin
     }
-    honest = statistics.median(rate for window, rate in rates.items() if window.name == "honest")
+    sorted_us = {window: said.delays(window.begin, window.end) or [0] for window in rates}
+    p99_ms = {window: delays[len(delays) * 99 // 100] / 1e3 for window, delays in sorted_us.items()}
+    honest, honest_p99_ms = (
+        statistics.median(figure for window, figure in figures.items() if window.name == "honest")
+        for figures in (rates, p99_ms)
+    )
     table = []
     for window, rate in rates.items():
-        delays = said.delays(window.begin, window.end) or [0]
         newcomers = said.newcomers(window.begin, window.end)
         exact = all(newcomer.bytes == said.total_bytes for newcomer in newcomers)
         fewest = min((newcomer.bytes or 0 for newcomer in newcomers), default=0)
@@ -105,8 +110,9 @@ def rows(ground: Ground, windows: list[Window]) -> list[list[object]]:
                 window.name,
                 round(rate),
                 f"{rate / honest:.2f}",
-                round(delays[len(delays) * 99 // 100] / 1e3, 1),
-                round(delays[-1] / 1e3, 1),
+                round(p99_ms[window], 1),
+                f"{p99_ms[window] / honest_p99_ms:.2f}",
+                round(sorted_us[window][-1] / 1e3, 1),
                 len(newcomers),
                 round(max((newcomer.ended - newcomer.began for newcomer in newcomers), default=0), 2),
                 "exact" if exact else f"{fewest} of {said.total_bytes}",
@@ -130,7 +136,8 @@ def measured(user: Observer, where: lab_layout.Layout, who: str, names: list[str
             windows.append(attack(ground, ["honest"], "honest", seconds))
     begin = time.monotonic()
     ground.restart("attacker")
-    windows.append(Window("restart", begin, max(time.monotonic(), begin + seconds), None, ()))
+    time.sleep(max(0.0, begin + seconds - time.monotonic()))
+    windows.append(Window("restart", begin, time.monotonic(), None, ()))
     _print(who, rows(ground, windows))
     together = [name for name in names if not ATTACKS[name].past]
     with ground.at_it(["attacker"], together) as attacking:
@@ -148,9 +155,11 @@ def measured(user: Observer, where: lab_layout.Layout, who: str, names: list[str
     )
     for row in table:
         print(json.dumps({"figure": f"hostile.{who}.{row[0]}.throughput", "value": row[1], "unit": "1/s"}))
+        p99 = {"value": row[3], "unit": "ms", "against": "honest", "ratio": row[4]}
+        print(json.dumps({"figure": f"hostile.{who}.{row[0]}.p99", **p99}))
     held = [row for row in table if row[0] not in {name for name in ATTACKS if ATTACKS[name].past}]
-    exact = all(row[7] == "exact" for row in held)
-    return exact and not any(row[9] for row in table) and after.restarts == before.restarts
+    exact = all(row[8] == "exact" for row in held)
+    return exact and not any(row[10] for row in table) and after.restarts == before.restarts
 
 
 def _print(who: str, table: list[list[object]]) -> None:

@@ -5,7 +5,7 @@ of a millisecond, and two processes of tests/hostile/attacks.py, with a request 
 milliseconds and is left alone; `killed` runs the same, is killed with them, and begins again. `honest` has kernels of a
 millisecond. What `killed` costs beyond `long` is what the killing costs.
 
-Run: `python -m bench.killed [--seconds S] [--rounds N]`. Prints a table, then one JSON object a figure.
+Run: `python bench/killed.py [--seconds S] [--rounds N]`. Prints a table, then one JSON object a figure.
 """
 
 from __future__ import annotations

@@ -104,6 +104,7 @@ class AgentParts:
             changed=wake.all,
             ignored=xid.filter_of(os.environ),
             proc=proc,
+            roots=(Path("/"), settings.container_driver_root),
         )
         self.witness = gpu_users.GpuUsers(
             self.driver,

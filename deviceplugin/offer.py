@@ -50,14 +50,19 @@ class Observable(Generic[Value]):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A GPU that the driver counts but that does not answer; `index` is None where the driver does not even count."""
+    """A GPU that does not answer.
+
+    index: None where the driver does not even count it. bus_id: of one that only the kernel lists; without either the
+    driver itself does not answer.
+    """
 
     index: int | None
     reason: str
+    bus_id: str = ""
 
     def __str__(self) -> str:
         """What is wrong, as a clause."""
-        who = "the driver" if self.index is None else f"GPU {self.index}"
+        who = "the driver" if self.index is None and not self.bus_id else f"GPU {self.bus_id or self.index}"
         return f"{who} does not answer: {self.reason}"
 
 

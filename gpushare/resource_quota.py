@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from gpushare import pod
+from gpushare import contract, errors, pod
 from gpushare.nodefilters import pod_requests, share_resources
 from gpushare.request import Request
 
@@ -46,6 +46,28 @@ def read(quota: Mapping[str, Any]) -> Allowance | None:
     if spec.get("scopes") or spec.get("scopeSelector") or not hard:
         return None
     return Allowance(str(quota["metadata"].get("name", "")), hard, used)
+
+
+def uncounted(quotas: Iterable[Allowance], request: Request) -> str | None:
+    """Why a request for memory as a part of the GPU is denied, as a sentence; None if quotas bound what it asks for.
+
+    Such memory has no number of bytes before the GPU is chosen, so a quota of bytes cannot count it. Up to the part of
+    the compute that is requested, a quota of compute bounds it.
+    """
+    hard = [(quota.name, resource) for quota in quotas for resource in quota.hard]
+    name = next((name for name, resource in hard if resource == contract.RESOURCE_MEMORY), None)
+    if name is None:
+        return None
+    is_compute_bounded = any(resource == contract.RESOURCE_PERCENT for _, resource in hard)
+    for demand in request.demands:
+        part = 0 if demand.share.memory.bytes is not None else demand.share.memory.percent or 0
+        if part > (demand.share.request_percent if is_compute_bounded else 0):
+            return (
+                f"container {errors.quoted(demand.containers[0])} asks for {part}% of a GPU's memory, but the "
+                f"ResourceQuota {name} of its namespace counts bytes of {contract.RESOURCE_MEMORY}: write "
+                f'{contract.MEMORY} in bytes, such as "10Gi"'
+            )
+    return None
 
 
 def asked(manifest: pod.PodJson, request: Request) -> dict[str, int]:

@@ -64,6 +64,9 @@ class Admission:
         if not pod.asks_for_share(manifest):
             return review.allow("ignored")
         request, missing, is_dry = validation.read(manifest), self.store.missing(), bool(asked.get("dryRun"))
+        if isinstance(request, Request) and missing is None:
+            uncounted = self.store.uncounted(holder.namespace, request)
+            request = validation.Denial(uncounted, 403) if uncounted else request
         try:
             own = None if missing or is_dry else await reinvocation.find(manifest, holder, self.store)
         except ledger_store.UnreachableError as error:

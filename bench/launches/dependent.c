@@ -13,37 +13,22 @@
 #include <string.h>
 #include <time.h>
 
-#define GPUS 2
+#include "cuda_calls.h"
 
-extern int cuInit(unsigned flags);
-extern int cuDevicePrimaryCtxRetain(void **context, int device);
-extern int cuCtxSetCurrent(void *context);
-extern int cuCtxSynchronize(void);
-extern int cuModuleLoadData(void **module, const void *image);
-extern int cuModuleGetFunction(void **function, void *module, const char *name);
-extern int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                          unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **parameters,
-                          void **extra);
+#define GPUS 2
 
 static void *contexts[GPUS], *partners[GPUS], *small[GPUS];
 static unsigned smalls, rounds;
 static pthread_barrier_t barrier;
 
-static void check(int result) {
-    if (result != 0) {
-        fprintf(stderr, "CUDA error %d\n", result);
-        exit(1);
-    }
-}
-
 static void launch(int device, void *function) {
-    check(cuCtxSetCurrent(contexts[device]));
-    check(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    check("cuCtxSetCurrent", cuCtxSetCurrent(contexts[device]));
+    check("cuLaunchKernel", cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
 }
 
 static void wait_for(int device) {
-    check(cuCtxSetCurrent(contexts[device]));
-    check(cuCtxSynchronize());
+    check("cuCtxSetCurrent", cuCtxSetCurrent(contexts[device]));
+    check("cuCtxSynchronize", cuCtxSynchronize());
 }
 
 static void begin_round(void) {
@@ -68,7 +53,7 @@ static void *help(void *unused) {
 static void by_two_threads(void) {
     pthread_t helper;
     pthread_barrier_init(&barrier, NULL, 2);
-    check(pthread_create(&helper, NULL, help, NULL));
+    check("pthread_create", pthread_create(&helper, NULL, help, NULL));
     for (unsigned i = 0; i < rounds; i++) {
         pthread_barrier_wait(&barrier);
         begin_round();
@@ -99,14 +84,14 @@ int main(int count, char **arguments) {
         return 2;
     smalls = (unsigned)atoi(arguments[2]);
     rounds = (unsigned)atoi(arguments[3]);
-    check(cuInit(0));
+    check("cuInit", cuInit(0));
     for (int i = 0; i < GPUS; i++) {
         void *module;
-        check(cuDevicePrimaryCtxRetain(&contexts[i], i));
-        check(cuCtxSetCurrent(contexts[i]));
-        check(cuModuleLoadData(&module, ""));
-        check(cuModuleGetFunction(&partners[i], module, "meet2_500us"));
-        check(cuModuleGetFunction(&small[i], module, "k_10us"));
+        check("cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain(&contexts[i], i));
+        check("cuCtxSetCurrent", cuCtxSetCurrent(contexts[i]));
+        check("cuModuleLoadData", cuModuleLoadData(&module, ""));
+        check("cuModuleGetFunction", cuModuleGetFunction(&partners[i], module, "meet2_500us"));
+        check("cuModuleGetFunction", cuModuleGetFunction(&small[i], module, "k_10us"));
     }
     puts("ready");
     fflush(stdout);

@@ -21,6 +21,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "cuda_calls.h"
 #include "spin.h"
 
 #define MS_NS 1000000ull
@@ -29,21 +30,12 @@
 #define MOST_REQUESTS 100000
 #define AFTER_NS (300 * MS_NS) /* nobody is alone while another one still counts */
 
-extern int cuInit(unsigned flags);
-extern int cuDevicePrimaryCtxRetain(void **context, int device);
-extern int cuCtxSetCurrent(void *context);
-extern int cuCtxSynchronize(void);
-extern int cuModuleLoadData(void **module, const void *image);
-extern int cuModuleGetFunction(void **function, void *module, const char *name);
 extern int cuStreamCreate(void **stream, unsigned flags);
 extern int cuStreamSynchronize(void *stream);
 extern int cuStreamBeginCapture_v2(void *stream, int mode);
 extern int cuStreamEndCapture(void *stream, void **graph);
 extern int cuGraphInstantiateWithFlags(void **exec, void *graph, unsigned long long flags);
 extern int cuGraphLaunch(void *exec, void *stream);
-extern int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                          unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **parameters,
-                          void **extra);
 
 static uint64_t now_ns(void) {
     struct timespec now;
@@ -55,13 +47,6 @@ static void sleep_until(uint64_t at_ns) {
     struct timespec at = {.tv_sec = (time_t)(at_ns / 1000000000u), .tv_nsec = (long)(at_ns % 1000000000u)};
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR)
         continue;
-}
-
-static void check(const char *what, int result) {
-    if (result == 0)
-        return;
-    fprintf(stderr, "%s: %d\n", what, result);
-    exit(EXIT_FAILURE);
 }
 
 static void *stream, *function, *graph_exec;

@@ -17,8 +17,7 @@ account              what a share has coming to it of a GPU's time, and may take
 next_share           who is next; pure
 wait_queue           those that wait, kept in that order; pure
 share_resizing       what shares have, kept true to the GPUNode while they run
-seat                 one share at a GPU: its books, its lease, what it is told; pure
-idle_time            when the GPU of an idle gang is lent to other shares; pure
+seat                 one share at a GPU: its books, its lease, what it is told, when it lends the GPU; pure
 lease_scheduler      one GPU's leases, given, taken back, ended; pure: events in, commands out
 gangs                the same for shares that have several GPUs together; pure; coscheduled_gpu: what it asks of each
 gpu_leases           the same with clients and messages; leases: for all GPUs, with a clock

@@ -4,8 +4,8 @@ A share of several GPUs is served on all of them at once. So each of them is kep
 (`begin`), ends its turn (`stop`), and is given back (`give_back`).
 
 In its turn a member may have nothing to launch here for a while. The GPU is then lent to other shares, unless the gap
-is likely to be too short (`idle_time`). A GPU that stays reserved while others wait is charged to the member, and the
-turn goes on: it ends when its length is over, as if the member had held the GPU all the time.
+is likely to be too short (`seat.IdleTime`). A GPU that stays reserved while others wait is charged to the member, and
+the turn goes on: it ends when its length is over, as if the member had held the GPU all the time.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ busy by waiting. So it is one party: the matrix of Ousterhout's coscheduling (19
 Who is next is decided here, for all GPUs at once: a gang may begin if it goes before whoever is there
 (`next_share.Standing`) on each GPU that it uses. Then all of them are kept for it at once, so that no gang holds what
 another one waits for. Until then others are served on each GPU, one by one; and also in its turn, on a GPU that it
-leaves idle (`idle_time`), until it wants the GPU back.
+leaves idle (`seat.IdleTime`), until it wants the GPU back.
 
 A turn that ends in the middle of a collective leaves a kernel that waits for one that is not launched any more. The
 thread that would launch that one waits at a closed gate, perhaps at that of the GPU where the kernel runs. So the gang

@@ -1,4 +1,4 @@
-"""A share at a GPU: its books, what its lease has come to, and what it is told."""
+"""A share at a GPU: its books, what its lease has come to, its gaps in turns of its gang, and what it is told."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import dataclasses
 import enum
 
 from deviceplugin.arbiter.account import Account, Entitlement
-from deviceplugin.arbiter.idle_time import IdleTime
 
 
 class LeasePhase(enum.Enum):
@@ -34,6 +33,43 @@ class Revoke:
 
 
 Command = Open | Revoke
+
+
+@dataclasses.dataclass(slots=True)
+class IdleTime:
+    """The gaps of a gang's member in its turns; they decide when its GPU is lent to other shares.
+
+    A borrower takes a while to give the GPU back, and the gang waits for that on all its GPUs. So only a gap of a
+    certain length is worth lending (`worth_ns`), and earlier gaps predict the next one: after a short gap the GPU stays
+    reserved for twice as long as that gap, and each long gap halves the reservation.
+    """
+
+    since_ns: int | None = None
+    patience_ns: int = 0
+
+    def begin(self, now_ns: int) -> None:
+        """Start a gap."""
+        self.since_ns = now_ns
+
+    def end(self, now_ns: int, worth_ns: int) -> None:
+        """End the gap, if there is one: the member has work again."""
+        if self.since_ns is None:
+            return
+        gap_ns = now_ns - self.since_ns
+        self.patience_ns = max(self.patience_ns, 2 * gap_ns) if gap_ns < worth_ns else self.patience_ns // 2
+        self.since_ns = None
+
+    def interrupt(self, now_ns: int, worth_ns: int) -> None:
+        """End the gap with the turn. It might have grown longer, so a short one predicts nothing."""
+        if self.since_ns is not None and now_ns - self.since_ns >= worth_ns:
+            self.patience_ns //= 2
+        self.since_ns = None
+
+    def lent_from_ns(self, now_ns: int, least_ns: int, worth_ns: int) -> int:
+        """Return when other shares may borrow the GPU; least_ns: no sooner than so long after the gap began."""
+        if self.since_ns is None:
+            return now_ns
+        return self.since_ns + max(least_ns, min(self.patience_ns, worth_ns))
 
 
 class Seat:

@@ -10,8 +10,8 @@ share_limits      whether the limits of each share are in force; pure
 node_audit        what is to be said of them; values
 audit_document    the same as JSON, and as the GPUNode's condition; figures: as metrics; pure
 overhead          what processes hold beyond what they have charged, from one look to the next; pure
-excess            which shares use a GPU for longer than the arbiter lets them, by the driver; pure
-driver_usage      the part of a GPU's time that each share used lately, by the driver; pure
+excess            which shares use a GPU for longer than the arbiter lets them, and how much they used lately, by the
+                  driver; pure
 contexts          what a context takes of a GPU, learned from that, and kept for the next agent
 process_listing   asks NVML, the ledgers and the kernel
 ending            kills a process that got around its limits, where that is asked for

@@ -15,7 +15,6 @@ from deviceplugin.arbiter import kernel_process, leases, timetable
 from deviceplugin.arbiter.socket_server import Identify
 from deviceplugin.audit import (
     audit_document,
-    driver_usage,
     ending,
     excess,
     overhead,
@@ -91,7 +90,7 @@ class Auditor:
         )
         self._overheads = overhead.Overheads()
         self._excess = excess.Excess()
-        self._usage = driver_usage.DriverUsage()
+        self._usage = excess.DriverUsage()
         self._told: frozenset[Hashable] = frozenset()
         self._events_left = 0
         self._checked_at: float | None = None

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from deviceplugin.hardware import gpu_health, nvml
+from deviceplugin.hardware import gpu_health, nvml, pci
 from deviceplugin.offer import Unreadable
 from gpushare import contract
 from gpushare.gpu import Gpu
@@ -25,7 +25,7 @@ def merged(
         whoever holds it must be able to see what happened.
     """
     cards = {card.uuid: _judged(card, faults) for card in seen.gpus}
-    unreadable = {gpu.index: gpu.reason for gpu in seen.unreadable}
+    unreadable = {gpu.index: gpu.reason for gpu in seen.unreadable if not gpu.bus_id}
     still_held = frozenset(held)
     for card in previous:
         if card.uuid in cards:
@@ -39,8 +39,10 @@ def merged(
 
 def unidentified(gpus: Iterable[Gpu], seen: nvml.NvmlSnapshot) -> tuple[Unreadable, ...]:
     """The unreadable GPUs that are none of `gpus`: a lost GPU does not give its UUID, and none was known before."""
-    indices = {card.index for card in gpus}
-    return tuple(gpu for gpu in seen.unreadable if gpu.index not in indices)
+    known: set[int | str] = set()
+    for card in gpus:
+        known |= {card.index, pci.kernel_address(card.pci_bus_id)}
+    return tuple(gpu for gpu in seen.unreadable if (gpu.bus_id or gpu.index) not in known)
 
 
 def unanswered(gpus: Iterable[Gpu], *, seconds: float) -> tuple[Gpu, ...]:
@@ -66,7 +68,7 @@ def conditions(
     well the GPUs are.
     """
     ill = [card for card in gpus if not card.healthy]
-    well, count = len(gpus) - len(ill), len(gpus) + sum(gpu.index is not None for gpu in unread)
+    well, count = len(gpus) - len(ill), len(gpus) + sum(gpu.index is not None or gpu.bus_id != "" for gpu in unread)
     healthy = f"{well} of {count} GPUs are healthy" if count or not unread else "no GPU can be read"
     reasons = [f"GPU {card.index} ({card.uuid}): {card.health_reason}" for card in ill]
     message = "; ".join((healthy, *reasons, *map(str, unread)))

@@ -205,6 +205,14 @@ class Nvml:
         pci_info = ask(pynvml.nvmlDeviceGetPciInfo, ask(pynvml.nvmlDeviceGetHandleByUUID, uuid), about=uuid)
         return device_id.of_nvml(int(pci_info.pciDeviceId), int(pci_info.pciSubSystemId))
 
+    def lists(self, bus_id: str) -> bool:
+        """Whether the driver counts the GPU at this PCI address, lost or not."""
+        found = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        try:
+            return ask(pynvml.nvmlDeviceGetHandleByPciBusId, bus_id, default=None, allowed=found) is not None
+        except NvmlError:
+            return True
+
     def minor_number(self, uuid: str) -> int | None:
         """The number in the GPU's device node, `/dev/nvidia0`."""
         handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid, default=None, allowed=None)

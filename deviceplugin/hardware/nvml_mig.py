@@ -71,7 +71,7 @@ class MigDriver:
         return self._driver.processes(uuid)
 
     def model(self, uuid: str) -> tuple[str, int]:
-        """Name and memory in bytes, of a GPU or a MIG device."""
+        """Name and memory in bytes, of a GPU or a MIG device; 0 where the driver does not tell."""
         handle = _handle(uuid)
         return str(ask(pynvml.nvmlDeviceGetName, handle, about=uuid)), _total_bytes(handle, uuid)
 
@@ -163,7 +163,7 @@ class MigDriver:
                     gpu_instance=instance_id,
                     compute_instance=int(ask(pynvml.nvmlDeviceGetComputeInstanceId, handle, about=about)),
                     profile=dataclasses.replace(kind.profile, compute_slices=int(sizes.computeInstanceSliceCount)),
-                    memory_bytes=min(total_bytes, int(sizes.memorySizeMB) << 20),
+                    memory_bytes=min(filter(None, (total_bytes, int(sizes.memorySizeMB) << 20)), default=0),
                     multiprocessors=int(sizes.multiprocessorCount),
                     engines={word: int(getattr(sizes, f"shared{name}Count")) for word, name in _ENGINES.items()},
                 )
@@ -261,7 +261,8 @@ def _handle(uuid: str) -> Any:
 
 
 def _total_bytes(handle: Any, about: str) -> int:
-    return int(ask(pynvml.nvmlDeviceGetMemoryInfo, handle, about=about).total)
+    sizes = ask(pynvml.nvmlDeviceGetMemoryInfo, handle, about=about, default=None, allowed=NEED_NO_ANSWER)
+    return 0 if sizes is None else int(sizes.total)
 
 
 def _listed(

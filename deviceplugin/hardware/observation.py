@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.hardware import discovery, gpu_health, inventory, nvml, nvml_call, nvml_topology, xid
+from deviceplugin.hardware import discovery, gpu_health, inventory, nvml, nvml_call, nvml_topology, pci, xid
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.hardware.faults import Notebook
 from deviceplugin.offer import Observable, Offer, Unreadable
@@ -41,7 +41,7 @@ class Observation:
     node: the GPUNode as last seen, or None while there is none.
     known: set once `node` is what the cluster says.
     changed: called when `cards` or `ill` are not what they were.
-    proc: where the kernel tells which GPUs are plugged in.
+    proc: where the kernel tells which GPUs are plugged in. roots: where /dev is, this container's own and the host's.
     informed: set once a look could compare with it. A GPU that was lost before our start is known from there alone, so
         until then what is seen may be short of it, and must not be written over what the cluster remembers.
     """
@@ -58,6 +58,7 @@ class Observation:
         changed: Callable[[], None] = lambda: None,
         ignored: xid.Filter = _APPLICATION_XIDS,
         proc: Path = Path("/proc"),
+        roots: Sequence[Path] = (Path("/"),),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._driver = driver
@@ -77,7 +78,7 @@ class Observation:
         self._needing: gpu_health.Faults = {}  # what the driver wants to be recovered
         self._silent: frozenset[str] = frozenset()  # UUIDs that did not answer the last time
         self._looked = self._began = clock()
-        self._of_kernel = proc / _OF_KERNEL
+        self._of_kernel, self._roots = proc / _OF_KERNEL, roots
         self._plugged = self._kernels()
         self._cards = discovery.NONE
         self.minors: Mapping[str, int] = {}  # the number of each GPU's device node
@@ -204,9 +205,10 @@ class Observation:
                 driver.begin_anew()
             seen = driver.snapshot()
             if plugged and not seen.gpus and not seen.unreadable:
-                # As where their initialisation failed. Fewer than the kernel's may be right, in a node in a container.
                 why = f"it lists none of the kernel's GPUs ({len(plugged)}): see the kernel's log for NVRM"
                 seen = nvml.NvmlSnapshot((), (Unreadable(None, why),))
+            elif unlisted := tuple(self._unlisted(plugged, seen)):
+                seen = nvml.NvmlSnapshot(seen.gpus, (*seen.unreadable, *unlisted))
             return seen, {card.uuid: driver.recovery_action(card.uuid) for card in seen.gpus}
         except nvml_call.NvmlError as error:
             # A driver that does not answer at all vouches for no GPU, and tells of none that it was away: it may be the
@@ -221,6 +223,26 @@ class Observation:
             return frozenset(path.name for path in self._of_kernel.iterdir())
         except OSError:
             return frozenset()
+
+    def _unlisted(self, plugged: Iterable[str], seen: nvml.NvmlSnapshot) -> Iterator[Unreadable]:
+        """The kernel's GPUs that the driver does not list, as where their initialisation failed.
+
+        In a node that is a container, a GPU without a device node is another's. An administrator may exclude GPUs.
+        """
+        listed = {pci.kernel_address(gpu.pci_bus_id) for gpu in seen.gpus}
+        for bus_id in sorted(set(plugged) - listed):
+            if seen.unreadable and self._driver.nvml.lists(bus_id):
+                continue
+            try:
+                text = (self._of_kernel / bus_id / "information").read_text()
+            except (OSError, UnicodeDecodeError):
+                text = ""
+            known = {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
+            minor = known.get("Device Minor", "")
+            has_node = not minor or any((root / f"dev/nvidia{minor}").exists() for root in self._roots)
+            if has_node and known.get("GPU Excluded") != "Yes":
+                why = "the kernel has it, but the driver does not list it: see the kernel's log for NVRM"
+                yield Unreadable(None, why, bus_id)
 
     def _describe(self, gpus: tuple[Gpu, ...]) -> tuple[discovery.Cards, Mapping[str, int]]:
         driver = self._driver.nvml

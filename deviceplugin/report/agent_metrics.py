@@ -98,7 +98,7 @@ class AgentCollector(Collector):
             allocated.add_metric(values, held.memory_bytes)
             compute.add_metric(values, held.request_percent / 100)
         for gpu in self.unread():  # its UUID and its model are not known
-            healthy.add_metric([self.node_name, "", "" if gpu.index is None else str(gpu.index), ""], 0.0)
+            healthy.add_metric([self.node_name, gpu.bus_id, "" if gpu.index is None else str(gpu.index), ""], 0.0)
         yield from (memory, healthy, cordoned, allocated, compute, modes)
 
     def _protocol(self) -> Metric:

@@ -115,5 +115,7 @@ def memory_gb(*, instance_bytes: int, total_bytes: int) -> int:
 
 
 def memory_gb_of_mib(*, instance_mib: int, total_bytes: int) -> int:
-    """`memory_gb` of what NVML gives, which counts instances in MiB."""
+    """`memory_gb` of what NVML gives, which counts instances in MiB; in whole GiB where it does not tell the total."""
+    if not total_bytes:
+        return -(-instance_mib * _MIB // _GIB)
     return memory_gb(instance_bytes=instance_mib * _MIB, total_bytes=total_bytes)

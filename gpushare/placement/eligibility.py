@@ -97,6 +97,13 @@ def host_fits(shape: RequestKey, columns: Columns) -> Bools:
     return fits
 
 
+def host_lacks(shape: RequestKey, columns: Columns) -> Floats:
+    """[n] what the node lacks of CPU or memory, as a part of what the pod asks; the larger of the two."""
+    asked = np.array([[shape.host.cpu_milli], [shape.host.memory_bytes]])
+    lacks: Floats = (np.maximum(asked - [columns.cpu, columns.host], 0) / np.maximum(asked, 1)).max(0)
+    return lacks
+
+
 def will_do(needs: Needs, constraints: Constraints, grid: Grid, columns: Columns, slots: Ints) -> Bools:
     """[g, n] whether the GPU will do, by all rules; `slots`, in ascending order, says which columns these are."""
     mask: Bools = needs.passes[columns.facts]

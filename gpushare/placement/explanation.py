@@ -13,8 +13,7 @@ from gpushare.refusal import Cause, Refusal, Rejected
 from gpushare.request import Demand, Request
 
 NEVER = "none of these will ever do, whatever comes free"  # the end of a refusal that no wait can cure
-NODE_SHORTFALL = 6.0
-COUNT_SHORTFALL = 0.5
+NODE_SHORTFALL = 6.0  # and more, so that a GPU on a node that can take the pod is nearer
 NODE_RULE = "node"  # the whole node cannot take the pod
 COUNT_RULE = "count"  # each GPU alone would do, but the node has too few of them, or not for all containers at once
 
@@ -56,9 +55,9 @@ def _asked(demands: Sequence[Demand]) -> str:
     return said
 
 
-def unfit(node: str, reason: str) -> Rejected:
-    """A whole node that cannot take the pod."""
-    return Rejected(node, None, NODE_RULE, reason, NODE_SHORTFALL)
+def unfit(node: str, reason: str, *, fitting: int, needed: int) -> Rejected:
+    """A whole node that cannot take the pod; `fitting`: how many of its GPUs would do for the largest part."""
+    return Rejected(node, None, NODE_RULE, reason, NODE_SHORTFALL + _missing(fitting, needed))
 
 
 def host(asked: Host, *, cpu_milli: float, memory_bytes: float, pods: float) -> str:
@@ -74,7 +73,11 @@ def host(asked: Host, *, cpu_milli: float, memory_bytes: float, pods: float) -> 
 def too_few(node: str, *, fitting: int, needed: int) -> Rejected:
     """A node with some GPUs that will do, but not as many as are needed."""
     detail = f"has {_plural(fitting, 'GPU')} that would do at once, {needed} are needed"
-    return Rejected(node, None, COUNT_RULE, detail, COUNT_SHORTFALL)
+    return Rejected(node, None, COUNT_RULE, detail, _missing(fitting, needed))
+
+
+def _missing(fitting: int, needed: int) -> float:
+    return max(0, needed - fitting) / max(1, needed)
 
 
 def _plural(count: int, noun: str) -> str:

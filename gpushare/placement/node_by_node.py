@@ -78,7 +78,11 @@ def place(
             continue
         reason = unfit(view.node.name)
         if reason is not None:
-            rejected.append(explanation.unfit(view.node.name, reason))
+            fitting = needed = 0
+            for demand in request_key.in_order(request)[:1]:
+                options, _ = _options(view.node.name, view.node.gpus, view.used, view.used, demand, request.constraints)
+                fitting, needed = len(options), demand.gpus
+            rejected.append(explanation.unfit(view.node.name, reason, fitting=fitting, needed=needed))
             continue
         choice = choose(view, request, policy=policy, price=price, rejected=rejected)
         if choice is not None and (best is None or (choice[0], view.node.name) < best[:2]):

@@ -52,7 +52,7 @@ def refuse(
     missed: for each part the nodes, fit or not, that have no room for it, where that is known already.
     """
     reasons = _Reasons()
-    slots = _fit_nodes(shape, grid, unfit, fits, reasons)
+    slots = _fit_nodes(shape, needs[:1], grid, unfit, fits, reasons)
     shares = [demand.share for demand in in_order(request)]
     if len(needs) == 1:
         everywhere = len(slots) == grid.width
@@ -75,9 +75,14 @@ def refuse(
 
 
 def _fit_nodes(
-    shape: RequestKey, grid: Grid, unfit: Callable[[str], str | None], fits: Callable[[str], bool], reasons: _Reasons
+    shape: RequestKey,
+    first: Sequence[Needs],
+    grid: Grid,
+    unfit: Callable[[str], str | None],
+    fits: Callable[[str], bool],
+    reasons: _Reasons,
 ) -> Ints:
-    """The slots of nodes that could take the pod at all; why not is only asked of the first by name."""
+    """The slots of nodes that could take the pod at all; why not is only asked of the nearest."""
     has_room = eligibility.host_fits(shape, grid.now())
     if unfit is fits_anywhere and has_room.sum() == len(grid.slots):
         return np.flatnonzero(has_room)
@@ -88,11 +93,18 @@ def _fit_nodes(
     others = np.flatnonzero(~is_fit & (ranks < len(grid.slots)))
     if len(others):
         reasons.counts[explanation.NODE_RULE] += len(others)
-        slot = int(others[ranks[others].argmin()])
-        name = grid.names[slot]
+        if is_fit.any():  # then a GPU of those is nearer
+            others = others[[ranks[others].argmin()]]
+        columns = grid.columns.at(others)
+        fitting, needed = np.zeros(len(others), np.int64), 0
+        for part in first:
+            fitting = eligibility.will_do(part, shape.constraints, grid, columns, others).sum(0)
+            needed = part.gpus
+        nearest = np.lexsort((ranks[others], eligibility.host_lacks(shape, columns), -np.minimum(fitting, needed)))[0]
+        slot, name = int(others[nearest]), grid.names[others[nearest]]
         reason = unfit(name) or _host(shape, grid, slot)
-        key = (explanation.NODE_SHORTFALL, int(ranks[slot]), _LAST_ROW)
-        reasons.nearest.append((key, explanation.unfit(name, reason)))
+        entry = explanation.unfit(name, reason, fitting=int(fitting[nearest]), needed=needed)
+        reasons.nearest.append(((entry.shortfall, int(ranks[slot]), _LAST_ROW), entry))
     return np.flatnonzero(is_fit)
 
 
@@ -137,10 +149,10 @@ def _rejected_by(
     few = np.flatnonzero(failed & (count > 0))
     if len(few):
         reasons.counts[explanation.COUNT_RULE] += len(few)
-        column = few[ranks[few].argmin()]
+        column = few[np.lexsort((ranks[few], -count[few]))[0]]
         name = grid.names[so_far.slots[column]]
         entry = explanation.too_few(name, fitting=int(count[column]), needed=part.gpus)
-        reasons.nearest.append(((explanation.COUNT_SHORTFALL, int(ranks[column]), _LAST_ROW), entry))
+        reasons.nearest.append(((entry.shortfall, int(ranks[column]), _LAST_ROW), entry))
 
 
 def _nearest(ruled_out: Bools, ranks: Ints, short: Floats) -> tuple[int, int]:

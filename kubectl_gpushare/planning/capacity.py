@@ -109,6 +109,9 @@ def _as_many(
 ) -> tuple[tuple[str, ...], Refusal | None]:
     gpus: list[str] = []
     amounts = resource_quota.asked(asked.manifest, asked.request)
+    uncounted = resource_quota.uncounted(left.get(asked.namespace, ()), asked.request)
+    if uncounted is not None:
+        return (), Refusal(uncounted, cause=Cause.QUOTA)
     while len(gpus) < count:
         quotas = left.get(asked.namespace, ())
         lacks = next(filter(None, (quota.lacks(amounts) for quota in quotas)), None)

@@ -58,9 +58,12 @@ def test_what_is_held_is_written_on_no_new_pod(installed: Cluster) -> None:
 
 
 def test_what_no_quota_would_count_is_refused(installed: Cluster) -> None:
-    bare = forged()
+    bare, none = forged(), forged()
     del bare["spec"]["containers"][0]["resources"]
-    assert "has resources of gpushare.io" in installed.refused(bare, user=USER, dry_run=True)
+    zero = {contract.RESOURCE_PERCENT: "0", contract.RESOURCE_IDLE: "0m", contract.RESOURCE_MEMORY: "0Gi"}
+    none["spec"]["containers"][0]["resources"] = {"limits": zero, "requests": zero}
+    for manifest in (bare, none):
+        assert "has resources of gpushare.io" in installed.refused(manifest, user=USER, dry_run=True)
 
 
 def test_a_pod_that_may_not_run_holds_no_share(installed: Cluster) -> None:

@@ -71,6 +71,12 @@ def test_resources_of_gpushare_cannot_be_taken_without_a_share(cluster: Cluster,
     assert "are counted by gpushare only" in cluster.refused(manifest, user=USER)
 
 
+def test_resources_of_gpushare_with_an_amount_of_zero_are_none(cluster: Cluster) -> None:
+    manifest = pod("zero")
+    manifest["spec"]["containers"][0]["resources"] = {"limits": {contract.RESOURCE_PERCENT: "0"}}
+    cluster.create(manifest, user=USER, dry_run=True)
+
+
 @pytest.mark.parametrize("key", [*contract.SHARE_KEYS, *(f"{key}.main" for key in contract.PER_CONTAINER_KEYS)])
 def test_a_pod_that_asks_for_a_share_never_starts_without_the_webhook(cluster: Cluster, key: str) -> None:
     asks = {key.removeprefix(contract.PREFIX): "1"}

@@ -15,7 +15,7 @@ from gpushare.gpunode import GpuNode
 from tests import builders
 from tests.clock import clocks
 from tests.deviceplugin import agent_process, simulated
-from tests.deviceplugin.test_agent_on_api_server import Cluster, cluster, installed
+from tests.deviceplugin.api_server_node import Cluster, cluster, installed
 
 __all__ = ["cluster", "installed"]
 

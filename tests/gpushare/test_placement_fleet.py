@@ -2,7 +2,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from gpushare import ledger, request
+from gpushare import ledger, placement, request
 from gpushare.allocation import PodRef
 from gpushare.gpunode import GpuNode
 from gpushare.mix import Host
@@ -225,3 +225,28 @@ def test_before_anything_is_known_nodes_on_which_nobody_is_are_left_whole_the_la
     all_of_a_node = place(fleet_of(*nodes, builders.node("b-small", gpus=4)), gpus="4")
     assert isinstance(all_of_a_node, Placement)
     assert all_of_a_node.node == "b-small"
+
+
+def test_of_nodes_that_cannot_take_the_pod_the_nearest_is_named() -> None:
+    """The one whose GPUs would do, and of those the one that lacks least."""
+    names = ("node-a", "node-b", "node-c", "node-d")
+    held = builders.allocation("a1", "GPU-node-a-0", request=100)
+    full = ledger.reserve(builders.node("node-a", gpus=1), held)
+    nodes = (full, *(builders.node(name, gpus=1) for name in names[1:]))
+    rooms = [Room(cpu_milli, 64 * GIB) for cpu_milli in (7000, 1000, 6000, 2000)]
+    assert str(place(fleet_of(*nodes, rooms=rooms), Host(8000, 1), request="0.5")).endswith(
+        "4 nodes that cannot take the pod; nearest: node-c has 6 CPUs free, 8 are needed"
+    )
+    asked = request.parse(builders.pod(request="0.5"))
+    for answer in (
+        fleet_of(*nodes).place(asked, unfit=lambda _: "is not ready"),
+        placement.place(map(NodeView.of, nodes), asked, unfit=lambda _: "is not ready"),
+    ):
+        assert str(answer).endswith("nearest: node-b is not ready")
+
+
+def test_of_nodes_with_too_few_gpus_the_one_with_most_is_named() -> None:
+    nodes = [builders.node(name, gpus=count) for name, count in (("node-a", 1), ("node-b", 3), ("node-c", 2))]
+    asked = request.parse(builders.pod(gpus="4"))
+    for answer in (fleet_of(*nodes).place(asked), placement.place(map(NodeView.of, nodes), asked)):
+        assert str(answer).endswith("nearest: node-b has 3 GPUs that would do at once, 4 are needed")

@@ -375,7 +375,7 @@ def attempt(name: str, seconds: float) -> None:
     with contextlib.suppress(PermissionError):  # it leads a session already
         os.setpgid(0, 0)
     signal.signal(signal.SIGALRM, end)
-    going, rounds, own = attack.run(), 0, os.getpid()
+    going, rounds, own, failed = attack.run(), 0, os.getpid(), ""
     try:
         next(going)
         sys.stdout.write("at it\n")
@@ -383,10 +383,13 @@ def attempt(name: str, seconds: float) -> None:
         signal.setitimer(signal.ITIMER_REAL, seconds)
         for _ in going:
             rounds += 1
+    except Exception as error:
+        failed = repr(error)
+        raise
     finally:
         if os.getpid() != own:
             os._exit(0)  # a process that it has just made was told to end as well
-        sys.stdout.write(json.dumps({"won": sorted(set(won)), "rounds": rounds}) + "\n")
+        sys.stdout.write(json.dumps({"won": sorted(set(won)), "rounds": rounds, "failed": failed}) + "\n")
         sys.stdout.flush()
         os.killpg(0, signal.SIGKILL)  # whoever it has started too
 

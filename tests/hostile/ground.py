@@ -262,7 +262,8 @@ class Attacking:
             for _ in range(count):
                 said = process.stdout.readline()
                 if said != "at it\n":
-                    _, problem = process.communicate(timeout=60)
+                    process.kill()  # others of its attacks may be at it
+                    _, problem = process.communicate()
                     raise AssertionError(f"{process.args}: {said}{problem}")
 
     def end(self) -> None:

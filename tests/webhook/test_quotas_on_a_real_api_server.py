@@ -10,13 +10,15 @@ from gpushare import contract
 from lab import lab_errors
 from tests import builders
 from tests.webhook.conftest import Cluster
-from tests.webhook.replica import until
+from tests.webhook.replica import REPOSITORY, until
 
 pytestmark = pytest.mark.apiserver
 
 PERCENT, MEMORY, IDLE = (
     f"requests.{resource}" for resource in (contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY, contract.RESOURCE_IDLE)
 )
+POLICIES = "admissionregistration.k8s.io/v1"
+OPERATIONS = REPOSITORY / "docs" / "operations.md"
 HARD = {PERCENT: "60", MEMORY: "20Gi", IDLE: "4", "pods": "3"}
 
 
@@ -25,7 +27,7 @@ def used(cluster: Cluster) -> dict[str, str]:
     return counted
 
 
-def test_memory_by_percent_is_bounded_by_the_number_of_pods_alone(cluster: Cluster) -> None:
+def test_a_quota_of_memory_cannot_be_passed_by_percent(cluster: Cluster) -> None:
     started = cluster.start()
     where = f"--namespace={cluster.namespace}"
     cluster.kubectl("create", "quota", "gpus", where, "--hard=" + ",".join(f"{k}={v}" for k, v in HARD.items()))
@@ -33,28 +35,35 @@ def test_memory_by_percent_is_bounded_by_the_number_of_pods_alone(cluster: Clust
     status = json.dumps({"status": {"hard": HARD, "used": dict.fromkeys(HARD, "0")}})
     cluster.kubectl("patch", "quota", "gpus", where, "--subresource=status", "--type=merge", f"--patch={status}")
     until(lambda: cluster.refuses(builders.pod("in-bytes", memory="30Gi"), "exceeded quota"), cluster.explain)
-    cluster.create_placed(builders.pod("by-percent", request="0.01", memory="100%"))
-    assert used(cluster) == {PERCENT: "1", MEMORY: "0", IDLE: "0", "pods": "1"}
-    cluster.create_placed(builders.pod("idle", memory="100%"))
-    assert used(cluster) == {PERCENT: "1", MEMORY: "0", IDLE: "1", "pods": "2"}
+    part = builders.pod("by-percent", request="0.01", memory="100%")
+    until(lambda: cluster.refuses(part, "asks for 100% of a GPU's memory"), cluster.explain)  # it hears of it later
+    started.count_from_here()
+    with pytest.raises(lab_errors.LabError, match=r"write gpushare.io/memory in bytes"):
+        cluster.create(part)
+    with pytest.raises(lab_errors.LabError, match="the ResourceQuota gpus of its namespace counts bytes"):
+        cluster.create(builders.pod("idle", memory="25%"))
+    assert started.reviews() == {"denied": 2}
+    assert cluster.node().allocations == ()
+    # A part that is no larger than the request is counted with it.
+    cluster.create_placed(builders.pod("as-much", request="0.5", memory="50%"))
+    assert used(cluster) == {PERCENT: "50", MEMORY: "0", IDLE: "0", "pods": "1"}
+    cluster.create_placed(builders.pod("in-bytes", memory="20Gi"))
+    assert used(cluster) == {PERCENT: "50", MEMORY: "20Gi", IDLE: "1", "pods": "2"}
     with pytest.raises(
         lab_errors.LabError, match=r"exceeded quota: gpus, requested: requests\.gpushare\.io/gpu-memory"
     ):
-        cluster.create(builders.pod("in-bytes", memory="30Gi"))
-    cluster.create_placed(builders.pod("third", request="0.01", memory="100%"))
+        cluster.create(builders.pod("more", memory="1Gi"))
+    cluster.create_placed(builders.pod("third", request="0.05"))
 
     def is_gated() -> bool:
         """The webhook hears of what is used a moment later."""
-        cluster.refuses(builders.pod("fourth", request="0.01", memory="100%"), "exceeded quota")
+        cluster.refuses(builders.pod("fourth", request="0.01"), "exceeded quota")
         return str(started.logged("Answered a review")[-1]["decision"]).startswith("gated")
 
     until(is_gated, cluster.explain)
     with pytest.raises(lab_errors.LabError, match="exceeded quota: gpus, requested: pods=1, used: pods=3"):
-        cluster.create(builders.pod("fourth", request="0.01", memory="100%"))
+        cluster.create(builders.pod("fourth", request="0.01"))
     until(lambda: len(cluster.node().allocations) == 3, cluster.explain)  # no more than the pods that have one
-    held = [share for allocation in cluster.node().allocations for share in allocation.shares]
-    whole = cluster.node().gpus[0].memory_bytes
-    assert [share.memory_bytes for share in held] == [whole] * 3
 
 
 def test_exclusion_labels_take_no_more_gpus_than_the_quota_allows(cluster: Cluster) -> None:
@@ -83,3 +92,23 @@ def test_exclusion_labels_take_no_more_gpus_than_the_quota_allows(cluster: Clust
         path = f"/api/v1/namespaces/{other}/pods"
         made = cluster.administrator.create(path, builders.pod("other", namespace=other, request="0.01"))
         assert contract.ALLOCATION in made["metadata"]["annotations"]
+
+
+def test_the_policy_in_the_manual_forbids_exclusion_labels(cluster: Cluster) -> None:
+    expression = next(line for line in OPERATIONS.read_text().splitlines() if "'gpushare.io/exclusion' in" in line)
+    named, of_pods = {"name": cluster.namespace}, {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
+    constraints = {"resourceRules": [{**of_pods, "operations": ["CREATE"]}]}
+    here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": cluster.namespace}}}
+    policy = {"matchConstraints": constraints, "validations": [{"expression": expression.strip("`.")}]}
+    binding = {"policyName": cluster.namespace, "validationActions": ["Deny"], "matchResources": here}
+    for kind, spec in (("Policy", policy), ("PolicyBinding", binding)):
+        made = {"apiVersion": POLICIES, "kind": f"ValidatingAdmission{kind}", "metadata": named, "spec": spec}
+        cluster.kubectl("apply", "-f", "-", input=json.dumps(made))
+    cluster.start()
+    try:
+        labelled = builders.pod("labelled", request="0.1", exclusion="red")
+        until(lambda: cluster.refuses(labelled, "failed expression"), cluster.explain)
+        cluster.create_placed(builders.pod("plain", request="0.1"))
+    finally:
+        for kind in ("policies", "policybindings"):
+            cluster.kubectl("delete", f"validatingadmission{kind}", cluster.namespace)

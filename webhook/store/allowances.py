@@ -15,6 +15,7 @@ from gpushare import resource_quota
 from gpushare.cluster import api_client, informer
 from gpushare.cluster import object_store as objects
 from gpushare.placement import exclusive_gpus
+from gpushare.request import Request
 
 QUOTAS_PATH: Final = "/api/v1/resourcequotas"
 
@@ -48,6 +49,10 @@ class Allowances:
         """What the quotas of a namespace do not leave, as a sentence; None when they will let the pod in."""
         lacking = (allowance.lacks(asked) for allowance in self._by_namespace.get(namespace, {}).values())
         return next((sentence for sentence in lacking if sentence is not None), None)
+
+    def uncounted(self, namespace: str, request: Request) -> str | None:
+        """Return why the quotas of a namespace cannot count what is requested, as a sentence; None if they can."""
+        return resource_quota.uncounted(self._by_namespace.get(namespace, {}).values(), request)
 
     def bound(self, namespace: str) -> exclusive_gpus.ExclusiveBound | None:
         """Return the namespace's bound on exclusive GPUs, if it has one."""

@@ -95,6 +95,7 @@ class ApiStore:
         self._cache = self._occupancy.cache
         self._assumed = self._occupancy.assumed
         self._allowances = Allowances(api)
+        self.uncounted = self._allowances.uncounted
         self._unclaimed = UnconfirmedReservations(clock, self._occupancy.is_named, lifetime_seconds=lifetime_seconds)
         self.chooser = Chooser(
             self.view,

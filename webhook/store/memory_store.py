@@ -87,6 +87,11 @@ class MemoryStore:
         del manifest, request  # here is no quota
         return self._unclaimed.why_not(namespace)
 
+    def uncounted(self, namespace: str, request: Request) -> str | None:
+        """Return None: here is no quota."""
+        del namespace, request
+        return None
+
     async def refresh(self, name: str) -> None:
         """Nothing: the view is all there is."""
 

@@ -12,28 +12,12 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "../../launches/cuda_calls.h"
 #include "../../launches/spin.h"
 
 #define MOST_BEATS 1000000
 
-extern int cuInit(unsigned flags);
-extern int cuDevicePrimaryCtxRetain(void **context, int device);
-extern int cuCtxSetCurrent(void *context);
-extern int cuCtxSynchronize(void);
-extern int cuModuleLoadData(void **module, const void *image);
-extern int cuModuleGetFunction(void **function, void *module, const char *name);
-extern int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                          unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **parameters,
-                          void **extra);
-
 static int64_t moments_us[MOST_BEATS];
-
-static void check(const char *what, int result) {
-    if (result == 0)
-        return;
-    fprintf(stderr, "%s: %d\n", what, result);
-    exit(EXIT_FAILURE);
-}
 
 static int64_t now_us(void) {
     struct timespec now;

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "../../launches/cuda_calls.h"
+
 #define PREFIX "fault_" /* simulated GPUs go by the name */
 
 static const char module_text[] =
@@ -58,23 +60,6 @@ static const char module_text[] =
     "    call.uni __assertfail, (message, file, line, function, size);\n"
     "    ret;\n"
     "}\n";
-
-extern int cuInit(unsigned flags);
-extern int cuDevicePrimaryCtxRetain(void **context, int device);
-extern int cuCtxSetCurrent(void *context);
-extern int cuCtxSynchronize(void);
-extern int cuModuleLoadData(void **module, const void *image);
-extern int cuModuleGetFunction(void **function, void *module, const char *name);
-extern int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                          unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **parameters,
-                          void **extra);
-
-static void check(const char *what, int result) {
-    if (result == 0)
-        return;
-    fprintf(stderr, "%s: %d\n", what, result);
-    exit(EXIT_FAILURE);
-}
 
 static double now_ms(void) {
     struct timespec now;

@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "../../launches/cuda_calls.h"
+
 #define MOST_GAPS 256
 
 static const char module_text[] =
@@ -52,25 +54,9 @@ typedef struct {
     uint64_t moments[MOST_GAPS][2]; /* preempted, resumed */
 } written_t;
 
-extern int cuInit(unsigned flags);
-extern int cuDevicePrimaryCtxRetain(void **context, int device);
-extern int cuCtxSetCurrent(void *context);
-extern int cuCtxSynchronize(void);
-extern int cuModuleLoadData(void **module, const void *image);
-extern int cuModuleGetFunction(void **function, void *module, const char *name);
 extern int cuMemAlloc_v2(unsigned long long *pointer, size_t bytes);
 extern int cuMemsetD8_v2(unsigned long long pointer, unsigned char value, size_t count);
 extern int cuMemcpyDtoH_v2(void *target, unsigned long long source, size_t bytes);
-extern int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                          unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **parameters,
-                          void **extra);
-
-static void check(const char *what, int result) {
-    if (result == 0)
-        return;
-    fprintf(stderr, "%s: %d\n", what, result);
-    exit(EXIT_FAILURE);
-}
 
 static int compare(const void *one, const void *other) {
     double difference = *(const double *)one - *(const double *)other;

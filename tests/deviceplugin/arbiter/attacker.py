@@ -50,13 +50,14 @@ class Attacker:
             return made
 
     def welcomed(self) -> socket.socket:
-        while True:
-            made = self.connect()
-            try:
+        while True:  # the arbiter refuses or ends connections of a container that has too many, or is too fast
+            made, descriptors = self.connect(), list[int]()
+            with contextlib.suppress(OSError):
                 made.send(HELLO)
                 _, descriptors, _, _ = socket.recv_fds(made, contract.WIRE_MAX, 2)
-            except OSError:
+            if not descriptors:
                 made.close()
+                time.sleep(0.001)
                 continue
             for descriptor in descriptors:
                 os.close(descriptor)

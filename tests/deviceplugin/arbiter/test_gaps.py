@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from deviceplugin.arbiter.account import Entitlement
 from deviceplugin.arbiter.coscheduled_gpu import CoscheduledGpu
 from deviceplugin.arbiter.gangs import Gangs
-from deviceplugin.arbiter.idle_time import IdleTime
 from deviceplugin.arbiter.lease_scheduler import Lengths
-from deviceplugin.arbiter.seat import Command, LeasePhase, Open, Revoke
+from deviceplugin.arbiter.seat import Command, IdleTime, LeasePhase, Open, Revoke
 from tests.deviceplugin.arbiter.virtual_gpu import MS
 from tests.deviceplugin.arbiter.virtual_node import KERNEL_NS, Tenant, VirtualNode
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.audit.driver_usage import FADING_SECONDS, DriverUsage
+from deviceplugin.audit.excess import FADING_SECONDS, DriverUsage
 
 PLACE = ("GPU-a", "share")
 PARTS = st.lists(st.floats(0, 1), min_size=1, max_size=20)

@@ -53,6 +53,16 @@ def test_a_driver_that_counts_no_gpu_is_not_a_node_without_gpus() -> None:
     assert ready.message == "no GPU can be read; the driver does not answer: Unknown Error"
 
 
+def test_a_gpu_of_the_kernel_that_the_driver_does_not_list_is_counted_and_named() -> None:
+    seen = nvml.NvmlSnapshot(CARDS[:2], (Unreadable(None, "not listed", "0000:0a:00.0"),))
+    unread = inventory.unidentified(CARDS[:2], seen)
+    (ready,) = inventory.conditions(CARDS[:2], previous=(), now=NOW, unread=unread)
+    assert (ready.status, ready.reason) == ("True", "SomeGpusUnhealthy")
+    assert ready.message == "2 of 3 GPUs are healthy; GPU 0000:0a:00.0 does not answer: not listed"
+    held = dataclasses.replace(CARDS[2], pci_bus_id="00000000:0A:00.0")
+    assert inventory.unidentified((*CARDS[:2], held), seen) == (), "it is there, and unhealthy"
+
+
 def test_one_that_answers_again_is_healthy_again() -> None:
     lost = inventory.merged(CARDS, nvml.NvmlSnapshot((), (Unreadable(0, "lost"),)), faults={}, held=())
     assert inventory.merged(lost, nvml.NvmlSnapshot(CARDS), faults={}, held=()) == CARDS

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, Final
 
 import pynvml
 
-from deviceplugin.hardware import gpu_health, nvml, observation
+from deviceplugin.hardware import gpu_health, nvml, observation, pci
 from deviceplugin.offer import Unreadable
 from tests.deviceplugin import simulated
-from tests.deviceplugin.live.modes_node import CONFIGS, GPU, Node, running
+from tests.deviceplugin.live import modes_node
+from tests.deviceplugin.live.modes_node import CONFIGS, GPU, Node
 
-Story = Callable[[Node], Awaitable[None]]
+NVRM: Final = "see the kernel's log for NVRM"
 
 
 def _without_memory(*indices: int) -> None:
@@ -53,6 +51,14 @@ async def gpus_without_memory_information_are_offered_in_the_modes_that_need_no_
     limits = (node.daemons.places(node.uuids[0]).pipe / "limits").read_text()
     assert "default_active_thread_percentage" in limits, limits
     assert "pinned" not in limits, limits
+    await node.reach("mig")
+    assert node.facts() == node.used_as("mig")
+    assert [device.healthy for device in node.advertised.value["nvidia.com/mig-3g.20gb"]] == [True] * 8
+    assert not node.pending, node.pending
+    devices = node.mig.mig_devices(node.uuids[0])
+    assert [device.memory_bytes >> 30 for device in devices] == [19, 19], "the driver says how large these are"
+    await node.reach("exclusive")
+    assert len(node.advertised.value[GPU]) == 4, "they are cut, and whole as NVIDIA's strategy none has them"
 
 
 async def a_gpu_that_is_lost_before_the_first_look_is_told_and_found_again(node: Node) -> None:
@@ -104,6 +110,38 @@ async def a_driver_that_lists_none_of_the_kernels_gpus_is_told(node: Node) -> No
     await node.step()
     (unread,) = node.unread.value
     assert str(unread).startswith("the driver does not answer: it lists none of the kernel's GPUs (1): see"), unread
+
+
+async def a_gpu_of_the_kernel_that_the_driver_does_not_list_is_told(node: Node) -> None:
+    """As where its initialisation failed. A node in a container has no device node for what is not its own."""
+    snapshot = node.opened.snapshot
+    known = [pci.kernel_address(gpu.pci_bus_id) for gpu in snapshot().gpus]
+    information = {bus_id: f"Device Minor: \t {number}\n" for number, bus_id in enumerate(known)}
+    information |= {"0000:f0:00.0": "Device Minor: \t 17\n", "0000:f1:00.0": "GPU Excluded:\t Yes\n"}
+    for bus_id, text in information.items():
+        directory = node.directory / "driver" / "nvidia" / "gpus" / bus_id
+        directory.mkdir(parents=True)
+        (directory / "information").write_text(text)
+    (node.directory / "dev").mkdir()
+    for number in range(4):
+        (node.directory / "dev" / f"nvidia{number}").touch()
+    await node.reach("exclusive")
+    assert not node.unread.value, node.unread.value
+    node.opened.snapshot = lambda: nvml.NvmlSnapshot(snapshot().gpus[:3])  # type: ignore[method-assign]
+    await node.step()
+    (unread,) = node.unread.value
+    assert str(unread) == f"GPU {known[3]} does not answer: the kernel has it, but the driver does not list it: {NVRM}"
+    assert node.modes == ["exclusive"] * 3, node.modes
+    lost = nvml.NvmlSnapshot(snapshot().gpus[:2], (Unreadable(2, "GPU is lost"),))
+    node.opened.snapshot = lambda: lost  # type: ignore[method-assign]
+    node.opened.lists = lambda bus_id: bus_id == known[2]  # type: ignore[method-assign]
+    await node.step()
+    assert node.offer.gpus[2].health_reason == "it does not answer: GPU is lost"
+    assert [gpu.bus_id for gpu in node.unread.value] == [known[3]]
+    node.opened.snapshot = snapshot  # type: ignore[method-assign]
+    await node.step()
+    assert not node.unread.value
+    assert node.modes == ["exclusive"] * 4, node.modes
 
 
 async def a_gpu_that_the_driver_wants_to_be_reset_is_not_healthy_until_it_was(node: Node) -> None:
@@ -189,16 +227,7 @@ async def a_configuration_that_names_a_gpu_which_cannot_be_read_is_good_for_the_
     assert node.modes == ["time-slicing", "time-slicing", "exclusive", "exclusive"], node.modes
 
 
-STORIES: Final[dict[str, Story]] = {
-    name: story for name, story in globals().items() if asyncio.iscoroutinefunction(story) and story is not running
-}
-
-
-async def main(gpus: Path, directory: Path, story: str) -> None:
-    """Tell one."""
-    async with running(gpus, directory) as node:
-        await STORIES[story](node)
-
+STORIES: Final = modes_node.stories(globals())
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]))
+    modes_node.tell(STORIES)

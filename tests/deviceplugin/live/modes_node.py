@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import inspect
 import shutil
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from deviceplugin.arbiter import socket_server
 from deviceplugin.hardware import faults, nvml, nvml_mig, observation
@@ -124,6 +127,7 @@ class Node:
             known=self.known,
             notebook=faults.Notebook(self.directory),
             proc=self.directory,
+            roots=(self.directory,),
         )
         self.witness = gpu_users.GpuUsers(
             self.driver,
@@ -230,6 +234,9 @@ class Node:
         }
 
 
+Story = Callable[[Node], Awaitable[None]]
+
+
 @contextlib.asynccontextmanager
 async def running(gpus: Path, directory: Path) -> AsyncIterator[Node]:
     """A node whose GPUs are as new; nothing of it is left over."""
@@ -252,3 +259,19 @@ async def running(gpus: Path, directory: Path) -> AsyncIterator[Node]:
 
 
 __all__ = ["CONFIGS", "GPU", "Cluster", "DiedError", "Node", "mode_checkpoint", "running"]
+
+
+def stories(namespace: Mapping[str, Any]) -> dict[str, Story]:
+    """The stories that a module tells, by name."""
+    name = namespace["__name__"]
+    return {key: it for key, it in namespace.items() if inspect.iscoroutinefunction(it) and it.__module__ == name}
+
+
+def tell(told: Mapping[str, Story]) -> None:
+    """Be the program of such a module: GPUS DIRECTORY STORY."""
+
+    async def main(gpus: str, directory: str, story: str) -> None:
+        async with running(Path(gpus), Path(directory)) as node:
+            await told[story](node)
+
+    asyncio.run(main(*sys.argv[1:]))

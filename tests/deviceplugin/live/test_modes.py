@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.deviceplugin import simulated
-from tests.deviceplugin.live import first_looks, modes_stories, modes_table
+from tests.deviceplugin.live import first_looks, modes_stories, modes_table, slow_stories
 
 pytestmark = pytest.mark.slow
 
@@ -42,3 +42,8 @@ def test_story(gpus: Path, short_path: Path, story: str) -> None:
 @pytest.mark.parametrize("story", list(first_looks.STORIES))
 def test_first_look(gpus: Path, short_path: Path, story: str) -> None:
     run("first_looks", gpus, short_path, story)
+
+
+@pytest.mark.parametrize("story", list(slow_stories.STORIES))
+def test_slow(gpus: Path, short_path: Path, story: str) -> None:
+    run("slow_stories", gpus, short_path, story)

@@ -17,7 +17,7 @@ from lab import access
 from tests import builders
 from tests.deviceplugin import agent_process, simulated
 from tests.deviceplugin import simulated_kubelet as kubelets
-from tests.deviceplugin.test_agent_on_api_server import Cluster, installed
+from tests.deviceplugin.api_server_node import Cluster, installed
 
 __all__ = ["installed"]
 pytestmark = pytest.mark.apiserver

@@ -74,6 +74,11 @@ def test_halves_are_rounded_away_from_zero(total_gib: int, mib: int, number: int
     assert profile.memory_gb_of_mib(instance_mib=mib, total_bytes=total_gib << 30) == number
 
 
+@pytest.mark.parametrize(("mib", "number"), [(4864, 5), (20096, 20), (9728, 10), (0, 0)])
+def test_the_number_is_in_whole_gib_where_the_gpu_has_no_total(mib: int, number: int) -> None:
+    assert profile.memory_gb_of_mib(instance_mib=mib, total_bytes=0) == number
+
+
 @settings(max_examples=100)
 @given(total_gib=st.sampled_from([24, 40, 80]), mib=st.integers(1, 24 * 1024))
 def test_the_number_is_the_smallest_eighth_of_the_gpu_that_holds_the_instance(total_gib: int, mib: int) -> None:

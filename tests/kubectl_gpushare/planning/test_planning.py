@@ -190,6 +190,20 @@ def test_no_more_fit_than_the_quotas_of_their_namespace_leave(
     assert capacity.answer(world, [batch], {"another": (allowance,)}).all_fit
 
 
+def test_memory_by_percent_does_not_fit_where_a_quota_counts_bytes() -> None:
+    name = f"requests.{contract.RESOURCE_MEMORY}"
+    allowance = resource_quota.read({"metadata": {"name": "gpus"}, "spec": {"hard": {name: "900Gi"}}})
+    assert allowance is not None
+    world = World([builders.node("a", gpus=8)])
+    by_percent, in_bytes = asked(request="0.5", memory="50%"), asked(request="0.5", memory="10Gi")
+    quotas = {by_percent.namespace: (allowance,)}
+    answer = capacity.answer(world, [capacity.PodBatch("", by_percent, 1)], quotas)
+    assert answer.fits[0].missing == 1
+    assert "write gpushare.io/memory in bytes" in str(answer.fits[0].refusal)
+    assert answer.fits[0].changes == ()
+    assert capacity.answer(world, [capacity.PodBatch("", in_bytes, 1)], quotas).all_fit
+
+
 def test_no_more_exclusive_gpus_fit_than_the_quota_of_their_namespace_allows() -> None:
     name = f"requests.{contract.RESOURCE_PERCENT}"
     allowance = resource_quota.read({"metadata": {"name": "gpus"}, "spec": {"hard": {name: "200"}}})

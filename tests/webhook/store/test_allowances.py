@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from gpushare import contract, resource_quota
+from gpushare import request as requests
+from tests import builders
 from tests.builders import GIB
 from tests.scripted_api import ScriptedApi
 from webhook.store import allowances
@@ -43,6 +45,29 @@ def test_what_a_quota_does_not_leave(
     hard: dict[str, str], used: dict[str, str], asked: dict[str, int], said: str | None
 ) -> None:
     sentence = lacks(quota(hard, used), asked)
+    assert (sentence is None) if said is None else said in str(sentence)
+
+
+@pytest.mark.parametrize(
+    ("resources", "asked", "said"),
+    [
+        ([MEMORY], {"memory": "25%"}, 'container "main" asks for 25% of a GPU\'s memory, but the ResourceQuota gpus'),
+        ([MEMORY], {"memory": "100%", "request": "0.01"}, 'write gpushare.io/memory in bytes, such as "10Gi"'),
+        ([MEMORY], {"request": "0.5"}, "asks for 50% of a GPU's memory"),
+        ([MEMORY], {"request": "0.5", "memory": "10Gi"}, None),
+        ([MEMORY, PERCENT], {"request": "0.5"}, None),
+        ([MEMORY, PERCENT], {"request": "0.5", "memory": "50%"}, None),
+        ([MEMORY, PERCENT], {"request": "0.5", "memory": "51%"}, "asks for 51% of a GPU's memory"),
+        ([PERCENT], {"request": "0.01", "memory": "100%"}, None),
+        ([], {"request": "0.01", "memory": "100%"}, None),
+    ],
+)
+def test_memory_by_percent_needs_a_quota_that_counts_it(
+    resources: list[str], asked: dict[str, str], said: str | None
+) -> None:
+    allowance = resource_quota.read(quota({f"requests.{name}": "0" for name in resources}))
+    request = requests.parse(builders.pod(**asked))
+    sentence = resource_quota.uncounted([allowance] if allowance is not None else [], request)
     assert (sentence is None) if said is None else said in str(sentence)
 
 

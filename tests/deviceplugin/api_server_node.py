@@ -1,0 +1,103 @@
+"""A node of a real API server for an agent with the rights of its manifests, and what an administrator does there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare import codec, contract
+from gpushare.gpunode import GpuNode
+from lab import access, lab_errors
+from lab import kubeconfig as files
+
+BASE = Path(__file__).parents[2] / "config" / "base"
+
+
+class Cluster:
+    """One node of a real API server, and what an administrator does there."""
+
+    def __init__(self, administrator: access.Access, node: str) -> None:
+        self.administrator = administrator
+        self.node = node
+
+    async def kubectl(self, *arguments: str, **options: Any) -> str:
+        return await asyncio.to_thread(self.administrator.kubectl, *arguments, **options)
+
+    async def gpunode(self) -> dict[str, Any]:
+        return await asyncio.to_thread(self.administrator.read, f"{contract.GPUNODE_PATH}/{self.node}")
+
+    async def place(self, change: Callable[[GpuNode], GpuNode]) -> GpuNode:
+        """Write the GPUNode's spec as the placer does, again while the agent writes too; the node as it is then."""
+        for _ in range(20):
+            changed = change(codec.read(await self.gpunode()))
+            try:
+                await self.kubectl("replace", "--filename=-", input=json.dumps(codec.to_document(changed)))
+            except lab_errors.LabError as error:
+                if "the object has been modified" not in str(error):
+                    raise
+            else:
+                return changed
+        raise AssertionError("the agent wrote the GPUNode between each reading and writing")
+
+    async def has_gpus(self, count: int) -> bool:
+        """Whether there is a GPUNode, with this number of GPUs."""
+        gpunode = await asyncio.to_thread(self.administrator.find, f"{contract.GPUNODE_PATH}/{self.node}")
+        return gpunode is not None and len(codec.read(gpunode).gpus) == count
+
+    async def ready(self) -> str:
+        conditions = (await self.gpunode())["status"]["conditions"]
+        return next(str(condition["message"]) for condition in conditions if condition["type"] == "Ready")
+
+    async def limits(self) -> str:
+        """The reason of LimitsInForce, empty while there is none."""
+        gpunode = await asyncio.to_thread(self.administrator.find, f"{contract.GPUNODE_PATH}/{self.node}")
+        limits = codec.read(gpunode).condition(contract.CONDITION_LIMITS_IN_FORCE) if gpunode is not None else None
+        return limits.reason if limits is not None else ""
+
+    async def is_audited(self) -> bool:
+        """Whether the GPUNode says what a whole audit has found: the first status need not."""
+        return await self.limits() == "Audited"
+
+    async def memory(self) -> str:
+        node = await asyncio.to_thread(self.administrator.read, f"/api/v1/nodes/{self.node}")
+        return str(node["status"].get("capacity", {}).get(contract.RESOURCE_MEMORY, ""))
+
+    async def until(self, condition: Any) -> None:
+        """Wait until an awaited condition is true."""
+        async with asyncio.timeout(40):
+            while not await condition():  # noqa: ASYNC110 (nothing tells us)
+                await asyncio.sleep(0.1)
+
+    def agents_kubeconfig(self, path: Path) -> Path:
+        """As the kubelet gives it to the agent's pod: bound to its node."""
+        bound = ("--bound-object-kind=Node", f"--bound-object-name={self.node}")
+        command = ("create", "token", contract.AGENT_SERVICE_ACCOUNT, f"--namespace={contract.SYSTEM_NAMESPACE}")
+        token = self.administrator.kubectl(*command, *bound).strip()
+        server, ca_file = self.administrator.server, self.administrator.ca_file
+        files.write(path, files.with_token(server, ca_file, token, contract.SYSTEM_NAMESPACE))
+        return path
+
+
+@pytest.fixture(scope="module")
+def installed(api_server: access.Access) -> Iterator[access.Access]:
+    for part in ("crd", "namespace", "rbac", "policy"):
+        api_server.kubectl("apply", "--server-side", "--force-conflicts", f"--kustomize={BASE / part}")
+        if part == "crd":
+            api_server.wait_until_established("gpunodes.gpushare.io")
+    yield api_server
+    api_server.kubectl("delete", "--ignore-not-found", f"--kustomize={BASE / 'policy'}")
+
+
+@pytest.fixture
+def cluster(installed: access.Access) -> Iterator[Cluster]:
+    name = f"agent-test-{secrets.token_hex(3)}"
+    installed.create("/api/v1/nodes", {"metadata": {"name": name}})
+    yield Cluster(installed, name)
+    for path in (contract.GPUNODE_PATH, "/api/v1/nodes"):
+        installed.delete(f"{path}/{name}")
