@@ -197,14 +197,11 @@ def _row(card: GpuSummary, *, with_used: bool) -> Row:
     )
 
 
-def _totals(total: gpu_summary.Sum, cards: Sequence[GpuSummary], *, with_used: bool) -> Row:
-    return (
-        Cell("TOTAL", "bold"),
-        f"{total.gpus}-{'GPU' if total.gpus == 1 else 'GPUs'}",
-        "",
-        *cell_figures.sum_cells(total, [card.measured for card in cards if card.shared] if with_used else None),
-        *[""] * 7,
-    )
+def _totals(total: gpu_summary.Sum, cards: Sequence[GpuSummary], *, with_used: bool) -> dict[str, str | Cell]:
+    return {
+        "MODEL": f"{total.gpus}-{'GPU' if total.gpus == 1 else 'GPUs'}",
+        **cell_figures.sum_cells(total, [card.measured for card in cards if card.shared] if with_used else None),
+    }
 
 
 def _pods(card: GpuSummary) -> int:
