@@ -15,6 +15,7 @@ from gpushare.allocation import Allocation
 from gpushare.placement import NodeView, Placement, explanation, filters
 from gpushare.placement.filters import Sees
 from gpushare.refusal import Rejected
+from gpushare.request import CONSTRAINTS
 from gpushare.share import Share
 from gpushare.whatif import unplaced
 from gpushare.whatif import world as worlds
@@ -32,16 +33,6 @@ _MOST_MOVES = 200  # pods that are tried to move away, those on the nearest miss
 _SMALL_PERCENT = 25  # a share of this compute or less may do with idle time alone
 _MOST_SIZES = 64  # sizes tried per kind, the largest first
 _LEAST_PART = 4  # less than a quarter of what a pod asks for is another pod
-_CHOOSY = (
-    contract.MODEL,
-    contract.MIN_MEMORY,
-    contract.MIN_COMPUTE_CAPABILITY,
-    contract.UUID,
-    contract.NOT_UUID,
-    contract.AFFINITY,
-    contract.ANTI_AFFINITY,
-    contract.EXCLUSION,
-)
 
 
 def all_of(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> list[Remedy]:
@@ -71,7 +62,7 @@ def _less(world: World, asked: RequestingPod, _rejected: Sequence[Rejected]) -> 
 
 def _less_choosy(world: World, asked: RequestingPod, _rejected: Sequence[Rejected]) -> Iterator[Remedy]:
     annotations = pod.annotations_of(asked.manifest)
-    for key in _CHOOSY:
+    for key in CONSTRAINTS:
         if key in annotations:
             sentence = f"without {key} {errors.quoted(annotations[key])}"
             change = _tried(world, asked, key, None, sentence, key.removeprefix(contract.PREFIX))
