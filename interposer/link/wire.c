@@ -108,8 +108,7 @@ static bool connect_arbiter(int *socket_p, unsigned wait_ms, char *sentence, uns
     if (connected == 0)
         return true;
     return fail(sentence, size,
-                "the arbiter cannot be reached at " SOCKET_PATH
-                ": %s: CUDA starts in this container once the gpushare "
+                "the arbiter cannot be reached at " SOCKET_PATH ": %s: CUDA starts in this container once the gpushare "
                 "agent runs on this node; then run the program again",
                 strerror(errno));
 }
