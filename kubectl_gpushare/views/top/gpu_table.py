@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpushare import typical
+from gpushare.cordon_note import CordonNote
 from gpushare.gpu import Mode
 from gpushare.gpunode import GpuNode
 from gpushare.node import NodeJson
@@ -145,6 +146,7 @@ def item(card: GpuSummary) -> dict[str, Any]:
         "reason": card.reason,
         "healthy": gpu.healthy,
         "cordoned": gpu.cordoned,
+        "cordon": dataclasses.asdict(card.note) if card.note != CordonNote() else None,
         "compute": {
             "allocatedPercent": card.used.request_percent,
             "totalPercent": 100 if card.shared else 0,
