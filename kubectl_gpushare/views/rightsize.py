@@ -133,7 +133,7 @@ def _row(suggestion: Suggestion, names: Mapping[str, str]) -> Row:
 
 def _change(held: int, wanted: int, text: Callable[[int], str]) -> str | Cell:
     if wanted == held:
-        return "-"
+        return NONE
     return Cell(text(wanted), "good" if wanted < held else "warn")
 
 

@@ -185,7 +185,7 @@ def _row(card: GpuSummary, *, with_used: bool) -> Row:
         cell_figures.compute(used.request_percent, 0 if card.gone else 100) if known else cell_figures.unknown(),
         cell_figures.memory(used.memory_bytes, gpu.memory_bytes) if known else cell_figures.unknown(),
         *(cell_figures.used(card.measured, used.memory_bytes, 1) if with_used else ()),
-        str(_pods(card)) if known or card.devices is not None else NONE,
+        str(_pods(card)) if known or card.devices is not None else cell_figures.unknown(),
         cell_figures.free(*card.free),
         cell_figures.largest(card),
         cell_figures.fragmentation(free, stranded),
