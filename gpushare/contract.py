@@ -78,6 +78,8 @@ SCHEDULING_GATE: Final = "gpushare.io/placement"  # set by the webhook on a pod 
 # On a GPUNode, followed by the UUID of a GPU that a `defrag --apply` keeps cordoned for the time being: by which one,
 # and until when at most, as `1f2e3d4c.20260301T120000Z`.
 DEFRAG_LABEL_PREFIX: Final = "defrag.gpushare.io/"
+# Annotation of a GPUNode, followed by the UUID of a GPU that was cordoned by hand: a CordonNote as JSON.
+CORDON_ANNOTATION_PREFIX: Final = "cordon.gpushare.io/"
 # Stamped by the webhook on every pod of ours and protected like a result annotation, so that informers can ask the API
 # server for just these pods.
 SHARE_LABEL: Final = "gpushare.io/share"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gpushare import allocation, contract, gpu
+from gpushare.cordon_note import CordonNote
 
 _CLOSING: Final = {  # the conditions that no pod survives, whatever is free
     contract.CONDITION_DEVICES_INJECTED: contract.REASON_NOTHING_INJECTS,
@@ -63,6 +64,7 @@ class GpuNode:
     unread: tuple[Mapping[str, Any], ...] = ()  # allocations that were invalid: kept as they are on every write
     created: str = ""  # when the object was made, RFC 3339
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of the object
+    cordon_notes: Mapping[str, CordonNote] = dataclasses.field(default_factory=dict)  # by UUID
 
     def condition(self, kind: str) -> Condition | None:
         """Its condition of this type, if it has one."""

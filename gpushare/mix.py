@@ -9,7 +9,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 
-from gpushare.request import Constraints, Demand, Request
+from gpushare.request import NO_CONSTRAINTS, Constraints, Demand, Request
 from gpushare.share import Memory
 from gpushare.typical import DEFAULT_MIX, Typical
 
@@ -33,24 +33,13 @@ NO_HOST = Host()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RequestClass:
-    """A class of request: so many GPUs, each with such a share, with so much of the host, of GPUs that will do."""
+    """A class of request: so many GPUs, each with such a share, with so much of the host; constraints of the model."""
 
     gpus: int
     request_percent: int
     memory: Memory
     host: Host = NO_HOST
-    models: tuple[str, ...] = ()
-    min_memory_bytes: int = 0
-    min_compute_capability: tuple[int, int] = (0, 0)
-
-    @property
-    def constraints(self) -> Constraints:
-        """Its lasting demands on a GPU."""
-        return Constraints(
-            models=self.models,
-            min_memory_bytes=self.min_memory_bytes,
-            min_compute_capability=self.min_compute_capability,
-        )
+    constraints: Constraints = NO_CONSTRAINTS
 
     def memory_part(self, card_bytes: int) -> float:
         """Memory asked of a GPU with `card_bytes`, as a part of it; more than 1 where it does not fit."""
@@ -130,7 +119,5 @@ def _class_of(demand: Demand, constraints: Constraints, host: Host) -> RequestCl
         request_percent=demand.share.request_percent,
         memory=demand.share.memory,
         host=host,
-        models=constraints.models,
-        min_memory_bytes=constraints.min_memory_bytes,
-        min_compute_capability=constraints.min_compute_capability,
+        constraints=constraints.of_model,
     )

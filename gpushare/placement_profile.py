@@ -14,11 +14,14 @@ from typing import Any, Final
 
 from gpushare import errors, policies
 from gpushare.mix import Host, Mix, RequestClass
+from gpushare.request import CONSTRAINTS, NO_CONSTRAINTS, Constraints
 from gpushare.share import Memory
 from gpushare.typical import TypicalOf
 
 MOST_BYTES: Final = 256 << 10  # of the mix: a ConfigMap takes 1 MiB; names of models are people's own words
 _POLICY, _MIX = "policy", "mix"  # the ConfigMap's entries
+# The constraints of a class, with their defaults: a placer of another release may write fewer of them, or more.
+_DEFAULTS: Final = {row.field: getattr(NO_CONSTRAINTS, row.field) for row in CONSTRAINTS.values() if row.of_model}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,25 +63,35 @@ class PlacementProfile:
 
 def _class(entry: tuple[RequestClass, float]) -> dict[str, Any]:
     asked, weight = entry
-    return {**dataclasses.asdict(asked), "weight": weight}
+    document = dataclasses.asdict(asked)
+    constraints = document.pop("constraints")
+    return {**document, **{field: constraints[field] for field in _DEFAULTS}, "weight": weight}
 
 
 def _read(entry: Mapping[str, Any]) -> tuple[RequestClass, float]:
     memory, host, weight = entry["memory"], entry["host"], float(entry["weight"])
-    major, minor = map(_whole, entry["min_compute_capability"])
     amount = {key: _whole(memory[key]) for key in ("bytes", "percent") if memory[key] is not None}
     asked = RequestClass(
         gpus=_whole(entry["gpus"], least=1),
         request_percent=_whole(entry["request_percent"]),
         memory=Memory(**amount),
         host=Host(_whole(host["cpu_milli"]), _whole(host["memory_bytes"])),
-        models=tuple(map(str, entry["models"])),
-        min_memory_bytes=_whole(entry["min_memory_bytes"]),
-        min_compute_capability=(major, minor),
+        constraints=Constraints(
+            **{field: _like(default, entry[field]) for field, default in _DEFAULTS.items() if field in entry}
+        ),
     )
     if not 0 < weight < math.inf:
         raise ValueError(f"a weight of {weight}")
     return asked, weight
+
+
+def _like(default: Any, value: Any) -> Any:
+    """The value of a constraint, of the type of its default: a whole number, a text, or a tuple of either."""
+    if isinstance(default, tuple):
+        if default and len(value) != len(default):
+            raise ValueError(f"{value!r} in place of {len(default)} numbers")
+        return tuple(_like(default[0] if default else "", part) for part in value)
+    return _whole(value) if isinstance(default, int) else str(value)
 
 
 def _whole(value: Any, *, least: int = 0) -> int:

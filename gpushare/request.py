@@ -8,7 +8,7 @@ import difflib
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from gpushare import caps, contract, errors, pod, quantity
 from gpushare.allocation import ALL_STEPS, TO_THE_END, GivenShare, Labels, Steps
@@ -46,9 +46,12 @@ class Demand:
         return GivenShare(self.containers, uuids, *amounts, steps=self.steps)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Constraints:
-    """Which GPUs will do; empty means any. Models are globs, matched without regard to case."""
+    """The GPUs that a pod accepts; empty means any. Each field has its row in `CONSTRAINTS`.
+
+    Models are globs, matched without regard to case.
+    """
 
     models: tuple[str, ...] = ()
     min_memory_bytes: int = 0
@@ -63,6 +66,12 @@ class Constraints:
     def labels(self) -> Labels:
         """What others on the same GPU see of them."""
         return Labels(self.affinity, self.anti_affinity, self.exclusion)
+
+    @property
+    def of_model(self) -> Constraints:
+        """Those on what a GPU is, which other pods are likely to share: the mix of requests is learned by them."""
+        kept = {row.field: getattr(self, row.field) for row in CONSTRAINTS.values() if row.of_model}
+        return Constraints(**kept)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -123,14 +132,10 @@ def _parsed(
     return Request(
         demands=_stepped(_demands(values, names, default), init_containers),
         constraints=Constraints(
-            models=_get(values, contract.MODEL, _models, ()),
-            min_memory_bytes=_get(values, contract.MIN_MEMORY, _device_bytes, 0),
-            min_compute_capability=_get(values, contract.MIN_COMPUTE_CAPABILITY, _capability, (0, 0)),
-            uuids=_get(values, contract.UUID, _names, ()),
-            not_uuids=_get(values, contract.NOT_UUID, _names, ()),
-            affinity=_get(values, contract.AFFINITY, _label, ""),
-            anti_affinity=_get(values, contract.ANTI_AFFINITY, _label, ""),
-            exclusion=_get(values, contract.EXCLUSION, _label, ""),
+            **{
+                row.field: _get(values, key, row.read, getattr(NO_CONSTRAINTS, row.field))
+                for key, row in CONSTRAINTS.items()
+            }
         ),
         policy=_get(values, contract.POLICY, _one_of(tuple(POLICIES)), ""),
         isolation=_get(values, contract.ISOLATION, _one_of(ISOLATIONS), ""),
@@ -349,6 +354,29 @@ def _one_of(words: tuple[str, ...]) -> Callable[[str], str]:
         return text
 
     return read
+
+
+class ConstraintRow(NamedTuple):
+    """field: of `Constraints`. read: its value from the annotation. of_model: see `Constraints.of_model`."""
+
+    field: str
+    read: Callable[[str], Any]
+    of_model: bool = False
+
+
+# One row for each annotation that restricts which GPUs will do. The parser, the changes that `why` tries, the learned
+# mix and the published profile go by it.
+CONSTRAINTS: Final[Mapping[str, ConstraintRow]] = {
+    contract.MODEL: ConstraintRow("models", _models, of_model=True),
+    contract.MIN_MEMORY: ConstraintRow("min_memory_bytes", _device_bytes, of_model=True),
+    contract.MIN_COMPUTE_CAPABILITY: ConstraintRow("min_compute_capability", _capability, of_model=True),
+    contract.UUID: ConstraintRow("uuids", _names),
+    contract.NOT_UUID: ConstraintRow("not_uuids", _names),
+    contract.AFFINITY: ConstraintRow("affinity", _label),
+    contract.ANTI_AFFINITY: ConstraintRow("anti_affinity", _label),
+    contract.EXCLUSION: ConstraintRow("exclusion", _label),
+}
+NO_CONSTRAINTS = Constraints()
 
 
 def _no_such_container(name: str, names: tuple[str, ...]) -> str:

@@ -30,8 +30,8 @@ def describe(context: click.Context, _parameter: click.Parameter, incomplete: st
 
 
 def cordon(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
-    """`cordon gpu NAME`."""
-    return _typed(context, incomplete, {"gpu": _gpus})
+    """`cordon gpu NAME` and `cordon node NAME`."""
+    return _typed(context, incomplete, {"gpu": _gpus, "node": _nodes})
 
 
 def pods(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:

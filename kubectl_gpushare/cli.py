@@ -14,6 +14,8 @@ from gpushare import printable
 from kubectl_gpushare import plugin_errors
 
 PROGRAM = "kubectl gpushare"
+# The verbs that plan choose by arrays, as the webhook does; krew's archive has no compiled code, and so no numpy.
+_WITHOUT_NUMPY = "this verb needs numpy, which {python} lacks: `{python} -m pip install numpy` installs it"
 
 # verb -> what it does, in a line; the command itself is `kubectl_gpushare.commands.VERB.command`.
 VERBS: Mapping[str, str] = {
@@ -110,6 +112,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except plugin_errors.PluginError as error:
         _complain(str(error))
+        return 1
+    except ModuleNotFoundError as error:
+        if error.name != "numpy":
+            raise
+        _complain(_WITHOUT_NUMPY.format(python=sys.executable))
         return 1
     except (KeyboardInterrupt, click.Abort):
         return 130

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import itertools
 import json
 import sys
@@ -10,7 +11,8 @@ from typing import Any
 
 import click
 
-from gpushare import contract
+from gpushare import contract, cordon_note
+from gpushare.cordon_note import CordonNote
 from gpushare.defragmentation import cordons
 from gpushare.defragmentation.cordons import CordonChange
 from gpushare.gpunode import GpuNode
@@ -19,6 +21,9 @@ from kubectl_gpushare.output import printing
 from kubectl_gpushare.source import chosen_source, live_cluster
 from kubectl_gpushare.views import gpu_summary
 
+_GPU, _NODE = ("gpu", "gpus"), ("node", "nodes", "no")  # words before names
+_WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+_WHO_BODY = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
 _ATTEMPTS = 5  # at the compare-and-swap: others write the GPUNode too
 
 
@@ -26,43 +31,68 @@ def command(verb: str, help_text: str, short_help: str, *, cordoned: bool) -> cl
     """`cordon` or `uncordon`."""
 
     @click.command(verb, short_help=short_help, help=help_text)
-    @click.argument("arguments", nargs=-1, metavar="gpu NAME...", shell_complete=candidates.cordon)
+    @click.argument("arguments", nargs=-1, metavar="gpu|node NAME...", shell_complete=candidates.cordon)
+    @_reason(cordoned)
     @click.option("--dry-run", is_flag=True, help="Ask the API server whether it would do it, and change nothing")
     @options.connection(candidates.contexts)
-    def run(arguments: tuple[str, ...], dry_run: bool, **params: Any) -> None:
+    def run(arguments: tuple[str, ...], dry_run: bool, reason: str | None = None, **params: Any) -> None:
         chosen = options.collect(params)
         origin = chosen_source.of(chosen)
         names = _names(arguments)
         if not isinstance(origin, live_cluster.LiveCluster):
             raise click.UsageError(f"{verb} needs a cluster: files of --from are only read")
-        cards = [_card(origin, name) for name in names]
+        is_node = arguments[0] in _NODE
+        cards = [card for name in names for card in (_of_node if is_node else _named)(origin, name)]
+        note = _note(origin, reason) if cordoned else None
         for node in dict.fromkeys(card.node for card in cards):
             cards_of_it = [card for card in cards if card.node == node]
-            printing.write_words(_change(origin, node, cards_of_it, cordoned, dry_run), sys.stdout)
+            printing.write_words(_change(origin, node, cards_of_it, note, dry_run), sys.stdout)
 
     return run
 
 
+def _reason(cordoned: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The flag `--reason` of `cordon`."""
+    if not cordoned:
+        return lambda function: function
+    return click.option("--reason", metavar="TEXT", help="Why, for `describe gpu` and `top -o wide`")
+
+
+def _note(origin: live_cluster.LiveCluster, reason: str | None) -> CordonNote:
+    """The note of a cordon that is made now, by the user that the API server knows."""
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    try:
+        user = json.loads(origin.kubectl.post(_WHO, json.dumps(_WHO_BODY)).text())["status"]["userInfo"]["username"]
+    except (plugin_errors.KubectlError, ValueError, KeyError, TypeError):
+        user = ""  # an API server that does not tell
+    return CordonNote(str(user), now, " ".join((reason or "").split()))
+
+
 def _names(arguments: Sequence[str]) -> list[str]:
-    if arguments and arguments[0] in {"node", "nodes", "no"}:
-        raise click.UsageError(_whole_node(arguments[1] if len(arguments) > 1 else "NODE"))
-    if arguments and arguments[0] in {"gpu", "gpus"}:
-        arguments = arguments[1:]
-    names = [name.removeprefix("gpu/") for name in arguments]
+    names = list(arguments[1:] if arguments and arguments[0] in {*_GPU, *_NODE} else arguments)
     if not names:
-        raise click.UsageError("say which: gpu NODE/INDEX, or a UUID")
-    return names
+        raise click.UsageError("say which: gpu NODE/INDEX, gpu UUID or node NODE")
+    return [name.removeprefix("gpu/") for name in names]
 
 
-def _whole_node(name: str) -> str:
-    return f"a GPU is named as NODE/INDEX, such as {name}/0: a whole node takes `kubectl cordon {name}`, or uncordon"
+def _of_node(origin: live_cluster.LiveCluster, name: str) -> list[gpu_summary.GpuSummary]:
+    cards = [card for card in gpu_summary.of(origin.gpu_nodes(name=name)) if not card.gone]
+    if not cards:
+        raise plugin_errors.KubectlNotFound(f'no node "{name}" with GPUs: `kubectl gpushare top nodes` lists them')
+    return cards
+
+
+def _named(origin: live_cluster.LiveCluster, name: str) -> list[gpu_summary.GpuSummary]:
+    return [_card(origin, name)]
 
 
 def _card(origin: live_cluster.LiveCluster, name: str) -> gpu_summary.GpuSummary:
     node = name.rpartition("/")[0]
     nodes = origin.gpu_nodes(name=node)
     if any(gpu_node.name == name for gpu_node in nodes):
-        raise plugin_errors.KubectlNotFound(f"{name} is a node: {_whole_node(name)}")
+        raise plugin_errors.KubectlNotFound(
+            f"{name} is a node: write {name}/0 for its first GPU, or node {name} for all of them"
+        )
     card = gpu_summary.named(gpu_summary.of(nodes), name)
     if card.gone:
         raise plugin_errors.KubectlNotFound(f'{card.node} has no GPU "{card.gpu.uuid}" any more')
@@ -70,20 +100,28 @@ def _card(origin: live_cluster.LiveCluster, name: str) -> gpu_summary.GpuSummary
 
 
 def _change(
-    origin: live_cluster.LiveCluster, node: str, cards: Sequence[gpu_summary.GpuSummary], cordoned: bool, dry_run: bool
+    origin: live_cluster.LiveCluster,
+    node: str,
+    cards: Sequence[gpu_summary.GpuSummary],
+    note: CordonNote | None,
+    dry_run: bool,
 ) -> Iterator[str]:
-    uuids = frozenset(card.gpu.uuid for card in cards)
+    """Cordon with this note, or uncordon without one."""
+    uuids, cordoned = frozenset(card.gpu.uuid for card in cards), note is not None
 
     def change(now: GpuNode) -> CordonChange:
         # A cordon set by hand is final: remove the mark by which `defrag` would undo it.
         marks = dict.fromkeys(uuids & cordons.of(now).keys())
-        return CordonChange(now.cordoned | uuids if cordoned else now.cordoned - uuids, marks)
+        if note is None:
+            return CordonChange(now.cordoned - uuids, marks, dict.fromkeys(uuids & now.cordon_notes.keys()))
+        noted = uuids if note.reason else uuids - now.cordoned
+        return CordonChange(now.cordoned | uuids, marks, dict.fromkeys(noted, note))
 
     before = swap(origin, node, change, dry_run=dry_run).cordoned
     word = "cordoned" if cordoned else "uncordoned"
     for card in cards:
         already = "already " if (card.gpu.uuid in before) is cordoned else ""
-        yield f"{card.name} {already}{word}{_stay(card, cordoned)}{' (dry run)' * dry_run}"
+        yield f"{card.name} {already}{word}{_stay(card, cordoned)}{' (dry run)' * (dry_run and not already)}"
 
 
 def swap(
@@ -95,11 +133,13 @@ def swap(
         if not nodes:
             raise plugin_errors.KubectlNotFound(f"the GPUNode {node} is gone")
         before, after = nodes[0], change(nodes[0])
-        if after.cordoned == before.cordoned and not after.marks:
+        if after.cordoned == before.cordoned and not after.marks and not after.notes:
             return before
         metadata: dict[str, Any] = {"resourceVersion": before.version}
         if after.marks:
             metadata["labels"] = cordons.labels(after.marks)
+        if after.notes:
+            metadata["annotations"] = cordon_note.as_annotations(after.notes)
         patch = {"metadata": metadata, "spec": {"cordoned": sorted(after.cordoned)}}
         try:
             origin.kubectl.patch(f"{contract.GPUNODE_PLURAL}.{contract.GROUP_NAME}", node, json.dumps(patch), dry_run)

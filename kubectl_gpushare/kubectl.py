@@ -32,6 +32,7 @@ _KLOG = r"[IWEF]\d{4} \d\d:\d\d:\d\d"
 _NAMESPACE_OF_POD = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 _GPUNODES = f"{contract.GPUNODE_PLURAL}.{contract.GROUP_NAME}"
 _VIEWER = "gpushare-viewer"  # the ClusterRole of config/base/rbac
+_USAGE_VIEWER = "gpushare-usage-viewer"  # likewise
 _LOOKING = frozenset({"get", "list", "watch"})  # the verbs that _VIEWER allows
 _RIGHT = r'(?s)User "([^"]*)" cannot (\w+) resource "([^"]*)"(?: in API group "([^"]*)")?(.*)'
 
@@ -206,8 +207,10 @@ def _forbidden(user: str, verb: str, resource: str, group: str | None, where: st
             f"--user={user}"
         )
     elif resource in {"pods", "pods/proxy"} and f'"{contract.SYSTEM_NAMESPACE}"' in where:  # a request to an agent
-        remedy = f'ask an admin for a role in {contract.SYSTEM_NAMESPACE} that allows "list" on "pods" and "get" on '
-        remedy += '"pods/proxy"'
+        remedy = (
+            f"ask an admin for it: kubectl -n {contract.SYSTEM_NAMESPACE} create rolebinding {_USAGE_VIEWER}-NAME "
+            f"--clusterrole={_USAGE_VIEWER} --user={user}"
+        )
     else:
         remedy = f'ask an admin for a role that allows "{verb}" on "{resource}"'
     name = f"{resource}.{group}" if group else resource

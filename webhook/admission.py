@@ -12,7 +12,7 @@ from gpushare import caps, pod
 from gpushare.allocation import Allocation, PodRef
 from gpushare.gpunode import GpuNode
 from gpushare.pod import PodJson
-from gpushare.refusal import Refusal
+from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from webhook import metrics, review
 from webhook.pods import difference, gate_reason, mutation, pod_structure, validation
@@ -134,10 +134,12 @@ def _answer(
 ) -> review.ReviewResponse:
     patch = difference.patch(manifest, mutation.rewrite(wanted, request, outcome_of))
     if isinstance(outcome_of, Refusal):
+        # Of this cause, the placer places the pod within a second once it is stored: nothing to warn about.
+        waits = () if outcome_of.cause is Cause.UNCLAIMED else (f"waits for a GPU: {outcome_of.reason}",)
         return review.ReviewResponse(
             outcome or "gated",
             patch=patch,
-            warnings=(*warnings, f"waits for a GPU: {outcome_of.reason}"),
+            warnings=(*warnings, *waits),
             audit={"decision": f"gated: {outcome_of.reason}"},
         )
     uuids = ",".join(uuid for share in outcome_of.shares for uuid in share.gpu_uuids)

@@ -1,7 +1,8 @@
 """Makes what krew installs: an archive of the plugin with all it imports, and the manifest that names it by its hash.
 
 A folder of modules, not one zip file: Python keeps what it has compiled of a folder, and so starts in half the time.
-What is compiled C elsewhere (numpy, libyaml) stays out: one archive serves every machine, and the plugin does without.
+Compiled code (numpy, libyaml) stays out, so that one archive serves every machine. The verbs that plan need numpy in
+the python3 that runs them, and say so; without libyaml, YAML is read more slowly.
 
 Run: `make krew BASE=https://… HOMEPAGE=https://…`, with the address that the archive will have.
 """

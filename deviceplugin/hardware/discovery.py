@@ -8,8 +8,8 @@ from typing import Final
 
 from deviceplugin.hardware import nvml, nvml_call, nvml_mig
 from deviceplugin.mig import instance
-from deviceplugin.mps import limits
 from gpushare.gpu import Gpu
+from gpushare.modes import mps_clients
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
 
 
@@ -51,7 +51,7 @@ def _card(opened: nvml.Nvml, driver: nvml_mig.MigDriver, gpu: Gpu) -> Discovered
         mig_devices=tuple(HardwareMigDevice(device.uuid, device.index, str(device.profile)) for device in devices),
         hardware=opened.device_id(gpu.uuid) if mode is not None else None,
         geometry=driver.mig_geometry(gpu.uuid) if mode is not None else None,
-        most_mps_clients=limits.most_clients(gpu.compute_capability),
+        most_mps_clients=mps_clients.most(gpu.compute_capability),
         compute_mode=driver.compute_mode(gpu.uuid),
         memory_is_known=gpu.memory_bytes > 0,
     )

@@ -94,12 +94,24 @@ class GpuUsers:
         """Renew `held`; return why that was not possible, or nothing."""
         if self._kept_at is not None:
             self._kept = checkpoint.read(self._kept_at)
+        asked_at = self._clock()
         try:
             self.held = await pod_resources.held(self._socket)
             self.silent = ""
+            self._forget_given(asked_at)
         except pod_resources.PodResourcesError as error:
             self.silent = str(error)
         return self.silent
+
+    def _forget_given(self, asked_at: float) -> None:
+        """Forget devices given before the kubelet was asked that it has listed: from now on it says when they are free.
+
+        It frees a device before it gives it to the next container, so its answer is about that container.
+        """
+        listed = {(container.resource, identity) for container in self.held for identity in container.device_ids}
+        self._just_given = {
+            device: at for device, at in self._just_given.items() if at >= asked_at or device not in listed
+        }
 
     async def users(
         self, cards: Iterable[HardwareGpu], *, allocations: Iterable[Allocation], unknown: Mapping[str, str]

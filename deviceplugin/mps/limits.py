@@ -1,4 +1,4 @@
-"""How much of a GPU each share gets under MPS, and how many clients a GPU takes. Pure.
+"""How much of a GPU each share gets under MPS, and whether it takes as many clients. Pure.
 
 MPS counts processes, not pods: its limits hold for each client process.
 https://docs.nvidia.com/deploy/mps/
@@ -9,11 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from gpushare import errors
+from gpushare.modes import mps_clients
 
-_VOLTA: Final = (7, 0)
-_TURING: Final = (7, 5)
-_CLIENTS: Final = 48
-_CLIENTS_BEFORE: Final = 16
 _MIB: Final = 1 << 20
 _THREADS: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 _MEMORY: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
@@ -23,19 +20,9 @@ class LimitError(errors.GpushareError):
     """More shares than a GPU takes clients, or a size that cannot be."""
 
 
-def is_new(compute_capability: tuple[int, int], *, as_nvidia: bool = False) -> bool:
-    """Whether clients have address spaces of their own, so that many more fit; as_nvidia: from Turing on, as there."""
-    return compute_capability >= (_TURING if as_nvidia else _VOLTA)
-
-
-def most_clients(compute_capability: tuple[int, int], *, as_nvidia: bool = False) -> int:
-    """How many processes can share a GPU."""
-    return _CLIENTS if is_new(compute_capability, as_nvidia=as_nvidia) else _CLIENTS_BEFORE
-
-
 def check_replicas(replicas: int, compute_capability: tuple[int, int], *, as_nvidia: bool = False) -> None:
     """Raise LimitError if a GPU cannot be shared by so many."""
-    most = most_clients(compute_capability, as_nvidia=as_nvidia)
+    most = mps_clients.most(compute_capability, as_nvidia=as_nvidia)
     if replicas > most:
         raise LimitError(f"maximum allowed replicas exceeded: {replicas} > {most}: lower replicas under sharing.mps")
 

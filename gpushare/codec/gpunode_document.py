@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from gpushare import contract, errors
+from gpushare import contract, cordon_note, errors
 from gpushare.allocation import Allocation
 from gpushare.codec import allocations, entry_fields, status_gpus
 from gpushare.gpu import Gpu
@@ -29,6 +29,7 @@ def read(document: Json) -> GpuNode:
     spec = _part(document, "spec", dict, name, problems)
     status = _part(document, "status", dict, name, problems)
     labels = _part(metadata, "labels", dict, name, problems)
+    annotations = metadata.get("annotations")
     cordoned = frozenset(map(str, _part(spec, "cordoned", list, f"{name}: spec", problems)))
     cards, _ = _entries(status, "gpus", f"{name}: status", lambda entry: status_gpus.read(entry, cordoned), problems)
     held, unread = _allocations(spec, f"{name}: spec", problems)
@@ -57,6 +58,7 @@ def read(document: Json) -> GpuNode:
         unread=tuple(unread),
         created=str(metadata.get("creationTimestamp") or ""),
         labels={str(key): str(value) for key, value in labels.items()},
+        cordon_notes=cordon_note.read(annotations) if isinstance(annotations, Mapping) else {},
     )
 
 
@@ -98,7 +100,12 @@ def to_status(node: GpuNode) -> dict[str, Any]:
 def to_document(node: GpuNode) -> dict[str, Any]:
     """The whole GPUNode object."""
     metadata: dict[str, Any] = {"name": node.name}
-    known = {"resourceVersion": node.version, "creationTimestamp": node.created, "labels": dict(node.labels)}
+    known = {
+        "resourceVersion": node.version,
+        "creationTimestamp": node.created,
+        "labels": dict(node.labels),
+        "annotations": cordon_note.as_annotations(node.cordon_notes),
+    }
     metadata.update((key, value) for key, value in known.items() if value)
     return {
         "apiVersion": contract.API_VERSION,

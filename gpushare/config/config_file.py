@@ -42,6 +42,8 @@ def read(text: str) -> Config:
     """The configuration in `text`, YAML or JSON. Raises ConfigError naming line and key."""
     parsed = yaml_tree.parse(text)
     warnings = list(parsed.warnings)
+    if parsed.root.value is None:
+        warnings.append(f"the file is empty, so every GPU is given whole: write version: {VERSION} if that is meant")
     file_config = config(parsed.root, warnings)
     return dataclasses.replace(file_config, warnings=tuple(warnings))
 

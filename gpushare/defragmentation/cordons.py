@@ -11,6 +11,7 @@ import datetime
 from collections.abc import Callable, Iterable, Mapping
 
 from gpushare import contract
+from gpushare.cordon_note import CordonNote
 from gpushare.gpunode import GpuNode
 
 # They outlast the time limit of a move by this much, so that another run leaves them alone even if its clock is ahead
@@ -39,10 +40,14 @@ class Cordon:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CordonChange:
-    """The new state of a GPUNode: the UUIDs that are cordoned, and marks of `defrag` runs (None removes one)."""
+    """The new state of a GPUNode: the UUIDs that are cordoned.
+
+    marks: of `defrag` runs; notes: of cordons by hand. None removes one.
+    """
 
     cordoned: frozenset[str]
     marks: Mapping[str, Cordon | None]
+    notes: Mapping[str, CordonNote | None] = dataclasses.field(default_factory=dict)
 
 
 def keep(node: GpuNode, uuids: frozenset[str], mark: Cordon) -> CordonChange | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import difflib
+import functools
+from collections.abc import Iterable, Mapping
 
-from gpushare.mig import catalogue, instance_layout, parted, profile
+from gpushare.mig import catalogue, generation, instance_layout, parted, profile
 from gpushare.mig.geometry import Geometry
 from gpushare.mig.instance_layout import Wanted
 
@@ -37,16 +39,22 @@ class WithoutNode:
     warnings: tuple[str, ...] = ()
 
 
-def without_node(entries: parted.Config) -> WithoutNode:
-    """Judge the entries by the models that have the profiles that they name.
+def without_node(entries: parted.Config | str) -> WithoutNode:
+    """Check the entries, or the name of a generated config, by the models that have the profiles that they name.
 
-    A newer model may use a name for a smaller part of itself (7 × 1g.35gb fit on GB300, 4 on H200), so entries that fit
-    on no known model are an error only if they would fit on none of any memory. A name that no known model has is for
-    the node to judge.
+    Names that no known model has are a problem. A newer model may use a name for a smaller part of itself (7 × 1g.35gb
+    fit on GB300, 4 on H200), so entries that fit on no known model are one only if they would fit on none of any
+    memory.
     """
+    if isinstance(entries, str):
+        return WithoutNode(_unknown(f"mig is {entries}, which no known GPU can be", entries, _generated_names()))
     warnings = []
     for number, entry in enumerate(entries):
         wanted = named(entry.wanted)
+        for kind in wanted:
+            name = str(kind.gpu_instance)
+            if problem := _unknown(f"mig[{number}]: no known GPU has the MIG profile {kind}", name, _profile_names()):
+                return WithoutNode(problem)
         misfits = [instance_layout.misfit(geometry, wanted) for geometry in _having(wanted)]
         if not misfits or not all(misfits):
             continue
@@ -55,6 +63,29 @@ def without_node(entries: parted.Config) -> WithoutNode:
             return WithoutNode(reason)
         warnings.append(f"{reason}; a newer model may have other profiles of these names")
     return WithoutNode("", tuple(warnings))
+
+
+def _unknown(problem: str, name: str, known: Iterable[str]) -> str:
+    """The problem with the names that are meant, unless the name is known."""
+    names = sorted(known)
+    if name in names:
+        return ""
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.0)
+    return f"{problem}: did you mean {' or '.join(near)}?"
+
+
+@functools.cache
+def _profile_names() -> frozenset[str]:
+    return frozenset(str(kind.profile) for geometry in catalogue.MODELS.values() for kind in geometry.kinds)
+
+
+@functools.cache
+def _generated_names() -> frozenset[str]:
+    models = (
+        generation.Model(name, {kind.profile: kind.most for kind in geometry.kinds})
+        for name, geometry in catalogue.MODELS.items()
+    )
+    return frozenset(name for model in models for name in generation.configs([model]))
 
 
 def _having(wanted: Wanted) -> tuple[Geometry, ...]:

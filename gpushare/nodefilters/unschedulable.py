@@ -41,13 +41,20 @@ def short(machine: NodeSpec, there: node_info.NodeInfo, amounts: tuple[tuple[str
         return None
     for name, asked in amounts:
         most = machine.allocatable.get(name, 0)
+        if asked > most and name in _UNITS:
+            whole, needed = pod_requests.format_amount(name, most), pod_requests.format_amount(name, asked)
+            return f"has {whole} {_UNITS[name]} in all, {needed} {_are(name, asked)} asked for"
         free = most - there.amounts.get(name, 0)
         if asked > free:
             shown = (pod_requests.format_amount(name, amount) for amount in (max(0, free), most, asked))
             return "has {} of {} {what} free, {} {verb} asked for".format(
-                *shown, what=_UNITS.get(name, name), verb="is" if (name, asked) == (pod_requests.CPU, 1000) else "are"
+                *shown, what=_UNITS.get(name, name), verb=_are(name, asked)
             )
     return None
+
+
+def _are(name: str, amount: int) -> str:
+    return "is" if (name, amount) == (pod_requests.CPU, 1000) else "are"
 
 
 def withheld(machine: NodeSpec, there: node_info.NodeInfo, amounts: tuple[tuple[str, int], ...]) -> str | None:

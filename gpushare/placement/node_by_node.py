@@ -1,8 +1,8 @@
 """Node by node: filter the GPUs of each, price those that are left, and take the node and the GPUs that cost least.
 
 `Fleet` finds the node over arrays, and has this choose its GPUs: on one node it takes a tenth of the time that arrays
-would. Without numpy it chooses among all nodes, and where every GPU that will not do is to be named it says why. The
-laws hold `Fleet` to it: whoever fits here fits there, and a refusal is the same sentence.
+would. Over all nodes it explains a refusal with every GPU that is ruled out. The laws hold `Fleet` to it: the same pods
+fit, and a refusal is the same sentence.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
-"""World: the cluster in memory, to try changes on, with the webhook's own rules, sentences and choices.
-
-The webhook's engine chooses if numpy is installed; otherwise placement goes node by node, and accepts and refuses the
-same pods for the same reasons, but may choose another of several GPUs that fit.
-"""
+"""World: the cluster in memory, to try changes on. The webhook's own engine refuses and chooses."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,23 +23,17 @@ from gpushare.nodefilters import (
     volumes,
 )
 from gpushare.placement import NodeView, Placement, exclusive_gpus
+from gpushare.placement.fleet import Fleet
+from gpushare.placement.grid import Room
 from gpushare.placement_profile import PlacementProfile
 from gpushare.refusal import Refusal
 from gpushare.request import Request
 from gpushare.whatif import away, scheduler_scores, unplaced
 
-WITHOUT_NUMPY = (
-    "numpy is not installed, so of several GPUs that fit the webhook may choose another: install it beside the plugin"
-)
 _PLANNED = "planned-"  # prefix of the ids of allocations made here
 Answer = Placement | Refusal
 Judge = Callable[[str], str | None]
 Storage = Mapping[str, Sequence[Mapping[str, Any]]]  # by kind
-
-
-def exact() -> bool:
-    """Whether numpy is installed, so that the webhook's own engine chooses."""
-    return importlib.util.find_spec("numpy") is not None
 
 
 class World:
@@ -74,7 +63,7 @@ class World:
         if machines is not None:
             self._cache = SchedulerCache(is_full=self._is_full, knows_claims=lambda: is_known)
         self._profile = profile or PlacementProfile()
-        self._engine = _engine()
+        self.engine = Fleet()  # it chooses
         nodes, machines = list(nodes), None if machines is None else list(machines)
         self._away = away.of(nodes, machines)
         self._manifests: dict[str, pod.PodJson] = {}
@@ -91,8 +80,8 @@ class World:
             self._occupy(manifest)
         for gpu_node in nodes:
             self.put(NodeView.of(gpu_node))
-        if self._engine is not None and self._profile.mix.weights:
-            self._engine.learn(self._profile.mix)
+        if self._profile.mix.weights:
+            self.engine.learn(self._profile.mix)
 
     @property
     def policy(self) -> str:
@@ -107,8 +96,7 @@ class World:
         self.views[view.node.name] = view
         if self._cache is not None:
             self._cache.forget(view.node.name)
-        if self._engine is not None:
-            self._engine.update(view, room=self._room(view.node.name))
+        self.engine.update(view, room=self.room(view.node.name))
 
     @contextlib.contextmanager
     def instead(self, *changed: GpuNode) -> Iterator[None]:
@@ -138,14 +126,11 @@ class World:
             self._cache.put_machine(changed.name, before)
 
     def place(self, manifest: pod.PodJson, request: Request, *, judge: Judge | None = None) -> Answer:
-        """Where the pod would go; a refusal names the nearest miss of each rule, or every candidate without numpy."""
+        """Where the pod would go; a refusal names the nearest miss of each rule."""
         unfit = judge or self.judge(manifest, request)
 
         def attempt(request: Request) -> Answer:
-            if self._engine is None:
-                return placement.place(self.views.values(), request, policy=self.policy, unfit=unfit)
-            answer: Answer = self._engine.place(request, host=self.host(manifest), policy=self.policy, unfit=unfit)
-            return answer
+            return self.engine.place(request, host=self.host(manifest), policy=self.policy, unfit=unfit)
 
         bound = self.bounds.get(pod.namespaced_name(manifest)[0])
         return exclusive_gpus.place(request, bound, self.views.values(), attempt)
@@ -238,11 +223,6 @@ class World:
             if name and not pod.is_terminal(manifest):
                 yield name, manifest
 
-    @property
-    def engine(self) -> Any:
-        """The `Fleet` that chooses; None without numpy."""
-        return self._engine
-
     def usable(self) -> list[str]:
         """The nodes with GPUs that are not away."""
         return [name for name, view in self.views.items() if name not in self._away and view.node.gpus]
@@ -251,13 +231,13 @@ class World:
         """CPU (thousandths), memory (bytes) and pods that a node has room for; None where nobody knows."""
         return None if self._cache is None else self._cache.room(name)
 
-    def room(self, name: str) -> Any:
+    def room(self, name: str) -> Room:
         """The CPU, memory and pods that a node has room for."""
-        return self._room(name)
+        return Room(*(self.free(name) or ()))
 
-    def room_without(self, name: str, manifest: pod.PodJson) -> Any:
+    def room_without(self, name: str, manifest: pod.PodJson) -> Room:
         """The CPU, memory and pods that a node has room for once this pod, which is there, has left."""
-        room = self._room(name)
+        room = self.room(name)
         amounts = dict(PodKey.of(unplaced.successor(manifest)).amounts)
         cpu, memory = amounts.get(pod_requests.CPU, 0), amounts.get(pod_requests.MEMORY, 0)
         return dataclasses.replace(
@@ -282,11 +262,6 @@ class World:
         """Has the engine know the room of a node with GPUs, where a pod without a share has come or gone."""
         if name in self.views:
             self.put(self.views[name])
-
-    def _room(self, name: str) -> Any:
-        from gpushare.placement.grid import Room
-
-        return Room(*(self.free(name) or ()))
 
     def host(self, manifest: pod.PodJson) -> Host:
         """What it asks of its node; nothing if it is on one, where the scheduler cache already counts it."""
@@ -380,15 +355,6 @@ def gpus(chosen: Placement, views: Mapping[str, NodeView]) -> str:
     cards = views[chosen.node].node.gpu_by_uuid()
     indexes = sorted({cards[uuid].index for share in chosen.shares for uuid in share.gpu_uuids if uuid in cards})
     return f"{chosen.node}/" + ",".join(map(str, indexes))
-
-
-def _engine() -> Any:
-    """A `Fleet`, or None without numpy."""
-    if not exact():
-        return None
-    from gpushare.placement.fleet import Fleet
-
-    return Fleet()
 
 
 def _key(uid: str, namespace: str, name: str) -> str:

@@ -67,14 +67,14 @@ static CUresult attempt_once(const request_t *request, keeper_t *keeper, attempt
 static CUresult allocate_from(const request_t *request, keeper_t *keeper, CUdeviceptr *pointer, size_t bytes) {
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (bytes > share_limit_bytes(keeper->gpu))
-        return result;
+        return charge_refused(keeper->gpu, bytes);
     for (attempt_t attempt = ATTEMPT_AT_ONCE; attempt < ATTEMPTS && result == CUDA_ERROR_OUT_OF_MEMORY; attempt++) {
         if (attempt == ATTEMPT_WAITED)
             stream_wait(request->stream, request->per_thread);
         doubt_make_room(keeper->gpu, attempt);
         result = attempt_once(request, keeper, attempt, pointer, bytes);
     }
-    return result;
+    return result == CUDA_ERROR_OUT_OF_MEMORY ? charge_refused(keeper->gpu, bytes) : result;
 }
 
 static keeper_t *keeper_of(const request_t *request, const place_t *place, CUdevice device) {

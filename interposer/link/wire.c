@@ -108,9 +108,8 @@ static bool connect_arbiter(int *socket_p, unsigned wait_ms, char *sentence, uns
     if (connected == 0)
         return true;
     return fail(sentence, size,
-                "the arbiter cannot be reached at " SOCKET_PATH
-                ": %s: CUDA is not available in this container until the "
-                "gpushare agent runs on this node; then restart the container",
+                "the arbiter cannot be reached at " SOCKET_PATH ": %s: CUDA starts in this container once the gpushare "
+                "agent runs on this node; then run the program again",
                 strerror(errno));
 }
 
@@ -149,7 +148,7 @@ static bool check_pages(const wire_welcome_result_t *result, char *sentence, uns
     return true;
 }
 
-#define NO_ANSWER "the arbiter does not answer: look at the agent's log, then restart the container"
+#define NO_ANSWER "the arbiter does not answer: look at the agent's log, then run the program again"
 
 static void close_all(const int *descriptors, unsigned count) {
     for (unsigned i = 0; i < count; i++) {

@@ -1,6 +1,9 @@
 #include "memory/charge.h"
 
+#include <inttypes.h>
+
 #include "base/fork.h"
+#include "base/report.h"
 #include "base/table.h"
 #include "cuda/device.h"
 #include "driver/driver.h"
@@ -17,13 +20,30 @@ enum { LATER, CERTAIN, WAS_CERTAIN };
 
 static table_t allocations = TABLE_INITIALIZER;
 static uint64_t asides;
+static bool reported;
 
 static void charge_after_fork(void) {
     table_forget(&allocations);
 }
 FORK_ON_CHILD(charge_after_fork)
 
-CUresult charge_begin(const place_t *place, uint64_t bytes) {
+static uint64_t mebibytes(uint64_t bytes) {
+    return (bytes >> 20) + ((bytes & ((1u << 20) - 1)) != 0);
+}
+
+/* Once: allocators such as PyTorch's ask again and again for what they are refused, and go on. */
+CUresult charge_refused(uint32_t gpu, uint64_t bytes) {
+    uint64_t limit_bytes = share_limit_bytes(gpu);
+    uint64_t used_bytes = share_used_bytes(gpu);
+    bool fits = used_bytes <= limit_bytes && bytes <= limit_bytes - used_bytes; /* the driver has none, or has again */
+    if (!fits && !__atomic_exchange_n(&reported, true, __ATOMIC_RELAXED))
+        report("%" PRIu64 " MiB refused: %" PRIu64 " of the container's %" PRIu64
+               " MiB are in use (gpushare.io/memory)",
+               mebibytes(bytes), mebibytes(used_bytes), mebibytes(limit_bytes));
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult charge_quietly(const place_t *place, uint64_t bytes) {
     if (place->gpu == SHARE_NO_GPU)
         return device_refusal();
     /* Nothing more can be had also by a share that the driver's own memory has pushed beyond its limit. */
@@ -36,6 +56,11 @@ CUresult charge_begin(const place_t *place, uint64_t bytes) {
     if (keeper_give_back(place->gpu) && share_charge(place->gpu, bytes))
         return CUDA_SUCCESS;
     return doubt_ask(place->gpu) && share_charge(place->gpu, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult charge_begin(const place_t *place, uint64_t bytes) {
+    CUresult result = charge_quietly(place, bytes);
+    return result == CUDA_ERROR_OUT_OF_MEMORY ? charge_refused(place->gpu, bytes) : result;
 }
 
 CUresult charge_here(place_t *place, uint64_t bytes) {

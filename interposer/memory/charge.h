@@ -9,8 +9,13 @@
 
 #include "cuda/device.h"
 
-/* SUCCESS: charged. Otherwise what the application gets as the allocation's result. */
+/* SUCCESS: charged. Otherwise what the application gets as the allocation's result. The first refusal of a process is a
+ * line on stderr; the second function leaves that to its caller. */
 CUresult charge_begin(const place_t *place, uint64_t bytes);
+CUresult charge_quietly(const place_t *place, uint64_t bytes);
+
+/* Reports, as above, that the GPU had no room for these bytes. Returns CUDA_ERROR_OUT_OF_MEMORY. */
+CUresult charge_refused(uint32_t gpu, uint64_t bytes);
 
 /* Both: where the calling thread would have the memory. */
 CUresult charge_here(place_t *place, uint64_t bytes);

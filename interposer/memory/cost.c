@@ -26,7 +26,7 @@ CUresult cost_begin(cost_t *cost, CUdevice device) {
     if (device_gpu(device, &cost->place.gpu) != CUDA_SUCCESS || cost->place.gpu == SHARE_NO_GPU)
         return CUDA_SUCCESS;
     cost->bytes = share_context_bytes(cost->place.gpu);
-    return cost->bytes == 0 || charge_begin(&cost->place, cost->bytes) == CUDA_SUCCESS ? CUDA_SUCCESS : refuse(cost);
+    return cost->bytes == 0 || charge_quietly(&cost->place, cost->bytes) == CUDA_SUCCESS ? CUDA_SUCCESS : refuse(cost);
 }
 
 /* A context is in the host's memory, where no device pointer points: its address is the name of what it costs. The next

@@ -5,6 +5,7 @@
 #include "cuda/capture.h"
 #include "cuda/stream.h"
 #include "driver/driver.h"
+#include "memory/charge.h"
 #include "memory/doubt.h"
 #include "memory/keeper.h"
 #include "share/share.h"
@@ -113,6 +114,15 @@ static bool may_fit(const start_t *start) {
     return true;
 }
 
+static CUresult refused(const start_t *start) {
+    entry_t entry;
+    for (uint32_t gpu = 0; gpu < share_gpu_count(); gpu++) {
+        if (table_get(&execs, key_of(start->exec, gpu), &entry))
+            (void)charge_refused(gpu, entry.bytes);
+    }
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 static CUresult start_charged(const start_t *start) {
     CUresult result;
     if (capture_any() && stream_is_capturing(start->stream, start->per_thread)) /* it becomes a node */
@@ -125,7 +135,7 @@ static CUresult start_charged(const start_t *start) {
         if (attempt_once(start, attempt, &result))
             return result;
     }
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    return refused(start);
 }
 
 static CUresult launch(CUgraphExec exec, CUstream stream) {

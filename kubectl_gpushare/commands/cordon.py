@@ -8,12 +8,17 @@ command = cordoning.command(
     "cordon",
     """Let a GPU take no new pods; those on it stay.
 
-    A GPU is named as NODE/INDEX, or by its UUID or the beginning of it. Needs the right to patch GPUNodes.
+    A GPU is named as NODE/INDEX, or by its UUID or the beginning of it; `node` means all GPUs of a node, which takes
+    other pods still (`kubectl cordon` stops those). Who cordoned a GPU, when and why is kept with it. Needs the right
+    to patch GPUNodes.
 
     \b
     Examples:
-      # Nothing new on one card
-      kubectl gpushare cordon gpu gpu-1/0
+      # Nothing new on one GPU
+      kubectl gpushare cordon gpu gpu-1/0 --reason "ECC errors, ticket 4711"
+    \b
+      # On all GPUs of a node
+      kubectl gpushare cordon node gpu-1
     \b
       # On two, but only ask whether that would be allowed
       kubectl gpushare cordon gpu gpu-1/0 gpu-1/1 --dry-run

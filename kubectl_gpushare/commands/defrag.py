@@ -15,8 +15,6 @@ from kubectl_gpushare.output import page_layout, printing
 from kubectl_gpushare.source import chosen_source, live_cluster
 
 if TYPE_CHECKING:
-    from gpushare.defragmentation.evicting import Budgets
-    from gpushare.defragmentation.plan import DefragPlan
     from gpushare.whatif import world as worlds
 
 NO_WAY = 2  # exit code
@@ -68,7 +66,7 @@ def command(
     With --moves: the moves, chains of moves in which each pod takes the place of the next, and pods that leave one node
     together for one that waits, by which the cluster's GPUs come to be worth most: what is free of them to what the
     pods here ask for, as the policy fragmentation sees it, and those that wait and can then be let in. It ends earlier
-    if nothing gains enough. That needs numpy.
+    if nothing gains enough.
 
     With --empty-nodes: as many nodes as possible come to have no share any more, by so many --moves at most (default:
     50), those with the fewest pods first; their other pods are for `kubectl drain`. Nodes stay as they are if one of
@@ -108,8 +106,7 @@ def command(
       # Do it
       kubectl gpushare defrag waiting -n ml --apply
     """
-    from gpushare.defragmentation import cordons, emptying, evicting, fewest_moves, goals
-    from gpushare.whatif import world as worlds
+    from gpushare.defragmentation import cordons, emptying, evicting, fewest_moves, goals, relocating
     from kubectl_gpushare.views import defrag
 
     sizes = {contract.REQUEST: request, contract.MEMORY: memory, contract.GPUS: gpus}
@@ -148,13 +145,13 @@ def command(
     if is_emptying:
         plan = emptying.plan(world, budgets, most=moves or _MOVES)
     elif moves is not None:
-        plan = _by_worth(world, wanted, budgets, moves, moves_cpu_only=moves_cpu_only)
+        plan = relocating.plan(world, wanted, budgets, most=moves, moves_cpu_only=moves_cpu_only)
     elif wanted:
         plan = fewest_moves.plan(world, wanted, budgets, stay=not annotations, moves_cpu_only=moves_cpu_only)
     else:
         plan = goals.largest_hole(world, budgets, moves_cpu_only=moves_cpu_only)
     kept = cordons.sentences(snapshot.nodes, now=time.time())
-    all_notes = [*snapshot.notes, *notes, *([] if worlds.exact() else [worlds.WITHOUT_NUMPY])]
+    all_notes = [*snapshot.notes, *notes]
     page_layout.show(
         "DefragmentationPlan",
         lambda: defrag.page(plan, all_notes, kept),
@@ -167,23 +164,6 @@ def command(
         moving.apply(plan, origin, _say, timeout_seconds=timeout_seconds)
     is_for_all = is_emptying or moves is not None
     return 0 if is_for_all or all(step.gpus for step in plan.steps) else NO_WAY
-
-
-def _by_worth(
-    world: worlds.World,
-    waiting: list[tuple[str, worlds.RequestingPod]],
-    budgets: Budgets,
-    most: int,
-    *,
-    moves_cpu_only: bool,
-) -> DefragPlan:
-    from gpushare.whatif import world as worlds
-
-    if not worlds.exact():
-        raise plugin_errors.PluginError("--moves needs numpy, which is not installed: install it beside the plugin")
-    from gpushare.defragmentation import relocating
-
-    return relocating.plan(world, waiting, budgets, most=most, moves_cpu_only=moves_cpu_only)
 
 
 def _named(origin: chosen_source.Source, chosen: options.Options, word: str) -> tuple[str, worlds.RequestingPod]:

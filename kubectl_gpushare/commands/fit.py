@@ -69,7 +69,6 @@ def command(filename: str | None, count: int | None, **params: Any) -> int:
       kubectl get gpunodes,nodes,pods -A -o yaml > cluster.yaml
       kubectl gpushare fit --request 0.5 --from cluster.yaml -o json
     """
-    from gpushare.whatif import world as worlds
     from gpushare.whatif.world import RequestingPod
     from kubectl_gpushare.planning import capacity
     from kubectl_gpushare.source import manifests
@@ -107,7 +106,6 @@ def command(filename: str | None, count: int | None, **params: Any) -> int:
         *snapshot.notes,
         *unread,
         *world.unknown_claims(batch.asked.manifest for batch in wanted),
-        *([] if worlds.exact() else [worlds.WITHOUT_NUMPY]),
     ]
     page_layout.show("Fit", lambda: fit.page(answer, notes), lambda: fit.document(answer, notes), chosen)
     if wrong:

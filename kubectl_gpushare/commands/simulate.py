@@ -120,4 +120,4 @@ def command(
     else:
         printing.show_table(simulate.table(outcome), chosen)
         print(simulate.summary(outcome), file=sys.stderr)
-    printing.warn([*notes, *([] if worlds.exact() else [worlds.WITHOUT_NUMPY])])
+    printing.warn(notes)

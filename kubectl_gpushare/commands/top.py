@@ -188,7 +188,9 @@ class _View:
         if self.usage is None and len(nodes) > agents.ASKED_UNASKED:
             return snapshot
         used, notes = agents.ask(self.origin.kubectl, nodes)
-        return dataclasses.replace(snapshot, usage=used if used.nodes else None, notes=(*snapshot.notes, *notes))
+        # One line, however many rights are missing.
+        notes = tuple(filter(None, ["; ".join((*snapshot.notes, *notes))]))
+        return dataclasses.replace(snapshot, usage=used if used.nodes else None, notes=notes)
 
     def _cluster(self) -> Snapshot:
         """The Nodes, which say what nodes take no pods, and what pods ask for; with -w not read each time."""

@@ -8,11 +8,12 @@ command = cordoning.command(
     "uncordon",
     """Let a GPU take new pods again.
 
-    A GPU is named as NODE/INDEX, or by its UUID or the beginning of it. Needs the right to patch GPUNodes.
+    A GPU is named as NODE/INDEX, or by its UUID or the beginning of it; `node` means all GPUs of a node. Needs the
+    right to patch GPUNodes.
 
     \b
     Examples:
-      # One card is back in service
+      # One GPU is back in service
       kubectl gpushare uncordon gpu gpu-1/0
     \b
       # Named by the beginning of its UUID

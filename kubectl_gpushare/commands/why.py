@@ -38,7 +38,7 @@ def command(name: str, **params: Any) -> None:
       # Every candidate, for a program
       kubectl gpushare why waiting -n ml -o json
     """
-    from gpushare.whatif import world
+    from gpushare.defragmentation import evicting
     from kubectl_gpushare.planning import reasons
     from kubectl_gpushare.views import why
     from kubectl_gpushare.views.describe import pod_page as described
@@ -66,7 +66,10 @@ def command(name: str, **params: Any) -> None:
         explanation = reasons.of(manifest, snapshot, allowances.get(namespace, ()))
     except errors.RequestError as error:
         raise plugin_errors.PluginError(f'pod "{name}" has an invalid request: {error}') from error
-    notes = [*snapshot.notes, *unread, *([] if world.exact() else [world.WITHOUT_NUMPY])]
+    if explanation.refusal is not None:  # that somebody may not read budgets is for `defrag` to say
+        budgets = evicting.Budgets.of(chosen_source.budgets(origin)[0])
+        explanation = reasons.with_moves(explanation, manifest, snapshot, budgets)
+    notes = [*snapshot.notes, *unread]
     page_layout.show(
         "PodReasons",
         lambda: (*field("Missing", meant.missing, style="bad"), *why.page(described_pod, explanation, notes)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 NONE = "<none>"
 UNKNOWN = "<unknown>"
@@ -32,17 +32,28 @@ class Cell:
 
 
 Row = Sequence[str | Cell]
+_TOTAL = Cell("TOTAL", "bold")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Table:
-    """Rows have a cell for each column. `totals` is one more row, `caption` a sentence above for people."""
+    """Rows have a cell for each column; `caption` is a sentence above them for people.
+
+    totals: cells of one more row by header; columns that it does not name stay empty there. None: no such row.
+    """
 
     columns: tuple[Column, ...]
     rows: Sequence[Row]
-    totals: Row | None = None
+    totals: Mapping[str, str | Cell] | None = None
     caption: str = ""
     what: str = "resources"  # "No … found."
+
+    @property
+    def totals_row(self) -> Row | None:
+        """The totals with a cell for each column, the word TOTAL in the first."""
+        if self.totals is None:
+            return None
+        return (_TOTAL, *(self.totals.get(column.header, "") for column in self.columns[1:]))
 
 
 def sentence(text: str) -> str:

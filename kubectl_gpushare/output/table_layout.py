@@ -38,7 +38,8 @@ def draw(
     table: Table, place: Terminal, *, wide: bool = False, headers: bool = True, dashes: bool = False
 ) -> tuple[list[str], tuple[str, ...]]:
     """The lines, and the headers of columns that found no place. `dashes` underlines headers, as `describe` does."""
-    rows = [*table.rows, *([table.totals] if headers and table.totals else [])]
+    totals = table.totals_row if headers else None
+    rows = [*table.rows, *([totals] if totals else [])]
     columns = tuple(index for index, column in enumerate(table.columns) if wide or not column.wide)
     cells = [_printable([row[index] for row in rows]) for index in columns]
     natural = [

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from gpushare import contract, errors, pod
+from gpushare.defragmentation.evicting import Budgets
 from gpushare.gpunode import GpuNode
 from gpushare.placement import Placement, exclusive_gpus
 from gpushare.refusal import Refusal
@@ -66,6 +67,15 @@ def of(manifest: pod.PodJson, snapshot: Snapshot, quotas: Sequence[Allowance] = 
         held_back=tuple(_held_back(asked)),
         free_before=world.fragmentation().stranded_gpus,
     )
+
+
+def with_moves(found: Reasons, manifest: pod.PodJson, snapshot: Snapshot, budgets: Budgets) -> Reasons:
+    """The same with the moves that `defrag` would make for a pod that no single move helps."""
+    if found.refusal is None or snapshot.pods is None or any(change.kind == "move" for change in found.changes):
+        return found
+    name = pod.namespaced_name(manifest)[1]
+    moves = remedies.defragmented(around(manifest, snapshot), name, found.asked, budgets)
+    return dataclasses.replace(found, changes=(*found.changes, moves)) if moves else found
 
 
 def around(manifest: pod.PodJson, snapshot: Snapshot) -> World:

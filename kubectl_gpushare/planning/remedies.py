@@ -2,7 +2,8 @@
 
 The smallest change of each kind is looked for: the pod asks for less, or has fewer constraints on GPUs or nodes; a card
 or node is uncordoned, or an agent comes back; an older pod of its Deployment ends first; one other pod moves. They are
-listed in this order, by how much they disturb.
+listed in this order, by how much they disturb. If nothing else helps, the smallest pod that is in the way may end; and
+where no single move helps, several in turn may (`defragmented`).
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gpushare import contract, errors, pod, quantity
 from gpushare.allocation import Allocation
+from gpushare.defragmentation import fewest_moves, goals
+from gpushare.defragmentation.evicting import Budgets
 from gpushare.placement import NodeView, Placement, explanation, filters
 from gpushare.placement.filters import Sees
 from gpushare.refusal import Rejected
+from gpushare.request import CONSTRAINTS
 from gpushare.share import Share
 from gpushare.whatif import unplaced
 from gpushare.whatif import world as worlds
@@ -25,32 +29,19 @@ from kubectl_gpushare.planning.remedy import Remedy
 # The sentence if no single change helps.
 NONE = (
     "by no single change that was tried: less of one thing, one condition less on GPUs, nodes or neighbours, one card "
-    "or node uncordoned, one agent back, or one pod elsewhere"
+    "or node uncordoned, one agent back, or one pod elsewhere or ended"
 )
 _MIB = 2**20
 _MOST_MOVES = 200  # pods that are tried to move away, those on the nearest misses first
 _SMALL_PERCENT = 25  # a share of this compute or less may do with idle time alone
 _MOST_SIZES = 64  # sizes tried per kind, the largest first
 _LEAST_PART = 4  # less than a quarter of what a pod asks for is another pod
-_CHOOSY = (
-    contract.MODEL,
-    contract.MIN_MEMORY,
-    contract.MIN_COMPUTE_CAPABILITY,
-    contract.UUID,
-    contract.NOT_UUID,
-    contract.AFFINITY,
-    contract.ANTI_AFFINITY,
-    contract.EXCLUSION,
-)
 
 
 def all_of(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> list[Remedy]:
     """The smallest change of each kind, the least disturbing first. `rejected`: why candidates do not fit."""
-    return [
-        change
-        for kind in (_less, _less_choosy, anywhere.less_choosy, _uncordoned, anywhere.opened, surge.without, _moved)
-        for change in kind(world, asked, rejected)
-    ]
+    kinds = (_less, _less_choosy, anywhere.less_choosy, _uncordoned, anywhere.opened, surge.without, _moved)
+    return [change for kind in kinds for change in kind(world, asked, rejected)] or [*_ended(world, asked, rejected)]
 
 
 def _less(world: World, asked: RequestingPod, _rejected: Sequence[Rejected]) -> Iterator[Remedy]:
@@ -71,7 +62,7 @@ def _less(world: World, asked: RequestingPod, _rejected: Sequence[Rejected]) -> 
 
 def _less_choosy(world: World, asked: RequestingPod, _rejected: Sequence[Rejected]) -> Iterator[Remedy]:
     annotations = pod.annotations_of(asked.manifest)
-    for key in _CHOOSY:
+    for key in CONSTRAINTS:
         if key in annotations:
             sentence = f"without {key} {errors.quoted(annotations[key])}"
             change = _tried(world, asked, key, None, sentence, key.removeprefix(contract.PREFIX))
@@ -103,6 +94,19 @@ def _uncordoned(world: World, asked: RequestingPod, rejected: Sequence[Rejected]
             return
 
 
+def defragmented(world: World, name: str, asked: RequestingPod, budgets: Budgets) -> Remedy | None:
+    """The moves in turn that `defrag` plans for this pod, if any do; leaves the world as after these."""
+    if goals.pointless(asked.manifest, asked):
+        return None
+    (step,) = fewest_moves.plan(world, [(name, asked)], budgets, stay=False).steps
+    answer = world.place(asked.manifest, asked.request) if step.moves else None
+    if not isinstance(answer, Placement):
+        return None
+    count = "1 move" if len(step.moves) == 1 else f"{len(step.moves)} moves"
+    sentence = f"after {count}, which `kubectl gpushare defrag {name} -n {asked.namespace}` plans"
+    return Remedy(sentence, answer, worlds.gpus(answer, world.views), "defrag")
+
+
 def _moved(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> Iterator[Remedy]:
     """One pod moves elsewhere: the smallest that can, on the nearest misses."""
     for view, entry in _in_the_way(world, rejected):
@@ -125,6 +129,20 @@ def _moved(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> 
             where = worlds.gpus(elsewhere, world.views)
             sentence = f"if {entry.pod} moved to {where}"
             yield Remedy(sentence, answer, worlds.gpus(answer, world.views), "move")
+            return
+
+
+def _ended(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> Iterator[Remedy]:
+    """The smallest pod whose end makes room."""
+    for view, entry in _in_the_way(world, rejected):
+        manifest = world.manifest(entry)
+        if manifest is None:
+            continue
+        back = world.leave(manifest, view.node.name, entry)
+        answer = world.place(asked.manifest, asked.request)
+        back()
+        if isinstance(answer, Placement):
+            yield Remedy(f"if {entry.pod} ended", answer, worlds.gpus(answer, world.views), "end")
             return
 
 

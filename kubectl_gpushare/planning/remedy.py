@@ -15,7 +15,7 @@ class Remedy:
     placement: Placement
     gpus: str  # such as `gpu-1/0,2`
     # memory, request, gpus, a constraint's key without its prefix, a field of the pod's spec, toleration, uncordon,
-    # uncordon-node, agent, surge, move
+    # uncordon-node, agent, surge, move, end, defrag
     kind: str
     key: str = ""  # the annotation to change, if the remedy is one
     value: str | None = None  # its new value; None: remove it

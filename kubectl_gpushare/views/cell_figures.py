@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from gpushare import quantity
 from gpushare.fragmentation import Fragmentation
 from gpushare.gpu import Gpu
-from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Table, plain
+from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Table, plain
 from kubectl_gpushare.source import live_usage
 from kubectl_gpushare.source.live_usage import Used
 from kubectl_gpushare.views import gpu_summary
@@ -143,17 +144,22 @@ def by_usage(measured: Used | None) -> tuple[int, float]:
     return (-1, -1.0) if measured is None else (measured.memory_bytes, measured.compute_percent)
 
 
-def sum_cells(total: gpu_summary.Sum, used: Sequence[Used | None] | None) -> Row:
-    """A sum in the columns from COMPUTE to FRAG; `used`: the usage of each GPU, None if agents were not asked."""
-    return (
-        compute(total.request_percent, total.total_percent),
-        memory(total.memory_bytes, total.total_memory_bytes),
-        *(used_in_all(used, len(used)) if used is not None else ()),
-        str(total.pods),
-        free(*total.free),
-        largest(total.largest),
-        fragmentation(total.free_gpus, total.stranded_gpus),
-    )
+def sum_cells(total: gpu_summary.Sum, used: Sequence[Used | None] | None) -> dict[str, str | Cell]:
+    """A sum by column; `used`: the usage of each GPU, None if agents were not asked."""
+    return {
+        "COMPUTE": compute(total.request_percent, total.total_percent),
+        "MEMORY": memory(total.memory_bytes, total.total_memory_bytes),
+        **(by_column(*used_in_all(used, len(used))) if used is not None else {}),
+        "PODS": str(total.pods),
+        "FREE": free(*total.free),
+        "LARGEST": largest(total.largest),
+        "FRAG": fragmentation(total.free_gpus, total.stranded_gpus),
+    }
+
+
+def by_column(*usage: str | Cell) -> dict[str, str | Cell]:
+    """Cells of usage by the header of their column."""
+    return {column.header: cell for column, cell in zip(USED_COLUMNS, usage, strict=True)}
 
 
 def used_document(measured: Used | None) -> dict[str, Any]:
@@ -172,19 +178,11 @@ def unused(columns: Sequence[Column]) -> tuple[Column, ...]:
 def without(whole: Table, columns: Sequence[Column]) -> Table:
     """The table without these columns."""
     kept = [place for place, column in enumerate(whole.columns) if column not in columns]
-    totals = whole.totals
-    return Table(
-        tuple(whole.columns[place] for place in kept),
-        [[row[place] for place in kept] for row in whole.rows],
-        _totals_of(totals, kept) if totals else None,
-        whole.caption,
-        whole.what,
+    return dataclasses.replace(
+        whole,
+        columns=tuple(whole.columns[place] for place in kept),
+        rows=[[row[place] for place in kept] for row in whole.rows],
     )
-
-
-def _totals_of(totals: Row, kept: Sequence[int]) -> Row:
-    """The totals in these columns; TOTAL stays in front."""
-    return [totals[place] for place in kept] if 0 in kept else [totals[0], *(totals[place] for place in kept[1:])]
 
 
 def sum_document(total: gpu_summary.Sum) -> dict[str, Any]:

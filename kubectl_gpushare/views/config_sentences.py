@@ -11,7 +11,7 @@ from gpushare.config import config_file, flags, node_settings, restrictions, wri
 from gpushare.config.model import Config, Flags
 from gpushare.gpu import Mode
 from gpushare.mig import feasibility
-from gpushare.modes import sharing
+from gpushare.modes import mps_clients, sharing
 from gpushare.modes.sharing import SharedResource
 from kubectl_gpushare.views import config_manifest
 
@@ -56,12 +56,25 @@ def _checked(name: str, text: str, strict: bool) -> Checked:
         settings = node_settings.effective(config, strict=strict)
     except errors.ConfigError as error:
         return Checked(name, problem=str(error))
-    mig = feasibility.without_node(() if isinstance(config.mig, str) else config.mig)
-    if mig.problem:
-        return Checked(name, problem=mig.problem)
+    mig = feasibility.without_node(config.mig)
+    problem = mig.problem or _too_many(config)
+    if problem:
+        return Checked(name, problem=problem)
     shadowed = sharing.shadowed(sharing.entries(config.sharing)).values()
     warnings = (*config.warnings, *shadowed, *mig.warnings, *node_settings.too_late(config))
     return Checked(name, summary(config, settings), warnings=warnings)
+
+
+def _too_many(config: Config) -> str:
+    """Why no GPU can be shared by so many processes by MPS; empty if some can."""
+    return next(
+        (
+            f"{entry.path}.replicas {entry.replicas}: at most {mps_clients.MAX} processes can share a GPU by MPS"
+            for entry in sharing.entries(config.sharing)
+            if entry.mode is Mode.MPS and entry.replicas > mps_clients.MAX
+        ),
+        "",
+    )
 
 
 def effective(config: Config) -> dict[str, Any]:

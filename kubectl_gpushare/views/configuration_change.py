@@ -14,7 +14,7 @@ from gpushare.config.model import Config
 from gpushare.gpu import Gpu, Mode
 from gpushare.gpunode import GpuNode
 from gpushare.mig import catalogue
-from gpushare.modes import mode_plan, naming
+from gpushare.modes import mode_plan, mps_clients, naming
 from gpushare.modes.assignment import Assignment
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
 from kubectl_gpushare.views import config_manifest
@@ -84,6 +84,7 @@ def _card(gpu: Gpu) -> HardwareGpu:
             HardwareMigDevice(f"MIG {index} of {gpu.uuid}", index, kind) for index, kind in enumerate(gpu.mig_profiles)
         ),
         geometry=geometry,
+        most_mps_clients=mps_clients.most(gpu.compute_capability) if any(gpu.compute_capability) else None,
         memory_is_known=gpu.memory_bytes > 0,
     )
 

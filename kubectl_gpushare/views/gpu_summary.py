@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpushare import contract, fragmentation, ledger, typical
 from gpushare.allocation import Allocation
+from gpushare.cordon_note import CordonNote
 from gpushare.gpu import Gpu, Mode
 from gpushare.gpunode import GpuNode
 from gpushare.typical import Typical, TypicalOf
@@ -17,6 +18,7 @@ from gpushare.whatif.away import Away
 from kubectl_gpushare import plugin_errors
 from kubectl_gpushare.source.live_usage import GivenDevices, Usage, Used
 
+_NO_NOTE = CordonNote()
 _NOWHERE: Mapping[str, Away] = types.MappingProxyType({})
 _TYPICAL = typical.median(typical.DEFAULT_MIX)
 _LEAST_UUID = 4  # characters of a UUID that may stand for it
@@ -35,7 +37,7 @@ class GpuSummary:
     of the card, 0 to 1; `typical`: the median of what pods ask for, as parts of the card. `away`: why its node takes no
     pods now, if it takes none. `waits`: why a pending change of its mode is not done yet. `measured`: what the shares
     on it use; None if unknown, or if it takes no shares by annotation. `devices`: what of it the kubelet gave to
-    containers; None if unknown.
+    containers; None if unknown. `note`: who cordoned it, when and why, where it is cordoned.
     """
 
     node: str
@@ -51,6 +53,7 @@ class GpuSummary:
     waits: str = ""
     measured: Used | None = None
     devices: tuple[GivenDevices, ...] | None = None
+    note: CordonNote = _NO_NOTE
 
     @property
     def name(self) -> str:
@@ -80,6 +83,10 @@ class GpuSummary:
     @property
     def reason(self) -> str:
         """The sentence that belongs to its status."""
+        return "; ".join(filter(None, (f"cordoned {self.note}" if str(self.note) else "", self._reason)))
+
+    @property
+    def _reason(self) -> str:
         if self.gpu.health_reason:
             return self.gpu.health_reason
         if self.away:
@@ -191,7 +198,8 @@ def _card(
     glue = " " if why.startswith("once") else ", " if why.startswith("which") else ": "
     waits = f"is to be {gpu.pending_mode}{glue}{why}" if why else ""
     size = medians(gpu.memory_bytes)
-    return GpuSummary(node.name, gpu, used, *_split(used), False, free, known[key], size, away, waits)
+    note = node.cordon_notes.get(gpu.uuid, _NO_NOTE) if gpu.cordoned else _NO_NOTE
+    return GpuSummary(node.name, gpu, used, *_split(used), False, free, known[key], size, away, waits, note=note)
 
 
 def why_not_yet(node: GpuNode, gpu: Gpu) -> str:

@@ -133,25 +133,20 @@ def _row(suggestion: Suggestion, names: Mapping[str, str]) -> Row:
 
 def _change(held: int, wanted: int, text: Callable[[int], str]) -> str | Cell:
     if wanted == held:
-        return "-"
+        return NONE
     return Cell(text(wanted), "good" if wanted < held else "warn")
 
 
-def _totals(suggestions: Sequence[Suggestion]) -> Row:
+def _totals(suggestions: Sequence[Suggestion]) -> dict[str, str | Cell]:
     held = rightsizing.total(_all(suggestion, suggestion.held) for suggestion in suggestions)
     wanted = rightsizing.total(_all(suggestion, suggestion.wanted or suggestion.held) for suggestion in suggestions)
-    return (
-        Cell("TOTAL", "bold"),
-        "",
-        _shares(len(suggestions)).replace(" ", "-"),
-        quantity.format_compute(held.request_percent),
-        "",
-        quantity.format_compute(wanted.request_percent),
-        quantity.format_bytes(held.memory_bytes),
-        "",
-        quantity.format_bytes(wanted.memory_bytes),
-        *[""] * 4,
-    )
+    return {
+        "GPUS": _shares(len(suggestions)).replace(" ", "-"),
+        "REQUEST": quantity.format_compute(held.request_percent),
+        "NEW-REQUEST": quantity.format_compute(wanted.request_percent),
+        "MEMORY": quantity.format_bytes(held.memory_bytes),
+        "NEW-MEMORY": quantity.format_bytes(wanted.memory_bytes),
+    }
 
 
 def _all(suggestion: Suggestion, size: Size) -> Size:

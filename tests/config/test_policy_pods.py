@@ -128,7 +128,7 @@ def test_what_was_asked_for_stays_as_it_was(cluster: Cluster, name: str, key: st
 
 @pytest.mark.parametrize("key", [*contract.RESIZABLE_KEYS, *(f"{key}.main" for key in contract.RESIZABLE_KEYS)])
 def test_how_much_a_placed_pod_asks_for_may_be_changed_added_and_removed(cluster: Cluster, key: str) -> None:
-    for value in ("50%", "0%", "100%"):
+    for value in ("50%", "1%" if key.startswith(contract.MEMORY) else "0%", "100%"):
         cluster.patch("placed", annotated(key, value), user=USER)
     cluster.patch("placed", annotated(contract.REQUEST, "0.5"), user=USER)
     if key != contract.REQUEST:
@@ -144,6 +144,11 @@ def test_how_much_a_placed_pod_asks_for_may_be_changed_added_and_removed(cluster
         (contract.MEMORY, "8GB", 'is not an amount of memory: write bytes as "8Gi", or a part of the GPU as "25%"'),
         (contract.MEMORY + ".main", "101%", "is not an amount of memory"),
         (contract.MEMORY, "", "is not an amount of memory"),
+        *(
+            (f"{contract.MEMORY}{suffix}", value, 'is less than 1Mi of memory: write the unit, as "8Gi"')
+            for suffix in ("", ".main")
+            for value in ("8", "0", "8192", "1048575", ".5", "1e3", "1023Ki", "0.9Mi", "500m", "0%", "000%")
+        ),
     ],
 )
 def test_nonsense_is_denied_in_a_sentence_with_key_value_and_remedy(
@@ -164,6 +169,26 @@ def test_whether_a_pod_may_be_moved_is_said_at_any_time(cluster: Cluster, name: 
 def test_a_request_cannot_be_taken_back(cluster: Cluster) -> None:
     sentence = cluster.patch_refused("placed", annotated(contract.REQUEST, None), user=USER)
     assert f"{contract.REQUEST} cannot be removed, because the pod would then ask for no share at all" in sentence
+
+
+@pytest.mark.parametrize("value", ["1Mi", "1048576", "1024Ki", "1e9", ".5Gi", "1%", "100%"])
+def test_memory_that_makes_sense_is_taken(cluster: Cluster, value: str) -> None:
+    cluster.patch("placed", annotated(contract.MEMORY, value), user=USER)
+    cluster.patch("placed", annotated(contract.MEMORY, None), user=USER)
+
+
+@pytest.mark.parametrize("suffix", ["", ".main"])
+def test_guaranteed_compute_is_not_lost_by_removing_a_key(cluster: Cluster, suffix: str) -> None:
+    request, memory = contract.REQUEST + suffix, contract.MEMORY + suffix
+    for key, value in ((request, "0.5"), (memory, "2Gi")):
+        cluster.patch("placed", annotated(key, value), user=USER)
+    sentence = cluster.patch_refused("placed", annotated(request, None), user=USER)
+    assert f'{request} cannot be removed, because the pod would lose its guaranteed compute: write "0"' in sentence
+    cluster.patch("placed", annotated(request, "0"), user=USER)
+    cluster.patch("placed", annotated(request, "0.5"), user=USER)
+    cluster.patch("placed", annotated(memory, None), user=USER)
+    if suffix:
+        cluster.patch("placed", annotated(request, None), user=USER)
 
 
 def test_the_status_is_no_way_round(cluster: Cluster) -> None:

@@ -50,7 +50,12 @@ def test_in_every_other_namespace(installed: Cluster, account: str) -> None:
 
 
 def allowed(cluster: Cluster, account: str, verb: str, resource: str) -> bool:
-    """Whether it may, by the answer that `kubectl auth can-i` gets; `resource` as in `Right`."""
+    """Whether this account may, in its own namespace."""
+    return may(cluster, f"system:serviceaccount:{contract.SYSTEM_NAMESPACE}:{account}", verb, resource)
+
+
+def may(cluster: Cluster, user: str, verb: str, resource: str, *, namespace: str = contract.SYSTEM_NAMESPACE) -> bool:
+    """Whether a user may, by the answer that `kubectl auth can-i` gets; `resource` as in `Right`."""
     what, _, name = resource.partition(" ")
     what, _, group = what.partition(".")
     plural, _, subresource = what.partition("/")
@@ -59,9 +64,9 @@ def allowed(cluster: Cluster, account: str, verb: str, resource: str) -> bool:
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",
         "spec": {
-            "user": f"system:serviceaccount:{contract.SYSTEM_NAMESPACE}:{account}",
-            "groups": ["system:serviceaccounts", "system:authenticated"],
-            "resourceAttributes": {"namespace": contract.SYSTEM_NAMESPACE, **asked},
+            "user": user,
+            "groups": ["system:serviceaccounts"] * user.startswith("system:") + ["system:authenticated"],
+            "resourceAttributes": {"namespace": namespace, **asked},
         },
     }
     answer = cluster.administrator.create(f"{REVIEWS}/subjectaccessreviews", review)
@@ -106,6 +111,21 @@ def test_the_ledgers_two_halves_have_one_writer_each(installed: Cluster) -> None
     assert can(agent, "patch", "gpunodes/status.gpushare.io")
     assert not can(webhook, "patch", "gpunodes/status.gpushare.io")
     assert not can(agent, "update", "gpunodes.gpushare.io")
+
+
+def test_used_figures_are_for_those_who_are_given_them_in_one_namespace(installed: Cluster) -> None:
+    installed.kubectl(
+        *("-n", contract.SYSTEM_NAMESPACE, "create", "rolebinding", "usage"),
+        *("--clusterrole=gpushare-usage-viewer", "--user=jane"),
+    )
+    try:
+        for verb, resource in (("list", "pods"), ("get", "pods/proxy")):
+            assert may(installed, "jane", verb, resource)
+            assert not may(installed, "jane", verb, resource, namespace="default")
+    finally:
+        installed.kubectl("-n", contract.SYSTEM_NAMESPACE, "delete", "rolebinding", "usage")
+    role = json.loads(installed.kubectl("get", "clusterrole", "gpushare-usage-viewer", "--output=json"))
+    assert "labels" not in role["metadata"]  # it is aggregated to no other role
 
 
 def test_whoever_may_view_may_see_the_ledger(installed: Cluster) -> None:

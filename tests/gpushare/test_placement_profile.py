@@ -12,6 +12,7 @@ from gpushare import errors
 from gpushare.mix import Host, Mix, RequestClass
 from gpushare.placement_profile import MOST_BYTES, PlacementProfile
 from gpushare.policies import POLICIES
+from gpushare.request import Constraints
 from gpushare.share import Memory
 
 COUNTS = st.integers(0, 2**45)
@@ -21,9 +22,12 @@ CLASSES = st.builds(
     request_percent=st.integers(0, 100),
     memory=st.one_of(st.builds(Memory, bytes=COUNTS), st.builds(Memory, percent=st.integers(0, 100))),
     host=st.builds(Host, cpu_milli=COUNTS, memory_bytes=COUNTS),
-    models=st.lists(st.text(max_size=20), max_size=3).map(tuple),
-    min_memory_bytes=COUNTS,
-    min_compute_capability=st.tuples(st.integers(0, 12), st.integers(0, 9)),
+    constraints=st.builds(
+        Constraints,
+        models=st.lists(st.text(max_size=20), max_size=3).map(tuple),
+        min_memory_bytes=COUNTS,
+        min_compute_capability=st.tuples(st.integers(0, 12), st.integers(0, 9)),
+    ),
 )
 MIXES = st.builds(Mix, st.dictionaries(CLASSES, st.integers(1, 10**6).map(float), max_size=8), pods=COUNTS)
 
@@ -37,7 +41,10 @@ def test_it_is_read_as_it_was_written(policy: str, mix: Mix) -> None:
 
 def test_a_mix_that_is_too_long_keeps_its_commonest_classes() -> None:
     asked = RequestClass(1, 100, Memory(percent=100))
-    long = [dataclasses.replace(asked, models=(f"{number:03}" + "m" * 4000,)) for number in range(500)]
+    long = [
+        dataclasses.replace(asked, constraints=Constraints(models=(f"{number:03}" + "m" * 4000,)))
+        for number in range(500)
+    ]
     profile = PlacementProfile(mix=Mix({kind: float(number + 1) for number, kind in enumerate(long)}, pods=9000))
     text = profile.data()["mix"]
     assert len(text) <= MOST_BYTES

@@ -10,6 +10,7 @@ from gpushare.mix import Host, Mix, RequestClass
 from gpushare.placement import cutting_stock, pricing
 from gpushare.placement.grid import POINTS, Columns, Ints, empty
 from gpushare.placement.worth import Worth
+from gpushare.request import Constraints
 from gpushare.share import Memory
 from tests.builders import GIB
 
@@ -114,7 +115,7 @@ def test_no_kind_is_expensive_while_all_will_do() -> None:
 
 
 def test_a_kind_that_more_ask_for_than_is_free_is_expensive() -> None:
-    named = mix_of({share(50): 1.0, share(50, models=("*L4*",)): 1.0})
+    named = mix_of({share(50): 1.0, share(50, constraints=Constraints(models=("*L4*",))): 1.0})
     assert prices(named, (90.0, 10.0)).kinds[2] > 0.3
     assert prices(named, (90.0, 10.0)).kinds[1] == 0
     assert prices(named, (10.0, 90.0)).kinds[2] < 0.05

@@ -113,7 +113,14 @@ def test_constraints_are_read() -> None:
         )
     )
     assert parsed.constraints == request.Constraints(
-        ("*A100*", "H100"), 40 * GIB, (8, 6), ("GPU-1", "GPU-2"), ("GPU-3",), "red", "green", "blue"
+        models=("*A100*", "H100"),
+        min_memory_bytes=40 * GIB,
+        min_compute_capability=(8, 6),
+        uuids=("GPU-1", "GPU-2"),
+        not_uuids=("GPU-3",),
+        affinity="red",
+        anti_affinity="green",
+        exclusion="blue",
     )
     assert (parsed.policy, parsed.isolation, parsed.group, parsed.group_size, parsed.latency) == (
         "pack",

@@ -116,3 +116,8 @@ def with_driver_before(container: Container, source: str, directory: Path) -> Co
 def lines_of_the_library(errors: str) -> list[str]:
     """What the library said on stderr."""
     return [line for line in errors.splitlines() if line.startswith("gpushare:")]
+
+
+def complaints_of_the_library(errors: str) -> list[str]:
+    """The same, but for the line about a share that is full."""
+    return [line for line in lines_of_the_library(errors) if " MiB refused: " not in line]

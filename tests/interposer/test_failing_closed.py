@@ -28,7 +28,11 @@ def expect_closed(container: Container, sentence: str) -> None:
 
 
 def test_without_an_arbiter_cuda_does_not_start(container: Container) -> None:
-    expect_closed(container, "cannot be reached at /run/gpushare/arbiter.sock: No such file or directory")
+    expect_closed(
+        container,
+        "cannot be reached at /run/gpushare/arbiter.sock: No such file or directory: CUDA starts in this container once "
+        "the gpushare agent runs on this node; then run the program again",
+    )
 
 
 def test_with_a_dead_socket_cuda_does_not_start(container: Container, arbiter_directory: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.interposer.conftest import MIB, ArbiterMaker
-from tests.interposer.container import DRIVERS, Container, lines_of_the_library
+from tests.interposer.container import DRIVERS, Container, complaints_of_the_library
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +58,7 @@ def tries(container: Container, make_arbiter: ArbiterMaker, files: Path) -> Try:
         where = replace(container, preload=(*before, *container.preload, *after))
         result = where.run([files / "tries", *(name.replace("@", f"{files}/") for name in libraries)])
         assert result.returncode == 0, (result.stdout, result.stderr)
-        return result.stdout.splitlines(), lines_of_the_library(result.stderr)
+        return result.stdout.splitlines(), complaints_of_the_library(result.stderr)
 
     return run
 

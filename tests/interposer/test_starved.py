@@ -7,7 +7,7 @@ import os
 import pytest
 
 from tests.interposer.conftest import MIB, ArbiterMaker
-from tests.interposer.container import PROBE, Container, lines_of_the_library
+from tests.interposer.container import PROBE, Container, complaints_of_the_library
 from tests.interposer.programs import starved
 from tests.programs import command
 
@@ -27,7 +27,7 @@ def test_what_is_missing_at_the_start_is_named_and_the_start_can_be_tried_again(
     make_arbiter(5 * MIB)
     result = container.run(command(starved.starts_short_of, descriptors))
     assert result.returncode == 0, result.stderr
-    (message,) = lines_of_the_library(result.stderr)
+    (message,) = complaints_of_the_library(result.stderr)
     assert said in message
 
 
@@ -36,7 +36,7 @@ def test_without_a_thread_cuda_does_not_start(container: Container, make_arbiter
     make_arbiter(5 * MIB)
     result = container.run(command(starved.starts_without_threads))
     assert result.stdout == "[802, 802, 802]\n", result.stderr
-    (message,) = lines_of_the_library(result.stderr)
+    (message,) = complaints_of_the_library(result.stderr)
     assert "no thread for leases can be started" in message
 
 

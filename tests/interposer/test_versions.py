@@ -66,6 +66,7 @@ def test_a_running_program_says_once_what_it_does_not_understand_and_goes_on(
         before.stop()
         with newer:
             assert process.stderr is not None
+            assert "MiB refused" in process.stderr.readline()  # as it has filled its share
             assert "the arbiter went away" in process.stderr.readline()
             message = process.stderr.readline()
             assert sentence in message

@@ -69,7 +69,11 @@ def test_a_user_without_rights_is_told_which_one_is_missing(kubectl: Kubectl, na
 def test_a_viewer_of_gpunodes_needs_no_right_on_pods(kubectl: Kubectl, namespace: str) -> None:
     kubectl("create", "clusterrolebinding", "plugin-test", "--clusterrole=gpushare-viewer", "--user=viewer")
     try:
-        assert kubectl("gpushare", "top", "--as=viewer").code == 0
+        ended = kubectl("gpushare", "top", "--as=viewer")
+        assert ended.code == 0
+        assert sum(line.startswith("warning: ") and "may not" in line for line in ended.err.splitlines()) == 1
+        for what in ("nodes that are cordoned", "--clusterrole=gpushare-usage-viewer --user=viewer"):
+            assert what in ended.err
         ended = kubectl("gpushare", "top", "-l", LABEL, "--as=viewer")
         assert (ended.code, ended.out) == (1, "")
         assert ended.err.startswith('error: -l goes by the labels of Nodes, and user "viewer" may not list nodes')

@@ -131,6 +131,15 @@ def test_what_is_fixed_when_an_agent_starts_has_no_effect_in_a_file(plugin: Plug
             "flags: {migStrategy: mixed}\nmig: [{devices: all, mig-enabled: true, mig-devices: {1g.5gb: 9}}]",
             "mig[0] fits on no known GPU: 9 × 1g.5gb does not fit on A100-40GB: it has 7 GPU slices",
         ),
+        ("mig: all-1g.7gb", "mig is all-1g.7gb, which no known GPU can be: did you mean all-1g."),
+        (
+            "mig: [{devices: all, mig-enabled: true, mig-devices: {1g.5gb: 1, 1c.3g.22gb: 1}}]",
+            "mig[0]: no known GPU has the MIG profile 1c.3g.22gb: did you mean 3g.",
+        ),
+        (
+            "sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 49}]}}",
+            "sharing.mps.resources[0].replicas 49: at most 48 processes can share a GPU by MPS",
+        ),
     ],
 )
 def test_what_would_be_refused_ends_with_1(plugin: Plugin, tmp_path: Path, text: str, part: str) -> None:
@@ -167,6 +176,32 @@ def test_a_layout_that_only_a_newer_model_may_have_is_a_warning(plugin: Plugin, 
     assert "a newer model may have other profiles of these names" in ended.err
 
 
+@pytest.mark.parametrize("text", ["", "\n# all that is left\n"])
+def test_an_empty_file_is_a_warning(plugin: Plugin, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "node.yaml"
+    path.write_text(text)
+    ended = plugin("config", "validate", path)
+    assert (ended.code, ended.out) == (0, f"{path}: every device whole\n")
+    assert "the file is empty, so every GPU is given whole: write version: v1 if that is meant" in ended.err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mig: all-1g.5gb",
+        "mig: all-1g.12gb.me",
+        "mig: all-balanced",
+        "mig: [{devices: all, mig-enabled: true, mig-devices: {1c.3g.20gb: 2}}]",
+        "sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 48}]}}",
+        "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 49}]}}",
+    ],
+)
+def test_what_some_gpu_can_be_is_good(plugin: Plugin, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "node.yaml"
+    path.write_text(text)
+    assert plugin("config", "validate", path).code == 0
+
+
 def test_a_file_that_is_not_there_is_an_error(plugin: Plugin, tmp_path: Path) -> None:
     ended = plugin("config", "validate", tmp_path / "none.yaml")
     assert ended.code == 1
@@ -197,6 +232,10 @@ def test_what_the_node_cannot_be_is_said_and_nothing_else(plugin: Plugin, saved:
     code, out, err = difference(plugin, saved, tmp_path, text)
     assert (code, out) == (1, "")
     assert "no matching device at index: 99; the node has 0 (GPU-" in err
+    text = "sharing: {mps: {resources: [{name: gpu, replicas: 49}]}}"
+    code, out, err = difference(plugin, saved, tmp_path, text)
+    assert (code, out) == (1, "")
+    assert "replicas 49: maximum allowed replicas exceeded: at most 48 processes can share GPU 0 (NVIDIA A100-" in err
 
 
 def test_an_entry_of_a_configmap_is_chosen_by_name(plugin: Plugin, saved: Path, tmp_path: Path) -> None:

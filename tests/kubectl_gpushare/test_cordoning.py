@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
+import datetime
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpushare import codec
+from gpushare import codec, cordon_note
+from gpushare.cordon_note import CordonNote
 from tests import builders
 from tests.kubectl_gpushare.conftest import Plugin
 
+WHO = """echo '{"status": {"userInfo": {"username": "ann"}}}'"""
 NODE = codec.to_document(builders.node("node-a")) | {"kind": "GPUNode"}
 
 
 @pytest.fixture
 def server(fake_kubectl: Callable[[str], str], tmp_path: Path) -> Callable[..., str]:
-    """A kubectl that gives the node and keeps what it is told to patch; the first `conflicts` patches fail."""
+    """A kubectl that gives the node and keeps what it is told to patch; the first `conflicts` patches fail.
 
-    def make(*, conflicts: int = 0, cordoned: tuple[str, ...] = ()) -> str:
-        document = {**NODE, "metadata": {"name": "node-a", "resourceVersion": "7"}, "spec": {"cordoned": [*cordoned]}}
+    notes: annotations of the node; knows: whether the API server says who asks, which is `ann`.
+    """
+
+    def make(
+        *,
+        conflicts: int = 0,
+        cordoned: tuple[str, ...] = (),
+        notes: Mapping[str, str] | None = None,
+        knows: bool = True,
+    ) -> str:
+        metadata = {"name": "node-a", "resourceVersion": "7", "annotations": notes or {}}
+        document = {**NODE, "metadata": metadata, "spec": {"cordoned": [*cordoned]}}
         (tmp_path / "list.json").write_text(json.dumps({"kind": "GPUNodeList", "items": [document]}))
         (tmp_path / "count").write_text("0")
         return fake_kubectl(f"""
             cd {tmp_path}
             if [ "$1" = get ]; then cat list.json; exit; fi
+            if [ "$1" = create ]; then {WHO if knows else "echo 'Error from server (NotFound)' >&2; exit 1"}; exit; fi
             count=$(cat count); echo $((count + 1)) > count
             if [ "$count" -lt {conflicts} ]; then
                 echo 'Error from server (Conflict): the object has been modified' >&2; exit 1
@@ -46,10 +62,68 @@ def test_a_card_is_cordoned_by_compare_and_swap(plugin: Plugin, server: Callable
     assert (ended.code, ended.out, ended.err) == (0, "node-a/1 cordoned\n", "")
     words = patched(tmp_path)
     assert words[:4] == ["patch", "gpunodes.gpushare.io", "node-a", "--type=merge"]
-    assert json.loads(words[4].removeprefix("--patch=")) == {
-        "metadata": {"resourceVersion": "7"},
-        "spec": {"cordoned": ["GPU-node-a-0", "GPU-node-a-1"]},
-    }
+    patch = json.loads(words[4].removeprefix("--patch="))
+    assert patch["spec"] == {"cordoned": ["GPU-node-a-0", "GPU-node-a-1"]}
+    assert patch["metadata"]["resourceVersion"] == "7"
+    (note,) = cordon_note.read(patch["metadata"]["annotations"]).items()
+    assert note == ("GPU-node-a-1", CordonNote("ann", note[1].at))
+    age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(note[1].at)
+    assert -1 <= age.total_seconds() < 600
+
+
+def noted(tmp_path: Path) -> dict[str, tuple[str, str]]:
+    """Who and why, by UUID, as patched; two empty texts for a note that is removed."""
+    annotations = json.loads(patched(tmp_path)[4].removeprefix("--patch="))["metadata"].get("annotations", {})
+    notes = cordon_note.read({key: value or "" for key, value in annotations.items()})
+    return {uuid: (note.by, note.reason) for uuid, note in notes.items()}
+
+
+def test_a_reason_is_kept_with_the_gpus_that_are_cordoned(
+    plugin: Plugin, server: Callable[..., str], tmp_path: Path
+) -> None:
+    program = server(cordoned=("GPU-node-a-0",))
+    assert plugin("cordon", "gpu", "node-a/1", "--reason", " ECC\nerrors ", KUBECTL_PATH=program).code == 0
+    assert noted(tmp_path) == {"GPU-node-a-1": ("ann", "ECC errors")}
+    assert plugin("cordon", "gpu", "node-a/0", "--reason", "fan", KUBECTL_PATH=program).code == 0
+    assert noted(tmp_path) == {"GPU-node-a-0": ("ann", "fan")}
+
+
+def test_who_cordons_may_be_unknown(plugin: Plugin, server: Callable[..., str], tmp_path: Path) -> None:
+    assert plugin("cordon", "gpu", "node-a/1", "--reason", "fan", KUBECTL_PATH=server(knows=False)).code == 0
+    assert noted(tmp_path) == {"GPU-node-a-1": ("", "fan")}
+
+
+def test_all_gpus_of_a_node_are_cordoned_at_once(plugin: Plugin, server: Callable[..., str], tmp_path: Path) -> None:
+    ended = plugin("cordon", "node", "node-a", "--reason", "moves", KUBECTL_PATH=server(cordoned=("GPU-node-a-1",)))
+    names = [f"node-a/{index} {'already ' if index == 1 else ''}cordoned" for index in range(4)]
+    assert (ended.code, ended.out.splitlines()) == (0, names)
+    assert noted(tmp_path) == {f"GPU-node-a-{index}": ("ann", "moves") for index in range(4)}
+    program = server()
+    (tmp_path / "list.json").write_text('{"kind": "GPUNodeList", "items": []}')
+    ended = plugin("cordon", "node", "nowhere", KUBECTL_PATH=program)
+    assert (ended.code, ended.err.startswith('error: no node "nowhere" with GPUs')) == (1, True)
+
+
+def test_a_note_goes_with_the_cordon(plugin: Plugin, server: Callable[..., str], tmp_path: Path) -> None:
+    notes = cordon_note.as_annotations({"GPU-node-a-1": CordonNote("bob", "2026-03-01T12:00:00Z", "fan")})
+    program = server(cordoned=("GPU-node-a-1", "GPU-node-a-2"), notes={key: text or "" for key, text in notes.items()})
+    page = plugin("describe", "gpu", "node-a/1", KUBECTL_PATH=program).out
+    assert "by bob at 2026-03-01T12:00:00Z: fan" in page
+    assert "cordoned by bob at 2026-03-01T12:00:00Z: fan; the node node-a is not ready" in " ".join(
+        plugin("top", "-o", "wide", "--no-usage", KUBECTL_PATH=program).out.split()
+    )
+    assert plugin("uncordon", "node", "node-a", KUBECTL_PATH=program).code == 0
+    assert noted(tmp_path) == {"GPU-node-a-1": ("", "")}
+
+
+@given(st.builds(CordonNote, by=st.text(), at=st.text(), reason=st.text()))
+def test_a_note_is_read_as_it_was_written(note: CordonNote) -> None:
+    assert cordon_note.read(cordon_note.as_annotations({"GPU-a": note})) == {"GPU-a": note}
+
+
+@pytest.mark.parametrize("text", ["fan is loud", "{", '{"by": "ann"}', "[]", "[" * 100_000])
+def test_a_note_that_somebody_wrote_by_hand_is_a_reason(text: str) -> None:
+    assert cordon_note.read({"cordon.gpushare.io/GPU-a": text, "other": "x"}) == {"GPU-a": CordonNote(reason=text)}
 
 
 def test_uncordoning_leaves_the_others(plugin: Plugin, server: Callable[..., str], tmp_path: Path) -> None:

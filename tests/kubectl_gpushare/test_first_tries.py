@@ -53,16 +53,14 @@ def test_who_may_not_read_gpunodes_hears_what_the_pod_was_told(plugin: Plugin, t
 
 
 @pytest.mark.parametrize("verb", ["cordon", "uncordon"])
-def test_a_whole_node_is_for_kubectl(
-    plugin: Plugin, fake_kubectl: Callable[[str], str], tmp_path: Path, verb: str
-) -> None:
+def test_a_node_is_named_as_one(plugin: Plugin, fake_kubectl: Callable[[str], str], tmp_path: Path, verb: str) -> None:
     path = tmp_path / "nodes.json"
     path.write_text(json.dumps({"kind": "List", "items": [codec.to_document(builders.node("gpu-1"))]}))
     program = fake_kubectl(f"cat {path}")
-    for words in (("gpu-1",), ("node", "gpu-1"), ("gpu", "gpu-1")):
+    for words in (("gpu-1",), ("gpu", "gpu-1")):
         ended = plugin(verb, *words, KUBECTL_PATH=program)
         assert ended.code == 1
-        assert "a GPU is named as NODE/INDEX, such as gpu-1/0: a whole node takes `kubectl cordon gpu-1`" in ended.err
+        assert "gpu-1 is a node: write gpu-1/0 for its first GPU, or node gpu-1 for all of them" in ended.err
 
 
 def test_flags_before_the_verb_are_told_where_they_belong(plugin: Plugin) -> None:

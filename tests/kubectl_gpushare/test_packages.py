@@ -13,6 +13,7 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+import numpy
 import pytest
 
 import gpushare
@@ -23,6 +24,7 @@ from tests.kubectl_gpushare.conftest import HIDDEN, ROOT
 pytestmark = pytest.mark.slow
 
 SECONDS = 240.0
+PYTHON = sys.executable
 SAMPLE_POD = ROOT / "config" / "samples" / "half-gpu.yaml"
 
 
@@ -32,14 +34,14 @@ class Installed:
 
     folder: Path
 
-    def __call__(self, program: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    def __call__(self, program: str, *words: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
         kept = {key: value for key, value in os.environ.items() if key not in {*HIDDEN, "PYTHONPATH", "VIRTUAL_ENV"}}
         path = f"{self.folder}{os.pathsep}{os.environ['PATH']}"
-        return run(program, *words, environment={**kept, "PATH": path, "KUBECONFIG": "/nonexistent"})
+        return run(program, *words, environment={**kept, "PATH": path, "KUBECONFIG": "/nonexistent"}, code=code)
 
 
 def run(
-    *words: str | Path, environment: dict[str, str] | None = None, cwd: Path | None = None
+    *words: str | Path, environment: dict[str, str] | None = None, cwd: Path | None = None, code: int = 0
 ) -> subprocess.CompletedProcess[str]:
     command = [str(word) for word in words]
     if environment is not None:
@@ -47,7 +49,7 @@ def run(
     ended = subprocess.run(
         command, capture_output=True, text=True, timeout=SECONDS, check=False, env=environment, cwd=cwd or Path("/")
     )
-    assert ended.returncode == 0, f"{command}: {ended.stdout}{ended.stderr}"
+    assert ended.returncode == code, f"{command}: {ended.stdout}{ended.stderr}"
     return ended
 
 
@@ -80,22 +82,26 @@ def installed(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pyt
 
 def check(plugin: Installed, saved: Path) -> None:
     """Everything that needs no cluster, once."""
-    assert plugin("kubectl-gpushare", "version").stdout == f"kubectl-gpushare v{gpushare.__version__}\n"
-    golden = Path(__file__).parent / "golden" / "top-gpus-pipe.txt"
-    assert plugin("kubectl-gpushare", "top", "--from", saved).stdout == golden.read_text()
+    look(plugin, saved)
     assert "Fits:          yes" in plugin("kubectl-gpushare", "fit", "--request", "0.1", "--from", saved).stdout
     simulated = plugin(
         "kubectl-gpushare", "simulate", "-f", SAMPLE_POD, "--repeat", "9", "--nodes", "1x4", "-o", "json"
     )
     assert json.loads(simulated.stdout)["waitingAtTheEnd"] == 1
     assert "PodReasons" in plugin("kubectl-gpushare", "why", "ml/waiting", "-o", "json", "--from", saved).stdout
+
+
+def look(plugin: Installed, saved: Path) -> None:
+    """Of that, what plans nothing."""
+    assert plugin("kubectl-gpushare", "version").stdout == f"kubectl-gpushare v{gpushare.__version__}\n"
+    golden = Path(__file__).parent / "golden" / "top-gpus-pipe.txt"
+    assert plugin("kubectl-gpushare", "top", "--from", saved).stdout == golden.read_text()
     completed = plugin("kubectl_complete-gpushare", "describe", "--from", saved, "node", "gpu-1")
     assert completed.stdout.splitlines() == ["gpu-1", "gpu-10", ":4"]
 
 
 def test_the_wheel_alone_gives_the_plugin(installed: Installed, saved: Path) -> None:
     check(installed, saved)
-    assert "numpy" not in installed("kubectl-gpushare", "fit", "--request", "0.1", "--from", saved).stdout
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on PATH to find the plugin")
@@ -140,17 +146,32 @@ def from_krew(tmp_path: Path) -> Installed:
     run(sys.executable, ROOT / "config" / "krew" / "make.py", tmp_path / "dist", "--base=b", "--homepage=h", cwd=ROOT)
     with tarfile.open(next((tmp_path / "dist").glob("*.tar.gz"))) as archive:
         archive.extractall(tmp_path / "store", filter="data")
-    folder = tmp_path / "bin"
+    folder, beside = tmp_path / "bin", tmp_path / "beside"  # of python3: empty at first
     folder.mkdir()
     python = folder / "python3"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    python.write_text(f'#!/bin/sh\n[ -d {beside} ] && export PYTHONPATH={beside}\nexec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
     for name in ("kubectl-gpushare", "kubectl_complete-gpushare"):
         (folder / name).symlink_to(tmp_path / "store" / "gpushare" / name)
     return Installed(folder)
 
 
-def test_krew_s_archive_needs_nothing_but_python(from_krew: Installed, tmp_path: Path) -> None:
-    check(from_krew, sample.save(tmp_path / "cluster.json"))
+def test_krew_s_archive_needs_python_and_to_plan_numpy(from_krew: Installed, tmp_path: Path) -> None:
+    saved = sample.save(tmp_path / "cluster.json")
+    look(from_krew, saved)
+    for words in (
+        ["fit", "--request", "0.1", "--from", saved],
+        ["why", "ml/waiting", "--from", saved],
+        ["defrag", "--from", saved],
+        ["simulate", "-f", SAMPLE_POD, "--nodes", "1x4"],
+    ):
+        said = from_krew("kubectl-gpushare", *words, code=1).stderr
+        assert (
+            said == f"error: this verb needs numpy, which {PYTHON} lacks: `{PYTHON} -m pip install numpy` installs it\n"
+        )
+    for name in ("numpy", "numpy.libs"):
+        (tmp_path / "beside" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "beside" / name).symlink_to(Path(numpy.__file__).parents[1] / name)
+    check(from_krew, saved)
     for verb in cli.VERBS:
         assert from_krew("kubectl-gpushare", verb, "--help").stdout.startswith(f"Usage: kubectl gpushare {verb}")

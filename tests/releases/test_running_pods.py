@@ -11,7 +11,7 @@ import pytest
 
 from tests.deviceplugin import simulated
 from tests.deviceplugin.arbiter.test_real_leases import begin, load, percent, split
-from tests.interposer.container import Container, finishing, lines_of_the_library
+from tests.interposer.container import Container, complaints_of_the_library, finishing, lines_of_the_library
 from tests.programs import command
 from tests.releases.conftest import arbiter
 from tests.releases.programs import running
@@ -75,11 +75,11 @@ def test_a_program_goes_on_through_upgrade_and_downgrade_with_limits_exact_and_r
                 becomes_limited(process, limit_bytes)
                 second = started(short_path, gpus, library, running.looks)
                 output, errors = second.communicate(timeout=30)
-                assert (output.strip(), errors) == (f"2 (0, {limit_bytes})", "")
+                assert (output.strip(), complaints_of_the_library(errors)) == (f"2 (0, {limit_bytes})", [])
                 held_bytes = arbiters.give("pod1", limit_bytes)["pod1"][0]
                 assert held_bytes == limit_bytes
         _, errors = process.communicate("", timeout=30)
-    (line,) = lines_of_the_library(errors)
+    (line,) = complaints_of_the_library(errors)
     assert "the arbiter went away" in line
 
 

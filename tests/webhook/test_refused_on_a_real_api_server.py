@@ -64,7 +64,10 @@ def test_what_somebody_else_refuses_keeps_little_and_after_some_times_nothing(cl
     def is_known() -> bool:
         refused(cluster, "again", said="violates PodSecurity")
         until(lambda: cluster.node().allocations == (), started.explain)
-        return any("never came in the last hour" in line["decision"] for line in started.logged("Answered a review"))
+        return any(
+            "rejected after placement in the last hour" in line["decision"]
+            for line in started.logged("Answered a review")
+        )
 
     until(is_known, started.explain, seconds=60.0)
     placed = started.reviews()["placed"]

@@ -19,6 +19,7 @@ from webhook.pods import covered_mounts, mutation
 _NVIDIA_PREFIX: Final = "nvidia.com/"
 _LONGEST_KEY_NAME: Final = 63  # of an annotation key, after the slash
 _MOST_BYTES: Final = 2**63 - 1  # what a quantity of an extended resource can say
+_SMALLEST_CONTEXT_BYTES: Final = 100 << 20  # of the driver, on a small GPU
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ def warnings(manifest: PodJson, request: Request) -> tuple[str, ...]:
     """Sentences about what will be changed against the pod's wording."""
     return (
         *_first_of_several(manifest, request),
+        *_less_than_a_context(manifest, request),
         *_forged(manifest),
         *_stale(manifest, request),
         *_replaced_devices(manifest, request),
@@ -189,6 +191,18 @@ def _first_of_several(manifest: PodJson, request: Request) -> Iterator[str]:
             f"the share is for container {errors.quoted(name, longest=40)}, the first of {len(ordinary)}: to give it "
             f"to another, write {contract.CONTAINER}"
         )
+
+
+def _less_than_a_context(manifest: PodJson, request: Request) -> Iterator[str]:
+    annotations = pod.annotations_of(manifest)
+    for demand in request.demands:
+        own = f"{contract.MEMORY}.{demand.containers[0]}"
+        key = own if own in annotations else contract.MEMORY
+        if 0 < (demand.share.memory.bytes or 0) < _SMALLEST_CONTEXT_BYTES:
+            yield (
+                f"{key} {errors.quoted(annotations[key], longest=40)} is less than a CUDA context takes, 100 to 600 "
+                "MiB for each process: CUDA programs will be out of memory at once"
+            )
 
 
 def _stale(manifest: PodJson, request: Request) -> Iterator[str]:

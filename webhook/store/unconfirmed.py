@@ -113,29 +113,32 @@ class UnconfirmedReservations:
         recent = sum(now - at < LAPSES_SECONDS for at in lapses)
         if recent >= LAPSES:
             return (
-                f"of the pods of its namespace that were given a share before they were stored, {LAPSES} never came in "
-                "the last hour, as when a policy refuses them: it gets a GPU once it is stored"
+                f"{LAPSES} pods of this namespace were rejected after placement in the last hour, so its pods are now "
+                "placed only once they exist"
             )
         waiting = self._waiting.get(namespace, {}).values()
         together = self._lapses_together
         if len(together) == LAPSES_TOGETHER and now - together[0] < LAPSES_SECONDS:
             return (
-                f"{LAPSES_TOGETHER} pods of several namespaces that were given a share before they were stored never "
-                "came in the last hour, as when reviews are made up: it gets a GPU once it is stored"
+                f"{LAPSES_TOGETHER} pods of several namespaces were rejected after placement in the last hour, so pods "
+                "are now placed only once they exist"
             )
         if any(now - reservation.since > OVERDUE_SECONDS for reservation in waiting):
-            return "a pod of its namespace that was given a share has yet to be stored: it gets a GPU once it is stored"
+            return (
+                "another pod of this namespace that was placed does not exist yet, so its pods are now placed only "
+                "once they exist"
+            )
         gpus = sum(self._gpus.values())
         everywhere = (reservation for of_one in self._waiting.values() for reservation in of_one.values())
         for reserved, part, whose in (
-            (waiting, MOST_PART, "pods of its namespace"),
+            (waiting, MOST_PART, "pods of this namespace"),
             (everywhere, MOST_PART_TOGETHER, "pods of all namespaces"),
         ):
             most = max(LEAST_GPUS, gpus / part)
             if _total(reserved) >= most:
                 return (
-                    f"{most:g} GPUs are reserved for {whose} that have yet to be stored: it gets a GPU once it is "
-                    "stored"
+                    f"{most:g} GPUs are reserved for {whose} that do not exist yet, so this pod is placed only once it "
+                    "exists"
                 )
         return None
 

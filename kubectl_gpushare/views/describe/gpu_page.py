@@ -68,6 +68,7 @@ def gpu(card: GpuSummary, owner: GpuNode, snapshot: Snapshot, *, now: float) -> 
         *_problems(ledger_problems.of_card(owner, card)),
         *field("Status", ", ".join(card.statuses) or "Ready", style=cell_figures.status(card.statuses).style),
         *field("Reason", card.reason, style="warn" if device.healthy else "bad"),
+        *field("Cordoned", str(card.note)),
         *field("Held For", *sorted(str(hold.pod) for hold in card.holds)),
         *field("UUID", device.uuid),
         *field("Model", device.model),

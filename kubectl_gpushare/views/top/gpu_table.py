@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpushare import typical
+from gpushare.cordon_note import CordonNote
 from gpushare.gpu import Mode
 from gpushare.gpunode import GpuNode
 from gpushare.node import NodeJson
@@ -145,6 +146,7 @@ def item(card: GpuSummary) -> dict[str, Any]:
         "reason": card.reason,
         "healthy": gpu.healthy,
         "cordoned": gpu.cordoned,
+        "cordon": dataclasses.asdict(card.note) if card.note != CordonNote() else None,
         "compute": {
             "allocatedPercent": card.used.request_percent,
             "totalPercent": 100 if card.shared else 0,
@@ -183,7 +185,7 @@ def _row(card: GpuSummary, *, with_used: bool) -> Row:
         cell_figures.compute(used.request_percent, 0 if card.gone else 100) if known else cell_figures.unknown(),
         cell_figures.memory(used.memory_bytes, gpu.memory_bytes) if known else cell_figures.unknown(),
         *(cell_figures.used(card.measured, used.memory_bytes, 1) if with_used else ()),
-        str(_pods(card)) if known or card.devices is not None else NONE,
+        str(_pods(card)) if known or card.devices is not None else cell_figures.unknown(),
         cell_figures.free(*card.free),
         cell_figures.largest(card),
         cell_figures.fragmentation(free, stranded),
@@ -197,14 +199,11 @@ def _row(card: GpuSummary, *, with_used: bool) -> Row:
     )
 
 
-def _totals(total: gpu_summary.Sum, cards: Sequence[GpuSummary], *, with_used: bool) -> Row:
-    return (
-        Cell("TOTAL", "bold"),
-        f"{total.gpus}-{'GPU' if total.gpus == 1 else 'GPUs'}",
-        "",
-        *cell_figures.sum_cells(total, [card.measured for card in cards if card.shared] if with_used else None),
-        *[""] * 7,
-    )
+def _totals(total: gpu_summary.Sum, cards: Sequence[GpuSummary], *, with_used: bool) -> dict[str, str | Cell]:
+    return {
+        "MODEL": f"{total.gpus}-{'GPU' if total.gpus == 1 else 'GPUs'}",
+        **cell_figures.sum_cells(total, [card.measured for card in cards if card.shared] if with_used else None),
+    }
 
 
 def _pods(card: GpuSummary) -> int:

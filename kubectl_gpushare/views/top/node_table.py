@@ -231,15 +231,12 @@ def _row(row: NodeRow, now: float, *, with_used: bool) -> Row:
     )
 
 
-def _totals(nodes: int, total: gpu_summary.Sum, used: Sequence[Used | None] | None) -> Row:
-    return (
-        Cell("TOTAL", "bold"),
-        str(total.gpus),
-        f"{nodes}-{'node' if nodes == 1 else 'nodes'}",
-        "",
-        *cell_figures.sum_cells(total, used),
-        *[""] * 4,
-    )
+def _totals(nodes: int, total: gpu_summary.Sum, used: Sequence[Used | None] | None) -> dict[str, str | Cell]:
+    return {
+        "GPUS": str(total.gpus),
+        "MODEL": f"{nodes}-{'node' if nodes == 1 else 'nodes'}",
+        **cell_figures.sum_cells(total, used),
+    }
 
 
 def mixed(words: Iterable[str]) -> str:

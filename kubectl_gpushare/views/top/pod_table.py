@@ -305,21 +305,17 @@ def _change(write: Callable[[int], str], held: int, asked: int) -> str:
     return write(held) if held == asked else f"{write(held)}->{write(asked)}"
 
 
-def _totals(rows: Sequence[PodRow]) -> Row:
+def _totals(rows: Sequence[PodRow]) -> dict[str, str | Cell]:
     waiting = sum(row.state == podstate.GATED for row in rows)
     reserved = sum(_until(row) is not None for row in rows)
     counts = [f"{count}-{what}" for count, what in ((waiting, "waiting"), (reserved, "reserved")) if count]
-    return (
-        Cell("TOTAL", "bold"),
-        "",
-        f"{len(rows)}-{'pod' if len(rows) == 1 else 'pods'}",
-        quantity.format_compute(sum(row.request_percent for row in rows)),
-        "",
-        quantity.format_bytes(sum(row.memory_bytes for row in rows)),
-        *_used_in_all(rows),
-        ",".join(counts),
-        *[""] * 5,
-    )
+    return {
+        "GPUS": f"{len(rows)}-{'pod' if len(rows) == 1 else 'pods'}",
+        "REQUEST": quantity.format_compute(sum(row.request_percent for row in rows)),
+        "MEMORY": quantity.format_bytes(sum(row.memory_bytes for row in rows)),
+        **cell_figures.by_column(*_used_in_all(rows)),
+        "STATE": ",".join(counts),
+    }
 
 
 def _used_in_all(rows: Sequence[PodRow]) -> tuple[str | Cell, str | Cell]:

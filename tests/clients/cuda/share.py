@@ -85,11 +85,11 @@ class Shares:
         return box.start(command, variables)
 
     async def finish(self, process: subprocess.Popen[str], *, seconds: float = 100) -> str:
-        """What it prints until it ends, which must be well and without a word of the library."""
+        """Return what it prints until it ends well; the library may report a full share, and nothing else."""
         with container.finishing(process):
             output, errors = await asyncio.to_thread(process.communicate, timeout=seconds)
         assert process.returncode == 0, output + errors
-        assert container.lines_of_the_library(errors) == []
+        assert container.complaints_of_the_library(errors) == []
         return output
 
     async def run(

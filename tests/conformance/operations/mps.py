@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from deviceplugin.mps import limits, places, steps
+from gpushare.modes import mps_clients
 from tests.conformance.runner import Case, Facets
 
 ROOT = Path("/mps")
@@ -20,8 +21,8 @@ def mps_client_limit(case: Case) -> Any:
     except limits.LimitError:
         fine = False
     return Facets(
-        new_arch=limits.is_new(capability, as_nvidia=True),
-        max_clients=limits.most_clients(capability, as_nvidia=True),
+        new_arch=mps_clients.is_new(capability, as_nvidia=True),
+        max_clients=mps_clients.most(capability, as_nvidia=True),
         replicas_ok=fine,
     )
 

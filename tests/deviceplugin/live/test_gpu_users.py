@@ -13,8 +13,9 @@ import pytest
 from deviceplugin.arbiter import socket_server
 from deviceplugin.kubelet import checkpoint
 from deviceplugin.live import gpu_usage
-from deviceplugin.live.gpu_users import GpuUsers
+from deviceplugin.live.gpu_users import JUST_GIVEN_SECONDS, GpuUsers
 from gpushare import contract
+from tests.deviceplugin.simulated_kubelet import Kubelet
 
 PERCENT = contract.RESOURCE_PERCENT
 UID = "0a0a0a0a-0000-0000-0000-000000000001"
@@ -80,6 +81,51 @@ def test_what_the_kubelet_starts_by_is_held_while_its_pod_lives(tmp_path: Path) 
     asked = witness(tmp_path, kept)
     assert "does not say" in asyncio.run(asked.ask_kubelet())
     assert asked.allocated_ids == {PERCENT: {"gpu-percent-7", "gpu-percent-300"}}
+
+
+async def test_a_device_is_free_once_the_kubelet_that_had_listed_it_does_not_any_more(short_path: Path) -> None:
+    """And not 30 seconds later: a pod that ended soon would hold up the change of its GPU."""
+    (short_path / "plugins").mkdir()
+    kubelet = Kubelet(short_path / "plugins")
+    await kubelet.start()
+    now = 100.0
+    asked = GpuUsers(
+        SimpleNamespace(nvml=None),  # type: ignore[arg-type]
+        pod_resources_socket=kubelet.holdings,
+        pods=tuple,
+        proc=short_path,
+        identify=socket_server.by_cgroup(short_path),
+        ours=frozenset,
+        clock=lambda: now,
+    )
+    try:
+        asked.gave("nvidia.com/gpu", ["GPU-a"])
+        now += 1
+        assert await asked.ask_kubelet() == ""  # the pod is not admitted yet
+        assert asked.in_use() == {"GPU-a"}
+        kubelet.pods["x"] = ("nvidia.com/gpu", ["GPU-a"])
+        now += 1
+        await asked.ask_kubelet()
+        assert asked.in_use() == {"GPU-a"}
+        del kubelet.pods["x"]
+        now += 1
+        await asked.ask_kubelet()
+        assert asked.in_use() == frozenset()
+        # The list of an earlier holder says nothing of a container that was given the device after it was asked for.
+        kubelet.pods["y"] = ("nvidia.com/gpu", ["GPU-a"])
+        asking = asyncio.create_task(asked.ask_kubelet())
+        await asyncio.sleep(0)
+        now += 1
+        asked.gave("nvidia.com/gpu", ["GPU-a"])
+        await asking
+        kubelet.pods.clear()
+        await asked.ask_kubelet()
+        assert asked.in_use() == {"GPU-a"}
+        now += JUST_GIVEN_SECONDS + 1
+        assert asked.in_use() == frozenset()
+    finally:
+        await kubelet.holder.stop(None)
+        await kubelet.server.stop(None)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_a_judgement_follows_whoever_comes_and_goes() -> None:
     there.put("one", PodInfo.of(pod("0"), "node-a"))
     assert verdict(there, pod()) is None
     there.put_machine("node-a", machine(cpu="0"))
-    assert verdict(there, pod()) == "has 0 of 0 CPUs free, 1 is asked for"
+    assert verdict(there, pod()) == "has 0 CPUs in all, 1 is asked for"
     there.put_machine("node-a", None)
     assert verdict(there, pod()) == NO_NODE
 

@@ -120,14 +120,14 @@ ROOMY = {"cpu": "4", "memory": "8Gi", "ephemeral-storage": "10Gi", "pods": "3", 
         (requests(cpu="2"), "has 500m of 4 CPUs free, 2 are asked for"),
         (requests(memory="6Gi"), None),
         (requests(memory="7Gi"), "has 6Gi of 8Gi memory free, 7Gi are asked for"),
-        (requests(ephemeral_storage="11Gi"), "has 10Gi of 10Gi ephemeral storage free, 11Gi are asked for"),
+        (requests(ephemeral_storage="11Gi"), "has 10Gi ephemeral storage in all, 11Gi are asked for"),
         (
             requests(**{"gpushare.io/gpu-idle": "1"}),
             "has free GPUs and no agent that runs: its kubelet offers no gpushare.io/gpu-idle",
         ),
         (requests(**{"example.com/thing": "1"}), "has 0 of 0 example.com/thing free, 1 are asked for"),
         (requests(**{"example.com/thing": "0"}), None),
-        (requests(memory="9Gi", cpu="9"), "has 500m of 4 CPUs free, 9 are asked for"),
+        (requests(memory="9Gi", cpu="9"), "has 4 CPUs in all, 9 are asked for"),
     ],
 )
 def test_what_is_asked_for_must_be_free(asked: dict[str, Any], reason: str | None) -> None:

@@ -90,14 +90,6 @@ def test_the_best_choice_comes_first_and_none_comes_twice() -> None:
     assert choices[0].placement == of_sample().place(builders.pod("asked"), asked(request="0.1", memory="1Gi").request)
 
 
-def test_without_numpy_it_chooses_node_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worlds, "exact", lambda: False)
-    world = of_sample()
-    wanted = asked(request="1", memory="75Gi")
-    assert isinstance(world.place(wanted.manifest, wanted.request), Refusal)
-    assert isinstance(world.place(builders.pod("p"), asked(request="0.5").request), Placement)
-
-
 def test_memory_may_be_less_to_the_last_mebibyte() -> None:
     world = of_sample()
     wanted = asked(request="1", memory="75Gi")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpushare import contract
+from gpushare import codec, contract
 from gpushare.defragmentation.plan import DefragPlan, DefragStep
 from gpushare.fragmentation import Fragmentation
 from gpushare.gpu import Mode
@@ -21,6 +23,7 @@ from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import defrag
 from tests import builders
 from tests.gpushare.defragmentation import clusters
+from tests.kubectl_gpushare.conftest import Plugin
 
 
 def waits(spec: dict[str, Any] | None = None, **asks: str) -> dict[str, Any]:
@@ -133,7 +136,9 @@ def test_a_rolling_update_that_waits_for_itself_is_told_what_lets_it_go_on(templ
         manifest["metadata"]["ownerReferences"][0]["name"] = f"server-{its}"
     changes = why(new, there=there, held="1", memory="80Gi").changes
     sentence = "if default/server-old, of an older template, ended first: maxSurge 0 in deploy/server"
-    assert [(change.sentence, change.gpus) for change in changes] == ([(sentence, "n1/0")] if tells else [])
+    assert [(change.sentence, change.gpus) for change in changes] == [
+        (sentence, "n1/0") if tells else ("if default/n0-0 ended", "n0/0")
+    ]
 
 
 def test_less_memory_is_tried_on_a_pod_that_has_been_stored() -> None:
@@ -154,3 +159,56 @@ def test_a_hundred_pods_that_wait_for_one_reason_are_one_line() -> None:
     )
     lines = [entry.values for entry in page if isinstance(entry, Field) and entry.key == "No Way For"]
     assert lines == [("ml/pod-0, ml/pod-1, ml/pod-2 and 97 more: no GPU fits", "ml/other: other")]
+
+
+def split(*, fixed: bool = False) -> tuple[dict[str, Any], Snapshot]:
+    """A pod that wants both GPUs of a node, of which each has half a GPU's pod, as the other node's have."""
+    placed = [
+        (clusters.owned(f"{node}-{index}", kind="" if fixed else "ReplicaSet", request="0.5"), f"{node}/{index}")
+        for node in ("n0", "n1")
+        for index in (0, 1)
+    ]
+    nodes = [view.node for view in clusters.cluster(*placed, nodes=2).views.values()]
+    manifest = waits(request="1", gpus="2")
+    pods = (*(pod for pod, _ in placed), manifest)
+    return manifest, Snapshot(tuple(nodes), pods, machines=tuple(clusters.machine(node.name) for node in nodes))
+
+
+def test_moves_in_turn_are_proposed_where_no_single_move_helps() -> None:
+    manifest, snapshot = split()
+    found = reasons.of(manifest, snapshot)
+    assert not {"move", "end"} & {change.kind for change in found.changes}
+    answer = reasons.with_moves(found, manifest, snapshot, clusters.NONE)
+    assert [change.sentence for change in answer.changes if change not in found.changes] == [
+        "after 2 moves, which `kubectl gpushare defrag waits -n default` plans"
+    ]
+    manifest, snapshot = split(fixed=True)
+    assert reasons.with_moves(found, manifest, snapshot, clusters.NONE) == found
+
+
+def test_why_proposes_what_defrag_plans(plugin: Plugin, tmp_path: Path) -> None:
+    _, snapshot = split()
+    path = tmp_path / "cluster.json"
+    nodes = [{**node, "kind": "Node", "apiVersion": "v1"} for node in snapshot.machines or ()]
+    pods = [{**pod, "kind": "Pod", "apiVersion": "v1"} for pod in snapshot.pods or ()]
+    path.write_text(json.dumps({"kind": "List", "items": [*map(codec.to_document, snapshot.nodes), *nodes, *pods]}))
+    ended = plugin("why", "waits", "--from", path)
+    assert ended.code == 0, ended.err
+    assert "after 2 moves, which `kubectl gpushare defrag waits -n default` plans: on n0/0,1" in " ".join(
+        ended.out.split()
+    )
+    planned = plugin("defrag", "waits", "-n", "default", "--from", path)
+    assert (planned.code, planned.err) == (0, "")
+
+
+def test_if_nothing_else_helps_the_smallest_pod_in_the_way_is_named() -> None:
+    answer = why(waits(request="1"), held="1", memory="80Gi")
+    assert [(change.kind, change.sentence, change.gpus) for change in answer.changes] == [
+        ("end", "if default/n0-0 ended", "n0/0")
+    ]
+
+
+def test_more_cpu_than_any_node_has_is_told_as_that() -> None:
+    manifest = waits(request="0.1")
+    manifest["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "64"
+    assert "n0 has 8 CPUs in all, 64 are asked for" in misses(why(manifest))

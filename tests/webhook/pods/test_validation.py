@@ -123,3 +123,25 @@ def test_devices_that_are_replaced_are_told() -> None:
     )
     after: Any = mutation.rewrite(manifest, requests.parse(manifest), Refusal("full"))
     assert validation.warnings(after, requests.parse(after)) == ()
+
+
+@pytest.mark.parametrize(
+    ("asked", "key", "value"),
+    [
+        ({"memory": "8M"}, "gpushare.io/memory", "8M"),
+        ({"request": "0.5", "memory.main": "99Mi"}, "gpushare.io/memory.main", "99Mi"),
+        ({"memory": "100Mi"}, "", ""),
+        ({"request": "0.01"}, "", ""),
+        ({"memory": "1%"}, "", ""),
+    ],
+)
+def test_less_memory_than_a_context_takes_is_a_warning(asked: dict[str, str], key: str, value: str) -> None:
+    manifest = builders.pod(**asked)
+    assert validation.warnings(manifest, requests.parse(manifest)) == (
+        (
+            f'{key} "{value}" is less than a CUDA context takes, 100 to 600 MiB for each process: CUDA programs will be '
+            "out of memory at once",
+        )
+        if key
+        else ()
+    )

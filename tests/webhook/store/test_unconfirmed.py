@@ -54,7 +54,7 @@ def test_a_namespace_may_have_an_eighth_of_all_gpus_reserved_at_a_time() -> None
     story.holds(reserved("a", gpus=3))
     assert story.known.why_not("team") is None
     story.holds(reserved("a", gpus=3), reserved("b"), written=False)
-    assert str(story.known.why_not("team")).startswith("4 GPUs are reserved for pods of its namespace")
+    assert str(story.known.why_not("team")).startswith("4 GPUs are reserved for pods of this namespace")
     assert story.known.why_not("others") is None
     story.known.seen("a")
     assert story.known.why_not("team") is None
@@ -103,7 +103,7 @@ def test_while_a_pod_is_overdue_no_more_is_reserved() -> None:
     story = Story()
     story.holds(reserved())
     story.now = unconfirmed.OVERDUE_SECONDS + 0.1
-    assert "has yet to be stored" in str(story.known.why_not("team"))
+    assert "does not exist yet" in str(story.known.why_not("team"))
     story.holds(confirmed())
     assert story.known.why_not("team") is None
 
@@ -113,7 +113,7 @@ def test_a_namespace_whose_pods_do_not_come_gets_none_before_they_are_stored_for
     for number in range(unconfirmed.LAPSES):
         assert story.known.why_not("team") is None
         story.lapses(reserved(str(number)))
-    assert "3 never came in the last hour" in str(story.known.why_not("team"))
+    assert "3 pods of this namespace were rejected after placement in the last hour" in str(story.known.why_not("team"))
     assert story.known.why_not("others") is None
     story.now = LIFETIME_SECONDS + unconfirmed.LAPSES_SECONDS
     assert story.known.why_not("team") is None

@@ -19,7 +19,7 @@ def asks(**annotations: str) -> workload_mix.Asks:
 def test_a_pod_asks_for_what_its_annotations_and_its_containers_say() -> None:
     assert asks(request="0.5") == (HALF,)
     (named,) = asks(gpus="2", model="*H100*")
-    assert (named.gpus, named.models) == (2, ("*H100*",))
+    assert (named.gpus, named.constraints.models) == (2, ("*H100*",))
 
 
 def test_what_gpushare_wrote_makes_no_difference() -> None:

@@ -102,7 +102,7 @@ def test_free_is_compute_and_memory_and_no_mean_of_both() -> None:
     place = [column.header for column in made.columns].index("FREE")
     assert [row[place] for row in made.rows] == ["0+60Gi", "1+80Gi"]
     assert made.totals is not None
-    assert made.totals[place] == "1+140Gi"
+    assert made.totals["FREE"] == "1+140Gi"
 
 
 def test_describe_says_the_same_as_top() -> None:

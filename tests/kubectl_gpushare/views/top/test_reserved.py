@@ -29,7 +29,7 @@ NODE = dataclasses.replace(builders.node("node-a"), allocations=tuple(map(reserv
 
 def shown(taken: Snapshot) -> list[dict[str, str]]:
     made = pod_table.table(pod_table.of(taken), now=NOW)
-    lines = [*made.rows, made.totals or ()]
+    lines = [*made.rows, made.totals_row or ()]
     texts = [[cell.text if isinstance(cell, Cell) else cell for cell in line] for line in lines]
     return [dict(zip([column.header for column in made.columns], line, strict=True)) for line in texts]
 

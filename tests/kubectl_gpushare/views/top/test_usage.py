@@ -53,7 +53,7 @@ def tables(snapshot: Snapshot) -> list[Table]:
 def busy(table: Table) -> list[str]:
     """The cells of BUSY, the total last."""
     place = [column.header for column in table.columns].index("BUSY")
-    cells = [row[place] for row in (*table.rows, table.totals or ())]
+    cells = [row[place] for row in (*table.rows, table.totals_row or ())]
     return [cell.text if isinstance(cell, Cell) else cell for cell in cells]
 
 

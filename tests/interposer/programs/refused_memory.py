@@ -1,0 +1,20 @@
+"""Programs that ask for more memory than there is."""
+
+from __future__ import annotations
+
+from tests.interposer.cuda_client import MIB, OUT_OF_MEMORY, SUCCESS, Cuda
+from tests.interposer.programs import memory_limit
+
+
+def refused_again_and_again(kind: str, proc: bool, size: int) -> None:
+    c, attempt = Cuda(proc=proc), memory_limit.KINDS[kind]
+    assert attempt(c, 1 * MIB)[0] == SUCCESS
+    for _ in range(3):
+        assert attempt(c, size)[0] == OUT_OF_MEMORY
+
+
+def refused_by_the_driver(size: int) -> None:
+    c = Cuda()
+    for kind in memory_limit.KINDS.values():
+        if kind is not memory_limit.plain_of_32_bits and kind is not memory_limit.managed:
+            assert kind(c, size)[0] == OUT_OF_MEMORY

@@ -1,0 +1,51 @@
+"""The first allocation that a share has no room for is one line on stderr, whichever way it was asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.interposer.conftest import MIB, ArbiterMaker
+from tests.interposer.container import Container, lines_of_the_library
+from tests.interposer.programs import graph_memory, memory_limit, refused_memory
+from tests.programs import command
+
+LIMIT = 64 * MIB
+GIB = 1024 * MIB
+
+
+@pytest.mark.parametrize("proc", [False, True], ids=["dlsym", "cuGetProcAddress"])
+@pytest.mark.parametrize("kind", memory_limit.KINDS)
+def test_the_first_refusal_of_a_process_is_a_line(
+    container: Container, make_arbiter: ArbiterMaker, kind: str, proc: bool
+) -> None:
+    make_arbiter(LIMIT)
+    for size, mib in ((64 * MIB, 64), (3 * GIB + 1, 3073)):
+        ended = container.run(command(refused_memory.refused_again_and_again, kind, proc, size))
+        assert ended.returncode == 0, ended.stderr
+        (line,) = lines_of_the_library(ended.stderr)
+        assert line.startswith(f"gpushare: {mib} MiB refused: ")
+        assert line.endswith(" of the container's 64 MiB are in use (gpushare.io/memory)")
+
+
+def test_the_figures_are_those_of_the_share(container: Container, make_arbiter: ArbiterMaker) -> None:
+    make_arbiter(2 * GIB)
+    ended = container.run(command(refused_memory.refused_again_and_again, "plain", False, 3 * GIB))
+    assert lines_of_the_library(ended.stderr) == [
+        "gpushare: 3072 MiB refused: 1 of the container's 2048 MiB are in use (gpushare.io/memory)"
+    ]
+
+
+def test_a_graph_that_does_not_fit_is_a_line_too(container: Container, make_arbiter: ArbiterMaker) -> None:
+    make_arbiter(256 * MIB)
+    ended = container.run(command(graph_memory.does_not_fit))
+    assert ended.returncode == 0, ended.stderr
+    assert lines_of_the_library(ended.stderr) == [
+        "gpushare: 100 MiB refused: 157 of the container's 256 MiB are in use (gpushare.io/memory)"
+    ]
+
+
+def test_what_the_driver_refuses_is_not_the_share_s_doing(container: Container, make_arbiter: ArbiterMaker) -> None:
+    make_arbiter(40 * GIB)
+    ended = container.run(command(refused_memory.refused_by_the_driver, 5 * GIB))
+    assert ended.returncode == 0, ended.stderr
+    assert lines_of_the_library(ended.stderr) == []
