@@ -154,7 +154,6 @@ preflight() {
 render() {
   if kubectl get configmap --namespace "$NAMESPACE" gpushare-config >/dev/null 2>&1; then
     say 'The configurations of nodes, in the ConfigMap gpushare-config, stay as they are.'
-    overlay+=(--keep-configurations)
   fi
   "$(find_python)" config/overlay.py "$scratch" "${overlay[@]}" || exit 1
   kubectl kustomize "$scratch" >"$scratch/manifests.yaml"

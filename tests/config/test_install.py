@@ -233,6 +233,49 @@ def test_a_second_installation_resets_nothing_that_others_fill_in(
     assert run("--uninstall").returncode == 0
 
 
+CONFIG_MAP_OF_0_2_0 = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {
+        "name": "gpushare-config",
+        "namespace": SYSTEM,
+        "labels": {"app.kubernetes.io/name": "gpushare", "app.kubernetes.io/part-of": "gpushare"},
+    },
+    "data": {
+        "default": "version: v1\nsharing:\n  fractional:\n    resources:\n    - name: nvidia.com/gpu\n",
+        "exclusive": "version: v1\n",
+    },
+}
+
+
+@pytest.mark.apiserver
+@pytest.mark.parametrize("before", ["--server-side", "--server-side=false"])
+def test_no_upgrade_changes_a_configuration(
+    own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]], before: str
+) -> None:
+    kustomize = f"--kustomize={manifests.CONFIG / 'default'}"
+
+    def entries() -> dict[str, str]:
+        found = json.loads(own.kubectl("get", "configmap", "gpushare-config", f"-n={SYSTEM}", "-o", "json"))
+        data: dict[str, str] = found["data"]
+        return data
+
+    own.kubectl("apply", before, kustomize)
+    own.kubectl("apply", before, "--filename=-", input=json.dumps(CONFIG_MAP_OF_0_2_0))
+    untouched = entries()
+    own.kubectl("apply", "--server-side", "--force-conflicts", kustomize)
+    assert entries() == untouched  # nothing is pruned from an entry that nobody edited
+    edited = untouched | {"default": "version: v1\n", "mine": "version: v1\n"}
+    patch = json.dumps({"data": edited})
+    own.kubectl("patch", "configmap", "gpushare-config", f"-n={SYSTEM}", f"--patch={patch}")
+    own.kubectl("apply", "--server-side", "--force-conflicts", kustomize)
+    assert entries() == edited
+    own.kubectl("apply", kustomize)
+    assert entries() == edited
+    installed(run(*QUICKLY, "--force-conflicts"))
+    assert entries() == edited
+
+
 @pytest.mark.apiserver
 def test_what_somebody_else_has_set_is_a_conflict_with_a_remedy(
     own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]]
