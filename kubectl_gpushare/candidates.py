@@ -62,6 +62,11 @@ def configurations(context: click.Context, _parameter: click.Parameter, incomple
     return _quietly(lambda chosen: [*_nodes(chosen), *_entries(chosen)], context, incomplete)
 
 
+def entries(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
+    """The names of configurations."""
+    return _quietly(_entries, context, incomplete)
+
+
 def namespaces(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
     """`-n`."""
     return _quietly(lambda chosen: _cluster(chosen).namespaces(), context, incomplete)

@@ -1,4 +1,4 @@
-"""`config`: what a node's configuration says, before a node follows it."""
+"""`config`: what a node's configuration says and changes, and which one a node follows."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import click
 
 from gpushare import contract
 from gpushare import errors as domain
-from kubectl_gpushare import candidates, options, plugin_errors
+from kubectl_gpushare import candidates, config_writing, options, plugin_errors
 from kubectl_gpushare.source import chosen_source, inputs
 
 
-@click.group(short_help="Check configurations of nodes before they are followed")
+@click.group(short_help="Check configurations of nodes, and change what nodes follow")
 def command() -> None:
-    """Check configurations of nodes before they are followed.
+    """Check configurations of nodes, and change what nodes follow.
 
     \b
     Examples:
@@ -24,7 +24,15 @@ def command() -> None:
     \b
       # What is in force where, and what is waited for
       kubectl gpushare config show
+    \b
+      # Write a configuration, and have a node follow it
+      kubectl gpushare config set mig -f node.yaml
+      kubectl gpushare config label gpu-1 mig
     """
+
+
+command.add_command(config_writing.set_entry)
+command.add_command(config_writing.label_node)
 
 
 @command.command("validate", short_help="Check configuration files, or the entries of a ConfigMap")

@@ -11,10 +11,9 @@ import pytest
 import yaml
 
 import gpushare
-from gpushare import contract, policies
+from gpushare import policies
 from gpushare.daemon import logs
 from tests.chart.conftest import CHART
-from tests.config import manifests
 
 Json = dict[str, Any]
 VALUES: Json = yaml.safe_load((CHART / "values.yaml").read_text())
