@@ -91,10 +91,24 @@ prerequisites() {
     fail "apt-get could not install ${missing[*]}; see above"
 }
 
+# Runs a command, and says every five seconds how long it has been running.
+with_progress() {
+  local what="$1" began=$SECONDS ticker code=0
+  shift
+  say "$what …"
+  # Ctrl-C does not reach a background loop, so it looks whether its parent is still there.
+  while sleep 5 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do say "  … $((SECONDS - began)) s"; done &
+  ticker=$!
+  "$@" || code=$?
+  { kill "$ticker" && wait "$ticker"; } 2>/dev/null || true
+  return "$code"
+}
+
 local_demo() {
-  say 'Setting up .venv/ and build/ …'
+  say 'The first time this takes one to three minutes, later a few seconds.'
   prerequisites
-  make --silent env build
+  with_progress 'Installing Python packages into .venv/' make --silent env
+  with_progress 'Compiling the C library and the simulated driver into build/' make --silent build
   .venv/bin/python -m lab.demo
 }
 
