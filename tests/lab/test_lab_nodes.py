@@ -180,8 +180,8 @@ def command_line(directory: Path) -> bytes:
         return b""
 
 
-def test_another_number_of_nodes_is_refused_with_the_way_out(lab: access.Access) -> None:
+def test_fewer_nodes_are_refused_with_the_way_out(lab: access.Access) -> None:
     if lab.lab is None:
         pytest.skip("one's own cluster has the nodes it has")
-    with pytest.raises(lab_errors.LabError, match="has 1 nodes, not 2; end it first by"):
-        cluster.up(lab.lab.directory, node_count=2)
+    with pytest.raises(lab_errors.LabError, match="cannot be changed from 1 to 0; end it first by"):
+        cluster.up(lab.lab.directory, node_count=0)
