@@ -31,7 +31,7 @@ def main() -> None:
     help="Nodes, each with its own kubelet and containerd.  [default: as many as it has, or 1]",
 )
 def up(directory: Path, nodes: int | None) -> None:
-    """Start a cluster, or what is missing of one that was started before; `install` brings gpushare to new nodes."""
+    """Start a cluster, or what is missing of one that was started before."""
     _up(directory, nodes)
 
 
@@ -43,9 +43,8 @@ def install(directory: Path) -> None:
     lab = lab_layout.load(directory)
     gpushare.install(lab, cluster.access_to(lab))
     print(f"lab: gpushare is ready after {time.monotonic() - began:.1f} s", file=sys.stderr)
-    for node in lab.nodes:
-        where = f'build/simgpu/simgpu fail "{lab.gpus(node)}" 0 xid=48'
-        print(f"lab: the simulated GPUs of {node.name} can be made to fail: {where}", file=sys.stderr)
+    fail = f"build/simgpu/simgpu fail {lab.simgpu}/{lab.nodes[0].name} 0 xid=48"
+    print(f"lab: the simulated GPUs of each node are in {lab.simgpu}; to have one fail: {fail}", file=sys.stderr)
 
 
 @main.command()

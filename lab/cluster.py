@@ -44,8 +44,8 @@ def up(
 ) -> access.Access:
     """Start what does not run yet and wait until it serves; return the administrator's access.
 
-    Without `node_count` a lab keeps its nodes, and a new one has one; a larger one adds nodes. With 0 there is only an API server with its store, and with `scheduler` one that binds pods to nodes
-    which somebody else makes up. With `owner`, a process id, a guard takes the lab down when that process ends, however
+    Without `node_count` a lab keeps its nodes, and a new one has one. With 0 there is only an API server with its
+    store, and with `scheduler` one that binds pods to nodes which somebody else makes up. With `owner`, a process id, a guard takes the lab down when that process ends, however
     it ends.
 
     Raises:
@@ -61,16 +61,14 @@ def up(
         prerequisites.ensure()
     directory.mkdir(parents=True, exist_ok=True)
     with _locked(directory):
-        is_new = not lab_layout.exists(directory)
-        lab = _create(directory) if is_new else lab_layout.load(directory)
-        # One without nodes has other addresses.
-        if is_new or (lab.nodes and node_count is not None and node_count > len(lab.nodes)):
-            lab = _with_nodes(lab, 1 if node_count is None else node_count)
+        exists = lab_layout.exists(directory)
+        lab = lab_layout.load(directory) if exists else _create(directory, 1 if node_count is None else node_count)
         if node_count not in (None, len(lab.nodes)):
-            has = (
-                f"the number of nodes of the lab in {directory} cannot be changed from {len(lab.nodes)} to {node_count}"
+            raise lab_errors.LabError(
+                f"the lab in {directory} has {len(lab.nodes)} node(s) and keeps them: start another by `python -m lab "
+                f"up --nodes {node_count} --directory ANOTHER`, or end it first by `python -m lab down --directory "
+                f"{directory}`"
             )
-            raise lab_errors.LabError(f"{has}; end it first by: python -m lab down --directory {directory}")
         if owner is not None:
             guard.start(lab, owner)
         control_plane.write_files(lab)
@@ -119,10 +117,10 @@ def access_to(lab: lab_layout.Layout) -> access.Access:
     )
 
 
-def _create(directory: Path) -> lab_layout.Layout:
+def _create(directory: Path, node_count: int) -> lab_layout.Layout:
     number = addresses.claim_number(directory)
     ports = addresses.free_ports(lab_layout.control_address(number), (443, 10259, 10257))
-    return lab_layout.Layout(
+    lab = lab_layout.Layout(
         directory=directory,
         number=number,
         api_port=next(ports),
@@ -130,10 +128,7 @@ def _create(directory: Path) -> lab_layout.Layout:
         controller_port=next(ports),
         nodes=(),
     )
-
-
-def _with_nodes(lab: lab_layout.Layout, node_count: int) -> lab_layout.Layout:
-    for i in range(len(lab.nodes), node_count):
+    for i in range(node_count):
         kubelet, health = addresses.free_ports(lab.node_address(i), (10250, 10248))
         lab = dataclasses.replace(lab, nodes=(*lab.nodes, lab_layout.Node(f"lab-node-{i}", i, kubelet, health)))
     lab_layout.save(lab)
