@@ -45,8 +45,8 @@ def up(
     """Start what does not run yet and wait until it serves; return the administrator's access.
 
     Without `node_count` a lab keeps its nodes, and a new one has one. With 0 there is only an API server with its
-    store, and with `scheduler` one that binds pods to nodes which somebody else makes up. With `owner`, a process id, a guard takes the lab down when that process ends, however
-    it ends.
+    store, and with `scheduler` one that binds pods to nodes which somebody else makes up. With `owner`, a process id, a
+    guard takes the lab down when that process ends, however it ends.
 
     Raises:
         LabError: something is missing, in the way, or did not start.

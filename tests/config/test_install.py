@@ -267,6 +267,27 @@ def test_a_release_of_helm_is_left_to_helm(
 
 
 @pytest.mark.apiserver
+def test_pods_that_hold_shares_are_named_when_gpushare_goes(
+    own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    with own.namespace("holders") as namespace:
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "trainer", "labels": {"gpushare.io/share": "true"}},
+        }
+        pod["spec"] = {"containers": [{"name": "main", "image": "x"}]}
+        own.kubectl("create", "-f", "-", f"--namespace={namespace}", input=json.dumps(pod))
+        for flags in (("--uninstall", "--dry-run"), ("--uninstall",)):
+            done = run(*flags)
+            assert done.returncode == 0, done.stderr
+            named = re.search(rf"Pods that have a share, or wait for one:\n  {namespace} +trainer ", done.stdout)
+            assert named
+            assert named.start() < (done.stdout + "deleted").index("deleted")
+        assert own.kubectl("get", "pod", "trainer", f"--namespace={namespace}", "--output=name")
+
+
+@pytest.mark.apiserver
 def test_without_a_cluster_it_says_so(own: access.Access) -> None:
     done = install(path=str(own.kubectl_program.parent))
     assert done.returncode == 1

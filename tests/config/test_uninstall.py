@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
-import re
 import select
 import subprocess
 import time
@@ -63,24 +61,3 @@ def test_on_a_terminal_an_uninstallation_asks(
     assert code == 0
     assert "[y/N]" not in said
     assert ours(own) == []
-
-
-@pytest.mark.apiserver
-def test_pods_that_hold_shares_are_named_when_gpushare_goes(
-    own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
-    with own.namespace("holders") as namespace:
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": "trainer", "labels": {"gpushare.io/share": "true"}},
-        }
-        pod["spec"] = {"containers": [{"name": "main", "image": "x"}]}
-        own.kubectl("create", "-f", "-", f"--namespace={namespace}", input=json.dumps(pod))
-        for flags in (("--uninstall", "--dry-run"), ("--uninstall",)):
-            done = run(*flags)
-            assert done.returncode == 0, done.stderr
-            named = re.search(rf"Pods that have a share, or wait for one:\n  {namespace} +trainer ", done.stdout)
-            assert named
-            assert named.start() < (done.stdout + "deleted").index("deleted")
-        assert own.kubectl("get", "pod", "trainer", f"--namespace={namespace}", "--output=name")
