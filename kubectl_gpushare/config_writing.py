@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from gpushare import contract, errors
+from gpushare import contract, errors, printable
 from gpushare import node as nodes
 from gpushare.config import config_choice
 from kubectl_gpushare import candidates, options, plugin_errors
@@ -188,7 +188,7 @@ def _ask(what: str, filename: str, *, yes: bool) -> None:
         return
     if filename == "-" or not sys.stdin.isatty():
         raise plugin_errors.PluginError(f"nothing was changed: add --yes to {what}, as there is no terminal to ask on")
-    if not click.confirm(f"{what[0].upper()}{what[1:]}?", err=True):
+    if not click.confirm(printable.replaced(f"{what[0].upper()}{what[1:]}?"), err=True):
         raise plugin_errors.PluginError("nothing was changed")
 
 
