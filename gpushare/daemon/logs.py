@@ -1,6 +1,6 @@
 """Logs as JSON, one line each, on stderr, with the keys of Kubernetes' own components.
 
-`ts` (RFC 3339, UTC), `v` (the level's name), `msg`, `err`, then what the call gave as `extra`: values never stand in the
+`ts` (RFC 3339, UTC), `v` (the level's name), `msg`, `err`, then the call's `extra`: values are never part of the
 message, so that lines can be counted and searched by message. Objects are written as {"namespace": …, "name": …}.
 """
 
