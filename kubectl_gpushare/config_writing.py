@@ -180,7 +180,7 @@ def _show(lines: Iterable[str]) -> None:
 def _warn_of_helm(config_map: Mapping[str, Any], name: str) -> None:
     declared = ((config_map.get("metadata") or {}).get("annotations") or {}).get(_OF_HELM, "{}")
     if f'"{name}":' in declared:
-        printing.warn([f"Helm declares {name}: no helm upgrade will do until config.data.{name} is the same text"])
+        printing.warn([f"Helm declares {name}: helm upgrade fails until config.data.{name} is the same text"])
 
 
 def _ask(what: str, filename: str, *, yes: bool) -> None:

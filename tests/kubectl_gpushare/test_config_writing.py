@@ -161,3 +161,13 @@ def _asked(kubectl: Kubectl, *arguments: str, before_answer=lambda: None) -> str
         os.close(master)
         process.wait(SECONDS)
     return said.decode()
+
+
+def test_an_entry_that_helm_declares_comes_with_a_warning(cluster: Kubectl, file: Path) -> None:
+    change(cluster, "set", "default", "-f", file, "--yes")
+    declared = 'gpushare.io/written-by-helm={"mine":"0"}'
+    cluster("annotate", "configmap", *SCOPE, "gpushare-config", declared)
+    code, _, err = change(cluster, "set", "mine", "-f", file, "--dry-run")
+    assert code == 0
+    assert "Helm declares mine: helm upgrade fails until config.data.mine is the same text" in err
+    assert change(cluster, "set", "other", "-f", file, "--dry-run")[2] == ""
