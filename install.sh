@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Install gpushare into a cluster, or set it up in this checkout and show it: see --help.
 set -euo pipefail
+readonly called_from="$PWD"
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
 readonly NAMESPACE=gpushare-system
@@ -10,7 +11,7 @@ readonly OURS=app.kubernetes.io/part-of=gpushare
 usage() {
   cat <<'TEXT'
 Usage: ./install.sh [OPTION...]
-       ./install.sh --uninstall [--dry-run] [--delete-ledger]
+       ./install.sh --uninstall [--dry-run] [--yes] [--delete-ledger]
        ./install.sh --local | --prerequisites | --help
 
 Without --uninstall it installs gpushare into the cluster of the current kubectl context: it checks what the cluster
@@ -27,8 +28,10 @@ any time: to upgrade, or with other options.
   --force-conflicts           take over fields of gpushare's objects that somebody else has changed
 
   --uninstall                 remove gpushare: the webhook and its policies first, then the rest. The ledger stays (the
-                              GPUNodes and their CRD), and pods with a share run on
+                              GPUNodes and their CRD), and pods with a share run on. The configurations of nodes are
+                              saved to a file in the current directory. On a terminal it asks first
   --delete-ledger             with --uninstall: remove the ledger as well
+  --yes                       with --uninstall: do not ask
 
   --local                     set up everything in this checkout and show gpushare on a cluster in memory; needs no
                               GPU, no cluster
@@ -88,10 +91,24 @@ prerequisites() {
     fail "apt-get could not install ${missing[*]}; see above"
 }
 
+# Runs a command, and says every five seconds how long it has been running.
+with_progress() {
+  local what="$1" began=$SECONDS ticker code=0
+  shift
+  say "$what …"
+  # Ctrl-C does not reach a background loop, so it looks whether its parent is still there.
+  while sleep 5 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do say "  … $((SECONDS - began)) s"; done &
+  ticker=$!
+  "$@" || code=$?
+  { kill "$ticker" && wait "$ticker"; } 2>/dev/null || true
+  return "$code"
+}
+
 local_demo() {
-  say 'Setting up .venv/ and build/ …'
+  say 'The first time this takes one to three minutes, later a few seconds.'
   prerequisites
-  make --silent env build
+  with_progress 'Installing Python packages into .venv/' make --silent env
+  with_progress 'Compiling the C library and the simulated driver into build/' make --silent build
   .venv/bin/python -m lab.demo
 }
 
@@ -154,7 +171,6 @@ preflight() {
 render() {
   if kubectl get configmap --namespace "$NAMESPACE" gpushare-config >/dev/null 2>&1; then
     say 'The configurations of nodes, in the ConfigMap gpushare-config, stay as they are.'
-    overlay+=(--keep-configurations)
   fi
   "$(find_python)" config/overlay.py "$scratch" "${overlay[@]}" || exit 1
   kubectl kustomize "$scratch" >"$scratch/manifests.yaml"
@@ -277,36 +293,81 @@ refuse_helm() {
 
 remove() { kubectl delete --ignore-not-found "${how[@]}" "$@"; }
 
-uninstall() {
-  local holders
-  how=()
-  need_cluster
-  refuse_helm
-  if [[ -n $dry_run ]]; then
-    how=(--dry-run=server)
-    say "Would remove gpushare from the cluster of context '$(context)'."
+# Prints what an uninstallation deletes, and which pods it concerns.
+announce() {
+  local holders count
+  say "From the cluster of context '$(context)' this deletes:"
+  say "  webhook, agents, their policies, roles and certificates, and the namespace $NAMESPACE with all that is in it"
+  count="$(kubectl get configmap --namespace "$NAMESPACE" gpushare-config --ignore-not-found \
+    --output 'go-template={{ len .data }}' 2>/dev/null || true)"
+  [[ -z $count ]] || say "  the $count configurations of nodes, in the ConfigMap gpushare-config"
+  if [[ -n $delete_ledger ]]; then
+    say "  the ledger, with the cordons of GPUs: the CRD $CRD and $(kubectl get "$CRD" --output name 2>/dev/null | wc -l) GPUNodes"
   else
-    say "Removing gpushare from the cluster of context '$(context)'."
+    say '  not the ledger, the GPUNodes and their CRD'
   fi
   holders="$(kubectl get pods --all-namespaces --selector gpushare.io/share --no-headers \
     --output 'custom-columns=:metadata.namespace,:metadata.name,:spec.nodeName,:status.phase' 2>/dev/null)" ||
     holders='(they could not be listed)'
+  [[ -n $holders ]] || return 0
+  say
+  say 'Pods that have a share, or wait for one:'
+  say "$holders" | sed 's/^/  /'
+  say 'Running pods keep their share and its limits, but a container that restarts finds no arbiter, and CUDA fails in it.'
+  say 'Waiting pods wait until gpushare is installed again. To end them first, delete them.'
+}
+
+confirm() {
+  local answer
+  [[ -t 0 && -z $yes ]] || return 0
+  read -r -p 'Uninstall? [y/N] ' answer
+  [[ $answer == [yY]* ]] || fail 'nothing was changed'
+}
+
+# Saves what only an administrator could write again.
+save() {
+  local file folder
+  file="gpushare-config-$(date -u +%Y%m%dT%H%M%SZ).yaml"
+  kubectl get configmap --namespace "$NAMESPACE" gpushare-config --ignore-not-found --output yaml \
+    >"$scratch/$file" || fail 'nothing was changed: the configurations of nodes could not be read, see above'
+  [[ -s $scratch/$file ]] || return 0
+  # Without what belongs to the deleted object, so that it can be created again.
+  sed -i -E '/^  (resourceVersion: "|uid: [0-9a-f-]{36}$|creationTimestamp: ")/d' "$scratch/$file"
+  for folder in "$called_from" "${TMPDIR:-/tmp}"; do
+    if [[ -n $dry_run ]]; then
+      say "Would save the configurations of nodes to $folder/$file."
+      return
+    elif cp "$scratch/$file" "$folder/$file" 2>/dev/null; then
+      say "Saved the configurations of nodes. After another installation this brings them back:"
+      say "  kubectl create --filename $folder/$file"
+      return
+    fi
+  done
+  fail "nothing was changed: the configurations of nodes could not be saved to $called_from"
+}
+
+uninstall() {
+  how=()
+  need_cluster
+  refuse_helm
+  announce
+  say
+  if [[ -n $dry_run ]]; then
+    how=(--dry-run=server)
+  else
+    confirm
+  fi
+  save
   # First what stands in the way of pods: nothing may be refused for want of a webhook that is already gone.
   remove mutatingwebhookconfiguration gpushare
   remove validatingadmissionpolicybinding,validatingadmissionpolicy --selector "$OURS"
   remove deployment,daemonset,poddisruptionbudget,service,networkpolicy,configmap,secret,rolebinding,role,serviceaccount \
     --namespace "$NAMESPACE" --selector "$OURS"
+  remove configmap gpushare-config --namespace "$NAMESPACE"
   remove clusterrolebinding,clusterrole --selector "$OURS"
   remove --wait=false namespace "$NAMESPACE"
   if [[ -n $delete_ledger ]]; then
     remove --timeout=60s crd "$CRD"
-  fi
-  if [[ -n $holders ]]; then
-    say
-    say 'Pods that have a share, or wait for one:'
-    say "$holders" | sed 's/^/  /'
-    say 'Those that run keep their share and its limits; a container of theirs that restarts finds no arbiter, and CUDA'
-    say 'refuses it. Those that wait do so for ever: delete them, or install gpushare again.'
   fi
   say
   if [[ -n $dry_run ]]; then
@@ -325,7 +386,7 @@ uninstall() {
 
 # --- what is asked for -----------------------------------------------------------------------------------------------
 
-timeout_seconds=180 mode='' dry_run='' skip_preflight='' force_conflicts='' delete_ledger='' timeout_given='' python='' blocking='' late=''
+timeout_seconds=180 mode='' dry_run='' skip_preflight='' force_conflicts='' delete_ledger='' yes='' timeout_given='' python='' blocking='' late=''
 overlay=()
 how=()
 
@@ -365,6 +426,7 @@ parse() {
       --skip-preflight) skip_preflight=yes ;;
       --force-conflicts) force_conflicts=yes ;;
       --delete-ledger) delete_ledger=yes ;;
+      --yes) yes=yes ;;
       --uninstall | --local | --prerequisites | --python) choose "$1" ;; # --python is for the Makefile
       --help | -h) choose --help ;;
       *)
@@ -382,6 +444,7 @@ only_for '' --timeout "$timeout_given"
 only_for '' --skip-preflight "$skip_preflight"
 only_for '' --force-conflicts "$force_conflicts"
 only_for --uninstall --delete-ledger "$delete_ledger"
+only_for --uninstall --yes "$yes"
 [[ $mode == --uninstall ]] || only_for '' --dry-run "$dry_run"
 scratch="$(mktemp -d)"
 trap 'rm -rf "$scratch"' EXIT

@@ -22,9 +22,6 @@ CONFIG = Path(__file__).resolve().parent
 PUSHED = CONFIG.parent / "build" / "images" / "pushed.json"  # written by `make images PUSH=REGISTRY/PREFIX`
 PARTS = ("webhook", "agent")
 KUBELET = "/var/lib/kubelet"  # as config/base/deviceplugin has it
-_CONFIG_MAP = {"kind": "ConfigMap", "name": "gpushare-config"}
-_DELETED = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "gpushare-config"}, "$patch": "delete"}
-_WITHOUT_CONFIGURATIONS = {"target": _CONFIG_MAP, "patch": json.dumps(_DELETED)}
 _PREFIX = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*")
 
 
@@ -34,12 +31,11 @@ class Mistake(Exception):  # noqa: N818 - a sentence about what was asked for
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """What differs from config/default. `keep_configurations`: what admins have made of the ConfigMap stays."""
+    """What differs from config/default."""
 
     registry: str = ""
     components: Sequence[str] = ()
     kubelet_root: str = ""
-    keep_configurations: bool = False
     pushed: Path = PUSHED
 
 
@@ -60,10 +56,7 @@ def write(folder: Path, wanted: Wanted) -> None:
         # A component is named once, however often it was asked for.
         "components": [f"config/components/{name}" for name in dict.fromkeys(components)],
         "images": list(images(wanted.registry, wanted.pushed)),
-        "patches": [
-            *_kubelet(kubelet_root.rstrip("/")),
-            *([_WITHOUT_CONFIGURATIONS] if wanted.keep_configurations else []),
-        ],
+        "patches": list(_kubelet(kubelet_root.rstrip("/"))),
     }
     (folder / "kustomization.yaml").write_text(json.dumps(document, indent=2))
 
@@ -112,11 +105,8 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--component", action="append", default=[])
     parser.add_argument("--kubelet-root", default="")
     parser.add_argument("--pushed", type=Path, default=PUSHED)
-    parser.add_argument("--keep-configurations", action="store_true")
     options = parser.parse_args(words)
-    wanted = Wanted(
-        options.registry, options.component, options.kubelet_root, options.keep_configurations, options.pushed
-    )
+    wanted = Wanted(options.registry, options.component, options.kubelet_root, options.pushed)
     try:
         write(options.folder, wanted)
     except Mistake as error:

@@ -62,6 +62,11 @@ def configurations(context: click.Context, _parameter: click.Parameter, incomple
     return _quietly(lambda chosen: [*_nodes(chosen), *_entries(chosen)], context, incomplete)
 
 
+def entries(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
+    """The names of configurations."""
+    return _quietly(_entries, context, incomplete)
+
+
 def namespaces(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
     """`-n`."""
     return _quietly(lambda chosen: _cluster(chosen).namespaces(), context, incomplete)
@@ -116,9 +121,10 @@ def _nodes(chosen: options.Options) -> Iterable[str]:
 
 
 def _entries(chosen: options.Options) -> Iterable[str]:
+    from gpushare.config import config_choice
     from kubectl_gpushare.source import chosen_source
 
-    return sorted(chosen_source.configurations(chosen_source.of(chosen))[0] or ())
+    return sorted({*(chosen_source.configurations(chosen_source.of(chosen))[0] or ()), *config_choice.BUILT_INS})
 
 
 def _pods(chosen: options.Options) -> Iterable[str]:

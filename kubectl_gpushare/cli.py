@@ -31,7 +31,7 @@ VERBS: Mapping[str, str] = {
     "rightsize": "Compare what shares ask for with what they use at most, and suggest sizes",
     "audit": "Prove that limits are in force, and name who is on a GPU without one",
     "check": "Say what a cluster lacks for gpushare, why it matters and what to do about it",
-    "config": "Check configurations of nodes before they are followed",
+    "config": "Check configurations of nodes, and change what nodes follow",
     "completion": "Let kubectl complete verbs, flags and names in your shell",
     "version": "Print the version of the plugin",
 }

@@ -53,9 +53,12 @@ class Kubectl:
         """Starts `kubectl get --raw PATH`; several may run at once."""
         return self._start("get", "--raw", path, *self.flags)
 
-    def patch(self, resource: str, name: str, patch: str, dry_run: bool = False, *, namespace: str = "") -> str:
+    def patch(
+        self, resource: str, name: str, patch: str, dry_run: bool = False, *, namespace: str = "", manager: str = ""
+    ) -> str:
         """Merge-patches an object and waits for the answer. Raises `KubectlConflict` if it has changed."""
         flags = [*self.flags, *(["--dry-run=server"] if dry_run else [])]
+        flags += [f"--field-manager={manager}"] if manager else []
         flags += [f"--namespace={namespace}"] if namespace else []
         return self._start("patch", resource, name, "--type=merge", f"--patch={patch}", *flags).text()
 

@@ -25,8 +25,12 @@ def main() -> None:
 
 @main.command()
 @directory_option
-@click.option("--nodes", default=1, show_default=True, help="Nodes, each with its own kubelet and containerd.")
-def up(directory: Path, nodes: int) -> None:
+@click.option(
+    "--nodes",
+    type=int,
+    help="Nodes, each with its own kubelet and containerd.  [default: as many as it has, or 1]",
+)
+def up(directory: Path, nodes: int | None) -> None:
     """Start a cluster, or what is missing of one that was started before."""
     _up(directory, nodes)
 
@@ -39,6 +43,8 @@ def install(directory: Path) -> None:
     lab = lab_layout.load(directory)
     gpushare.install(lab, cluster.access_to(lab))
     print(f"lab: gpushare is ready after {time.monotonic() - began:.1f} s", file=sys.stderr)
+    fail = f"build/simgpu/simgpu fail {lab.simgpu}/{lab.nodes[0].name} 0 xid=48"
+    print(f"lab: the simulated GPUs of each node are in {lab.simgpu}; to have one fail: {fail}", file=sys.stderr)
 
 
 @main.command()
@@ -84,7 +90,7 @@ def run_guard(directory: Path, owner: int) -> None:
     cluster.down(directory)
 
 
-def _up(directory: Path, nodes: int) -> None:
+def _up(directory: Path, nodes: int | None) -> None:
     began = time.monotonic()
     access = cluster.up(directory, node_count=nodes)
     print(f"lab: {access.server} serves after {time.monotonic() - began:.1f} s", file=sys.stderr)

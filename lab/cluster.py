@@ -39,30 +39,36 @@ CONTROL_PLANE = ("kube-scheduler", "kube-controller-manager", "kube-apiserver", 
 STOP_SECONDS = 3.0
 
 
-def up(directory: Path, *, node_count: int = 1, scheduler: bool = False, owner: int | None = None) -> access.Access:
+def up(
+    directory: Path, *, node_count: int | None = None, scheduler: bool = False, owner: int | None = None
+) -> access.Access:
     """Start what does not run yet and wait until it serves; return the administrator's access.
 
-    With `node_count` 0 there is only an API server with its store, and with `scheduler` one that binds pods to nodes
-    which somebody else makes up. With `owner`, a process id, a guard takes the lab down when that process ends, however
-    it ends.
+    Without `node_count` a lab keeps its nodes, and a new one has one. With 0 there is only an API server with its
+    store, and with `scheduler` one that binds pods to nodes which somebody else makes up. With `owner`, a process id, a
+    guard takes the lab down when that process ends, however it ends.
 
     Raises:
         LabError: something is missing, in the way, or did not start.
     """
-    if not 0 <= node_count <= MAX_NODES:
+    if node_count is not None and not 0 <= node_count <= MAX_NODES:
         raise lab_errors.LabError(f"{node_count} nodes: a lab has 0 (API server only) to {MAX_NODES}")
     directory = directory.absolute()
     if not lab_layout.exists(directory):
         lab_layout.check(directory)
     programs = build.ensure()
-    if node_count:
+    if node_count != 0:
         prerequisites.ensure()
     directory.mkdir(parents=True, exist_ok=True)
     with _locked(directory):
-        lab = lab_layout.load(directory) if lab_layout.exists(directory) else _create(directory, node_count)
-        if len(lab.nodes) != node_count:
-            has = f"the lab in {directory} has {len(lab.nodes)} nodes, not {node_count}"
-            raise lab_errors.LabError(f"{has}; end it first by: python -m lab down --directory {directory}")
+        exists = lab_layout.exists(directory)
+        lab = lab_layout.load(directory) if exists else _create(directory, 1 if node_count is None else node_count)
+        if node_count not in (None, len(lab.nodes)):
+            raise lab_errors.LabError(
+                f"the lab in {directory} has {len(lab.nodes)} node(s) and keeps them: start another by `python -m lab "
+                f"up --nodes {node_count} --directory ANOTHER`, or end it first by `python -m lab down --directory "
+                f"{directory}`"
+            )
         if owner is not None:
             guard.start(lab, owner)
         control_plane.write_files(lab)

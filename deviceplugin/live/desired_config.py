@@ -47,7 +47,7 @@ def understood(config: ActiveConfig, cards: Sequence[HardwareGpu], options: Mode
     """The configuration for these GPUs. Raises ConfigError, a sentence that names the entry."""
     try:
         read = config_file.read(config.text)
-        if options.strict and config != config_choice.BUILT_IN:
+        if options.strict and config not in config_choice.BUILT_INS.values():
             read = restrictions.strict(read)
         settings = configured.effective(
             read, arguments=options.arguments, environment=options.environment, strict=options.strict
@@ -66,8 +66,9 @@ def chosen(
 
     A ConfigMap that vanishes changes nothing: it may be on its way back, and its entry is still the last good one.
     """
-    if not entries and not label and not options.default and current in (None, config_choice.BUILT_IN):
-        return config_choice.Decision(config_choice.BUILT_IN)
+    built_in = config_choice.built_in(current, entries, label=label, default=options.default)
+    if built_in is not None:
+        return config_choice.Decision(built_in)
     return config_choice.decide(
         current, dict(entries), label=label, default=options.default, fallbacks=options.fallbacks
     )

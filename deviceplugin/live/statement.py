@@ -15,7 +15,7 @@ from gpushare.gpu import Gpu
 from gpushare.gpunode import Condition
 from gpushare.modes.assignment import Assignment
 
-_BUILT_IN: Final = "there is no ConfigMap, so every GPU takes shares by annotation"
+_BUILT_IN: Final = "no entry of the ConfigMap applies, so every GPU takes shares by annotation"
 _BUILT_IN_STAYS: Final = "every GPU goes on taking shares by annotation, as without a ConfigMap"
 _MOST_NAMED: Final = 20  # of those who use a GPU
 

@@ -30,12 +30,13 @@ def select(
     """
     known = sorted(entry for entry in entries if not entry.startswith(".."))
     if not known:
-        raise errors.ConfigError("no configuration files available: add an entry to the ConfigMap")
+        raise errors.ConfigError(f"no configuration files available: {_remedy(label or default or NAMED)}")
     shown = ", ".join(known)
     if label:
         if label not in known:
             raise errors.ConfigError(
-                f"specified config {label} does not exist: the ConfigMap has {shown}; change the node's label or add it"
+                f"specified config {label} does not exist: the ConfigMap has {shown}; change the node's label, or "
+                f"{_remedy(label)}"
             )
         return label
     if default:
@@ -59,6 +60,10 @@ def select(
     )
 
 
+def _remedy(name: str) -> str:
+    return f"add it with kubectl gpushare config set {name} -f FILE"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class ActiveConfig:
     """The configuration that a node follows: its entry's name (EMPTY: none) and its text."""
@@ -67,8 +72,27 @@ class ActiveConfig:
     text: str = ""
 
 
-# Of a cluster that has no configuration: every GPU takes shares by annotation.
+# Used where the ConfigMap has no entry of that name. Nothing that is installed contains a ConfigMap, so that no upgrade
+# can overwrite the administrator's.
 BUILT_IN: Final = ActiveConfig("default", "sharing: {fractional: {resources: [{name: nvidia.com/gpu}]}}\n")
+BUILT_IN_EXCLUSIVE: Final = ActiveConfig("exclusive", "version: v1\n")
+BUILT_INS: Final[Mapping[str, ActiveConfig]] = {config.name: config for config in (BUILT_IN, BUILT_IN_EXCLUSIVE)}
+
+
+def built_in(
+    current: ActiveConfig | None, entries: Collection[str], *, label: str | None, default: str = ""
+) -> ActiveConfig | None:
+    """Return the built-in configuration for a node, or None if it follows the ConfigMap.
+
+    A label (or `default`) may name one that the ConfigMap lacks; a node without either gets BUILT_IN if there are no
+    entries at all. An entry that disappears changes nothing: `current` stays unless it is itself built in.
+    """
+    asked = label or default
+    config = BUILT_INS.get(asked or ("" if entries else BUILT_IN.name))
+    if config is None or config.name in entries:
+        return None
+    held = current is not None and current not in BUILT_INS.values()
+    return config if not held or (asked and current and current.name != asked) else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,11 +1,12 @@
 """Logs as JSON, one line each, on stderr, with the keys of Kubernetes' own components.
 
-`ts` (Unix seconds), `v` (the level's name), `msg`, `err`, then what the call gave as `extra`: values never stand in the
+`ts` (RFC 3339, UTC), `v` (the level's name), `msg`, `err`, then the call's `extra`: values are never part of the
 message, so that lines can be counted and searched by message. Objects are written as {"namespace": …, "name": …}.
 """
 
 from __future__ import annotations
 
+import datetime
 import json
 import logging
 import sys
@@ -45,7 +46,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line for `record`."""
-        line: dict[str, Any] = {"ts": round(record.created, 6), "v": record.levelname.lower()}
+        line: dict[str, Any] = {"ts": _timestamp(record.created), "v": record.levelname.lower()}
         line["msg"] = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             line["err"] = f"{type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
@@ -60,6 +61,12 @@ class JsonLines(logging.Formatter):
         except (TypeError, ValueError):  # NaN, a key that is not text, a cycle
             text = json.dumps({str(key): _plain(value) for key, value in line.items()}, ensure_ascii=False)
         return printable.escaped(text)
+
+
+def _timestamp(seconds: float) -> str:
+    """Return a time as Kubernetes writes it, to the millisecond: 2026-11-27T19:52:34.123Z."""
+    when = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _plain(value: Any) -> Any:

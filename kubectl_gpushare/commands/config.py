@@ -1,4 +1,4 @@
-"""`config`: what a node's configuration says, before a node follows it."""
+"""`config`: what a node's configuration says and changes, and which one a node follows."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import click
 
 from gpushare import contract
 from gpushare import errors as domain
-from kubectl_gpushare import candidates, options, plugin_errors
+from kubectl_gpushare import candidates, config_writing, options, plugin_errors
 from kubectl_gpushare.source import chosen_source, inputs
 
 
-@click.group(short_help="Check configurations of nodes before they are followed")
+@click.group(short_help="Check configurations of nodes, and change what nodes follow")
 def command() -> None:
-    """Check configurations of nodes before they are followed.
+    """Check configurations of nodes, and change what nodes follow.
 
     \b
     Examples:
@@ -24,7 +24,15 @@ def command() -> None:
     \b
       # What is in force where, and what is waited for
       kubectl gpushare config show
+    \b
+      # Write a configuration, and have a node follow it
+      kubectl gpushare config set mig -f node.yaml
+      kubectl gpushare config label gpu-1 mig
     """
+
+
+command.add_command(config_writing.set_entry)
+command.add_command(config_writing.label_node)
 
 
 @command.command("validate", short_help="Check configuration files, or the entries of a ConfigMap")
@@ -146,7 +154,8 @@ def show(name: str | None, **params: Any) -> None:
         else:
             if not nodes:
                 print("No nodes found.", file=sys.stderr)
-            tables = [table for table in (view.table(states), view.entries_table(entries or {}, nodes)) if table.rows]
+            tables = [view.table(states)] if nodes else []
+            tables += [view.entries_table(entries, nodes)] if entries is not None else []
             lines = [["", *printing.lines(table, place, chosen)] for table in tables]
             printing.write_lines([line for block in lines for line in block][1:], sys.stdout)
         printing.warn(notes)
@@ -157,11 +166,11 @@ def show(name: str | None, **params: Any) -> None:
         state = view.of(node, labels, entries)
         text = state.in_force.text if state.in_force is not None else None
         page = view.page(state, (*notes, *more))
-    elif entries is not None and name in entries:
-        text, page = entries[name], view.entry_page(name, entries[name], nodes)
+    elif entries is not None and name in (known := view.with_built_ins(entries)):
+        text, page = known[name], view.entry_page(name, known[name], nodes)
     else:
-        known = f": it has {', '.join(sorted(entries))}" if entries else f" ({'; '.join(notes)})" if notes else ""
-        raise plugin_errors.KubectlNotFound(f'no GPUNode "{name}", and no such entry of the ConfigMap{known}')
+        has = f": it has {', '.join(sorted(entries))}" if entries else f" ({'; '.join(notes)})" if notes else ""
+        raise plugin_errors.KubectlNotFound(f'no GPUNode "{name}", and no such entry of the ConfigMap{has}')
     if chosen.output not in printing.DOCUMENTS:
         printing.write_lines(page_layout.lines(page, place), sys.stdout)
         return

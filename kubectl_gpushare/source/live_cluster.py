@@ -126,13 +126,18 @@ class LiveCluster:
 
     def configurations(self) -> dict[str, str]:
         """The entries of the ConfigMap that nodes pick theirs from; none if there is none."""
-        for namespace, name in self._config_maps():
-            within = f"/api/v1/namespaces/{_quoted(namespace)}/configmaps/{_quoted(name)}"
+        return dict((self.config_map()[1] or {}).get("data") or {})
+
+    def config_map(self) -> tuple[tuple[str, str], objects.Json | None]:
+        """Namespace and name of the ConfigMap that nodes pick their configuration from, and that if it exists."""
+        location = ("", "")
+        for location in self._config_maps():
+            within = f"/api/v1/namespaces/{_quoted(location[0])}/configmaps/{_quoted(location[1])}"
             try:
-                return dict(_object(self.kubectl.raw(within).reader()).get("data") or {})
+                return location, self.document(within)
             except plugin_errors.KubectlNotFound:
                 continue
-        return {}
+        return location, None  # the last is the one that the agents are told
 
     def _config_maps(self) -> Iterator[tuple[str, str]]:
         """Where it may be: under the usual name, else where the agents are told that it is."""

@@ -78,12 +78,17 @@ def of(node: GpuNode, labels: Mapping[str, str] | None, entries: Entries | None)
     if labels is not None:
         asked, why = _asked(labels, entries)
     state = NodeConfigState(node, asked, why, None)
-    known = {config_choice.BUILT_IN.name: config_choice.BUILT_IN.text} if entries == {} else entries or {}
+    known = {} if entries is None else with_built_ins(entries)
     # An agent that refuses its entry keeps its former text, which is stored nowhere else.
     kept = state.status[0] == "Refused" and (asked is None or asked.name == node.config)
     if not kept and not state.has_none and (node.config in known or node.config == config_choice.EMPTY):
         return dataclasses.replace(state, in_force=ActiveConfig(node.config, known.get(node.config, "")))
     return state
+
+
+def with_built_ins(entries: Entries) -> dict[str, str]:
+    """Return the entries that nodes can follow: the ConfigMap's, and those that are built in."""
+    return {**{name: config.text for name, config in config_choice.BUILT_INS.items()}, **entries}
 
 
 def page(state: NodeConfigState, notes: Sequence[str]) -> Page:
@@ -110,8 +115,8 @@ def table(states: Sequence[NodeConfigState]) -> Table:
 def entries_table(entries: Entries, followers: Sequence[GpuNode]) -> Table:
     """A row for each configuration: how many nodes use it, and what it does."""
     rows = [
-        (name, str(sum(node.config == name for node in followers)), _what(text))
-        for name, text in sorted(entries.items())
+        (name, str(sum(node.config == name for node in followers)), _what(text) + " (built in)" * (name not in entries))
+        for name, text in sorted(with_built_ins(entries).items())
     ]
     return Table(ENTRY_COLUMNS, rows)
 
@@ -149,8 +154,10 @@ def _asked(labels: Mapping[str, str], entries: Entries | None) -> tuple[ActiveCo
     why = f"the node's label {key}" if label else "the node has no label that names another"
     if entries is None:
         return (ActiveConfig(label), why) if label else (None, why)
-    if not entries and not label:
-        return config_choice.BUILT_IN, "there is no ConfigMap, and so every GPU takes shares by annotation"
+    built_in = config_choice.built_in(None, entries, label=label)
+    if built_in is not None:
+        lacks = "the ConfigMap has no such entry" if entries else "there is no ConfigMap"
+        return built_in, f"{why}, and {lacks}: {built_in.name} is built in"
     try:
         name = config_choice.select(entries, label=label)
     except errors.ConfigError as error:

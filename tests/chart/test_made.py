@@ -11,10 +11,9 @@ import pytest
 import yaml
 
 import gpushare
-from gpushare import contract, policies
+from gpushare import policies
 from gpushare.daemon import logs
 from tests.chart.conftest import CHART
-from tests.config import manifests
 
 Json = dict[str, Any]
 VALUES: Json = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -45,14 +44,12 @@ def test_it_has_the_version_of_the_project() -> None:
     assert chart["kubeVersion"].startswith(">=1.30")
 
 
-@pytest.mark.slow
-def test_its_configurations_are_those_of_the_manifests() -> None:
-    assert VALUES["config"]["data"] == manifests.named("ConfigMap", contract.CONFIG_MAP)["data"]
-
-
 def test_there_are_no_hooks_and_nothing_that_differs_from_one_rendering_to_the_next() -> None:
     for path in (CHART / "templates").iterdir():
         text = path.read_text()
+        if path.name == "configurations.yaml":  # finds nothing when it is rendered without a cluster
+            assert text.count("lookup ") == 1 + text.count("(helm template, Argo CD) lookup ")
+            text = text.replace("lookup ", "")
         for word in (
             "helm.sh/hook",
             "lookup ",

@@ -7,6 +7,7 @@ import dataclasses
 import datetime
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -115,6 +116,99 @@ def test_a_release_comes_changes_and_goes(here: Helm, own: access.Access, bundle
     here.text("install", *flags)
     assert got(own, "gpunode", "node-a")
     here.text("uninstall", RELEASE, f"--namespace={NAMESPACE}")
+
+
+# The template of version 0.2.0, whose values had the entries default and exclusive.
+CONFIGURATIONS_OF_0_2_0 = """
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: gpushare-config
+  namespace: gpushare-system
+  labels: {app.kubernetes.io/part-of: gpushare}
+data:
+  default: |
+    version: v1
+    sharing:
+      fractional:
+        resources:
+        - name: nvidia.com/gpu
+  exclusive: |
+    version: v1
+"""
+
+
+def entries(own: access.Access) -> dict[str, str]:
+    data: dict[str, str] = got(own, "configmap", contract.CONFIG_MAP)["data"]
+    return data
+
+
+def edit(own: access.Access, **changed: str) -> None:
+    patch = json.dumps({"data": changed})
+    scope = (f"--namespace={NAMESPACE}", "--field-manager=kubectl-edit")
+    own.kubectl("patch", "configmap", contract.CONFIG_MAP, f"--patch={patch}", *scope)
+
+
+@pytest.mark.timeout(600)
+def test_no_upgrade_changes_a_configuration_that_was_edited(here: Helm, own: access.Access, tmp_path: Path) -> None:
+    before = tmp_path / "gpushare"
+    shutil.copytree(CHART, before)
+    (before / "templates" / "configurations.yaml").write_text(CONFIGURATIONS_OF_0_2_0)
+    scope = (f"--namespace={NAMESPACE}", "--create-namespace")
+    upgrade = ("upgrade", RELEASE, str(CHART), *scope)
+    here.text("install", RELEASE, str(before), *scope)
+    untouched = entries(own)
+    here.text(*upgrade)
+    assert entries(own) == untouched
+
+    edit(own, default="version: v1\n", mine="version: v1\n")
+    edited = entries(own)
+    for _ in range(2):
+        here.text(*upgrade)
+        assert entries(own) == edited
+
+    # Values that would put an edited entry back are refused, those that agree with it are not.
+    refused = here.run(*upgrade, '--set-json=config.data={"mine": "version: v1\\n"}')
+    assert "the entry default of the ConfigMap gpushare-config is not as this release wrote it" in refused.stderr
+    assert "into config.data.default" in refused.stderr
+    assert entries(own) == edited
+    declared = f"--set-json=config.data={json.dumps(edited)}"
+    here.text(*upgrade, declared)
+    here.text(*upgrade, declared.replace("mine", "more"))
+    assert entries(own)["more"] == edited["mine"]
+    edit(own, more="version: v1\nsharing: {}\n")
+    assert here.run(*upgrade, declared.replace("mine", "more")).returncode != 0
+
+    # Values without any leave the ConfigMap to the administrator, also when the release goes and comes again.
+    here.text(*upgrade, "--reset-values")
+    left = entries(own)
+    assert left["more"] == "version: v1\nsharing: {}\n"
+    here.text("uninstall", RELEASE, f"--namespace={NAMESPACE}")
+    assert entries(own) == left
+    here.text("install", RELEASE, str(CHART), *scope)
+    assert entries(own) == left
+    here.text("uninstall", RELEASE, f"--namespace={NAMESPACE}")
+    own.kubectl("delete", "configmap", contract.CONFIG_MAP, f"--namespace={NAMESPACE}")
+
+
+@pytest.mark.timeout(600)
+def test_helm_takes_an_installation_over_that_was_applied(here: Helm, own: access.Access) -> None:
+    own.kubectl("delete", "crd", contract.GPUNODE_PLURAL + "." + contract.GROUP_NAME, "--ignore-not-found")
+    own.kubectl("apply", "--server-side", f"--kustomize={CHART.parents[1] / 'config' / 'default'}")
+    own.kubectl(
+        "create", "configmap", contract.CONFIG_MAP, f"--namespace={NAMESPACE}", "--from-literal=mine=version: v1"
+    )
+    uid = got(own, "deployment", "gpushare-webhook")["metadata"]["uid"]
+    flags = (RELEASE, str(CHART), f"--namespace={NAMESPACE}")
+    assert "invalid ownership metadata" in here.run("install", *flags).stderr
+    # Helm 4 applies by the server, where the fields are those of kubectl.
+    force = ("--force-conflicts",) if here.text("version", "--short").startswith("v4") else ()
+    here.text("install", *flags, "--take-ownership", *force)
+    assert got(own, "deployment", "gpushare-webhook")["metadata"]["uid"] == uid
+    assert entries(own) == {"mine": "version: v1"}
+    here.text("upgrade", *flags)
+    here.text("uninstall", RELEASE, f"--namespace={NAMESPACE}")
+    own.kubectl("delete", "configmap", contract.CONFIG_MAP, f"--namespace={NAMESPACE}")
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import pytest
 import gpushare
 from deviceplugin import agent_settings
 from gpushare import contract
+from gpushare.config import config_choice, config_file
 from tests.chart.conftest import CHART, Helm
 from webhook import webhook_settings
 
@@ -208,10 +209,13 @@ def test_another_config_map_is_the_one_that_the_agent_may_read(helm4: Helm) -> N
     assert maps == [contract.PLACEMENT_CONFIG_MAP]
 
 
-def test_configurations_are_added_and_taken_away(helm4: Helm) -> None:
-    values = {"config.data": {"exclusive": None, "mine": "version: v1\n"}}
-    data = helm4.one("ConfigMap", contract.CONFIG_MAP, values)["data"]
-    assert set(data) == {"default", "mine"}
+def test_configurations_are_part_of_a_release_only_if_they_are_declared(helm: Helm) -> None:
+    maps = [manifest["metadata"]["name"] for manifest in helm.rendered() if manifest["kind"] == "ConfigMap"]
+    assert maps == [contract.PLACEMENT_CONFIG_MAP]
+    data = helm.one("ConfigMap", contract.CONFIG_MAP, {"config.data": {"mine": "version: v1\n"}})["data"]
+    assert set(data) == {"default", "exclusive", "mine"}
+    # Nodes without a label must not follow `mine`, the only entry that is declared.
+    assert config_file.read(data["default"]) == config_file.read(config_choice.BUILT_IN.text)
 
 
 def test_the_webhook_is_configured(helm4: Helm) -> None:

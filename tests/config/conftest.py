@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
+import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpushare import contract
-from lab import access, lab_errors
+from lab import access, cluster, lab_errors
 from tests.config import manifests
+from tests.config.installation import SYSTEM, install, ours
 
 WAIT_SECONDS = 30.0
 USER = "gpushare-test-user"
@@ -86,10 +92,10 @@ def installed(api_server: access.Access) -> Iterator[Cluster]:
         with api_server.namespace("config") as namespace:
             for shared in ("kube-system", "gpushare-system"):
                 api_server.ensure_default_service_account(shared)
-            cluster = Cluster(api_server, namespace)
-            _let_user_edit_pods(cluster)
-            _wait_for_policies(cluster)
-            yield cluster
+            here = Cluster(api_server, namespace)
+            _let_user_edit_pods(here)
+            _wait_for_policies(here)
+            yield here
     finally:
         # The rest harms nobody, but these would refuse what tests of other parts do.
         with manifests.together(*(manifests.CONFIG / "base" / part for part in ("policy", "admission"))) as directory:
@@ -145,3 +151,46 @@ def _wait_for_policies(cluster: Cluster) -> None:
                 raise
             assert time.monotonic() < deadline, f"{policy} is not in force after {WAIT_SECONDS} s"
             time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[access.Access]:
+    """An API server of its own: to uninstall is to take away what other tests have installed."""
+    with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
+        directory = Path(scratch) / "lab"
+        try:
+            administrator = cluster.up(directory, node_count=0, owner=os.getpid())
+            ended = threading.Event()
+            controller = threading.Thread(target=_end_namespaces, args=(administrator, ended))
+            controller.start()
+            try:
+                yield administrator
+            finally:
+                ended.set()
+                controller.join()
+        finally:
+            cluster.down(directory)
+
+
+def _end_namespaces(own: access.Access, ended: threading.Event) -> None:
+    """What the controller manager does: a namespace that is to go, goes."""
+    while not ended.wait(0.5):
+        with contextlib.suppress(lab_errors.LabError):
+            namespace = own.find(f"/api/v1/namespaces/{SYSTEM}")
+            if namespace and namespace["status"]["phase"] == "Terminating":
+                own.finalize_namespace(SYSTEM)
+
+
+@pytest.fixture
+def run(own: access.Access, tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """install.sh on the API server, on which nothing of gpushare is before and after."""
+
+    def run_it(*flags: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return install(*flags, path=str(own.kubectl_program.parent), kubeconfig=own.kubeconfig, more=more, cwd=tmp_path)
+
+    yield run_it
+    done = run_it("--uninstall", "--delete-ledger")
+    assert done.returncode == 0, done.stderr
+    assert ours(own) == []
+    assert "gpunodes" not in own.kubectl("get", "crd", "--output=name")
+    own.kubectl("delete", "node", "--all")

@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import subprocess
-import tempfile
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lab import access, cluster, lab_errors
+from lab import access
 from tests.config import manifests
-
-SYSTEM = "gpushare-system"
-
-
-def install(
-    *flags: str, path: str = "", kubeconfig: Path | None = None, more: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    environment = {
-        **os.environ,
-        **access.KUBECTL_ENVIRONMENT,
-        **(more or {}),
-        "PATH": f"{path}{os.pathsep if path else ''}{os.environ['PATH']}",
-        "KUBECONFIG": str(kubeconfig or "/nonexistent"),
-    }
-    command = ["./install.sh", *flags]
-    return subprocess.run(
-        command, cwd=manifests.REPOSITORY, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+from tests.config.installation import QUICKLY, SYSTEM, install, installed, ours
 
 
 def test_help_names_every_flag() -> None:
@@ -61,6 +41,7 @@ def test_an_unknown_flag_is_refused() -> None:
         (("--dry-run", "--local"), "--dry-run does nothing with --local"),
         (("--uninstall", "--registry=x/y"), "--registry does nothing with --uninstall"),
         (("--uninstall", "--component", "mig"), "--component does nothing with --uninstall"),
+        (("--yes",), "--yes does nothing without --uninstall"),
         (("--uninstall", "--skip-preflight"), "--skip-preflight does nothing with --uninstall"),
         (("--uninstall", "--timeout=3"), "--timeout does nothing with --uninstall"),
         (("--registry",), "--registry needs a value"),
@@ -89,77 +70,12 @@ def test_nothing_is_missing_where_the_tests_run() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.fixture(scope="module")
-def own() -> Iterator[access.Access]:
-    """An API server of its own: to uninstall is to take away what other tests have installed."""
-    with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
-        directory = Path(scratch) / "lab"
-        try:
-            administrator = cluster.up(directory, node_count=0, owner=os.getpid())
-            ended = threading.Event()
-            controller = threading.Thread(target=_end_namespaces, args=(administrator, ended))
-            controller.start()
-            try:
-                yield administrator
-            finally:
-                ended.set()
-                controller.join()
-        finally:
-            cluster.down(directory)
-
-
-def _end_namespaces(own: access.Access, ended: threading.Event) -> None:
-    """What the controller manager does: a namespace that is to go, goes."""
-    while not ended.wait(0.5):
-        with contextlib.suppress(lab_errors.LabError):
-            namespace = own.find(f"/api/v1/namespaces/{SYSTEM}")
-            if namespace and namespace["status"]["phase"] == "Terminating":
-                own.finalize_namespace(SYSTEM)
-
-
-KINDS = (
-    "validatingadmissionpolicy,validatingadmissionpolicybinding,mutatingwebhookconfiguration,"
-    "clusterrole,clusterrolebinding"
-)
 GPU_NODE = {
     "apiVersion": "v1",
     "kind": "Node",
     "metadata": {"name": "gpu-1", "labels": {"nvidia.com/gpu.present": "true"}},
     "spec": {"taints": [{"key": "sku", "value": "gpu", "effect": "NoSchedule"}]},
 }
-
-
-def ours(own: access.Access) -> list[str]:
-    """What is there of gpushare but its ledger."""
-    everywhere = own.kubectl("get", KINDS, "--output=name").split()
-    workloads = own.kubectl("get", "deploy,ds,secret,sa", "--namespace=gpushare-system", "--output=name").split()
-    return [name for name in (*everywhere, *workloads) if "gpushare" in name]
-
-
-@pytest.fixture
-def run(own: access.Access) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
-    """install.sh on the API server, on which nothing of gpushare is before and after."""
-
-    def run_it(*flags: str, **more: str) -> subprocess.CompletedProcess[str]:
-        return install(*flags, path=str(own.kubectl_program.parent), kubeconfig=own.kubeconfig, more=more)
-
-    yield run_it
-    done = run_it("--uninstall", "--delete-ledger")
-    assert done.returncode == 0, done.stderr
-    assert ours(own) == []
-    assert "gpunodes" not in own.kubectl("get", "crd", "--output=name")
-    own.kubectl("delete", "node", "--all")
-
-
-# No pod ever runs here: there is nobody to start one. So nothing waits for long, and the sentence after it is a no.
-QUICKLY = ("--skip-preflight", "--timeout=1")
-
-
-def installed(done: subprocess.CompletedProcess[str]) -> None:
-    """It is, and what it says in the end is that nothing runs."""
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "error: gpushare is installed and does not work yet, because of" in done.stderr, done.stderr
-    assert "webhook-ready" in done.stderr
 
 
 @pytest.mark.apiserver
@@ -197,7 +113,7 @@ def test_what_blocks_is_found_before_anything_is_applied(
 
 @pytest.mark.apiserver
 def test_a_second_installation_resets_nothing_that_others_fill_in(
-    own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]]
+    own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     # As the release before this did it.
     own.kubectl("apply", f"--kustomize={manifests.CONFIG / 'default'}")
@@ -205,7 +121,7 @@ def test_a_second_installation_resets_nothing_that_others_fill_in(
     for command in (
         ("patch", "mutatingwebhookconfiguration", "gpushare", "--type=json", f"--patch={bundle}", "--field-manager=webhook"),
         ("patch", "secret", "gpushare-webhook-certificate", f"-n={SYSTEM}", '--patch={"data": {"ca.crt": "eA=="}}', "--field-manager=webhook"),
-        ("patch", "configmap", "gpushare-config", f"-n={SYSTEM}", '--patch={"data": {"default": "version: v1\\n", "mine": "version: v1\\n"}}', "--field-manager=kubectl-edit"),
+        ("create", "configmap", "gpushare-config", f"-n={SYSTEM}", "--from-literal=default=version: v1", "--from-literal=mine=version: v1\nsharing: {}\n"),
         ("create", "-f", str(manifests.REPOSITORY / "tests/config/gpunode.yaml")),
     ):  # fmt: skip
         own.kubectl(*command)
@@ -215,22 +131,73 @@ def test_a_second_installation_resets_nothing_that_others_fill_in(
         assert "stay as they are" in done.stdout
     assert "LS0tLS0=" in own.kubectl("get", "mutatingwebhookconfiguration", "gpushare", "-o", "yaml")
     assert "ca.crt: eA==" in own.kubectl("get", "secret", "gpushare-webhook-certificate", f"-n={SYSTEM}", "-o", "yaml")
-    entries = json.loads(own.kubectl("get", "configmap", "gpushare-config", f"-n={SYSTEM}", "-o", "json"))["data"]
-    assert entries["default"] == entries["mine"] == "version: v1\n"
-    assert entries["exclusive"]
+    written = ("get", "configmap", "gpushare-config", f"-n={SYSTEM}", "-o", "jsonpath={.data}")
+    entries = own.kubectl(*written)
 
     dry_run = run("--uninstall", "--dry-run")
     assert dry_run.returncode == 0, dry_run.stderr
     assert "Nothing was changed." in dry_run.stdout
+    assert f"Would save the configurations of nodes to {tmp_path}/gpushare-config-" in dry_run.stdout
+    assert not list(tmp_path.glob("*.yaml"))
     assert '"gpushare-system" deleted (server dry run)' in dry_run.stdout
     assert len(ours(own)) > 10
 
     removed = run("--uninstall")
     assert removed.returncode == 0, removed.stderr
+    assert "  the 2 configurations of nodes, in the ConfigMap gpushare-config\n" in removed.stdout
+    (saved,) = tmp_path.glob("gpushare-config-*.yaml")
+    assert f"  kubectl create --filename {saved}\n" in removed.stdout
     assert "The ledger stays" in removed.stdout
     assert ours(own) == []
     assert own.kubectl("get", "gpunodes", "--output=name").split() == ["gpunode.gpushare.io/gpu-1"]
     assert run("--uninstall").returncode == 0
+    assert list(tmp_path.glob("*.yaml")) == [saved]
+    installed(run(*QUICKLY))
+    own.kubectl("create", f"--filename={saved}")
+    assert own.kubectl(*written) == entries
+
+
+CONFIG_MAP_OF_0_2_0 = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {
+        "name": "gpushare-config",
+        "namespace": SYSTEM,
+        "labels": {"app.kubernetes.io/name": "gpushare", "app.kubernetes.io/part-of": "gpushare"},
+    },
+    "data": {
+        "default": "version: v1\nsharing:\n  fractional:\n    resources:\n    - name: nvidia.com/gpu\n",
+        "exclusive": "version: v1\n",
+    },
+}
+
+
+@pytest.mark.apiserver
+@pytest.mark.parametrize("before", ["--server-side", "--server-side=false"])
+def test_no_upgrade_changes_a_configuration(
+    own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]], before: str
+) -> None:
+    kustomize = f"--kustomize={manifests.CONFIG / 'default'}"
+
+    def entries() -> dict[str, str]:
+        found = json.loads(own.kubectl("get", "configmap", "gpushare-config", f"-n={SYSTEM}", "-o", "json"))
+        data: dict[str, str] = found["data"]
+        return data
+
+    own.kubectl("apply", before, kustomize)
+    own.kubectl("apply", before, "--filename=-", input=json.dumps(CONFIG_MAP_OF_0_2_0))
+    untouched = entries()
+    own.kubectl("apply", "--server-side", "--force-conflicts", kustomize)
+    assert entries() == untouched  # nothing is pruned from an entry that nobody edited
+    edited = untouched | {"default": "version: v1\n", "mine": "version: v1\n"}
+    patch = json.dumps({"data": edited})
+    own.kubectl("patch", "configmap", "gpushare-config", f"-n={SYSTEM}", f"--patch={patch}")
+    own.kubectl("apply", "--server-side", "--force-conflicts", kustomize)
+    assert entries() == edited
+    own.kubectl("apply", kustomize)
+    assert entries() == edited
+    installed(run(*QUICKLY, "--force-conflicts"))
+    assert entries() == edited
 
 
 @pytest.mark.apiserver
@@ -314,7 +281,9 @@ def test_pods_that_hold_shares_are_named_when_gpushare_goes(
         for flags in (("--uninstall", "--dry-run"), ("--uninstall",)):
             done = run(*flags)
             assert done.returncode == 0, done.stderr
-            assert re.search(rf"Pods that have a share, or wait for one:\n  {namespace} +trainer ", done.stdout)
+            named = re.search(rf"Pods that have a share, or wait for one:\n  {namespace} +trainer ", done.stdout)
+            assert named
+            assert named.start() < (done.stdout + "deleted").index("deleted")
         assert own.kubectl("get", "pod", "trainer", f"--namespace={namespace}", "--output=name")
 
 
@@ -323,3 +292,22 @@ def test_without_a_cluster_it_says_so(own: access.Access) -> None:
     done = install(path=str(own.kubectl_program.parent))
     assert done.returncode == 1
     assert "error: no cluster answers in the context 'none'" in done.stderr
+
+
+def test_a_long_step_of_the_demo_shows_that_it_goes_on(tmp_path: Path) -> None:
+    make, go = tmp_path / "make", tmp_path / "go"
+    make.write_text(f"#!/bin/sh\nfor _ in $(seq 600); do [ -e {go} ] && exit 3; sleep 0.1; done\n")
+    make.chmod(0o755)
+    process = subprocess.Popen(
+        ["./install.sh", "--local"],
+        cwd=manifests.REPOSITORY,
+        env={**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    with process.stdout as output:
+        first = next(line for line in output if line.startswith("  … "))
+        go.touch()
+        assert process.wait(60) == 3
+    assert re.fullmatch(r"  … \d+ s\n", first)

@@ -112,8 +112,8 @@ def test_only_the_hosts_path_of_the_kubelet_changes(overlay: ModuleType, tmp_pat
 
 
 @pytest.mark.apiserver
-def test_configurations_that_are_there_are_left_alone(overlay: ModuleType, tmp_path: Path) -> None:
-    objects = rendered(overlay, tmp_path, keep_configurations=True, pushed=tmp_path / "none")
+def test_the_configurations_are_not_part_of_an_installation(overlay: ModuleType, tmp_path: Path) -> None:
+    objects = rendered(overlay, tmp_path, pushed=tmp_path / "none")
     names = {
         kind: [doc["metadata"]["name"] for doc in objects if doc["kind"] == kind] for kind in ("ConfigMap", "DaemonSet")
     }

@@ -103,6 +103,7 @@ FOREIGN = {
     *("--bump-revision", "--mark-compacted"),  # of etcdutl
     *("--gpu-reset", "--replace"),  # of nvidia-smi and simgpu
     *("--copy-to", "--set-as-default"),  # of kubectl and nvidia-ctk
+    *("--prune", "--take-ownership"),  # of kubectl apply and helm
 }
 
 

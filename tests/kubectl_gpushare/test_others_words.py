@@ -35,11 +35,13 @@ _COMMANDS = (
     *("describe gpu NODE/0", "why POD", "fit --request 0.5", "fit --request 1 --gpus 9"),
     *("defrag", "defrag --request 1 --gpus 2", "rightsize -A", "config show", "config show NODE", "check", "audit"),
     *("resize POD --request 0.1", "cordon NODE --dry-run", "uncordon gpu NODE/0 --dry-run", "completion bash"),
+    "config label NODE exclusive",
 )
 _OTHERS_FILES = {
     "simulate": "test_nor_is_what_a_simulated_pod_is_called",
     "config validate": "test_nor_is_what_a_configuration_has_in_it",
     "config diff": "test_nor_is_what_a_configuration_has_in_it",
+    "config set": "prints what config validate and config diff print",
     "version": "prints what was built",
 }
 

@@ -183,5 +183,18 @@ def command_line(directory: Path) -> bytes:
 def test_another_number_of_nodes_is_refused_with_the_way_out(lab: access.Access) -> None:
     if lab.lab is None:
         pytest.skip("one's own cluster has the nodes it has")
-    with pytest.raises(lab_errors.LabError, match="has 1 nodes, not 2; end it first by"):
+    with pytest.raises(
+        lab_errors.LabError, match=r"has 1 node\(s\) and keeps them: start another by `python -m lab up"
+    ):
         cluster.up(lab.lab.directory, node_count=2)
+
+
+def test_without_a_number_a_lab_keeps_its_nodes() -> None:
+    with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
+        directory = Path(scratch) / "lab"
+        try:
+            administrator = cluster.up(directory, node_count=0, owner=os.getpid())
+            assert cluster.up(directory) == administrator
+            assert lab_layout.load(directory).nodes == ()
+        finally:
+            cluster.down(directory)

@@ -206,7 +206,7 @@ async def without_a_configmap_gpus_take_shares_and_go_on_when_the_first_entry_is
     await node.step()
     assert node.modes == ["fractional"] * 4, node.modes
     (valid,) = (condition for condition in node.statement.value.conditions if condition.type == "ConfigValid")
-    assert valid.message == "there is no ConfigMap, so every GPU takes shares by annotation", valid.message
+    assert valid.message == "no entry of the ConfigMap applies, so every GPU takes shares by annotation", valid.message
     node.cluster.entries = {"one": "version: v1\nsharing: {mps: {resources: []}}\n"}
     await node.step()
     assert node.modes == ["fractional"] * 4, node.modes

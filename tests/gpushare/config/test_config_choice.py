@@ -45,5 +45,30 @@ def test_a_name_that_is_not_there_says_what_is() -> None:
     with pytest.raises(errors.ConfigError) as caught:
         config_choice.select({"b", "a"}, label="z", default="a")
     assert str(caught.value) == (
-        "specified config z does not exist: the ConfigMap has a, b; change the node's label or add it"
+        "specified config z does not exist: the ConfigMap has a, b; change the node's label, or add it with kubectl "
+        "gpushare config set z -f FILE"
     )
+
+
+CUSTOM = ActiveConfig("exclusive", "version: v1\nsharing: {}\n")
+
+
+@pytest.mark.parametrize(
+    ("current", "entries", "label", "expected"),
+    [
+        (None, {}, None, config_choice.BUILT_IN),
+        (None, {}, "exclusive", config_choice.BUILT_IN_EXCLUSIVE),
+        (None, {"mig": "x"}, "exclusive", config_choice.BUILT_IN_EXCLUSIVE),
+        (ActiveConfig("mig", "x"), {"mig": "x"}, "exclusive", config_choice.BUILT_IN_EXCLUSIVE),
+        (config_choice.BUILT_IN_EXCLUSIVE, {}, None, config_choice.BUILT_IN),
+        (None, {"exclusive": CUSTOM.text}, "exclusive", None),  # the ConfigMap's own entry counts
+        (None, {"mig": "x"}, None, None),  # a ConfigMap without an entry for the node is no reason to share its GPUs
+        (None, {}, "mig", None),
+        (CUSTOM, {}, "exclusive", None),  # the entry disappeared
+        (ActiveConfig("default", "x"), {}, None, None),  # the ConfigMap disappeared
+    ],
+)
+def test_built_in_configurations_apply_where_the_configmap_has_none_and_never_replace_one_that_disappears(
+    current: ActiveConfig | None, entries: dict[str, str], label: str | None, expected: ActiveConfig | None
+) -> None:
+    assert config_choice.built_in(current, entries, label=label) == expected

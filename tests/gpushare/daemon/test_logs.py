@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -29,12 +30,17 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
+def test_the_time_is_rfc_3339_in_utc_to_the_millisecond() -> None:
+    record = logging.makeLogRecord({"created": 1795788571.156619, "msg": "x"})
+    assert json.loads(logs.JsonLines("agent").format(record))["ts"] == "2026-11-27T14:09:31.156Z"
+
+
 def test_a_line_has_the_keys_of_kubernetes_own_components_and_what_was_given(stream: io.StringIO) -> None:
     logs.configure("info", "webhook", stream=stream)
     pod = {"namespace": "default", "name": "trainer"}
     logging.getLogger("webhook.server").info("Placed a pod", extra={"pod": pod, "gpus": ["GPU-1"]})
     (line,) = lines(stream)
-    assert isinstance(line.pop("ts"), float)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line.pop("ts"))
     assert line == {
         "v": "info",
         "msg": "Placed a pod",

@@ -1,0 +1,63 @@
+"""install.sh as a user runs it, and what it has installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from lab import access
+from tests.config import manifests
+
+SYSTEM = "gpushare-system"
+
+
+def install(
+    *flags: str,
+    path: str = "",
+    kubeconfig: Path | None = None,
+    more: dict[str, str] | None = None,
+    cwd: Path = manifests.REPOSITORY,
+) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        **access.KUBECTL_ENVIRONMENT,
+        **(more or {}),
+        "PATH": f"{path}{os.pathsep if path else ''}{os.environ['PATH']}",
+        "KUBECONFIG": str(kubeconfig or "/nonexistent"),
+    }
+    command = [str(manifests.REPOSITORY / "install.sh"), *flags]
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+KINDS = (
+    "validatingadmissionpolicy,validatingadmissionpolicybinding,mutatingwebhookconfiguration,"
+    "clusterrole,clusterrolebinding"
+)
+
+
+def ours(own: access.Access) -> list[str]:
+    """What is there of gpushare but its ledger."""
+    everywhere = own.kubectl("get", KINDS, "--output=name").split()
+    workloads = own.kubectl("get", "deploy,ds,secret,sa", "--namespace=gpushare-system", "--output=name").split()
+    return [name for name in (*everywhere, *workloads) if "gpushare" in name]
+
+
+# No pod ever runs here: there is nobody to start one. So nothing waits for long, and the sentence after it is a no.
+QUICKLY = ("--skip-preflight", "--timeout=1")
+
+
+def installed(done: subprocess.CompletedProcess[str]) -> None:
+    """It is, and what it says in the end is that nothing runs."""
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "error: gpushare is installed and does not work yet, because of" in done.stderr, done.stderr
+    assert "webhook-ready" in done.stderr

@@ -1,0 +1,63 @@
+"""install.sh --uninstall: what it says, asks and saves."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lab import access
+from tests.config import manifests
+from tests.config.installation import ours
+
+
+def on_terminal(own: access.Access, answer: str, cwd: Path, *flags: str) -> tuple[int, str]:
+    """What install.sh prints on a terminal, where its question gets that answer."""
+    master, slave = pty.openpty()
+    environment = {**os.environ, **access.KUBECTL_ENVIRONMENT, "KUBECONFIG": str(own.kubeconfig)}
+    environment["PATH"] = f"{own.kubectl_program.parent}{os.pathsep}{os.environ['PATH']}"
+    command = [str(manifests.REPOSITORY / "install.sh"), *flags]
+    process = subprocess.Popen(command, cwd=cwd, env=environment, stdin=slave, stdout=slave, stderr=slave)
+    os.close(slave)
+    said, answered, until = b"", False, time.monotonic() + 120
+    try:
+        while select.select([master], [], [], max(0.0, until - time.monotonic()))[0]:
+            try:
+                said += os.read(master, 1 << 16)
+            except OSError:  # its last process has ended
+                break
+            if b"[y/N] " in said and not answered:
+                os.write(master, answer.encode())
+                answered = True
+    finally:
+        os.close(master)
+        code = process.wait(120)
+    return code, said.decode().replace("\r\n", "\n")
+
+
+@pytest.mark.apiserver
+def test_on_a_terminal_an_uninstallation_asks(
+    own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    own.kubectl("apply", f"--kustomize={manifests.CONFIG / 'default'}")
+    own.wait_until_established("gpunodes.gpushare.io")
+    own.kubectl("create", "-f", str(manifests.REPOSITORY / "tests/config/gpunode.yaml"))
+    code, said = on_terminal(own, "n\n", tmp_path, "--uninstall", "--delete-ledger")
+    assert code == 1
+    assert "the ledger, with the cordons of GPUs: the CRD gpunodes.gpushare.io and 1 GPUNodes\n" in said
+    assert said.endswith("error: nothing was changed\n")
+    assert len(ours(own)) > 10
+    code, said = on_terminal(own, "y\n", tmp_path, "--uninstall")
+    assert code == 0
+    assert ours(own) == []
+    own.kubectl("apply", f"--kustomize={manifests.CONFIG / 'default'}")
+    code, said = on_terminal(own, "", tmp_path, "--uninstall", "--delete-ledger", "--yes")
+    assert code == 0
+    assert "[y/N]" not in said
+    assert ours(own) == []

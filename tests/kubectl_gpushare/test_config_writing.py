@@ -1,0 +1,173 @@
+"""`config set` and `config label` against a real API server: what they show, ask and write."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare.config import config_choice
+from lab.access import Access
+from tests.kubectl_gpushare.conftest import SECONDS, Kubectl
+
+pytestmark = pytest.mark.apiserver
+
+EXCLUSIVE = "version: v1\n"
+SCOPE = ("--namespace", "gpushare-system")
+
+
+@pytest.fixture
+def cluster(kubectl: Kubectl, namespace: str) -> Iterator[Kubectl]:
+    """The sample's nodes, and no ConfigMap before and after."""
+    kubectl("create", "namespace", "gpushare-system")
+    yield kubectl
+    kubectl("label", "node", "gpu-1", "gpushare.io/config-")
+    kubectl("delete", "configmap", *SCOPE, "gpushare-config", "--ignore-not-found")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "node.yaml"
+    path.write_text(EXCLUSIVE)
+    return path
+
+
+def stored(kubectl: Kubectl) -> dict[str, str] | None:
+    found = kubectl("get", "configmap", *SCOPE, "gpushare-config", "-o", "json")
+    return dict(json.loads(found.out)["data"]) if found.code == 0 else None
+
+
+def change(kubectl: Kubectl, *arguments: str | Path) -> tuple[int, str, str]:
+    ended = kubectl("gpushare", "config", *map(str, arguments))
+    return ended.code, ended.out, ended.err
+
+
+def test_set_shows_what_changes_and_writes_only_with_consent(cluster: Kubectl, file: Path) -> None:
+    code, out, err = change(cluster, "set", "default", "-f", file)
+    assert code == 1
+    assert "gpu-1 would follow default:\n  GPU 0 (" in out
+    assert "fractional → exclusive, nvidia.com/gpu, once these pods have ended: " in out
+    assert err.startswith("error: nothing was changed: add --yes to write the entry default of the ConfigMap ")
+    assert stored(cluster) is None
+
+    code, out, err = change(cluster, "set", "default", "-f", file, "--dry-run")
+    assert (code, err) == (0, "")
+    assert out.endswith("configmap/gpushare-config: entry default created (dry run)\n")
+    assert stored(cluster) is None
+
+    code, out, _ = change(cluster, "set", "default", "-f", file, "--yes")
+    assert code == 0
+    assert "entry default created; each GPU changes as soon as no pod uses it: kubectl gpushare config show\n" in out
+    assert stored(cluster) == {"default": EXCLUSIVE}
+    managers = cluster("get", "configmap", *SCOPE, "gpushare-config", "-o", "json", "--show-managed-fields").out
+    assert [entry["manager"] for entry in json.loads(managers)["metadata"]["managedFields"]] == ["kubectl-gpushare"]
+    assert change(cluster, "set", "default", "-f", file)[1].endswith("unchanged: default is that already\n")
+
+
+def test_the_first_entry_is_followed_by_no_node_that_did_not_ask_for_it(cluster: Kubectl, file: Path) -> None:
+    code, out, _ = change(cluster, "set", "whole", "-f", file, "--yes")
+    assert code == 0
+    assert "no node follows whole, so no GPU changes\n" in out
+    assert "a node follows it once it is labelled: kubectl gpushare config label NODE whole\n" in out
+    assert stored(cluster) == {"default": config_choice.BUILT_IN.text, "whole": EXCLUSIVE}
+
+
+def test_a_node_is_labelled_after_the_change_is_shown(cluster: Kubectl, file: Path) -> None:
+    change(cluster, "set", "whole", "-f", file, "--yes")
+    code, out, err = change(cluster, "label", "gpu-1", "whole")
+    assert code == 1
+    assert "fractional → exclusive" in out
+    assert err == (
+        "error: nothing was changed: add --yes to set the label gpushare.io/config=whole of the node gpu-1, as there "
+        "is no terminal to ask on\n"
+    )
+    code, out, err = change(cluster, "label", "gpu-1", "whole", "--yes")
+    assert (code, err) == (0, "")
+    assert out.endswith("no pod uses it: kubectl gpushare config show gpu-1\n")
+    assert "config=whole" in cluster("get", "node", "gpu-1", "--show-labels").out
+    assert change(cluster, "label", "gpu-1", "whole")[1] == (
+        "node/gpu-1 unchanged: it has the label gpushare.io/config=whole\n"
+    )
+    code, out, _ = change(cluster, "label", "gpu-1", "--remove", "--yes")
+    assert code == 0
+    assert "gpu-1 would follow default:\n" in out
+    assert "gpushare.io/config" not in cluster("get", "node", "gpu-1", "--show-labels").out
+    assert change(cluster, "label", "gpu-1", "exclusive", "--dry-run")[0] == 0  # which is built in
+
+
+def test_what_cannot_be_is_refused_before_anything_is_written(cluster: Kubectl, file: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("version: v1\nsharing: {mps: {}}\n")
+    code, _, err = change(cluster, "set", "mps", "-f", bad, "--yes")
+    assert code == 1
+    assert "no resources specified" in err
+    assert "nothing was changed" in err
+    code, _, err = change(cluster, "label", "gpu-1", "nope", "--yes")
+    assert code == 1
+    assert "add it with kubectl gpushare config set nope -f FILE; nothing was changed\n" in err
+    assert 'nodes "nope" not found' in change(cluster, "label", "nope", "default", "--yes")[2]
+    assert "cannot be the value of a label" in change(cluster, "set", "a b", "-f", file)[2]
+    assert "give the NAME of a configuration, or --remove" in change(cluster, "label", "gpu-1")[2]
+    assert stored(cluster) is None
+
+
+def test_a_user_without_the_rights_gets_one_sentence(cluster: Kubectl, file: Path) -> None:
+    code, _, err = change(cluster, "set", "default", "-f", file, "--yes", "--as=jane")
+    assert code == 1
+    assert err.startswith('error: user "jane" may not get configmaps')
+    code, _, err = change(cluster, "label", "gpu-1", "exclusive", "--yes", "--as=jane")
+    assert code == 1
+    assert err.startswith('error: user "jane" may not get nodes')
+
+
+def test_a_change_in_the_meantime_is_a_conflict(cluster: Kubectl, file: Path, api_server: Access) -> None:
+    change(cluster, "set", "default", "-f", file, "--yes")
+    answer = _asked(cluster, "set", "mine", "-f", str(file), before_answer=lambda: cluster(
+        "patch", "configmap", *SCOPE, "gpushare-config", '--patch={"data": {"other": "version: v1"}}'
+    ))  # fmt: skip
+    assert "Write the entry mine of the ConfigMap gpushare-system/gpushare-config? [y/N]" in answer
+    assert "somebody else has changed it at the same time" in answer
+    assert set(stored(cluster) or ()) == {"default", "other"}
+    assert "entry mine created" in _asked(cluster, "set", "mine", "-f", str(file))
+    assert set(stored(cluster) or ()) == {"default", "mine", "other"}
+
+
+def _asked(kubectl: Kubectl, *arguments: str, before_answer=lambda: None) -> str:  # type: ignore[no-untyped-def]
+    """What `config` prints on a terminal where its question is answered by yes."""
+    master, slave = pty.openpty()
+    command = ["kubectl", "gpushare", "config", *arguments]
+    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=kubectl.environment)
+    os.close(slave)
+    said, answered, until = b"", False, time.monotonic() + SECONDS
+    try:
+        while select.select([master], [], [], max(0.0, until - time.monotonic()))[0]:
+            try:
+                part = os.read(master, 1 << 16)
+            except OSError:  # the other end is closed
+                break
+            said += part
+            if b"[y/N]" in said and not answered:
+                before_answer()
+                os.write(master, b"y\n")
+                answered = True
+    finally:
+        os.close(master)
+        process.wait(SECONDS)
+    return said.decode()
+
+
+def test_an_entry_that_helm_declares_comes_with_a_warning(cluster: Kubectl, file: Path) -> None:
+    change(cluster, "set", "default", "-f", file, "--yes")
+    declared = 'gpushare.io/written-by-helm={"mine":"0"}'
+    cluster("annotate", "configmap", *SCOPE, "gpushare-config", declared)
+    code, _, err = change(cluster, "set", "mine", "-f", file, "--dry-run")
+    assert code == 0
+    assert "Helm declares mine: helm upgrade fails until config.data.mine is the same text" in err
+    assert change(cluster, "set", "other", "-f", file, "--dry-run")[2] == ""
