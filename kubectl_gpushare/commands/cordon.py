@@ -8,14 +8,14 @@ command = cordoning.command(
     "cordon",
     """Let a GPU take no new pods; those on it stay.
 
-    A GPU is named as NODE/INDEX, or by its UUID or the beginning of it. Needs the right to patch GPUNodes.
+    A GPU is named NODE/INDEX, or by its UUID or a prefix of it. Needs permission to patch GPUNodes.
 
     \b
     Examples:
-      # Nothing new on one card
+      # No new pods on one GPU
       kubectl gpushare cordon gpu gpu-1/0
     \b
-      # On two, but only ask whether that would be allowed
+      # Two GPUs, as a dry run of the API server
       kubectl gpushare cordon gpu gpu-1/0 gpu-1/1 --dry-run
     """,
     "Let a GPU take no new pods",
