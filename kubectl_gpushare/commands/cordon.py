@@ -8,14 +8,14 @@ command = cordoning.command(
     "cordon",
     """Let a GPU take no new pods; those on it stay.
 
-    A GPU is named NODE/INDEX, or by its UUID or a prefix of it. Needs permission to patch GPUNodes.
+    A GPU is named as NODE/INDEX, or by its UUID or the beginning of it. Needs the right to patch GPUNodes.
 
     \b
     Examples:
-      # No new pods on one GPU
+      # Nothing new on one card
       kubectl gpushare cordon gpu gpu-1/0
     \b
-      # Two GPUs, as a dry run of the API server
+      # On two, but only ask whether that would be allowed
       kubectl gpushare cordon gpu gpu-1/0 gpu-1/1 --dry-run
     """,
     "Let a GPU take no new pods",

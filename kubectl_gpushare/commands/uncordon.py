@@ -8,14 +8,14 @@ command = cordoning.command(
     "uncordon",
     """Let a GPU take new pods again.
 
-    A GPU is named NODE/INDEX, or by its UUID or a prefix of it. Needs permission to patch GPUNodes.
+    A GPU is named as NODE/INDEX, or by its UUID or the beginning of it. Needs the right to patch GPUNodes.
 
     \b
     Examples:
-      # A GPU is back in service
+      # One card is back in service
       kubectl gpushare uncordon gpu gpu-1/0
     \b
-      # Named by a prefix of its UUID
+      # Named by the beginning of its UUID
       kubectl gpushare uncordon gpu GPU-6770752d31-0000
     """,
     "Let a GPU take new pods again",
