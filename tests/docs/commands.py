@@ -221,8 +221,8 @@ PROGRAMS: Final[dict[str, Callable[[Sequence[str]], str]]] = {
     "export": _anything,
     "curl": _anything,
     "cat": _anything,
-    "git": _anything,
     "ctr": _anything,
     "skopeo": _anything,
     "buildah": _anything,
+    "git": _anything,
 }
