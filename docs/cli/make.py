@@ -89,7 +89,7 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _flags(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
-    """`(--flag, row)` of each."""
+    """Yield each flag's long name and its row."""
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
         if record is not None and isinstance(parameter, click.Option) and "--help" not in parameter.opts:

@@ -59,13 +59,13 @@ def prose(page: Path) -> str:
 
 
 def joined(text: str) -> str:
-    """The same of the text of a page."""
+    """Join the paragraphs of a page's text likewise."""
     shown = _HIDDEN.sub("", _BLOCK.sub("\n", text))
     return re.sub(r"(?<=[^\n|])\n *(?=\S)(?![|*#>-]|\d+\. )", " ", shown)
 
 
 def blanked(text: str) -> str:
-    """The text with empty lines for its blocks and comments, so that lines keep their numbers."""
+    """Replace blocks and comments by empty lines, so that all other lines keep their numbers."""
     return _HIDDEN.sub(_newlines, _BLOCK.sub(_newlines, text))
 
 

@@ -1,8 +1,8 @@
-"""Measures how pages read: constructions that no native speaker writes, and lines that are not wrapped.
+"""Measures how pages read: constructions that native speakers do not use, and lines that are not wrapped.
 
-Such text makes readers doubt the program, and single sentences look harmless in a review. So the habits are counted: on
-a page of more than 1,000 words at most one in 1,000 words is accepted, on a shorter one a single one in all. Pages that
-are not there yet have a ceiling in `prose_ceilings.json`. To write that file again, run from the root
+Such text makes readers doubt the program, but single sentences look harmless in a review, so they are counted. A page
+of more than 1,000 words may have one construction per 1,000 words, a shorter page one in all. Pages that have not
+reached this aim have a ceiling in `prose_ceilings.json`. To write that file again, run from the root
 
     .venv/bin/python -m tests.docs.prose > tests/docs/prose_ceilings.json
 """
@@ -32,7 +32,7 @@ SHORT_PAGE_WORDS: Final = 1000
 _HEADLESS: Final = re.compile(
     r"^(?:Who|Whoever|Whom|Whose|What|Whatever|Whichever)\b(?!.*\?$)|[:;] (?:who|whose|what)\b"
 )
-# Persons that are none, reports without a sender, and "of" where a possessive or a verb would do.
+# Persons instead of pods or processes, reports without a sender, and "of" instead of a possessive or a verb.
 _PHRASES: Final = re.compile(
     r"\b(?:(?:no|some|any|every)body|whoever|whomever|whatever|whichever"
     r"|(?:is|are|was|were|be|been) (?:told|let)"
@@ -51,7 +51,7 @@ _CELL_END: Final = re.compile(r"(?<!\\)\|")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Measure:
-    """What a page has of both: the sentences, one for each construction, and the numbers of the long lines."""
+    """A page's sentences with odd constructions, one for each, and the numbers of its long lines."""
 
     words: int
     sentences: tuple[str, ...]
@@ -59,12 +59,12 @@ class Measure:
 
     @property
     def per_thousand_words(self) -> float:
-        """How dense the constructions are."""
+        """The density of the constructions."""
         return 1000 * len(self.sentences) / max(self.words, 1)
 
     @property
     def reads_well(self) -> bool:
-        """Whether it needs no ceiling for its sentences."""
+        """Whether the page needs no ceiling for its constructions."""
         return len(self.sentences) <= 1 or (self.words > SHORT_PAGE_WORDS and self.per_thousand_words <= 1.0)
 
 
@@ -89,20 +89,20 @@ def _sentences(prose: str) -> Iterator[str]:
 
 
 def _long_lines(text: str) -> Iterator[int]:
-    """Tables, code, quotations, headings and the targets of links may be as long as they are."""
+    """Yield their numbers. Tables, code, quotations, headings and the targets of links cannot be wrapped."""
     for number, line in enumerate(pages.blanked(text).splitlines(), start=1):
         if not line.startswith(("|", "#", ">")) and len(_LINK.sub(r"[\1]", line)) > MAX_WIDTH:
             yield number
 
 
 def ceilings() -> Mapping[str, Mapping[str, int]]:
-    """By page, how many `constructions` and `long_lines` it may still have; a page that is not here has reached the aim."""
+    """Read how many `constructions` and `long_lines` each page may still have; pages without an entry are at the aim."""
     read: dict[str, dict[str, int]] = json.loads(CEILINGS.read_text())
     return read
 
 
 def ceiling(measured: Measure) -> dict[str, int]:
-    """What a page would need to be accepted as it is; nothing if it has reached the aim."""
+    """Return the ceiling that the page needs now; empty at the aim."""
     needed = {
         "constructions": 0 if measured.reads_well else len(measured.sentences),
         "long_lines": len(measured.long_lines),
@@ -111,7 +111,7 @@ def ceiling(measured: Measure) -> dict[str, int]:
 
 
 def problems(measured: Measure, allowed: Mapping[str, int]) -> list[str]:
-    """Why a page is not accepted, as sentences."""
+    """Explain why a page is not accepted, one sentence per problem."""
     needed, found = ceiling(measured), []
     if needed.get("constructions", 0) > allowed.get("constructions", 0):
         found.append(

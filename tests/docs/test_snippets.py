@@ -115,7 +115,7 @@ def test_a_flag_that_is_quoted_in_a_text_is_a_flag_of_something(page: Path) -> N
 
 
 def misplaced(diff: str, read: Callable[[str], list[str]]) -> list[str]:
-    """The lines around the changes of a diff that its files do not have, in this order."""
+    """Return the context and removed lines of a diff that its files lack, or have in another order."""
     wrong, lines = [], iter(())
     for line in diff.splitlines():
         if line.startswith("--- "):
