@@ -4,4 +4,4 @@ This package is the domain: values in, values out; no I/O, no clock, no logging.
 ARCHITECTURE.md, Words.
 """
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

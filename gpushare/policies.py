@@ -98,7 +98,7 @@ SPREAD: Final = "spread"
 # The engine (`placement.fleet`) prices `fragmentation` by the cluster's own mix; this cost is for where none is known.
 POLICIES: Final[Mapping[str, Policy]] = {
     "fragmentation": Policy(
-        _fragmentation, "the one on which the least becomes unusable for typical requests, and of equals the fullest"
+        _fragmentation, "the one where it leaves the least unusable capacity (the fullest if several tie)"
     ),
     "pack": Policy(_pack, "the fullest"),
     SPREAD: Policy(_spread, "the emptiest"),

@@ -23,13 +23,13 @@ VERBS: Mapping[str, str] = {
     "describe": "Show who shares a node or GPU, or what a pod got and why",
     "why": "Explain why a pod waits and what would help, or why it is on this GPU",
     "fit": "Say whether a pod would fit now, where it would go, and how many more",
-    "defrag": "Plan the fewest moves that make room for what waits, or for a share; and make them",
+    "defrag": "Plan and make the fewest moves that free room for waiting pods, or for a share",
     "simulate": "Simulate how pods from files or a trace would be placed, as a table and a plot",
     "resize": "Give a running pod more or less compute and memory of the GPUs it is on",
     "cordon": "Let a GPU take no new pods",
     "uncordon": "Let a GPU take new pods again",
     "rightsize": "Compare what shares ask for with what they use at most, and suggest sizes",
-    "audit": "Prove that limits are in force, and name who is on a GPU without one",
+    "audit": "Prove that limits are in force, and name processes without one",
     "check": "Say what a cluster lacks for gpushare, why it matters and what to do about it",
     "config": "Check configurations of nodes, and change what nodes follow",
     "completion": "Let kubectl complete verbs, flags and names in your shell",
@@ -76,20 +76,20 @@ class Verbs(click.Group):
 )
 @click.pass_context
 def group(context: click.Context) -> None:
-    """Who shares which GPU, with what, and what still fits.
+    """Show who shares which GPU, with what, and what still fits.
 
-    Reads GPUNodes (and pods where a verb needs them) through kubectl, so it works with every kubeconfig and needs no
-    right to write. Flags come after the verb. With --from FILE it reads saved objects and needs no cluster at all.
+    Reads GPUNodes, and pods if a verb needs them, through kubectl, so it works with every kubeconfig. Flags come after
+    the verb. With --from FILE it reads saved objects and needs no cluster.
 
-    The exit code is 0 where all is done or the answer is yes, 1 for any error, 2 where the answer is no, and 130 when
-    interrupted. What is a no, the help of the verb says.
+    The exit code is 0 if all is done or the answer is yes, 1 for any error, 2 if the answer is no, and 130 when
+    interrupted. The help of each verb says when it answers no.
 
     \b
     Examples:
       # What is allocated and free on each GPU
       kubectl gpushare top
     \b
-      # Who shares a card
+      # Who shares a GPU
       kubectl gpushare describe gpu gpu-node-1/0
     \b
       # Why a pod waits

@@ -22,14 +22,14 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 Completer = Callable[[click.Context, click.Parameter, str], list[Any]]
 
 # Passed on to kubectl as they are: flag -> help.
-_CONNECTION: Mapping[str, str] = {
+CONNECTION: Mapping[str, str] = {
     "context": "The name of the kubeconfig context to use",
     "kubeconfig": "Path to the kubeconfig file",
     "cluster": "The name of the kubeconfig cluster to use",
     "user": "The name of the kubeconfig user to use",
     "as": "Username to impersonate",
     "as-group": "Group to impersonate; may be repeated",
-    "request-timeout": "How long to wait for one answer of the server, such as 5s",
+    "request-timeout": "Time limit of one request to the server, such as 5s",
 }
 
 
@@ -87,7 +87,7 @@ def connection(complete_context: Completer | None = None) -> Callable[[_Function
     """The flags that choose cluster and user, and `--from`."""
 
     def add(function: _Function) -> _Function:
-        for name, text in reversed(tuple(_CONNECTION.items())):
+        for name, text in reversed(tuple(CONNECTION.items())):
             settings: dict[str, Any] = {"help": text, "metavar": "TEXT"}
             if name == early.REPEATED:
                 settings["multiple"] = True
@@ -119,16 +119,16 @@ def namespaced(complete: Completer | None = None, *, all_namespaces: bool = True
 
     def add(function: _Function) -> _Function:
         if all_namespaces:
-            function = click.option(
-                "all_namespaces", "-A", "--all-namespaces", is_flag=True, help="Look in all namespaces"
-            )(function)
+            function = click.option("all_namespaces", "-A", "--all-namespaces", is_flag=True, help="All namespaces")(
+                function
+            )
         return click.option(
             "namespace",
             "-n",
             "--namespace",
             metavar="TEXT",
             shell_complete=complete,
-            help="The namespace to look in",
+            help="The namespace",
         )(function)
 
     return add
@@ -141,7 +141,7 @@ def selector(function: _Function) -> _Function:
         "-l",
         "--selector",
         metavar="TEXT",
-        help="Label selector, such as key=value,key2 in (a,b): of Nodes, or of pods where those are listed",
+        help="Label selector for Nodes, or for pods where those are listed, such as key=value,key2 in (a,b)",
     )(function)
 
 
@@ -154,7 +154,7 @@ def printed(formats: Sequence[str]) -> Callable[[_Function], _Function]:
             "--color",
             type=click.Choice(("auto", "always", "never")),
             default="auto",
-            help="Colours: on a terminal (auto), always or never",
+            help="Use colours: on a terminal (auto), always or never",
         )(function)
         return click.option(
             "output",
@@ -185,7 +185,11 @@ def listed(sort_keys: Sequence[str]) -> Callable[[_Function], _Function]:
 
     def add(function: _Function) -> _Function:
         function = click.option(
-            "watch", "-w", "--watch", is_flag=True, help="Show every change until interrupted; q ends it on a terminal"
+            "watch",
+            "-w",
+            "--watch",
+            is_flag=True,
+            help="Update on every change until interrupted; q quits on a terminal",
         )(function)
         function = click.option(
             "sort_by",

@@ -8,19 +8,22 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
 
-from kubectl_gpushare import cli
+from kubectl_gpushare import cli, options
 
 _BLOCK = "\b"  # click's mark of a paragraph that is not wrapped
+_WIDTH = 100
+_KUBECTL = frozenset(f"--{name}" for name in options.CONNECTION)
 
 # verb -> pictures of docs/images, each with what it shows
 PICTURES: Mapping[str, Mapping[str, str]] = {
     "top": {"top": "A line per GPU, with bars and totals", "top-pods": "A line per pod"},
-    "describe": {"describe": "One card with its tenants"},
+    "describe": {"describe": "One GPU with its tenants"},
     "why": {"why": "Why a pod waits, and what would help"},
     "fit": {"fit": "Where six shares would go"},
     "simulate": {"simulate": "Forty half GPUs come to sixteen GPUs"},
@@ -30,7 +33,7 @@ PICTURES: Mapping[str, Mapping[str, str]] = {
 def pages() -> dict[str, str]:
     """File name → text, for every verb, and README.md with the list of them."""
     context = click.Context(cli.group, info_name=cli.PROGRAM)
-    texts = {"README.md": _index()}
+    texts = {"README.md": _index(context)}
     for verb in cli.VERBS:
         command = cli.group.get_command(context, verb)
         assert command is not None  # noqa: S101 - it is listed
@@ -38,10 +41,14 @@ def pages() -> dict[str, str]:
     return texts
 
 
-def _index() -> str:
-    lines = [f"- [`{verb}`]({verb}.md): {text}" for verb, text in cli.VERBS.items()]
-    intro = inspect.cleandoc(cli.group.help or "").partition(_BLOCK)[0].strip()
-    return f"# {cli.PROGRAM}\n\n{intro}\n\n" + "\n".join(lines) + "\n"
+def _index(context: click.Context) -> str:
+    verbs = [f"| [`{verb}`]({verb}.md) | {text} |" for verb, text in cli.VERBS.items()]
+    intro = inspect.cleandoc(cli.group.help or "").partition(_BLOCK)[0]
+    top = cli.group.get_command(context, "top")  # one of those that have all flags of kubectl
+    assert top is not None  # noqa: S101 - it is listed
+    flags = [row for flag, row in _flags(top, click.Context(top, parent=context)) if flag in _KUBECTL]
+    parts = [f"# {cli.PROGRAM}", *_paragraphs(intro), _table("verb", verbs)]
+    return "\n\n".join([*parts, "## Flags of kubectl", _table("flag", flags)]) + "\n"
 
 
 def _page(verb: str, command: click.Command, parent: click.Context) -> str:
@@ -63,20 +70,31 @@ def _body(command: click.Command, context: click.Context, heading: str) -> list[
         shown = re.sub(r"\n{2,}", "\n\n", inspect.cleandoc(examples.replace(f"{_BLOCK}\n", "\n"))).strip()
         lines = "\n".join(line.strip() for line in shown.splitlines())
         parts += [f"{heading} Examples", f"```sh\n{lines}\n```"]
-    flags = list(_flags(command, context))
-    return [*parts, f"{heading} Flags", "\n".join(("| flag | meaning |", "|---|---|", *flags))] if flags else parts
+    flags = dict(_flags(command, context))
+    own = [row for flag, row in flags.items() if flag not in _KUBECTL]
+    if own:
+        parts += [f"{heading} Flags", _table("flag", own)]
+    return (
+        [*parts, "It also has the [flags of kubectl](README.md#flags-of-kubectl)."] if len(flags) > len(own) else parts
+    )
+
+
+def _table(of: str, rows: list[str]) -> str:
+    return "\n".join((f"| {of} | meaning |", "|---|---|", *rows))
 
 
 def _paragraphs(text: str) -> list[str]:
-    return [" ".join(part.split()) for part in text.strip().split("\n\n") if part.strip()]
+    parts = [" ".join(part.split()) for part in text.strip().split("\n\n") if part.strip()]
+    return [textwrap.fill(part, _WIDTH, break_long_words=False, break_on_hyphens=False) for part in parts]
 
 
-def _flags(command: click.Command, context: click.Context) -> Iterator[str]:
+def _flags(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
+    """Yield each flag's long name and its row."""
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
         if record is not None and isinstance(parameter, click.Option) and "--help" not in parameter.opts:
             flag, text = (" ".join(part.split()).replace("|", "\\|") for part in record)
-            yield f"| `{flag}` | {text} |"
+            yield parameter.opts[-1], f"| `{flag}` | {text} |"
 
 
 def main(folder: str) -> None:

@@ -325,33 +325,33 @@ def _driver_of(node: Json) -> versions.Version:
 RULES: Final = (
     Rule(
         "gpu-owner",
-        "nobody else gives out the GPUs of gpushare's nodes",
-        "a GPU that two device plugins give out is given to two pods, each of which takes it to be its own",
+        "no other device plugin allocates the GPUs of gpushare's nodes",
+        "two device plugins with the same GPU allocate it to two pods",
         _owner,
     ),
     Rule(
         "gpus-in-use",
-        "no pod holds a GPU of the nodes that gpushare is to have",
-        "shares would be given on GPUs that are somebody's already",
+        "no pod uses a GPU of the future gpushare nodes",
+        "gpushare would place shares on GPUs that are already in use",
         _in_use,
         RulePhase.BEFORE,
     ),
     Rule(
         "device-injection",
-        "devices get into containers in the way in which gpushare names them",
-        "a container whose devices are named in a way that its runtime passes over starts without a GPU",
+        "container runtimes accept the way in which gpushare passes devices",
+        "a container whose runtime ignores the devices starts without a GPU",
         _injection,
     ),
     Rule(
         "visible-devices",
-        "no image can help itself to GPUs by a variable",
-        "NVIDIA_VISIBLE_DEVICES=all in an image gives a pod without a share every GPU of its node, with no limit",
+        "no image can get GPUs with a variable",
+        "NVIDIA_VISIBLE_DEVICES=all in an image gives a pod without a share every GPU of its node, without limits",
         _variable,
     ),
     Rule(
         "driver",
         "the driver is 520 or newer",
-        "the library knows the functions of CUDA 11.8 to 13.5; from 615 on a driver can keep memory limits itself",
+        "the library supports CUDA 11.8 to 13.5; drivers from 615 on can enforce memory limits themselves",
         _driver,
     ),
 )

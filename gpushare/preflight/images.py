@@ -57,7 +57,7 @@ def _loaded(node: Mapping[str, Any]) -> frozenset[str]:
 RULES: Final = (
     Rule(
         "images",
-        "the nodes can have the images",
+        "the nodes can get the images",
         "a pod whose image cannot be pulled never starts",
         _images,
         RulePhase.BEFORE,

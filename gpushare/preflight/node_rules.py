@@ -231,55 +231,52 @@ def _virtual(facts: ClusterFacts) -> Iterator[Finding]:
 RULES: Final = (
     Rule(
         "gpu-nodes-labelled",
-        "every node with GPUs has a label that the agent goes by",
-        "the agent runs where a label says that there is a GPU, and a share is given only where an agent runs",
+        "every node with GPUs has a label that selects the agent",
+        "the agent runs only on labelled nodes, and shares are placed only where an agent runs",
         _labelled,
     ),
     Rule(
         "node-taints",
         "the agent tolerates the taints of the nodes with GPUs",
-        "a node without an agent gives out no share",
+        "a node without an agent gets no shares",
         _taints,
     ),
     Rule(
         "pods-without-gpus",
-        "pods without a share are steered to nodes without GPUs",
-        "the CPU and memory that they take of a node with GPUs is not there for shares",
+        "pods without a share prefer nodes without GPUs",
+        "CPU and memory that they use on a node with GPUs are missing for shares",
         _attracting,
     ),
-    Rule("node-ready", "the nodes with GPUs are Ready", "pods, and agents, start on nodes that are Ready only", _ready),
+    Rule("node-ready", "the nodes with GPUs are Ready", "agents and pods start only on nodes that are Ready", _ready),
     Rule(
         "node-system",
         "the nodes with GPUs run Linux on amd64 or arm64",
-        "the agent's image and the library in share containers are made for these",
+        "the agent's image and the library are built for these",
         _system,
     ),
     Rule(
         "kubelet-root",
-        "the agent is given the directory in which the kubelet looks for device plugins",
-        "an agent that looks elsewhere never gets to know the kubelet, and its pod does not start if there is no "
-        "such directory",
+        "the agent mounts the kubelet's directory for device plugins",
+        "with another directory the agent cannot register, and its pod does not start if the directory is missing",
         _kubelet,
     ),
     Rule(
         "container-runtime",
         "the container runtime is containerd 1.6 or newer, or CRI-O",
-        "the runtime mounts the library and brings the devices into containers",
+        "the runtime mounts the library and the devices into containers",
         _runtime,
     ),
     Rule(
         "kernel",
         "the kernel is 5.9 or newer",
-        "an agent that is replaced takes over the memory ledgers of running containers by CAP_CHECKPOINT_RESTORE; "
-        "without it "
-        "their processes keep their limits, and new processes of these containers are refused",
+        "a new agent needs CAP_CHECKPOINT_RESTORE to take over the memory ledgers of running containers; without it "
+        "their processes keep their limits, but new processes in these containers fail",
         _kernel,
     ),
     Rule(
         "virtual-gpus",
-        "the GPUs are not parts that a hypervisor gives out",
-        "in a guest the driver may not tell which process has how much memory, and what cannot be measured cannot "
-        "be audited",
+        "the GPUs are not virtual GPUs of a hypervisor",
+        "in a guest the driver may not report memory per process, and the audit needs that",
         _virtual,
     ),
 )

@@ -19,32 +19,41 @@ if TYPE_CHECKING:
 IN_FORCE, NOT_CERTAIN, NOT_IN_FORCE = 0, 1, 2
 
 
-@click.command(short_help="Prove that limits are in force, and name who is on a GPU without one")
+@click.command(short_help="Prove that limits are in force, and name processes without one")
 @click.argument("names", nargs=-1, metavar="[NODE...]", shell_complete=candidates.nodes)
 @click.option("no_headers", "--no-headers", is_flag=True, help="Print rows only: no headers, no summary")
 @options.printed(options.LISTS)
 @options.selector
-@click.option("-A", "--all-namespaces", is_flag=True, expose_value=False, help="As without it: pods of all are told")
+@click.option(
+    "-A",
+    "--all-namespaces",
+    is_flag=True,
+    expose_value=False,
+    help="Accepted for symmetry: pods of all namespaces are always audited",
+)
 @options.connection(candidates.contexts)
 def command(names: tuple[str, ...], **params: Any) -> int:
-    """Prove that limits are in force, and name who is on a GPU without one.
+    """Prove that limits are in force, and name processes without one.
 
-    Asks the agent of each node. It compares the ledger with what it holds the processes to, looks whether they have the
-    library mapped, and asks the driver who else is on the GPUs. The table has what is wrong; -o wide has every share as
-    well: LEDGER and ENFORCED are request..limit+memory; -o name the pods with something that is not in force, and the
-    GPUs with processes of no pod. Of an agent that runs and cannot be asked, the condition LimitsInForce of its GPUNode
-    counts; of one that is away its last word is told, and is not proof. The exit code is 0 if all limits are in force,
-    2 if one is not, 1 if that could not be told of some node, and for any error.
+    Asks the agent of each node. The agent compares the ledger with the limits in force, checks that processes have the
+    library mapped, and asks the driver for other processes on the GPUs.
+
+    The table shows problems. -o wide also shows every share: LEDGER and ENFORCED are request..limit+memory. -o name
+    prints pods with a limit that is not in force, and GPUs with processes that belong to no pod.
+
+    If a running agent cannot be asked, the condition LimitsInForce of its GPUNode counts. The last report of a stopped
+    agent is shown, but proves nothing. The exit code is 0 if all limits are in force, 2 if one is not, and 1 for any
+    error, or if some node is unknown.
 
     \b
     Examples:
-      # All nodes; what is wrong, a line each
+      # Problems on all nodes
       kubectl gpushare audit
     \b
       # Every container of a node
       kubectl gpushare audit gpu-1 -o wide
     \b
-      # The nodes of one kind, for a program
+      # The nodes with one model, as JSON
       kubectl gpushare audit -l nvidia.com/gpu.product=NVIDIA-A100-SXM4-80GB -o json
     """
     from kubectl_gpushare.planning import auditing

@@ -25,7 +25,7 @@ _NAMESPACE = "default"  # of the trial pod: every cluster has it
     "before_install",
     "--before-install",
     is_flag=True,
-    help="Ask what has to be so before gpushare is installed: your rights, GPUs in use, the way to the webhook",
+    help="Check what an installation needs: your permissions, GPUs in use, the network to the webhook",
 )
 @click.option(
     "manifests",
@@ -34,15 +34,14 @@ _NAMESPACE = "default"  # of the trial pod: every cluster has it
     multiple=True,
     type=click.Path(allow_dash=True),
     metavar="FILE",
-    help="The manifests that are to be installed, in place of those that are installed or the default ones; - is "
-    "standard input; may be repeated",
+    help="Manifests to check, instead of the installed or the default ones; - is standard input; may be repeated",
 )
 @click.option(
     "fail_on",
     "--fail-on",
     type=click.Choice(("warning", "blocking")),
     default="warning",
-    help="From what on the exit code is 2 (default: warning)",
+    help="The least severity for exit code 2 (default: warning)",
 )
 @options.namespaced(candidates.namespaces, all_namespaces=False)
 @options.printed(_FORMATS)
@@ -50,27 +49,27 @@ _NAMESPACE = "default"  # of the trial pod: every cluster has it
 def command(before_install: bool, manifests: tuple[str, ...], fail_on: str, **params: Any) -> int:
     """Say what a cluster lacks for gpushare, why it matters and what to do about it.
 
-    Each precondition (docs/preconditions.md) is asked of the objects of the cluster; where an agent runs, what it says
-    of its own node counts. What may not be read is told as well, and never taken to be fine. Once gpushare is installed
-    the API server is asked to create a pod with a share in a dry run, in the namespace of -n or in default: nothing is
-    created, and it shows whether the webhook is reached. -o wide has what is as it should be too; -o name whom warnings
-    and what blocks concern.
+    Checks each precondition (docs/preconditions.md) against the objects of the cluster. On nodes with an agent, the
+    agent's report of its node counts. Objects that you may not read are reported as unknown. If gpushare is installed,
+    the API server gets a dry run of a pod with a share, in the namespace of -n or in default: it creates nothing, and
+    shows whether the API server reaches the webhook. -o wide also lists the preconditions that are met; -o name prints
+    the objects with warnings and blocking problems.
 
-    The exit code is 0 if nothing blocks and nothing is a warning, 2 if something is, 1 if something could not be told,
-    and for any error. With --fail-on blocking it is 2 if something blocks, and else 0.
+    The exit code is 0 without warnings and blocking problems, 2 with one, and 1 for any error, or if something is
+    unknown. With --fail-on blocking it is 2 if something blocks, and otherwise 0.
 
     \b
     Examples:
       # What is wrong with this installation
       kubectl gpushare check
     \b
-      # What to see to before it is installed
+      # What to fix before an installation
       kubectl gpushare check --before-install
     \b
-      # The same for the very manifests that will be installed
+      # The same for your own manifests
       kubectl kustomize config/default | kubectl gpushare check --before-install -f -
     \b
-      # A cluster of which only files are at hand
+      # A saved cluster
       kubectl get nodes,namespaces,daemonsets,deployments,runtimeclasses -A -o yaml > cluster.yaml
       kubectl gpushare check --before-install --from cluster.yaml
     """

@@ -18,12 +18,12 @@ exec kubectl-gpushare __complete "$@"
 
 
 @click.command(short_help="Let kubectl complete verbs, flags and names in your shell")
-@click.option("folder", "--to", metavar="FOLDER", help=f"Put it there, as {NAME}; a folder on PATH")
+@click.option("folder", "--to", metavar="FOLDER", help=f"Install the program there, as {NAME}; a folder on PATH")
 def command(folder: str | None) -> None:
     """Let kubectl complete verbs, flags and names in your shell.
 
-    kubectl asks a program on PATH, kubectl_complete-gpushare, for the candidates. pip, pipx and uv have put it beside
-    the plugin; krew does not, so put it where krew has the plugin. Your shell must have kubectl's own completion, as by
+    kubectl runs the program kubectl_complete-gpushare from your PATH for candidates. pip, pipx and uv install it next
+    to the plugin. krew does not, so put it into krew's folder. Your shell needs kubectl's own completion, such as
     `source <(kubectl completion bash)`.
 
     \b

@@ -22,7 +22,7 @@ def command() -> None:
       # Check a file, or a manifest with the ConfigMap
       kubectl gpushare config validate node.yaml
     \b
-      # What is in force where, and what is waited for
+      # The configuration of each node, and what it waits for
       kubectl gpushare config show
     \b
       # Write a configuration, and have a node follow it
@@ -40,14 +40,15 @@ command.add_command(config_writing.label_node)
 @click.option(
     "--strict-compatibility",
     is_flag=True,
-    help="Check as an agent with --strict-compatibility does: NVIDIA's binary ignores names and lists of devices",
+    help="Check for an agent with --strict-compatibility, which ignores names and lists of devices",
 )
 def validate(files: tuple[str, ...], strict_compatibility: bool) -> int:
     """Check configuration files, or the entries of a ConfigMap.
 
-    A FILE is what NVIDIA's device plugin reads, or a manifest with ConfigMaps of such files; - reads standard input.
-    Prints what each configuration does with which devices, warns of what has no effect, where each that would be
-    refused is an error: the exit code is 1 then. What depends on the GPUs of a node is unknown here.
+    A FILE is a configuration of NVIDIA's device plugin, or a manifest with ConfigMaps of such files; - reads standard
+    input. It prints what each configuration does with which devices, with warnings for entries without effect. A
+    configuration that an agent would reject is an error, and the exit code is 1. Facts that depend on a node's GPUs are
+    unknown here.
 
     \b
     Examples:
@@ -84,15 +85,13 @@ def validate(files: tuple[str, ...], strict_compatibility: bool) -> int:
     metavar="FILE",
     help="The configuration, or a manifest of the ConfigMap; - is standard input",
 )
-@click.option(
-    "entry", "--entry", default="default", metavar="NAME", help="Which entry of the ConfigMap (default: default)"
-)
-@click.option("--strict-compatibility", is_flag=True, help="As for an agent with --strict-compatibility")
+@click.option("entry", "--entry", default="default", metavar="NAME", help="Entry of the ConfigMap (default: default)")
+@click.option("--strict-compatibility", is_flag=True, help="Compare for an agent with --strict-compatibility")
 @options.connection(candidates.contexts)
 def diff(node: str, filename: str, entry: str, strict_compatibility: bool, **params: Any) -> None:
     """Say what a configuration would change on a node, GPU by GPU, and which shares are in the way.
 
-    Goes by the node's GPUNode, which names the modes of its GPUs and the MIG devices on them; nothing is changed.
+    Compares with the node's GPUNode, which has the modes of its GPUs and their MIG devices. Changes nothing.
 
     \b
     Examples:
@@ -123,20 +122,20 @@ def diff(node: str, filename: str, entry: str, strict_compatibility: bool, **par
 def show(name: str | None, **params: Any) -> None:
     """Show which configuration is in force where, and what it waits for.
 
-    Without a name, a line for each node and each entry of the ConfigMap. Of a NODE: what is in force, what is asked for
-    and by what, and GPU by GPU what is still to change and who is in the way. Of the NAME of an entry: what it does and
-    which nodes go by it. With a name, -o yaml and -o json print the configuration itself with all defaults filled in,
-    as a file that `config diff` and an agent read; flags that an agent was started with count more than that.
+    Without a name, prints a line for each node and each entry of the ConfigMap. For a NODE: the active configuration,
+    the requested one and its origin, and GPU by GPU the pending changes and the pods in the way. For the NAME of an
+    entry: its effect, and the nodes that follow it. With a name, -o yaml and -o json print the configuration with all
+    defaults filled in, as a file for `config diff` and for agents; flags of the agent override it.
 
     \b
     Examples:
       # All nodes and all configurations
       kubectl gpushare config show
     \b
-      # What a node goes by, and what it is to become
+      # The active and the requested configuration of a node
       kubectl gpushare config show gpu-1
     \b
-      # The whole of it, with what it leaves to defaults
+      # The complete configuration, with all defaults
       kubectl gpushare config show gpu-1 -o yaml
     """
     from kubectl_gpushare.output import page_layout, printing, terminal

@@ -21,27 +21,29 @@ NO_WAY = 2  # exit code
 _MOVES = 50
 
 
-@click.command(short_help="Plan the fewest moves that make room for what waits, or for a share; and make them")
+@click.command(short_help="Plan and make the fewest moves that free room for waiting pods, or for a share")
 @click.argument("names", nargs=-1, metavar="[POD...]", shell_complete=candidates.pods)
-@click.option("--request", metavar="0.5", help="Make room for a share with so much compute")
-@click.option("--memory", metavar="8Gi", help="Make room for a share with so much memory")
-@click.option("--gpus", metavar="N", help="On so many GPUs of one node")
+@click.option("--request", metavar="0.5", help="Make room for a share with this compute")
+@click.option("--memory", metavar="8Gi", help="Make room for a share with this memory")
+@click.option("--gpus", metavar="N", help="Number of GPUs on one node")
 @click.option(
     "--moves",
     type=click.IntRange(1, 10_000),
     metavar="N",
-    help="Make the most of all GPUs, whoever waits, by so many moves at most",
+    help="Make the most of all GPUs, with at most N moves",
 )
-@click.option("--empty-nodes", "is_emptying", is_flag=True, help="Empty as many nodes as possible, to take them away")
-@click.option("--cpu-pods", "moves_cpu_only", is_flag=True, help="Move pods without a GPU, too, off nodes with GPUs")
-@click.option("--apply", "is_applied", is_flag=True, help="Make the moves, and stop at the first that fails")
+@click.option(
+    "--empty-nodes", "is_emptying", is_flag=True, help="Free as many nodes as possible of shares, to remove them"
+)
+@click.option("--cpu-pods", "moves_cpu_only", is_flag=True, help="Also move pods without a GPU off nodes with GPUs")
+@click.option("--apply", "is_applied", is_flag=True, help="Carry out the moves, and stop at the first that fails")
 @click.option(
     "--timeout",
     "timeout_seconds",
     type=click.FloatRange(1, 3600),
     default=120.0,
     metavar="SECONDS",
-    help="How long one move may take (default: 120)",
+    help="Time limit of one move (default: 120)",
 )
 @options.printed(("json", "yaml"))
 @options.namespaced(candidates.namespaces, all_namespaces=False)
@@ -58,34 +60,34 @@ def command(
     timeout_seconds: float,
     **params: Any,
 ) -> int:
-    """Plan the fewest moves that make room for what waits, or for a share; and make them.
+    """Plan and make the fewest moves that free room for waiting pods, or for a share.
 
-    Without a name and a size: for all pods that wait, or if none does, for the largest hole that can be made. The plan
-    is found by playing it with the webhook's placement code; GPUs that are to become free take nothing new meanwhile.
+    Without a name and a size, it plans for all waiting pods. If none waits, it plans for the largest share that can be
+    made room for. The plan comes from the webhook's placement code.
 
-    With --moves: the moves, chains of moves in which each pod takes the place of the next, and pods that leave one node
-    together for one that waits, by which the cluster's GPUs come to be worth most: what is free of them to what the
-    pods here ask for, as the policy fragmentation sees it, and those that wait and can then be let in. It ends earlier
-    if nothing gains enough.
+    With --moves, it plans the moves that make the free parts of all GPUs most useful for what this cluster's pods ask
+    for, and that let waiting pods in. A pod can take the place of the next in a chain, and several can leave one node
+    together. The plan ends early if no move gains enough.
 
-    With --empty-nodes: as many nodes as possible come to have no share any more, by so many --moves at most (default:
-    50), those with the fewest pods first; their other pods are for `kubectl drain`. Nodes stay as they are if one of
-    their pods may not be moved, or finds a place only on a node that has none.
+    With --empty-nodes, it frees as many nodes as possible of shares, with at most --moves moves (default: 50), nodes
+    with the fewest pods first. `kubectl drain` removes their other pods. A node stays as it is if one of its pods may
+    not be moved, or fits only on an empty node.
 
-    With --cpu-pods: pods without a GPU are moved, too, where they hold the CPU or the memory that a share needs on
-    their node. The scheduler says where their successors go, as it does with any pod: the plan has the node that its
-    default scores prefer, and moves none that would go back to the node that it left. Such moves are marked "CPU only".
+    With --cpu-pods, it also moves pods without a GPU that hold the CPU or memory which a share needs on their node. The
+    scheduler chooses their new node: the plan assumes its default scores, and skips pods that would return to the same
+    node. Such moves are marked "CPU only".
 
-    Only pods that a ReplicaSet or a StatefulSet recreates are moved, never one with gpushare.io/no-evict "true", of a
-    higher priority than the pod that waits, of a group, or that a PodDisruptionBudget protects. With --apply they are
-    evicted one after the other; if one is not placed again in time, the rest is left as it is. GPUs that are to become
-    free are cordoned meanwhile; should it be killed, an --apply some minutes later uncordons them. The exit code is 0
-    if there is a way for all, 2 if there is none for something, and 1 for any error; --moves and --empty-nodes never
-    end with 2.
+    Only pods that a ReplicaSet or a StatefulSet recreates are moved. Pods with gpushare.io/no-evict "true", of a higher
+    priority than the waiting pod, of a group, or protected by a PodDisruptionBudget stay.
+
+    With --apply, it evicts the pods one after the other, and stops if one is not placed again in time. Meanwhile the
+    GPUs that become free are cordoned. After a killed run, the next --apply uncordons them some minutes later. The exit
+    code is 0 if there is a way for all, 2 if there is none for some, and 1 for any error; --moves and --empty-nodes
+    never end with 2.
 
     \b
     Examples:
-      # What would have to move for the pods that wait?
+      # What would have to move for the waiting pods?
       kubectl gpushare defrag
     \b
       # Or for one of them
@@ -97,7 +99,7 @@ def command(
       # What do twenty moves gain for the whole cluster?
       kubectl gpushare defrag --moves 20
     \b
-      # Which nodes can be taken away, and what has to move for that?
+      # Which nodes can be removed, and what has to move?
       kubectl gpushare defrag --empty-nodes
     \b
       # Do pods without a GPU hold the CPU that it needs?

@@ -48,22 +48,22 @@ Finder = Callable[[chosen_source.Source, str, options.Options], Iterator[Describ
 def command(arguments: tuple[str, ...], **params: Any) -> None:
     """Show who shares a node or GPU, or what a pod got and why.
 
-    A GPU is named as NODE/INDEX, or by its UUID or the beginning of it. Without a name all of a type are described.
+    A GPU is named NODE/INDEX, or by its UUID or a prefix of it. Without a name, all objects of the type are described.
 
     \b
     Examples:
-      # A node with all its cards and who shares them
+      # A node with its GPUs and the pods that share them
       kubectl gpushare describe node gpu-1
     \b
-      # One card
+      # One GPU
       kubectl gpushare describe gpu gpu-1/0
       kubectl gpushare describe gpu GPU-6770752d31-0000
     \b
-      # What a pod got, or why it waits; of a Deployment or Job one that waits
+      # What a pod got, or why it waits; for a Deployment, one of its waiting pods
       kubectl gpushare describe pod trainer -n ml
       kubectl gpushare describe deploy/server -n ml
     \b
-      # The same for a program
+      # The same as JSON
       kubectl gpushare describe pod trainer -n ml -o json
     """
     chosen = options.collect(params)

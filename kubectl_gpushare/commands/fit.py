@@ -15,12 +15,12 @@ DOES_NOT_FIT = 2  # exit code
 
 # Flag -> annotation; what a pod would write.
 _ASKED = {
-    "request": (contract.REQUEST, "0.5", 'Guaranteed compute, part of one GPU, such as 0.5, "50%" or 500m'),
-    "limit": (contract.LIMIT, "1", "Most compute while others are idle"),
+    "request": (contract.REQUEST, "0.5", 'Guaranteed compute as a fraction of one GPU, such as 0.5, "50%" or 500m'),
+    "limit": (contract.LIMIT, "1", "Maximum compute while the GPU has idle time"),
     "memory": (contract.MEMORY, "8Gi", "Device memory, such as 8Gi or 25%"),
-    "gpus": (contract.GPUS, "N", "How many distinct GPUs, each with this share"),
-    "model": (contract.MODEL, "MODEL", "Models that will do, such as A100,H100"),
-    "min_memory": (contract.MIN_MEMORY, "40Gi", "Least memory that a GPU has in all"),
+    "gpus": (contract.GPUS, "N", "Number of GPUs on one node, each with this share"),
+    "model": (contract.MODEL, "MODEL", "Accepted models, such as A100,H100"),
+    "min_memory": (contract.MIN_MEMORY, "40Gi", "Minimum memory of the whole GPU"),
     "policy": (contract.POLICY, "NAME", ", ".join(policies.POLICIES)),
 }
 
@@ -40,19 +40,19 @@ def _flags(function: Any) -> Any:
     "--filename",
     type=click.Path(allow_dash=True),
     metavar="FILE",
-    help="Pods, or owners of pods such as Deployments and Jobs, in JSON or YAML; - is standard input",
+    help="Pods, or workloads such as Deployments and Jobs, in JSON or YAML; - is standard input",
 )
 @_flags
-@click.option("count", "--count", type=click.IntRange(1, 1000), metavar="N", help="How many pods (default: 1)")
+@click.option("count", "--count", type=click.IntRange(1, 1000), metavar="N", help="Number of pods (default: 1)")
 @options.printed(("json", "yaml"))
 @options.namespaced(candidates.namespaces, all_namespaces=False)
 @options.connection(candidates.contexts)
 def command(filename: str | None, count: int | None, **params: Any) -> int:
     """Say whether a pod would fit now, where it would go, and how many more.
 
-    The pods are placed one after the other, in memory, on the cluster as it is now, by the rules of the webhook
-    and by the ResourceQuotas of their namespaces; nothing is created. The exit code is 0 if all fit, 2 if one does not,
-    and 1 for any error.
+    Places the pods one after the other, in memory, on the current cluster, by the webhook's rules and the
+    ResourceQuotas of their namespaces. It creates nothing. The exit code is 0 if all fit, 2 if one does not, and 1 for
+    any error.
 
     \b
     Examples:
@@ -65,7 +65,7 @@ def command(filename: str | None, count: int | None, **params: Any) -> int:
       # Eight whole GPUs on one node
       kubectl gpushare fit --request 1 --gpus 8
     \b
-      # On a saved cluster, for a pipeline
+      # On a saved cluster, in a pipeline
       kubectl get gpunodes,nodes,pods -A -o yaml > cluster.yaml
       kubectl gpushare fit --request 0.5 --from cluster.yaml -o json
     """

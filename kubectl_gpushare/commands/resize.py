@@ -17,12 +17,12 @@ NO_ROOM = 2  # exit code
 
 @click.command(short_help="Give a running pod more or less compute and memory of the GPUs it is on")
 @click.argument("name", metavar="POD", shell_complete=candidates.pods)
-@click.option("container", "-c", "--container", metavar="NAME", help="Whose share, of a pod that has several")
-@click.option("--request", metavar="0.5", help="Guaranteed compute, part of one GPU")
-@click.option("--limit", metavar="1", help="Most compute while others are idle")
+@click.option("container", "-c", "--container", metavar="NAME", help="The container, in a pod with several shares")
+@click.option("--request", metavar="0.5", help="Guaranteed compute as a fraction of one GPU")
+@click.option("--limit", metavar="1", help="Maximum compute while the GPU has idle time")
 @click.option("--memory", metavar="8Gi", help="Device memory, such as 8Gi or 25%")
-@click.option("--wait/--no-wait", "waits", default=True, help="Wait until it is done (default), or only ask for it")
-@click.option("--keep", is_flag=True, help="Ask for it also where it cannot be done now, and leave it asked for")
+@click.option("--wait/--no-wait", "waits", default=True, help="Wait until it is done (default), or only request it")
+@click.option("--keep", is_flag=True, help="Keep the request if it cannot be done now")
 @click.option(
     "--timeout",
     "timeout_seconds",
@@ -31,7 +31,7 @@ NO_ROOM = 2  # exit code
     metavar="SECONDS",
     help="How long to wait (default: 60)",
 )
-@click.option("--dry-run", is_flag=True, help="Say what it comes to, and change nothing")
+@click.option("--dry-run", is_flag=True, help="Print the result, and change nothing")
 @options.printed(("json", "yaml"))
 @options.namespaced(candidates.namespaces, all_namespaces=False)
 @options.connection(candidates.contexts)
@@ -49,12 +49,12 @@ def command(
 ) -> int:
     """Give a running pod more or less compute and memory of the GPUs it is on.
 
-    It changes annotations of the pod, so it needs the right to patch pods. More is given when there is room on the same
-    GPUs. Less memory is taken only if no more than that is in use; nothing that a process uses is taken from it.
+    Changes annotations of the pod, which needs permission to patch pods. A share grows if its GPUs have room. Its
+    memory shrinks only if the processes use no more than the new size.
 
-    What cannot be done is not left asked for: without room nothing is changed, and if more memory is in use, or the
-    time is over, the annotations are put back. With --keep they stay, and it is done whenever it can be. The exit code
-    is 0 if it is done, or asked for, 2 if there is no room for it, and 1 for any error.
+    Without room nothing changes. If the processes use too much memory, or time runs out, the annotations are restored.
+    With --keep they stay, and the resize happens as soon as it is possible. The exit code is 0 if the resize is done or
+    requested, 2 if there is no room for it, and 1 for any error.
 
     \b
     Examples:
@@ -67,7 +67,7 @@ def command(
       # Would it fit?
       kubectl gpushare resize trainer -n ml --request 0.8 --dry-run
     \b
-      # Ask for it although others have the room, and do not wait
+      # Request it although there is no room, and do not wait
       kubectl gpushare resize trainer -n ml --request 0.8 --keep --no-wait
     """
     from gpushare import resizing as domain

@@ -25,12 +25,12 @@ _MARGIN = re.compile(r"(\d{1,4}(?:\.\d{1,4})?)(%?)")
 
 @click.command(short_help="Compare what shares ask for with what they use at most, and suggest sizes")
 @click.argument("names", nargs=-1, metavar="[POD...]", shell_complete=candidates.pods)
-@click.option("--margin", default="20%", metavar="PART", help="What is added to the peak (default: 20%)")
+@click.option("--margin", default="20%", metavar="PART", help="Margin above the peak (default: 20%)")
 @click.option(
     "--min-observed",
     default="30m",
     metavar="TIME",
-    help="Suggest nothing for a share that was observed for less, such as 2h (default: 30m)",
+    help="Skip shares that were observed for less, such as 2h (default: 30m)",
 )
 @click.option(
     "metrics",
@@ -38,7 +38,7 @@ _MARGIN = re.compile(r"(\d{1,4}(?:\.\d{1,4})?)(%?)")
     multiple=True,
     type=click.Path(allow_dash=True),
     metavar="FILE",
-    help="Read the peaks from saved metrics of agents, or of a Prometheus, instead of asking; may be repeated",
+    help="Read the peaks from saved metrics of agents or Prometheus; may be repeated",
 )
 @click.option("no_headers", "--no-headers", is_flag=True, help="Print rows only: no headers, no totals")
 @options.printed((*options.LISTS, "commands"))
@@ -48,20 +48,20 @@ _MARGIN = re.compile(r"(\d{1,4}(?:\.\d{1,4})?)(%?)")
 def command(names: tuple[str, ...], margin: str, min_observed: str, metrics: tuple[str, ...], **params: Any) -> None:
     """Compare what shares ask for with what they use at most, and suggest sizes.
 
-    The peaks are those that the agents measured since the first process of a share came: of memory the most at once, of
-    compute the highest mean of 10 s. A suggestion is the peak and a margin, rounded up to 0.05, and to 256Mi or, from
-    4Gi on, 1Gi. Memory may grow by it; a request never does, as what a share uses beyond it was idle.
+    Uses the peaks that the agents have measured since the share's first process started: the maximum memory, and the
+    highest 10-second mean of compute. A suggestion is the peak plus a margin, rounded up to 0.05, and to 256Mi or, from
+    4Gi on, 1Gi. Memory may grow. A request never grows, because compute above it came from idle time.
 
-    Nothing is changed: the command lines that would do it are printed at the end, and are all that -o commands prints;
-    -o name prints the pods that could have another size. What should last belongs into the template that the pods are
-    made from; -o yaml has the annotations.
+    Changes nothing. It prints the commands that would resize the shares; -o commands prints only these, and -o name the
+    pods that could have another size. To make a size permanent, put it into the pod template; -o yaml has the
+    annotations.
 
     \b
     Examples:
       # The pods of the namespace
       kubectl gpushare rightsize
     \b
-      # All pods that were observed for a day, with half as much again as they used
+      # All pods that were observed for a day, with a margin of half the peak
       kubectl gpushare rightsize -A --min-observed 24h --margin 50%
     \b
       # Only the commands that resize them

@@ -22,7 +22,7 @@ from kubectl_gpushare.source import chosen_source
     multiple=True,
     type=click.Path(),
     metavar="FILE",
-    help="Pods or their owners, in JSON or YAML, that come one after the other; may be repeated",
+    help="Pods or workloads, in JSON or YAML, that arrive one after the other; may be repeated",
 )
 @click.option(
     "trace",
@@ -32,7 +32,7 @@ from kubectl_gpushare.source import chosen_source
     help="Pods that come and go: columns name, start, duration, request, memory, gpus, …",
 )
 @click.option(
-    "count", "--repeat", type=click.IntRange(1, 10000), default=1, metavar="N", help="Each pod of -f so often"
+    "count", "--repeat", type=click.IntRange(1, 10000), default=1, metavar="N", help="Create each pod of -f N times"
 )
 @click.option(
     "made_up",
@@ -41,8 +41,8 @@ from kubectl_gpushare.source import chosen_source
     metavar="NxG[:MODEL[:MEMORY]]",
     help="Made-up nodes instead of the cluster's, N with G GPUs each, by default A100-SXM4-80GB; may be repeated",
 )
-@click.option("empty", "--empty", is_flag=True, help="The nodes of the cluster without their pods")
-@click.option("plot", "--plot", type=click.Path(), metavar="FILE", help="Draw it, too, as FILE.svg")
+@click.option("empty", "--empty", is_flag=True, help="Use the nodes of the cluster without their pods")
+@click.option("plot", "--plot", type=click.Path(), metavar="FILE", help="Also draw a plot as FILE.svg")
 @options.printed(("table", "json", "yaml"))
 @options.connection(candidates.contexts)
 def command(
@@ -56,15 +56,15 @@ def command(
 ) -> None:
     """Simulate how pods from files or a trace would be placed, as a table and a plot.
 
-    The pods come in order, each is placed by the placement code of the webhook, and one that fits nowhere waits until
-    others have ended. The cluster is the one of the context or of --from as it is now, or made up. Nothing is created.
+    The webhook's placement code places the pods in order, and a pod that does not fit waits until others have ended.
+    The cluster is that of the context or of --from, or a made-up one. It creates nothing.
 
     \b
     Examples:
       # A hundred half GPUs on ten made-up nodes
       kubectl gpushare simulate -f half-gpu.yaml --repeat 100 --nodes 10x8
     \b
-      # A trace on the nodes of a saved cluster, and a picture of it
+      # A trace on the nodes of a saved cluster, with a plot
       kubectl gpushare simulate --trace trace.csv --from cluster.yaml --empty --plot simulated.svg
     \b
       # Two kinds of nodes

@@ -61,7 +61,7 @@ _MEASURED = frozenset({"used", "busy"})  # sort keys that only the agents know
 @click.option(
     "--usage/--no-usage",
     default=None,
-    help="Show what is really used, too, and ask the agent of each node for it (default: for a few nodes)",
+    help="Ask the agent of each node for the actual use (default: on few nodes)",
 )
 @options.listed(tuple(dict.fromkeys(key for keys in SORT_KEYS.values() for key in keys)))
 @options.printed(options.LISTS)
@@ -71,14 +71,18 @@ _MEASURED = frozenset({"used", "busy"})  # sort keys that only the agents know
 def command(arguments: tuple[str, ...], usage: bool | None, **params: Any) -> None:
     """Show what is allocated, used and free, a line per GPU, node or pod.
 
-    COMPUTE and MEMORY are allocated/total. USED is the memory that processes really hold. BUSY is the part of the GPUs'
-    time in which kernels ran, over about ten seconds, as busy/all GPUs: 0.5/1 is half of the time of one GPU, 3/4 three
-    GPUs of four. A part that nothing measures is unknown, and a sum with one is the least that is used: ≥0.5/4. FREE is
-    what new shares could get in all, LARGEST what one pod without labels would get now (both compute+memory), FRAG the
-    part of what is free that the typical request cannot use. STATUS also tells nodes that take no pods: NodeCordoned,
-    NotReady, NoAgent, NoNode. A pod that waits shows what it asks for; Reserved:41s is a share whose pod has yet to
-    come, and that ends in 41 seconds if it does not. With -n only GPUs and nodes that pods of the namespace share are
-    shown; -l chooses by the labels of Nodes, and of pods in `top pods`.
+    COMPUTE and MEMORY are allocated/total. USED is the memory that processes hold. BUSY is the part of the GPUs' time
+    in which kernels ran, over about ten seconds, as busy/all GPUs: 0.5/1 is half of one GPU's time, 3/4 three GPUs of
+    four. Parts that are not measured are unknown, and their sum is the least that is used: ≥0.5/4.
+
+    FREE is the compute and memory for new shares in total, LARGEST for one pod without labels. FRAG is the part of the
+    free space that the typical request cannot use.
+
+    STATUS also marks nodes that take no pods: NodeCordoned, NotReady, NoAgent, NoNode. A waiting pod shows what it asks
+    for. Reserved:41s is a share that expires in 41 seconds unless its pod appears.
+
+    With -n, only GPUs and nodes with pods of the namespace are shown. -l selects by the labels of Nodes, or of pods in
+    `top pods`.
 
     \b
     Examples:
@@ -88,10 +92,10 @@ def command(arguments: tuple[str, ...], usage: bool | None, **params: Any) -> No
       # The GPUs of two nodes, with their UUIDs and places
       kubectl gpushare top gpus gpu-1 gpu-2 -o wide
     \b
-      # A line per node, the most fragmented first
+      # A line per node, most fragmented first
       kubectl gpushare top nodes --sort-by frag
     \b
-      # The pods of all namespaces, those that use their GPUs most first, as they change
+      # The pods of all namespaces, busiest first, updated on every change
       kubectl gpushare top pods -A --sort-by busy -w
     \b
       # From saved objects, without a cluster

@@ -21,11 +21,12 @@ from kubectl_gpushare.source import chosen_source, misspelt, workloads
 def command(name: str, **params: Any) -> None:
     """Explain why a pod waits and what would help, or why it is on this GPU.
 
-    The pod is placed once more, in memory, on the cluster as it is now, by the rules and in the words of the webhook.
-    Of a pod that waits, every candidate is shown with the rule and the numbers against it, the nearest miss first, and
-    the changes by which it would fit; each of them was tried. Of a placed pod, where else it could have gone. TYPE/NAME
-    such as `deploy/server` is a Deployment, ReplicaSet, StatefulSet, DaemonSet, Job or CronJob: of its pods one that
-    waits, and why it cannot create the pods that it lacks.
+    Places the pod again, in memory, on the current cluster, by the webhook's rules. For a waiting pod, it shows every
+    candidate with the rule and the numbers against it, nearest miss first, and the changes that would make the pod fit.
+    Each change has been tried. For a placed pod, it shows where else it could have gone.
+
+    TYPE/NAME, such as `deploy/server`, is a Deployment, ReplicaSet, StatefulSet, DaemonSet, Job or CronJob. It explains
+    one of its waiting pods, and why it cannot create missing pods.
 
     \b
     Examples:
@@ -35,7 +36,7 @@ def command(name: str, **params: Any) -> None:
       # Why a pod is on this GPU and not on another
       kubectl gpushare why trainer -n ml
     \b
-      # Every candidate, for a program
+      # Every candidate, as JSON
       kubectl gpushare why waiting -n ml -o json
     """
     from gpushare.defragmentation import evicting

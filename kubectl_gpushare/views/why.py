@@ -122,7 +122,7 @@ def _placed(described_pod: described.DescribedPod, reasons: Reasons) -> Page:
     here = _held(described_pod)
     total = reasons.fits + sum(count for rule, count in reasons.ruled_out.items() if rule in filters.RULES)
     first = reasons.choices[0].gpus if reasons.choices else ""
-    aim = f"by the policy {reasons.policy}, of the GPUs that fit {policies.POLICIES[reasons.policy].aim}"
+    aim = f"by the policy {reasons.policy}, of the GPUs that fit, {policies.POLICIES[reasons.policy].aim}"
     if not first:
         won = "it would fit nowhere today: the cluster has changed since it was placed"
     elif first == here:

@@ -48,7 +48,7 @@ TYPOS: dict[str, tuple[Json, str]] = {
     "type": ({"webhook.replicas": "two"}, "at '/webhook/replicas': got string, want integer"),
     "none": ({"webhook.replicas": 0}, "at '/webhook/replicas': minimum: got 0, want 1"),
     "word": ({"webhook.policy": "best"}, "at '/webhook/policy': value must be one of"),
-    "digest": ({"webhook.image.digest": "0.2.0"}, "at '/webhook/image/digest'"),
+    "digest": ({"webhook.image.digest": "0.3.0"}, "at '/webhook/image/digest'"),
     "timeout": ({"webhook.timeoutSeconds": 31}, "at '/webhook/timeoutSeconds': maximum: got 31, want 30"),
     "strategy": ({"agent.deviceListStrategy": "cdi"}, "at '/agent/deviceListStrategy'"),
     "flag": ({"agent.extraArgs": ["log-level=debug"]}, "at '/agent/extraArgs/0'"),

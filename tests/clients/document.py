@@ -14,10 +14,10 @@ PAGE = ROOT / "docs" / "compatibility.md"
 HEAD = f"""\
 # Compatibility
 
-These programs are tested in a share with each release, on [simulated GPUs](../simgpu/README.md): the
-library, the arbiter and everything else above the driver's C interface are real. The GPU is an
-{clients.MODEL}, and the share has {clients.SHARE_GIB} GiB. The tests are in `tests/clients`, and `make docs` writes
-this page.
+These programs are tested in a share with each release, on [simulated GPUs](../simgpu/README.md):
+the library, the arbiter and everything else above the driver's C interface are real. The GPU is an
+{clients.MODEL}, and the share has {clients.SHARE_GIB} GiB. The tests are in
+`tests/clients`, and `make docs` writes this page.
 
 ## Programs that show a GPU
 

@@ -108,7 +108,7 @@ def test_what_blocks_is_found_before_anything_is_applied(
     own.kubectl("taint", "node", "gpu-1", "sku-")
     # Now the images have a name that a node could pull, and nothing blocks: it goes on until it has to wait for pods.
     installed(run("--registry", "127.0.0.1:5000/x", "--timeout", "1"))
-    assert "127.0.0.1:5000/x/webhook:0.2.0" in own.kubectl("get", "deploy", "--namespace", SYSTEM, "-o", "yaml")
+    assert "127.0.0.1:5000/x/webhook:0.3.0" in own.kubectl("get", "deploy", "--namespace", SYSTEM, "-o", "yaml")
 
 
 @pytest.mark.apiserver

@@ -34,7 +34,7 @@ def overlay() -> ModuleType:
 def pushed(folder: Path, repository: str = "registry.example.org/team") -> Path:
     path = folder / "pushed.json"
     entries = {
-        part: {"repository": f"{repository}/{part}", "tag": "0.2.0", "digest": DIGEST} for part in ("webhook", "agent")
+        part: {"repository": f"{repository}/{part}", "tag": "0.3.0", "digest": DIGEST} for part in ("webhook", "agent")
     }
     path.write_text(json.dumps(entries))
     return path
@@ -68,11 +68,11 @@ def agent(objects: list[dict[str, Any]]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("registry", "was_pushed", "wanted"),
     [
-        ("", False, {"localhost/gpushare/webhook:0.2.0", "localhost/gpushare/agent:0.2.0"}),
+        ("", False, {"localhost/gpushare/webhook:0.3.0", "localhost/gpushare/agent:0.3.0"}),
         ("", True, {f"registry.example.org/team/webhook@{DIGEST}", f"registry.example.org/team/agent@{DIGEST}"}),
         ("registry.example.org/team", True, {f"registry.example.org/team/webhook@{DIGEST}", f"registry.example.org/team/agent@{DIGEST}"}),
-        ("127.0.0.1:5000/other", True, {"127.0.0.1:5000/other/webhook:0.2.0", "127.0.0.1:5000/other/agent:0.2.0"}),
-        ("127.0.0.1:5000/other", False, {"127.0.0.1:5000/other/webhook:0.2.0", "127.0.0.1:5000/other/agent:0.2.0"}),
+        ("127.0.0.1:5000/other", True, {"127.0.0.1:5000/other/webhook:0.3.0", "127.0.0.1:5000/other/agent:0.3.0"}),
+        ("127.0.0.1:5000/other", False, {"127.0.0.1:5000/other/webhook:0.3.0", "127.0.0.1:5000/other/agent:0.3.0"}),
     ],
 )  # fmt: skip
 def test_images_are_those_of_the_registry_by_digest_where_it_is_known(

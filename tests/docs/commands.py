@@ -227,4 +227,5 @@ PROGRAMS: Final[dict[str, Callable[[Sequence[str]], str]]] = {
     "ctr": _anything,
     "skopeo": _anything,
     "buildah": _anything,
+    "git": _anything,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ PAGES = (
     *sorted((ROOT / "simgpu").glob("*.md")),
     *sorted((ROOT / "bench" / "gpu").glob("*.md")),
 )
-_BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _QUOTED = re.compile(r"`([^`\n]+)`")
 _COMMENT = re.compile(r"(^|\s+)#\s.*$")
 _HIDDEN = re.compile(r"<!--.*?-->", re.DOTALL)
@@ -47,15 +48,29 @@ def blocks() -> list[Block]:
     for page in PAGES:
         text = page.read_text()
         for match in _BLOCK.finditer(text):
-            line = text.count("\n", 0, match.start(2)) + 1
-            fenced_blocks.append(Block(name(page), line, match.group(1), match.group(2)))
+            line = text.count("\n", 0, match.start(3)) + 1
+            fenced_blocks.append(Block(name(page), line, match.group(2), textwrap.dedent(match.group(3))))
     return fenced_blocks
 
 
 def prose(page: Path) -> str:
     """The text without its blocks and comments, each paragraph a line: what is quoted may be broken."""
-    shown = _HIDDEN.sub("", _BLOCK.sub("\n", page.read_text()))
-    return re.sub(r"(?<=[^\n|])\n *(?=[^\n|*#-])", " ", shown)
+    return joined(page.read_text())
+
+
+def joined(text: str) -> str:
+    """Join the paragraphs of a page's text likewise."""
+    shown = _HIDDEN.sub("", _BLOCK.sub("\n", text))
+    return re.sub(r"(?<=[^\n|])\n *(?=\S)(?![|*#>-]|\d+\. )", " ", shown)
+
+
+def blanked(text: str) -> str:
+    """Replace blocks and comments by empty lines, so that all other lines keep their numbers."""
+    return _HIDDEN.sub(_newlines, _BLOCK.sub(_newlines, text))
+
+
+def _newlines(match: re.Match[str]) -> str:
+    return "\n" * match.group().count("\n")
 
 
 def quoted(page: Path) -> list[str]:

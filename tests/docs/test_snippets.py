@@ -7,7 +7,7 @@ import itertools
 import json
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ API_SERVERS = [
 ]
 # Tried in tests/monitoring, by Prometheus itself.
 SCRAPES = [(block, document) for block, document in YAML if "scrape_configs" in document]
+DIFFS = [block for block in BLOCKS if block.language == "diff"]
 WITHOUT_LANGUAGE = [block for block in BLOCKS if not block.language]
 
 
@@ -54,7 +55,7 @@ def test_every_page_is_looked_at_and_every_block_is_of_a_kind_that_is_checked() 
     assert {"README.md", "docs/operations.md", "docs/cli/top.md", "interposer/README.md"} <= set(
         map(pages.name, pages.PAGES)
     )
-    known = {id(block) for block in (*SHELL, *WITHOUT_LANGUAGE)}
+    known = {id(block) for block in (*SHELL, *DIFFS, *WITHOUT_LANGUAGE)}
     known |= {id(block) for block, _ in (*PODS, *TEMPLATES, *CONFIGURATIONS, *INSTALLATIONS, *SCRAPES, *API_SERVERS)}
     assert [str(block) for block in BLOCKS if id(block) not in known] == []
     assert len(PODS) >= 1
@@ -113,6 +114,28 @@ def test_a_flag_that_is_quoted_in_a_text_is_a_flag_of_something(page: Path) -> N
     known = {*FOREIGN, *commands.plugins_options(), *itertools.chain(*(commands.options(our) for our in ours))}
     quoted = {flag for text in pages.quoted(page) for flag in re.findall(r"(?:^|[ (])(--[a-z][a-z-]+)", text)}
     assert sorted(quoted - known) == []
+
+
+def misplaced(diff: str, read: Callable[[str], list[str]]) -> list[str]:
+    """Return the context and removed lines of a diff that its files lack, or have in another order."""
+    wrong, lines = [], iter(())
+    for line in diff.splitlines():
+        if line.startswith("--- "):
+            lines = iter(read(line.removeprefix("--- ")))
+        elif line and line[0] in " -" and line[1:].strip() != "…" and line[1:] not in lines:
+            wrong.append(line)
+    return wrong
+
+
+@pytest.mark.parametrize("block", DIFFS, ids=named)
+def test_a_diff_in_a_text_fits_its_files(block: Block) -> None:
+    assert misplaced(block.text, lambda path: (pages.ROOT / path).read_text().splitlines()) == []
+
+
+def test_a_diff_that_does_not_fit_is_noticed() -> None:
+    files = {"a.py": ["one", "two"], "b.py": ["three"]}
+    assert misplaced("--- a.py\n one\n+new\n two\n--- b.py\n-three\n+four\n", files.__getitem__) == []
+    assert misplaced("--- a.py\n two\n …\n one\n--- b.py\n-four\n", files.__getitem__) == [" one", "-four"]
 
 
 @pytest.fixture(scope="module")

@@ -35,4 +35,4 @@ def test_why_says_what_a_policy_looks_for(monkeypatch: pytest.MonkeyPatch, plugi
     saved.write_text(text.replace(key, f'"{contract.POLICY}": "one-more", {key}'))
     ended = plugin("why", "ml/trainer", "--from", saved)
     assert ended.code == 0, ended.err
-    assert "by the policy one-more, of the GPUs that fit that is tried" in " ".join(ended.out.split())
+    assert "by the policy one-more, of the GPUs that fit, that is tried" in " ".join(ended.out.split())

@@ -60,7 +60,7 @@ class Release:
 
 # By release, of the names that the tests' programs use, those that were others then: what they were, and are today.
 NAMES: Mapping[str, Mapping[str, str]] = {
-    "0.1.0": {
+    "0.2.0": {
         "Book": "Checkpoint",
         "Contexts": "ContextCheckpoint",
         "InForce": "ActiveConfig",
@@ -85,5 +85,5 @@ def kept(version: str) -> Release:
     return Release(version, library, (directory / "programs.zip", ROOT), NAMES[version])
 
 
-BEFORE = kept("0.1.0")  # the release before this one
+BEFORE = kept("0.2.0")  # the release before this one
 THIS = Release("this", container.LIBRARY, (ROOT,))

@@ -86,7 +86,11 @@ def test_fields_of_a_ledgers_record_that_only_a_newer_agent_knows_are_passed_ove
     assert ledger_record.read(path) == meant
 
 
+SINCE_THIS_RELEASE = "gpushare_share_beyond_limit_compute_ratio"  # a metric
+
+
 async def test_whole_agents_follow_each_other_on_one_node(short_path: Path, gpus: Path) -> None:
+    libraries = []
     for release in (BEFORE, THIS, BEFORE, THIS):
         async with agent_process.running(
             "node-a",
@@ -99,10 +103,13 @@ async def test_whole_agents_follow_each_other_on_one_node(short_path: Path, gpus
         ) as agent:
             assert (await agent.get("/healthz"))[0] == 200
             served = next(line for line in agent.lines if line["msg"] == "Serving")
-            assert ("library" in served) is (release is THIS)
+            libraries.append(served["library"])
+            _, metrics = await agent.get("/metrics")
+            assert (SINCE_THIS_RELEASE in metrics) is (release is THIS)
             assert await agent.stop() == 0
             assert not agent.other
             aside = [line for line in agent.lines if "set_aside" in line or "is invalid" in json.dumps(line)]
             assert aside == []
             assert not [line for line in agent.lines if line["v"] == "error"], agent.lines
-    assert len(list((short_path / "root" / "lib").iterdir())) == 2
+    assert libraries == libraries[:2] * 2
+    assert {path.name for path in (short_path / "root" / "lib").iterdir()} == set(libraries)

@@ -101,9 +101,10 @@ def fill(cluster: Cluster) -> None:
 def keep_ledger(gpunode: dict[str, Any], pods: list[dict[str, Any]]) -> None:
     """Where GPUSHARE_KEEP_LEDGER says, as README.md has it."""
     if "GPUSHARE_KEEP_LEDGER" in os.environ:
-        for manifest in (gpunode, *pods):
-            manifest["metadata"].pop("managedFields", None)
-        kept = {"apiVersion": "v1", "kind": "List", "items": [gpunode, *pods]}
+        items = [gpunode, *({"apiVersion": "v1", "kind": "Pod", **pod} for pod in pods)]  # a list leaves them out
+        for item in items:
+            item["metadata"].pop("managedFields", None)
+        kept = {"apiVersion": "v1", "kind": "List", "items": items}
         Path(os.environ["GPUSHARE_KEEP_LEDGER"]).write_text(f"{json.dumps(kept, indent=1, sort_keys=True)}\n")
 
 

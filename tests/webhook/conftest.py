@@ -201,8 +201,7 @@ def apply(administrator: access.Access, base: Path = BASE) -> None:
         administrator.kubectl("delete", "--ignore-not-found", "-k", str(base / "admission"))
     _apply(administrator, [base / "namespace", base / "crd"])
     administrator.wait_until_established("gpunodes.gpushare.io")
-    # 0.1.0 has its Secret beside what admission is configured by.
-    _apply(administrator, [base / part for part in MANIFESTS if (base / part).exists()])
+    _apply(administrator, [base / part for part in MANIFESTS])
 
 
 def _apply(administrator: access.Access, directories: list[Path]) -> None:

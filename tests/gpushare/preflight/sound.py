@@ -66,7 +66,7 @@ def ours() -> list[Json]:
     webhook = copy.deepcopy(base("webhook/deployment.yaml"))
     for workload in (agent, webhook):
         for container in workload["spec"]["template"]["spec"]["containers"]:
-            container["image"] = f"registry.example.org/gpushare/{container['name']}:0.2.0"
+            container["image"] = f"registry.example.org/gpushare/{container['name']}:0.3.0"
     agent["spec"]["template"]["spec"]["volumes"].append({"name": "cdi", "hostPath": {"path": "/var/run/cdi"}})
     configurations = named("ConfigMap", contract.CONFIG_MAP, SYSTEM, data={"default": CDI})
     webhook["status"] = {"readyReplicas": 2}

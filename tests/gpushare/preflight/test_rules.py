@@ -88,7 +88,7 @@ def test_a_node_with_the_label_that_keeps_the_plugin_away_is_ours() -> None:
 
 
 def test_an_image_that_every_node_has_needs_no_registry() -> None:
-    images = [{"names": ["localhost/gpushare/agent:0.2.0", "localhost/gpushare/agent"]}]
+    images = [{"names": ["localhost/gpushare/agent:0.3.0", "localhost/gpushare/agent"]}]
     loaded = [{**node(name), "status": {**node(name)["status"], "images": images}} for name in ("gpu-1", "gpu-2")]
     change = setting(plan=install_plan.of([sound.base("deviceplugin/daemonset.yaml")]))
     assert of(sound.cluster_facts(both(change, nodes(*loaded)), installing=True), "images")[0].severity is Severity.OK

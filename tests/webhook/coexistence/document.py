@@ -17,8 +17,8 @@ their configurations' names, and calls a webhook again if a later one has change
 
 * gpushare chooses the container that has the share in its first call. Containers that are added
   later do not change it.
-* Each call evaluates the pod as it is then. If it no longer fits its node, gpushare releases the share
-  and places the pod again. If another scheduling gate holds it back, it has no share.
+* Each call evaluates the pod as it is then. If it no longer fits its node, gpushare releases the
+  share and places the pod again. If another scheduling gate holds it back, it has no share.
 * A webhook that adds the annotation itself must be called before gpushare.
 
 The products themselves were not run. A webhook made the same change to a pod with a share, in the
@@ -29,10 +29,10 @@ COLUMNS = ("software", "what it does to the pod", "called", "what comes of it", 
 TAIL = """
 ## Autoscalers
 
-Cluster Autoscaler and Karpenter do not see a pod with a scheduling gate, so a pool of GPU nodes does
-not grow for pods that gpushare has gated. Keep at least one node, or as many as the largest gang
-needs. A placed pod selects its node by hostname, so Karpenter does not consolidate such a node while
-the pod runs.
+Cluster Autoscaler and Karpenter do not see a pod with a scheduling gate, so a pool of GPU nodes
+does not grow for pods that gpushare has gated. Keep at least one node, or as many as the largest
+gang needs. A placed pod selects its node by hostname, so Karpenter does not consolidate such a node
+while the pod runs.
 
 ## Jobs and workflows
 
@@ -42,14 +42,14 @@ failure, and a workflow may not recreate it, so those pods get an Event that say
 
 ## Gangs of a StatefulSet
 
-Write `podManagementPolicy: Parallel`. With `OrderedReady` the first pod waits for its group, and the
-second is created once the first is ready; the API server warns of it.
+Write `podManagementPolicy: Parallel`. With `OrderedReady` the first pod waits for its group, and
+the second is created once the first is ready; the API server warns of it.
 
 ## After `kubectl delete --force`
 
-The pod object is gone at once and its processes may run on. A new share on that GPU waits until they
-have given back the memory it was promised, for 15 seconds at most. Then its process is refused,
-and the message names the pod whose processes still run.
+The pod object is gone at once and its processes may run on. A new share on that GPU waits until
+they have given back the memory it was promised, for 15 seconds at most. Then its process is
+refused, and the message names the pod whose processes still run.
 """
 
 
