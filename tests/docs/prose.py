@@ -22,7 +22,7 @@ from tests.docs import pages
 PAGES: Final = (
     *pages.PAGES,
     pages.ROOT / "charts" / "gpushare" / "README.md",
-    *sorted((pages.ROOT / "tests").rglob("*.md")),
+    *sorted((pages.ROOT / "tests").rglob("[!.]*.md")),
 )
 CEILINGS: Final = Path(__file__).with_name("prose_ceilings.json")
 MAX_WIDTH: Final = 100
