@@ -91,7 +91,8 @@ async def pod(kernel: kernel_node.KernelNode, short_path: Path, gpus: Path, uuid
 async def test_a_program_that_uses_cuda_has_its_share(pod: Pod) -> None:
     result = await pod.run(PROBE, "--allocate", "256MiB,512MiB")
     assert result.stdout.splitlines()[1:] == ["allocated 268435456", "refused 536870912: CUDA_ERROR_OUT_OF_MEMORY"]
-    assert result.stderr == ""
+    (line,) = result.stderr.splitlines()
+    assert line == "gpushare: 512 MiB refused: 256 of the container's 512 MiB are in use (gpushare.io/memory)"
 
 
 async def test_a_program_that_only_looks_by_nvml_sees_its_gpu(pod: Pod) -> None:
