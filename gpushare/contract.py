@@ -127,6 +127,8 @@ CERTIFICATE_SECRET: Final = "gpushare-webhook-certificate"  # noqa: S105 - a nam
 # Annotation of that Secret, written by an administrator with any value: make a new authority, in three steps that lose
 # no review. The webhook takes it away when it begins.
 ROTATE: Final = "gpushare.io/rotate"
+# Annotation of the ConfigMap of configurations, written by the chart: a checksum of each entry that its values declare.
+WRITTEN_BY_HELM: Final = "gpushare.io/written-by-helm"
 PLACER_LEASE: Final = "gpushare-placer"
 
 # --- Reasons of Events; their notes are the sentences of refusals and errors ----------------------------------------

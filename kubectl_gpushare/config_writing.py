@@ -24,7 +24,6 @@ from kubectl_gpushare.views import config_sentences, configuration_change, confi
 
 MANAGER = "kubectl-gpushare"
 _LABEL_VALUE = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
-_OF_HELM = "gpushare.io/written-by-helm"  # by the chart: the entries that its values declare
 _LATER = "each GPU changes as soon as no pod uses it: kubectl gpushare config show"
 
 _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask")
@@ -178,7 +177,7 @@ def _show(lines: Iterable[str]) -> None:
 
 
 def _warn_of_helm(config_map: Mapping[str, Any], name: str) -> None:
-    declared = ((config_map.get("metadata") or {}).get("annotations") or {}).get(_OF_HELM, "{}")
+    declared = ((config_map.get("metadata") or {}).get("annotations") or {}).get(contract.WRITTEN_BY_HELM, "{}")
     if f'"{name}":' in declared:
         printing.warn([f"Helm declares {name}: helm upgrade fails until config.data.{name} is the same text"])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from gpushare.mig import catalogue, generation, instance_layout, parted, profile
 from gpushare.mig.geometry import Geometry
@@ -33,28 +33,34 @@ def config_error(geometry: Geometry, wanted: Mapping[str, int] | None) -> str | 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WithoutNode:
-    """What can be said of MIG entries without a GPU. problem: why no GPU can have them; empty if one may."""
+    """What can be said of MIG entries without a GPU.
+
+    problem: why no GPU can have them; empty if one may. unknown: names that only a newer model than those in the
+    catalogue may have.
+    """
 
     problem: str = ""
     warnings: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
 
 
 def without_node(entries: parted.Config | str) -> WithoutNode:
     """Check the entries, or the name of a generated config, by the models that have the profiles that they name.
 
-    Names that no known model has are a problem. A newer model may use a name for a smaller part of itself (7 × 1g.35gb
-    fit on GB300, 4 on H200), so entries that fit on no known model are one only if they would fit on none of any
-    memory.
+    A newer model may use a name for a smaller part of itself (7 × 1g.35gb fit on GB300, 4 on H200), so entries that fit
+    on no known model are a problem only if they would fit on none of any memory.
     """
     if isinstance(entries, str):
-        return WithoutNode(_unknown(f"mig is {entries}, which no known GPU can be", entries, _generated_names()))
-    warnings = []
+        return WithoutNode(
+            unknown=tuple(_unknown(f"mig is {entries}, which no known GPU can be", entries, _generated_names()))
+        )
+    warnings: list[str] = []
+    unknown: list[str] = []
     for number, entry in enumerate(entries):
         wanted = named(entry.wanted)
         for kind in wanted:
-            name = str(kind.gpu_instance)
-            if problem := _unknown(f"mig[{number}]: no known GPU has the MIG profile {kind}", name, _profile_names()):
-                return WithoutNode(problem)
+            said = f"mig[{number}]: no known GPU has the MIG profile {kind}"
+            unknown += _unknown(said, str(kind.gpu_instance), _profile_names())
         misfits = [instance_layout.misfit(geometry, wanted) for geometry in _having(wanted)]
         if not misfits or not all(misfits):
             continue
@@ -62,16 +68,15 @@ def without_node(entries: parted.Config | str) -> WithoutNode:
         if not any(instance_layout.fits(geometry, wanted) for geometry in catalogue.conceivable()):
             return WithoutNode(reason)
         warnings.append(f"{reason}; a newer model may have other profiles of these names")
-    return WithoutNode("", tuple(warnings))
+    return WithoutNode("", tuple(warnings), tuple(unknown))
 
 
-def _unknown(problem: str, name: str, known: Iterable[str]) -> str:
-    """The problem with the names that are meant, unless the name is known."""
+def _unknown(said: str, name: str, known: Iterable[str]) -> Iterator[str]:
+    """A sentence with the nearest names, unless the name is known."""
     names = sorted(known)
-    if name in names:
-        return ""
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.0)
-    return f"{problem}: did you mean {' or '.join(near)}?"
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=3, cutoff=0.0)
+        yield f"{said}: did you mean {' or '.join(near)}?"
 
 
 @functools.cache

@@ -63,7 +63,9 @@ def validate(files: tuple[str, ...], strict_compatibility: bool) -> int:
 
     refused = 0
     for file in files:
-        for checked in config_sentences.checked(file, inputs.text(file), strict=strict_compatibility):
+        for checked in config_sentences.checked(
+            file, inputs.text(file), strict=strict_compatibility, is_for_known_gpus=True
+        ):
             for warning in checked.warnings:
                 printing.write_words([f"warning: {checked.name}: {warning}"], sys.stderr)
             if checked.problem:

@@ -29,15 +29,19 @@ class Checked:
     warnings: tuple[str, ...] = ()
 
 
-def checked(name: str, text: str, *, strict: bool = False) -> Iterator[Checked]:
-    """The configuration in `text`; if that is a manifest, each entry of each ConfigMap in it."""
+def checked(name: str, text: str, *, strict: bool = False, is_for_known_gpus: bool = False) -> Iterator[Checked]:
+    """The configuration in `text`; if that is a manifest, each entry of each ConfigMap in it.
+
+    strict: without gpushare's additions to NVIDIA's format. is_for_known_gpus: a MIG profile that the catalogue lacks
+    is a problem, not a warning.
+    """
     try:
         manifest = config_manifest.read(text)
     except errors.ConfigError as error:
         yield Checked(name, problem=str(error))
         return
     if manifest is None:
-        yield _checked(name, text, strict)
+        yield _checked(name, text, strict, is_for_known_gpus)
         return
     yield Checked(name, warnings=manifest.warnings)
     for problem in manifest.problems:
@@ -45,10 +49,10 @@ def checked(name: str, text: str, *, strict: bool = False) -> Iterator[Checked]:
     for config_map in manifest.maps:
         shown = name if len(manifest.maps) == 1 else f"{name}: {config_map.name}"
         for key, entry in config_map.entries.items():
-            yield _checked(f"{shown}: {key}", entry, strict)
+            yield _checked(f"{shown}: {key}", entry, strict, is_for_known_gpus)
 
 
-def _checked(name: str, text: str, strict: bool) -> Checked:
+def _checked(name: str, text: str, strict: bool, is_for_known_gpus: bool) -> Checked:
     try:
         config = config_file.read(text)
         if strict:
@@ -57,11 +61,11 @@ def _checked(name: str, text: str, strict: bool) -> Checked:
     except errors.ConfigError as error:
         return Checked(name, problem=str(error))
     mig = feasibility.without_node(config.mig)
-    problem = mig.problem or _too_many(config)
+    problem = mig.problem or _too_many(config) or (mig.unknown[0] if is_for_known_gpus and mig.unknown else "")
     if problem:
         return Checked(name, problem=problem)
     shadowed = sharing.shadowed(sharing.entries(config.sharing)).values()
-    warnings = (*config.warnings, *shadowed, *mig.warnings, *node_settings.too_late(config))
+    warnings = (*config.warnings, *shadowed, *mig.warnings, *mig.unknown, *node_settings.too_late(config))
     return Checked(name, summary(config, settings), warnings=warnings)
 
 

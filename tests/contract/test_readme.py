@@ -13,7 +13,9 @@ DOCUMENTS = sorted(REPOSITORY.glob("*.md"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")
 TARGET = re.compile(r"^([a-z-]+):.*## ", re.MULTILINE)
-FILE = re.compile(r"(?<![\w/])((?:config|docs|lab|bench|tests|gpushare|webhook|deviceplugin|interposer|simgpu)/[\w./-]*\w)")
+FILE = re.compile(
+    r"(?<![\w/])((?:config|docs|lab|bench|tests|gpushare|webhook|deviceplugin|interposer|simgpu)/[\w./-]*\w)"
+)
 
 
 def commands(document: Path) -> list[str]:

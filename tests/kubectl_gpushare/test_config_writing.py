@@ -163,6 +163,14 @@ def _asked(kubectl: Kubectl, *arguments: str, before_answer=lambda: None) -> str
     return said.decode()
 
 
+def test_a_profile_of_a_newer_gpu_can_be_written(cluster: Kubectl, tmp_path: Path) -> None:
+    path = tmp_path / "newer.yaml"
+    path.write_text("mig: [{devices: all, mig-enabled: true, mig-devices: {9g.90gb: 1}}]\n")
+    code, _, err = change(cluster, "set", "newer", "-f", path, "--yes")
+    assert code == 0
+    assert "warning: newer: mig[0]: no known GPU has the MIG profile 9g.90gb: did you mean " in err
+
+
 def test_an_entry_that_helm_declares_comes_with_a_warning(cluster: Kubectl, file: Path) -> None:
     change(cluster, "set", "default", "-f", file, "--yes")
     declared = 'gpushare.io/written-by-helm={"mine":"0"}'
