@@ -34,6 +34,7 @@ VARIABLES = {value for name, value in vars(contract).items() if name.startswith(
 LABELS = {
     *(contract.SHARE_LABEL, contract.SCHEDULING_GATE, contract.NODE_CONFIG_LABEL, contract.NVIDIA_CONFIG_LABEL),
     *(contract.DEFRAG_LABEL_PREFIX, contract.CORDON_ANNOTATION_PREFIX, contract.ROTATE),
+    contract.WRITTEN_BY_HELM,
 }
 EVERY_KEY = {*contract.REQUEST_KEYS, *contract.RESULT_KEYS, contract.OWN_LABELS, *LABELS, *RESOURCES}
 
