@@ -10,9 +10,9 @@ from tests.webhook.coexistence import software
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "coexistence.md"
 HEAD = """\
-# Beside other software
+# Running with other software
 
-Other webhooks change pods before and after gpushare. The API server calls them in the order of
+Other webhooks change pods before and after gpushare is called. The API server calls them in the order of
 their configurations' names, and calls a webhook again if a later one has changed the pod.
 
 * gpushare chooses the container that has the share in its first call. Containers that are added
@@ -21,8 +21,8 @@ their configurations' names, and calls a webhook again if a later one has change
   share and places the pod again. If another scheduling gate holds it back, it has no share.
 * A webhook that adds the annotation itself must be called before gpushare.
 
-The products themselves were not run. A webhook made the same change to a pod with a share, in the
-order of the default names. `make docs` writes this table from the one that the tests run.
+The tests do not run the products themselves. A webhook makes the same change to a pod with a share,
+in the order of the default names. `make docs` generates this table from the one that the tests use.
 
 """
 COLUMNS = ("software", "what it does to the pod", "called", "what comes of it", "what to do")
@@ -38,18 +38,19 @@ while the pod runs.
 
 A pod that the scheduler cannot bind where gpushare placed it is evicted only if a ReplicaSet,
 StatefulSet, ReplicationController or DaemonSet recreates it. A Job counts an evicted pod as a
-failure, and a workflow may not recreate it, so those pods get an Event that says what to do.
+failure, and a workflow may not recreate it. So those pods stay, and get an Event that says what to
+do.
 
 ## Gangs of a StatefulSet
 
-Write `podManagementPolicy: Parallel`. With `OrderedReady` the first pod waits for its group, and
-the second is created once the first is ready; the API server warns of it.
+Set `podManagementPolicy: Parallel`. With `OrderedReady` the first pod waits for its group, but the
+second is created only once the first is ready. The API server warns you about it.
 
 ## After `kubectl delete --force`
 
-The pod object is gone at once and its processes may run on. A new share on that GPU waits until
-they have given back the memory it was promised, for 15 seconds at most. Then its process is
-refused, and the message names the pod whose processes still run.
+The pod object is gone at once, but its processes may still run. A process of the next pod on that
+GPU waits until they have freed the memory that its share was promised, for 15 seconds at most.
+After that it is refused, and the message names the pod whose processes still run.
 """
 
 
