@@ -12,8 +12,8 @@ PAGE = ROOT / "docs" / "coexistence.md"
 HEAD = """\
 # Running with other software
 
-Other webhooks change pods before and after gpushare is called. The API server calls them in the order of
-their configurations' names, and calls a webhook again if a later one has changed the pod.
+Other webhooks change pods before and after gpushare is called. The API server calls them in the
+order of their configurations' names, and calls a webhook again if a later one has changed the pod.
 
 * gpushare chooses the container that has the share in its first call. Containers that are added
   later do not change it.
