@@ -19,19 +19,19 @@ _WITHOUT_NUMPY = "this verb needs numpy, which {python} lacks: `{python} -m pip 
 
 # verb -> what it does, in a line; the command itself is `kubectl_gpushare.commands.VERB.command`.
 VERBS: Mapping[str, str] = {
-    "top": "Show what is allocated, used and free, a line per GPU, node or pod",
+    "top": "Show what is allocated, used and free, one line per GPU, node or pod",
     "describe": "Show who shares a node or GPU, or what a pod got and why",
     "why": "Explain why a pod waits and what would help, or why it is on this GPU",
-    "fit": "Say whether a pod would fit now, where it would go, and how many more",
-    "defrag": "Plan and make the fewest moves that free room for waiting pods, or for a share",
+    "fit": "Check whether a pod fits now, where it would go, and how many more would fit",
+    "defrag": "Plan or apply the fewest moves that make room for waiting pods, or for a share",
     "simulate": "Simulate how pods from files or a trace would be placed, as a table and a plot",
     "resize": "Give a running pod more or less compute and memory of the GPUs it is on",
-    "cordon": "Let a GPU take no new pods",
-    "uncordon": "Let a GPU take new pods again",
-    "rightsize": "Compare what shares ask for with what they use at most, and suggest sizes",
+    "cordon": "Keep new pods off a GPU",
+    "uncordon": "Allow new pods on a GPU again",
+    "rightsize": "Compare what shares ask for with their peak use, and suggest sizes",
     "audit": "Prove that limits are in force, and name processes without one",
     "check": "Say what a cluster lacks for gpushare, why it matters and what to do about it",
-    "config": "Check configurations of nodes, and change what nodes follow",
+    "config": "Check node configurations, and change which one a node follows",
     "completion": "Let kubectl complete verbs, flags and names in your shell",
     "version": "Print the version of the plugin",
 }
@@ -82,7 +82,7 @@ def group(context: click.Context) -> None:
     the verb. With --from FILE it reads saved objects and needs no cluster.
 
     The exit code is 0 if all is done or the answer is yes, 1 for any error, 2 if the answer is no, and 130 when
-    interrupted. The help of each verb says when it answers no.
+    interrupted. The help of each verb says when the answer is no.
 
     \b
     Examples:

@@ -47,16 +47,17 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Ask the API server whet
 def set_entry(name: str, filename: str, yes: bool, dry_run: bool, **params: Any) -> None:
     """Write a configuration into the ConfigMap, after showing what it changes.
 
-    NAME is the entry that nodes choose by their label; nodes without a label follow the entry default. Prints for each
-    node that follows the entry what becomes of its GPUs, and asks. GPUs change while they are unused, one by one. An
-    invalid configuration is refused. Needs the rights to get, create and patch the ConfigMap and to list Nodes.
+    NAME is the entry that nodes choose by their label; nodes without a label follow the entry default. Prints how the
+    GPUs of each node that follows the entry will change, and asks for confirmation. GPUs change while they are unused,
+    one by one. An invalid configuration is refused. Needs permission to get, create and patch the ConfigMap and to list
+    Nodes.
 
     \b
     Examples:
-      # A configuration for nodes that are to be cut by MIG
+      # A configuration for nodes whose GPUs are partitioned with MIG
       kubectl gpushare config set mig -f node.yaml
     \b
-      # What all nodes without a label do, without a question
+      # Change what nodes without a label follow, without asking
       kubectl gpushare config set default -f node.yaml --yes
     \b
       # Only show what it would change
@@ -100,15 +101,15 @@ def set_entry(name: str, filename: str, yes: bool, dry_run: bool, **params: Any)
 def label_node(node: str, name: str | None, remove: bool, yes: bool, dry_run: bool, **params: Any) -> None:
     """Have a node follow a configuration, after showing what that changes.
 
-    Prints what becomes of the node's GPUs and which pods they wait for, asks, and sets the node's label
-    gpushare.io/config. Needs the right to get and patch Nodes.
+    Prints how the node's GPUs will change and which pods they wait for, asks for confirmation, and sets the node's
+    label gpushare.io/config. Needs permission to get and patch Nodes.
 
     \b
     Examples:
-      # Cut the GPUs of a node as the entry mig says
+      # Partition the GPUs of a node as the entry mig says
       kubectl gpushare config label gpu-1 mig
     \b
-      # As nodes without a label are
+      # Have the node follow the entry default again
       kubectl gpushare config label gpu-1 --remove
     """
     origin = _cluster(params)

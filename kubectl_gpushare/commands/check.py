@@ -55,8 +55,8 @@ def command(before_install: bool, manifests: tuple[str, ...], fail_on: str, **pa
     shows whether the API server reaches the webhook. -o wide also lists the preconditions that are met; -o name prints
     the objects with warnings and blocking problems.
 
-    The exit code is 0 without warnings and blocking problems, 2 with one, and 1 for any error, or if something is
-    unknown. With --fail-on blocking it is 2 if something blocks, and otherwise 0.
+    The exit code is 0 without warnings and blocking problems, 2 if there are any, and 1 for any error, or if something
+    is unknown. With --fail-on blocking it is 2 if something blocks, and otherwise 0.
 
     \b
     Examples:

@@ -13,9 +13,9 @@ from kubectl_gpushare import candidates, config_writing, options, plugin_errors
 from kubectl_gpushare.source import chosen_source, inputs
 
 
-@click.group(short_help="Check configurations of nodes, and change what nodes follow")
+@click.group(short_help="Check node configurations, and change which one a node follows")
 def command() -> None:
-    """Check configurations of nodes, and change what nodes follow.
+    """Check node configurations, and change which one a node follows.
 
     \b
     Examples:
@@ -117,12 +117,12 @@ def diff(node: str, filename: str, entry: str, strict_compatibility: bool, **par
         raise plugin_errors.PluginError(f"{filename}: {error}") from error
 
 
-@command.command("show", short_help="Show which configuration is in force where, and what it waits for")
+@command.command("show", short_help="Show which configuration is in force on each node, and what it waits for")
 @click.argument("name", required=False, metavar="[NODE|NAME]", shell_complete=candidates.configurations)
 @options.printed(("table", "json", "yaml"))
 @options.connection(candidates.contexts)
 def show(name: str | None, **params: Any) -> None:
-    """Show which configuration is in force where, and what it waits for.
+    """Show which configuration is in force on each node, and what it waits for.
 
     Without a name, prints a line for each node and each entry of the ConfigMap. For a NODE: the active configuration,
     the requested one and its origin, and GPU by GPU the pending changes and the pods in the way. For the NAME of an

@@ -6,23 +6,23 @@ from kubectl_gpushare import cordoning
 
 command = cordoning.command(
     "cordon",
-    """Let a GPU take no new pods; those on it stay.
+    """Keep new pods off a GPU; those on it stay.
 
-    A GPU is named as NODE/INDEX, or by its UUID or the beginning of it; `node` means all GPUs of a node, which takes
-    other pods still (`kubectl cordon` stops those). Who cordoned a GPU, when and why is kept with it. Needs the right
-    to patch GPUNodes.
+    A GPU is named as NODE/INDEX, or by its UUID or the beginning of it; `node` means all GPUs of a node, which still
+    takes other pods (`kubectl cordon` keeps those off). The GPUNode records who cordoned a GPU, when and why. Needs
+    permission to patch GPUNodes.
 
     \b
     Examples:
-      # Nothing new on one GPU
+      # Keep new pods off one GPU
       kubectl gpushare cordon gpu gpu-1/0 --reason "ECC errors, ticket 4711"
     \b
-      # On all GPUs of a node
+      # Keep new pods off all GPUs of a node
       kubectl gpushare cordon node gpu-1
     \b
-      # On two, but only ask whether that would be allowed
+      # Check whether you may cordon two GPUs, and change nothing
       kubectl gpushare cordon gpu gpu-1/0 gpu-1/1 --dry-run
     """,
-    "Let a GPU take no new pods",
+    "Keep new pods off a GPU",
     cordoned=True,
 )

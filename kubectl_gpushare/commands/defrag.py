@@ -21,7 +21,7 @@ NO_WAY = 2  # exit code
 _MOVES = 50
 
 
-@click.command(short_help="Plan and make the fewest moves that free room for waiting pods, or for a share")
+@click.command(short_help="Plan or apply the fewest moves that make room for waiting pods, or for a share")
 @click.argument("names", nargs=-1, metavar="[POD...]", shell_complete=candidates.pods)
 @click.option("--request", metavar="0.5", help="Make room for a share with this compute")
 @click.option("--memory", metavar="8Gi", help="Make room for a share with this memory")
@@ -60,9 +60,9 @@ def command(
     timeout_seconds: float,
     **params: Any,
 ) -> int:
-    """Plan and make the fewest moves that free room for waiting pods, or for a share.
+    """Plan or apply the fewest moves that make room for waiting pods, or for a share.
 
-    Without a name and a size, it plans for all waiting pods. If none waits, it plans for the largest share that can be
+    Without a name or a size, it plans for all waiting pods. If none waits, it plans for the largest share that can be
     made room for. The plan comes from the webhook's placement code.
 
     With --moves, it plans the moves that make the free parts of all GPUs most useful for what this cluster's pods ask
@@ -77,12 +77,13 @@ def command(
     scheduler chooses their new node: the plan assumes its default scores, and skips pods that would return to the same
     node. Such moves are marked "CPU only".
 
-    Only pods that a ReplicaSet or a StatefulSet recreates are moved. Pods with gpushare.io/no-evict "true", of a higher
-    priority than the waiting pod, of a group, or protected by a PodDisruptionBudget stay.
+    Only pods that a ReplicaSet, StatefulSet or ReplicationController recreates are moved. Pods with
+    gpushare.io/no-evict "true", of a higher priority than the waiting pod, of a group, or protected by a
+    PodDisruptionBudget stay.
 
     With --apply, it evicts the pods one after the other, and stops if one is not placed again in time. Meanwhile the
-    GPUs that become free are cordoned. After a killed run, the next --apply uncordons them some minutes later. The exit
-    code is 0 if there is a way for all, 2 if there is none for some, and 1 for any error; --moves and --empty-nodes
+    GPUs that become free are cordoned. After a killed run, the next --apply uncordons them a few minutes later. The
+    exit code is 0 if there is room for all, 2 if there is none for some, and 1 for any error; --moves and --empty-nodes
     never end with 2.
 
     \b
@@ -105,7 +106,7 @@ def command(
       # Do pods without a GPU hold the CPU that it needs?
       kubectl gpushare defrag waiting -n ml --cpu-pods
     \b
-      # Do it
+      # Carry out the moves
       kubectl gpushare defrag waiting -n ml --apply
     """
     from gpushare.defragmentation import cordons, emptying, evicting, fewest_moves, goals, relocating

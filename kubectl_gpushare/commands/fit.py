@@ -33,7 +33,7 @@ def _flags(function: Any) -> Any:
     return function
 
 
-@click.command(short_help="Say whether a pod would fit now, where it would go, and how many more")
+@click.command(short_help="Check whether a pod fits now, where it would go, and how many more would fit")
 @click.option(
     "filename",
     "-f",
@@ -48,7 +48,7 @@ def _flags(function: Any) -> Any:
 @options.namespaced(candidates.namespaces, all_namespaces=False)
 @options.connection(candidates.contexts)
 def command(filename: str | None, count: int | None, **params: Any) -> int:
-    """Say whether a pod would fit now, where it would go, and how many more.
+    """Check whether a pod fits now, where it would go, and how many more would fit.
 
     Places the pods one after the other, in memory, on the current cluster, by the webhook's rules and the
     ResourceQuotas of their namespaces. It creates nothing. The exit code is 0 if all fit, 2 if one does not, and 1 for

@@ -56,7 +56,7 @@ SORT_KEYS = {
 _MEASURED = frozenset({"used", "busy"})  # sort keys that only the agents know
 
 
-@click.command(short_help="Show what is allocated, used and free, a line per GPU, node or pod")
+@click.command(short_help="Show what is allocated, used and free, one line per GPU, node or pod")
 @click.argument("arguments", nargs=-1, metavar="[gpus|nodes|pods] [NAME...]", shell_complete=candidates.top)
 @click.option(
     "--usage/--no-usage",
@@ -69,7 +69,7 @@ _MEASURED = frozenset({"used", "busy"})  # sort keys that only the agents know
 @options.namespaced(candidates.namespaces)
 @options.connection(candidates.contexts)
 def command(arguments: tuple[str, ...], usage: bool | None, **params: Any) -> None:
-    """Show what is allocated, used and free, a line per GPU, node or pod.
+    """Show what is allocated, used and free, one line per GPU, node or pod.
 
     COMPUTE and MEMORY are allocated/total. USED is the memory that processes hold. BUSY is the part of the GPUs' time
     in which kernels ran, over about ten seconds, as busy/all GPUs: 0.5/1 is half of one GPU's time, 3/4 three GPUs of

@@ -6,10 +6,10 @@ from kubectl_gpushare import cordoning
 
 command = cordoning.command(
     "uncordon",
-    """Let a GPU take new pods again.
+    """Allow new pods on a GPU again.
 
-    A GPU is named as NODE/INDEX, or by its UUID or the beginning of it; `node` means all GPUs of a node. Needs the
-    right to patch GPUNodes.
+    A GPU is named as NODE/INDEX, or by its UUID or the beginning of it; `node` means all GPUs of a node. Needs
+    permission to patch GPUNodes.
 
     \b
     Examples:
@@ -19,6 +19,6 @@ command = cordoning.command(
       # Named by the beginning of its UUID
       kubectl gpushare uncordon gpu GPU-6770752d31-0000
     """,
-    "Let a GPU take new pods again",
+    "Allow new pods on a GPU again",
     cordoned=False,
 )
