@@ -76,7 +76,7 @@ def _watch(
         raise plugin_errors.PluginError(f"{late}{waits_for}; {_STAYS}")
     ask(manifest, plan.before, origin, dry_run=False)
     raise plugin_errors.PluginError(
-        f"{late}{waits_for}; the annotations were put back, and it holds what it held before"
+        f"{late}{waits_for}; the annotations are restored, and its share is unchanged"
     )
 
 
