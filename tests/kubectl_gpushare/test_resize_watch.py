@@ -56,8 +56,7 @@ def test_without_room_nothing_is_changed(plugin: Plugin, server: Callable[[str],
     ended = plugin(*FLAGS, "--request", "0.8", KUBECTL_PATH=server("given"))
     assert (ended.code, ended.out, log(tmp_path)) == (2, "", [])
     assert ended.err == (
-        "warning: nothing was changed: n0/0 has 0.1 of its compute free, 0.3 more is asked; --keep requests it "
-        "anyway\n"
+        "warning: nothing was changed: n0/0 has 0.1 of its compute free, 0.3 more is asked; --keep requests it anyway\n"
     )
 
 
