@@ -127,8 +127,10 @@ def _parsed(
     group = _get(values, contract.GROUP, _label, "")
     size = _get(values, contract.GROUP_SIZE, _count, 0)
     if bool(group) != bool(size):
-        key, value = (contract.GROUP, group) if group else (contract.GROUP_SIZE, str(size))
-        raise errors.RequestError(key, value, f"needs {contract.GROUP} and {contract.GROUP_SIZE} together")
+        key, value, other = (
+            (contract.GROUP, group, contract.GROUP_SIZE) if group else (contract.GROUP_SIZE, str(size), contract.GROUP)
+        )
+        raise errors.RequestError(key, value, f"needs {other} as well")
     return Request(
         demands=_stepped(_demands(values, names, default), init_containers),
         constraints=Constraints(

@@ -75,9 +75,7 @@ def _watch(
     if keep:
         raise plugin_errors.PluginError(f"{late}{waits_for}; {_STAYS}")
     ask(manifest, plan.before, origin, dry_run=False)
-    raise plugin_errors.PluginError(
-        f"{late}{waits_for}; the annotations were put back, and it holds what it held before"
-    )
+    raise plugin_errors.PluginError(f"{late}{waits_for}; the annotations are restored, and its share is unchanged")
 
 
 def _look(manifest: pod.PodJson, origin: live_cluster.LiveCluster) -> tuple[str, ResizeCause, str]:

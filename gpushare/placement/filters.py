@@ -108,7 +108,10 @@ def _health(ask: FilterInput) -> Verdict:
 
 
 def _cordon(ask: FilterInput) -> Verdict:
-    return ("is cordoned", 8.0) if ask.card.cordoned else None
+    if not ask.card.cordoned:
+        return None
+    wanted = ask.card.pending_mode  # `uncordon` does not end a change of mode
+    return (f"is changing to mode {wanted}" if wanted is not None else "is cordoned"), 8.0
 
 
 def _model(ask: FilterInput) -> Verdict:

@@ -101,7 +101,7 @@ def command(
     lacks = plan.cause is domain.ResizeCause.ROOM
     if not isinstance(origin, live_cluster.LiveCluster) or (lacks and not keep):
         if lacks and not dry_run and not chosen.output:
-            printing.warn([f"nothing was changed: {plan.waits_for}; with --keep it is asked for all the same"])
+            printing.warn([f"nothing was changed: {plan.waits_for}; --keep requests it anyway"])
         return NO_ROOM if lacks else 0
     following.ask(manifest, plan.changes, origin, dry_run=dry_run)
     if dry_run:

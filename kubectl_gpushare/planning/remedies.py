@@ -28,8 +28,8 @@ from kubectl_gpushare.planning.remedy import Remedy
 
 # The sentence if no single change helps.
 NONE = (
-    "by no single change that was tried: less of one thing, one condition less on GPUs, nodes or neighbours, one card "
-    "or node uncordoned, one agent back, or one pod elsewhere or ended"
+    "no single change helps; tried: a smaller share, fewer conditions on GPUs, nodes or neighbours, one GPU or node "
+    "uncordoned, one agent restarted, one pod moved or ended"
 )
 _MIB = 2**20
 _MOST_MOVES = 200  # pods that are tried to move away, those on the nearest misses first

@@ -57,6 +57,11 @@ def _of(origin: chosen_source.Source, kind: str, namespace: str, name: str) -> P
     where = f'{kind} "{name}" in namespace "{namespace}"'
     if said:
         raise plugin_errors.KubectlNotFound(f"{where} makes no pods: {said}")
+    if misplaced := next(pod.share_keys(pod.annotations_of(workload or {})), ""):
+        template = "spec.jobTemplate.spec.template" if kind == "CronJob" else "spec.template"
+        raise plugin_errors.KubectlNotFound(
+            f"{misplaced} on the {kind} itself gives its pods no GPU: write it into {template}.metadata.annotations"
+        )
     raise plugin_errors.KubectlNotFound(
         f"no pod of {where} asks for a share of a GPU: does its template have {contract.REQUEST} or {contract.MEMORY}?"
     )

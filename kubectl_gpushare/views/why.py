@@ -131,6 +131,7 @@ def _placed(described_pod: described.DescribedPod, reasons: Reasons) -> Page:
         won = f"{aim}; that was {here} when it came, and would be {first} now"
     fit = f"{reasons.fits} of {total} GPUs would do" if total else ""
     return (
+        *field("Not Bound", described.unbound(described_pod.manifest), style="warn"),
         *field("Why There", won),
         *field("Would Do", "; ".join(filter(None, [fit, *_ruled_out(reasons.ruled_out)]))),
         *_ranked(reasons, here=here),
@@ -142,7 +143,7 @@ def _ranked(reasons: Reasons, *, here: str) -> tuple[Section, ...]:
         return ()
     rows = []
     for number, choice in enumerate(reasons.choices, 1):
-        more = choice.after.stranded_gpus - reasons.free_before
+        more = round(choice.after.stranded_gpus - reasons.free_before, 2) + 0.0  # no -0.00
         style = "good" if choice.gpus == here else ""
         rows.append(
             (

@@ -130,6 +130,7 @@ def test_attributes_choose_the_card(annotations: dict[str, str], index: int) -> 
         ({"mode": Mode.MIG}, "1 not shared by annotation; nearest: node-a/0 is in mode mig"),
         ({"healthy": False, "health_reason": "XID 79"}, "1 unhealthy; nearest: node-a/0 is unhealthy: XID 79"),
         ({"cordoned": True}, "1 cordoned; nearest: node-a/0 is cordoned"),
+        ({"cordoned": True, "pending_mode": Mode.MIG}, "1 cordoned; nearest: node-a/0 is changing to mode mig"),
         (
             {"memory_gib": 24},
             "1 too small; nearest: node-a/0 has 24Gi in all, less than 30Gi; none of these will ever do, whatever comes free",

@@ -56,8 +56,7 @@ def test_without_room_nothing_is_changed(plugin: Plugin, server: Callable[[str],
     ended = plugin(*FLAGS, "--request", "0.8", KUBECTL_PATH=server("given"))
     assert (ended.code, ended.out, log(tmp_path)) == (2, "", [])
     assert ended.err == (
-        "warning: nothing was changed: n0/0 has 0.1 of its compute free, 0.3 more is asked; with --keep it is asked for "
-        "all the same\n"
+        "warning: nothing was changed: n0/0 has 0.1 of its compute free, 0.3 more is asked; --keep requests it anyway\n"
     )
 
 
@@ -68,7 +67,7 @@ def test_more_in_use_than_asked_for_is_said_and_the_wish_taken_back(
     ended = plugin(*FLAGS, "--memory", "4Gi", KUBECTL_PATH=server("refused"))
     assert (ended.code, log(tmp_path)) == (1, [LESS, BACK])
     assert ended.err == (
-        "error: it uses 5.2Gi of the 4Gi asked; the annotations were put back, and it holds what it held before\n"
+        "error: it uses 5.2Gi of the 4Gi asked; the annotations are restored, and its share is unchanged\n"
     )
 
 

@@ -172,7 +172,7 @@ def placement(described: DescribedPod, refusal: str = "") -> str:
         if not names:
             return f"on {described.owner.name}, by an allocation that names no GPU"
         others = _neighbours(described, _held(described))
-        return f"on {names}, {'shared with ' + ', '.join(others) if others else 'shared with nobody'}"
+        return f"on {names}, {'shared with ' + ', '.join(others) if others else 'not shared'}"
     never = explanation.NEVER in (refusal or pod.annotations_of(described.manifest).get(contract.REASON, ""))
     return {
         "NotOurs": "asks for no share of a GPU",
@@ -251,11 +251,27 @@ def _problems(described: DescribedPod) -> list[str]:
             if described.owner
             else f"there is no GPUNode {node}, on which it was given the allocation {allocation}"
         )
+    if described.entry is not None and (words := unbound(described.manifest)):
+        sentences.append(words)
     for card in _held(described):
         if any(word not in _NO_TROUBLE for word in card.statuses):
             reason = f": {card.gpu.health_reason}" if card.gpu.health_reason else ""
             sentences.append(f"{card.name} is {', '.join(card.statuses)}{reason}")
     return sentences
+
+
+def unbound(manifest: pod.PodJson) -> str:
+    """Why a placed pod is on no node yet; empty if it is bound, has ended, or may be bound at any moment."""
+    spec, status = manifest.get("spec") or {}, manifest.get("status") or {}
+    if spec.get("nodeName") or pod.is_terminal(manifest):
+        return ""
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("reason") == "Unschedulable":
+            return f"the scheduler cannot bind it to {node_name(manifest)}: {condition.get('message') or 'no reason'}"
+    scheduler = str(spec.get("schedulerName") or "")
+    if scheduler in {"", "default-scheduler"} or contract.SCHEDULING_GATE in pod.gates(manifest):
+        return ""
+    return f"the scheduler {errors.quoted(scheduler)} of its spec.schedulerName has not bound it: does it run?"
 
 
 def _section(title: str, blocks: Iterable[str], style: str) -> tuple[Section, ...]:

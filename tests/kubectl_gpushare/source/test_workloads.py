@@ -10,7 +10,7 @@ import click
 import pytest
 
 from gpushare import codec, contract
-from kubectl_gpushare import candidates, options
+from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.source import workloads
 from tests import builders
 from tests.kubectl_gpushare.conftest import Plugin
@@ -131,3 +131,25 @@ def test_workloads_are_offered_by_their_type(cluster: Path) -> None:
 def test_of_one_whose_pods_ask_for_nothing_that_is_told(plugin: Plugin, cluster: Path) -> None:
     ended = plugin("why", "deploy/other", "-n", "default", "--from", cluster)
     assert 'no pod of Deployment "other" in namespace "default" asks for a share of a GPU' in ended.err
+
+
+@pytest.mark.parametrize(
+    ("word", "template"), [("deploy/server", "spec.template"), ("cronjob/server", "spec.jobTemplate.spec.template")]
+)
+def test_an_annotation_on_the_workload_itself_is_pointed_out(word: str, template: str) -> None:
+    class Cluster:
+        default_namespace = "default"
+
+        def pods(self, *, namespace: str) -> list[dict[str, Any]]:  # noqa: ARG002
+            return []
+
+        def failures(self, _: str) -> list[dict[str, Any]]:
+            return []
+
+        def workload(self, *_: str) -> dict[str, Any]:
+            return {"metadata": {"annotations": {contract.REQUEST: "0.5"}}}
+
+    with pytest.raises(plugin_errors.KubectlNotFound, match="itself gives its pods no GPU") as raised:
+        workloads.pod_meant(Cluster(), options.Options(), word)  # type: ignore[arg-type]
+    assert f"{contract.REQUEST} on the " in str(raised.value)
+    assert str(raised.value).endswith(f"write it into {template}.metadata.annotations")

@@ -103,3 +103,33 @@ def test_of_a_placed_pod_that_no_node_takes_any_more(plugin: Plugin, tmp_path: P
     (said,) = [line for line in lines if line.startswith("Would Do:")]
     count = len(nodes)
     assert said.removeprefix("Would Do:").strip() == f"{count} node{'s' * (count > 1)} cannot take the pod"
+
+
+UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes: in use"}
+STILL_GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "a gate"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "conditions", "said"),
+    [
+        ({}, [UNSCHEDULABLE], "the scheduler cannot bind it to n0: 0/1 nodes: in use"),
+        ({"schedulerName": "other"}, [], 'the scheduler "other" of its spec.schedulerName has not bound it'),
+        ({"schedulerName": "default-scheduler"}, [], ""),
+        ({}, [STILL_GATED], ""),
+        ({"nodeName": "n0", "schedulerName": "other"}, [], ""),
+    ],
+)
+def test_a_placed_pod_that_is_not_bound_says_why(
+    plugin: Plugin, tmp_path: Path, spec: dict[str, str], conditions: list[dict[str, str]], said: str
+) -> None:
+    there = clusters.owned("there", request="0.5")
+    nodes = [view.node for view in clusters.cluster((there, "n0/0"), gpus=1).views.values()]
+    there["spec"] = {**{key: value for key, value in there["spec"].items() if key != "nodeName"}, **spec}
+    there["metadata"]["annotations"][contract.NODE] = "n0"
+    there["status"] = {"phase": "Pending", "conditions": conditions}
+    machines = [clusters.machine(node.name, gpus=1) for node in nodes]
+    path = write(tmp_path / "cluster.json", [*map(codec.to_document, nodes), *machines, there])
+    for verb, title in ((("why",), "Not Bound:"), (("describe", "pod"), "the scheduler ")):
+        printed = plugin(*verb, "there", "-n", "default", "--from", path).out
+        assert (title in printed) is bool(said), printed
+        assert said in " ".join(printed.split())
