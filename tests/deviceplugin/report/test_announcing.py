@@ -46,7 +46,9 @@ def test_a_gpu_that_cannot_be_read_is_told_once() -> None:
 
 
 def test_each_gpu_that_only_the_kernel_lists_is_told_of() -> None:
-    one, other = (Unreadable(None, "the driver does not list it", bus_id) for bus_id in ("0000:0a:00.0", "0000:0b:00.0"))
+    one, other = (
+        Unreadable(None, "the driver does not list it", bus_id) for bus_id in ("0000:0a:00.0", "0000:0b:00.0")
+    )
     for before in (one, Unreadable(None, "Driver Not Loaded")):
         (note,) = announcing.notes_of_unread((before,), (before, other))
         assert note.sentence == "GPU 0000:0b:00.0 does not answer: the driver does not list it"
