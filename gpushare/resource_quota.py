@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from gpushare import contract, errors, pod
+from gpushare.allocation import peak
 from gpushare.nodefilters import pod_requests, share_resources
 from gpushare.request import Request
 
@@ -48,13 +49,38 @@ def read(quota: Mapping[str, Any]) -> Allowance | None:
     return Allowance(str(quota["metadata"].get("name", "")), hard, used)
 
 
-def uncounted(quotas: Iterable[Allowance], request: Request) -> str | None:
-    """Why a request for memory as a part of the GPU is denied, as a sentence; None if quotas bound what it asks for.
+def uncounted(quotas: Iterable[Allowance], manifest: pod.PodJson, request: Request) -> str | None:
+    """Why a request is denied, as a sentence; None if quotas bound what it asks for.
 
-    Such memory has no number of bytes before the GPU is chosen, so a quota of bytes cannot count it. Up to the part of
-    the compute that is requested, a quota of compute bounds it.
+    Memory as a part of the GPU has no number of bytes before the GPU is chosen, so a quota of bytes cannot count it. Up
+    to the part of the compute that is requested, a quota of compute bounds it.
     """
     hard = [(quota.name, resource) for quota in quotas for resource in quota.hard]
+    return _in_parts(hard, request) or _in_turn(hard, manifest, request)
+
+
+def _in_turn(hard: Iterable[tuple[str, str]], manifest: pod.PodJson, request: Request) -> str | None:
+    """A share that containers use in turn is counted with the first that is named, and the pod has it all the time."""
+    if len(request.demands) < 2:
+        return None  # which is counted wherever it is
+    held = {
+        contract.RESOURCE_PERCENT: peak(request.demands, lambda demand: demand.share.request_percent * demand.gpus),
+        contract.RESOURCE_MEMORY: peak(request.demands, lambda demand: (demand.share.memory.bytes or 0) * demand.gpus),
+    }
+    counted = asked(manifest, request)
+    for name, resource in hard:
+        amount, has = counted.get(resource, 0), held.get(resource, 0)
+        if amount < has:
+            counts, takes = (pod_requests.format_amount(resource, each) for each in (amount, has))
+            return (
+                f"the ResourceQuota {name} of its namespace would count {counts} of {resource}, but the shares of the "
+                f"pod take {takes}: name no init container in {contract.CONTAINER}, where other containers have keys "
+                "of their own"
+            )
+    return None
+
+
+def _in_parts(hard: Sequence[tuple[str, str]], request: Request) -> str | None:
     name = next((name for name, resource in hard if resource == contract.RESOURCE_MEMORY), None)
     if name is None:
         return None

@@ -73,7 +73,7 @@ def set_entry(name: str, filename: str, yes: bool, dry_run: bool, **params: Any)
         printing.write_words([f"configmap/{location[1]} unchanged: {name} is that already"], sys.stdout)
         return
     after = {**before, name: text}
-    if config_map is None:
+    if not before:
         # The only entry would be followed by all nodes without a label.
         after = {config_choice.BUILT_IN.name: config_choice.BUILT_IN.text, **after}
     labels = {nodes.name(machine): nodes.labels(machine) for machine in origin.machines()}

@@ -65,7 +65,7 @@ class Admission:
             return review.allow("ignored")
         request, missing, is_dry = validation.read(manifest), self.store.missing(), bool(asked.get("dryRun"))
         if isinstance(request, Request) and missing is None:
-            uncounted = self.store.uncounted(holder.namespace, request)
+            uncounted = self.store.uncounted(holder.namespace, manifest, request)
             request = validation.Denial(uncounted, 403) if uncounted else request
         try:
             own = None if missing or is_dry else await reinvocation.find(manifest, holder, self.store)

@@ -114,9 +114,11 @@ def notes(before: Iterable[Gpu], after: Iterable[Gpu]) -> tuple[Note, ...]:
 
 def notes_of_unread(before: Iterable[Unreadable], after: Iterable[Unreadable]) -> tuple[Note, ...]:
     """What is to be told of GPUs that cannot be read, and so have no UUID. One that is found is a new GPU. Pure."""
-    known = {gpu.index for gpu in before}
+    known = {(gpu.index, gpu.bus_id) for gpu in before}
     return tuple(
-        Note("", contract.EVENT_GPU_UNHEALTHY, str(gpu), warning=True) for gpu in after if gpu.index not in known
+        Note("", contract.EVENT_GPU_UNHEALTHY, str(gpu), warning=True)
+        for gpu in after
+        if (gpu.index, gpu.bus_id) not in known
     )
 
 

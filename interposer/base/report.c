@@ -2,10 +2,12 @@
 #include "base/report.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 void report(const char *format, ...) {
@@ -22,7 +24,11 @@ void report(const char *format, ...) {
     if (written > 0)
         length += (size_t)written < sizeof line - length - 1 ? (size_t)written : sizeof line - length - 2;
     line[length++] = '\n';
-    /* Not write, at which a thread could be cancelled. If nobody listens, nothing is lost that anyone would see. */
-    (void)syscall(SYS_write, STDERR_FILENO, line, length);
+    /* Not poll and write, at which a thread could be cancelled. A pipe without a reader would end the process by
+     * SIGPIPE, and a full one would stop it: if nobody listens, nothing is lost that anyone would see. */
+    struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
+    struct timespec at_once = {0};
+    if (syscall(SYS_ppoll, &out, 1, &at_once, NULL, 0) == 1 && out.revents == POLLOUT)
+        (void)syscall(SYS_write, STDERR_FILENO, line, length);
     errno = saved;
 }

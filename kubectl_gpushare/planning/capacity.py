@@ -109,7 +109,7 @@ def _as_many(
 ) -> tuple[tuple[str, ...], Refusal | None]:
     gpus: list[str] = []
     amounts = resource_quota.asked(asked.manifest, asked.request)
-    uncounted = resource_quota.uncounted(left.get(asked.namespace, ()), asked.request)
+    uncounted = resource_quota.uncounted(left.get(asked.namespace, ()), asked.manifest, asked.request)
     if uncounted is not None:
         return (), Refusal(uncounted, cause=Cause.QUOTA)
     while len(gpus) < count:

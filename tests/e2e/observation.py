@@ -134,8 +134,14 @@ def annotation(pod: dict[str, Any], key: str) -> str:
 
 
 def environment(pod: dict[str, Any], container: int = 0) -> dict[str, str]:
-    """The plain environment of a container's specification."""
-    return {entry["name"]: entry.get("value", "") for entry in pod["spec"]["containers"][container].get("env", [])}
+    """The environment of a container's specification, in which a pod that waited refers to its annotations."""
+
+    def value(entry: dict[str, Any]) -> str:
+        path = str(((entry.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath", ""))
+        key = path.removeprefix("metadata.annotations['").removesuffix("']")
+        return str(entry.get("value", annotation(pod, key) if key != path else ""))
+
+    return {entry["name"]: value(entry) for entry in pod["spec"]["containers"][container].get("env", [])}
 
 
 @dataclass(frozen=True, slots=True)

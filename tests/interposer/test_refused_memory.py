@@ -49,3 +49,11 @@ def test_what_the_driver_refuses_is_not_the_share_s_doing(container: Container, 
     ended = container.run(command(refused_memory.refused_by_the_driver, 5 * GIB))
     assert ended.returncode == 0, ended.stderr
     assert lines_of_the_library(ended.stderr) == []
+
+
+@pytest.mark.parametrize("reader", [True, False], ids=["full", "closed"])
+def test_a_program_goes_on_when_nobody_reads_its_stderr(
+    container: Container, make_arbiter: ArbiterMaker, reader: bool
+) -> None:
+    make_arbiter(LIMIT)
+    assert container.program(refused_memory.refused_with_nobody_to_tell, reader=reader) == "went on"

@@ -71,7 +71,12 @@ def test_set_shows_what_changes_and_writes_only_with_consent(cluster: Kubectl, f
     assert change(cluster, "set", "default", "-f", file)[1].endswith("unchanged: default is that already\n")
 
 
-def test_the_first_entry_is_followed_by_no_node_that_did_not_ask_for_it(cluster: Kubectl, file: Path) -> None:
+@pytest.mark.parametrize("there", [False, True], ids=["no ConfigMap", "one without entries"])
+def test_the_first_entry_is_followed_by_no_node_that_did_not_ask_for_it(
+    cluster: Kubectl, file: Path, there: bool
+) -> None:
+    if there:
+        cluster("create", "configmap", *SCOPE, "gpushare-config")
     code, out, _ = change(cluster, "set", "whole", "-f", file, "--yes")
     assert code == 0
     assert "no node follows whole, so no GPU changes\n" in out

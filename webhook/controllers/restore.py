@@ -23,7 +23,7 @@ from gpushare import request as requests
 from gpushare.allocation import Allocation, GivenShare
 from gpushare.cluster import api_client, api_errors, compare_and_swap, events
 from gpushare.gpunode import GpuNode
-from gpushare.placement import Placement
+from gpushare.placement import Placement, request_key
 from gpushare.request import Request
 from webhook.controllers.touched_nodes import Touched
 from webhook.metrics import Metrics
@@ -102,7 +102,7 @@ def restore(node: GpuNode, pods: Sequence[Pod], before: Iterable[Allocation] = (
 
 def _shares(pod: Pod, request: Request, node: GpuNode) -> Iterable[GivenShare]:
     cards = node.gpu_by_uuid()
-    for demand in request.demands:
+    for demand in request_key.in_order(request):  # the agent knows a share by its place
         key = mutation.uuids_annotation(request, demand.containers[0])
         uuids = [uuid for uuid in pod.annotations.get(key, "").split(",") if uuid]
         for uuid in uuids:

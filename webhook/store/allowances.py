@@ -11,7 +11,7 @@ import collections
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gpushare import resource_quota
+from gpushare import pod, resource_quota
 from gpushare.cluster import api_client, informer
 from gpushare.cluster import object_store as objects
 from gpushare.placement import exclusive_gpus
@@ -50,9 +50,9 @@ class Allowances:
         lacking = (allowance.lacks(asked) for allowance in self._by_namespace.get(namespace, {}).values())
         return next((sentence for sentence in lacking if sentence is not None), None)
 
-    def uncounted(self, namespace: str, request: Request) -> str | None:
+    def uncounted(self, namespace: str, manifest: pod.PodJson, request: Request) -> str | None:
         """Return why the quotas of a namespace cannot count what is requested, as a sentence; None if they can."""
-        return resource_quota.uncounted(self._by_namespace.get(namespace, {}).values(), request)
+        return resource_quota.uncounted(self._by_namespace.get(namespace, {}).values(), manifest, request)
 
     def bound(self, namespace: str) -> exclusive_gpus.ExclusiveBound | None:
         """Return the namespace's bound on exclusive GPUs, if it has one."""

@@ -69,7 +69,7 @@ class LiveLedger(LedgerStore, Protocol):
     def premature(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> Refusal | None:
         """Why nothing is reserved for a pod before it is stored: it will be refused, or others like it were."""
 
-    def uncounted(self, namespace: str, request: Request) -> str | None:
+    def uncounted(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> str | None:
         """Return why the ResourceQuotas of a namespace cannot count what is requested; None if they can."""
 
     async def refresh(self, node: str) -> None:

@@ -87,9 +87,9 @@ class MemoryStore:
         del manifest, request  # here is no quota
         return self._unclaimed.why_not(namespace)
 
-    def uncounted(self, namespace: str, request: Request) -> str | None:
+    def uncounted(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> str | None:
         """Return None: here is no quota."""
-        del namespace, request
+        del namespace, manifest, request
         return None
 
     async def refresh(self, name: str) -> None:

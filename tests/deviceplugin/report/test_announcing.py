@@ -45,6 +45,15 @@ def test_a_gpu_that_cannot_be_read_is_told_once() -> None:
     assert announcing.concerned(note.gpu, builders.node(gpus=2), (), {}) == ()
 
 
+def test_each_gpu_that_only_the_kernel_lists_is_told_of() -> None:
+    one, other = (
+        Unreadable(None, "the driver does not list it", bus_id) for bus_id in ("0000:0a:00.0", "0000:0b:00.0")
+    )
+    for before in (one, Unreadable(None, "Driver Not Loaded")):
+        (note,) = announcing.notes_of_unread((before,), (before, other))
+        assert note.sentence == "GPU 0000:0b:00.0 does not answer: the driver does not list it"
+
+
 def test_pods_by_ledger_and_by_kubelet_are_told_once_each() -> None:
     node = ledger.reserve(builders.node(gpus=2), builders.allocation("a", WELL[0].uuid))
     held = [

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import select
+import signal
+
 from tests.interposer.cuda_client import MIB, OUT_OF_MEMORY, SUCCESS, Cuda
 from tests.interposer.programs import memory_limit
 
@@ -18,3 +23,20 @@ def refused_by_the_driver(size: int) -> None:
     for kind in memory_limit.KINDS.values():
         if kind is not memory_limit.plain_of_32_bits and kind is not memory_limit.managed:
             assert kind(c, size)[0] == OUT_OF_MEMORY
+
+
+def refused_with_nobody_to_tell(*, reader: bool) -> None:
+    """Stderr is a pipe that takes no line: one that is full, or without a reader, one that nobody has open."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    reading, writing = os.pipe()
+    if reader:
+        os.set_blocking(writing, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writing, b"." * select.PIPE_BUF)
+        os.set_blocking(writing, True)
+    else:
+        os.close(reading)
+    os.dup2(writing, 2)
+    assert memory_limit.plain(Cuda(), 64 << 30)[0] == OUT_OF_MEMORY
+    print("went on")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare import codec, contract, errors, ledger
+from gpushare import codec, contract, errors, ledger, placement
 from gpushare import request as requests
 from gpushare.allocation import PodRef
 from gpushare.refusal import Refusal
@@ -102,6 +102,17 @@ def test_what_there_is_no_room_for_is_said() -> None:
     node, failed = restore.restore(builders.node(), list(map(Pod.of, pods)))
     assert [entry.pod.name for entry in node.allocations] == ["one"]
     assert failed == {"u-two": "node-a/0 has not enough left for default/two"}
+
+
+def test_shares_are_restored_in_the_order_in_which_they_were_placed() -> None:
+    """The agent knows a share by its place among those of the pod."""
+    keys = {"request.main": "0.2", "request.side": "0.6"}
+    asked = builders.pod(containers=("main", "side"), **keys)
+    placed = placement.place(builders.views(builders.node()), requests.parse(asked))
+    assert isinstance(placed, placement.Placement)
+    known = {f"gpu-uuids.{share.containers[0]}": share.gpu_uuids[0] for share in placed.shares}
+    stored = builders.pod(containers=("main", "side"), node="node-a", allocation="a1", **keys, **known)
+    assert restore.allocation(Pod.of(stored), builders.node()).shares == placed.shares
 
 
 @pytest.mark.parametrize(

@@ -66,9 +66,36 @@ def test_memory_by_percent_needs_a_quota_that_counts_it(
     resources: list[str], asked: dict[str, str], said: str | None
 ) -> None:
     allowance = resource_quota.read(quota({f"requests.{name}": "0" for name in resources}))
-    request = requests.parse(builders.pod(**asked))
-    sentence = resource_quota.uncounted([allowance] if allowance is not None else [], request)
+    manifest = builders.pod(**asked)
+    quotas = [allowance] if allowance is not None else []
+    sentence = resource_quota.uncounted(quotas, manifest, requests.parse(manifest))
     assert (sentence is None) if said is None else said in str(sentence)
+
+
+@pytest.mark.parametrize(
+    ("resources", "together", "said"),
+    [
+        ([PERCENT], "warm,main", "would count 60 of gpushare.io/gpu-percent, but the shares of the pod take 120"),
+        ([MEMORY], "warm,main", "would count 8Gi of gpushare.io/gpu-memory, but the shares of the pod take 16Gi"),
+        ([PERCENT, MEMORY], "main,warm", None),
+        ([PERCENT, MEMORY], "main", None),
+        ([PERCENT, MEMORY], "warm", None),  # it ends before the other begins
+        (["cpu"], "warm,main", None),
+    ],
+)
+def test_what_containers_have_in_turn_is_counted_beside_the_others(
+    resources: list[str], together: str, said: str | None
+) -> None:
+    allowance = resource_quota.read(quota({f"requests.{name}": "0" for name in resources}))
+    assert allowance is not None
+    own = {"request.side": "0.6", "memory.side": "8Gi"}
+    manifest = builders.pod(containers=("main", "side"), container=together, request="0.6", memory="8Gi", **own)
+    manifest["spec"]["initContainers"] = [{"name": "warm"}]
+    sentence = resource_quota.uncounted([allowance], manifest, requests.parse(manifest))
+    assert (sentence is None) if said is None else said in str(sentence)
+    alone = builders.pod(container=together, request="0.6", memory="8Gi")
+    alone["spec"]["initContainers"] = [{"name": "warm"}]
+    assert resource_quota.uncounted([allowance], alone, requests.parse(alone)) is None
 
 
 @pytest.mark.parametrize("spec", [{"scopes": ["BestEffort"]}, {"scopeSelector": {"matchExpressions": []}}, {}])
