@@ -20,6 +20,7 @@ from kubectl_gpushare.planning.remedy import Remedy
 from kubectl_gpushare.source.snapshot import Snapshot
 
 _CHOICES = 5
+MAX_PLANNED_GPUS = 1000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,8 +71,13 @@ def of(manifest: pod.PodJson, snapshot: Snapshot, quotas: Sequence[Allowance] = 
 
 
 def with_moves(found: Reasons, manifest: pod.PodJson, snapshot: Snapshot, budgets: Budgets) -> Reasons:
-    """The same with the moves that `defrag` would make for a pod that no single move helps."""
+    """The same with the moves that `defrag` would make for a pod that no single move helps.
+
+    Planning takes seconds for thousands of GPUs, which is for `defrag` to spend.
+    """
     if found.refusal is None or snapshot.pods is None or any(change.kind == "move" for change in found.changes):
+        return found
+    if sum(len(node.gpus) for node in snapshot.nodes) > MAX_PLANNED_GPUS:
         return found
     name = pod.namespaced_name(manifest)[1]
     moves = remedies.defragmented(around(manifest, snapshot), name, found.asked, budgets)

@@ -186,6 +186,13 @@ def test_moves_in_turn_are_proposed_where_no_single_move_helps() -> None:
     assert reasons.with_moves(found, manifest, snapshot, clusters.NONE) == found
 
 
+def test_thousands_of_gpus_are_planned_by_defrag_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest, snapshot = split()
+    found = reasons.of(manifest, snapshot)
+    monkeypatch.setattr(reasons, "MAX_PLANNED_GPUS", 3)
+    assert reasons.with_moves(found, manifest, snapshot, clusters.NONE) == found
+
+
 def test_why_proposes_what_defrag_plans(plugin: Plugin, tmp_path: Path) -> None:
     _, snapshot = split()
     path = tmp_path / "cluster.json"
