@@ -148,7 +148,7 @@ def _sandboxes(facts: ClusterFacts) -> Iterator[Finding]:
 RULES: Final = (
     Rule(
         "other-sharers",
-        "no other sharer is on gpushare's nodes",
+        "no other GPU sharing software is on gpushare's nodes",
         "two sharers do not know each other's allocations, and together they overcommit the GPU",
         _sharers,
     ),
