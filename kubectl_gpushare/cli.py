@@ -152,4 +152,5 @@ def _complain(sentence: str) -> None:
 
 
 def _lowered(sentence: str) -> str:
-    return sentence[:1].lower() + sentence[1:].removesuffix(".")
+    first = sentence[:1] if sentence[:2].isupper() else sentence[:1].lower()  # NAME stays as it is
+    return first + sentence[1:].removesuffix(".")

@@ -84,8 +84,12 @@ def set_entry(name: str, filename: str, yes: bool, dry_run: bool, **params: Any)
     _warn_of_helm(config_map or {}, name)
     _ask(f"write the entry {name} of the ConfigMap {'/'.join(location)}", filename, yes=yes or dry_run)
     _write(origin, location, config_map, {key: after[key] for key in after if after[key] != before.get(key)}, dry_run)
-    followers = any(not effect.problem for effect in effects)
-    then = _LATER if followers else f"a node follows it once it is labelled: kubectl gpushare config label NODE {name}"
+    if any(not effect.problem for effect in effects):
+        then = _LATER
+    elif effects:
+        then = "nodes that follow it stay as they are: kubectl gpushare config show"
+    else:
+        then = f"a node follows it once it is labelled: kubectl gpushare config label NODE {name}"
     done = "created" if name not in before else "changed"
     ending = " (dry run)" if dry_run else f"; {then}"
     printing.write_words([f"configmap/{location[1]}: entry {name} {done}{ending}"], sys.stdout)

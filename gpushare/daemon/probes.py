@@ -59,7 +59,8 @@ def application(
         if not missing:
             return web.Response(text="ok\n")
         lines = (f"{printable.replaced(f'{name}: {sentence}')}\n" for name, sentence in missing.items())
-        return web.Response(status=503, text="".join(lines))
+        # As the API server's own: of a 503, kubectl get --raw does not print the body.
+        return web.Response(status=500, text="".join(lines))
 
     async def metrics(request: web.Request) -> web.Response:
         encode, content_type = exposition.choose_encoder(request.headers.get("Accept", ""))

@@ -42,7 +42,8 @@ def _who(wrong: Mapping[str, tuple[str, ...]]) -> str:
     lacking = {name for some in wrong.values() for name in some}
     if not lacking:
         return ""
-    return f", and images that {counted(lacking)} has not by hand either (a kubelet tells of a new one within a minute)"
+    lack = "lacks" if len(lacking) == 1 else "lack"
+    return f", and {counted(lacking)} {lack} the images (a kubelet reports a new one within a minute)"
 
 
 def _unpulled(workload: Workload) -> tuple[str, ...]:

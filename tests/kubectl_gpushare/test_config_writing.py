@@ -107,6 +107,16 @@ def test_a_node_is_labelled_after_the_change_is_shown(cluster: Kubectl, file: Pa
     assert change(cluster, "label", "gpu-1", "exclusive", "--dry-run")[0] == 0  # which is built in
 
 
+def test_an_entry_that_its_nodes_refuse_does_not_ask_for_a_label(cluster: Kubectl, file: Path) -> None:
+    change(cluster, "set", "whole", "-f", file, "--yes")
+    change(cluster, "label", "gpu-1", "whole", "--yes")
+    file.write_text("version: v1\nmig:\n- devices: [0]\n  mig-enabled: true\n  mig-devices: {9g.99gb: 1}\n")
+    code, out, err = change(cluster, "set", "whole", "-f", file, "--yes")
+    assert code == 0
+    assert "gpu-1 would stay as it is: " in out + err
+    assert out.endswith("entry whole changed; nodes that follow it stay as they are: kubectl gpushare config show\n")
+
+
 def test_what_cannot_be_is_refused_before_anything_is_written(cluster: Kubectl, file: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text("version: v1\nsharing: {mps: {}}\n")
@@ -118,7 +128,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(cluster: Kubectl, 
     assert code == 1
     assert "add it with kubectl gpushare config set nope -f FILE; nothing was changed\n" in err
     assert 'nodes "nope" not found' in change(cluster, "label", "nope", "default", "--yes")[2]
-    assert "cannot be the value of a label" in change(cluster, "set", "a b", "-f", file)[2]
+    assert 'error: NAME "a b" cannot be the value of a label' in change(cluster, "set", "a b", "-f", file)[2]
     assert "give the NAME of a configuration, or --remove" in change(cluster, "label", "gpu-1")[2]
     assert stored(cluster) is None
 

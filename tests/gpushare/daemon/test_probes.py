@@ -38,7 +38,7 @@ async def test_readiness_lists_what_is_missing_until_nothing_is(registry: promet
     checks = {name: lambda name=name: missing[name] for name in missing}
     async with probes.serve(checks, registry, host="127.0.0.1", port=0) as port:
         status, _, text = await get(port, "/readyz")
-        assert (status, text) == (503, "gpunodes: not listed yet\ncertificate: expired an hour ago\n")
+        assert (status, text) == (500, "gpunodes: not listed yet\ncertificate: expired an hour ago\n")
         missing.update(gpunodes=None, certificate=None)
         assert await get(port, "/readyz") == (200, "text/plain", "ok\n")
 
@@ -51,7 +51,7 @@ async def test_a_check_that_fails_is_not_ready_and_is_logged(
 
     async with probes.serve({"certificate": broken}, registry, host="127.0.0.1", port=0) as port:
         status, _, text = await get(port, "/readyz")
-    assert (status, text) == (503, "certificate: the check itself failed: no certificate\n")
+    assert (status, text) == (500, "certificate: the check itself failed: no certificate\n")
     assert caplog.records[0].__dict__["check"] == "certificate"
 
 
