@@ -69,9 +69,10 @@ def refuse(
                 part, share, shape, grid, there if len(kept) == len(is_fit) else there.at(kept), views, reasons
             )
     reasons.nearest.sort(key=lambda entry: entry[0])
-    gpus = int((grid.now().kind != ABSENT).sum())
+    of_nodes = (grid.now().kind != ABSENT).sum(0)
     rejected = tuple(entry for _, entry in reasons.nearest)
-    return explanation.count(request, rejected, reasons.counts, gpus=gpus, nodes=len(views))
+    gpus, most = int(of_nodes.sum()), int(of_nodes.max(initial=0))
+    return explanation.count(request, rejected, reasons.counts, gpus=gpus, nodes=len(views), most=most)
 
 
 def _fit_nodes(

@@ -6,7 +6,7 @@ from gpushare import ledger, placement, request
 from gpushare.allocation import PodRef
 from gpushare.gpunode import GpuNode
 from gpushare.mix import Host
-from gpushare.placement import NodeView, Placement
+from gpushare.placement import NodeView, Placement, explanation
 from gpushare.placement.fleet import Fleet
 from gpushare.placement.grid import Room
 from gpushare.refusal import Refusal
@@ -249,4 +249,7 @@ def test_of_nodes_with_too_few_gpus_the_one_with_most_is_named() -> None:
     nodes = [builders.node(name, gpus=count) for name, count in (("node-a", 1), ("node-b", 3), ("node-c", 2))]
     asked = request.parse(builders.pod(gpus="4"))
     for answer in (fleet_of(*nodes).place(asked), placement.place(map(NodeView.of, nodes), asked)):
-        assert str(answer).endswith("nearest: node-b has 3 GPUs that would do at once, 4 are needed")
+        assert str(answer).endswith(
+            "nearest: node-b has 3 GPUs that would do at once, 4 are needed; "
+            f"no node has more than 3 GPUs; {explanation.NEVER}"
+        )
