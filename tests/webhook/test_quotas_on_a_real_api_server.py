@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -18,7 +19,7 @@ PERCENT, MEMORY, IDLE = (
     f"requests.{resource}" for resource in (contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY, contract.RESOURCE_IDLE)
 )
 POLICIES = "admissionregistration.k8s.io/v1"
-OPERATIONS = REPOSITORY / "docs" / "operations.md"
+PLACEMENT = REPOSITORY / "docs" / "placement.md"
 HARD = {PERCENT: "60", MEMORY: "20Gi", IDLE: "4", "pods": "3"}
 
 
@@ -95,11 +96,12 @@ def test_exclusion_labels_take_no_more_gpus_than_the_quota_allows(cluster: Clust
 
 
 def test_the_policy_in_the_manual_forbids_exclusion_labels(cluster: Cluster) -> None:
-    expression = next(line for line in OPERATIONS.read_text().splitlines() if "'gpushare.io/exclusion' in" in line)
+    quoted = re.findall(r"`([^`]*)`", PLACEMENT.read_text())
+    (expression,) = (" ".join(text.split()) for text in quoted if "'gpushare.io/exclusion' in" in text)
     named, of_pods = {"name": cluster.namespace}, {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
     constraints = {"resourceRules": [{**of_pods, "operations": ["CREATE"]}]}
     here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": cluster.namespace}}}
-    policy = {"matchConstraints": constraints, "validations": [{"expression": expression.strip("`.")}]}
+    policy = {"matchConstraints": constraints, "validations": [{"expression": expression}]}
     binding = {"policyName": cluster.namespace, "validationActions": ["Deny"], "matchResources": here}
     for kind, spec in (("Policy", policy), ("PolicyBinding", binding)):
         made = {"apiVersion": POLICIES, "kind": f"ValidatingAdmission{kind}", "metadata": named, "spec": spec}

@@ -19,13 +19,13 @@ TYPED = {line for block in pages.blocks() if block.page == "docs/operations.md" 
 
 def test_certificates_are_made_anew(cluster: Cluster) -> None:
     remedy = f"kubectl -n {contract.SYSTEM_NAMESPACE} delete secret {contract.CERTIFICATE_SECRET}"
-    again = "kubectl apply -f config/base/certificates/secret.yaml"
+    again = "kubectl apply --server-side -f config/base/certificates/secret.yaml"
     assert {remedy, again} <= TYPED
     old = cluster.start()
     read = ("get", "mutatingwebhookconfiguration", contract.WEBHOOK_CONFIGURATION, "-o", "json")
     before = json.loads(cluster.kubectl(*read))["webhooks"][0]["clientConfig"]["caBundle"]
     cluster.kubectl(*remedy.split()[1:])
-    cluster.kubectl("apply", "-f", str(BASE / "certificates" / "secret.yaml"))
+    cluster.kubectl("apply", "--server-side", "-f", str(BASE / "certificates" / "secret.yaml"))
     cluster.start()  # as the restart of the deployment does
     cluster.front.ports.remove(old.port)
     old.kill()

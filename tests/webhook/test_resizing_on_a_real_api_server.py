@@ -234,7 +234,7 @@ def test_the_plugin_asks_for_it_and_tells_what_became_of_it(cluster: Cluster) ->
     say(cluster, "one", gib=60, used=20)
     out, err = less.communicate(timeout=90)
     assert (less.returncode, out) == (1, "")
-    assert "error: it uses 20Gi of the 10Gi asked; the annotations were put back" in err
+    assert "error: it uses 20Gi of the 10Gi asked; the annotations are restored" in err
     until(lambda: held(cluster, "one") == (75, 60, None), cluster.explain)
     assert annotations(cluster, "one")[contract.MEMORY] == "60Gi"
     too_much = resize(cluster, "one", "--memory", "90Gi")
