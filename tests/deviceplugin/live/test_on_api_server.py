@@ -79,7 +79,8 @@ class Node(Cluster):
 
     async def events(self) -> list[str]:
         listed = await asyncio.to_thread(self.administrator.read, "/apis/events.k8s.io/v1/events")
-        lines = [f"{event['regarding']['name']} {event['reason']} {event['note']}" for event in listed["items"]]
+        # Kubernetes' own Events may name no object.
+        lines = [f"{event['regarding'].get('name')} {event['reason']} {event['note']}" for event in listed["items"]]
         return [line for line in lines if line.startswith(self.node)]
 
 
@@ -299,7 +300,7 @@ async def test_of_a_failing_gpu_the_kubelet_the_ledger_the_pods_and_the_metrics_
         async def are_told() -> bool:
             listed = await asyncio.to_thread(node.administrator.read, "/apis/events.k8s.io/v1/events")
             lines = [
-                f"{event['regarding']['kind']} {event['regarding']['name']} {event['reason']} {event['note']}"
+                f"{event['regarding'].get('kind')} {event['regarding'].get('name')} {event['reason']} {event['note']}"
                 for event in listed["items"]
             ]
             sentence = f"GpuUnhealthy GPU 1 ({node.uuids[1]}) is not healthy: XID 94 happened"

@@ -49,7 +49,7 @@ def pod(name: str, namespace: str) -> dict[str, Any]:
 
 async def told(api: api_client.ApiClient, namespace: str, name: str) -> list[dict[str, Any]]:
     entries = (await api.list(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", keep=api_client.whole)).items
-    return [event for event in entries if event["regarding"]["name"] == name]
+    return [event for event in entries if event["regarding"].get("name") == name]
 
 
 async def test_an_event_stands_under_its_object(
