@@ -85,7 +85,7 @@ class AgentParts:
         self.pods, self.state, self.driver = pods, node_state.NodeState(), Driver(opened)
         identify = socket_server.by_cgroup(proc)
 
-        # What the cluster says, and how it is told.
+        # What is read from the cluster, and reported to it.
         self.gpunode = GpuNodeCopy(api, node_name=name, wake=wake.status)
         self.configuration = cluster_config.Configuration(
             api, node_name=name, config_map=settings.config_map, changed=wake.all
@@ -220,7 +220,7 @@ class AgentParts:
             failure=self.daemons.problem,
         )
 
-        # What Node and kubelet are told.
+        # Labels of the Node, and devices for the kubelet.
         self.labels = writer.LabelWriter(
             api,
             node_name=name,

@@ -47,7 +47,7 @@ def larger_part(share: GivenShare, card_bytes: int) -> float:
 
 
 def _in_turn(entry: Allocation, uuid: str) -> float:
-    """What part of their amounts the shares of a pod have together that it uses one after the other; 1 if at once."""
+    """The fraction of its shares' summed amounts that a pod holds at its peak; 1 if all are in use at once."""
     if all(share.steps == ALL_STEPS for share in entry.shares):
         return 1.0
     there = [share for share in entry.shares if uuid in share.gpu_uuids]

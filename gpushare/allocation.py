@@ -117,7 +117,7 @@ _Share = TypeVar("_Share", bound=_Stepped)
 
 
 def moments(shares: Iterable[_Share], during: Steps = ALL_STEPS) -> list[list[_Share]]:
-    """Those of one pod's shares that are in use together, for each moment that may be the peak."""
+    """The groups of a pod's shares that are in use together, one for each moment that may be the peak."""
     there = [share for share in shares if share.steps.meets(during)]
     starts = {max(share.steps.first, during.first) for share in there}
     return [[share for share in there if share.steps.first <= start <= share.steps.last] for start in starts]

@@ -50,13 +50,13 @@ def held(entry: allocation.Allocation, uuid: str) -> tuple[int, int]:
 
 
 def held_in_all(entry: allocation.Allocation) -> tuple[int, int]:
-    """The same added up over all its GPUs."""
+    """Compute in per cent and memory in bytes that an allocation has, added up over its GPUs."""
     on_gpus = [held(entry, uuid) for uuid in entry.gpu_uuids]
     return sum(request_percent for request_percent, _ in on_gpus), sum(memory_bytes for _, memory_bytes in on_gpus)
 
 
 def taken(shares: Iterable[allocation.GivenShare], during: allocation.Steps = allocation.ALL_STEPS) -> tuple[int, int]:
-    """The same of shares of one pod that are on one GPU, while these steps last."""
+    """Peak compute in per cent and memory in bytes of one pod's shares on one GPU, while these steps last."""
     moments = allocation.moments(shares, during)
     return (
         max((sum(share.request_percent for share in together) for together in moments), default=0),

@@ -60,7 +60,7 @@ def uncounted(quotas: Iterable[Allowance], manifest: pod.PodJson, request: Reque
 
 
 def _in_turn(hard: Iterable[tuple[str, str]], manifest: pod.PodJson, request: Request) -> str | None:
-    """A share that containers use in turn is counted with the first that is named, and the pod has it all the time."""
+    """A quota counts a share of several containers with the first one named; the pod holds it for all of them."""
     if len(request.demands) < 2:
         return None  # which is counted wherever it is
     held = {

@@ -1,4 +1,4 @@
-"""Asks everyone who can know who uses a GPU. Whoever does not answer is taken to say that somebody does."""
+"""Finds out who is using a GPU. If a source does not answer, the GPU counts as in use."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ class GpuUsers:
         return self.silent
 
     def _forget_given(self, asked_at: float) -> None:
-        """Forget devices given before the kubelet was asked that it has listed: from now on it says when they are free.
+        """Forget devices that were given before the kubelet was asked, and that it lists: now its list counts.
 
-        It frees a device before it gives it to the next container, so its answer is about that container.
+        The kubelet frees a device before it gives it to the next container, so the list is about that container.
         """
         listed = {(container.resource, identity) for container in self.held for identity in container.device_ids}
         self._just_given = {

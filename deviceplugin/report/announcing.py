@@ -89,7 +89,7 @@ class Announcer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Note:
-    """What is to be told of a GPU."""
+    """An Event to record about a GPU."""
 
     gpu: str
     reason: str

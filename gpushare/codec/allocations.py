@@ -115,7 +115,7 @@ def _read_share(entry: Json, identity: str, ignored: Ignored) -> GivenShare:
 
 
 def _read_steps(entry: Json) -> Steps:
-    """A share that never runs would count for nothing, so such steps are invalid."""
+    """Read the steps. Raises CodecError if the share would never be in use, because it would count for nothing."""
     first = whole(entry.get("firstStep", ALL_STEPS.first), "firstStep", most=TO_THE_END)
     last = whole(entry.get("lastStep", ALL_STEPS.last), "lastStep", most=TO_THE_END)
     if last < first:

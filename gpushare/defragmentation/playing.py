@@ -123,7 +123,7 @@ class Player:
         return worlds.gpus(answer, self._world.views)
 
     def take_back(self) -> None:
-        """Undoes everything."""
+        """Undo all placements, moves and departures so far."""
         self._back(0)
 
     def _try(

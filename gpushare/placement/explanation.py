@@ -18,14 +18,20 @@ NODE_RULE = "node"  # the whole node cannot take the pod
 COUNT_RULE = "count"  # each GPU alone would do, but the node has too few of them, or not for all containers at once
 
 
-def refuse(request: Request, rejected: Sequence[Rejected], *, gpus: int, nodes: int, most: int) -> Refusal:
-    """The refusal of a request that fits nowhere, among `gpus` GPUs on `nodes` nodes, of which one has the `most`."""
+def refuse(request: Request, rejected: Sequence[Rejected], *, gpus: int, nodes: int, max_per_node: int) -> Refusal:
+    """The refusal of a request that fits nowhere; gpus: of all `nodes`, of which none has more than `max_per_node`."""
     counts = collections.Counter(entry.rule for entry in rejected)
-    return count(request, rejected, counts, gpus=gpus, nodes=nodes, most=most)
+    return count(request, rejected, counts, gpus=gpus, nodes=nodes, max_per_node=max_per_node)
 
 
 def count(
-    request: Request, rejected: Sequence[Rejected], counts: Mapping[str, int], *, gpus: int, nodes: int, most: int
+    request: Request,
+    rejected: Sequence[Rejected],
+    counts: Mapping[str, int],
+    *,
+    gpus: int,
+    nodes: int,
+    max_per_node: int,
 ) -> Refusal:
     """The same where only some are told of, the nearest miss among them, and `counts` by rule is of all."""
     asked = _asked(request.demands)
@@ -41,8 +47,8 @@ def count(
     tally = f"of {_plural(gpus, 'GPU')} on {_plural(nodes, 'node')}, {', '.join(parts)}"
     said = f"no GPU fits {asked}: {tally}; nearest: {nearest}"
     lasting = {name for name, rule in filters.RULES.items() if rule.lasts}
-    if max((demand.gpus for demand in request.demands), default=0) > most:
-        said += f"; no node has more than {_plural(most, 'GPU')}; {NEVER}"
+    if max((demand.gpus for demand in request.demands), default=0) > max_per_node:
+        said += f"; no node has more than {_plural(max_per_node, 'GPU')}; {NEVER}"
     elif {name for name, count in counts.items() if count} <= lasting:
         said += f"; {NEVER}"
     return Refusal(said, tuple(rejected))

@@ -70,11 +70,11 @@ def place(
     """
     best: tuple[float, str, Placement] | None = None
     rejected: list[Rejected] = []
-    gpus = nodes = most = 0
+    gpus = nodes = max_per_node = 0
     for view in views:
         nodes += bool(view.node.gpus)
         gpus += len(view.node.gpus)
-        most = max(most, len(view.node.gpus))
+        max_per_node = max(max_per_node, len(view.node.gpus))
         if not view.node.gpus:
             continue
         reason = unfit(view.node.name)
@@ -90,7 +90,7 @@ def place(
             best = (choice[0], view.node.name, Placement(view.node.name, choice[1]))
     if best is not None:
         return best[2]
-    return explanation.refuse(request, rejected, gpus=gpus, nodes=nodes, most=most)
+    return explanation.refuse(request, rejected, gpus=gpus, nodes=nodes, max_per_node=max_per_node)
 
 
 def choose(

@@ -71,8 +71,8 @@ def refuse(
     reasons.nearest.sort(key=lambda entry: entry[0])
     of_nodes = (grid.now().kind != ABSENT).sum(0)
     rejected = tuple(entry for _, entry in reasons.nearest)
-    gpus, most = int(of_nodes.sum()), int(of_nodes.max(initial=0))
-    return explanation.count(request, rejected, reasons.counts, gpus=gpus, nodes=len(views), most=most)
+    gpus, max_per_node = int(of_nodes.sum()), int(of_nodes.max(initial=0))
+    return explanation.count(request, rejected, reasons.counts, gpus=gpus, nodes=len(views), max_per_node=max_per_node)
 
 
 def _fit_nodes(

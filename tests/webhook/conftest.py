@@ -213,7 +213,7 @@ def installed(administrator: access.Access) -> Iterator[access.Access]:
     """The API server with the manifests of this release, until it is done with."""
     apply(administrator)
     yield administrator
-    # What stands in the way of others' pods.
+    # These would refuse the pods of other tests.
     with manifest_files.together(*(BASE / part for part in ("admission", "certificates", "policy"))) as directory:
         administrator.kubectl("delete", "--ignore-not-found", "-k", directory)
     with administrator.namespace() as namespace:

@@ -208,7 +208,7 @@ class ApiStore:
             self._cache.forget(name)
 
     async def close(self) -> None:
-        """Stop writing; whoever still waits is told."""
+        """Stop the writers and fail all pending changes."""
         for task in [*self._writers.values()]:
             task.cancel()
         await asyncio.gather(*self._writers.values(), return_exceptions=True)

@@ -79,7 +79,7 @@ class Node(Cluster):
 
     async def events(self) -> list[str]:
         listed = await asyncio.to_thread(self.administrator.read, "/apis/events.k8s.io/v1/events")
-        # Kubernetes' own Events may name no object.
+        # An Event of another component may name no object.
         lines = [f"{event['regarding'].get('name')} {event['reason']} {event['note']}" for event in listed["items"]]
         return [line for line in lines if line.startswith(self.node)]
 
