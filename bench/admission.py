@@ -42,8 +42,8 @@ KINDS: Mapping[str, tuple[int, int]] = {
     "2 (1 asked)": (2, 1),
 }
 SETTLE_SECONDS = 120.0
-LEAST_PART_OF_FLOOR = 0.5
-MOST_OWN_MS = 10.0
+MIN_PART_OF_FLOOR = 0.5
+MAX_OWN_MS = 10.0
 TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -289,9 +289,9 @@ def _print(summaries: Mapping[str, dict[str, tuple[float, str]]]) -> None:
             figure = {"figure": f"admission.{kind.replace(' ', '-')}.{name}", "value": round(value, 2), "unit": unit}
             against, ratio = "", 0.0
             if name == "own.p99":
-                against, ratio = "goal", value / MOST_OWN_MS
+                against, ratio = "goal", value / MAX_OWN_MS
             elif name == "part-of-floor":
-                against, ratio = "goal", value / LEAST_PART_OF_FLOOR
+                against, ratio = "goal", value / MIN_PART_OF_FLOOR
             elif floor and name in floor and floor[name][0]:
                 against, ratio = "floor", value / floor[name][0]
             print(json.dumps({**figure, "against": against or None, "ratio": round(ratio, 2) if against else None}))

@@ -51,7 +51,7 @@ def nodes(count: int) -> Iterator[GpuNode]:
     draw = random.Random(42)
     for number in range(count):
         name = f"gpu-node-{number:05}.cluster.local"
-        cards = tuple(
+        gpus = tuple(
             Gpu(
                 f"GPU-{draw.getrandbits(64):016x}-{index}",
                 index,
@@ -63,7 +63,7 @@ def nodes(count: int) -> Iterator[GpuNode]:
             for index in range(GPUS)
         )
         held = []
-        for card in cards:
+        for gpu in gpus:
             room = 100
             for percent, gib in draw.sample(SHARES, 3):
                 if percent <= room:
@@ -71,9 +71,9 @@ def nodes(count: int) -> Iterator[GpuNode]:
                     identity = f"{draw.getrandbits(64):016x}"
                     pod = PodRef("team-a", f"trainer-{identity}", f"{identity}-uid-of-the-pod")
                     held.append(
-                        Allocation(identity, pod, (GivenShare(("main",), (card.uuid,), percent, 100, gib * GIB),))
+                        Allocation(identity, pod, (GivenShare(("main",), (gpu.uuid,), percent, 100, gib * GIB),))
                     )
-        yield GpuNode(name, cards, tuple(held), config="default")
+        yield GpuNode(name, gpus, tuple(held), config="default")
 
 
 def save(path: Path, count: int) -> None:

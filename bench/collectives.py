@@ -37,7 +37,7 @@ class Tenant:
     """A share of these GPUs, and how its program launches on them."""
 
     name: str
-    cards: str
+    gpus: str
     request: int = 50
     threads: bool = False
     backwards: bool = False
@@ -49,15 +49,15 @@ class Tenant:
 def groups(ranks: int, *, nodes: int) -> tuple[Tenant, ...]:
     """Two groups of a pod on each GPU; the nodes have equal parts of the GPUs."""
     return tuple(
-        Tenant(f"{group}{card}", str(card), group=group, ranks=ranks, node=card * nodes // ranks)
-        for card in range(ranks)
+        Tenant(f"{group}{gpu}", str(gpu), group=group, ranks=ranks, node=gpu * nodes // ranks)
+        for gpu in range(ranks)
         for group in "ab"
     )
 
 
-def gangs(cards: str, *, threads: bool, backwards: bool = False, request: int = 50) -> tuple[Tenant, ...]:
+def gangs(gpus: str, *, threads: bool, backwards: bool = False, request: int = 50) -> tuple[Tenant, ...]:
     """Two tenants on the same GPUs; backwards: the second launches in the opposite order."""
-    return (Tenant("a", cards, request, threads), Tenant("b", cards, 100 - request, threads, backwards))
+    return (Tenant("a", gpus, request, threads), Tenant("b", gpus, 100 - request, threads, backwards))
 
 
 CASES: dict[str, tuple[Tenant, ...]] = {
@@ -68,7 +68,7 @@ CASES: dict[str, tuple[Tenant, ...]] = {
     "4 GPUs, one thread, crosswise": gangs("0123", threads=False, backwards=True),
     "4 GPUs, beside four single ones": (
         Tenant("gang", "0123", 50, threads=True),
-        *(Tenant(f"one-{card}", str(card)) for card in range(4)),
+        *(Tenant(f"one-{gpu}", str(gpu)) for gpu in range(4)),
     ),
     "2 groups of 2 pods": groups(2, nodes=1),
     "2 groups of 4 pods": groups(4, nodes=1),
@@ -103,15 +103,15 @@ async def _rates(
     seen: dict[str, int] = {}
     for tenant in tenants:
         node, box = places[tenant.node]
-        gpus = tuple(uuids[int(card)] for card in tenant.cards)
+        gpus = tuple(uuids[int(gpu)] for gpu in tenant.gpus)
         share = GivenShare(("main",), gpus, tenant.request, 100, 1 << 28)
         node.add_pod(tenant.name, share, group=tenant.group)
         environment = {
             "TEST_POD": tenant.name,
             "TEST_CONTAINER": "main",
-            "CUDA_VISIBLE_DEVICES": ",".join(tenant.cards),
+            "CUDA_VISIBLE_DEVICES": ",".join(tenant.gpus),
         }
-        order = tuple(range(len(tenant.cards)))
+        order = tuple(range(len(tenant.gpus)))
         kernel, rank, said = f"meet{len(order)}_2ms" if len(order) > 1 else "spin_2ms", 0, ""
         if tenant.group:
             rank = seen[tenant.group] = seen.get(tenant.group, -1) + 1
@@ -136,7 +136,7 @@ async def _rates(
 
 
 def _kernels(steps: dict[str, float], tenants: tuple[Tenant, ...]) -> float:
-    return sum(steps[tenant.name] * len(tenant.cards) for tenant in tenants)
+    return sum(steps[tenant.name] * len(tenant.gpus) for tenant in tenants)
 
 
 async def measure(seconds: float) -> dict[str, float]:

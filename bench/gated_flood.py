@@ -25,7 +25,7 @@ from webhook.controllers import queue
 from webhook.controllers.gated_pods import backfill, gang
 from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
 from webhook.controllers.gated_pods.pod_index import PodIndex
-from webhook.placer import BREATH_SECONDS, LONGEST_BREATH_SECONDS
+from webhook.placer import BREATH_SECONDS, MAX_BREATH_SECONDS
 from webhook.pods import mutation
 from webhook.pods.stored_pod import Pod
 from webhook.store.memory_store import MemoryStore
@@ -44,7 +44,7 @@ def cluster(nodes: int) -> MemoryStore:
     made = []
     for number in range(nodes):
         uuids = [f"GPU-{number:08d}-0000-0000-0000-{index:012d}" for index in range(GPUS)]
-        cards = [
+        gpus = [
             {"uuid": uuid, "index": index, "model": "H100", "memory": 80 * GIB, "mode": "fractional", "healthy": True}
             for index, uuid in enumerate(uuids)
         ]
@@ -55,7 +55,7 @@ def cluster(nodes: int) -> MemoryStore:
             share["memory"] = (40 if free else 79) * GIB
             holder = {"namespace": "x", "name": f"p{number}-{index}", "uid": f"u{number}-{index}"}
             entries.append({"id": f"a{number}-{index}", "pod": holder, "shares": [share]})
-        made.append({"metadata": {"name": f"n{number}"}, "spec": {"allocations": entries}, "status": {"gpus": cards}})
+        made.append({"metadata": {"name": f"n{number}"}, "spec": {"allocations": entries}, "status": {"gpus": gpus}})
     return MemoryStore(made)
 
 
@@ -137,7 +137,7 @@ async def figures(count: int, nodes: int) -> dict[str, float]:
     came = time.process_time()
     placer.turns.came("late")
     rest = await under_way
-    breath = min(LONGEST_BREATH_SECONDS, max(BREATH_SECONDS, rest))
+    breath = min(MAX_BREATH_SECONDS, max(BREATH_SECONDS, rest))
     await placer.round([*many, late])
     task.cancel()
     return {"round": alone, "delay": placer.opened["late-000000"] - came + breath, "standstill": heart.longest}

@@ -30,7 +30,7 @@ MEMORY_BYTES = 2 << 30
 NEIGHBOUR_PERCENT, ATTACKER_PERCENT = 40, 50
 BESIDE = ("nobody", "honest", "long", "killed")
 WARM_SECONDS = 1.5
-MOST_SECONDS = 120
+MAX_SECONDS = 120
 HEAD = ("beside", "kernels/s", "of beside long", "let have %", "p50 ms", "p99 ms", "max ms")
 
 
@@ -56,7 +56,7 @@ async def window(where: node.Node, name: str, seconds: float, *, native: bool) -
     attacker_is = where.give(ATTACKER_PERCENT, 100, memory=MEMORY_BYTES) | programs
     running = [box.start([*python, "tests.hostile.neighbour", "work"], neighbour_is)]
     if name != "nobody":
-        attack = [*python, "tests.hostile.attacks", name, str(MOST_SECONDS)]
+        attack = [*python, "tests.hostile.attacks", name, str(MAX_SECONDS)]
         running += [box.start(attack, attacker_is) for _ in range(2)]
     try:
         await asyncio.sleep(WARM_SECONDS)

@@ -88,11 +88,11 @@ class Cluster:
         for number in range(nodes):
             model, gib, capability = KINDS[number % len(KINDS)]
             name = f"gpu-node-{number:05}"
-            cards = tuple(
+            gpus = tuple(
                 Gpu(f"GPU-{draw.getrandbits(64):016x}-{index}", index, model, gib * GIB, capability, index // 4)
                 for index in range(GPUS)
             )
-            self.nodes[name] = GpuNode(name, cards)
+            self.nodes[name] = GpuNode(name, gpus)
         names = list(self.nodes)
         for number in range(allocations):
             node = self.nodes[names[number * nodes // allocations]]

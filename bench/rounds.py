@@ -86,10 +86,10 @@ def cluster(count: int) -> tuple[list[GpuNode], list[Json]]:
     pods: list[Json] = []
     for at in range(count // SHARES):
         name = f"n{at:05d}"
-        cards = tuple(Gpu(f"GPU-{at}-{index}", index, "H100", 80 * GIB, (9, 0)) for index in range(GPUS))
-        made = [share(at * SHARES + number, name, cards[number // 2].uuid) for number in range(SHARES)]
+        gpus = tuple(Gpu(f"GPU-{at}-{index}", index, "H100", 80 * GIB, (9, 0)) for index in range(GPUS))
+        made = [share(at * SHARES + number, name, gpus[number // 2].uuid) for number in range(SHARES)]
         pods += [manifest for manifest, _ in made]
-        nodes.append(GpuNode(name, cards, tuple(entry for _, entry in made)))
+        nodes.append(GpuNode(name, gpus, tuple(entry for _, entry in made)))
     return nodes, pods
 
 

@@ -38,9 +38,9 @@ from lab import build, cluster, component, control_plane, daemon_process
 MIB = 1 << 20
 OTHERS, STANDING = "others", "standing"
 PATIENCE_SECONDS = 180.0
-MOST_MIB = {20_000: 512, 100_000: 1024}  # by pods; of none more than this is asked
-MOST_HANDED_OVER_SECONDS = 1.0
-MOST_STALL_MS, MOST_READY_SECONDS = 100.0, 30.0
+MAX_MIB = {20_000: 512, 100_000: 1024}  # by pods; of none more than this is asked
+MAX_HANDED_OVER_SECONDS = 1.0
+MAX_STALL_MS, MAX_READY_SECONDS = 100.0, 30.0
 
 
 class Scale(admission.Bench):
@@ -126,7 +126,7 @@ def _pin(pid: int, cores: Sequence[int]) -> None:
 
 
 def _print_phases(measured: dict[str, phases.Phase], pods: int) -> None:
-    goal = next((mib for most, mib in sorted(MOST_MIB.items()) if pods <= most), None)
+    goal = next((mib for most, mib in sorted(MAX_MIB.items()) if pods <= most), None)
     print(f"\n{'':<28}{'ready s':>9}{'peak MiB':>10}{'left MiB':>10}{'stall ms':>10}{'worked':>8}{'queued':>8}")
     for name, phase in measured.items():
         peak, left = phase.peak_bytes / MIB, phase.left_bytes / MIB
@@ -136,10 +136,10 @@ def _print_phases(measured: dict[str, phases.Phase], pods: int) -> None:
         print(f"{name:<28}{phase.ready_seconds:>9.1f}{peak:>10.0f}{left:>10.0f}{stall}")
     for name, phase in measured.items():
         for figure, value, unit, most in (
-            ("ready", phase.ready_seconds, "s", MOST_READY_SECONDS),
+            ("ready", phase.ready_seconds, "s", MAX_READY_SECONDS),
             ("peak", phase.peak_bytes / MIB, "MiB", goal),
             ("left", phase.left_bytes / MIB, "MiB", goal),
-            ("stall", 1000 * phase.stall_seconds, "ms", MOST_STALL_MS),
+            ("stall", 1000 * phase.stall_seconds, "ms", MAX_STALL_MS),
             ("stall.worked", 1000 * phase.worked_seconds, "ms", None),
             ("stall.queued", 1000 * phase.queued_seconds, "ms", None),
         ):
@@ -155,7 +155,7 @@ def _print_planned(planned: planning.Planned) -> None:
         ("peak", planned.peak_bytes / MIB, "MiB"),
         ("stall", 1000 * planned.stall_seconds, "ms"),
     ):
-        goal = MOST_STALL_MS if figure == "stall" else None
+        goal = MAX_STALL_MS if figure == "stall" else None
         line = {"figure": f"scale.plan.{figure}", "value": round(value, 1), "unit": unit}
         print(json.dumps({**line, "against": goal and "goal", "ratio": goal and round(value / goal, 2)}))
 
@@ -169,7 +169,7 @@ def _print_waiting(waited: waiting.Waited) -> None:
         *(f"{seconds:.2f}" for seconds in waited.handed_over_seconds),
     )
     for figure, value, unit, goal in (
-        ("handed-over.longest", longest, "s", MOST_HANDED_OVER_SECONDS),
+        ("handed-over.longest", longest, "s", MAX_HANDED_OVER_SECONDS),
         *((f"cpu.{name}", ms, "ms/s", None) for name, ms in waited.cpu_ms.items()),
     ):
         line = {"figure": f"scale.waiting.{figure}", "value": round(value, 2), "unit": unit}

@@ -37,8 +37,8 @@ from deviceplugin.kubelet import advertisement
 from gpushare import contract
 from lab import access, build, cluster, component, daemon_process, gpushare, kubelet, lab_errors, lab_layout
 
-MOST_PODS = 12
-MOST_PAUSE_SECONDS = 1.0
+MAX_PODS = 12
+MAX_PAUSE_SECONDS = 1.0
 WELL_SECONDS = 120.0
 POLL_SECONDS = 0.3
 AFTER_KILL, AFTER_STOP = "after the agent was killed", "after the agent was told to stop"
@@ -126,7 +126,7 @@ class Storm:
         return sorted(name for name, pod in self._seen.now.items() if "deletionTimestamp" not in pod["metadata"])
 
     def _create(self) -> None:
-        if len(self._seen.now) >= MOST_PODS:
+        if len(self._seen.now) >= MAX_PODS:
             self._delete()
         self.counts["pods created"] += 1
         kind = self._chance.choice(sorted(COMMANDS))
@@ -193,7 +193,7 @@ class Storm:
             os.kill(pid, signal.SIGKILL)
             while daemon_process.pid_of(self._kubelet().process.name, self._lab.processes) is not None:
                 time.sleep(component.POLL_SECONDS)
-        time.sleep(self._chance.uniform(0, MOST_PAUSE_SECONDS))
+        time.sleep(self._chance.uniform(0, MAX_PAUSE_SECONDS))
         component.start([self._kubelet()], self._lab)
         self.counts["kubelets killed"] += 1
 
@@ -295,7 +295,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=300.0, help="(%(default)s)")
     pause = "between two things that happen, at most (%(default)s)"
-    parser.add_argument("--pause", type=float, default=MOST_PAUSE_SECONDS, help=pause)
+    parser.add_argument("--pause", type=float, default=MAX_PAUSE_SECONDS, help=pause)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32), help="by default any")
     parser.add_argument("--lab", type=Path, help="a lab to use; by default one is made")
     options = parser.parse_args()

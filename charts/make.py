@@ -38,7 +38,7 @@ COMPONENTS: Final = (
 KUSTOMIZATION: Final = "kustomization.yaml"
 SCHEMA: Final = "values.schema.json"
 TEMPLATES: Final = CONFIG / "base" / "policy" / "templates.yaml"
-LONGEST_LINE: Final = 120
+MAX_LINE: Final = 120
 
 
 def made() -> dict[Path, str]:
@@ -91,7 +91,7 @@ def with_keys(policy: str) -> str:
     """The policy of pod templates, with the annotations that a share may have beside those that ask for it."""
     keys = ", ".join(f"'{key}'" for key in contract.REQUEST_KEYS if key not in contract.SHARE_KEYS)
     first, further = "        !(key in [", " " * 10
-    lines = textwrap.wrap(f"{keys}]))", LONGEST_LINE - len(first), break_on_hyphens=False)
+    lines = textwrap.wrap(f"{keys}]))", MAX_LINE - len(first), break_on_hyphens=False)
     made = f"\n{further}".join(lines)
     return re.sub(r"(?m)^        !\(key in \[[^\]]*\]\)\)$", lambda _: first + made, policy)
 

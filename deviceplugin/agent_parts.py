@@ -116,7 +116,7 @@ class AgentParts:
             kept=settings.kubelet_directory / checkpoint.NAME,
         )
         self.holders = device_holders.DeviceHolders(
-            self.witness, cards=self._cards, gpus=self.state.seen, in_force=self.state.in_force
+            self.witness, hardware=self._discovered, gpus=self.state.seen, in_force=self.state.in_force
         )
         self.announcer = announcing.Announcer(
             node_events,
@@ -236,7 +236,7 @@ class AgentParts:
             written=self.configuration.memory_capacity,
         )
         self.specs = specs.Specs(
-            settings.cdi_directory, cards=self._cards, nodes=self._nodes, in_use=self.witness.has_devices
+            settings.cdi_directory, gpus=self._discovered, nodes=self._nodes, in_use=self.witness.has_devices
         )
         self._share_answers = share_answers.ShareAnswers(
             share_answers.Mounts(installed.library, installed.preload_file, settings.run_directory),
@@ -355,8 +355,8 @@ class AgentParts:
         if not {device.id for device in devices if device.healthy}.issuperset(ids):
             self._wake.modes.set()
 
-    def _cards(self) -> tuple[HardwareGpu, ...]:
-        return self.observation.card_list
+    def _discovered(self) -> tuple[HardwareGpu, ...]:
+        return self.observation.hardware_gpus
 
     def _gpu(self, uuid: str) -> Gpu | None:
         return next((gpu for gpu in self.state.seen.gpus if gpu.uuid == uuid), None)
@@ -373,9 +373,9 @@ class AgentParts:
 
     def _gpu_of(self) -> dict[str, str]:
         return {
-            uuid: card.uuid
-            for card in self.observation.card_list
-            for uuid in (card.uuid, *(device.uuid for device in card.mig_devices))
+            uuid: gpu.uuid
+            for gpu in self.observation.hardware_gpus
+            for uuid in (gpu.uuid, *(device.uuid for device in gpu.mig_devices))
         }
 
 

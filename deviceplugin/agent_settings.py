@@ -21,7 +21,7 @@ from gpushare.config.model import Config, FlagValue
 from gpushare.daemon import logs
 
 # A socket's path has room for this many bytes and a NUL.
-LONGEST_SOCKET_PATH: Final = 107
+MAX_SOCKET_PATH: Final = 107
 
 
 class SettingsError(Exception):
@@ -97,10 +97,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> AgentSett
         settings.run_directory / contract.ARBITER_SOCKET_NAME,
         *(settings.kubelet_directory / advertisement.socket_name(name) for name in advertisement.COUNTERS),
     ):
-        if len(str(socket).encode()) > LONGEST_SOCKET_PATH:
-            raise SettingsError(
-                f"{socket} is longer than the {LONGEST_SOCKET_PATH} bytes that a socket's path can have"
-            )
+        if len(str(socket).encode()) > MAX_SOCKET_PATH:
+            raise SettingsError(f"{socket} is longer than the {MAX_SOCKET_PATH} bytes that a socket's path can have")
     if settings.state_directory.is_relative_to(settings.run_directory):
         raise SettingsError(
             f"--state-directory {settings.state_directory} is below --run-directory, which containers can read: "

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 # Placed, bound and admitted takes a second; a pod that waits for its volumes may take any time. We are cut short 25 s
 # after we were told to stop (`shutdown`), and killed by Kubernetes after 30: what is left is for our own end.
-MOST_SECONDS: Final = 15.0
+MAX_SECONDS: Final = 15.0
 LOOK_SECONDS: Final = 0.2
 AGAIN_SECONDS: Final = 0.5
 
@@ -39,12 +39,12 @@ async def prepare(
     """Return when the agent may stop: all pods on their way are there, or take too long, or nobody can be told."""
     coming: list[str] = []
     try:
-        async with asyncio.timeout(MOST_SECONDS):
+        async with asyncio.timeout(MAX_SECONDS):
             await _tell(status)
             while coming := on_their_way(node(), pods(), await _held(pod_resources_socket)):  # noqa: ASYNC110 (nothing tells us)
                 await asyncio.sleep(LOOK_SECONDS)
     except (TimeoutError, api_errors.ClusterError) as error:
-        why = str(error) or f"not done within {MOST_SECONDS:g} s"
+        why = str(error) or f"not done within {MAX_SECONDS:g} s"
         logger.warning("Pods may come while no agent is there", extra={"err": why, "pods": coming})
 
 

@@ -28,22 +28,22 @@ class ShareOnGpu:
 
 def charges(node: GpuNode) -> Iterator[ShareOnGpu]:
     """The charge of each share, and of what is held for a gated pod, on each of its GPUs that is there."""
-    cards = node.gpu_by_uuid()
+    gpus = node.gpu_by_uuid()
     by_gpu: dict[str, list[ShareOnGpu]] = collections.defaultdict(list)
     for entry in node.allocations:
         for share in entry.shares:
             for uuid in share.gpu_uuids:
-                if uuid in cards:
-                    part = larger_part(share, cards[uuid].memory_bytes) * _in_turn(entry, uuid)
+                if uuid in gpus:
+                    part = larger_part(share, gpus[uuid].memory_bytes) * _in_turn(entry, uuid)
                     by_gpu[uuid].append(ShareOnGpu(entry, share, uuid, part))
     for on_gpu in by_gpu.values():
         total = max(1.0, sum(share_on_gpu.part for share_on_gpu in on_gpu))
         yield from (dataclasses.replace(share_on_gpu, part=share_on_gpu.part / total) for share_on_gpu in on_gpu)
 
 
-def larger_part(share: GivenShare, card_bytes: int) -> float:
+def larger_part(share: GivenShare, gpu_bytes: int) -> float:
     """The larger of its compute and its memory, as a part of a GPU with `card_bytes`."""
-    return min(1.0, max(share.request_percent / 100, share.memory_bytes / card_bytes if card_bytes else 0.0))
+    return min(1.0, max(share.request_percent / 100, share.memory_bytes / gpu_bytes if gpu_bytes else 0.0))
 
 
 def _in_turn(entry: Allocation, uuid: str) -> float:

@@ -38,13 +38,13 @@ def divide(node: GpuNode, typical_of: TypicalOf) -> Parts:
         taken[charge.gpu_uuid][charge.entry.is_hold] += charge.part
     used = ledger.use(node)
     parts: dict[tuple[str, PartState], float] = collections.defaultdict(float)
-    for card in node.gpus:
-        allocated, held = taken[card.uuid]
+    for gpu in node.gpus:
+        allocated, held = taken[gpu.uuid]
         rest = max(0.0, 1.0 - allocated - held)
-        state = _unusable(card)
+        state = _unusable(gpu)
         stranded = 0.0
         if state is None and rest:
-            free, useless = fragmentation.stranded(card, used[card.uuid], typical_of)
+            free, useless = fragmentation.stranded(gpu, used[gpu.uuid], typical_of)
             stranded = rest * useless / free if free else rest
         for what, part in (
             (PartState.ALLOCATED, allocated),
@@ -53,14 +53,14 @@ def divide(node: GpuNode, typical_of: TypicalOf) -> Parts:
             (PartState.FRAGMENTED, stranded),
         ):
             if part > 0:
-                parts[card.model, what] += part
+                parts[gpu.model, what] += part
     return dict(parts)
 
 
-def _unusable(card: Gpu) -> PartState | None:
+def _unusable(gpu: Gpu) -> PartState | None:
     """Why nothing new can come on the GPU, whatever is free on it."""
-    if card.mode is not Mode.FRACTIONAL or card.pending_mode is not None:
+    if gpu.mode is not Mode.FRACTIONAL or gpu.pending_mode is not None:
         return PartState.OTHER_MODE
-    if card.closed or not card.healthy:
+    if gpu.closed or not gpu.healthy:
         return PartState.UNHEALTHY
-    return PartState.CORDONED if card.cordoned else None
+    return PartState.CORDONED if gpu.cordoned else None

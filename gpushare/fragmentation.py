@@ -31,19 +31,19 @@ class Fragmentation:
         return self.stranded_gpus / self.free_gpus if self.free_gpus > 0 else 0.0
 
 
-def free(card: Gpu, used: GpuUse) -> tuple[int, int]:
+def free(gpu: Gpu, used: GpuUse) -> tuple[int, int]:
     """Free compute in per cent and free memory in bytes; nothing of a GPU that takes no shares now."""
-    if not card.takes_shares:
+    if not gpu.takes_shares:
         return 0, 0
-    return max(0, 100 - used.request_percent), max(0, card.memory_bytes - used.memory_bytes)
+    return max(0, 100 - used.request_percent), max(0, gpu.memory_bytes - used.memory_bytes)
 
 
-def largest(card: Gpu, used: GpuUse) -> tuple[int, int] | None:
+def largest(gpu: Gpu, used: GpuUse) -> tuple[int, int] | None:
     """Compute in per cent and memory in bytes of the largest share that a pod without labels would get now, or None.
 
     Every share needs memory; and beside a pod with an exclusion label goes none that lacks the same.
     """
-    percent, memory_bytes = free(card, used)
+    percent, memory_bytes = free(gpu, used)
     return (percent, memory_bytes) if memory_bytes and not excludes(used) else None
 
 
@@ -52,23 +52,23 @@ def excludes(used: GpuUse) -> str:
     return next((holder.labels.exclusion for holder in used.holders if holder.labels.exclusion), "")
 
 
-def stranded(card: Gpu, used: GpuUse, typical_of: TypicalOf = typical.by_default) -> tuple[float, float]:
+def stranded(gpu: Gpu, used: GpuUse, typical_of: TypicalOf = typical.by_default) -> tuple[float, float]:
     """`(free, stranded)` of one GPU, both as parts of it, 0 to 1."""
-    percent, memory_bytes = free(card, used)
-    compute, memory = percent / 100, memory_bytes / card.memory_bytes if card.memory_bytes else 0.0
+    percent, memory_bytes = free(gpu, used)
+    compute, memory = percent / 100, memory_bytes / gpu.memory_bytes if gpu.memory_bytes else 0.0
     part = (compute + memory) / 2
     if excludes(used):
         return part, part
-    return part, typical.stranded(compute, memory, typical_of(card.memory_bytes))
+    return part, typical.stranded(compute, memory, typical_of(gpu.memory_bytes))
 
 
-def measure(cards: Iterable[tuple[Gpu, GpuUse]], typical_of: TypicalOf = typical.by_default) -> Fragmentation:
+def measure(gpus: Iterable[tuple[Gpu, GpuUse]], typical_of: TypicalOf = typical.by_default) -> Fragmentation:
     """The fragmentation of some GPUs: one card, a node, a cluster."""
     free_gpus = stranded_gpus = 0.0
     best = (0, 0)
-    for card, used in cards:
-        part, useless = stranded(card, used, typical_of)
+    for gpu, used in gpus:
+        part, useless = stranded(gpu, used, typical_of)
         free_gpus += part
         stranded_gpus += useless
-        best = max(best, largest(card, used) or (0, 0))
+        best = max(best, largest(gpu, used) or (0, 0))
     return Fragmentation(free_gpus, stranded_gpus, *best)

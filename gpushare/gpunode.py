@@ -81,8 +81,8 @@ class GpuNode:
 
     def as_closed(self, reason: str) -> GpuNode:
         """The same with GPUs that nothing new is placed on; reason: why, as a clause."""
-        return dataclasses.replace(self, gpus=tuple(dataclasses.replace(card, closed=reason) for card in self.gpus))
+        return dataclasses.replace(self, gpus=tuple(dataclasses.replace(gpu, closed=reason) for gpu in self.gpus))
 
     def gpu_by_uuid(self) -> Mapping[str, gpu.Gpu]:
         """The node's GPUs by UUID."""
-        return {card.uuid: card for card in self.gpus}
+        return {gpu.uuid: gpu for gpu in self.gpus}

@@ -32,7 +32,7 @@ NOTHING = GpuUse()
 
 def use(node: GpuNode) -> dict[str, GpuUse]:
     """What is used on each GPU of the node, by UUID; also on GPUs that allocations name and the node has no more."""
-    used = {card.uuid: NOTHING for card in node.gpus}
+    used = {gpu.uuid: NOTHING for gpu in node.gpus}
     for entry in node.allocations:
         if len(entry.shares) > 1:
             for uuid in entry.gpu_uuids:
@@ -66,18 +66,18 @@ def taken(shares: Iterable[allocation.GivenShare], during: allocation.Steps = al
 
 def violations(node: GpuNode) -> list[str]:
     """A sentence for each GPU that is over-committed, and for each allocation on a GPU that is gone."""
-    cards = node.gpu_by_uuid()
+    gpus = node.gpu_by_uuid()
     problems = []
     for uuid, held in use(node).items():
         names = ", ".join(str(holder.pod) for holder in held.holders)
-        if uuid not in cards:
+        if uuid not in gpus:
             problems.append(f"{node.name} has no GPU {uuid} any more, which {names} holds")
             continue
-        where = f"{node.name}/{cards[uuid].index} ({uuid})"
+        where = f"{node.name}/{gpus[uuid].index} ({uuid})"
         if held.request_percent > 100:
             problems.append(f"{where} is over-committed: {held.request_percent}% of its compute is held by {names}")
-        if held.memory_bytes > cards[uuid].memory_bytes:
-            taken, there = quantity.format_bytes(held.memory_bytes), quantity.format_bytes(cards[uuid].memory_bytes)
+        if held.memory_bytes > gpus[uuid].memory_bytes:
+            taken, there = quantity.format_bytes(held.memory_bytes), quantity.format_bytes(gpus[uuid].memory_bytes)
             problems.append(f"{where} is over-committed: {taken} of its {there} are held by {names}")
     return [errors.shortened(sentence, longest=1000) for sentence in problems]
 
@@ -89,14 +89,14 @@ def reserve(node: GpuNode, entry: allocation.Allocation) -> GpuNode:
     """
     if any(held.id == entry.id for held in node.allocations):
         raise errors.LedgerError(f"{node.name} already has an allocation {entry.id}")
-    cards = node.gpu_by_uuid()
+    gpus = node.gpu_by_uuid()
     after = dataclasses.replace(node, allocations=(*node.allocations, entry))
     used = use(after)
     for uuid in entry.gpu_uuids:
-        if uuid not in cards:
+        if uuid not in gpus:
             raise errors.LedgerError(f"{node.name} has no GPU {uuid}")
-        if used[uuid].request_percent > 100 or used[uuid].memory_bytes > cards[uuid].memory_bytes:
-            raise errors.LedgerError(f"{node.name}/{cards[uuid].index} has not enough left for {entry.pod}")
+        if used[uuid].request_percent > 100 or used[uuid].memory_bytes > gpus[uuid].memory_bytes:
+            raise errors.LedgerError(f"{node.name}/{gpus[uuid].index} has not enough left for {entry.pod}")
     return after
 
 

@@ -14,7 +14,7 @@ from gpushare.share import Memory
 from gpushare.typical import DEFAULT_MIX, Typical
 
 ENOUGH_PODS = 50  # of fewer the default mix says more
-MOST_CLASSES = 512  # the rarest are forgotten beyond
+MAX_CLASSES = 512  # the rarest are forgotten beyond
 UNSEEN = 0.05  # of all GPUs that are free: what is expected to be asked for yet, one by one, unlike what has been seen
 UNSEEN_SETS = 0.02  # the same, all GPUs of a node at once; of a mix of many pods less
 MANY_PODS = 300  # of more, the fewer sets are expected
@@ -41,13 +41,13 @@ class RequestClass:
     host: Host = NO_HOST
     constraints: Constraints = NO_CONSTRAINTS
 
-    def memory_part(self, card_bytes: int) -> float:
+    def memory_part(self, gpu_bytes: int) -> float:
         """Memory asked of a GPU with `card_bytes`, as a part of it; more than 1 where it does not fit."""
-        return self.memory.on(card_bytes) / card_bytes if card_bytes else 0.0
+        return self.memory.on(gpu_bytes) / gpu_bytes if gpu_bytes else 0.0
 
-    def size_on(self, card_bytes: int) -> float:
+    def size_on(self, gpu_bytes: int) -> float:
         """GPUs it takes: of each the larger of its two parts, and never nothing."""
-        return self.gpus * max(self.request_percent / 100, self.memory_part(card_bytes), 0.01)
+        return self.gpus * max(self.request_percent / 100, self.memory_part(gpu_bytes), 0.01)
 
 
 _DEFAULT: Mapping[RequestClass, float] = {
@@ -66,7 +66,7 @@ class Mix:
     @classmethod
     def of(cls, counts: Mapping[RequestClass, int], *, pods: int) -> Mix:
         """The mix of so many pods; of very many classes the commonest."""
-        commonest = sorted(counts.items(), key=lambda item: (-item[1], repr(item[0])))[:MOST_CLASSES]
+        commonest = sorted(counts.items(), key=lambda item: (-item[1], repr(item[0])))[:MAX_CLASSES]
         return cls({asked: float(count) for asked, count in commonest}, pods=pods)
 
     @property
@@ -95,11 +95,11 @@ class Mix:
         """1 while nothing is known of what is asked for, and less the more pods it is of."""
         return (ENOUGH_PODS / max(self.pods, ENOUGH_PODS)) ** 2
 
-    def typical(self, card_bytes: int) -> tuple[Typical, ...]:
+    def typical(self, gpu_bytes: int) -> tuple[Typical, ...]:
         """The mix as parts of one GPU with `card_bytes`, for `fragmentation.measure`; weights add up to 1."""
         sizes: dict[tuple[float, float], float] = {}
         for asked, weight in self.classes.items():
-            memory = math.ceil(100 * min(1.0, asked.memory_part(card_bytes)) - 1e-9) / 100
+            memory = math.ceil(100 * min(1.0, asked.memory_part(gpu_bytes)) - 1e-9) / 100
             size = (asked.request_percent / 100, memory)
             sizes[size] = sizes.get(size, 0.0) + weight * asked.gpus
         total = sum(sizes.values())

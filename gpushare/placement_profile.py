@@ -18,7 +18,7 @@ from gpushare.request import CONSTRAINTS, NO_CONSTRAINTS, Constraints
 from gpushare.share import Memory
 from gpushare.typical import TypicalOf
 
-MOST_BYTES: Final = 256 << 10  # of the mix: a ConfigMap takes 1 MiB; names of models are people's own words
+MAX_BYTES: Final = 256 << 10  # of the mix: a ConfigMap takes 1 MiB; names of models are people's own words
 _POLICY, _MIX = "policy", "mix"  # the ConfigMap's entries
 # The constraints of a class, with their defaults: a placer of another release may write fewer of them, or more.
 _DEFAULTS: Final = {row.field: getattr(NO_CONSTRAINTS, row.field) for row in CONSTRAINTS.values() if row.of_model}
@@ -39,7 +39,7 @@ class PlacementProfile:
     def data(self) -> dict[str, str]:
         """The entries of its ConfigMap; of a mix that is too long for one the commonest classes."""
         classes = sorted(self.mix.weights.items(), key=lambda entry: (-entry[1], repr(entry[0])))
-        while len(text := json.dumps({"pods": self.mix.pods, "classes": [*map(_class, classes)]})) > MOST_BYTES:
+        while len(text := json.dumps({"pods": self.mix.pods, "classes": [*map(_class, classes)]})) > MAX_BYTES:
             classes = classes[: len(classes) // 2]
         return {_POLICY: self.policy, _MIX: text}
 

@@ -19,7 +19,7 @@ _QUANTITY = r"([0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:(Ki|Mi|Gi|Ti|Pi|Ei
 _BINARY = {suffix: 1024**power for power, suffix in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))}
 _DECIMAL = dict(zip("numkMGTPE", (-9, -6, -3, 3, 6, 9, 12, 15, 18), strict=True))  # powers of ten
 _COMPUTE = r"([0-9]{1,6}(?:\.[0-9]{0,6})?|\.[0-9]{1,6})(%|m)?"
-_MOST_BYTES = 2**63 - 1  # what the API server keeps
+_MAX_BYTES = 2**63 - 1  # what the API server keeps
 
 
 def parse(text: str) -> Fraction:
@@ -42,7 +42,7 @@ def parse_bytes(text: str) -> int:
     """Whole bytes, rounded up as Kubernetes does; more than 2^63-1 is an error."""
     value = parse(text)
     whole = -(-value.numerator // value.denominator)
-    if whole > _MOST_BYTES:
+    if whole > _MAX_BYTES:
         raise errors.QuantityError(f"{errors.quoted(text)} is more bytes than there can be")
     return whole
 

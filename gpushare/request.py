@@ -18,7 +18,7 @@ from gpushare.share import Memory, Share
 
 ISOLATIONS = ("arbiter", "mps", "none")
 
-_LEAST_BYTES = 2**20  # of memory that make sense on a GPU
+_MIN_BYTES = 2**20  # of memory that make sense on a GPU
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _CAPABILITY = re.compile(r"([0-9]{1,2})(?:\.([0-9]))?")
 _Value = TypeVar("_Value")
@@ -37,11 +37,11 @@ class Demand:
         """In a sentence: `0.5 GPU with 40Gi`, `2 GPUs, each 1 GPU with 100% of the memory`."""
         return str(self.share) if self.gpus == 1 else f"{self.gpus} GPUs, each {self.share}"
 
-    def on(self, cards: Iterable[Gpu]) -> GivenShare:
+    def on(self, gpus: Iterable[Gpu]) -> GivenShare:
         """The entry for all of these GPUs, which a container has as one share."""
-        cards = sorted(cards, key=lambda gpu: gpu.index)
-        memory_bytes = self.share.memory.on_all(card.memory_bytes for card in cards)
-        uuids = tuple(card.uuid for card in cards)
+        gpus = sorted(gpus, key=lambda gpu: gpu.index)
+        memory_bytes = self.share.memory.on_all(gpu.memory_bytes for gpu in gpus)
+        uuids = tuple(gpu.uuid for gpu in gpus)
         amounts = self.share.request_percent, self.share.limit_percent, memory_bytes
         return GivenShare(self.containers, uuids, *amounts, steps=self.steps)
 
@@ -301,7 +301,7 @@ def _models(text: str) -> tuple[str, ...]:
 def _device_bytes(text: str) -> int:
     """Of device memory: numbers without a unit are bytes in Kubernetes, and mebibytes to those who write them here."""
     memory_bytes = quantity.parse_bytes(text)
-    if 0 < memory_bytes < _LEAST_BYTES:
+    if 0 < memory_bytes < _MIN_BYTES:
         raise errors.QuantityError('is less than 1Mi of memory: write the unit, as "8Gi"')
     return memory_bytes
 

@@ -65,11 +65,11 @@ def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
     gone = missing(entry, node)
     if gone:
         raise errors.LedgerError(gone)
-    cards = node.gpu_by_uuid()
+    gpus = node.gpu_by_uuid()
     shares = []
     for share in entry.shares:
         demand = demands[share.containers]
-        memory_bytes = demand.share.memory.on_all(cards[uuid].memory_bytes for uuid in share.gpu_uuids)
+        memory_bytes = demand.share.memory.on_all(gpus[uuid].memory_bytes for uuid in share.gpu_uuids)
         amounts = demand.share.request_percent, demand.share.limit_percent, memory_bytes
         shares.append(GivenShare(share.containers, share.gpu_uuids, *amounts, steps=demand.steps))
     return tuple(shares)
@@ -77,8 +77,8 @@ def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
 
 def missing(entry: Allocation, node: GpuNode) -> str:
     """The rest of a sentence if a GPU of the allocation is not on the node any more; empty if all are."""
-    cards = node.gpu_by_uuid()
-    gone = next((uuid for uuid in entry.gpu_uuids if uuid not in cards), None)
+    gpus = node.gpu_by_uuid()
+    gone = next((uuid for uuid in entry.gpu_uuids if uuid not in gpus), None)
     return f"{node.name} has no GPU {gone} any more" if gone is not None else ""
 
 
@@ -182,29 +182,29 @@ def _with(node: GpuNode, entry: Allocation, shares: Shares) -> GpuNode:
 def _lacking(node: GpuNode, entry: Allocation, shares: Shares) -> str:
     """What the GPUs lack for these shares in place of the entry's; empty when there is room."""
     before, after = ledger.use(node), ledger.use(_with(node, entry, shares))
-    cards = node.gpu_by_uuid()
+    gpus = node.gpu_by_uuid()
     problems = []
     for uuid in entry.gpu_uuids:
         more_percent = after[uuid].request_percent - before[uuid].request_percent
         more_bytes = after[uuid].memory_bytes - before[uuid].memory_bytes
         grows = more_percent > 0 or more_bytes > 0
-        if uuid not in cards:
+        if uuid not in gpus:
             if grows:
                 problems.append(f"{node.name} has no GPU {uuid} any more")
             continue
-        card = cards[uuid]
-        where = f"{node.name}/{card.index}"
-        if card.closed and grows:
-            problems.append(f"{where} is on a node that takes nothing new: {card.closed}")
-        if not card.healthy and grows:
-            problems.append(f"{where} is not healthy: {card.health_reason or 'nobody says why'}")
+        gpu = gpus[uuid]
+        where = f"{node.name}/{gpu.index}"
+        if gpu.closed and grows:
+            problems.append(f"{where} is on a node that takes nothing new: {gpu.closed}")
+        if not gpu.healthy and grows:
+            problems.append(f"{where} is not healthy: {gpu.health_reason or 'nobody says why'}")
         if more_percent > 0 and after[uuid].request_percent > 100:
             free = quantity.format_compute(max(0, 100 - before[uuid].request_percent))
             problems.append(
                 f"{where} has {free} of its compute free, {quantity.format_compute(more_percent)} more is asked"
             )
-        if more_bytes > 0 and after[uuid].memory_bytes > card.memory_bytes:
-            free = quantity.format_bytes(max(0, card.memory_bytes - before[uuid].memory_bytes))
+        if more_bytes > 0 and after[uuid].memory_bytes > gpu.memory_bytes:
+            free = quantity.format_bytes(max(0, gpu.memory_bytes - before[uuid].memory_bytes))
             problems.append(f"{where} has {free} of memory free, {quantity.format_bytes(more_bytes)} more are asked")
     return "; ".join(problems)
 

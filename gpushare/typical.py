@@ -29,7 +29,7 @@ DEFAULT_MIX = (
 TypicalOf = Callable[[int], Sequence[Typical]]
 
 
-def by_default(_card_bytes: int) -> Sequence[Typical]:
+def by_default(_gpu_bytes: int) -> Sequence[Typical]:
     """The default mix, whatever the GPU."""
     return DEFAULT_MIX
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from gpushare import errors
 
 DEEPEST: Final = 100  # levels; of an object that an API server takes there are some 20
-MOST_REPEATED: Final = 100_000  # values for which aliases stand, beyond those that are written
+MAX_REPEATED: Final = 100_000  # values for which aliases stand, beyond those that are written
 
 _TOO_DEEP: Final = f"it is nested too deeply: at most {DEEPEST} levels make sense"
 _ALIAS: Final = re.compile(r"(?:^|[\s\[{,:-])\*[^\s*]")
@@ -91,5 +91,5 @@ def _count(document: Any) -> None:
     values, levels = extent(document)
     if levels > DEEPEST:
         raise errors.CodecError(_TOO_DEEP)
-    if values > written + MOST_REPEATED:
-        raise errors.CodecError(f"its aliases stand for more than {MOST_REPEATED} values")
+    if values > written + MAX_REPEATED:
+        raise errors.CodecError(f"its aliases stand for more than {MAX_REPEATED} values")

@@ -105,10 +105,10 @@ def _gpus(chosen: options.Options) -> Iterable[tuple[str, str]]:
     from kubectl_gpushare.source import chosen_source
     from kubectl_gpushare.views import cell_figures, gpu_summary
 
-    for card in gpu_summary.of(chosen_source.of(chosen).gpu_nodes(label_selector=chosen.selector)):
+    for gpu in gpu_summary.of(chosen_source.of(chosen).gpu_nodes(label_selector=chosen.selector)):
         yield (
-            card.name,
-            f"{cell_figures.model(card.gpu)} {','.join(card.statuses) or 'free ' + cell_figures.largest(card)}",
+            gpu.name,
+            f"{cell_figures.model(gpu.gpu)} {','.join(gpu.statuses) or 'free ' + cell_figures.largest(gpu)}",
         )
 
 

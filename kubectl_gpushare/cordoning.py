@@ -42,11 +42,11 @@ def command(verb: str, help_text: str, short_help: str, *, cordoned: bool) -> cl
         if not isinstance(origin, live_cluster.LiveCluster):
             raise click.UsageError(f"{verb} needs a cluster: files of --from are only read")
         is_node = arguments[0] in _NODE
-        cards = [card for name in names for card in (_of_node if is_node else _named)(origin, name)]
+        gpus = [gpu for name in names for gpu in (_of_node if is_node else _named)(origin, name)]
         note = _note(origin, reason) if cordoned else None
-        for node in dict.fromkeys(card.node for card in cards):
-            cards_of_it = [card for card in cards if card.node == node]
-            printing.write_words(_change(origin, node, cards_of_it, note, dry_run), sys.stdout)
+        for node in dict.fromkeys(gpu.node for gpu in gpus):
+            its_gpus = [gpu for gpu in gpus if gpu.node == node]
+            printing.write_words(_change(origin, node, its_gpus, note, dry_run), sys.stdout)
 
     return run
 
@@ -76,38 +76,38 @@ def _names(arguments: Sequence[str]) -> list[str]:
 
 
 def _of_node(origin: live_cluster.LiveCluster, name: str) -> list[gpu_summary.GpuSummary]:
-    cards = [card for card in gpu_summary.of(origin.gpu_nodes(name=name)) if not card.gone]
-    if not cards:
+    gpus = [gpu for gpu in gpu_summary.of(origin.gpu_nodes(name=name)) if not gpu.gone]
+    if not gpus:
         raise plugin_errors.KubectlNotFound(f'no node "{name}" with GPUs: `kubectl gpushare top nodes` lists them')
-    return cards
+    return gpus
 
 
 def _named(origin: live_cluster.LiveCluster, name: str) -> list[gpu_summary.GpuSummary]:
-    return [_card(origin, name)]
+    return [_gpu(origin, name)]
 
 
-def _card(origin: live_cluster.LiveCluster, name: str) -> gpu_summary.GpuSummary:
+def _gpu(origin: live_cluster.LiveCluster, name: str) -> gpu_summary.GpuSummary:
     node = name.rpartition("/")[0]
     nodes = origin.gpu_nodes(name=node)
     if any(gpu_node.name == name for gpu_node in nodes):
         raise plugin_errors.KubectlNotFound(
             f"{name} is a node: write {name}/0 for its first GPU, or node {name} for all of them"
         )
-    card = gpu_summary.named(gpu_summary.of(nodes), name)
-    if card.gone:
-        raise plugin_errors.KubectlNotFound(f'{card.node} has no GPU "{card.gpu.uuid}" any more')
-    return card
+    gpu = gpu_summary.named(gpu_summary.of(nodes), name)
+    if gpu.gone:
+        raise plugin_errors.KubectlNotFound(f'{gpu.node} has no GPU "{gpu.gpu.uuid}" any more')
+    return gpu
 
 
 def _change(
     origin: live_cluster.LiveCluster,
     node: str,
-    cards: Sequence[gpu_summary.GpuSummary],
+    gpus: Sequence[gpu_summary.GpuSummary],
     note: CordonNote | None,
     dry_run: bool,
 ) -> Iterator[str]:
     """Cordon with this note, or uncordon without one."""
-    uuids, cordoned = frozenset(card.gpu.uuid for card in cards), note is not None
+    uuids, cordoned = frozenset(gpu.gpu.uuid for gpu in gpus), note is not None
 
     def change(now: GpuNode) -> CordonChange:
         # A cordon set by hand is final: remove the mark by which `defrag` would undo it.
@@ -119,9 +119,9 @@ def _change(
 
     before = swap(origin, node, change, dry_run=dry_run).cordoned
     word = "cordoned" if cordoned else "uncordoned"
-    for card in cards:
-        already = "already " if (card.gpu.uuid in before) is cordoned else ""
-        yield f"{card.name} {already}{word}{_stay(card, cordoned)}{' (dry run)' * (dry_run and not already)}"
+    for gpu in gpus:
+        already = "already " if (gpu.gpu.uuid in before) is cordoned else ""
+        yield f"{gpu.name} {already}{word}{_stay(gpu, cordoned)}{' (dry run)' * (dry_run and not already)}"
 
 
 def swap(
@@ -151,8 +151,8 @@ def swap(
     raise AssertionError("there is always another attempt")
 
 
-def _stay(card: gpu_summary.GpuSummary, cordoned: bool) -> str:
-    count = len([holder for holder in card.used.holders if not holder.is_hold])
+def _stay(gpu: gpu_summary.GpuSummary, cordoned: bool) -> str:
+    count = len([holder for holder in gpu.used.holders if not holder.is_hold])
     if not cordoned or not count:
         return ""
     return f": {count} pod{'' if count == 1 else 's'} stay{'s' if count == 1 else ''} on it"

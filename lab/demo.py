@@ -113,7 +113,7 @@ def write_cluster(path: Path) -> None:
 
 
 def _node(name: str, model: str, memory_bytes: int, capability: tuple[int, int]) -> GpuNode:
-    cards = tuple(
+    gpus = tuple(
         Gpu(
             uuid=f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{name}/{index}')}",
             index=index,
@@ -125,7 +125,7 @@ def _node(name: str, model: str, memory_bytes: int, capability: tuple[int, int])
         )
         for index in range(4)
     )
-    return GpuNode(name=name, gpus=cards, config="default")
+    return GpuNode(name=name, gpus=gpus, config="default")
 
 
 def _manifests() -> Iterator[tuple[Json, str]]:

@@ -12,8 +12,8 @@ from pathlib import Path
 from lab import lab_errors
 
 MARKER = "lab.json"
-LONGEST_SOCKET_PATH = 107  # bytes, a limit of the kernel
-LONGEST_SOCKET = len("/nodes/lab-node-99/containerd.sock.ttrpc")
+MAX_SOCKET_PATH = 107  # bytes, a limit of the kernel
+MAX_SOCKET = len("/nodes/lab-node-99/containerd.sock.ttrpc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ def check(directory: Path) -> None:
     Raises:
         LabError: it holds something else, or its path is too long for the sockets below it.
     """
-    if len(os.fsencode(directory)) + LONGEST_SOCKET > LONGEST_SOCKET_PATH:
+    if len(os.fsencode(directory)) + MAX_SOCKET > MAX_SOCKET_PATH:
         raise lab_errors.LabError(f"{directory} is too long for the sockets below it; choose a shorter --directory")
     if directory.exists() and any(not entry.name.startswith(MARKER) for entry in directory.iterdir()):
         raise lab_errors.LabError(f"{directory} is not empty and no lab; choose another --directory")

@@ -15,7 +15,7 @@ from xdist.scheduler import LoadFileScheduling
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 LAB: Final = "lab"
-_LONGEST: Final = (LAB, "apiserver", "slow")
+_MAX: Final = (LAB, "apiserver", "slow")
 
 
 class WorkUnits(LoadFileScheduling):
@@ -27,10 +27,10 @@ class WorkUnits(LoadFileScheduling):
 
 
 def longest_first(items: list[pytest.Item]) -> None:
-    """Put files in order, by the markers of the tests in them, as in `_LONGEST`; those without one are short."""
+    """Put files in order, by the markers of the tests in them, as in `_MAX`; those without one are short."""
     ranks: dict[Path, int] = {}
     for item in items:
-        rank = next((at for at, marker in enumerate(_LONGEST) if item.get_closest_marker(marker)), len(_LONGEST))
+        rank = next((at for at, marker in enumerate(_MAX) if item.get_closest_marker(marker)), len(_MAX))
         ranks[item.path] = min(rank, ranks.get(item.path, rank))
     items.sort(key=lambda item: ranks[item.path])
 

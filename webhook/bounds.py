@@ -16,8 +16,8 @@ from aiohttp import web
 
 LARGEST_BYTES: Final = 4 << 20  # the API server takes requests up to 3 MiB; in a review of a CREATE there is one object
 PASSED_BYTES: Final = 16 << 20  # read and kept nowhere, of a body that is too large
-MOST_BYTES: Final = 64 << 20  # in hand, of all requests together
-MOST_PARTS: Final = 400_000  # commas and brackets of a body
+MAX_BYTES: Final = 64 << 20  # in hand, of all requests together
+MAX_PARTS: Final = 400_000  # commas and brackets of a body
 PART_BYTES: Final = 100  # that each of them may come to in memory
 # Connections that are served at a time. Each may take a third of a MiB before its request is whole.
 MAX_CONNECTIONS: Final = 512
@@ -60,7 +60,7 @@ class LogRation:
 class InHand:
     """Bodies of requests, and what they are read into, until they are answered."""
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, most_bytes: int = MAX_BYTES) -> None:
         self._left = most_bytes
         self._most = most_bytes
         self._changed = asyncio.Condition()
@@ -87,8 +87,8 @@ class InHand:
                         taken += len(chunk)
                         content += chunk
                     parts = sum(content.count(mark) for mark in (b",", b"[", b"{"))
-                    if parts > MOST_PARTS:
-                        raise TooMuchError(f"the body has more than {MOST_PARTS} commas and brackets")
+                    if parts > MAX_PARTS:
+                        raise TooMuchError(f"the body has more than {MAX_PARTS} commas and brackets")
                     await self._take(parts * PART_BYTES)
                     taken += parts * PART_BYTES
             except TimeoutError:

@@ -183,7 +183,7 @@ def _start_placer(
                     PlacementProfile(settings.policy, ledger_now.chooser.mix).data(),
                     settings.defrag_moves,
                     settled,
-                    defragmenter.LEAST_GAIN,
+                    defragmenter.MIN_GAIN,
                     settings.kubeconfig,
                 )
             ),

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 RESYNC_SECONDS: Final = 30.0  # for what an API server refused, and no event will bring back
 BREATH_SECONDS: Final = 0.2  # changes of one moment are looked at together
-LONGEST_BREATH_SECONDS: Final = 2.0  # a look is long when the API server is slow, and then shares wait to be given back
+MAX_BREATH_SECONDS: Final = 2.0  # a look is long when the API server is slow, and then shares wait to be given back
 
 
 class Placer:
@@ -90,7 +90,7 @@ class Placer:
                 logger.exception("The placer failed, and goes on")
         # Never busy for more than half of the time: the event loop is the webhook's too.
         spent = time.monotonic() - started
-        await asyncio.sleep(min(LONGEST_BREATH_SECONDS, max(BREATH_SECONDS, spent)))
+        await asyncio.sleep(min(MAX_BREATH_SECONDS, max(BREATH_SECONDS, spent)))
 
     async def work(self) -> float:
         """Do all that can be done now; return in how many seconds to look again if nothing changes before."""

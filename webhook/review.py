@@ -15,8 +15,8 @@ from typing import Any, Final, NotRequired, TypedDict
 from gpushare import errors
 
 API_VERSION: Final = "admission.k8s.io/v1"
-LONGEST_MESSAGE: Final = 1000  # characters
-LONGEST_WARNING: Final = 256  # of longer ones the API server keeps as much if there are many
+MAX_MESSAGE: Final = 1000  # characters
+MAX_WARNING: Final = 256  # of longer ones the API server keeps as much if there are many
 
 # HTTP status of a denial -> the reason that clients show before the sentence.
 _REASONS: Final[Mapping[int, str]] = {
@@ -97,7 +97,7 @@ def allow(outcome: str) -> ReviewResponse:
 
 def deny(code: int, message: str, *, outcome: str = "denied") -> ReviewResponse:
     """Refuse with a sentence; `code` is the HTTP status that the client sees. What is in it may be a user's words."""
-    message = errors.shortened(message, longest=LONGEST_MESSAGE)
+    message = errors.shortened(message, longest=MAX_MESSAGE)
     return ReviewResponse(outcome, False, code, message, audit={"decision": f"{outcome}: {message}"})
 
 
@@ -141,7 +141,7 @@ def respond(request: AdmissionRequest, answer: ReviewResponse) -> AdmissionRevie
     return {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
 
 
-def cut(sentence: str, *, longest: int = LONGEST_WARNING) -> str:
+def cut(sentence: str, *, longest: int = MAX_WARNING) -> str:
     """The sentence, or without its middle, in at most `longest` characters: the end has the nearest miss."""
     if len(sentence) <= longest:
         return sentence

@@ -15,7 +15,7 @@ from gpushare.daemon import logs
 
 ENVIRONMENT_PREFIX: Final = "GPUSHARE_WEBHOOK_"
 SERVICE: Final = "gpushare-webhook"
-MOST_SECONDS: Final = {
+MAX_SECONDS: Final = {
     "reservation_seconds": 3600,
     "patience_seconds": 7 * 86400,
     "stuck_seconds": 86400,
@@ -23,7 +23,7 @@ MOST_SECONDS: Final = {
     "defrag_seconds": 86400,
 }
 DEFRAG_MODES: Final = ("off", "suggest", "auto")
-MOST_DEFRAG_MOVES: Final = 1000
+MAX_DEFRAG_MOVES: Final = 1000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,17 +97,17 @@ def _typed(name: str, text: str | bool) -> object:
     flag = _flag(name)
     if isinstance(text, bool):
         return text
-    if name in MOST_SECONDS:
-        if not text.isdecimal() or not 1 <= int(text) <= MOST_SECONDS[name]:
-            raise UsageError(f'{flag} "{text}" is not a time: write 1 to {MOST_SECONDS[name]} seconds')
+    if name in MAX_SECONDS:
+        if not text.isdecimal() or not 1 <= int(text) <= MAX_SECONDS[name]:
+            raise UsageError(f'{flag} "{text}" is not a time: write 1 to {MAX_SECONDS[name]} seconds')
         return int(text)
     if name in {"port", "probe_port"}:
         if not text.isdecimal() or int(text) > 65535:
             raise UsageError(f'{flag} "{text}" is not a port: write 0 to 65535')
         return int(text)
     if name == "defrag_moves":
-        if not text.isdecimal() or not 1 <= int(text) <= MOST_DEFRAG_MOVES:
-            raise UsageError(f'{flag} "{text}" is not a number of moves: write 1 to {MOST_DEFRAG_MOVES}')
+        if not text.isdecimal() or not 1 <= int(text) <= MAX_DEFRAG_MOVES:
+            raise UsageError(f'{flag} "{text}" is not a number of moves: write 1 to {MAX_DEFRAG_MOVES}')
         return int(text)
     if name in {"from_file", "state", "port_file", "certificate_directory", "certificate_files", "client_ca_file"}:
         return Path(text)

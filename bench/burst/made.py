@@ -128,8 +128,8 @@ def _node(name: str) -> dict[str, Any]:
 
 def _gpunode(name: str) -> GpuNode:
     draw = random.Random(name)
-    cards = tuple(
+    gpus = tuple(
         Gpu(f"GPU-{draw.getrandbits(128):032x}", index, "NVIDIA A100-SXM4-80GB", 80 * GIB, (8, 0), index // 4)
         for index in range(GPUS)
     )
-    return GpuNode(name, cards, config="default")
+    return GpuNode(name, gpus, config="default")

@@ -87,7 +87,7 @@ FIRST = tuple(CASES)
 SECOND = FIRST[FIRST.index("framework_memory") :]
 MINUTES = {"first": 9.3, "second": 3.8}
 WARM_MS = 1500
-LEAST_WARM_MS = 200
+MIN_WARM_MS = 200
 OVERTIME_SECONDS = 60.0  # of a case, at least: a first import of a framework reads gigabytes
 OVERDUE_SECONDS = 8.0  # after the deadline, to clean up
 CLOSING_SECONDS = 20.0  # after the last case, for threads to end
@@ -264,9 +264,7 @@ async def _case(run: Run, name: str, cost: Cost, window_seconds: float) -> None:
     directory = run.scratch / name
     directory.mkdir()
     case = CASES[name]
-    warm_ms = (
-        WARM_MS if run.window_seconds is None else min(WARM_MS, max(LEAST_WARM_MS, int(run.window_seconds * 1000)))
-    )
+    warm_ms = WARM_MS if run.window_seconds is None else min(WARM_MS, max(MIN_WARM_MS, int(run.window_seconds * 1000)))
     try:
         async with asyncio.timeout(limit), contextlib.AsyncExitStack() as stack:
             mps = stack.enter_context(modes.mps(run.which.environment, directory / "mps")) if case.mps else None

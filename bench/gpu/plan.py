@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-LEAST_SECONDS, MOST_SECONDS = 3.0, 6.0
+MIN_SECONDS, MAX_SECONDS = 3.0, 6.0
 AROUND_SECONDS = 2.5  # before and after a window: programs start, warm up and end
 PRIOR_SECONDS = 60.0  # the weight of the estimate, so that one odd case does not decide the pace
 
@@ -49,7 +49,7 @@ def make(
     fixed_window_seconds: float | None = None,
 ) -> Plan:
     """Plan `names`, most wanted first. Smaller cases may fit after one that does not."""
-    least = fixed_window_seconds or LEAST_SECONDS
+    least = fixed_window_seconds or MIN_SECONDS
     fits: list[str] = []
     planned = 0.0
     for name in names:
@@ -59,7 +59,7 @@ def make(
             planned += needed
     windows = sum(costs[name].windows for name in fits)
     spare = (seconds_left - planned) / windows if windows else 0.0
-    window = fixed_window_seconds or min(MOST_SECONDS, least + spare)
+    window = fixed_window_seconds or min(MAX_SECONDS, least + spare)
     return Plan(tuple(fits), tuple(name for name in names if name not in fits), window)
 
 

@@ -14,7 +14,7 @@ from bench.gpu.workers import Measured, Worker
 WORKLOADS = ("train", "infer", "matmul", "convolve", "attention", "graph")
 SPLITS = ((50, 50), (30, 70), (10, 90))
 PEER_SPLIT = (30, 70)
-SHORTEST_SECONDS = 0.5  # of a round
+MIN_SECONDS = 0.5  # of a round
 SETTLING_SECONDS = 0.8  # after a request has changed
 COST_HEAD = ["", "", "steps/s", "lost, %", "p99 ms", "CPU, % of a core"]
 SPLIT_HEAD = ["requests", "", "first of two, %", "sum, % of one alone", "p99 ms", "longest ms"]
@@ -47,7 +47,7 @@ async def _costs(bench: Bench, modes: Sequence[tuple[Mode, Worker]], native: dic
             for mode, worker in modes:
                 name = mode.name
                 await worker.prepare(workload)
-            rounds = max(1, min(bench.rounds, int(bench.seconds / SHORTEST_SECONDS)))
+            rounds = max(1, min(bench.rounds, int(bench.seconds / MIN_SECONDS)))
             for _ in range(rounds):
                 for mode, worker in modes:
                     name = mode.name

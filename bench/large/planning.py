@@ -32,7 +32,7 @@ class Planned:
 
 def measure(replica: webhooks.Replica, kubeconfig: Path) -> Planned:
     """Has the planner make one plan. Raises RuntimeError if there is none."""
-    question = Question(PlacementProfile().data(), MOVES, [], defragmenter.LEAST_GAIN, str(kubeconfig))
+    question = Question(PlacementProfile().data(), MOVES, [], defragmenter.MIN_GAIN, str(kubeconfig))
     with phases.Watched(replica) as watched:
         process = subprocess.Popen(
             [sys.executable, "-m", "webhook.planner"],

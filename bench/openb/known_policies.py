@@ -22,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-MOST_GPUS = 8
+MAX_GPUS = 8
 
 
 @dataclasses.dataclass(slots=True)
@@ -67,7 +67,7 @@ class KnownPolicy:
         self._random = np.random.default_rng(seed) if name == "random" else None
         models = sorted({node.model for node in nodes})
         self.model_numbers = {model: number for number, model in enumerate(models)}
-        free = np.full((len(nodes), MOST_GPUS), -1, np.int64)
+        free = np.full((len(nodes), MAX_GPUS), -1, np.int64)
         for number, node in enumerate(nodes):
             free[number, : node.gpus] = 100
         self.state = State(
@@ -77,7 +77,7 @@ class KnownPolicy:
             free.copy(),
             np.array([self.model_numbers[node.model] for node in nodes]),
         )
-        self.most = (max(self.state.cpu), max(self.state.memory), 100 * MOST_GPUS)
+        self.most = (max(self.state.cpu), max(self.state.memory), 100 * MAX_GPUS)
         self.fragments = Fragments(pods, self.model_numbers)
         self._kept: dict[Pod, _Kept] = {}
         self._changed = np.zeros(len(nodes), np.int64)

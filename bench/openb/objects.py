@@ -34,7 +34,7 @@ class Objects:
 def load(nodes: Sequence[Node], arriving: Iterable[Pod]) -> Objects:
     """These pods have come, one after the other, and nobody has left."""
     scheduler = Gpushare("fragmentation", nodes)
-    cards = [
+    gpus = [
         tuple(Gpu(f"GPU-{node.name}-{index}", index, node.model, GPU_GIB << 30) for index in range(node.gpus))
         for node in nodes
     ]
@@ -52,13 +52,13 @@ def load(nodes: Sequence[Node], arriving: Iterable[Pod]) -> Objects:
             asked = request.parse(manifest)
             counts.update(classes_of(asked, Host(pod.cpu_milli, pod.memory_mib * MIB)))
             sharing += 1
-            entry = _entry(manifest, asked, cards[placed.node], placed)
+            entry = _entry(manifest, asked, gpus[placed.node], placed)
             entries[placed.node].append(entry)
             name = nodes[placed.node].name
             manifest = dict(mutation.rewrite(manifest, asked, mutation.Placed(entry.id, name, name, entry.shares)))
         there.append(manifest)
     return Objects(
-        tuple(GpuNode(node.name, cards[number], tuple(entries[number])) for number, node in enumerate(nodes)),
+        tuple(GpuNode(node.name, gpus[number], tuple(entries[number])) for number, node in enumerate(nodes)),
         tuple(map(_machine, nodes)),
         tuple(there),
         tuple(waiting),
@@ -71,9 +71,9 @@ def number(manifest: PodJson) -> int:
     return int(manifest["metadata"]["name"].removeprefix("p"))
 
 
-def _entry(manifest: PodJson, asked: request.Request, cards: Sequence[Gpu], placed: Placed) -> Allocation:
+def _entry(manifest: PodJson, asked: request.Request, gpus: Sequence[Gpu], placed: Placed) -> Allocation:
     name = manifest["metadata"]["name"]
-    share = asked.demands[0].on([cards[index] for index in placed.gpus])
+    share = asked.demands[0].on([gpus[index] for index in placed.gpus])
     holder = PodRef("default", name, manifest["metadata"]["uid"])
     placement = Placement("", (share,))
     return placement.allocation(asked, allocation_id=f"a-{name}", pod=holder, reserved_until=None)

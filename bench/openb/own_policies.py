@@ -36,7 +36,7 @@ class Gpushare:
         self._requests: dict[Pod, Request] = {}
         self._serial = 0
         for number, node in enumerate(nodes):
-            self._views.append(GpuNode(node.name, tuple(_card(node, index) for index in range(node.gpus))))
+            self._views.append(GpuNode(node.name, tuple(_gpu(node, index) for index in range(node.gpus))))
             self._show(number)
 
     def place(self, pod: Pod) -> Placed | None:
@@ -52,8 +52,8 @@ class Gpushare:
         )
         node = self._views[number]
         self._views[number] = dataclasses.replace(node, allocations=(*node.allocations, entry))
-        cards = node.gpu_by_uuid()
-        placed = Placed(number, tuple(sorted(cards[uuid].index for uuid in entry.gpu_uuids)))
+        gpus = node.gpu_by_uuid()
+        placed = Placed(number, tuple(sorted(gpus[uuid].index for uuid in entry.gpu_uuids)))
         self._held.setdefault((number, placed.gpus, pod), []).append(entry)
         self.occupy(number, pod, 1)
         self._workload.change((), _asks(request, pod))
@@ -78,7 +78,7 @@ class Gpushare:
         self._fleet.update(NodeView.of(self._views[number]), room=room)
 
 
-def _card(node: Node, index: int) -> Gpu:
+def _gpu(node: Node, index: int) -> Gpu:
     group = index // node.linked if node.linked else None
     uuid = f"{node.name}/{index}"
     return Gpu(uuid, index, node.model, GPU_GIB << 30, numa_node=group, link_group=group)

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-MOST_LOAD = 1.3
+MAX_LOAD = 1.3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def fill(all_pods: Sequence[Pod], gpus: int, seed: int) -> list[Pod]:
     order = list(all_pods)
     draw.shuffle(order)
     asked = sum(pod.size for pod in order)
-    while asked < MOST_LOAD * 100 * gpus:
+    while asked < MAX_LOAD * 100 * gpus:
         pod = draw.choice(all_pods)
         order.append(pod)
         asked += pod.size

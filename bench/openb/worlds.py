@@ -1,7 +1,7 @@
 """Worlds: clusters and demands that are unlike the published ones, each of them where a policy may do badly.
 
 They are drawn from the nodes and pods of openb by a seed. A world is an eighth of the cluster (every eighth node), if
-it does not say otherwise, and its pods arrive in the order given until they have asked for `trace.MOST_LOAD` of its
+it does not say otherwise, and its pods arrive in the order given until they have asked for `trace.MAX_LOAD` of its
 GPUs.
 """
 
@@ -39,7 +39,7 @@ def load(directory: Path, name: str, seed: int) -> tuple[list[Node], list[Pod]]:
     for pod in world.demand(nodes, trace.pods(directory, world.pods), draw):
         pods.append(pod)
         asked += pod.size
-        if asked >= trace.MOST_LOAD * total:
+        if asked >= trace.MAX_LOAD * total:
             return nodes, pods
     raise AssertionError(f"{name} has an end")
 

@@ -1,6 +1,6 @@
 """A model, as `bench/simulated_time.py` runs it: steps, so many or for so long; it says how many a second.
 
-    python -m bench.programs.model DEVICE KERNEL DEPTH MOST
+    python -m bench.programs.model DEVICE KERNEL DEPTH MAX
 
 With a depth some are launched before the first one is waited for: how long the program waits for a core counts for
 nothing. For how many seconds, it reads once it is ready.

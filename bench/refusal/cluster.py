@@ -36,7 +36,7 @@ def cluster(count: int) -> MemoryStore:
                     "spec": {"nodeName": name, "containers": [{"name": "c"}]},
                 }
             )
-        cards = [
+        gpus = [
             {
                 "uuid": uuid, "index": index, "model": f"NVIDIA H100 80GB HBM3 {number % 40}", "memory": 80 * GIB,
                 "mode": "fractional", "healthy": True, "computeCapability": "9.0", "linkGroup": index // 4,
@@ -44,7 +44,7 @@ def cluster(count: int) -> MemoryStore:
             }
             for index, uuid in enumerate(uuids)
         ]  # fmt: skip
-        gpunodes.append({"metadata": {"name": name}, "spec": {"allocations": entries}, "status": {"gpus": cards}})
+        gpunodes.append({"metadata": {"name": name}, "spec": {"allocations": entries}, "status": {"gpus": gpus}})
         labels = {contract.HOSTNAME_LABEL: name, "zone": f"z{number % 10}", "number": str(number)}
         taints = [{"key": f"team-{number}", "effect": "NoSchedule"} for number in range(3)]
         status = {"conditions": [{"type": "Ready", "status": "True"}]}

@@ -13,8 +13,8 @@ WARM_UP = 1 / 3  # of all that was sampled
 WINDOWS = 8  # after that: of each the least counts, for what is in hand at a busy moment is not kept
 KINDS = ("MiB", "descriptors", "threads", "tasks", "entries")
 # By how much that line may rise from its beginning to its end: a part, and at least this.
-MOST_PART = 0.05
-LEAST: Mapping[str, float] = {"MiB": 6.0, "descriptors": 6.0, "threads": 1.5, "tasks": 8.0, "entries": 8.0}
+MAX_PART = 0.05
+MIN: Mapping[str, float] = {"MiB": 6.0, "descriptors": 6.0, "threads": 1.5, "tasks": 8.0, "entries": 8.0}
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Row:
 
     @property
     def is_flat(self) -> bool:
-        return self.grown <= max(LEAST[self.kind], MOST_PART * self.median)
+        return self.grown <= max(MIN[self.kind], MAX_PART * self.median)
 
 
 def of_process(pid: int, tasks: Path | None = None) -> dict[str, float]:

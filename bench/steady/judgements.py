@@ -18,7 +18,7 @@ from lab import gpushare, lab_layout, node_mounts
 LOGS = f"{contract.SYSTEM_NAMESPACE}_{gpushare.WEBHOOK}-*/*/*.log"
 SAYS = '"msg": "Failed to judge a pod"'
 POLL_SECONDS = 0.5
-MOST_SENTENCES = 3
+MAX_SENTENCES = 3
 
 
 class JudgementLogs:
@@ -43,7 +43,7 @@ class JudgementLogs:
                 for path in Path(directory).iterdir()
                 for line in _failures(path)
             )
-        return [f"{count} not judged: {stack}" for stack, count in stacks.most_common(MOST_SENTENCES)]
+        return [f"{count} not judged: {stack}" for stack, count in stacks.most_common(MAX_SENTENCES)]
 
     def _run(self) -> None:
         while True:

@@ -22,7 +22,7 @@ from gpushare import contract
 
 RATE = 20.0
 LIFE_SECONDS = 12.0
-RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.2, 3.0  # doubled each time, and a random part of it, as clients do
+RETRY_SECONDS, MAX_RETRY_SECONDS = 0.2, 3.0  # doubled each time, and a random part of it, as clients do
 PATIENCE_SECONDS = 120.0
 CALL_SECONDS = 40.0
 STOP_SECONDS = 180.0
@@ -164,7 +164,7 @@ class Load:
                 return Sent(at, time.monotonic() - began, 0, "no answer in time", False, unreached, cut)
             if time.monotonic() - at > PATIENCE_SECONDS:
                 return Sent(at, time.monotonic() - at, 0, "the API server was not there", False, unreached, cut)
-            pause = min(LONGEST_RETRY_SECONDS, RETRY_SECONDS * 2 ** (unreached + cut))
+            pause = min(MAX_RETRY_SECONDS, RETRY_SECONDS * 2 ** (unreached + cut))
             await asyncio.sleep(pause * self._draw.uniform(0.5, 1.0))
 
     async def _delete(self, session: aiohttp.ClientSession, name: str) -> dict[str, Any]:

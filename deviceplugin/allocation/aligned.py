@@ -22,8 +22,8 @@ WEIGHTS: Final[Mapping[str, int]] = {
 }
 # Beyond this not all splits are looked at: the group is grown one by one from the best beginning. All of 8 GPUs are
 # far below it, and so are groups of 2, 4 and 8 of 16.
-MOST_SPLIT: Final = 16
-MOST_GROUPS: Final = 400_000
+MAX_SPLIT: Final = 16
+MAX_GROUPS: Final = 400_000
 
 Scores = Mapping[tuple[int, int], int]
 Group = tuple[int, ...]
@@ -53,7 +53,7 @@ def prefer(available: Sequence[int], *, required: Sequence[int], size: int, scor
 
 def _of_best_split(matrix: Sequence[Sequence[int]], wanted: frozenset[int], size: int) -> Group:
     count = len(matrix)
-    if count > MOST_SPLIT:
+    if count > MAX_SPLIT:
         raise _TooManyError
     splits = _Splits(matrix, sum(1 << position for position in wanted), size)
     split = splits.best((1 << count) - 1, -count % size, False)
@@ -99,7 +99,7 @@ class _Splits:
                 if met and not (is_full and met == self._wanted):
                     continue
                 self._looked_at += 1
-                if self._looked_at > MOST_GROUPS:
+                if self._looked_at > MAX_GROUPS:
                     raise _TooManyError
                 rest = self.best(left ^ group, empty - self._size + count, full or is_full)
                 if rest is None:

@@ -29,10 +29,10 @@ BURST_NS: Final = 50 * MILLISECOND_NS
 # A share at its limit runs and pauses in turn, so long together: shorter turns would be spent on taking turns.
 PERIOD_NS: Final = 150 * MILLISECOND_NS
 LATENCY_PERIOD_NS: Final = 100 * MILLISECOND_NS
-SHORTEST_TURN_NS: Final = 20 * MILLISECOND_NS  # however low the limit is
+MIN_TURN_NS: Final = 20 * MILLISECOND_NS  # however low the limit is
 # What is left to the bucket: it goes on filling while a timer is late, and nothing is lost.
 SPARE_NS: Final = 10 * MILLISECOND_NS
-LEAST_WEIGHT: Final = 0.01  # of a share with no request, in what nobody was owed
+MIN_WEIGHT: Final = 0.01  # of a share with no request, in what nobody was owed
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Account:
     @property
     def weight(self) -> float:
         """Its part of what nobody was owed."""
-        return max(self.entitlement.request_percent / 100, LEAST_WEIGHT)
+        return max(self.entitlement.request_percent / 100, MIN_WEIGHT)
 
     @property
     def limited(self) -> bool:
@@ -130,7 +130,7 @@ class Account:
         """What its limit must have left for it to begin: enough for its part of a period."""
         limit = self.entitlement.limit_percent / 100
         period_ns = LATENCY_PERIOD_NS if self.entitlement.latency else PERIOD_NS
-        return min(float(BURST_NS - SPARE_NS), max(limit * period_ns, SHORTEST_TURN_NS) * (1 - limit))
+        return min(float(BURST_NS - SPARE_NS), max(limit * period_ns, MIN_TURN_NS) * (1 - limit))
 
     @property
     def _credit_ns(self) -> float:

@@ -78,7 +78,7 @@ class AgentChannel:
         """All memory of a GPU of a share; 0 when it is unknown."""
         return self._gpu_bytes.get(gpu_uuid, 0)
 
-    async def unclaimed_bytes(self, chosen: ShareLedger, slot: int, card: int) -> int | None:
+    async def unclaimed_bytes(self, chosen: ShareLedger, slot: int, gpu: int) -> int | None:
         """What of a GPU of a share nobody is known to hold beside the process of a slot; None where nobody knows."""
         number, member = next(self._numbers), chosen.members[slot]
         who = (member.pid, member.start_ticks)
@@ -88,7 +88,7 @@ class AgentChannel:
         asked: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self._measuring[number] = asked
         try:
-            self._channel.send(messages.Measure(number, chosen.tenant.key, *who, card))
+            self._channel.send(messages.Measure(number, chosen.tenant.key, *who, gpu))
             return await asked
         finally:
             self._askers.discard(who)

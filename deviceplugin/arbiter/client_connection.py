@@ -157,7 +157,7 @@ class ClientConnection:
             self._groups.heard(self._group, self._who)
         if kind in _ABOUT_LEASES and self._group is not None:
             said = wire.lease(data)
-            if said.card < len(self._group.tenant.grants):
+            if said.gpu < len(self._group.tenant.grants):
                 self._leases.said(self, kind, said)
                 return self._guest.lease_pace
         if hello is not None:
@@ -229,8 +229,8 @@ class ClientConnection:
 
     async def _measured(self, group: ShareLedger, asked: wire.Lease) -> None:
         unclaimed_bytes = None
-        if asked.card < len(group.tenant.grants):
-            unclaimed_bytes = await self._groups.measure(group, self._who, asked.card)
+        if asked.gpu < len(group.tenant.grants):
+            unclaimed_bytes = await self._groups.measure(group, self._who, asked.gpu)
         self.tell(wire.measured(asked, unclaimed_bytes))
 
     def _send(self, message: bytes, descriptors: list[int] | None = None) -> None:

@@ -35,7 +35,7 @@ UNUSED_NS: Final = 1000 * MILLISECOND_NS
 # It has had the time to end what it had launched, and so long it is let in again to launch what that waits for.
 STUCK_NS: Final = 3 * MILLISECOND_NS
 MEET_NS: Final = 1 * MILLISECOND_NS
-LONGEST_END_NS: Final = 100 * MILLISECOND_NS
+MAX_END_NS: Final = 100 * MILLISECOND_NS
 # Of each turn, it does not pay for more than so much waiting for a GPU that it has not been given.
 SPARED_NS: Final = 10 * MILLISECOND_NS
 _DONE: Final = frozenset({None, LeasePhase.LATE})
@@ -359,7 +359,7 @@ class Gangs:
         if seat.phase is None and any(self._is_let_in(gang, other) for other in gang.kept):
             return gang.stirred_ns
         at_ns = max(gang.stirred_ns, seat.closed_ns if seat.phase is LeasePhase.DRAINING else 0) + STUCK_NS
-        return at_ns if at_ns < gang.ended_ns + LONGEST_END_NS else None
+        return at_ns if at_ns < gang.ended_ns + MAX_END_NS else None
 
     def _free(self, gang: Gang, now_ns: int) -> Commands:
         """Its turn is over. Who is next on these GPUs is decided once all of them are free."""

@@ -121,16 +121,16 @@ class GpuLeases:
             for client, number in share.having.items():
                 client.tell(wire.revoked(wire.Lease(share.clients[client], 0, number)))
 
-    def join(self, client: LeaseClient, card: int, now_ns: int) -> None:
-        """A process is there; `card` is the place of this GPU in its limits page."""
+    def join(self, client: LeaseClient, gpu: int, now_ns: int) -> None:
+        """A process is there; `gpu` is the place of this GPU in its limits page."""
         key = client.tenant.key
         if key not in self._shares:
             self._shares[key] = _Share(client.tenant, now_ns)
             seat = self._departed.take(self._uuid, key)
             if seat is not None:
                 self.turns.seats[key] = seat
-            self._renew(client.tenant, client.tenant.grants[card], now_ns)
-        self._shares[key].clients.setdefault(client, card)
+            self._renew(client.tenant, client.tenant.grants[gpu], now_ns)
+        self._shares[key].clients.setdefault(client, gpu)
 
     def change(self, tenant: Tenant, grant: Grant, now_ns: int) -> None:
         """A share has been given something else, if it is there."""

@@ -20,7 +20,7 @@ from typing import Final
 PROC: Final = Path("/proc")
 # As many mappings as the kernel lets a process have take seven megabytes, with paths of the usual length. Of one whose
 # paths are longer, so that looking takes long, the rest is not looked at.
-MOST_MAPS_BYTES: Final = 16 << 20
+MAX_MAPS_BYTES: Final = 16 << 20
 _MAPS_FIELDS: Final = 6  # of a line: addresses, permissions, offset, device, inode, path
 _SO_PEERPIDFD: Final = getattr(socket, "SO_PEERPIDFD", 77)
 _CREDENTIALS: Final = struct.Struct("iII")
@@ -144,7 +144,7 @@ def mapping(pid: int, device_inode: tuple[int, int], *, proc: Path = PROC, most_
     """Where a process has the file with this device and inode mapped.
 
     Blocks for as long as it takes, or as the process changes what it has mapped. most_bytes: of the list, that are
-    looked at; by default MOST_MAPS_BYTES.
+    looked at; by default MAX_MAPS_BYTES.
     """
     directory = proc / str(pid)
     device, inode = device_inode
@@ -152,7 +152,7 @@ def mapping(pid: int, device_inode: tuple[int, int], *, proc: Path = PROC, most_
     known, looked_bytes = False, 0
     try:
         with (directory / "maps").open("rb") as lines:
-            for line in _bounded(lines, MOST_MAPS_BYTES if most_bytes is None else most_bytes):
+            for line in _bounded(lines, MAX_MAPS_BYTES if most_bytes is None else most_bytes):
                 known = line is not None
                 looked_bytes += len(line or b"")
                 fields = line.split(maxsplit=5) if line is not None else []
@@ -173,7 +173,7 @@ def mapped_files(pid: int, *, proc: Path = PROC) -> frozenset[str] | None:
     known = False
     try:
         with (proc / str(pid) / "maps").open("rb") as lines:
-            for line in _bounded(lines, MOST_MAPS_BYTES):
+            for line in _bounded(lines, MAX_MAPS_BYTES):
                 known = True
                 fields = line.rstrip(b"\n").split(maxsplit=5) if line is not None else []
                 if len(fields) == _MAPS_FIELDS:

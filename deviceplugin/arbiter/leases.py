@@ -26,7 +26,7 @@ SETTLING_NS: Final = 10 * 1_000_000_000
 
 # Who is let begin and has nothing to launch any more gives its turn to the next; what is left after so many of them is
 # for the next event.
-MOST_SETTLES: Final = 1000
+MAX_SETTLES: Final = 1000
 
 
 class _Timer:
@@ -70,15 +70,15 @@ class Leases:
     def said(self, client: LeaseClient, kind: int, said: wire.Lease) -> None:
         """A client says that it wants, has closed, or has released; `said.card` is one of its grants."""
         now_ns = self._clock()
-        uuid = self._join(client, said.card, now_ns)
+        uuid = self._join(client, said.gpu, now_ns)
         self._gpus[uuid].said(client, kind, said, now_ns)
         self._settle(uuid, now_ns)
 
     def joined(self, client: LeaseClient) -> None:
         """A process has been welcomed: whoever holds one of its GPUs is not alone there any more."""
         now_ns = self._clock()
-        for card in range(len(client.tenant.grants)):
-            self._settle(self._join(client, card, now_ns), now_ns)
+        for gpu in range(len(client.tenant.grants)):
+            self._settle(self._join(client, gpu, now_ns), now_ns)
 
     def changed(self, tenant: Tenant) -> None:
         """A share has been given something else; that counts from now on, also in the middle of a lease."""
@@ -142,13 +142,13 @@ class Leases:
         self._gpus.clear()
         self._of_client.clear()
 
-    def _join(self, client: LeaseClient, card: int, now_ns: int) -> str:
+    def _join(self, client: LeaseClient, gpu: int, now_ns: int) -> str:
         """Let it be at this GPU; return the GPU's UUID."""
-        uuid = client.tenant.grants[card].uuid
+        uuid = client.tenant.grants[gpu].uuid
         if uuid not in self._gpus:
             self._gpus[uuid] = GpuLeases(uuid, self._numbers, self._departed, settled=self._is_settled)
             self._turns[uuid] = self._gpus[uuid].turns
-        self._gpus[uuid].join(client, card, now_ns)
+        self._gpus[uuid].join(client, gpu, now_ns)
         if len(client.tenant.grants) > 1 or client.tenant.group:
             uuids = [grant.uuid for grant in client.tenant.grants]
             self._gangs.join(client.tenant.key, uuid, now_ns, uuids=uuids, group=client.tenant.group)
@@ -160,7 +160,7 @@ class Leases:
 
     def _settle(self, uuid: str, now_ns: int) -> None:
         """After every event: what has changed is told, and the next moment is waited for."""
-        for _ in range(MOST_SETTLES):
+        for _ in range(MAX_SETTLES):
             commands = self._gangs.settle(now_ns)
             for other, command in commands:
                 self._gpus[other].obey([command])

@@ -84,19 +84,19 @@ class LimitsPage:
         with _BARRIER:
             pass
 
-    def measure(self, card: int, overhead_bytes: int) -> None:
+    def measure(self, gpu: int, overhead_bytes: int) -> None:
         """Say what is held on a GPU beyond what was charged."""
-        self._say(card, (overhead_bytes, self._measured[card][1]))
+        self._say(gpu, (overhead_bytes, self._measured[gpu][1]))
 
-    def expect(self, card: int, context_bytes: int) -> None:
+    def expect(self, gpu: int, context_bytes: int) -> None:
         """Say what is to be charged for a context on a GPU before it is made."""
-        self._say(card, (self._measured[card][0], context_bytes))
+        self._say(gpu, (self._measured[gpu][0], context_bytes))
 
-    def schedule(self, card: int, turn: LaunchSlot) -> None:
+    def schedule(self, gpu: int, turn: LaunchSlot) -> None:
         """Say when to launch on a GPU while there is no arbiter."""
-        if turn != self._turns[card]:
-            self._turns[card] = turn
-            place = _HEADER.size + card * contract.LIMITS_RECORD_SIZE + _TURN_OFFSET
+        if turn != self._turns[gpu]:
+            self._turns[gpu] = turn
+            place = _HEADER.size + gpu * contract.LIMITS_RECORD_SIZE + _TURN_OFFSET
             self._store(place, turn.begin_permille | turn.permille << 32)
 
     def overhead_bytes(self) -> tuple[int, ...]:
@@ -119,9 +119,9 @@ class LimitsPage:
         self._map.close()
         os.close(self.descriptor)
 
-    def _say(self, card: int, measured: tuple[int, int]) -> None:
-        self._measured[card] = measured
-        start = _HEADER.size + card * contract.LIMITS_RECORD_SIZE + _MEASURED_OFFSET
+    def _say(self, gpu: int, measured: tuple[int, int]) -> None:
+        self._measured[gpu] = measured
+        start = _HEADER.size + gpu * contract.LIMITS_RECORD_SIZE + _MEASURED_OFFSET
         for number, value in enumerate(measured):
             self._store(start + 8 * number, value)
 
@@ -162,7 +162,7 @@ class LimitsView:
 
 
 def _records(page: mmap.mmap, gpu_count: int) -> tuple[LimitsRecord, ...]:
-    places = [_HEADER.size + card * contract.LIMITS_RECORD_SIZE for card in range(gpu_count)]
+    places = [_HEADER.size + gpu * contract.LIMITS_RECORD_SIZE for gpu in range(gpu_count)]
     try:
         return tuple(LimitsRecord(*_RECORD.unpack_from(page, place)) for place in places)
     except ValueError as error:
@@ -209,23 +209,23 @@ class Ledger:
 
     def used_bytes(self, slot_count: int) -> tuple[int, ...]:
         """What the share's processes hold in the first slots, by GPU in the order of the grants."""
-        starts = [card * contract.LEDGER_SLOTS for card in range(self.gpu_count)]
+        starts = [gpu * contract.LEDGER_SLOTS for gpu in range(self.gpu_count)]
         return tuple(sum(self._words[start : start + slot_count]) for start in starts)
 
     def slot_bytes(self, slot: int) -> tuple[int, ...]:
         """What one slot is charged, by GPU in the order of the grants. Raises PagesError once it is closed."""
         try:
-            return tuple(self._words[card * contract.LEDGER_SLOTS + slot] for card in range(self.gpu_count))
+            return tuple(self._words[gpu * contract.LEDGER_SLOTS + slot] for gpu in range(self.gpu_count))
         except ValueError as error:
             raise PagesError("the ledger is closed") from error
 
-    def certain(self, slot: int, card: int) -> tuple[int, int]:
+    def certain(self, slot: int, gpu: int) -> tuple[int, int]:
         """How much of a slot's charges is on the GPU for certain, and how often it was about to be less.
 
         Raises PagesError once it is closed.
         """
         try:
-            word = self._words[card * contract.LEDGER_SLOTS + slot + contract.CERTAIN_SLOT]
+            word = self._words[gpu * contract.LEDGER_SLOTS + slot + contract.CERTAIN_SLOT]
         except ValueError as error:
             raise PagesError("the ledger is closed") from error
         return word % (1 << contract.CERTAIN_BITS), word >> contract.CERTAIN_BITS
@@ -233,8 +233,8 @@ class Ledger:
     def clear(self, slot: int, *, with_certain: bool = True) -> int:
         """Set a slot to nothing on each GPU, and what is certain of it; return the bytes that were in it."""
         freed = 0
-        for card in range(self.gpu_count):
-            position = card * contract.LEDGER_SLOTS + slot
+        for gpu in range(self.gpu_count):
+            position = gpu * contract.LEDGER_SLOTS + slot
             if with_certain and slot < contract.CERTAIN_SLOT:
                 self._words[position + contract.CERTAIN_SLOT] = 0
             freed += self._words[position]

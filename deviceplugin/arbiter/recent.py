@@ -13,7 +13,7 @@ from typing import Final
 
 FADING_NS: Final = 10e9
 # Fewer seconds than one, of what is known, say nothing yet.
-LEAST_KNOWN: Final = 0.1
+MIN_KNOWN: Final = 0.1
 
 
 class Sight(enum.Enum):
@@ -41,7 +41,7 @@ class Recent:
     def ratio(self, now_ns: int) -> float | None:
         """From 0 to 1; None while it is unknown."""
         self._pass_time(now_ns)
-        if self._sight is Sight.UNKNOWN or self._known < LEAST_KNOWN:
+        if self._sight is Sight.UNKNOWN or self._known < MIN_KNOWN:
             return None
         return self._used / self._known
 

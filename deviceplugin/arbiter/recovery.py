@@ -34,7 +34,7 @@ def take_over(record: LedgerRecord, *, proc: Path) -> ShareLedger | Unreachable 
     """
     living: dict[int, KernelProcess] = {}
     ledger: pages.Ledger | None = None
-    left_bytes = kernel_process.MOST_MAPS_BYTES
+    left_bytes = kernel_process.MAX_MAPS_BYTES
     for slot, (pid, start_ticks) in record.slots.items():
         who = kernel_process.find(pid, start_ticks, proc=proc)
         if who is None:

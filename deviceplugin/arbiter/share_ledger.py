@@ -69,14 +69,14 @@ class ShareLedger:
         held = zip(self.used_bytes(), self.limits.overhead_bytes(), strict=True)
         return max((used + overhead for used, overhead in held), default=0)
 
-    def certain(self, slot: int, card: int) -> tuple[int, int]:
+    def certain(self, slot: int, gpu: int) -> tuple[int, int]:
         """What a process says is on a GPU for certain, and how often it was about to be less. Raises PagesError."""
-        return self.ledger.certain(slot, card) if slot < self.limits.certain_slot else (0, 0)
+        return self.ledger.certain(slot, gpu) if slot < self.limits.certain_slot else (0, 0)
 
-    def overhead_bytes(self, slot: int, card: int) -> int:
+    def overhead_bytes(self, slot: int, gpu: int) -> int:
         """What is counted of a process on a GPU beyond its charges."""
         held = self._overheads.get(slot)
-        return held[card] if held is not None else 0
+        return held[gpu] if held is not None else 0
 
     def slot_of(self, who: KernelProcess) -> int | None:
         """The slot that the process has."""
@@ -124,9 +124,9 @@ class ShareLedger:
     def measured(self, overheads: Mapping[int, Sequence[int]]) -> None:
         """What the processes hold beyond their charges, by slot and GPU: it counts from now on."""
         self._overheads = {slot: held for slot, held in overheads.items() if slot in self._members}
-        for card in range(len(self.tenant.grants)):
-            overhead_bytes = sum(held[card] for held in self._overheads.values())
-            self.limits.measure(card, overhead_bytes)
+        for gpu in range(len(self.tenant.grants)):
+            overhead_bytes = sum(held[gpu] for held in self._overheads.values())
+            self.limits.measure(gpu, overhead_bytes)
 
     def has_our_page(self, slot: int) -> None:
         """From now on the process of this slot goes by our limits page."""

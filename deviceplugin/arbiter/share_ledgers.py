@@ -43,9 +43,9 @@ class ShareUse:
     overhead_bytes: tuple[int, ...]
 
 
-async def nothing_known(chosen: ShareLedger, slot: int, card: int) -> int | None:
+async def nothing_known(chosen: ShareLedger, slot: int, gpu: int) -> int | None:
     """Where nobody measures: no memory is known beyond what is charged."""
-    del chosen, slot, card
+    del chosen, slot, gpu
     return None
 
 
@@ -180,18 +180,18 @@ class ShareLedgers:
         """Tell all when to launch while there is no arbiter; to be called once a share is given more or less."""
         table = timetable.timetable(group.tenant for group in self._groups.values())
         for key, share in self._groups.items():
-            for card, turn in enumerate(table[key]):
-                share.limits.schedule(card, turn)
+            for gpu, turn in enumerate(table[key]):
+                share.limits.schedule(gpu, turn)
 
     def reap(self, chosen: ShareLedger) -> None:
         """Clear the slots of processes that are dead by now."""
         for slot in list(chosen.dead()):
             self._leave(chosen, slot)
 
-    async def measure(self, chosen: ShareLedger, who: KernelProcess, card: int) -> int | None:
+    async def measure(self, chosen: ShareLedger, who: KernelProcess, gpu: int) -> int | None:
         """Look, from now on, how much of a GPU nobody is known to hold; None where that is unknown."""
         slot = chosen.slot_of(who)
-        return await self._unclaimed_bytes(chosen, slot, card) if slot is not None else None
+        return await self._unclaimed_bytes(chosen, slot, gpu) if slot is not None else None
 
     def disconnected(self, chosen: ShareLedger, who: KernelProcess) -> None:
         """A process closed its socket: give up its slot if that was because it became another program."""
@@ -210,8 +210,8 @@ class ShareLedgers:
 
     def expect_contexts(self, chosen: ShareLedger) -> None:
         """Tell the processes of a share what is to be charged for a context now."""
-        for card, grant in enumerate(chosen.tenant.grants):
-            chosen.limits.expect(card, self._context_bytes(grant.uuid))
+        for gpu, grant in enumerate(chosen.tenant.grants):
+            chosen.limits.expect(gpu, self._context_bytes(grant.uuid))
 
     def unreachable(self) -> Mapping[str, Sequence[KernelProcess]]:
         """The processes, by share, of which we cannot tell what they hold."""

@@ -28,9 +28,9 @@ from gpushare.gpunode import GpuNode, Resize
 logger = logging.getLogger(__name__)
 
 AGAIN_SECONDS: Final = 1.0  # between two looks whether a share can give up memory by now
-MOST_BYTES: Final = (1 << 63) - 1  # that the GPUNode's schema lets be
+MAX_BYTES: Final = (1 << 63) - 1  # that the GPUNode's schema lets be
 TOLD_SECONDS: Final = 10.0  # for so long a figure of what is in use is left as it was told, then for twice as long, …
-MOST_TOLD_SECONDS: Final = 320.0
+MAX_TOLD_SECONDS: Final = 320.0
 
 _Place = tuple[str, int]  # of a share: its allocation's id, and which one it is
 
@@ -152,7 +152,7 @@ class Resizing:
             # Below what is wanted it is for a moment, while what was told before is taken back.
             # Programs write their own figures: what no GPU has would be refused, and the whole status with it.
             has_bytes = max(group.tenant.memory_bytes, wanted_bytes)
-            used_bytes = min(group.held_bytes(), MOST_BYTES)
+            used_bytes = min(group.held_bytes(), MAX_BYTES)
         elif self._groups.out_of_reach(entry.pod.uid, position):
             has_bytes = used_bytes = share.memory_bytes
         else:  # no process has it; those that come will find the lower limit
@@ -170,7 +170,7 @@ class Resizing:
         if known is not None and known.said == said:
             return now - known.since >= known.pause_seconds
         is_next = known is not None and known.said.memory_bytes == said.memory_bytes
-        pause_seconds = min(MOST_TOLD_SECONDS, 2 * known.pause_seconds) if known and is_next else TOLD_SECONDS
+        pause_seconds = min(MAX_TOLD_SECONDS, 2 * known.pause_seconds) if known and is_next else TOLD_SECONDS
         self._told[place] = _Told(said, now, pause_seconds)
         return False
 

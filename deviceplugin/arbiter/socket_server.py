@@ -39,13 +39,13 @@ BACKLOG: Final = 32
 ACCEPTS_A_TURN: Final = 16
 ACCEPTS_PER_SECOND: Final = 1000.0
 ACCEPT_BURST: Final = 4096
-MOST_CONNECTIONS: Final = 8192
+MAX_CONNECTIONS: Final = 8192
 DESCRIPTORS_A_CONNECTION: Final = 3  # the socket, its pidfd, and the pidfd of its slot
 OTHER_DESCRIPTORS: Final = 512
 CONTAINERS: Final = 512  # that find room whatever others do; a node of Kubernetes has 110 pods if nothing else is said
 FULL_PAUSE_SECONDS: Final = 0.1
 LEAVE_SECONDS: Final = 1.0  # for those turned away, to send what they were about to send
-MOST_LEAVING: Final = 256
+MAX_LEAVING: Final = 256
 
 Identify = Callable[[int], Container | Refusal]
 
@@ -104,7 +104,7 @@ class Server:
         return Counter(connection.version for connection in self._connections if connection.version is not None)
 
     async def __aenter__(self) -> Server:
-        self._most = min(MOST_CONNECTIONS, (raised_limit() - OTHER_DESCRIPTORS) // DESCRIPTORS_A_CONNECTION)
+        self._most = min(MAX_CONNECTIONS, (raised_limit() - OTHER_DESCRIPTORS) // DESCRIPTORS_A_CONNECTION)
         self._loop = asyncio.get_running_loop()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         fresh = self._path.with_suffix(".new")
@@ -199,7 +199,7 @@ class Server:
         logger.debug("Turned a connection away", extra={"err": reason})
         with contextlib.suppress(OSError):
             connected.send(wire.refused(reason), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-        if len(self._leaving) >= MOST_LEAVING:
+        if len(self._leaving) >= MAX_LEAVING:
             connected.close()
             return
         # Closed with a message of theirs unread, the socket would give them a reset before our sentence.

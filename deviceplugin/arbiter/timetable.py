@@ -46,7 +46,7 @@ class _Part:
     weight: int
 
 
-class _Card:
+class _GpuTimetable:
     """One GPU: who is to have a part of it, and who has one already."""
 
     def __init__(self, shares: Mapping[str, tuple[int, int]]) -> None:
@@ -117,35 +117,35 @@ def timetable(tenants: Iterable[Tenant]) -> Mapping[str, tuple[LaunchSlot, ...]]
     for key, tenant in shares.items():
         for grant in tenant.grants:
             percents[grant.uuid][key] = (grant.request_percent, grant.limit_percent)
-    cards = {uuid: _Card(of) for uuid, of in percents.items()}
-    alike = {uuid: _divided(PERIOD, card.waiting.values()) for uuid, card in cards.items()}
+    gpus = {uuid: _GpuTimetable(of) for uuid, of in percents.items()}
+    alike = {uuid: _divided(PERIOD, gpu.waiting.values()) for uuid, gpu in gpus.items()}
     for key, owner in sorted(shares.items(), key=lambda item: (-len(item[1].grants), item[0])):
         uuids = [grant.uuid for grant in owner.grants]
-        if len(uuids) > 1 and all(key in cards[uuid].waiting for uuid in uuids):
+        if len(uuids) > 1 and all(key in gpus[uuid].waiting for uuid in uuids):
             length = min(alike[uuid][key] for uuid in uuids)
-            least = min(cards[uuid].waiting[key].least for uuid in uuids)
-            _align(key, [cards[uuid] for uuid in uuids], (length, least))
-    for card in cards.values():
-        card.fill()
+            least = min(gpus[uuid].waiting[key].least for uuid in uuids)
+            _align(key, [gpus[uuid] for uuid in uuids], (length, least))
+    for gpu in gpus.values():
+        gpu.fill()
     return {
-        key: tuple(cards[grant.uuid].turns.get(key, NO_TURN) for grant in tenant.grants)
+        key: tuple(gpus[grant.uuid].turns.get(key, NO_TURN) for grant in tenant.grants)
         for key, tenant in shares.items()
     }
 
 
-def _align(key: str, cards: Sequence[_Card], lengths: Iterable[int]) -> None:
+def _align(key: str, gpus: Sequence[_GpuTimetable], lengths: Iterable[int]) -> None:
     """Give it the same part on each of these, of the first of the lengths that all have room for, if any."""
     for length in lengths:
-        begin = _common([card.gaps() for card in cards], length)
-        if begin is not None and _is_granted(key, cards, LaunchSlot(begin, length)):
+        begin = _common([gpu.gaps() for gpu in gpus], length)
+        if begin is not None and _is_granted(key, gpus, LaunchSlot(begin, length)):
             return
 
 
-def _is_granted(key: str, cards: Sequence[_Card], turn: LaunchSlot) -> bool:
-    before = [card.waiting[key] for card in cards]
-    for number, card in enumerate(cards):
-        if not card.give(key, turn):
-            for other, part in zip(cards[:number], before, strict=False):
+def _is_granted(key: str, gpus: Sequence[_GpuTimetable], turn: LaunchSlot) -> bool:
+    before = [gpu.waiting[key] for gpu in gpus]
+    for number, gpu in enumerate(gpus):
+        if not gpu.give(key, turn):
+            for other, part in zip(gpus[:number], before, strict=False):
                 other.take(key, part)
             return False
     return True
@@ -154,12 +154,12 @@ def _is_granted(key: str, cards: Sequence[_Card], turn: LaunchSlot) -> bool:
 def _common(gaps: Sequence[Sequence[LaunchSlot]], length: int) -> int | None:
     """The first moment from which so much is free on all."""
 
-    def is_free(begin: int, of_card: Sequence[LaunchSlot]) -> bool:
-        ends = ((gap.begin_permille, gap.begin_permille + gap.permille) for gap in of_card)
+    def is_free(begin: int, for_gpu: Sequence[LaunchSlot]) -> bool:
+        ends = ((gap.begin_permille, gap.begin_permille + gap.permille) for gap in for_gpu)
         return any(first <= begin and begin + length <= end for first, end in ends)
 
-    begins = sorted({gap.begin_permille for of_card in gaps for gap in of_card})
-    return next((begin for begin in begins if all(is_free(begin, of_card) for of_card in gaps)), None)
+    begins = sorted({gap.begin_permille for for_gpu in gaps for gap in for_gpu})
+    return next((begin for begin in begins if all(is_free(begin, for_gpu) for for_gpu in gaps)), None)
 
 
 def _divided(length: int, parts: Iterable[_Part]) -> dict[str, int]:

@@ -95,9 +95,9 @@ def of_version(message: bytes, version: int) -> bytes:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lease:
-    """What a message about a lease says; `card`: the place of the GPU in the limits page."""
+    """What a message about a lease says; `gpu`: the place of the GPU in the limits page."""
 
-    card: int
+    gpu: int
     flags: int
     number: int
 
@@ -109,12 +109,12 @@ def lease(data: bytes) -> Lease:
 
 def opened(said: Lease) -> bytes:
     """The message that a process may launch, with these flags."""
-    return _message(contract.MESSAGE_OPEN, _LEASE.pack(said.card, said.flags, said.number))
+    return _message(contract.MESSAGE_OPEN, _LEASE.pack(said.gpu, said.flags, said.number))
 
 
 def revoked(said: Lease) -> bytes:
     """The message that a process may launch nothing more."""
-    return _message(contract.MESSAGE_REVOKE, _LEASE.pack(said.card, said.flags, said.number))
+    return _message(contract.MESSAGE_REVOKE, _LEASE.pack(said.gpu, said.flags, said.number))
 
 
 def welcome(*, gpu_count: int, slot: int) -> bytes:
@@ -137,7 +137,7 @@ def measured(asked: Lease, unclaimed_bytes: int | None) -> bytes:
     """The answer to a MEASURE; None: it is unknown."""
     most = 2**64 - 1
     left = most if unclaimed_bytes is None else min(unclaimed_bytes, most)
-    return _message(contract.MESSAGE_MEASURED, _LEASE.pack(asked.card, asked.flags, left))
+    return _message(contract.MESSAGE_MEASURED, _LEASE.pack(asked.gpu, asked.flags, left))
 
 
 def _message(kind: int, body: bytes) -> bytes:

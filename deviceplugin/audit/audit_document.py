@@ -9,7 +9,7 @@ from gpushare import contract
 from gpushare.gpunode import Condition
 
 ALL_LIMITED: Final = "every process on a shared GPU is held to its limits"
-_MOST_NAMED: Final = 10
+_MAX_NAMED: Final = 10
 
 
 def to_json(audit: NodeAudit, *, node_name: str, checked_at: float) -> dict[str, Any]:
@@ -21,12 +21,12 @@ def to_json(audit: NodeAudit, *, node_name: str, checked_at: float) -> dict[str,
         "blind": any(problem.blind for problem in audit.problems),
         "gpus": [
             {
-                "uuid": card.uuid,
-                "index": card.index,
-                "mode": str(card.mode),
-                "processes": [_process(process) for process in audit.processes if process.process.gpu == card.uuid],
+                "uuid": gpu.uuid,
+                "index": gpu.index,
+                "mode": str(gpu.mode),
+                "processes": [_process(process) for process in audit.processes if process.process.gpu == gpu.uuid],
             }
-            for card in audit.gpus
+            for gpu in audit.gpus
         ],
         "shares": [_share(share) for share in audit.shares],
     }
@@ -46,8 +46,8 @@ def condition(audit: NodeAudit) -> Condition:
     if sentences:
         reason = "ShareBeyondLimit" if any(share.beyond is not None for share in differing) else "LimitsDiffer"
         reason = "ProcessUnlimited" if unlimited else "ForeignProcess" if foreign else reason
-        more = len(sentences) - _MOST_NAMED
-        message = "; ".join((*sentences[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else [])))
+        more = len(sentences) - _MAX_NAMED
+        message = "; ".join((*sentences[:_MAX_NAMED], *([f"and {more} more"] if more > 0 else [])))
         return Condition(kind, "False", reason, message)
     blind = [problem.sentence for problem in audit.problems if problem.blind]
     if blind:

@@ -23,10 +23,10 @@ def figures(audit: NodeAudit, *, node_name: str) -> Iterator[Metric]:
         "Processes on a fractional GPU that belong to no share, seen twice in a row.",
         labels=labels,
     )
-    for card in audit.gpus:
-        values = [node_name, card.uuid, str(card.index), card.model]
+    for gpu in audit.gpus:
+        values = [node_name, gpu.uuid, str(gpu.index), gpu.model]
         for metric, state in ((unlimited, LimitState.UNLIMITED), (foreign, LimitState.FOREIGN)):
-            metric.add_metric(values, sum(process.process.gpu == card.uuid for process in audit.of(state)))
+            metric.add_metric(values, sum(process.process.gpu == gpu.uuid for process in audit.of(state)))
     beyond = GaugeMetricFamily(
         "gpushare_share_beyond_limit_memory_bytes",
         "By how much what is counted exceeds a share's limit; it is granted nothing while this is not 0.",

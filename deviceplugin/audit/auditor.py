@@ -41,7 +41,7 @@ _LOGGED: Final = {
     contract.EVENT_UNLIMITED: "A process runs without limits",
     contract.EVENT_BEYOND: "A share runs beyond its limit",
 }
-MOST_EVENTS: Final = 20  # of one look: who starts processes as fast as can be is not to write as many Events
+MAX_EVENTS: Final = 20  # of one look: who starts processes as fast as can be is not to write as many Events
 
 
 class Auditor:
@@ -169,7 +169,7 @@ class Auditor:
     def _charge(self, look: process_listing.Look) -> None:
         """Charge to each share what its processes hold beyond their charges, and learn from it what a context takes."""
         self._overheads.look(look.readings, look.silent)
-        kinds = {card.uuid: self._contexts.kind(card) for card in look.seen.gpus}
+        kinds = {gpu.uuid: self._contexts.kind(gpu) for gpu in look.seen.gpus}
         learned = collections.defaultdict[str, list[int]](list)
         for (uuid, _), context_bytes in self._overheads.learned.items():
             if uuid in kinds:  # and no MIG device, whose contexts are smaller
@@ -202,7 +202,7 @@ class Auditor:
         """Events, once for each process and share; and the end of processes that are not to run."""
         troubles = process_limits.troubles(self.audit)
         certain = {process.key for process in process_limits.to_be_ended(self.audit)} if self._ends else set()
-        self._events_left = MOST_EVENTS
+        self._events_left = MAX_EVENTS
         registered = {
             (member.pid, member.start_ticks)
             for share in self._arbiter.shares.all()

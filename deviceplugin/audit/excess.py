@@ -15,7 +15,7 @@ from typing import Final
 
 TOLERATED: Final = 0.15  # of all time
 TOLD_SECONDS: Final = 3.0  # beyond that; a share that is let have 10 % and has all of a GPU has come to it after four
-MOST_SECONDS: Final = 4.5  # and to nothing again half a minute after it ended
+MAX_SECONDS: Final = 4.5  # and to nothing again half a minute after it ended
 FADING_SECONDS: Final = 10.0  # as the arbiter's own figure: a sample this old counts a third of a new one
 
 Place = tuple[str, str]  # the UUID of a GPU, and the key of a share
@@ -85,7 +85,7 @@ class Excess:
 
 
 def _added(before: _Sum, used: float, let: float, passed: float) -> _Sum:
-    excess = min(MOST_SECONDS, before.excess_seconds + used - let - TOLERATED * passed)
+    excess = min(MAX_SECONDS, before.excess_seconds + used - let - TOLERATED * passed)
     if excess <= 0:
         return _NOTHING
     return _Sum(

@@ -93,5 +93,5 @@ class NodeAudit:
 
     def label(self, uuid: str) -> str:
         """A GPU in a sentence."""
-        index = next((card.index for card in self.gpus if card.uuid == uuid), None)
+        index = next((gpu.index for gpu in self.gpus if gpu.uuid == uuid), None)
         return f"GPU {uuid}" if index is None else f"GPU {index} ({uuid})"

@@ -85,13 +85,13 @@ class _Processes:
         self._unreachable = seen.unreachable
         self._pods = {pod.uid(manifest): manifest for manifest in pods}
         self._node = node
-        self._modes = {card.uuid: card.mode for card in seen.gpus}
+        self._modes = {gpu.uuid: gpu.mode for gpu in seen.gpus}
         self._tenants: dict[Container, Tenant | Refusal | NotYet] = {}
         self._members: dict[tuple[str, Who], tuple[SeenShare, int]] = {}
         for share in seen.shares:
-            for card, grant in enumerate(share.tenant.grants):
+            for gpu, grant in enumerate(share.tenant.grants):
                 for member in share.members:
-                    self._members[grant.uuid, member.who] = (share, member.charged_bytes[card])
+                    self._members[grant.uuid, member.who] = (share, member.charged_bytes[gpu])
 
     def judged(self, process: SeenProcess) -> AuditedProcess:
         """The process by what was seen at this look alone."""

@@ -62,10 +62,10 @@ class ShareLedgerView(Protocol):
     @property
     def ledger(self) -> pages.Ledger: ...  # noqa: D102
 
-    def certain(self, slot: int, card: int) -> tuple[int, int]:
+    def certain(self, slot: int, gpu: int) -> tuple[int, int]:
         """What a process says is on a GPU for certain, and how often it was about to be less. Raises PagesError."""
 
-    def overhead_bytes(self, slot: int, card: int) -> int:
+    def overhead_bytes(self, slot: int, gpu: int) -> int:
         """What is counted of a process on a GPU beyond its charges."""
 
 
@@ -133,21 +133,21 @@ class Looking:
         listed: list[tuple[str, nvml.NvmlProcess]] = []
         problems: list[Problem] = []
         silent = set()
-        for card in gpus:
+        for gpu in gpus:
             try:
-                running = self._measure(card.uuid, groups, readings)
+                running = self._measure(gpu.uuid, groups, readings)
             except nvml_call.NvmlError as error:
-                silent.add(card.uuid)
+                silent.add(gpu.uuid)
                 # One that may not be given to anybody is told of by its own condition.
-                if card.healthy:
-                    problems.append(Problem(f"the driver does not list the processes on GPU {card.index}: {error}"))
+                if gpu.healthy:
+                    problems.append(Problem(f"the driver does not list the processes on GPU {gpu.index}: {error}"))
                 continue
-            listed += [(card.uuid, process) for process in running]
-            if any(process.memory_bytes is None for process in running) and card.mode is Mode.FRACTIONAL:
-                sentence = f"the driver does not tell what processes hold on GPU {card.index}: contexts are not charged"
+            listed += [(gpu.uuid, process) for process in running]
+            if any(process.memory_bytes is None for process in running) and gpu.mode is Mode.FRACTIONAL:
+                sentence = f"the driver does not tell what processes hold on GPU {gpu.index}: contexts are not charged"
                 problems.append(Problem(sentence, blind=False))
         # Shares of MIG devices: their processes are listed with the GPU, and measured there.
-        for uuid in {grant.uuid for group in groups for grant in group.tenant.grants} - {card.uuid for card in gpus}:
+        for uuid in {grant.uuid for group in groups for grant in group.tenant.grants} - {gpu.uuid for gpu in gpus}:
             try:
                 self._measure(uuid, groups, readings)
             except nvml_call.NvmlError as error:
@@ -180,10 +180,10 @@ class Looking:
         self, gpus: Sequence[Gpu], groups: Sequence[ShareLedgerView]
     ) -> tuple[dict[Place, float], dict[Place, bool]]:
         utilizations: dict[str, Mapping[int, float]] = {}
-        for card in gpus:
-            utilization = self._utilization(card) if card.mode is Mode.FRACTIONAL else None
+        for gpu in gpus:
+            utilization = self._utilization(gpu) if gpu.mode is Mode.FRACTIONAL else None
             if utilization is not None:
-                utilizations[card.uuid] = utilization
+                utilizations[gpu.uuid] = utilization
         used, works = {}, {}
         for group in groups:
             pids = [member.pid for member in list(group.members.values())]
@@ -196,15 +196,15 @@ class Looking:
                     works[place] = not all(kernel_process.is_stopped(pid, proc=self._proc) for pid in pids)
         return used, works
 
-    def _utilization(self, card: Gpu) -> Mapping[int, float] | None:
+    def _utilization(self, gpu: Gpu) -> Mapping[int, float] | None:
         """By pid, since the last look; None at the first one, and where the driver does not tell."""
-        since_us = self._told_us.pop(card.uuid, 0)
+        since_us = self._told_us.pop(gpu.uuid, 0)
         try:
-            utilization = self._driver.utilization(card.uuid, since_us)
+            utilization = self._driver.utilization(gpu.uuid, since_us)
         except nvml_call.NvmlError:
             return None
         if utilization is not None:
-            self._told_us[card.uuid] = utilization.until_us
+            self._told_us[gpu.uuid] = utilization.until_us
         return utilization.parts if utilization is not None and since_us else None
 
     def _measure(
@@ -291,16 +291,16 @@ class _Seats:
 
     def __init__(self, groups: Sequence[ShareLedgerView], uuid: str) -> None:
         self._seats = [
-            (group, card) for group in groups for card, grant in enumerate(group.tenant.grants) if grant.uuid == uuid
+            (group, gpu) for group in groups for gpu, grant in enumerate(group.tenant.grants) if grant.uuid == uuid
         ]
 
     def charged(self) -> dict[Who, tuple[int, int]]:
         charges = {}
-        for group, card in self._seats:
+        for group, gpu in self._seats:
             try:
-                expected_bytes = group.limits.read()[card].context_bytes
+                expected_bytes = group.limits.read()[gpu].context_bytes
                 for slot, member in list(group.members.items()):
-                    charged_bytes = group.ledger.slot_bytes(slot)[card]
+                    charged_bytes = group.ledger.slot_bytes(slot)[gpu]
                     charges[member.pid, member.start_ticks] = (charged_bytes, expected_bytes)
             except pages.PagesError:
                 continue

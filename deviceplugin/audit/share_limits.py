@@ -17,7 +17,7 @@ from gpushare import quantity
 from gpushare.gpunode import GpuNode
 
 GONE: Final = "the GPUNode has this share no more, and its processes still run"
-_MOST_NAMED: Final = 5
+_MAX_NAMED: Final = 5
 
 Place = tuple[str, int, str]  # an allocation's id, the position of the share in it, the UUID of a GPU
 
@@ -53,7 +53,7 @@ def _compared(
         if entry is not None:
             of_place[entry.id, seen_share.tenant.share] = seen_share
             continue
-        for card, grant in enumerate(seen_share.tenant.grants):
+        for gpu, grant in enumerate(seen_share.tenant.grants):
             share = AuditedShare(
                 seen_share.tenant.namespace,
                 seen_share.tenant.pod,
@@ -66,16 +66,16 @@ def _compared(
             )
             yield (
                 (seen_share.tenant.key, seen_share.tenant.share, grant.uuid),
-                _measured(share, seen_share, card, beyond),
+                _measured(share, seen_share, gpu, beyond),
             )
     for entry in node.allocations:
         for position, ledger_share in enumerate(() if entry.is_hold else entry.shares):
             amounts = (ledger_share.request_percent, ledger_share.limit_percent, ledger_share.memory_bytes)
-            for card, uuid in enumerate(ledger_share.gpu_uuids):
+            for gpu, uuid in enumerate(ledger_share.gpu_uuids):
                 share = AuditedShare(entry.pod.namespace, entry.pod.name, ledger_share.containers, uuid, *amounts)
                 running = of_place.get((entry.id, position))
                 if running is not None:
-                    share = _measured(share, running, card, beyond)
+                    share = _measured(share, running, gpu, beyond)
                     without = sum(member.with_library is False for member in running.members)
                     may_bytes = {ledger_share.memory_bytes, tenant.memory_bytes(node, entry, position)}
                     reason = _difference(share, may_bytes) or _without(without, share.processes)
@@ -83,13 +83,11 @@ def _compared(
                 yield (entry.id, position, uuid), share
 
 
-def _measured(
-    share: AuditedShare, seen: SeenShare, card: int, beyond: Mapping[tuple[str, str], Beyond]
-) -> AuditedShare:
+def _measured(share: AuditedShare, seen: SeenShare, gpu: int, beyond: Mapping[tuple[str, str], Beyond]) -> AuditedShare:
     return dataclasses.replace(
         share,
-        enforced=seen.enforced[card],
-        charged_bytes=sum(member.charged_bytes[card] for member in seen.members),
+        enforced=seen.enforced[gpu],
+        charged_bytes=sum(member.charged_bytes[gpu] for member in seen.members),
         processes=len(seen.members),
         with_library=sum(member.with_library is True for member in seen.members),
         beyond=beyond.get((share.gpu, seen.tenant.key)),
@@ -114,8 +112,8 @@ def _without(count: int, processes: int) -> str:
 def _around(processes: Sequence[AuditedProcess]) -> str:
     if not processes:
         return ""
-    names = ", ".join(f"{process.process.name} ({process.process.pid})" for process in processes[:_MOST_NAMED])
-    more = f" and {len(processes) - _MOST_NAMED} more" if len(processes) > _MOST_NAMED else ""
+    names = ", ".join(f"{process.process.name} ({process.process.pid})" for process in processes[:_MAX_NAMED])
+    more = f" and {len(processes) - _MAX_NAMED} more" if len(processes) > _MAX_NAMED else ""
     return f"{names}{more} got around its limits"
 
 

@@ -87,27 +87,27 @@ def look(driver: nvml.Nvml, uuid: str, groups: Sequence[ShareLedgerView], *, sha
 def _held(uuid: str, groups: Sequence[ShareLedgerView]) -> dict[Who, KnownHolding]:
     holdings = {}
     for group in groups:
-        for card, grant in enumerate(group.tenant.grants):
+        for gpu, grant in enumerate(group.tenant.grants):
             if grant.uuid != uuid:
                 continue
             for slot, member in list(group.members.items()):
                 try:
-                    certain = group.certain(slot, card)
-                    charged_bytes = group.ledger.slot_bytes(slot)[card]
+                    certain = group.certain(slot, gpu)
+                    charged_bytes = group.ledger.slot_bytes(slot)[gpu]
                 except pages.PagesError:
                     continue
-                overhead_bytes = group.overhead_bytes(slot, card)
+                overhead_bytes = group.overhead_bytes(slot, gpu)
                 who = (member.pid, member.start_ticks)
                 holdings[who] = KnownHolding(group.tenant.key, charged_bytes, certain, overhead_bytes)
     return holdings
 
 
-async def ask(driver: Driver, shares: Shares, chosen: RunningShare, asker: Who, card: int) -> int | None:
+async def ask(driver: Driver, shares: Shares, chosen: RunningShare, asker: Who, gpu: int) -> int | None:
     """What of a GPU of a share, by its place there, nobody is known to hold beside this process of it, from now on.
 
     None where the driver does not tell.
     """
-    share, uuid, groups = chosen.tenant.key, chosen.tenant.grants[card].uuid, shares.all()
+    share, uuid, groups = chosen.tenant.key, chosen.tenant.grants[gpu].uuid, shares.all()
     try:
         return await driver.ask(look, driver.nvml, uuid, groups, share=share, asker=asker)
     except nvml_call.NvmlError as error:

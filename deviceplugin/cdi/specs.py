@@ -50,7 +50,7 @@ class Specs:
 
     directory: Path
     _: dataclasses.KW_ONLY
-    cards: Callable[[], Sequence[HardwareGpu]]
+    gpus: Callable[[], Sequence[HardwareGpu]]
     nodes: Callable[[], answer.Nodes]
     in_use: Callable[[], bool]
     root: Path = _ROOT
@@ -168,8 +168,8 @@ class Specs:
     def _gpus(self, dev: str) -> dict[str, spec.Edits]:
         nodes = self.nodes()
         devices = {}
-        for card in self.cards():
-            for device in (whole(card), *(part for _, part in parts(card))):
+        for gpu in self.gpus():
+            for device in (whole(gpu), *(part for _, part in parts(gpu))):
                 pairs = tuple((path, f"{dev}{path}") for path in nodes.of_device.get(device.uuid, ()))
                 if pairs:
                     devices[device.uuid] = devices[device.index] = pairs

@@ -16,7 +16,7 @@ from gpushare.pod import PodJson
 
 DENIED: Final = "a process in a container with a share gets no GPU unless it is registered with the arbiter"
 _NVIDIA: Final = "nvidia.com/"
-_MOST_NAMED: Final = 10
+_MAX_NAMED: Final = 10
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ def condition(problem: str, left_out: tuple[str, ...]) -> Condition:
         return Condition(kind, "False", "NotPossible", f"{problem}; processes without limits are told of, as ever")
     if not left_out:
         return Condition(kind, "True", "Denied", DENIED)
-    more = f" and {len(left_out) - _MOST_NAMED} more" if len(left_out) > _MOST_NAMED else ""
-    named = f"{', '.join(left_out[:_MOST_NAMED])}{more}"
+    more = f" and {len(left_out) - _MAX_NAMED} more" if len(left_out) > _MAX_NAMED else ""
+    named = f"{', '.join(left_out[:_MAX_NAMED])}{more}"
     return Condition(kind, "True", "Denied", f"{DENIED}, but in {named}: another container there may have whole GPUs")
 
 

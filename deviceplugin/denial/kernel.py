@@ -21,7 +21,7 @@ _HASH: Final = 1  # BPF_MAP_TYPE_HASH
 _NO_PREALLOC: Final = 1  # BPF_F_NO_PREALLOC
 _CGROUP_DEVICE_PROGRAM, _CGROUP_DEVICE = 15, 6  # BPF_PROG_TYPE_CGROUP_DEVICE, BPF_CGROUP_DEVICE
 _ALLOW_MULTI, _REPLACE = 2, 4  # BPF_F_ALLOW_MULTI, BPF_F_REPLACE
-MOST_PROGRAMS: Final = 64  # that a cgroup can have
+MAX_PROGRAMS: Final = 64  # that a cgroup can have
 _LOG_BYTES: Final = 1 << 16
 _INSTRUCTION_BYTES: Final = 8
 _INFO_START: Final = struct.Struct("<II8s")  # of struct bpf_prog_info: its kind, id and tag
@@ -135,8 +135,8 @@ def attach(cgroup: int, program: int, *, instead_of: int | None = None) -> None:
 
 def attached(cgroup: int) -> frozenset[int]:
     """The ids of the programs that the kernel asks in this very cgroup."""
-    ids = (ctypes.c_uint32 * MOST_PROGRAMS)()
-    fields = struct.pack("<4IQI", cgroup, _CGROUP_DEVICE, 0, 0, ctypes.addressof(ids), MOST_PROGRAMS)
+    ids = (ctypes.c_uint32 * MAX_PROGRAMS)()
+    fields = struct.pack("<4IQI", cgroup, _CGROUP_DEVICE, 0, 0, ctypes.addressof(ids), MAX_PROGRAMS)
     buffer = ctypes.create_string_buffer(fields, _ATTRIBUTES_BYTES)
     _call(_QUERY, buffer)
     (count,) = struct.unpack_from("<I", buffer.raw, 24)

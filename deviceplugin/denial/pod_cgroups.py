@@ -9,7 +9,7 @@ from typing import Final
 
 from deviceplugin.arbiter import identity
 
-MOST_LEVELS: Final = 8  # kind: kubelet.slice/kubelet-kubepods.slice/…-burstable.slice/…, in a container of a node
+MAX_LEVELS: Final = 8  # kind: kubelet.slice/kubelet-kubepods.slice/…-burstable.slice/…, in a container of a node
 
 
 def is_version_two(root: Path) -> bool:
@@ -19,7 +19,7 @@ def is_version_two(root: Path) -> bool:
 
 def of_pods(root: Path) -> dict[str, Path]:
     """The directories of the pods below, by their UIDs."""
-    return dict(_below(root, MOST_LEVELS))
+    return dict(_below(root, MAX_LEVELS))
 
 
 def _below(directory: Path, levels: int) -> Iterator[tuple[str, Path]]:

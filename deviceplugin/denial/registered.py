@@ -14,7 +14,7 @@ BEAT_SECONDS: Final = 30.0
 # behind.
 AWAY_SECONDS: Final = 600.0
 _NANOSECONDS: Final = 10**9
-MOST: Final = 1 << 16
+MAX: Final = 1 << 16
 
 Who = tuple[int, int]  # a process: its pid and when it started, in the kernel's ticks
 
@@ -52,4 +52,4 @@ class RegisteredMap:
 
 def make() -> int:
     """The descriptor of a new map, in which nobody is."""
-    return kernel.make_map("gpushare", key_bytes=program.KEY.size, value_bytes=program.VALUE.size, most=MOST)
+    return kernel.make_map("gpushare", key_bytes=program.KEY.size, value_bytes=program.VALUE.size, most=MAX)

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 NAME: Final = "libraries.json"
 LOOK_SECONDS: Final = 60.0
-MOST_BYTES: Final = 64 << 20  # of what one process has mapped: a container can make that text as long as it likes
+MAX_BYTES: Final = 64 << 20  # of what one process has mapped: a container can make that text as long as it likes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -141,12 +141,12 @@ def _mapped(proc: Path) -> frozenset[int] | None:
 
 def _mapped_by(directory: Path) -> Iterator[int]:
     """By one process. Of devices nothing is asked: some file systems say another one here than there."""
-    left_bytes = MOST_BYTES
+    left_bytes = MAX_BYTES
     with (directory / "maps").open("rb") as lines:
         for line in lines:
             yield int(line.split(maxsplit=5)[4])
             left_bytes -= len(line)
-            records.check(left_bytes >= 0, f"it has more mapped than {MOST_BYTES} bytes tell")
+            records.check(left_bytes >= 0, f"it has more mapped than {MAX_BYTES} bytes tell")
 
 
 def _in_a_pod(directory: Path) -> bool:

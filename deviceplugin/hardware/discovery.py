@@ -17,32 +17,32 @@ from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
 class DiscoveredGpu:
     """A GPU, and its MIG devices as the driver describes them."""
 
-    card: HardwareGpu
+    gpu: HardwareGpu
     devices: tuple[instance.MigDevice, ...] = ()
 
 
-Cards = Mapping[str, DiscoveredGpu]  # by UUID
-NONE: Final[Cards] = {}
+DiscoveredGpus = Mapping[str, DiscoveredGpu]  # by UUID
+NONE: Final[DiscoveredGpus] = {}
 
 
-def read(opened: nvml.Nvml, gpus: Iterable[Gpu], known: Cards) -> Cards:
+def read(opened: nvml.Nvml, gpus: Iterable[Gpu], known: DiscoveredGpus) -> DiscoveredGpus:
     """The cards of these GPUs; one that does not answer is as it was `known`, or a GPU without MIG."""
     driver = nvml_mig.MigDriver(opened)
-    cards = {}
+    discovered = {}
     for gpu in gpus:
         try:
-            cards[gpu.uuid] = _card(opened, driver, gpu)
+            discovered[gpu.uuid] = _gpu(opened, driver, gpu)
         except nvml_call.NvmlError:
             unread = HardwareGpu(gpu.uuid, gpu.index, gpu.model, memory_is_known=gpu.memory_bytes > 0)
-            cards[gpu.uuid] = known.get(gpu.uuid) or DiscoveredGpu(unread)
-    return cards
+            discovered[gpu.uuid] = known.get(gpu.uuid) or DiscoveredGpu(unread)
+    return discovered
 
 
-def _card(opened: nvml.Nvml, driver: nvml_mig.MigDriver, gpu: Gpu) -> DiscoveredGpu:
+def _gpu(opened: nvml.Nvml, driver: nvml_mig.MigDriver, gpu: Gpu) -> DiscoveredGpu:
     mode = driver.mig_mode(gpu.uuid)
     enabled = mode is not None and mode.current
     devices = driver.mig_devices(gpu.uuid) if enabled else ()
-    card = HardwareGpu(
+    hardware = HardwareGpu(
         gpu.uuid,
         gpu.index,
         gpu.model,
@@ -55,4 +55,4 @@ def _card(opened: nvml.Nvml, driver: nvml_mig.MigDriver, gpu: Gpu) -> Discovered
         compute_mode=driver.compute_mode(gpu.uuid),
         memory_is_known=gpu.memory_bytes > 0,
     )
-    return DiscoveredGpu(card, devices)
+    return DiscoveredGpu(hardware, devices)

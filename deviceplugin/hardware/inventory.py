@@ -12,7 +12,7 @@ from gpushare import contract
 from gpushare.gpu import Gpu
 from gpushare.gpunode import Condition, GpuNode, Resize
 
-MOST_CHARACTERS: Final = 32768  # of a condition's message, by the CRD; pods are named in some
+MAX_CHARACTERS: Final = 32768  # of a condition's message, by the CRD; pods are named in some
 
 
 def merged(
@@ -24,31 +24,31 @@ def merged(
     held: UUIDs that allocations name. One that the driver does not list any more stays, unhealthy, while it is held:
         whoever holds it must be able to see what happened.
     """
-    cards = {card.uuid: _judged(card, faults) for card in seen.gpus}
+    gpus = {gpu.uuid: _judged(gpu, faults) for gpu in seen.gpus}
     unreadable = {gpu.index: gpu.reason for gpu in seen.unreadable if not gpu.bus_id}
     still_held = frozenset(held)
-    for card in previous:
-        if card.uuid in cards:
+    for gpu in previous:
+        if gpu.uuid in gpus:
             continue
-        if card.index in unreadable:
-            cards[card.uuid] = _ill(card, f"it does not answer: {unreadable[card.index]}")
-        elif card.uuid in still_held:
-            cards[card.uuid] = _ill(card, "the driver does not list it any more")
-    return tuple(sorted(cards.values(), key=lambda card: (card.index, card.uuid)))
+        if gpu.index in unreadable:
+            gpus[gpu.uuid] = _ill(gpu, f"it does not answer: {unreadable[gpu.index]}")
+        elif gpu.uuid in still_held:
+            gpus[gpu.uuid] = _ill(gpu, "the driver does not list it any more")
+    return tuple(sorted(gpus.values(), key=lambda gpu: (gpu.index, gpu.uuid)))
 
 
 def unidentified(gpus: Iterable[Gpu], seen: nvml.NvmlSnapshot) -> tuple[Unreadable, ...]:
     """The unreadable GPUs that are none of `gpus`: a lost GPU does not give its UUID, and none was known before."""
     known: set[int | str] = set()
-    for card in gpus:
-        known |= {card.index, pci.kernel_address(card.pci_bus_id)}
+    for gpu in gpus:
+        known |= {gpu.index, pci.kernel_address(gpu.pci_bus_id)}
     return tuple(gpu for gpu in seen.unreadable if (gpu.bus_id or gpu.index) not in known)
 
 
 def unanswered(gpus: Iterable[Gpu], *, seconds: float) -> tuple[Gpu, ...]:
     """The GPUs while the driver has not answered for so long: who cannot be asked about is not healthy."""
     why = f"the driver has not answered for {seconds:.0f} s: see the kernel's log for NVRM, and reboot if it stays so"
-    return tuple(_ill(card, why) if card.healthy else card for card in gpus)
+    return tuple(_ill(gpu, why) if gpu.healthy else gpu for gpu in gpus)
 
 
 def conditions(
@@ -67,10 +67,10 @@ def conditions(
     where a status changes. hung_up: why the kubelet does not list all devices. stopped: why no pod starts here however
     well the GPUs are.
     """
-    ill = [card for card in gpus if not card.healthy]
+    ill = [gpu for gpu in gpus if not gpu.healthy]
     well, count = len(gpus) - len(ill), len(gpus) + sum(gpu.index is not None or gpu.bus_id != "" for gpu in unread)
     healthy = f"{well} of {count} GPUs are healthy" if count or not unread else "no GPU can be read"
-    reasons = [f"GPU {card.index} ({card.uuid}): {card.health_reason}" for card in ill]
+    reasons = [f"GPU {gpu.index} ({gpu.uuid}): {gpu.health_reason}" for gpu in ill]
     message = "; ".join((healthy, *reasons, *map(str, unread)))
     is_whole = not ill and not unread
     reason = "GpusHealthy" if is_whole else "SomeGpusUnhealthy" if well else "AllGpusUnhealthy"
@@ -93,7 +93,7 @@ def conditions(
 
 
 def _shortened(message: str) -> str:
-    return message if len(message) <= MOST_CHARACTERS else f"{message[: MOST_CHARACTERS - 1]}…"
+    return message if len(message) <= MAX_CHARACTERS else f"{message[: MAX_CHARACTERS - 1]}…"
 
 
 def status(
@@ -115,10 +115,10 @@ def status(
     return dataclasses.replace(node, gpus=tuple(gpus), config=config, conditions=said, resizes=resizes)
 
 
-def _judged(card: Gpu, faults: gpu_health.Faults) -> Gpu:
-    fault = faults.get(card.uuid)
-    return card if fault is None or not card.healthy else _ill(card, fault.reason)
+def _judged(gpu: Gpu, faults: gpu_health.Faults) -> Gpu:
+    fault = faults.get(gpu.uuid)
+    return gpu if fault is None or not gpu.healthy else _ill(gpu, fault.reason)
 
 
-def _ill(card: Gpu, reason: str) -> Gpu:
-    return dataclasses.replace(card, healthy=False, health_reason=reason)
+def _ill(gpu: Gpu, reason: str) -> Gpu:
+    return dataclasses.replace(gpu, healthy=False, health_reason=reason)

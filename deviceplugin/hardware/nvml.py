@@ -145,7 +145,7 @@ class Nvml:
             except NvmlError as error:
                 unreadable.append(Unreadable(index, str(error)))
         groups = self._link_groups(gpus)
-        gpus = [dataclasses.replace(card, link_group=groups.get(card.uuid)) for card in gpus]
+        gpus = [dataclasses.replace(gpu, link_group=groups.get(gpu.uuid)) for gpu in gpus]
         return NvmlSnapshot(tuple(gpus), tuple(unreadable))
 
     def processes(self, uuid: str) -> tuple[NvmlProcess, ...]:
@@ -255,9 +255,9 @@ class Nvml:
 
     def _link_groups(self, gpus: Sequence[Gpu]) -> Mapping[str, int]:
         """By UUID the lowest index among those that NVLink joins a GPU with; nothing of one that it joins with none."""
-        known = tuple(card.uuid for card in gpus)
+        known = tuple(gpu.uuid for gpu in gpus)
         if known not in self._links:
-            group = {card.uuid: card.index for card in gpus}
+            group = {gpu.uuid: gpu.index for gpu in gpus}
             handles = {uuid: ask(pynvml.nvmlDeviceGetHandleByUUID, uuid, default=None, allowed=None) for uuid in known}
             for gpu, other in itertools.combinations(known, 2):
                 asked = (handles[gpu], handles[other], pynvml.NVML_P2P_CAPS_INDEX_NVLINK)

@@ -40,7 +40,7 @@ class Observation:
     unread: the GPUs of which nothing could be read, so that they are not in `seen`.
     node: the GPUNode as last seen, or None while there is none.
     known: set once `node` is what the cluster says.
-    changed: called when `cards` or `ill` are not what they were.
+    changed: called when `gpus` or `ill` are not what they were.
     proc: where the kernel tells which GPUs are plugged in. roots: where /dev is, this container's own and the host's.
     informed: set once a look could compare with it. A GPU that was lost before our start is known from there alone, so
         until then what is seen may be short of it, and must not be written over what the cluster remembers.
@@ -80,27 +80,27 @@ class Observation:
         self._looked = self._began = clock()
         self._of_kernel, self._roots = proc / _OF_KERNEL, roots
         self._plugged = self._kernels()
-        self._cards = discovery.NONE
+        self._discovered = discovery.NONE
         self.minors: Mapping[str, int] = {}  # the number of each GPU's device node
         self.paths: nvml_topology.Paths = {}  # between GPUs
         self._joined: frozenset[str] = frozenset()  # the UUIDs of those whose `paths` are known
 
     @property
-    def card_list(self) -> tuple[HardwareGpu, ...]:
+    def hardware_gpus(self) -> tuple[HardwareGpu, ...]:
         """The GPUs with their MIG devices, by index."""
-        return tuple(sorted((gpu.card for gpu in self._cards.values()), key=lambda card: (card.index, card.uuid)))
+        return tuple(sorted((gpu.gpu for gpu in self._discovered.values()), key=lambda gpu: (gpu.index, gpu.uuid)))
 
     @property
-    def cards(self) -> discovery.Cards:
+    def gpus(self) -> discovery.DiscoveredGpus:
         """The same with all that the driver says of the MIG devices."""
-        return self._cards
+        return self._discovered
 
     @property
     def parts(self) -> list[tuple[str, str, int, int]]:
         """The MIG devices, as UUID, UUID of the GPU, and the numbers of the two instances."""
         return [
             (device.uuid, uuid, device.gpu_instance, device.compute_instance)
-            for uuid, gpu in self._cards.items()
+            for uuid, gpu in self._discovered.items()
             for device in gpu.devices
         ]
 
@@ -159,12 +159,12 @@ class Observation:
     async def look(self) -> None:
         """Ask the driver for everything and publish it."""
         is_known, node = self._known.is_set(), self._node()
-        known = {card.uuid: card for card in (*(node.gpus if node is not None else ()), *self.seen.gpus)}
+        known = {gpu.uuid: gpu for gpu in (*(node.gpus if node is not None else ()), *self.seen.gpus)}
         previous = tuple(known.values())
-        before = (self._cards, self.ill)
+        before = (self._discovered, self.ill)
         seen, actions = await self._driver.ask(self._see, previous)
         self._looked = self._clock()
-        answering = frozenset(card.uuid for card in seen.gpus)
+        answering = frozenset(gpu.uuid for gpu in seen.gpus)
         if actions is not None:
             recovered = {uuid for uuid, action in actions.items() if action == ""}
             needing = {uuid for uuid, action in actions.items() if action}
@@ -174,13 +174,13 @@ class Observation:
                 )
             )
             self._needing = {uuid: gpu_health.Fault(f"the driver says that {actions[uuid]}", None) for uuid in needing}
-        self._silent = frozenset(card.uuid for card in previous) - answering
+        self._silent = frozenset(gpu.uuid for gpu in previous) - answering
         held = {uuid for entry in (node.allocations if node is not None else ()) for uuid in entry.gpu_uuids}
         gpus = inventory.merged(previous, seen, faults={**self._unwatched, **self._needing, **self._faults}, held=held)
         unread = inventory.unidentified(gpus, seen)
-        self._cards, self.minors = await self._driver.ask(self._describe, gpus)
+        self._discovered, self.minors = await self._driver.ask(self._describe, gpus)
         if self._joined != answering:  # they do not change while the same GPUs are there
-            self.paths = await self._driver.ask(nvml_topology.paths, [card.uuid for card in seen.gpus])
+            self.paths = await self._driver.ask(nvml_topology.paths, [gpu.uuid for gpu in seen.gpus])
             self._joined = answering
         _tell(self.seen.gpus, gpus)
         if is_known:
@@ -190,7 +190,7 @@ class Observation:
                 logger.warning("A GPU cannot be read", extra={"index": gpu.index, "err": str(gpu)})
         self.unread.publish(unread)
         self.seen.publish(gpus)
-        if before != (self._cards, self.ill):
+        if before != (self._discovered, self.ill):
             self._changed()
 
     def _see(self, previous: tuple[Gpu, ...]) -> tuple[nvml.NvmlSnapshot, Mapping[str, str | None] | None]:
@@ -209,11 +209,11 @@ class Observation:
                 seen = nvml.NvmlSnapshot((), (Unreadable(None, why),))
             elif unlisted := tuple(self._unlisted(plugged, seen)):
                 seen = nvml.NvmlSnapshot(seen.gpus, (*seen.unreadable, *unlisted))
-            return seen, {card.uuid: driver.recovery_action(card.uuid) for card in seen.gpus}
+            return seen, {gpu.uuid: driver.recovery_action(gpu.uuid) for gpu in seen.gpus}
         except nvml_call.NvmlError as error:
             # A driver that does not answer at all vouches for no GPU, and tells of none that it was away: it may be the
             # driver alone that is. One that is not loaded has let go of all, and starts each again when it is loaded.
-            unreadable = tuple(Unreadable(card.index, str(error)) for card in previous)
+            unreadable = tuple(Unreadable(gpu.index, str(error)) for gpu in previous)
             unreadable = unreadable or (Unreadable(None, str(error)),)
             return nvml.NvmlSnapshot((), unreadable), {} if error.code == nvml.NOT_LOADED else None
 
@@ -244,11 +244,11 @@ class Observation:
                 why = "the kernel has it, but the driver does not list it: see the kernel's log for NVRM"
                 yield Unreadable(None, why, bus_id)
 
-    def _describe(self, gpus: tuple[Gpu, ...]) -> tuple[discovery.Cards, Mapping[str, int]]:
+    def _describe(self, gpus: tuple[Gpu, ...]) -> tuple[discovery.DiscoveredGpus, Mapping[str, int]]:
         driver = self._driver.nvml
-        minors = {card.uuid: driver.minor_number(card.uuid) for card in gpus}
+        minors = {gpu.uuid: driver.minor_number(gpu.uuid) for gpu in gpus}
         known = {uuid: number for uuid, number in minors.items() if number is not None}
-        return discovery.read(driver, gpus, self._cards), {**self.minors, **known}
+        return discovery.read(driver, gpus, self._discovered), {**self.minors, **known}
 
     def _note(self, event: xid.XidEvent) -> None:
         logger.warning("The driver told of an XID", extra={"gpu": event.gpu, "xid": event.number})
@@ -263,10 +263,10 @@ class Observation:
     def _watched(self, event: xid.XidEvent) -> dict[str, xid.Watched]:
         """What an event can be about: each GPU as a whole, or, where it names instances, its MIG devices."""
         if event.gpu_instance == xid.WHOLE_GPU:
-            return {uuid: xid.Watched(uuid) for uuid in (*self._cards, str(event.gpu))}
+            return {uuid: xid.Watched(uuid) for uuid in (*self._discovered, str(event.gpu))}
         return {
             device.uuid: xid.Watched(uuid, device.gpu_instance, device.compute_instance)
-            for uuid, gpu in self._cards.items()
+            for uuid, gpu in self._discovered.items()
             for device in gpu.devices
         }
 
@@ -277,18 +277,18 @@ class Observation:
 
 
 def _tell(before: tuple[Gpu, ...], after: tuple[Gpu, ...]) -> None:
-    known = {card.uuid: card for card in before}
-    for card in after:
-        was = known.get(card.uuid)
-        extra = {"gpu": card.uuid, "index": card.index, "model": card.model}
+    known = {gpu.uuid: gpu for gpu in before}
+    for gpu in after:
+        was = known.get(gpu.uuid)
+        extra = {"gpu": gpu.uuid, "index": gpu.index, "model": gpu.model}
         if was is None:
-            logger.info("There is a GPU", extra={**extra, "memory_bytes": card.memory_bytes})
-            if not card.memory_bytes:
+            logger.info("There is a GPU", extra={**extra, "memory_bytes": gpu.memory_bytes})
+            if not gpu.memory_bytes:
                 why = "it takes no shares by annotation, and has no label for its memory"
                 logger.warning("The driver does not tell how much memory a GPU has", extra={**extra, "err": why})
-        if not card.healthy and (was is None or was.health_reason != card.health_reason):
-            logger.warning("A GPU is not healthy", extra={**extra, "err": card.health_reason})
-        if card.healthy and was is not None and not was.healthy:
+        if not gpu.healthy and (was is None or was.health_reason != gpu.health_reason):
+            logger.warning("A GPU is not healthy", extra={**extra, "err": gpu.health_reason})
+        if gpu.healthy and was is not None and not was.healthy:
             logger.info("A GPU is healthy again", extra=extra)
-    for uuid in known.keys() - {card.uuid for card in after}:
+    for uuid in known.keys() - {gpu.uuid for gpu in after}:
         logger.warning("A GPU is gone", extra={"gpu": uuid})

@@ -20,7 +20,7 @@ from gpushare.contract import CONDITION_DEVICES_INJECTED as INJECTED
 from gpushare.contract import REASON_NOTHING_INJECTS
 from gpushare.gpunode import Condition
 
-_MOST_NAMED: Final = 20  # containers
+_MAX_NAMED: Final = 20  # containers
 _CLASS: Final = "nvidia"  # how names of NVIDIA's runtimes begin: nvidia, nvidia-cdi, nvidia-legacy
 # The first versions that know CDI, and those that use it unless they are told not to.
 _KNOWS: Final = {"containerd": (1, 7), "cri-o": (1, 28)}
@@ -56,8 +56,8 @@ class Injection:
         """The condition. missing: containers that run without devices, whatever should have given them some."""
         if not missing:
             return self.condition
-        more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
-        message = f"running without any GPU: {', '.join(missing[:_MOST_NAMED])}{more}; {self.condition.message}"
+        more = f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
+        message = f"running without any GPU: {', '.join(missing[:_MAX_NAMED])}{more}; {self.condition.message}"
         return Condition(INJECTED, "False", "DevicesMissing", message)
 
     @property

@@ -51,13 +51,13 @@ def of_shares(
     usable: by resource how many units the node can give; without it, as many as its healthy GPUs have.
     in_use: by resource the ids that containers hold, whatever they look like: an earlier version had others.
     """
-    cards = [card for card in gpus if card.mode is Mode.FRACTIONAL]
-    units = usable if usable is not None else allocatable.allocatable(cards, None, ())
+    fractional = [gpu for gpu in gpus if gpu.mode is Mode.FRACTIONAL]
+    units = usable if usable is not None else allocatable.allocatable(fractional, None, ())
     return {
         name: _counters(
             name,
             healthy=units[name],
-            listed=sum(map(allocatable.OF_A_GPU[name], cards)),
+            listed=sum(map(allocatable.OF_A_GPU[name], fractional)),
             in_use=(in_use or {}).get(name, ()),
         )
         for name in COUNTERS
@@ -70,7 +70,7 @@ def of_devices(offered: offering.Offer, gpus: Iterable[Gpu], *, ill: Collection[
     gpus: the node's GPUs, by which a device is healthy and near to a CPU; ill: UUIDs of MIG devices that are not
     healthy though their GPU is.
     """
-    known = {card.uuid: card for card in gpus}
+    known = {gpu.uuid: gpu for gpu in gpus}
     return {
         name: tuple(
             AdvertisedDevice(
@@ -85,12 +85,12 @@ def of_devices(offered: offering.Offer, gpus: Iterable[Gpu], *, ill: Collection[
 
 
 def closed(
-    devices: Iterable[AdvertisedDevice], *, cards: Collection[str], in_use: Collection[str]
+    devices: Iterable[AdvertisedDevice], *, gpus: Collection[str], in_use: Collection[str]
 ) -> tuple[AdvertisedDevice, ...]:
-    """The devices as told while `cards` (UUIDs) take nothing new: of those, only what is in use is still healthy."""
+    """The devices as told while `gpus` (UUIDs) take nothing new: of those, only what is in use is still healthy."""
     return tuple(
         dataclasses.replace(device, healthy=False)
-        if device.healthy and sharing.device_of(device.id) in cards and device.id not in in_use
+        if device.healthy and sharing.device_of(device.id) in gpus and device.id not in in_use
         else device
         for device in devices
     )

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 _NEW_FILES: Final = 0x100 | 0x80  # IN_CREATE | IN_MOVED_TO
 _EVENT: Final = struct.Struct("=iIII")  # struct inotify_event, before its name
-_MOST_BYTES: Final = 1 << 16
+_MAX_BYTES: Final = 1 << 16
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -70,7 +70,7 @@ class Coming:
 
     def _read(self) -> None:
         try:
-            data = os.read(self._descriptor, _MOST_BYTES)
+            data = os.read(self._descriptor, _MAX_BYTES)
         except BlockingIOError:
             return
         at, names = 0, set[bytes]()

@@ -119,15 +119,15 @@ class DeviceAnswers:
         return devices, self._mps_of(resource, devices)
 
     def _mps_of(self, resource: str, devices: Sequence[Offered]) -> places.Places | None:
-        cards = sorted({device.gpu for device in devices if device.mode is Mode.MPS})
-        if not cards:
+        gpus = sorted({device.gpu for device in devices if device.mode is Mode.MPS})
+        if not gpus:
             return None
-        if len(cards) > 1 or any(device.mode is not Mode.MPS for device in devices):
+        if len(gpus) > 1 or any(device.mode is not Mode.MPS for device in devices):
             raise plugin_service.AllocateRefusedError(
                 f"a container can use the MPS daemon of one GPU, and these devices of {resource} are on "
                 f"{', '.join(sorted({device.gpu for device in devices}))}: ask for 1"
             )
-        return self.mps(cards[0])
+        return self.mps(gpus[0])
 
     def _sizes(self, devices: Sequence[Offered]) -> dict[str, str]:
         device = devices[0]

@@ -37,10 +37,10 @@ REGISTER_SECONDS: Final = 15.0  # the kubelet itself gives up dialling us after 
 SILENT_SECONDS: Final = 10.0  # registered, but nobody has begun to read the list
 DROPPED_SECONDS: Final = 2.0  # and nobody reads it any more
 STOP_SECONDS: Final = 0.5
-MOST_HANGUPS: Final = 3  # a kubelet that restarts does not come to it
+MAX_HANGUPS: Final = 3  # a kubelet that restarts does not come to it
 STEADY_SECONDS: Final = 60.0  # one that has listened for so long does not hang up
 # A kubelet that comes back judges its pods within a second, and to ask a socket of this node costs nothing.
-MOST_PAUSE_SECONDS: Final = 1.0
+MAX_PAUSE_SECONDS: Final = 1.0
 # Which proxy a cluster's environment names is nothing to a socket.
 _CHANNEL_OPTIONS = (("grpc.enable_http_proxy", 0),)
 
@@ -121,7 +121,7 @@ class Registration:
             self._registered_with = None
             self._tell(f"{self._served.name} could not be registered with the kubelet: {_sentence(error)}")
             return backoff.pause_seconds(
-                self._failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MOST_PAUSE_SECONDS
+                self._failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MAX_PAUSE_SECONDS
             )
         self._failures = 0
         self._registered_with = kubelet
@@ -193,7 +193,7 @@ class Registration:
             self._hangups, self.hung_up = 0, ""
         elif self._was_called:
             self._hangups = 1 if self._clock() - self._registered_at >= STEADY_SECONDS else self._hangups + 1
-        if self._hangups >= MOST_HANGUPS:
+        if self._hangups >= MAX_HANGUPS:
             count = len(self._advertised.value.get(self._served.name, ()))
             self.hung_up = (
                 f"the kubelet hangs up whenever it is told the {count} devices of {self._served.name}: it takes no "

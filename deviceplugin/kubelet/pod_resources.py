@@ -20,9 +20,9 @@ from gpushare import pod
 from gpushare.pod import PodJson
 
 ASK_SECONDS: Final = 5.0
-_MOST_BYTES: Final = 16 << 20  # a full node with thousands of device ids needs one
+_MAX_BYTES: Final = 16 << 20  # a full node with thousands of device ids needs one
 # Which proxy a cluster's environment names is nothing to a socket.
-_CHANNEL_OPTIONS: Final = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", _MOST_BYTES))
+_CHANNEL_OPTIONS: Final = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", _MAX_BYTES))
 
 
 class PodResourcesError(Exception):

@@ -77,26 +77,26 @@ class LabelledGpu:
     mig_devices: tuple[LabelledMigDevice, ...] = ()
 
 
-def of_node(cards: Sequence[LabelledGpu], strategy: str, sharing: LabelledSharing) -> words.Labels:
+def of_node(gpus: Sequence[LabelledGpu], strategy: str, sharing: LabelledSharing) -> words.Labels:
     """All labels of the node's resources under a MIG strategy. Raises StrategyError."""
     known = _strategy(strategy)
-    if not cards:
+    if not gpus:
         return {}
-    labels = _full(cards, sharing)
+    labels = _full(gpus, sharing)
     if known is MigStrategy.NONE:
         return labels
     by_strategy = _single if known is MigStrategy.SINGLE else _mixed
-    return labels | {f"{words.PREFIX}mig.strategy": known.value} | by_strategy(cards, sharing)
+    return labels | {f"{words.PREFIX}mig.strategy": known.value} | by_strategy(gpus, sharing)
 
 
-def of_gpu(card: LabelledGpu, count: int, sharing: LabelledSharing | None) -> words.Labels:
-    """The labels of `count` whole GPUs like `card`; None where sharing does not apply to them."""
+def of_gpu(gpu: LabelledGpu, count: int, sharing: LabelledSharing | None) -> words.Labels:
+    """The labels of `count` whole GPUs like `gpu`; None where sharing does not apply to them."""
     if count == 0:
         return {}
-    labels = _base(GPU, count, (card.model,), sharing) | _memory(GPU, card.memory_mib)
-    if card.capability[0]:
-        labels[f"{GPU}.family"] = words.family(card.capability)
-        labels[f"{GPU}.compute.major"], labels[f"{GPU}.compute.minor"] = map(str, card.capability)
+    labels = _base(GPU, count, (gpu.model,), sharing) | _memory(GPU, gpu.memory_mib)
+    if gpu.capability[0]:
+        labels[f"{GPU}.family"] = words.family(gpu.capability)
+        labels[f"{GPU}.compute.major"], labels[f"{GPU}.compute.minor"] = map(str, gpu.capability)
     return labels
 
 
@@ -152,23 +152,23 @@ def _strategy(text: str) -> MigStrategy:
         ) from error
 
 
-def _full(cards: Sequence[LabelledGpu], sharing: LabelledSharing) -> words.Labels:
-    counts = collections.Counter(card.model for card in cards)
+def _full(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> words.Labels:
+    counts = collections.Counter(gpu.model for gpu in gpus)
     model = counts.most_common(1)[0][0]
-    alike = [card for card in cards if card.model == model]
+    alike = [gpu for gpu in gpus if gpu.model == model]
     # GPUs that are offered whole say more of the model than those that are cut up, and only they are shared.
-    whole = [card for card in alike if not card.mig_enabled]
+    whole = [gpu for gpu in alike if not gpu.mig_enabled]
     return of_gpu((whole or alike)[0], counts[model], sharing if whole else None)
 
 
-def _single(cards: Sequence[LabelledGpu], sharing: LabelledSharing) -> words.Labels:
-    enabled = [card for card in cards if card.mig_enabled]
+def _single(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> words.Labels:
+    enabled = [gpu for gpu in gpus if gpu.mig_enabled]
     if not enabled:
         return {}
-    devices = [device for card in enabled for device in card.mig_devices]
+    devices = [device for gpu in enabled for device in gpu.mig_devices]
     is_uniform = (
-        len(enabled) == len(cards)
-        and all(card.mig_devices for card in enabled)
+        len(enabled) == len(gpus)
+        and all(gpu.mig_devices for gpu in enabled)
         and len({device.profile for device in devices}) == 1
     )
     if not is_uniform:
@@ -176,9 +176,9 @@ def _single(cards: Sequence[LabelledGpu], sharing: LabelledSharing) -> words.Lab
     return of_mig(GPU, enabled[0].model, devices[0], len(devices), sharing)
 
 
-def _mixed(cards: Sequence[LabelledGpu], sharing: LabelledSharing) -> words.Labels:
+def _mixed(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> words.Labels:
     labels: words.Labels = {}
-    devices = [(card.model, device) for card in cards if card.mig_enabled for device in card.mig_devices]
+    devices = [(gpu.model, device) for gpu in gpus if gpu.mig_enabled for device in gpu.mig_devices]
     counts = collections.Counter(device.profile for _, device in devices)
     for model, device in reversed(devices):  # so that the first of a profile has the word
         resource = mig_resource(device.profile)

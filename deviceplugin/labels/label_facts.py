@@ -18,7 +18,7 @@ _SHARED = {Mode.MPS: "mps", Mode.TIME_SLICING: "time-slicing"}
 def facts(
     opened: nvml.Nvml,
     gpus: Iterable[Gpu],
-    cards: Mapping[str, DiscoveredGpu],
+    discovered: Mapping[str, DiscoveredGpu],
     *,
     machine_type_file: str,
     sys_root: Path = Path("/sys"),
@@ -26,14 +26,14 @@ def facts(
     """The facts of this node. Raises NvmlError; a GPU that does not answer is as it was last seen."""
     system = opened.system()
     driver = nvml_mig.MigDriver(opened)
-    known = [gpu for gpu in gpus if gpu.uuid in cards]
+    known = [gpu for gpu in gpus if gpu.uuid in discovered]
     return whole.NodeFacts(
         driver_version=system.driver_version,
         cuda_version=system.cuda_version,
         machine=_text(Path(machine_type_file)),
-        cards=tuple(_card(driver, gpu, cards[gpu.uuid]) for gpu in known),
+        gpus=tuple(_gpu(driver, gpu, discovered[gpu.uuid]) for gpu in known),
         pci_classes=tuple(number for gpu in known if (number := _pci_class(sys_root, gpu.pci_bus_id)) is not None),
-        mig_capable=tuple(cards[gpu.uuid].card.mig_capable for gpu in known),
+        mig_capable=tuple(discovered[gpu.uuid].gpu.mig_capable for gpu in known),
         cliques=tuple(nvml_topology.clique(gpu.uuid) for gpu in known),
         virtual=tuple(opened.is_virtual(gpu.uuid) for gpu in known),
     )
@@ -58,7 +58,7 @@ def sharing(in_force: Mapping[str, Assignment | None]) -> gpu_resources.Labelled
     return gpu_resources.LabelledSharing(kind, tuple(replication for _, replication in replications.values()))
 
 
-def _card(driver: nvml_mig.MigDriver, gpu: Gpu, discovered: DiscoveredGpu) -> gpu_resources.LabelledGpu:
+def _gpu(driver: nvml_mig.MigDriver, gpu: Gpu, discovered: DiscoveredGpu) -> gpu_resources.LabelledGpu:
     try:
         total_bytes = driver.model(gpu.uuid)[1]
     except nvml_call.NvmlError:
@@ -75,7 +75,7 @@ def _card(driver: nvml_mig.MigDriver, gpu: Gpu, discovered: DiscoveredGpu) -> gp
         for device in discovered.devices
     )
     return gpu_resources.LabelledGpu(
-        gpu.model, total_bytes // _MIB, gpu.compute_capability, discovered.card.mig_enabled, devices
+        gpu.model, total_bytes // _MIB, gpu.compute_capability, discovered.gpu.mig_enabled, devices
     )
 
 

@@ -29,7 +29,7 @@ class WantedLabels:
                 label_facts.facts,
                 self._driver.nvml,
                 self._observed.seen.gpus,
-                self._observed.cards,
+                self._observed.gpus,
                 machine_type_file=modes.settings.machine_type_file,
             )
             return whole.labels(

@@ -29,7 +29,7 @@ class NodeFacts:
     driver_version: str
     cuda_version: tuple[int, int]
     machine: str = ""
-    cards: tuple[gpu_resources.LabelledGpu, ...] = ()
+    gpus: tuple[gpu_resources.LabelledGpu, ...] = ()
     pci_classes: tuple[int, ...] = ()
     mig_capable: tuple[bool, ...] = ()
     cliques: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ def labels(
     Raises StrategyError for a MIG strategy that does not exist, or that MPS cannot be with; VersionError.
     """
     time = {} if started is None else {TIMESTAMP: str(started)}
-    if facts is None or not facts.cards:
+    if facts is None or not facts.gpus:
         return time
     return {
         **time,
@@ -58,7 +58,7 @@ def labels(
         **words.versions(facts.driver_version, facts.cuda_version),
         **gpu_resources.mig_capable(facts.mig_capable),
         **gpu_resources.mps_capable(sharing),
-        **gpu_resources.of_node(facts.cards, strategy, sharing),
+        **gpu_resources.of_node(facts.gpus, strategy, sharing),
         **words.mode(facts.pci_classes),
         **_clique(facts.cliques),
         VGPU: str(any(facts.virtual)).lower(),

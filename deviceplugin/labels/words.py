@@ -13,7 +13,7 @@ PREFIX: Final = "nvidia.com/"
 Labels = dict[str, str]
 
 _DROPPED: Final = re.compile(r"[^A-Za-z0-9\-_. ]")
-_MOST_CHARACTERS: Final = 63  # of a label's value
+_MAX_CHARACTERS: Final = 63  # of a label's value
 _PCI_VGA: Final = 0x030000
 _PCI_3D: Final = 0x030200
 _MODES: Final = {_PCI_VGA: "graphics", _PCI_3D: "compute"}
@@ -48,7 +48,7 @@ def sanitised(text: str) -> str:
 
 def fitting(value: str) -> str:
     """The value as the API server takes it: at most 63 characters, a letter or digit at both ends."""
-    return value[:_MOST_CHARACTERS].strip("-_.")
+    return value[:_MAX_CHARACTERS].strip("-_.")
 
 
 def family(capability: tuple[int, int]) -> str:

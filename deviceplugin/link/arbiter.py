@@ -22,7 +22,7 @@ from gpushare.refusal import Refusal
 logger = logging.getLogger(__name__)
 
 REPORT_SECONDS: Final = 1.0  # between two reports with what shares have had of their GPUs
-MOST_SILENT: Final = 30  # so many times in a row none came within that
+MAX_SILENT: Final = 30  # so many times in a row none came within that
 Who = tuple[int, int]  # a process: its pid and when it started
 _Answer = TypeVar("_Answer")
 FAILED: Final = Refusal("the node's agent failed to answer: its log says why")
@@ -101,11 +101,9 @@ class Arbiter:
                     asked.cancel()
                     raise ArbiterError("the agent failed at a message of the arbiter") from self._broken
                 self._silent += 1
-                if self._silent == MOST_SILENT:
+                if self._silent == MAX_SILENT:
                     asked.cancel()
-                    raise ArbiterError(
-                        f"the arbiter has not answered for {MOST_SILENT} seconds: the agent ends with it"
-                    )
+                    raise ArbiterError(f"the arbiter has not answered for {MAX_SILENT} seconds: the agent ends with it")
             self._silent = 0
             await asyncio.sleep(REPORT_SECONDS)
 
@@ -245,9 +243,9 @@ class Arbiter:
         if isinstance(tenant, Tenant):
             self.expect(grant.uuid for grant in tenant.grants)
             node = self._node()
-            cards = node.gpu_by_uuid() if node is not None else {}
-            known = (cards[grant.uuid] for grant in tenant.grants if grant.uuid in cards)
-            sizes = tuple(messages.GpuSize(card.uuid, card.memory_bytes) for card in known)
+            gpus = node.gpu_by_uuid() if node is not None else {}
+            known = (gpus[grant.uuid] for grant in tenant.grants if grant.uuid in gpus)
+            sizes = tuple(messages.GpuSize(gpu.uuid, gpu.memory_bytes) for gpu in known)
             self._channel.send(messages.Identified(container, tenant, gpus=sizes))
         else:
             self._channel.send(messages.Identified(container, None, str(tenant)))

@@ -31,16 +31,16 @@ class RunningShare:
         """What the processes are charged, by GPU in the order of the grants. Raises PagesError."""
         return self.ledger.used_bytes(self.limits.slot_count)
 
-    def certain(self, slot: int, card: int) -> tuple[int, int]:
+    def certain(self, slot: int, gpu: int) -> tuple[int, int]:
         """What a process says is on a GPU for certain, and how often it was about to be less. Raises PagesError."""
-        return self.ledger.certain(slot, card) if slot < self.limits.certain_slot else (0, 0)
+        return self.ledger.certain(slot, gpu) if slot < self.limits.certain_slot else (0, 0)
 
-    def overhead_bytes(self, slot: int, card: int) -> int:
+    def overhead_bytes(self, slot: int, gpu: int) -> int:
         """What is counted of a process on a GPU beyond its charges; nothing where the arbiter may not know it."""
         member = self.members.get(slot)
         for overhead in self.overheads or ():
             if member is not None and (overhead.pid, overhead.start_ticks) == (member.pid, member.start_ticks):
-                return overhead.held_bytes[card]
+                return overhead.held_bytes[gpu]
         return 0
 
     def close(self) -> None:

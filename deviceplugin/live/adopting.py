@@ -15,9 +15,9 @@ from gpushare.modes.hardware_gpu import HardwareGpu
 _READY_MADE: Final = (Mode.FRACTIONAL, Mode.EXCLUSIVE, Mode.TIME_SLICING)
 
 
-def adopted(card: HardwareGpu, wanted: Assignment, allocations: Iterable[Allocation]) -> Assignment | None:
+def adopted(gpu: HardwareGpu, wanted: Assignment, allocations: Iterable[Allocation]) -> Assignment | None:
     """What it has shares as, or else what is wanted, if it can be that as it is; None: it has to be set up first."""
-    if any(card.uuid in entry.gpu_uuids for entry in allocations):
+    if any(gpu.uuid in entry.gpu_uuids for entry in allocations):
         return Assignment(Mode.FRACTIONAL)
     needs_nothing = wanted.mode in _READY_MADE and wanted.partition is None and not wanted.interval
-    return wanted if needs_nothing and not contradiction(card, wanted) else None
+    return wanted if needs_nothing and not contradiction(gpu, wanted) else None

@@ -34,13 +34,13 @@ class Choosing:
         self.problem = ""
 
     async def choose(
-        self, current: ActiveConfig | None, cards: Sequence[HardwareGpu], seated: Sequence[HardwareGpu] | None = None
+        self, current: ActiveConfig | None, gpus: Sequence[HardwareGpu], seated: Sequence[HardwareGpu] | None = None
     ) -> desired_config.DesiredConfig | None:
         """The configuration for these GPUs: what is asked for, or else `current`, or else the last one that was good.
 
         None where there is none of them: then nothing is in force.
         current: what the GPUs were to be by until now; None at a first start. seated: the GPUs by which `current` is
-        understood, if not `cards`.
+        understood, if not `gpus`.
         """
         problem, wanted = "", current
         if self._source.is_known:
@@ -49,7 +49,7 @@ class Choosing:
             problem, wanted = decision.problem, decision.in_force
         known, self._understood = self._understood, {}
         for config in dict.fromkeys(filter(None, (wanted, current))):
-            asked = config, tuple(cards if seated is None or config != current else seated)
+            asked = config, tuple(gpus if seated is None or config != current else seated)
             # In a thread, and once: somebody else has written it, and it may be long.
             config_error = known[asked] if asked in known else await asyncio.to_thread(self._understand, *asked)
             self._understood[asked] = config_error
@@ -64,10 +64,10 @@ class Choosing:
         return self.desired
 
     def _understand(
-        self, config: ActiveConfig, cards: Sequence[HardwareGpu]
+        self, config: ActiveConfig, gpus: Sequence[HardwareGpu]
     ) -> desired_config.DesiredConfig | errors.ConfigError:
         try:
-            return desired_config.understood(config, cards, self._options)
+            return desired_config.understood(config, gpus, self._options)
         except errors.ConfigError as error:
             return error
 

@@ -27,26 +27,24 @@ class ComputePart:
     compute_modes: nvml_mig.MigDriver
     changed: Callable[[], Awaitable[None]]
 
-    async def enter(self, card: HardwareGpu, assignment: Assignment) -> None:
+    async def enter(self, gpu: HardwareGpu, assignment: Assignment) -> None:
         """Let any number of processes have the GPU. Raises SetUpError, also where somebody has forbidden its use."""
         if assignment.mode is Mode.MPS:
             return
         try:
-            present = await self.driver.ask(self.compute_modes.compute_mode, card.uuid)
+            present = await self.driver.ask(self.compute_modes.compute_mode, gpu.uuid)
             if present is ComputeMode.PROHIBITED:
-                raise SetUpError(
-                    f"its compute mode is {present}: `nvidia-smi -i {card.uuid} -c 0` lets programs use it"
-                )
+                raise SetUpError(f"its compute mode is {present}: `nvidia-smi -i {gpu.uuid} -c 0` lets programs use it")
             if present is not ComputeMode.DEFAULT:
-                await self.driver.ask(self.compute_modes.set_exclusive_process, card.uuid, exclusive=False)
-                logger.info("Undid a compute mode", extra={"gpu": card.uuid, "was": str(present)})
+                await self.driver.ask(self.compute_modes.set_exclusive_process, gpu.uuid, exclusive=False)
+                logger.info("Undid a compute mode", extra={"gpu": gpu.uuid, "was": str(present)})
         except nvml_call.NvmlError as error:
             raise SetUpError(
                 f"its compute mode cannot be made DEFAULT ({error}): give the agent config/components/mps, or run "
-                f"`nvidia-smi -i {card.uuid} -c 0`"
+                f"`nvidia-smi -i {gpu.uuid} -c 0`"
             ) from error
-        if present is not card.compute_mode or present is not ComputeMode.DEFAULT:
+        if present is not gpu.compute_mode or present is not ComputeMode.DEFAULT:
             await self.changed()
 
-    async def leave(self, card: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:
+    async def leave(self, gpu: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:
         """Nothing: what comes next says what it is to be."""

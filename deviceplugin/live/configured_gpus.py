@@ -27,34 +27,34 @@ class ConfiguredGpu:
     mig_capable: bool = False
 
 
-def of(cards: Iterable[HardwareGpu]) -> tuple[ConfiguredGpu, ...]:
+def of(gpus: Iterable[HardwareGpu]) -> tuple[ConfiguredGpu, ...]:
     """The seats of GPUs that are there."""
-    return tuple(ConfiguredGpu(card.uuid, card.index, card.model, card.mig_capable) for card in cards)
+    return tuple(ConfiguredGpu(gpu.uuid, gpu.index, gpu.model, gpu.mig_capable) for gpu in gpus)
 
 
-def missing(cards: Iterable[HardwareGpu], seats: Iterable[ConfiguredGpu]) -> tuple[ConfiguredGpu, ...]:
+def missing(gpus: Iterable[HardwareGpu], seats: Iterable[ConfiguredGpu]) -> tuple[ConfiguredGpu, ...]:
     """The seats whose GPU is gone, and that no other has taken."""
-    cards, seats = tuple(cards), tuple(seats)
-    here, known = {card.uuid for card in cards}, {seat.uuid for seat in seats}
-    taken = {card.index for card in cards if card.uuid not in known}
+    gpus, seats = tuple(gpus), tuple(seats)
+    here, known = {gpu.uuid for gpu in gpus}, {seat.uuid for seat in seats}
+    taken = {gpu.index for gpu in gpus if gpu.uuid not in known}
     return tuple(seat for seat in seats if seat.uuid not in here and seat.index not in taken)
 
 
-def seated(cards: Sequence[HardwareGpu], seats: Iterable[ConfiguredGpu]) -> tuple[HardwareGpu, ...]:
+def seated(gpus: Sequence[HardwareGpu], seats: Iterable[ConfiguredGpu]) -> tuple[HardwareGpu, ...]:
     """The GPUs at their seats, with those that are gone; as they are where none is."""
-    gone = missing(cards, seats)
+    gone = missing(gpus, seats)
     if not gone:
-        return tuple(cards)
+        return tuple(gpus)
     known = {seat.uuid: seat for seat in seats}
-    here = [dataclasses.replace(card, index=known[card.uuid].index) for card in cards if card.uuid in known]
-    new = [card for card in cards if card.uuid not in known]
+    here = [dataclasses.replace(gpu, index=known[gpu.uuid].index) for gpu in gpus if gpu.uuid in known]
+    new = [gpu for gpu in gpus if gpu.uuid not in known]
     absent = [HardwareGpu(seat.uuid, seat.index, seat.model, seat.mig_capable) for seat in gone]
-    return tuple(sorted((*here, *new, *absent), key=lambda card: (card.index, card.uuid)))
+    return tuple(sorted((*here, *new, *absent), key=lambda gpu: (gpu.index, gpu.uuid)))
 
 
-def unread(cards: Iterable[HardwareGpu], indices: Iterable[int | None]) -> tuple[HardwareGpu, ...]:
-    """The GPUs with these numbers that are none of `cards`, of which nothing else is known."""
-    known = {card.index for card in cards}
+def unread(gpus: Iterable[HardwareGpu], indices: Iterable[int | None]) -> tuple[HardwareGpu, ...]:
+    """The GPUs with these numbers that are none of `gpus`, of which nothing else is known."""
+    known = {gpu.index for gpu in gpus}
     new = (index for index in indices if index is not None and index not in known)
     return tuple(HardwareGpu(f"{_UNREAD}{index}", index, mig_capable=True) for index in new)
 

@@ -43,7 +43,7 @@ class DesiredConfig:
     warnings: tuple[str, ...] = ()
 
 
-def understood(config: ActiveConfig, cards: Sequence[HardwareGpu], options: ModeOptions) -> DesiredConfig:
+def understood(config: ActiveConfig, gpus: Sequence[HardwareGpu], options: ModeOptions) -> DesiredConfig:
     """The configuration for these GPUs. Raises ConfigError, a sentence that names the entry."""
     try:
         read = config_file.read(config.text)
@@ -52,7 +52,7 @@ def understood(config: ActiveConfig, cards: Sequence[HardwareGpu], options: Mode
         settings = configured.effective(
             read, arguments=options.arguments, environment=options.environment, strict=options.strict
         )
-        made = mode_plan.plan(read, cards, mig_strategy=settings.mig_strategy)
+        made = mode_plan.plan(read, gpus, mig_strategy=settings.mig_strategy)
     except errors.ConfigError as error:
         raise errors.ConfigError(f"configuration {config.name or 'without a name'}: {error}") from error
     late = configured.too_late(read, arguments=options.arguments, environment=options.environment)

@@ -46,43 +46,43 @@ class Entering:
         self._entered.discard(uuid)
         self._in_vain.pop(uuid, None)
 
-    async def set_right(self, card: HardwareGpu, assignment: Assignment) -> str:
+    async def set_right(self, gpu: HardwareGpu, assignment: Assignment) -> str:
         """Set a GPU up again as what it is used for, be it in use; why that was not possible, or nothing."""
         try:
-            await self._set_up.enter(card, assignment)
+            await self._set_up.enter(gpu, assignment)
         except setup.SetUpError as error:
             return str(error)
-        self._failed.pop(card.uuid, None)
-        self._entered.add(card.uuid)
+        self._failed.pop(gpu.uuid, None)
+        self._entered.add(gpu.uuid)
         return ""
 
     def forget_all_but(self, closed: Collection[str]) -> None:
         """What is not closed any more, and set up, has not failed any more."""
         self._failed = {uuid: why for uuid, why in self._failed.items() if uuid in closed or uuid not in self._entered}
 
-    async def leave(self, card: HardwareGpu, was: Assignment | None, assignment: Assignment) -> bool:
+    async def leave(self, gpu: HardwareGpu, was: Assignment | None, assignment: Assignment) -> bool:
         """Take a GPU out of what it was used for; whether that succeeded."""
-        self._entered.discard(card.uuid)
+        self._entered.discard(gpu.uuid)
         try:
-            await self._set_up.leave(card, was, assignment)
+            await self._set_up.leave(gpu, was, assignment)
         except setup.SetUpError as error:
-            self._failed[card.uuid] = str(error)
-            self._in_vain[card.uuid] = assignment, self._clock()
-            extra = {"gpu": card.uuid, "was": str(was), "is": str(assignment), "err": str(error)}
+            self._failed[gpu.uuid] = str(error)
+            self._in_vain[gpu.uuid] = assignment, self._clock()
+            extra = {"gpu": gpu.uuid, "was": str(was), "is": str(assignment), "err": str(error)}
             logger.warning("Could not take a GPU out of its mode", extra=extra)
             return False
         return True
 
-    async def enter(self, card: HardwareGpu, assignment: Assignment) -> bool:
+    async def enter(self, gpu: HardwareGpu, assignment: Assignment) -> bool:
         """Set a GPU up; whether that succeeded."""
         try:
-            await self._set_up.enter(card, assignment)
+            await self._set_up.enter(gpu, assignment)
         except setup.SetUpError as error:
-            if self._failed.get(card.uuid) != str(error):
-                logger.warning("Could not set up a GPU", extra={"gpu": card.uuid, "err": str(error)})
-            self._failed[card.uuid] = str(error)
-            self._in_vain[card.uuid] = assignment, self._clock()
+            if self._failed.get(gpu.uuid) != str(error):
+                logger.warning("Could not set up a GPU", extra={"gpu": gpu.uuid, "err": str(error)})
+            self._failed[gpu.uuid] = str(error)
+            self._in_vain[gpu.uuid] = assignment, self._clock()
             return False
-        self._failed.pop(card.uuid, None)
-        self._entered.add(card.uuid)
+        self._failed.pop(gpu.uuid, None)
+        self._entered.add(gpu.uuid)
         return True

@@ -53,20 +53,20 @@ def users(
         if container.resource in COUNTERS:
             continue
         pod = f"{container.namespace}/{container.pod}"
-        for uuid in {gpu_of[card] for card in map(card_of, container.device_ids) if card in gpu_of}:
+        for uuid in {gpu_of[gpu] for gpu in map(without_replica, container.device_ids) if gpu in gpu_of}:
             known.update(container.device_ids)
             if pod not in ended:
                 users_of[uuid][f"pod {pod}"] = None
     for identity in just_given:
-        if identity not in known and card_of(identity) in gpu_of:
-            users_of[gpu_of[card_of(identity)]]["a pod that is being started"] = None
+        if identity not in known and without_replica(identity) in gpu_of:
+            users_of[gpu_of[without_replica(identity)]]["a pod that is being started"] = None
     for uuid, running in processes.items():
         for process in running:
             users_of[uuid][f"pod {process.pod}" if process.pod else f"process {process.pid} ({process.name})"] = None
     return {uuid: tuple(words) for uuid, words in users_of.items()}
 
 
-def card_of(device_id: str) -> str:
+def without_replica(device_id: str) -> str:
     """The UUID of the GPU or MIG device that a device id is a replica of."""
     return device_id.partition(REPLICA)[0]
 

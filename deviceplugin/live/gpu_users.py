@@ -87,7 +87,7 @@ class GpuUsers:
         """UUIDs of the GPUs and MIG devices that containers have been given, as far as that was told."""
         allocated = self.allocated_ids.items()
         return frozenset(
-            gpu_usage.card_of(device_id) for name, ids in allocated if name not in COUNTERS for device_id in ids
+            gpu_usage.without_replica(device_id) for name, ids in allocated if name not in COUNTERS for device_id in ids
         )
 
     async def ask_kubelet(self) -> str:
@@ -114,16 +114,16 @@ class GpuUsers:
         }
 
     async def users(
-        self, cards: Iterable[HardwareGpu], *, allocations: Iterable[Allocation], unknown: Mapping[str, str]
+        self, gpus: Iterable[HardwareGpu], *, allocations: Iterable[Allocation], unknown: Mapping[str, str]
     ) -> dict[str, tuple[str, ...]]:
         """Who uses each of these GPUs, by UUID.
 
         unknown: of a GPU whose shares cannot be told, the reason.
         """
-        known = tuple(cards)
+        known = tuple(gpus)
         silent = await self.ask_kubelet()
-        unanswered = {card.uuid: silent for card in known if silent}
-        running, lost = await self._driver.ask(self._running, [card.uuid for card in known])
+        unanswered = {gpu.uuid: silent for gpu in known if silent}
+        running, lost = await self._driver.ask(self._running, [gpu.uuid for gpu in known])
         processes = await asyncio.to_thread(self._users_of, running)
         users = gpu_usage.users(
             allocations=allocations,
@@ -131,9 +131,9 @@ class GpuUsers:
             just_given=[device_id for resource, device_id in self._just_given if resource not in COUNTERS],
             processes=processes,
             gpu_of={
-                uuid: card.uuid
-                for card in known
-                for uuid in (card.uuid, *(mig_device.uuid for mig_device in card.mig_devices))
+                uuid: gpu.uuid
+                for gpu in known
+                for uuid in (gpu.uuid, *(mig_device.uuid for mig_device in gpu.mig_devices))
             },
             ended=[
                 "/".join(pod.namespaced_name(manifest))

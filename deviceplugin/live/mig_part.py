@@ -26,17 +26,17 @@ class MigPart:
     cut: Callable[[], Awaitable[None]]
     held: Callable[[], frozenset[str]]
 
-    async def enter(self, card: HardwareGpu, assignment: Assignment) -> None:
+    async def enter(self, gpu: HardwareGpu, assignment: Assignment) -> None:
         """Have the MIG devices of the assignment, and no others; nothing where it leaves MIG as it is."""
         wanted = assignment.partition
-        if wanted is None or not (card.mig_capable or wanted.enabled):
+        if wanted is None or not (gpu.mig_capable or wanted.enabled):
             return
         layout = feasibility.named(dict(wanted.wanted)) if wanted.enabled else None
-        result = await self.driver.ask(self.partitions.apply, card.uuid, layout, held=self.held())
+        result = await self.driver.ask(self.partitions.apply, gpu.uuid, layout, held=self.held())
         if result.changed:
             await self.cut()
         if result.state is not partitioner.MigState.AS_WANTED:
             raise SetUpError(result.reason)
 
-    async def leave(self, card: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:
+    async def leave(self, gpu: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:
         """Nothing: what comes next says what MIG is to be."""

@@ -148,18 +148,18 @@ class ModeReconciler:
     async def _choose(self) -> bool:
         """Know what is wanted; whether there is anything good that is."""
         current = None if self._is_first else self._book.current
-        cards = [dataclasses.replace(card, ours=self._is_ours(card.uuid)) for card in self._observed.card_list]
-        seated = configured_gpus.seated(cards, self._book.seats)
+        gpus = [dataclasses.replace(gpu, ours=self._is_ours(gpu.uuid)) for gpu in self._observed.hardware_gpus]
+        seated = configured_gpus.seated(gpus, self._book.seats)
         unread = configured_gpus.unread(seated, [gpu.index for gpu in self._observed.unread.value])
-        desired = await self._choosing.choose(current, (*cards, *unread), (*seated, *unread))
+        desired = await self._choosing.choose(current, (*gpus, *unread), (*seated, *unread))
         if desired is None:
             return False
         self._settings = desired.settings
         is_same = not self._is_first and self._book.current == desired.config
         kept = (
             self._book.seats
-            if is_same and configured_gpus.missing(cards, self._book.seats)
-            else configured_gpus.of(cards)
+            if is_same and configured_gpus.missing(gpus, self._book.seats)
+            else configured_gpus.of(gpus)
         )
         if not is_same or tuple(self._book.seats) != tuple(kept):
             await self._write(dataclasses.replace(self._book, current=desired.config, seats=kept))
@@ -178,21 +178,21 @@ class ModeReconciler:
         """Know of every GPU what it is used for, and have it set up: at our start, and for one that is new."""
         node = self._gpunode.now()
         allocations = node.allocations if node is not None else ()
-        healthy = {card.uuid for card in self._observed.seen.gpus if card.healthy}
-        for card in self._observed.card_list:
-            if card.uuid not in self._book.gpus and card.uuid in wanted:
-                known = self._book.of(card.uuid, adopting.adopted(card, wanted[card.uuid], allocations))
+        healthy = {gpu.uuid for gpu in self._observed.seen.gpus if gpu.healthy}
+        for gpu in self._observed.hardware_gpus:
+            if gpu.uuid not in self._book.gpus and gpu.uuid in wanted:
+                known = self._book.of(gpu.uuid, adopting.adopted(gpu, wanted[gpu.uuid], allocations))
                 if not await self._write(known):
                     continue
-            if card.uuid not in healthy:
-                self._entering.forget(card.uuid)  # it is reset before it is healthy again
+            if gpu.uuid not in healthy:
+                self._entering.forget(gpu.uuid)  # it is reset before it is healthy again
                 continue
-            assignment = self._book.gpus.get(card.uuid)
-            is_ready = assignment is None or self._entering.has_entered(card.uuid)
-            if assignment is not None and not is_ready and not contradiction(card, assignment):
-                if self._rests(card.uuid, assignment):
+            assignment = self._book.gpus.get(gpu.uuid)
+            is_ready = assignment is None or self._entering.has_entered(gpu.uuid)
+            if assignment is not None and not is_ready and not contradiction(gpu, assignment):
+                if self._rests(gpu.uuid, assignment):
                     continue
-                await self._entering.enter(card, assignment)
+                await self._entering.enter(gpu, assignment)
 
     def _rests(self, uuid: str, assignment: Assignment) -> bool:
         is_resting = self._entering.rests(uuid, assignment)
@@ -213,8 +213,8 @@ class ModeReconciler:
             except api_errors.ClusterError as error:
                 unknown = dict.fromkeys(shared, f"the ledger cannot be asked: {error}")
         allocations = node.allocations if node is not None else ()
-        cards = [card for card in self._observed.card_list if card.uuid in closed]
-        return await self._witness.users(cards, allocations=allocations, unknown=unknown)
+        gpus = [gpu for gpu in self._observed.hardware_gpus if gpu.uuid in closed]
+        return await self._witness.users(gpus, allocations=allocations, unknown=unknown)
 
     async def _set_right(self, uuids: Collection[str]) -> None:
         for uuid in sorted(uuids):
@@ -223,13 +223,13 @@ class ModeReconciler:
                 self._closed -= {uuid}
 
     async def _change(self, change: Mapping[str, Assignment], waiting: Mapping[str, tuple[str, ...]]) -> None:
-        cards = {card.uuid: card for card in self._observed.card_list}
-        healthy = {card.uuid for card in self._observed.seen.gpus if card.healthy}
+        gpus = {gpu.uuid: gpu for gpu in self._observed.hardware_gpus}
+        healthy = {gpu.uuid for gpu in self._observed.seen.gpus if gpu.healthy}
         for uuid, assignment in change.items():
-            if uuid not in cards or uuid not in healthy:
+            if uuid not in gpus or uuid not in healthy:
                 self._blocked[uuid] = "the GPU is not healthy; it is changed once it is"
                 continue
-            if lasts(cards[uuid], assignment):
+            if lasts(gpus[uuid], assignment):
                 self._righting.can_be_used(uuid, assignment)
                 continue
             if self._rests(uuid, assignment):
@@ -239,8 +239,8 @@ class ModeReconciler:
                 self._blocked[uuid] = self._unwritten
                 continue
             self._say(waiting)
-            left = await self._entering.leave(cards[uuid], before, assignment)
-            entered = left and await self._entering.enter(cards[uuid], assignment)
+            left = await self._entering.leave(gpus[uuid], before, assignment)
+            entered = left and await self._entering.enter(gpus[uuid], assignment)
             usable = entered and self._righting.can_be_used(uuid, assignment)
             if usable and await self._write(self._book.of(uuid, assignment)):
                 self._closed -= {uuid}
@@ -258,18 +258,18 @@ class ModeReconciler:
     def _say(self, waiting: Mapping[str, tuple[str, ...]]) -> None:
         """Tell everybody how it is now."""
         self._said_waiting = waiting
-        in_force, cards, failed = self._book.gpus, self._observed.card_list, self._entering.failed
+        in_force, hardware, failed = self._book.gpus, self._observed.hardware_gpus, self._entering.failed
         # What could not be set up is not offered, though the book has it.
         ready = {uuid: assignment for uuid, assignment in in_force.items() if uuid not in failed}
-        gpus = presenting.gpus(self._observed.seen.gpus, in_force, self._wanted, self._closed, cards)
-        offered = offering.offer(cards, {uuid: assignment for uuid, assignment in ready.items() if assignment})
+        gpus = presenting.gpus(self._observed.seen.gpus, in_force, self._wanted, self._closed, hardware)
+        offered = offering.offer(hardware, {uuid: assignment for uuid, assignment in ready.items() if assignment})
         self._state.in_force.publish(node_state.ModesInForce(offered, self._settings, self._closed, in_force))
         self._state.gpus.publish(gpus)
         self._state.allocatable.publish(self._allocatable(gpus))
         self._state.advertised.publish(
             presenting.advertised(
                 gpus,
-                cards,
+                hardware,
                 ready,
                 closed=self._closed,
                 in_use=self._witness.allocated_ids,
@@ -297,7 +297,7 @@ class ModeReconciler:
         return frozenset(device.device for device in devices if self._failure(device.gpu))
 
     def _warnings(self) -> tuple[str, ...]:
-        gone = configured_gpus.missing(self._observed.card_list, self._book.seats)
+        gone = configured_gpus.missing(self._observed.hardware_gpus, self._book.seats)
         absent = (
             f"GPU {gpu.index} ({gpu.uuid}) is not there: the configuration counts it all the same" for gpu in gone
         )

@@ -20,27 +20,27 @@ def gpus(
     in_force: InForce,
     wanted: Mapping[str, Assignment],
     closed: Collection[str],
-    cards: Iterable[HardwareGpu] = (),
+    hardware: Iterable[HardwareGpu] = (),
 ) -> tuple[Gpu, ...]:
     """The GPUs with their modes. One that is being set up shows the mode it is to have, and takes nothing new.
 
     cards: those of them of which the MIG devices are known.
     """
-    profiles = {card.uuid: tuple(mig_device.profile for mig_device in card.mig_devices) for card in cards}
+    profiles = {gpu.uuid: tuple(mig_device.profile for mig_device in gpu.mig_devices) for gpu in hardware}
     gpus = []
-    for card in seen:
-        now, later = in_force.get(card.uuid), wanted.get(card.uuid)
+    for gpu in seen:
+        now, later = in_force.get(gpu.uuid), wanted.get(gpu.uuid)
         shown = now or later
-        pending = later.mode if later is not None and (card.uuid in closed or now is None) else None
+        pending = later.mode if later is not None and (gpu.uuid in closed or now is None) else None
         mode = shown.mode if shown is not None else Mode.EXCLUSIVE
-        on_it = profiles.get(card.uuid, ())
-        gpus.append(dataclasses.replace(card, mode=mode, pending_mode=pending, mig_profiles=on_it))
+        on_it = profiles.get(gpu.uuid, ())
+        gpus.append(dataclasses.replace(gpu, mode=mode, pending_mode=pending, mig_profiles=on_it))
     return tuple(gpus)
 
 
 def advertised(
     known: Sequence[Gpu],
-    cards: Iterable[HardwareGpu],
+    gpus: Iterable[HardwareGpu],
     in_force: InForce,
     *,
     closed: Collection[str],
@@ -54,15 +54,15 @@ def advertised(
     healthy; usable: how many units of shares the node can give.
     """
     ready = {uuid: assignment for uuid, assignment in in_force.items() if assignment is not None}
-    offered = offering.offer(cards, ready)
+    offered = offering.offer(gpus, ready)
     devices = dict(advertisement.of_devices(offered, known, ill=ill))
     # A node none of whose GPUs takes shares has no counters, and does not say that it has none.
-    if not known or any(ready[card.uuid].mode is Mode.FRACTIONAL for card in known if card.uuid in ready):
-        fractional = [card for card in known if card.uuid in ready and card.mode is Mode.FRACTIONAL]
+    if not known or any(ready[gpu.uuid].mode is Mode.FRACTIONAL for gpu in known if gpu.uuid in ready):
+        fractional = [gpu for gpu in known if gpu.uuid in ready and gpu.mode is Mode.FRACTIONAL]
         devices |= advertisement.of_shares(fractional, usable=usable, in_use=in_use)
     if not closed:
         return devices
     shut = {device.device for listed in offered.values() for device in listed if device.gpu in closed} | set(closed)
     return {
-        name: advertisement.closed(listed, cards=shut, in_use=in_use.get(name, ())) for name, listed in devices.items()
+        name: advertisement.closed(listed, gpus=shut, in_use=in_use.get(name, ())) for name, listed in devices.items()
     }

@@ -38,9 +38,9 @@ class Righting:
 
     def amiss(self, in_force: Mapping[str, Assignment | None]) -> dict[str, str]:
         """The GPUs that are not what is in force on them, and why. What is not healthy may not say how it is."""
-        healthy = {card.uuid for card in self._observed.seen.gpus if card.healthy}
-        known = ((card, in_force.get(card.uuid)) for card in self._observed.card_list if card.uuid in healthy)
-        reasons = {card.uuid: contradiction(card, assignment) for card, assignment in known if assignment is not None}
+        healthy = {gpu.uuid for gpu in self._observed.seen.gpus if gpu.healthy}
+        known = ((gpu, in_force.get(gpu.uuid)) for gpu in self._observed.hardware_gpus if gpu.uuid in healthy)
+        reasons = {gpu.uuid: contradiction(gpu, assignment) for gpu, assignment in known if assignment is not None}
         return {uuid: why for uuid, why in reasons.items() if why}
 
     def forget_all_but(self, closed: Collection[str]) -> None:
@@ -49,12 +49,12 @@ class Righting:
 
     async def set_right(self, uuid: str, assignment: Assignment) -> bool:
         """Make a GPU, in use or not, again what it is used for; whether that succeeded."""
-        card = self._card(uuid)
-        if card is None:
+        gpu = self._gpu(uuid)
+        if gpu is None:
             return False
-        was = contradiction(card, assignment)
+        was = contradiction(gpu, assignment)
         unknown = f"who has devices of it is unknown ({self._witness.silent})" if self._witness.silent else ""
-        problem = unknown or await self._entering.set_right(card, assignment)
+        problem = unknown or await self._entering.set_right(gpu, assignment)
         is_right = self.can_be_used(uuid, assignment, problem)
         if is_right:
             logger.warning("Set a GPU right, which somebody had changed", extra={"gpu": uuid, "was": was})
@@ -62,18 +62,18 @@ class Righting:
 
     def can_be_used(self, uuid: str, assignment: Assignment, problem: str = "") -> bool:
         """Whether a GPU that was set up, or not for that `problem`, is as it has to be; else it is told, once."""
-        card = self._card(uuid)
-        still = contradiction(card, assignment) if card is not None else "it is gone"
+        gpu = self._gpu(uuid)
+        still = contradiction(gpu, assignment) if gpu is not None else "it is gone"
         why = ": ".join(dict.fromkeys(filter(None, (still, problem))))
         if not why:
             self.aside.pop(uuid, None)
         elif self.aside.get(uuid) != why:
             self.aside[uuid] = why
-            number = f"GPU {card.index} ({uuid})" if card is not None else uuid
+            number = f"GPU {gpu.index} ({uuid})" if gpu is not None else uuid
             logger.warning("A GPU is not what it is to be used for", extra={"gpu": uuid, "err": why})
             note = f"{number} is to be {assignment}, and cannot be used: {why}"
             self._events.tell(contract.EVENT_SET_ASIDE, note, warning=True)
         return not why
 
-    def _card(self, uuid: str) -> HardwareGpu | None:
-        return next((card for card in self._observed.card_list if card.uuid == uuid), None)
+    def _gpu(self, uuid: str) -> HardwareGpu | None:
+        return next((gpu for gpu in self._observed.hardware_gpus if gpu.uuid == uuid), None)

@@ -25,10 +25,10 @@ class SetUpError(Exception):
 class SetUpPart(Protocol):
     """One thing that GPUs are set up with."""
 
-    async def enter(self, card: HardwareGpu, assignment: Assignment) -> None:
+    async def enter(self, gpu: HardwareGpu, assignment: Assignment) -> None:
         """Have it as `assignment` wants it; nothing happens where it is so already. Raises SetUpError."""
 
-    async def leave(self, card: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:
+    async def leave(self, gpu: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:
         """Take away what it had for `was`, and `assignment`, the next one, does not want. Raises SetUpError.
 
         was: None where that is unknown; also an agent that has ended since may have begun to take it away.
@@ -38,15 +38,15 @@ class SetUpPart(Protocol):
 class TimeSlices:
     """The length of a GPU's time slices, which the driver forgets when it is loaded again."""
 
-    async def enter(self, card: HardwareGpu, assignment: Assignment) -> None:
+    async def enter(self, gpu: HardwareGpu, assignment: Assignment) -> None:
         """Set it, where one is configured."""
         if assignment.mode is Mode.TIME_SLICING and assignment.interval:
-            await self._have(card.uuid, assignment.interval)
+            await self._have(gpu.uuid, assignment.interval)
 
-    async def leave(self, card: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:
+    async def leave(self, gpu: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:
         """Have the driver's own again, unless the next one has its own."""
         if was is not None and was.interval and not assignment.interval:
-            await self._have(card.uuid, "default")
+            await self._have(gpu.uuid, "default")
 
     async def _have(self, uuid: str, interval: str) -> None:
         await run("nvidia-smi", "compute-policy", "-i", uuid, f"--set-timeslice={_TIME_SLICES[interval]}")
@@ -59,15 +59,15 @@ class SetUp:
     def __init__(self, *parts: SetUpPart) -> None:
         self._parts = parts
 
-    async def enter(self, card: HardwareGpu, assignment: Assignment) -> None:
+    async def enter(self, gpu: HardwareGpu, assignment: Assignment) -> None:
         """Make the GPU ready to be used as that. Raises SetUpError."""
         for part in self._parts:
-            await part.enter(card, assignment)
+            await part.enter(gpu, assignment)
 
-    async def leave(self, card: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:
+    async def leave(self, gpu: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:
         """Take apart what it was set up with and `assignment`, the next one, does not want. Raises SetUpError."""
         for part in reversed(self._parts):
-            await part.leave(card, was, assignment)
+            await part.leave(gpu, was, assignment)
 
 
 async def run(*command: str) -> None:

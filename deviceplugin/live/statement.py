@@ -17,7 +17,7 @@ from gpushare.modes.assignment import Assignment
 
 _BUILT_IN: Final = "no entry of the ConfigMap applies, so every GPU takes shares by annotation"
 _BUILT_IN_STAYS: Final = "every GPU goes on taking shares by annotation, as without a ConfigMap"
-_MOST_NAMED: Final = 20  # of those who use a GPU
+_MAX_NAMED: Final = 20  # of those who use a GPU
 
 
 def statement(
@@ -54,19 +54,19 @@ def statement(
     if not pending:
         return Statement(name, (valid, Condition(PENDING, "False", "Done", "every GPU is as configured")))
     sentences = [
-        _sentence(card, wanted[card.uuid], waiting.get(card.uuid, ()), failed.get(card.uuid, ""))
-        for card in gpus
-        if card.uuid in pending and card.uuid in wanted
+        _sentence(gpu, wanted[gpu.uuid], waiting.get(gpu.uuid, ()), failed.get(gpu.uuid, ""))
+        for gpu in gpus
+        if gpu.uuid in pending and gpu.uuid in wanted
     ]
     reason = "SetUpFailed" if failed else "GpusInUse" if waiting else "Changing"
     return Statement(name, (valid, Condition(PENDING, "True", reason, "; ".join(sentences))))
 
 
-def _sentence(card: Gpu, wanted: Assignment, users: tuple[str, ...], failure: str) -> str:
-    what = f"GPU {card.index} ({card.uuid}) is to become {wanted}"
+def _sentence(gpu: Gpu, wanted: Assignment, users: tuple[str, ...], failure: str) -> str:
+    what = f"GPU {gpu.index} ({gpu.uuid}) is to become {wanted}"
     if failure:
         return f"{what}, which failed: {failure}"
     if not users:
         return f"{what}: it is being changed"
-    more = f" and {len(users) - _MOST_NAMED} more" if len(users) > _MOST_NAMED else ""
-    return f"{what} once it is not used any more by {', '.join(users[:_MOST_NAMED])}{more}"
+    more = f" and {len(users) - _MAX_NAMED} more" if len(users) > _MAX_NAMED else ""
+    return f"{what} once it is not used any more by {', '.join(users[:_MAX_NAMED])}{more}"

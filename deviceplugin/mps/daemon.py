@@ -28,11 +28,11 @@ from gpushare.cluster import backoff
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS: Final = 1.0
-MOST_PAUSE_SECONDS: Final = 30.0
+MAX_PAUSE_SECONDS: Final = 30.0
 STEADY_SECONDS: Final = 60.0  # one that ran for so long has not failed at starting
 ASK_SECONDS: Final = 60.0  # a daemon that lives but does not answer is found so
 ASK_AGAIN_SECONDS: Final = 5.0  # where it was silent
-MOST_SILENCES: Final = 3  # in a row
+MAX_SILENCES: Final = 3  # in a row
 STOP_SECONDS: Final = 10.0
 MAX_LOG_BYTES: Final = 1 << 20  # at a time
 _SERVER_FAILED: Final = re.compile(rb"Server [0-9]+ exited with status [1-9]")
@@ -73,7 +73,7 @@ class MpsDaemon:
                 why = str(error)
             self._forward_log()
             failures = 1 if time.monotonic() - began > STEADY_SECONDS else failures + 1
-            pause = backoff.pause_seconds(failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MOST_PAUSE_SECONDS)
+            pause = backoff.pause_seconds(failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MAX_PAUSE_SECONDS)
             self.places.started.unlink(missing_ok=True)
             self._tell(why)
             logger.warning(
@@ -175,7 +175,7 @@ class MpsDaemon:
                 self._forward_log()
                 # That it does not answer once may be for want of a processor, and its end is that of all its clients.
                 silences = 0 if await self._control.answers() else silences + 1
-                if silences == MOST_SILENCES:
+                if silences == MAX_SILENCES:
                     # A hung one would keep its pipe from the next.
                     await self._quit()
                     return "it did not answer"

@@ -20,7 +20,7 @@ from deviceplugin.mps import steps
 
 SECONDS: Final = 15.0
 CONNECT_SECONDS: Final = 1.0
-MOST_BYTES: Final = 1 << 20  # of a line
+MAX_BYTES: Final = 1 << 20  # of a line
 _ARGUMENTS: Final = ((), ("-d",))
 
 
@@ -108,7 +108,7 @@ async def _run(program: Path, call: DaemonCall) -> CallResult:
 
 async def _asked(keeper: Path, call: DaemonCall) -> CallResult:
     try:
-        reader, writer = await asyncio.open_unix_connection(keeper, limit=MOST_BYTES)
+        reader, writer = await asyncio.open_unix_connection(keeper, limit=MAX_BYTES)
         try:
             writer.write(write(call))
             document = _document(await reader.readline())

@@ -48,7 +48,7 @@ async def serve(socket: Path, program: Path, daemon: shutdown.Daemon) -> None:
             logger.warning("Nobody waits for the answer", extra={"err": str(error)})
 
     bound = listening(socket)
-    server = await asyncio.start_unix_server(answer, sock=bound, limit=running.MOST_BYTES)
+    server = await asyncio.start_unix_server(answer, sock=bound, limit=running.MAX_BYTES)
     logger.info("Serving", extra={"socket": str(socket), "program": str(program)})
     try:
         await daemon.stopping.wait()

@@ -87,18 +87,18 @@ class AgentCollector(Collector):
         modes = GaugeMetricFamily("gpushare_gpu_mode", "1 for the mode of a GPU.", labels=[*labels, "mode"])
         node = self.node()
         used = ledger.use(node) if node is not None else {}
-        for card in self.offer.gpus:
-            values = [self.node_name, card.uuid, str(card.index), card.model]
-            held = used.get(card.uuid, ledger.NOTHING)
-            if card.memory_bytes:
-                memory.add_metric(values, card.memory_bytes)
-            modes.add_metric([*values, str(card.mode)], 1.0)
-            healthy.add_metric(values, float(card.healthy))
-            cordoned.add_metric(values, float(node is not None and card.uuid in node.cordoned))
+        for gpu in self.offer.gpus:
+            values = [self.node_name, gpu.uuid, str(gpu.index), gpu.model]
+            held = used.get(gpu.uuid, ledger.NOTHING)
+            if gpu.memory_bytes:
+                memory.add_metric(values, gpu.memory_bytes)
+            modes.add_metric([*values, str(gpu.mode)], 1.0)
+            healthy.add_metric(values, float(gpu.healthy))
+            cordoned.add_metric(values, float(node is not None and gpu.uuid in node.cordoned))
             allocated.add_metric(values, held.memory_bytes)
             compute.add_metric(values, held.request_percent / 100)
-        for gpu in self.unread():  # its UUID and its model are not known
-            healthy.add_metric([self.node_name, gpu.bus_id, "" if gpu.index is None else str(gpu.index), ""], 0.0)
+        for unreadable in self.unread():  # its UUID and its model are not known
+            healthy.add_metric([self.node_name, unreadable.bus_id, "" if unreadable.index is None else str(unreadable.index), ""], 0.0)
         yield from (memory, healthy, cordoned, allocated, compute, modes)
 
     def _protocol(self) -> Metric:

@@ -40,7 +40,7 @@ FALL_SECONDS: Final = 5.0
 OF_A_GPU: Final[Mapping[str, Callable[[Gpu], int]]] = {
     contract.RESOURCE_PERCENT: lambda _: 100,
     contract.RESOURCE_IDLE: lambda _: contract.IDLE_SHARES_PER_GPU,
-    contract.RESOURCE_MEMORY: lambda card: card.memory_bytes,
+    contract.RESOURCE_MEMORY: lambda gpu: gpu.memory_bytes,
 }
 
 
@@ -56,12 +56,12 @@ def allocatable(gpus: Iterable[Gpu], node: GpuNode | None, pods: Iterable[PodJso
 
     gpus: of the node; node: its ledger; pods: those that are on it.
     """
-    cards = [card for card in gpus if card.mode is Mode.FRACTIONAL]
+    fractional = [gpu for gpu in gpus if gpu.mode is Mode.FRACTIONAL]
     entries = [entry for entry in (node.allocations if node is not None else ()) if not entry.is_hold]
     counted = _counted(entries, pods)
     units = {}
     for name, amount in OF_A_GPU.items():
-        usable = {card.uuid: amount(card) for card in cards if _is_open(card) or name == contract.RESOURCE_IDLE}
+        usable = {gpu.uuid: amount(gpu) for gpu in fractional if _is_open(gpu) or name == contract.RESOURCE_IDLE}
         claimed = beyond = 0
         for entry in entries:
             granted = _granted(entry, name)
@@ -78,7 +78,7 @@ def while_unknown(gpus: Iterable[Gpu], in_use: Mapping[str, Collection[str]]) ->
     in_use: by resource the ids that they do. Whatever those count for, and on whichever GPU they are, a pod that the
     ledger has placed is let in; and nobody places by this.
     """
-    usable = [card for card in gpus if card.mode is Mode.FRACTIONAL and card.healthy]
+    usable = [gpu for gpu in gpus if gpu.mode is Mode.FRACTIONAL and gpu.healthy]
     return {name: sum(map(amount, usable)) + len(in_use.get(name, ())) for name, amount in OF_A_GPU.items()}
 
 
@@ -134,9 +134,9 @@ def _kept(amounts: Mapping[str, str]) -> Mapping[str, str]:
     return {name: text for name, text in amounts.items() if name.startswith((contract.PREFIX, names.PREFIX))}
 
 
-def _is_open(card: Gpu) -> bool:
+def _is_open(gpu: Gpu) -> bool:
     """Whether the ledger may give anything of it."""
-    return card.healthy and card.pending_mode is None
+    return gpu.healthy and gpu.pending_mode is None
 
 
 def _counted(entries: Iterable[Allocation], pods: Iterable[PodJson]) -> dict[str, Mapping[str, int]]:

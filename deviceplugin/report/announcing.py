@@ -99,16 +99,16 @@ class Note:
 
 def notes(before: Iterable[Gpu], after: Iterable[Gpu]) -> tuple[Note, ...]:
     """What is to be told once the GPUs are as `after`; a GPU that is new and healthy is nothing to tell. Pure."""
-    known = {card.uuid: card for card in before}
+    known = {gpu.uuid: gpu for gpu in before}
     notes = []
-    for card in after:
-        was = known.get(card.uuid)
-        called = f"GPU {card.index} ({card.uuid})"
-        if not card.healthy and (was is None or was.healthy):
-            sentence = f"{called} is not healthy: {card.health_reason}"
-            notes.append(Note(card.uuid, contract.EVENT_GPU_UNHEALTHY, sentence, warning=True))
-        if card.healthy and was is not None and not was.healthy:
-            notes.append(Note(card.uuid, contract.EVENT_GPU_HEALTHY, f"{called} is healthy again", warning=False))
+    for gpu in after:
+        was = known.get(gpu.uuid)
+        called = f"GPU {gpu.index} ({gpu.uuid})"
+        if not gpu.healthy and (was is None or was.healthy):
+            sentence = f"{called} is not healthy: {gpu.health_reason}"
+            notes.append(Note(gpu.uuid, contract.EVENT_GPU_UNHEALTHY, sentence, warning=True))
+        if gpu.healthy and was is not None and not was.healthy:
+            notes.append(Note(gpu.uuid, contract.EVENT_GPU_HEALTHY, f"{called} is healthy again", warning=False))
     return tuple(notes)
 
 
@@ -135,7 +135,7 @@ def concerned(
         (container.namespace, container.pod)
         for container in held
         if container.resource not in advertisement.COUNTERS
-        and any(gpu_of.get(gpu_usage.card_of(identity)) == gpu for identity in container.device_ids)
+        and any(gpu_of.get(gpu_usage.without_replica(identity)) == gpu for identity in container.device_ids)
     ]
     return tuple(dict.fromkeys((*of_ledger, *of_kubelet)))
 

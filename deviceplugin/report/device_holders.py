@@ -38,11 +38,11 @@ class DeviceHolder:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceHolders:
-    """cards: the GPUs of the node; gpus: with their memory; in_force: the ids that the kubelet may give out."""
+    """hardware: the GPUs of the node; gpus: with their memory; in_force: the ids that the kubelet may give out."""
 
     witness: GpuUsers
     _: dataclasses.KW_ONLY
-    cards: Callable[[], Iterable[HardwareGpu]]
+    hardware: Callable[[], Iterable[HardwareGpu]]
     gpus: Offer
     in_force: Observable[ModesInForce]
 
@@ -54,13 +54,13 @@ class DeviceHolders:
 
     def all(self) -> list[DeviceHolder]:
         """The containers with devices, as the kubelet last told."""
-        devices = parts(self.cards(), {gpu.uuid: gpu.memory_bytes for gpu in self.gpus.gpus})
+        devices = parts(self.hardware(), {gpu.uuid: gpu.memory_bytes for gpu in self.gpus.gpus})
         replicas = {device.id: device.replicas for ids in self.in_force.value.offered.values() for device in ids}
         counts: collections.Counter[tuple[str, str, str, str, str]] = collections.Counter()
         held: dict[tuple[str, str, str, str, str], float] = collections.defaultdict(float)
         for container in self.witness.held:
             for identity in container.device_ids if container.resource not in advertisement.COUNTERS else ():
-                if (device := gpu_usage.card_of(identity)) in devices:
+                if (device := gpu_usage.without_replica(identity)) in devices:
                     gpu, part = devices[device]
                     key = container.namespace, container.pod, container.container, container.resource, gpu
                     counts[key] += 1
@@ -68,19 +68,19 @@ class DeviceHolders:
         return [DeviceHolder(*key, devices=count, part=held[key]) for key, count in sorted(counts.items())]
 
 
-def parts(cards: Iterable[HardwareGpu], memory: Mapping[str, int]) -> dict[str, tuple[str, float]]:
+def parts(gpus: Iterable[HardwareGpu], memory: Mapping[str, int]) -> dict[str, tuple[str, float]]:
     """By the UUID of each GPU and MIG device its GPU, and the part of it that it is: of a MIG device by its memory."""
     by_uuid = {}
-    for card in cards:
-        by_uuid[card.uuid] = card.uuid, 1.0
-        for device in card.mig_devices:
-            by_uuid[device.uuid] = card.uuid, _part(device.profile, memory.get(card.uuid, 0))
+    for gpu in gpus:
+        by_uuid[gpu.uuid] = gpu.uuid, 1.0
+        for device in gpu.mig_devices:
+            by_uuid[device.uuid] = gpu.uuid, _part(device.profile, memory.get(gpu.uuid, 0))
     return by_uuid
 
 
-def _part(name: str, card_bytes: int) -> float:
+def _part(name: str, gpu_bytes: int) -> float:
     try:
         memory_bytes = profile.parse(name).memory_gb * _GIB
     except profile.ProfileError:
         return 1.0  # that nothing is known of is charged whole
-    return min(1.0, memory_bytes / card_bytes) if card_bytes else 1.0
+    return min(1.0, memory_bytes / gpu_bytes) if gpu_bytes else 1.0

@@ -30,7 +30,7 @@ NAME: Final = "peaks.json"
 LOOK_SECONDS: Final = 1.0
 KEEP_SECONDS: Final = 60.0
 # Between two looks more time than this is none that was watched: the agent, or the machine, stood still.
-LONGEST_SECONDS: Final = 5.0
+MAX_SECONDS: Final = 5.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Peaks:
         """See what is in use now."""
         now = self._clock()
         passed, self._looked = now - self._looked, now
-        seconds = passed if passed <= LONGEST_SECONDS else 0.0
+        seconds = passed if passed <= MAX_SECONDS else 0.0
         for use in self._uses():
             held = zip(use.tenant.grants, use.used_bytes, use.overhead_bytes, strict=True)
             for grant, used_bytes, overhead_bytes in held:

@@ -129,25 +129,25 @@ class Night:
 
     def _place(self, wish: Wish) -> bool:
         for node in self.nodes.values():
-            for card in node.gpus:
-                if not card.healthy or card.uuid in node.cordoned:
+            for gpu in node.gpus:
+                if not gpu.healthy or gpu.uuid in node.cordoned:
                     continue
-                share = GivenShare(("main",), (card.uuid,), wish.percent, 100, int(card.memory_bytes * wish.memory))
+                share = GivenShare(("main",), (gpu.uuid,), wish.percent, 100, int(gpu.memory_bytes * wish.memory))
                 entry = Allocation(wish.name, PodRef(wish.namespace, wish.name, f"u-{wish.name}"), (share,))
                 try:
                     self.nodes[node.name] = ledger.reserve(node, entry)
                 except errors.LedgerError:
                     continue
-                self._placed[wish.name] = wish, node.name, card.uuid
+                self._placed[wish.name] = wish, node.name, gpu.uuid
                 self._measures.placed()
                 return True
         return False
 
     def _change(self, name: str, index: int, **how: object) -> None:
         node = self.nodes[name]
-        cards = tuple(dataclasses.replace(gpu, **how) if gpu.index == index else gpu for gpu in node.gpus)  # type: ignore[arg-type]
-        cordoned = frozenset(card.uuid for card in cards if card.cordoned)
-        self.nodes[name] = dataclasses.replace(node, gpus=cards, cordoned=cordoned)
+        gpus = tuple(dataclasses.replace(gpu, **how) if gpu.index == index else gpu for gpu in node.gpus)  # type: ignore[arg-type]
+        cordoned = frozenset(gpu.uuid for gpu in gpus if gpu.cordoned)
+        self.nodes[name] = dataclasses.replace(node, gpus=gpus, cordoned=cordoned)
 
     def _by_namespace(self) -> dict[str, float]:
         found: dict[str, float] = collections.defaultdict(float)
@@ -167,7 +167,7 @@ class Night:
         active = [(wish, tenant) for wish, tenant in here if wish.use]
         sneaky = self.minute >= SNEAKS_AT and name == "gpu-2"
         ready = Condition(contract.CONDITION_READY, "True", "GpusHealthy")
-        if any(not card.healthy for card in node.gpus):
+        if any(not gpu.healthy for gpu in node.gpus):
             ready = dataclasses.replace(ready, reason="SomeGpusUnhealthy")
         limits = Condition(contract.CONDITION_LIMITS_IN_FORCE, "True", "Audited")
         if sneaky:
@@ -213,8 +213,8 @@ class Night:
         )
 
     def _tenant(self, wish: Wish, uuid: str) -> Tenant:
-        (card,) = (gpu for node in self.nodes.values() for gpu in node.gpus if gpu.uuid == uuid)
-        grant = Grant(uuid, int(card.memory_bytes * wish.memory), wish.percent, 100)
+        (gpu,) = (gpu for node in self.nodes.values() for gpu in node.gpus if gpu.uuid == uuid)
+        grant = Grant(uuid, int(gpu.memory_bytes * wish.memory), wish.percent, 100)
         return Tenant(f"u-{wish.name}", wish.namespace, wish.name, ("main",), 0, (grant,))
 
     def _bytes(self, wish: Wish, tenant: Tenant) -> int:

@@ -32,7 +32,7 @@ WATCH_GRACE_SECONDS: Final = 15.0
 PAGE_ITEMS: Final = 500
 GET_TRIES: Final = 3
 GET_PAUSE_SECONDS: Final = 0.05
-LONGEST_EVENT_BYTES: Final = 64 << 20  # etcd refuses objects of more than a few MiB
+MAX_EVENT_BYTES: Final = 64 << 20  # etcd refuses objects of more than a few MiB
 _VERSION_KEYS: Final = frozenset({"resourceVersion", "resourceVersionMatch"})
 
 Query = transport.Query
@@ -258,8 +258,8 @@ async def _events(
                     yield _event(_decoded(line, request), request)
                 line.clear()
             line += beginning
-            if len(line) > LONGEST_EVENT_BYTES:
-                raise api_errors.Unavailable(f"{request.name}: an event is longer than {LONGEST_EVENT_BYTES} bytes")
+            if len(line) > MAX_EVENT_BYTES:
+                raise api_errors.Unavailable(f"{request.name}: an event is longer than {MAX_EVENT_BYTES} bytes")
     if line:
         raise api_errors.Unavailable(f"{request.name}: the stream ended in the middle of an event")
 

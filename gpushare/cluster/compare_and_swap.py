@@ -14,7 +14,7 @@ from gpushare.cluster import api_client, api_errors, backoff
 
 ATTEMPTS: Final = 16
 FIRST_PAUSE_SECONDS: Final = 0.005
-MOST_PAUSE_SECONDS: Final = 0.5
+MAX_PAUSE_SECONDS: Final = 0.5
 
 Change = Callable[[dict[str, Any]], dict[str, Any] | None]
 
@@ -46,5 +46,5 @@ async def update(api: api_client.ApiClient, path: str, change: Change) -> dict[s
                 message = f"{error}; gave up after {ATTEMPTS} attempts"
                 raise api_errors.Conflict(message, status=error.status, reason=error.reason) from error
         await asyncio.sleep(
-            backoff.pause_seconds(attempt, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MOST_PAUSE_SECONDS)
+            backoff.pause_seconds(attempt, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MAX_PAUSE_SECONDS)
         )

@@ -17,7 +17,7 @@ UPDATE_SECONDS: Final = 600.0  # how often a series is written while its event g
 FORGET_SECONDS: Final = 1800.0  # after this silence the same sentence is news again
 NEWS_AT_ONCE: Final = 10.0  # different sentences about one object and reason, and then one
 NEWS_SECONDS: Final = 60.0  # in this time
-MOST_SERIES: Final = 4096
+MAX_SERIES: Final = 4096
 NAME_CHARACTERS: Final = 253  # the API's limit
 
 EventType = Literal["Normal", "Warning"]
@@ -64,7 +64,7 @@ class EventDeduplicator:
     most: how many series are kept; beyond, the one that has been silent for longest is forgotten.
     """
 
-    def __init__(self, *, most: int = MOST_SERIES) -> None:
+    def __init__(self, *, most: int = MAX_SERIES) -> None:
         self._series: collections.OrderedDict[Event, Series] = collections.OrderedDict()
         self._news: collections.OrderedDict[_Subject, _News] = collections.OrderedDict()
         self._most = most

@@ -20,13 +20,13 @@ from gpushare.cluster import api_client, api_errors, event_series
 
 logger = logging.getLogger(__name__)
 
-MOST_QUEUED: Final = 1024
+MAX_QUEUED: Final = 1024
 FLUSH_PAUSE_SECONDS: Final = 0.2
 NOTE_BYTES: Final = 1024  # the API's limit
 INSTANCE_CHARACTERS: Final = 128  # the API's limit
 # For so long what could not be written is tried again; after that it is no news. An API server that has just started
 # refuses everybody, until it has read who may do what.
-MOST_SECONDS: Final[Mapping[type[api_errors.ClusterError], float]] = {
+MAX_SECONDS: Final[Mapping[type[api_errors.ClusterError], float]] = {
     api_errors.Unavailable: 900.0,
     api_errors.Forbidden: 60.0,
 }
@@ -91,7 +91,7 @@ class Recorder:
         if series is None:
             return
         recorded = Recorded(event, series.name, series.count, self._clock(), self._wall_clock(), on_drop)
-        if self._queue.qsize() + len(self._later) >= MOST_QUEUED:
+        if self._queue.qsize() + len(self._later) >= MAX_QUEUED:
             self._drop(recorded, "the queue is full")
         else:
             self._queue.put_nowait(recorded)
@@ -112,7 +112,7 @@ class Recorder:
             self._queue.task_done()
 
     def _failed(self, recorded: Recorded, error: api_errors.ClusterError) -> None:
-        if self._clock() - recorded.recorded_at >= MOST_SECONDS.get(type(error), 0.0):
+        if self._clock() - recorded.recorded_at >= MAX_SECONDS.get(type(error), 0.0):
             self._drop(recorded, str(error))
             return
         asked_seconds = error.retry_after_seconds if isinstance(error, api_errors.Unavailable) else None

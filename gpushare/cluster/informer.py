@@ -25,9 +25,9 @@ from gpushare.cluster import api_client, api_errors, backoff, object_store
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS: Final = 0.2
-MOST_PAUSE_SECONDS: Final = 30.0
-SHORTEST_WATCH_SECONDS: Final = 0.5
-LEAST_OF_PAUSE: Final = 0.1  # the part of a pause that is waited in any case
+MAX_PAUSE_SECONDS: Final = 30.0
+MIN_WATCH_SECONDS: Final = 0.5
+MIN_OF_PAUSE: Final = 0.1  # the part of a pause that is waited in any case
 PORTION_SECONDS: Final = 0.01  # for so long are changes told without a pause for others
 _NAME: Final = "metadata.name="
 _CONSISTENT: Final = ""  # no version named: the API server asks etcd
@@ -148,8 +148,8 @@ class Informer:
         if self._unanswered_since is None:
             await asyncio.sleep(seconds)
             return
-        await asyncio.sleep(seconds * LEAST_OF_PAUSE)
-        await self._api.answers.more_than(self._unanswered_since, seconds=seconds * (1 - LEAST_OF_PAUSE))
+        await asyncio.sleep(seconds * MIN_OF_PAUSE)
+        await self._api.answers.more_than(self._unanswered_since, seconds=seconds * (1 - MIN_OF_PAUSE))
 
     async def step(self) -> float:
         """List if that is due, and watch until the watch ends; return the pause in seconds before the next step."""
@@ -177,7 +177,7 @@ class Informer:
                     self._unanswered_since = self._api.answers.count
             logger.warning("Lost contact", extra=self._seen(error, pause))
             # A proxy may ask for an hour; whoever stands behind it does not know that.
-            return max(pause, min(error.retry_after_seconds or 0.0, MOST_PAUSE_SECONDS))
+            return max(pause, min(error.retry_after_seconds or 0.0, MAX_PAUSE_SECONDS))
         except api_errors.ClusterError as error:
             pause = self._list_again()
             logger.warning("Was refused", extra=self._seen(error, pause))
@@ -185,7 +185,7 @@ class Informer:
                 self.answered.set()
             return pause
         # One that ends as soon as it is open was cut by something in between; asking at once would be a storm.
-        return self._lose() if watched_seconds < SHORTEST_WATCH_SECONDS else 0.0
+        return self._lose() if watched_seconds < MIN_WATCH_SECONDS else 0.0
 
     async def _list(self) -> None:
         query = dict(self._query)
@@ -236,7 +236,7 @@ class Informer:
             finally:
                 self._watching = False
                 self._last_contact = self._clock()
-        if self._last_contact - opened >= SHORTEST_WATCH_SECONDS:
+        if self._last_contact - opened >= MIN_WATCH_SECONDS:
             self._lost = self._refused = 0
         return self._last_contact - opened
 
@@ -282,4 +282,4 @@ def _number(resource_version: str) -> int:
 
 
 def _pause_seconds(failures: int) -> float:
-    return backoff.pause_seconds(failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MOST_PAUSE_SECONDS)
+    return backoff.pause_seconds(failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MAX_PAUSE_SECONDS)

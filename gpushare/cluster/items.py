@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 PORTION_BYTES: Final = 64 << 10  # are taken apart at once: a millisecond or two
-LONGEST_BYTES: Final = 64 << 20  # of one item; etcd refuses objects of more than a few MiB
+MAX_BYTES: Final = 64 << 20  # of one item; etcd refuses objects of more than a few MiB
 
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _DECODER: Final = json.JSONDecoder()
@@ -61,8 +61,8 @@ class Items:
         left = len(self._text) - self._at
         if is_last and self._next is not None:
             raise ValueError("it is not a list, or not all of one")
-        if left > LONGEST_BYTES:
-            raise ValueError(f"one item is longer than {LONGEST_BYTES} bytes")
+        if left > MAX_BYTES:
+            raise ValueError(f"one item is longer than {MAX_BYTES} bytes")
         # What is not complete is looked at again when there is twice as much: that costs no more than to receive it.
         self._enough_bytes = max(PORTION_BYTES, left)
 

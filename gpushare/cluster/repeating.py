@@ -10,7 +10,7 @@ from typing import Final
 from gpushare.cluster import api_errors, backoff
 
 FIRST_PAUSE_SECONDS: Final = 0.5
-MOST_PAUSE_SECONDS: Final = 30.0
+MAX_PAUSE_SECONDS: Final = 30.0
 
 
 async def whenever(
@@ -30,7 +30,7 @@ async def whenever(
         except api_errors.ClusterError as error:
             failures += 1
             pause_seconds = backoff.pause_seconds(
-                failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MOST_PAUSE_SECONDS
+                failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MAX_PAUSE_SECONDS
             )
             logger.warning(trouble, extra={"err": str(error), "pause_seconds": round(pause_seconds, 1)})
             await asyncio.sleep(pause_seconds)

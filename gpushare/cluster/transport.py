@@ -30,7 +30,7 @@ from gpushare.cluster import api_connection, api_errors
 
 JSON: Final = "application/json"
 CONNECT_SECONDS: Final = 5.0
-MOST_CONNECTIONS: Final = 100
+MAX_CONNECTIONS: Final = 100
 CLOSING_TURNS: Final = 100
 CLOSING_TURN_SECONDS: Final = 0.005
 
@@ -93,7 +93,7 @@ class Transport:
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                limit=MOST_CONNECTIONS,
+                limit=MAX_CONNECTIONS,
                 ssl=way.tls if way.tls is not None else True,
                 socket_factory=self._socket,
             ),

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from gpushare import errors
 
-MOST: Final = 2**63 - 1  # an integer of Kubernetes has 64 bits
+MAX: Final = 2**63 - 1  # an integer of Kubernetes has 64 bits
 
 
-def whole(value: Any, name: str, *, most: int = MOST) -> int:
+def whole(value: Any, name: str, *, most: int = MAX) -> int:
     """A whole number from 0 to `most`. Raises CodecError."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         raise errors.CodecError(f"{name} is {errors.shown(value)}, not a whole number from 0 to {most}")

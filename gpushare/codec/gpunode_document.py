@@ -31,13 +31,13 @@ def read(document: Json) -> GpuNode:
     labels = _part(metadata, "labels", dict, name, problems)
     annotations = metadata.get("annotations")
     cordoned = frozenset(map(str, _part(spec, "cordoned", list, f"{name}: spec", problems)))
-    cards, _ = _entries(status, "gpus", f"{name}: status", lambda entry: status_gpus.read(entry, cordoned), problems)
+    gpus, _ = _entries(status, "gpus", f"{name}: status", lambda entry: status_gpus.read(entry, cordoned), problems)
     held, unread = _allocations(spec, f"{name}: spec", problems)
     resizes, _ = _entries(status, "resizes", f"{name}: status", _read_resize, problems)
-    cards, _ = _unique(cards, lambda card: card.uuid, f"{name}: status.gpus", problems)
+    gpus, _ = _unique(gpus, lambda gpu: gpu.uuid, f"{name}: status.gpus", problems)
     return GpuNode(
         name=name,
-        gpus=tuple(_set_aside(cards, unread)),
+        gpus=tuple(_set_aside(gpus, unread)),
         allocations=tuple(held),
         cordoned=cordoned,
         config=str(status.get("config") or ""),
@@ -74,7 +74,7 @@ def to_status(node: GpuNode) -> dict[str, Any]:
     """The `status` of the GPUNode object."""
     return {
         "config": node.config,
-        "gpus": [status_gpus.write(card) for card in node.gpus],
+        "gpus": [status_gpus.write(gpu) for gpu in node.gpus],
         "conditions": [
             {
                 "type": condition.type,
@@ -130,11 +130,9 @@ def _set_aside(gpus: list[Gpu], unread: list[Any]) -> list[Gpu]:
     if not unread:
         return gpus
     text = str(unread)  # not as JSON: YAML has values that JSON lacks
-    named = {card.uuid for card in gpus if card.uuid in text} or {card.uuid for card in gpus}
+    named = {gpu.uuid for gpu in gpus if gpu.uuid in text} or {gpu.uuid for gpu in gpus}
     reason = "an allocation that may hold it is invalid: see the GPUNode's spec.allocations"
-    return [
-        dataclasses.replace(card, healthy=False, health_reason=reason) if card.uuid in named else card for card in gpus
-    ]
+    return [dataclasses.replace(gpu, healthy=False, health_reason=reason) if gpu.uuid in named else gpu for gpu in gpus]
 
 
 def _allocations(spec: Json, where: str, problems: list[str]) -> tuple[list[Allocation], list[Any]]:

@@ -37,26 +37,26 @@ def read(entry: Json, cordoned: frozenset[str]) -> Gpu:
     )
 
 
-def write(card: Gpu) -> dict[str, Any]:
+def write(gpu: Gpu) -> dict[str, Any]:
     """The GPU as an entry of `status.gpus`."""
     entry: dict[str, Any] = {
-        "uuid": card.uuid,
-        "index": card.index,
-        "model": card.model,
-        "memory": card.memory_bytes,
-        "computeCapability": "{}.{}".format(*card.compute_capability),
-        "pciBusID": card.pci_bus_id,
-        "mode": card.mode.value,
-        "healthy": card.healthy,
+        "uuid": gpu.uuid,
+        "index": gpu.index,
+        "model": gpu.model,
+        "memory": gpu.memory_bytes,
+        "computeCapability": "{}.{}".format(*gpu.compute_capability),
+        "pciBusID": gpu.pci_bus_id,
+        "mode": gpu.mode.value,
+        "healthy": gpu.healthy,
     }
-    if card.pending_mode is not None:
-        entry["pendingMode"] = card.pending_mode.value
-    if card.mig_profiles:
-        entry["migDevices"] = list(card.mig_profiles)
-    if card.numa_node is not None:
-        entry["numaNode"] = card.numa_node
-    if card.link_group is not None:
-        entry["linkGroup"] = card.link_group
-    if card.health_reason:
-        entry["healthReason"] = card.health_reason
+    if gpu.pending_mode is not None:
+        entry["pendingMode"] = gpu.pending_mode.value
+    if gpu.mig_profiles:
+        entry["migDevices"] = list(gpu.mig_profiles)
+    if gpu.numa_node is not None:
+        entry["numaNode"] = gpu.numa_node
+    if gpu.link_group is not None:
+        entry["linkGroup"] = gpu.link_group
+    if gpu.health_reason:
+        entry["healthReason"] = gpu.health_reason
     return entry

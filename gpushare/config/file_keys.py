@@ -13,7 +13,7 @@ from typing import Final
 from gpushare import errors
 from gpushare.config.yaml_tree import Item, below, located, scalar_text
 
-_LONGEST: Final = 64  # of a key that is compared with those that are known
+_MAX: Final = 64  # of a key that is compared with those that are known
 
 
 class Fields:
@@ -109,7 +109,7 @@ def entries(item: Item) -> tuple[Item, ...]:
 def _nearest(key: str, known: Sequence[str]) -> str:
     """Which of them was meant; empty where it is like none."""
     lowered = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(key.lower()[:_LONGEST], lowered, n=1, cutoff=0.75)
+    near = difflib.get_close_matches(key.lower()[:_MAX], lowered, n=1, cutoff=0.75)
     return lowered[near[0]] if near else ""
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from gpushare import errors
 
 PREFIX: Final = "nvidia.com/"
-LONGEST: Final = 63
+MAX: Final = 63
 GPU: Final = "nvidia.com/gpu"
 SHARED_SUFFIX: Final = ".shared"
 
@@ -18,8 +18,8 @@ _SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-
 def parse(text: str) -> str:
     """The full name: `gpu` is `nvidia.com/gpu`. Raises ConfigError, a sentence without its subject."""
     name = text if text.startswith(PREFIX) else PREFIX + text
-    if len(name) > LONGEST:
-        raise errors.ConfigError(f"fully-qualified resource name must be {LONGEST} characters or less, not {len(name)}")
+    if len(name) > MAX:
+        raise errors.ConfigError(f"fully-qualified resource name must be {MAX} characters or less, not {len(name)}")
     if not _SUBDOMAIN.fullmatch(name.removeprefix(PREFIX)):
         raise errors.ConfigError(
             f"incorrect format for resource name: write {PREFIX} and then small letters, digits, '-' and '.', "
@@ -29,7 +29,7 @@ def parse(text: str) -> str:
 
 
 def shared(name: str) -> str:
-    """The name that `renameByDefault` gives. It may be longer than `LONGEST`; Kubernetes takes it."""
+    """The name that `renameByDefault` gives. It may be longer than `MAX`; Kubernetes takes it."""
     return name + SHARED_SUFFIX
 
 

@@ -16,8 +16,8 @@ import yaml
 
 from gpushare import errors
 
-LONGEST_TEXT: Final = 256 * 1024  # far more than anyone writes by hand, and read in a few seconds
-MOST_ITEMS: Final = 50_000
+MAX_TEXT: Final = 256 * 1024  # far more than anyone writes by hand, and read in a few seconds
+MAX_ITEMS: Final = 50_000
 DEEPEST: Final = 32
 
 _TAG = "tag:yaml.org,2002:"
@@ -121,7 +121,7 @@ def parse(text: str) -> Document:
         node = loader.get_node() if loader.check_node() else None
         if loader.check_node():
             warnings.append("the file has more than one document: only the first is read")
-    root = Item("", 1, None) if node is None else _Reader(warnings, MOST_ITEMS).item(node, "", 0)
+    root = Item("", 1, None) if node is None else _Reader(warnings, MAX_ITEMS).item(node, "", 0)
     return Document(root, tuple(warnings))
 
 
@@ -132,7 +132,7 @@ def documents(text: str) -> tuple[Document, ...]:
         loader = _loader(text)
         while loader.check_node():
             nodes += filter(None, [loader.get_node()])
-    read, left = [], MOST_ITEMS
+    read, left = [], MAX_ITEMS
     for node in nodes:
         warnings: list[str] = []
         reader = _Reader(warnings, left)
@@ -142,8 +142,8 @@ def documents(text: str) -> tuple[Document, ...]:
 
 
 def _loader(text: str) -> _Loader:
-    if len(text) > LONGEST_TEXT:
-        raise errors.ConfigError(f"the file has {len(text)} characters: at most {LONGEST_TEXT} make sense")
+    if len(text) > MAX_TEXT:
+        raise errors.ConfigError(f"the file has {len(text)} characters: at most {MAX_TEXT} make sense")
     return _Loader(text.removeprefix("\ufeff"))
 
 
@@ -187,7 +187,7 @@ class _Reader:
         line = node.start_mark.line + 1
         self.left -= 1
         if self.left < 0:
-            raise errors.ConfigError(f"{located(path, line)}: the file has more than {MOST_ITEMS} values")
+            raise errors.ConfigError(f"{located(path, line)}: the file has more than {MAX_ITEMS} values")
         if depth > DEEPEST:
             raise errors.ConfigError(f"{located(path, line)}: nested too deeply: at most {DEEPEST} levels make sense")
         if isinstance(node, yaml.MappingNode):

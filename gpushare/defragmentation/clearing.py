@@ -12,7 +12,7 @@ from gpushare.defragmentation.cpu_only import CpuOnlyPod, CpuOnlyPods
 from gpushare.defragmentation.exchanges import Chain, Mover
 from gpushare.whatif.world import World
 
-_MOST_ON_A_NODE: Final = 4  # pods that are considered, those with the most CPU
+_MAX_ON_A_NODE: Final = 4  # pods that are considered, those with the most CPU
 _NO_SHAPE: Final = -1
 
 
@@ -39,7 +39,7 @@ class Clearings:
         return self._pods.on(node)
 
     def _of(self, name: str) -> Iterator[Chain]:
-        there = self._pods.on(name)[:_MOST_ON_A_NODE]
+        there = self._pods.on(name)[:_MAX_ON_A_NODE]
         now = self._value(name) if there else 0.0
         for known in there:
             undo = self._world.leave(known.manifest, name, known.entry)

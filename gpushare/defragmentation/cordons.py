@@ -88,7 +88,7 @@ def sentences(nodes: Iterable[GpuNode], *, now: float) -> list[str]:
     """A sentence for each temporary cordon, kept or left behind."""
     lines = []
     for node in nodes:
-        index = {card.uuid: card.index for card in node.gpus}
+        index = {gpu.uuid: gpu.index for gpu in node.gpus}
         for uuid, mark in of(node).items():
             name = f"{node.name}/{index.get(uuid, uuid)}"
             if mark.until <= now:

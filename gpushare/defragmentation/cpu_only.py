@@ -17,8 +17,8 @@ from gpushare.mix import Host
 from gpushare.nodefilters import pod_requests
 from gpushare.whatif.world import RequestingPod, World
 
-MOST_TOGETHER: Final = 3  # pods that leave a node for one share
-_MOST_TRIED: Final = 8  # pods of a node, those that hold the most CPU; and as many that hold the most memory
+MAX_TOGETHER: Final = 3  # pods that leave a node for one share
+_MAX_TRIED: Final = 8  # pods of a node, those that hold the most CPU; and as many that hold the most memory
 _PREFIX: Final = "cpu-only-"  # of the ids of what stands for them
 
 
@@ -73,8 +73,8 @@ class CpuOnlyPods:
 def enough(there: Sequence[CpuOnlyPod], lacking: Host) -> tuple[CpuOnlyPod, ...] | None:
     """The fewest of a node's pods that hold so much, and of as few those that hold the least; None if none do."""
     by_memory = sorted(there, key=lambda known: -known.host.memory_bytes)
-    tried = {known.entry.id: known for known in (*there[:_MOST_TRIED], *by_memory[:_MOST_TRIED])}.values()
-    for count in range(1, min(len(tried), MOST_TOGETHER) + 1):
+    tried = {known.entry.id: known for known in (*there[:_MAX_TRIED], *by_memory[:_MAX_TRIED])}.values()
+    for count in range(1, min(len(tried), MAX_TOGETHER) + 1):
         sets = [
             leaving
             for leaving in itertools.combinations(tried, count)

@@ -30,7 +30,7 @@ def plan(world: World, budgets: Budgets, *, most: int) -> DefragPlan:
         if len(there) > most or not all(map(may_leave, there)):
             continue
         empty = {other for other in world.usable() if not world.views[other].node.allocations}
-        closed = (*kept, *((name, card.uuid) for card in view.node.gpus if card.takes_shares))
+        closed = (*kept, *((name, gpu.uuid) for gpu in view.node.gpus if gpu.takes_shares))
         player = Player(world, budgets, spent, may_leave, Effort())
         moves = player.vacate(name, closed)
         if moves is None or any(move.after.rpartition("/")[0] in empty for move in moves):
@@ -39,7 +39,7 @@ def plan(world: World, budgets: Budgets, *, most: int) -> DefragPlan:
         most -= len(moves)
         spent.update(evicting.spend(budgets, [move.manifest for move in moves]))
         kept = closed
-        steps.append(DefragStep(name, None, f"{name}/" + ",".join(str(card.index) for card in view.node.gpus), moves))
+        steps.append(DefragStep(name, None, f"{name}/" + ",".join(str(gpu.index) for gpu in view.node.gpus), moves))
     return DefragPlan(tuple(steps), before, world.fragmentation(), tuple(fixed.most_common()))
 
 

@@ -19,7 +19,7 @@ from gpushare.request import Request
 from gpushare.whatif import unplaced
 from gpushare.whatif.world import RequestingPod, World
 
-LONGEST: Final = 4  # moves in a chain
+MAX: Final = 4  # moves in a chain
 Shape = tuple[Request, Host]
 
 
@@ -78,7 +78,7 @@ class Exchanges:
                 del self._movers[self._slots.pop(identity)]
                 self._vacancies.drop(identity)
             view = self._world.views[name]
-            usable = {card.uuid for card in view.node.gpus if card.takes_shares}
+            usable = {gpu.uuid for gpu in view.node.gpus if gpu.takes_shares}
             self._on[name] = []
             for entry in view.node.allocations:
                 mover = self._may_leave(entry) if usable.issuperset(entry.gpu_uuids) else None
@@ -107,7 +107,7 @@ class Exchanges:
             values=self._world.engine.values([*numbers], self.prices),
             lowest=self.lowest(),
             waiting=first,
-            most=min(most, LONGEST),
+            most=min(most, MAX),
         )
         return [Chain(tuple(movers[at] for at in path), promise) for promise, path in paths]
 

@@ -19,10 +19,10 @@ from gpushare.request import Demand, Request
 from gpushare.whatif import world as worlds
 from gpushare.whatif.world import RequestingPod, World
 
-MOST_MOVES = 8  # for one share
-_MOST_ON_A_CARD = 10  # movable pods per card that are considered, the smallest first
-_MOST_WAYS = 4  # equally small sets of pods per card
-_MOST_SETS = 8  # sets of cards per node, for shares on several
+MAX_MOVES = 8  # for one share
+_MAX_ON_A_CARD = 10  # movable pods per card that are considered, the smallest first
+_MAX_WAYS = 4  # equally small sets of pods per card
+_MAX_SETS = 8  # sets of cards per node, for shares on several
 MayLeave = Callable[[Allocation], RequestingPod | None]
 
 
@@ -108,17 +108,17 @@ def _options(
                 beside = _crowding(world, asked, view.node.name, cpu_only_pods, may_leave)
             if not beside:
                 continue
-        by_card = []
-        for card, used in view.cards():
-            ways = [*itertools.islice(_ways(card, used, demand, asked, may_leave), _MOST_WAYS)]
+        by_gpu = []
+        for gpu, used in view.gpus():
+            ways = [*itertools.islice(_ways(gpu, used, demand, asked, may_leave), _MAX_WAYS)]
             if ways:
-                by_card.append((len(ways[0]), card.index, card.uuid, ways))
-        by_card.sort(key=lambda candidate: candidate[:2])
-        for chosen in _sets(by_card, demand.gpus):
+                by_gpu.append((len(ways[0]), gpu.index, gpu.uuid, ways))
+        by_gpu.sort(key=lambda candidate: candidate[:2])
+        for chosen in _sets(by_gpu, demand.gpus):
             uuids = tuple(uuid for _, _, uuid, _ in chosen)
             alternatives = chosen[0][3] if len(chosen) == 1 else [tuple(_together(way for *_, (way, *_) in chosen))]
             for leaving in ((*way, *beside) for way in alternatives):
-                if 0 < len(leaving) <= MOST_MOVES:
+                if 0 < len(leaving) <= MAX_MOVES:
                     yield Departure(view.node.name, uuids, leaving)
 
 
@@ -144,14 +144,14 @@ def _crowding(
     return tuple(known.entry for known in leaving) if is_fit else ()
 
 
-_Card = tuple[int, int, str, list[tuple[Allocation, ...]]]
+_GpuTimetable = tuple[int, int, str, list[tuple[Allocation, ...]]]
 
 
-def _sets(by_card: Sequence[_Card], count: int) -> Iterator[tuple[_Card, ...]]:
-    """Sets of `count` cards, in the order of `by_card`: those with the fewest departures first."""
+def _sets(by_gpu: Sequence[_GpuTimetable], count: int) -> Iterator[tuple[_GpuTimetable, ...]]:
+    """Sets of `count` cards, in the order of `by_gpu`: those with the fewest departures first."""
     if count == 1:
-        return ((candidate,) for candidate in by_card)
-    return itertools.islice(itertools.combinations(by_card, count), _MOST_SETS)
+        return ((candidate,) for candidate in by_gpu)
+    return itertools.islice(itertools.combinations(by_gpu, count), _MAX_SETS)
 
 
 def _together(ways: Iterator[tuple[Allocation, ...]]) -> Iterator[Allocation]:
@@ -159,32 +159,32 @@ def _together(ways: Iterator[tuple[Allocation, ...]]) -> Iterator[Allocation]:
 
 
 def _ways(
-    card: Gpu, used: ledger.GpuUse, demand: Demand, asked: RequestingPod, may_leave: MayLeave
+    gpu: Gpu, used: ledger.GpuUse, demand: Demand, asked: RequestingPod, may_leave: MayLeave
 ) -> Iterator[tuple[Allocation, ...]]:
     """The smallest sets of holders without which the card would do, all of the same size."""
 
     def would_do(rest: ledger.GpuUse) -> bool:
-        return filters.reject(filters.FilterInput(card, rest, demand.share, asked.request.constraints)) is None
+        return filters.reject(filters.FilterInput(gpu, rest, demand.share, asked.request.constraints)) is None
 
     if not would_do(ledger.NOTHING):
         return
     movable = sorted(
-        (holder for holder in used.holders if may_leave(holder)), key=lambda holder: ledger.held(holder, card.uuid)
+        (holder for holder in used.holders if may_leave(holder)), key=lambda holder: ledger.held(holder, gpu.uuid)
     )
-    for count in range(min(len(movable), MOST_MOVES) + 1):
+    for count in range(min(len(movable), MAX_MOVES) + 1):
         enough = False
-        for departing in itertools.combinations(movable[:_MOST_ON_A_CARD], count):
-            if would_do(_without(card, used, departing)):
+        for departing in itertools.combinations(movable[:_MAX_ON_A_CARD], count):
+            if would_do(_without(gpu, used, departing)):
                 enough = True
                 yield departing
         if enough:
             return
 
 
-def _without(card: Gpu, used: ledger.GpuUse, gone: Sequence[Allocation]) -> ledger.GpuUse:
+def _without(gpu: Gpu, used: ledger.GpuUse, gone: Sequence[Allocation]) -> ledger.GpuUse:
     ids = {entry.id for entry in gone}
     rest = ledger.NOTHING
     for entry in used.holders:
         if entry.id not in ids:
-            rest = rest.plus(entry, *ledger.held(entry, card.uuid))
+            rest = rest.plus(entry, *ledger.held(entry, gpu.uuid))
     return rest

@@ -22,11 +22,11 @@ from gpushare.placement import NodeView, filters
 from gpushare.request import Demand
 from gpushare.whatif.world import World
 
-MOST = 6  # pods that leave together
-_MOST_ON_A_GPU = 8  # pods of one GPU that are considered, those that are placed again most cheaply
-_MOST_FOR_A_GPU = 4
-_MOST_FOR_CPU = 3
-_MOST_WAYS = 3  # for each GPU
+MAX = 6  # pods that leave together
+_MAX_ON_A_GPU = 8  # pods of one GPU that are considered, those that are placed again most cheaply
+_MAX_FOR_A_GPU = 4
+_MAX_FOR_CPU = 3
+_MAX_WAYS = 3  # for each GPU
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class _Way:
 
     cost: float
     movers: tuple[Mover, ...]
-    cards: tuple[str, ...]
+    gpus: tuple[str, ...]
 
     @property
     def rank(self) -> tuple[int, float, list[str]]:
@@ -60,14 +60,14 @@ class Openings:
             there = [(costs[mover.shape], mover) for mover in movers if costs[mover.shape] < math.inf]
             node = _Node(self.world, name, there, self.clearings.on(name) if self.clearings else ())
             for shape in wanted:
-                for way in node.ways(shape, min(most, MOST)):
+                for way in node.ways(shape, min(most, MAX)):
                     gpus = sum(mover.percent for mover in way.movers) / 100
                     demand = shape[0].demands[0]
                     size = demand.gpus * demand.share.request_percent / 100
                     chain = Chain(
                         tuple(sorted(way.movers, key=lambda mover: -mover.percent)),
                         worth * size - size + gpus - way.cost,
-                        tuple((name, uuid) for uuid in way.cards),
+                        tuple((name, uuid) for uuid in way.gpus),
                     )
                     key = tuple(sorted(mover.entry.id for mover in way.movers))
                     if chain.promise > 0 and (key not in chains or chains[key].promise < chain.promise):
@@ -91,17 +91,17 @@ class _Node:
         """Ways to make room for such a pod, none of which is empty."""
         request, host = shape
         demand = request.demands[0]
-        cards = [(card, used) for card, used in self._view.cards() if card.takes_shares]
-        if len(cards) < demand.gpus or not (self._movers or self._cpu_only_pods):
+        gpus = [(gpu, used) for gpu, used in self._view.gpus() if gpu.takes_shares]
+        if len(gpus) < demand.gpus or not (self._movers or self._cpu_only_pods):
             return
-        card = cards[0][0]
-        if filters.reject(filters.FilterInput(card, ledger.NOTHING, demand.share, request.constraints)) is not None:
+        gpu = gpus[0][0]
+        if filters.reject(filters.FilterInput(gpu, ledger.NOTHING, demand.share, request.constraints)) is not None:
             return
-        by_card = [ways for ways in (self._of_card(card, used, demand) for card, used in cards) if ways]
-        by_card.sort(key=lambda ways: ways[0].rank)
-        if len(by_card) < demand.gpus:
+        by_gpu = [ways for ways in (self._of_gpu(gpu, used, demand) for gpu, used in gpus) if ways]
+        by_gpu.sort(key=lambda ways: ways[0].rank)
+        if len(by_gpu) < demand.gpus:
             return
-        for chosen in by_card if demand.gpus == 1 else [[_together(ways[0] for ways in by_card[: demand.gpus])]]:
+        for chosen in by_gpu if demand.gpus == 1 else [[_together(ways[0] for ways in by_gpu[: demand.gpus])]]:
             for way in chosen:
                 enlarged = self._with_host_room(way, host.cpu_milli, host.memory_bytes)
                 if enlarged is not None and 0 < len(enlarged.movers) <= most:
@@ -110,22 +110,22 @@ class _Node:
     @property
     def _all_gpus(self) -> tuple[str, ...]:
         """Of the node: who moved to another of them would still take its CPU."""
-        return tuple(card.uuid for card in self._view.node.gpus if card.takes_shares)
+        return tuple(gpu.uuid for gpu in self._view.node.gpus if gpu.takes_shares)
 
-    def _of_card(self, card: Gpu, used: ledger.GpuUse, demand: Demand) -> list[_Way]:
-        key = card.uuid, demand
+    def _of_gpu(self, gpu: Gpu, used: ledger.GpuUse, demand: Demand) -> list[_Way]:
+        key = gpu.uuid, demand
         if key not in self._known:
-            self._known[key] = sorted(self._smallest(card, used, demand), key=lambda way: way.rank)[:_MOST_WAYS]
+            self._known[key] = sorted(self._smallest(gpu, used, demand), key=lambda way: way.rank)[:_MAX_WAYS]
         return self._known[key]
 
-    def _smallest(self, card: Gpu, used: ledger.GpuUse, demand: Demand) -> Iterator[_Way]:
+    def _smallest(self, gpu: Gpu, used: ledger.GpuUse, demand: Demand) -> Iterator[_Way]:
         """The smallest sets of pods without which the GPU has room."""
         percent = used.request_percent + demand.share.request_percent - 100
-        memory = used.memory_bytes + demand.share.memory.on(card.memory_bytes) - card.memory_bytes
+        memory = used.memory_bytes + demand.share.memory.on(gpu.memory_bytes) - gpu.memory_bytes
         there = [
-            (cost, mover, *mover.on(card.uuid)) for cost, mover in self._movers if card.uuid in mover.entry.gpu_uuids
-        ][:_MOST_ON_A_GPU]
-        for count in range(min(len(there), _MOST_FOR_A_GPU) + 1):
+            (cost, mover, *mover.on(gpu.uuid)) for cost, mover in self._movers if gpu.uuid in mover.entry.gpu_uuids
+        ][:_MAX_ON_A_GPU]
+        for count in range(min(len(there), _MAX_FOR_A_GPU) + 1):
             enough = False
             for leaving in itertools.combinations(there, count):
                 if (
@@ -134,7 +134,7 @@ class _Node:
                 ):
                     enough = True
                     movers = tuple(mover for _, mover, _, _ in leaving)
-                    yield _Way(sum(cost for cost, _, _, _ in leaving), movers, (card.uuid,))
+                    yield _Way(sum(cost for cost, _, _, _ in leaving), movers, (gpu.uuid,))
             if enough:
                 return
 
@@ -149,9 +149,9 @@ class _Node:
             return _Way(way.cost, (*way.movers, *map(clearing.mover, clears)), self._all_gpus)
         ids = {mover.entry.id for mover in way.movers}
         others = [(cost, mover) for cost, mover in self._movers if mover.entry.id not in ids]
-        for count in range(1, _MOST_FOR_CPU + 1):
+        for count in range(1, _MAX_FOR_CPU + 1):
             best: _Way | None = None
-            for more in itertools.combinations(others[: _MOST_ON_A_GPU * 2], count):
+            for more in itertools.combinations(others[: _MAX_ON_A_GPU * 2], count):
                 hosts = [mover.host for _, mover in more]
                 if sum(host.cpu_milli for host in hosts) >= cpu and sum(host.memory_bytes for host in hosts) >= memory:
                     enlarged = _Way(
@@ -169,4 +169,4 @@ def _together(ways: Iterable[_Way]) -> _Way:
     ways = list(ways)
     movers = {mover.entry.id: mover for way in ways for mover in way.movers}
     cost = sum({mover.entry.id: way.cost / max(1, len(way.movers)) for way in ways for mover in way.movers}.values())
-    return _Way(cost, tuple(movers.values()), tuple(uuid for way in ways for uuid in way.cards))
+    return _Way(cost, tuple(movers.values()), tuple(uuid for way in ways for uuid in way.gpus))

@@ -16,7 +16,7 @@ from gpushare.allocation import Allocation
 from gpushare.defragmentation import cpu_only, evicting, leaving
 from gpushare.defragmentation.cpu_only import CpuOnlyPods
 from gpushare.defragmentation.evicting import Budgets
-from gpushare.defragmentation.leaving import MOST_MOVES, Departure, Movable
+from gpushare.defragmentation.leaving import MAX_MOVES, Departure, Movable
 from gpushare.placement import NodeView, Placement
 from gpushare.whatif import unplaced
 from gpushare.whatif import world as worlds
@@ -24,7 +24,7 @@ from gpushare.whatif.world import RequestingPod, World
 
 Spent = collections.Counter[tuple[str, str]]
 Closed = tuple[tuple[str, str], ...]  # node and UUID of GPUs that are cordoned
-_MOST_PLAYED = 200  # ways per share in which every pod finds a place at once
+_MAX_PLAYED = 200  # ways per share in which every pod finds a place at once
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,13 +75,13 @@ class Player:
         self._may_leave = may_leave
         self._cpu_only_pods = cpu_only_pods
         self._undo: list[Callable[[], None]] = []
-        self._plays = _MOST_PLAYED
+        self._plays = _MAX_PLAYED
         self._effort = effort
 
     def room(self, asked: RequestingPod) -> tuple[tuple[Move, ...], str] | None:
         """The fewest moves that make room for a pod, and the GPUs where it goes then; None if there are none."""
         options = leaving.options(self._world, asked, self._may_leave, self._cpu_only_pods)
-        for most in range(1, MOST_MOVES + 1):
+        for most in range(1, MAX_MOVES + 1):
             room = self._try(asked, options, most, (), frozenset())
             if room is not None:
                 return room
@@ -208,8 +208,8 @@ class Player:
     def _move(self, node: str, entry: Allocation, mover: RequestingPod, closed: Closed) -> Move | None:
         if self._budgets.against(mover.manifest, self._spent):  # again: moves that made room for it count, too
             return None
-        cards = self._world.views[node].node.gpu_by_uuid()
-        indexes = sorted(cards[uuid].index for uuid in entry.gpu_uuids if uuid in cards)
+        gpus = self._world.views[node].node.gpu_by_uuid()
+        indexes = sorted(gpus[uuid].index for uuid in entry.gpu_uuids if uuid in gpus)
         mark = len(self._undo)
         self._undo.append(self._world.leave(mover.manifest, node, entry))
         fresh = unplaced.successor(mover.manifest)
@@ -245,12 +245,12 @@ class Player:
     def _cordon(self, gpus: Collection[tuple[str, str]], *, cordoned: bool) -> None:
         for name in dict.fromkeys(node for node, _ in gpus):
             before = self._world.views[name]
-            cards = tuple(
-                dataclasses.replace(card, cordoned=cordoned) if (name, card.uuid) in gpus else card
-                for card in before.node.gpus
+            changed = tuple(
+                dataclasses.replace(gpu, cordoned=cordoned) if (name, gpu.uuid) in gpus else gpu
+                for gpu in before.node.gpus
             )
             self._undo.append(functools.partial(self._world.put, before))
-            self._world.put(NodeView.of(dataclasses.replace(before.node, gpus=cards)))
+            self._world.put(NodeView.of(dataclasses.replace(before.node, gpus=changed)))
 
     def _back(self, mark: int) -> None:
         while len(self._undo) > mark:

@@ -26,7 +26,7 @@ from gpushare.defragmentation.plan import DefragPlan, DefragStep
 from gpushare.defragmentation.playing import Effort, Move, Player, Spent
 from gpushare.whatif.world import RequestingPod, World
 
-LEAST_GAIN = 0.02  # GPUs per move: a smaller gain is not worth a move
+MIN_GAIN = 0.02  # GPUs per move: a smaller gain is not worth a move
 LET_IN = 2.0  # the value of a GPU given to a gated pod, where a free GPU is worth 1
 _PLAYED = 8  # most promising chains that are played before one is taken
 _FAILED = 200  # chains in a row that fail when played, before the search ends
@@ -57,7 +57,7 @@ def plan(
     budgets: Budgets,
     *,
     most: int,
-    least_gain: float = LEAST_GAIN,
+    least_gain: float = MIN_GAIN,
     moves_cpu_only: bool = False,
 ) -> DefragPlan:
     """At most `most` moves, and the gated pods that they admit; leaves the world as the plan leaves it.

@@ -34,52 +34,52 @@ _LETS: Final = {
 }
 
 
-def contradiction(card: HardwareGpu, assignment: Assignment) -> str:
+def contradiction(gpu: HardwareGpu, assignment: Assignment) -> str:
     """Why the GPU, as it is, cannot be used as that, as a clause; empty where it can."""
-    problem = _of_mig(card, assignment)
-    if not problem and card.compute_mode not in _ALLOWED.get(assignment.mode, _ANY_NUMBER):
-        problem = f"its compute mode is {card.compute_mode}, {_LETS[card.compute_mode]}"
-    return problem or (NO_MEMORY if lacks_memory(card, assignment) else "")
+    problem = _of_mig(gpu, assignment)
+    if not problem and gpu.compute_mode not in _ALLOWED.get(assignment.mode, _ANY_NUMBER):
+        problem = f"its compute mode is {gpu.compute_mode}, {_LETS[gpu.compute_mode]}"
+    return problem or (NO_MEMORY if lacks_memory(gpu, assignment) else "")
 
 
-def lasts(card: HardwareGpu, assignment: Assignment) -> bool:
+def lasts(gpu: HardwareGpu, assignment: Assignment) -> bool:
     """Whether setting the GPU up as that would leave the contradiction: what nobody has configured is not undone."""
-    is_cut = card.mig_enabled and assignment.partition is None and assignment.mode in _NEED_ALL_OF_IT
-    return is_cut or lacks_memory(card, assignment)
+    is_cut = gpu.mig_enabled and assignment.partition is None and assignment.mode in _NEED_ALL_OF_IT
+    return is_cut or lacks_memory(gpu, assignment)
 
 
-def lacks_memory(card: HardwareGpu, assignment: Assignment) -> bool:
+def lacks_memory(gpu: HardwareGpu, assignment: Assignment) -> bool:
     """Whether the GPU would take shares, of whose memory nothing is known."""
-    return assignment.mode is Mode.FRACTIONAL and not card.memory_is_known
+    return assignment.mode is Mode.FRACTIONAL and not gpu.memory_is_known
 
 
-def _of_mig(card: HardwareGpu, assignment: Assignment) -> str:
+def _of_mig(gpu: HardwareGpu, assignment: Assignment) -> str:
     wanted = assignment.partition
     # MIG without devices is there for those who make their own.
-    is_somebodys = wanted is not None and wanted.enabled and not wanted.wanted and card.mig_enabled
-    if wanted is not None and (card.mig_capable or wanted.enabled) and not is_somebodys and not is_so(card, wanted):
-        return f"it has {_shown(card)}, and is to have {wanted}"
-    if card.mig_enabled and assignment.mode in _NEED_ALL_OF_IT:
-        return f"it is in MIG mode with {_shown(card)}, of which a program can use one only: {_UNDONE_BY}"
-    if not card.mig_enabled and assignment.mode is Mode.MIG:
+    is_somebodys = wanted is not None and wanted.enabled and not wanted.wanted and gpu.mig_enabled
+    if wanted is not None and (gpu.mig_capable or wanted.enabled) and not is_somebodys and not is_so(gpu, wanted):
+        return f"it has {_shown(gpu)}, and is to have {wanted}"
+    if gpu.mig_enabled and assignment.mode in _NEED_ALL_OF_IT:
+        return f"it is in MIG mode with {_shown(gpu)}, of which a program can use one only: {_UNDONE_BY}"
+    if not gpu.mig_enabled and assignment.mode is Mode.MIG:
         return "it is not in MIG mode"
     return ""
 
 
-def is_so(card: HardwareGpu, wanted: Partition) -> bool:
+def is_so(gpu: HardwareGpu, wanted: Partition) -> bool:
     """Whether MIG is as `wanted` on it, by the profiles of its MIG devices."""
-    if not (wanted.enabled and card.mig_enabled):
-        return wanted.enabled is card.mig_enabled
-    return collections.Counter(str(profile.parse(mig_device.profile)) for mig_device in card.mig_devices) == dict(
+    if not (wanted.enabled and gpu.mig_enabled):
+        return wanted.enabled is gpu.mig_enabled
+    return collections.Counter(str(profile.parse(mig_device.profile)) for mig_device in gpu.mig_devices) == dict(
         wanted.wanted
     )
 
 
-def _shown(card: HardwareGpu) -> str:
-    if not card.mig_enabled:
+def _shown(gpu: HardwareGpu) -> str:
+    if not gpu.mig_enabled:
         return str(Partition(enabled=False))
     return str(
         Partition(
-            True, tuple(sorted(collections.Counter(mig_device.profile for mig_device in card.mig_devices).items()))
+            True, tuple(sorted(collections.Counter(mig_device.profile for mig_device in gpu.mig_devices).items()))
         )
     )

@@ -67,14 +67,14 @@ class WholeDevice:
         return tuple(int(part) if part.isascii() and part.isdigit() else 0 for part in self.index.split(":"))
 
 
-def whole(card: HardwareGpu) -> WholeDevice:
+def whole(gpu: HardwareGpu) -> WholeDevice:
     """The GPU as one device."""
-    return WholeDevice(card.uuid, str(card.index), card.uuid)
+    return WholeDevice(gpu.uuid, str(gpu.index), gpu.uuid)
 
 
-def parts(card: HardwareGpu) -> tuple[tuple[str, WholeDevice], ...]:
+def parts(gpu: HardwareGpu) -> tuple[tuple[str, WholeDevice], ...]:
     """Its MIG devices, each after its profile."""
     return tuple(
-        (mig_device.profile, WholeDevice(mig_device.uuid, f"{card.index}:{mig_device.index}", card.uuid))
-        for mig_device in card.mig_devices
+        (mig_device.profile, WholeDevice(mig_device.uuid, f"{gpu.index}:{mig_device.index}", gpu.uuid))
+        for mig_device in gpu.mig_devices
     )

@@ -28,36 +28,36 @@ class ModePlan:
     warnings: tuple[str, ...] = ()
 
 
-def plan(config: Config, cards: Sequence[HardwareGpu], *, mig_strategy: str = naming.NONE) -> ModePlan:
+def plan(config: Config, gpus: Sequence[HardwareGpu], *, mig_strategy: str = naming.NONE) -> ModePlan:
     """The assignments of these GPUs under `config`. Raises ConfigError, a sentence, if one of them cannot be.
 
     mig_strategy: the effective one, `none`, `single` or `mixed` (`settings.Settings.mig_strategy`).
     """
     if mig_strategy == naming.NONE and config.makes_mig_devices:
         raise errors.ConfigError("mig makes MIG devices, which flags.migStrategy none hides: write single or mixed")
-    entries = _entries(config, cards)
-    partitions = {card.uuid: _partition(entries[card.uuid], card) for card in cards}
-    become = [_partitioned(card, partitions[card.uuid]) for card in cards]
+    entries = _entries(config, gpus)
+    partitions = {gpu.uuid: _partition(entries[gpu.uuid], gpu) for gpu in gpus}
+    become = [_partitioned(gpu, partitions[gpu.uuid]) for gpu in gpus]
     resources = naming.resources(become, strategy=mig_strategy, rules=config.resources)
     warnings: list[str] = []
     owners = sharing.claims(resources, sharing.entries(config.sharing), warnings)
     _check_count(resources, owners)
     assignments = {}
-    for card in become:
-        partition = partitions[card.uuid]
-        if card.mig_enabled and mig_strategy != naming.NONE:
-            assignment = _of_mig(card, owners, mig_strategy, config.resources)
+    for gpu in become:
+        partition = partitions[gpu.uuid]
+        if gpu.mig_enabled and mig_strategy != naming.NONE:
+            assignment = _of_mig(gpu, owners, mig_strategy, config.resources)
         else:
-            assignment = _of_whole(card, owners, config.resources)
-            if partition is None and card.ours:  # what we have cut for a configuration before is made whole again
+            assignment = _of_whole(gpu, owners, config.resources)
+            if partition is None and gpu.ours:  # what we have cut for a configuration before is made whole again
                 partition = Partition(enabled=False)
-        assignments[card.uuid] = dataclasses.replace(assignment, partition=partition)
+        assignments[gpu.uuid] = dataclasses.replace(assignment, partition=partition)
     warnings += _ambiguous(resources, owners)
-    warnings += () if isinstance(config.mig, str) else _without_effect(config.mig, cards)
+    warnings += () if isinstance(config.mig, str) else _without_effect(config.mig, gpus)
     warnings += [
-        f"GPU {card.index} ({card.model}) takes no shares: {contradiction.NO_MEMORY}"
-        for card in become
-        if contradiction.lacks_memory(card, assignments[card.uuid])
+        f"GPU {gpu.index} ({gpu.model}) takes no shares: {contradiction.NO_MEMORY}"
+        for gpu in become
+        if contradiction.lacks_memory(gpu, assignments[gpu.uuid])
     ]
     return ModePlan(assignments, tuple(warnings))
 
@@ -73,23 +73,23 @@ def _check_count(resources: naming.Named, owners: Mapping[str, SharedResource]) 
         )
 
 
-def _of_whole(card: HardwareGpu, owners: Mapping[str, SharedResource], rules: Resources) -> Assignment:
-    owner = owners.get(whole(card).uuid)
+def _of_whole(gpu: HardwareGpu, owners: Mapping[str, SharedResource], rules: Resources) -> Assignment:
+    owner = owners.get(whole(gpu).uuid)
     if owner is None:
-        ((name, _),) = naming.named(card, strategy=naming.NONE, rules=rules)
+        ((name, _),) = naming.named(gpu, strategy=naming.NONE, rules=rules)
         return Assignment(Mode.EXCLUSIVE, name)
-    most = card.most_mps_clients
+    most = gpu.most_mps_clients
     if owner.mode is Mode.MPS and most is not None and owner.replicas > most:
         raise errors.ConfigError(
             f"{owner.path}.replicas {owner.replicas}: maximum allowed replicas exceeded: at most {most} processes can "
-            f"share GPU {card.index} ({card.model}) by MPS"
+            f"share GPU {gpu.index} ({gpu.model}) by MPS"
         )
     return Assignment(owner.mode, owner.advertised, owner.replicas, owner.alone, owner.interval)
 
 
-def _of_mig(card: HardwareGpu, owners: Mapping[str, SharedResource], strategy: str, rules: Resources) -> Assignment:
+def _of_mig(gpu: HardwareGpu, owners: Mapping[str, SharedResource], strategy: str, rules: Resources) -> Assignment:
     own: dict[SharedResource, list[str]] = {}
-    for _, device in parts(card):
+    for _, device in parts(gpu):
         owner = owners.get(device.uuid)
         if owner is None:
             continue
@@ -122,58 +122,56 @@ def _here(devices: Devices, indices: Sequence[str]) -> Devices:
     return devices if devices.listed is None else Devices(listed=tuple(indices))
 
 
-def _entries(config: Config, cards: Sequence[HardwareGpu]) -> Mapping[str, parted.Config]:
+def _entries(config: Config, gpus: Sequence[HardwareGpu]) -> Mapping[str, parted.Config]:
     """The entries about each GPU. A name means on each model what fits there; some GPU must know it.
 
     A GPU that cannot do MIG is disabled already.
     """
     if not isinstance(config.mig, str):
-        return {card.uuid: config.mig for card in cards}
-    known = {card.uuid: _generated(card) for card in cards if card.mig_capable}
+        return {gpu.uuid: config.mig for gpu in gpus}
+    known = {gpu.uuid: _generated(gpu) for gpu in gpus if gpu.mig_capable}
     if config.mig != generation.ALL_DISABLED and not any(config.mig in configs for configs in known.values()):
         names = sorted({name for configs in known.values() for name in configs})
         there = f"write {', '.join(names)}" if names else "none of them can do MIG"
         raise errors.ConfigError(f"mig is {config.mig}, which no GPU of this node can be: {there}")
-    return {card.uuid: known.get(card.uuid, {}).get(config.mig, ()) for card in cards}
+    return {gpu.uuid: known.get(gpu.uuid, {}).get(config.mig, ()) for gpu in gpus}
 
 
-def _generated(card: HardwareGpu) -> Mapping[str, parted.Config]:
-    kinds = card.geometry.kinds if card.geometry is not None else ()
-    return generation.configs([generation.Model(card.model, {kind.profile: kind.most for kind in kinds})])
+def _generated(gpu: HardwareGpu) -> Mapping[str, parted.Config]:
+    kinds = gpu.geometry.kinds if gpu.geometry is not None else ()
+    return generation.configs([generation.Model(gpu.model, {kind.profile: kind.most for kind in kinds})])
 
 
-def _partition(entries: parted.Config, card: HardwareGpu) -> Partition | None:
+def _partition(entries: parted.Config, gpu: HardwareGpu) -> Partition | None:
     """What the last entry that is about the GPU makes of it."""
     partition = None
     for number, entry in enumerate(entries):
-        if not entry.applies_to(index=card.index, hardware=card.hardware):
+        if not entry.applies_to(index=gpu.index, hardware=gpu.hardware):
             continue
-        if not card.mig_capable:
+        if not gpu.mig_capable:
             if entry.devices is not None and entry.enabled:
-                raise errors.ConfigError(f"mig[{number}] names GPU {card.index} ({card.model}), which cannot do MIG")
+                raise errors.ConfigError(f"mig[{number}] names GPU {gpu.index} ({gpu.model}), which cannot do MIG")
             continue
-        if entry.enabled and card.geometry is not None:
-            reason = feasibility.config_error(card.geometry, entry.wanted)
+        if entry.enabled and gpu.geometry is not None:
+            reason = feasibility.config_error(gpu.geometry, entry.wanted)
             if reason is not None:
-                raise errors.ConfigError(f"mig[{number}] cannot be on GPU {card.index}: {reason}")
+                raise errors.ConfigError(f"mig[{number}] cannot be on GPU {gpu.index}: {reason}")
         partition = Partition(entry.enabled, _counts(entry.wanted))
     return partition
 
 
-def _without_effect(entries: parted.Config, cards: Sequence[HardwareGpu]) -> Iterator[str]:
+def _without_effect(entries: parted.Config, gpus: Sequence[HardwareGpu]) -> Iterator[str]:
     """Sentences about entries of `mig` that change nothing on this node.
 
     A list may name the models of all nodes by device-filters, so these are a mistake only if no GPU here passes any.
     """
-    present = {card.index for card in cards}
-    passed = [
-        [card for card in cards if entry.applies_to(index=card.index, hardware=card.hardware)] for entry in entries
-    ]
-    last = {card.uuid: number for number, found in enumerate(passed) for card in found}
+    present = {gpu.index for gpu in gpus}
+    passed = [[gpu for gpu in gpus if entry.applies_to(index=gpu.index, hardware=gpu.hardware)] for entry in entries]
+    last = {gpu.uuid: number for number, found in enumerate(passed) for gpu in found}
     is_filtered = any(found and entry.filters for entry, found in zip(entries, passed, strict=True))
     for number, (entry, found) in enumerate(zip(entries, passed, strict=True)):
         missing = [index for index in dict.fromkeys(entry.devices or ()) if index not in present]
-        unknown = entry.filters and any(card.mig_capable and card.hardware is None for card in cards)
+        unknown = entry.filters and any(gpu.mig_capable and gpu.hardware is None for gpu in gpus)
         if unknown:
             yield f"mig[{number}] is left out: the PCI numbers that its device-filter needs are unknown here"
         elif not found and entry.filters and is_filtered:
@@ -185,9 +183,9 @@ def _without_effect(entries: parted.Config, cards: Sequence[HardwareGpu]) -> Ite
                 "its device-filter names the model of no GPU here" if entry.filters else "its list of devices is empty"
             )
             yield f"mig[{number}] has no effect: {why}"
-        elif entry.enabled and not any(card.mig_capable for card in found):
+        elif entry.enabled and not any(gpu.mig_capable for gpu in found):
             yield f"mig[{number}] has no effect: no GPU that it is about can do MIG"
-        elif all(last[card.uuid] != number for card in found):
+        elif all(last[gpu.uuid] != number for gpu in found):
             yield f"mig[{number}] has no effect: later entries are about the same GPUs"
 
 
@@ -201,17 +199,17 @@ def _counts(wanted: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((str(kind), count) for kind, count in named.items()))
 
 
-def _partitioned(card: HardwareGpu, partition: Partition | None) -> HardwareGpu:
+def _partitioned(gpu: HardwareGpu, partition: Partition | None) -> HardwareGpu:
     """The GPU as it will be."""
     if partition is None:
-        return card
+        return gpu
     if not partition.enabled:
-        return dataclasses.replace(card, mig_enabled=False, mig_devices=())
-    if contradiction.is_so(card, partition):
-        return card
+        return dataclasses.replace(gpu, mig_enabled=False, mig_devices=())
+    if contradiction.is_so(gpu, partition):
+        return gpu
     kinds = [name for name, count in partition.wanted for _ in range(count)]
-    devices = tuple(HardwareMigDevice(f"MIG {index} of {card.uuid}", index, kind) for index, kind in enumerate(kinds))
-    return dataclasses.replace(card, mig_enabled=True, mig_devices=devices)
+    devices = tuple(HardwareMigDevice(f"MIG {index} of {gpu.uuid}", index, kind) for index, kind in enumerate(kinds))
+    return dataclasses.replace(gpu, mig_enabled=True, mig_devices=devices)
 
 
 def _ambiguous(resources: naming.Named, owners: Mapping[str, SharedResource]) -> list[str]:

@@ -18,23 +18,23 @@ NO_RULES: Final = Resources()
 Named = dict[str, tuple[WholeDevice, ...]]
 
 
-def resources(cards: Sequence[HardwareGpu], *, strategy: str, rules: Resources = NO_RULES) -> Named:
+def resources(gpus: Sequence[HardwareGpu], *, strategy: str, rules: Resources = NO_RULES) -> Named:
     """The devices of each resource, by index. Raises ConfigError where the strategy forbids what the node has."""
     by_name: dict[str, list[WholeDevice]] = {}
-    for card in sorted(cards, key=lambda gpu: gpu.index):
-        for name, device in named(card, strategy=strategy, rules=rules):
+    for gpu in sorted(gpus, key=lambda gpu: gpu.index):
+        for name, device in named(gpu, strategy=strategy, rules=rules):
             by_name.setdefault(name, []).append(device)
     if strategy == SINGLE:
-        _check_uniform(cards)
+        _check_uniform(gpus)
     return {name: tuple(devices) for name, devices in by_name.items()}
 
 
-def named(card: HardwareGpu, *, strategy: str, rules: Resources = NO_RULES) -> tuple[tuple[str, WholeDevice], ...]:
+def named(gpu: HardwareGpu, *, strategy: str, rules: Resources = NO_RULES) -> tuple[tuple[str, WholeDevice], ...]:
     """The devices of one GPU, each after its resource: the GPU, or, where it is in MIG mode, what is on it."""
-    if card.mig_enabled and strategy != NONE:
-        return tuple((mig_resource(kind, strategy, rules), device) for kind, device in parts(card))
-    name = _first(rules.gpus, card.model) or names.GPU
-    return ((name, whole(card)),)
+    if gpu.mig_enabled and strategy != NONE:
+        return tuple((mig_resource(kind, strategy, rules), device) for kind, device in parts(gpu))
+    name = _first(rules.gpus, gpu.model) or names.GPU
+    return ((name, whole(gpu)),)
 
 
 def mig_resource(kind: str, strategy: str, rules: Resources = NO_RULES) -> str:
@@ -59,22 +59,22 @@ def _first(rules: Sequence[ResourceRule], text: str) -> str | None:
     return next((rule.name for rule in rules if names.matches(rule.pattern, text)), None)
 
 
-def _check_uniform(cards: Sequence[HardwareGpu]) -> None:
-    with_mig = [card for card in cards if card.mig_enabled]
+def _check_uniform(gpus: Sequence[HardwareGpu]) -> None:
+    with_mig = [gpu for gpu in gpus if gpu.mig_enabled]
     if not with_mig:
         return
-    empty = next((card for card in with_mig if not card.mig_devices), None)
+    empty = next((gpu for gpu in with_mig if not gpu.mig_devices), None)
     if empty is not None:
         raise errors.ConfigError(
             "at least one device with migEnabled=true was not configured correctly: "
             f"device {empty.index} has no MIG devices configured, as MIG strategy single needs"
         )
-    if len(with_mig) < len(cards):
+    if len(with_mig) < len(gpus):
         raise errors.ConfigError(
             "all devices on the node must be configured with the same migEnabled value under MIG strategy single: "
             "write mixed"
         )
-    kinds = sorted({mig_device.profile for card in with_mig for mig_device in card.mig_devices})
+    kinds = sorted({mig_device.profile for gpu in with_mig for mig_device in gpu.mig_devices})
     if len(kinds) > 1:
         raise errors.ConfigError(
             f"more than one MIG device type present on node ({', '.join(kinds)}) under MIG strategy single: write mixed"

@@ -43,22 +43,22 @@ class Offered:
 Offer = dict[str, tuple[Offered, ...]]
 
 
-def offer(cards: Iterable[HardwareGpu], assignments: Mapping[str, Assignment]) -> Offer:
+def offer(gpus: Iterable[HardwareGpu], assignments: Mapping[str, Assignment]) -> Offer:
     """What these GPUs are offered as, by resource.
 
     A GPU without an assignment is not offered; nor is one in mode `fractional`, whose units are not devices of its own.
     """
     by_resource: dict[str, list[Offered]] = {}
-    for card in sorted(cards, key=lambda gpu: gpu.index):
-        assignment = assignments.get(card.uuid)
+    for gpu in sorted(gpus, key=lambda gpu: gpu.index):
+        assignment = assignments.get(gpu.uuid)
         if assignment is None or assignment.mode is Mode.FRACTIONAL:
             continue
-        for name, devices in _of(card, assignment).items():
+        for name, devices in _of(gpu, assignment).items():
             by_resource.setdefault(name, []).extend(devices)
     return {name: tuple(devices) for name, devices in by_resource.items()}
 
 
-def _of(card: HardwareGpu, assignment: Assignment) -> dict[str, list[Offered]]:
+def _of(gpu: HardwareGpu, assignment: Assignment) -> dict[str, list[Offered]]:
     if assignment.mode is not Mode.MIG:
         resource = SharedResource(
             assignment.mode,
@@ -68,11 +68,11 @@ def _of(card: HardwareGpu, assignment: Assignment) -> dict[str, list[Offered]]:
             assignment.replicas,
             assignment.alone,
         )
-        return {assignment.resource: _offered(whole(card), assignment.mode, resource)}
+        return {assignment.resource: _offered(whole(gpu), assignment.mode, resource)}
     named: dict[str, list[WholeDevice]] = {}
-    if not card.mig_enabled:
+    if not gpu.mig_enabled:
         return {}  # it has lost its MIG devices, and is not to be given out whole for that
-    for name, device in naming.named(card, strategy=assignment.strategy, rules=assignment.rules):
+    for name, device in naming.named(gpu, strategy=assignment.strategy, rules=assignment.rules):
         named.setdefault(name, []).append(device)
     owners = sharing.claims(named, [_present(resource, named) for resource in assignment.shared])
     by_resource: dict[str, list[Offered]] = {}

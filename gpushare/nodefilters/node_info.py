@@ -12,7 +12,7 @@ from typing import Final
 from gpushare import pod
 from gpushare.nodefilters import pod_affinity, pod_requests, ports, volumes
 
-MOST_SHARED: Final = 2048  # characters of a part, written out
+MAX_SHARED: Final = 2048  # characters of a part, written out
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class PodInfo:
 
 def _shared(part: tuple[Hashable, ...]) -> tuple:  # type: ignore[type-arg]
     """The same object for equal parts, as most pods have. What is kept for that outlives the pods, so it is small."""
-    return _same(part) if part and len(repr(part)) <= MOST_SHARED else part
+    return _same(part) if part and len(repr(part)) <= MAX_SHARED else part
 
 
 @functools.lru_cache(maxsize=16384)

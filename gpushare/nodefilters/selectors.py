@@ -14,7 +14,7 @@ from typing import Any, Final
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
-_MOST: Final = 2**63
+_MAX: Final = 2**63
 _MANY: Final = 8
 NAME_FIELD: Final = "metadata.name"
 
@@ -171,4 +171,4 @@ def number(text: str) -> int | None:
     if not _WHOLE.fullmatch(text):
         return None
     parsed = int(text)
-    return parsed if -_MOST <= parsed < _MOST else None
+    return parsed if -_MAX <= parsed < _MAX else None

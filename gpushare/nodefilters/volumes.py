@@ -51,8 +51,8 @@ OLD_FIELDS: Final = tuple(field for _, field, _, _ in OF_OLD)
 
 # What claims and pods name the API server takes whatever its length. No object has so long a name, and what a driver
 # tells a volume apart by has 128 bytes at most, by CSI's specification.
-_LONGEST_NAME: Final = 254
-_LONGEST_HANDLE: Final = 1024
+_MAX_NAME: Final = 254
+_MAX_HANDLE: Final = 1024
 
 _RELEASED: Final = frozenset({"Released", "Failed"})  # phases of volumes whose claim was deleted
 
@@ -260,7 +260,7 @@ def _class_of(item: Json) -> str:
 
 def _name(declared: object) -> str:
     """What somebody says that an object is called; of what is too long for a name so much that it still is."""
-    return sys.intern(str(declared)[:_LONGEST_NAME])
+    return sys.intern(str(declared)[:_MAX_NAME])
 
 
 def _of_old(source: Json) -> Volume | None:
@@ -268,5 +268,5 @@ def _of_old(source: Json) -> Volume | None:
     for _, field, key, driver in OF_OLD:
         if declared := source.get(field):
             # In a pair: no driver's own handle, as attachments are told by those.
-            return Volume(driver, (field, str(declared.get(key))[:_LONGEST_HANDLE]))
+            return Volume(driver, (field, str(declared.get(key))[:_MAX_HANDLE]))
     return None

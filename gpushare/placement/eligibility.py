@@ -71,9 +71,9 @@ def needs_of(
     )
 
 
-def _shortfalls(cards: Sequence[Gpu | None], share: Share, constraints: Constraints) -> Mapping[str, Floats]:
+def _shortfalls(gpus: Sequence[Gpu | None], share: Share, constraints: Constraints) -> Mapping[str, Floats]:
     """Rule about the GPU → how far off each of these is; nothing is one that is not there."""
-    empty = [None if card is None else FilterInput(card, ledger.NOTHING, share, constraints) for card in cards]
+    empty = [None if gpu is None else FilterInput(gpu, ledger.NOTHING, share, constraints) for gpu in gpus]
     rules = {name: rule for name, rule in filters.RULES.items() if rule.sees is Sees.GPU}
     shortfalls = np.array(
         [[np.inf if ask is None else _shortfall(rule, ask) for ask in empty] for rule in rules.values()]
@@ -163,4 +163,4 @@ def _named(
         slot, row = grid.places.get(uuid, (-1, 0))
         column = int(np.searchsorted(slots, slot))
         if column < len(slots) and slots[column] == slot:
-            yield (row, column), FilterInput(grid.cards(slot)[row], ledger.NOTHING, needs.share, constraints)
+            yield (row, column), FilterInput(grid.gpus(slot)[row], ledger.NOTHING, needs.share, constraints)

@@ -23,7 +23,7 @@ from gpushare.gpu import Gpu, Mode
 from gpushare.request import Constraints
 from gpushare.share import Share
 
-_MOST_NAMESPACES = 2  # whose names are told
+_MAX_NAMESPACES = 2  # whose names are told
 
 # (detail, shortfall 0..): None when the GPU will do.
 Verdict = tuple[str, float] | None
@@ -55,7 +55,7 @@ class Sees(enum.Enum):
 class FilterInput:
     """May this share go on this card?"""
 
-    card: Gpu
+    gpu: Gpu
     used: ledger.GpuUse
     share: Share
     constraints: Constraints
@@ -63,7 +63,7 @@ class FilterInput:
     @property
     def memory_bytes(self) -> int:
         """What the share asks of this card."""
-        return self.share.memory.on(self.card.memory_bytes)
+        return self.share.memory.on(self.gpu.memory_bytes)
 
     @property
     def compute(self) -> Amount:
@@ -73,7 +73,7 @@ class FilterInput:
     @property
     def memory(self) -> Amount:
         """Bytes of the card: asked, free, and all of it."""
-        total = self.card.memory_bytes
+        total = self.gpu.memory_bytes
         return Amount(self.memory_bytes, total - self.used.memory_bytes, lambda: total or 1)
 
 
@@ -96,29 +96,29 @@ class GpuFilter:
 
 
 def _mode(ask: FilterInput) -> Verdict:
-    return None if ask.card.mode is Mode.FRACTIONAL else (f"is in mode {ask.card.mode}", 9.0)
+    return None if ask.gpu.mode is Mode.FRACTIONAL else (f"is in mode {ask.gpu.mode}", 9.0)
 
 
 def _closed(ask: FilterInput) -> Verdict:
-    return (f"is on a node that takes nothing new: {ask.card.closed}", 5.5) if ask.card.closed else None
+    return (f"is on a node that takes nothing new: {ask.gpu.closed}", 5.5) if ask.gpu.closed else None
 
 
 def _health(ask: FilterInput) -> Verdict:
-    return None if ask.card.healthy else (f"is unhealthy: {ask.card.health_reason or 'no reason is known'}", 9.0)
+    return None if ask.gpu.healthy else (f"is unhealthy: {ask.gpu.health_reason or 'no reason is known'}", 9.0)
 
 
 def _cordon(ask: FilterInput) -> Verdict:
-    if not ask.card.cordoned:
+    if not ask.gpu.cordoned:
         return None
-    wanted = ask.card.pending_mode  # `uncordon` does not end a change of mode
+    wanted = ask.gpu.pending_mode  # `uncordon` does not end a change of mode
     return (f"is changing to mode {wanted}" if wanted is not None else "is cordoned"), 8.0
 
 
 def _model(ask: FilterInput) -> Verdict:
     wanted = ask.constraints.models
-    if not wanted or _is_one_of(ask.card.model, wanted):
+    if not wanted or _is_one_of(ask.gpu.model, wanted):
         return None
-    return f"is of the model {ask.card.model}, not {' or '.join(wanted)}", 9.0
+    return f"is of the model {ask.gpu.model}, not {' or '.join(wanted)}", 9.0
 
 
 @functools.lru_cache(maxsize=4096)
@@ -167,24 +167,24 @@ def _is_like(parts: list[str], text: str) -> bool:
 
 def _capability(ask: FilterInput) -> Verdict:
     wanted = ask.constraints.min_compute_capability
-    if ask.card.compute_capability >= wanted:
+    if ask.gpu.compute_capability >= wanted:
         return None
-    return "has compute capability {}.{}, not {}.{}".format(*ask.card.compute_capability, *wanted), 9.0
+    return "has compute capability {}.{}, not {}.{}".format(*ask.gpu.compute_capability, *wanted), 9.0
 
 
 def _uuid(ask: FilterInput) -> Verdict:
-    if ask.constraints.uuids and ask.card.uuid not in ask.constraints.uuids:
+    if ask.constraints.uuids and ask.gpu.uuid not in ask.constraints.uuids:
         return "is not one of the UUIDs asked for", 9.0
-    if ask.card.uuid in ask.constraints.not_uuids:
+    if ask.gpu.uuid in ask.constraints.not_uuids:
         return "is one of the UUIDs refused", 9.0
     return None
 
 
 def _size(ask: FilterInput) -> Verdict:
     least = max(ask.constraints.min_memory_bytes, ask.memory_bytes)
-    if ask.card.memory_bytes >= least:
+    if ask.gpu.memory_bytes >= least:
         return None
-    return f"has {quantity.format_bytes(ask.card.memory_bytes)} in all, less than {quantity.format_bytes(least)}", 7.0
+    return f"has {quantity.format_bytes(ask.gpu.memory_bytes)} in all, less than {quantity.format_bytes(least)}", 7.0
 
 
 def _exclusion(ask: FilterInput) -> Verdict:
@@ -225,7 +225,7 @@ def _memory(ask: FilterInput) -> Verdict:
     amount = ask.memory
     if amount.free >= amount.asked:
         return None
-    total = quantity.format_bytes(ask.card.memory_bytes)
+    total = quantity.format_bytes(ask.gpu.memory_bytes)
     reserved = _reserved(ask, lambda held: held[1], quantity.format_bytes)
     return f"has {quantity.format_bytes(max(0, amount.free))} of {total} free{reserved}", amount.shortfall
 
@@ -236,11 +236,11 @@ def _reserved(ask: FilterInput, amount: Callable[[tuple[int, int]], int], write:
     if not until:
         return ""
     waited_for = [holder for holder in ask.used.holders if holder.is_unclaimed]
-    total = sum(amount(ledger.held(allocation, ask.card.uuid)) for allocation in waited_for)
+    total = sum(amount(ledger.held(allocation, ask.gpu.uuid)) for allocation in waited_for)
     if not total:
         return ""
     namespaces = sorted({allocation.pod.namespace for allocation in waited_for})
-    whose = f"{len(namespaces)} namespaces" if len(namespaces) > _MOST_NAMESPACES else " and ".join(namespaces)
+    whose = f"{len(namespaces)} namespaces" if len(namespaces) > _MAX_NAMESPACES else " and ".join(namespaces)
     end = datetime.datetime.fromtimestamp(until, tz=datetime.UTC)
     return f", {write(total)} is reserved for pods of {whose} that have yet to come, until {end:%H:%M:%S} UTC at most"
 
@@ -265,7 +265,7 @@ RULES: Final[Mapping[str, GpuFilter]] = {
 
 def reject(ask: FilterInput) -> tuple[str, str, float] | None:
     """`(rule, detail, shortfall)` of the first rule that rules the card out, or None if it will do."""
-    empty = FilterInput(ask.card, ledger.NOTHING, ask.share, ask.constraints)
+    empty = FilterInput(ask.gpu, ledger.NOTHING, ask.share, ask.constraints)
     for name, rule in RULES.items():
         verdict = rule.judge(empty if rule.sees is Sees.GPU else ask)
         if verdict is not None:

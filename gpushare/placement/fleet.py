@@ -141,8 +141,8 @@ class Fleet:
 
         CPU and memory of the node are for `unfit` to judge.
         """
-        for card in view.node.gpus:
-            self._grid.kind_of(card)
+        for gpu in view.node.gpus:
+            self._grid.kind_of(gpu)
         shape = RequestKey.of(request, policy=policy)
         price = self._price(shape, self._scoring.needs(shape), view)
         return node_by_node.place([view], request, policy=policy, unfit=unfit, price=price)
@@ -152,15 +152,15 @@ class Fleet:
         if len(needs) != 1 or shape.policy != policies.DEFAULT:
             return None
         loss = Loss(self._scoring.worth, needs[0])
-        cards = topology.in_order(view.node.gpus)
-        unused = grid.unused_linked(topology.layout(cards), [view.used[card.uuid] for card in cards])
-        unused_of = {card.uuid: count for card, count in zip(cards, unused, strict=True)}
+        gpus = topology.in_order(view.node.gpus)
+        unused = grid.unused_linked(topology.layout(gpus), [view.used[gpu.uuid] for gpu in gpus])
+        unused_of = {gpu.uuid: count for gpu, count in zip(gpus, unused, strict=True)}
 
-        def price(card: Gpu, used: GpuUse) -> float:
-            compute_percent, memory_percent = grid.free_percent(card, used)
-            lost = loss.of(self._grid.kind_of(card), compute_percent, memory_percent)
+        def price(gpu: Gpu, used: GpuUse) -> float:
+            compute_percent, memory_percent = grid.free_percent(gpu, used)
+            lost = loss.of(self._grid.kind_of(gpu), compute_percent, memory_percent)
             lost += gpu_selection.TIGHTER * min(compute_percent, memory_percent)
-            return lost + gpu_selection.LINKED * unused_of[card.uuid]
+            return lost + gpu_selection.LINKED * unused_of[gpu.uuid]
 
         return price
 

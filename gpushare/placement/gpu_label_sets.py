@@ -26,7 +26,7 @@ PASSES: Final = -1.0  # no shortfall: the rule lets the GPU pass
 
 Shortfalls = npt.NDArray[np.float64]
 _Set = frozenset[Labels]
-_MOST_JUDGED: Final = 256
+_MAX_JUDGED: Final = 256
 _OTHER: Final = "\0"  # in place of a label that is not the pod's
 _ANY_GPU, _ANY_SHARE = Gpu("", 0, "", 0), Share(0, 100, Memory(bytes=0))
 
@@ -70,7 +70,7 @@ class GpuLabelSets:
     def judge(self, constraints: Constraints) -> Mapping[str, Shortfalls]:
         """Rule → by number the shortfall with that set, or PASSES; without rules that let all sets pass."""
         if constraints not in self._judged:
-            if len(self._judged) >= _MOST_JUDGED:
+            if len(self._judged) >= _MAX_JUDGED:
                 self._judged.clear()
             rules = {name: rule.judge for name, rule in filters.RULES.items() if rule.sees is Sees.LABELS}
             judged = {name: self._judge(judge, constraints) for name, judge in rules.items()}

@@ -140,7 +140,7 @@ def costs_of_gpus(
     grid: Grid,
     *,
     alone: bool,
-    cards: Floats | None = None,
+    gpus: Floats | None = None,
     meanwhile: Columns | None = None,
 ) -> Floats:
     """[g, n] what each GPU costs, infinite where it will not do.
@@ -150,7 +150,7 @@ def costs_of_gpus(
     """
     meanwhile = meanwhile or columns
     if alone and shape.policy == policies.DEFAULT:
-        costs = worth.losses(columns, part, worth.of_cards(columns) if cards is None else cards)
+        costs = worth.losses(columns, part, worth.of_gpus(columns) if gpus is None else gpus)
         costs += TIGHTER * columns.least_percent
         costs += LINKED * columns.unused_linked
     else:

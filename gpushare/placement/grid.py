@@ -26,7 +26,7 @@ Bools = npt.NDArray[np.bool_]
 
 UNKNOWN: Final = 1e15  # room of a node whose CPU or memory nobody has told: more than any pod asks
 GONE: Final = -2 * UNKNOWN  # room where there is no node: not even a pod fits that asks for nothing
-_MOST: Final = 2**62  # what the arrays can hold and still subtract: more than any GPU has
+_MAX: Final = 2**62  # what the arrays can hold and still subtract: more than any GPU has
 POINTS: Final = 101  # 0 to 100 per cent
 ABSENT: Final = 0  # the kind, and the facts, of a GPU that is not there
 
@@ -76,10 +76,10 @@ _FIELDS: Final = tuple(field.name for field in dataclasses.fields(Columns))
 _PER_GPU: Final = 11  # the first of them have a row for each GPU
 
 
-def free_percent(card: Gpu, used: ledger.GpuUse) -> tuple[int, int]:
+def free_percent(gpu: Gpu, used: ledger.GpuUse) -> tuple[int, int]:
     """Free compute and memory of a usable GPU, 0 to 100 each, rounded down."""
-    memory = card.memory_bytes - used.memory_bytes
-    memory_percent = max(0, 100 * memory // card.memory_bytes) if card.memory_bytes else 0
+    memory = gpu.memory_bytes - used.memory_bytes
+    memory_percent = max(0, 100 * memory // gpu.memory_bytes) if gpu.memory_bytes else 0
     return min(100, max(0, 100 - used.request_percent)), memory_percent
 
 
@@ -119,7 +119,7 @@ class Grid:
         self._fact_ids: dict[object, tuple[int, int]] = {}  # facts → (their number, that of the kind)
         self._layout_ids: dict[GpuTopology, int] = {}
         self._free: list[int] = []
-        self._cards: list[tuple[Gpu, ...]] = []  # by slot, in the order of the rows
+        self._discovered: list[tuple[Gpu, ...]] = []  # by slot, in the order of the rows
         self._ranks: Ints | None = None
         self._sizes = np.zeros(0, np.int64)
         self.places: dict[str, tuple[int, int]] = {}  # UUID → (slot, row)
@@ -127,12 +127,12 @@ class Grid:
     def sizes(self) -> Ints:
         """[kind] memory in bytes."""
         if len(self._sizes) != len(self.kinds):
-            self._sizes = np.array([min(kind.memory_bytes, _MOST) if kind else 0 for kind in self.kinds], np.int64)
+            self._sizes = np.array([min(kind.memory_bytes, _MAX) if kind else 0 for kind in self.kinds], np.int64)
         return self._sizes
 
-    def cards(self, slot: int) -> tuple[Gpu, ...]:
+    def gpus(self, slot: int) -> tuple[Gpu, ...]:
         """The GPUs of a slot, in the order of the rows: by index, as ties are broken."""
-        return self._cards[slot]
+        return self._discovered[slot]
 
     def now(self) -> Columns:
         """The rows of every slot ever used."""
@@ -149,17 +149,17 @@ class Grid:
     def put(self, view: NodeView, room: Room) -> int:
         """Write a node's column; its slot."""
         name = view.node.name
-        cards = topology.in_order(view.node.gpus)
-        slot = self._slot(name, len(cards))
+        gpus = topology.in_order(view.node.gpus)
+        slot = self._slot(name, len(gpus))
         self._forget(slot)
-        self._cards[slot] = cards
-        for row, card in enumerate(cards):
-            self.places[card.uuid] = (slot, row)
-        layout = topology.layout(cards)
-        unused = unused_linked(layout, [view.used[card.uuid] for card in cards])
-        self._write(slot, [(*self._row(card, view.used[card.uuid]), unused[row]) for row, card in enumerate(cards)])
+        self._discovered[slot] = gpus
+        for row, gpu in enumerate(gpus):
+            self.places[gpu.uuid] = (slot, row)
+        layout = topology.layout(gpus)
+        unused = unused_linked(layout, [view.used[gpu.uuid] for gpu in gpus])
+        self._write(slot, [(*self._row(gpu, view.used[gpu.uuid]), unused[row]) for row, gpu in enumerate(gpus)])
         columns = self.columns
-        columns.node_kind[slot] = self._node_kind(cards)
+        columns.node_kind[slot] = self._node_kind(gpus)
         columns.layout[slot] = self._layout(layout)
         columns.cpu[slot], columns.host[slot], columns.pods[slot] = room.cpu_milli, room.memory_bytes, room.pods
         self._touch(slot)
@@ -176,7 +176,7 @@ class Grid:
         """Empty the node's column, for another node to use."""
         slot = self.slots.pop(name)
         self._forget(slot)
-        self._cards[slot] = ()
+        self._discovered[slot] = ()
         self._write(slot, [])
         self.columns.cpu[slot] = self.columns.host[slot] = self.columns.pods[slot] = GONE
         self.columns.node_kind[slot] = ABSENT
@@ -185,14 +185,14 @@ class Grid:
         self._ranks = None
         self._touch(slot)
 
-    def _row(self, card: Gpu, used: ledger.GpuUse) -> tuple[int, ...]:
-        facts, kind = self._facts_and_kind(card)
-        compute, memory = 100 - used.request_percent, card.memory_bytes - used.memory_bytes
-        usable = card.takes_shares
-        compute_percent, memory_percent = free_percent(card, used) if usable else (0, 0)
+    def _row(self, gpu: Gpu, used: ledger.GpuUse) -> tuple[int, ...]:
+        facts, kind = self._facts_and_kind(gpu)
+        compute, memory = 100 - used.request_percent, gpu.memory_bytes - used.memory_bytes
+        usable = gpu.takes_shares
+        compute_percent, memory_percent = free_percent(gpu, used) if usable else (0, 0)
         return (
-            max(-_MOST, compute),
-            max(-_MOST, min(_MOST, memory)),
+            max(-_MAX, compute),
+            max(-_MAX, min(_MAX, memory)),
             compute_percent,
             memory_percent,
             min(compute_percent, memory_percent),
@@ -211,25 +211,25 @@ class Grid:
         for name, values in zip(_FIELDS[:_PER_GPU], block, strict=True):
             getattr(columns, name)[:, slot] = values
 
-    def kind_of(self, card: Gpu) -> int:
+    def kind_of(self, gpu: Gpu) -> int:
         """The number of a GPU's kind, which is new if there was none like it."""
-        return self._facts_and_kind(card)[1]
+        return self._facts_and_kind(gpu)[1]
 
-    def _facts_and_kind(self, card: Gpu) -> tuple[int, int]:
-        facts = FACTS(card)
+    def _facts_and_kind(self, gpu: Gpu) -> tuple[int, int]:
+        facts = FACTS(gpu)
         known = self._fact_ids.get(facts)
         if known is None:
-            kind = Gpu("", 0, card.model, card.memory_bytes, card.compute_capability)
+            kind = Gpu("", 0, gpu.model, gpu.memory_bytes, gpu.compute_capability)
             if kind not in self._kind_ids:
                 self._kind_ids[kind] = len(self.kinds)
                 self.kinds.append(kind)
             known = self._fact_ids[facts] = (len(self.facts), self._kind_ids[kind])
-            self.facts.append(card.anonymous())
+            self.facts.append(gpu.anonymous())
         return known
 
-    def _node_kind(self, cards: Sequence[Gpu]) -> int:
-        card = next((card for card in cards if card.mode is Mode.FRACTIONAL), cards[0] if cards else None)
-        return ABSENT if card is None else self.kind_of(card)
+    def _node_kind(self, gpus: Sequence[Gpu]) -> int:
+        gpu = next((gpu for gpu in gpus if gpu.mode is Mode.FRACTIONAL), gpus[0] if gpus else None)
+        return ABSENT if gpu is None else self.kind_of(gpu)
 
     def _layout(self, layout: GpuTopology) -> int:
         if layout not in self._layout_ids:
@@ -251,7 +251,7 @@ class Grid:
             slot = self.width
             self.width += 1
             self.names.append("")
-            self._cards.append(())
+            self._discovered.append(())
         self.slots[name] = slot
         self.names[slot] = name
         self._ranks = None
@@ -269,10 +269,10 @@ class Grid:
         self.changed = changed
 
     def _forget(self, slot: int) -> None:
-        for row, card in enumerate(self._cards[slot]):
+        for row, gpu in enumerate(self._discovered[slot]):
             self.holders.leave(int(self.columns.holders[row, slot]))
-            if self.places.get(card.uuid) == (slot, row):
-                del self.places[card.uuid]
+            if self.places.get(gpu.uuid) == (slot, row):
+                del self.places[gpu.uuid]
 
     def _touch(self, slot: int) -> None:
         self.clock += 1

@@ -99,31 +99,31 @@ def choose(
     """Cost and shares on one node that the pod may go to, or None with the reasons added to `rejected`."""
     cost_of = policies.POLICIES[request.policy or policy].cost
     used = dict(view.used)
-    cards = topology.in_order(view.node.gpus)
+    gpus = topology.in_order(view.node.gpus)
     own: dict[str, list[GivenShare]] = collections.defaultdict(list)  # by GPU, what this pod has of it by now
     total, shares = 0.0, []
     for demand in request_key.in_order(request):
         meanwhile = _meanwhile(view.used, own, demand.steps) if own else used
-        options, reasons = _options(view.node.name, cards, used, meanwhile, demand, request.constraints)
+        options, reasons = _options(view.node.name, gpus, used, meanwhile, demand, request.constraints)
         if len(options) < demand.gpus:
             rejected += reasons
             if options:
                 rejected.append(explanation.too_few(view.node.name, fitting=len(options), needed=demand.gpus))
             return None
-        layout = topology.layout(cards)
+        layout = topology.layout(gpus)
         if price is not None:
-            priced = {row: price(cards[row], used[cards[row].uuid]) for row in options}
+            priced = {row: price(gpus[row], used[gpus[row].uuid]) for row in options}
         else:
-            priced = _costs(cost_of, cards, used, options)
+            priced = _costs(cost_of, gpus, used, options)
             for row in options if own else ():
-                if not all(share.steps.meets(demand.steps) for share in own[cards[row].uuid]):
+                if not all(share.steps.meets(demand.steps) for share in own[gpus[row].uuid]):
                     priced[row] -= IN_TURN
         rows = layout.choose(priced, demand.gpus)
         total += topology.total(priced, rows) + layout.apart(rows)
-        used |= {cards[row].uuid: options[row] for row in rows}
-        shares.append(demand.on(cards[row] for row in rows))
+        used |= {gpus[row].uuid: options[row] for row in rows}
+        shares.append(demand.on(gpus[row] for row in rows))
         for row in rows:
-            own[cards[row].uuid].append(demand.on([cards[row]]))
+            own[gpus[row].uuid].append(demand.on([gpus[row]]))
     return total, tuple(shares)
 
 
@@ -140,7 +140,7 @@ def _meanwhile(
 
 def _options(
     node: str,
-    cards: Sequence[Gpu],
+    gpus: Sequence[Gpu],
     used: Mapping[str, GpuUse],
     meanwhile: Mapping[str, GpuUse],
     demand: Demand,
@@ -151,14 +151,14 @@ def _options(
     used: in all; meanwhile: while the demand is in use.
     """
     options, reasons = {}, []
-    for row, card in enumerate(cards):
-        question = filters.FilterInput(card, meanwhile[card.uuid], demand.share, constraints)
+    for row, gpu in enumerate(gpus):
+        question = filters.FilterInput(gpu, meanwhile[gpu.uuid], demand.share, constraints)
         verdict = filters.reject(question)
         if verdict is not None:
             rule, detail, shortfall = verdict
-            reasons.append(Rejected(node, card.index, rule, detail, shortfall))
+            reasons.append(Rejected(node, gpu.index, rule, detail, shortfall))
             continue
-        before = used[card.uuid]
+        before = used[gpu.uuid]
         options[row] = GpuUse(
             max(before.request_percent, question.used.request_percent + demand.share.request_percent),
             max(before.memory_bytes, question.used.memory_bytes + question.memory_bytes),
@@ -168,11 +168,11 @@ def _options(
 
 
 def _costs(
-    cost_of: policies.Cost, cards: Sequence[Gpu], used: Mapping[str, GpuUse], options: Mapping[int, GpuUse]
+    cost_of: policies.Cost, gpus: Sequence[Gpu], used: Mapping[str, GpuUse], options: Mapping[int, GpuUse]
 ) -> dict[int, float]:
     """By row what the policy says."""
-    layout = topology.layout(cards)
-    before = [_free(card, used[card.uuid]) for card in cards]
+    layout = topology.layout(gpus)
+    before = [_free(gpu, used[gpu.uuid]) for gpu in gpus]
     mean = [free.mean for free in before]
 
     def around(row: int, group: policies.Group) -> float:
@@ -181,7 +181,7 @@ def _costs(
     def option(row: int, after: GpuUse) -> policies.Option:
         return policies.Option(
             lambda: before[row],
-            lambda: _free(cards[row], after),
+            lambda: _free(gpus[row], after),
             lambda group: around(row, group),
             lambda: bool(fragmentation.excludes(after)),
         )
@@ -189,6 +189,6 @@ def _costs(
     return {row: float(cost_of(option(row, after))) for row, after in options.items()}
 
 
-def _free(card: Gpu, used: GpuUse) -> policies.Free:
-    percent, memory_bytes = fragmentation.free(card, used)
-    return policies.Free(percent / 100, memory_bytes / (card.memory_bytes or 1))
+def _free(gpu: Gpu, used: GpuUse) -> policies.Free:
+    percent, memory_bytes = fragmentation.free(gpu, used)
+    return policies.Free(percent / 100, memory_bytes / (gpu.memory_bytes or 1))

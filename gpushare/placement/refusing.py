@@ -168,14 +168,14 @@ def _nearest(ruled_out: Bools, ranks: Ints, short: Floats) -> tuple[int, int]:
 def _reason(
     view: NodeView, grid: Grid, so_far: Selected, row: int, column: int, share: Share, shape: RequestKey, rank: int
 ) -> tuple[tuple[float, int, int], Rejected]:
-    card = grid.cards(int(so_far.slots[column]))[row]
+    gpu = grid.gpus(int(so_far.slots[column]))[row]
     taken = ledger.GpuUse(
         100 - int(so_far.left.compute[row, column]),
-        card.memory_bytes - int(so_far.left.memory[row, column]),
-        view.used[card.uuid].holders,
+        gpu.memory_bytes - int(so_far.left.memory[row, column]),
+        view.used[gpu.uuid].holders,
     )
-    verdict = filters.reject(filters.FilterInput(card, taken, share, shape.constraints))
+    verdict = filters.reject(filters.FilterInput(gpu, taken, share, shape.constraints))
     if verdict is None:
-        raise AssertionError(f"{view.node.name}/{card.index} was ruled out, and no filter says why")
+        raise AssertionError(f"{view.node.name}/{gpu.index} was ruled out, and no filter says why")
     rule, detail, shortfall = verdict
-    return (shortfall, rank, row), Rejected(view.node.name, card.index, rule, detail, shortfall)
+    return (shortfall, rank, row), Rejected(view.node.name, gpu.index, rule, detail, shortfall)

@@ -35,7 +35,7 @@ _RARITY = 0.03
 _UNUSED_NODE = 0.008
 _REPRICED_AFTER = 10  # changes of nodes, or one in a hundred nodes if that is more
 _SHAPES = 256
-_LEAST_PRICE = 1e-4  # GPUs: less than this turns no choice
+_MIN_PRICE = 1e-4  # GPUs: less than this turns no choice
 
 _Counts = npt.NDArray[np.int16]
 
@@ -58,8 +58,8 @@ class Costs:
 class _Now:
     """What every node [n] is worth as it is: the same for all shapes."""
 
-    cards: Floats  # [g, n] worth of each GPU
-    gpus: Floats  # the same by node
+    gpu_worth: Floats  # [g, n] worth of each GPU
+    node_worth: Floats  # the same by node
     usable: Floats  # what of it can be used beside the CPU and memory there are
     free: Floats  # GPUs
     counts: _Counts  # [row of the sets' counts, n] GPUs
@@ -208,7 +208,7 @@ class Scoring:
         if shape.policy != policies.DEFAULT:
             kept.lost[slots] = selected.cost
             return
-        gpus = self.worth.of_cards(left).sum(0)
+        gpus = self.worth.of_gpus(left).sum(0)
         after = self.worth.usable(gpus, left.cpu, left.host, left.node_kind)
         kept.lost[slots] = self._now.usable[slots] - after + selected.apart
         if not len(self._scarce):
@@ -223,10 +223,10 @@ class Scoring:
         everywhere = slots is None
         columns = grid.now() if slots is None else grid.columns.at(slots)
         slots = np.arange(grid.width) if slots is None else slots
-        cards = None
+        gpus = None
         if shape.policy == policies.DEFAULT:
-            cards = self._now.cards[:, : grid.width] if everywhere else self._now.cards[:, slots]
-        costs = gpu_selection.costs_of_gpus(columns, slots, part, shape, self.worth, grid, alone=True, cards=cards)
+            gpus = self._now.gpu_worth[:, : grid.width] if everywhere else self._now.gpu_worth[:, slots]
+        costs = gpu_selection.costs_of_gpus(columns, slots, part, shape, self.worth, grid, alone=True, gpus=gpus)
         fits = eligibility.host_fits(shape, columns)
         apart: Floats | float = 0.0
         chosen: together.Taken | None = None
@@ -243,7 +243,9 @@ class Scoring:
             kept.lost[slots] = np.where(fits, taken + apart, np.inf)
             return
         cpu, host = columns.cpu - shape.host.cpu_milli, columns.host - shape.host.memory_bytes
-        after = self.worth.usable(self._now.gpus[slots] - np.where(fits, taken, 0.0), cpu, host, columns.node_kind)
+        after = self.worth.usable(
+            self._now.node_worth[slots] - np.where(fits, taken, 0.0), cpu, host, columns.node_kind
+        )
         kept.lost[slots] = np.where(fits, self._now.usable[slots] - after + apart, np.inf)
         if len(self._scarce):
             copies = self._now.copies[:, : grid.width] if everywhere else self._now.copies[:, slots]
@@ -311,7 +313,7 @@ class Scoring:
             new = pricing.prices(
                 self.worth,
                 grid.columns.node_kind[:width],
-                self._now.gpus[:width],
+                self._now.node_worth[:width],
                 self._now.copies[:, :width],
                 before=self._prices,
             )
@@ -328,7 +330,7 @@ class Scoring:
     def _unused_nodes(self, kept: Costs) -> Floats | float:
         """[n] what it costs that a node on which nobody is is not left to who needs all of it."""
         price = _UNUSED_NODE * self._mix.ignorance
-        if price < _LEAST_PRICE:
+        if price < _MIN_PRICE:
             return 0.0
         now = self._grid.now()
         gpus = (now.live != ABSENT).sum(0)
@@ -353,18 +355,18 @@ class Scoring:
         """Bring `_now` up to date."""
         grid, now, worth = self._grid, self._now, self.worth
         height, length = grid.columns.kind.shape
-        slots = self._stale(now.clock, now.generation, len(now.gpus)) if len(now.cards) == height else None
+        slots = self._stale(now.clock, now.generation, len(now.node_worth)) if len(now.gpu_worth) == height else None
         if slots is None:
-            now.cards = np.zeros((height, length))
-            now.gpus, now.usable, now.free = np.zeros(length), np.zeros(length), np.zeros(length)
+            now.gpu_worth = np.zeros((height, length))
+            now.node_worth, now.usable, now.free = np.zeros(length), np.zeros(length), np.zeros(length)
             now.counts = np.zeros((worth.sets.rows, length), np.int16)
             now.copies = np.zeros((len(worth.sets), length))
             slots = np.arange(grid.width)
         if len(slots):
             columns = grid.columns.at(slots)
-            now.cards[:, slots] = worth.of_cards(columns)
-            now.gpus[slots] = now.cards[:, slots].sum(0)
-            now.usable[slots] = worth.usable(now.gpus[slots], columns.cpu, columns.host, columns.node_kind)
+            now.gpu_worth[:, slots] = worth.of_gpus(columns)
+            now.node_worth[slots] = now.gpu_worth[:, slots].sum(0)
+            now.usable[slots] = worth.usable(now.node_worth[slots], columns.cpu, columns.host, columns.node_kind)
             now.free[slots] = (columns.compute_percent.sum(0) + columns.memory_percent.sum(0)) / 200
             in_groups = worth.sets.in_groups(columns.compute_percent, columns.memory_percent, columns.live)
             counts = worth.sets.counts(in_groups, columns.layout, grid.layouts)

@@ -19,7 +19,7 @@ from typing import Final
 from gpushare.gpu import Gpu
 from gpushare.policies import Group, Number
 
-MOST_EXACT: Final = 100  # sets that are all looked at, as of 4 in 8; of more, the fullest of each place
+MAX_EXACT: Final = 100  # sets that are all looked at, as of 4 in 8; of more, the fullest of each place
 APART_COST: Final = 0.1  # in GPUs, for a card that is apart from all others of the pod
 UNLINKED_COST: Final = 0.5  # the same, for one that is linked to none of them where the node has so many that are
 
@@ -28,9 +28,9 @@ LINKED_AND_NEAR, LINKED, NEAR, APART = range(4)
 Place = tuple[int | None, int | None]  # NUMA node and link group of a card
 
 
-def in_order(cards: Iterable[Gpu]) -> tuple[Gpu, ...]:
+def in_order(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
     """The cards of a node by row: by index, as ties are broken."""
-    return tuple(sorted(cards, key=lambda card: (card.index, card.uuid)))
+    return tuple(sorted(gpus, key=lambda gpu: (gpu.index, gpu.uuid)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class GpuTopology:
 
     def is_exact(self, count: int) -> bool:
         """Whether all sets of so many cards are looked at."""
-        return math.comb(len(self.places), count) <= MOST_EXACT
+        return math.comb(len(self.places), count) <= MAX_EXACT
 
     def neighbourhoods(self) -> tuple[frozenset[int], ...]:
         """The rows of each link group, then of each NUMA node."""
@@ -116,9 +116,9 @@ class GpuTopology:
         return tuple(sorted(sorted(costs, key=lambda row: (row not in rows, costs[row], row))[:count]))
 
 
-def layout(cards: Sequence[Gpu]) -> GpuTopology:
+def layout(gpus: Sequence[Gpu]) -> GpuTopology:
     """The layout of a node's cards, which are `in_order`."""
-    return _layout(tuple(_place(card) for card in cards))
+    return _layout(tuple(_place(gpu) for gpu in gpus))
 
 
 def total(costs: Mapping[int, float], rows: Sequence[int]) -> float:
@@ -148,8 +148,8 @@ def _links(layout: GpuTopology) -> tuple[tuple[int, ...], ...]:
     return tuple(rows for rows in layout.groups(Group.LINK_GROUP) if len(rows) > 1)
 
 
-def _place(card: Gpu) -> Place:
-    return card.numa_node, card.link_group
+def _place(gpu: Gpu) -> Place:
+    return gpu.numa_node, gpu.link_group
 
 
 def _distance(place: Place, other: Place) -> int:

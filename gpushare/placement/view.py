@@ -24,10 +24,10 @@ class NodeView:
         if why := node.closed:
             node = node.as_closed(why)
         used = ledger.use(node)
-        usable = [(card, used[card.uuid]) for card in node.gpus if card.takes_shares]
+        usable = [(gpu, used[gpu.uuid]) for gpu in node.gpus if gpu.takes_shares]
         free = {
             contract.RESOURCE_PERCENT: sum(max(0, 100 - use.request_percent) for _, use in usable),
-            contract.RESOURCE_MEMORY: sum(max(0, card.memory_bytes - use.memory_bytes) for card, use in usable),
+            contract.RESOURCE_MEMORY: sum(max(0, gpu.memory_bytes - use.memory_bytes) for gpu, use in usable),
             contract.RESOURCE_IDLE: len(usable) * contract.IDLE_SHARES_PER_GPU,
         }
         return cls(node, used, free)
@@ -39,6 +39,6 @@ class NodeView:
         """
         return any(amount > self.free.get(name, amount) for name, amount in amounts)
 
-    def cards(self) -> list[tuple[Gpu, ledger.GpuUse]]:
+    def gpus(self) -> list[tuple[Gpu, ledger.GpuUse]]:
         """Each GPU with what is used of it."""
-        return [(card, self.used[card.uuid]) for card in self.node.gpus]
+        return [(gpu, self.used[gpu.uuid]) for gpu in self.node.gpus]

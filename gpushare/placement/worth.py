@@ -23,8 +23,8 @@ from gpushare.placement.request_key import DemandKey
 from gpushare.placement.topology import GpuTopology
 
 _POINTS = 1024  # of a curve
-_MOST_SETS = 12  # classes of several GPUs that are priced: the commonest
-_LEAST_FREE = 1e-9
+_MAX_SETS = 12  # classes of several GPUs that are priced: the commonest
+_MIN_FREE = 1e-9
 _LINKED = 0.05  # GPUs, for each of a linked set: less than `topology.UNLINKED_COST`, so that who needs one takes it
 _BROKEN = 0.97  # a GPU that somebody is on is worth so much less: only a whole one serves everybody, also much later
 
@@ -38,7 +38,7 @@ class GpuSets:
     def __init__(self, classes: Sequence[_Class], most_linked: int) -> None:
         total = sum(pods.weight * pods.gpus for pods in classes)
         several = [pods for pods in classes if pods.asked.gpus > 1 and pods.gpus]
-        several = sorted(several, key=lambda pods: -pods.weight * pods.gpus)[:_MOST_SETS]
+        several = sorted(several, key=lambda pods: -pods.weight * pods.gpus)[:_MAX_SETS]
         alike: dict[object, int] = {}
         self.groups: list[Needs] = []  # what their GPUs must be like, the same for many sets
         group = []
@@ -126,7 +126,7 @@ class Curve:
 
     def usable(self, free: Floats, gpus: Floats, kind: Ints) -> Floats:
         """[n] for so much free on nodes with so many GPUs free."""
-        place = np.minimum(np.maximum(free, 0.0) / np.maximum(gpus, _LEAST_FREE) * self._scale[kind], _POINTS)
+        place = np.minimum(np.maximum(free, 0.0) / np.maximum(gpus, _MIN_FREE) * self._scale[kind], _POINTS)
         point = place.astype(np.int64)
         base = kind * (_POINTS + 2) + point
         low = self._values[base]
@@ -160,7 +160,7 @@ class Worth:
         self._host = Curve([_points(classes, kind, lambda pods: pods.host.memory_bytes) for kind in range(len(kinds))])
         self.sets = GpuSets(classes, most_linked)
 
-    def of_cards(self, columns: Columns) -> Floats:
+    def of_gpus(self, columns: Columns) -> Floats:
         """[g, n] the worth of each GPU."""
         if self.is_alike:
             alike: Floats = self.compute[columns.least_percent]
@@ -173,8 +173,8 @@ class Worth:
         """[n] what of the worth of a node's GPUs its free CPU (thousandths) and memory (bytes) can feed."""
         return gpus * np.minimum(self._cpu.usable(cpu, gpus, kind), self._host.usable(host, gpus, kind))
 
-    def losses(self, columns: Columns, part: Needs, cards: Floats) -> Floats:
-        """[g, n] what the part would take of each GPU's worth, `cards`; any number where it does not fit."""
+    def losses(self, columns: Columns, part: Needs, gpus: Floats) -> Floats:
+        """[g, n] what the part would take of each GPU's worth, `gpus`; any number where it does not fit."""
         left = np.maximum(np.arange(POINTS) - part.request_percent, 0)
         if self.is_alike and part.uniform_percent is not None:
             losses: Floats = (self.compute - self.compute[left])[columns.least_percent]
@@ -183,7 +183,7 @@ class Worth:
         of_kind = np.maximum(np.arange(POINTS) - part.memory_percent[:, np.newaxis], 0) + POINTS * kinds
         by_memory = self.memory[of_kind].ravel()[columns.memory_point]
         after: Floats = np.minimum(self.compute[left][columns.compute_percent], by_memory)
-        return np.subtract(cards, after, out=after)
+        return np.subtract(gpus, after, out=after)
 
 
 class Loss:

@@ -49,6 +49,6 @@ def _judge(gpu_node: GpuNode, machine: node.NodeJson | None) -> Away | None:
 
 def _is_without_agent(gpu_node: GpuNode, allocatable: Mapping[str, object]) -> bool:
     """Whether the kubelet lacks resources that a running agent would offer; false on nodes without shared GPUs."""
-    if not any(card.takes_shares and card.pending_mode is None for card in gpu_node.gpus):
+    if not any(gpu.takes_shares and gpu.pending_mode is None for gpu in gpu_node.gpus):
         return False
     return bool(allocatable) and str(allocatable.get(contract.RESOURCE_PERCENT, "0")) == "0"

@@ -15,7 +15,7 @@ from gpushare.nodefilters import SchedulerCache, pod_requests, share_resources, 
 from gpushare.nodefilters.node_spec import NodeSpec
 from gpushare.nodefilters.pod_key import PodKey
 
-_MOST: Final = 100
+_MAX: Final = 100
 _TAINT_WEIGHT: Final = 3
 _COUNTED: Final = (pod_requests.CPU, pod_requests.MEMORY)
 
@@ -33,7 +33,7 @@ def best(cache: SchedulerCache, manifest: pod.PodJson, *, left: str = "") -> str
     most = max(disliked.values(), default=0)
 
     def score(machine: NodeSpec) -> int:
-        untainted = _MOST - _MOST * disliked[machine.name] // most if most else _MOST
+        untainted = _MAX - _MAX * disliked[machine.name] // most if most else _MAX
         return resources(machine, cache.info(machine.name).amounts, shape) + _TAINT_WEIGHT * untainted
 
     return min(((-score(machine), machine.name != left, machine.name) for machine in fitting), default=(0, True, ""))[2]
@@ -48,8 +48,8 @@ def resources(machine: NodeSpec, used: Mapping[str, int], shape: PodKey) -> int:
     ]
     if not parts:
         return 0
-    least_allocated = sum(int(_MOST * (1 - part)) for part in parts) // len(parts)
-    balanced = int(_MOST * (1 - (max(parts) - min(parts)) / 2))
+    least_allocated = sum(int(_MAX * (1 - part)) for part in parts) // len(parts)
+    balanced = int(_MAX * (1 - (max(parts) - min(parts)) / 2))
     return least_allocated + balanced
 
 

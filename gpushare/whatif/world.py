@@ -246,8 +246,8 @@ class World:
 
     def fragmentation(self) -> fragmentation.Fragmentation:
         """Of the whole cluster, as `top` shows it."""
-        cards = (card for view in self.views.values() if view.node.name not in self._away for card in view.cards())
-        return fragmentation.measure(cards, self._profile.typical_of)
+        gpus = (gpu for view in self.views.values() if view.node.name not in self._away for gpu in view.gpus())
+        return fragmentation.measure(gpus, self._profile.typical_of)
 
     def _occupy(self, manifest: pod.PodJson, where: str = "") -> None:
         if self._cache is None or pod.is_terminal(manifest):
@@ -352,8 +352,8 @@ def is_planned(entry: Allocation) -> bool:
 
 def gpus(chosen: Placement, views: Mapping[str, NodeView]) -> str:
     """The GPUs of a placement: `gpu-1/0`, or `gpu-1/0,2`."""
-    cards = views[chosen.node].node.gpu_by_uuid()
-    indexes = sorted({cards[uuid].index for share in chosen.shares for uuid in share.gpu_uuids if uuid in cards})
+    gpus = views[chosen.node].node.gpu_by_uuid()
+    indexes = sorted({gpus[uuid].index for share in chosen.shares for uuid in share.gpu_uuids if uuid in gpus})
     return f"{chosen.node}/" + ",".join(map(str, indexes))
 
 

@@ -99,7 +99,7 @@ def _is_shared(node: GpuNode) -> bool:
     """Whether the node has, or may have, shares that a limit holds."""
     from gpushare.gpu import Mode
 
-    return bool(node.allocations) or any(card.mode is Mode.FRACTIONAL for card in node.gpus)
+    return bool(node.allocations) or any(gpu.mode is Mode.FRACTIONAL for gpu in node.gpus)
 
 
 def _ask(

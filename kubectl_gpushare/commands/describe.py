@@ -19,7 +19,7 @@ from kubectl_gpushare.output.page import Page, field
 from kubectl_gpushare.source import chosen_source, live_cluster, workloads
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import gpu_summary
-from kubectl_gpushare.views.describe import gpu_page as described_cards
+from kubectl_gpushare.views.describe import gpu_page as described_gpus
 from kubectl_gpushare.views.describe import pod_page as described_pod
 
 KINDS = {
@@ -149,8 +149,8 @@ def _used(origin: chosen_source.Source, snapshot: Snapshot, nodes: Sequence[GpuN
 
 def _described_node(node: GpuNode, snapshot: Snapshot, now: float) -> Described:
     return (
-        lambda: described_cards.node(node, snapshot, now=now),
-        lambda: described_cards.node_document(node, snapshot),
+        lambda: described_gpus.node(node, snapshot, now=now),
+        lambda: described_gpus.node_document(node, snapshot),
     )
 
 
@@ -159,23 +159,23 @@ def _gpus(origin: chosen_source.Source, name: str, chosen: options.Options) -> I
     nodes = origin.gpu_nodes(label_selector=chosen.selector, name=node)
     profile = _with_machines(origin, chosen_source.with_profile(origin, Snapshot(())), node)
     every = gpu_summary.of(nodes, away.of(nodes, profile.machines), profile.typical_of)
-    cards = [gpu_summary.named(every, name)] if name else every
+    gpus = [gpu_summary.named(every, name)] if name else every
     owners = {owner.name: owner for owner in nodes}
-    snapshot = chosen_source.with_pods(origin, nodes, node=cards[0].node if name else "")
+    snapshot = chosen_source.with_pods(origin, nodes, node=gpus[0].node if name else "")
     snapshot = dataclasses.replace(snapshot, notes=(*snapshot.notes, *profile.notes))
     now = time.time()
     if name:
-        node = cards[0].node
+        node = gpus[0].node
         snapshot = chosen_source.with_events(origin, snapshot, contract.GPUNODE_KIND, "", node)
         snapshot = _used(origin, snapshot, [owners[node]])
-    for card in cards:
-        yield _described_gpu(card, owners[card.node], snapshot, now)
+    for gpu in gpus:
+        yield _described_gpu(gpu, owners[gpu.node], snapshot, now)
 
 
-def _described_gpu(card: gpu_summary.GpuSummary, owner: GpuNode, snapshot: Snapshot, now: float) -> Described:
+def _described_gpu(gpu: gpu_summary.GpuSummary, owner: GpuNode, snapshot: Snapshot, now: float) -> Described:
     return (
-        lambda: described_cards.gpu(card, owner, snapshot, now=now),
-        lambda: described_cards.gpu_document(card, owner, snapshot),
+        lambda: described_gpus.gpu(gpu, owner, snapshot, now=now),
+        lambda: described_gpus.gpu_document(gpu, owner, snapshot),
     )
 
 

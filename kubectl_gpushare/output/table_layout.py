@@ -16,8 +16,8 @@ from kubectl_gpushare.output.terminal import Terminal, broken
 
 PADDING = 3  # kubectl's
 NARROW_PADDING = 2
-LEAST_PADDING = 1  # where nothing may be left out
-LEAST = 5  # characters that a shortened cell keeps once no more columns may be left out
+MIN_PADDING = 1  # where nothing may be left out
+MIN = 5  # characters that a shortened cell keeps once no more columns may be left out
 BARS = (12, 10, 8, 6, 4, 0)  # widths a bar may have, best first
 
 _ESCAPE = r"\x1b\[[0-9;]*m"
@@ -125,10 +125,10 @@ def _fit(columns: Sequence[Column], natural: list[int], with_bar: list[bool], li
         optional = [slot for slot in shown if columns[slot].leave_out]
         if not optional:
             most = list(natural)
-            _shorten_columns(columns, natural, most, shown, total(0, LEAST_PADDING) - limit)
+            _shorten_columns(columns, natural, most, shown, total(0, MIN_PADDING) - limit)
             if left_out:  # tables of `describe` leave out nothing; those that do not fit are drawn as records
-                _shorten_columns(columns, natural, most, shown, total(0, LEAST_PADDING) - limit, least=LEAST)
-            return TableFit(tuple(shown), tuple(most[slot] for slot in shown), 0, LEAST_PADDING, tuple(left_out))
+                _shorten_columns(columns, natural, most, shown, total(0, MIN_PADDING) - limit, least=MIN)
+            return TableFit(tuple(shown), tuple(most[slot] for slot in shown), 0, MIN_PADDING, tuple(left_out))
         gone = max(optional, key=lambda slot: columns[slot].leave_out)
         shown.remove(gone)
         left_out.append(columns[gone].header)

@@ -16,7 +16,7 @@ from gpushare.whatif.world import RequestingPod, World
 from kubectl_gpushare.planning.remedy import Remedy
 
 AGENT: Final = "agent"  # the change that an agent which is away runs again
-_MOST_NODES = 64  # tried, in the order of the candidates
+_MAX_NODES = 64  # tried, in the order of the candidates
 _ENOUGH = 2**62  # of a resource: more than any pod asks for
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -64,7 +64,7 @@ def opened(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> 
     """Lets one node take pods that it keeps away now; for each way the first node on which the pod fits."""
     ways = dict(_OPENED)
     nodes = dict.fromkeys(miss.node for miss in rejected if miss.rule in {explanation.NODE_RULE, "closed"})
-    for name in [*nodes][:_MOST_NODES]:
+    for name in [*nodes][:_MAX_NODES]:
         machine = world.machine(name)
         if machine is None:
             continue

@@ -17,7 +17,7 @@ from gpushare.whatif.world import RequestingPod, World
 from kubectl_gpushare.planning import remedies
 from kubectl_gpushare.planning.remedy import Remedy
 
-MOST = 1000  # copies of one pod that are tried
+MAX = 1000  # copies of one pod that are tried
 
 Allowances = Mapping[str, tuple[Allowance, ...]]  # by namespace
 _NO_QUOTAS: Final[Allowances] = types.MappingProxyType({})
@@ -81,7 +81,7 @@ def answer(world: World, wanted: Sequence[PodBatch], allowances: Allowances = _N
         all_fit = not any(fit.missing for fit in fits)
         if not all_fit or not wanted:
             return CapacityAnswer(fits, before, after, None)
-        more, refusal = _as_many(world, wanted[-1].asked, MOST, left, undone)
+        more, refusal = _as_many(world, wanted[-1].asked, MAX, left, undone)
         return CapacityAnswer(fits, before, after, len(more), refusal)
     finally:
         world.bounds = {}

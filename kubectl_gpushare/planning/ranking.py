@@ -55,8 +55,8 @@ def counts(world: World, asked: RequestingPod) -> tuple[int, dict[str, int]]:
         if view.node.gpus and judge(view.node.name) is not None:
             ruled_out[explanation.NODE_RULE] += 1
             continue
-        for card, used in view.cards():
-            verdict = filters.reject(filters.FilterInput(card, used, demand.share, asked.request.constraints))
+        for gpu, used in view.gpus():
+            verdict = filters.reject(filters.FilterInput(gpu, used, demand.share, asked.request.constraints))
             fits += verdict is None
             if verdict is not None:
                 ruled_out[verdict[0]] += 1
@@ -69,8 +69,8 @@ def _choice(world: World, asked: RequestingPod, answer: Placement) -> Choice:
         view = world.views[answer.node]
         uuid = answer.shares[0].gpu_uuids[0]
         used = view.used.get(uuid, ledger.NOTHING)
-        card = view.node.gpu_by_uuid()[uuid]
-        left = (100 - used.request_percent, card.memory_bytes - used.memory_bytes)
+        gpu = view.node.gpu_by_uuid()[uuid]
+        left = (100 - used.request_percent, gpu.memory_bytes - used.memory_bytes)
         return Choice(answer, worlds.gpus(answer, world.views), world.fragmentation(), left)
     finally:
         undo()

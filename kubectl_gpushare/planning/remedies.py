@@ -32,10 +32,10 @@ NONE = (
     "uncordoned, one agent restarted, one pod moved or ended"
 )
 _MIB = 2**20
-_MOST_MOVES = 200  # pods that are tried to move away, those on the nearest misses first
+_MAX_MOVES = 200  # pods that are tried to move away, those on the nearest misses first
 _SMALL_PERCENT = 25  # a share of this compute or less may do with idle time alone
-_MOST_SIZES = 64  # sizes tried per kind, the largest first
-_LEAST_PART = 4  # less than a quarter of what a pod asks for is another pod
+_MAX_SIZES = 64  # sizes tried per kind, the largest first
+_MIN_PART = 4  # less than a quarter of what a pod asks for is another pod
 
 
 def all_of(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> list[Remedy]:
@@ -83,10 +83,10 @@ def _uncordoned(world: World, asked: RequestingPod, rejected: Sequence[Rejected]
         if miss.rule != "cordon" or miss.gpu_index is None:
             continue
         owner = world.views[miss.node].node
-        cards = tuple(
-            dataclasses.replace(card, cordoned=False) if card.index == miss.gpu_index else card for card in owner.gpus
+        gpus = tuple(
+            dataclasses.replace(gpu, cordoned=False) if gpu.index == miss.gpu_index else gpu for gpu in owner.gpus
         )
-        with world.instead(dataclasses.replace(owner, gpus=cards)):
+        with world.instead(dataclasses.replace(owner, gpus=gpus)):
             answer = world.place(asked.manifest, asked.request)
         if isinstance(answer, Placement):
             sentence = f"if {miss.node}/{miss.gpu_index} were uncordoned"
@@ -153,14 +153,14 @@ def _in_the_way(world: World, rejected: Sequence[Rejected]) -> Iterator[tuple[No
     misses = sorted((miss for miss in rejected if miss.rule in by_others), key=lambda miss: miss.shortfall)
     for miss in misses:
         view = world.views[miss.node]
-        for card, used in view.cards():
-            if miss.gpu_index is not None and card.index != miss.gpu_index:
+        for gpu, used in view.gpus():
+            if miss.gpu_index is not None and gpu.index != miss.gpu_index:
                 continue
             for entry in sorted(used.holders, key=_size):
                 if entry.id in seen or entry.is_hold or entry.reserved_until is not None:
                     continue
                 seen.add(entry.id)
-                if len(seen) > _MOST_MOVES:
+                if len(seen) > _MAX_MOVES:
                     return
                 yield view, entry
 
@@ -175,26 +175,26 @@ def _size(entry: Allocation) -> tuple[int, int]:
 def _memory_sizes(world: World, asked: RequestingPod, key: str) -> Iterable[str]:
     """The amounts free on some card that are less than the request, the largest first."""
     free = {
-        (card.memory_bytes - used.memory_bytes) // _MIB
+        (gpu.memory_bytes - used.memory_bytes) // _MIB
         for view in world.views.values()
-        for card, used in view.cards()
-        if card.takes_shares
+        for gpu, used in view.gpus()
+        if gpu.takes_shares
     }
     share = _share(asked, key)
     most = max(
-        (share.memory.on(card.memory_bytes) for view in world.views.values() for card in view.node.gpus), default=0
+        (share.memory.on(gpu.memory_bytes) for view in world.views.values() for gpu in view.node.gpus), default=0
     )
-    sizes = sorted((mib for mib in free if most <= mib * _MIB * _LEAST_PART and mib * _MIB < most), reverse=True)
-    return [_mebibytes(mib) for mib in sizes[:_MOST_SIZES]]
+    sizes = sorted((mib for mib in free if most <= mib * _MIB * _MIN_PART and mib * _MIB < most), reverse=True)
+    return [_mebibytes(mib) for mib in sizes[:_MAX_SIZES]]
 
 
 def _compute_sizes(world: World, asked: RequestingPod, key: str) -> Iterable[str]:
     share = _share(asked, key)
     free = {
-        100 - used.request_percent for view in world.views.values() for card, used in view.cards() if card.takes_shares
+        100 - used.request_percent for view in world.views.values() for gpu, used in view.gpus() if gpu.takes_shares
     }
     most = share.request_percent
-    sizes = sorted((percent for percent in free if most <= percent * _LEAST_PART and percent < most), reverse=True)
+    sizes = sorted((percent for percent in free if most <= percent * _MIN_PART and percent < most), reverse=True)
     # 0 is a share of idle time only; it fits only if memory is asked for by itself.
     least = [0] if 0 < most <= _SMALL_PERCENT else []
     return [quantity.format_compute(percent) for percent in [*sizes, *least]]

@@ -151,7 +151,7 @@ def _suggestion(
         return dataclasses.replace(known, advice=Advice.TOO_SHORT, reason="seen for less than --min-observed")
     if not peak.memory_bytes and not peak.compute_ratio:
         return dataclasses.replace(known, reason="it has not used the GPU at all: does it need one?")
-    most_bytes = min((card.memory_bytes for card in node.gpus if card.uuid in uuids), default=held.memory_bytes)
+    most_bytes = min((gpu.memory_bytes for gpu in node.gpus if gpu.uuid in uuids), default=held.memory_bytes)
     needed_bytes = peak.memory_bytes * (1 + rules.margin)
     # Steps are for what is to be written down: of what is enough they make no more.
     most_bytes = min(most_bytes, held.memory_bytes) if needed_bytes <= held.memory_bytes else most_bytes

@@ -61,15 +61,15 @@ def run(world: World, arrivals: Sequence[Arrival]) -> SimulatedPod:
         play.arrive(arrival)
         if number % every == 0 or number == len(arrivals):
             moments.append(play.moment(arrival.at_seconds, number))
-    cards = [card for view in world.views.values() for card, _ in view.cards()]
+    gpus = [gpu for view in world.views.values() for gpu, _ in view.gpus()]
     return SimulatedPod(
         moments=tuple(moments),
         arrived=len(arrivals),
         waited=play.waited,
         waited_seconds=play.waited_seconds,
         never=len(play.waiting),
-        total_percent=100 * len(cards),
-        total_bytes=sum(card.memory_bytes for card in cards),
+        total_percent=100 * len(gpus),
+        total_bytes=sum(gpu.memory_bytes for gpu in gpus),
         first_refusal=play.first_refusal,
     )
 
@@ -103,7 +103,7 @@ class _Play:
 
     def moment(self, at: float, arrived: int) -> Moment:
         """The current state as a `Moment`."""
-        used = [use for view in self._world.views.values() for _, use in view.cards()]
+        used = [use for view in self._world.views.values() for _, use in view.gpus()]
         return Moment(
             at,
             arrived,

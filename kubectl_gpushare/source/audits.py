@@ -69,7 +69,7 @@ class ReportedAudit:
     shares: tuple[ReportedShare, ...]
 
 
-_MOST: Final = 2**63 - 1
+_MAX: Final = 2**63 - 1
 
 
 def read(text: str) -> ReportedAudit:
@@ -81,16 +81,16 @@ def read(text: str) -> ReportedAudit:
             float(document["checkedAt"]),
             str(document.get("problem") or ""),
             bool(document["blind"]),
-            tuple(_process(card, process) for card in document["gpus"] for process in card["processes"]),
+            tuple(_process(gpu, process) for gpu in document["gpus"] for process in gpu["processes"]),
             tuple(map(_share, document["shares"])),
         )
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{error!r} in it") from error
 
 
-def _process(card: Mapping[str, Any], process: Mapping[str, Any]) -> ReportedProcess:
+def _process(gpu: Mapping[str, Any], process: Mapping[str, Any]) -> ReportedProcess:
     return ReportedProcess(
-        str(card["uuid"]),
+        str(gpu["uuid"]),
         _whole(process["pid"]),
         str(process["name"]),
         str(process.get("namespace") or ""),
@@ -129,6 +129,6 @@ def _share(share: Mapping[str, Any]) -> ReportedShare:
 def _whole(figure: Any) -> int:
     """An integer of at most 64 bits. Raises OverflowError for a larger one."""
     number = int(figure)
-    if abs(number) > _MOST:
+    if abs(number) > _MAX:
         raise OverflowError("a figure that needs more than 64 bits")
     return number

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from gpushare import contract, errors, pod, request
 
 _PREFIXES = (contract.PREFIX, "gpushare/", "gpushare.com/", "gpushare.")  # ours, and what is written in its place
-_MOST = 3
+_MAX = 3
 
 
 def of(manifest: pod.PodJson) -> str:
     """What such keys of a pod should be, as a sentence; empty if it has none."""
     metadata = manifest.get("metadata") or {}
     said = [*_each(metadata.get("annotations"), "annotation"), *_each(metadata.get("labels"), "label")]
-    return ", and ".join(said[:_MOST])
+    return ", and ".join(said[:_MAX])
 
 
 def _each(written: object, kind: str) -> Iterator[str]:

@@ -74,8 +74,8 @@ def nodes(text: str) -> list[GpuNode]:
     gpu_nodes = []
     for number in range(int(match[1])):
         name = f"{stem}-{number}"
-        cards = tuple(Gpu(f"GPU-{name}-{index}", index, model, memory_bytes) for index in range(int(match[2])))
-        gpu_nodes.append(GpuNode(name, cards))
+        gpus = tuple(Gpu(f"GPU-{name}-{index}", index, model, memory_bytes) for index in range(int(match[2])))
+        gpu_nodes.append(GpuNode(name, gpus))
     return gpu_nodes
 
 

@@ -22,7 +22,7 @@ KINDS: Final = {
     **dict.fromkeys(("job", "jobs", "job.batch"), "Job"),
     **dict.fromkeys(("cronjob", "cronjobs", "cj", "cronjob.batch"), "CronJob"),
 }
-_LONGEST: Final = 600
+_MAX: Final = 600
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def pod_meant(origin: chosen_source.Source, chosen: options.Options, word: str) 
 def _of(origin: chosen_source.Source, kind: str, namespace: str, name: str) -> PodMeant:
     manifests = [manifest for manifest in origin.pods(namespace=namespace) or () if _is_of(manifest, kind, name)]
     latest = max((event for event in origin.failures(namespace) if _is_about(event, kind, name)), key=_time, default={})
-    said = errors.shortened(objects.message_of(latest), longest=_LONGEST)
+    said = errors.shortened(objects.message_of(latest), longest=_MAX)
     workload = origin.workload(kind, namespace, name)
     if manifests:
         first = min(manifests, key=lambda manifest: (*_urgency(manifest), pod.namespaced_name(manifest)[1]))

@@ -80,9 +80,9 @@ def free(percent: int, memory_bytes: int) -> str:
     return share(percent, memory_bytes) if percent or memory_bytes else "0"
 
 
-def largest(card: gpu_summary.GpuSummary | None) -> str:
+def largest(gpu: gpu_summary.GpuSummary | None) -> str:
     """The largest share that fits on a card."""
-    fitting = card.largest if card else None
+    fitting = gpu.largest if gpu else None
     return share(*fitting) if fitting else NONE
 
 

@@ -35,12 +35,12 @@ def planned(node: GpuNode, config: Config, *, strict: bool = False) -> mode_plan
     if strict:
         config = restrictions.strict(config)
     settings = node_settings.effective(config, strict=strict)
-    cards = [_card(gpu) for gpu in node.gpus]
+    gpus = [_gpu(gpu) for gpu in node.gpus]
     if settings.mig_strategy != naming.NONE:
-        cut = [_is_cut(config, card) for card in cards]
-        known = [not card.mig_enabled or bool(card.mig_devices) for card in cards]
-        cards = [card for card, *signs in zip(cards, cut, known, strict=True) if any(signs)]
-    plan = mode_plan.plan(config, cards, mig_strategy=settings.mig_strategy)
+        cut = [_is_cut(config, gpu) for gpu in gpus]
+        known = [not gpu.mig_enabled or bool(gpu.mig_devices) for gpu in gpus]
+        gpus = [gpu for gpu, *signs in zip(gpus, cut, known, strict=True) if any(signs)]
+    plan = mode_plan.plan(config, gpus, mig_strategy=settings.mig_strategy)
     return mode_plan.ModePlan(plan.assignments, (*config.warnings, *plan.warnings, *node_settings.too_late(config)))
 
 
@@ -66,13 +66,13 @@ def _counted(profiles: Iterable[str]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(collections.Counter(profiles).items()))
 
 
-def _is_cut(config: Config, card: HardwareGpu) -> bool:
+def _is_cut(config: Config, gpu: HardwareGpu) -> bool:
     if isinstance(config.mig, str):
-        return card.mig_capable
-    return any(entry.applies_to(index=card.index, hardware=None) for entry in config.mig)
+        return gpu.mig_capable
+    return any(entry.applies_to(index=gpu.index, hardware=None) for entry in config.mig)
 
 
-def _card(gpu: Gpu) -> HardwareGpu:
+def _gpu(gpu: Gpu) -> HardwareGpu:
     geometry = catalogue.of_gpu(gpu.model, gpu.memory_bytes)
     return HardwareGpu(
         gpu.uuid,

@@ -14,7 +14,7 @@ from kubectl_gpushare.output.page import Field, Page, Section, field
 from kubectl_gpushare.output.table import NONE, Column, Table
 from kubectl_gpushare.views import cell_figures
 
-_MOST_NAMES = 3  # of pods that wait for one reason; programs get all
+_MAX_NAMES = 3  # of pods that wait for one reason; programs get all
 _COLUMNS = (
     Column("#"),
     Column("Pod", least=14, wrap=True),
@@ -95,8 +95,8 @@ def _room(steps: Sequence[DefragStep]) -> Iterator[Field]:
 
 def _several(names: Sequence[str]) -> str:
     """The first names and the number of the others: hundreds of pods may wait for the same reason."""
-    more = len(names) - _MOST_NAMES
-    shown = ", ".join(names[:_MOST_NAMES])
+    more = len(names) - _MAX_NAMES
+    shown = ", ".join(names[:_MAX_NAMES])
     return f"{shown} and {more} more" if more > 0 else shown
 
 

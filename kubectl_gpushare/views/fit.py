@@ -11,11 +11,11 @@ from gpushare.refusal import Cause
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.page import Field, Page, Section, field
 from kubectl_gpushare.planning import remedies
-from kubectl_gpushare.planning.capacity import MOST, CapacityAnswer, FitResult
+from kubectl_gpushare.planning.capacity import MAX, CapacityAnswer, FitResult
 from kubectl_gpushare.views import cell_figures
 from kubectl_gpushare.views.describe import pod_page as described
 
-_MOST_PLACES = 12
+_MAX_PLACES = 12
 
 
 def page(answer: CapacityAnswer, notes: Sequence[str]) -> Page:
@@ -78,8 +78,8 @@ def _places(gpus: Sequence[str]) -> str:
     """`gpu-1/0` or `gpu-1/0 (2), gpu-1/1 and 5 more`."""
     counted = collections.Counter(gpus)
     words = [place if count == 1 else f"{place} ({count})" for place, count in counted.items()]
-    more = len(words) - _MOST_PLACES
-    return ", ".join(words[:_MOST_PLACES]) + (f" and {more} more" if more > 0 else "")
+    more = len(words) - _MAX_PLACES
+    return ", ".join(words[:_MAX_PLACES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _change(before: Fragmentation, after: Fragmentation) -> str:
@@ -100,8 +100,8 @@ def _largest(after: Fragmentation) -> str:
 def _more(answer: CapacityAnswer) -> str:
     if answer.more is None:
         return ""
-    if answer.more >= MOST:
-        return f"at least {MOST} more like the last"
+    if answer.more >= MAX:
+        return f"at least {MAX} more like the last"
     return f"{answer.more} more like the last; then {answer.no_more}"
 
 

@@ -21,7 +21,7 @@ from kubectl_gpushare.source.live_usage import GivenDevices, Usage, Used
 _NO_NOTE = CordonNote()
 _NOWHERE: Mapping[str, Away] = types.MappingProxyType({})
 _TYPICAL = typical.median(typical.DEFAULT_MIX)
-_LEAST_UUID = 4  # characters of a UUID that may stand for it
+_MIN_UUID = 4  # characters of a UUID that may stand for it
 _DIGITS = re.compile(r"(\d+)")
 # The agent's message has a sentence per GPU.
 _NEXT_GPU = re.compile(r"; GPU \d+ \(GPU-")
@@ -152,28 +152,28 @@ def of(
     usage: Usage | None = None,
 ) -> list[GpuSummary]:
     """All cards of the nodes, by node name and index; cards that are gone come last on their node."""
-    cards: list[GpuSummary] = []
+    gpus: list[GpuSummary] = []
     known_parts: _Parts = {}
-    medians = functools.cache(lambda card_bytes: typical.median(typical_of(card_bytes)))
+    medians = functools.cache(lambda gpu_bytes: typical.median(typical_of(gpu_bytes)))
     for node in sorted(nodes, key=lambda node: natural(node.name)):
         used = ledger.use(node)
         there = sorted(node.gpus, key=lambda gpu: gpu.index)
         away = gone_away.get(node.name)
-        cards += [_card(node, gpu, used[gpu.uuid], known_parts, away, typical_of, medians) for gpu in there]
+        gpus += [_gpu(node, gpu, used[gpu.uuid], known_parts, away, typical_of, medians) for gpu in there]
         if len(used) > len(there):
             known = {gpu.uuid for gpu in there}
-            cards += [
+            gpus += [
                 GpuSummary(node.name, _gone(uuid), use, *_split(use), gone=True)
                 for uuid, use in sorted(used.items())
                 if uuid not in known
             ]
     if usage is None:
-        return cards
+        return gpus
     return [
-        dataclasses.replace(card, measured=usage.of_gpu(card.node, card.gpu.uuid))
-        if card.shared
-        else dataclasses.replace(card, devices=usage.devices_of(card.node, card.gpu.uuid))
-        for card in cards
+        dataclasses.replace(gpu, measured=usage.of_gpu(gpu.node, gpu.gpu.uuid))
+        if gpu.shared
+        else dataclasses.replace(gpu, devices=usage.devices_of(gpu.node, gpu.gpu.uuid))
+        for gpu in gpus
     ]
 
 
@@ -181,7 +181,7 @@ def of(
 _Parts = dict[tuple[int, int, int, bool], tuple[float, float]]
 
 
-def _card(
+def _gpu(
     node: GpuNode,
     gpu: Gpu,
     used: ledger.GpuUse,
@@ -223,25 +223,25 @@ def _gone(uuid: str) -> Gpu:
 
 def names(nodes: Iterable[GpuNode]) -> dict[str, str]:
     """The name of every card, by UUID."""
-    return {card.gpu.uuid: card.name for card in of(nodes)}
+    return {gpu.gpu.uuid: gpu.name for gpu in of(nodes)}
 
 
-def add_up(cards: Sequence[GpuSummary]) -> Sum:
+def add_up(gpus: Sequence[GpuSummary]) -> Sum:
     """The sum of the cards; a pod on several cards counts once."""
-    shared = [card for card in cards if card.shared]
-    fitting = [card for card in shared if card.largest]
+    shared = [gpu for gpu in gpus if gpu.shared]
+    fitting = [gpu for gpu in shared if gpu.largest]
     return Sum(
-        gpus=sum(not card.gone for card in cards),
-        pods=len({holder.id for card in cards for holder in card.holders})
-        + len({(given.namespace, given.pod) for card in cards for given in card.devices or ()}),
-        request_percent=sum(card.used.request_percent for card in shared),
+        gpus=sum(not gpu.gone for gpu in gpus),
+        pods=len({holder.id for gpu in gpus for holder in gpu.holders})
+        + len({(given.namespace, given.pod) for gpu in gpus for given in gpu.devices or ()}),
+        request_percent=sum(gpu.used.request_percent for gpu in shared),
         total_percent=100 * len(shared),
-        memory_bytes=sum(card.used.memory_bytes for card in shared),
-        total_memory_bytes=sum(card.gpu.memory_bytes for card in shared),
-        free=(sum(card.free[0] for card in shared), sum(card.free[1] for card in shared)),
-        free_gpus=sum(card.parts[0] for card in shared),
-        stranded_gpus=sum(card.parts[1] for card in shared),
-        largest=max(fitting, key=lambda card: card.free, default=None),
+        memory_bytes=sum(gpu.used.memory_bytes for gpu in shared),
+        total_memory_bytes=sum(gpu.gpu.memory_bytes for gpu in shared),
+        free=(sum(gpu.free[0] for gpu in shared), sum(gpu.free[1] for gpu in shared)),
+        free_gpus=sum(gpu.parts[0] for gpu in shared),
+        stranded_gpus=sum(gpu.parts[1] for gpu in shared),
+        largest=max(fitting, key=lambda gpu: gpu.free, default=None),
     )
 
 
@@ -250,24 +250,22 @@ def natural(name: str) -> list[tuple[int, int | str]]:
     return [(0, int(part)) if part.isdigit() else (1, part) for part in _DIGITS.split(name) if part]
 
 
-def named(cards: Iterable[GpuSummary], name: str) -> GpuSummary:
+def named(gpus: Iterable[GpuSummary], name: str) -> GpuSummary:
     """The card of that name: NODE/INDEX, or a UUID or the beginning of one. Raises `KubectlNotFound`."""
     by_uuid = "/" not in name
-    matching = [card for card in cards if _is(card, name, by_uuid=by_uuid)]
+    matching = [gpu for gpu in gpus if _is(gpu, name, by_uuid=by_uuid)]
     if not matching:
         raise plugin_errors.KubectlNotFound(
             f'no GPU "{name}": name it NODE/INDEX or by its UUID; `kubectl gpushare top` lists them'
         )
     if len(matching) > 1:
-        names = ", ".join(f"{card.name} ({card.gpu.uuid})" for card in matching[:5])
+        names = ", ".join(f"{gpu.name} ({gpu.gpu.uuid})" for gpu in matching[:5])
         raise plugin_errors.KubectlNotFound(f'"{name}" is the beginning of {len(matching)} UUIDs: {names}')
     return matching[0]
 
 
-def _is(card: GpuSummary, name: str, *, by_uuid: bool) -> bool:
+def _is(gpu: GpuSummary, name: str, *, by_uuid: bool) -> bool:
     if not by_uuid:
-        return card.name == name
-    bare = card.gpu.uuid.removeprefix("GPU-").removeprefix("MIG-")
-    return card.gpu.uuid == name or (
-        len(name) >= _LEAST_UUID and (card.gpu.uuid.startswith(name) or bare.startswith(name))
-    )
+        return gpu.name == name
+    bare = gpu.gpu.uuid.removeprefix("GPU-").removeprefix("MIG-")
+    return gpu.gpu.uuid == name or (len(name) >= _MIN_UUID and (gpu.gpu.uuid.startswith(name) or bare.startswith(name)))

@@ -12,7 +12,7 @@ from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Table, se
 from kubectl_gpushare.source import objects
 from kubectl_gpushare.views import ages
 
-MOST = 10
+MAX = 10
 EventJson = Mapping[str, Any]
 
 _COLUMNS = (
@@ -28,7 +28,7 @@ def section(events: Sequence[EventJson] | None, *, now: float) -> tuple[Section,
     """The newest Events, at most MOST, the oldest first; nothing if Events were not read."""
     if events is None:
         return ()
-    recent = sorted(events, key=_moment)[-MOST:]
+    recent = sorted(events, key=_moment)[-MAX:]
     return (Section("Events", (Table(_COLUMNS, [_row(event, now) for event in recent]),) if recent else (NONE,)),)
 
 
@@ -50,7 +50,7 @@ def items(events: Sequence[EventJson] | None) -> list[dict[str, Any]]:
             "count": _count(event),
             "message": objects.message_of(event),
         }
-        for event in sorted(events or (), key=_moment)[-MOST:]
+        for event in sorted(events or (), key=_moment)[-MAX:]
     ]
 
 

@@ -9,16 +9,16 @@ from gpushare.gpunode import GpuNode
 from kubectl_gpushare.views.gpu_summary import GpuSummary
 
 
-def of(nodes: Iterable[GpuNode], cards: Iterable[GpuSummary]) -> list[str]:
-    """Sentences about the nodes; `cards`: those of their cards that are shown."""
+def of(nodes: Iterable[GpuNode], gpus: Iterable[GpuSummary]) -> list[str]:
+    """Sentences about the nodes; `gpus`: those of their cards that are shown."""
     # The ledger's rules are checked only for suspicious nodes: there may be thousands.
-    suspects = {card.node for card in cards if card.gone or card.over_committed}
+    suspects = {gpu.node for gpu in gpus if gpu.gone or gpu.over_committed}
     return [sentence for node in nodes for sentence in _node(node, suspected=node.name in suspects)]
 
 
-def of_card(node: GpuNode, card: GpuSummary) -> list[str]:
+def for_gpu(node: GpuNode, gpu: GpuSummary) -> list[str]:
     """Sentences about one card of a node, and those that name no card."""
-    others = ledger.use(node).keys() - {card.gpu.uuid}
+    others = ledger.use(node).keys() - {gpu.gpu.uuid}
     return [sentence for sentence in _node(node) if not any(uuid in sentence for uuid in others)]
 
 

@@ -14,10 +14,10 @@ def page(manifest: pod.PodJson, plan: ResizePlan) -> Page:
     """The plan as a page."""
     used = ledger.use(plan.node)
     free = [
-        f"{plan.node.name}/{card.index}: {quantity.format_compute(max(0, 100 - used[card.uuid].request_percent))} GPU "
-        f"with {quantity.format_bytes(max(0, card.memory_bytes - used[card.uuid].memory_bytes))}"
-        for card in plan.node.gpus
-        if card.uuid in plan.entry.gpu_uuids
+        f"{plan.node.name}/{gpu.index}: {quantity.format_compute(max(0, 100 - used[gpu.uuid].request_percent))} GPU "
+        f"with {quantity.format_bytes(max(0, gpu.memory_bytes - used[gpu.uuid].memory_bytes))}"
+        for gpu in plan.node.gpus
+        if gpu.uuid in plan.entry.gpu_uuids
     ]
     return (
         *field("Pod", "/".join(pod.namespaced_name(manifest))),

@@ -61,7 +61,7 @@ class RightsizeListing:
     def freed(self, nodes: Sequence[GpuNode]) -> Table:
         """What becomes free, GPU by GPU."""
         sums = rightsizing.freed(self.suggestions)
-        rows = [_freed_row(card, sums[card.gpu.uuid]) for card in gpu_summary.of(nodes) if card.gpu.uuid in sums]
+        rows = [_freed_row(gpu, sums[gpu.gpu.uuid]) for gpu in gpu_summary.of(nodes) if gpu.gpu.uuid in sums]
         return Table(FREED_COLUMNS, rows)
 
     def summary(self, min_observed_seconds: float) -> list[str]:
@@ -154,11 +154,11 @@ def _all(suggestion: Suggestion, size: Size) -> Size:
     return Size(size.request_percent * len(suggestion.gpus), size.memory_bytes * len(suggestion.gpus))
 
 
-def _freed_row(card: gpu_summary.GpuSummary, size: Size) -> Row:
-    percent, memory_bytes = card.free
+def _freed_row(gpu: gpu_summary.GpuSummary, size: Size) -> Row:
+    percent, memory_bytes = gpu.free
     after = (max(0, percent + size.request_percent), max(0, memory_bytes + size.memory_bytes))
     return (
-        card.name,
+        gpu.name,
         cell_figures.share(percent, memory_bytes),
         _signed(size.request_percent, quantity.format_compute),
         _signed(size.memory_bytes, quantity.format_bytes),

@@ -12,7 +12,7 @@ from kubectl_gpushare.output.table import Cell, Column, Table
 from kubectl_gpushare.planning.simulation import Moment, SimulatedPod
 from kubectl_gpushare.views import ages, cell_figures
 
-MOST_LINES = 20  # of the table; documents have all moments
+MAX_LINES = 20  # of the table; documents have all moments
 
 COLUMNS = (
     Column("TIME"),
@@ -38,7 +38,7 @@ _LINES = (
 
 def table(outcome: SimulatedPod) -> Table:
     """The moments, evenly chosen, the last one among them."""
-    step = max(1, -(-len(outcome.moments) // MOST_LINES))
+    step = max(1, -(-len(outcome.moments) // MAX_LINES))
     chosen = [*reversed(outcome.moments[::-1][::step])]
     return Table(COLUMNS, [_row(moment, outcome) for moment in chosen], what="pods")
 

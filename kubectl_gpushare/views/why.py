@@ -17,7 +17,7 @@ from kubectl_gpushare.planning.reasons import Reasons
 from kubectl_gpushare.views import cell_figures, gpu_summary
 from kubectl_gpushare.views.describe import pod_page as described
 
-MOST_CANDIDATES = 24  # lines, the nearest misses; documents have all
+MAX_CANDIDATES = 24  # lines, the nearest misses; documents have all
 
 _MISSES = (
     Column("GPU", least=12, middle=True),
@@ -97,7 +97,7 @@ def _waiting(described_pod: described.DescribedPod, reasons: Reasons) -> Page:
             *_ranked(reasons, here=""),
         )
     nearest = _nearest(reasons)
-    shown = [(_place(miss), miss.rule, miss.detail) for miss in nearest[:MOST_CANDIDATES]]
+    shown = [(_place(miss), miss.rule, miss.detail) for miss in nearest[:MAX_CANDIDATES]]
     more = len(nearest) - len(shown)
     title = f"Candidates (the nearest {len(shown)}; {more} more with -o json)" if more else "Candidates"
     return (

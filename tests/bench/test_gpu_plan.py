@@ -18,12 +18,12 @@ def test_what_is_planned_fits_and_no_window_is_shorter_than_the_least(
 ) -> None:
     made = plan.make(list(costs), costs, left, pace=pace, fixed_window_seconds=fixed)
     assert sum(costs[name].seconds(made.window_seconds, pace) for name in made.fits) <= left + 1e-6
-    assert made.window_seconds >= (fixed or plan.LEAST_SECONDS)
+    assert made.window_seconds >= (fixed or plan.MIN_SECONDS)
     assert [*made.fits, *made.left_out] == sorted(
         costs, key=lambda name: (name in made.left_out, list(costs).index(name))
     )
     # None is left out that would still have fitted behind the others.
-    least = fixed or plan.LEAST_SECONDS
+    least = fixed or plan.MIN_SECONDS
     planned = sum(costs[name].seconds(least, pace) for name in made.fits)
     assert all(planned + costs[name].seconds(least, pace) > left for name in made.left_out)
 
@@ -37,7 +37,7 @@ def test_time_that_is_left_over_makes_windows_longer_up_to_a_limit() -> None:
     costs = {"one": Cost(0, 10)}
     around = 10 * plan.AROUND_SECONDS
     assert plan.make(["one"], costs, around + 10 * 4.0).window_seconds == pytest.approx(4.0)
-    assert plan.make(["one"], costs, around + 10 * 60.0).window_seconds == plan.MOST_SECONDS
+    assert plan.make(["one"], costs, around + 10 * 60.0).window_seconds == plan.MAX_SECONDS
 
 
 def test_the_pace_is_learned_from_what_cases_took() -> None:

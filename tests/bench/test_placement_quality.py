@@ -29,7 +29,7 @@ def test_placement_learns_from_the_pods_that_have_come(lessons: list[Mix]) -> No
     assert [mix.pods for mix in lessons] == [50]
 
 
-def test_cards_of_a_linked_node_are_linked_so_many_by_so_many() -> None:
+def test_gpus_of_a_linked_node_are_linked_so_many_by_so_many() -> None:
     node = trace.Node("a", 96_000, 768 * 1024, 8, "H100", linked=4)
     node_links = links.Links([node, NODES[0]])
     for gpus in ((0, 1, 2, 3), (0, 1, 4, 5), (6, 7)):

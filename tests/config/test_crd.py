@@ -33,7 +33,7 @@ def schema() -> Json:
 def full_node(name: str = "node-a") -> GpuNode:
     """A node in which every field that the codec can write is written."""
     condition = Condition("Ready", "True", "Registered", "all is well", "2026-01-01T00:00:00Z")
-    card = dataclasses.replace(
+    gpu = dataclasses.replace(
         builders.gpu(node=name),
         numa_node=1,
         link_group=0,
@@ -45,14 +45,14 @@ def full_node(name: str = "node-a") -> GpuNode:
         cordoned=True,
     )
     entry = builders.allocation(
-        "a1", card.uuid, uid="u1", reserved_until=1e9, affinity="a", anti_affinity="b", exclusion="c"
+        "a1", gpu.uuid, uid="u1", reserved_until=1e9, affinity="a", anti_affinity="b", exclusion="c"
     )
     shrinking = dataclasses.replace(entry.shares[0], shrink_to_bytes=builders.GIB, steps=Steps(1, 2))
     return GpuNode(
         name,
-        gpus=(card,),
+        gpus=(gpu,),
         allocations=(dataclasses.replace(entry, latency=True, shares=(shrinking,)),),
-        cordoned=frozenset({card.uuid}),
+        cordoned=frozenset({gpu.uuid}),
         config="default",
         conditions=(condition,),
         resizes=(Resize("a1", 0, builders.GIB, 0),),
@@ -170,10 +170,10 @@ def test_a_status_that_makes_no_sense_is_refused(installed: Cluster) -> None:
     document = codec.to_document(full_node("config-test-status"))
     installed.create(document)
     try:
-        card = document["status"]["gpus"][0]
+        gpu = document["status"]["gpus"][0]
         for key, value in {"memory": -1, "mode": "shared", "computeCapability": "new", "uuid": "", "index": -1}.items():
             broken = copy.deepcopy(document)
-            broken["status"]["gpus"][0] = {**card, key: value}
+            broken["status"]["gpus"][0] = {**gpu, key: value}
             command = ("replace", "--subresource=status", "--filename=-")
             assert f"status.gpus[0].{key}" in installed.run_refused(*command, input=json.dumps(broken))
     finally:

@@ -115,9 +115,9 @@ async def main(directory: Path, pods: dict[str, list[int]], *more: str) -> None:
     uuids = [gpu.uuid for gpu in gpus.gpus]
     sizes = contexts.ContextSizes(contexts.ContextCheckpoint(directory), gpus, driver_version=opened.version())
     made = arbiter_node.ArbiterNode(directory)
-    for name, (memory_bytes, card, *compute) in pods.items():
+    for name, (memory_bytes, gpu, *compute) in pods.items():
         request, limit = compute or (50, 100)
-        made.add_pod(name, GivenShare(("main",), (uuids[card],), request, limit, memory_bytes))
+        made.add_pod(name, GivenShare(("main",), (uuids[gpu],), request, limit, memory_bytes))
     await made.start()
     with linked.to(made, context_bytes=sizes.bytes_on) as link:
         node = Node(opened, gpus, sizes, made, link, "end" in more)

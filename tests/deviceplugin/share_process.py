@@ -72,8 +72,8 @@ class Share:
     def limits(self) -> dict[str, Any]:
         gpus, slots, _, _ = struct.unpack_from(contract.LIMITS_HEADER, self.limits_map)
         records = [
-            struct.unpack_from(contract.LIMITS_RECORD, self.limits_map, 64 + card * contract.LIMITS_RECORD_SIZE)
-            for card in range(gpus)
+            struct.unpack_from(contract.LIMITS_RECORD, self.limits_map, 64 + gpu * contract.LIMITS_RECORD_SIZE)
+            for gpu in range(gpus)
         ]
         return {
             "slots": slots,
@@ -82,16 +82,16 @@ class Share:
             "turns": [list(record[6:8]) for record in records],
         }
 
-    def total(self, card: int) -> int:
+    def total(self, gpu: int) -> int:
         slots = struct.unpack_from(contract.LIMITS_HEADER, self.limits_map)[1]
-        return sum(self.words[card * contract.LEDGER_SLOTS : card * contract.LEDGER_SLOTS + slots])
+        return sum(self.words[gpu * contract.LEDGER_SLOTS : gpu * contract.LEDGER_SLOTS + slots])
 
-    def take(self, card: int, taken: int) -> bool:
-        self.words[card * contract.LEDGER_SLOTS + self.slot] += taken
-        limit = self.limits()["records"][card][1]
-        if self.total(card) <= limit:
+    def take(self, gpu: int, taken: int) -> bool:
+        self.words[gpu * contract.LEDGER_SLOTS + self.slot] += taken
+        limit = self.limits()["records"][gpu][1]
+        if self.total(gpu) <= limit:
             return True
-        self.words[card * contract.LEDGER_SLOTS + self.slot] -= taken
+        self.words[gpu * contract.LEDGER_SLOTS + self.slot] -= taken
         return False
 
     def tamper(self) -> list[str]:

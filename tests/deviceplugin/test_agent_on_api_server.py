@@ -40,8 +40,8 @@ async def test_it_makes_the_gpunode_and_says_what_there_is(
     await cluster.until(cluster.is_audited)
     document = await cluster.gpunode()
     node = codec.read(document)
-    assert [card.uuid for card in node.gpus] == simulated.uuids(gpus)
-    assert all(card.healthy and card.memory_bytes == 40 << 30 for card in node.gpus)
+    assert [gpu.uuid for gpu in node.gpus] == simulated.uuids(gpus)
+    assert all(gpu.healthy and gpu.memory_bytes == 40 << 30 for gpu in node.gpus)
     assert node.config == "default"
     assert {condition.type: (condition.status, condition.reason) for condition in node.conditions} == {
         "Ready": ("True", "GpusHealthy"),
@@ -175,7 +175,7 @@ async def test_its_audit_is_there_for_whoever_asks(cluster: Cluster, agent: agen
     status, text = await agent.get(contract.AUDIT_PATH)
     audit = json.loads(text)
     assert (status, audit["node"], audit["problem"], audit["shares"]) == (200, cluster.node, "", [])
-    assert [(card["uuid"], card["mode"], card["processes"]) for card in audit["gpus"]] == [
+    assert [(gpu["uuid"], gpu["mode"], gpu["processes"]) for gpu in audit["gpus"]] == [
         (uuid, "fractional", []) for uuid in simulated.uuids(gpus)
     ]
     _, metrics = await agent.get("/metrics")
@@ -241,7 +241,7 @@ async def test_a_lost_gpu_is_told_and_told_back(cluster: Cluster, agent: agent_p
     await simulated.change("fail", gpus, "2", "lost")
     await cluster.until(lambda: shows("3 of 4 GPUs are healthy; GPU 2"))
     node = codec.read(await cluster.gpunode())
-    assert [card.healthy for card in node.gpus] == [True, True, False, True]
+    assert [gpu.healthy for gpu in node.gpus] == [True, True, False, True]
     assert "GPU is lost" in node.gpus[2].health_reason
     await simulated.change("heal", gpus, "2")
     await cluster.until(lambda: shows("4 of 4 GPUs are healthy"))

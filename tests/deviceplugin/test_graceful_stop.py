@@ -100,6 +100,6 @@ async def test_what_cannot_be_said_is_not_tried_again(tmp_path: Path, caplog: py
 async def test_an_api_server_that_stays_away_holds_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(graceful_stop, "MOST_SECONDS", 0.1)
+    monkeypatch.setattr(graceful_stop, "MAX_SECONDS", 0.1)
     await stopping(Status(*[api_errors.Unavailable("down")] * 1000), tmp_path)
     assert "not done within 0.1 s" in caplog.records[-1].__dict__["err"]

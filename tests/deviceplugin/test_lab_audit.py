@@ -65,7 +65,7 @@ class Node:
     def process(self, pod: str) -> dict[str, Any] | None:
         """A pod's process, as the audit has it."""
         gpus = json.loads(self.asked(contract.AUDIT_PATH))["gpus"]
-        return next((process for card in gpus for process in card["processes"] if process["pod"] == pod), None)
+        return next((process for gpu in gpus for process in gpu["processes"] if process["pod"] == pod), None)
 
     def verb(self) -> tuple[int, str]:
         """Exit code and output of `kubectl gpushare audit`."""

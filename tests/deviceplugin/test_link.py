@@ -177,20 +177,20 @@ async def test_the_agent_says_what_nobody_holds_knowing_all_that_is_held_when_it
     looks: list[object] = []
     goes_on = asyncio.Event()
 
-    async def look(share: RunningShare, asker: tuple[int, int], card: int) -> int | None:
-        looks.append(([member.pid for member in share.members.values()], asker, card))
+    async def look(share: RunningShare, asker: tuple[int, int], gpu: int) -> int | None:
+        looks.append(([member.pid for member in share.members.values()], asker, gpu))
         assert share.used_bytes() == group.used_bytes()
         await goes_on.wait()
-        return 1000 + card if card < 2 else None
+        return 1000 + gpu if gpu < 2 else None
 
     link.unclaimed_bytes = look
-    asked = [asyncio.create_task(node.groups.measure(group, members[pid], card)) for card, pid in enumerate(members)]
+    asked = [asyncio.create_task(node.groups.measure(group, members[pid], gpu)) for gpu, pid in enumerate(members)]
     await waiting.until(lambda: len(looks) == 2)  # before any report that somebody else asked for
     assert await node.groups.measure(group, members[first.pid], 0) is None  # one question of a process at a time
     goes_on.set()
     assert await asyncio.gather(*asked) == [1000, 1001]
     pids = [first.pid, two.pid]
-    assert looks == [(pids, (pid, members[pid].start_ticks), card) for card, pid in enumerate(pids)]
+    assert looks == [(pids, (pid, members[pid].start_ticks), gpu) for gpu, pid in enumerate(pids)]
     goes_on.clear()
     gone = asyncio.create_task(node.groups.measure(group, members[first.pid], 0))
     await waiting.until(lambda: len(looks) == 3)

@@ -7,18 +7,18 @@ import asyncio
 from deviceplugin.offer import Offer
 from tests import builders
 
-CARDS = builders.node(gpus=3).gpus
+GPUS = builders.node(gpus=3).gpus
 
 
 async def test_a_follower_sees_what_is_and_then_each_change() -> None:
-    offer = Offer(CARDS[:1])
+    offer = Offer(GPUS[:1])
     seen = offer.follow()
-    assert await anext(seen) == CARDS[:1]
+    assert await anext(seen) == GPUS[:1]
     pending = asyncio.ensure_future(anext(seen))
     await asyncio.sleep(0)
     assert not pending.done()
-    offer.publish(CARDS[:2])
-    assert await pending == CARDS[:2]
+    offer.publish(GPUS[:2])
+    assert await pending == GPUS[:2]
     await seen.aclose()
 
 
@@ -26,12 +26,12 @@ async def test_a_slow_follower_sees_only_the_newest() -> None:
     offer = Offer()
     seen = offer.follow()
     await anext(seen)
-    offer.publish(CARDS[:1])
-    offer.publish(CARDS[:2])
-    assert await anext(seen) == CARDS[:2]
+    offer.publish(GPUS[:1])
+    offer.publish(GPUS[:2])
+    assert await anext(seen) == GPUS[:2]
     pending = asyncio.ensure_future(anext(seen))
     await asyncio.sleep(0)
-    offer.publish(CARDS[:2])  # no news
+    offer.publish(GPUS[:2])  # no news
     await asyncio.sleep(0)
     assert not pending.done()
     pending.cancel()
@@ -40,9 +40,9 @@ async def test_a_slow_follower_sees_only_the_newest() -> None:
 
 
 def test_who_is_to_be_woken_is_woken_at_first_and_at_each_change_and_by_no_news() -> None:
-    offer, woken = Offer(CARDS[:1]), asyncio.Event()
+    offer, woken = Offer(GPUS[:1]), asyncio.Event()
     offer.wake(woken)
-    for gpus, is_news in ((CARDS[:1], True), (CARDS[:1], False), (CARDS[:2], True)):
+    for gpus, is_news in ((GPUS[:1], True), (GPUS[:1], False), (GPUS[:2], True)):
         offer.publish(gpus)
         assert woken.is_set() is is_news
         woken.clear()

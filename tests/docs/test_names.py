@@ -25,7 +25,7 @@ from tests.monitoring import rules
 from webhook import metrics as webhook_metrics
 from webhook.controllers.cluster_figures import ClusterFigures
 
-MOST_LABELS = 20
+MAX_LABELS = 20
 REFERENCE, OPERATIONS = "docs/reference.md", "docs/operations.md"
 EVENTS = {value for name, value in vars(contract).items() if name.startswith("EVENT_")}
 CONDITIONS = {value for name, value in vars(contract).items() if name.startswith("CONDITION_")}
@@ -57,10 +57,10 @@ def families(registry: prometheus_client.CollectorRegistry) -> dict[str, tuple[s
 def labels(family: Metric) -> tuple[str, ...]:
     """Those of its samples, of which it may have none yet."""
     if isinstance(family, GaugeMetricFamily | CounterMetricFamily):
-        family.add_metric(["value"] * MOST_LABELS, 1.0)  # values beyond the last label are not taken
+        family.add_metric(["value"] * MAX_LABELS, 1.0)  # values beyond the last label are not taken
     assert family.samples, f"{family.name} has no sample to read its labels from"
     names = family.samples[-1].labels
-    assert len(names) < MOST_LABELS
+    assert len(names) < MAX_LABELS
     return tuple(name for name in names if name not in ("node", "le"))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.docs import pages
 
-MOST_WORDS = 40
+MAX_WORDS = 40
 _TARGET = re.compile(r"\]\([^)]*\)")  # of a link; nobody reads it
 _CELL_END = re.compile(r"(?<!\\)\|")
 
@@ -17,7 +17,7 @@ _CELL_END = re.compile(r"(?<!\\)\|")
 def long_cells(text: str) -> list[str]:
     rows = [line for line in text.splitlines() if line.startswith("|")]
     cells = [cell.strip() for row in rows for cell in _CELL_END.split(row)]
-    return [cell for cell in cells if len(_TARGET.sub("]", cell).split()) > MOST_WORDS]
+    return [cell for cell in cells if len(_TARGET.sub("]", cell).split()) > MAX_WORDS]
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)

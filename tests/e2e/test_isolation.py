@@ -178,8 +178,8 @@ def test_a_container_that_is_killed_with_memory_and_lease_takes_nothing_from_its
     work(user, "victim", "--allocate", str(victim_bytes))
     works(user, "victim")
     user.kubectl("delete", "pod", "victim", "--grace-period=0", "--force", "--ignore-not-found")
-    card = user.gpunode().gpus[0]
-    left = card.memory_bytes - neighbour_bytes
+    gpu = user.gpunode().gpus[0]
+    left = gpu.memory_bytes - neighbour_bytes
     assert share(user, "heir", "0.9", memory=f"{left >> 20}Mi") == left
     # Its processes end a moment after it.
     filled = f"filled {left}"

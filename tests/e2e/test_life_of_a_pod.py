@@ -34,9 +34,9 @@ def test_a_half_gpu_pod_lives_from_apply_to_an_empty_ledger(user: Observer) -> N
 
     (held,) = [entry for entry in node.allocations if entry.pod.namespace == user.namespace]
     (uuid,) = held.gpu_uuids
-    card = node.gpu_by_uuid()[uuid]
+    gpu = node.gpu_by_uuid()[uuid]
     assert held.shares[0].request_percent == 50
-    assert held.shares[0].memory_bytes == card.memory_bytes // 2
+    assert held.shares[0].memory_bytes == gpu.memory_bytes // 2
     confirmed = eventually(
         lambda: next((e for e in user.gpunode().allocations if e.id == held.id and e.pod.uid), None), what="confirmed"
     )
@@ -64,7 +64,7 @@ def test_a_half_gpu_pod_lives_from_apply_to_an_empty_ledger(user: Observer) -> N
     seen = user.inside("half-gpu", "gpushare-probe")
     assert uuid in seen
     assert str(limit) in seen
-    assert str(card.memory_bytes) not in seen
+    assert str(gpu.memory_bytes) not in seen
     assert f"allocated {limit}" in user.inside("half-gpu", "gpushare-probe", "--allocate", str(limit))
     refused = user.inside("half-gpu", "sh", "-c", f"gpushare-probe --allocate {limit + 1} || true")
     assert f"refused {limit + 1}: CUDA_ERROR_OUT_OF_MEMORY" in refused
@@ -72,7 +72,7 @@ def test_a_half_gpu_pod_lives_from_apply_to_an_empty_ledger(user: Observer) -> N
     assert both.count("allocated") == 2
     assert "refused 2: CUDA_ERROR_OUT_OF_MEMORY" in both
 
-    shown = next(line for line in user.plugin("top").splitlines() if line.startswith(f"{node.name}/{card.index} "))
+    shown = next(line for line in user.plugin("top").splitlines() if line.startswith(f"{node.name}/{gpu.index} "))
     assert "0.5/1" in shown
     described = user.plugin("describe", "pod", "half-gpu", f"--namespace={user.namespace}")
     assert uuid in described
@@ -85,9 +85,9 @@ def test_a_half_gpu_pod_lives_from_apply_to_an_empty_ledger(user: Observer) -> N
 def test_init_container_and_app_use_one_gpu_in_turn_and_the_larger_counts(
     installed: lab_layout.Layout, user: Observer
 ) -> None:
-    card = user.gpunode().gpus[1]
-    warm, main = card.memory_bytes // 10 * 8, card.memory_bytes // 10 * 7
-    manifest = sleeper("warmed", uuid=card.uuid)
+    gpu = user.gpunode().gpus[1]
+    warm, main = gpu.memory_bytes // 10 * 8, gpu.memory_bytes // 10 * 7
+    manifest = sleeper("warmed", uuid=gpu.uuid)
     manifest["metadata"]["annotations"] |= {
         f"{contract.REQUEST}.warm": "0.8",
         f"{contract.MEMORY}.warm": str(warm),
@@ -106,18 +106,18 @@ def test_init_container_and_app_use_one_gpu_in_turn_and_the_larger_counts(
     assert (len(ids["warm"]), len(ids["main"])) == (80, 70)
     assert ids["main"] < ids["warm"]  # it has them again
     (held,) = [entry for entry in user.gpunode().allocations if entry.pod.namespace == user.namespace]
-    assert held.gpu_uuids == (card.uuid,)
-    assert ledger.held(held, card.uuid) == (80, warm)
+    assert held.gpu_uuids == (gpu.uuid,)
+    assert ledger.held(held, gpu.uuid) == (80, warm)
     seen = user.kubectl("logs", "warmed", "--container=warm")
-    assert card.uuid in seen
+    assert gpu.uuid in seen
     assert f"allocated {warm}" in seen
     assert f"allocated {main}" in user.inside("warmed", "gpushare-probe", "--allocate", str(main))
     more = user.inside("warmed", "sh", "-c", f"gpushare-probe --allocate {main + 1} || true")
     assert "CUDA_ERROR_OUT_OF_MEMORY" in more
 
-    user.apply(sleeper("beside", uuid=card.uuid, request="0.2"))
+    user.apply(sleeper("beside", uuid=gpu.uuid, request="0.2"))
     user.running("beside")
-    shown = next(line for line in user.plugin("top").splitlines() if f"-0/{card.index} " in line)
+    shown = next(line for line in user.plugin("top").splitlines() if f"-0/{gpu.index} " in line)
     assert "1/1" in shown
     user.delete("pods", "--all")
     user.ledger_is_empty()
@@ -130,9 +130,9 @@ def test_a_request_of_one_and_a_half_is_refused_with_a_sentence(user: Observer) 
 
 
 def test_a_pod_that_does_not_fit_waits_with_a_reason_and_runs_when_another_ends(user: Observer) -> None:
-    cards = user.gpunode().gpus
-    for card in cards:
-        user.apply(sleeper(f"holder-{card.index}", request="0.9", uuid=card.uuid))
+    gpus = user.gpunode().gpus
+    for gpu in gpus:
+        user.apply(sleeper(f"holder-{gpu.index}", request="0.9", uuid=gpu.uuid))
     user.apply(sleeper("waits", request="0.5"))
     waiting = user.pod("waits")
     assert waiting is not None
@@ -151,11 +151,11 @@ def test_a_pod_that_does_not_fit_waits_with_a_reason_and_runs_when_another_ends(
     user.running("holder-2")
     user.delete("pod", "holder-2")
     running = user.running("waits")
-    assert annotation(running, contract.GPU_UUIDS) == cards[2].uuid
+    assert annotation(running, contract.GPU_UUIDS) == gpus[2].uuid
     assert annotation(running, contract.REASON) == ""
     inside = user.inside("waits", "sh", "-c", f"echo ${contract.ENV_VISIBLE_DEVICES}").strip()
-    assert inside == cards[2].uuid
-    limit = cards[2].memory_bytes // 2
+    assert inside == gpus[2].uuid
+    limit = gpus[2].memory_bytes // 2
     refused = user.inside("waits", "sh", "-c", f"gpushare-probe --allocate {limit + 1} || true")
     assert "CUDA_ERROR_OUT_OF_MEMORY" in refused
     user.delete("pods", "--all")
@@ -210,13 +210,13 @@ def test_each_container_has_its_own_limit_on_its_own_share(user: Observer) -> No
     user.ledger_is_empty()
 
 
-def test_pods_of_one_card_cannot_take_each_others_memory(user: Observer) -> None:
-    card = user.gpunode().gpus[0]
+def test_pods_of_one_gpu_cannot_take_each_others_memory(user: Observer) -> None:
+    gpu = user.gpunode().gpus[0]
     for name in ("left", "right"):
-        user.apply(sleeper(name, request="0.5", uuid=card.uuid))
+        user.apply(sleeper(name, request="0.5", uuid=gpu.uuid))
     for name in ("left", "right"):
         user.running(name)
-    half = card.memory_bytes // 2
+    half = gpu.memory_bytes // 2
     held = f"gpushare-probe --allocate {half} --hold 600 > /tmp/held 2>&1 &"
     user.inside("left", "sh", "-c", held)
     eventually(lambda: f"allocated {half}" in user.inside("left", "cat", "/tmp/held"), what="left holds its half")

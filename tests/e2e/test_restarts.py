@@ -18,7 +18,7 @@ from webhook.store import reservation
 
 pytestmark = pytest.mark.lab
 
-MOST_COMING = 60  # a node takes 110 pods
+MAX_COMING = 60  # a node takes 110 pods
 KUBELET_RESTARTS = 3
 
 
@@ -65,7 +65,7 @@ def test_no_pod_is_refused_while_the_agent_is_replaced(user: Observer, lab: acce
     names: list[str] = []
 
     def has_come() -> bool:
-        if len(names) < MOST_COMING:
+        if len(names) < MAX_COMING:
             names.append(f"comes-{len(names)}")
             user.apply(sleeper(names[-1], request="0.02", memory="1Gi"))
         return any(gpushare.is_ready(pod) for pod in gpushare.pods(lab, "agent"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.fuzz import running, table
 
-MOST_FINDS = 8  # of a target, or two in the same place: then there is something to be mended first
+MAX_FINDS = 8  # of a target, or two in the same place: then there is something to be mended first
 ROUND_SECONDS = 60.0
 
 
@@ -35,7 +35,7 @@ def main() -> int:
 def _fuzzed(name: str, seconds: float) -> bool:
     """For so long, in rounds: libFuzzer ends with each find."""
     begin, executions, finds, places = time.monotonic(), 0, list[Path](), set[str]()
-    while (left := begin + seconds - time.monotonic()) > 1 and len(places) == len(finds) < MOST_FINDS:
+    while (left := begin + seconds - time.monotonic()) > 1 and len(places) == len(finds) < MAX_FINDS:
         done = running.run(name, min(left, ROUND_SECONDS), whole=True)
         executions += done.executions
         if done.find is not None:

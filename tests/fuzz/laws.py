@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-LONGEST = 2000  # characters: it may quote several values, each cut
+MAX = 2000  # characters: it may quote several values, each cut
 
 
 def check_sentence(said: object) -> None:
@@ -10,4 +10,4 @@ def check_sentence(said: object) -> None:
     text = str(said)
     assert text, "it says nothing"
     assert text.isprintable(), f"it has what is not printable: {text!r}"
-    assert len(text) <= LONGEST, f"it has {len(text)} characters: {text[:200]}"
+    assert len(text) <= MAX, f"it has {len(text)} characters: {text[:200]}"

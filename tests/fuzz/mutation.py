@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 # What has been wrong somewhere, or might be.
-MOST_PLACES = 2000  # in a document: more of them are not multiplied
+MAX_PLACES = 2000  # in a document: more of them are not multiplied
 ODD: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 7, 100, 101, 2**31, 2**53 + 1, 2**63, 2**64, -(2**63), 10**400),
     *(0.5, -0.0, 1e308, float("inf"), float("-inf"), float("nan")),
@@ -68,7 +68,7 @@ def _step(document: Any, draw: random.Random, bytewise: Bytes) -> Any:
     elif what == 5 and isinstance(within, dict):
         names = [name for holder, name in places if isinstance(holder, dict)]
         within[draw.choice(names)] = within.pop(key)
-    elif what == 6 and len(places) < MOST_PLACES:
+    elif what == 6 and len(places) < MAX_PLACES:
         within[key] = draw.choice(([within[key]], {"x": within[key]}, [within[key]] * 20))
     else:
         within[key] = _scalar(within[key], draw, bytewise)

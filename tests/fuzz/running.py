@@ -24,7 +24,7 @@ from tests.fuzz import native, table
 FINDS = table.ROOT / "build" / "fuzz"
 INPUT_SECONDS = 10
 MEMORY_MIB = 2048
-MOST_KNOWN = 400  # of the cache, in a short run: reading all would take all of its time
+MAX_KNOWN = 400  # of the cache, in a short run: reading all would take all of its time
 _DONE = re.compile(r"^#(\d+)\s", re.MULTILINE)
 _FOUND = re.compile(r"Test unit written to (\S+)")
 
@@ -71,7 +71,7 @@ def run(name: str, seconds: float, *, whole: bool, same: int = 0) -> Run:
     with scratch() as environment, tempfile.TemporaryDirectory(prefix="gpushare-fuzz-") as drawn:
         some = list(known.iterdir())
         if not whole and not same:
-            for path in random.sample(some, min(len(some), MOST_KNOWN)):
+            for path in random.sample(some, min(len(some), MAX_KNOWN)):
                 (Path(drawn) / path.name).write_bytes(path.read_bytes())
         options = {
             "max_total_time": max(1, round(seconds)),

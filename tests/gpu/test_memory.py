@@ -15,7 +15,7 @@ from tests.interposer import container
 
 LIMIT = (4 << 30) + 4096 * 7
 # What the driver may take for a context beside what a program asks for, and charge to nobody.
-MOST_OF_A_CONTEXT = 2 << 30
+MAX_OF_A_CONTEXT = 2 << 30
 
 
 async def fill(gpu: Gpu, kind: str, share: dict[str, str], size: int = LIMIT) -> int:
@@ -30,7 +30,7 @@ def test_a_share_is_filled_to_the_byte_and_not_further(play: Play, kind: str, un
         except ProgramError as error:
             assert f"{kind}: 801" in str(error), "what is not counted must be refused"
             return
-        assert LIMIT - MOST_OF_A_CONTEXT < filled <= LIMIT // unit * unit
+        assert LIMIT - MAX_OF_A_CONTEXT < filled <= LIMIT // unit * unit
 
     play(story)
 
@@ -61,7 +61,7 @@ def test_what_a_context_takes_is_known_and_bounded(play: Play, record_property: 
         async with gpu.holding([BUILT / "load", "idle", "1000"], "ready", gpu.give(memory_bytes=LIMIT)):
             taken = gpu.machine.used_bytes() - before
         record_property("context_mib", taken >> 20)
-        assert 0 <= taken < MOST_OF_A_CONTEXT
+        assert 0 <= taken < MAX_OF_A_CONTEXT
 
     play(story)
 

@@ -69,7 +69,7 @@ def test_nothing_in_a_gpunode_is_raised_for_but_that_it_has_no_name(part: str | 
 def test_what_json_cannot_say_sets_its_gpu_aside() -> None:
     document = codec.to_document(builders.node())
     document["spec"]["allocations"] = [{"reservedUntil": datetime.date(2026, 1, 1), "gpus": ["GPU-node-a-1"]}]
-    assert [card.index for card in codec.read(document).gpus if not card.healthy] == [1]
+    assert [gpu.index for gpu in codec.read(document).gpus if not gpu.healthy] == [1]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_senseless_allocation_sets_its_gpu_aside_and_is_kept_on_write(nonsense
     document = codec.to_document(builders.node())
     document["spec"]["allocations"] = [nonsense]
     node = codec.read(document)
-    assert [card.index for card in node.gpus if not card.healthy] == [1]
+    assert [gpu.index for gpu in node.gpus if not gpu.healthy] == [1]
     assert "spec.allocations[0] is invalid" in node.problems[0]
     assert codec.to_spec(node)["allocations"] == [nonsense]
 
@@ -109,7 +109,7 @@ def test_a_senseless_wish_to_shrink_is_told_and_takes_nothing_from_what_is_held(
     (entry,) = node.allocations
     assert (entry.shares[0].memory_bytes, entry.shares[0].shrink_to_bytes) == (5, None)
     assert ledger.use(node)["GPU-node-a-1"].memory_bytes == 5
-    assert all(card.healthy for card in node.gpus)
+    assert all(gpu.healthy for gpu in node.gpus)
     assert node.problems == (
         f"node-a: spec.allocations, a: shrinkTo {shrink_to!r} is not less than the share's memory 5: it is ignored, "
         "and the share keeps its memory",
@@ -126,7 +126,7 @@ def test_a_share_that_would_never_be_in_use_sets_its_gpu_aside(steps: dict[str, 
     share = {"containers": ["m"], "gpus": ["GPU-node-a-1"], "request": 30, "memory": 5}
     document["spec"]["allocations"] = [{"id": "a", "pod": {"namespace": "x"}, "shares": [share | steps]}]
     node = codec.read(document)
-    assert [card.index for card in node.gpus if not card.healthy] == [1]
+    assert [gpu.index for gpu in node.gpus if not gpu.healthy] == [1]
     assert "spec.allocations[0] is invalid" in node.problems[0]
 
 
@@ -134,7 +134,7 @@ def test_a_share_that_would_never_be_in_use_sets_its_gpu_aside(steps: dict[str, 
 def test_a_senseless_allocation_that_names_no_gpu_sets_all_aside(nonsense: object) -> None:
     document = codec.to_document(builders.node())
     document["spec"]["allocations"] = [nonsense]
-    assert not any(card.healthy for card in codec.read(document).gpus)
+    assert not any(gpu.healthy for gpu in codec.read(document).gpus)
 
 
 def test_a_second_allocation_of_the_same_id_is_not_lost() -> None:

@@ -48,7 +48,7 @@ class Cluster:
         entry = outcome.allocation(request, allocation_id=f"a{self.created}", pod=pod, reserved_until=None)
         node = ledger.reserve(self.world.views[outcome.node].node, entry)
         self.world.put(type(self.world.views[outcome.node]).of(node))
-        return sorted(card.index for card in node.gpus if card.uuid in entry.gpu_uuids)
+        return sorted(gpu.index for gpu in node.gpus if gpu.uuid in entry.gpu_uuids)
 
 
 def test_eight_small_pods_with_labels_of_their_own_do_not_take_eight_gpus() -> None:
@@ -91,10 +91,10 @@ def test_a_pod_joins_only_gpus_that_its_uuids_allow() -> None:
     cluster = Cluster("100")
     mine = cluster.create("red")
     assert isinstance(mine, list)
-    cards = cluster.world.views["node-a"].node.gpus
-    other = next(card.uuid for card in cards if card.index not in mine)
+    gpus = cluster.world.views["node-a"].node.gpus
+    other = next(gpu.uuid for gpu in gpus if gpu.index not in mine)
     assert isinstance(cluster.create("red", uuid=other), str)
-    assert cluster.create("red", uuid=f"{other},{cards[mine[0]].uuid}") == mine
+    assert cluster.create("red", uuid=f"{other},{gpus[mine[0]].uuid}") == mine
 
 
 @pytest.mark.parametrize(

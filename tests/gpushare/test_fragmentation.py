@@ -9,7 +9,7 @@ from tests import builders
 from tests.builders import GIB
 
 
-def test_an_empty_card_is_free_and_nothing_is_stranded() -> None:
+def test_an_empty_gpu_is_free_and_nothing_is_stranded() -> None:
     result = fragmentation.measure([(builders.gpu(), GpuUse())])
     assert result == fragmentation.Fragmentation(1.0, 0.0, 100, 80 * GIB)
     assert result.ratio == 0.0
@@ -27,7 +27,7 @@ def test_free_compute_without_memory_is_stranded() -> None:
     assert (free, stranded) == (0.5, 0.5)
 
 
-def test_the_largest_share_is_not_on_a_card_without_memory() -> None:
+def test_the_largest_share_is_not_on_a_gpu_without_memory() -> None:
     full, half = GpuUse(request_percent=10, memory_bytes=80 * GIB), GpuUse(request_percent=50, memory_bytes=8 * GIB)
     result = fragmentation.measure([(builders.gpu(0), full), (builders.gpu(1), half)])
     assert (result.largest_percent, result.largest_memory_bytes) == (50, 72 * GIB)
@@ -35,7 +35,7 @@ def test_the_largest_share_is_not_on_a_card_without_memory() -> None:
 
 
 @pytest.mark.parametrize("closed", [{"healthy": False}, {"cordoned": True}])
-def test_a_card_that_takes_nothing_has_nothing_free(closed: dict[str, bool]) -> None:
+def test_a_gpu_that_takes_nothing_has_nothing_free(closed: dict[str, bool]) -> None:
     assert fragmentation.measure([(builders.gpu(**closed), GpuUse())]).free_gpus == 0.0
 
 

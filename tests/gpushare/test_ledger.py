@@ -9,7 +9,7 @@ def test_use_adds_up_per_gpu() -> None:
     node = ledger.reserve(builders.node(), builders.allocation("a", "GPU-node-a-0", "GPU-node-a-1", request=30))
     node = ledger.reserve(node, builders.allocation("b", "GPU-node-a-1", request=20, memory_gib=4))
     used = ledger.use(node)
-    assert [used[card.uuid].request_percent for card in node.gpus] == [30, 50, 0, 0]
+    assert [used[gpu.uuid].request_percent for gpu in node.gpus] == [30, 50, 0, 0]
     assert used["GPU-node-a-1"].memory_bytes == 12 * builders.GIB
     assert [holder.id for holder in used["GPU-node-a-1"].holders] == ["a", "b"]
 

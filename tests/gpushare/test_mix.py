@@ -49,7 +49,7 @@ def test_the_default_mix_expects_nothing_else() -> None:
 
 
 def test_rare_classes_are_forgotten_beyond_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mix, "MOST_CLASSES", 3)
+    monkeypatch.setattr(mix, "MAX_CLASSES", 3)
     often = [request.parse(builders.pod(request="0.3"))] * 60
     kept_mix = builders.mix([*often, *(request.parse(builders.pod(request=f"{percent}%")) for percent in range(1, 20))])
     assert len(kept_mix.weights) == 3
@@ -70,7 +70,7 @@ def test_the_size_is_the_larger_of_compute_and_memory() -> None:
     assert RequestClass(1, 75, Memory(bytes=40 * GIB)).size_on(80 * GIB) == 0.75
 
 
-def test_typical_requests_are_parts_of_the_card_at_hand() -> None:
+def test_typical_requests_are_parts_of_the_gpu_at_hand() -> None:
     requests = mix_of(60, memory="12Gi").typical(24 * GIB)
     assert [(entry.compute, entry.memory, entry.weight) for entry in requests] == [(0.0, 0.5, 1.0)]
 

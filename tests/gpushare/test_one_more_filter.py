@@ -24,7 +24,7 @@ nodes = st.lists(strategies.gpu_nodes("node-a") | strategies.gpu_nodes("node-b")
 
 
 def numa(ask: FilterInput) -> Verdict:
-    return ("is on NUMA node 1", 4.0) if ask.card.numa_node == 1 else None
+    return ("is on NUMA node 1", 4.0) if ask.gpu.numa_node == 1 else None
 
 
 def spread_out(ask: FilterInput) -> Verdict:
@@ -65,10 +65,10 @@ def test_it_is_heeded_and_told(
             assert answer.reason == str(wanted)
         if isinstance(answer, Placement):
             view = next(view for view in views if view.node.name == answer.node)
-            cards = {card.uuid: (card, used) for card, used in view.cards()}
+            gpus = {gpu.uuid: (gpu, used) for gpu, used in view.gpus()}
             for demand, share in zip(asked.demands, answer.shares, strict=True):
-                for card, used in (cards[uuid] for uuid in share.gpu_uuids):
-                    assert MORE[name].judge(FilterInput(card, used, demand.share, asked.constraints)) is None
+                for gpu, used in (gpus[uuid] for uuid in share.gpu_uuids):
+                    assert MORE[name].judge(FilterInput(gpu, used, demand.share, asked.constraints)) is None
 
 
 def test_the_engine_knows_no_rule_by_its_name() -> None:

@@ -27,12 +27,12 @@ def fill(views: dict[str, NodeView], count: int, **annotations: str) -> list[str
     return got
 
 
-def test_sixteen_halves_on_eight_gpus_are_two_a_card() -> None:
+def test_sixteen_halves_on_eight_gpus_are_two_a_gpu() -> None:
     got = fill({"node-a": NodeView.of(builders.node(gpus=8))}, 16, request="0.5")
     assert sorted(got) == sorted([f"GPU-node-a-{index}" for index in range(8)] * 2)
 
 
-def test_the_third_pod_of_12_gib_on_a_24_gib_card_waits() -> None:
+def test_the_third_pod_of_12_gib_on_a_24_gib_gpu_waits() -> None:
     views = {"node-a": NodeView.of(builders.node(gpus=1, memory_gib=24))}
     fill(views, 2, memory="12Gi")
     refusal = placement.place(views.values(), request.parse(builders.pod(memory="12Gi")))
@@ -67,12 +67,12 @@ def test_nothing_is_placed_where_the_agent_was_told_to_stop() -> None:
     assert refusal.reason.endswith("nearest: node-a/0 is on a node that takes nothing new: its agent has stopped")
 
 
-def test_the_default_policy_fills_a_card_before_it_opens_another() -> None:
+def test_the_default_policy_fills_a_gpu_before_it_opens_another() -> None:
     views = {"node-a": NodeView.of(builders.node())}
     assert len(set(fill(views, 4, request="0.25"))) == 1
 
 
-def test_spread_opens_every_card_first() -> None:
+def test_spread_opens_every_gpu_first() -> None:
     views = {"node-a": NodeView.of(builders.node())}
     assert len(set(fill(views, 4, request="0.25", policy="spread"))) == 4
 
@@ -84,7 +84,7 @@ def test_several_gpus_are_distinct_and_on_one_node() -> None:
     assert len(set(answer.shares[0].gpu_uuids)) == 3
 
 
-def test_a_part_of_the_memory_is_bytes_of_the_card_it_lands_on() -> None:
+def test_a_part_of_the_memory_is_bytes_of_the_gpu_it_lands_on() -> None:
     answer = place(builders.node(memory_gib=24), request="0.5")
     assert isinstance(answer, Placement)
     assert answer.shares[0].memory_bytes == 12 * builders.GIB
@@ -96,7 +96,7 @@ def test_several_gpus_are_one_share_with_what_the_smallest_allows() -> None:
     placed = place(mixed, request="0.5", gpus="2", memory="25%")
     assert isinstance(placed, Placement)
     (share,) = placed.shares
-    assert share.gpu_uuids == tuple(card.uuid for card in mixed.gpus)
+    assert share.gpu_uuids == tuple(gpu.uuid for gpu in mixed.gpus)
     assert share.memory_bytes == 10 * builders.GIB
 
 
@@ -117,15 +117,15 @@ def test_several_gpus_are_one_share_with_what_the_smallest_allows() -> None:
         ({"not_uuid": "GPU-node-a-0"}, 1),
     ],
 )
-def test_attributes_choose_the_card(annotations: dict[str, str], index: int) -> None:
-    cards = (builders.gpu(0), builders.gpu(1, model="NVIDIA L4", memory_gib=24, compute_capability=(8, 9)))
-    answer = place(GpuNode("node-a", gpus=cards), request="0.5", **annotations)
+def test_attributes_choose_the_gpu(annotations: dict[str, str], index: int) -> None:
+    gpus = (builders.gpu(0), builders.gpu(1, model="NVIDIA L4", memory_gib=24, compute_capability=(8, 9)))
+    answer = place(GpuNode("node-a", gpus=gpus), request="0.5", **annotations)
     assert isinstance(answer, Placement)
     assert answer.shares[0].gpu_uuids == (f"GPU-node-a-{index}",)
 
 
 @pytest.mark.parametrize(
-    ("card", "reason"),
+    ("gpu", "reason"),
     [
         ({"mode": Mode.MIG}, "1 not shared by annotation; nearest: node-a/0 is in mode mig"),
         ({"healthy": False, "health_reason": "XID 79"}, "1 unhealthy; nearest: node-a/0 is unhealthy: XID 79"),
@@ -141,8 +141,8 @@ def test_attributes_choose_the_card(annotations: dict[str, str], index: int) -> 
         ),
     ],
 )
-def test_each_rule_explains_itself(card: dict[str, object], reason: str) -> None:
-    refusal = place(GpuNode("node-a", gpus=(builders.gpu(**card),)), request="0.5", memory="30Gi", model="*A100*")
+def test_each_rule_explains_itself(gpu: dict[str, object], reason: str) -> None:
+    refusal = place(GpuNode("node-a", gpus=(builders.gpu(**gpu),)), request="0.5", memory="30Gi", model="*A100*")
     assert str(refusal) == f"no GPU fits 0.5 GPU with 30Gi: of 1 GPU on 1 node, {reason}"
 
 
@@ -188,7 +188,7 @@ def test_a_cluster_without_gpus_says_so() -> None:
     )
 
 
-def test_two_containers_may_share_a_card_but_not_overfill_it() -> None:
+def test_two_containers_may_share_a_gpu_but_not_overfill_it() -> None:
     manifest = builders.pod(containers=("a", "b"), **{"request.a": "0.6", "request.b": "0.6"})
     answer = placement.place(builders.views(builders.node(gpus=2)), request.parse(manifest))
     assert isinstance(answer, Placement)
@@ -203,7 +203,7 @@ def test_the_answer_does_not_depend_on_the_order_of_nodes() -> None:
     assert len(answers) == 1
 
 
-def test_an_over_committed_card_takes_not_even_idle_compute() -> None:
+def test_an_over_committed_gpu_takes_not_even_idle_compute() -> None:
     held = tuple(builders.allocation(f"a{number}", request=60, memory_gib=1) for number in range(2))
     (view,) = builders.views(dataclasses.replace(builders.node(gpus=1), allocations=held))
     refusal = placement.place([view], request.parse(builders.pod(memory="1Gi")))

@@ -41,12 +41,12 @@ def fill(fleet: Fleet, count: int, **annotations: str) -> list[str]:
     return got
 
 
-def test_sixteen_halves_on_eight_gpus_are_two_a_card() -> None:
+def test_sixteen_halves_on_eight_gpus_are_two_a_gpu() -> None:
     got = fill(fleet_of(builders.node(gpus=8)), 16, request="0.5")
     assert sorted(got) == sorted([f"GPU-node-a-{index}" for index in range(8)] * 2)
 
 
-def test_the_third_pod_of_12_gib_on_a_24_gib_card_waits() -> None:
+def test_the_third_pod_of_12_gib_on_a_24_gib_gpu_waits() -> None:
     fleet = fleet_of(builders.node(gpus=1, memory_gib=24))
     fill(fleet, 2, memory="12Gi")
     assert str(place(fleet, memory="12Gi")) == (
@@ -54,11 +54,11 @@ def test_the_third_pod_of_12_gib_on_a_24_gib_card_waits() -> None:
     )
 
 
-def test_a_started_card_is_filled_before_another_is_opened() -> None:
+def test_a_started_gpu_is_filled_before_another_is_opened() -> None:
     assert len(set(fill(fleet_of(builders.node("node-a"), builders.node("node-b")), 4, request="0.25"))) == 1
 
 
-def test_spread_opens_every_card_first() -> None:
+def test_spread_opens_every_gpu_first() -> None:
     assert len(set(fill(fleet_of(builders.node()), 4, request="0.25", policy="spread"))) == 4
 
 

@@ -20,13 +20,13 @@ FOURS_AND_SINGLES = builders.mix([FOUR, ONE] * 40)
 
 def node_of(name: str, *, used: Collection[int] = (), numa_known: bool = True) -> GpuNode:
     """8 GPUs, of which each four are linked."""
-    cards = tuple(
+    gpus = tuple(
         builders.gpu(index, node=name, link_group=index // 4, numa_node=index // 4 if numa_known else None)
         for index in range(8)
     )
-    node = GpuNode(name, cards)
+    node = GpuNode(name, gpus)
     for index in used:
-        uuid = cards[index].uuid
+        uuid = gpus[index].uuid
         node = ledger.reserve(node, builders.allocation(f"{name}-{index}", uuid, request=100, memory_gib=80))
     return node
 
@@ -89,7 +89,7 @@ def test_what_is_kept_of_linked_sets_is_what_a_fresh_look_says() -> None:
     assert kept.values(["a", "b"], prices).tolist() == fresh.values(["a", "b"], prices).tolist()
 
 
-def test_cards_that_could_be_linked_on_their_node_cost_more_where_they_are_not() -> None:
+def test_gpus_that_could_be_linked_on_their_node_cost_more_where_they_are_not() -> None:
     layout = topology.layout(node_of("a").gpus)
     assert layout.apart([0, 1, 2, 3]) == 0.0
     assert layout.apart([0, 1, 4, 5]) > topology.APART_COST

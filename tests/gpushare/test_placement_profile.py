@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpushare import errors
 from gpushare.mix import Host, Mix, RequestClass
-from gpushare.placement_profile import MOST_BYTES, PlacementProfile
+from gpushare.placement_profile import MAX_BYTES, PlacementProfile
 from gpushare.policies import POLICIES
 from gpushare.request import Constraints
 from gpushare.share import Memory
@@ -47,7 +47,7 @@ def test_a_mix_that_is_too_long_keeps_its_commonest_classes() -> None:
     ]
     profile = PlacementProfile(mix=Mix({kind: float(number + 1) for number, kind in enumerate(long)}, pods=9000))
     text = profile.data()["mix"]
-    assert len(text) <= MOST_BYTES
+    assert len(text) <= MAX_BYTES
     kept = PlacementProfile.read(profile.data()).mix
     assert kept.pods == 9000
     assert long[-1] in kept.weights

@@ -14,26 +14,26 @@ from gpushare.placement.fleet import Fleet
 from tests import builders
 
 
-def card(index: int, numa_node: int | None = None, link_group: int | None = None) -> Gpu:
+def gpu(index: int, numa_node: int | None = None, link_group: int | None = None) -> Gpu:
     return builders.gpu(index, numa_node=numa_node, link_group=link_group)
 
 
-def choose(cards: list[Gpu], count: int, *costs: float) -> list[int]:
-    priced = dict(enumerate(costs or [0.0] * len(cards)))
-    return list(topology.layout(cards).choose(priced, count))
+def choose(gpus: list[Gpu], count: int, *costs: float) -> list[int]:
+    priced = dict(enumerate(costs or [0.0] * len(gpus)))
+    return list(topology.layout(gpus).choose(priced, count))
 
 
 @pytest.mark.parametrize(
     ("one", "other", "apart"),
     [
-        (card(0, 0), card(1, 0), topology.NEAR),
-        (card(0, 0), card(1, 1), topology.APART),
-        (card(0), card(1), topology.NEAR),
-        (card(0), card(1, 0), topology.APART),
-        (card(0, 0, 1), card(1, 0, 1), topology.LINKED_AND_NEAR),
-        (card(0, 0, 1), card(1, 1, 1), topology.LINKED),
-        (card(0, 0, 1), card(1, 0, 2), topology.NEAR),
-        (card(0, 0, 1), card(1, 1), topology.APART),
+        (gpu(0, 0), gpu(1, 0), topology.NEAR),
+        (gpu(0, 0), gpu(1, 1), topology.APART),
+        (gpu(0), gpu(1), topology.NEAR),
+        (gpu(0), gpu(1, 0), topology.APART),
+        (gpu(0, 0, 1), gpu(1, 0, 1), topology.LINKED_AND_NEAR),
+        (gpu(0, 0, 1), gpu(1, 1, 1), topology.LINKED),
+        (gpu(0, 0, 1), gpu(1, 0, 2), topology.NEAR),
+        (gpu(0, 0, 1), gpu(1, 1), topology.APART),
     ],
 )
 def test_a_link_is_closer_than_a_numa_node_and_that_closer_than_nothing(one: Gpu, other: Gpu, apart: int) -> None:
@@ -41,52 +41,52 @@ def test_a_link_is_closer_than_a_numa_node_and_that_closer_than_nothing(one: Gpu
     assert distances[0][1] == distances[1][0] == apart
 
 
-def test_two_cards_of_one_numa_node_are_taken_although_others_cost_less() -> None:
-    cards = [card(0, 0), card(1, 1), card(2, 1), card(3, 0)]
-    assert choose(cards, 2, 0.1, 0.2, 0.9, 1.0) == [0, 3]
-    assert choose(cards, 2, 0.1, 0.2, 0.3, 1.0) == [1, 2]
+def test_two_gpus_of_one_numa_node_are_taken_although_others_cost_less() -> None:
+    gpus = [gpu(0, 0), gpu(1, 1), gpu(2, 1), gpu(3, 0)]
+    assert choose(gpus, 2, 0.1, 0.2, 0.9, 1.0) == [0, 3]
+    assert choose(gpus, 2, 0.1, 0.2, 0.3, 1.0) == [1, 2]
 
 
-def test_two_cards_that_are_joined_are_taken_although_they_are_on_two_numa_nodes() -> None:
-    assert choose([card(0, 0), card(1, 0, 7), card(2, 1, 7), card(3, 1)], 2, 0, 9, 9, 0) == [1, 2]
+def test_two_gpus_that_are_joined_are_taken_although_they_are_on_two_numa_nodes() -> None:
+    assert choose([gpu(0, 0), gpu(1, 0, 7), gpu(2, 1, 7), gpu(3, 1)], 2, 0, 9, 9, 0) == [1, 2]
 
 
-def test_four_cards_are_two_joined_pairs_of_one_numa_node() -> None:
-    cards = [card(index, index // 4, index // 2) for index in range(8)]
-    assert choose(cards, 4, 1, 1, 9, 9, 1, 1, 1, 9) == [4, 5, 6, 7]
+def test_four_gpus_are_two_joined_pairs_of_one_numa_node() -> None:
+    gpus = [gpu(index, index // 4, index // 2) for index in range(8)]
+    assert choose(gpus, 4, 1, 1, 9, 9, 1, 1, 1, 9) == [4, 5, 6, 7]
 
 
 def test_among_equally_close_ones_the_cheapest_win() -> None:
-    assert choose([card(index, index // 4) for index in range(8)], 2, 5, 5, 5, 5, 1, 2, 9, 0) == [4, 7]
+    assert choose([gpu(index, index // 4) for index in range(8)], 2, 5, 5, 5, 5, 1, 2, 9, 0) == [4, 7]
 
 
 def test_a_pod_that_needs_more_than_one_numa_node_has_crosses_as_seldom_as_can_be() -> None:
-    cards = [card(0, 0), card(1, 1), card(2, 0), card(3, 1), card(4, 0)]
-    assert choose(cards, 4) in ([0, 1, 2, 4], [0, 2, 3, 4])
+    gpus = [gpu(0, 0), gpu(1, 1), gpu(2, 0), gpu(3, 1), gpu(4, 0)]
+    assert choose(gpus, 4) in ([0, 1, 2, 4], [0, 2, 3, 4])
 
 
 def test_without_anything_known_the_cheapest_are_taken() -> None:
-    assert choose([card(0), card(1), card(2)], 2, 3, 2, 1) == [1, 2]
+    assert choose([gpu(0), gpu(1), gpu(2)], 2, 3, 2, 1) == [1, 2]
 
 
-def test_one_card_is_the_cheapest_whatever_its_place() -> None:
-    assert choose([card(0, 0), card(1, 1)], 1, 3, 2) == [1]
+def test_one_gpu_is_the_cheapest_whatever_its_place() -> None:
+    assert choose([gpu(0, 0), gpu(1, 1)], 1, 3, 2) == [1]
 
 
 PLACES = st.tuples(st.sampled_from([None, 0, 1, 2]), st.sampled_from([None, None, 0, 1]))
-CARDS = st.lists(st.tuples(PLACES, st.integers(0, 3)), min_size=1, max_size=7)
+GPUS = st.lists(st.tuples(PLACES, st.integers(0, 3)), min_size=1, max_size=7)
 
 
-def cards_of(drawn: list[tuple[tuple[int | None, int | None], int]]) -> list[Gpu]:
-    return [card(index, *place) for index, (place, _) in enumerate(drawn)]
+def gpus_of(drawn: list[tuple[tuple[int | None, int | None], int]]) -> list[Gpu]:
+    return [gpu(index, *place) for index, (place, _) in enumerate(drawn)]
 
 
 @pytest.mark.slow
-@given(CARDS, st.integers(1, 5), st.randoms(use_true_random=False))
+@given(GPUS, st.integers(1, 5), st.randoms(use_true_random=False))
 def test_nothing_else_is_closer_and_the_order_of_the_costs_does_not_matter(
     drawn: list[tuple[tuple[int | None, int | None], int]], count: int, draw: random.Random
 ) -> None:
-    layout = topology.layout(cards_of(drawn))
+    layout = topology.layout(gpus_of(drawn))
     costs = [(row, float(cost)) for row, (_, cost) in enumerate(drawn)]
     chosen = layout.choose(dict(costs), count)
     assert len(chosen) == min(count, len(drawn))
@@ -96,11 +96,11 @@ def test_nothing_else_is_closer_and_the_order_of_the_costs_does_not_matter(
 
 
 @pytest.mark.slow
-@given(CARDS, st.integers(1, 4), st.lists(st.lists(st.sampled_from([0.1, 0.2, 0.7, np.inf]), min_size=7, max_size=7)))
-def test_over_arrays_the_same_cards_are_chosen(
+@given(GPUS, st.integers(1, 4), st.lists(st.lists(st.sampled_from([0.1, 0.2, 0.7, np.inf]), min_size=7, max_size=7)))
+def test_over_arrays_the_same_gpus_are_chosen(
     drawn: list[tuple[tuple[int | None, int | None], int]], count: int, nodes: list[list[float]]
 ) -> None:
-    layout = topology.layout(cards_of(drawn))
+    layout = topology.layout(gpus_of(drawn))
     fitting = [node[: len(drawn)] for node in nodes]
     fitting = [node for node in fitting if sum(cost < np.inf for cost in node) >= count]
     if not fitting:
@@ -115,10 +115,10 @@ def test_over_arrays_the_same_cards_are_chosen(
 @pytest.mark.slow
 @given(st.integers(11, 24), st.integers(3, 9), st.integers(0, 10**6))
 @example(11, 9, 365638)  # sums that differ in their last bit only
-def test_of_very_many_cards_the_same_are_chosen_over_arrays(cards: int, count: int, seed: int) -> None:
+def test_of_very_many_gpus_the_same_are_chosen_over_arrays(gpus: int, count: int, seed: int) -> None:
     draw = random.Random(seed)
-    layout = topology.layout([card(index, draw.randrange(4), draw.choice([None, 0, 1])) for index in range(cards)])
-    nodes = [[draw.choice([0.1, 0.5, 0.6, 0.9, np.inf]) for _ in range(cards)] for _ in range(3)]
+    layout = topology.layout([gpu(index, draw.randrange(4), draw.choice([None, 0, 1])) for index in range(gpus)])
+    nodes = [[draw.choice([0.1, 0.5, 0.6, 0.9, np.inf]) for _ in range(gpus)] for _ in range(3)]
     nodes = [node for node in nodes if sum(cost < np.inf for cost in node) >= count]
     if not nodes:
         return
@@ -128,16 +128,16 @@ def test_of_very_many_cards_the_same_are_chosen_over_arrays(cards: int, count: i
         assert tuple(sorted(picks.rows[:, column].tolist())) == wanted
 
 
-def test_very_many_cards_are_chosen_from_without_looking_at_every_combination() -> None:
-    layout = topology.layout([card(index, index % 4) for index in range(64)])
+def test_very_many_gpus_are_chosen_from_without_looking_at_every_combination() -> None:
+    layout = topology.layout([gpu(index, index % 4) for index in range(64)])
     chosen = layout.choose(dict.fromkeys(range(64), 0.0), 16)
     assert layout.penalty(chosen) == topology.NEAR * 16 * 15 // 2
 
 
 def two_sockets(name: str, *taken: int) -> GpuNode:
-    cards = tuple(builders.gpu(index, node=name, numa_node=index // 2) for index in range(4))
-    entries = [builders.allocation(f"a{index}", cards[index].uuid, request=100, memory_gib=80) for index in taken]
-    return GpuNode(name, cards, tuple(entries))
+    gpus = tuple(builders.gpu(index, node=name, numa_node=index // 2) for index in range(4))
+    entries = [builders.allocation(f"a{index}", gpus[index].uuid, request=100, memory_gib=80) for index in taken]
+    return GpuNode(name, gpus, tuple(entries))
 
 
 @pytest.mark.parametrize("policy", sorted(policies.POLICIES))

@@ -78,15 +78,15 @@ def test_the_lightest_demand_is_served_first() -> None:
     assert usable == pytest.approx([0.5], abs=0.01)
 
 
-def test_memory_asked_in_bytes_is_a_larger_part_of_a_smaller_card() -> None:
+def test_memory_asked_in_bytes_is_a_larger_part_of_a_smaller_gpu() -> None:
     worth = Worth(mix_of({RequestClass(1, 10, Memory(bytes=12 * GIB)): 1.0}), KINDS)
     full, half = np.array([[100], [100]]), np.array([[50], [50]])
     columns = columns_of(compute=full, memory=half)
-    large, small = worth.of_cards(columns)[:, 0]
+    large, small = worth.of_gpus(columns)[:, 0]
     assert small == pytest.approx(0.5, abs=0.02)
     assert large == pytest.approx(0.5, abs=0.1)
     columns = columns_of(compute=full, memory=np.array([[15], [15]]))
-    large, small = worth.of_cards(columns)[:, 0]
+    large, small = worth.of_gpus(columns)[:, 0]
     assert small == 0
     assert large > 0.1
 

@@ -61,8 +61,8 @@ def test_what_sees_around_a_gpu_chooses_the_same_over_arrays(
 
 def test_a_policy_may_fill_a_numa_node_before_it_opens_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policies, "POLICIES", {**POLICIES, "numa-first": Policy(numa_first, "one that is tried")})
-    cards = tuple(builders.gpu(index, node="node-a", numa_node=index % 2) for index in range(4))
-    node = GpuNode("node-a", cards, (builders.allocation("a", cards[0].uuid, request=60, memory_gib=40),))
+    gpus = tuple(builders.gpu(index, node="node-a", numa_node=index % 2) for index in range(4))
+    node = GpuNode("node-a", gpus, (builders.allocation("a", gpus[0].uuid, request=60, memory_gib=40),))
     got: list[str] = []
     for number in range(3):
         asked = dataclasses.replace(request.parse(builders.pod(request="0.5")), policy="numa-first")
@@ -71,7 +71,7 @@ def test_a_policy_may_fill_a_numa_node_before_it_opens_another(monkeypatch: pyte
         entry = answer.allocation(asked, allocation_id=f"p{number}", pod=PodRef("d"), reserved_until=None)
         node = ledger.reserve(node, entry)
         got += entry.gpu_uuids
-    assert got == [cards[2].uuid, cards[2].uuid, cards[1].uuid]
+    assert got == [gpus[2].uuid, gpus[2].uuid, gpus[1].uuid]
 
 
 def test_every_policy_says_what_it_looks_for() -> None:

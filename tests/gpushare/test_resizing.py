@@ -67,14 +67,14 @@ def test_what_does_not_fit_is_not_begun_and_says_the_numbers(asked: dict[str, st
 
 
 @pytest.mark.parametrize(
-    ("card", "said"),
+    ("gpu", "said"),
     [
         (builders.gpu(healthy=False, health_reason="XID 79"), "node-a/0 is not healthy: XID 79"),
         (builders.gpu(closed="its agent left"), "node-a/0 is on a node that takes nothing new: its agent left"),
     ],
 )
-def test_on_a_gpu_that_takes_nothing_new_nothing_grows(card: Gpu, said: str) -> None:
-    sick = dataclasses.replace(node(), gpus=(card,))
+def test_on_a_gpu_that_takes_nothing_new_nothing_grows(gpu: Gpu, said: str) -> None:
+    sick = dataclasses.replace(node(), gpus=(gpu,))
     assert resizing.step(sick, "a1", wish(sick, memory="9Gi", request="0.5")).waits_for == said
     assert share(resizing.step(sick, "a1", wish(sick, memory="8Gi", request="0.4")).node).request_percent == 40
 

@@ -27,7 +27,7 @@ PROGRAMS = (
 )
 RESOURCES = {"requests": {"cpu": "500m"}}
 MOUNTED = "/programs"
-MOST_SECONDS = 250.0  # of an attack that nobody tells to end
+MAX_SECONDS = 250.0  # of an attack that nobody tells to end
 USERS: dict[str, dict[str, Any]] = {
     "root": {},
     "nobody": {"runAsUser": 65534, "runAsGroup": 65534, "capabilities": {"drop": ["ALL"]}},
@@ -76,7 +76,7 @@ class Ground:
 
     def __init__(self, user: Observer, where: lab_layout.Layout) -> None:
         self.user, self._where = user, where
-        self.card = user.gpunode().gpus[0]
+        self.gpu = user.gpunode().gpus[0]
         files = {path.replace("/", "."): (ROOT / path).read_text() for path in PROGRAMS}
         made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "programs"}, "data": files}
         user.apply(made)
@@ -107,7 +107,7 @@ class Ground:
         annotations = {
             contract.REQUEST: str(request),
             contract.MEMORY: memory,
-            contract.UUID: self.card.uuid,
+            contract.UUID: self.gpu.uuid,
         }
         spec = {
             "containers": [container],
@@ -157,7 +157,7 @@ class Ground:
         running = [
             (
                 subprocess.Popen(
-                    [*base, "exec", pod, *attack, ",".join(what), str(MOST_SECONDS)],
+                    [*base, "exec", pod, *attack, ",".join(what), str(MAX_SECONDS)],
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     text=True,
@@ -194,7 +194,7 @@ class Ground:
     def told(self, pod: str) -> frozenset[str]:
         """What the audit holds against a pod: states of its processes, and `beyond`."""
         audit = self.audit()
-        states = {process["state"] for card in audit["gpus"] for process in card["processes"] if process["pod"] == pod}
+        states = {process["state"] for gpu in audit["gpus"] for process in gpu["processes"] if process["pod"] == pod}
         beyond = {"beyond" for share in audit["shares"] if share["pod"] == pod and share["usedPercent"] is not None}
         return frozenset(states - {"limited", "unjudged"} | beyond)
 

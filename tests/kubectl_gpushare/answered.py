@@ -52,7 +52,7 @@ def waiting_for_pods(node: GpuNode) -> GpuNode:
         dataclasses.replace(gpu, mode=Mode.MPS) if gpu.index > 1 else dataclasses.replace(gpu, pending_mode=Mode.MPS)
         for gpu in node.gpus
     )
-    sentences = [f"GPU {card.index} ({card.uuid}) is to become mps, 2 × nvidia.com/gpu" for card in closed[:2]]
+    sentences = [f"GPU {gpu.index} ({gpu.uuid}) is to become mps, 2 × nvidia.com/gpu" for gpu in closed[:2]]
     message = (
         f"{sentences[0]} once it is not used any more by ml/trainer, ml/notebook; {sentences[1]}, which failed: no"
     )

@@ -20,12 +20,12 @@ def shares(node: GpuNode) -> Iterator[dict[str, Any]]:
     """Every share of the node, held to what the ledger says by two processes."""
     for entry in node.allocations:
         for share in entry.shares:
-            for card in share.gpu_uuids:
+            for gpu in share.gpu_uuids:
                 yield {
                     "namespace": entry.pod.namespace,
                     "pod": entry.pod.name,
                     "containers": list(share.containers),
-                    "gpu": card,
+                    "gpu": gpu,
                     "requestPercent": share.request_percent,
                     "limitPercent": share.limit_percent,
                     "limitBytes": share.memory_bytes,
@@ -58,7 +58,7 @@ def process(pid: int, name: str, pod: str, state: str, used_gib: int, reason: st
 
 def audit(node: GpuNode) -> dict[str, Any]:
     """Of a node on which all is well."""
-    cards: list[dict[str, Any]] = [
+    gpus: list[dict[str, Any]] = [
         {"uuid": gpu.uuid, "index": gpu.index, "mode": gpu.mode.value, "processes": []} for gpu in node.gpus
     ]
     return {
@@ -66,7 +66,7 @@ def audit(node: GpuNode) -> dict[str, Any]:
         "checkedAt": sample.NOW - 1.5,
         "problem": "",
         "blind": False,
-        "gpus": cards,
+        "gpus": gpus,
         "shares": list(shares(node)),
     }
 
@@ -79,13 +79,13 @@ def troubled() -> dict[str, Any]:
     by_pod["notebook"] |= {"processes": 0, "withLibrary": 0, "chargedBytes": 0, "overheadBytes": 0}
     by_pod["notebook"] |= dict.fromkeys(("enforcedRequestPercent", "enforcedLimitPercent", "enforcedBytes"))
     by_pod["trainer"] |= {"processes": 3}
-    cards = {gpu["uuid"]: gpu for gpu in document["gpus"]}
-    cards[uuid("gpu-1", 0)]["processes"] = [
+    gpus = {gpu["uuid"]: gpu for gpu in document["gpus"]}
+    gpus[uuid("gpu-1", 0)]["processes"] = [
         process(4711, "python3", "ml/trainer", "limited", 20, ""),
         process(4712, "my tool", "ml/trainer", audits.UNLIMITED, 6, WITHOUT),
     ]
-    cards[uuid("gpu-1", 3)]["processes"] = [process(99, "Xorg", "", audits.FOREIGN, 1, "it belongs to no pod")]
-    cards[uuid("gpu-1", 2)]["processes"] = [process(98, "other", "", "unjudged", 1, "")]
+    gpus[uuid("gpu-1", 3)]["processes"] = [process(99, "Xorg", "", audits.FOREIGN, 1, "it belongs to no pod")]
+    gpus[uuid("gpu-1", 2)]["processes"] = [process(98, "other", "", "unjudged", 1, "")]
     return document
 
 
@@ -105,8 +105,8 @@ def metrics() -> str:
         ("batch", "b", uuid("gpu-10", 0), GIB, 0.1, 60.0),
     )
     lines = []
-    for namespace, pod, card, memory_bytes, ratio, seconds in seen:
-        labels = f'{{node="gpu-1",namespace="{namespace}",pod="{pod}",containers="main",gpu="{card}"}}'
+    for namespace, pod, gpu, memory_bytes, ratio, seconds in seen:
+        labels = f'{{node="gpu-1",namespace="{namespace}",pod="{pod}",containers="main",gpu="{gpu}"}}'
         lines += [f"{peaks.MEMORY}{labels} {float(memory_bytes)}", f"{peaks.OBSERVED}{labels} {seconds}"]
         lines += [] if ratio is None else [f"{peaks.COMPUTE}{labels} {ratio}"]
     return "".join(f"{line}\n" for line in lines)

@@ -25,7 +25,7 @@ def uuid(node: str, index: int) -> str:
     return f"GPU-{node.encode().hex()}-{index:04}"
 
 
-def card(node: str, index: int, *, model: str = "NVIDIA A100-SXM4-80GB", gib: int = 80, **more: Any) -> Gpu:
+def gpu(node: str, index: int, *, model: str = "NVIDIA A100-SXM4-80GB", gib: int = 80, **more: Any) -> Gpu:
     return Gpu(
         uuid(node, index),
         index,
@@ -58,7 +58,7 @@ def nodes() -> tuple[GpuNode, ...]:
     return (
         GpuNode(
             "gpu-1",
-            tuple(card("gpu-1", index) for index in range(4)),
+            tuple(gpu("gpu-1", index) for index in range(4)),
             (
                 held("ml/trainer", uuid("gpu-1", 0), request=50, limit=80, gib=40),
                 held("ml/notebook", uuid("gpu-1", 0), request=25, gib=20),
@@ -71,10 +71,10 @@ def nodes() -> tuple[GpuNode, ...]:
         GpuNode(
             "gpu-2",
             (
-                card("gpu-2", 0),
-                card("gpu-2", 1, healthy=False, health_reason="XID 79: the GPU has fallen off the bus"),
-                card("gpu-2", 2, cordoned=True),
-                card("gpu-2", 3, mode=Mode.MIG),
+                gpu("gpu-2", 0),
+                gpu("gpu-2", 1, healthy=False, health_reason="XID 79: the GPU has fallen off the bus"),
+                gpu("gpu-2", 2, cordoned=True),
+                gpu("gpu-2", 3, mode=Mode.MIG),
             ),
             (
                 held("ml/new", uuid("gpu-2", 0), request=90, gib=30, until=NOW + 25, exclusion="team-a"),
@@ -86,7 +86,7 @@ def nodes() -> tuple[GpuNode, ...]:
         ),
         GpuNode(
             "gpu-10",
-            tuple(card("gpu-10", index, model="Tesla T4", gib=16) for index in range(4)),
+            tuple(gpu("gpu-10", index, model="Tesla T4", gib=16) for index in range(4)),
             (
                 held("batch/a-long-deployment-name-7d4b9c6f5-x9z8q", uuid("gpu-10", 0), request=60, gib=8),
                 held("batch/b", uuid("gpu-10", 0), request=60, gib=8),

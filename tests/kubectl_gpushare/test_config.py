@@ -257,7 +257,7 @@ def test_an_entry_of_a_configmap_is_chosen_by_name(plugin: Plugin, saved: Path, 
     ids=str,
 )
 def test_a_difference_knows_mig_devices(plugin: Plugin, tmp_path: Path, profiles: tuple[str, ...], change: str) -> None:
-    gpu = dataclasses.replace(sample.card("gpu-1", 0), mode=Mode.MIG, mig_profiles=profiles)
+    gpu = dataclasses.replace(sample.gpu("gpu-1", 0), mode=Mode.MIG, mig_profiles=profiles)
     saved = tmp_path / "saved.json"
     saved.write_text(json.dumps(codec.to_document(GpuNode("gpu-1", (gpu,)))))
     text = "mig: [{devices: all, mig-enabled: true, mig-devices: {3g.40gb: 2}}]"
@@ -295,7 +295,7 @@ def test_show_lists_nodes_and_configurations(plugin: Plugin, saved: Path) -> Non
 
 
 def test_a_node_without_a_usable_entry_has_nothing_in_force(plugin: Plugin, tmp_path: Path) -> None:
-    gpu = dataclasses.replace(sample.card("gpu-1", 0), mode=Mode.EXCLUSIVE)
+    gpu = dataclasses.replace(sample.gpu("gpu-1", 0), mode=Mode.EXCLUSIVE)
     refused = Condition(contract.CONDITION_CONFIG_VALID, "False", contract.REASON_NOTHING_IN_FORCE, "no entry exclusiv")
     path = tmp_path / "saved.json"
     path.write_text(json.dumps(codec.to_document(GpuNode("gpu-1", (gpu,), conditions=(refused,)))))

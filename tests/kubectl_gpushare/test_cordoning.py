@@ -57,7 +57,7 @@ def patched(tmp_path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def test_a_card_is_cordoned_by_compare_and_swap(plugin: Plugin, server: Callable[..., str], tmp_path: Path) -> None:
+def test_a_gpu_is_cordoned_by_compare_and_swap(plugin: Plugin, server: Callable[..., str], tmp_path: Path) -> None:
     ended = plugin("cordon", "gpu", "node-a/1", KUBECTL_PATH=server(cordoned=("GPU-node-a-0",)))
     assert (ended.code, ended.out, ended.err) == (0, "node-a/1 cordoned\n", "")
     words = patched(tmp_path)

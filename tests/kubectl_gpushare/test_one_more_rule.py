@@ -14,7 +14,7 @@ from tests.kubectl_gpushare.conftest import Plugin
 
 
 def no_a100(ask: FilterInput) -> Verdict:
-    return (f"is GPU {ask.card.model}", 4.0) if "A100" in ask.card.model else None
+    return (f"is GPU {ask.gpu.model}", 4.0) if "A100" in ask.gpu.model else None
 
 
 def least_memory(option: Option) -> policies.Number:

@@ -25,7 +25,7 @@ from kubectl_gpushare.planning.simulation import Arrival
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import configuration_state, defrag, fit, gpu_summary, simulate, why
 from kubectl_gpushare.views.audit import audit_items as audit_document
-from kubectl_gpushare.views.describe import gpu_page as described_cards
+from kubectl_gpushare.views.describe import gpu_page as described_gpus
 from kubectl_gpushare.views.describe import pod_page as described_pod
 from kubectl_gpushare.views.top import gpu_table, node_table, pod_table
 from tests import builders
@@ -65,13 +65,13 @@ def of_pods(*, used: bool = False, namespaces: bool = True) -> Table:
 
 def node(name: str) -> Page:
     gpunode = next(node for node in sample.nodes() if node.name == name)
-    return described_cards.node(gpunode, sample.snapshot(), now=sample.NOW)
+    return described_gpus.node(gpunode, sample.snapshot(), now=sample.NOW)
 
 
 def gpu(name: str, snapshot: Snapshot | None = None) -> Page:
-    summary = next(card for card in gpu_summary.of(sample.nodes()) if card.name == name)
+    summary = next(gpu for gpu in gpu_summary.of(sample.nodes()) if gpu.name == name)
     owner = next(node for node in sample.nodes() if node.name == summary.node)
-    return described_cards.gpu(summary, owner, snapshot or sample.snapshot(), now=sample.NOW)
+    return described_gpus.gpu(summary, owner, snapshot or sample.snapshot(), now=sample.NOW)
 
 
 def pod(name: str, snapshot: Snapshot | None = None) -> Page:
@@ -268,13 +268,13 @@ def test_a_page_looks_as_it_should(name: str) -> None:
 def test_documents_keep_their_schema() -> None:
     snapshot = sample.snapshot()
     first, troubled = sample.nodes()[:2]
-    card = gpu_summary.of([troubled])[0]
+    gpu = gpu_summary.of([troubled])[0]
     documents: dict[str, Any] = {
         "gpus": gpu_table.document(gpu_table.of(sample.nodes())),
         "nodes": node_table.document(node_table.of(sample.nodes())),
         "pods": pod_table.document(pod_table.of(dataclasses.replace(sample.snapshot(), usage=sample.used()))),
-        "node": described_cards.node_document(first, snapshot),
-        "gpu": described_cards.gpu_document(card, troubled, snapshot),
+        "node": described_gpus.node_document(first, snapshot),
+        "gpu": described_gpus.gpu_document(gpu, troubled, snapshot),
         "pod": described_pod.document(described_pod.find(sample.pods()[0], sample.nodes()), snapshot),
         "why": why.document(
             described_pod.find(sample.pods()[0], sample.nodes()), reasons.of(sample.pods()[0], snapshot), ()
@@ -342,11 +342,11 @@ def test_describe_leaves_nothing_out_on_a_narrow_terminal() -> None:
 
 @pytest.mark.parametrize("column", gpu_table.SORT_KEYS)
 def test_gpus_can_be_sorted_by_every_column(column: str) -> None:
-    cards = gpu_table.of(sample.nodes(), column, usage=sample.used())
+    gpus = gpu_table.of(sample.nodes(), column, usage=sample.used())
     key, largest_first = gpu_table.SORT_KEYS[column]
-    assert len(cards) == 13
-    assert [key(card) for card in cards] == sorted(map(key, cards), reverse=largest_first)
-    for first, other in itertools.pairwise(cards):
+    assert len(gpus) == 13
+    assert [key(gpu) for gpu in gpus] == sorted(map(key, gpus), reverse=largest_first)
+    for first, other in itertools.pairwise(gpus):
         if key(first) == key(other):
             assert gpu_summary.natural(first.name) < gpu_summary.natural(other.name)
 

@@ -38,9 +38,9 @@ def test_its_environment_names_where_the_simulated_gpus_of_each_node_are() -> No
 
 
 def test_a_directory_whose_sockets_would_have_too_long_a_path_is_refused() -> None:
-    lab_layout.check(Path("/" + "a" * (lab_layout.LONGEST_SOCKET_PATH - lab_layout.LONGEST_SOCKET - 1)))
+    lab_layout.check(Path("/" + "a" * (lab_layout.MAX_SOCKET_PATH - lab_layout.MAX_SOCKET - 1)))
     with pytest.raises(lab_errors.LabError, match="choose a shorter --directory"):
-        lab_layout.check(Path("/" + "a" * (lab_layout.LONGEST_SOCKET_PATH - lab_layout.LONGEST_SOCKET)))
+        lab_layout.check(Path("/" + "a" * (lab_layout.MAX_SOCKET_PATH - lab_layout.MAX_SOCKET)))
 
 
 def test_labs_get_different_numbers_and_a_vanished_lab_gives_its_number_back(

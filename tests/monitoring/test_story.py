@@ -59,7 +59,7 @@ class Night:
         self.lab, self.where, self.seen, self.team, self.other = lab, where, seen, team, other
         self.node = where.nodes[0].name
         status = json.loads(lab.kubectl("get", "gpunode", self.node, "-o", "json"))["status"]
-        self.uuids = [card["uuid"] for card in status["gpus"]]
+        self.uuids = [gpu["uuid"] for gpu in status["gpus"]]
 
     def run(self, name: str, command: str, *, namespace: str = "", gpu: int | None = None, **asks: str) -> None:
         container = {"name": "main", "image": image.SAMPLE, "command": ["sh", "-c", command]}

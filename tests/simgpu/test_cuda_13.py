@@ -83,8 +83,8 @@ def test_what_it_hands_out_follows_the_version_of_the_description(h100: Node) ->
     h100.program(cuda_13.versions)
 
 
-def test_a_card_is_as_its_description_says(h100: Node) -> None:
-    name, total_mib, used_mib, block_mib = h100.program(cuda_13.card).splitlines()
+def test_a_gpu_is_as_its_description_says(h100: Node) -> None:
+    name, total_mib, used_mib, block_mib = h100.program(cuda_13.gpu).splitlines()
     assert (name, total_mib, used_mib, block_mib) == ("NVIDIA H100 80GB HBM3", "81559", "528", "2")
     said = h100.nvml("print(nvml.nvmlSystemGetDriverVersion(), nvml.nvmlSystemGetCudaDriverVersion_v2())")
     assert said == "580.159.04 13000"

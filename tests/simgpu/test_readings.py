@@ -85,7 +85,7 @@ def test_a_gpu_is_near_to_processors_and_its_memory_is_seen_through_a_window(nod
 
 
 @pytest.mark.slow
-def test_cards_of_data_centres_have_no_fans_and_others_do(node: Node) -> None:
+def test_gpus_of_data_centres_have_no_fans_and_others_do(node: Node) -> None:
     assert answer(node, readings.fans) is None
     path = node.directory.parent / "desktop.ini"
     path.write_text("[gpu 0]\nmodel = NVIDIA GeForce RTX 4090\nmemory = 24GiB\ncompute-capability = 8.9\n")

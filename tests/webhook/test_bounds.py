@@ -33,7 +33,7 @@ REVIEW = json.dumps(
     }
 ).encode()
 
-MOST_OF_A_BODY = b" " * (bounds.LARGEST_BYTES - 1000)
+MAX_OF_A_BODY = b" " * (bounds.LARGEST_BYTES - 1000)
 
 
 async def admit(_: review.AdmissionRequest) -> review.ReviewResponse:
@@ -66,7 +66,7 @@ async def begins(port: int) -> asyncio.StreamWriter:
     """Send most of a body and stop."""
     client = await asyncio.wait_for(Client.connect(port), 60)
     client.writer.write(f"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: {bounds.LARGEST_BYTES}\r\n\r\n".encode())
-    client.writer.write(MOST_OF_A_BODY)
+    client.writer.write(MAX_OF_A_BODY)
     return client.writer
 
 
@@ -138,7 +138,7 @@ async def test_a_body_without_end_is_not_read_on(tmp_path: Path) -> None:
 async def test_json_that_would_take_a_hundred_times_its_size_is_not_read(tmp_path: Path) -> None:
     async with serving(tmp_path) as port:
         client = await Client.connect(port)
-        await client.send(b"[" + b"[]," * (bounds.MOST_PARTS // 2) + b"[]]")
+        await client.send(b"[" + b"[]," * (bounds.MAX_PARTS // 2) + b"[]]")
         assert await client.status() == 413
         assert b"commas and brackets" in await asyncio.wait_for(client.reader.read(), 20)
         await client.close()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from webhook.placer import LONGEST_BREATH_SECONDS, Placer
+from webhook.placer import MAX_BREATH_SECONDS, Placer
 
 
 class Part:
@@ -77,4 +77,4 @@ async def test_a_look_that_was_slow_is_not_followed_by_as_long_a_pause(monkeypat
     placer = Placer(parts.store, parts.books, parts.gates, leads=lambda: True)
     placer.wake()
     await placer.step()
-    assert pauses == [LONGEST_BREATH_SECONDS]
+    assert pauses == [MAX_BREATH_SECONDS]

@@ -34,9 +34,9 @@ def store(nodes: int) -> MemoryStore:
         uuid = f"GPU-{number}"
         share = {"containers": ["c"], "gpus": [uuid], "request": 90, "limit": 100, "memory": 2**30}
         holder = {"namespace": "x", "name": name, "uid": name}
-        card = {"uuid": uuid, "index": 0, "model": "H100", "memory": 80 * 2**30, "mode": "fractional", "healthy": True}
+        gpu = {"uuid": uuid, "index": 0, "model": "H100", "memory": 80 * 2**30, "mode": "fractional", "healthy": True}
         entries = [{"id": f"a{number}", "pod": holder, "shares": [share]}]
-        gpunodes.append({"metadata": {"name": name}, "spec": {"allocations": entries}, "status": {"gpus": [card]}})
+        gpunodes.append({"metadata": {"name": name}, "spec": {"allocations": entries}, "status": {"gpus": [gpu]}})
         labels = {contract.HOSTNAME_LABEL: name, "zone": f"z{number % 4}", "number": str(number)}
         taints = [{"key": "team", "value": str(number), "effect": "NoSchedule"}]
         status = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "8", "pods": "110"}}

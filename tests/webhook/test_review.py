@@ -73,4 +73,4 @@ def test_of_a_warning_that_is_too_long_the_nearest_miss_at_its_end_is_kept() -> 
     (warning,) = review.respond(REQUEST, review.ReviewResponse("gated", warnings=(sentence,)))["response"]["warnings"]
     assert warning.startswith("waits for a GPU: no GPU fits")
     assert warning.endswith("nearest: lab-node-0/0 has 40Gi in all")
-    assert len(warning) == review.LONGEST_WARNING
+    assert len(warning) == review.MAX_WARNING

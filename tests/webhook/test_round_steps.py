@@ -97,12 +97,12 @@ def cluster(nodes: int, pods: int) -> tuple[list[GpuNode], list[Json]]:
     there: list[Json] = []
     for number in range(nodes):
         empty = builders.node(f"n{number:03d}", gpus=1)
-        (card,) = empty.gpus
+        (gpu,) = empty.gpus
         entries = []
         for index in range(pods):
             name, identity = f"p{number}-{index}", f"a{number}-{index}"
-            there.append(running(name, empty.name, identity, card.uuid))
-            share = GivenShare(("main",), (card.uuid,), 2, 100, GIB)
+            there.append(running(name, empty.name, identity, gpu.uuid))
+            share = GivenShare(("main",), (gpu.uuid,), 2, 100, GIB)
             entries.append(Allocation(identity, PodRef("default", name, name), (share,)))
         made.append(GpuNode(empty.name, empty.gpus, tuple(entries)))
     return made, there

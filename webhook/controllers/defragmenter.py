@@ -31,7 +31,7 @@ OFF, AUTO = "off", "auto"
 
 MOVE_SECONDS: Final = 300.0  # a pod may take its time to end
 LOOK_SECONDS: Final = 1.0
-LEAST_GAIN: Final = 0.1  # GPUs per move: what nobody has asked for has to be worth more than a plan that somebody reads
+MIN_GAIN: Final = 0.1  # GPUs per move: what nobody has asked for has to be worth more than a plan that somebody reads
 SETTLED_SECONDS: Final = 3600.0  # a workload of which a pod was moved is left alone for as long
 
 Plan = Callable[[list[str]], Awaitable[SuggestedPlan]]

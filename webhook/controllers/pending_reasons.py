@@ -23,10 +23,10 @@ from webhook.pods.stored_pod import Pod
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS: Final = 3.0  # as long as people look: who made the next of a group sees it counted
-MOST_PAUSE_SECONDS: Final = 900.0
-MOST_AT_ONCE: Final = 20  # of one round: what is left is told in the next; of Events alone as many
+MAX_PAUSE_SECONDS: Final = 900.0
+MAX_AT_ONCE: Final = 20  # of one round: what is left is told in the next; of Events alone as many
 ROUND_SECONDS: Final = 2.0
-MOST_ROUND_SECONDS: Final = 60.0  # while the API server does not answer
+MAX_ROUND_SECONDS: Final = 60.0  # while the API server does not answer
 NOTHING: Final[Mapping[str, str]] = {}
 
 
@@ -102,13 +102,13 @@ class PendingReasonReporter:
                 later.append(self._backoff.failed(pod.ref.uid, now=now))
                 if isinstance(error, api_errors.Unavailable):
                     # Others would fare no better.
-                    self._round_seconds = min(2 * self._round_seconds, MOST_ROUND_SECONDS)
+                    self._round_seconds = min(2 * self._round_seconds, MAX_ROUND_SECONDS)
                     break
             else:
                 self._backoff.worked(pod.ref.uid)
                 self._remember(pod.ref.uid, sentence, held, now)
                 self._round_seconds = ROUND_SECONDS
-            if number == MOST_AT_ONCE:
+            if number == MAX_AT_ONCE:
                 break
         if due and number < len(due):
             later.append(self._round_seconds)
@@ -125,7 +125,7 @@ class PendingReasonReporter:
 
     def _remember(self, uid: str, sentence: str, held: str | None, now: float) -> None:
         before = self._told.get(uid)
-        pause = FIRST_PAUSE_SECONDS if before is None else min(MOST_PAUSE_SECONDS, 2 * before.pause_seconds)
+        pause = FIRST_PAUSE_SECONDS if before is None else min(MAX_PAUSE_SECONDS, 2 * before.pause_seconds)
         self._told[uid] = _Told(sentence, held, now, pause)
 
     def _note_alone(self, pod: Pod, sentence: str, now: float) -> float:
@@ -137,7 +137,7 @@ class PendingReasonReporter:
             return 0.0
         if now - self._notes_at >= ROUND_SECONDS:
             self._notes, self._notes_at = 0, now
-        if self._notes == MOST_AT_ONCE:
+        if self._notes == MAX_AT_ONCE:
             return self._notes_at + ROUND_SECONDS - now
         wait_seconds = self._note(pod, sentence, now)
         self._notes += wait_seconds <= 0

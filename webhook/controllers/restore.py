@@ -101,16 +101,16 @@ def restore(node: GpuNode, pods: Sequence[Pod], before: Iterable[Allocation] = (
 
 
 def _shares(pod: Pod, request: Request, node: GpuNode) -> Iterable[GivenShare]:
-    cards = node.gpu_by_uuid()
+    gpus = node.gpu_by_uuid()
     for demand in request_key.in_order(request):  # the agent knows a share by its place
         key = mutation.uuids_annotation(request, demand.containers[0])
         uuids = [uuid for uuid in pod.annotations.get(key, "").split(",") if uuid]
         for uuid in uuids:
-            if uuid not in cards:
+            if uuid not in gpus:
                 raise errors.LedgerError(f"{node.name} has no GPU {errors.quoted(uuid)}")
         if len(uuids) != demand.gpus:
             raise errors.LedgerError(f"{key} does not name {demand.gpus} GPUs")
-        yield demand.on([cards[uuid] for uuid in uuids])
+        yield demand.on([gpus[uuid] for uuid in uuids])
 
 
 def _without_amounts(pod: Pod) -> Request:

@@ -16,7 +16,7 @@ from gpushare.gpunode import GpuNode
 from webhook.pods.stored_pod import Pod
 
 FEW: Final = 1000  # of so many changes everything may be looked at instead
-MOST_NODES: Final = 250  # that are looked at together: some 25 ms
+MAX_NODES: Final = 250  # that are looked at together: some 25 ms
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class TouchedNodes:
     has_more: something has changed that was not taken yet.
     """
 
-    def __init__(self, most_nodes: int = MOST_NODES) -> None:
+    def __init__(self, most_nodes: int = MAX_NODES) -> None:
         self._most_nodes = most_nodes
         self.has_more = False
         self._nodes: dict[str, GpuNode] = {}

@@ -24,8 +24,8 @@ from webhook.controllers.touched_nodes import Touched
 from webhook.pods.stored_pod import Pod
 
 OWNER_PAUSE_SECONDS: Final = 120.0
-MOST_OWNER_PAUSE_SECONDS: Final = 3600.0
-MOST_A_MINUTE: Final = 20
+MAX_OWNER_PAUSE_SECONDS: Final = 3600.0
+MAX_A_MINUTE: Final = 20
 
 
 def explain_unbound(pod: Pod) -> str:
@@ -68,20 +68,20 @@ class EvictionRate:
 
     def __init__(self) -> None:
         self._owners: dict[str, tuple[float, float]] = {}  # uid -> not before, the pause after that
-        self._recent: collections.deque[float] = collections.deque(maxlen=MOST_A_MINUTE)
+        self._recent: collections.deque[float] = collections.deque(maxlen=MAX_A_MINUTE)
 
     def wait_seconds(self, who: Controller, *, now: float) -> float:
         """How long to wait before evicting one more of this owner's; 0 when now will do."""
         not_before, _ = self._owners.get(who.uid, (now, 0.0))
-        minute = self._recent[0] + 60.0 if len(self._recent) == MOST_A_MINUTE else now
+        minute = self._recent[0] + 60.0 if len(self._recent) == MAX_A_MINUTE else now
         return max(0.0, not_before - now, minute - now)
 
     def evicted(self, who: Controller, *, now: float) -> None:
         """A pod of this owner was evicted: the next of its pods waits longer."""
         self._recent.append(now)
-        kept = {uid: known for uid, known in self._owners.items() if now < known[0] + MOST_OWNER_PAUSE_SECONDS}
+        kept = {uid: known for uid, known in self._owners.items() if now < known[0] + MAX_OWNER_PAUSE_SECONDS}
         _, pause = kept.get(who.uid, (now, OWNER_PAUSE_SECONDS))
-        self._owners = {**kept, who.uid: (now + pause, min(2 * pause, MOST_OWNER_PAUSE_SECONDS))}
+        self._owners = {**kept, who.uid: (now + pause, min(2 * pause, MAX_OWNER_PAUSE_SECONDS))}
 
 
 class AllocationConflict:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 FIRST_SECONDS: Final = 2.0
-MOST_SECONDS: Final = 900.0
+MAX_SECONDS: Final = 900.0
 
 
 class WriteBackoff:
     """By uid of the pod. Times are seconds of one clock; `most_seconds`: the longest pause."""
 
-    def __init__(self, *, most_seconds: float = MOST_SECONDS) -> None:
+    def __init__(self, *, most_seconds: float = MAX_SECONDS) -> None:
         self._most_seconds = most_seconds
         self._of: dict[str, tuple[float, float]] = {}  # not before, the pause after the next one
 

@@ -12,9 +12,9 @@ from typing import Final
 
 from webhook.planner.suggested_plan import SuggestedPlan
 
-MOST_SECONDS: Final = 600.0
+MAX_SECONDS: Final = 600.0
 _ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # each would take memory of its own
-_LONGEST_ERROR: Final = 500
+_MAX_ERROR: Final = 500
 
 
 class PlanningError(Exception):
@@ -48,10 +48,10 @@ async def suggest(question: Question) -> SuggestedPlan:
     except OSError as error:
         raise PlanningError(f"the planner could not be started: {error}") from error
     try:
-        async with asyncio.timeout(MOST_SECONDS):
+        async with asyncio.timeout(MAX_SECONDS):
             output, said = await process.communicate(json.dumps(dataclasses.asdict(question)).encode())
     except TimeoutError as error:
-        raise PlanningError(f"the plan was not made in {MOST_SECONDS:.0f} s") from error
+        raise PlanningError(f"the plan was not made in {MAX_SECONDS:.0f} s") from error
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -63,4 +63,4 @@ async def suggest(question: Question) -> SuggestedPlan:
     except (ValueError, KeyError, TypeError) as error:
         raise PlanningError(f"what the planner wrote is no suggestion: {error!r}") from error
     last = said.decode(errors="replace").strip().rpartition("\n")[2]
-    raise PlanningError(last[-_LONGEST_ERROR:] or f"the planner ended with {process.returncode}")
+    raise PlanningError(last[-_MAX_ERROR:] or f"the planner ended with {process.returncode}")

@@ -34,8 +34,8 @@ CONTAINER_KEYS: Final = ("resources", "ports", "restartPolicy")
 NO_MANIFEST: Final[pod.PodJson] = types.MappingProxyType({})
 _LISTED: Final = ("containers", "initContainers")
 _METADATA_KEYS: Final = ("name", "namespace", "uid", "resourceVersion", "labels")
-_LONGEST_NAME: Final = 64  # no container has so long a one
-_MOST_SIZE_DIGITS: Final = 4
+_MAX_NAME: Final = 64  # no container has so long a one
+_MAX_SIZE_DIGITS: Final = 4
 _CHANGED: Final = (
     "its gpushare.io annotations no longer agree with the resources it was admitted with: "
     "delete the pod and recreate it"
@@ -195,7 +195,7 @@ def _unschedulable(item: pod.PodJson) -> str | None:
 
 def _group_size(text: str) -> int:
     text = text.strip()
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_SIZE_DIGITS else 0
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MAX_SIZE_DIGITS else 0
 
 
 def _manifest(item: pod.PodJson, annotations: Mapping[str, str]) -> pod.PodJson:
@@ -204,7 +204,7 @@ def _manifest(item: pod.PodJson, annotations: Mapping[str, str]) -> pod.PodJson:
     kept = _some(metadata, _METADATA_KEYS)
     if everything := pod.annotations_of(item):
         default = everything.get(pod.DEFAULT_CONTAINER) or ""
-        kept["annotations"] = {**annotations, **({pod.DEFAULT_CONTAINER: default[:_LONGEST_NAME]} if default else {})}
+        kept["annotations"] = {**annotations, **({pod.DEFAULT_CONTAINER: default[:_MAX_NAME]} if default else {})}
     if owners := [owner for owner in metadata.get("ownerReferences") or [] if owner.get("controller")]:
         kept["ownerReferences"] = _without_nulls(owners)
     small = _some(spec, (*FITNESS_KEYS, "schedulingGates"))

@@ -17,8 +17,8 @@ from gpushare.request import Request
 from webhook.pods import covered_mounts, mutation
 
 _NVIDIA_PREFIX: Final = "nvidia.com/"
-_LONGEST_KEY_NAME: Final = 63  # of an annotation key, after the slash
-_MOST_BYTES: Final = 2**63 - 1  # what a quantity of an extended resource can say
+_MAX_KEY_NAME: Final = 63  # of an annotation key, after the slash
+_MAX_BYTES: Final = 2**63 - 1  # what a quantity of an extended resource can say
 _SMALLEST_CONTEXT_BYTES: Final = 100 << 20  # of the driver, on a small GPU
 
 
@@ -146,8 +146,8 @@ def _long_names(_manifest: PodJson, request: Request) -> Denial | None:
     for demand in request.demands:
         for name in demand.containers:
             _, _, key_name = mutation.uuids_annotation(request, name).partition("/")
-            if len(key_name) > _LONGEST_KEY_NAME:
-                longest = len(name) - (len(key_name) - _LONGEST_KEY_NAME)
+            if len(key_name) > _MAX_KEY_NAME:
+                longest = len(name) - (len(key_name) - _MAX_KEY_NAME)
                 return Denial(
                     f"container {errors.quoted(name)} has too long a name to have a share apart from others: "
                     f"at most {longest} characters fit into {contract.GPU_UUIDS}.NAME"
@@ -157,7 +157,7 @@ def _long_names(_manifest: PodJson, request: Request) -> Denial | None:
 
 def _too_many_bytes(_manifest: PodJson, request: Request) -> Denial | None:
     for demand in request.demands:
-        if (demand.share.memory.bytes or 0) * demand.gpus > _MOST_BYTES:
+        if (demand.share.memory.bytes or 0) * demand.gpus > _MAX_BYTES:
             value = errors.quoted(str(demand.share.memory.bytes))
             return Denial(
                 f"{contract.MEMORY} {value} on {demand.gpus} GPUs is more bytes than there can be: write less"

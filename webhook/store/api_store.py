@@ -31,18 +31,18 @@ logger = logging.getLogger(__name__)
 NODES_PATH: Final = "/api/v1/nodes"
 ATTEMPTS: Final = 16
 FIRST_PAUSE_SECONDS: Final = 0.005
-MOST_PAUSE_SECONDS: Final = 0.5
+MAX_PAUSE_SECONDS: Final = 0.5
 NODES_AT_ONCE: Final = 64  # some milliseconds
 SIBLINGS: Final = 4  # where so many others wait for a write, more will come in a moment
-LEAST_LINGER_SECONDS: Final = 0.02
-MOST_LINGER_SECONDS: Final = 0.1
-MOST_REFUSED: Final = 3  # changes in a row, each written alone: the others would be refused, too
+MIN_LINGER_SECONDS: Final = 0.02
+MAX_LINGER_SECONDS: Final = 0.1
+MAX_REFUSED: Final = 3  # changes in a row, each written alone: the others would be refused, too
 STALE_SECONDS: Final = 300.0  # longer than an API server is away that restarts, and than the pause after that
 COUNTED_BY_PLACER: Final = (
     f"{contract.EXCLUSION} in a namespace whose ResourceQuota limits requests.{contract.RESOURCE_PERCENT}: the placer, "
     "which counts the namespace's exclusive GPUs, places it once it is stored"
 )
-MOST_ASKED_SECONDS: Final = 2.0  # a review cannot wait longer, whatever the API server asks for
+MAX_ASKED_SECONDS: Final = 2.0  # a review cannot wait longer, whatever the API server asks for
 
 
 class ApiStore:
@@ -182,12 +182,12 @@ class ApiStore:
             return
         known = ledger.document
         try:
-            async with asyncio.timeout(MOST_ASKED_SECONDS):
+            async with asyncio.timeout(MAX_ASKED_SECONDS):
                 stored = await self._api.get(f"{contract.GPUNODE_PATH}/{name}")
         except api_errors.NotFound:
             return
         except (api_errors.ClusterError, TimeoutError) as error:
-            raise ledger_store.UnreachableError(str(error) or f"no answer in {MOST_ASKED_SECONDS:g} s") from error
+            raise ledger_store.UnreachableError(str(error) or f"no answer in {MAX_ASKED_SECONDS:g} s") from error
         ledger.see(objects.drop_managed_fields(stored), instead_of=known)
 
     async def commit(self, name: str, change: ledger_store.Change) -> GpuNode:
@@ -239,7 +239,7 @@ class ApiStore:
             while ledger.has_waiting:
                 if self._committing > SIBLINGS:
                     # For others to share the write: the longer one takes, the longer is it worth waiting for them.
-                    await asyncio.sleep(min(max(LEAST_LINGER_SECONDS, self._write_seconds), MOST_LINGER_SECONDS))
+                    await asyncio.sleep(min(max(MIN_LINGER_SECONDS, self._write_seconds), MAX_LINGER_SECONDS))
                 await self._write(name, ledger, ledger.begin())
                 ledger.end()
         except asyncio.CancelledError:
@@ -306,15 +306,15 @@ class ApiStore:
                 in_a_row = 0
                 continue
             in_a_row += 1
-            if in_a_row == MOST_REFUSED:
+            if in_a_row == MAX_REFUSED:
                 _refuse(batch[position + 1 :], error)
                 return
 
     async def _read_again(self, path: str, ledger: NodeLedger, attempt: int, asked_seconds: float) -> bool:
         """After a conflict, or an answer that was lost: look what is true now. Whether that can be told."""
         if attempt > 1 or asked_seconds:
-            pause = backoff.pause_seconds(attempt, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MOST_PAUSE_SECONDS)
-            await asyncio.sleep(max(pause, min(asked_seconds, MOST_ASKED_SECONDS)))
+            pause = backoff.pause_seconds(attempt, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MAX_PAUSE_SECONDS)
+            await asyncio.sleep(max(pause, min(asked_seconds, MAX_ASKED_SECONDS)))
         known = ledger.document
         try:
             ledger.see(objects.drop_managed_fields(await self._api.get(path)), instead_of=known)

@@ -60,14 +60,13 @@ def choose(
 
 def can_end(view: NodeView, entry: Allocation, holder: ReservingPod) -> bool:
     """Whether the pod would fit on what is held for it once everybody else has left."""
-    cards = view.node.gpu_by_uuid()
+    gpus = view.node.gpu_by_uuid()
     if holder.unfit(view.node.name) is not None:
         return False
     for demand in holder.request.demands:
         uuids = [uuid for share in entry.shares if share.containers == demand.containers for uuid in share.gpu_uuids]
         if len(uuids) != demand.gpus or not all(
-            uuid in cards and _would_do(cards[uuid], ledger.NOTHING, demand, holder.request.constraints)
-            for uuid in uuids
+            uuid in gpus and _would_do(gpus[uuid], ledger.NOTHING, demand, holder.request.constraints) for uuid in uuids
         ):
             return False
     return True
@@ -75,7 +74,7 @@ def can_end(view: NodeView, entry: Allocation, holder: ReservingPod) -> bool:
 
 def grown(node: GpuNode, asked: Mapping[str, Request]) -> GpuNode:
     """The node with each hold as large as it may be; the very same if none can grow. `asked`: by uid of the pod."""
-    cards = node.gpu_by_uuid()
+    gpus = node.gpu_by_uuid()
     for entry in node.allocations:
         request = asked.get(entry.pod.uid)
         if not entry.is_hold or request is None:
@@ -87,11 +86,11 @@ def grown(node: GpuNode, asked: Mapping[str, Request]) -> GpuNode:
                 (candidate for candidate in request.demands if candidate.containers == share.containers), None
             )
             (uuid,) = share.gpu_uuids
-            if demand is None or uuid not in cards:
+            if demand is None or uuid not in gpus:
                 shares.append(share)
                 continue
             own = ledger.taken((before for before in shares if uuid in before.gpu_uuids), share.steps)
-            shares.append(_largest(share, cards[uuid], rest[uuid], own, demand, request.constraints))
+            shares.append(_largest(share, gpus[uuid], rest[uuid], own, demand, request.constraints))
         if tuple(shares) != entry.shares:
             larger = dataclasses.replace(entry, shares=tuple(shares))
             allocations = tuple(larger if allocation.id == entry.id else allocation for allocation in node.allocations)
@@ -111,18 +110,18 @@ def asked_for(nodes: Iterable[GpuNode], pods: Mapping[objects.Key, Pod]) -> dict
 
 def _largest(
     share: GivenShare,
-    card: Gpu,
+    gpu: Gpu,
     others: ledger.GpuUse,
     own: tuple[int, int],
     demand: Demand,
     constraints: Constraints,
 ) -> GivenShare:
     """The share, with as much of what it is to be as nobody else has."""
-    percent, memory_bytes = demand.share.request_percent, demand.share.memory.on(card.memory_bytes)
+    percent, memory_bytes = demand.share.request_percent, demand.share.memory.on(gpu.memory_bytes)
     if constraints.affinity or constraints.anti_affinity or constraints.exclusion:
-        percent, memory_bytes = 100, card.memory_bytes  # whoever comes on it may be one that it cannot be beside
+        percent, memory_bytes = 100, gpu.memory_bytes  # whoever comes on it may be one that it cannot be beside
     free_percent = 100 - others.request_percent - own[0]
-    free_bytes = card.memory_bytes - others.memory_bytes - own[1]
+    free_bytes = gpu.memory_bytes - others.memory_bytes - own[1]
     return dataclasses.replace(
         share,
         request_percent=max(0, min(percent, free_percent)),
@@ -143,31 +142,29 @@ def _on(
 
     for demand in request_key.in_order(request):
         options = []
-        for card in view.node.gpus:
-            now, before = view.used[card.uuid], asked(card.uuid, demand.steps)
-            if any(holder.is_hold for holder in now.holders) or not _would_do(
-                card, before, demand, request.constraints
-            ):
+        for gpu in view.node.gpus:
+            now, before = view.used[gpu.uuid], asked(gpu.uuid, demand.steps)
+            if any(holder.is_hold for holder in now.holders) or not _would_do(gpu, before, demand, request.constraints):
                 continue
-            lacked = _missing(card, now, asked(card.uuid), request.constraints) if own[card.uuid] else 0.0
-            lacks = _missing(card, now, asked(card.uuid, more=[demand.on([card])]), request.constraints)
-            options.append((lacks - lacked, card.index, card))
+            lacked = _missing(gpu, now, asked(gpu.uuid), request.constraints) if own[gpu.uuid] else 0.0
+            lacks = _missing(gpu, now, asked(gpu.uuid, more=[demand.on([gpu])]), request.constraints)
+            options.append((lacks - lacked, gpu.index, gpu))
         if len(options) < demand.gpus:
             return None
-        for lacks, _, card in sorted(options, key=lambda option: option[:2])[: demand.gpus]:
+        for lacks, _, gpu in sorted(options, key=lambda option: option[:2])[: demand.gpus]:
             missing += lacks
-            own[card.uuid].append(demand.on([card]))
-            shares.append(GivenShare(demand.containers, (card.uuid,), 0, 100, 0, steps=demand.steps))
+            own[gpu.uuid].append(demand.on([gpu]))
+            shares.append(GivenShare(demand.containers, (gpu.uuid,), 0, 100, 0, steps=demand.steps))
     return missing, {uuid: asked(uuid) for uuid, given in own.items() if given}, tuple(shares)
 
 
-def _would_do(card: Gpu, used: ledger.GpuUse, demand: Demand, constraints: Constraints) -> bool:
-    return filters.reject(filters.FilterInput(card, used, demand.share, constraints)) is None
+def _would_do(gpu: Gpu, used: ledger.GpuUse, demand: Demand, constraints: Constraints) -> bool:
+    return filters.reject(filters.FilterInput(gpu, used, demand.share, constraints)) is None
 
 
-def _missing(card: Gpu, now: ledger.GpuUse, asked: ledger.GpuUse, constraints: Constraints) -> float:
+def _missing(gpu: Gpu, now: ledger.GpuUse, asked: ledger.GpuUse, constraints: Constraints) -> float:
     """How much of the card has to come free, 0 to 2, and more when everybody on it has to leave."""
     percent = now.request_percent + asked.request_percent - 100
-    memory_bytes = now.memory_bytes + asked.memory_bytes - card.memory_bytes
+    memory_bytes = now.memory_bytes + asked.memory_bytes - gpu.memory_bytes
     alone = bool(constraints.affinity or constraints.anti_affinity or constraints.exclusion) and bool(now.holders)
-    return max(0, percent) / 100 + max(0, memory_bytes) / (card.memory_bytes or 1) + 2 * alone
+    return max(0, percent) / 100 + max(0, memory_bytes) / (gpu.memory_bytes or 1) + 2 * alone

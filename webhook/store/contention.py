@@ -19,7 +19,7 @@ from typing import Final
 
 LEFT_SECONDS: Final = 2.0
 REFUSED_SECONDS: Final = 60.0  # the first time, and twice as long each time after
-MOST_REFUSED_SECONDS: Final = 3600.0
+MAX_REFUSED_SECONDS: Final = 3600.0
 
 
 class Contention:
@@ -45,7 +45,7 @@ class Contention:
         """
         until, seconds = self._refused.get(node, (now, REFUSED_SECONDS / 2))
         if until <= now:
-            seconds = min(2 * seconds, MOST_REFUSED_SECONDS)
+            seconds = min(2 * seconds, MAX_REFUSED_SECONDS)
         self._refused[node] = now + seconds, seconds
 
     def written(self, node: str) -> None:

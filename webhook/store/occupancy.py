@@ -27,7 +27,7 @@ from webhook.store.unbindable import Unbindable
 from webhook.store.workload_mix import WorkloadMix
 
 PODS_PATH: Final = "/api/v1/pods"
-LONGEST_WORDS: Final = 400
+MAX_WORDS: Final = 400
 NODES_AT_ONCE: Final = 64  # some milliseconds
 _OURS: Final = "ours"
 
@@ -202,7 +202,7 @@ def _unbound(read: Pod) -> _Unbound | None:
         return None
     words = read.unschedulable or "nothing"
     said = f"could not take {maker[1]} before, and is left out for a while; the scheduler said: {words}"
-    return _Unbound(maker[0], errors.shortened(said, longest=LONGEST_WORDS), read.leaves)
+    return _Unbound(maker[0], errors.shortened(said, longest=MAX_WORDS), read.leaves)
 
 
 def _seen(item: Mapping[str, Any] | None) -> _Seen | None:

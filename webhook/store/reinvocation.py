@@ -63,13 +63,13 @@ def is_as_asked(entry: Allocation, request: Request, node: GpuNode) -> bool:
     )
 
 
-def _fulfils(shares: Iterable[GivenShare], demand: Demand, constraints: Constraints, cards: Mapping[str, Gpu]) -> bool:
+def _fulfils(shares: Iterable[GivenShare], demand: Demand, constraints: Constraints, gpus: Mapping[str, Gpu]) -> bool:
     mine = [share for share in shares if share.containers == demand.containers]
-    own = [cards[uuid] for share in mine for uuid in share.gpu_uuids if uuid in cards]
+    own = [gpus[uuid] for share in mine for uuid in share.gpu_uuids if uuid in gpus]
     return (
-        len({card.uuid for card in own}) == demand.gpus
+        len({gpu.uuid for gpu in own}) == demand.gpus
         and mine == [demand.on(own)]
         and all(
-            filters.reject(filters.FilterInput(card, ledger.NOTHING, demand.share, constraints)) is None for card in own
+            filters.reject(filters.FilterInput(gpu, ledger.NOTHING, demand.share, constraints)) is None for gpu in own
         )
     )

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 LIFETIME_SECONDS: Final = 60.0
 ATTEMPTS: Final = 16
-MOST_REFUSED: Final = 3  # nodes whose write the API server refuses: it is on account of the pod, then
+MAX_REFUSED: Final = 3  # nodes whose write the API server refuses: it is on account of the pod, then
 REFUSED_SECONDS: Final = 60.0  # that such a pod is not tried again
 
 
@@ -134,7 +134,7 @@ class Reservation:
                 continue
             except ledger_store.WriteRefusedError as error:
                 refused[outcome.node] = f"cannot be written ({error})"
-                if len(refused) == MOST_REFUSED:
+                if len(refused) == MAX_REFUSED:
                     return self._unstored(holder, f"the API server does not store its share on any node ({error})")
                 continue
             finally:
@@ -214,9 +214,9 @@ def _are_as_seen(chosen: Placement, node: GpuNode, seen: NodeView) -> bool:
     """Whether the GPUs that were chosen, and who holds what of them, are on the node as they were."""
     if node is seen.node:
         return True
-    cards, before, held = node.gpu_by_uuid(), seen.node.gpu_by_uuid(), ledger.use(node)
+    gpus, before, held = node.gpu_by_uuid(), seen.node.gpu_by_uuid(), ledger.use(node)
     return all(
-        uuid in cards and cards[uuid] == before.get(uuid) and _holders(held[uuid]) == _holders(seen.used[uuid])
+        uuid in gpus and gpus[uuid] == before.get(uuid) and _holders(held[uuid]) == _holders(seen.used[uuid])
         for share in chosen.shares
         for uuid in share.gpu_uuids
     )

@@ -17,9 +17,9 @@ from typing import Final
 from gpushare import pod
 
 FIRST_SECONDS: Final = 120.0  # as long as one owner's pods are let be between two evictions: see `unschedulable_pods`
-MOST_SECONDS: Final = 3600.0
+MAX_SECONDS: Final = 3600.0
 LAST_SECONDS: Final = 3600.0  # after that: long enough for several other nodes to have been tried
-MOST_MAKERS: Final = 4096
+MAX_MAKERS: Final = 4096
 
 Maker = tuple[str, str]
 
@@ -58,9 +58,9 @@ class Unbindable:
             if now < known_node.barred_until + LAST_SECONDS
         }
         before = known.get(node)
-        pause = FIRST_SECONDS if before is None else min(2 * before.pause_seconds, MOST_SECONDS)
+        pause = FIRST_SECONDS if before is None else min(2 * before.pause_seconds, MAX_SECONDS)
         self._of[maker] = {**known, node: _Node(why, now + pause, pause)}
-        if len(self._of) > MOST_MAKERS:
+        if len(self._of) > MAX_MAKERS:
             self._of.popitem(last=False)
 
     def bound(self, maker: Maker, node: str) -> None:

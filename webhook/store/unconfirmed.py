@@ -23,10 +23,10 @@ from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode
 from gpushare.refusal import Cause, Refusal
 
-MOST_PART: Final = 8  # of all GPUs one namespace may have one in so many reserved for pods on their way,
-LEAST_GPUS: Final = 2.0  # or these
+MAX_PART: Final = 8  # of all GPUs one namespace may have one in so many reserved for pods on their way,
+MIN_GPUS: Final = 2.0  # or these
 OVERDUE_SECONDS: Final = 5.0  # a pod is stored and seen in well under a second
-MOST_PART_TOGETHER: Final = 2  # and all namespaces together one in so many
+MAX_PART_TOGETHER: Final = 2  # and all namespaces together one in so many
 LAPSES: Final = 3
 LAPSES_TOGETHER: Final = 9
 LAPSES_SECONDS: Final = 3600.0
@@ -67,7 +67,7 @@ class UnconfirmedReservations:
     def look(self, view: GpuNode, stored: GpuNode) -> None:
         """A node has changed: as it is with what this process is about to write, and as it is stored."""
         now = self._clock()
-        sizes = {card.uuid: card.memory_bytes for card in view.gpus}
+        sizes = {gpu.uuid: gpu.memory_bytes for gpu in view.gpus}
         written = {entry.id for entry in stored.allocations}
         unconfirmed = set()
         for entry in view.allocations:
@@ -131,10 +131,10 @@ class UnconfirmedReservations:
         gpus = sum(self._gpus.values())
         everywhere = (reservation for of_one in self._waiting.values() for reservation in of_one.values())
         for reserved, part, whose in (
-            (waiting, MOST_PART, "pods of this namespace"),
-            (everywhere, MOST_PART_TOGETHER, "pods of all namespaces"),
+            (waiting, MAX_PART, "pods of this namespace"),
+            (everywhere, MAX_PART_TOGETHER, "pods of all namespaces"),
         ):
-            most = max(LEAST_GPUS, gpus / part)
+            most = max(MIN_GPUS, gpus / part)
             if _total(reserved) >= most:
                 return (
                     f"{most:g} GPUs are reserved for {whose} that do not exist yet, so this pod is placed only once it "

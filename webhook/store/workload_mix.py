@@ -3,7 +3,7 @@
 The mix is what the pods that hold a share now have asked for, each counted once. So it needs no memory of its own:
 after a restart it is there as soon as the pods have been read, and it is the same in every replica. A lesson is due
 when as many pods with a share have come and gone since the last as a third of those there were, and FEWEST at least; or
-as much compute as a third of what they asked for, LEAST_PERCENT at least: a few pods may be most of a cluster.
+as much compute as a third of what they asked for, MIN_PERCENT at least: a few pods may be most of a cluster.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gpushare.request import Request
 
 FEWEST: Final = 50
 PART: Final = 3  # one in so many
-LEAST_PERCENT: Final = 800  # of a GPU: eight whole ones
+MIN_PERCENT: Final = 800  # of a GPU: eight whole ones
 
 Asks = tuple[RequestClass, ...]  # what one pod asks for
 
@@ -47,7 +47,7 @@ class WorkloadMix:
         self._turnover += 1
         self._turnover_percent += max(_percent(before), _percent(after))
         by_pods = self._turnover >= max(FEWEST, self._known // PART)
-        by_compute = self._turnover_percent >= max(LEAST_PERCENT, self._known_percent // PART)
+        by_compute = self._turnover_percent >= max(MIN_PERCENT, self._known_percent // PART)
         if by_pods or (by_compute and self._pods >= ENOUGH_PODS):
             self._due()
 

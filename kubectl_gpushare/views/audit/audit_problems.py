@@ -54,8 +54,8 @@ def names_of(verdict: AuditVerdict, names: Mapping[str, str]) -> Iterator[str]:
     subjects = [("", f"gpunode.gpushare.io/{node.name}") for node in verdict.nodes if node.state is AuditState.BROKEN]
     subjects += [(share.namespace, f"pod/{share.pod}") for share in verdict.shares if share.state is AuditState.BROKEN]
     for process in (stray.process for stray in verdict.strays):
-        card = f"gpu.gpushare.io/{names.get(process.gpu, process.gpu)}"
-        subjects.append((process.namespace, f"pod/{process.pod}") if process.pod else ("", card))
+        gpu = f"gpu.gpushare.io/{names.get(process.gpu, process.gpu)}"
+        subjects.append((process.namespace, f"pod/{process.pod}") if process.pod else ("", gpu))
     return (name for _, name in dict.fromkeys(subjects))
 
 

@@ -36,40 +36,40 @@ _DEVICES = (
 def node(described: GpuNode, snapshot: Snapshot, *, now: float) -> Page:
     """A node: its state, its cards with their tenants in pictures, its pods."""
     row = node_table.of([described], machines=snapshot.machines, typical_of=snapshot.typical_of)[0]
-    order = tenants.letters(row.cards)
-    shares = tenants.table(row.cards, order, tenants.Pods.of(snapshot), now=now)
+    order = tenants.letters(row.gpus)
+    shares = tenants.table(row.gpus, order, tenants.Pods.of(snapshot), now=now)
     return (
         *field("Name", described.name),
-        *_problems(ledger_problems.of([described], row.cards)),
+        *_problems(ledger_problems.of([described], row.gpus)),
         *field("Status", ", ".join(row.statuses) or "Ready", style=cell_figures.status(row.statuses).style),
         *field("Reason", row.away.sentence if row.away else "", style="warn"),
         *field("Age", ages.since(described.created, now=now)),
         *field("Config", described.config or NONE),
         *field("Models", _counted(row)),
         *field("Allocated", _allocated(row.total)),
-        *field("Free", free_summary.sentence(row.cards, row.total).removeprefix("free ").replace("is free ", "")),
+        *field("Free", free_summary.sentence(row.gpus, row.total).removeprefix("free ").replace("is free ", "")),
         *_conditions(described.conditions, now=now),
-        Section("GPUs", tuple(block for card in row.cards for block in _card(card, order)) or (NONE,)),
+        Section("GPUs", tuple(block for gpu in row.gpus for block in _gpu(gpu, order)) or (NONE,)),
         Section("Shares", (shares,) if shares.rows else (NONE,)),
         *happenings.section(snapshot.events, now=now),
         *_notes(snapshot),
     )
 
 
-def gpu(card: GpuSummary, owner: GpuNode, snapshot: Snapshot, *, now: float) -> Page:
+def gpu(gpu: GpuSummary, owner: GpuNode, snapshot: Snapshot, *, now: float) -> Page:
     """A card: what it is, its tenants in a picture and a table."""
-    order = tenants.letters([card])
-    shares = tenants.table([card], order, tenants.Pods.of(snapshot), now=now)
-    total = gpu_summary.add_up([card])
-    device = card.gpu
-    labels = sorted({holder.labels.exclusion for holder in card.used.holders if holder.labels.exclusion})
+    order = tenants.letters([gpu])
+    shares = tenants.table([gpu], order, tenants.Pods.of(snapshot), now=now)
+    total = gpu_summary.add_up([gpu])
+    device = gpu.gpu
+    labels = sorted({holder.labels.exclusion for holder in gpu.used.holders if holder.labels.exclusion})
     return (
-        *field("Name", card.name),
-        *_problems(ledger_problems.of_card(owner, card)),
-        *field("Status", ", ".join(card.statuses) or "Ready", style=cell_figures.status(card.statuses).style),
-        *field("Reason", card.reason, style="warn" if device.healthy else "bad"),
-        *field("Cordoned", str(card.note)),
-        *field("Held For", *sorted(str(hold.pod) for hold in card.holds)),
+        *field("Name", gpu.name),
+        *_problems(ledger_problems.for_gpu(owner, gpu)),
+        *field("Status", ", ".join(gpu.statuses) or "Ready", style=cell_figures.status(gpu.statuses).style),
+        *field("Reason", gpu.reason, style="warn" if device.healthy else "bad"),
+        *field("Cordoned", str(gpu.note)),
+        *field("Held For", *sorted(str(hold.pod) for hold in gpu.holds)),
         *field("UUID", device.uuid),
         *field("Model", device.model),
         *field("Memory", quantity.format_bytes(device.memory_bytes)),
@@ -78,13 +78,13 @@ def gpu(card: GpuSummary, owner: GpuNode, snapshot: Snapshot, *, now: float) -> 
         *field("Compute Capability", cell_figures.capability(device)),
         *field("PCI", device.pci_bus_id),
         *field("NUMA Node", "" if device.numa_node is None else str(device.numa_node)),
-        *field("Node", card.node),
+        *field("Node", gpu.node),
         *field("Config", owner.config),
-        *field("Allocated", _allocated(total) or ("" if card.gone else _by_kubelet(card))),
-        *field("Free", _free(card)),
+        *field("Allocated", _allocated(total) or ("" if gpu.gone else _by_kubelet(gpu))),
+        *field("Free", _free(gpu)),
         *field("Exclusive To", *(f"pods with the exclusion label {label}" for label in labels)),
-        Section("Tenants", (*tenants.pictures(card, order), shares) if shares.rows else _devices(card, snapshot)),
-        *happenings.section(happenings.of_gpu(snapshot.events, device, card.name), now=now),
+        Section("Tenants", (*tenants.pictures(gpu, order), shares) if shares.rows else _devices(gpu, snapshot)),
+        *happenings.section(happenings.of_gpu(snapshot.events, device, gpu.name), now=now),
         *_notes(snapshot),
     )
 
@@ -95,53 +95,53 @@ def node_document(described: GpuNode, snapshot: Snapshot) -> documents.Document:
     index = tenants.Pods.of(snapshot)
     return {
         **node_table.item(row),
-        "problems": ledger_problems.of([described], row.cards),
+        "problems": ledger_problems.of([described], row.gpus),
         "conditions": codec.to_status(described)["conditions"],
-        "cards": [{**gpu_table.item(card), "tenants": tenants.items(card, index)} for card in row.cards],
+        "cards": [{**gpu_table.item(gpu), "tenants": tenants.items(gpu, index)} for gpu in row.gpus],
         "events": happenings.items(snapshot.events),
         "notes": list(snapshot.notes),
     }
 
 
-def gpu_document(card: GpuSummary, owner: GpuNode, snapshot: Snapshot) -> documents.Document:
+def gpu_document(gpu: GpuSummary, owner: GpuNode, snapshot: Snapshot) -> documents.Document:
     """A card as a `GPUDescription`."""
     return {
-        **gpu_table.item(card),
-        "problems": ledger_problems.of_card(owner, card),
-        "tenants": tenants.items(card, tenants.Pods.of(snapshot)),
-        "devices": [dataclasses.asdict(given) for given in _given(card, snapshot) or ()],
-        "events": happenings.items(happenings.of_gpu(snapshot.events, card.gpu, card.name)),
+        **gpu_table.item(gpu),
+        "problems": ledger_problems.for_gpu(owner, gpu),
+        "tenants": tenants.items(gpu, tenants.Pods.of(snapshot)),
+        "devices": [dataclasses.asdict(given) for given in _given(gpu, snapshot) or ()],
+        "events": happenings.items(happenings.of_gpu(snapshot.events, gpu.gpu, gpu.name)),
         "notes": list(snapshot.notes),
     }
 
 
-def card_line(card: GpuSummary) -> str:
+def gpu_line(gpu: GpuSummary) -> str:
     """A card in a line: index, model, state."""
-    states = ", ".join(card.statuses) or "Ready"
-    if card.gone:
-        return f"{card.gpu.uuid}: Gone: {card.gpu.health_reason}"
-    mode = "" if card.shared else f", mode {card.gpu.mode}"
-    reason = f": {card.gpu.health_reason}" if not card.gpu.healthy and card.gpu.health_reason else ""
-    return f"{card.gpu.index}: {card.gpu.model}, {card.gpu.uuid}{mode}, {states}{reason}"
+    states = ", ".join(gpu.statuses) or "Ready"
+    if gpu.gone:
+        return f"{gpu.gpu.uuid}: Gone: {gpu.gpu.health_reason}"
+    mode = "" if gpu.shared else f", mode {gpu.gpu.mode}"
+    reason = f": {gpu.gpu.health_reason}" if not gpu.gpu.healthy and gpu.gpu.health_reason else ""
+    return f"{gpu.gpu.index}: {gpu.gpu.model}, {gpu.gpu.uuid}{mode}, {states}{reason}"
 
 
-def _card(card: GpuSummary, order: dict[str, int]) -> tuple[Block, ...]:
-    drawn = card.shared or card.used.holders
-    return (card_line(card), *(tenants.pictures(card, order) if drawn else ()))
+def _gpu(gpu: GpuSummary, order: dict[str, int]) -> tuple[Block, ...]:
+    drawn = gpu.shared or gpu.used.holders
+    return (gpu_line(gpu), *(tenants.pictures(gpu, order) if drawn else ()))
 
 
-def _by_kubelet(card: GpuSummary) -> str:
-    return f"in mode {card.gpu.mode} the kubelet hands it out: `kubectl describe node {card.node}` has the counts"
+def _by_kubelet(gpu: GpuSummary) -> str:
+    return f"in mode {gpu.gpu.mode} the kubelet hands it out: `kubectl describe node {gpu.node}` has the counts"
 
 
-def _given(card: GpuSummary, snapshot: Snapshot) -> Sequence[GivenDevices] | None:
-    return snapshot.usage.devices_of(card.node, card.gpu.uuid) if snapshot.usage else None
+def _given(gpu: GpuSummary, snapshot: Snapshot) -> Sequence[GivenDevices] | None:
+    return snapshot.usage.devices_of(gpu.node, gpu.gpu.uuid) if snapshot.usage else None
 
 
-def _devices(card: GpuSummary, snapshot: Snapshot) -> tuple[Block, ...]:
+def _devices(gpu: GpuSummary, snapshot: Snapshot) -> tuple[Block, ...]:
     """The containers that the kubelet gave devices of this GPU to; UNKNOWN if only its agent could say."""
-    given = _given(card, snapshot)
-    if given is None and not card.shared and not card.gone:
+    given = _given(gpu, snapshot)
+    if given is None and not gpu.shared and not gpu.gone:
         return (UNKNOWN,)
     rows = [(f"{one.namespace}/{one.pod}", one.container, f"{one.count} {one.resource}") for one in given or ()]
     return (Table(_DEVICES, rows),) if rows else (NONE,)
@@ -175,7 +175,7 @@ def _conditions(conditions: Sequence[Condition], *, now: float) -> tuple[Section
 
 
 def _counted(row: node_table.NodeRow) -> str:
-    models = node_table.counted(card.gpu.model for card in row.cards if not card.gone)
+    models = node_table.counted(gpu.gpu.model for gpu in row.gpus if not gpu.gone)
     return ", ".join(f"{count} × {model}" for model, count in models) or "none reported by the agent"
 
 
@@ -188,12 +188,12 @@ def _allocated(total: gpu_summary.Sum) -> str:
     return f"{compute}{plural} and {memory} of memory, to {total.pods} pod{'' if total.pods == 1 else 's'}"
 
 
-def _free(card: GpuSummary) -> str:
-    if not card.shared:
+def _free(gpu: GpuSummary) -> str:
+    if not gpu.shared:
         return ""
-    percent, memory_bytes = card.free
+    percent, memory_bytes = gpu.free
     if not memory_bytes and not percent:
         return "nothing"
-    free, lost = card.parts
+    free, lost = gpu.parts
     part = f"; {lost / free:.0%} of it is stranded" if lost else ""
     return f"{quantity.format_compute(percent)} of its compute and {quantity.format_bytes(memory_bytes)}{part}"

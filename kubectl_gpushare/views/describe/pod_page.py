@@ -17,7 +17,7 @@ from kubectl_gpushare.planning import resize_plan
 from kubectl_gpushare.source import misspelt
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import ages, gpu_summary, happenings, podstate
-from kubectl_gpushare.views.describe import gpu_page as described_cards
+from kubectl_gpushare.views.describe import gpu_page as described_gpus
 from kubectl_gpushare.views.describe import tenants
 
 _NO_TROUBLE = {"Cordoned", "Changing", "Excluding", "Held"}  # to pods that are on the card already
@@ -124,8 +124,8 @@ def document(described: DescribedPod, snapshot: Snapshot) -> documents.Document:
         "shares": [
             {
                 "containers": list(share.containers),
-                "gpus": [{"name": card.name, "uuid": card.gpu.uuid, "model": card.gpu.model} for card in held
-                         if card.gpu.uuid in share.gpu_uuids],
+                "gpus": [{"name": gpu.name, "uuid": gpu.gpu.uuid, "model": gpu.gpu.model} for gpu in held
+                         if gpu.gpu.uuid in share.gpu_uuids],
                 "requestPercent": share.request_percent,
                 "limitPercent": share.limit_percent,
                 "memoryBytes": share.memory_bytes,
@@ -146,8 +146,8 @@ def _shares(described: DescribedPod, entry: Allocation, snapshot: Snapshot, now:
     if entry.id not in order:
         return ()  # the allocation names no GPU, as only a file can have it
     blocks: list[Block] = []
-    for card in held:
-        blocks += [f"{card.node}/{described_cards.card_line(card)}", *tenants.pictures(card, order)]
+    for gpu in held:
+        blocks += [f"{gpu.node}/{described_gpus.gpu_line(gpu)}", *tenants.pictures(gpu, order)]
     table = tenants.table(held, order, tenants.Pods.of(snapshot), now=now)
     return (Section(f"GPUs (this pod is {letter(order[entry.id])})", tuple(blocks)), Section("Tenants", (table,)))
 
@@ -156,19 +156,19 @@ def _held(described: DescribedPod) -> list[gpu_summary.GpuSummary]:
     if described.owner is None or described.entry is None:
         return []
     mine = described.entry.gpu_uuids
-    return [card for card in gpu_summary.of([described.owner]) if card.gpu.uuid in mine]
+    return [gpu for gpu in gpu_summary.of([described.owner]) if gpu.gpu.uuid in mine]
 
 
 def _neighbours(described: DescribedPod, held: list[gpu_summary.GpuSummary]) -> list[str]:
     mine = described.entry.id if described.entry else ""
-    others = {holder.id: str(holder.pod) for card in held for holder in card.holders if holder.id != mine}
+    others = {holder.id: str(holder.pod) for gpu in held for holder in gpu.holders if holder.id != mine}
     return sorted(others.values())
 
 
 def placement(described: DescribedPod, refusal: str = "") -> str:
     """Where it is, or why it is nowhere, as a sentence; refusal: why it fits nowhere, if it was not told since."""
     if described.entry and described.owner:
-        names = ", ".join(card.name for card in _held(described))
+        names = ", ".join(gpu.name for gpu in _held(described))
         if not names:
             return f"on {described.owner.name}, by an allocation that names no GPU"
         others = _neighbours(described, _held(described))
@@ -253,10 +253,10 @@ def _problems(described: DescribedPod) -> list[str]:
         )
     if described.entry is not None and (words := unbound(described.manifest)):
         sentences.append(words)
-    for card in _held(described):
-        if any(word not in _NO_TROUBLE for word in card.statuses):
-            reason = f": {card.gpu.health_reason}" if card.gpu.health_reason else ""
-            sentences.append(f"{card.name} is {', '.join(card.statuses)}{reason}")
+    for gpu in _held(described):
+        if any(word not in _NO_TROUBLE for word in gpu.statuses):
+            reason = f": {gpu.gpu.health_reason}" if gpu.gpu.health_reason else ""
+            sentences.append(f"{gpu.name} is {', '.join(gpu.statuses)}{reason}")
     return sentences
 
 

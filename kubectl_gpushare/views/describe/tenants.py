@@ -63,24 +63,24 @@ class Pods:
         return self.by_name.get((entry.pod.namespace, entry.pod.name))
 
 
-def letters(cards: Iterable[GpuSummary]) -> dict[str, int]:
+def letters(gpus: Iterable[GpuSummary]) -> dict[str, int]:
     """Position of each allocation among the tenants of the cards, by its id."""
     positions: dict[str, int] = {}
-    for card in cards:
-        for holder in card.used.holders:
+    for gpu in gpus:
+        for holder in gpu.used.holders:
             positions.setdefault(holder.id, len(positions))
     return positions
 
 
-def pictures(card: GpuSummary, order: Mapping[str, int]) -> tuple[Picture, Picture]:
+def pictures(gpu: GpuSummary, order: Mapping[str, int]) -> tuple[Picture, Picture]:
     """The card's compute and memory with their tenants."""
     compute, memory = [], []
-    for holder in card.used.holders:
-        percent, memory_bytes = ledger.held(holder, card.gpu.uuid)
+    for holder in gpu.used.holders:
+        percent, memory_bytes = ledger.held(holder, gpu.gpu.uuid)
         compute.append((order[holder.id], percent))
         memory.append((order[holder.id], memory_bytes))
-    percent, count = card.used.request_percent, card.used.memory_bytes
-    total = 0 if card.gone else 100
+    percent, count = gpu.used.request_percent, gpu.used.memory_bytes
+    total = 0 if gpu.gone else 100
     return (
         Picture(
             "compute",
@@ -92,19 +92,19 @@ def pictures(card: GpuSummary, order: Mapping[str, int]) -> tuple[Picture, Pictu
         Picture(
             "memory",
             tuple(memory),
-            card.gpu.memory_bytes,
-            f"{quantity.format_bytes(count)} of {quantity.format_bytes(card.gpu.memory_bytes)}",
-            count > card.gpu.memory_bytes,
+            gpu.gpu.memory_bytes,
+            f"{quantity.format_bytes(count)} of {quantity.format_bytes(gpu.gpu.memory_bytes)}",
+            count > gpu.gpu.memory_bytes,
         ),
     )
 
 
-def table(cards: Sequence[GpuSummary], order: Mapping[str, int], pods: Pods, *, now: float) -> Table:
+def table(gpus: Sequence[GpuSummary], order: Mapping[str, int], pods: Pods, *, now: float) -> Table:
     """A row for each share on the cards; a share on several cards is one row."""
-    names = {card.gpu.uuid: str(card.gpu.index) if not card.gone else card.gpu.uuid for card in cards}
-    holders = {holder.id: holder for card in cards for holder in card.used.holders}
+    names = {gpu.gpu.uuid: str(gpu.gpu.index) if not gpu.gone else gpu.gpu.uuid for gpu in gpus}
+    holders = {holder.id: holder for gpu in gpus for holder in gpu.used.holders}
     rows = [
-        _row(holder, share, names, order[holder.id], pods, cards[0].node, now)
+        _row(holder, share, names, order[holder.id], pods, gpus[0].node, now)
         for holder in holders.values()
         for share in holder.shares
         if any(uuid in names for uuid in share.gpu_uuids)
@@ -113,7 +113,7 @@ def table(cards: Sequence[GpuSummary], order: Mapping[str, int], pods: Pods, *, 
     return whole if pods.usage else cell_figures.without(whole, _USED)
 
 
-def items(card: GpuSummary, pods: Pods) -> list[dict[str, Any]]:
+def items(gpu: GpuSummary, pods: Pods) -> list[dict[str, Any]]:
     """The card's tenants in a document."""
     return [
         {
@@ -126,10 +126,10 @@ def items(card: GpuSummary, pods: Pods) -> list[dict[str, Any]]:
             "memoryBytes": share.memory_bytes,
             "state": _state(holder, pods)[0],
             "since": _since(holder, pods),
-            **cell_figures.used_document(_used(holder, [card.gpu.uuid], pods, card.node)),
+            **cell_figures.used_document(_used(holder, [gpu.gpu.uuid], pods, gpu.node)),
         }
-        for holder in card.used.holders
-        for share in _on(holder, card)
+        for holder in gpu.used.holders
+        for share in _on(holder, gpu)
     ]
 
 
@@ -182,5 +182,5 @@ def _since(holder: Allocation, pods: Pods) -> str:
     return podstate.started(manifest) if manifest else ""
 
 
-def _on(holder: Allocation, card: GpuSummary) -> Iterable[GivenShare]:
-    return (share for share in holder.shares if card.gpu.uuid in share.gpu_uuids)
+def _on(holder: Allocation, gpu: GpuSummary) -> Iterable[GivenShare]:
+    return (share for share in holder.shares if gpu.gpu.uuid in share.gpu_uuids)

@@ -8,7 +8,7 @@ from gpushare import quantity
 from kubectl_gpushare.views import gpu_summary
 
 
-def sentence(all_cards: Sequence[gpu_summary.GpuSummary], total: gpu_summary.Sum) -> str:
+def sentence(all_gpus: Sequence[gpu_summary.GpuSummary], total: gpu_summary.Sum) -> str:
     """As `free 11.4 with 800Gi of 40 GPUs, 53% of it stranded: 38 GPUs have less than the typical 0.5 left; …`."""
     if not total.total_percent:
         return "no GPU takes shares by annotation"
@@ -19,7 +19,7 @@ def sentence(all_cards: Sequence[gpu_summary.GpuSummary], total: gpu_summary.Sum
     text = f"free {size} of {_plural(total.total_percent // 100, 'GPU')}"
     if total.stranded_gpus >= 0.005:
         text += f", {total.fragmentation:.0%} of it stranded"
-    short = [card for card in all_cards if card.shared and any(card.free) and _too_small(card)]
+    short = [gpu for gpu in all_gpus if gpu.shared and any(gpu.free) and _too_small(gpu)]
     if short:
         size = quantity.format_compute(round(short[0].typical.compute * 100))
         have = "has" if len(short) == 1 else "have"
@@ -31,9 +31,9 @@ def sentence(all_cards: Sequence[gpu_summary.GpuSummary], total: gpu_summary.Sum
     return text
 
 
-def _too_small(card: gpu_summary.GpuSummary) -> bool:
-    percent, memory_bytes = card.free
-    return percent < card.typical.compute * 100 or memory_bytes < card.typical.memory * card.gpu.memory_bytes
+def _too_small(gpu: gpu_summary.GpuSummary) -> bool:
+    percent, memory_bytes = gpu.free
+    return percent < gpu.typical.compute * 100 or memory_bytes < gpu.typical.memory * gpu.gpu.memory_bytes
 
 
 def _plural(count: int, noun: str) -> str:

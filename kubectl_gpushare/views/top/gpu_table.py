@@ -43,21 +43,21 @@ COLUMNS = (
     Column("REASON", wide=True, least=20),
 )
 
-_MOST_SICK = 5  # GPUs whose reason is told below the table
+_MAX_SICK = 5  # GPUs whose reason is told below the table
 # Column a list may be sorted by -> (key, largest first).
 SORT_KEYS: Mapping[str, tuple[Callable[[GpuSummary], Any], bool]] = {
-    "name": (lambda card: (gpu_summary.natural(card.node), card.gpu.index), False),
-    "model": (lambda card: card.gpu.model, False),
-    "mode": (lambda card: card.gpu.mode.value, False),
-    "compute": (lambda card: card.used.request_percent, True),
-    "memory": (lambda card: card.used.memory_bytes, True),
-    "pods": (lambda card: _pods(card), True),
-    "free": (lambda card: card.free, True),
-    "largest": (lambda card: card.largest or (-1, 0), True),
-    "frag": (lambda card: _ratio(*card.parts), True),
-    "status": (lambda card: card.statuses, True),
-    "used": (lambda card: cell_figures.by_usage(card.measured)[0], True),
-    "busy": (lambda card: cell_figures.by_usage(card.measured)[1], True),
+    "name": (lambda gpu: (gpu_summary.natural(gpu.node), gpu.gpu.index), False),
+    "model": (lambda gpu: gpu.gpu.model, False),
+    "mode": (lambda gpu: gpu.gpu.mode.value, False),
+    "compute": (lambda gpu: gpu.used.request_percent, True),
+    "memory": (lambda gpu: gpu.used.memory_bytes, True),
+    "pods": (lambda gpu: _pods(gpu), True),
+    "free": (lambda gpu: gpu.free, True),
+    "largest": (lambda gpu: gpu.largest or (-1, 0), True),
+    "frag": (lambda gpu: _ratio(*gpu.parts), True),
+    "status": (lambda gpu: gpu.statuses, True),
+    "used": (lambda gpu: cell_figures.by_usage(gpu.measured)[0], True),
+    "busy": (lambda gpu: cell_figures.by_usage(gpu.measured)[1], True),
 }
 
 
@@ -71,94 +71,94 @@ def of(
     """All cards of the nodes, sorted by a column, then by name."""
     key, largest_first = SORT_KEYS[sort_by or "name"]
     nodes = list(nodes)
-    cards = gpu_summary.of(nodes, away.of(nodes, machines), typical_of, usage)
-    return sorted(cards, key=key, reverse=largest_first) if sort_by else cards
+    gpus = gpu_summary.of(nodes, away.of(nodes, machines), typical_of, usage)
+    return sorted(gpus, key=key, reverse=largest_first) if sort_by else gpus
 
 
-def table(cards: Sequence[GpuSummary], *, with_used: bool = False) -> Table:
+def table(gpus: Sequence[GpuSummary], *, with_used: bool = False) -> Table:
     """The cards as a table with totals, and with usage if agents were asked."""
-    total = gpu_summary.add_up(cards)
-    rows = [_row(card, with_used=with_used) for card in cards]
+    total = gpu_summary.add_up(gpus)
+    rows = [_row(gpu, with_used=with_used) for gpu in gpus]
     columns = COLUMNS if with_used else cell_figures.unused(COLUMNS)
-    totals = _totals(total, cards, with_used=with_used)
-    return Table(columns, rows, totals, free_summary.sentence(cards, total), "GPUs")
+    totals = _totals(total, gpus, with_used=with_used)
+    return Table(columns, rows, totals, free_summary.sentence(gpus, total), "GPUs")
 
 
-def document(cards: Sequence[GpuSummary]) -> documents.Document:
+def document(gpus: Sequence[GpuSummary]) -> documents.Document:
     """The cards as a `GPUList`."""
-    items = ({**item(card), **cell_figures.used_document(card.measured)} for card in cards)
-    return documents.listing("GPUList", items, totals=cell_figures.sum_document(gpu_summary.add_up(cards)))
+    items = ({**item(gpu), **cell_figures.used_document(gpu.measured)} for gpu in gpus)
+    return documents.listing("GPUList", items, totals=cell_figures.sum_document(gpu_summary.add_up(gpus)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GpuListing:
     """The GPUs that are shown."""
 
-    cards: Sequence[GpuSummary]
+    gpus: Sequence[GpuSummary]
     snapshot: Snapshot
 
     def table(self) -> Table:
         """The cards as a table, with usage if agents were asked."""
-        return table(self.cards, with_used=self.snapshot.usage is not None)
+        return table(self.gpus, with_used=self.snapshot.usage is not None)
 
     def document(self) -> documents.Document:
         """The cards as a `GPUList`."""
-        return document(self.cards)
+        return document(self.gpus)
 
     def names(self) -> Iterator[str]:
         """The names for `-o name`."""
-        return map(name, self.cards)
+        return map(name, self.gpus)
 
     def problems(self) -> Sequence[str]:
         """Sentences about the ledger, about sick GPUs, and about what could not be read."""
-        unhealthy = [card for card in self.cards if not card.gpu.healthy and not card.gone]
-        sick = [f"{card.name} is unhealthy: {card.reason}" for card in unhealthy if card.reason]
-        more = [f"{len(sick) - _MOST_SICK} more GPUs are unhealthy"] if len(sick) > _MOST_SICK else []
-        said = ledger_problems.of(self.snapshot.nodes, self.cards)
-        return (*said, *sick[:_MOST_SICK], *more, *self.snapshot.notes)
+        unhealthy = [gpu for gpu in self.gpus if not gpu.gpu.healthy and not gpu.gone]
+        sick = [f"{gpu.name} is unhealthy: {gpu.reason}" for gpu in unhealthy if gpu.reason]
+        more = [f"{len(sick) - _MAX_SICK} more GPUs are unhealthy"] if len(sick) > _MAX_SICK else []
+        said = ledger_problems.of(self.snapshot.nodes, self.gpus)
+        return (*said, *sick[:_MAX_SICK], *more, *self.snapshot.notes)
 
 
 def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> GpuListing:  # noqa: ARG001
     """The list of the named GPUs, or of all; with -n, of those that pods of the namespace share."""
-    cards = [
-        card
-        for card in of(snapshot.nodes, chosen.sort_by, snapshot.machines, snapshot.typical_of, snapshot.usage)
-        if (not names or card.node in names or card.name in names)
-        and (not chosen.namespace or any(holder.pod.namespace == chosen.namespace for holder in card.used.holders))
+    gpus = [
+        gpu
+        for gpu in of(snapshot.nodes, chosen.sort_by, snapshot.machines, snapshot.typical_of, snapshot.usage)
+        if (not names or gpu.node in names or gpu.name in names)
+        and (not chosen.namespace or any(holder.pod.namespace == chosen.namespace for holder in gpu.used.holders))
     ]
-    return GpuListing(cards, snapshot)
+    return GpuListing(gpus, snapshot)
 
 
-def item(card: GpuSummary) -> dict[str, Any]:
+def item(summary: GpuSummary) -> dict[str, Any]:
     """A card in a document."""
-    percent, memory_bytes = card.free
-    free, stranded = card.parts
-    gpu = card.gpu
+    percent, memory_bytes = summary.free
+    free, stranded = summary.parts
+    gpu = summary.gpu
     return {
-        "name": card.name,
-        "node": card.node,
-        "index": None if card.gone else gpu.index,
+        "name": summary.name,
+        "node": summary.node,
+        "index": None if summary.gone else gpu.index,
         "uuid": gpu.uuid,
         "model": gpu.model,
         "mode": gpu.mode.value,
         "migDevices": list(gpu.mig_profiles),
-        "status": list(card.statuses) or ["Ready"],
-        "reason": card.reason,
+        "status": list(summary.statuses) or ["Ready"],
+        "reason": summary.reason,
         "healthy": gpu.healthy,
         "cordoned": gpu.cordoned,
-        "cordon": dataclasses.asdict(card.note) if card.note != CordonNote() else None,
+        "cordon": dataclasses.asdict(summary.note) if summary.note != CordonNote() else None,
         "compute": {
-            "allocatedPercent": card.used.request_percent,
-            "totalPercent": 100 if card.shared else 0,
+            "allocatedPercent": summary.used.request_percent,
+            "totalPercent": 100 if summary.shared else 0,
             "freePercent": percent,
         },
         "memory": {
-            "allocatedBytes": card.used.memory_bytes,
+            "allocatedBytes": summary.used.memory_bytes,
             "totalBytes": gpu.memory_bytes,
             "freeBytes": memory_bytes,
         },
-        "pods": _pods(card),
-        "heldFor": [str(hold.pod) for hold in card.holds],
+        "pods": _pods(summary),
+        "heldFor": [str(hold.pod) for hold in summary.holds],
         "freeGpus": round(free, 4),
         "strandedGpus": round(stranded, 4),
         "fragmentationRatio": round(_ratio(free, stranded), 4),
@@ -168,47 +168,47 @@ def item(card: GpuSummary) -> dict[str, Any]:
     }
 
 
-def name(card: GpuSummary) -> str:
+def name(gpu: GpuSummary) -> str:
     """The name for `-o name`."""
-    return f"gpu.gpushare.io/{card.name}"
+    return f"gpu.gpushare.io/{gpu.name}"
 
 
-def _row(card: GpuSummary, *, with_used: bool) -> Row:
-    gpu, used = card.gpu, card.used
-    free, stranded = card.parts
+def _row(summary: GpuSummary, *, with_used: bool) -> Row:
+    gpu, used = summary.gpu, summary.used
+    free, stranded = summary.parts
     # For GPUs in other modes only the kubelet knows the holders.
-    known = card.shared or used.holders
+    known = summary.shared or used.holders
     return (
-        card.name,
+        summary.name,
         cell_figures.model(gpu),
-        NONE if card.gone else _mode(gpu.mode),
-        cell_figures.compute(used.request_percent, 0 if card.gone else 100) if known else cell_figures.unknown(),
+        NONE if summary.gone else _mode(gpu.mode),
+        cell_figures.compute(used.request_percent, 0 if summary.gone else 100) if known else cell_figures.unknown(),
         cell_figures.memory(used.memory_bytes, gpu.memory_bytes) if known else cell_figures.unknown(),
-        *(cell_figures.used(card.measured, used.memory_bytes, 1) if with_used else ()),
-        str(_pods(card)) if known or card.devices is not None else cell_figures.unknown(),
-        cell_figures.free(*card.free),
-        cell_figures.largest(card),
+        *(cell_figures.used(summary.measured, used.memory_bytes, 1) if with_used else ()),
+        str(_pods(summary)) if known or summary.devices is not None else cell_figures.unknown(),
+        cell_figures.free(*summary.free),
+        cell_figures.largest(summary),
         cell_figures.fragmentation(free, stranded),
-        cell_figures.status(card.statuses),
+        cell_figures.status(summary.statuses),
         ",".join(f"{count}x{name}" for name, count in collections.Counter(gpu.mig_profiles).items()) or NONE,
         gpu.uuid,
         gpu.pci_bus_id or NONE,
         NONE if gpu.numa_node is None else str(gpu.numa_node),
         cell_figures.capability(gpu) or NONE,
-        sentence(card.reason),
+        sentence(summary.reason),
     )
 
 
-def _totals(total: gpu_summary.Sum, cards: Sequence[GpuSummary], *, with_used: bool) -> dict[str, str | Cell]:
+def _totals(total: gpu_summary.Sum, gpus: Sequence[GpuSummary], *, with_used: bool) -> dict[str, str | Cell]:
     return {
         "MODEL": f"{total.gpus}-{'GPU' if total.gpus == 1 else 'GPUs'}",
-        **cell_figures.sum_cells(total, [card.measured for card in cards if card.shared] if with_used else None),
+        **cell_figures.sum_cells(total, [gpu.measured for gpu in gpus if gpu.shared] if with_used else None),
     }
 
 
-def _pods(card: GpuSummary) -> int:
+def _pods(gpu: GpuSummary) -> int:
     """How many pods are on it: by the ledger, or else by the kubelet as its agent says."""
-    return len(card.holders) or len({(given.namespace, given.pod) for given in card.devices or ()})
+    return len(gpu.holders) or len({(given.namespace, given.pod) for given in gpu.devices or ()})
 
 
 def _mode(mode: Mode) -> str | Cell:

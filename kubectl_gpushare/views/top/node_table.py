@@ -47,14 +47,14 @@ class NodeRow:
     """A node with its cards and their sum."""
 
     node: GpuNode
-    cards: tuple[GpuSummary, ...]
+    gpus: tuple[GpuSummary, ...]
     total: Sum
     away: Away | None = None
 
     @property
     def measured(self) -> list[Used | None]:
         """What is used of each of its GPUs that takes shares by annotation."""
-        return [card.measured for card in self.cards if card.shared]
+        return [gpu.measured for gpu in self.gpus if gpu.shared]
 
     @property
     def used(self) -> Used | None:
@@ -73,7 +73,7 @@ class NodeRow:
         ]
         if not self.node.gpus:
             words.append("NoGPUs")
-        counts = collections.Counter(word for card in self.cards for word in card.statuses if word not in words)
+        counts = collections.Counter(word for gpu in self.gpus for word in gpu.statuses if word not in words)
         words += [f"{word}:{count}" for word, count in counts.items()]
         if self.node.problems:
             words.append("Unreadable")
@@ -84,16 +84,16 @@ class NodeRow:
         """The first sentence about its problems; empty if it has none."""
         said = [self.away.sentence] if self.away else []
         said += [condition.message or condition.reason for condition in self.node.conditions if condition.trouble]
-        said += ledger_problems.of([self.node], self.cards)
-        said += [f"{card.name}: {card.gpu.health_reason}" for card in self.cards if not card.gpu.healthy]
-        said += [f"{card.name}: {card.reason}" for card in self.cards if card.holds or card.exclusion]
+        said += ledger_problems.of([self.node], self.gpus)
+        said += [f"{gpu.name}: {gpu.gpu.health_reason}" for gpu in self.gpus if not gpu.gpu.healthy]
+        said += [f"{gpu.name}: {gpu.reason}" for gpu in self.gpus if gpu.holds or gpu.exclusion]
         return next(filter(None, said), "")
 
 
 SORT_KEYS: Mapping[str, tuple[Callable[[NodeRow], Any], bool]] = {
     "name": (lambda row: gpu_summary.natural(row.node.name), False),
     "gpus": (lambda row: row.total.gpus, True),
-    "model": (lambda row: models(row.cards), False),
+    "model": (lambda row: models(row.gpus), False),
     "compute": (lambda row: row.total.request_percent, True),
     "memory": (lambda row: row.total.memory_bytes, True),
     "pods": (lambda row: row.total.pods, True),
@@ -118,25 +118,25 @@ def of(
     nodes = sorted(nodes, key=lambda node: gpu_summary.natural(node.name))
     gone_away = away.of(nodes, machines)
     for node in nodes:
-        cards = gpu_summary.of([node], gone_away, typical_of, usage)
-        rows.append(NodeRow(node, tuple(cards), gpu_summary.add_up(cards), gone_away.get(node.name)))
+        gpus = gpu_summary.of([node], gone_away, typical_of, usage)
+        rows.append(NodeRow(node, tuple(gpus), gpu_summary.add_up(gpus), gone_away.get(node.name)))
     key, largest_first = SORT_KEYS[sort_by or "name"]
     return sorted(rows, key=key, reverse=largest_first)
 
 
 def table(rows: Sequence[NodeRow], *, with_used: bool = False, now: float = 0.0) -> Table:
     """The nodes as a table with totals, and with usage if agents were asked. `now`: for their ages."""
-    cards = [card for row in rows for card in row.cards]
-    total = gpu_summary.add_up(cards)
+    gpus = [gpu for row in rows for gpu in row.gpus]
+    total = gpu_summary.add_up(gpus)
     lines = [_row(row, now, with_used=with_used) for row in rows]
     totals = _totals(len(rows), total, [part for row in rows for part in row.measured] if with_used else None)
     columns = COLUMNS if with_used else cell_figures.unused(COLUMNS)
-    return Table(columns, lines, totals, free_summary.sentence(cards, total), "nodes")
+    return Table(columns, lines, totals, free_summary.sentence(gpus, total), "nodes")
 
 
 def document(rows: Sequence[NodeRow]) -> documents.Document:
     """The nodes as a `NodeList`."""
-    total = gpu_summary.add_up([card for row in rows for card in row.cards])
+    total = gpu_summary.add_up([gpu for row in rows for gpu in row.gpus])
     items = ({**item(row), **cell_figures.used_document(row.used)} for row in rows)
     return documents.listing("NodeList", items, totals=cell_figures.sum_document(total))
 
@@ -163,8 +163,8 @@ class NodeListing:
 
     def problems(self) -> Sequence[str]:
         """Sentences about the ledger, and about what could not be read."""
-        cards = (card for row in self.rows for card in row.cards)
-        return (*ledger_problems.of(self.snapshot.nodes, cards), *self.snapshot.notes)
+        gpus = (gpu for row in self.rows for gpu in row.gpus)
+        return (*ledger_problems.of(self.snapshot.nodes, gpus), *self.snapshot.notes)
 
 
 def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> NodeListing:
@@ -175,7 +175,7 @@ def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: f
         if (not names or row.node.name in names)
         and (
             not chosen.namespace
-            or any(holder.pod.namespace == chosen.namespace for card in row.cards for holder in card.used.holders)
+            or any(holder.pod.namespace == chosen.namespace for gpu in row.gpus for holder in gpu.used.holders)
         )
     ]
     return NodeListing(rows, snapshot, now)
@@ -187,8 +187,8 @@ def item(row: NodeRow) -> dict[str, Any]:
         "name": row.node.name,
         "created": row.node.created,
         "labels": dict(row.node.labels),
-        "models": _counts(card.gpu.model for card in row.cards if not card.gone),
-        "modes": _counts(card.gpu.mode.value for card in row.cards if not card.gone),
+        "models": _counts(gpu.gpu.model for gpu in row.gpus if not gpu.gone),
+        "modes": _counts(gpu.gpu.mode.value for gpu in row.gpus if not gpu.gone),
         "config": row.node.config,
         "status": list(row.statuses) or ["Ready"],
         "reason": row.reason,
@@ -201,9 +201,9 @@ def name(row: NodeRow) -> str:
     return f"gpunode.gpushare.io/{row.node.name}"
 
 
-def models(cards: Iterable[GpuSummary]) -> str:
+def models(gpus: Iterable[GpuSummary]) -> str:
     """`A100-SXM4-80GB`, or `A100-SXM4-80GB:6,T4:2` for a mixed node."""
-    return mixed(cell_figures.model(card.gpu) for card in cards if not card.gone)
+    return mixed(cell_figures.model(gpu.gpu) for gpu in gpus if not gpu.gone)
 
 
 def _row(row: NodeRow, now: float, *, with_used: bool) -> Row:
@@ -211,8 +211,8 @@ def _row(row: NodeRow, now: float, *, with_used: bool) -> Row:
     return (
         row.node.name,
         str(total.gpus),
-        models(row.cards),
-        mixed(card.gpu.mode.value for card in row.cards if not card.gone),
+        models(row.gpus),
+        mixed(gpu.gpu.mode.value for gpu in row.gpus if not gpu.gone),
         cell_figures.compute(total.request_percent, total.total_percent)
         if total.total_percent
         else cell_figures.unknown(),

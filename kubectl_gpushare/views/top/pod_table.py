@@ -45,7 +45,7 @@ class PodRow:
     name: str
     manifest: pod.PodJson | None
     entry: Allocation | None
-    cards: tuple[gpu_summary.GpuSummary, ...]  # its cards, all on one node
+    gpus: tuple[gpu_summary.GpuSummary, ...]  # its cards, all on one node
     state: str
     used: Used | None = None
 
@@ -73,7 +73,7 @@ class PodRow:
 # Column a list may be sorted by -> (key, largest first).
 SORT_KEYS: Mapping[str, tuple[Callable[[PodRow], Any], bool]] = {
     "name": (lambda row: (gpu_summary.natural(row.namespace), gpu_summary.natural(row.name)), False),
-    "gpus": (lambda row: len(row.cards), True),
+    "gpus": (lambda row: len(row.gpus), True),
     "compute": (lambda row: row.request_percent, True),
     "request": (lambda row: row.request_percent, True),
     "limit": (lambda row: row.limits_percent[::-1], True),
@@ -87,7 +87,7 @@ SORT_KEYS: Mapping[str, tuple[Callable[[PodRow], Any], bool]] = {
 
 def of(snapshot: Snapshot, *, sort_by: str = "", chosen: Options | None = None) -> list[PodRow]:
     """A row for each pod in the ledger, and for each other pod that asks for a share and has not ended."""
-    there = {card.gpu.uuid: card for card in gpu_summary.of(snapshot.nodes)}
+    there = {gpu.gpu.uuid: gpu for gpu in gpu_summary.of(snapshot.nodes)}
     holders = _holders(snapshot)
     rows = []
     for manifest in snapshot.pods or ():
@@ -126,7 +126,7 @@ def item(row: PodRow) -> dict[str, Any]:
         "name": row.name,
         "uid": pod.uid(row.manifest or {}) or (row.entry.pod.uid if row.entry else ""),
         "state": row.state,
-        "gpus": [{"name": card.name, "uuid": card.gpu.uuid} for card in row.cards],
+        "gpus": [{"name": gpu.name, "uuid": gpu.gpu.uuid} for gpu in row.gpus],
         "allocation": row.entry.id if row.entry else "",
         "requestPercent": row.request_percent,
         "limitsPercent": row.limits_percent,
@@ -195,7 +195,7 @@ def _made(
 
 
 def _used(held: Sequence[gpu_summary.GpuSummary], namespace: str, name: str, usage: Usage | None) -> Used | None:
-    shared = [card.gpu.uuid for card in held if card.shared]
+    shared = [gpu.gpu.uuid for gpu in held if gpu.shared]
     return usage.of_pod(held[0].node, namespace, name, shared) if usage and shared else None
 
 
@@ -211,16 +211,16 @@ def _row(row: PodRow, now: float) -> Row:
     return (
         row.namespace,
         row.name,
-        _places(row.cards),
+        _places(row.gpus),
         *(_held(row) if row.entry else _asked(row)),
         *(
-            cell_figures.used(row.used, row.memory_bytes, sum(card.shared for card in row.cards))
+            cell_figures.used(row.used, row.memory_bytes, sum(gpu.shared for gpu in row.gpus))
             if row.entry
             else (NONE, NONE)
         ),
         _state_cell(row, now),
         ages.since(row.created, now=now) or UNKNOWN,
-        ",".join(dict.fromkeys(cell_figures.model(card.gpu) for card in row.cards)) or NONE,
+        ",".join(dict.fromkeys(cell_figures.model(gpu.gpu) for gpu in row.gpus)) or NONE,
         ",".join(dict.fromkeys(name for share in (row.entry.shares if row.entry else ()) for name in share.containers))
         or NONE,
         row.entry.id if row.entry else NONE,
@@ -292,7 +292,7 @@ def _desired(row: PodRow) -> PodRow:
         return row
     from gpushare import errors, request, resizing  # here: slow to import, and rarely needed
 
-    there = GpuNode("", tuple(card.gpu for card in row.cards))
+    there = GpuNode("", tuple(gpu.gpu for gpu in row.gpus))
     try:
         shares = resizing.asked(request.parse(row.manifest), row.entry, there)
     except errors.GpushareError:
@@ -320,8 +320,8 @@ def _totals(rows: Sequence[PodRow]) -> dict[str, str | Cell]:
 
 def _used_in_all(rows: Sequence[PodRow]) -> tuple[str | Cell, str | Cell]:
     """USED and BUSY of the GPUs that the pods hold, each of which counts once."""
-    shared = {card.gpu.uuid for row in rows for card in row.cards if card.shared}
-    holders = [row for row in rows if any(card.gpu.uuid in shared for card in row.cards)]
+    shared = {gpu.gpu.uuid for row in rows for gpu in row.gpus if gpu.shared}
+    holders = [row for row in rows if any(gpu.gpu.uuid in shared for gpu in row.gpus)]
     return cell_figures.used_in_all([row.used for row in holders], len(shared))
 
 
@@ -329,7 +329,7 @@ def _places(held: Sequence[gpu_summary.GpuSummary]) -> str:
     """`gpu-1/0`, or `gpu-1/0,2`: all are on one node."""
     if not held:
         return NONE
-    return f"{held[0].node}/" + ",".join(card.name.rpartition("/")[2] for card in held)
+    return f"{held[0].node}/" + ",".join(gpu.name.rpartition("/")[2] for gpu in held)
 
 
 def _reason(row: PodRow) -> str:

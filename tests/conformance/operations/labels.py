@@ -52,7 +52,7 @@ def mig_device(values: Json) -> gpu_resources.LabelledMigDevice:
     )
 
 
-def card(values: Json) -> gpu_resources.LabelledGpu:
+def gpu(values: Json) -> gpu_resources.LabelledGpu:
     return gpu_resources.LabelledGpu(
         model=values["name"],
         memory_mib=values.get("memory_mib", 0),
@@ -64,7 +64,7 @@ def card(values: Json) -> gpu_resources.LabelledGpu:
 
 def gpu_resource_labels(case: Case) -> Any:
     values = case.input
-    return gpu_resources.of_gpu(card(values["device"]), values["count"], sharing(values.get("sharing")))
+    return gpu_resources.of_gpu(gpu(values["device"]), values["count"], sharing(values.get("sharing")))
 
 
 def mig_resource_labels(case: Case) -> Any:
@@ -81,7 +81,7 @@ def mig_resource_labels(case: Case) -> Any:
 
 def resource_labels(case: Case) -> Any:
     values = case.input
-    return gpu_resources.of_node(list(map(card, values["gpus"])), values["migStrategy"], sharing(values.get("sharing")))
+    return gpu_resources.of_node(list(map(gpu, values["gpus"])), values["migStrategy"], sharing(values.get("sharing")))
 
 
 def mps_capable_label(case: Case) -> Any:
@@ -108,7 +108,7 @@ FULL = whole.NodeFacts(
     driver_version="550.54.15",
     cuda_version=(12, 4),
     machine="DGX H100\n",
-    cards=(gpu_resources.LabelledGpu("NVIDIA H100 80GB HBM3", 81559, (9, 0)),),
+    gpus=(gpu_resources.LabelledGpu("NVIDIA H100 80GB HBM3", 81559, (9, 0)),),
     pci_classes=(0x030200,),
     mig_capable=(True,),
 )
@@ -119,12 +119,12 @@ def gfd_label_names(case: Case) -> Any:
     of_vgpus = bool(case.input.get("vgpu"))
     strategy = case.input.get("migStrategy", "none")
     cut = gpu_resources.LabelledMigDevice("1g.10gb", 9984, 1, 1, 16, dict.fromkeys(ENGINES, 1))
-    cards = (
-        FULL.cards
+    gpus = (
+        FULL.gpus
         if strategy == "none"
         else (gpu_resources.LabelledGpu("NVIDIA H100 80GB HBM3", 81559, (9, 0), mig_enabled=True, mig_devices=(cut,)),)
     )
-    facts = whole.NodeFacts(FULL.driver_version, FULL.cuda_version, FULL.machine, cards, (0x030200,), (True,))
+    facts = whole.NodeFacts(FULL.driver_version, FULL.cuda_version, FULL.machine, gpus, (0x030200,), (True,))
     made = whole.labels(facts, strategy=strategy, sharing=gpu_resources.LabelledSharing(), started=1_700_000_000)
     return Facets(allowed=Allowed(key for key in made if (key == whole.VGPU) is of_vgpus))
 

@@ -13,7 +13,7 @@ from tests.conformance.runner import Case
 
 
 def advertised_resources(case: Case) -> Any:
-    cards = [
+    gpus = [
         HardwareGpu(
             uuid=f"GPU-{index}",
             index=index,
@@ -26,7 +26,7 @@ def advertised_resources(case: Case) -> Any:
         )
         for index, gpu in enumerate(case.input["gpus"])
     ]
-    resources = naming.resources(cards, strategy=case.input["strategy"])
+    resources = naming.resources(gpus, strategy=case.input["strategy"])
     return {name: len(devices) for name, devices in resources.items()}
 
 

@@ -222,11 +222,11 @@ def test_gpus_of_one_nvlink_group_go_together_then_those_of_one_cpu() -> None:
 
 
 def test_what_the_driver_says_of_a_pair_counts_more_than_what_is_guessed() -> None:
-    gpus = [dataclasses.replace(card, link_group=None) for card in builders.node(gpus=3).gpus]
-    gpu, other, third = (card.uuid for card in gpus)
+    gpus = [dataclasses.replace(gpu, link_group=None) for gpu in builders.node(gpus=3).gpus]
+    gpu, other, third = (gpu.uuid for gpu in gpus)
     paths = {(other, gpu): nvml_topology.NvmlPath("SingleSwitch", 2), (gpu, third): nvml_topology.NvmlPath("CrossCPU")}
     scores = joined.scores(gpus, paths)
     assert scores[gpu, other] == 250
     assert scores[gpu, third] == 10
-    grouped = [dataclasses.replace(card, link_group=0) for card in gpus]
+    grouped = [dataclasses.replace(gpu, link_group=0) for gpu in gpus]
     assert joined.scores(grouped, paths)[gpu, third] == 110

@@ -26,8 +26,8 @@ def message(kind: int, body: bytes = b"", *, version: int = contract.WIRE_VERSIO
     return struct.pack(contract.WIRE_HEADER, *header) + body
 
 
-def lease(kind: int, number: int = 0, *, card: int = 0, flags: int = 0) -> bytes:
-    return message(kind, struct.pack(contract.WIRE_LEASE, card, flags, number))
+def lease(kind: int, number: int = 0, *, gpu: int = 0, flags: int = 0) -> bytes:
+    return message(kind, struct.pack(contract.WIRE_LEASE, gpu, flags, number))
 
 
 HELLO = message(contract.MESSAGE_HELLO, struct.pack(contract.WIRE_HELLO, b"attacker"))

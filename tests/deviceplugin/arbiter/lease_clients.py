@@ -52,11 +52,11 @@ class Node:
         self.leases.joined(made)
         return made
 
-    def says(self, client: Client, kind: int, *, card: int = 0, flags: int = 0, number: int | None = None) -> None:
+    def says(self, client: Client, kind: int, *, gpu: int = 0, flags: int = 0, number: int | None = None) -> None:
         number = (client.number if client.told else 0) if number is None else number
         if kind == contract.MESSAGE_RELEASED:
             client.returned = number
-        self.leases.said(client, kind, wire.Lease(card, flags, number))
+        self.leases.said(client, kind, wire.Lease(gpu, flags, number))
 
     def later(self, milliseconds: int) -> None:
         """Time passes; the arbiter's own timers are not waited for."""

@@ -104,7 +104,7 @@ def test_a_gang_has_no_more_than_its_limit() -> None:
 
 def test_who_waits_for_a_gpu_that_is_kept_back_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that was stopped in the middle of a collective spins; if nobody helps it, its books are as if it did not."""
-    monkeypatch.setattr(gangs, "LONGEST_END_NS", 0)
+    monkeypatch.setattr(gangs, "MAX_END_NS", 0)
     got = steps(2, two_gangs(2, threads=False, crosswise=True))
     assert min(got.values()) >= 0.3 * max(got.values())
 
@@ -179,7 +179,7 @@ class Rank(Client):
 
     def numbers(self) -> dict[int, int]:
         """Of the leases that it was told of last, by card."""
-        return {card: number for kind, card, _, number in self.told if kind == contract.MESSAGE_OPEN}
+        return {gpu: number for kind, gpu, _, number in self.told if kind == contract.MESSAGE_OPEN}
 
 
 @settings(max_examples=6)
@@ -203,26 +203,26 @@ async def test_whatever_is_said_all_of_them_are_served_in_the_end(seed: int) -> 
         elif chance.random() < 0.05:
             go()
         rank = chance.choice(ranks)
-        card = chance.randrange(len(rank.tenant.grants))
-        lease = rank.numbers().get(card, 0) if chance.random() < 0.8 else chance.randrange(100)
-        node.says(rank, chance.choice(WORDS), card=card, number=lease)
+        member = chance.randrange(len(rank.tenant.grants))
+        lease = rank.numbers().get(member, 0) if chance.random() < 0.8 else chance.randrange(100)
+        node.says(rank, chance.choice(WORDS), member=member, number=lease)
         node.later(chance.choice([0, 0, 1, 7, 40, 150]))
     for _ in range(400):  # until what each has had too much is forgotten
         for rank in ranks:
-            for card, lease in rank.numbers().items():
-                node.says(rank, contract.MESSAGE_RELEASED, card=card, number=lease)
+            for member, lease in rank.numbers().items():
+                node.says(rank, contract.MESSAGE_RELEASED, member=member, number=lease)
         node.later(200)
     served = {rank: set[int]() for rank in ranks}
     for _ in range(600):
         for rank in ranks:
-            for kind, card, _, number in rank.told:
+            for kind, member, _, number in rank.told:
                 if kind == contract.MESSAGE_OPEN:
-                    served[rank].add(card)
+                    served[rank].add(member)
                 elif number:
-                    node.says(rank, contract.MESSAGE_RELEASED, card=card, number=number)
+                    node.says(rank, contract.MESSAGE_RELEASED, member=member, number=number)
             rank.told.clear()
-            for card in range(len(rank.tenant.grants)):
-                node.says(rank, contract.MESSAGE_WANT, card=card, number=0)
+            for member in range(len(rank.tenant.grants)):
+                node.says(rank, contract.MESSAGE_WANT, member=member, number=0)
         node.later(5)
-    assert all(len(cards) == len(rank.tenant.grants) for rank, cards in served.items())
+    assert all(len(members) == len(rank.tenant.grants) for rank, members in served.items())
     node.leases.close()

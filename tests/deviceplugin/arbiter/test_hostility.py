@@ -164,7 +164,7 @@ async def test_five_hundred_connections_of_one_container_leave_room_for_others(
 async def test_no_number_of_containers_that_take_all_connections_keeps_another_out(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(socket_server, "MOST_CONNECTIONS", 256)
+    monkeypatch.setattr(socket_server, "MAX_CONNECTIONS", 256)
     monkeypatch.setattr(socket_server, "CONTAINERS", 32)
     monkeypatch.setattr(client_connection, "HELLO_SECONDS", 600.0)
     await node.stop()

@@ -92,19 +92,19 @@ async def test_a_process_that_is_let_in_again_does_not_end_the_drain_of_another_
 async def test_a_gpu_that_is_only_kept_for_a_share_is_not_used_by_it(node: Node) -> None:
     gang = node.client("a", request=90, gpus=("GPU-0", "GPU-1"))
     other = node.client("b", request=10, gpus=("GPU-1",))
-    for card in (0, 1):
-        node.says(gang, WANT, card=card)
+    for gpu in (0, 1):
+        node.says(gang, WANT, gpu=gpu)
     node.says(other, WANT)
     for _ in range(400):
-        numbers = {card: number for kind, card, _, number in gang.told if kind == OPEN}
+        numbers = {gpu: number for kind, gpu, _, number in gang.told if kind == OPEN}
         node.later(1)
-        node.says(gang, RELEASED, card=1, number=numbers[1])
+        node.says(gang, RELEASED, gpu=1, number=numbers[1])
         node.later(4)
-        for client, card, number in ((other, 0, other.number if other.told else 0), (gang, 0, numbers[0])):
-            if client.told and client.told[-1][:2] == (REVOKE, card):
-                node.says(client, RELEASED, card=card, number=number)
-                node.says(client, WANT, card=card)
-        node.says(gang, WANT, card=1)
+        for client, gpu, number in ((other, 0, other.number if other.told else 0), (gang, 0, numbers[0])):
+            if client.told and client.told[-1][:2] == (REVOKE, gpu):
+                node.says(client, RELEASED, gpu=gpu, number=number)
+                node.says(client, WANT, gpu=gpu)
+        node.says(gang, WANT, gpu=1)
     usage = {usage.gpu_uuid: usage for usage in node.leases.held() if usage.tenant is gang.tenant}
     assert usage["GPU-1"].recent == pytest.approx(0.2, abs=0.06)
     assert usage["GPU-1"].seconds > 0.6 * 2
@@ -245,33 +245,33 @@ async def test_a_share_of_two_gpus_begins_when_it_may_have_both(node: Node) -> N
     both = node.client("a", gpus=("GPU-0", "GPU-1"))
     other = node.client("b", gpus=("GPU-1",))
     node.says(other, WANT)
-    node.says(both, WANT, card=0)
+    node.says(both, WANT, gpu=0)
     assert both.told == []
     node.later(30)
     assert other.last()[0] == REVOKE
     node.says(other, RELEASED)
-    assert [(kind, card) for kind, card, *_ in both.told] == [(OPEN, 0)]
-    node.says(both, WANT, card=1)  # kept for it
-    assert [(kind, card) for kind, card, *_ in both.told] == [(OPEN, 0), (OPEN, 1)]
+    assert [(kind, gpu) for kind, gpu, *_ in both.told] == [(OPEN, 0)]
+    node.says(both, WANT, gpu=1)  # kept for it
+    assert [(kind, gpu) for kind, gpu, *_ in both.told] == [(OPEN, 0), (OPEN, 1)]
     node.says(other, WANT)
     node.later(100)
-    assert [(kind, card) for kind, card, *_ in both.told[-2:]] == [(REVOKE, 0), (REVOKE, 1)]
-    numbers = {card: number for _, card, _, number in both.told}
-    node.says(both, RELEASED, card=1, number=numbers[1])
+    assert [(kind, gpu) for kind, gpu, *_ in both.told[-2:]] == [(REVOKE, 0), (REVOKE, 1)]
+    numbers = {gpu: number for _, gpu, _, number in both.told}
+    node.says(both, RELEASED, gpu=1, number=numbers[1])
     assert other.last()[0] == REVOKE  # what runs on the other GPU may wait for this one
-    node.says(both, RELEASED, card=0, number=numbers[0])
+    node.says(both, RELEASED, gpu=0, number=numbers[0])
     assert other.last()[0] == OPEN
 
 
 async def test_a_gpu_that_a_share_of_two_makes_no_use_of_serves_others_meanwhile(node: Node) -> None:
     both = node.client("a", gpus=("GPU-0", "GPU-1"))
     other = node.client("b", gpus=("GPU-1",))
-    node.says(both, WANT, card=0)
+    node.says(both, WANT, gpu=0)
     node.says(other, WANT)
     assert other.told == []
     node.later(3)
     assert other.last()[0] == OPEN
-    node.says(both, WANT, card=1)
+    node.says(both, WANT, gpu=1)
     assert other.last()[0] == REVOKE  # it is its turn
     node.says(other, RELEASED)
     assert both.told[-1][:2] == (OPEN, 1)

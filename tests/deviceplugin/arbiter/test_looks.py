@@ -131,7 +131,7 @@ async def test_a_start_looks_at_so_much_of_one_share_and_no_more(
         return kernel_process.Mapping(known=False, link=None, looked_bytes=seen.looked_bytes)
 
     await node.stop()
-    monkeypatch.setattr(kernel_process, "MOST_MAPS_BYTES", 8192)
+    monkeypatch.setattr(kernel_process, "MAX_MAPS_BYTES", 8192)
     monkeypatch.setattr(kernel_process, "mapping", mapping)
     await node.start()
     assert sum(looked_bytes) <= 8192 + 4 * 4096  # a line of each may go beyond

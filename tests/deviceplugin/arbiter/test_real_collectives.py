@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 SECONDS = 1.5
 # Of what the driver's own time slices reach. With each GPU by itself it is a fraction of that, by chance.
-LEAST_PART = 0.65
+MIN_PART = 0.65
 WINDOWS = 3
 Order = tuple[int, int]
 
@@ -73,7 +73,7 @@ async def test_two_tenants_with_collectives_across_two_gpus_lose_little_by_lease
     for _ in range(WINDOWS):  # other work of this machine takes a window now and then
         sliced.append(await together(node, gpus, symbol, orders, threads=threads, preload=()))
         got.append(await together(node, gpus, symbol, orders, threads=threads, preload=(container.LIBRARY,)))
-        least = LEAST_PART * min(map(sum, sliced))
+        least = MIN_PART * min(map(sum, sliced))
         if any(sum(steps) >= least and min(steps) >= max(steps) / 2 for steps in got):
             return
     raise AssertionError(f"{got} steps with leases, {sliced} without")

@@ -23,7 +23,7 @@ from tests.deviceplugin.arbiter_node import ArbiterNode, Share
 pytestmark = pytest.mark.slow
 
 STEPS = 400
-MOST = 100
+MAX = 100
 
 
 class BrokenLawError(AssertionError):
@@ -105,7 +105,7 @@ class World:
         if share.shrink_to_bytes is not None and now == {share.shrink_to_bytes}:
             self._put("gave up", memory_bytes=share.shrink_to_bytes, shrink_to_bytes=None)
         elif self.dice.random() < 0.3:
-            self._put("grew", memory_bytes=self.dice.randrange(share.memory_bytes, MOST + 1))
+            self._put("grew", memory_bytes=self.dice.randrange(share.memory_bytes, MAX + 1))
         elif share.shrink_to_bytes is not None and self.dice.random() < 0.5:
             self._put("took back", shrink_to_bytes=None)
         elif share.memory_bytes > 10:

@@ -17,7 +17,7 @@ from tests.deviceplugin.arbiter.virtual_gpu import MS, BrokenLawError
 TICK_NS = MS // 5
 KERNEL_NS = 2 * MS
 IDLE_NS = 1 * MS  # a lease goes back after so long without work, while others wait
-MOST_SETTLES = 20
+MAX_SETTLES = 20
 
 
 @dataclasses.dataclass
@@ -136,7 +136,7 @@ class VirtualNode:
                         rank.steps += 1
 
     def _settle(self) -> None:
-        for _ in range(MOST_SETTLES):
+        for _ in range(MAX_SETTLES):
             commands = self.gangs.settle(self.now_ns)
             if not commands:
                 break

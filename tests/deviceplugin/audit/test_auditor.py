@@ -93,7 +93,7 @@ async def test_a_look_has_at_most_so_many_events_and_all_are_in_the_document(
         measured.append(node.auditor.has_measured)
         await node.auditor.step()
     assert measured == [False, False, True]
-    assert len(node.warned) == auditor.MOST_EVENTS < len(listing.pids)
+    assert len(node.warned) == auditor.MAX_EVENTS < len(listing.pids)
     document = node.auditor.document()
     assert document is not None
     assert [process["state"] for process in document["gpus"][0]["processes"]] == ["foreign"] * 30

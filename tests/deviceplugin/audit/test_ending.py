@@ -215,7 +215,7 @@ def test_only_an_unregistered_process_of_a_named_container_with_a_share_of_that_
     members: list[SeenMember],
     unreachable: frozenset[tuple[int, int]],
 ) -> None:
-    gpus = tuple(dataclasses.replace(card, mode=mode) for card, mode in zip(GPUS, modes, strict=True))
+    gpus = tuple(dataclasses.replace(gpu, mode=mode) for gpu, mode in zip(GPUS, modes, strict=True))
     share = GivenShare(given_to, GIVEN.gpu_uuids, 50, 80, GIVEN.memory_bytes)
     node = GpuNode("node-a", allocations=(Allocation("of-trainer", PodRef("ml", "trainer", "uid-trainer"), (share,)),))
     snapshot = dataclasses.replace(seen(*listed, gpus=gpus, members=tuple(members)), unreachable=unreachable)

@@ -20,7 +20,7 @@ from deviceplugin.hardware import nvml, nvml_call
 from gpushare.gpu import Gpu, Mode
 
 UUID = "GPU-00000000-0000-0000-0000-00000000000a"
-CARD = Gpu(UUID, 0, "A100", 40 << 30)
+GPU = Gpu(UUID, 0, "A100", 40 << 30)
 TENANT = Tenant("uid", "ml", "trainer", ("main",), 0, (Grant(UUID, 8 << 30, 50, 100),))
 GONE = 2**22 + 1  # more than a pid can be
 
@@ -69,7 +69,7 @@ def joined(group: ShareLedger) -> kernel_process.KernelProcess:
 def test_a_member_is_read_before_and_after_the_driver(group: ShareLedger) -> None:
     who = joined(group)
     group.limits.expect(0, 250)
-    result = made(Listing(nvml.NvmlProcess(who.pid, 1000))).look([CARD], [group], [])
+    result = made(Listing(nvml.NvmlProcess(who.pid, 1000))).look([GPU], [group], [])
     assert result.readings == {(UUID, (who.pid, who.start_ticks)): Reading(1000, 0, 0, 250)}
     (process,) = result.seen.processes
     assert process.who == (who.pid, who.start_ticks)
@@ -85,16 +85,16 @@ def test_the_driver_is_asked_without_a_look_at_what_processes_have_mapped(
     who = joined(group)
     looking, looked = made(Listing(nvml.NvmlProcess(who.pid, 1000))), list[int]()
     monkeypatch.setattr(kernel_process, "mapped_files", lambda pid, **_: looked.append(pid))
-    measured = looking.measure([CARD], [group])
+    measured = looking.measure([GPU], [group])
     assert looked == []
-    assert looking.describe(measured, [CARD], [group], []).readings
+    assert looking.describe(measured, [GPU], [group], []).readings
     assert set(looked) == {who.pid}
     group.close()
 
 
 def test_what_is_held_on_a_mig_device_is_measured_too(group: ShareLedger) -> None:
     who = joined(group)
-    whole = dataclasses.replace(CARD, uuid="GPU-00000000-0000-0000-0000-00000000000b", mode=Mode.MIG)
+    whole = dataclasses.replace(GPU, uuid="GPU-00000000-0000-0000-0000-00000000000b", mode=Mode.MIG)
     result = made(Listing(nvml.NvmlProcess(who.pid, 1000))).look([whole], [group], [])
     assert result.readings == {(UUID, (who.pid, who.start_ticks)): Reading(1000, 0, 0, 0)}
     assert [process.gpu for process in result.seen.processes] == [whole.uuid]
@@ -103,23 +103,23 @@ def test_what_is_held_on_a_mig_device_is_measured_too(group: ShareLedger) -> Non
 
 def test_a_driver_that_does_not_tell_what_processes_hold_is_told_of(group: ShareLedger) -> None:
     who = joined(group)
-    result = made(Listing(nvml.NvmlProcess(who.pid, None))).look([CARD], [group], [])
+    result = made(Listing(nvml.NvmlProcess(who.pid, None))).look([GPU], [group], [])
     assert result.readings == {}
     (problem,) = result.seen.problems
     assert (problem.blind, problem.sentence) == (
         False,
         "the driver does not tell what processes hold on GPU 0: contexts are not charged",
     )
-    other = dataclasses.replace(CARD, mode=Mode.EXCLUSIVE)
+    other = dataclasses.replace(GPU, mode=Mode.EXCLUSIVE)
     assert made(Listing(nvml.NvmlProcess(who.pid, None))).look([other], [group], []).seen.problems == ()
     group.close()
 
 
 def test_a_gpu_that_does_not_answer_is_told_of_unless_its_own_condition_does() -> None:
-    result = made(Listing(problem="it is lost")).look([CARD], [], [])
+    result = made(Listing(problem="it is lost")).look([GPU], [], [])
     assert result.silent == {UUID}
     assert [problem.blind for problem in result.seen.problems] == [True]
-    ill = dataclasses.replace(CARD, healthy=False)
+    ill = dataclasses.replace(GPU, healthy=False)
     assert made(Listing(problem="it is lost")).look([ill], [], []).seen.problems == ()
 
 
@@ -128,11 +128,11 @@ def test_what_a_share_used_is_what_its_processes_did_since_the_last_look(group: 
     place = (UUID, TENANT.key)
     listing = Listing(used=({who.pid: 0.9}, {who.pid: 0.5, GONE: 0.3}, {GONE: 0.3}, None, {who.pid: 0.1}))
     looks = made(listing)
-    results = [looks.look([CARD], [group], []) for _ in range(5)]
+    results = [looks.look([GPU], [group], []) for _ in range(5)]
     assert [result.used.get(place) for result in results] == [None, 0.5, 0, None, None]
     assert [result.works[place] for result in results] == [True, True, False, True, True]
     assert listing.asked_us == [0, 7, 14, 21, 0]
-    other = dataclasses.replace(CARD, mode=Mode.MPS)
+    other = dataclasses.replace(GPU, mode=Mode.MPS)
     assert looks.look([other], [group], []).used == {}
     group.close()
 
@@ -151,19 +151,19 @@ def test_where_the_driver_does_not_tell_a_share_works_unless_its_processes_are_s
     (tmp_path / str(who.pid)).mkdir()
     for state in "STtD":
         (tmp_path / str(who.pid) / "stat").write_bytes(b"%d (a) T \xff) %s 1" % (who.pid, state.encode()))
-        works += looks.look([CARD], [group], []).works.values()
+        works += looks.look([GPU], [group], []).works.values()
     assert works == [True, False, False, True]
     group.close()
 
 
 def test_a_process_that_is_over_already_is_left_out() -> None:
-    assert made(Listing(nvml.NvmlProcess(GONE, 1000))).look([CARD], [], []).seen.processes == ()
+    assert made(Listing(nvml.NvmlProcess(GONE, 1000))).look([GPU], [], []).seen.processes == ()
 
 
 def test_a_share_that_has_ended_meanwhile_is_left_out(group: ShareLedger) -> None:
     joined(group)
     group.close()
-    assert made(Listing()).look([CARD], [group], []).seen.shares == ()
+    assert made(Listing()).look([GPU], [group], []).seen.shares == ()
 
 
 def test_who_has_the_library_mapped_is_seen(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_who_has_too_much_mapped_is_not_looked_at_to_the_end(tmp_path: Path, mon
     (directory / "maps").write_text(lines)
     last = (os.makedev(8, 1), 999)
     assert kernel_process.mapping(os.getpid(), last, proc=tmp_path).link is not None
-    monkeypatch.setattr(kernel_process, "MOST_MAPS_BYTES", len(lines) // 2)
+    monkeypatch.setattr(kernel_process, "MAX_MAPS_BYTES", len(lines) // 2)
     assert 400 < len(kernel_process.mapped_files(os.getpid(), proc=tmp_path) or ()) < 600
     assert kernel_process.mapping(os.getpid(), last, proc=tmp_path) == kernel_process.Mapping(known=False, link=None)
 
@@ -213,12 +213,12 @@ def test_what_one_container_has_mapped_takes_so_long_of_a_look_and_no_longer(
         lost_ticks=lambda: 0,
     )
     monkeypatch.setattr(process_listing, "CONTAINER_SECONDS", 0.1)
-    with_library = {process.pid: process.with_library for process in looks.look([CARD], [], []).seen.processes}
+    with_library = {process.pid: process.with_library for process in looks.look([GPU], [], []).seen.processes}
     assert len(looked) <= 11
     assert with_library[41] is False
     assert list(with_library.values()).count(None) == 41 - len(looked)
     known = {pid for pid, loaded in with_library.items() if loaded is False}
-    again = {process.pid: process.with_library for process in looks.look([CARD], [], []).seen.processes}
+    again = {process.pid: process.with_library for process in looks.look([GPU], [], []).seen.processes}
     assert all(again[pid] is False for pid in known), "what was known of it is not forgotten"
 
 
@@ -231,7 +231,7 @@ def test_only_who_began_before_records_were_lost_is_left_behind_with_a_ledger() 
 
     def left_behind(lost_ticks: int) -> bool:
         listing = Listing(nvml.NvmlProcess(own[0], 1000))
-        (process,) = made(listing, lost_ticks=lost_ticks).look([CARD], [], []).seen.processes
+        (process,) = made(listing, lost_ticks=lost_ticks).look([GPU], [], []).seen.processes
         return process.left_behind
 
     assert not left_behind(own[1] + 1)

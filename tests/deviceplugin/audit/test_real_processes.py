@@ -25,7 +25,7 @@ def beyond(figures: str) -> float:
 
 
 def process(report: Any, pid: int) -> Any:
-    return next(process for card in report["audit"]["gpus"] for process in card["processes"] if process["pid"] == pid)
+    return next(process for gpu in report["audit"]["gpus"] for process in gpu["processes"] if process["pid"] == pid)
 
 
 def condition(report: Any) -> tuple[str, str, str]:

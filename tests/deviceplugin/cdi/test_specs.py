@@ -22,7 +22,7 @@ from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
 from gpushare.modes.offering import Offered
 
 GPU, OTHER, PART = "GPU-1111", "GPU-2222", "MIG-3333"
-CARDS = [
+GPUS = [
     HardwareGpu(GPU, 0),
     HardwareGpu(OTHER, 1, mig_enabled=True, mig_devices=(HardwareMigDevice(PART, 0, "1g.5gb"),)),
 ]
@@ -72,9 +72,9 @@ def host(tmp_path: Path) -> Path:
     return tmp_path / "host"
 
 
-def made(tmp_path: Path, host: Path, *, cards: list[HardwareGpu] = CARDS, in_use: bool = False) -> specs.Specs:
+def made(tmp_path: Path, host: Path, *, gpus: list[HardwareGpu] = GPUS, in_use: bool = False) -> specs.Specs:
     directory = tmp_path / "cdi"
-    return specs.Specs(directory, cards=lambda: cards, nodes=lambda: NODES, in_use=lambda: in_use, root=host)
+    return specs.Specs(directory, gpus=lambda: gpus, nodes=lambda: NODES, in_use=lambda: in_use, root=host)
 
 
 def written(tmp_path: Path, kind: str = "gpu") -> dict[str, Any]:
@@ -163,7 +163,7 @@ def test_a_device_that_is_gone_is_described_no_more_and_the_file_goes_with_the_l
     tmp_path: Path, host: Path
 ) -> None:
     made(tmp_path, host).renew(NodeSettings(device_list_strategies=CRI))
-    made(tmp_path, host, cards=CARDS[:1]).renew(NodeSettings(device_list_strategies=CRI))
+    made(tmp_path, host, gpus=GPUS[:1]).renew(NodeSettings(device_list_strategies=CRI))
     assert {device["name"] for device in written(tmp_path)["devices"]} == {GPU, "0", "all"}
     made(tmp_path, host, in_use=True).renew(NodeSettings())
     assert PART in {device["name"] for device in written(tmp_path)["devices"]}

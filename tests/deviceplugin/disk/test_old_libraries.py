@@ -157,7 +157,7 @@ def test_all_stay_while_a_process_cannot_be_looked_into(
 def test_all_stay_when_what_a_process_has_mapped_makes_no_sense_or_has_no_end(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    monkeypatch.setattr(old_libraries, "MOST_BYTES", 100)
+    monkeypatch.setattr(old_libraries, "MAX_BYTES", 100)
     (tmp_path / "proc" / "12").mkdir(parents=True)
     (tmp_path / "proc" / "12" / "maps").write_text(text)
     (tmp_path / "proc" / "12" / "cgroup").write_text("0::/kubepods/pod1234/5678\n")

@@ -16,30 +16,30 @@ from gpushare.modes.assignment import Assignment
 from tests import builders
 from tests.deviceplugin import simulated
 
-CARDS = builders.node(gpus=3).gpus
+GPUS = builders.node(gpus=3).gpus
 NOW, BEFORE = "2026-01-02T00:00:00Z", "2026-01-01T00:00:00Z"
 
 
 def test_what_the_driver_says_is_what_there_is() -> None:
-    assert inventory.merged((), nvml.NvmlSnapshot(CARDS), faults={}, held=()) == CARDS
+    assert inventory.merged((), nvml.NvmlSnapshot(GPUS), faults={}, held=()) == GPUS
 
 
 def test_a_lost_gpu_keeps_its_name_and_says_why() -> None:
-    seen = nvml.NvmlSnapshot((CARDS[0], CARDS[2]), (Unreadable(1, "GPU is lost"),))
-    cards = inventory.merged(CARDS, seen, faults={}, held=())
-    assert [card.uuid for card in cards] == [card.uuid for card in CARDS]
-    assert (cards[1].healthy, cards[1].health_reason) == (False, "it does not answer: GPU is lost")
-    assert cards[0].healthy
-    assert cards[2].healthy
+    seen = nvml.NvmlSnapshot((GPUS[0], GPUS[2]), (Unreadable(1, "GPU is lost"),))
+    gpus = inventory.merged(GPUS, seen, faults={}, held=())
+    assert [gpu.uuid for gpu in gpus] == [gpu.uuid for gpu in GPUS]
+    assert (gpus[1].healthy, gpus[1].health_reason) == (False, "it does not answer: GPU is lost")
+    assert gpus[0].healthy
+    assert gpus[2].healthy
 
 
 def test_a_gpu_that_cannot_be_read_and_was_never_known_is_counted_and_named() -> None:
-    seen = nvml.NvmlSnapshot((CARDS[0], CARDS[2]), (Unreadable(1, "GPU is lost"),))
-    cards = inventory.merged((), seen, faults={}, held=())
-    unread = inventory.unidentified(cards, seen)
+    seen = nvml.NvmlSnapshot((GPUS[0], GPUS[2]), (Unreadable(1, "GPU is lost"),))
+    gpus = inventory.merged((), seen, faults={}, held=())
+    unread = inventory.unidentified(gpus, seen)
     assert unread == (Unreadable(1, "GPU is lost"),)
-    assert inventory.unidentified(inventory.merged(CARDS, seen, faults={}, held=()), seen) == ()
-    (ready,) = inventory.conditions(cards, previous=(), now=NOW, unread=unread)
+    assert inventory.unidentified(inventory.merged(GPUS, seen, faults={}, held=()), seen) == ()
+    (ready,) = inventory.conditions(gpus, previous=(), now=NOW, unread=unread)
     assert (ready.status, ready.reason) == ("True", "SomeGpusUnhealthy")
     assert ready.message == "2 of 3 GPUs are healthy; GPU 1 does not answer: GPU is lost"
     (ready,) = inventory.conditions((), previous=(), now=NOW, unread=unread)
@@ -54,49 +54,49 @@ def test_a_driver_that_counts_no_gpu_is_not_a_node_without_gpus() -> None:
 
 
 def test_a_gpu_of_the_kernel_that_the_driver_does_not_list_is_counted_and_named() -> None:
-    seen = nvml.NvmlSnapshot(CARDS[:2], (Unreadable(None, "not listed", "0000:0a:00.0"),))
-    unread = inventory.unidentified(CARDS[:2], seen)
-    (ready,) = inventory.conditions(CARDS[:2], previous=(), now=NOW, unread=unread)
+    seen = nvml.NvmlSnapshot(GPUS[:2], (Unreadable(None, "not listed", "0000:0a:00.0"),))
+    unread = inventory.unidentified(GPUS[:2], seen)
+    (ready,) = inventory.conditions(GPUS[:2], previous=(), now=NOW, unread=unread)
     assert (ready.status, ready.reason) == ("True", "SomeGpusUnhealthy")
     assert ready.message == "2 of 3 GPUs are healthy; GPU 0000:0a:00.0 does not answer: not listed"
-    held = dataclasses.replace(CARDS[2], pci_bus_id="00000000:0A:00.0")
-    assert inventory.unidentified((*CARDS[:2], held), seen) == (), "it is there, and unhealthy"
+    held = dataclasses.replace(GPUS[2], pci_bus_id="00000000:0A:00.0")
+    assert inventory.unidentified((*GPUS[:2], held), seen) == (), "it is there, and unhealthy"
 
 
 def test_one_that_answers_again_is_healthy_again() -> None:
-    lost = inventory.merged(CARDS, nvml.NvmlSnapshot((), (Unreadable(0, "lost"),)), faults={}, held=())
-    assert inventory.merged(lost, nvml.NvmlSnapshot(CARDS), faults={}, held=()) == CARDS
+    lost = inventory.merged(GPUS, nvml.NvmlSnapshot((), (Unreadable(0, "lost"),)), faults={}, held=())
+    assert inventory.merged(lost, nvml.NvmlSnapshot(GPUS), faults={}, held=()) == GPUS
 
 
 def test_one_that_was_taken_out_is_gone_unless_somebody_holds_it() -> None:
-    seen = nvml.NvmlSnapshot(CARDS[:2])
-    assert inventory.merged(CARDS, seen, faults={}, held=()) == CARDS[:2]
-    cards = inventory.merged(CARDS, seen, faults={}, held=[CARDS[2].uuid])
-    assert [card.uuid for card in cards] == [card.uuid for card in CARDS]
-    assert cards[2].health_reason == "the driver does not list it any more"
+    seen = nvml.NvmlSnapshot(GPUS[:2])
+    assert inventory.merged(GPUS, seen, faults={}, held=()) == GPUS[:2]
+    gpus = inventory.merged(GPUS, seen, faults={}, held=[GPUS[2].uuid])
+    assert [gpu.uuid for gpu in gpus] == [gpu.uuid for gpu in GPUS]
+    assert gpus[2].health_reason == "the driver does not list it any more"
 
 
-def test_another_card_in_a_lost_ones_place_is_itself() -> None:
-    fresh = dataclasses.replace(CARDS[1], uuid="GPU-fresh")
-    cards = inventory.merged(CARDS, nvml.NvmlSnapshot((CARDS[0], fresh, CARDS[2])), faults={}, held=())
-    assert [card.uuid for card in cards] == [CARDS[0].uuid, "GPU-fresh", CARDS[2].uuid]
+def test_another_gpu_in_a_lost_ones_place_is_itself() -> None:
+    fresh = dataclasses.replace(GPUS[1], uuid="GPU-fresh")
+    gpus = inventory.merged(GPUS, nvml.NvmlSnapshot((GPUS[0], fresh, GPUS[2])), faults={}, held=())
+    assert [gpu.uuid for gpu in gpus] == [GPUS[0].uuid, "GPU-fresh", GPUS[2].uuid]
 
 
 def test_a_fault_makes_a_gpu_unhealthy_and_the_drivers_own_reason_comes_first() -> None:
-    ill = dataclasses.replace(CARDS[1], healthy=False, health_reason="rows wait to be remapped")
-    faults = {card.uuid: gpu_health.Fault("XID 48 happened", None) for card in CARDS[:2]}
-    cards = inventory.merged((), nvml.NvmlSnapshot((CARDS[0], ill, CARDS[2])), faults=faults, held=())
-    assert [card.health_reason for card in cards] == ["XID 48 happened", "rows wait to be remapped", ""]
+    ill = dataclasses.replace(GPUS[1], healthy=False, health_reason="rows wait to be remapped")
+    faults = {gpu.uuid: gpu_health.Fault("XID 48 happened", None) for gpu in GPUS[:2]}
+    gpus = inventory.merged((), nvml.NvmlSnapshot((GPUS[0], ill, GPUS[2])), faults=faults, held=())
+    assert [gpu.health_reason for gpu in gpus] == ["XID 48 happened", "rows wait to be remapped", ""]
 
 
 def test_the_node_is_ready_while_one_gpu_is_healthy() -> None:
-    ill = [dataclasses.replace(card, healthy=False, health_reason="it is lost") for card in CARDS]
+    ill = [dataclasses.replace(gpu, healthy=False, health_reason="it is lost") for gpu in GPUS]
     cases = {
-        "GpusHealthy": (CARDS, "True", "3 of 3 GPUs are healthy"),
+        "GpusHealthy": (GPUS, "True", "3 of 3 GPUs are healthy"),
         "SomeGpusUnhealthy": (
-            (*CARDS[:2], ill[2]),
+            (*GPUS[:2], ill[2]),
             "True",
-            f"2 of 3 GPUs are healthy; GPU 2 ({CARDS[2].uuid}): it is lost",
+            f"2 of 3 GPUs are healthy; GPU 2 ({GPUS[2].uuid}): it is lost",
         ),
         "NoGpus": ((), "False", "0 of 0 GPUs are healthy"),
     }
@@ -108,14 +108,14 @@ def test_the_node_is_ready_while_one_gpu_is_healthy() -> None:
 
 
 def test_a_kubelet_that_hangs_up_makes_the_node_not_ready() -> None:
-    (ready,) = inventory.conditions(CARDS, previous=(), now=NOW, hung_up="the kubelet hangs up")
+    (ready,) = inventory.conditions(GPUS, previous=(), now=NOW, hung_up="the kubelet hangs up")
     assert (ready.status, ready.reason) == ("False", "KubeletHangsUp")
     assert ready.message == "the kubelet hangs up; 3 of 3 GPUs are healthy"
 
 
 def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
-    first = inventory.conditions(CARDS, previous=(), now=BEFORE)
-    same = inventory.conditions(CARDS[:2], previous=first, now=NOW)
+    first = inventory.conditions(GPUS, previous=(), now=BEFORE)
+    same = inventory.conditions(GPUS[:2], previous=first, now=NOW)
     assert [condition.last_transition for condition in same] == [BEFORE]
     assert same[0].message != first[0].message
     changed = inventory.conditions((), previous=first, now=NOW)
@@ -134,10 +134,10 @@ def test_no_message_is_longer_than_the_api_server_takes_whatever_pods_are_called
         problem="",
         warnings=(),
         gpus=gpus,
-        wanted={card.uuid: Assignment(Mode.EXCLUSIVE) for card in gpus},
-        waiting={card.uuid: users for card in gpus},
+        wanted={gpu.uuid: Assignment(Mode.EXCLUSIVE) for gpu in gpus},
+        waiting={gpu.uuid: users for gpu in gpus},
         failed={},
-        changing=[card.uuid for card in gpus],
+        changing=[gpu.uuid for gpu in gpus],
     )
     conditions = inventory.conditions(gpus, previous=(), now=NOW, more=said.conditions)
     assert max(len(condition.message) for condition in conditions) == longest

@@ -14,8 +14,8 @@ from tests import builders
 PERCENT, IDLE = contract.RESOURCE_PERCENT, contract.RESOURCE_IDLE
 
 
-def percents(*cards: Gpu) -> tuple[advertisement.AdvertisedDevice, ...]:
-    return advertisement.of_shares(cards)[PERCENT]
+def percents(*gpus: Gpu) -> tuple[advertisement.AdvertisedDevice, ...]:
+    return advertisement.of_shares(gpus)[PERCENT]
 
 
 @pytest.mark.parametrize(
@@ -84,11 +84,11 @@ def test_a_node_without_gpus_has_no_devices() -> None:
 
 
 def test_a_gpu_that_takes_nothing_new_offers_what_is_in_use() -> None:
-    devices = [advertisement.AdvertisedDevice(f"GPU-{card}::{number}", True) for card in "ab" for number in range(2)]
-    result = advertisement.closed(devices, cards={"GPU-a"}, in_use={"GPU-a::1"})
+    devices = [advertisement.AdvertisedDevice(f"GPU-{gpu}::{number}", True) for gpu in "ab" for number in range(2)]
+    result = advertisement.closed(devices, gpus={"GPU-a"}, in_use={"GPU-a::1"})
     assert [device.healthy for device in result] == [False, True, True, True]
     ill = [dataclasses.replace(device, healthy=False) for device in devices]
-    assert list(advertisement.closed(ill, cards={"GPU-a"}, in_use={"GPU-a::1"})) == ill
+    assert list(advertisement.closed(ill, gpus={"GPU-a"}, in_use={"GPU-a::1"})) == ill
 
 
 @pytest.mark.parametrize(

@@ -269,7 +269,7 @@ class Node:
             try:
                 self.kubelets[name].admit(pod.name, needed)
             except UnexpectedAdmissionError as error:
-                if next(card.healthy for card in self.refusable if card.uuid == pod.gpu):
+                if next(gpu.healthy for gpu in self.refusable if gpu.uuid == pod.gpu):
                     self.refused.append(f"at {self.now}: {pod.name} on {pod.gpu}: {error}")
 
     def _written(self) -> int:

@@ -180,7 +180,7 @@ async def test_a_kubelet_that_hangs_up_again_and_again_is_told(
 ) -> None:
     monkeypatch.setattr(plugin_registration, "DROPPED_SECONDS", 0.1)
     async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)) as keeper:
-        for number in range(1, plugin_registration.MOST_HANGUPS + 1):
+        for number in range(1, plugin_registration.MAX_HANGUPS + 1):
             await kubelet.until(lambda number=number: kubelet.lists == number)
             assert not keeper.hung_up
             await kubelet.drop(PERCENT)
@@ -194,7 +194,7 @@ async def test_a_kubelet_that_hangs_up_again_and_again_is_told(
 
 async def test_a_kubelet_that_restarts_often_does_not_hang_up(kubelet: kubelets.Kubelet) -> None:
     async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)) as keeper:
-        for number in range(1, plugin_registration.MOST_HANGUPS + 3):
+        for number in range(1, plugin_registration.MAX_HANGUPS + 3):
             await kubelet.until(lambda number=number: kubelet.lists == number)
             await kubelet.stop()
             await kubelet.start()

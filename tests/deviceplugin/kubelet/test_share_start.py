@@ -64,7 +64,7 @@ class Node:
         self.kubelet = kubelets.Kubelet(directory / "kubelet")
         self.specs = specs.Specs(
             self.cdi,
-            cards=lambda: [HardwareGpu(FIRST, 0), HardwareGpu(SECOND, 1)],
+            gpus=lambda: [HardwareGpu(FIRST, 0), HardwareGpu(SECOND, 1)],
             nodes=lambda: NODES,
             in_use=lambda: False,
             root=directory / "host",

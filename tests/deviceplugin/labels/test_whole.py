@@ -44,8 +44,8 @@ def test_gpus_in_different_fabrics_are_in_none() -> None:
 
 def test_of_two_models_the_more_frequent_is_named_whatever_the_order() -> None:
     other = dataclasses.replace(A100, model="NVIDIA L4")
-    for cards in ((A100, A100, other), (other, A100, A100)):
-        values = labels(dataclasses.replace(FACTS, cards=cards))
+    for gpus in ((A100, A100, other), (other, A100, A100)):
+        values = labels(dataclasses.replace(FACTS, gpus=gpus))
         assert (values["nvidia.com/gpu.product"], values["nvidia.com/gpu.count"]) == ("NVIDIA-A100-SXM4-40GB", "2")
 
 

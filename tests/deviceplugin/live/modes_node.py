@@ -83,10 +83,10 @@ class Deadly:
     def __init__(self) -> None:
         self.at = ""
 
-    async def enter(self, card: HardwareGpu, assignment: Assignment) -> None:  # noqa: ARG002 - a Part
+    async def enter(self, gpu: HardwareGpu, assignment: Assignment) -> None:  # noqa: ARG002 - a Part
         self._die("enter")
 
-    async def leave(self, card: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:  # noqa: ARG002 - a Part
+    async def leave(self, gpu: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:  # noqa: ARG002 - a Part
         self._die("leave")
 
     def _die(self, here: str) -> None:
@@ -188,7 +188,7 @@ class Node:
     @property
     def modes(self) -> list[str]:
         """What the GPUs are used for, as others are told; with `…` those that take nothing new."""
-        return [f"{card.mode}{'…' if card.pending_mode else ''}" for card in self.offer.gpus]
+        return [f"{gpu.mode}{'…' if gpu.pending_mode else ''}" for gpu in self.offer.gpus]
 
     @property
     def pending(self) -> str:

@@ -148,8 +148,8 @@ async def a_missing_gpu_takes_nothing_from_the_others(node: Node) -> None:
 
     def without_it() -> nvml.NvmlSnapshot:
         snapshot = snapshot_of_all()
-        left = [card for card in snapshot.gpus if card.uuid != gone]
-        gpus = tuple(dataclasses.replace(card, index=index) for index, card in enumerate(left))
+        left = [gpu for gpu in snapshot.gpus if gpu.uuid != gone]
+        gpus = tuple(dataclasses.replace(gpu, index=index) for index, gpu in enumerate(left))
         return dataclasses.replace(snapshot, gpus=gpus)
 
     for label, modes in (
@@ -162,7 +162,7 @@ async def a_missing_gpu_takes_nothing_from_the_others(node: Node) -> None:
         node.opened.snapshot = without_it  # type: ignore[method-assign]
         node.start()
         await node.step()
-        assert [card.index for card in node.observation.card_list] == [0, 1, 2]
+        assert [gpu.index for gpu in node.observation.hardware_gpus] == [0, 1, 2]
         assert node.modes == [mode for index, mode in enumerate(modes) if index != 1], node.modes
         valid = next(condition for condition in node.statement.value.conditions if condition.type == "ConfigValid")
         assert valid.status == "True", valid

@@ -33,7 +33,7 @@ def is_used_as(node: Node, mode: str) -> None:
     check(node.modes, [mode] * len(node.uuids), "told")
     check(node.facts(), node.used_as(mode), "the driver's")
     check(node.pending, "", "pending")
-    check({card.pending_mode for card in node.offer.gpus}, {None}, "closed")
+    check({gpu.pending_mode for gpu in node.offer.gpus}, {None}, "closed")
 
 
 async def _nothing(node: Node, before: str, after: str) -> None:

@@ -114,8 +114,8 @@ async def what_is_tried_in_vain_rests_although_it_wakes_the_agent(node: Node) ->
     await node.reach("fractional")
     tried: list[str] = []
 
-    async def enter(card: HardwareGpu, _: object) -> None:
-        tried.append(card.uuid)
+    async def enter(gpu: HardwareGpu, _: object) -> None:
+        tried.append(gpu.uuid)
         raise setup.SetUpError("the keeper is not there")
 
     usual, node.deadly.enter = node.deadly.enter, enter  # type: ignore[method-assign]
@@ -153,7 +153,7 @@ async def what_is_seen_while_a_step_waits_for_the_driver_is_told(node: Node) -> 
             await asyncio.sleep(0.05)
     node.seen.publish(inventory.unanswered(node.seen.gpus, seconds=60.0))
     node.agent.say_again()
-    assert not any(card.healthy for card in node.offer.gpus)
+    assert not any(gpu.healthy for gpu in node.offer.gpus)
     answers.set()
     await stepping
 

@@ -8,12 +8,12 @@ from deviceplugin.live import desired_config
 from gpushare.config.config_choice import ActiveConfig
 from gpushare.modes.hardware_gpu import HardwareGpu
 
-CARDS = [HardwareGpu("GPU-a", 0)]
+GPUS = [HardwareGpu("GPU-a", 0)]
 
 
 def warnings(flags: str, *arguments: str, environment: dict[str, str] | None = None) -> tuple[str, ...]:
     options = desired_config.ModeOptions(arguments=arguments, environment=environment or {})
-    return desired_config.understood(ActiveConfig("x", f"version: v1\nflags: {{{flags}}}\n"), CARDS, options).warnings
+    return desired_config.understood(ActiveConfig("x", f"version: v1\nflags: {{{flags}}}\n"), GPUS, options).warnings
 
 
 def test_what_is_fixed_at_the_start_cannot_be_said_by_a_file_which_is_told() -> None:

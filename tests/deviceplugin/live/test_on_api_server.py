@@ -60,7 +60,7 @@ class Node(Cluster):
         return gpunode or {"metadata": {"name": self.node}}
 
     async def modes(self) -> list[str]:
-        return [str(card.mode) for card in codec.read(await self.gpunode()).gpus]
+        return [str(gpu.mode) for gpu in codec.read(await self.gpunode()).gpus]
 
     async def condition(self, kind: str) -> tuple[str, str]:
         conditions = {
@@ -225,7 +225,7 @@ async def test_a_share_holds_its_gpu_until_it_is_released(node: Node, short_path
 
         async def is_shown() -> bool:
             gpus = codec.read(await node.gpunode()).gpus
-            shown = [(str(card.mode), card.cordoned) for card in gpus]
+            shown = [(str(gpu.mode), gpu.cordoned) for gpu in gpus]
             return shown == [("exclusive", False), ("exclusive", False), ("fractional", True), ("exclusive", False)]
 
         await node.until(is_shown)
@@ -293,7 +293,7 @@ async def test_of_a_failing_gpu_the_kubelet_the_ledger_the_pods_and_the_metrics_
         assert node.offered() == 3
 
         async def is_ill() -> bool:
-            return [card.healthy for card in codec.read(await node.gpunode()).gpus] == [True, False, True, True]
+            return [gpu.healthy for gpu in codec.read(await node.gpunode()).gpus] == [True, False, True, True]
 
         await node.until(is_ill)
 

@@ -13,8 +13,8 @@ from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
 from tests import builders
 
 SEEN = builders.node(gpus=3).gpus
-CARDS = [HardwareGpu(card.uuid, card.index, card.model) for card in SEEN]
-ONE, TWO, THREE = (card.uuid for card in SEEN)
+GPUS = [HardwareGpu(gpu.uuid, gpu.index, gpu.model) for gpu in SEEN]
+ONE, TWO, THREE = (gpu.uuid for gpu in SEEN)
 WHOLE = Assignment(Mode.EXCLUSIVE, "nvidia.com/gpu")
 SLICED = Assignment(Mode.TIME_SLICING, "nvidia.com/gpu.shared", 2)
 SHARED = Assignment(Mode.FRACTIONAL)
@@ -23,13 +23,13 @@ SHARED = Assignment(Mode.FRACTIONAL)
 def advertised(in_force: dict[str, Assignment | None], **arguments: Any) -> dict[str, dict[str, bool]]:
     known = presenting.gpus(SEEN, in_force, {}, arguments.get("closed", frozenset()))
     options: dict[str, Any] = {"closed": frozenset(), "in_use": {}} | arguments
-    resources = presenting.advertised(known, CARDS, in_force, **options)
+    resources = presenting.advertised(known, GPUS, in_force, **options)
     return {name: {device.id: device.healthy for device in devices} for name, devices in resources.items()}
 
 
 def test_a_gpu_on_its_way_shows_what_it_is_and_what_it_becomes() -> None:
     gpus = presenting.gpus(SEEN, {ONE: SHARED, TWO: None, THREE: WHOLE}, dict.fromkeys((ONE, TWO, THREE), WHOLE), {ONE})
-    assert [(card.mode, card.pending_mode) for card in gpus] == [
+    assert [(gpu.mode, gpu.pending_mode) for gpu in gpus] == [
         (Mode.FRACTIONAL, Mode.EXCLUSIVE),
         (Mode.EXCLUSIVE, Mode.EXCLUSIVE),
         (Mode.EXCLUSIVE, None),
@@ -38,9 +38,9 @@ def test_a_gpu_on_its_way_shows_what_it_is_and_what_it_becomes() -> None:
 
 def test_a_gpu_shows_the_mig_devices_on_it() -> None:
     parts = tuple(HardwareMigDevice(f"MIG-{index}", index, kind) for index, kind in enumerate(("3g.40gb", "1g.10gb")))
-    cards = [dataclasses.replace(CARDS[0], mig_enabled=True, mig_devices=parts), *CARDS[1:]]
-    gpus = presenting.gpus(SEEN, {}, {}, frozenset(), cards)
-    assert [card.mig_profiles for card in gpus] == [("3g.40gb", "1g.10gb"), (), ()]
+    hardware = [dataclasses.replace(GPUS[0], mig_enabled=True, mig_devices=parts), *GPUS[1:]]
+    gpus = presenting.gpus(SEEN, {}, {}, frozenset(), hardware)
+    assert [gpu.mig_profiles for gpu in gpus] == [("3g.40gb", "1g.10gb"), (), ()]
 
 
 def test_each_gpu_is_offered_as_what_it_is_and_one_that_is_set_up_not_at_all() -> None:
@@ -83,6 +83,6 @@ def test_health_is_the_gpus_and_of_a_part_its_own_too() -> None:
     ill = (dataclasses.replace(SEEN[0], healthy=False), *SEEN[1:])
     in_force: dict[str, Assignment | None] = {ONE: SLICED, TWO: WHOLE, THREE: WHOLE}
     known = presenting.gpus(ill, in_force, {}, frozenset())
-    devices = presenting.advertised(known, CARDS, in_force, closed=frozenset(), in_use={}, ill={TWO})
+    devices = presenting.advertised(known, GPUS, in_force, closed=frozenset(), in_use={}, ill={TWO})
     assert [device.healthy for device in devices["nvidia.com/gpu.shared"]] == [False, False]
     assert [device.healthy for device in devices["nvidia.com/gpu"]] == [False, True]

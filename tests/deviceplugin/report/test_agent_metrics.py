@@ -85,10 +85,10 @@ def test_a_gpu_that_cannot_be_read_is_not_healthy(registry: prometheus_client.Co
 
 def test_a_share_is_told_with_what_its_processes_hold(registry: prometheus_client.CollectorRegistry) -> None:
     share = {"node": "node-a", "namespace": "ml", "pod": "trainer", "containers": "main,side"}
-    card = {**share, "gpu": "GPU-node-a-0"}
-    assert registry.get_sample_value("gpushare_share_used_memory_bytes", card) == 1 << 30
-    assert registry.get_sample_value("gpushare_share_overhead_memory_bytes", card) == 300 << 20
-    assert registry.get_sample_value("gpushare_share_limit_memory_bytes", card) == 8 << 30
+    gpu = {**share, "gpu": "GPU-node-a-0"}
+    assert registry.get_sample_value("gpushare_share_used_memory_bytes", gpu) == 1 << 30
+    assert registry.get_sample_value("gpushare_share_overhead_memory_bytes", gpu) == 300 << 20
+    assert registry.get_sample_value("gpushare_share_limit_memory_bytes", gpu) == 8 << 30
     assert registry.get_sample_value("gpushare_share_processes", share) == 3
 
 
@@ -97,19 +97,19 @@ def test_a_container_with_devices_is_told_with_the_gpu_that_they_are_on(
 ) -> None:
     labels = {"node": "node-a", "namespace": "ml", "pod": "whole", "container": "main", "resource": "nvidia.com/gpu"}
     assert registry.get_sample_value("gpushare_container_devices", {**labels, "gpu": "GPU-node-a-1"}) == 2
-    card = {"node": "node-a", "gpu": "GPU-node-a-0", "index": "0", "model": "NVIDIA A100-SXM4-80GB"}
-    assert registry.get_sample_value("gpushare_gpu_mode", {**card, "mode": "fractional"}) == 1
+    gpu = {"node": "node-a", "gpu": "GPU-node-a-0", "index": "0", "model": "NVIDIA A100-SXM4-80GB"}
+    assert registry.get_sample_value("gpushare_gpu_mode", {**gpu, "mode": "fractional"}) == 1
 
 
 def test_a_share_is_told_with_the_time_it_had_its_gpu(registry: prometheus_client.CollectorRegistry) -> None:
-    card = {"node": "node-a", "namespace": "ml", "pod": "trainer", "containers": "main,side", "gpu": "GPU-node-a-0"}
-    assert registry.get_sample_value("gpushare_share_lease_seconds_total", card) == 12.5
-    assert registry.get_sample_value("gpushare_share_leases_total", card) == 40
-    assert registry.get_sample_value("gpushare_share_used_compute_ratio", card) == 0.25
-    assert registry.get_sample_value("gpushare_share_waiting_seconds_total", card) == 7.5
-    assert registry.get_sample_value("gpushare_share_throttled_seconds_total", card) == 2.5
-    assert registry.get_sample_value("gpushare_share_evictions_total", card) == 3
-    alone = {**card, "pod": "alone", "gpu": "GPU-node-a-1"}
+    gpu = {"node": "node-a", "namespace": "ml", "pod": "trainer", "containers": "main,side", "gpu": "GPU-node-a-0"}
+    assert registry.get_sample_value("gpushare_share_lease_seconds_total", gpu) == 12.5
+    assert registry.get_sample_value("gpushare_share_leases_total", gpu) == 40
+    assert registry.get_sample_value("gpushare_share_used_compute_ratio", gpu) == 0.25
+    assert registry.get_sample_value("gpushare_share_waiting_seconds_total", gpu) == 7.5
+    assert registry.get_sample_value("gpushare_share_throttled_seconds_total", gpu) == 2.5
+    assert registry.get_sample_value("gpushare_share_evictions_total", gpu) == 3
+    alone = {**gpu, "pod": "alone", "gpu": "GPU-node-a-1"}
     assert registry.get_sample_value("gpushare_share_lease_seconds_total", alone) == 60
 
 
@@ -154,7 +154,7 @@ class Busy:
         self.names = [f"pod-{number}" for number in range(shares)]
         self.registry = prometheus_client.CollectorRegistry()
         self.node = builders.node(gpus=2)
-        self.uuids = tuple(card.uuid for card in self.node.gpus)
+        self.uuids = tuple(gpu.uuid for gpu in self.node.gpus)
         grants = tuple(Grant(uuid, 1 << 30, 1, 100) for uuid in self.uuids)
         self.tenants = [Tenant(f"uid-{name}", "ml", name, ("main", "side"), 0, grants) for name in self.names]
         self.registry.register(

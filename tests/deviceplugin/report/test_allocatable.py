@@ -19,8 +19,8 @@ from tests import builders
 
 PERCENT, IDLE, MEMORY = contract.RESOURCE_PERCENT, contract.RESOURCE_IDLE, contract.RESOURCE_MEMORY
 GIB = 1 << 30
-CARDS = builders.node(gpus=2).gpus
-FIRST, SECOND = (card.uuid for card in CARDS)
+GPUS = builders.node(gpus=2).gpus
+FIRST, SECOND = (gpu.uuid for gpu in GPUS)
 
 
 def pod(*amounts: dict[str, str], name: str = "a", uid: str = "u", phase: str = "Running") -> dict[str, Any]:
@@ -40,7 +40,7 @@ def share(request: int, memory: int, *gpus: str) -> GivenShare:
     return GivenShare(("c0",), gpus or (FIRST,), request, 100, memory)
 
 
-def units(there: GpuNode | None, *pods: dict[str, Any], gpus: tuple[Gpu, ...] = CARDS) -> tuple[int, int]:
+def units(there: GpuNode | None, *pods: dict[str, Any], gpus: tuple[Gpu, ...] = GPUS) -> tuple[int, int]:
     """Of two GPUs: percent, and GiB."""
     amounts = allocatable.allocatable(gpus, there, pods)
     return amounts[PERCENT], amounts[MEMORY] // GIB
@@ -48,8 +48,8 @@ def units(there: GpuNode | None, *pods: dict[str, Any], gpus: tuple[Gpu, ...] = 
 
 def test_healthy_gpus_have_what_they_have() -> None:
     assert units(None) == (200, 160)
-    assert allocatable.allocatable(CARDS, None, ())[IDLE] == 2 * contract.IDLE_SHARES_PER_GPU
-    assert units(None, gpus=tuple(dataclasses.replace(card, mode=Mode.EXCLUSIVE) for card in CARDS)) == (0, 0)
+    assert allocatable.allocatable(GPUS, None, ())[IDLE] == 2 * contract.IDLE_SHARES_PER_GPU
+    assert units(None, gpus=tuple(dataclasses.replace(gpu, mode=Mode.EXCLUSIVE) for gpu in GPUS)) == (0, 0)
 
 
 def test_a_pod_that_has_what_it_counts_for_changes_nothing() -> None:
@@ -85,18 +85,18 @@ def test_who_counts_for_nothing_or_is_not_known_changes_nothing(
 
 
 def test_what_pods_have_on_a_sick_gpu_takes_nothing_from_a_healthy_one() -> None:
-    sick = (dataclasses.replace(CARDS[0], healthy=False), CARDS[1])
+    sick = (dataclasses.replace(GPUS[0], healthy=False), GPUS[1])
     assert units(None, gpus=sick) == (100, 80)
     has_it = node(share(100, 40 * GIB))
     assert units(has_it, pod({PERCENT: "100", MEMORY: "40Gi"}), gpus=sick) == (200, 120)
-    assert units(has_it, gpus=CARDS[1:]) == (200, 120)  # the GPU is gone, and its pod on its way here
-    changing = (dataclasses.replace(CARDS[0], pending_mode=Mode.EXCLUSIVE), CARDS[1])
+    assert units(has_it, gpus=GPUS[1:]) == (200, 120)  # the GPU is gone, and its pod on its way here
+    changing = (dataclasses.replace(GPUS[0], pending_mode=Mode.EXCLUSIVE), GPUS[1])
     assert units(has_it, gpus=changing) == (200, 120)
 
 
 def test_what_is_kept_free_for_a_gated_pod_on_a_sick_gpu_is_nobodys() -> None:
     hold = Allocation("hold-a", PodRef("ml", "a", ""), (share(100, GIB),))
-    sick = (dataclasses.replace(CARDS[0], healthy=False), CARDS[1])
+    sick = (dataclasses.replace(GPUS[0], healthy=False), GPUS[1])
     assert units(GpuNode("n", allocations=(hold,)), gpus=sick) == (100, 80)
 
 
@@ -109,7 +109,7 @@ def test_shares_in_turn_count_as_the_scheduler_counts_their_containers() -> None
         dataclasses.replace(share(70, 40 * GIB), steps=Steps(1)),
     )
     assert units(node(*in_turn), manifest) == units(None)
-    sick = (dataclasses.replace(CARDS[0], healthy=False), CARDS[1])
+    sick = (dataclasses.replace(GPUS[0], healthy=False), GPUS[1])
     assert units(node(*in_turn), manifest, gpus=sick) == (100 + 80, 80 + 40)
 
 
@@ -138,7 +138,7 @@ def test_whatever_the_ledger_has_room_for_the_counters_have_room_for(pods: list[
         used += has
         manifests.append(pod({PERCENT: str(counted)}, name=str(number), uid=str(number)))
         entries.append(node(share(has, 0), name=str(number), uid=str(number)).allocations[0])
-    amounts = allocatable.allocatable(CARDS[:1], GpuNode("n", allocations=tuple(entries)), manifests)
+    amounts = allocatable.allocatable(GPUS[:1], GpuNode("n", allocations=tuple(entries)), manifests)
     counted = sum(int(manifest["spec"]["containers"][0]["resources"]["limits"][PERCENT]) for manifest in manifests)
     assert counted + (100 - used) <= amounts[PERCENT]
 

@@ -62,7 +62,7 @@ def test_pods_by_ledger_and_by_kubelet_are_told_once_each() -> None:
         ContainerDevices("ml", "other", "main", "nvidia.com/gpu", (WELL[1].uuid,)),
         ContainerDevices("ml", "share", "main", contract.RESOURCE_PERCENT, (f"{WELL[0].uuid}::1",)),  # a counter
     ]
-    gpu_of = {card.uuid: card.uuid for card in WELL}
+    gpu_of = {gpu.uuid: gpu.uuid for gpu in WELL}
     pods = announcing.concerned(WELL[0].uuid, node, held, gpu_of)
     assert pods == (("default", "trainer"), ("ml", "whole"))
 

@@ -80,8 +80,8 @@ def test_a_whole_gpu_counts_1_and_a_container_with_both_counts_both() -> None:
     ("profile", "part"), [("1g.10gb", 0.125), ("3g.40gb", 0.5), ("7g.80gb", 1.0), ("1g.20gb", 0.25), ("?", 1.0)]
 )
 def test_a_mig_device_is_charged_by_its_memory(profile: str, part: float) -> None:
-    card = HardwareGpu("GPU-a", 0, mig_enabled=True, mig_devices=(HardwareMigDevice("MIG-a", 0, profile),))
-    parts = device_holders.parts([card], {"GPU-a": 80 * GIB})
+    gpu = HardwareGpu("GPU-a", 0, mig_enabled=True, mig_devices=(HardwareMigDevice("MIG-a", 0, profile),))
+    parts = device_holders.parts([gpu], {"GPU-a": 80 * GIB})
     assert parts == {"GPU-a": ("GPU-a", 1.0), "MIG-a": ("GPU-a", part)}
 
 
@@ -95,7 +95,7 @@ def test_replicas_of_a_gpu_are_charged_as_parts_of_it() -> None:
     witness: Any = types.SimpleNamespace(held=held)
     made = device_holders.DeviceHolders(
         witness,
-        cards=lambda: [HardwareGpu("GPU-a", 0)],
+        hardware=lambda: [HardwareGpu("GPU-a", 0)],
         gpus=Offer((Gpu("GPU-a", 0, "A100", 80 * GIB),)),
         in_force=Observable(ModesInForce({"nvidia.com/gpu": replicas})),
     )

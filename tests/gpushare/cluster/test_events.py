@@ -195,7 +195,7 @@ async def test_what_could_not_be_written_for_long_is_dropped(clock: Clock, monke
         recorder.record(pod("a", "default"), contract.EVENT_GATED, "wait", on_drop=dropped.set)
         await until(lambda: len(api.created) > 2)
         assert not dropped.is_set()
-        clock.now += events.MOST_SECONDS[api_errors.Unavailable]
+        clock.now += events.MAX_SECONDS[api_errors.Unavailable]
         await asyncio.wait_for(dropped.wait(), 20)
     assert recorder.dropped == 1
 
@@ -228,8 +228,8 @@ async def test_who_ends_while_the_api_server_is_away_says_how_much_is_left(caplo
 async def test_a_full_queue_drops_and_says_so_and_never_waits() -> None:
     recorder = events.Recorder(Failing(), controller="gpushare.io/webhook", instance="x")
     dropped: list[int] = []
-    for number in range(events.MOST_QUEUED + 5):
+    for number in range(events.MAX_QUEUED + 5):
         on_drop = functools.partial(dropped.append, number)
         recorder.record(pod(f"p{number}", "default"), contract.EVENT_GATED, "wait", on_drop=on_drop)
-    assert dropped == [events.MOST_QUEUED + number for number in range(5)]
+    assert dropped == [events.MAX_QUEUED + number for number in range(5)]
     assert recorder.dropped == 5

@@ -21,7 +21,7 @@ BEFORE_NEVER: Final = "999999999998"
 @pytest.fixture(autouse=True)
 def _late(monkeypatch: pytest.MonkeyPatch) -> None:
     """A watch of one second is one, however late its headers come."""
-    monkeypatch.setattr(informer, "SHORTEST_WATCH_SECONDS", 0.0)
+    monkeypatch.setattr(informer, "MIN_WATCH_SECONDS", 0.0)
 
 
 Told = asyncio.Queue[tuple[str, str]]
@@ -117,8 +117,8 @@ async def test_one_who_has_an_answer_ends_the_pauses_of_all(
     api_server: access.Access, config_maps: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(informer, "FIRST_PAUSE_SECONDS", 100.0)
-    monkeypatch.setattr(informer, "MOST_PAUSE_SECONDS", 100.0)
-    monkeypatch.setattr(informer, "LEAST_OF_PAUSE", 0.001)
+    monkeypatch.setattr(informer, "MAX_PAUSE_SECONDS", 100.0)
+    monkeypatch.setattr(informer, "MIN_OF_PAUSE", 0.001)
     async with tcp_proxy.before(api_server.server) as proxy:
         kubeconfig = tcp_proxy.kubeconfig_through(api_server.kubeconfig, proxy.port, tmp_path / "kubeconfig")
         async with api_client.connect(kubeconfig) as api:
@@ -286,7 +286,7 @@ async def test_a_kind_that_does_not_exist_yet_is_asked_for_more_and_more_rarely(
 ) -> None:
     follower = informer.Informer(api, "/apis/none.gpushare.io/v1/things")
     pauses = [await follower.step() for _ in range(12)]
-    assert all(0.0 < pause <= informer.MOST_PAUSE_SECONDS for pause in pauses)
+    assert all(0.0 < pause <= informer.MAX_PAUSE_SECONDS for pause in pauses)
     assert max(pauses[-4:]) > informer.FIRST_PAUSE_SECONDS
     assert caplog.records[-1].getMessage() == "Was refused"
     assert not follower.synced.is_set()
@@ -325,7 +325,7 @@ async def test_nobody_silences_a_watch_for_an_hour() -> None:
         async def list(self, *_: object, **__: object) -> api_client.ObjectList[Any]:
             raise api_errors.Unavailable("busy", status=503, retry_after_seconds=3600.0)
 
-    assert await informer.Informer(Proxy(), "/api/v1/pods").step() <= informer.MOST_PAUSE_SECONDS
+    assert await informer.Informer(Proxy(), "/api/v1/pods").step() <= informer.MAX_PAUSE_SECONDS
 
 
 async def test_a_refusal_answers_only_what_was_asked_once_refusals_are_believed() -> None:

@@ -82,7 +82,7 @@ def test_what_is_no_list_is_said_to_be_none(content: bytes) -> None:
 
 
 def test_an_item_may_be_so_long_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(items, "LONGEST_BYTES", 1000)
+    monkeypatch.setattr(items, "MAX_BYTES", 1000)
     with pytest.raises(ValueError, match="longer than 1000 bytes"):
         taken(b'{"items":[{"a":"' + b"x" * 5000 + b'"}]}', [100])
 

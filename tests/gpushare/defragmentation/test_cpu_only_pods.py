@@ -172,7 +172,7 @@ def test_a_node_is_left_where_that_makes_more_of_its_gpu() -> None:
     made = by_worth(world(plain("c", "n0", 8), profile=profile), [])
     assert moved(made) == [("c", "n0", "plain")]
     assert made.gained is not None
-    assert made.gained > relocating.LEAST_GAIN
+    assert made.gained > relocating.MIN_GAIN
 
 
 def test_a_pod_with_a_share_is_none_that_is_cpu_only() -> None:

@@ -42,17 +42,17 @@ def test_a_node_stays_as_it_is_if_a_pod_of_it_has_to_stay_or_there_are_too_many(
 def test_no_node_is_emptied_onto_an_empty_one() -> None:
     world = cluster((owned("a", request="0.6"), "n0/0"), (owned("b", request="0.6"), "n1/0"), nodes=3, gpus=1)
     assert moved(emptying.plan(world, NONE, most=9)) == []
-    assert not any(card.cordoned for view in world.views.values() for card in view.node.gpus)
+    assert not any(gpu.cordoned for view in world.views.values() for gpu in view.node.gpus)
 
 
 def test_a_cordon_of_an_admin_is_left() -> None:
     world = cluster((owned("a", request="0.2"), "n0/0"), (owned("b", request="0.3"), "n1/0"), nodes=2)
     node = world.views["n0"].node
-    cards = (node.gpus[0], dataclasses.replace(node.gpus[1], cordoned=True))
-    world.put(NodeView.of(dataclasses.replace(node, gpus=cards)))
+    gpus = (node.gpus[0], dataclasses.replace(node.gpus[1], cordoned=True))
+    world.put(NodeView.of(dataclasses.replace(node, gpus=gpus)))
     plan = emptying.plan(world, NONE, most=9)
     assert moved(plan) == [("a", "n0/0", "n1/0")]
-    assert [card.cordoned for card in world.views["n0"].node.gpus] == [False, True]
+    assert [gpu.cordoned for gpu in world.views["n0"].node.gpus] == [False, True]
     assert plan.moves[0].closed == (("n0", "GPU-n0-0"),)
 
 
@@ -82,4 +82,4 @@ def test_who_is_emptied_has_nobody_left_and_no_rule_is_broken(
     assert sum(len(view.node.allocations) for view in world.views.values()) == len(placed)
     for view in world.views.values():
         assert not ledger.violations(view.node)
-        assert not any(card.cordoned for card in view.node.gpus)
+        assert not any(gpu.cordoned for gpu in view.node.gpus)

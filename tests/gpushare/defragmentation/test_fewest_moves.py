@@ -160,7 +160,7 @@ def test_a_plan_plays_out_and_breaks_no_rule(pods: list[tuple[str, int, bool]], 
     plan = fewest_moves.plan(world, [asked], NONE, stay=False)
     for view in world.views.values():
         assert not ledger.violations(view.node)
-        assert not any(card.cordoned for card in view.node.gpus)
+        assert not any(gpu.cordoned for gpu in view.node.gpus)
     assert sum(len(view.node.allocations) for view in world.views.values()) == len(placed)
     assert all(evicting.owner(move.manifest)[0] for move in plan.moves)
     assert max(Counter(move.entry.id for move in plan.moves).values(), default=1) == 1

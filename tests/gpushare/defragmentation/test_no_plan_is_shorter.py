@@ -15,7 +15,7 @@ from gpushare.defragmentation.plan import DefragPlan
 from tests.gpushare.defragmentation.clusters import NONE, cluster, hole, moved, owned
 
 PER_NODE = 2
-MOST = 2  # moves of a sequence that is tried
+MAX = 2  # moves of a sequence that is tried
 Pod = tuple[int, int, bool]  # per cent of a GPU, which GPU of all, whether it may be moved
 SIZES = st.sampled_from([10, 20, 30, 50, 60])
 PODS = st.lists(st.tuples(SIZES, st.integers(0, 3), st.booleans()), min_size=2, max_size=7)
@@ -31,7 +31,7 @@ def loads_of(pods: Sequence[Pod]) -> list[int]:
 def fewest(pods: Sequence[Pod], need: int, gpus: int) -> int | None:
     """The length of the shortest sequence of moves, each to a GPU that has the room at that time; None: above MOST."""
     states = {(tuple(loads_of(pods)), frozenset[int]())}
-    for count in range(MOST + 1):
+    for count in range(MAX + 1):
         if any(fits(loads, need, gpus) for loads, _ in states):
             return count
         states = {
@@ -83,7 +83,7 @@ def test_for_one_gpu_a_plan_has_the_fewest_moves_there_can_be(pods: list[Pod], n
         assert plan.steps[0].gpus
         assert len(plan.moves) == least
     else:
-        assert not plan.steps[0].gpus or len(plan.moves) > MOST
+        assert not plan.steps[0].gpus or len(plan.moves) > MAX
 
 
 @pytest.mark.slow

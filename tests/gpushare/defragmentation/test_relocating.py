@@ -28,7 +28,7 @@ def test_a_move_makes_what_is_free_a_whole_gpu() -> None:
     plan = relocating.plan(world, [], NONE, most=5)
     assert moved(plan) == [("a", "n0/0", "n1/0")]
     assert plan.gained is not None
-    assert plan.gained > relocating.LEAST_GAIN
+    assert plan.gained > relocating.MIN_GAIN
     assert plan.after.largest_percent == 100
 
 
@@ -166,6 +166,6 @@ def test_every_move_is_allowed_and_goes_where_there_is_room_at_that_time(
     assert len(plan.moves) <= most
     for view in world.views.values():
         assert not ledger.violations(view.node)
-        assert not any(card.cordoned for card in view.node.gpus)
+        assert not any(gpu.cordoned for gpu in view.node.gpus)
     held = sum(len(view.node.allocations) for view in world.views.values())
     assert held == len(there) + len(plan.moves) + sum(bool(step.gpus) for step in plan.steps)

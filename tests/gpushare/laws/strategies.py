@@ -51,8 +51,8 @@ def given_shares(draw: st.DrawFn, container: str, uuids: list[str]) -> GivenShar
 @st.composite
 def gpu_nodes(draw: st.DrawFn, name: str = "node-a") -> GpuNode:
     """A node with random allocations, over-committed or not."""
-    cards = tuple(draw(gpus(name, index)) for index in range(draw(st.integers(1, 4))))
-    uuids = [card.uuid for card in cards]
+    built = tuple(draw(gpus(name, index)) for index in range(draw(st.integers(1, 4))))
+    uuids = [gpu.uuid for gpu in built]
     entries = []
     for position in range(draw(st.integers(0, 3))):
         containers = ("main", "other")[: draw(st.sampled_from([1, 1, 2]))]
@@ -68,7 +68,7 @@ def gpu_nodes(draw: st.DrawFn, name: str = "node-a") -> GpuNode:
         )
     resizes = st.builds(Resize, st.just("a0"), st.integers(0, 3), st.integers(0, GIB), st.integers(0, GIB))
     drawn_resizes = tuple(draw(st.lists(resizes, max_size=2)))
-    return GpuNode(name, gpus=cards, allocations=tuple(entries), resizes=drawn_resizes, version="7")
+    return GpuNode(name, gpus=built, allocations=tuple(entries), resizes=drawn_resizes, version="7")
 
 
 @st.composite

@@ -198,6 +198,6 @@ def test_over_arrays_the_gpus_are_those_of_the_one_node(node: GpuNode, request: 
     before = gpu_selection.begin(shape, grid, None).left
     left = gpu_selection.select(shape, scoring.needs(shape), scoring.worth, grid, None).left
     taken = (left.compute != before.compute) | (left.memory != before.memory)
-    cards = grid.cards(0)
-    chosen = {cards[row].uuid for row in np.flatnonzero(taken[:, 0]).tolist()}
+    gpus = grid.gpus(0)
+    chosen = {gpus[row].uuid for row in np.flatnonzero(taken[:, 0]).tolist()}
     assert {uuid for share in answer.shares for uuid in share.gpu_uuids} == chosen

@@ -99,14 +99,14 @@ def test_at_no_moment_of_any_pod_is_a_gpu_over_committed(manifests: list[dict[st
             node = ledger.reserve(node, entry)
             there.append((manifest, entry))
     assert not ledger.violations(node)
-    for card in node.gpus:
+    for gpu in node.gpus:
         totals: collections.Counter[str] = collections.Counter()
         for manifest, entry in there:
-            percents, sizes = amounts_on(entry, card.uuid)
+            percents, sizes = amounts_on(entry, gpu.uuid)
             totals["percent"] += by_kubernetes(manifest, percents)
             totals["bytes"] += by_kubernetes(manifest, sizes)
         assert totals["percent"] <= 100
-        assert totals["bytes"] <= card.memory_bytes
+        assert totals["bytes"] <= gpu.memory_bytes
 
 
 @given(with_share)

@@ -48,14 +48,14 @@ def test_placements_and_releases_never_over_commit(views: dict[str, NodeView], s
 
 
 def check_rules(view: NodeView, request: Request, answer: Placement) -> None:
-    cards = view.node.gpu_by_uuid()
+    gpus = view.node.gpu_by_uuid()
     for demand in request.demands:
         uuids = [uuid for share in answer.shares if share.containers == demand.containers for uuid in share.gpu_uuids]
         assert len(uuids) == len(set(uuids)) == demand.gpus
     for share in answer.shares:
         for uuid in share.gpu_uuids:
-            assert cards[uuid].healthy
-            assert cards[uuid].mode is Mode.FRACTIONAL
+            assert gpus[uuid].healthy
+            assert gpus[uuid].mode is Mode.FRACTIONAL
             holders = view.used[uuid].holders
             assert all(holder.labels.exclusion == request.constraints.exclusion for holder in holders)
             if request.constraints.anti_affinity:

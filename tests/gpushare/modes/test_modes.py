@@ -20,15 +20,15 @@ from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice, WholeDev
 GIB = 1024**3
 
 
-def cards(count: int = 4) -> list[HardwareGpu]:
+def gpus(count: int = 4) -> list[HardwareGpu]:
     return [HardwareGpu(f"GPU-{index}", index, "NVIDIA A100-SXM4-80GB", mig_capable=True) for index in range(count)]
 
 
-def with_mig(card: HardwareGpu, *profiles: str) -> HardwareGpu:
+def with_mig(gpu: HardwareGpu, *profiles: str) -> HardwareGpu:
     devices = tuple(
-        HardwareMigDevice(f"MIG-{card.index}-{number}", number, kind) for number, kind in enumerate(profiles)
+        HardwareMigDevice(f"MIG-{gpu.index}-{number}", number, kind) for number, kind in enumerate(profiles)
     )
-    return dataclasses.replace(card, mig_enabled=True, mig_devices=devices)
+    return dataclasses.replace(gpu, mig_enabled=True, mig_devices=devices)
 
 
 def planned(text: str, node: list[HardwareGpu], *, mig_strategy: str = "mixed") -> mode_plan.ModePlan:
@@ -54,9 +54,9 @@ mig:
 
 
 def test_each_gpu_of_a_node_can_have_a_mode_of_its_own() -> None:
-    node = cards(5)
+    node = gpus(5)
     plan = planned(EVERY_MODE, node)
-    assert [str(plan.assignments[card.uuid]) for card in node] == [
+    assert [str(plan.assignments[gpu.uuid]) for gpu in node] == [
         "exclusive, nvidia.com/gpu",
         "time-slicing, 4 × nvidia.com/gpu.sliced, long time slices",
         "mps, 2 × nvidia.com/gpu.mps",
@@ -76,7 +76,7 @@ def test_each_gpu_of_a_node_can_have_a_mode_of_its_own() -> None:
 
 
 def test_partitioned_as_planned_nothing_is_left_to_change() -> None:
-    node = cards(5)
+    node = gpus(5)
     before = planned(EVERY_MODE, node)
     node[4] = with_mig(node[4], "1g.10gb", "3g.40gb", "1g.10gb")
     assert planned(EVERY_MODE, node).assignments == before.assignments
@@ -90,7 +90,7 @@ def test_who_names_a_gpu_goes_before_who_counts_and_who_takes_all() -> None:
           mps: {resources: [{name: gpu, replicas: 3, devices: 1}]}
           fractional: {resources: [{name: gpu, devices: ["0"]}]}
         """,
-        cards(),
+        gpus(),
     )
     modes = [assignment.mode for assignment in plan.assignments.values()]
     assert modes == [Mode.FRACTIONAL, Mode.MPS, Mode.TIME_SLICING, Mode.TIME_SLICING]
@@ -103,7 +103,7 @@ def test_of_two_that_take_all_mps_goes_first_and_the_other_is_a_warning() -> Non
           timeSlicing: {resources: [{name: gpu, replicas: 2}]}
           mps: {resources: [{name: gpu, replicas: 3}]}
         """,
-        cards(1),
+        gpus(1),
     )
     assert plan.assignments["GPU-0"].mode is Mode.MPS
     assert plan.warnings == (
@@ -119,16 +119,16 @@ def test_of_two_that_take_all_mps_goes_first_and_the_other_is_a_warning() -> Non
     ],
 )
 def test_an_entry_that_shares_nothing_is_a_warning_with_the_reason(entry: str, part: str) -> None:
-    plan = planned(f"sharing: {{timeSlicing: {{resources: [{entry}]}}}}", cards(1))
+    plan = planned(f"sharing: {{timeSlicing: {{resources: [{entry}]}}}}", gpus(1))
     assert plan.assignments["GPU-0"].mode is Mode.EXCLUSIVE
     assert plan.warnings == (f"sharing.timeSlicing.resources[0] has no effect: {part}",)
 
 
 def test_a_node_has_no_more_devices_than_a_kubelet_takes() -> None:
     text = "sharing: {{timeSlicing: {{resources: [{{name: gpu, replicas: {}, devices: {}}}]}}}}"
-    assert len(offered(planned(text.format(16384, "all"), cards(3)), cards(3))["nvidia.com/gpu"]) == 49_152
+    assert len(offered(planned(text.format(16384, "all"), gpus(3)), gpus(3))["nvidia.com/gpu"]) == 49_152
     with pytest.raises(errors.ConfigError) as caught:
-        planned(text.format(10_000, "all"), cards(8))
+        planned(text.format(10_000, "all"), gpus(8))
     assert str(caught.value) == (
         "sharing.timeSlicing.resources[0].replicas 10000: the node would have 80000 devices, and a kubelet takes at most 50000: write fewer replicas"
     )
@@ -172,23 +172,23 @@ H100 = device_id.parse("0x233010DE:0x16C110DE")
     ],
 )
 def test_a_mig_entry_that_changes_nothing_is_a_warning_with_the_reason(entries: str, warnings: list[str]) -> None:
-    node = [dataclasses.replace(card, hardware=H100) for card in cards(2)]
+    node = [dataclasses.replace(gpu, hardware=H100) for gpu in gpus(2)]
     assert list(planned(f"mig: [{entries}]", node).warnings) == warnings
 
 
 def test_mig_entries_for_gpus_that_cannot_do_mig_or_whose_model_is_unknown_are_warnings() -> None:
-    node = [dataclasses.replace(card, mig_capable=False) for card in cards(1)]
+    node = [dataclasses.replace(gpu, mig_capable=False) for gpu in gpus(1)]
     text = "mig: [{devices: all, mig-enabled: true, mig-devices: {1g.10gb: 7}}]"
     assert planned(text, node).warnings == ("mig[0] has no effect: no GPU that it is about can do MIG",)
     assert planned("mig: [{devices: all, mig-enabled: false}]", node).warnings == ()
     text = 'mig: [{device-filter: "0x20B510DE", devices: all, mig-enabled: false}]'
-    (warning,) = planned(text, cards(1)).warnings
+    (warning,) = planned(text, gpus(1)).warnings
     assert warning == "mig[0] is left out: the PCI numbers that its device-filter needs are unknown here"
     assert planned(text, node).warnings == ("mig[0] has no effect: its device-filter names the model of no GPU here",)
 
 
 def test_one_name_for_whole_gpus_and_shares_is_a_warning() -> None:
-    plan = planned("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [0]}]}}", cards(2))
+    plan = planned("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [0]}]}}", gpus(2))
     assert "rename" in plan.warnings[0]
 
 
@@ -220,7 +220,7 @@ def test_one_name_for_whole_gpus_and_shares_is_a_warning() -> None:
 )
 def test_what_a_node_cannot_be_is_refused_before_anything_is_touched(text: str, strategy: str, part: str) -> None:
     geometry = catalogue.of_gpu("NVIDIA A100-SXM4-80GB", 80 * GIB)
-    node = [dataclasses.replace(card, geometry=geometry, most_mps_clients=48) for card in cards()]
+    node = [dataclasses.replace(gpu, geometry=geometry, most_mps_clients=48) for gpu in gpus()]
     node[3] = with_mig(node[3], "1g.10gb")
     with pytest.raises(errors.GpushareError) as caught:
         planned(text, node, mig_strategy=strategy)
@@ -228,20 +228,20 @@ def test_what_a_node_cannot_be_is_refused_before_anything_is_touched(text: str, 
 
 
 def test_a_named_partition_means_on_each_gpu_what_fits_there() -> None:
-    small, large, none = cards(3)
+    small, large, none = gpus(3)
     node = [
         dataclasses.replace(small, geometry=catalogue.MODELS["A100-40GB"]),
         dataclasses.replace(large, geometry=catalogue.MODELS["A100-80GB"]),
         dataclasses.replace(none, mig_capable=False),
     ]
     balanced = planned("mig: all-balanced", node).assignments
-    assert [str(balanced[card.uuid]) for card in node] == [
+    assert [str(balanced[gpu.uuid]) for gpu in node] == [
         "mig, 2 × 1g.5gb + 1 × 2g.10gb + 1 × 3g.20gb",
         "mig, 2 × 1g.10gb + 1 × 2g.20gb + 1 × 3g.40gb",
         "exclusive, nvidia.com/gpu",
     ]
     only_small = planned("mig: all-1g.5gb", node).assignments
-    assert [str(only_small[card.uuid]) for card in node] == [
+    assert [str(only_small[gpu.uuid]) for gpu in node] == [
         "mig, 7 × 1g.5gb",
         "exclusive, nvidia.com/gpu",
         "exclusive, nvidia.com/gpu",
@@ -253,11 +253,11 @@ def test_a_named_partition_means_on_each_gpu_what_fits_there() -> None:
 
 
 def test_all_disabled_is_for_every_node() -> None:
-    can, cannot, unknown = cards(3)
+    can, cannot, unknown = gpus(3)
     node = [with_mig(can, "1g.10gb"), dataclasses.replace(cannot, mig_capable=False), unknown]
     assert unknown.geometry is None
     plan = planned("mig: all-disabled", node)
-    assert [str(plan.assignments[card.uuid]) for card in node] == [
+    assert [str(plan.assignments[gpu.uuid]) for gpu in node] == [
         "exclusive, nvidia.com/gpu, MIG off",
         "exclusive, nvidia.com/gpu",
         "exclusive, nvidia.com/gpu, MIG off",
@@ -268,7 +268,7 @@ def test_all_disabled_is_for_every_node() -> None:
 
 
 def test_a_gpu_that_cannot_do_mig_is_passed_over_unless_it_is_named() -> None:
-    node = [dataclasses.replace(card, mig_capable=False) for card in cards(1)]
+    node = [dataclasses.replace(gpu, mig_capable=False) for gpu in gpus(1)]
     plan = planned("mig: [{devices: all, mig-enabled: true, mig-devices: {1g.10gb: 1}}]", node)
     assert plan.assignments["GPU-0"].mode is Mode.EXCLUSIVE
     with pytest.raises(errors.ConfigError, match="cannot do MIG"):
@@ -277,7 +277,7 @@ def test_a_gpu_that_cannot_do_mig_is_passed_over_unless_it_is_named() -> None:
 
 def test_mig_devices_can_be_time_sliced_and_a_count_means_the_same_ones_each_time() -> None:
     text = "sharing: {timeSlicing: {renameByDefault: true, resources: [{name: mig-1g.10gb, replicas: 2, devices: 3}]}}"
-    node = [with_mig(card, "1g.10gb", "1g.10gb") for card in cards(2)]
+    node = [with_mig(gpu, "1g.10gb", "1g.10gb") for gpu in gpus(2)]
     plan = planned(text, node)
     assert offered(plan, node) == {
         "nvidia.com/mig-1g.10gb.shared": [
@@ -288,14 +288,14 @@ def test_mig_devices_can_be_time_sliced_and_a_count_means_the_same_ones_each_tim
 
 
 def test_a_mig_device_that_somebody_took_away_is_offered_no_more() -> None:
-    node = [with_mig(card, "1g.10gb", "1g.10gb") for card in cards(1)]
+    node = [with_mig(gpu, "1g.10gb", "1g.10gb") for gpu in gpus(1)]
     plan = planned('sharing: {timeSlicing: {resources: [{name: mig-1g.10gb, replicas: 2, devices: ["0:1"]}]}}', node)
     node[0] = with_mig(node[0], "1g.10gb")
     assert offered(plan, node) == {"nvidia.com/mig-1g.10gb": ["MIG-0-0"]}
 
 
 def test_a_model_can_have_a_resource_of_its_own() -> None:
-    node = [*cards(1), HardwareGpu("GPU-1", 1, "Tesla T4")]
+    node = [*gpus(1), HardwareGpu("GPU-1", 1, "Tesla T4")]
     plan = planned("resources: {gpus: [{pattern: '*A100*', name: a100}]}", node)
     assert offered(plan, node) == {"nvidia.com/a100": ["GPU-0"], "nvidia.com/gpu": ["GPU-1"]}
 
@@ -339,5 +339,5 @@ def test_every_device_is_advertised_once_or_as_its_replicas_and_every_id_is_uniq
 
 
 def test_none_offers_a_gpu_in_mig_mode_whole() -> None:
-    node = [with_mig(cards(1)[0], "1g.10gb")]
+    node = [with_mig(gpus(1)[0], "1g.10gb")]
     assert naming.resources(node, strategy="none") == {"nvidia.com/gpu": (WholeDevice("GPU-0", "0", "GPU-0"),)}

@@ -81,7 +81,7 @@ def test_without_enough_to_go_by_nothing_is_suggested(peaks: tuple[ReportedPeak,
     assert suggestion.reason or advice is Advice.FITS
 
 
-def test_half_of_a_card_that_is_enough_is_not_made_more_than_half() -> None:
+def test_half_of_a_gpu_that_is_enough_is_not_made_more_than_half() -> None:
     """Half of the 81559 MiB that a card has is no whole number of steps."""
     node = clusters.cluster((clusters.owned("half", request="0.5"), "n0/0")).views["n0"].node
     (entry,) = node.allocations

@@ -52,7 +52,7 @@ def why(
     machines[0]["spec"] = spec
     if not offers:
         machines[0]["status"]["allocatable"] |= dict.fromkeys(builders.offered(4), "0")
-    nodes[0] = dataclasses.replace(nodes[0], gpus=tuple(dataclasses.replace(card, mode=mode) for card in nodes[0].gpus))
+    nodes[0] = dataclasses.replace(nodes[0], gpus=tuple(dataclasses.replace(gpu, mode=mode) for gpu in nodes[0].gpus))
     pods = [pod for pod, _ in placed]
     return reasons.of(manifest, Snapshot(tuple(nodes), (*pods, manifest), machines=tuple(machines)))
 

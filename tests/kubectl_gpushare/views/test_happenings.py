@@ -22,7 +22,7 @@ from tests import builders
     ],
 )
 def test_an_event_is_of_the_gpu_that_it_names(message: str, named: bool) -> None:
-    card = builders.node("node-a").gpus[1]
+    gpu = builders.node("node-a").gpus[1]
     for key in ("message", "note"):
-        assert bool(happenings.of_gpu([{key: message}], card, "node-a/1")) is named
-    assert happenings.of_gpu(None, card, "node-a/1") is None
+        assert bool(happenings.of_gpu([{key: message}], gpu, "node-a/1")) is named
+    assert happenings.of_gpu(None, gpu, "node-a/1") is None

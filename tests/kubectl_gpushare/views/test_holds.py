@@ -42,9 +42,9 @@ def test_a_list_says_for_whom_it_is_held_and_counts_no_pod_for_it() -> None:
     assert row.reason == "node-a/0: what comes free is held for ml/large"
 
 
-def test_a_description_names_it_among_those_who_share_the_card() -> None:
-    card = gpu_summary.of([held()])[0]
-    text = "\n".join(page_layout.lines(describe.gpu(card, held(), Snapshot((held(),), ()), now=sample.NOW), PLAIN))
+def test_a_description_names_it_among_those_who_share_the_gpu() -> None:
+    gpu = gpu_summary.of([held()])[0]
+    text = "\n".join(page_layout.lines(describe.gpu(gpu, held(), Snapshot((held(),), ()), now=sample.NOW), PLAIN))
     assert "held for ml/large" in text
     assert "Held For:" in text
     assert "1 pod" in text

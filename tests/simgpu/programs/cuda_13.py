@@ -217,7 +217,7 @@ def versions() -> None:
         assert (result, status.value) == expected, name
 
 
-def card() -> None:
+def gpu() -> None:
     """What a program sees of an H100 with the newest driver of CUDA 13.0."""
     c = Cuda()
     free_bytes, total_bytes = c.info()

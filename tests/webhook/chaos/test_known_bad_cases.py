@@ -37,7 +37,7 @@ async def test_sixteen_halves_at_once_are_two_on_each_of_eight_gpus(cluster: Clu
     assert sorted(collections.Counter(uuids).values()) == [2] * 8
 
 
-async def test_the_third_of_three_12_gib_pods_waits_for_a_24_gib_card(cluster: Cluster) -> None:
+async def test_the_third_of_three_12_gib_pods_waits_for_a_24_gib_gpu(cluster: Cluster) -> None:
     cluster.kubectl("delete", "gpunode,node", "node-a")
     cluster.add_node(builders.node("node-b", gpus=1, memory_gib=24))
     cluster.start()

@@ -46,8 +46,8 @@ def test_the_gpus_of_all_nodes_are_told_by_what_they_are_used_for() -> None:
 def test_a_change_of_a_node_or_of_what_is_typical_is_seen_at_the_next_scrape() -> None:
     replica = Replica()
     assert replica.gpus("free") == 6
-    cards = replica.nodes[0].gpus
-    ill = (dataclasses.replace(cards[0], healthy=False), *cards[1:])
+    gpus = replica.nodes[0].gpus
+    ill = (dataclasses.replace(gpus[0], healthy=False), *gpus[1:])
     replica.nodes[0] = dataclasses.replace(replica.nodes[0], gpus=ill)
     assert (replica.gpus("free"), replica.gpus("unhealthy")) == (5, 1)
     replica.nodes = replica.nodes[1:]

@@ -63,7 +63,7 @@ def test_a_node_that_was_never_written_is_closed() -> None:
     bare = {"metadata": {"name": "node-a"}, "status": codec.to_status(builders.node())}
     for document in (bare, {**bare, "spec": {}}, {**bare, "spec": {"cordoned": []}}):
         node = deleted_nodes.as_open(document, codec.read(document))
-        assert not any(card.takes_shares for card in node.gpus)
+        assert not any(gpu.takes_shares for gpu in node.gpus)
         assert node.gpus[0].closed.startswith("its ledger is empty")
     document = {**bare, "spec": {"allocations": []}}
     assert deleted_nodes.as_open(document, codec.read(document)) == builders.node()

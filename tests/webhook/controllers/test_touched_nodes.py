@@ -18,7 +18,7 @@ from tests.webhook.leftovers import left_bytes
 from webhook.controllers import restore
 from webhook.controllers.allocations import due_changes
 from webhook.controllers.resize.resize_requests import ResizeRequests
-from webhook.controllers.touched_nodes import FEW, MOST_NODES, Touched, TouchedNodes
+from webhook.controllers.touched_nodes import FEW, MAX_NODES, Touched, TouchedNodes
 from webhook.controllers.unschedulable_pods import AllocationConflict
 from webhook.pods.stored_pod import Pod
 
@@ -66,7 +66,7 @@ STEPS = st.lists(
 class Seen:
     """What is found out step by step."""
 
-    def __init__(self, most_nodes: int = MOST_NODES) -> None:
+    def __init__(self, most_nodes: int = MAX_NODES) -> None:
         self.changes, self.known = TouchedNodes(most_nodes), due_changes.DueChangesByNode()
         self.lost: dict[str, list[Pod]] = {}
         self.conflicts, self.resize_requests = AllocationConflict(), ResizeRequests()

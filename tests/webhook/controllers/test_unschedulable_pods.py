@@ -108,4 +108,4 @@ def test_law_in_no_minute_are_more_evicted_than_allowed(asked: list[tuple[int, f
             pace.evicted(owner, now=now)
             evicted.append(now)
     for at in evicted:
-        assert len([moment for moment in evicted if at <= moment < at + 60.0]) <= unschedulable_pods.MOST_A_MINUTE
+        assert len([moment for moment in evicted if at <= moment < at + 60.0]) <= unschedulable_pods.MAX_A_MINUTE

@@ -133,8 +133,8 @@ class Faults:
     def _swap(self, name: str) -> None:
         """The old ones are gone for good: who was given one of them has to live with that."""
         gone = self._api.delete(GPUNODES, "", name)
-        cards = [{**card, "uuid": f"{card['uuid']}-{self._api.version}"} for card in gone["status"]["gpus"]]
-        self._recreate(name, {**gone["status"], "gpus": cards})
+        gpus = [{**gpu, "uuid": f"{gpu['uuid']}-{self._api.version}"} for gpu in gone["status"]["gpus"]]
+        self._recreate(name, {**gone["status"], "gpus": gpus})
 
     def _recreate(self, name: str, status: dict[str, Any]) -> None:
         self.forgotten.add(name)

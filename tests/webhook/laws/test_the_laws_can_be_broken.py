@@ -20,7 +20,7 @@ from webhook.store.chooser import Chooser
 
 pytestmark = pytest.mark.slow
 
-MOST_STORIES = 1500
+MAX_STORIES = 1500
 
 Break = Callable[[pytest.MonkeyPatch], None]
 
@@ -177,7 +177,7 @@ def test_a_safeguard_of_gpunodes_that_go_is_needed(
 
 
 def _is_noticed(story: Callable[[int], world.World], first: int) -> bool:
-    for seed in range(first, first + MOST_STORIES):
+    for seed in range(first, first + MAX_STORIES):
         try:
             story(seed).run()
         except world.LawBrokenError:

@@ -82,7 +82,7 @@ def _promised_too_much(api: SimulatedApi) -> Iterator[str]:
     """Whatever the ledger says: what all living pods together were told that they have."""
     compute: collections.Counter[str] = collections.Counter()
     memory: collections.Counter[str] = collections.Counter()
-    total_bytes = {card.uuid: card.memory_bytes for node in nodes(api) for card in node.gpus}
+    total_bytes = {gpu.uuid: gpu.memory_bytes for node in nodes(api) for gpu in node.gpus}
     for manifest in filter(is_placed, living(api)):
         (demand,) = requests.parse(manifest).demands
         for uuid in pod.annotations_of(manifest)[contract.GPU_UUIDS].split(","):
@@ -95,7 +95,7 @@ def _promised_too_much(api: SimulatedApi) -> Iterator[str]:
 
 def _on_gone(api: SimulatedApi, manifest: PodJson) -> bool:
     """Whether its GPUs are no longer there."""
-    there = {card.uuid for node in nodes(api) for card in node.gpus}
+    there = {gpu.uuid for node in nodes(api) for gpu in node.gpus}
     return not there & set(pod.annotations_of(manifest)[contract.GPU_UUIDS].split(","))
 
 
@@ -133,9 +133,9 @@ def _fits(api: SimulatedApi, manifest: PodJson, forgotten: Collection[str]) -> b
         if pin in forgotten and pin != node.name:
             continue
         used = ledger.use(node)
-        for card in node.gpus:
-            memory_bytes = share.memory.on(card.memory_bytes)
-            by_compute = (100 - used[card.uuid].request_percent) // max(share.request_percent, 1)
-            by_memory = (card.memory_bytes - used[card.uuid].memory_bytes) // max(memory_bytes, 1)
+        for gpu in node.gpus:
+            memory_bytes = share.memory.on(gpu.memory_bytes)
+            by_compute = (100 - used[gpu.uuid].request_percent) // max(share.request_percent, 1)
+            by_memory = (gpu.memory_bytes - used[gpu.uuid].memory_bytes) // max(memory_bytes, 1)
             room += min(by_compute, by_memory)
     return room >= waiting

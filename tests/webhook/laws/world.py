@@ -19,7 +19,7 @@ from tests.webhook.laws.wire import Network
 
 CHAOS_SECONDS = 90.0
 CALM_SECONDS = 240.0
-MOST_STEPS = 4000
+MAX_STEPS = 4000
 
 
 class LawBrokenError(AssertionError):
@@ -109,7 +109,7 @@ class World:
         if chosen.kind not in ("go", "time"):
             self._faults_left -= 1
         self.happened.append(f"{self._loop.now:9.2f} {chosen.label}")
-        if len(self.happened) > MOST_STEPS:
+        if len(self.happened) > MAX_STEPS:
             raise LawBrokenError("it never comes to rest:\n" + "\n".join(self.happened[-60:]))
         chosen.do()
 

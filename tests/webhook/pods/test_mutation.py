@@ -99,8 +99,8 @@ def test_containers_that_differ_have_annotations_of_their_own() -> None:
 def test_a_part_of_the_memory_of_unequal_gpus_is_the_least_of_them() -> None:
     manifest = builders.pod(memory="50%", gpus="2")
     node = builders.node(gpus=0)
-    cards = (builders.gpu(0, memory_gib=80), builders.gpu(1, memory_gib=40))
-    request, outcome = placed(manifest, type(node)(node.name, gpus=cards))
+    gpus = (builders.gpu(0, memory_gib=80), builders.gpu(1, memory_gib=40))
+    request, outcome = placed(manifest, type(node)(node.name, gpus=gpus))
     after = mutation.rewrite(manifest, request, outcome)
     variables = environment(container(after))
     assert variables[contract.ENV_MEMORY] == str(20 * builders.GIB)

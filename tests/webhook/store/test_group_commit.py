@@ -97,8 +97,8 @@ async def test_all_who_come_during_a_write_share_the_next() -> None:
 
 
 async def test_who_is_alone_does_not_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_store, "LEAST_LINGER_SECONDS", 60.0)
-    monkeypatch.setattr(api_store, "MOST_LINGER_SECONDS", 60.0)
+    monkeypatch.setattr(api_store, "MIN_LINGER_SECONDS", 60.0)
+    monkeypatch.setattr(api_store, "MAX_LINGER_SECONDS", 60.0)
     api = OneNode()
     async with running(api) as store:
         await reserve(store, 1)

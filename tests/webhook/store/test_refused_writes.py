@@ -166,9 +166,9 @@ async def test_a_pod_that_no_node_stores_is_not_tried_everywhere_nor_all_the_tim
         assert isinstance(refusal, Refusal)
         assert refusal.cause == Cause.LEDGER
         assert refusal.reason == f"the API server does not store its share on any node ({SAID})"
-        assert len(set(api.tried)) == len(api.tried) == reservation.MOST_REFUSED
+        assert len(set(api.tried)) == len(api.tried) == reservation.MAX_REFUSED
         assert await pods.reserve("odd") == refusal
-        assert len(api.tried) == reservation.MOST_REFUSED
+        assert len(api.tried) == reservation.MAX_REFUSED
         assert isinstance(await pods.reserve("good"), Placed)
         pods.clock.now += reservation.REFUSED_SECONDS
         pods.wall_seconds -= 3600.0  # which is nobody's business
@@ -183,7 +183,7 @@ async def test_a_node_that_is_not_stored_is_taken_last_for_a_minute_and_told_of(
         assert pods.told
         assert set(pods.told) == {("node-a", SAID)}
         tried = api.tried.count("node-a")
-        assert tried <= 1 + api_store.MOST_REFUSED
+        assert tried <= 1 + api_store.MAX_REFUSED
         assert isinstance(await pods.reserve("four"), Placed)
         assert api.tried.count("node-a") == tried
         pods.clock.now += contention.REFUSED_SECONDS
@@ -221,7 +221,7 @@ async def test_of_many_that_wait_for_a_node_that_is_not_stored_only_some_are_tri
     async with asking(api) as pods:
         names = [f"pod-{number}" for number in range(10)]
         assert not any((await pods.together(*names)).values())
-        assert len(api.tried) <= 2 * (1 + api_store.MOST_REFUSED)
+        assert len(api.tried) <= 2 * (1 + api_store.MAX_REFUSED)
 
 
 @pytest.mark.slow

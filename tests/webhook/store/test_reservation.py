@@ -105,8 +105,8 @@ def confirmed(node: GpuNode) -> GpuNode:
 
 
 def sick(node: GpuNode) -> GpuNode:
-    cards = (dataclasses.replace(node.gpus[0], healthy=False, health_reason="XID 79"), *node.gpus[1:])
-    return dataclasses.replace(node, gpus=cards)
+    gpus = (dataclasses.replace(node.gpus[0], healthy=False, health_reason="XID 79"), *node.gpus[1:])
+    return dataclasses.replace(node, gpus=gpus)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ PATHS = {
 
 
 async def test_who_is_told_nothing_for_long_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(informer, "MOST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(informer, "MAX_PAUSE_SECONDS", 0.01)
     now, api = [100.0], ScriptedApi(keeps_watches=True)
     store = api_store.ApiStore(api, metrics.Metrics(), clock=lambda: now[0])
     assert store.silence() is None, "that nothing is known yet is said by another check"

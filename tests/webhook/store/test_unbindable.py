@@ -147,9 +147,9 @@ def test_a_node_that_fails_again_is_left_out_for_longer_and_one_that_does_not_is
             now[0] += 60.0
         pauses.append(now[0] - began)
     assert pauses == [120.0, 240.0, 480.0, 960.0, 1920.0, 3600.0, 3600.0]
-    assert (unbindable.FIRST_SECONDS, unbindable.MOST_SECONDS) == (
+    assert (unbindable.FIRST_SECONDS, unbindable.MAX_SECONDS) == (
         unschedulable_pods.OWNER_PAUSE_SECONDS,
-        unschedulable_pods.MOST_OWNER_PAUSE_SECONDS,
+        unschedulable_pods.MAX_OWNER_PAUSE_SECONDS,
     )
     failures.bound(maker, "node-a")
     assert failures.avoided(made("job-1")) == unbindable.NOTHING
@@ -174,7 +174,7 @@ async def test_who_is_evicted_from_one_node_after_the_other_tries_them_all() -> 
 
 def test_of_very_many_makers_the_oldest_are_forgotten() -> None:
     failures = unbindable.Unbindable(lambda: 0.0)
-    for number in range(unbindable.MOST_MAKERS + 1):
+    for number in range(unbindable.MAX_MAKERS + 1):
         failures.left(("default", f"job-{number}"), "node-a", "why")
     assert failures.avoided(made("job-0")) == unbindable.NOTHING
     assert failures.avoided(made("job-1")).barred == {"node-a": "why"}

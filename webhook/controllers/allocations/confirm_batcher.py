@@ -13,7 +13,7 @@ from typing import Final
 from gpushare.allocation import PodRef
 
 QUIET_SECONDS: Final = 1.0  # since the last one came for the node
-MOST_SECONDS: Final = 5.0  # since the first
+MAX_SECONDS: Final = 5.0  # since the first
 
 Due = Mapping[str, Mapping[str, PodRef]]
 
@@ -26,7 +26,7 @@ class _Pending:
 
     @property
     def due(self) -> float:
-        return min(self.last + QUIET_SECONDS, self.first + MOST_SECONDS)
+        return min(self.last + QUIET_SECONDS, self.first + MAX_SECONDS)
 
 
 class ConfirmBatcher:

@@ -35,11 +35,11 @@ from webhook.store.reservation import Reservation
 logger = logging.getLogger(__name__)
 
 OPEN_TRIES: Final = 4
-MOST_UNANSWERED_SECONDS: Final = 5.0  # before a gate is tried again of which the API server said nothing
-MOST_SHUT_SECONDS: Final = 300.0  # before a gate is tried again that could not be opened
+MAX_UNANSWERED_SECONDS: Final = 5.0  # before a gate is tried again of which the API server said nothing
+MAX_SHUT_SECONDS: Final = 300.0  # before a gate is tried again that could not be opened
 ON_ITS_WAY_SECONDS: Final = 120.0  # of a write without an answer; an API server gives up after 60 s by default
 ANY_VERSION: Final = "*"
-LONGEST_WORDS: Final = 500  # of the API server's sentence
+MAX_WORDS: Final = 500  # of the API server's sentence
 BEHIND_SECONDS: Final = 2.0  # until those have their turn that a round left out
 
 
@@ -70,7 +70,7 @@ class Gates:
         self._arranger = gang.Arranger()
         self._opened: dict[str, str] = {}  # uid -> the version that was opened, until our copy shows a later one
         self._shut: dict[str, Refusal] = {}  # uid -> why its gate could not be opened
-        self._backoff = WriteBackoff(most_seconds=MOST_SHUT_SECONDS)
+        self._backoff = WriteBackoff(most_seconds=MAX_SHUT_SECONDS)
         self._unanswered: dict[str, tuple[str, float]] = {}  # uid -> the version that a patch was for, and until when
         self.passes = backfill.Passes()
         self._turns = GatedPodScheduler(
@@ -134,9 +134,9 @@ class Gates:
                 return None  # deleted meanwhile: its share is released like any other
             except api_errors.ClusterError as error:
                 logger.info("Could not open a gate", extra={"pod": who, "attempt": attempt, "err": str(error)})
-                words = errors.shortened(str(error), longest=LONGEST_WORDS)
+                words = errors.shortened(str(error), longest=MAX_WORDS)
                 is_answer = not isinstance(error, api_errors.Unavailable | api_errors.Unauthorized)
-                most_seconds = MOST_UNANSWERED_SECONDS if not error.status else None
+                most_seconds = MAX_UNANSWERED_SECONDS if not error.status else None
             if not is_answer:
                 # A patch that goes by what the pod says may be carried out on any version of it.
                 of_version = pod.version if attempt == 1 else ANY_VERSION

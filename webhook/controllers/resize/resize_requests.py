@@ -70,12 +70,12 @@ class ResizeRequests:
 
     def _search(self, node: GpuNode, by_uid: Mapping[str, Pod], known: Mapping[str, tuple[object, ...]]) -> None:
         requests, content = [], dict[str, tuple[object, ...]]()
-        cards = tuple((card.uuid, card.memory_bytes) for card in node.gpus)
+        gpus = tuple((gpu.uuid, gpu.memory_bytes) for gpu in node.gpus)
         for entry in node.allocations:
             pod = by_uid.get(entry.pod.uid)
             if pod is None or not entry.pod.uid or entry.is_hold:
                 continue
-            state = pod.version, entry.shares, cards
+            state = pod.version, entry.shares, gpus
             resize_request = None if known.get(entry.pod.uid) == state else _resize_request(pod, node, entry)
             if resize_request is None:
                 content[entry.pod.uid] = state

@@ -16,17 +16,17 @@ def opens() -> None:
 
 
 def describes() -> None:
-    for card in nvml.Nvml().snapshot().gpus:
-        where = (card.compute_capability, card.numa_node, card.pci_bus_id)
-        print((card.uuid, card.index, card.model, card.memory_bytes, *where, card.mode.value, card.healthy))
+    for gpu in nvml.Nvml().snapshot().gpus:
+        where = (gpu.compute_capability, gpu.numa_node, gpu.pci_bus_id)
+        print((gpu.uuid, gpu.index, gpu.model, gpu.memory_bytes, *where, gpu.mode.value, gpu.healthy))
 
 
 def numa_nodes(sys_root: str) -> None:
-    print([card.numa_node for card in nvml.Nvml(sys_root=Path(sys_root)).snapshot().gpus])
+    print([gpu.numa_node for gpu in nvml.Nvml(sys_root=Path(sys_root)).snapshot().gpus])
 
 
 def link_groups() -> None:
-    print([card.link_group for card in nvml.Nvml().snapshot().gpus])
+    print([gpu.link_group for gpu in nvml.Nvml().snapshot().gpus])
 
 
 def one_is_lost_and_comes_back() -> None:
@@ -34,7 +34,7 @@ def one_is_lost_and_comes_back() -> None:
     for verb in (("fail", "2", "lost"), ("heal", "2")):
         simgpu(*verb)
         seen = driver.snapshot()
-        print(([card.index for card in seen.gpus], [(gpu.index, gpu.reason) for gpu in seen.unreadable]))
+        print(([gpu.index for gpu in seen.gpus], [(gpu.index, gpu.reason) for gpu in seen.unreadable]))
 
 
 def waits_for_failures() -> None:
@@ -90,7 +90,7 @@ def processes(pipe_directory: str | None) -> None:
     assert cuda.cuCtxCreate_v2(ctypes.byref(context), 0, device) == 0
     assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(1 << 30)) == 0
     driver = nvml.Nvml()
-    other, own, *_ = (card.uuid for card in driver.snapshot().gpus)
+    other, own, *_ = (gpu.uuid for gpu in driver.snapshot().gpus)
     print([(process.pid == os.getpid(), process.memory_bytes >= 1 << 30) for process in driver.processes(own)])
     print(driver.processes(other))
     print((driver.users(own) == driver.processes(own), driver.users(other)))

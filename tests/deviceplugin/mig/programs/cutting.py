@@ -46,10 +46,10 @@ class Card:
 
 
 def again_and_again(layouts: list[Wanted]) -> None:
-    card = Card()
+    gpu = Card()
     for names in layouts:
-        first, second = card.cut(names), card.cut(names)
-        print((first.state.value, first.changed, second.state.value, second.changed, card.profiles()))
+        first, second = gpu.cut(names), gpu.cut(names)
+        print((first.state.value, first.changed, second.state.value, second.changed, gpu.profiles()))
 
 
 class Mortal(nvml_mig.MigDriver):
@@ -66,14 +66,14 @@ class Mortal(nvml_mig.MigDriver):
 
 
 def killed_at_every_step() -> None:
-    card = Card()
+    gpu = Card()
 
     def killed_after(count: int, names: Wanted) -> bool:
         child = os.fork()
         if child == 0:
             Mortal.left = count
-            card.driver = Mortal(card.opened)
-            card.cut(names)
+            gpu.driver = Mortal(gpu.opened)
+            gpu.cut(names)
             os._exit(0)
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -9
 
@@ -81,22 +81,22 @@ def killed_at_every_step() -> None:
     recut, died = -1, True
     while died:
         recut += 1
-        assert card.is_cut(None)
-        assert card.is_cut(before)
+        assert gpu.is_cut(None)
+        assert gpu.is_cut(before)
         died = killed_after(recut, after)
-        result = card.cut(after)
+        result = gpu.cut(after)
         assert result.state.value == "as-wanted", (recut, result)
         expected = ["1c.2g.10gb", "1c.2g.10gb", "1g.5gb", "2g.10gb", "2g.10gb"]
-        assert card.profiles() == expected, (recut, card.profiles())
+        assert gpu.profiles() == expected, (recut, gpu.profiles())
     first, died = -1, True
     while died:
         first += 1
-        assert card.is_cut(None)
+        assert gpu.is_cut(None)
         died = killed_after(first, before)
-        assert card.is_cut(before)
-        assert len(card.devices()) == 4
-        assert card.is_cut(None)
-        assert card.devices() == []
+        assert gpu.is_cut(before)
+        assert len(gpu.devices()) == 4
+        assert gpu.is_cut(None)
+        assert gpu.devices() == []
     print((recut, first))
 
 
@@ -125,36 +125,36 @@ def use(uuid: str) -> Callable[[], None]:
 
 
 def beside_an_instance_in_use() -> None:
-    card = Card()
-    card.cut({"3g.20gb": 2})
-    (_, _, used), _ = card.devices()
+    gpu = Card()
+    gpu.cut({"3g.20gb": 2})
+    (_, _, used), _ = gpu.devices()
     end = use(used)
-    waits = card.cut({"7g.40gb": 1})
-    print((waits.state.value, waits.in_the_way == (used,), waits.changed, len(card.devices())))
-    beside = card.cut({"3g.20gb": 1, "1g.5gb": 3})
-    print((beside.state.value, used in [uuid for _, _, uuid in card.devices()], card.profiles()))
-    print((card.cut(None).state.value,))
+    waits = gpu.cut({"7g.40gb": 1})
+    print((waits.state.value, waits.in_the_way == (used,), waits.changed, len(gpu.devices())))
+    beside = gpu.cut({"3g.20gb": 1, "1g.5gb": 3})
+    print((beside.state.value, used in [uuid for _, _, uuid in gpu.devices()], gpu.profiles()))
+    print((gpu.cut(None).state.value,))
     end()
-    print((card.cut({"7g.40gb": 1}).state.value, card.profiles()))
+    print((gpu.cut({"7g.40gb": 1}).state.value, gpu.profiles()))
 
 
 def on_a_gpu_in_use() -> None:
-    card = Card()
-    end = use(card.uuid)
-    waits = card.cut({"1g.5gb": 7})
-    mode = card.driver.mig_mode(card.uuid)
-    print((waits.state.value, waits.in_the_way == (card.uuid,), mode and mode.pending))
-    late = card.driver.set_mig_mode(card.uuid, enabled=True)
+    gpu = Card()
+    end = use(gpu.uuid)
+    waits = gpu.cut({"1g.5gb": 7})
+    mode = gpu.driver.mig_mode(gpu.uuid)
+    print((waits.state.value, waits.in_the_way == (gpu.uuid,), mode and mode.pending))
+    late = gpu.driver.set_mig_mode(gpu.uuid, enabled=True)
     end()
-    print((late, card.cut({"1g.5gb": 7}).state.value, len(card.devices())))
+    print((late, gpu.cut({"1g.5gb": 7}).state.value, len(gpu.devices())))
 
 
 def infeasible() -> None:
-    card = Card()
-    refused = card.cut({"1g.5gb": 5, "3g.20gb": 1})
-    mode = card.driver.mig_mode(card.uuid)
+    gpu = Card()
+    refused = gpu.cut({"1g.5gb": 5, "3g.20gb": 1})
+    mode = gpu.driver.mig_mode(gpu.uuid)
     print((refused.state.value, refused.reason.partition(": ")[2], mode and mode.current))
-    print(repr(card.cut({"1g.10gb": 1, "1g.12gb": 1}).reason.partition(": ")[2]))
+    print(repr(gpu.cut({"1g.10gb": 1, "1g.12gb": 1}).reason.partition(": ")[2]))
 
 
 class Old(nvml_mig.MigDriver):
@@ -167,30 +167,30 @@ class Old(nvml_mig.MigDriver):
 
 
 def by_an_old_driver() -> None:
-    card = Card(Old)
-    print((card.cut({"3g.20gb": 1, "1g.5gb": 4}).state.value, card.profiles()))
+    gpu = Card(Old)
+    print((gpu.cut({"3g.20gb": 1, "1g.5gb": 4}).state.value, gpu.profiles()))
 
 
 def says_what_devices_are() -> None:
-    card = Card()
-    card.cut({"1g.10gb": 1, "3g.20gb": 1})
-    for part in card.driver.mig_devices(card.uuid):
-        of = (part.parent == card.uuid, part.compute_instance, part.engines["copy"])
+    gpu = Card()
+    gpu.cut({"1g.10gb": 1, "3g.20gb": 1})
+    for part in gpu.driver.mig_devices(gpu.uuid):
+        of = (part.parent == gpu.uuid, part.compute_instance, part.engines["copy"])
         print((str(part.profile), part.index, part.memory_bytes >> 20, part.multiprocessors, *of))
-    known = catalogue.of_gpu(*card.driver.model(card.uuid))
-    kinds = card.driver.mig_geometry(card.uuid).kinds
+    known = catalogue.of_gpu(*gpu.driver.model(gpu.uuid))
+    kinds = gpu.driver.mig_geometry(gpu.uuid).kinds
     print([str(kind.profile) for kind in known.kinds if kind not in kinds])
 
 
 def says_how_it_can_be_cut() -> None:
-    card = Card()
+    gpu = Card()
     for names in (None, {}):
-        card.cut(names)
-        print([str(kind.profile) for kind in card.driver.mig_geometry(card.uuid).kinds])
+        gpu.cut(names)
+        print([str(kind.profile) for kind in gpu.driver.mig_geometry(gpu.uuid).kinds])
 
 
 def of_a_driver_that_says_no_places() -> None:
-    card, asked = Card(), pynvml.nvmlDeviceGetGpuInstancePossiblePlacements
+    gpu, asked = Card(), pynvml.nvmlDeviceGetGpuInstancePossiblePlacements
 
     def in_mig_mode_only(device: Any, *arguments: Any) -> Any:
         if not pynvml.nvmlDeviceGetMigMode(device)[0]:
@@ -198,13 +198,13 @@ def of_a_driver_that_says_no_places() -> None:
         return asked(device, *arguments)
 
     pynvml.nvmlDeviceGetGpuInstancePossiblePlacements = in_mig_mode_only
-    known = card.driver.mig_geometry(card.uuid)
+    known = gpu.driver.mig_geometry(gpu.uuid)
     wanted = {str(known.kinds[4].profile): 1} if known is not None else {"3g.135gb": 1}
-    print((known is not None, card.cut(wanted).state.value, card.profiles()))
+    print((known is not None, gpu.cut(wanted).state.value, gpu.profiles()))
 
 
 def of_a_driver_that_counts_wrongly() -> None:
-    card, asked = Card(), pynvml.nvmlDeviceGetGpuInstanceProfileInfo
+    gpu, asked = Card(), pynvml.nvmlDeviceGetGpuInstanceProfileInfo
 
     def wrongly(*arguments: Any) -> Any:
         info = asked(*arguments)
@@ -212,4 +212,4 @@ def of_a_driver_that_counts_wrongly() -> None:
         return info
 
     pynvml.nvmlDeviceGetGpuInstanceProfileInfo = wrongly
-    print([kind.most for kind in card.driver.mig_geometry(card.uuid).kinds])
+    print([kind.most for kind in gpu.driver.mig_geometry(gpu.uuid).kinds])

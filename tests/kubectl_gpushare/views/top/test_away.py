@@ -57,8 +57,8 @@ def shown(node: GpuNode, *machines: dict[str, Any]) -> tuple[dict[str, Any], dic
     ],
 )
 def test_a_node_that_takes_no_pods_is_told_and_nothing_fits_there(machines: Any, word: str, said: str) -> None:
-    card, row = shown(NODE, *machines)
-    assert (card["status"], card["reason"]) == ([word], said)
+    gpu, row = shown(NODE, *machines)
+    assert (gpu["status"], gpu["reason"]) == ([word], said)
     assert (row["status"], row["reason"]) == ([word], said)
     assert row["largest"] == {"gpu": "", "computePercent": 0, "memoryBytes": 0}
     assert (row["compute"]["freePercent"], row["memory"]["freeBytes"]) == (0, 0)
@@ -67,18 +67,18 @@ def test_a_node_that_takes_no_pods_is_told_and_nothing_fits_there(machines: Any,
 
 def test_an_agent_that_was_told_to_stop_is_away_before_the_kubelet_tells_of_it() -> None:
     state = Condition(contract.CONDITION_READY, "False", contract.REASON_AGENT_STOPPED, "the node's agent has stopped")
-    card, row = shown(dataclasses.replace(NODE, conditions=(state,)), machine())
-    assert (card["status"], card["reason"]) == (["NoAgent"], "node-a: the node's agent has stopped")
+    gpu, row = shown(dataclasses.replace(NODE, conditions=(state,)), machine())
+    assert (gpu["status"], gpu["reason"]) == (["NoAgent"], "node-a: the node's agent has stopped")
     assert (row["status"], row["compute"]["freePercent"]) == (["NoAgent"], 0)
 
 
 def test_a_node_that_takes_pods_is_ready() -> None:
-    card, row = shown(NODE, machine())
-    assert (card["status"], row["status"], row["compute"]["freePercent"]) == (["Ready"], ["Ready"], 200)
+    gpu, row = shown(NODE, machine())
+    assert (gpu["status"], row["status"], row["compute"]["freePercent"]) == (["Ready"], ["Ready"], 200)
 
 
 def test_a_node_without_gpus_for_shares_says_nothing_of_its_agent() -> None:
-    cordoned = dataclasses.replace(NODE, gpus=tuple(dataclasses.replace(card, cordoned=True) for card in NODE.gpus))
+    cordoned = dataclasses.replace(NODE, gpus=tuple(dataclasses.replace(gpu, cordoned=True) for gpu in NODE.gpus))
     assert shown(cordoned, machine(percent="0"))[0]["status"] == ["Cordoned"]
 
 
@@ -90,15 +90,15 @@ def test_where_nodes_are_not_known_nothing_is_said_of_them() -> None:
 def test_beside_a_pod_with_an_exclusion_label_there_is_no_largest_share() -> None:
     alone = builders.allocation("a1", "GPU-node-a-0", request=30, memory_gib=24, exclusion="mine")
     more = builders.allocation("a2", "GPU-node-a-1", request=90, memory_gib=72)
-    card, row = shown(dataclasses.replace(NODE, allocations=(alone, more)), machine())
-    assert card["status"] == ["Excluding"]
+    gpu, row = shown(dataclasses.replace(NODE, allocations=(alone, more)), machine())
+    assert gpu["status"] == ["Excluding"]
     assert row["largest"] == {"gpu": "node-a/1", "computePercent": 10, "memoryBytes": 8 * builders.GIB}
 
 
 def test_free_is_compute_and_memory_and_no_mean_of_both() -> None:
     full = builders.allocation("a1", "GPU-node-a-0", request=100, memory_gib=20)
-    cards = gpu_table.of([dataclasses.replace(NODE, allocations=(full,))])
-    made = gpu_table.table(cards)
+    gpus = gpu_table.of([dataclasses.replace(NODE, allocations=(full,))])
+    made = gpu_table.table(gpus)
     place = [column.header for column in made.columns].index("FREE")
     assert [row[place] for row in made.rows] == ["0+60Gi", "1+80Gi"]
     assert made.totals is not None
@@ -111,7 +111,7 @@ def test_describe_says_the_same_as_top() -> None:
     assert re.search(r"^Status: +NoAgent\nReason: +the agent of node-a does not run", text, re.MULTILINE)
     assert re.search(r"^Free: +nothing on 2 GPUs$", text, re.MULTILINE)
     assert "Ready" not in text
-    card = gpu_summary.of([NODE], away.of([NODE], taken.machines))[0]
-    text = "\n".join(page_layout.lines(gpu_page.gpu(card, NODE, taken, now=0), Terminal()))
+    gpu = gpu_summary.of([NODE], away.of([NODE], taken.machines))[0]
+    text = "\n".join(page_layout.lines(gpu_page.gpu(gpu, NODE, taken, now=0), Terminal()))
     assert re.search(r"^Status: +NoAgent\nReason: +the agent of node-a does not run", text, re.MULTILINE)
     assert re.search(r"^Free: +nothing$", text, re.MULTILINE)

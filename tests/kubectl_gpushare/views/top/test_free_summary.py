@@ -22,8 +22,8 @@ def sentence(*requests: int, memory_gib: int = 8, **fields: Any) -> str:
         builders.allocation(f"a{index}", f"GPU-node-a-{index}", request=request, memory_gib=memory_gib)
         for index, request in enumerate(requests)
     ]
-    cards = gpu_summary.of([dataclasses.replace(node, allocations=tuple(held))])
-    return free_summary.sentence(cards, gpu_summary.add_up(cards))
+    gpus = gpu_summary.of([dataclasses.replace(node, allocations=tuple(held))])
+    return free_summary.sentence(gpus, gpu_summary.add_up(gpus))
 
 
 def test_an_idle_cluster_has_nothing_stranded() -> None:
@@ -55,7 +55,7 @@ def test_what_is_stranded_is_judged_by_what_this_cluster_asks_for() -> None:
     for asked, stranded in ((small, 0.0), (whole, 1.0)):
         profile = PlacementProfile(mix=Mix({asked: 1.0}, pods=ENOUGH_PODS))
         shown = gpu_table.listing(Snapshot((node,), profile=profile), (), Options(), now=0)
-        assert gpu_summary.add_up(shown.cards).fragmentation == stranded
+        assert gpu_summary.add_up(shown.gpus).fragmentation == stranded
         assert World((node,), profile=profile).fragmentation().ratio == stranded
 
 

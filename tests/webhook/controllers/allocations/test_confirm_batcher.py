@@ -27,7 +27,7 @@ def test_another_one_for_the_same_node_prolongs_the_wait_of_both() -> None:
 
 def test_a_burst_without_end_is_written_all_the_same() -> None:
     waits, pods, now = confirm_batcher.ConfirmBatcher(), {}, 10.0
-    while now < 10.0 + confirm_batcher.MOST_SECONDS:
+    while now < 10.0 + confirm_batcher.MAX_SECONDS:
         pods[f"a{now}"] = POD
         assert waits.ripe({"node-a": dict(pods)}, now=now)[0] == {}
         now += 0.125

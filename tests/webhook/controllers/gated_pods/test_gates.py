@@ -125,7 +125,7 @@ async def test_whose_gate_nobody_lets_us_open_is_told_so_and_keeps_no_gpu() -> N
     del cluster.pods["other"]
     cluster.store.change("node-a", lambda node: ledger.release(node, [entry.id for entry in node.allocations]))
     cluster.trouble.clear()
-    await cluster.rounds(gates.MOST_SHUT_SECONDS + 1)
+    await cluster.rounds(gates.MAX_SHUT_SECONDS + 1)
     assert cluster.placed() == cluster.holders() == ["refused"]
 
 
@@ -138,7 +138,7 @@ async def test_while_the_api_server_does_not_answer_the_share_is_kept_and_it_is_
     assert cluster.reason("waits") == "its scheduling gate could not be opened yet: etcdserver: request timed out"
     assert len(cluster.tried) <= gates.OPEN_TRIES * 12
     cluster.trouble.clear()
-    await cluster.rounds(gates.MOST_SHUT_SECONDS + 1)
+    await cluster.rounds(gates.MAX_SHUT_SECONDS + 1)
     assert cluster.placed() == ["waits"]
 
 
@@ -151,7 +151,7 @@ async def test_what_may_be_opened_yet_by_a_patch_without_an_answer_keeps_its_sha
     cluster.trouble["waits"] = DENIED
     await cluster.rounds(gates.ON_ITS_WAY_SECONDS - 2)
     assert cluster.holders() == ["waits"]
-    await cluster.rounds(gates.MOST_SHUT_SECONDS)
+    await cluster.rounds(gates.MAX_SHUT_SECONDS)
     assert cluster.holders() == []
 
 
@@ -191,5 +191,5 @@ async def test_of_a_gang_that_nobody_may_open_nothing_is_kept_and_of_one_that_ru
     assert "the policy of the team denies it" in cluster.reason("worker-0")
     assert len(cluster.tried) <= 25
     cluster.trouble.clear()
-    await cluster.rounds(gates.MOST_SHUT_SECONDS + 1)
+    await cluster.rounds(gates.MAX_SHUT_SECONDS + 1)
     assert cluster.placed() == ["worker-0", "worker-1"]
