@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from burst import calls
 from steady import fates, kubelet_log, witness
 
-from deviceplugin.kubelet import advertisement
+from deviceplugin.state import advertisement
 from gpushare import contract
 from lab import access, build, cluster, component, daemon_process, gpushare, kubelet, lab_errors, lab_layout
 

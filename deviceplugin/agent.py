@@ -24,7 +24,7 @@ from deviceplugin.disk import library
 from deviceplugin.hardware import nvml
 from deviceplugin.link import arbiter_process
 from deviceplugin.node_pods import NodePods
-from deviceplugin.wake import Wake
+from deviceplugin.state.wake import Wake
 from gpushare import contract
 from gpushare.cluster import api_client, informer
 from gpushare.daemon import probes, shutdown

@@ -23,37 +23,20 @@ from deviceplugin.disk import library, old_libraries
 from deviceplugin.hardware import device_nodes, faults, nvml, nvml_mig, observation, xid
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.injection import arrival, in_force, runtime_inspection
-from deviceplugin.kubelet import (
-    advertisement,
-    checkpoint,
-    device_answers,
-    left_behind,
-    plugin_service,
-    plugins,
-    pod_resources,
-    share_answers,
-    share_start,
-)
+from deviceplugin.kubelet import device_answers, left_behind, plugin_service, plugins, share_answers, share_start
 from deviceplugin.labels import wanted, writer
 from deviceplugin.link import arbiter, arbiter_process, lookup
 from deviceplugin.link.running_shares import Shares
-from deviceplugin.live import (
-    cluster_config,
-    compute_part,
-    gpu_users,
-    mig_part,
-    mode_reconciler,
-    node_state,
-    setup,
-)
 from deviceplugin.mig import partitioner
+from deviceplugin.modes import cluster_config, compute_part, gpu_users, mig_part, mode_reconciler, setup
+from deviceplugin.modes.mps_part import MpsPart
 from deviceplugin.mps import daemons
-from deviceplugin.mps.mps_part import MpsPart
-from deviceplugin.report import agent_metrics, allocatable, announcing, device_holders, refused_libraries, share_peaks
-from deviceplugin.report.gpunode_copy import GpuNodeCopy
+from deviceplugin.report import agent_metrics, announcing, device_holders, refused_libraries, share_peaks
 from deviceplugin.report.gpunode_status import GpuNodeStatus
 from deviceplugin.report.node_capacity import NodeCapacity
-from deviceplugin.wake import Wake
+from deviceplugin.state import advertisement, allocatable, kubelet_checkpoint, node_state, pod_resources
+from deviceplugin.state.gpunode_copy import GpuNodeCopy
+from deviceplugin.state.wake import Wake
 from gpushare import contract
 from gpushare.cluster import api_client, events, object_store
 from gpushare.gpu import Gpu
@@ -113,7 +96,7 @@ class AgentParts:
             proc=proc,
             identify=identify,
             ours=lambda: self.daemons.pids(),
-            kept=settings.kubelet_directory / checkpoint.NAME,
+            kept=settings.kubelet_directory / kubelet_checkpoint.NAME,
         )
         self.holders = device_holders.DeviceHolders(
             self.witness, hardware=self._discovered, gpus=self.state.seen, in_force=self.state.in_force
@@ -249,7 +232,7 @@ class AgentParts:
                 held=functools.partial(
                     pod_resources.held_by_all,
                     settings.pod_resources_socket,
-                    settings.kubelet_directory / checkpoint.NAME,
+                    settings.kubelet_directory / kubelet_checkpoint.NAME,
                     pods.all,
                 ),
                 find=self.lookup.find_by_name,

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.kubelet import advertisement
-from deviceplugin.live import desired_config
+from deviceplugin.modes import desired_config
+from deviceplugin.state import advertisement
 from gpushare import contract, errors, quantity
 from gpushare.config import config_choice, flags
 from gpushare.config import node_settings as configured

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.kubelet import advertisement, pod_resources
 from deviceplugin.report.gpunode_status import GpuNodeStatus
+from deviceplugin.state import advertisement, pod_resources
 from gpushare import pod
 from gpushare.cluster import api_errors
 from gpushare.gpunode import GpuNode

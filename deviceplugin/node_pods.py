@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from deviceplugin.report import allocatable
+from deviceplugin.state import allocatable
 from gpushare import contract, pod
 from gpushare.cluster import api_client, informer
 from gpushare.pod import PodJson

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.arbiter import kernel_process, socket_server
+from deviceplugin.arbiter import socket_server
 from deviceplugin.arbiter.agent_channel import AgentChannel
 from deviceplugin.arbiter.channel import Channel
 from deviceplugin.arbiter.departed import DepartedShares
@@ -25,6 +25,7 @@ from deviceplugin.arbiter.messages import ArbiterReady, Message
 from deviceplugin.arbiter.share_ledgers import ShareLedgers
 from deviceplugin.arbiter.share_resizing import Resizing
 from deviceplugin.denial.registered import BEAT_SECONDS, RegisteredMap
+from deviceplugin.host import kernel_process
 from gpushare.daemon import garbage, logs, shutdown
 
 logger = logging.getLogger("deviceplugin.arbiter")

@@ -14,12 +14,12 @@ from typing import Final
 from deviceplugin.arbiter import messages
 from deviceplugin.arbiter.channel import Channel
 from deviceplugin.arbiter.gpu_leases import LeaseUsage
-from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.share_ledger import ShareLedger
 from deviceplugin.arbiter.share_ledgers import ShareLedgers
 from deviceplugin.arbiter.share_resizing import Resizing
 from deviceplugin.arbiter.socket_server import Server
 from deviceplugin.arbiter.tenant import Tenant
+from deviceplugin.host.identity import Container
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode, Resize
 from gpushare.refusal import Refusal

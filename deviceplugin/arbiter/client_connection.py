@@ -17,13 +17,13 @@ from typing import Final, Protocol
 
 from deviceplugin.arbiter import wire
 from deviceplugin.arbiter.connection_limits import ConnectedContainer
-from deviceplugin.arbiter.identity import Container
-from deviceplugin.arbiter.kernel_process import KernelProcess
 from deviceplugin.arbiter.leases import Leases
 from deviceplugin.arbiter.rate_limiter import RateLimiter
 from deviceplugin.arbiter.share_ledger import JoinError, ShareLedger
 from deviceplugin.arbiter.share_ledgers import ShareLedgers
 from deviceplugin.arbiter.tenant import Tenant
+from deviceplugin.host.identity import Container
+from deviceplugin.host.kernel_process import KernelProcess
 from gpushare import contract
 from gpushare.refusal import Refusal
 

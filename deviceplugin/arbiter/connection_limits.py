@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.rate_limiter import RateLimiter
+from deviceplugin.host.identity import Container
 
 MESSAGES_PER_SECOND: Final = 200.0
 LEASE_MESSAGES_PER_SECOND: Final = 2000.0  # of one container: five hundred turns

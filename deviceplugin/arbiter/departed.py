@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from deviceplugin.arbiter.client_connection import ShareLookup
-from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.share_ledgers import ShareLedgers, ShareUse
 from deviceplugin.arbiter.tenant import Tenant, entry_of
+from deviceplugin.host.identity import Container
 from gpushare import ledger, quantity
 from gpushare.gpunode import GpuNode
 from gpushare.refusal import Refusal

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.arbiter import kernel_process
-from deviceplugin.arbiter.kernel_process import KernelProcess, Mapping
 from deviceplugin.arbiter.share_ledger import ShareLedger
+from deviceplugin.host import kernel_process
+from deviceplugin.host.kernel_process import KernelProcess, Mapping
 
 logger = logging.getLogger(__name__)
 

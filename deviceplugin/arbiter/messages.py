@@ -19,9 +19,9 @@ import json
 import typing
 from typing import Any, Final
 
-from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.disk import records
+from deviceplugin.host.identity import Container
 from gpushare.allocation import Allocation
 from gpushare.gpunode import Resize
 

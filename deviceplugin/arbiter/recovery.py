@@ -11,10 +11,11 @@ import dataclasses
 import os
 from pathlib import Path
 
-from deviceplugin.arbiter import kernel_process, pages
-from deviceplugin.arbiter.kernel_process import KernelProcess
+from deviceplugin.arbiter import pages
 from deviceplugin.arbiter.ledger_record import LedgerRecord
 from deviceplugin.arbiter.share_ledger import ShareLedger
+from deviceplugin.host import kernel_process
+from deviceplugin.host.kernel_process import KernelProcess
 from gpushare import contract
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from deviceplugin.arbiter import ledger_record, pages
-from deviceplugin.arbiter.kernel_process import KernelProcess
 from deviceplugin.arbiter.tenant import Tenant
+from deviceplugin.host.kernel_process import KernelProcess
 from gpushare import contract
 
 # How far the limits page tells processes to look at first: eight cache lines. It doubles when more are needed.

@@ -13,13 +13,14 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.arbiter import kernel_process, ledger_record, recovery, recovery_window, timetable
-from deviceplugin.arbiter.kernel_process import KernelProcess
+from deviceplugin.arbiter import ledger_record, recovery, recovery_window, timetable
 from deviceplugin.arbiter.looks import Looks
 from deviceplugin.arbiter.share_ledger import JoinError, ShareLedger
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.denial.registered import RegisteredMap
 from deviceplugin.disk import whole_file
+from deviceplugin.host import kernel_process
+from deviceplugin.host.kernel_process import KernelProcess
 
 logger = logging.getLogger(__name__)
 

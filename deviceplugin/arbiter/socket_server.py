@@ -21,13 +21,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.arbiter import identity, kernel_process, wire
+from deviceplugin.arbiter import wire
 from deviceplugin.arbiter.client_connection import ClientConnection, ShareLookup
 from deviceplugin.arbiter.connection_limits import ConnectionLimits
-from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.leases import Leases
 from deviceplugin.arbiter.rate_limiter import RateLimiter
 from deviceplugin.arbiter.share_ledgers import ShareLedgers
+from deviceplugin.host import identity, kernel_process
+from deviceplugin.host.identity import Container
 from gpushare import contract
 from gpushare.refusal import Refusal
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from deviceplugin.arbiter import kernel_process, leases, timetable
+from deviceplugin.arbiter import leases, timetable
 from deviceplugin.arbiter.socket_server import Identify
 from deviceplugin.audit import (
     audit_document,
@@ -25,8 +25,9 @@ from deviceplugin.audit.contexts import ContextSizes
 from deviceplugin.audit.node_audit import AuditedProcess, NodeAudit
 from deviceplugin.audit.seen import Problem, SeenShare
 from deviceplugin.hardware.driver import Driver
+from deviceplugin.host import kernel_process
 from deviceplugin.link.arbiter import Arbiter
-from deviceplugin.offer import Offer
+from deviceplugin.state.offer import Offer
 from gpushare import contract
 from gpushare.gpunode import Condition, GpuNode
 from gpushare.pod import PodJson

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from deviceplugin.disk import records, whole_file
-from deviceplugin.offer import Offer
+from deviceplugin.state.offer import Offer
 from gpushare.gpu import Gpu
 
 logger = logging.getLogger(__name__)

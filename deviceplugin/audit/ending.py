@@ -9,9 +9,9 @@ import os
 import signal
 from pathlib import Path
 
-from deviceplugin.arbiter import kernel_process
 from deviceplugin.arbiter.socket_server import Identify
 from deviceplugin.audit.seen import SeenProcess
+from deviceplugin.host import kernel_process
 
 
 def end(judged: SeenProcess, *, identify: Identify, proc: Path = kernel_process.PROC) -> str:

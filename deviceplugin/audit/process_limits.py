@@ -12,11 +12,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Final
 
 from deviceplugin.arbiter import tenant
-from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.tenant import Missing, NotYet, Tenant
 from deviceplugin.audit import share_limits
 from deviceplugin.audit.node_audit import AuditedProcess, LimitState, NodeAudit
 from deviceplugin.audit.seen import Problem, Seen, SeenProcess, SeenShare, Who
+from deviceplugin.host.identity import Container
 from gpushare import pod
 from gpushare.gpu import Mode
 from gpushare.gpunode import GpuNode

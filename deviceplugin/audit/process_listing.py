@@ -17,14 +17,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
 
-from deviceplugin.arbiter import kernel_process, pages
-from deviceplugin.arbiter.identity import Container
+from deviceplugin.arbiter import pages
 from deviceplugin.arbiter.socket_server import Identify
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.audit.excess import Place
 from deviceplugin.audit.overhead import Key, Reading
 from deviceplugin.audit.seen import Problem, Seen, SeenMember, SeenProcess, SeenShare, Who
 from deviceplugin.hardware import nvml, nvml_call
+from deviceplugin.host import kernel_process
+from deviceplugin.host.identity import Container
 from gpushare import contract
 from gpushare.gpu import Gpu, Mode
 from gpushare.refusal import Refusal

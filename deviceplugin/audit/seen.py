@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.pages import LimitsRecord
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.audit.excess import Beyond, Place
+from deviceplugin.host.identity import Container
 from gpushare.gpu import Gpu
 
 Who = tuple[int, int]  # a process: its pid and when it started, in the kernel's ticks

@@ -17,7 +17,7 @@ from typing import Any, Final
 from deviceplugin.allocation import answer, cdi
 from deviceplugin.cdi import driver_files, driver_root, spec
 from deviceplugin.disk import whole_file
-from deviceplugin.offer import Observable
+from deviceplugin.state.offer import Observable
 from gpushare import contract
 from gpushare.config.node_settings import NodeSettings
 from gpushare.modes.hardware_gpu import HardwareGpu, parts, whole

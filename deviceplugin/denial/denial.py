@@ -13,8 +13,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.arbiter import kernel_process
 from deviceplugin.denial import kernel, kernel_fields, pod_cgroups, program, registered
+from deviceplugin.host import kernel_process
 
 DIRECTORY: Final = "gpushare"  # in the bpf file system
 MAP: Final = "registered-1"  # with the version of its keys and values

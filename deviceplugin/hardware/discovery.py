@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from deviceplugin.hardware import nvml, nvml_call, nvml_mig
-from deviceplugin.mig import instance
+from deviceplugin.state import mig_instance
 from gpushare.gpu import Gpu
 from gpushare.modes import mps_clients
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
@@ -18,7 +18,7 @@ class DiscoveredGpu:
     """A GPU, and its MIG devices as the driver describes them."""
 
     gpu: HardwareGpu
-    devices: tuple[instance.MigDevice, ...] = ()
+    devices: tuple[mig_instance.MigDevice, ...] = ()
 
 
 DiscoveredGpus = Mapping[str, DiscoveredGpu]  # by UUID

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from deviceplugin.hardware import gpu_health, nvml, pci
-from deviceplugin.offer import Unreadable
+from deviceplugin.state.offer import Unreadable
 from gpushare import contract
 from gpushare.gpu import Gpu
 from gpushare.gpunode import Condition, GpuNode, Resize

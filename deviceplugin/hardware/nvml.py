@@ -19,7 +19,7 @@ import pynvml
 
 from deviceplugin.hardware import nvml_events, pci, xid
 from deviceplugin.hardware.nvml_call import NEED_NO_ANSWER, NvmlError, ask, function_named
-from deviceplugin.offer import Unreadable
+from deviceplugin.state.offer import Unreadable
 from gpushare.gpu import Gpu
 from gpushare.mig import device_id
 

@@ -16,7 +16,7 @@ from typing import Final
 from deviceplugin.hardware import discovery, gpu_health, inventory, nvml, nvml_call, nvml_topology, pci, xid
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.hardware.faults import Notebook
-from deviceplugin.offer import Observable, Offer, Unreadable
+from deviceplugin.state.offer import Observable, Offer, Unreadable
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
 from gpushare.modes.hardware_gpu import HardwareGpu

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from deviceplugin.arbiter import kernel_process
-from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.socket_server import Identify
+from deviceplugin.host import kernel_process
+from deviceplugin.host.identity import Container
 from gpushare import contract, pod
 from gpushare.gpunode import GpuNode
 from gpushare.pod import PodJson

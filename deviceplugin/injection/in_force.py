@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 
 from deviceplugin.injection import decision
 from deviceplugin.injection.injection_facts import InjectionFacts
-from deviceplugin.live.node_state import ModesInForce
-from deviceplugin.offer import Observable
+from deviceplugin.state.node_state import ModesInForce
+from deviceplugin.state.offer import Observable
 from gpushare import pod
 from gpushare.config.node_settings import NodeSettings
 from gpushare.modes import offering

@@ -14,7 +14,8 @@ from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.kubelet import checkpoint, plugin_registration
+from deviceplugin.kubelet import plugin_registration
+from deviceplugin.state import kubelet_checkpoint
 
 SECONDS: Final = 60.0  # in which it is told of its first pods, even by a slow API server
 
@@ -28,7 +29,7 @@ class LeftBehind:
     def __init__(
         self, directory: Path, *, living: Callable[[], Container[str]], clock: Callable[[], float] = time.time
     ) -> None:
-        self._checkpoint = directory / checkpoint.NAME
+        self._checkpoint = directory / kubelet_checkpoint.NAME
         self._socket = directory / plugin_registration.KUBELET_SOCKET
         self._living = living
         self._clock = clock
@@ -41,7 +42,7 @@ class LeftBehind:
         if not self._is_starting():
             return None
         living = self._living()
-        held = checkpoint.read(self._checkpoint).items()
+        held = kubelet_checkpoint.read(self._checkpoint).items()
         return len(frozenset[str]().union(*(ids.get(resource, ()) for uid, ids in held if uid not in living)))
 
     def _is_starting(self) -> bool:

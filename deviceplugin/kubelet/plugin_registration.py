@@ -21,10 +21,11 @@ from typing import Final
 
 import grpc
 
-from deviceplugin.kubelet import advertisement, plugin_service
+from deviceplugin.kubelet import plugin_service
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2_grpc as services
-from deviceplugin.offer import Observable
+from deviceplugin.state import advertisement
+from deviceplugin.state.offer import Observable
 from gpushare.cluster import backoff
 
 logger = logging.getLogger(__name__)

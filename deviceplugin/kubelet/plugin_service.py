@@ -10,11 +10,12 @@ from typing import Any, Final, Protocol
 
 import grpc
 
-from deviceplugin.kubelet import advertisement, withdrawal
-from deviceplugin.kubelet.advertisement import Advertisement
+from deviceplugin.kubelet import withdrawal
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2_grpc as services
-from deviceplugin.offer import Observable
+from deviceplugin.state import advertisement
+from deviceplugin.state.advertisement import Advertisement
+from deviceplugin.state.offer import Observable
 
 logger = logging.getLogger(__name__)
 

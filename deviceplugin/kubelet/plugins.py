@@ -13,8 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.kubelet import advertisement, coming, plugin_registration, plugin_service, withdrawal
-from deviceplugin.offer import Observable
+from deviceplugin.kubelet import coming, plugin_registration, plugin_service, withdrawal
+from deviceplugin.state import advertisement
+from deviceplugin.state.offer import Observable
 
 logger = logging.getLogger(__name__)
 

@@ -20,12 +20,16 @@ from deviceplugin.cdi.specs import SpecError, Specs
 from deviceplugin.denial import denial
 from deviceplugin.denial.covering import Covering
 from deviceplugin.injection.decision import Injection
-from deviceplugin.kubelet import checkpoint, plugin_service, pod_resources
+from deviceplugin.kubelet import plugin_service
+from deviceplugin.state import kubelet_checkpoint, pod_resources
 from gpushare import errors
 from gpushare.config.node_settings import NodeSettings
 from gpushare.refusal import Refusal
 
-_INIT: Final = f"of init containers only its file {checkpoint.NAME} tells, which the agent has to be able to read"
+_INIT: Final = (
+    "init containers are listed only in the kubelet's file "
+    f"{kubelet_checkpoint.NAME}, which the agent must be able to read"
+)
 _APART: Final = "their shares are on different GPUs: ask for another amount in one of them"
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from deviceplugin.kubelet.advertisement import AdvertisedDevice
+from deviceplugin.state.advertisement import AdvertisedDevice
 
 SECONDS: Final = 30.0  # for a list to be heard, and for an Allocate, which is answered from memory, to end
 

@@ -8,8 +8,8 @@ from deviceplugin.hardware import nvml_call
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.hardware.observation import Observation
 from deviceplugin.labels import gpu_resources, label_facts, whole, words
-from deviceplugin.live.node_state import ModesInForce
-from deviceplugin.offer import Observable
+from deviceplugin.state.node_state import ModesInForce
+from deviceplugin.state.offer import Observable
 
 
 class WantedLabels:

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from deviceplugin.labels.words import Labels
-from deviceplugin.live.node_state import ModesInForce
-from deviceplugin.offer import Observable
+from deviceplugin.state.node_state import ModesInForce
+from deviceplugin.state.offer import Observable
 from gpushare import contract
 from gpushare.cluster import api_client, repeating
 

@@ -10,8 +10,8 @@ from typing import Any, Final, TypeVar
 
 from deviceplugin.arbiter import messages
 from deviceplugin.arbiter.channel import Channel
-from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.tenant import Tenant
+from deviceplugin.host.identity import Container
 from deviceplugin.link.arbiter_process import ArbiterError
 from deviceplugin.link.lookup import Lookup
 from deviceplugin.link.running_shares import RunningShare, Shares

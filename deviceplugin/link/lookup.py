@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
 from deviceplugin.arbiter import tenant
-from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.tenant import Given, Missing, NotYet, Tenant
+from deviceplugin.host.identity import Container
 from gpushare.cluster import api_errors
 from gpushare.gpunode import GpuNode
 from gpushare.pod import PodJson

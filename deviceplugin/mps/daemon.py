@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.arbiter.kernel_process import KernelProcess
+from deviceplugin.host.kernel_process import KernelProcess
 from deviceplugin.mps import pid_file, running, steps
 from deviceplugin.mps.control import Control, ControlError
 from deviceplugin.mps.places import Places

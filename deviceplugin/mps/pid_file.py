@@ -12,8 +12,8 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.arbiter import identity, kernel_process
-from deviceplugin.arbiter.kernel_process import KernelProcess
+from deviceplugin.host import identity, kernel_process
+from deviceplugin.host.kernel_process import KernelProcess
 from deviceplugin.mps import steps
 from deviceplugin.mps.places import Places
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from deviceplugin.arbiter import kernel_process
+from deviceplugin.host import kernel_process
 from deviceplugin.mps import steps
 
 SECONDS: Final = 15.0

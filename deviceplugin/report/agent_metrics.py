@@ -17,10 +17,10 @@ from deviceplugin.arbiter.gpu_leases import LeaseUsage
 from deviceplugin.arbiter.share_ledgers import ShareUse
 from deviceplugin.audit import audit_metrics
 from deviceplugin.audit.node_audit import NodeAudit
-from deviceplugin.offer import Offer, Unreadable
 from deviceplugin.report import charges, share_figures, share_peaks
 from deviceplugin.report.device_holders import DeviceHolder
 from deviceplugin.report.share_peaks import Peak
+from deviceplugin.state.offer import Offer, Unreadable
 from gpushare import contract, ledger
 from gpushare.gpunode import GpuNode
 
@@ -98,7 +98,9 @@ class AgentCollector(Collector):
             allocated.add_metric(values, held.memory_bytes)
             compute.add_metric(values, held.request_percent / 100)
         for unreadable in self.unread():  # its UUID and its model are not known
-            healthy.add_metric([self.node_name, unreadable.bus_id, "" if unreadable.index is None else str(unreadable.index), ""], 0.0)
+            healthy.add_metric(
+                [self.node_name, unreadable.bus_id, "" if unreadable.index is None else str(unreadable.index), ""], 0.0
+            )
         yield from (memory, healthy, cordoned, allocated, compute, modes)
 
     def _protocol(self) -> Metric:

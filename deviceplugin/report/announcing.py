@@ -9,11 +9,10 @@ import asyncio
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 
-from deviceplugin.kubelet import advertisement, pod_resources
-from deviceplugin.live import gpu_usage
-from deviceplugin.live.gpu_users import GpuUsers
-from deviceplugin.offer import Observable, Offer, Unreadable
-from deviceplugin.report.gpunode_copy import GpuNodeCopy
+from deviceplugin.modes.gpu_users import GpuUsers
+from deviceplugin.state import advertisement, gpu_usage, pod_resources
+from deviceplugin.state.gpunode_copy import GpuNodeCopy
+from deviceplugin.state.offer import Observable, Offer, Unreadable
 from gpushare import contract, pod
 from gpushare.cluster import events
 from gpushare.gpu import Gpu

@@ -8,11 +8,10 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from deviceplugin.kubelet import advertisement
-from deviceplugin.live import gpu_usage
-from deviceplugin.live.gpu_users import GpuUsers
-from deviceplugin.live.node_state import ModesInForce
-from deviceplugin.offer import Observable, Offer
+from deviceplugin.modes.gpu_users import GpuUsers
+from deviceplugin.state import advertisement, gpu_usage
+from deviceplugin.state.node_state import ModesInForce
+from deviceplugin.state.offer import Observable, Offer
 from gpushare.mig import profile
 from gpushare.modes.hardware_gpu import HardwareGpu
 

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from deviceplugin.hardware import inventory
-from deviceplugin.live.node_state import NodeState
-from deviceplugin.report.gpunode_copy import GpuNodeCopy
+from deviceplugin.state.gpunode_copy import GpuNodeCopy
+from deviceplugin.state.node_state import NodeState
 from gpushare import codec, contract
 from gpushare.cluster import api_client, api_errors, repeating
 from gpushare.gpunode import Condition, GpuNode, Resize

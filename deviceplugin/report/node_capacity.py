@@ -14,8 +14,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from deviceplugin.offer import Observable
-from deviceplugin.report.allocatable import Allocatable
+from deviceplugin.state.allocatable import Allocatable
+from deviceplugin.state.offer import Observable
 from gpushare import contract, errors, quantity
 from gpushare.cluster import api_client, api_errors
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from deviceplugin.arbiter.identity import Container
+from deviceplugin.host.identity import Container
 from gpushare import contract, pod
 from gpushare.pod import PodJson
 

@@ -17,9 +17,9 @@ from deviceplugin.arbiter.share_ledgers import ShareUse
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from deviceplugin.audit.node_audit import AuditedProcess, AuditedShare, LimitState, NodeAudit
 from deviceplugin.audit.seen import SeenProcess
-from deviceplugin.offer import Offer
 from deviceplugin.report import agent_metrics
 from deviceplugin.report.share_peaks import Peak
+from deviceplugin.state.offer import Offer
 from gpushare import contract, errors, ledger
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpu import Gpu

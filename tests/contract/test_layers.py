@@ -68,7 +68,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("gpushare/share.py", "from gpushare import ledger", "Components are above cluster and daemon"),
         ("gpushare/ledger.py", "import numpy", "numpy only inside gpushare.placement"),
         ("deviceplugin/planted.py", "import pynvml", "Only the nvml modules of"),
-        ("deviceplugin/report/planted.py", "from deviceplugin import agent_parts", "rooms do not know its root"),
+        ("deviceplugin/report/planted.py", "from deviceplugin import agent_parts", "folders do not know its root"),
         (
             "webhook/store/planted.py",
             "from webhook.controllers.gated_pods import gang",

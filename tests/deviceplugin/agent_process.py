@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 
 from deviceplugin import agent_parts
-from deviceplugin.live import mode_checkpoint
+from deviceplugin.modes import mode_checkpoint
 from gpushare.config import config_choice
 from gpushare.gpu import Mode
 from gpushare.modes.assignment import Assignment

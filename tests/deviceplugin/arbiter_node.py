@@ -18,9 +18,9 @@ from deviceplugin import node_pods
 from deviceplugin.arbiter import departed, share_ledgers, share_resizing, socket_server
 from deviceplugin.arbiter.client_connection import ShareLookup
 from deviceplugin.arbiter.departed import DepartedShares
-from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.denial.registered import RegisteredMap
+from deviceplugin.host.identity import Container
 from deviceplugin.link import lookup
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef

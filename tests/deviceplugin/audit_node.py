@@ -27,7 +27,7 @@ from prometheus_client.registry import Collector
 from deviceplugin.audit import audit_metrics, auditor, contexts, unclaimed_memory
 from deviceplugin.hardware import nvml
 from deviceplugin.hardware.driver import Driver
-from deviceplugin.offer import Offer
+from deviceplugin.state.offer import Offer
 from gpushare.allocation import GivenShare
 from gpushare.gpu import Mode
 from gpushare.gpunode import GpuNode

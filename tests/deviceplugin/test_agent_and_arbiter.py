@@ -12,7 +12,7 @@ import pytest
 
 from gpushare import contract
 from tests.deviceplugin import agent_process, waiting
-from tests.deviceplugin.arbiter.test_kernel_process import has_ended
+from tests.deviceplugin.host.test_kernel_process import has_ended
 from tests.deviceplugin.test_agent_without_cluster import unreachable
 
 pytestmark = pytest.mark.slow

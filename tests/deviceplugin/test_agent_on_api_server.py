@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.live.node_state import NodeState
-from deviceplugin.report.gpunode_copy import GpuNodeCopy
 from deviceplugin.report.gpunode_status import GpuNodeStatus
+from deviceplugin.state.gpunode_copy import GpuNodeCopy
+from deviceplugin.state.node_state import NodeState
 from gpushare import codec, contract, ledger
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.cluster import api_client, api_errors

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin import agent_parts
-from deviceplugin.arbiter import kernel_process
+from deviceplugin.host import kernel_process
 from gpushare import contract
 from lab import kubeconfig as files
 from tests.deviceplugin import agent_process, simulated, waiting

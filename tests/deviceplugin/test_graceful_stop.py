@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deviceplugin import graceful_stop
-from deviceplugin.kubelet import pod_resources
+from deviceplugin.state import pod_resources
 from gpushare import contract
 from gpushare.cluster import api_errors
 from tests import builders

@@ -8,8 +8,8 @@ import pytest
 
 from deviceplugin import node_pods
 from deviceplugin.arbiter import tenant
-from deviceplugin.arbiter.identity import Container
 from deviceplugin.denial import denied_pods
+from deviceplugin.host.identity import Container
 from gpushare import contract, pod
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpunode import GpuNode

@@ -12,8 +12,8 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from bench.gpu import __main__ as bench
-from deviceplugin.offer import Offer
 from deviceplugin.report import agent_metrics
+from deviceplugin.state.offer import Offer
 from gpushare import contract, policies
 from gpushare.config import flags
 from gpushare.division import PartState
@@ -124,7 +124,7 @@ def test_every_condition_is_in_the_table_with_all_its_reasons() -> None:
     reasons = {reason for cells in rows.values() for reason in re.findall(r"`([A-Z][a-z]\w+)`", cells[0])}
     sources = (
         "hardware/inventory.py",
-        "live/statement.py",
+        "modes/statement.py",
         "audit/audit_document.py",
         "injection/decision.py",
         "denial/denied_pods.py",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.kubelet import checkpoint
+from deviceplugin.state import kubelet_checkpoint
 from gpushare import contract, ledger
 from lab import lab_layout
 from tests import builders
@@ -101,7 +101,9 @@ def test_init_container_and_app_use_one_gpu_in_turn_and_the_larger_counts(
     user.apply(manifest)
     uid = user.running("warmed")["metadata"]["uid"]
 
-    kept = checkpoint.containers(installed.kubelet_directory(installed.nodes[0]) / "device-plugins" / checkpoint.NAME)
+    kept = kubelet_checkpoint.containers(
+        installed.kubelet_directory(installed.nodes[0]) / "device-plugins" / kubelet_checkpoint.NAME
+    )
     ids = {name: kept[uid, name, contract.RESOURCE_PERCENT] for name in ("warm", "main")}
     assert (len(ids["warm"]), len(ids["main"])) == (80, 70)
     assert ids["main"] < ids["warm"]  # it has them again

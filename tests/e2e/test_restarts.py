@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench.steady import kubelet_log
-from deviceplugin.kubelet import advertisement
+from deviceplugin.state import advertisement
 from gpushare import contract, ledger
 from lab import access, cluster, daemon_process, gpushare, lab_layout
 from tests.e2e.observation import Observer, annotation, eventually

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.arbiter import kernel_process, ledger_record, share_ledgers
+from deviceplugin.arbiter import ledger_record, share_ledgers
 from deviceplugin.audit import contexts
 from deviceplugin.disk import whole_file
 from deviceplugin.hardware import faults
-from deviceplugin.live import mode_checkpoint
+from deviceplugin.host import kernel_process
+from deviceplugin.modes import mode_checkpoint
 from deviceplugin.report import share_peaks
 from gpushare import contract
 from tests.deviceplugin import agent_process

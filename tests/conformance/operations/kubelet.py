@@ -14,10 +14,10 @@ from unittest import mock
 import grpc
 
 from deviceplugin.kubelet import plugin_registration, plugin_service, withdrawal
-from deviceplugin.kubelet.advertisement import AdvertisedDevice, socket_name
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2_grpc as services
-from deviceplugin.offer import Observable
+from deviceplugin.state.advertisement import AdvertisedDevice, socket_name
+from deviceplugin.state.offer import Observable
 from tests.conformance import kubelet
 from tests.conformance.runner import Case, Facets, OutsideError
 

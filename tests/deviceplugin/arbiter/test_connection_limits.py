@@ -6,7 +6,7 @@ import pytest
 
 from deviceplugin.arbiter import connection_limits
 from deviceplugin.arbiter.connection_limits import ConnectionLimits
-from deviceplugin.arbiter.identity import Container
+from deviceplugin.host.identity import Container
 
 ONE, OTHER = Container("uid", "one"), Container("uid", "other")
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.arbiter import kernel_process, looks
+from deviceplugin.arbiter import looks
 from deviceplugin.arbiter.share_ledger import ShareLedger
 from deviceplugin.arbiter.tenant import Grant, Tenant
+from deviceplugin.host import kernel_process
 from tests.deviceplugin import arbiter_node, waiting
 from tests.deviceplugin.arbiter_node import ArbiterNode
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from deviceplugin.arbiter.kernel_process import KernelProcess
 from deviceplugin.arbiter.share_ledger import ShareLedger
 from deviceplugin.arbiter.tenant import Grant, Tenant
+from deviceplugin.host.kernel_process import KernelProcess
 
 UUIDS = [f"GPU-00000000-0000-0000-0000-00000000000{digit}" for digit in range(2)]
 GRANTS = tuple(Grant(uuid, 8 << 30, 50, 80) for uuid in UUIDS)

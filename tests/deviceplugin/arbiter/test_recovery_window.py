@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.arbiter import kernel_process, ledger_record, recovery_window, share_ledgers
+from deviceplugin.arbiter import ledger_record, recovery_window, share_ledgers
+from deviceplugin.host import kernel_process
 
 NEVER = 0
 

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from deviceplugin.arbiter import kernel_process, share_ledger
+from deviceplugin.arbiter import share_ledger
+from deviceplugin.host import kernel_process
 from tests.deviceplugin import waiting
 from tests.deviceplugin.arbiter_node import ArbiterNode
 

@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from deviceplugin.arbiter import kernel_process, share_resizing
+from deviceplugin.arbiter import share_resizing
+from deviceplugin.host import kernel_process
 from gpushare.allocation import GivenShare, PodRef
 from gpushare.gpunode import Resize
 from tests.deviceplugin import waiting

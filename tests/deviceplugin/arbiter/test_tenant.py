@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from deviceplugin.arbiter import tenant
-from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.tenant import Grant, Missing, NotYet, Tenant
+from deviceplugin.host.identity import Container
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpunode import GpuNode, Resize

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from deviceplugin.arbiter import tenant
-from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.pages import LimitsRecord
 from deviceplugin.audit.seen import SeenMember
+from deviceplugin.host.identity import Container
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpu import Gpu

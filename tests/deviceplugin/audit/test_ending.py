@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.arbiter import kernel_process
-from deviceplugin.arbiter.identity import Container
 from deviceplugin.audit import ending, process_limits
 from deviceplugin.audit.node_audit import LimitState, NodeAudit
 from deviceplugin.audit.seen import Seen, SeenMember, SeenProcess, SeenShare
+from deviceplugin.host import kernel_process
+from deviceplugin.host.identity import Container
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpu import Gpu, Mode
 from gpushare.gpunode import GpuNode

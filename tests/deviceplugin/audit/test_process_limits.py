@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.arbiter import identity
-from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.pages import LimitsRecord
 from deviceplugin.audit import audit_document, process_limits
 from deviceplugin.audit.excess import Beyond
 from deviceplugin.audit.node_audit import LimitState, NodeAudit
 from deviceplugin.audit.seen import Problem, Seen, SeenMember, SeenProcess, SeenShare
+from deviceplugin.host import identity
+from deviceplugin.host.identity import Container
 from gpushare import contract
 from gpushare.allocation import Allocation, PodRef
 from gpushare.gpu import Mode

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.arbiter import kernel_process, pages
-from deviceplugin.arbiter.identity import Container
+from deviceplugin.arbiter import pages
 from deviceplugin.arbiter.share_ledger import ShareLedger
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from deviceplugin.audit import process_listing
 from deviceplugin.audit.overhead import Reading
 from deviceplugin.hardware import nvml, nvml_call
+from deviceplugin.host import kernel_process
+from deviceplugin.host.identity import Container
 from gpushare.gpu import Gpu, Mode
 
 UUID = "GPU-00000000-0000-0000-0000-00000000000a"

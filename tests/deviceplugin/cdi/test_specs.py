@@ -15,7 +15,7 @@ import pytest
 
 from deviceplugin.allocation import answer, cdi
 from deviceplugin.cdi import spec, specs
-from deviceplugin.offer import Observable
+from deviceplugin.state.offer import Observable
 from gpushare.config.node_settings import NodeSettings
 from gpushare.gpu import Mode
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice

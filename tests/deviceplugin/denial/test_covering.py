@@ -13,7 +13,8 @@ from deviceplugin.arbiter import tenant
 from deviceplugin.denial import covering, denial, denied_pods, registered
 from deviceplugin.injection import decision
 from deviceplugin.injection.injection_facts import InjectionFacts
-from deviceplugin.kubelet import plugin_service, pod_resources, share_start
+from deviceplugin.kubelet import plugin_service, share_start
+from deviceplugin.state import pod_resources
 from gpushare import contract
 from gpushare.config.node_settings import NodeSettings
 from gpushare.refusal import Refusal

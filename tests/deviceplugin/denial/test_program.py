@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from deviceplugin.arbiter import identity
 from deviceplugin.denial import kernel_fields, program
+from deviceplugin.host import identity
 
 DEVICES = """Character devices:
   1 mem

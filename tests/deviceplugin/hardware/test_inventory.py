@@ -7,8 +7,8 @@ import dataclasses
 import yaml
 
 from deviceplugin.hardware import gpu_health, inventory, nvml
-from deviceplugin.live import statement
-from deviceplugin.offer import Unreadable
+from deviceplugin.modes import statement
+from deviceplugin.state.offer import Unreadable
 from gpushare.config.config_choice import ActiveConfig
 from gpushare.gpu import Mode
 from gpushare.gpunode import Condition

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.arbiter.identity import Container
+from deviceplugin.host.identity import Container
 from deviceplugin.injection import arrival, decision
 from deviceplugin.injection.injection_facts import InjectionFacts
 from gpushare import contract

@@ -9,7 +9,7 @@ import dataclasses
 import random
 from collections.abc import Callable, Container, Iterable
 
-from deviceplugin.kubelet.advertisement import AdvertisedDevice
+from deviceplugin.state.advertisement import AdvertisedDevice
 
 
 class UnexpectedAdmissionError(Exception):

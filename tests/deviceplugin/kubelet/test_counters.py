@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from deviceplugin.kubelet import advertisement, share_answers, withdrawal
-from deviceplugin.report import allocatable
+from deviceplugin.kubelet import share_answers, withdrawal
+from deviceplugin.state import advertisement, allocatable
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpu import Gpu, Mode

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.kubelet import checkpoint, left_behind, plugin_registration
+from deviceplugin.kubelet import left_behind, plugin_registration
+from deviceplugin.state import kubelet_checkpoint
 from gpushare import contract
 
 PERCENT = contract.RESOURCE_PERCENT
@@ -27,7 +28,7 @@ def directory(short_path: Path) -> Path:
         )
     ]
     text = json.dumps({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 1})
-    (short_path / checkpoint.NAME).write_text(text)
+    (short_path / kubelet_checkpoint.NAME).write_text(text)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(short_path / plugin_registration.KUBELET_SOCKET))
     return short_path
@@ -39,7 +40,7 @@ def test_it_is_what_pods_hold_that_are_not_living(directory: Path) -> None:
     assert left.count(contract.RESOURCE_IDLE) == 1
     assert left.count(contract.RESOURCE_MEMORY) == 0
     assert left_behind.LeftBehind(directory, living=frozenset).count(PERCENT) == 5
-    (directory / checkpoint.NAME).unlink()
+    (directory / kubelet_checkpoint.NAME).unlink()
     assert left.count(PERCENT) == 0
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.kubelet import advertisement, plugin_registration, plugin_service, share_answers
-from deviceplugin.offer import Observable
+from deviceplugin.kubelet import plugin_registration, plugin_service, share_answers
+from deviceplugin.state import advertisement
+from deviceplugin.state.offer import Observable
 from gpushare import contract
 from gpushare.gpu import Gpu
 from tests import builders

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.kubelet import advertisement, coming, plugin_registration, plugins, share_answers, withdrawal
-from deviceplugin.offer import Observable
+from deviceplugin.kubelet import coming, plugin_registration, plugins, share_answers, withdrawal
+from deviceplugin.state import advertisement
+from deviceplugin.state.offer import Observable
 from tests.deviceplugin import simulated_kubelet as kubelets
 from tests.deviceplugin import waiting
 

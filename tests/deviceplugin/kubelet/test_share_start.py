@@ -18,16 +18,9 @@ from deviceplugin.cdi import specs
 from deviceplugin.denial import covering
 from deviceplugin.injection import decision
 from deviceplugin.injection.injection_facts import InjectionFacts
-from deviceplugin.kubelet import (
-    advertisement,
-    checkpoint,
-    plugin_registration,
-    plugin_service,
-    pod_resources,
-    share_answers,
-    share_start,
-)
-from deviceplugin.offer import Observable
+from deviceplugin.kubelet import plugin_registration, plugin_service, share_answers, share_start
+from deviceplugin.state import advertisement, kubelet_checkpoint, pod_resources
+from deviceplugin.state.offer import Observable
 from gpushare import contract
 from gpushare.config.node_settings import NodeSettings
 from gpushare.modes.hardware_gpu import HardwareGpu
@@ -58,7 +51,7 @@ class Node:
     def __init__(self, directory: Path, injection: decision.Injection) -> None:
         self.injection = injection
         self.given: dict[str, Given | Refusal] = {}
-        self.checkpoint = directory / checkpoint.NAME
+        self.checkpoint = directory / kubelet_checkpoint.NAME
         self.known_pods: list[dict[str, Any]] = []
         self.cdi = directory / "cdi"
         self.kubelet = kubelets.Kubelet(directory / "kubelet")

@@ -12,10 +12,10 @@ from deviceplugin.arbiter.share_ledgers import ShareUse
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from deviceplugin.audit.node_audit import AuditedShare as AuditedShare
 from deviceplugin.audit.node_audit import NodeAudit
-from deviceplugin.offer import Offer, Unreadable
 from deviceplugin.report import agent_metrics
 from deviceplugin.report.device_holders import DeviceHolder
 from deviceplugin.report.share_peaks import Peak
+from deviceplugin.state.offer import Offer, Unreadable
 from gpushare import contract, ledger
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpunode import Condition, GpuNode

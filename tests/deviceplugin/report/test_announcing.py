@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 
-from deviceplugin.kubelet.pod_resources import ContainerDevices
-from deviceplugin.offer import Observable, Offer, Unreadable
 from deviceplugin.report import announcing
+from deviceplugin.state.offer import Observable, Offer, Unreadable
+from deviceplugin.state.pod_resources import ContainerDevices
 from gpushare import contract, ledger
 from tests import builders
 from tests.deviceplugin import waiting

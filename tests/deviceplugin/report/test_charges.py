@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.kubelet.pod_resources import ContainerDevices
-from deviceplugin.live.node_state import ModesInForce
-from deviceplugin.offer import Observable, Offer
 from deviceplugin.report import charges, device_holders
 from deviceplugin.report.device_holders import DeviceHolder
+from deviceplugin.state.node_state import ModesInForce
+from deviceplugin.state.offer import Observable, Offer
+from deviceplugin.state.pod_resources import ContainerDevices
 from gpushare import ledger
 from gpushare.allocation import PodRef
 from gpushare.gpu import Gpu, Mode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deviceplugin.arbiter.identity import Container
+from deviceplugin.host.identity import Container
 from deviceplugin.report.refused_libraries import RefusedLibraries
 
 

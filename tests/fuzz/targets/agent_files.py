@@ -14,7 +14,7 @@ from deviceplugin.audit import contexts
 from deviceplugin.disk import old_libraries, records
 from deviceplugin.hardware import faults
 from deviceplugin.injection import containerd_config, runtime_inspection
-from deviceplugin.live import mode_checkpoint
+from deviceplugin.modes import mode_checkpoint
 from deviceplugin.report import share_peaks
 from gpushare import contract
 

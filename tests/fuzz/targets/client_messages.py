@@ -12,15 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from deviceplugin.arbiter import (
-    client_connection,
-    connection_limits,
-    identity,
-    kernel_process,
-    leases,
-    share_ledgers,
-    tenant,
-)
+from deviceplugin.arbiter import client_connection, connection_limits, leases, share_ledgers, tenant
+from deviceplugin.host import identity, kernel_process
 from gpushare import contract
 
 _LOOP = asyncio.new_event_loop()

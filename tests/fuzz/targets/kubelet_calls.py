@@ -9,10 +9,11 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from deviceplugin.kubelet import advertisement, plugin_service, pod_resources, share_answers
+from deviceplugin.kubelet import plugin_service, share_answers
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.kubelet_api import podresources_v1_pb2 as resources
-from deviceplugin.offer import Observable
+from deviceplugin.state import advertisement, pod_resources
+from deviceplugin.state.offer import Observable
 from tests.deviceplugin.kubelet import test_device_answers as devices
 from tests.fuzz import laws
 

@@ -10,7 +10,7 @@ from deviceplugin.arbiter.share_ledgers import ShareUse
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from deviceplugin.audit.contexts import ContextCheckpoint
 from deviceplugin.hardware import faults, gpu_health
-from deviceplugin.live import mode_checkpoint
+from deviceplugin.modes import mode_checkpoint
 from deviceplugin.report.share_peaks import Peaks
 from gpushare.config.config_choice import ActiveConfig
 from gpushare.gpu import Mode

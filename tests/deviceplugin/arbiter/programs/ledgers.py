@@ -17,7 +17,8 @@ def holds(descriptor: int) -> None:
 
 
 def takes_over(pid: int, device: int, inode: int) -> None:
-    from deviceplugin.arbiter import kernel_process, pages  # which the other one needs not
+    from deviceplugin.arbiter import pages
+    from deviceplugin.host import kernel_process
 
     seen = kernel_process.mapping(pid, (device, inode))
     try:

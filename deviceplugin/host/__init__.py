@@ -1,0 +1,1 @@
+"""What the kernel says of processes and containers, read from /proc and cgroups; for the agent and the arbiter."""

@@ -1,0 +1,170 @@
+"""All pairs of a mode before and a mode after, with whatever happens in between. Run as a program: GPUS DIRECTORY EVENT.
+
+Each ends with GPUs that are, as the driver says, what the configuration wants, with what is told of them, and with
+nothing of the mode before left on them; or with GPUs that nobody gets, and the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+from tests import builders
+from tests.deviceplugin import simulated
+from tests.deviceplugin.modes.modes_node import CONFIGS, GPU, DiedError, Node, running
+
+Event = Callable[[Node, str, str], Awaitable[None]]
+HELD: Final = 1  # index of the GPU that a pod has
+LOST: Final = 2  # index of the one that is lost
+
+
+def check(value: object, expected: object, what: str) -> None:
+    """Raise AssertionError with both."""
+    assert value == expected, f"{what}: {value}, not {expected}"
+
+
+def is_used_as(node: Node, mode: str) -> None:
+    """All GPUs are used for that, and everybody is told so."""
+    check(node.modes, [mode] * len(node.uuids), "told")
+    check(node.facts(), node.used_as(mode), "the driver's")
+    check(node.pending, "", "pending")
+    check({gpu.pending_mode for gpu in node.offer.gpus}, {None}, "closed")
+
+
+async def _nothing(node: Node, before: str, after: str) -> None:
+    await node.reach(after)
+
+
+async def _restart(node: Node, before: str, after: str) -> None:
+    node.cluster.label = after
+    await node.end()
+    node.start()
+    await node.step()
+
+
+async def _replaced(node: Node, before: str, after: str) -> None:
+    """The next agent knows nothing of the last one, and what that left is as if somebody else had done it."""
+    await node.end()
+    node.forget()
+    node.start()
+    await node.reach(after)
+    if before == "mig" and after in {"fractional", "time-slicing", "mps"}:
+        # Who cut them is unknown, and may not want them to be whole. So nobody gets them, until somebody says so.
+        check(node.modes, [f"{after}…"] * len(node.uuids), "told")
+        assert node.pending.count("it is in MIG mode with 2 × 3g.20gb, of which a program can use one only") == 4
+        assert sum("GpuSetAside" in line for line in node.cluster.told) == 4, node.cluster.told
+        assert not any(device.healthy for devices in node.advertised.value.values() for device in devices)
+        node.cluster.entries[after] += "mig: all-disabled\n"
+        await node.step()
+    elif before == "mig" and after == "exclusive":
+        check(node.facts(), node.used_as("mig"), "left as it was cut, and offered whole as NVIDIA's strategy none does")
+        node.cluster.entries[after] += "mig: all-disabled\n"
+        await node.step()
+
+
+async def _dies(node: Node, before: str, after: str, *, at: str) -> None:
+    node.cluster.label = after
+    node.deadly.at = at
+    try:
+        await node.step()
+    except DiedError:
+        await node.end()
+        node.deadly.at = ""
+        node.start()
+    else:
+        check(before, after, "it did not die, so nothing had to be done")
+    node.deadly.at = ""
+    await node.step()
+
+
+async def _held(node: Node, before: str, after: str) -> None:
+    uuid = node.uuids[HELD]
+    if before == "fractional":
+        entry = builders.allocation("a1", uuid)
+        assert node.cluster.node is not None
+        node.cluster.node = dataclasses.replace(node.cluster.node, allocations=(entry,))
+    else:
+        held = {"exclusive": uuid, "mig": node.mig.mig_devices(uuid)[0].uuid if before == "mig" else ""}
+        node.kubelet.pods["train"] = (GPU, [held.get(before, f"{uuid}::0")])
+    facts = node.facts()
+    for again in (False, True):
+        if again:
+            await node.end()
+            node.start()
+        await node.reach(after)
+        for name, values in node.facts().items():
+            check(values[HELD], facts[name][HELD], f"{name} of the GPU in use")
+            check(values[0], node.used_as(after)[name][0], f"{name} of the others")
+        if before != after:
+            check(node.modes[HELD], f"{before}…", "told")
+            assert "once it is not used any more by pod " in node.pending, node.pending
+    node.kubelet.pods.clear()
+    assert node.cluster.node is not None
+    node.cluster.node = dataclasses.replace(node.cluster.node, allocations=())
+    await node.step()
+
+
+async def _lost(node: Node, before: str, after: str) -> None:
+    """A GPU falls off the bus, is reset, and comes back, while it is to become something else."""
+    await simulated.change("fail", node.gpus, str(LOST), "lost")
+    await node.reach(after)
+    modes = [mode for index, mode in enumerate(node.modes) if index != LOST]
+    check(modes, [after] * 3, "told of the others")
+    assert not node.offer.gpus[LOST].healthy
+    await simulated.change("heal", node.gpus, str(LOST))
+    await simulated.change("reset", node.gpus, str(LOST))
+    await node.step()
+
+
+async def _reset(node: Node, before: str, after: str) -> None:
+    """Somebody takes away by hand what was set up, before and after."""
+    for mode in (before, after):
+        await node.reach(mode)
+        for index, uuid in enumerate(node.uuids):
+            node.cut(index, enabled=False)
+            await node.exclusive(uuid, mode != "mps")
+        await node.step()
+        if mode == "mps":
+            # Somebody has let others in beside MPS; it goes on.
+            check(node.facts()["compute"], ["DEFAULT"] * 4, "the driver's")
+            for uuid in node.uuids:
+                await node.exclusive(uuid, True)
+            await node.step()
+        is_used_as(node, mode)
+
+
+EVENTS: Final[dict[str, Event]] = {
+    "nothing": _nothing,
+    "restarted": _restart,
+    "replaced": _replaced,
+    "dies-leaving": lambda *arguments: _dies(*arguments, at="leave"),
+    "dies-entering": lambda *arguments: _dies(*arguments, at="enter"),
+    "held": _held,
+    "lost": _lost,
+    "reset": _reset,
+}
+
+
+async def main(gpus: Path, directory: Path, event: str) -> int:
+    """All pairs with that event in between; how many went wrong."""
+    wrong = 0
+    for before, after in itertools.product(CONFIGS, CONFIGS):
+        async with running(gpus, directory) as node:
+            try:
+                await node.reach(before)
+                is_used_as(node, before)
+                await EVENTS[event](node, before, after)
+                is_used_as(node, after)
+            except AssertionError as error:
+                wrong += 1
+                sys.stdout.write(f"{before} to {after}: {error}; {node.pending}\n")
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])))

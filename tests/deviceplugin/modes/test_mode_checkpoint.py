@@ -1,0 +1,90 @@
+"""What was put on disk is read back; what is invalid is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.modes import mode_checkpoint
+from deviceplugin.modes.configured_gpus import ConfiguredGpu
+from gpushare.config.config_choice import ActiveConfig
+from gpushare.config.model import Devices, ResourceRule, Resources
+from gpushare.gpu import Mode
+from gpushare.modes.assignment import Assignment, Partition
+from gpushare.modes.sharing import SharedResource
+
+CONFIG = ActiveConfig("a", 'flags: {migStrategy: "mixed"}\n')
+SHARED = SharedResource(Mode.TIME_SLICING, "nvidia.com/gpu", Devices(listed=("0:1",)), "nvidia.com/gpu.shared", 4, True)
+ASSIGNMENTS = {
+    "GPU-a": Assignment(Mode.FRACTIONAL),
+    "GPU-b": None,
+    "GPU-c": Assignment(Mode.TIME_SLICING, "nvidia.com/gpu", 4, True, "short"),
+    "GPU-d": Assignment(
+        Mode.MIG,
+        partition=Partition(True, (("1g.10gb", 2), ("3g.40gb", 1))),
+        strategy="mixed",
+        rules=Resources(mig=(ResourceRule("1g*", "nvidia.com/small"),)),
+        shared=(SHARED,),
+    ),
+}
+
+
+def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
+    written = mode_checkpoint.Checkpoint(CONFIG, ASSIGNMENTS)
+    mode_checkpoint.write(tmp_path / "state" / "book.json", written)
+    assert mode_checkpoint.read(tmp_path / "state" / "book.json") == written
+
+
+def test_what_is_being_set_up_is_known_by_what_it_was(tmp_path: Path) -> None:
+    seats = (ConfiguredGpu("GPU-a", 0, "NVIDIA A100", mig_capable=True), ConfiguredGpu("GPU-b", 1))
+    begun = mode_checkpoint.Checkpoint(CONFIG, ASSIGNMENTS, seats=seats).of("GPU-d", None).of("GPU-d", None)
+    mode_checkpoint.write(tmp_path / "book.json", begun)
+    checkpoint = mode_checkpoint.read(tmp_path / "book.json")
+    assert checkpoint == begun
+    assert checkpoint is not None
+    assert (checkpoint.gpus["GPU-d"], checkpoint.last("GPU-d")) == (None, ASSIGNMENTS["GPU-d"])
+    assert (checkpoint.last("GPU-a"), checkpoint.last("GPU-b")) == (ASSIGNMENTS["GPU-a"], None)
+    ended = checkpoint.of("GPU-d", Assignment(Mode.EXCLUSIVE))
+    assert (ended.before, ended.last("GPU-d")) == ({}, Assignment(Mode.EXCLUSIVE))
+
+
+def test_there_may_be_none(tmp_path: Path) -> None:
+    assert mode_checkpoint.read(tmp_path / "book.json") is None
+
+
+def test_what_an_older_agent_did_not_know_has_its_default(tmp_path: Path) -> None:
+    path = tmp_path / "book.json"
+    path.write_text('{"version": 1, "current": {"name": "a"}, "gpus": {"GPU-a": {"mode": "exclusive"}}}')
+    assert mode_checkpoint.read(path) == mode_checkpoint.Checkpoint(
+        ActiveConfig("a"), {"GPU-a": Assignment(Mode.EXCLUSIVE)}
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": 9},
+        {"gpus": []},
+        {"gpus": {"GPU-a": {"mode": "unheard of"}}},
+        {"gpus": {"GPU-a": {"mode": "mps", "replicas": "many"}}},
+        {"gpus": {"GPU-a": {"mode": "mps", "colour": "red"}}},
+        {"gpus": {"GPU-a": {}}},
+        {"current": None},
+    ],
+)
+def test_what_makes_no_sense_is_told(tmp_path: Path, change: object) -> None:
+    path = tmp_path / "book.json"
+    mode_checkpoint.write(path, mode_checkpoint.Checkpoint(CONFIG, ASSIGNMENTS))
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(mode_checkpoint.CheckpointError, match="is invalid"):
+        mode_checkpoint.read(path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "1"])
+def test_nor_does_what_is_no_book(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "book.json"
+    path.write_text(text)
+    with pytest.raises(mode_checkpoint.CheckpointError, match="is invalid"):
+        mode_checkpoint.read(path)

@@ -1,0 +1,48 @@
+"""A value that is followed."""
+
+from __future__ import annotations
+
+import asyncio
+
+from deviceplugin.state.offer import Offer
+from tests import builders
+
+GPUS = builders.node(gpus=3).gpus
+
+
+async def test_a_follower_sees_what_is_and_then_each_change() -> None:
+    offer = Offer(GPUS[:1])
+    seen = offer.follow()
+    assert await anext(seen) == GPUS[:1]
+    pending = asyncio.ensure_future(anext(seen))
+    await asyncio.sleep(0)
+    assert not pending.done()
+    offer.publish(GPUS[:2])
+    assert await pending == GPUS[:2]
+    await seen.aclose()
+
+
+async def test_a_slow_follower_sees_only_the_newest() -> None:
+    offer = Offer()
+    seen = offer.follow()
+    await anext(seen)
+    offer.publish(GPUS[:1])
+    offer.publish(GPUS[:2])
+    assert await anext(seen) == GPUS[:2]
+    pending = asyncio.ensure_future(anext(seen))
+    await asyncio.sleep(0)
+    offer.publish(GPUS[:2])  # no news
+    await asyncio.sleep(0)
+    assert not pending.done()
+    pending.cancel()
+    await asyncio.gather(pending, return_exceptions=True)
+    await seen.aclose()
+
+
+def test_who_is_to_be_woken_is_woken_at_first_and_at_each_change_and_by_no_news() -> None:
+    offer, woken = Offer(GPUS[:1]), asyncio.Event()
+    offer.wake(woken)
+    for gpus, is_news in ((GPUS[:1], True), (GPUS[:1], False), (GPUS[:2], True)):
+        offer.publish(gpus)
+        assert woken.is_set() is is_news
+        woken.clear()
