@@ -46,22 +46,22 @@ class RegisteredView(Protocol):
     """A process that has a slot."""
 
     @property
-    def pid(self) -> int: ...  # noqa: D102
+    def pid(self) -> int: ...
     @property
-    def start_ticks(self) -> int: ...  # noqa: D102
+    def start_ticks(self) -> int: ...
 
 
 class ShareLedgerView(Protocol):
     """A share that has processes, by slot, and its pages."""
 
     @property
-    def tenant(self) -> Tenant: ...  # noqa: D102
+    def tenant(self) -> Tenant: ...
     @property
-    def members(self) -> Mapping[int, RegisteredView]: ...  # noqa: D102
+    def members(self) -> Mapping[int, RegisteredView]: ...
     @property
-    def limits(self) -> LimitsPageView: ...  # noqa: D102
+    def limits(self) -> LimitsPageView: ...
     @property
-    def ledger(self) -> pages.Ledger: ...  # noqa: D102
+    def ledger(self) -> pages.Ledger: ...
 
     def certain(self, slot: int, gpu: int) -> tuple[int, int]:
         """What a process says is on a GPU for certain, and how often it was about to be less. Raises PagesError."""
