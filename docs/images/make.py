@@ -1,6 +1,6 @@
-"""Makes the pictures of this folder: of the system, and of what the plugin really prints for a believable cluster.
+"""Makes the pictures of this folder: of the system, of the code's folders, and of the plugin's output.
 
-Each of the latter is a session of its own in a pseudo-terminal of a fixed size, at a fixed time, drawn as SVG.
+The plugin runs on a believable cluster, in a pseudo-terminal of a fixed size and at a fixed time.
 
 Run: `make docs`; a test says when it is time to.
 """
@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from docs.images import believable, system
+from docs.images import believable, layout, system
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -146,6 +146,8 @@ def _read(terminal: int) -> bytes:
 def main(folder: str) -> None:
     """Writes all pictures."""
     (Path(folder) / "system.svg").write_text(system.picture())
+    (Path(folder) / "layout.svg").write_text(layout.house())
+    (Path(folder) / "layout-agent.svg").write_text(layout.agent())
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["KUBECTL_PATH"] = str(believable.kubectl(Path(scratch)))
         for name, (columns, typed) in SCENES.items():

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from docs.cli import make as manual
-from docs.images import system
+from docs.images import layout, system
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "images"
+DRAWN = {"layout-agent.svg", "layout.svg", "system.svg"}
 NAMES = sorted(path.name for path in FOLDER.glob("*.svg"))
 
 
@@ -61,9 +62,23 @@ def test_the_tables_show_what_is_used() -> None:
 
 
 def test_every_picture_is_shown_in_the_manual() -> None:
-    assert {f"{name}.svg" for pictures in manual.PICTURES.values() for name in pictures} == {*NAMES} - {"system.svg"}
+    assert {f"{name}.svg" for pictures in manual.PICTURES.values() for name in pictures} == {*NAMES} - DRAWN
     assert "](docs/images/system.svg)" in (ROOT / "README.md").read_text()
     assert "](images/system.svg)" in (ROOT / "docs" / "index.md").read_text()
+    for name in ("layout.svg", "layout-agent.svg"):
+        assert f"](docs/images/{name})" in (ROOT / "ARCHITECTURE.md").read_text()
+
+
+def test_folders_that_import_each_other_get_a_red_line() -> None:
+    graph = {"a": frozenset("bc"), "b": frozenset("c"), "c": frozenset()}
+    assert layout.floors(graph) == [["c"], ["b"], ["a"]]
+    assert layout.picture("three", graph).count('<line class="line"') == 2  # a needs no arrow to c
+    assert 'class="wrong"' not in layout.picture("three", graph)
+    assert layout.picture("three", {**graph, "c": frozenset("b")}).count('<line class="wrong"') == 2
+
+
+def test_no_folder_imports_one_that_imports_it() -> None:
+    assert "wrong" not in "".join(re.findall(r'class="([\w-]+)"', layout.house() + layout.agent()))
 
 
 def test_the_system_has_a_colour_for_everything_in_light_and_in_dark() -> None:
