@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #define MS_NS 1000000ull
-#define FOR_EVER UINT64_MAX
+#define FOREVER UINT64_MAX
 
 static inline uint64_t now_ns(void) {
     struct timespec now;

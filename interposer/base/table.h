@@ -31,18 +31,18 @@ typedef struct {
 bool table_put(table_t *table, const entry_t *entry, entry_t *old_p);
 
 bool table_get(table_t *table, uint64_t key, entry_t *entry_p);
-bool table_take(table_t *table, uint64_t key, entry_t *entry_p);
+bool table_remove(table_t *table, uint64_t key, entry_t *entry_p);
 
 /* The entry whose range, key to key + bytes, has the address. Looks at all of them. */
 bool table_containing(table_t *table, uint64_t address, entry_t *entry_p);
 
 /* `each`, if not NULL, is called for every entry of them, with the lock held. */
-void table_rename_owner(table_t *table, uint64_t from, uint64_t to, void (*each)(entry_t *entry));
+void table_change_owner(table_t *table, uint64_t from, uint64_t to, void (*each)(entry_t *entry));
 
 /* Takes one entry of this owner; false when there is none left. `*from_p`, 0 at first, is where to look on. */
-bool table_take_owned(table_t *table, uint64_t owner, entry_t *entry_p, size_t *from_p);
+bool table_remove_owned(table_t *table, uint64_t owner, entry_t *entry_p, size_t *from_p);
 
 /* Empty again, and unlocked: for the child of a fork. */
-void table_forget(table_t *table);
+void table_clear(table_t *table);
 
 #endif

@@ -9,18 +9,18 @@
 #include "driver/hooks.h"
 
 /* How many launches may be counted at once, after so many others: none of them is the first of a batch. */
-unsigned flow_at_once(uint32_t gpu, uint64_t launches);
+unsigned flow_pass_size(uint32_t gpu, uint64_t launches);
 
 /* Before a launch in that context, of which there have been `launches` with this one; may wait, but for no other thread
  * that is here. */
 void flow_launch(uint32_t gpu, CUcontext context, CUstream stream, uint64_t launches);
 
 /* How long what is queued will run from now, at most, as far as batches tell; UINT64_MAX: nobody knows. */
-uint64_t flow_left_ns(uint32_t gpu, uint64_t launches);
+uint64_t flow_remaining_ns(uint32_t gpu, uint64_t launches);
 
 /* The context is left alone; then it has ended, and its events with it, or it has not. */
-void flow_set_aside(CUcontext context);
+void flow_suspend(CUcontext context);
 void flow_drop(CUcontext context);
-void flow_restore(CUcontext context);
+void flow_resume(CUcontext context);
 
 #endif

@@ -16,16 +16,16 @@
 extern uint32_t gate_word;
 
 /* Before anything can come to a gate: `tell` is called by each launch that begins to wait, or goes on waiting. */
-typedef void gate_tell_t(void);
-void gate_begin(gate_tell_t *tell);
+typedef void gate_notify_t(void);
+void gate_begin(gate_notify_t *notify);
 
 /* There may be work on this GPU from now on. */
-void gate_use(uint32_t gpu);
+void gate_mark_used(uint32_t gpu);
 bool gate_is_used(uint32_t gpu);
 
 /* A launch comes to the gate of a GPU, to be counted for as many as it says, and returns when that is open. How many
  * have come, with the first of them. */
-uint64_t gate_come(uint32_t gpu, unsigned several);
+uint64_t gate_enter(uint32_t gpu, unsigned count);
 
 /* Until the gate is open, for a launch that has been counted, or that need not be. */
 void gate_wait(uint32_t gpu);
@@ -37,9 +37,9 @@ void gate_close(uint32_t gpu);
 bool gate_is_open(uint32_t gpu);
 bool gate_is_counted(uint32_t gpu);
 bool gate_is_brief(uint32_t gpu);
-bool gate_is_only(void);            /* this process uses one GPU */
-uint32_t gate_opened(uint32_t gpu); /* how often */
-bool gate_is_waited_for(uint32_t gpu);
+bool gate_is_single(void);              /* this process uses one GPU */
+uint32_t gate_open_count(uint32_t gpu); /* how often */
+bool gate_has_waiters(uint32_t gpu);
 /* How many launches have come by, or have a pass; whatever comes by after this changes it. It is counted before the
  * gate is looked at: if it has not changed after a close, nothing has slipped through. For the helper thread. */
 uint64_t gate_launches(uint32_t gpu);

@@ -8,14 +8,15 @@
 #include "driver/hooks.h"
 
 /* Before a launch in this stream, by the calling thread: on the GPU that the stream is on, in a default stream on that
- * of the current context. What is not SUCCESS is the launch's result. `several`: it launches on other devices as well.
+ * of the current context. What is not SUCCESS is the launch's result. `multi_device`: it launches on other devices as
+ * well.
  */
-CUresult launch_pass(CUstream stream, bool several);
+CUresult launch_admit(CUstream stream, bool multi_device);
 
 /* There is a context on this device: from now on there may be work there, and its gate counts. */
-void launch_context(CUcontext context, CUdevice device);
+void launch_add_context(CUcontext context, CUdevice device);
 
 /* There may be work on this device, of a context that is unknown. */
-void launch_device(CUdevice device);
+void launch_add_device(CUdevice device);
 
 #endif

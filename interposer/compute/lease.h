@@ -12,9 +12,9 @@ void lease_open(uint32_t gpu, uint32_t flags, uint64_t number);
 void lease_revoke(uint32_t gpu, uint64_t number);
 
 /* Asks for a lease, gives one back, or waits; after how many nanoseconds it is to be looked at again at the latest. */
-uint64_t lease_look(uint32_t gpu);
+uint64_t lease_poll(uint32_t gpu);
 
 /* A new arbiter knows nothing: it is told what we hold, and asked for what we wait for. */
-void lease_resume(uint32_t gpu);
+void lease_rejoin(uint32_t gpu);
 
 #endif

@@ -11,28 +11,28 @@
 #include "driver/hooks.h"
 
 /* After a stream was made, before a capture begins in it, and around its end. */
-void streams_made(CUstream stream);
+void streams_add(CUstream stream);
 void streams_capture(CUstream stream);
-typedef struct streams_seat streams_seat_t;
-streams_seat_t *streams_end(CUstream stream);
-void streams_ended(streams_seat_t *seat, CUstream stream, bool ended);
+typedef struct streams_slot streams_slot_t;
+streams_slot_t *streams_begin_destroy(CUstream stream);
+void streams_end_destroy(streams_slot_t *slot, CUstream stream, bool ended);
 
 /* Whether the streams are asked now, and not their contexts as a whole. */
-bool streams_are_asked(void);
+bool streams_are_polled(void);
 
 /* How many there are on that GPU. */
 unsigned streams_count(uint32_t gpu);
 
 /* The streams of a context are left alone; then they end with it, or are asked about again. */
-void streams_set_aside(CUcontext context);
+void streams_suspend(CUcontext context);
 void streams_drop(CUcontext context);
-void streams_restore(CUcontext context);
+void streams_resume(CUcontext context);
 
 /* For the helper thread. Marks what was given to the streams of a GPU until now. False: one of them cannot be marked,
  * because a capture has got to it that did not begin in it. */
 bool streams_mark(uint32_t gpu);
 
 /* True: all that was marked has ended. */
-bool streams_done(uint32_t gpu);
+bool streams_are_done(uint32_t gpu);
 
 #endif

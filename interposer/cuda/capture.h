@@ -8,7 +8,7 @@
 #include "base/abi.h"
 
 /* Whether a launch in this stream would be recorded. */
-bool capture_has(CUstream stream);
+bool capture_includes(CUstream stream);
 
 /* Whether anything is being captured. */
 bool capture_any(void);
@@ -18,14 +18,14 @@ bool capture_any(void);
 typedef struct {
     int mode;
     bool changed;
-} relaxed_t;
-relaxed_t capture_relax(void);
-void capture_unrelax(relaxed_t relaxed);
+} capture_mode_t;
+capture_mode_t capture_relax(void);
+void capture_restore_mode(capture_mode_t relaxed);
 
 /* Around the call that begins a capture: it counts from before the driver is asked, so that nothing that would break it
  * is under way when it begins. What the first returns is for the second. */
-CUcontext capture_begins(CUstream stream);
-void capture_begun(CUstream stream, CUcontext context, bool begun);
+CUcontext capture_starting(CUstream stream);
+void capture_started(CUstream stream, CUcontext context, bool begun);
 
 /* The capture that began in this stream has ended. */
 void capture_ended(CUstream stream);
@@ -36,10 +36,10 @@ typedef struct {
     CUcontext context;
     bool is; /* there is one */
 } capture_t;
-capture_t capture_take(CUstream stream);
-void capture_return(const capture_t *capture, bool ended);
+capture_t capture_begin_destroy(CUstream stream);
+void capture_end_destroy(const capture_t *capture, bool ended);
 
 /* The context has ended, and with it the captures of its streams. */
-void capture_forget(CUcontext context);
+void capture_drop(CUcontext context);
 
 #endif

@@ -22,7 +22,7 @@ CUresult device_refusal(void);
 typedef struct {
     uint32_t gpu;
     CUcontext context; /* that the memory ends with; NULL: it outlives contexts */
-    bool later;        /* the driver may take it later than the call returns, or less of it */
+    bool deferred;     /* the driver may take it later than the call returns, or less of it */
 } place_t;
 
 /* Where an allocation of the calling thread would be. */

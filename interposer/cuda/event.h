@@ -5,6 +5,6 @@
 #include "driver/hooks.h"
 
 /* An event without a time, in this context, which need not be the current one. */
-CUresult event_make(CUcontext context, CUevent *event);
+CUresult event_create(CUcontext context, CUevent *event);
 
 #endif

@@ -14,7 +14,7 @@
 #include "driver/driver.h"
 #include "driver/needed.h"
 
-#define MOST_LOADED 1024u
+#define MAX_LOADED 1024u
 
 #if defined(__aarch64__)
 enum { SLOT_OF_CALL = R_AARCH64_JUMP_SLOT, SLOT_OF_ADDRESS = R_AARCH64_GLOB_DAT };
@@ -25,14 +25,14 @@ enum { SLOT_OF_CALL = R_X86_64_JUMP_SLOT, SLOT_OF_ADDRESS = R_X86_64_GLOB_DAT };
 /* What was loaded before, and what is to be ours in what is loaded now. */
 typedef struct {
     const replaced_t *replaced;
-    ElfW(Addr) at[MOST_LOADED];
+    ElfW(Addr) at[MAX_LOADED];
     unsigned count;
-} loaded_t;
+} snapshot_t;
 
-static int remember(struct dl_phdr_info *object, size_t size, void *data) {
-    loaded_t *loaded = data;
+static int record_loaded(struct dl_phdr_info *object, size_t size, void *data) {
+    snapshot_t *loaded = data;
     (void)size;
-    if (loaded->count == MOST_LOADED)
+    if (loaded->count == MAX_LOADED)
         return 1;
     loaded->at[loaded->count++] = object->dlpi_addr;
     return 0;
@@ -67,8 +67,8 @@ static void set_slot(const struct dl_phdr_info *object, void **slot, void *funct
         (void)mprotect((void *)at, page, PROT_READ);
 }
 
-static void hold_in(const struct dl_phdr_info *object, const ElfW(Rela) * slots, size_t bytes,
-                    const ElfW(Sym) * symbols, const char *strings, const replaced_t *replaced) {
+static void redirect_slots(const struct dl_phdr_info *object, const ElfW(Rela) * slots, size_t bytes,
+                           const ElfW(Sym) * symbols, const char *strings, const replaced_t *replaced) {
     for (size_t i = 0; slots != NULL && i < bytes / sizeof *slots; i++) {
         unsigned type = (unsigned)ELF64_R_TYPE(slots[i].r_info);
         const ElfW(Sym) *symbol = &symbols[ELF64_R_SYM(slots[i].r_info)];
@@ -96,8 +96,8 @@ static size_t number(const ElfW(Dyn) * entries, ElfW(Sxword) tag) {
 }
 
 /* What has just been loaded finds our functions from now on. */
-static int hold(struct dl_phdr_info *object, size_t size, void *data) {
-    const loaded_t *loaded = data;
+static int redirect_new(struct dl_phdr_info *object, size_t size, void *data) {
+    const snapshot_t *loaded = data;
     const ElfW(Dyn) *entries = NULL;
     (void)size;
     for (unsigned i = 0; i < loaded->count; i++) {
@@ -112,20 +112,21 @@ static int hold(struct dl_phdr_info *object, size_t size, void *data) {
     const char *strings = entries != NULL ? address(object, entries, DT_STRTAB) : NULL;
     if (symbols == NULL || strings == NULL)
         return 0;
-    hold_in(object, address(object, entries, DT_JMPREL), number(entries, DT_PLTRELSZ), symbols, strings,
-            loaded->replaced);
-    hold_in(object, address(object, entries, DT_RELA), number(entries, DT_RELASZ), symbols, strings, loaded->replaced);
+    redirect_slots(object, address(object, entries, DT_JMPREL), number(entries, DT_PLTRELSZ), symbols, strings,
+                   loaded->replaced);
+    redirect_slots(object, address(object, entries, DT_RELA), number(entries, DT_RELASZ), symbols, strings,
+                   loaded->replaced);
     return 0;
 }
 
 /* A name without a directory is looked for where the caller's own path leads, which would be ours here. */
 bool deepbind_open(const char *file, int mode, void **answer_p, const replaced_t *replaced) {
-    loaded_t loaded = {.replaced = replaced};
-    if (file == NULL || strchr(file, '/') == NULL || strchr(file, '$') != NULL || needed_may_be_cuda(file) ||
-        dl_iterate_phdr(remember, &loaded) != 0)
+    snapshot_t loaded = {.replaced = replaced};
+    if (file == NULL || strchr(file, '/') == NULL || strchr(file, '$') != NULL || needed_may_use_cuda(file) ||
+        dl_iterate_phdr(record_loaded, &loaded) != 0)
         return false;
     *answer_p = driver_open(file, mode);
     if (*answer_p != NULL)
-        (void)dl_iterate_phdr(hold, &loaded);
+        (void)dl_iterate_phdr(redirect_new, &loaded);
     return true;
 }

@@ -32,17 +32,17 @@ void *driver_hook_for(const void *function);
 
 /* The application has started the library by this function, which is what the row of `start` means: from now on this
  * copy of it is the one that is used. */
-void driver_settle(hook_t start, void *function);
+void driver_pin(hook_t start, void *function);
 
 /* What an application is given that looks for a function there: its hook; or one that refuses, of a second copy; or
  * NULL, with the reason left for dlerror. */
 void *driver_lookup(void *handle, const hook_row_t *row);
 
 /* Whether an application finds a symbol there that has no row. */
-bool driver_finds(void *handle, const char *symbol);
+bool driver_has_symbol(void *handle, const char *symbol);
 
 /* Leaves for dlerror that the symbol is not there. */
-void driver_deny(void *handle, const char *symbol);
+void driver_fail_lookup(void *handle, const char *symbol);
 
 /* Starts a thread; false: this process cannot have one. */
 bool driver_thread(void *(*run)(void *));

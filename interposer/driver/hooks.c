@@ -63,7 +63,7 @@ static size_t base_length(const char *symbol) {
     return digits < length && ends_in(symbol, digits, "_v") ? digits - strlen("_v") : length;
 }
 
-bool hooks_is_form(const char *symbol) {
+bool hooks_is_variant(const char *symbol) {
     char base[64]; /* longer than any in the table */
     size_t length = base_length(symbol);
     if (length >= sizeof base)

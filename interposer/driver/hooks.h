@@ -49,6 +49,6 @@ const hook_row_t *hooks_find(const char *symbol);
 
 /* Whether it is, by its name, another form of a symbol of CUDA's that is intercepted: `_v3`, `_ptsz`. Every form that
  * CUDA's headers have is in the table, so a driver that has this one is newer than the library. */
-bool hooks_is_form(const char *symbol);
+bool hooks_is_variant(const char *symbol);
 
 #endif

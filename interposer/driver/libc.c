@@ -35,7 +35,7 @@ static tables_t tables_of(const struct link_map *object) {
     return tables;
 }
 
-static bool is_same(const char *left, const char *right) {
+static bool is_equal(const char *left, const char *right) {
     while (*left != '\0' && *left == *right)
         left++, right++;
     return *left == *right;
@@ -63,7 +63,7 @@ static void *find(const struct link_map *object, const char *name, unsigned type
     for (;; at++) {
         const ElfW(Sym) *symbol = &tables.symbols[at];
         if ((chains[at - first] | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
-            ELF64_ST_TYPE(symbol->st_info) == type && is_same(tables.strings + symbol->st_name, name))
+            ELF64_ST_TYPE(symbol->st_info) == type && is_equal(tables.strings + symbol->st_name, name))
             return (void *)(object->l_addr + symbol->st_value);
         if (chains[at - first] & 1)
             return NULL;
@@ -76,7 +76,7 @@ static bool ends_in(const char *path, const char *file) {
         if (*at == '/')
             last = at + 1;
     }
-    return is_same(last, file);
+    return is_equal(last, file);
 }
 
 static const ElfW(Dyn) * dynamic_in(const ElfW(Phdr) * headers, unsigned long count, ElfW(Addr) base) {
@@ -125,7 +125,7 @@ static const struct link_map *loaded(void) {
 
 /* The first of that name. The loader's lock is not ours to take, and another thread may unload something meanwhile; but
  * what was loaded with the program stays and is in front, libc among it. */
-static const struct link_map *home(const char *file) {
+static const struct link_map *find_object(const char *file) {
     const struct link_map *object = loaded();
     while (object != NULL && (object->l_name == NULL || !ends_in(object->l_name, file)))
         object = object->l_next;
@@ -133,10 +133,10 @@ static const struct link_map *home(const char *file) {
 }
 
 void *libc_function(const char *name) {
-    const struct link_map *libc = home("libc.so.6");
+    const struct link_map *libc = find_object("libc.so.6");
     void *found = libc != NULL ? find(libc, name, STT_FUNC) : NULL;
     if (found != NULL)
         return found;
-    const struct link_map *older = home("libdl.so.2"); /* before glibc 2.34 */
+    const struct link_map *older = find_object("libdl.so.2"); /* before glibc 2.34 */
     return older != NULL ? find(older, name, STT_FUNC) : NULL;
 }

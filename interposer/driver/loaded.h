@@ -12,9 +12,9 @@ typedef struct {
 } loaded_t;
 
 /* The library that has the function. */
-void loaded_around(const void *function, loaded_t *found);
+void loaded_containing(const void *function, loaded_t *found);
 
 /* Whether it has not been unloaded since. Costs little while nothing is unloaded. */
-bool loaded_still(loaded_t *library);
+bool loaded_is_present(loaded_t *library);
 
 #endif

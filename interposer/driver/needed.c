@@ -12,8 +12,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define MOST_FILES 64u
-#define LONGEST_PATH 1024u
+#define MAX_FILES 64u
+#define MAX_PATH_BYTES 1024u
 #define ORIGIN "$ORIGIN"
 #define CACHE_HEADER_BYTES 48u
 #define CACHE_MACHINE 0xff00u
@@ -25,7 +25,7 @@
 
 /* What would be loaded. */
 typedef struct {
-    char paths[MOST_FILES][LONGEST_PATH];
+    char paths[MAX_FILES][MAX_PATH_BYTES];
     unsigned count;
 } files_t;
 
@@ -109,15 +109,15 @@ static int is_named(struct dl_phdr_info *object, size_t size, void *name) {
     return strcmp(last_part(object->dlpi_name), name) == 0;
 }
 
-static bool list(files_t *files, const char *path) {
+static bool add_path(files_t *files, const char *path) {
     size_t length = strlen(path);
-    if (files->count == MOST_FILES || length >= LONGEST_PATH)
+    if (files->count == MAX_FILES || length >= MAX_PATH_BYTES)
         return false;
     memcpy(files->paths[files->count++], path, length + 1);
     return true;
 }
 
-static bool is_listed(const files_t *files, const char *name) {
+static bool is_added(const files_t *files, const char *name) {
     for (unsigned i = 0; i < files->count; i++) {
         if (strcmp(last_part(files->paths[i]), name) == 0)
             return true;
@@ -128,7 +128,7 @@ static bool is_listed(const files_t *files, const char *name) {
 /* A library in the loader's cache is listed, from each place where that has it for this machine: which of them is taken
  * depends on the processor. After a magic word and some numbers there are entries, whose strings are counted from the
  * word (glibc, sysdeps/generic/dl-cache.h). */
-static bool list_from_cache(files_t *files, const char *name) {
+static bool add_from_cache(files_t *files, const char *name) {
     static const char magic[] = "glibc-ld.so.cache1.1";
     typedef struct {
         uint32_t flags, key, value, osversion;
@@ -147,7 +147,7 @@ static bool list_from_cache(files_t *files, const char *name) {
             strcmp(key, name) != 0)
             continue;
         found = true;
-        fits = list(files, value);
+        fits = add_path(files, value);
     }
     if (bytes != NULL)
         munmap((void *)bytes, size);
@@ -155,8 +155,8 @@ static bool list_from_cache(files_t *files, const char *name) {
 }
 
 /* A library in one of the directories of a RUNPATH is listed; `self`: the file that has the RUNPATH. */
-static bool list_from(files_t *files, const char *self, const char *directories, const char *name) {
-    char path[LONGEST_PATH];
+static bool add_from_runpath(files_t *files, const char *self, const char *directories, const char *name) {
+    char path[MAX_PATH_BYTES];
     while (directories != NULL && *directories != '\0') {
         size_t length = strcspn(directories, ":");
         bool here = strncmp(directories, ORIGIN, strlen(ORIGIN)) == 0;
@@ -165,14 +165,14 @@ static bool list_from(files_t *files, const char *self, const char *directories,
         int used =
             snprintf(path, sizeof path, "%.*s%.*s/%s", origin, self, (int)(directories + length - rest), rest, name);
         if (length > 0 && used > 0 && used < (int)sizeof path && access(path, R_OK) == 0)
-            return list(files, path);
+            return add_path(files, path);
         directories += length + (directories[length] == ':');
     }
     return false;
 }
 
 /* What a file needs besides what is loaded is listed. False: it names CUDA, or nobody can tell. */
-static bool look_into(files_t *files, unsigned index) {
+static bool scan_file(files_t *files, unsigned index) {
     image_t image;
     if (!map_image(files->paths[index], &image))
         return false;
@@ -197,22 +197,22 @@ static bool look_into(files_t *files, unsigned index) {
         if (entries[i].d_tag != DT_NEEDED)
             continue;
         const char *name = string_at(&image, strings, entries[i].d_un.d_val);
-        harmless =
-            name != NULL && (dl_iterate_phdr(is_named, (void *)name) != 0 || is_listed(files, name) ||
-                             list_from(files, files->paths[index], directories, name) || list_from_cache(files, name));
+        harmless = name != NULL &&
+                   (dl_iterate_phdr(is_named, (void *)name) != 0 || is_added(files, name) ||
+                    add_from_runpath(files, files->paths[index], directories, name) || add_from_cache(files, name));
     }
     munmap((void *)image.bytes, image.size);
     return harmless;
 }
 
 /* The list is in memory of its own: a stack may be small. */
-bool needed_may_be_cuda(const char *file) {
+bool needed_may_use_cuda(const char *file) {
     files_t *files = mmap(NULL, sizeof *files, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (files == MAP_FAILED)
         return true;
-    bool harmless = list(files, file);
+    bool harmless = add_path(files, file);
     for (unsigned i = 0; harmless && i < files->count; i++)
-        harmless = look_into(files, i);
+        harmless = scan_file(files, i);
     munmap(files, sizeof *files);
     return !harmless;
 }

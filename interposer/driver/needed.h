@@ -6,6 +6,6 @@
 
 /* Whether the file, or a library that would be loaded with it, names CUDA or NVML anywhere in its bytes, or nobody can
  * tell. `file`: a path. */
-bool needed_may_be_cuda(const char *file);
+bool needed_may_use_cuda(const char *file);
 
 #endif

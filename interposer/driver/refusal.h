@@ -8,6 +8,6 @@
 CUresult refusal(hook_t hook, const char *what);
 
 /* Reports, once in a process, a function under a name that is held to the limits, which is none of the table. */
-void refusal_of_unknown(const char *symbol, const char *how);
+void refusal_unknown(const char *symbol, const char *how);
 
 #endif

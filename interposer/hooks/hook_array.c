@@ -38,9 +38,9 @@ static bool twin_bytes(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned level
 static uint64_t bytes_of(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels) {
     CUdevice device;
     uint64_t bytes;
-    uint64_t most_bytes = array_bytes_at_most(descriptor, levels > 0 ? levels : 1);
-    bool told = REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS && twin_bytes(descriptor, levels, device, &bytes);
-    return told && bytes < most_bytes ? bytes : most_bytes;
+    uint64_t most_bytes = array_max_bytes(descriptor, levels > 0 ? levels : 1);
+    bool known = REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS && twin_bytes(descriptor, levels, device, &bytes);
+    return known && bytes < most_bytes ? bytes : most_bytes;
 }
 
 /* Before the real call; `levels` 0: no mipmap. */
@@ -49,7 +49,7 @@ static CUresult begin(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels
     if (!session_join())
         return CUDA_ERROR_SYSTEM_NOT_READY;
     CUresult result = device_place(place);
-    place->later = true; /* it may be less than is reckoned */
+    place->deferred = true; /* it may be less than is reckoned */
     if (result != CUDA_SUCCESS || descriptor->Flags & WITHOUT_MEMORY)
         return result;
     *bytes_p = bytes_of(descriptor, levels);
@@ -62,7 +62,7 @@ typedef CUresult destroy_t(void *array);
 static CUresult end(const place_t *place, CUresult result, uint64_t bytes, void *array, destroy_t *destroy) {
     if (bytes == 0)
         return result;
-    if (result == CUDA_SUCCESS && charge_note(place, (uint64_t)(uintptr_t)array, bytes))
+    if (result == CUDA_SUCCESS && charge_record(place, (uint64_t)(uintptr_t)array, bytes))
         return result;
     if (result != CUDA_SUCCESS || destroy(array) == CUDA_SUCCESS)
         share_refund(place->gpu, bytes);
@@ -111,15 +111,15 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
 static CUresult destroyed(const charge_t *charge, CUresult result, void *array) {
     if (result == CUDA_SUCCESS)
         physical_drop_array((uint64_t)(uintptr_t)array);
-    return charge_return(charge, result);
+    return charge_end_free(charge, result);
 }
 
 CUresult cuArrayDestroy(CUarray array) {
-    charge_t charge = charge_take((CUdeviceptr)(uintptr_t)array);
+    charge_t charge = charge_begin_free((CUdeviceptr)(uintptr_t)array);
     return destroyed(&charge, REAL(cuArrayDestroy)(array), array);
 }
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
-    charge_t charge = charge_take((CUdeviceptr)(uintptr_t)array);
+    charge_t charge = charge_begin_free((CUdeviceptr)(uintptr_t)array);
     return destroyed(&charge, REAL(cuMipmappedArrayDestroy)(array), array);
 }

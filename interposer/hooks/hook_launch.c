@@ -28,13 +28,13 @@ static CUstream stream_of(const uint64_t registers[LAUNCH_REGISTERS], const uint
 }
 
 /* Not in line, so that what has a pass pays for none of this. */
-static __attribute__((noinline)) CUresult look(CUstream stream, bool several) {
-    return session_join() ? launch_pass(stream, several) : CUDA_ERROR_SYSTEM_NOT_READY;
+static __attribute__((noinline)) CUresult admit(CUstream stream, bool multi_device) {
+    return session_join() ? launch_admit(stream, multi_device) : CUDA_ERROR_SYSTEM_NOT_READY;
 }
 
 CUresult hook_launch(const uint64_t registers[LAUNCH_REGISTERS], const uint64_t *stack, unsigned where) {
     CUstream stream = stream_of(registers, stack, where);
-    if (where != LAUNCH_SEVERAL && passes_take(stream))
+    if (where != LAUNCH_SEVERAL && passes_use(stream))
         return CUDA_SUCCESS;
-    return look(stream, where == LAUNCH_SEVERAL);
+    return admit(stream, where == LAUNCH_SEVERAL);
 }

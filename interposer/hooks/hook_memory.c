@@ -1,14 +1,14 @@
 /* Memory that belongs to a context: plain, pitched, managed. */
 #include "driver/driver.h"
+#include "memory/cache.h"
 #include "memory/charge.h"
-#include "memory/keeper.h"
 #include "memory/pool.h"
 #include "session/join.h"
 
 #define PITCH_GUESS 512u /* rows are padded to at most this on every GPU so far; the true pitch is charged after */
 
 static CUresult begin(place_t *place, uint64_t bytes) {
-    return session_join() ? charge_here(place, bytes) : CUDA_ERROR_SYSTEM_NOT_READY;
+    return session_join() ? charge_current(place, bytes) : CUDA_ERROR_SYSTEM_NOT_READY;
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
@@ -33,7 +33,7 @@ CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned bytes) {
 CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
     place_t place;
     CUresult result = begin(&place, bytes);
-    place.later = true;
+    place.deferred = true;
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuMemAllocManaged)(pointer, bytes, flags);
@@ -91,20 +91,20 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, unsigned widt
 
 /* A pool's block goes back to its pool, and this call has waited for all that used it. */
 static CUresult freed(const charge_t *charge, const block_t *block, CUresult result) {
-    result = pool_return(block, charge_return(charge, result));
+    result = pool_end_free(block, charge_end_free(charge, result));
     if (block->pointer != 0)
-        keeper_waited();
+        cache_note_sync();
     return result;
 }
 
 CUresult cuMemFree_v2(CUdeviceptr pointer) {
-    charge_t charge = charge_take(pointer);
-    block_t block = pool_take(pointer);
+    charge_t charge = charge_begin_free(pointer);
+    block_t block = pool_begin_free(pointer);
     return freed(&charge, &block, REAL(cuMemFree_v2)(pointer));
 }
 
 CUresult cuMemFree(CUdeviceptr_v1 pointer) {
-    charge_t charge = charge_take(pointer);
-    block_t block = pool_take(pointer);
+    charge_t charge = charge_begin_free(pointer);
+    block_t block = pool_begin_free(pointer);
     return freed(&charge, &block, REAL(cuMemFree)(pointer));
 }

@@ -35,7 +35,7 @@ static uint32_t gpu_of(nvmlDevice_t device) {
     uint8_t uuid[16];
     if (REAL(nvmlDeviceGetUUID)(device, text, sizeof text) != NVML_SUCCESS || !parse_uuid(text, uuid))
         return SHARE_NO_GPU;
-    return share_gpu(uuid);
+    return share_find_gpu(uuid);
 }
 
 static void show_share(uint32_t gpu, unsigned long long *total, unsigned long long *free, unsigned long long *used) {
@@ -60,7 +60,7 @@ static bool may_be_denied(nvmlReturn_t result) {
         if (may_be_denied(result) && session_join())                                                                   \
             result = real(__VA_ARGS__);                                                                                \
         if (result == NVML_SUCCESS)                                                                                    \
-            driver_settle(HOOK_##symbol, (void *)real);                                                                \
+            driver_pin(HOOK_##symbol, (void *)real);                                                                   \
         return result;                                                                                                 \
     }
 INIT(nvmlInitWithFlags, (unsigned flags), flags)

@@ -8,11 +8,11 @@
 #define RTLD_DEEPBIND 8
 
 /* A form of a hooked function that is newer than this library. Its calls would pass the limits. */
-static bool is_refused(void *handle, const char *symbol, void **answer_p) {
-    if (!hooks_is_form(symbol) || !driver_finds(handle, symbol))
+static bool refuse_unknown(void *handle, const char *symbol, void **answer_p) {
+    if (!hooks_is_variant(symbol) || !driver_has_symbol(handle, symbol))
         return false;
-    refusal_of_unknown(symbol, "dlsym");
-    driver_deny(handle, symbol);
+    refusal_unknown(symbol, "dlsym");
+    driver_fail_lookup(handle, symbol);
     *answer_p = NULL;
     return true;
 }
@@ -26,7 +26,7 @@ bool symbols_answer(void *handle, const char *symbol, void **answer_p) {
         return false;
     const hook_row_t *row = hooks_find(symbol);
     if (row == NULL)
-        return is_refused(handle, symbol, answer_p);
+        return refuse_unknown(handle, symbol, answer_p);
     /* A function that this driver does not have stays absent: applications probe for features that way. The failed
      * lookup has left its sentence for dlerror. */
     *answer_p = driver_lookup(handle, row);
@@ -54,10 +54,10 @@ static CUresult replace(const char *symbol, void **function, int version, uint64
     if (function == NULL || *function == NULL)
         return CUDA_SUCCESS;
     void *hook = driver_hook_for(*function);
-    if (hook == NULL && hooks_is_form(symbol)) {
+    if (hook == NULL && hooks_is_variant(symbol)) {
         char how[96];
         (void)snprintf(how, sizeof how, "cuGetProcAddress(version %d, flags %llu)", version, (unsigned long long)flags);
-        refusal_of_unknown(symbol, how);
+        refusal_unknown(symbol, how);
         *function = NULL;
         if (status != NULL)
             *status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;

@@ -12,18 +12,18 @@
 /* From now on this is the connection; or there is to be none after all, and it is closed. */
 void arbiter_begin(int socket);
 void arbiter_end(void);
-bool arbiter_is_there(void);
+bool arbiter_is_connected(void);
 
 /* False: it cannot be said now. */
-bool arbiter_tell(unsigned type, uint32_t gpu, uint32_t flags, uint64_t lease);
+bool arbiter_send(unsigned type, uint32_t gpu, uint32_t flags, uint64_t lease);
 
 /* What it says of a lease, if it has said anything more. */
-bool arbiter_heard(wire_lease_t *message);
+bool arbiter_receive(wire_lease_t *message);
 
 /* While there is none: true when there is one again, which knows nothing of this process. `take_pages` is given the
  * pages that it sends, and closes their descriptors; false: they are not those of this process. */
-typedef bool arbiter_pages_t(const wire_welcome_result_t *welcome);
-bool arbiter_look_for(arbiter_pages_t *take_pages);
+typedef bool arbiter_map_pages_t(const wire_welcome_result_t *welcome);
+bool arbiter_reconnect(arbiter_map_pages_t *map_pages);
 
 /* Where something will be heard, and when there is something to do although nothing was. */
 int arbiter_descriptor(void);

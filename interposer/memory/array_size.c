@@ -4,8 +4,8 @@
 
 #define ROW_BYTES 64u
 #define ROWS 8u
-#define MOST_ROWS 128u
-#define MOST_SLICES 32u
+#define MAX_ROWS 128u
+#define MAX_SLICES 32u
 #define UNKNOWN_BYTES 16u /* the largest element that there is */
 
 typedef struct {
@@ -36,9 +36,9 @@ static uint64_t round_up(uint64_t value, uint64_t unit) {
 }
 
 /* To whole blocks, which are as large as the array has use for. */
-static uint64_t in_blocks(uint64_t value, uint64_t least, uint64_t most) {
-    uint64_t block = least;
-    while (block < value && block < most)
+static uint64_t in_blocks(uint64_t value, uint64_t min_block, uint64_t max_block) {
+    uint64_t block = min_block;
+    while (block < value && block < max_block)
         block *= 2;
     return round_up(value, block);
 }
@@ -62,12 +62,12 @@ static uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned 
     uint64_t rows = (at_level(descriptor->Height, level) + format.block - 1) / format.block;
     uint64_t element_bytes = format.bytes * (format.per_channel ? descriptor->NumChannels : 1);
     uint64_t slices =
-        layered ? at_level(descriptor->Depth, 0) : in_blocks(at_level(descriptor->Depth, level), 1, MOST_SLICES);
-    return product(product(round_up(product(columns, element_bytes), ROW_BYTES), in_blocks(rows, ROWS, MOST_ROWS)),
+        layered ? at_level(descriptor->Depth, 0) : in_blocks(at_level(descriptor->Depth, level), 1, MAX_SLICES);
+    return product(product(round_up(product(columns, element_bytes), ROW_BYTES), in_blocks(rows, ROWS, MAX_ROWS)),
                    slices);
 }
 
-uint64_t array_bytes_at_most(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels) {
+uint64_t array_max_bytes(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels) {
     uint64_t bytes = 0;
     for (unsigned level = 0; level < levels && level < 64; level++) {
         if (__builtin_add_overflow(bytes, level_bytes(descriptor, level), &bytes))

@@ -7,6 +7,6 @@
 
 #include "base/abi.h"
 
-uint64_t array_bytes_at_most(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels);
+uint64_t array_max_bytes(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels);
 
 #endif

@@ -12,13 +12,13 @@
 /* SUCCESS: charged. Otherwise what the application gets as the allocation's result. The first refusal of a process is a
  * line on stderr; the second function leaves that to its caller. */
 CUresult charge_begin(const place_t *place, uint64_t bytes);
-CUresult charge_quietly(const place_t *place, uint64_t bytes);
+CUresult charge_silently(const place_t *place, uint64_t bytes);
 
 /* Reports, as above, that the GPU had no room for these bytes. Returns CUDA_ERROR_OUT_OF_MEMORY. */
 CUresult charge_refused(uint32_t gpu, uint64_t bytes);
 
 /* Both: where the calling thread would have the memory. */
-CUresult charge_here(place_t *place, uint64_t bytes);
+CUresult charge_current(place_t *place, uint64_t bytes);
 
 /* After the real call: `result` is its result. On success the pointer is remembered; otherwise the bytes are refunded.
  */
@@ -26,7 +26,7 @@ CUresult charge_end(const place_t *place, CUresult result, CUdeviceptr pointer, 
 
 /* Remembers what was charged by a key of the caller's: a pointer, or the address of something in the host's memory.
  * False: there is no memory to remember it in. */
-bool charge_note(const place_t *place, uint64_t key, uint64_t bytes);
+bool charge_record(const place_t *place, uint64_t key, uint64_t bytes);
 
 /* Around a real free: what the pointer was charged is taken out, then refunded, or put back when the free failed. */
 typedef struct {
@@ -36,12 +36,12 @@ typedef struct {
     uint32_t gpu;
     bool certain; /* it was there for certain */
 } charge_t;
-charge_t charge_take(CUdeviceptr pointer);
-CUresult charge_return(const charge_t *charge, CUresult result);
+charge_t charge_begin_free(CUdeviceptr pointer);
+CUresult charge_end_free(const charge_t *charge, CUresult result);
 
 /* Around the end of a context: first its allocations are set aside, then they are dropped or given back to it. */
-uint64_t charge_set_aside(CUcontext context);
-void charge_drop(uint64_t aside);
-void charge_restore(uint64_t aside, CUcontext context);
+uint64_t charge_detach(CUcontext context);
+void charge_drop(uint64_t token);
+void charge_reattach(uint64_t token, CUcontext context);
 
 #endif

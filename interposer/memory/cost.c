@@ -26,7 +26,7 @@ CUresult cost_begin(cost_t *cost, CUdevice device) {
     if (device_gpu(device, &cost->place.gpu) != CUDA_SUCCESS || cost->place.gpu == SHARE_NO_GPU)
         return CUDA_SUCCESS;
     cost->bytes = share_context_bytes(cost->place.gpu);
-    return cost->bytes == 0 || charge_quietly(&cost->place, cost->bytes) == CUDA_SUCCESS ? CUDA_SUCCESS : refuse(cost);
+    return cost->bytes == 0 || charge_silently(&cost->place, cost->bytes) == CUDA_SUCCESS ? CUDA_SUCCESS : refuse(cost);
 }
 
 /* A context is in the host's memory, where no device pointer points: its address is the name of what it costs. The next
@@ -40,6 +40,6 @@ CUresult cost_end(cost_t *cost, CUresult result, const CUcontext *context) {
     }
     cost->place.context = *context;
     /* Should it fail, the bytes stay charged: the safe side. */
-    (void)charge_note(&cost->place, (uint64_t)(uintptr_t)*context, cost->bytes);
+    (void)charge_record(&cost->place, (uint64_t)(uintptr_t)*context, cost->bytes);
     return CUDA_SUCCESS;
 }

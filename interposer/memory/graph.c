@@ -5,18 +5,18 @@
 #include "cuda/capture.h"
 #include "cuda/stream.h"
 #include "driver/driver.h"
+#include "memory/cache.h"
 #include "memory/charge.h"
-#include "memory/doubt.h"
-#include "memory/keeper.h"
+#include "memory/lingering.h"
 #include "share/share.h"
 
 #define GPU_SHIFT 56 /* no address has bits there */
 
-static bool allocating;
+static bool tracking;
 static table_t execs = TABLE_INITIALIZER; /* exec and GPU -> bytes; gpu: the device; count: launched */
 
 static void graph_after_fork(void) {
-    table_forget(&execs);
+    table_clear(&execs);
 }
 FORK_ON_CHILD(graph_after_fork)
 
@@ -34,7 +34,7 @@ static uint64_t key_of(CUgraphExec exec, uint32_t gpu) {
 
 /* A start on one GPU. */
 typedef struct {
-    keeper_t *keeper;
+    cache_t *cache;
     entry_t entry;
     growth_t growth;
 } part_t;
@@ -42,42 +42,42 @@ typedef struct {
 /* With the lock held. No more than the graph's own pages can be wanting, and no more than all graphs' together beyond
  * what there is, or will be when the starts that are under way are done. */
 static bool reserve(part_t *part) {
-    const keeper_t *keeper = part->keeper;
+    const cache_t *cache = part->cache;
     uint64_t bytes = part->entry.bytes;
     uint64_t new_bytes = part->entry.count == 0 ? bytes : 0;
-    uint64_t all_bytes = keeper->out_bytes + keeper->orphaned_bytes + keeper->wanted_bytes + new_bytes;
-    uint64_t there_bytes = keeper->charged_bytes + keeper->reserved_bytes;
+    uint64_t all_bytes = cache->out_bytes + cache->orphaned_bytes + cache->wanted_bytes + new_bytes;
+    uint64_t there_bytes = cache->charged_bytes + cache->reserved_bytes;
     uint64_t beyond_bytes = all_bytes > there_bytes ? all_bytes - there_bytes : 0;
     part->growth.wanted_bytes = beyond_bytes < bytes ? beyond_bytes : bytes;
-    return keeper_reserve(part->keeper, part->growth.wanted_bytes, &part->growth.reserved_bytes);
+    return cache_reserve(part->cache, part->growth.wanted_bytes, &part->growth.reserved_bytes);
 }
 
 /* With the lock held. Another thread may have launched it meanwhile. */
-static void launched(keeper_t *keeper, uint64_t key) {
+static void launched(cache_t *cache, uint64_t key) {
     entry_t entry, old;
     if (!table_get(&execs, key, &entry) || entry.count > 0)
         return;
     entry.count = 1;
-    keeper->out_bytes += entry.bytes;
+    cache->out_bytes += entry.bytes;
     (void)table_put(&execs, &entry, &old); /* it is there */
 }
 
 static void finish(const part_t *part, bool started) {
-    keeper_lock(part->keeper->gpu);
+    cache_lock(part->cache->gpu);
     if (started)
-        launched(part->keeper, part->entry.key);
-    (void)keeper_settle(part->keeper, &part->growth); /* what runs cannot be taken back */
-    keeper_unlock(part->keeper->gpu);
+        launched(part->cache, part->entry.key);
+    (void)cache_end_growth(part->cache, &part->growth); /* what runs cannot be taken back */
+    cache_unlock(part->cache->gpu);
 }
 
 /* False: it does not fit. */
 static bool begin(part_t *part, attempt_t attempt) {
-    doubt_make_room(part->keeper->gpu, attempt);
-    keeper_lock(part->keeper->gpu);
+    lingering_make_room(part->cache->gpu, attempt);
+    cache_lock(part->cache->gpu);
     bool fits = reserve(part);
     if (fits)
-        keeper_begin(part->keeper, &part->growth);
-    keeper_unlock(part->keeper->gpu);
+        cache_begin_growth(part->cache, &part->growth);
+    cache_unlock(part->cache->gpu);
     return fits;
 }
 
@@ -88,10 +88,10 @@ static bool attempt_once(const start_t *start, attempt_t attempt, CUresult *resu
     bool fits = true;
     for (uint32_t gpu = 0; gpu < share_gpu_count() && fits; gpu++) {
         part_t *part = &parts[count];
-        *part = (part_t){.keeper = NULL};
+        *part = (part_t){.cache = NULL};
         if (table_get(&execs, key_of(start->exec, gpu), &part->entry))
-            part->keeper = keeper_find(KEEPER_GRAPHS, part->entry.gpu);
-        if (part->keeper == NULL)
+            part->cache = cache_find(CACHE_GRAPHS, part->entry.gpu);
+        if (part->cache == NULL)
             continue;
         fits = begin(part, attempt);
         count += fits;
@@ -127,7 +127,7 @@ static CUresult start_charged(const start_t *start) {
     CUresult result;
     if (capture_any() && stream_is_capturing(start->stream, start->per_thread)) /* it becomes a node */
         return start->real(start->exec, start->stream);
-    for (attempt_t attempt = ATTEMPT_AT_ONCE; attempt < ATTEMPTS; attempt++) {
+    for (attempt_t attempt = ATTEMPT_FIRST; attempt < ATTEMPTS; attempt++) {
         if (attempt == ATTEMPT_RECLAIMED && !may_fit(start))
             break;
         if (attempt == ATTEMPT_WAITED)
@@ -148,16 +148,16 @@ static CUresult launch_per_thread(CUgraphExec exec, CUstream stream) {
     return start_charged(&(start_t){real, exec, stream, true});
 }
 
-void graph_allocates(void) {
-    if (__atomic_load_n(&allocating, __ATOMIC_ACQUIRE))
+void graph_begin_tracking(void) {
+    if (__atomic_load_n(&tracking, __ATOMIC_ACQUIRE))
         return;
     driver_divert(HOOK_cuGraphLaunch, (void *)launch);
     driver_divert(HOOK_cuGraphLaunch_ptsz, (void *)launch_per_thread);
-    __atomic_store_n(&allocating, true, __ATOMIC_RELEASE);
+    __atomic_store_n(&tracking, true, __ATOMIC_RELEASE);
 }
 
-bool graph_any(void) {
-    return __atomic_load_n(&allocating, __ATOMIC_ACQUIRE);
+bool graph_is_tracking(void) {
+    return __atomic_load_n(&tracking, __ATOMIC_ACQUIRE);
 }
 
 CUresult graph_start(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream, bool per_thread) {
@@ -167,12 +167,12 @@ CUresult graph_start(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, 
 
 static bool put(const entry_t *entry, uint32_t gpu) {
     entry_t old;
-    bool noted = keeper_add(KEEPER_GRAPHS, entry->gpu, gpu) != NULL && table_put(&execs, entry, &old);
-    keeper_reread(gpu); /* the driver may have seen to its memory already */
+    bool noted = cache_add(CACHE_GRAPHS, entry->gpu, gpu) != NULL && table_put(&execs, entry, &old);
+    cache_refresh(gpu); /* the driver may have seen to its memory already */
     return noted;
 }
 
-bool graph_note(CUgraphExec exec, const footprint_t *footprint) {
+bool graph_record(CUgraphExec exec, const footprint_t *footprint) {
     bool noted = true;
     for (uint32_t gpu = 0; footprint->any && gpu < share_gpu_count() && noted; gpu++) {
         entry_t entry = {
@@ -184,36 +184,36 @@ bool graph_note(CUgraphExec exec, const footprint_t *footprint) {
 
 /* What it was started with may be running still, or be what it left unfreed: it has that until the driver says that
  * there is less. */
-static void ended(const entry_t *entry, uint32_t gpu) {
+static void orphan(const entry_t *entry, uint32_t gpu) {
     if (entry->count == 0)
         return;
-    keeper_t *keeper = keeper_find(KEEPER_GRAPHS, entry->gpu);
-    keeper_lock(gpu);
-    keeper->out_bytes -= entry->bytes;
-    keeper->orphaned_bytes += entry->bytes;
-    keeper_unlock(gpu);
-    keeper_loosened();
+    cache_t *cache = cache_find(CACHE_GRAPHS, entry->gpu);
+    cache_lock(gpu);
+    cache->out_bytes -= entry->bytes;
+    cache->orphaned_bytes += entry->bytes;
+    cache_unlock(gpu);
+    cache_note_free();
 }
 
-void graph_set_aside(CUgraphExec exec, aside_t *aside) {
+void graph_detach(CUgraphExec exec, detached_t *detached) {
     for (uint32_t gpu = 0; gpu < share_gpu_count(); gpu++) {
-        if (!table_take(&execs, key_of(exec, gpu), &aside->entries[gpu]))
-            aside->entries[gpu].key = 0;
+        if (!table_remove(&execs, key_of(exec, gpu), &detached->entries[gpu]))
+            detached->entries[gpu].key = 0;
     }
 }
 
-void graph_drop(const aside_t *aside) {
+void graph_drop(const detached_t *detached) {
     for (uint32_t gpu = 0; gpu < share_gpu_count(); gpu++) {
-        if (aside->entries[gpu].key != 0)
-            ended(&aside->entries[gpu], gpu);
+        if (detached->entries[gpu].key != 0)
+            orphan(&detached->entries[gpu], gpu);
     }
 }
 
-void graph_restore(CUgraphExec exec, const aside_t *aside) {
+void graph_reattach(CUgraphExec exec, const detached_t *detached) {
     for (uint32_t gpu = 0; gpu < share_gpu_count(); gpu++) {
         entry_t entry;
-        (void)table_take(&execs, key_of(exec, gpu), &entry);
-        if (aside->entries[gpu].key != 0)
-            (void)table_put(&execs, &aside->entries[gpu], &entry); /* there is room: it was there */
+        (void)table_remove(&execs, key_of(exec, gpu), &entry);
+        if (detached->entries[gpu].key != 0)
+            (void)table_put(&execs, &detached->entries[gpu], &entry); /* there is room: it was there */
     }
 }

@@ -10,20 +10,20 @@
 #include "memory/footprint.h"
 
 /* An allocation becomes a node of a graph: from now on graphs are looked at. */
-void graph_allocates(void);
-bool graph_any(void);
+void graph_begin_tracking(void);
+bool graph_is_tracking(void);
 
 /* What an executable graph needs. False: no memory to note it in. */
-bool graph_note(CUgraphExec exec, const footprint_t *footprint);
+bool graph_record(CUgraphExec exec, const footprint_t *footprint);
 
 /* Around its end, and around a change of it: what it needed so far is set aside, then it is dropped, or given back to
  * it in place of what was noted since. */
 typedef struct {
     entry_t entries[MAX_GPUS]; /* key 0: none */
-} aside_t;
-void graph_set_aside(CUgraphExec exec, aside_t *aside);
-void graph_drop(const aside_t *aside);
-void graph_restore(CUgraphExec exec, const aside_t *aside);
+} detached_t;
+void graph_detach(CUgraphExec exec, detached_t *detached);
+void graph_drop(const detached_t *detached);
+void graph_reattach(CUgraphExec exec, const detached_t *detached);
 
 /* A launch or an upload, charged for. */
 CUresult graph_start(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream, bool per_thread);

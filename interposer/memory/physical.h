@@ -18,25 +18,25 @@
 bool physical_create(CUmemGenericAllocationHandle handle, uint64_t bytes, uint32_t gpu);
 
 /* One more reference by this handle to what it or that address refers to. */
-bool physical_again(CUmemGenericAllocationHandle handle);
+bool physical_import(CUmemGenericAllocationHandle handle);
 void physical_retain(CUmemGenericAllocationHandle handle, uint64_t address);
 
 /* Around a real release: the handle is taken out, then what it referred to is let go, or given back to it. From before
  * on the piece is not there for certain, until it is known that something else refers to it. */
-uint64_t physical_take(CUmemGenericAllocationHandle handle);
-void physical_restore(CUmemGenericAllocationHandle handle, uint64_t number);
+uint64_t physical_begin_release(CUmemGenericAllocationHandle handle);
+void physical_cancel_release(CUmemGenericAllocationHandle handle, uint64_t number);
 
-uint64_t physical_hold(CUmemGenericAllocationHandle handle); /* the piece's number */
-void physical_hold_no_more(uint64_t number);
-void physical_let_go(uint64_t number);
+uint64_t physical_reference(CUmemGenericAllocationHandle handle); /* the piece's number */
+void physical_unreference(uint64_t number);
+void physical_end_release(uint64_t number);
 
 /* Before an export: others may hold it for longer than we do. */
-void physical_share(CUmemGenericAllocationHandle handle);
+void physical_mark_exported(CUmemGenericAllocationHandle handle);
 
 void physical_map(CUdeviceptr pointer, uint64_t bytes, uint64_t number);
 /* Before a real unmapping, and after it. */
-void physical_unmapping(CUdeviceptr pointer, uint64_t bytes);
-void physical_unmapped(CUdeviceptr pointer, uint64_t bytes, bool done);
+void physical_begin_unmap(CUdeviceptr pointer, uint64_t bytes);
+void physical_end_unmap(CUdeviceptr pointer, uint64_t bytes, bool done);
 
 /* A sparse array refers to what was mapped into it until it is destroyed. */
 void physical_map_array(uint64_t array, uint64_t number);

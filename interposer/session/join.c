@@ -13,7 +13,7 @@
 static struct {
     pthread_mutex_t mutex; /* of joining */
     bool joined;
-    bool complained;
+    bool reported;
 } session = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 static void session_after_fork(void) {
@@ -44,9 +44,9 @@ static bool join(void) {
         return true;
     share_unmap();
     arbiter_end();
-    if (!session.complained)
+    if (!session.reported)
         report("%s", sentence);
-    session.complained = true;
+    session.reported = true;
     return false;
 }
 

@@ -62,13 +62,13 @@ void quota_uncertain(const quota_t *quota, uint64_t bytes) {
     uint64_t *word = certain_word(quota);
     if (word == NULL)
         return;
-    uint64_t said = __atomic_load_n(word, __ATOMIC_SEQ_CST);
+    uint64_t old = __atomic_load_n(word, __ATOMIC_SEQ_CST);
     uint64_t now;
     do {
         /* An agent that knows nothing of this word may have cleared it: then rather too little is certain. */
-        uint64_t most_bytes = said & CERTAIN_MASK;
-        now = said + (1ull << CERTAIN_BITS) - (bytes < most_bytes ? bytes : most_bytes);
-    } while (!__atomic_compare_exchange_n(word, &said, now, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+        uint64_t certain_bytes = old & CERTAIN_MASK;
+        now = old + (1ull << CERTAIN_BITS) - (bytes < certain_bytes ? bytes : certain_bytes);
+    } while (!__atomic_compare_exchange_n(word, &old, now, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
 }
 
 void quota_refund(const quota_t *quota, uint64_t bytes) {

@@ -64,7 +64,7 @@ bool share_is_mapped(void) {
     return __atomic_load_n(&share.limits, __ATOMIC_ACQUIRE) != NULL;
 }
 
-uint32_t share_gpu(const uint8_t uuid[16]) {
+uint32_t share_find_gpu(const uint8_t uuid[16]) {
     for (uint32_t gpu = 0; gpu < share.gpu_count; gpu++) {
         if (memcmp(share.limits->gpu[gpu].uuid, uuid, 16) == 0)
             return gpu;
@@ -122,12 +122,12 @@ static bool charge(uint32_t gpu, uint64_t bytes) {
     }
 }
 
-bool share_try(uint32_t gpu, uint64_t bytes) {
+bool share_try_charge(uint32_t gpu, uint64_t bytes) {
     return charge(gpu, bytes);
 }
 
 /* Two processes near the limit may have seen each other's attempt: they try again at different times. */
-static void step_apart(void) {
+static void back_off(void) {
     pause_ns(RACE_PAUSE_NS * (1 + share.slot % 8));
 }
 
@@ -136,7 +136,7 @@ bool share_charge(uint32_t gpu, uint64_t bytes) {
         return true;
     if (bytes > share_limit_bytes(gpu))
         return false;
-    step_apart();
+    back_off();
     if (charge(gpu, bytes))
         return true;
     arbiter_reclaim();
@@ -144,7 +144,7 @@ bool share_charge(uint32_t gpu, uint64_t bytes) {
 }
 
 void share_reclaim(void) {
-    step_apart();
+    back_off();
     arbiter_reclaim();
 }
 
@@ -163,7 +163,7 @@ void share_uncertain(uint32_t gpu, uint64_t bytes) {
     quota_uncertain(&quota, bytes);
 }
 
-bool share_is_measured(void) {
+bool share_tracks_certain(void) {
     const limits_page_t *limits = __atomic_load_n(&share.limits, __ATOMIC_ACQUIRE);
     return share.certain_slot != 0 && limits->certain_slot == share.certain_slot;
 }

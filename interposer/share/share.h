@@ -20,13 +20,13 @@ void share_unmap(void);
 bool share_is_mapped(void);
 
 /* The functions below are for a process that has its pages. */
-uint32_t share_gpu(const uint8_t uuid[16]);
+uint32_t share_find_gpu(const uint8_t uuid[16]);
 
 /* False: the container would hold more than its limit, and nothing is charged. Before that it is tried again, and the
  * arbiter is asked whether a dead process still holds something. */
 bool share_charge(uint32_t gpu, uint64_t bytes);
 /* The same, tried once and at once. */
-bool share_try(uint32_t gpu, uint64_t bytes);
+bool share_try_charge(uint32_t gpu, uint64_t bytes);
 /* What is done before the last try, by itself: may take as long as the arbiter. */
 void share_reclaim(void);
 void share_refund(uint32_t gpu, uint64_t bytes);
@@ -35,7 +35,7 @@ void share_refund(uint32_t gpu, uint64_t bytes);
 bool share_certain(uint32_t gpu, uint64_t bytes);
 void share_uncertain(uint32_t gpu, uint64_t bytes);
 /* Whether the arbiter that is there now looks for it. */
-bool share_is_measured(void);
+bool share_tracks_certain(void);
 
 /* What this share is given of a GPU's time, in percent. */
 unsigned share_request_percent(uint32_t gpu);

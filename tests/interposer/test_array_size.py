@@ -16,9 +16,9 @@ def bytes_of(
     width: int, height: int = 0, depth: int = 0, *, form: int = BYTE, channels: int = 1, flags: int = 0, levels: int = 1
 ) -> int:
     library = ctypes.CDLL(str(PURE))
-    library.array_bytes_at_most.restype = ctypes.c_uint64
+    library.array_max_bytes.restype = ctypes.c_uint64
     descriptor = Array3DDescriptor(width, height, depth, form, channels, flags)
-    return int(library.array_bytes_at_most(ctypes.byref(descriptor), levels))
+    return int(library.array_max_bytes(ctypes.byref(descriptor), levels))
 
 
 def test_an_array_takes_whole_blocks() -> None:

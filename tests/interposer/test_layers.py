@@ -45,7 +45,7 @@ def test_the_layers_hold(copy: Path) -> None:
     ("name", "line", "why"),
     [
         ("share/share.c", '#include "session/helper.h"', "share/share must not see session/helper"),
-        ("memory/keeper.c", '#include "compute/gate.h"', "memory/keeper must not see compute/gate"),
+        ("memory/cache.c", '#include "compute/gate.h"', "memory/cache must not see compute/gate"),
         ("base/table.h", '#include "share/quota.h"', "base/table must not see share/quota"),
         ("hooks/launches_aarch64.S", '#include "planted.h"', "hooks/launches must not see ./planted"),
         ("compute/gate.c", '#include "compute/launch.h"', "these use each other in a circle: compute/"),

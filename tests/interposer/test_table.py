@@ -35,7 +35,7 @@ class Table:
     def __init__(self) -> None:
         self._table = ctypes.create_string_buffer(256)
         self._library = ctypes.CDLL(str(PURE))
-        for name in ("table_put", "table_get", "table_take", "table_containing", "table_take_owned"):
+        for name in ("table_put", "table_get", "table_remove", "table_containing", "table_remove_owned"):
             getattr(self._library, name).restype = ctypes.c_bool
 
     def put(self, key: int, value: tuple[int, int]) -> tuple[int, int] | None:
@@ -52,21 +52,21 @@ class Table:
     def owned(self, owner: int) -> Iterator[int]:
         """Takes all of an owner, one by one; their keys."""
         entry, place = Entry(), ctypes.c_size_t(0)
-        take = self._library.table_take_owned
+        take = self._library.table_remove_owned
         while take(self._table, ctypes.c_uint64(owner), ctypes.byref(entry), ctypes.byref(place)):
             yield entry.key
 
     def rename(self, before: int, after: int) -> None:
-        self._library.table_rename_owner(self._table, ctypes.c_uint64(before), ctypes.c_uint64(after), None)
+        self._library.table_change_owner(self._table, ctypes.c_uint64(before), ctypes.c_uint64(after), None)
 
     def forget(self) -> None:
-        self._library.table_forget(self._table)
+        self._library.table_clear(self._table)
 
 
 # Few keys, near each other and far: so that they are met again, and collide.
 keys = st.integers(1, 40) | st.integers(1, 40).map(lambda n: n << 21) | st.integers(1, 2**64 - 1)
 values = st.tuples(st.integers(1, 2**40), st.integers(0, 3))
-steps = st.tuples(st.sampled_from(["put", "take", "get"]), keys, values)
+steps = st.tuples(st.sampled_from(["put", "remove", "get"]), keys, values)
 
 
 @pytest.mark.slow
@@ -81,7 +81,7 @@ def test_it_agrees_with_a_dictionary(actions: list[tuple[str, int, tuple[int, in
             continue
         expected = (key, model[key]) if key in model else None
         assert table.look(f"table_{action}", key) == expected
-        if action == "take":
+        if action == "remove":
             model.pop(key, None)
     for key, value in model.items():
         assert table.look("table_get", key) == (key, value)
@@ -94,7 +94,7 @@ def test_it_grows_and_shrinks_without_losing_anything() -> None:
     for address in addresses:
         assert table.put(address, (512, 0)) is None
     for address in addresses[::2]:
-        assert table.look("table_take", address) == (address, (512, 0))
+        assert table.look("table_remove", address) == (address, (512, 0))
     for address in addresses[1::2]:
         assert table.look("table_get", address) == (address, (512, 0))
     for address in addresses[::2]:

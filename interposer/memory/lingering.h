@@ -11,25 +11,25 @@
  * What is asked about was let go before the question, and the agent looks after it; later it can only become less. So
  * whoever imported it, however old other measurements are, and whatever is allocated meanwhile: what is dropped here is
  * not on the GPU any more. */
-#ifndef GPUSHARE_DOUBT_H
-#define GPUSHARE_DOUBT_H
+#ifndef GPUSHARE_LINGERING_H
+#define GPUSHARE_LINGERING_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "memory/keeper.h"
+#include "memory/cache.h"
 
 /* Charged bytes that others may have. */
-void doubt_add(uint32_t gpu, uint64_t bytes);
+void lingering_add(uint32_t gpu, uint64_t bytes);
 
 /* Ask whether they are gone, and refund what is. May take as long as the arbiter; with no lock of a keeper held. False:
  * nothing was refunded. */
-bool doubt_ask(uint32_t gpu);
+bool lingering_refund(uint32_t gpu);
 
 /* As keeper_make_room; from ATTEMPT_TRIMMED on it is asked, too. */
-void doubt_make_room(uint32_t gpu, attempt_t attempt);
+void lingering_make_room(uint32_t gpu, attempt_t attempt);
 
 /* Ask when it has not been asked for a moment: for who wants to know what is free. */
-void doubt_look(uint32_t gpu);
+void lingering_poll(uint32_t gpu);
 
 #endif

@@ -7,28 +7,28 @@
  * past here. So several calls may be under way, and a keeper has at most what it is charged and what was reserved for
  * all of them. A keeper shrinks when the driver likes: it is looked at again before anything is refused, and after a
  * program has waited. */
-#ifndef GPUSHARE_KEEPER_H
-#define GPUSHARE_KEEPER_H
+#ifndef GPUSHARE_CACHE_H
+#define GPUSHARE_CACHE_H
 
 #include <stdbool.h>
 
 #include "driver/hooks.h"
 
 typedef enum {
-    KEEPER_NONE,
-    KEEPER_POOL,
-    KEEPER_GRAPHS,  /* of one device, of which `handle` is the number */
-    KEEPER_CLOSING, /* a pool that is being destroyed: the driver is not asked about it any more */
-    KEEPER_ENDING,  /* a pool that has been destroyed: it ends with the last of its blocks */
-    KEEPER_FOREIGN, /* memory of the host, or of the process that it was imported from */
-    KEEPER_MUTE,    /* a pool of a driver that cannot tell its size */
-} keeper_kind_t;
+    CACHE_NONE,
+    CACHE_POOL,
+    CACHE_GRAPHS,     /* of one device, of which `handle` is the number */
+    CACHE_CLOSING,    /* a pool that is being destroyed: the driver is not asked about it any more */
+    CACHE_ENDING,     /* a pool that has been destroyed: it ends with the last of its blocks */
+    CACHE_FOREIGN,    /* memory of the host, or of the process that it was imported from */
+    CACHE_UNREADABLE, /* a pool of a driver that cannot tell its size */
+} cache_kind_t;
 
 /* Found without a lock: `kind` is stored last when a keeper is made, with release, and read with acquire before the
  * handle and after it, so whoever finds it sees all else of that one. `gpu` and `out_bytes` change later, each by
  * itself: only their own order matters. All else is with the lock held. */
 typedef struct {
-    _Atomic keeper_kind_t kind;
+    _Atomic cache_kind_t kind;
     _Atomic uint32_t gpu;       /* KEEPER_ANY_GPU: not known before its first allocation */
     _Atomic uint64_t handle;    /* the pool, or the device; as long as it is of this kind */
     _Atomic uint64_t out_bytes; /* handed out, or wanted by graphs that have been launched */
@@ -39,23 +39,23 @@ typedef struct {
     uint64_t reserved_bytes; /* for the calls that are under way */
     uint64_t wanted_bytes;   /* by them */
     unsigned calls;          /* how many there are */
-    bool crowded;            /* there were several at once since there were none */
-    unsigned looks;          /* threads that ask the driver about it without the lock */
-} keeper_t;
+    bool overlapped;         /* there were several at once since there were none */
+    unsigned pollers;        /* threads that ask the driver about it without the lock */
+} cache_t;
 
-#define KEEPER_ANY_GPU (UINT32_MAX - 1)
+#define CACHE_ANY_GPU (UINT32_MAX - 1)
 
 /* The keeper of this kind or, if there is none yet, a new one. NULL: there are too many. */
-keeper_t *keeper_find(keeper_kind_t kind, uint64_t handle);
-keeper_t *keeper_add(keeper_kind_t kind, uint64_t handle, uint32_t gpu);
-void keeper_remove(keeper_t *keeper);
+cache_t *cache_find(cache_kind_t kind, uint64_t handle);
+cache_t *cache_add(cache_kind_t kind, uint64_t handle, uint32_t gpu);
+void cache_remove(cache_t *cache);
 
-void keeper_lock(uint32_t gpu);
-void keeper_unlock(uint32_t gpu);
+void cache_lock(uint32_t gpu);
+void cache_unlock(uint32_t gpu);
 
 /* The attempts at a call that may grow a keeper, each after more has been done to make room. */
 typedef enum {
-    ATTEMPT_AT_ONCE,
+    ATTEMPT_FIRST,
     ATTEMPT_REREAD,
     ATTEMPT_TRIMMED,
     ATTEMPT_RECLAIMED, /* the arbiter has looked for what dead processes held */
@@ -63,7 +63,7 @@ typedef enum {
     ATTEMPTS
 } attempt_t;
 /* Does what an attempt is preceded by, with no lock held. */
-void keeper_make_room(uint32_t gpu, attempt_t attempt);
+void cache_make_room(uint32_t gpu, attempt_t attempt);
 
 /* A call that may grow a keeper. */
 typedef struct {
@@ -72,28 +72,28 @@ typedef struct {
 } growth_t;
 
 /* With the lock held: charges what growing by `bytes` may take. False: it does not fit. */
-bool keeper_reserve(keeper_t *keeper, uint64_t bytes, uint64_t *reserved_bytes_p);
+bool cache_reserve(cache_t *cache, uint64_t bytes, uint64_t *reserved_bytes_p);
 
 /* With the lock held, before and after a call for which so much was reserved; in between without it. False: keepers
  * took more than was reserved, and that does not fit. */
-void keeper_begin(keeper_t *keeper, const growth_t *growth);
-bool keeper_settle(keeper_t *keeper, const growth_t *growth);
+void cache_begin_growth(cache_t *cache, const growth_t *growth);
+bool cache_end_growth(cache_t *cache, const growth_t *growth);
 
 /* A pool about to be destroyed. From the first on nobody asks the driver about it; the second says how that ended.
  * With no lock held. */
-void keeper_close(keeper_t *keeper);
-void keeper_closed(keeper_t *keeper, keeper_kind_t kind);
+void cache_begin_destroy(cache_t *cache);
+void cache_end_destroy(cache_t *cache, cache_kind_t kind);
 
 /* Something of a keeper's has been given back, and may be with the driver once the program has waited for it. */
-void keeper_loosened(void);
-void keeper_waited(void);
+void cache_note_free(void);
+void cache_note_sync(void);
 
 /* As ATTEMPT_REREAD and ATTEMPT_TRIMMED, for others who charge this GPU. False: there was nothing to give back. */
-void keeper_reread(uint32_t gpu);
-bool keeper_give_back(uint32_t gpu);
+void cache_refresh(uint32_t gpu);
+bool cache_trim(uint32_t gpu);
 
 /* How often keepers have begun or ended to grow; and what they have, all of it since that was the number, or 0. */
-uint64_t keeper_growths(uint32_t gpu);
-uint64_t keeper_kept_bytes(uint32_t gpu, uint64_t growths);
+uint64_t cache_growth_count(uint32_t gpu);
+uint64_t cache_stable_bytes(uint32_t gpu, uint64_t growths);
 
 #endif
