@@ -18,35 +18,34 @@
 #define BRIEF_BATCH_NS 500000ull
 #define MAX_BATCH 256u
 #define FIRST_BATCH 2u
-#define PASS_FRACTION 8 /* of a batch is counted at once */
+#define PASS_FRACTION 8 /* of a batch may be counted in advance */
 #define SLEEP_NS 100000ull
 #define UNKNOWN UINT64_MAX
-/* A kernel may wait for another one that has not been launched yet. Nobody can tell from one that takes its time, so
- * there is a credit for waiting in vain: a thirty-second part of the time, and no more at once than this. A program
- * whose work is in one queue can hardly have such kernels, and may have long ones. */
+/* A kernel may wait for another one that is not launched yet, which looks the same as a long kernel. So waiting
+ * without progress uses up a credit: 1/32 of the time, up to this maximum. A program that launches in one queue only
+ * is unlikely to have such kernels, but may have long ones. */
 #define CREDIT_FRACTION 32
 #define SINGLE_QUEUE_CREDIT_NS 10000000000ull
 #define CREDIT_NS 50000000ull
 #define MIN_CREDIT_NS BATCH_NS
 
-/* The thread that has `busy` works on it; its fields are that thread's, and atomic are those that others read
- * meanwhile. Each of them is right by itself, at that moment or a moment ago, except for two: whoever sees `opened` or
- * `next` sees what was written before. */
+/* Only the thread that holds `busy` changes the fields. Those that other threads read are atomic. Each is valid by
+ * itself, now or a moment ago; only `open_count` and `next` also publish what was written before them. */
 typedef struct {
-    atomic_bool busy;           /* others pass by, for what it waits for may be theirs to launch */
-    bool concurrent;            /* work of this GPU may wait for other work of this process */
-    _Atomic unsigned suspended; /* its context may be ending, and so many threads are about to say whether it has */
-    uint64_t credit_ns;         /* so long may be waited in vain, as of then */
+    atomic_bool busy; /* a lock; other threads go on without it, because its holder may wait for their launches */
+    bool concurrent;  /* work on this GPU may wait for other work of this process */
+    _Atomic unsigned suspended; /* number of calls in progress that may end the context */
+    uint64_t credit_ns;         /* time that may be spent waiting, as of `credit_at_ns` */
     uint64_t credit_at_ns;
-    _Atomic(CUcontext) context; /* what follows is about its work */
-    CUevent events[2];          /* after the last batch, and the one before it */
+    _Atomic(CUcontext) context; /* the fields below are about this context's work */
+    CUevent events[2];          /* after the last two batches */
     bool recorded[2];
-    uint64_t marks[2];     /* launches that each comes after */
-    _Atomic uint64_t next; /* launches at which the next batch begins */
+    uint64_t marks[2];     /* number of launches before each event */
+    _Atomic uint64_t next; /* the launch that begins the next batch */
     _Atomic uint64_t batch;
-    _Atomic uint64_t done; /* launches that are known to have ended, and since when */
+    _Atomic uint64_t done; /* number of launches known to have ended, and when that was seen */
     _Atomic uint64_t done_ns;
-    _Atomic uint64_t launch_ns;  /* what one takes, at most */
+    _Atomic uint64_t launch_ns;  /* upper estimate of a launch's duration */
     _Atomic uint32_t open_count; /* which opening of the gate this is about */
 } flow_t;
 
@@ -70,7 +69,7 @@ static void unlock_flow(flow_t *flow) {
     atomic_store_explicit(&flow->busy, false, memory_order_release);
 }
 
-/* It is about another context's work from now on, or nobody's. */
+/* Start over for another context, or for none. */
 static void reset_flow(flow_t *flow, CUcontext context) {
     flow->recorded[0] = flow->recorded[1] = false;
     flow->marks[0] = flow->marks[1] = 0;
@@ -82,7 +81,7 @@ static void reset_flow(flow_t *flow, CUcontext context) {
     atomic_store(&flow->context, context);
 }
 
-/* Those who are at it leave within a moment. */
+/* A thread that holds the lock releases it within a moment. */
 void flow_suspend(CUcontext context) {
     for (unsigned i = 0; i < MAX_GPUS; i++) {
         flow_t *flow = &flows[i];
@@ -118,7 +117,7 @@ void flow_resume(CUcontext context) {
     end_suspension(context, false);
 }
 
-/* The events belong to the context that is launched in, which is current. Another one's are left to it. */
+/* Create the events in the launch's context, which is current. Events of the previous context are destroyed. */
 static bool prepare(flow_t *flow, uint32_t gpu, CUcontext context) {
     CUcontext old = atomic_load(&flow->context);
     if (old == context)
@@ -151,7 +150,7 @@ static uint64_t max_credit_ns(const flow_t *flow) {
     return flow->concurrent ? CREDIT_NS : SINGLE_QUEUE_CREDIT_NS;
 }
 
-/* How long may be waited now. */
+/* Update and return the credit. */
 static uint64_t credit_ns(flow_t *flow) {
     uint64_t at_ns = now_ns();
     uint64_t earned_ns =
@@ -161,7 +160,7 @@ static uint64_t credit_ns(flow_t *flow) {
     return flow->credit_ns;
 }
 
-/* How long a batch takes that waits for nothing, with room for one that takes longer than others. */
+/* Return a batch's expected duration if it waits for nothing, with a margin. */
 static uint64_t expected_ns(const flow_t *flow, unsigned which) {
     uint64_t launch_ns = atomic_load(&flow->launch_ns), done = atomic_load(&flow->done);
     if (launch_ns == UNKNOWN)
@@ -174,8 +173,8 @@ static bool may_wait(const flow_t *flow, uint32_t gpu) {
     return gate_is_open(gpu) && atomic_load(&flow->suspended) == 0;
 }
 
-/* Whether a batch has ended. It is waited for if there is credit for as long as it is to take; a gate that closes, and
- * the end of the credit, end the waiting. What was waited for nothing is paid for. */
+/* Return whether a batch has ended. Waits for it if the credit covers its expected duration, until the gate closes
+ * or the credit runs out. Time beyond the expected duration without progress is deducted from the credit. */
 static bool wait_for(flow_t *flow, unsigned which, uint32_t gpu) {
     if (is_done(flow, which))
         return true;
@@ -192,14 +191,13 @@ static bool wait_for(flow_t *flow, unsigned which, uint32_t gpu) {
     return false;
 }
 
-/* What a launch takes, at most: by the time since the last batch was seen to have ended, for the launches since then.
- */
+/* Estimate a launch's duration from the time and the launches since the last batch that was seen to end. */
 static void learn(flow_t *flow, uint64_t ended, bool brief) {
     uint64_t at_ns = now_ns(), done = atomic_load(&flow->done), old_ns = atomic_load(&flow->launch_ns);
     if (ended <= done)
         return;
     uint64_t took_ns = (at_ns - atomic_load(&flow->done_ns)) / (ended - done);
-    /* A batch that was seen late makes the next one look short: less is believed by and by only. */
+    /* After a batch that was seen late the next one looks short, so the estimate falls slowly. */
     bool more = old_ns == UNKNOWN || took_ns > old_ns;
     uint64_t launch_ns = more ? took_ns : (3 * old_ns + took_ns) / 4;
     atomic_store(&flow->launch_ns, launch_ns);
@@ -211,7 +209,7 @@ static void learn(flow_t *flow, uint64_t ended, bool brief) {
     atomic_store(&flow->batch, fitting < 1 ? 1 : min_u64(fitting, max_batch));
 }
 
-/* When the gate opens nothing is queued, and the time that it was closed is no launch's. */
+/* Nothing is queued when the gate opens, and the time while it was closed does not count. */
 static void restart(flow_t *flow, uint32_t open_count, uint64_t launches) {
     flow->recorded[0] = flow->recorded[1] = false;
     atomic_store(&flow->done, launches - 1);
@@ -219,7 +217,8 @@ static void restart(flow_t *flow, uint32_t open_count, uint64_t launches) {
     atomic_store(&flow->open_count, open_count);
 }
 
-/* What has been counted and is not launched yet would come after the event: it is counted again. */
+/* Passes are revoked because launches that were counted but not made yet would come after the event. They are
+ * counted again. */
 static void begin_batch(flow_t *flow, uint32_t gpu, CUcontext context, CUstream stream, uint64_t launches) {
     if (!prepare(flow, gpu, context))
         return;
@@ -237,7 +236,8 @@ static void begin_batch(flow_t *flow, uint32_t gpu, CUcontext context, CUstream 
     atomic_store(&flow->next, launches + atomic_load(&flow->batch));
 }
 
-/* Default streams are made by nobody; a thread's own is another one in each thread. */
+/* streams_count excludes default streams, which the program does not create. The per-thread one differs in each thread.
+ */
 static bool may_have_other_work(uint32_t gpu, CUstream stream) {
     return stream == CU_STREAM_PER_THREAD || streams_count(gpu) + (stream == CU_STREAM_LEGACY) > 1 || !gate_is_single();
 }

@@ -13,15 +13,15 @@
 #include "base/fork.h"
 #include "compute/passes.h"
 
-/* A wake-up that is lost, in a way nobody has thought of, costs so much and not the program. */
+/* Limits the delay if a wake-up is lost for an unforeseen reason. */
 #define MAX_SLEEP_NS 100000000
 #define LINE_BYTES 64
 
 uint32_t gate_word __attribute__((aligned(LINE_BYTES)));
 
-/* What is looked at by all that launch is in other cache lines than what they write. `open` and `launches` are in one
- * order with each other: a launch is counted, then looks whether the gate is open; the helper closes it, then looks how
- * many were counted. `counted` and `brief` are set before `open` is, which makes them seen by whoever sees it open. */
+/* The fields that every launch reads are in other cache lines than those it writes. `open` and `launches` are
+ * sequentially consistent: a launch is counted and then reads `open`; the helper clears `open` and then reads the
+ * count. `counted` and `brief` are written before `open`, so a thread that sees the gate open sees them too. */
 typedef struct {
     _Alignas(LINE_BYTES) _Atomic uint32_t open; /* a futex */
     _Atomic uint32_t open_count;
@@ -31,9 +31,9 @@ typedef struct {
 } gate_t;
 
 static struct {
-    pthread_mutex_t mutex; /* of gate_word, against a GPU that comes into use while the word is worked out */
-    _Atomic unsigned used; /* GPUs */
-    gate_notify_t *notify; /* whom a launch tells that it waits */
+    pthread_mutex_t mutex; /* for gate_word, in case a GPU comes into use while it is computed */
+    _Atomic unsigned used; /* number of GPUs in use */
+    gate_notify_t *notify; /* called by a launch that waits */
     gate_t gates[MAX_GPUS];
 } state = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
@@ -117,8 +117,8 @@ uint32_t gate_open_count(uint32_t gpu) {
     return atomic_load(&state.gates[gpu].open_count);
 }
 
-/* Recalled before, so that what has a pass now was counted since the last time, or was on its way to the driver then;
- * and after, so that whatever is launched from now on is counted once more, at least. */
+/* The first revocation leaves only passes whose launches are counted since, or on their way to the driver. After the
+ * second one, every further launch changes the count at least once. */
 uint64_t gate_launches(uint32_t gpu) {
     passes_revoke();
     uint64_t launches = atomic_load(&state.gates[gpu].launches);

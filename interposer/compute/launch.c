@@ -11,7 +11,7 @@
 #include "driver/driver.h"
 #include "share/share.h"
 
-/* So many launches of a GPU that are not to be counted are let through at once, while those of another one are. */
+/* Launches per pass on a GPU whose launches need not be counted, while another GPU's are. */
 #define UNCOUNTED_PASS_SIZE 64u
 
 void launch_add_context(CUcontext context, CUdevice device) {
@@ -28,28 +28,28 @@ void launch_add_device(CUdevice device) {
         gate_mark_used(gpu);
 }
 
-/* How many launches are counted at once: more than one if nothing has to be done between them. */
+/* Return how many launches to count at once: more than one if nothing has to be done between them. */
 static unsigned pass_size(uint32_t gpu) {
     if (!gate_is_open(gpu))
         return 1;
     return gate_is_counted(gpu) ? flow_pass_size(gpu, gate_passed(gpu)) : UNCOUNTED_PASS_SIZE;
 }
 
-/* One launch passes; how many more have been counted. */
+/* Pass the gate with one launch. Returns how many more are already counted. */
 static unsigned enter(uint32_t gpu, CUcontext context, CUstream stream, uint64_t generation) {
-    unsigned count = passes_remaining(generation, gpu); /* of a launch in another stream */
+    unsigned count = passes_remaining(generation, gpu); /* from a launch in another stream */
     if (count > 0)
         return count - 1;
     count = pass_size(gpu);
     uint64_t launches = gate_enter(gpu, count);
     if (gate_is_counted(gpu))
         flow_launch(gpu, context, stream, launches);
-    gate_wait(gpu); /* it may have closed while the flow was waited for */
+    gate_wait(gpu); /* it may have closed while the flow waited */
     return count - 1;
 }
 
-/* Where the work of a stream is done: that of a default stream in the current context. NULL: nowhere, and the real
- * function knows best what to say. */
+/* Return the context in which the stream's work runs; for a default stream, the current one. NULL: there is none,
+ * and the real function will report that. */
 static CUcontext context_of(CUstream stream) {
     CUcontext context = NULL;
     if (stream_is_handle(stream) && REAL(cuStreamGetCtx)(stream, &context) == CUDA_SUCCESS && context != NULL)
@@ -60,7 +60,7 @@ static CUcontext context_of(CUstream stream) {
 CUresult launch_admit(CUstream stream, bool multi_device) {
     uint32_t gpu;
     uint64_t generation = atomic_load(&passes_generation);
-    if (capture_includes(stream)) /* or has a pass, which does as well */
+    if (capture_includes(stream)) /* or the thread has a pass, which is fine too */
         return CUDA_SUCCESS;
     CUcontext context = context_of(stream);
     if (context == NULL || (!marker_find(context, &gpu) && device_of_context(context, &gpu) != CUDA_SUCCESS))

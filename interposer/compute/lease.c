@@ -16,29 +16,29 @@
 
 #define DRAIN_POLL_NS (MS_NS / 10)
 #define CONTENDED_POLL_NS (MS_NS / 2)
-#define MAX_IDLE_POLLS 1 /* so often the GPU is seen idle before its lease goes back */
+#define MAX_IDLE_POLLS 1 /* number of idle polls before a lease is returned */
 #define COUNTED_POLL_NS (100 * MS_NS)
-/* What runs ends soon enough for the next one to be told to begin: about as long as that takes. Much sooner, and both
- * would take turns on the GPU for the rest, which only one of them pays for. */
+/* The rest of the work will end about when the next share can begin. If CLOSED were sent much earlier, both would
+ * run until then, and only one of them pays for that. */
 #define HANDOVER_NS (MS_NS / 2)
 #define MAX_DRAIN_NS (100 * MS_NS)
-#define PERIOD_NS (100 * MS_NS) /* of those that share without an arbiter */
+#define PERIOD_NS (100 * MS_NS) /* for shares that take turns without an arbiter */
 
 typedef struct {
     uint64_t lease;
-    uint64_t released; /* the lease that was given back last: an OPEN of it that was under way then is not heeded */
+    uint64_t released; /* the last lease returned: a late OPEN of it is ignored */
     uint32_t flags;
-    bool requested;      /* we have asked */
-    bool draining;       /* the gate is closed, and what ran when it closed may run still */
-    bool close_pending;  /* the arbiter is still to be told that it ends soon */
-    unsigned idle_polls; /* for so many looks nothing was launched */
+    bool requested;      /* WANT was sent */
+    bool draining;       /* the gate is closed, and earlier work may still run */
+    bool close_pending;  /* CLOSED has not been sent */
+    unsigned idle_polls; /* polls without a launch */
     uint64_t opened_ns;
-    uint64_t marked_ns; /* when it was last asked for what runs */
+    uint64_t marked_ns; /* when pending work was last marked */
     uint64_t launches;
 } lease_t;
 
 static lease_t leases[MAX_GPUS];
-static bool relaxed; /* see stay_apart */
+static bool relaxed; /* see relax_capture_mode */
 
 static void lease_after_fork(void) {
     memset(leases, 0, sizeof leases);
@@ -54,8 +54,8 @@ static bool release_lease(uint32_t gpu) {
     return true;
 }
 
-/* What this thread asks the driver concerns nobody's capture. Not said at its start: CUDA may not have begun by then.
- */
+/* Keeps this thread's queries from breaking other threads' captures. Not done at the thread's start, because CUDA
+ * may not be initialized then. */
 static void relax_capture_mode(void) {
     int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     relaxed = relaxed || REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS;
@@ -82,8 +82,8 @@ static void close_gate(uint32_t gpu) {
     leases[gpu].draining = true;
 }
 
-/* Nothing runs any more, as far as the driver can be asked. For the rest counted launches tell how long they take;
- * others have as long again as they had until now. */
+/* Whether no work runs any more. Where the driver cannot tell, the estimate for counted launches decides; others get
+ * as much time again as they have had. */
 static bool has_ended(uint32_t gpu) {
     const lease_t *lease = &leases[gpu];
     if (!marker_is_done(gpu))
@@ -96,7 +96,7 @@ static bool has_ended(uint32_t gpu) {
     return remaining_ns != UINT64_MAX ? remaining_ns == 0 : now_ns() - lease->marked_ns >= wait_ns;
 }
 
-/* While the last work runs out, the next one is told to begin. */
+/* The next share is allowed to begin while the last work ends. */
 static uint64_t drain(uint32_t gpu) {
     lease_t *lease = &leases[gpu];
     if (has_ended(gpu)) {
@@ -111,7 +111,7 @@ static uint64_t drain(uint32_t gpu) {
     return poll_ns < CONTENDED_POLL_NS ? poll_ns : CONTENDED_POLL_NS;
 }
 
-/* Each time that we are given it, a lease has another number. */
+/* Each grant of a lease has a new number. */
 void lease_open(uint32_t gpu, uint32_t flags, uint64_t number) {
     lease_t *lease = &leases[gpu];
     if (number == lease->released)
@@ -136,7 +136,8 @@ void lease_revoke(uint32_t gpu, uint64_t number) {
     drain(gpu);
 }
 
-/* Nothing to do, and others wait, or there is a limit: the lease goes back. What is launched in between is seen. */
+/* Return the lease if the GPU is idle while other shares wait or a limit applies. If a launch comes in between, the
+ * gate opens again. */
 static void release_if_idle(uint32_t gpu) {
     lease_t *lease = &leases[gpu];
     uint64_t launches = gate_launches(gpu);
@@ -149,7 +150,7 @@ static void release_if_idle(uint32_t gpu) {
         mark(gpu);
     if (!has_ended(gpu))
         return;
-    /* It may be about to launch the next one, as a program does that waits for each of them. */
+    /* A program that waits for each launch may be about to make the next one. */
     if (lease->idle_polls++ < MAX_IDLE_POLLS)
         return;
     gate_close(gpu);
@@ -157,9 +158,9 @@ static void release_if_idle(uint32_t gpu) {
         open_gate(gpu, lease->flags);
 }
 
-/* Without an arbiter each share launches in its own part of every PERIOD_NS. Which part that is, the limits page says.
- * An arbiter that leaves it unsaid leaves us the request's part, from a moment that follows from the process's number:
- * in many pods that number is the same, so such parts may fall together. */
+/* Without an arbiter each share launches in its own part of every PERIOD_NS, given by the limits page. If an older
+ * arbiter left that empty, the share takes its requested part, from an offset derived from the process ID. In many
+ * pods that ID is the same, so these parts may overlap. */
 static bool is_turn(uint32_t gpu) {
     uint64_t begin_ns, length_ns;
     if (share_turn(gpu, PERIOD_NS, &begin_ns, &length_ns))
@@ -168,7 +169,7 @@ static bool is_turn(uint32_t gpu) {
     return (now_ns() + (uint64_t)getpid() * 37 * MS_NS) % PERIOD_NS < (percent > 0 ? percent : 1) * (PERIOD_NS / 100);
 }
 
-/* Without an arbiter those that have neighbours take turns by the clock. */
+/* Without an arbiter, shares with neighbours take turns by the clock. */
 static void share_by_clock(uint32_t gpu) {
     lease_t *lease = &leases[gpu];
     bool turn = is_turn(gpu);

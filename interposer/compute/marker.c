@@ -19,27 +19,27 @@
 #define IDLE_WAIT_POLL_NS 20000
 
 typedef struct {
-    CUcontext context; /* first: it alone is read without the mutex */
+    CUcontext context; /* must be first: only this field is read without the mutex */
     CUevent event;
     uint32_t gpu;
-    unsigned suspended; /* it may be ending, and so many threads are about to say whether it has */
+    unsigned suspended; /* number of calls in progress that may end the context */
     bool marked;
-    bool due;    /* it was aside when it was to be marked */
-    bool legacy; /* its default stream is to be asked */
+    bool due;    /* was suspended when it should have been marked */
+    bool legacy; /* its default stream must be queried */
     bool missed;
 } context_t;
 
-/* The mutex is held by the helper thread while it calls the driver, and by a thread that is about to end a context,
- * which sets it aside: so the helper never uses a context that has ended, and nobody waits for it inside the driver. */
+/* The helper holds the mutex while it calls the driver. A thread that may end a context takes it to suspend that
+ * context. So the helper never uses a context that has ended, and no thread waits for the helper inside the driver. */
 static struct {
     pthread_mutex_t mutex;
     context_t contexts[MAX_CONTEXTS];
     unsigned count;
-    bool calling;        /* the helper is asking the driver */
-    bool stopped;        /* it asks no more */
-    bool thread_streams; /* see marker_own_streams */
+    bool calling;        /* the helper is calling the driver */
+    bool stopped;        /* it no longer does */
+    bool thread_streams; /* see marker_use_thread_streams */
     struct {
-        bool polled, missed, overflowed; /* untold: of too many contexts */
+        bool polled, missed, overflowed; /* overflowed: too many contexts */
     } streams[MAX_GPUS];
 } markers = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
@@ -139,8 +139,8 @@ void marker_stop(void) {
     marker_wait_idle();
 }
 
-/* The helper is about to ask the driver, or has: before it looks whether anything is captured. False: it must not any
- * more. */
+/* Called before and after the helper calls the driver, and before it checks for captures. Returns false if it must
+ * not call the driver any more. */
 static bool set_calling(bool calling) {
     if (calling)
         pthread_mutex_lock(&markers.mutex);
@@ -157,7 +157,7 @@ static void record(context_t *place) {
     place->marked = result == CUDA_SUCCESS;
 }
 
-/* With the lock held, as all below. */
+/* With the lock held, as in the functions below. */
 static void record_all(uint32_t gpu) {
     bool by_streams = streams_are_polled();
     for (unsigned i = 0; i < markers.count; i++) {
@@ -183,10 +183,9 @@ void marker_record(uint32_t gpu) {
     (void)set_calling(false);
 }
 
-/* An event in the default stream would be a barrier between the others: of two kernels that wait for each other, the
- * second one would come after the first. So it is only asked, and not while something that it would wait for is
- * captured.
- */
+/* An event in the default stream would act as a barrier between other streams: if two kernels wait for each other,
+ * the second could not start. So the stream is only queried, and only if no stream that it would wait for is
+ * capturing. */
 static bool legacy_done(context_t *place) {
     CUcontext popped;
     int status = 1;

@@ -17,21 +17,21 @@
 #define CLAIM_POLL_NS 20000
 
 typedef struct streams_slot {
-    CUcontext context; /* NULL: a free seat */
-    CUstream stream;   /* NULL: it has ended, and what it was given may run still */
-    CUevent event;     /* NULL: none was needed yet */
+    CUcontext context; /* NULL: a free slot */
+    CUstream stream;   /* NULL: destroyed, and its work may still run */
+    CUevent event;     /* NULL: not needed so far */
     uint32_t gpu;
-    unsigned suspended; /* its context may be ending, and so many are about to say whether it has */
-    bool claimed;       /* the driver is being asked about it */
-    bool marked;        /* the event is after what is asked about */
-    bool captured;      /* a capture has begun in it, after the event */
+    unsigned suspended; /* number of calls in progress that may end the context */
+    bool claimed;       /* a thread is calling the driver about it */
+    bool marked;        /* the event follows the work in question */
+    bool captured;      /* a capture began in it after the event */
 } slot_t;
 
 static struct {
     pthread_mutex_t mutex;
     slot_t slots[MAX_STREAMS];
     unsigned high;
-    bool overflowed; /* there have been too many */
+    bool overflowed; /* too many streams */
 } streams = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 static void streams_after_fork(void) {
@@ -67,7 +67,7 @@ void streams_add(CUstream stream) {
         REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS || context == NULL)
         return;
     pthread_mutex_lock(&streams.mutex);
-    slot_t *slot = find(stream); /* one that has ended without our seeing it */
+    slot_t *slot = find(stream); /* a stream whose end our hooks did not see */
     slot = slot == NULL ? free_slot() : slot;
     if (slot != NULL)
         *slot = (slot_t){.context = context, .stream = stream, .gpu = place.gpu};
@@ -85,7 +85,7 @@ unsigned streams_count(uint32_t gpu) {
     return count;
 }
 
-/* The seat of a stream for this thread alone, or NULL. */
+/* Claim the stream's slot for this thread. Returns NULL if there is none. */
 static slot_t *claim(CUstream stream) {
     slot_t *slot = NULL;
     for (bool claimed = false; !claimed;) {
@@ -114,8 +114,8 @@ static bool is_capturing(CUstream stream) {
     return REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS || status != 0;
 }
 
-/* Of a claimed seat: an event after all that the stream was given. False: a capture has taken the event in, which then
- * says nothing and must not be asked, or would. A context that is broken runs nothing. */
+/* Record an event after all work of a claimed stream. Returns false if a capture includes the event, which then says
+ * nothing, or if it could. A broken context runs nothing. */
 static bool record(slot_t *slot) {
     CUcontext popped;
     slot->marked = false;
@@ -142,7 +142,7 @@ bool streams_are_polled(void) {
     return !driver_has(HOOK_cuCtxRecordEvent) || capture_any();
 }
 
-/* Forgotten before it ends, for after that the driver may use the same handle again at once, on another GPU even. */
+/* The handle is removed first, because after the call the driver may reuse it at once, even on another GPU. */
 streams_slot_t *streams_begin_destroy(CUstream stream) {
     passes_revoke();
     slot_t *slot = claim(stream);
@@ -207,8 +207,8 @@ void streams_resume(CUcontext context) {
     end_suspension(context, false);
 }
 
-/* The next seat of this GPU that there is something to ask about; NULL: no more. Those that another thread has claimed
- * are passed over, which is told. */
+/* Claim this GPU's next slot to query. Returns NULL at the end. Slots that another thread has claimed are skipped,
+ * which sets `*passed_over_p`. */
 static slot_t *next(uint32_t gpu, unsigned *index, bool marked, bool *passed_over_p) {
     slot_t *slot = NULL;
     pthread_mutex_lock(&streams.mutex);
@@ -216,7 +216,7 @@ static slot_t *next(uint32_t gpu, unsigned *index, bool marked, bool *passed_ove
         slot_t *at = &streams.slots[*index];
         if (at->context == NULL || at->gpu != gpu)
             continue;
-        if (at->claimed || at->suspended > 0) { /* whoever has claimed it may just be changing the rest of it */
+        if (at->claimed || at->suspended > 0) { /* the claiming thread may be changing the other fields */
             *passed_over_p = true;
             continue;
         }

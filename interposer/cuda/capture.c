@@ -5,7 +5,7 @@
 #include "driver/driver.h"
 
 static unsigned captures;
-static table_t captured = TABLE_INITIALIZER; /* that captures began in; owner: the context */
+static table_t captured = TABLE_INITIALIZER; /* streams in which a capture began; owner: the context */
 
 static void capture_after_fork(void) {
     captures = 0;
@@ -17,8 +17,8 @@ bool capture_any(void) {
     return __atomic_load_n(&captures, __ATOMIC_SEQ_CST) > 0;
 }
 
-/* Streams that join a capture by waiting for an event of it are found by the driver's answer. One that cannot say,
- * because another stream's capture forbids the question, is none that may be waited for. */
+/* A stream joins a capture by waiting for one of its events, so only the driver knows. If the driver cannot answer,
+ * because another stream's capture forbids the query, the launch must not wait either. */
 bool capture_includes(CUstream stream) {
     int status = 0;
     return capture_any() && (REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS || status != 0);
@@ -54,7 +54,7 @@ static void decrement(void) {
         continue;
 }
 
-/* What a stream that has gone without our seeing it has left ends here. */
+/* An entry left by a stream that was destroyed without passing our hooks ends here. */
 static void record(CUstream stream, CUcontext context) {
     entry_t entry = {.key = key_of(stream), .owner = (uint64_t)(uintptr_t)context}, old;
     if (entry.key != 0 && table_put(&captured, &entry, &old) && old.key != 0)

@@ -31,7 +31,7 @@ CUresult stream_place(CUstream stream, place_t *place, CUdevice *device) {
 
 typedef CUresult is_capturing_t(CUstream stream, int *status);
 
-/* The legacy stream cannot be captured, and must not be asked: the question itself would disturb a capture. */
+/* The legacy stream cannot be captured, and querying it would disturb another capture. */
 bool stream_is_capturing(CUstream stream, bool per_thread) {
     int status = 0;
     if (stream == CU_STREAM_LEGACY || (stream == NULL && !per_thread))
@@ -40,7 +40,7 @@ bool stream_is_capturing(CUstream stream, bool per_thread) {
     return ask(stream, &status) == CUDA_SUCCESS && status != 0;
 }
 
-/* Of all that the context was given; before CUDA 12.5 of what the stream was given. */
+/* Whether all work of the context has ended; before CUDA 12.5, all work of the stream. */
 static bool is_done(CUevent event, CUstream stream, bool per_thread) {
     CUresult result = event != NULL ? REAL(cuEventQuery)(event)
                       : per_thread  ? REAL(cuStreamQuery_ptsz)(stream)
@@ -48,8 +48,8 @@ static bool is_done(CUevent event, CUstream stream, bool per_thread) {
     return result != CUDA_ERROR_NOT_READY;
 }
 
-/* Asked again and again: to wait in the driver might be for ever, when the GPU waits for something that this thread is
- * about to do. While a stream is captured nothing is asked. */
+/* Polls, because waiting in the driver could block forever: the GPU may be waiting for this thread's next call.
+ * During a capture nothing is queried. */
 static void wait_relaxed(CUcontext context, CUstream stream, bool per_thread) {
     CUevent event = NULL;
     if (REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)

@@ -1,6 +1,6 @@
-/* What names CUDA or NVML anywhere in its bytes, as a library that it needs or as one that it loads, is loaded without
- * the flag: so it is ours from its first constructor on. The flag is left to what does not; dlsym and dlopen are made
- * ours in it once it is loaded, for what it may be told to look for later. */
+/* A file whose bytes name CUDA or NVML, as a needed library or in a string, is loaded without the flag, so its very
+ * first constructor already finds our functions. All other files keep the flag. Once such a file is loaded, its
+ * calls to dlsym and dlopen are redirected to ours, for names that it looks up later. */
 #define _GNU_SOURCE
 #include "driver/deepbind.h"
 
@@ -22,7 +22,7 @@ enum { SLOT_OF_CALL = R_AARCH64_JUMP_SLOT, SLOT_OF_ADDRESS = R_AARCH64_GLOB_DAT 
 enum { SLOT_OF_CALL = R_X86_64_JUMP_SLOT, SLOT_OF_ADDRESS = R_X86_64_GLOB_DAT };
 #endif
 
-/* What was loaded before, and what is to be ours in what is loaded now. */
+/* The objects loaded before the call, and the functions for those loaded by it. */
 typedef struct {
     const replaced_t *replaced;
     ElfW(Addr) at[MAX_LOADED];
@@ -38,15 +38,15 @@ static int record_loaded(struct dl_phdr_info *object, size_t size, void *data) {
     return 0;
 }
 
-/* What takes the place of a function; NULL: nothing does. Functions of CUDA are not among them: what was loaded has
- * none that it could find before ours, and may have functions of its own by such a name. */
+/* Return our replacement, or NULL. CUDA's functions are not replaced: the file names no library that has them, and
+ * may define functions of the same name. */
 static void *replacement_of(const char *name, const replaced_t *replaced) {
     if (strcmp(name, "dlsym") == 0)
         return replaced->dlsym;
     return strcmp(name, "dlopen") == 0 ? replaced->dlopen : NULL;
 }
 
-/* Whether the loader has made this page read-only: whole pages of what is to be so. */
+/* Whether the loader has made this page read-only (RELRO covers whole pages). */
 static bool is_sealed(const struct dl_phdr_info *object, uintptr_t at, uintptr_t page) {
     for (unsigned i = 0; i < object->dlpi_phnum; i++) {
         const ElfW(Phdr) *segment = &object->dlpi_phdr[i];
@@ -95,7 +95,7 @@ static size_t number(const ElfW(Dyn) * entries, ElfW(Sxword) tag) {
     return entries->d_tag == tag ? entries->d_un.d_val : 0;
 }
 
-/* What has just been loaded finds our functions from now on. */
+/* Redirect the calls of an object that has just been loaded. */
 static int redirect_new(struct dl_phdr_info *object, size_t size, void *data) {
     const snapshot_t *loaded = data;
     const ElfW(Dyn) *entries = NULL;
@@ -119,7 +119,8 @@ static int redirect_new(struct dl_phdr_info *object, size_t size, void *data) {
     return 0;
 }
 
-/* A name without a directory is looked for where the caller's own path leads, which would be ours here. */
+/* File names without a directory are excluded: the search depends on the caller's RUNPATH, and here the caller would
+ * be us. */
 bool deepbind_open(const char *file, int mode, void **answer_p, const replaced_t *replaced) {
     snapshot_t loaded = {.replaced = replaced};
     if (file == NULL || strchr(file, '/') == NULL || strchr(file, '$') != NULL || needed_may_use_cuda(file) ||

@@ -5,7 +5,7 @@
 #include <string.h>
 
 typedef struct {
-    uintptr_t at; /* an address in it */
+    uintptr_t at; /* an address in the library */
     loaded_t found;
 } search_t;
 
@@ -44,7 +44,7 @@ void loaded_containing(const void *function, loaded_t *found) {
     *found = search.found;
 }
 
-/* Another library may have been loaded in its place. */
+/* A different library may now be at the same address. */
 bool loaded_is_present(loaded_t *library) {
     unsigned long long unloads = 0;
     (void)dl_iterate_phdr(count, &unloads);

@@ -7,8 +7,8 @@
 CUresult refusal(hook_t hook, const char *what) {
     static bool reported[HOOK_COUNT];
     if (!__atomic_exchange_n(&reported[hook], true, __ATOMIC_RELAXED))
-        report("%s is refused: %s cannot be held to the limits of this container; give the pod a whole GPU, "
-               "or have the program do it in another way",
+        report("%s is refused: %s cannot be held to the limits of this container; give the pod a whole GPU, or change "
+               "the program",
                hook_rows[hook].symbol, what);
     return CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -16,7 +16,7 @@ CUresult refusal(hook_t hook, const char *what) {
 void refusal_unknown(const char *symbol, const char *how) {
     static bool reported;
     if (!__atomic_exchange_n(&reported, true, __ATOMIC_RELAXED))
-        report("%s is refused: the driver answers %s with a function that this library does not know and cannot hold "
-               "to the limits of this container; upgrade gpushare, or give the pod a whole GPU",
+        report("%s is refused: for %s the driver returns a function that this library does not know and cannot hold to "
+               "the limits of this container; upgrade gpushare, or give the pod a whole GPU",
                symbol, how);
 }

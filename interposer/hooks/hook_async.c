@@ -1,5 +1,5 @@
-/* Stream-ordered memory. It belongs to a pool, so it outlives contexts, and it is on the pool's GPU; the pool is
- * charged for what it has of it. An allocation during a stream capture is a node of a graph: hook_graph.c. */
+/* Stream-ordered memory. It belongs to a pool, so it is on the pool's GPU and outlives contexts, and the pool is
+ * charged for what it holds. During a capture, an allocation becomes a node of a graph: hook_graph.c. */
 #include <stdatomic.h>
 
 #include "cuda/stream.h"
@@ -16,7 +16,7 @@
 typedef struct {
     hook_t hook;
     bool per_thread;
-    CUmemoryPool pool; /* NULL: whichever is the device's */
+    CUmemoryPool pool; /* NULL: the device's current pool */
     CUstream stream;
 } request_t;
 
@@ -32,8 +32,7 @@ static CUresult free_real(const request_t *request, CUdeviceptr pointer) {
     return (request->per_thread ? REAL(cuMemFreeAsync_ptsz) : REAL(cuMemFreeAsync))(pointer, request->stream);
 }
 
-/* With the lock held. The pool may have what is asked for, freed and not yet returned, and not wanted by another call
- * that is under way: then it need not grow. */
+/* With the lock held. A pool need not grow if it has enough free memory that other calls in progress do not want. */
 static bool reserve(cache_t *cache, size_t bytes, attempt_t attempt, uint64_t *reserved_bytes_p) {
     if (cache_reserve(cache, bytes, reserved_bytes_p))
         return true;
@@ -82,7 +81,7 @@ static cache_t *cache_of(const request_t *request, const place_t *place, CUdevic
     if (pool == NULL && REAL(cuDeviceGetMemPool)(&pool, device) != CUDA_SUCCESS)
         return NULL;
     cache_t *cache = cache_find(CACHE_POOL, (uint64_t)(uintptr_t)pool);
-    /* The device's own pool is on the device, whoever asked for it. */
+    /* The device's own pool is always on the device. */
     if (cache == NULL && request->pool == NULL)
         cache = pool_add(pool, CACHE_POOL, place->gpu);
     uint32_t any = CACHE_ANY_GPU;
@@ -111,7 +110,7 @@ static CUresult allocate(const request_t *request, CUdeviceptr *pointer, size_t 
     if (cache->kind == CACHE_FOREIGN)
         return allocate_real(request, pointer, bytes);
     if (cache->kind == CACHE_UNREADABLE)
-        return refusal(request->hook, "memory from a pool whose size this driver cannot tell (before CUDA 11.3)");
+        return refusal(request->hook, "memory from a pool whose size the driver cannot report (before CUDA 11.3)");
     if (cache->gpu >= share_gpu_count())
         return CUDA_ERROR_NOT_PERMITTED;
     return allocate_from(request, cache, pointer, bytes);

@@ -1,4 +1,4 @@
-/* The start of CUDA, and the end of contexts: memory that ends with its context is refunded with it. */
+/* Initialization, and the creation and end of contexts. Memory that ends with its context is refunded. */
 #include <pthread.h>
 
 #include "base/fork.h"
@@ -13,14 +13,14 @@
 
 #define MAX_DEVICES 64
 
-/* The primary contexts as they were last given out, to know whose allocations a reset ends. */
+/* The last known primary contexts, which tell whose allocations a reset ends. */
 static CUcontext primary[MAX_DEVICES];
 
-/* How often each context was attached: so often it can be detached and lives on. */
+/* How often each context was attached: it survives that many detaches. */
 static table_t attached = TABLE_INITIALIZER;
 
-/* Around the making and the end of a primary context: of two threads one makes it and pays for it, and what one sets
- * aside at its end no other brings back. */
+/* Held while a primary context is created or ended, so that only one thread creates and charges it, and no thread
+ * restores what another has suspended. */
 static pthread_mutex_t primary_mutexes[MAX_DEVICES] = {[0 ... MAX_DEVICES - 1] = PTHREAD_MUTEX_INITIALIZER};
 
 static bool is_tracked(CUdevice device) {
@@ -74,7 +74,7 @@ CUresult cuInit(unsigned flags) {
     return result;
 }
 
-/* From now on there may be work on this device, and its gate counts. */
+/* The context's device may have work from now on, so its gate counts. */
 static CUresult begun(CUresult result, const CUcontext *context, CUdevice device) {
     if (result == CUDA_SUCCESS && session_join())
         launch_add_context(*context, device);
@@ -104,7 +104,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     return begun(result, context, device);
 }
 
-/* A context of the program's own: paid for, then made. */
+/* Contexts that the program creates are charged first. */
 #define CREATE(symbol, parameters, ...)                                                                                \
     CUresult symbol parameters {                                                                                       \
         cost_t cost;                                                                                                   \
@@ -129,7 +129,7 @@ CREATE_PLAIN(cuGLCtxCreate)
 CREATE_VDPAU(cuVDPAUCtxCreate_v2)
 CREATE_VDPAU(cuVDPAUCtxCreate)
 
-/* It holds the device's primary context without anybody's asking for that. */
+/* A green context implicitly holds the device's primary context. */
 CUresult cuGreenCtxCreate(CUgreenCtx *context, void *resources, CUdevice device, unsigned flags) {
     CUresult result = REAL(cuGreenCtxCreate)(context, resources, device, flags);
     if (result == CUDA_SUCCESS && session_join())
@@ -137,7 +137,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *context, void *resources, CUdevice device,
     return result;
 }
 
-/* What is known of a context that may end is set aside, then dropped or given back to it. */
+/* Around a call that may end the context: suspend its state, then drop or restore it. */
 static uint64_t suspend(CUcontext context) {
     marker_suspend(context);
     return charge_detach(context);
@@ -158,7 +158,7 @@ static CUcontext primary_of(CUdevice device) {
     return is_tracked(device) ? __atomic_load_n(&primary[device], __ATOMIC_ACQUIRE) : NULL;
 }
 
-/* A release ends the context only when it was the last; whether it did, the driver says. */
+/* Only the last release ends the context, so the driver is asked whether it still exists. */
 #define END_PRIMARY(symbol)                                                                                            \
     CUresult symbol(CUdevice device) {                                                                                 \
         lock_primary(device);                                                                                          \
@@ -207,8 +207,8 @@ CUresult cuCtxDetach(CUcontext context) {
     return result;
 }
 
-/* Its context ends with it, but not what was allocated there, which is the primary context's. That one ends too if
- * nobody else holds it. */
+/* Its own context ends with it. Allocations made there belong to the primary context, which also ends if this was
+ * its last holder. */
 CUresult cuGreenCtxDestroy(CUgreenCtx green) {
     CUcontext context = NULL, popped;
     CUdevice device = -1;

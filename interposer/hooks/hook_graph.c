@@ -1,5 +1,4 @@
-/* Graphs with allocations: what is put into them, what is made of them, and what starts them besides a launch, which
- * comes to graph.c from the gate. */
+/* Graphs with allocations: adding nodes, instantiating, and uploading. Launches reach graph.c from the gate. */
 #include "cuda/device.h"
 #include "driver/driver.h"
 #include "memory/cache.h"
@@ -8,7 +7,7 @@
 #include "session/join.h"
 #include "share/share.h"
 
-/* The allocation is only described here. On a GPU that is not the share's it could never be launched. */
+/* Reject an allocation on a GPU outside the share: the graph could never be launched. */
 static CUresult check_parameters(const CUDA_MEM_ALLOC_NODE_PARAMS *parameters) {
     CUdevice device;
     uint32_t gpu;
@@ -50,7 +49,7 @@ CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *bef
     return result == CUDA_SUCCESS ? REAL(cuGraphAddNode)(node, graph, before, count, parameters) : result;
 }
 
-/* Before the real call: what the graph will need. */
+/* Called before the real call: find what the graph will need. */
 static CUresult measure(CUgraph graph, footprint_t *footprint) {
     footprint->any = false;
     return graph_is_tracking() ? footprint_of(graph, footprint) : CUDA_SUCCESS;
@@ -90,7 +89,7 @@ CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *node,
 typedef CUresult with_parameters_t(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters);
 typedef CUresult upload_t(CUgraphExec exec, CUstream stream);
 
-/* An upload that is asked for here takes memory: it is left out of this call, and done by its own. */
+/* The upload flag takes memory, so it is removed from this call, and the upload is a separate, charged call. */
 static CUresult with_parameters(with_parameters_t *real, upload_t *upload, CUgraphExec *exec, CUgraph graph,
                                 CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
     footprint_t footprint;
@@ -128,7 +127,7 @@ CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) {
                                : REAL(cuGraphUpload_ptsz)(exec, stream);
 }
 
-/* Set aside before, for after it the driver may use the same handle again at once. */
+/* Detached first, because after the call the driver may reuse the handle at once. */
 CUresult cuGraphExecDestroy(CUgraphExec exec) {
     detached_t detached;
     if (!graph_is_tracking())

@@ -1,10 +1,10 @@
-/* Executable graphs that are changed: to be as another graph, or to have another one inside. */
+/* Changes to executable graphs: updating from another graph, or replacing a child graph. */
 #include "driver/driver.h"
 #include "driver/refusal.h"
 #include "memory/footprint.h"
 #include "memory/graph.h"
 
-/* Before the real call: the graph needs what it will have been changed to, and no longer what it needed. */
+/* Called before the real call: record what the graph needs after the change. */
 static CUresult begin(CUgraphExec exec, CUgraph graph, detached_t *detached) {
     footprint_t footprint;
     CUresult result = footprint_of(graph, &footprint);
@@ -42,14 +42,13 @@ CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *node, i
                                   : result;
 }
 
-/* What of the old one goes and what stays, nobody can tell. */
+/* Refused if it allocates: the driver does not report which of the old allocations remain. */
 static CUresult check_child(hook_t hook, CUgraph child) {
     footprint_t footprint;
     if (!graph_is_tracking() || child == NULL)
         return CUDA_SUCCESS;
     CUresult result = footprint_of(child, &footprint);
-    return result == CUDA_SUCCESS && footprint.any ? refusal(hook, "another child graph that allocates memory")
-                                                   : result;
+    return result == CUDA_SUCCESS && footprint.any ? refusal(hook, "a new child graph that allocates memory") : result;
 }
 
 CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraph child) {

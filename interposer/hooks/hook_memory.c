@@ -5,7 +5,7 @@
 #include "memory/pool.h"
 #include "session/join.h"
 
-#define PITCH_GUESS 512u /* rows are padded to at most this on every GPU so far; the true pitch is charged after */
+#define PITCH_GUESS 512u /* no GPU so far pads rows to more than this; afterwards the real pitch is charged */
 
 static CUresult begin(place_t *place, uint64_t bytes) {
     return session_join() ? charge_current(place, bytes) : CUDA_ERROR_SYSTEM_NOT_READY;
@@ -29,7 +29,7 @@ CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned bytes) {
     return charge_end(&place, result, result == CUDA_SUCCESS ? *pointer : 0, bytes);
 }
 
-/* Its pages come to the GPU when they are used there, and go when others need the room. */
+/* Pages move to the GPU when they are used there, and leave when others need the room. */
 CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
     place_t place;
     CUresult result = begin(&place, bytes);
@@ -49,13 +49,13 @@ static uint64_t pitch_guess(uint64_t width) {
     return width > UINT64_MAX - PITCH_GUESS ? UINT64_MAX : (width + PITCH_GUESS - 1) / PITCH_GUESS * PITCH_GUESS;
 }
 
-/* Charged by a guess at first; the driver's pitch decides. If it is larger and does not fit, the memory goes back. */
+/* Replace the estimated charge by the real one. If the driver's pitch is larger and does not fit, free the memory. */
 static CUresult settle(const place_t *place, CUdeviceptr pointer, uint64_t guess_bytes, uint64_t bytes) {
     if (bytes > guess_bytes) {
         CUresult result = charge_begin(place, bytes - guess_bytes);
         if (result != CUDA_SUCCESS) {
             CUresult freed = REAL(cuMemFree_v2)(pointer);
-            /* Not to be had back: then it stays charged by the guess, as memory that nobody frees. */
+            /* If it cannot be freed, the estimate stays charged. */
             return freed == CUDA_SUCCESS ? charge_end(place, result, 0, guess_bytes) : result;
         }
     }
@@ -89,7 +89,7 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, unsigned widt
     return settle(&place, *pointer, guess_bytes, product(*pitch, height));
 }
 
-/* A pool's block goes back to its pool, and this call has waited for all that used it. */
+/* A block returns to its pool. The call has waited for all work that used it. */
 static CUresult freed(const charge_t *charge, const block_t *block, CUresult result) {
     result = pool_end_free(block, charge_end_free(charge, result));
     if (block->pointer != 0)

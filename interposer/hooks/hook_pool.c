@@ -1,4 +1,4 @@
-/* Pools of memory: which GPU each is on, and how much of it. What is allocated from them: hook_async.c. */
+/* Memory pools: the GPU of each pool, and its size there. Allocations from pools: hook_async.c. */
 #include "cuda/device.h"
 #include "driver/driver.h"
 #include "memory/cache.h"
@@ -6,7 +6,8 @@
 #include "session/join.h"
 #include "share/share.h"
 
-/* A pool that a program has been given. Managed memory that prefers no GPU is of the one that first allocates. */
+/* Record a pool that the program has received. A managed pool without a preferred GPU belongs to the GPU that first
+ * allocates from it. */
 static CUresult given(CUresult result, const CUmemoryPool *pool, const CUmemLocation *location, int type) {
     uint32_t gpu = CACHE_ANY_GPU;
     CUdevice device;
@@ -46,7 +47,7 @@ CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, int type) 
     return given(REAL(cuMemGetMemPool)(pool, location, type), pool, location, type);
 }
 
-/* Its memory is the exporter's, and charged there. */
+/* Its memory is charged to the exporter. */
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, int type, uint64_t flags) {
     CUresult result = REAL(cuMemPoolImportFromShareableHandle)(pool, handle, type, flags);
     if (result == CUDA_SUCCESS && pool_add(*pool, CACHE_FOREIGN, CACHE_ANY_GPU) == NULL)
@@ -54,7 +55,7 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, in
     return result;
 }
 
-/* A threshold that is lowered lets memory go when the program waits the next time. */
+/* A lower release threshold frees memory when the program waits for the next time. */
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value) {
     cache_note_free();
     return REAL(cuMemPoolSetAttribute)(pool, attribute, value);

@@ -1,4 +1,4 @@
-/* How large the GPU is, as CUDA tells it: as large as the share. */
+/* The GPU's memory as CUDA reports it: total and free memory of the share. */
 #include "cuda/device.h"
 #include "driver/driver.h"
 #include "memory/cache.h"
@@ -26,7 +26,7 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     return CUDA_SUCCESS;
 }
 
-/* The form of before CUDA 3.2 has 32 bits, and says the most they can. */
+/* The variant from before CUDA 3.2 has 32 bits, and returns its maximum for larger values. */
 CUresult cuMemGetInfo(unsigned *free_bytes, unsigned *total_bytes) {
     size_t wide_free_bytes, wide_total_bytes;
     CUresult result = cuMemGetInfo_v2(&wide_free_bytes, &wide_total_bytes);

@@ -59,7 +59,7 @@ BEGIN_AGAIN(cuStreamBeginRecaptureToGraph_ptsz)
 
 typedef CUresult end_t(CUstream stream, void **graph);
 
-/* A capture that was broken ends too, with an error; of a stream that was not capturing nothing ends. */
+/* A broken capture also ends, with an error. A stream without a capture has nothing to end. */
 static CUresult end(end_t *real, CUstream stream, void **graph, bool per_thread) {
     bool before = stream_is_capturing(stream, per_thread);
     CUresult result = real(stream, graph);
@@ -78,7 +78,7 @@ CUresult cuStreamEndCapture_ptsz(CUstream stream, void **graph) {
 
 typedef CUresult destroy_t(CUstream stream);
 
-/* Forgotten before, for after it the driver may use the same handle again at once. */
+/* Removed first, because after the call the driver may reuse the handle at once. */
 static CUresult destroy(destroy_t *real, CUstream stream) {
     capture_t capture = capture_begin_destroy(stream);
     streams_slot_t *slot = streams_begin_destroy(stream);

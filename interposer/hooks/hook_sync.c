@@ -1,4 +1,4 @@
-/* Waiting for the GPU: then pools let go of what they need not keep, and are charged for less. */
+/* Waiting for the GPU. Afterwards pools release memory that they need not keep, and are charged for less. */
 #include "driver/driver.h"
 #include "memory/cache.h"
 

@@ -1,4 +1,4 @@
-/* Physical memory by handles: made, mapped, shared with other processes. */
+/* Physical memory by handle: creating, mapping, and sharing with other processes. */
 #include "cuda/device.h"
 #include "driver/driver.h"
 #include "driver/refusal.h"
@@ -25,7 +25,7 @@ static CUresult create(CUmemGenericAllocationHandle *handle, size_t bytes, const
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Works without a context, on whatever device the properties name. */
+/* Works without a context; the properties name the device. */
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties,
                      uint64_t flags) {
     uint32_t gpu;
@@ -34,9 +34,9 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
         return CUDA_ERROR_SYSTEM_NOT_READY;
     if (properties == NULL || (properties->location.type >= CU_MEM_LOCATION_TYPE_HOST &&
                                properties->location.type <= CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT))
-        return REAL(cuMemCreate)(handle, bytes, properties, flags); /* an error, or memory of the host */
+        return REAL(cuMemCreate)(handle, bytes, properties, flags); /* an error, or host memory */
     if (!device_of_location(&properties->location, &device))
-        return refusal(HOOK_cuMemCreate, "memory at a location of an unknown kind");
+        return refusal(HOOK_cuMemCreate, "memory at an unknown type of location");
     CUresult result = device_gpu(device, &gpu);
     return result == CUDA_SUCCESS ? create(handle, bytes, properties, flags, gpu) : result;
 }
@@ -85,7 +85,7 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
     return REAL(cuMemExportToShareableHandle)(shareable, handle, type, flags);
 }
 
-/* The memory is the exporter's, and charged there. A handle that is ours already refers to what it did. */
+/* The memory is charged to its exporter. A handle that is already ours keeps its piece. */
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable, int type) {
     CUresult result = REAL(cuMemImportFromShareableHandle)(handle, shareable, type);
     if (result == CUDA_SUCCESS && !physical_import(*handle) && !physical_create(*handle, 0, 0)) {

@@ -24,7 +24,7 @@ const hook_row_t hook_rows[HOOK_COUNT] = {
 #undef LAUNCH
 };
 
-/* Refused functions take any arguments, because they use none. */
+/* Refused functions ignore their arguments, so they need no parameters. */
 #define HOOK(library, symbol, returns, parameters)
 #define NEED(library, symbol, returns, parameters)
 #define LAUNCH(library, symbol, stream)

@@ -13,30 +13,30 @@
 #include "base/report.h"
 #include "link/wire.h"
 
-#define CONNECT_TIMEOUT_MS 1 /* of the thread that looks after the leases: it tries again */
+#define CONNECT_TIMEOUT_MS 1 /* short, for the thread that also handles the leases; it retries */
 #define RECONNECT_NS (500 * MS_NS)
 #define MAX_BACKOFF_NS (16000 * MS_NS)
-/* So long an arbiter may get no processor on a busy node: to give up before is to refuse memory that is there. */
+/* On a busy node the arbiter may get no processor for this long. Giving up earlier would refuse memory that is free. */
 #define ANSWER_TIMEOUT_NS (3000 * MS_NS)
 
-/* The socket is kept even when the arbiter is gone: only this process's death may close it, for that is what tells an
- * arbiter that the bytes are free. */
+/* The socket stays open even when the arbiter is gone. An arbiter learns from its closing that the process has died
+ * and its bytes are free, so only the process's death may close it. */
 static struct {
-    int socket; /* the same number also when it is another connection */
+    int socket; /* a new connection gets the same number */
     bool connected;
-    int pending; /* that is being made, or -1 */
+    int pending; /* the connection being made, or -1 */
     bool reported;
-    bool rejected;       /* by the one that is there now, and the program was told */
+    bool rejected;       /* by the current arbiter, and that was reported */
     uint64_t backoff_ns; /* after the last refusal */
     uint64_t retry_ns;
-    /* Whether dead processes have left bytes is answered in the order of the questions. The lock is held while one is
-     * sent, and never while anything is waited for. */
+    /* The arbiter answers RECLAIM in the order of the requests. The lock is held while sending one, never while
+     * waiting. */
     pthread_mutex_t mutex;
     uint32_t reclaim_requests;
-    uint32_t reclaimed; /* a futex: answers so far; also those that will never come */
-    uint32_t measured;  /* a futex: the number of the last answer */
+    uint32_t reclaimed; /* a futex: number of answers, including those that can no longer come */
+    uint32_t measured;  /* a futex: number of the last MEASURE that was answered */
     uint64_t measured_bytes;
-    uint32_t measure_requests; /* about what is measured: one at a time */
+    uint32_t measure_requests; /* MEASURE requests; one at a time */
 } arbiter = {.socket = -1, .pending = -1, .mutex = PTHREAD_MUTEX_INITIALIZER};
 
 static void arbiter_after_fork(void) {
@@ -77,14 +77,14 @@ static void wake(const uint32_t *word) {
 static void disconnected(void) {
     pthread_mutex_lock(&arbiter.mutex);
     __atomic_store_n(&arbiter.connected, false, __ATOMIC_SEQ_CST);
-    __atomic_store_n(&arbiter.reclaimed, arbiter.reclaim_requests, __ATOMIC_SEQ_CST); /* nobody will answer */
+    __atomic_store_n(&arbiter.reclaimed, arbiter.reclaim_requests, __ATOMIC_SEQ_CST); /* these will get no answer */
     pthread_mutex_unlock(&arbiter.mutex);
     wake(&arbiter.reclaimed);
     wake(&arbiter.measured);
     arbiter.retry_ns = 0;
     if (!arbiter.reported)
-        report("the arbiter went away: memory limits still hold, and where the GPU is shared this program "
-               "launches for its request's part of the time, until the node's agent runs again");
+        report("the arbiter went away: until the node's agent runs again, memory limits stay in force, and on a shared "
+               "GPU this program launches only for its requested part of the time");
     arbiter.reported = true;
 }
 
@@ -104,7 +104,7 @@ bool arbiter_receive(wire_lease_t *message) {
             __atomic_store_n(&arbiter.measured, message->flags, __ATOMIC_SEQ_CST);
             wake(&arbiter.measured);
             break;
-        case WIRE_UNKNOWN: /* from an agent that knows more than we do */
+        case WIRE_UNKNOWN: /* from a newer agent */
             break;
         case WIRE_END:
             disconnected();
@@ -119,17 +119,18 @@ static void close_pending(void) {
     arbiter.pending = -1;
 }
 
-/* The new connection takes the place of the old one, whose descriptor is never free for the application to get. */
+/* Replace the old connection by the new one in one step, so that the application never gets the old descriptor's
+ * number. */
 static bool adopt(void) {
     bool adopted = dup3(arbiter.pending, arbiter.socket, O_CLOEXEC) >= 0;
     close_pending();
     return adopted;
 }
 
-/* The next agent, or this one when it knows more, may think otherwise; it is not to be asked too often. */
+/* Back off: a later agent, or this one once it knows more, may accept the process. */
 static void rejected(const char *sentence) {
     if (!arbiter.rejected)
-        report("%s; until then this program goes on with the limits that it has", sentence);
+        report("%s; until then this program keeps its current limits", sentence);
     arbiter.backoff_ns = arbiter.rejected ? 2 * arbiter.backoff_ns : RECONNECT_NS;
     if (arbiter.backoff_ns > MAX_BACKOFF_NS)
         arbiter.backoff_ns = MAX_BACKOFF_NS;
@@ -151,7 +152,7 @@ static bool finish(arbiter_map_pages_t *map_pages) {
     }
     if (!map_pages(&welcome)) {
         close_pending();
-        report("the arbiter that runs now has other pages for this container: restart the container");
+        report("the new arbiter has different pages for this container: restart the container");
         arbiter.retry_ns = FOREVER;
         return false;
     }
@@ -159,7 +160,8 @@ static bool finish(arbiter_map_pages_t *map_pages) {
     return adopt();
 }
 
-/* The number of the question: so many answers have come when it is answered. False: it cannot be asked now. */
+/* Send RECLAIM and return its number: it is answered once that many answers have come. Returns false if it cannot be
+ * sent now. */
 static bool request_reclaim(uint32_t *number_p) {
     pthread_mutex_lock(&arbiter.mutex);
     bool reclaim_requests =
@@ -170,7 +172,7 @@ static bool request_reclaim(uint32_t *number_p) {
     return reclaim_requests;
 }
 
-/* Whatever is said first tells it that this process goes by its limits page now. */
+/* The first message after a reconnect tells the arbiter that this process uses its limits page now. */
 bool arbiter_reconnect(arbiter_map_pages_t *map_pages) {
     char sentence[512];
     int pending;
@@ -200,8 +202,8 @@ uint64_t arbiter_wake_ns(void) {
     return arbiter.retry_ns > now_ns() ? arbiter.retry_ns : now_ns() + RECONNECT_NS;
 }
 
-/* Until the word has come to a number, or it is so late, or the arbiter has gone; returns the word. Signals end a wait,
- * and a program that is profiled has one every few milliseconds. */
+/* Wait until the word has reached the number, the time is over, or the arbiter is gone. Returns the word. Signals
+ * interrupt the wait, and a profiled program gets one every few milliseconds. */
 static uint32_t wait_for(const uint32_t *word, uint32_t number, uint64_t until_ns) {
     for (;;) {
         uint32_t now = __atomic_load_n(word, __ATOMIC_SEQ_CST);
@@ -213,14 +215,15 @@ static uint32_t wait_for(const uint32_t *word, uint32_t number, uint64_t until_n
     }
 }
 
-/* Not until any answer has come: that may be one to another thread, of a look before what is asked for was free. */
+/* Waiting for just any answer would be wrong: it may belong to another thread's request, sent before the bytes were
+ * freed. */
 void arbiter_reclaim(void) {
     uint32_t number;
     if (request_reclaim(&number))
         (void)wait_for(&arbiter.reclaimed, number, now_ns() + ANSWER_TIMEOUT_NS);
 }
 
-/* An answer that came too late for its question is of an older look: it has another number. */
+/* The number tells apart a late answer to an earlier request. */
 bool arbiter_measure(uint32_t gpu, uint64_t *bytes_p) {
     const uint64_t until_ns = now_ns() + ANSWER_TIMEOUT_NS;
     uint32_t number = ++arbiter.measure_requests;

@@ -18,11 +18,11 @@
 #endif
 
 #define SOCKET_PATH CONTAINER_ARBITER_DIRECTORY "/" ARBITER_SOCKET_NAME
-/* Longer than the arbiter takes at most to find out which pod this is, which for a pod just made may be ten seconds. */
+/* Longer than the arbiter needs to identify the pod, which takes up to ten seconds for one just created. */
 #ifndef WELCOME_TIMEOUT_MS
 #    define WELCOME_TIMEOUT_MS 20000
 #endif
-#define NO_DESCRIPTOR "no descriptor for the connection to the arbiter: raise the container's limit of open files"
+#define NO_DESCRIPTOR "no descriptor for the connection to the arbiter: raise the container's limit on open files"
 #define SENTENCE_MAX (sizeof(wire_refused_t) - sizeof(wire_header_t))
 #define RESTART "restart the container to get the library of this node's agent"
 
@@ -34,7 +34,7 @@ typedef union {
     wire_lease_t lease;
 } message_t;
 
-/* What the last WELCOME has chosen. */
+/* The version chosen by the last WELCOME. */
 static uint16_t protocol_version = WIRE_OLDEST;
 
 static bool __attribute__((format(printf, 3, 4))) fail(char *sentence, unsigned size, const char *format, ...) {
@@ -84,8 +84,8 @@ static ssize_t receive(int socket, message_t *message, int *descriptors, unsigne
     return length;
 }
 
-/* Not send, at which a thread could be cancelled: whoever asks for memory may hold the lock of a pool's books. And not
- * until there is room: an arbiter that is stopped reads nothing, and a question that it does not get has no answer. */
+/* A system call, because send() is a cancellation point and the caller may hold a lock. It does not block: a stopped
+ * arbiter reads nothing, and then an answer will not come either. */
 static bool send_message(int socket, const void *message, size_t size) {
     ssize_t sent;
     do {
@@ -94,7 +94,7 @@ static bool send_message(int socket, const void *message, size_t size) {
     return sent == (ssize_t)size;
 }
 
-/* For at most so long, which it takes where more wait to be accepted than may: after a restart all come at once. */
+/* The timeout applies if the arbiter's backlog is full: after its restart, all processes connect at once. */
 static bool connect_arbiter(int *socket_p, unsigned wait_ms, char *sentence, unsigned size) {
     const struct timeval wait = {.tv_sec = wait_ms / 1000, .tv_usec = (suseconds_t)(wait_ms % 1000) * 1000};
     struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = SOCKET_PATH};
@@ -117,9 +117,9 @@ static bool connect_arbiter(int *socket_p, unsigned wait_ms, char *sentence, uns
 static bool check_answer(const message_t *answer, ssize_t length, char *sentence, unsigned size) {
     const wire_header_t *header = &answer->header;
     if (length <= 0)
-        return fail(sentence, size, "the arbiter closed the connection without an answer: look at the agent's log");
+        return fail(sentence, size, "the arbiter closed the connection without an answer: check the agent's log");
     if (length < (ssize_t)sizeof *header || header->magic != WIRE_MAGIC || header->size != (uint32_t)length)
-        return fail(sentence, size, "the arbiter's answer is not understood: " RESTART);
+        return fail(sentence, size, "the arbiter's answer is invalid: " RESTART);
     if (header->type == MESSAGE_REFUSED) {
         size_t sentence_length = (size_t)length - sizeof *header;
         return fail(sentence, size, "the arbiter refused this process: %.*s",
@@ -129,14 +129,14 @@ static bool check_answer(const message_t *answer, ssize_t length, char *sentence
         return fail(sentence, size, "the arbiter speaks protocol %u and this library %u to %u: " RESTART,
                     header->version, WIRE_OLDEST, WIRE_VERSION);
     if (header->type != MESSAGE_WELCOME || length < (ssize_t)sizeof answer->welcome)
-        return fail(sentence, size, "the arbiter's answer is of an unknown kind (%u): " RESTART, header->type);
+        return fail(sentence, size, "the arbiter's answer has an unknown type (%u): " RESTART, header->type);
     if (answer->welcome.gpu_count > MAX_GPUS || answer->welcome.slot >= LEDGER_SLOTS)
         return fail(sentence, size, "the arbiter's welcome is out of range (%u GPUs, slot %u): " RESTART,
                     answer->welcome.gpu_count, answer->welcome.slot);
     return true;
 }
 
-/* A page that ends too early would kill the process at its first look. */
+/* Reading a mapped page beyond the end of its file would kill the process. */
 static bool check_pages(const wire_welcome_result_t *result, char *sentence, unsigned size) {
     if (lseek(result->limits, 0, SEEK_END) < PAGE_SIZE ||
         lseek(result->ledger, 0, SEEK_END) < (off_t)result->gpu_count * PAGE_SIZE)
@@ -149,7 +149,7 @@ static bool check_pages(const wire_welcome_result_t *result, char *sentence, uns
     return true;
 }
 
-#define NO_ANSWER "the arbiter does not answer: look at the agent's log, then run the program again"
+#define NO_ANSWER "the arbiter does not answer: check the agent's log, then run the program again"
 
 static void close_all(const int *descriptors, unsigned count) {
     for (unsigned i = 0; i < count; i++) {

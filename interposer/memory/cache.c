@@ -12,14 +12,14 @@
 #include "share/share.h"
 
 #define MAX_CACHES 1024u
-/* What pools grow by at most, until their figures show what it really is; and what graphs' memory grows by at least. */
+/* The unit in which pools grow, until their figures show a smaller one; and the smallest unit for graphs. */
 #define MAX_UNIT_BYTES (32ull << 20)
 #define GRAPHS_UNIT_BYTES (2ull << 20)
 
 #define DESTROY_POLL_NS 100000ull
 
-static pthread_mutex_t list_mutex = PTHREAD_MUTEX_INITIALIZER; /* of making and ending */
-static pthread_mutex_t mutexes[MAX_GPUS];                      /* all zeros is a mutex that is free */
+static pthread_mutex_t list_mutex = PTHREAD_MUTEX_INITIALIZER; /* for creation and removal */
+static pthread_mutex_t mutexes[MAX_GPUS];                      /* a zeroed mutex is unlocked */
 static cache_t caches[MAX_CACHES];
 static _Atomic unsigned high;
 static _Atomic bool shrinkable;
@@ -55,14 +55,14 @@ cache_t *cache_find(cache_kind_t kind, uint64_t handle) {
         bool same = found == kind || (is_pool(kind) && is_pool(found));
         if (!same || atomic_load_explicit(&caches[i].handle, memory_order_acquire) != handle)
             continue;
-        /* Of one that has ended and is just recreated for this handle, the rest is not there yet. */
+        /* The entry may be just being reused for this handle, and then its other fields are not set. */
         if (atomic_load_explicit(&caches[i].kind, memory_order_acquire) == found)
             return &caches[i];
     }
     return NULL;
 }
 
-/* The place is filled in before its kind tells that there is something. */
+/* `kind` is set last, because it makes the entry visible. */
 static cache_t *create(cache_kind_t kind, uint64_t handle, uint32_t gpu) {
     for (unsigned i = 0; i < MAX_CACHES; i++) {
         cache_t *cache = &caches[i];
@@ -109,8 +109,8 @@ static uint64_t round_up(uint64_t bytes, uint64_t unit_bytes) {
     return bytes > UINT64_MAX - unit_bytes ? bytes : (bytes + unit_bytes - 1) / unit_bytes * unit_bytes;
 }
 
-/* Of a pool: the largest that all its growth was a multiple of, which may be too large. Of graphs, whose growth cannot
- * be taken back but is wanted by the page: the smallest that explains what it grew by. */
+/* For a pool, the largest power of two that divides all its growth so far, which may be too large. For graphs, whose
+ * growth is needed by the page and cannot be undone, the smallest that explains the growth. */
 static void learn_unit(cache_t *cache, uint64_t wanted_bytes, uint64_t growth_bytes) {
     uint64_t unit_bytes = cache->unit_bytes;
     uint64_t divisor_bytes = growth_bytes & -growth_bytes;
@@ -131,16 +131,16 @@ static void count_growth(const cache_t *cache) {
     growths[gpu]++;
 }
 
-/* With the lock held: charged for what it has, if `over_bytes` more were charged than its books say, for a call that
- * has ended. Others that are under way may have taken all of what was reserved for them, or nothing yet: it may come to
- * have what it has now and what is reserved for them, and never more than what was charged for it before. */
+/* With the lock held, after a call has ended: charge the cache for what it holds. `over_bytes` were charged beyond
+ * charged_bytes for the call. Calls still in progress may have taken none or all of their reservations, so the cache
+ * may grow to what it holds now plus these, but never beyond what was charged before. */
 static bool adjust_charge(cache_t *cache, uint64_t over_bytes) {
     uint64_t bytes;
     uint64_t before_bytes = cache->charged_bytes + over_bytes;
     uint64_t reserved_bytes = cache->reserved_bytes;
     cache->charged_bytes = before_bytes;
     if (!read_bytes(cache, &bytes))
-        return true; /* it stays charged for all that it may have taken */
+        return true; /* everything that it may have taken stays charged */
     cache->orphaned_bytes = min_u64(cache->orphaned_bytes, bytes);
     if (bytes > before_bytes + reserved_bytes) {
         uint64_t more_bytes = bytes - before_bytes - reserved_bytes;
@@ -177,11 +177,11 @@ bool cache_end_growth(cache_t *cache, const growth_t *growth) {
 bool cache_reserve(cache_t *cache, uint64_t bytes, uint64_t *reserved_bytes_p) {
     uint64_t whole_bytes = round_up(bytes, cache->unit_bytes);
     *reserved_bytes_p = whole_bytes;
-    /* What needs nothing more is let be also when the driver's own memory has pushed the share beyond its limit. */
+    /* A call that needs no growth is allowed even if the driver's own memory has pushed the share over its limit. */
     return whole_bytes == 0 || share_try_charge(cache->gpu, whole_bytes);
 }
 
-/* Without the lock: it may take as long as the driver likes. The pool is not destroyed meanwhile. */
+/* Releases the lock during the call, which may take long. `pollers` keeps the pool from being destroyed meanwhile. */
 static void trim(cache_t *cache, cache_kind_t kind) {
     cache->pollers++;
     cache_unlock(cache->gpu);
@@ -195,7 +195,7 @@ static void trim(cache_t *cache, cache_kind_t kind) {
     cache->pollers--;
 }
 
-/* With the lock held, which is let go of for a trim. True: there was something of this GPU to look at. */
+/* With the lock held, but released during a trim. Returns whether a cache on this GPU held anything. */
 static bool refresh_all(uint32_t gpu, bool trimming) {
     unsigned count = atomic_load_explicit(&high, memory_order_acquire);
     bool any = false;
@@ -207,12 +207,12 @@ static bool refresh_all(uint32_t gpu, bool trimming) {
         any = any || cache->charged_bytes > 0;
         if (trimming && !capture_any())
             trim(cache, kind);
-        (void)adjust_charge(cache, 0); /* of one that is closing meanwhile nothing is read */
+        (void)adjust_charge(cache, 0); /* no-op if it is being destroyed by now */
     }
     return any;
 }
 
-/* While a stream is being captured nothing is trimmed: it might break the capture. */
+/* Nothing is trimmed during a capture, which that could break. */
 static bool refresh_or_trim(uint32_t gpu, bool trimming) {
     cache_lock(gpu);
     bool any = refresh_all(gpu, trimming && !capture_any());
@@ -235,7 +235,7 @@ bool cache_trim(uint32_t gpu) {
     return refresh_or_trim(gpu, true);
 }
 
-/* Whoever trims it is in the driver, which would let a destruction wait as well. */
+/* Waits for threads that trim the pool. The driver would make its destruction wait for them as well. */
 void cache_begin_destroy(cache_t *cache) {
     uint32_t gpu = cache->gpu;
     cache_lock(gpu);

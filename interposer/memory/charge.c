@@ -11,11 +11,11 @@
 #include "memory/lingering.h"
 #include "share/share.h"
 
-/* No context has an odd address. */
+/* Contexts have even addresses. */
 #define DETACHED_BIT 1u
 
-/* An entry's count: whether the driver has its bytes for certain, and whether they were certain before it was asked to
- * end their context. */
+/* Values of an entry's `count`: whether the driver certainly holds its bytes, and whether it did before a call that
+ * may end their context. */
 enum { UNCERTAIN, CERTAIN, WAS_CERTAIN };
 
 static table_t allocations = TABLE_INITIALIZER;
@@ -31,11 +31,12 @@ static uint64_t mebibytes(uint64_t bytes) {
     return (bytes >> 20) + ((bytes & ((1u << 20) - 1)) != 0);
 }
 
-/* Once: allocators such as PyTorch's ask again and again for what they are refused, and go on. */
+/* Reports only once: allocators such as PyTorch's handle a refusal and retry often. */
 CUresult charge_refused(uint32_t gpu, uint64_t bytes) {
     uint64_t limit_bytes = share_limit_bytes(gpu);
     uint64_t used_bytes = share_used_bytes(gpu);
-    bool fits = used_bytes <= limit_bytes && bytes <= limit_bytes - used_bytes; /* the driver has none, or has again */
+    bool fits = used_bytes <= limit_bytes &&
+                bytes <= limit_bytes - used_bytes; /* the GPU itself is full, or memory was freed meanwhile */
     if (!fits && !__atomic_exchange_n(&reported, true, __ATOMIC_RELAXED))
         report("%" PRIu64 " MiB refused: %" PRIu64 " of the container's %" PRIu64
                " MiB are in use (gpushare.io/memory)",
@@ -46,13 +47,12 @@ CUresult charge_refused(uint32_t gpu, uint64_t bytes) {
 CUresult charge_silently(const place_t *place, uint64_t bytes) {
     if (place->gpu == SHARE_NO_GPU)
         return device_refusal();
-    /* Nothing more can be had also by a share that the driver's own memory has pushed beyond its limit. */
+    /* Zero bytes are allowed even if the driver's own memory has pushed the share over its limit. */
     if (bytes == 0 || share_charge(place->gpu, bytes))
         return CUDA_SUCCESS;
     if (bytes > share_limit_bytes(place->gpu))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    /* What pools keep is taken from them before a program is told that there is nothing, as the driver does it; and
-     * what was shared may be gone by now. */
+    /* Before reporting out of memory, trim pools, as the driver does, and find out whether exported memory is gone. */
     if (cache_trim(place->gpu) && share_charge(place->gpu, bytes))
         return CUDA_SUCCESS;
     return lingering_refund(place->gpu) && share_charge(place->gpu, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -68,7 +68,7 @@ CUresult charge_current(place_t *place, uint64_t bytes) {
     return result == CUDA_SUCCESS ? charge_begin(place, bytes) : result;
 }
 
-/* Before the driver is asked to free it. */
+/* Called before the driver is asked to free the entry's memory. */
 static void clear_certain(entry_t *entry) {
     if (entry->count != CERTAIN)
         return;
@@ -76,7 +76,7 @@ static void clear_certain(entry_t *entry) {
     entry->count = WAS_CERTAIN;
 }
 
-/* It was not freed. */
+/* The memory was not freed. */
 static void restore_certain(entry_t *entry) {
     if (entry->count == WAS_CERTAIN)
         entry->count = share_certain(entry->gpu, entry->bytes) ? CERTAIN : UNCERTAIN;
@@ -89,7 +89,7 @@ bool charge_record(const place_t *place, uint64_t key, uint64_t bytes) {
     bool noted = table_put(&allocations, &entry, &old);
     if (!noted)
         clear_certain(&entry);
-    /* The driver gives an address twice only when what was there is gone, by a way that no hook saw. */
+    /* The driver reuses an address only after the old memory is gone, here in a way that no hook saw. */
     if (noted && old.key != 0) {
         clear_certain(&old);
         share_refund(old.gpu, old.bytes);
@@ -135,7 +135,7 @@ CUresult charge_end_free(const charge_t *charge, CUresult result) {
                      .count = charge->certain ? WAS_CERTAIN : UNCERTAIN};
     entry_t old;
     restore_certain(&entry);
-    (void)table_put(&allocations, &entry, &old); /* should it fail, the bytes stay charged: the safe side */
+    (void)table_put(&allocations, &entry, &old); /* if this fails, the bytes stay charged: the safe side */
     return result;
 }
 

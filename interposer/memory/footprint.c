@@ -10,7 +10,7 @@
 #include "share/share.h"
 
 #define PAGE_BITS 21
-#define MAX_DEPTH 64 /* graphs in graphs */
+#define MAX_DEPTH 64 /* nested graphs */
 
 typedef struct {
     footprint_t *footprint;
@@ -30,7 +30,7 @@ static CUresult add(walk_t *walk, const CUDA_MEM_ALLOC_NODE_PARAMS *parameters) 
         return CUDA_ERROR_NOT_PERMITTED;
     uint64_t last = (parameters->dptr + parameters->bytesize - 1) >> PAGE_BITS;
     for (uint64_t page = parameters->dptr >> PAGE_BITS; page <= last; page++) {
-        const entry_t entry = {.key = page + 1}; /* no key is 0 */
+        const entry_t entry = {.key = page + 1}; /* keys are not 0 */
         if (!table_put(&walk->pages, &entry, &old))
             return CUDA_ERROR_OUT_OF_MEMORY;
         if (old.key == 0)
@@ -43,7 +43,7 @@ static CUresult add(walk_t *walk, const CUDA_MEM_ALLOC_NODE_PARAMS *parameters) 
 
 static CUresult walk_graph(walk_t *walk, CUgraph graph, unsigned depth);
 
-/* The bodies of conditional nodes are not looked into: CUDA lets no allocation be there. */
+/* Bodies of conditional nodes are skipped: CUDA allows no allocations in them. */
 static CUresult walk_node(walk_t *walk, CUgraphNode node, unsigned depth) {
     CUDA_MEM_ALLOC_NODE_PARAMS parameters;
     CUgraph child;
@@ -57,7 +57,7 @@ static CUresult walk_node(walk_t *walk, CUgraphNode node, unsigned depth) {
     }
     if (type == CU_GRAPH_NODE_TYPE_GRAPH) {
         if (depth == MAX_DEPTH)
-            return refusal(HOOK_cuGraphInstantiateWithFlags, "a graph in so many graphs, one in the other,");
+            return refusal(HOOK_cuGraphInstantiateWithFlags, "a graph nested this deeply");
         result = REAL(cuGraphChildGraphNodeGetGraph)(node, &child);
         return result == CUDA_SUCCESS ? walk_graph(walk, child, depth + 1) : result;
     }

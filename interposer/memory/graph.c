@@ -10,17 +10,17 @@
 #include "memory/lingering.h"
 #include "share/share.h"
 
-#define GPU_SHIFT 56 /* no address has bits there */
+#define GPU_SHIFT 56 /* above the bits of an address */
 
 static bool tracking;
-static table_t execs = TABLE_INITIALIZER; /* exec and GPU -> bytes; gpu: the device; count: launched */
+static table_t execs = TABLE_INITIALIZER; /* exec and GPU -> bytes; gpu: the device number; count: 1 once launched */
 
 static void graph_after_fork(void) {
     table_clear(&execs);
 }
 FORK_ON_CHILD(graph_after_fork)
 
-/* Something that may make graphs' memory grow: a launch, an upload. */
+/* A call that may make graph memory grow: a launch or an upload. */
 typedef struct {
     CUresult (*real)(CUgraphExec exec, CUstream stream);
     CUgraphExec exec;
@@ -32,15 +32,15 @@ static uint64_t key_of(CUgraphExec exec, uint32_t gpu) {
     return (uint64_t)(uintptr_t)exec | (uint64_t)gpu << GPU_SHIFT;
 }
 
-/* A start on one GPU. */
+/* A start's part on one GPU. */
 typedef struct {
     cache_t *cache;
     entry_t entry;
     growth_t growth;
 } part_t;
 
-/* With the lock held. No more than the graph's own pages can be wanting, and no more than all graphs' together beyond
- * what there is, or will be when the starts that are under way are done. */
+/* With the lock held. The growth is at most this graph's pages, and at most what all graphs need beyond the memory
+ * that is there or reserved by starts in progress. */
 static bool reserve(part_t *part) {
     const cache_t *cache = part->cache;
     uint64_t bytes = part->entry.bytes;
@@ -52,25 +52,25 @@ static bool reserve(part_t *part) {
     return cache_reserve(part->cache, part->growth.wanted_bytes, &part->growth.reserved_bytes);
 }
 
-/* With the lock held. Another thread may have launched it meanwhile. */
+/* With the lock held. Another thread may have launched it first. */
 static void launched(cache_t *cache, uint64_t key) {
     entry_t entry, old;
     if (!table_get(&execs, key, &entry) || entry.count > 0)
         return;
     entry.count = 1;
     cache->out_bytes += entry.bytes;
-    (void)table_put(&execs, &entry, &old); /* it is there */
+    (void)table_put(&execs, &entry, &old); /* the entry exists, so this cannot fail */
 }
 
 static void finish(const part_t *part, bool started) {
     cache_lock(part->cache->gpu);
     if (started)
         launched(part->cache, part->entry.key);
-    (void)cache_end_growth(part->cache, &part->growth); /* what runs cannot be taken back */
+    (void)cache_end_growth(part->cache, &part->growth); /* a running graph cannot be undone */
     cache_unlock(part->cache->gpu);
 }
 
-/* False: it does not fit. */
+/* Returns false if it does not fit. */
 static bool begin(part_t *part, attempt_t attempt) {
     lingering_make_room(part->cache->gpu, attempt);
     cache_lock(part->cache->gpu);
@@ -81,7 +81,7 @@ static bool begin(part_t *part, attempt_t attempt) {
     return fits;
 }
 
-/* False: it does not fit, and nothing was started. */
+/* Returns false if it does not fit; then nothing was started. */
 static bool attempt_once(const start_t *start, attempt_t attempt, CUresult *result_p) {
     part_t parts[MAX_GPUS];
     unsigned count = 0;
@@ -103,7 +103,7 @@ static bool attempt_once(const start_t *start, attempt_t attempt, CUresult *resu
     return fits;
 }
 
-/* False: a graph that was never launched wants more than the share may have, whatever is given back. */
+/* Returns false if a graph that was never launched needs more than the share's limit. */
 static bool may_fit(const start_t *start) {
     entry_t entry;
     for (uint32_t gpu = 0; gpu < share_gpu_count(); gpu++) {
@@ -125,7 +125,7 @@ static CUresult refused(const start_t *start) {
 
 static CUresult start_charged(const start_t *start) {
     CUresult result;
-    if (capture_any() && stream_is_capturing(start->stream, start->per_thread)) /* it becomes a node */
+    if (capture_any() && stream_is_capturing(start->stream, start->per_thread)) /* the launch becomes a node */
         return start->real(start->exec, start->stream);
     for (attempt_t attempt = ATTEMPT_FIRST; attempt < ATTEMPTS; attempt++) {
         if (attempt == ATTEMPT_RECLAIMED && !may_fit(start))
@@ -168,7 +168,7 @@ CUresult graph_start(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, 
 static bool put(const entry_t *entry, uint32_t gpu) {
     entry_t old;
     bool noted = cache_add(CACHE_GRAPHS, entry->gpu, gpu) != NULL && table_put(&execs, entry, &old);
-    cache_refresh(gpu); /* the driver may have seen to its memory already */
+    cache_refresh(gpu); /* the driver may already have allocated its memory */
     return noted;
 }
 
@@ -182,8 +182,7 @@ bool graph_record(CUgraphExec exec, const footprint_t *footprint) {
     return noted;
 }
 
-/* What it was started with may be running still, or be what it left unfreed: it has that until the driver says that
- * there is less. */
+/* Its last launch may still run, or may have left allocations, so its memory counts until the driver reports less. */
 static void orphan(const entry_t *entry, uint32_t gpu) {
     if (entry->count == 0)
         return;
@@ -214,6 +213,7 @@ void graph_reattach(CUgraphExec exec, const detached_t *detached) {
         entry_t entry;
         (void)table_remove(&execs, key_of(exec, gpu), &entry);
         if (detached->entries[gpu].key != 0)
-            (void)table_put(&execs, &detached->entries[gpu], &entry); /* there is room: it was there */
+            (void)table_put(&execs, &detached->entries[gpu],
+                            &entry); /* cannot fail: it takes the place of the removed entry */
     }
 }

@@ -11,7 +11,7 @@
 
 #define RECHECK_NS (1000 * MS_NS)
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of asking */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* for requests to the arbiter */
 static _Atomic uint64_t lingering_bytes[MAX_GPUS];
 static _Atomic uint64_t checked_ns[MAX_GPUS];
 
@@ -30,8 +30,8 @@ static uint64_t subtract(uint64_t bytes, uint64_t by_bytes) {
     return bytes > by_bytes ? bytes - by_bytes : 0;
 }
 
-/* With the lock held. The agent does not know what our pools have: they may have become smaller without a call. What
- * they have after it has looked, they had all the time, if none has grown. */
+/* With the lock held. The agent does not know what our caches hold, because the driver may shrink them at any time.
+ * If none has grown since, what they hold after the measurement they have held all the time. */
 static uint64_t find_gone(uint32_t gpu, uint64_t before_bytes) {
     uint64_t unclaimed_bytes;
     uint64_t growths = cache_growth_count(gpu);
@@ -44,14 +44,15 @@ bool lingering_refund(uint32_t gpu) {
     if (lingering_bytes[gpu] == 0 || !share_tracks_certain())
         return false;
     pthread_mutex_lock(&mutex);
-    uint64_t before_bytes = lingering_bytes[gpu]; /* before the question: what is let go later is not in the answer */
+    uint64_t before_bytes =
+        lingering_bytes[gpu]; /* read before the request, whose answer does not cover memory freed later */
     uint64_t gone_bytes = before_bytes > 0 ? find_gone(gpu, before_bytes) : 0;
     lingering_bytes[gpu] -= gone_bytes;
     checked_ns[gpu] = now_ns();
     pthread_mutex_unlock(&mutex);
     if (gone_bytes > 0)
         share_refund(gpu, gone_bytes);
-    return gone_bytes > 0 || before_bytes == 0; /* or another thread has done it meanwhile */
+    return gone_bytes > 0 || before_bytes == 0; /* another thread may have done it meanwhile */
 }
 
 void lingering_make_room(uint32_t gpu, attempt_t attempt) {

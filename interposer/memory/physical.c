@@ -6,16 +6,16 @@
 #include "share/share.h"
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static table_t pieces = TABLE_INITIALIZER;   /* number -> bytes, gpu, count of references; owner: its state */
-static table_t handles = TABLE_INITIALIZER;  /* handle -> owner: number, count of references by it */
+static table_t pieces = TABLE_INITIALIZER;   /* number -> bytes, gpu, reference count; owner: state */
+static table_t handles = TABLE_INITIALIZER;  /* handle -> owner: number, count of its references */
 static table_t mappings = TABLE_INITIALIZER; /* address -> bytes, owner: number */
 static table_t arrays = TABLE_INITIALIZER;   /* array and number -> bytes: number, owner: array */
 static uint64_t last_number;
 
-/* A piece's state. What is said to be there for certain is so again once no call is under way that may end it. */
-#define EXPORTED 1u /* it has been exported */
-#define CERTAIN 2u  /* it was said */
-#define CALL 4u     /* times the calls that are under way */
+/* A piece's state. Its bytes count as certain only while no call that may end it is in progress. */
+#define EXPORTED 1u /* exported to other processes */
+#define CERTAIN 2u  /* counted as certain */
+#define CALL 4u     /* the rest is the number of calls in progress */
 
 static void physical_after_fork(void) {
     mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
@@ -26,7 +26,7 @@ static void physical_after_fork(void) {
 }
 FORK_ON_CHILD(physical_after_fork)
 
-/* With the lock held. The entries exist or have just been taken, so there is room for them. */
+/* With the lock held. Cannot fail: the entry exists or was just removed. */
 static void put(table_t *table, const entry_t *entry) {
     entry_t old;
     (void)table_put(table, entry, &old);
@@ -45,7 +45,7 @@ static void mark_certain(entry_t *piece) {
         piece->owner |= CERTAIN;
 }
 
-/* Before a call that may end it. */
+/* Called before a call that may end the piece. */
 static void begin_call(uint64_t number) {
     entry_t piece;
     if (!table_get(&pieces, number, &piece))
@@ -56,7 +56,8 @@ static void begin_call(uint64_t number) {
     put(&pieces, &piece);
 }
 
-/* After it; with so many references less. What has been exported, others may hold, here or in another container. */
+/* Called after it, with the number of references that it ended. Exported memory may have other holders, in any
+ * container. */
 static void end_call(uint64_t number, unsigned references) {
     entry_t piece;
     if (!table_remove(&pieces, number, &piece))
@@ -170,7 +171,7 @@ void physical_mark_exported(CUmemGenericAllocationHandle handle) {
     pthread_mutex_unlock(&mutex);
 }
 
-/* A mapping that cannot be noted holds its memory for good: charged for too long, never for too short. */
+/* A mapping that cannot be recorded keeps its memory charged until the process ends, which is the safe side. */
 void physical_map(CUdeviceptr pointer, uint64_t bytes, uint64_t number) {
     entry_t mapping = {.key = pointer, .bytes = bytes, .owner = number};
     entry_t old;
@@ -180,7 +181,7 @@ void physical_map(CUdeviceptr pointer, uint64_t bytes, uint64_t number) {
     pthread_mutex_unlock(&mutex);
 }
 
-/* One call may end several mappings that follow each other, and only whole ones. */
+/* One call may unmap several consecutive mappings, but only whole ones. */
 void physical_begin_unmap(CUdeviceptr pointer, uint64_t bytes) {
     entry_t mapping;
     pthread_mutex_lock(&mutex);
@@ -209,8 +210,8 @@ void physical_map_array(uint64_t array, uint64_t number) {
     entry_t entry = {.key = array ^ number << 48, .bytes = number, .owner = array};
     entry_t old;
     pthread_mutex_lock(&mutex);
-    begin_call(number); /* nobody tells when it ends: it is not certain any more */
-    /* Of two that have one key by chance the first stays charged for good. */
+    begin_call(number); /* its end is not reported, so it no longer counts as certain */
+    /* If two pairs happen to share a key, the first stays charged until the process ends. */
     if (table_put(&arrays, &entry, &old) && old.key != 0 && old.owner == array && old.bytes == number)
         drop_reference(number);
     pthread_mutex_unlock(&mutex);

@@ -7,7 +7,7 @@
 #include "memory/lingering.h"
 #include "share/share.h"
 
-static table_t blocks = TABLE_INITIALIZER; /* pointer -> bytes; owner: the keeper */
+static table_t blocks = TABLE_INITIALIZER; /* pointer -> bytes; owner: the pool's cache_t */
 
 static void pool_after_fork(void) {
     table_clear(&blocks);
@@ -39,8 +39,8 @@ block_t pool_begin_free(CUdeviceptr pointer) {
     return (block_t){.pointer = pointer, .bytes = entry.bytes, .cache = (cache_t *)(uintptr_t)entry.owner};
 }
 
-/* With the lock held. A pool that was destroyed is there until the last of its blocks is freed, and a free is done when
- * its stream has come to it. What it had then is there until nobody has it any more: the pool cannot be asked. */
+/* With the lock held. A destroyed pool lives until its last block is freed, which happens in stream order. Its
+ * memory stays charged until the agent finds that it is gone, because the pool cannot be queried. */
 static void remove_if_empty(cache_t *cache) {
     if (cache->kind != CACHE_ENDING || cache->blocks > 0)
         return;
@@ -53,11 +53,11 @@ CUresult pool_end_free(const block_t *block, CUresult result) {
     entry_t entry = {.key = block->pointer, .bytes = block->bytes, .owner = (uint64_t)(uintptr_t)cache};
     entry_t old;
     if (result == CUDA_SUCCESS)
-        cache_note_free(); /* it may also have been a graph's */
+        cache_note_free(); /* the block may also have been a graph's */
     if (cache == NULL)
         return result;
     if (result != CUDA_SUCCESS) {
-        (void)table_put(&blocks, &entry, &old); /* should it fail, it counts as handed out: the safe side */
+        (void)table_put(&blocks, &entry, &old); /* if this fails, it counts as handed out: the safe side */
         return result;
     }
     cache->out_bytes -= block->bytes;
@@ -71,7 +71,7 @@ CUresult pool_end_free(const block_t *block, CUresult result) {
     return result;
 }
 
-/* Nobody can ask it any more how much it has: it stays charged for what it had. */
+/* It can no longer be queried, so its last charge stays. */
 void pool_destroyed(cache_t *cache) {
     uint32_t gpu = cache->gpu;
     cache_lock(gpu);

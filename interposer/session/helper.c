@@ -36,7 +36,7 @@ static void handle_messages(void) {
     }
 }
 
-/* All that can be done now; until when nothing is to do, if nothing is heard. */
+/* Do everything that can be done now. Returns the time of the next step if no message arrives. */
 static uint64_t poll_once(void) {
     handle_messages();
     bool rejoined = !arbiter_is_connected() && arbiter_reconnect(share_rejoin);
@@ -61,25 +61,26 @@ static void wait_until(uint64_t wake_ns) {
     (void)ppoll(descriptors, 2, wake_ns == FOREVER ? NULL : &timeout, NULL);
     uint64_t count;
     if (descriptors[0].revents != 0 && read(wake_fd, &count, sizeof count) < 0)
-        return; /* it does not matter how often */
+        return; /* the count does not matter */
 }
 
 static void *run(void *unused) {
     (void)unused;
-    /* Its sleeps are short, and their ends are handovers: the kernel is not to put them off. */
+    /* Without timer slack: the thread's short sleeps end with handovers, which should not be late. */
     (void)prctl(PR_SET_TIMERSLACK, 1ul);
     for (;;)
         wait_until(poll_once());
     return NULL;
 }
 
-/* A launch waits at a gate. At no call here is a thread cancelled: it may be at the gate, which counts it. */
+/* Called by a launch that waits. It contains no cancellation point: a cancelled thread would stay counted at the
+ * gate. */
 static void wake_helper(void) {
     uint64_t one = 1;
-    (void)syscall(SYS_write, wake_fd, &one, sizeof one); /* should it be full, it will wake */
+    (void)syscall(SYS_write, wake_fd, &one, sizeof one); /* if the counter is full, a wake-up is already pending */
 }
 
-/* No signal of the application's is for this thread. */
+/* The thread blocks all signals, which are meant for the application. */
 static bool start_thread(void) {
     sigset_t all, old;
     sigfillset(&all);
@@ -92,7 +93,8 @@ static bool start_thread(void) {
 bool helper_start(char *sentence, size_t size) {
     wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (wake_fd < 0) {
-        (void)snprintf(sentence, size, "no descriptor to wake a thread by: raise the container's limit of open files");
+        (void)snprintf(sentence, size,
+                       "no descriptor for the helper thread: raise the container's limit on open files");
         return false;
     }
     gate_begin(wake_helper);
@@ -100,8 +102,7 @@ bool helper_start(char *sentence, size_t size) {
         return true;
     close(wake_fd);
     wake_fd = -1;
-    (void)snprintf(
-        sentence, size,
-        "no thread for leases can be started: raise the container's limit of processes, or on address space");
+    (void)snprintf(sentence, size,
+                   "the helper thread cannot be started: raise the container's limit on processes or on address space");
     return false;
 }

@@ -11,7 +11,7 @@
 #include "share/share.h"
 
 static struct {
-    pthread_mutex_t mutex; /* of joining */
+    pthread_mutex_t mutex; /* for joining */
     bool joined;
     bool reported;
 } session = {.mutex = PTHREAD_MUTEX_INITIALIZER};
@@ -37,7 +37,7 @@ static bool welcomed(char *sentence, size_t size) {
     return false;
 }
 
-/* Without the helper thread every launch would wait for ever. */
+/* Without the helper thread every launch would wait forever. */
 static bool join(void) {
     char sentence[512];
     if (welcomed(sentence, sizeof sentence) && helper_start(sentence, sizeof sentence))
@@ -50,9 +50,9 @@ static bool join(void) {
     return false;
 }
 
-/* A thread that is cancelled meanwhile would keep the lock. */
+/* A thread cancelled while joining would leave the mutex locked. */
 bool session_join(void) {
-    int state = PTHREAD_CANCEL_ENABLE; /* old glibc says nothing in a program without threads */
+    int state = PTHREAD_CANCEL_ENABLE; /* old versions of glibc do not set it in a program without threads */
     if (__atomic_load_n(&session.joined, __ATOMIC_ACQUIRE))
         return true;
     (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);

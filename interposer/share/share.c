@@ -39,7 +39,7 @@ static void share_after_fork(void) {
 FORK_ON_CHILD(share_after_fork)
 
 static ino_t inode_of(int descriptor) {
-    struct stat status; /* asked of the kernel itself: glibc's fstat has a new version in 2.33 */
+    struct stat status; /* a system call, because glibc's fstat got a new symbol version in 2.33 */
     return syscall(SYS_fstat, descriptor, &status) == 0 ? status.st_ino : 0;
 }
 
@@ -80,8 +80,8 @@ static quota_t quota_of(uint32_t gpu) {
                      .certain_slot = share.certain_slot};
 }
 
-/* The ledger stays the one that is mapped. The limits are a new page: the old one has nobody any more who could write
- * it. It stays mapped, for a thread may be reading it. */
+/* The mapped ledger stays. The limits are a new page, because no arbiter can write the old one any more. The old
+ * page stays mapped: another thread may be reading it. */
 bool share_rejoin(const wire_welcome_result_t *welcome) {
     bool same = welcome->slot == share.slot && welcome->gpu_count == share.gpu_count &&
                 inode_of(welcome->ledger) == share.ledger_inode;
@@ -109,8 +109,8 @@ uint32_t share_gpu_count(void) {
     return share.gpu_count;
 }
 
-/* A new limits page may come while a charge is judged by the old one, which may say more: then it is judged again. The
- * arbiter is told of the new page only after that, and looks only then what is in use. */
+/* If the limits page is replaced during a charge, the charge is repeated, because the old page may allow more. The
+ * new arbiter hears of the switch only afterwards, and only then reads the ledger. */
 static bool charge(uint32_t gpu, uint64_t bytes) {
     for (;;) {
         quota_t quota = quota_of(gpu);
@@ -126,7 +126,7 @@ bool share_try_charge(uint32_t gpu, uint64_t bytes) {
     return charge(gpu, bytes);
 }
 
-/* Two processes near the limit may have seen each other's attempt: they try again at different times. */
+/* Two processes near the limit may have seen each other's attempt, so they retry at different times. */
 static void back_off(void) {
     pause_ns(RACE_PAUSE_NS * (1 + share.slot % 8));
 }

@@ -37,8 +37,8 @@ def test_a_context_that_does_not_fit_is_refused_with_a_line(container: Container
     ended = container.run(command(allocating.allocates, 1))
     assert "cuDevicePrimaryCtxRetain: 2" in ended.stderr
     assert lines_of_the_library(ended.stderr) == [
-        "gpushare: no memory for a CUDA context: one takes about 10 MiB of this GPU, and 54 MiB of the 64 MiB that the "
-        "container may use are taken: end some of its processes, or ask for more (gpushare.io/memory)"
+        "gpushare: no memory for a CUDA context: it needs about 10 MiB on this GPU, and 54 of the container's 64 MiB are "
+        "in use: end some of its processes, or request more (gpushare.io/memory)"
     ]
     assert arbiter.charged() == []
 

@@ -117,6 +117,6 @@ def test_a_second_copy_is_refused_aloud_and_the_first_goes_on(tries: Try, files:
     assert said[: 1 + len(used)] == ["started: 0", *used]
     assert said[1 + len(used) :] == [f"started: {REFUSED[name]}", "started: 0", USED[name]]
     assert lines == [
-        f"gpushare: a second copy of {name} is refused, {files}/compat/{name}.565: this process has started the one in "
-        f"{DRIVERS}/{name}; have the program use one of them"
+        f"gpushare: a second copy of {name} is refused ({files}/compat/{name}.565): this process already uses "
+        f"{DRIVERS}/{name}; make the program load only one of them"
     ]

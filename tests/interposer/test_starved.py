@@ -37,7 +37,7 @@ def test_without_a_thread_cuda_does_not_start(container: Container, make_arbiter
     result = container.run(command(starved.starts_without_threads))
     assert result.stdout == "[802, 802, 802]\n", result.stderr
     (message,) = complaints_of_the_library(result.stderr)
-    assert "no thread for leases can be started" in message
+    assert "the helper thread cannot be started" in message
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone can mount")

@@ -33,7 +33,7 @@ def test_a_function_that_the_driver_does_not_export_is_refused(strange: Containe
         "cuStreamQuery 12040 0 0 0 a function",
     ], result.stderr
     assert lines_of_the_library(result.stderr) == [
-        "gpushare: cuMemAlloc is refused: the driver answers cuGetProcAddress(version 12040, flags 0) with a function "
+        "gpushare: cuMemAlloc is refused: for cuGetProcAddress(version 12040, flags 0) the driver returns a function "
         "that this library does not know and cannot hold to the limits of this container; upgrade gpushare, or give "
         "the pod a whole GPU"
     ]

@@ -70,7 +70,7 @@ def test_a_running_program_says_once_what_it_does_not_understand_and_goes_on(
             assert "the arbiter went away" in process.stderr.readline()
             message = process.stderr.readline()
             assert sentence in message
-            assert "this program goes on with the limits that it has" in message
+            assert "this program keeps its current limits" in message
             assert _asked(process) == "well\n"
             assert newer.hellos < 8
         # One that is understood is gone back to, and nothing more is said.
