@@ -77,14 +77,14 @@ void capture_ended(CUstream stream) {
 capture_t capture_begin_destroy(CUstream stream) {
     entry_t entry;
     bool taken = capture_any() && table_remove(&captured, key_of(stream), &entry);
-    return taken ? (capture_t){.stream = stream, .context = (CUcontext)(uintptr_t)entry.owner, .is = true}
-                 : (capture_t){.is = false};
+    return taken ? (capture_t){.stream = stream, .context = (CUcontext)(uintptr_t)entry.owner, .found = true}
+                 : (capture_t){.found = false};
 }
 
 void capture_end_destroy(const capture_t *capture, bool ended) {
-    if (capture->is && ended)
+    if (capture->found && ended)
         decrement();
-    else if (capture->is)
+    else if (capture->found)
         record(capture->stream, capture->context);
 }
 

@@ -34,7 +34,7 @@ void capture_ended(CUstream stream);
 typedef struct {
     CUstream stream;
     CUcontext context;
-    bool is; /* whether there is a capture */
+    bool found; /* whether there is a capture */
 } capture_t;
 capture_t capture_begin_destroy(CUstream stream);
 void capture_end_destroy(const capture_t *capture, bool ended);

@@ -38,9 +38,9 @@ static bool twin_bytes(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned level
 static uint64_t bytes_of(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels) {
     CUdevice device;
     uint64_t bytes;
-    uint64_t most_bytes = array_max_bytes(descriptor, levels > 0 ? levels : 1);
+    uint64_t max_bytes = array_max_bytes(descriptor, levels > 0 ? levels : 1);
     bool known = REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS && twin_bytes(descriptor, levels, device, &bytes);
-    return known && bytes < most_bytes ? bytes : most_bytes;
+    return known && bytes < max_bytes ? bytes : max_bytes;
 }
 
 /* Called before the real call. `levels` is 0 without a mipmap. */

@@ -55,9 +55,9 @@ static CUresult attempt_once(const request_t *request, cache_t *cache, attempt_t
     CUresult result = allocate_real(request, pointer, bytes);
     cache_lock(cache->gpu);
     bool settled = cache_end_growth(cache, &growth);
-    bool noted = result == CUDA_SUCCESS && settled && pool_record(cache, *pointer, bytes);
+    bool recorded = result == CUDA_SUCCESS && settled && pool_record(cache, *pointer, bytes);
     cache_unlock(cache->gpu);
-    if (result != CUDA_SUCCESS || noted)
+    if (result != CUDA_SUCCESS || recorded)
         return result;
     (void)free_real(request, *pointer);
     return CUDA_ERROR_OUT_OF_MEMORY;

@@ -25,22 +25,22 @@ CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx context, unsigned f
     return created(REAL(cuGreenCtxStreamCreate)(stream, context, flags, priority), stream);
 }
 
-static CUcontext begins(CUstream stream) {
+static CUcontext starting(CUstream stream) {
     streams_capture(stream);
     CUcontext context = capture_starting(stream);
     marker_wait_idle();
     return context;
 }
 
-static CUresult begun(CUresult result, CUstream stream, CUcontext context) {
+static CUresult started(CUresult result, CUstream stream, CUcontext context) {
     capture_started(stream, context, result == CUDA_SUCCESS);
     return result;
 }
 
 #define BEGIN(symbol, parameters, ...)                                                                                 \
     CUresult symbol parameters {                                                                                       \
-        CUcontext context = begins(stream);                                                                            \
-        return begun(REAL(symbol)(__VA_ARGS__), stream, context);                                                      \
+        CUcontext context = starting(stream);                                                                          \
+        return started(REAL(symbol)(__VA_ARGS__), stream, context);                                                    \
     }
 #define BEGIN_TO_GRAPH(symbol)                                                                                         \
     BEGIN(symbol, (CUstream stream, void *graph, const void *before, const void *edges, size_t count, int mode),       \

@@ -114,7 +114,7 @@ bool arbiter_receive(wire_lease_t *message) {
     return false;
 }
 
-static void close_pending(void) {
+static void drop_pending(void) {
     close(arbiter.pending);
     arbiter.pending = -1;
 }
@@ -123,7 +123,7 @@ static void close_pending(void) {
  * number. */
 static bool adopt(void) {
     bool adopted = dup3(arbiter.pending, arbiter.socket, O_CLOEXEC) >= 0;
-    close_pending();
+    drop_pending();
     return adopted;
 }
 
@@ -145,13 +145,13 @@ static bool finish(arbiter_map_pages_t *map_pages) {
     if (answer == WIRE_PENDING)
         return false;
     if (answer != WIRE_WELCOMED) {
-        close_pending();
+        drop_pending();
         if (answer == WIRE_REFUSED)
             rejected(sentence);
         return false;
     }
     if (!map_pages(&welcome)) {
-        close_pending();
+        drop_pending();
         report("the new arbiter has different pages for this container: restart the container");
         arbiter.retry_ns = FOREVER;
         return false;

@@ -86,15 +86,15 @@ bool charge_record(const place_t *place, uint64_t key, uint64_t bytes) {
     entry_t entry = {.key = key, .bytes = bytes, .owner = (uint64_t)(uintptr_t)place->context, .gpu = place->gpu};
     entry_t old;
     entry.count = !place->deferred && share_certain(place->gpu, bytes) ? CERTAIN : UNCERTAIN;
-    bool noted = table_put(&allocations, &entry, &old);
-    if (!noted)
+    bool recorded = table_put(&allocations, &entry, &old);
+    if (!recorded)
         clear_certain(&entry);
     /* The driver reuses an address only after the old memory is gone, here in a way that no hook saw. */
-    if (noted && old.key != 0) {
+    if (recorded && old.key != 0) {
         clear_certain(&old);
         share_refund(old.gpu, old.bytes);
     }
-    return noted;
+    return recorded;
 }
 
 CUresult charge_end(const place_t *place, CUresult result, CUdeviceptr pointer, uint64_t bytes) {

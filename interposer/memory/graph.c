@@ -45,10 +45,10 @@ static bool reserve(part_t *part) {
     const cache_t *cache = part->cache;
     uint64_t bytes = part->entry.bytes;
     uint64_t new_bytes = part->entry.count == 0 ? bytes : 0;
-    uint64_t all_bytes = cache->out_bytes + cache->orphaned_bytes + cache->wanted_bytes + new_bytes;
-    uint64_t there_bytes = cache->charged_bytes + cache->reserved_bytes;
-    uint64_t beyond_bytes = all_bytes > there_bytes ? all_bytes - there_bytes : 0;
-    part->growth.wanted_bytes = beyond_bytes < bytes ? beyond_bytes : bytes;
+    uint64_t needed_bytes = cache->out_bytes + cache->orphaned_bytes + cache->wanted_bytes + new_bytes;
+    uint64_t held_bytes = cache->charged_bytes + cache->reserved_bytes;
+    uint64_t growth_bytes = needed_bytes > held_bytes ? needed_bytes - held_bytes : 0;
+    part->growth.wanted_bytes = growth_bytes < bytes ? growth_bytes : bytes;
     return cache_reserve(part->cache, part->growth.wanted_bytes, &part->growth.reserved_bytes);
 }
 
@@ -167,19 +167,19 @@ CUresult graph_start(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, 
 
 static bool put(const entry_t *entry, uint32_t gpu) {
     entry_t old;
-    bool noted = cache_add(CACHE_GRAPHS, entry->gpu, gpu) != NULL && table_put(&execs, entry, &old);
+    bool recorded = cache_add(CACHE_GRAPHS, entry->gpu, gpu) != NULL && table_put(&execs, entry, &old);
     cache_refresh(gpu); /* the driver may already have allocated its memory */
-    return noted;
+    return recorded;
 }
 
 bool graph_record(CUgraphExec exec, const footprint_t *footprint) {
-    bool noted = true;
-    for (uint32_t gpu = 0; footprint->any && gpu < share_gpu_count() && noted; gpu++) {
+    bool recorded = true;
+    for (uint32_t gpu = 0; footprint->any && gpu < share_gpu_count() && recorded; gpu++) {
         entry_t entry = {
             .key = key_of(exec, gpu), .bytes = footprint->bytes[gpu], .gpu = (uint32_t)footprint->devices[gpu]};
-        noted = entry.bytes == 0 || put(&entry, gpu);
+        recorded = entry.bytes == 0 || put(&entry, gpu);
     }
-    return noted;
+    return recorded;
 }
 
 /* Its last launch may still run, or may have left allocations, so its memory counts until the driver reports less. */

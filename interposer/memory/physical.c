@@ -93,13 +93,13 @@ bool physical_create(CUmemGenericAllocationHandle handle, uint64_t bytes, uint32
     entry_t piece = {.key = ++last_number, .bytes = bytes, .gpu = gpu, .count = 1};
     entry_t entry = {.key = handle, .owner = piece.key, .count = 1};
     mark_certain(&piece);
-    bool noted = table_put(&pieces, &piece, &old) && table_put(&handles, &entry, &old);
-    if (!noted && piece.owner & CERTAIN) {
+    bool recorded = table_put(&pieces, &piece, &old) && table_put(&handles, &entry, &old);
+    if (!recorded && piece.owner & CERTAIN) {
         share_uncertain(gpu, bytes);
         (void)table_remove(&pieces, piece.key, &old);
     }
     pthread_mutex_unlock(&mutex);
-    return noted;
+    return recorded;
 }
 
 bool physical_import(CUmemGenericAllocationHandle handle) {
