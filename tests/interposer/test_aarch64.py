@@ -1,6 +1,6 @@
-"""The library for 64-bit Arm, built by a cross-compiler and run by an emulator, on simulated GPUs as everywhere.
+"""Tests the library for 64-bit Arm, cross-compiled and run in an emulator with simulated GPUs.
 
-The emulated programs meet the same arbiter, by the same socket and pages.
+The emulated programs use the same arbiter, socket and pages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.interposer.reference_arbiter import Misbehaviour
 
 COMPILER = "aarch64-linux-gnu-gcc"
 EMULATOR = "qemu-aarch64-static"
-SYSTEM = "/usr/aarch64-linux-gnu"  # where the cross-compiler's libc is
+SYSTEM = "/usr/aarch64-linux-gnu"  # the cross-compiler's libc
 HERE = Path(__file__).parent
 LIMIT = 8 * MIB
 
@@ -40,7 +40,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library, the simulated drivers and the programs, for 64-bit Arm."""
+    """The library, the simulated drivers and the programs for 64-bit Arm."""
     directory = tmp_path_factory.mktemp("aarch64")
     for part, compiler in (("interposer", COMPILER), ("simgpu", f"{COMPILER} -DMAP_32BIT=0")):
         command = ["make", "-s", "-C", ROOT / part, f"BUILD={directory}", f"CC={compiler}"]
@@ -63,7 +63,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def emulated(container: Container, built: Path, *words: str | Path, hooked: bool = True) -> tuple[Container, list[str]]:
-    """The container and the command in which an Arm program runs with the library preloaded, or without."""
+    """Return the container and command for an Arm program, with or without the library preloaded."""
     variables = {"LD_LIBRARY_PATH": built, "SIMGPU_DIR": container.gpus}
     if hooked:
         variables["LD_PRELOAD"] = built / "libgpushare.so"
@@ -119,7 +119,7 @@ def test_threads_launch_allocate_and_clean_up(container: Container, make_arbiter
 def test_launches_wait_and_what_is_captured_does_not(
     container: Container, make_arbiter: ArbiterMaker, built: Path
 ) -> None:
-    """The stream of a launch is its ninth parameter, which is on the stack: a wrong one would not be captured."""
+    """A launch's stream is its ninth parameter, on the stack. With a wrong one the launch would not be captured."""
     arbiter = make_arbiter(LIMIT, behaviour=Misbehaviour(grants=False))
     box, command = emulated(container, built, built / "load", "graph", "1000")
     with finishing(box.start(command, {"LD_LIBRARY_PATH": ""})) as process:

@@ -1,4 +1,4 @@
-"""How much an array takes at most, where the driver cannot tell."""
+"""Tests the upper bound for an array's size, for drivers that cannot report it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Arrays are charged for what they take, in whatever way they are made; sparse ones for what is mapped into them.
+"""Tests that arrays are charged for the memory that they take, and sparse ones for what is mapped into them.
 
-On simulated GPUs rows come in steps of 64 bytes and in eights, and the library is told so by the driver.
+On simulated GPUs rows have multiples of 64 bytes and come in groups of eight; the driver reports this to the library.
 """
 
 from __future__ import annotations

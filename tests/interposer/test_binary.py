@@ -1,4 +1,4 @@
-"""What the library is as a file: it goes into every process of a container, so it must bring nothing with it."""
+"""Tests the library's file. It is loaded into every process of a container, so it must have no side effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call to the driver that waits holds nobody up here: what it waits for may be up to another thread."""
+"""Tests that a blocked call to the driver does not block other threads, which may have to unblock it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is being captured is left alone; what runs besides, and after it, is waited for as ever, however a capture ends."""
+"""Tests that captures are not disturbed, and that other work and later work is waited for, however a capture ends."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_work_is_waited_for_again_when_a_capture_has_ended(
     waits_for_both_kernels(container, make_arbiter(MIB, behaviour=STINGY), captures.ends_a_capture, end)
 
 
-# Whether the work is in a stream of its own, and whether that is destroyed.
+# Whether the work is in a separate stream, and whether that stream is destroyed.
 WHERE = {
     "the default stream": (False, False),
     "another stream": (True, False),
@@ -86,7 +86,7 @@ def test_work_of_a_stream_is_waited_for_when_a_capture_begins_in_it_after_that(
 def test_work_is_waited_for_with_drivers_that_have_no_event_for_a_context(
     container: Container, make_arbiter: ArbiterMaker, tmp_path: Path, own: bool, destroyed: bool
 ) -> None:
-    """Before CUDA 12.5."""
+    """Drivers before CUDA 12.5 lack cuCtxRecordEvent."""
     driver = (DRIVERS / "libcuda.so.1").read_bytes()
     assert driver.count(b"\0cuCtxRecordEvent\0") > 0
     (tmp_path / "libcuda.so.1").write_bytes(driver.replace(b"\0cuCtxRecordEvent\0", b"\0cuCtxRecordEvenX\0"))

@@ -1,4 +1,6 @@
-"""What a context takes is charged before it is made and given back when it goes; what was measured beyond counts."""
+"""Tests that a context's memory is charged before its creation and refunded at its end, and that measured overhead
+counts.
+"""
 
 from __future__ import annotations
 
@@ -47,10 +49,10 @@ def test_threads_that_make_the_primary_context_at_once_pay_for_one(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:
     arbiter = make_arbiter(LIMIT)
-    arbiter.set(0, context_bytes=LIMIT)  # room for one and no more
+    arbiter.set(0, context_bytes=LIMIT)  # enough for exactly one
     shown = container.program(context_cost.primary_by_threads)
     assert shown == str([0] * 8)
-    assert arbiter.charged() in ([LIMIT], [])  # or it has ended already
+    assert arbiter.charged() in ([LIMIT], [])  # empty if the process has already ended
 
 
 @pytest.mark.slow
@@ -63,7 +65,7 @@ def test_what_was_measured_counts_and_can_exceed_the_limit(container: Container,
 
 
 def test_a_gpu_that_is_not_the_shares_costs_no_context(container: Container, make_arbiter: ArbiterMaker) -> None:
-    arbiter = make_arbiter(LIMIT)  # of the first GPU
+    arbiter = make_arbiter(LIMIT)  # on the first GPU
     arbiter.set(0, context_bytes=LIMIT)
     container.program(context_cost.on_another_gpu)
     assert arbiter.charged() == []

@@ -1,4 +1,4 @@
-"""However a context is made, its memory is counted and its work waits for the lease."""
+"""Tests that every kind of context has its memory counted and its launches held until the lease."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_work_of_a_context_waits_however_it_was_made(
 
 
 def test_physical_memory_needs_no_context(container: Container, make_arbiter: ArbiterMaker) -> None:
-    """As NCCL and allocators take it: before any context, from threads that have none, and some of the host's."""
+    """NCCL and allocators do this: before any context exists, in threads without one, and also for host memory."""
     make_arbiter(LIMIT)
     container.program(contexts.handles_without_a_context, LIMIT)
 
@@ -62,7 +62,7 @@ def test_physical_memory_needs_no_context(container: Container, make_arbiter: Ar
 def test_releases_of_a_primary_context_that_lives_on_cost_no_memory(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:
-    """As libraries do around each of their calls: an event that was left behind each time would be a megabyte in the end."""
+    """Libraries do this around each of their calls, so an event leaked each time would add up to a megabyte."""
     make_arbiter(LIMIT, behaviour=Misbehaviour(flags=contract.LEASE_COUNTED))
     container.program(contexts.retains_and_releases)
 
@@ -83,7 +83,7 @@ def test_a_lease_is_not_given_back_by_a_release_while_kernels_run(
 
 @pytest.fixture
 def strict(container: Container, tmp_path: Path) -> Container:
-    """A container with a driver that ends whoever uses a context that has ended."""
+    """A container with a driver that ends the process if it uses a context that has ended."""
     return with_driver_before(container, "strict.c", tmp_path)
 
 
@@ -102,7 +102,7 @@ def test_a_context_that_has_ended_is_not_used_any_more(strict: Container, make_a
 def test_nothing_is_asked_of_a_driver_that_goes_when_the_process_exits(
     strict: Container, make_arbiter: ArbiterMaker
 ) -> None:
-    """While kernels run, and somebody waits for the GPU: so it is asked all the time whether they still do."""
+    """While kernels run and another share waits, the helper queries the driver all the time."""
     arbiter = make_arbiter(LIMIT, behaviour=STINGY)
     with client(strict, contexts.exits_while_a_kernel_runs) as process:
         arbiter.hears(WANT)

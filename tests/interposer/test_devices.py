@@ -1,4 +1,4 @@
-"""Which GPU a program means: CUDA's numbers are another order than the share's, and MIG devices are GPUs of their own."""
+"""Tests that limits follow the GPU, whatever its number in the process, and apply to MIG devices."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_limits_follow_the_gpu_and_not_its_number(
 
 @pytest.fixture
 def halves(tmp_path: Path) -> tuple[Path, list[str]]:
-    """A GPU cut into two MIG devices: where it is, and their UUIDs."""
+    """The directory of a GPU split into two MIG devices, and their UUIDs."""
     directory = tmp_path / "cut"
     sample = ROOT / "simgpu" / "samples" / "two-models.ini"
     subprocess.run([DRIVERS / "simgpu", "create", sample, directory], check=True)

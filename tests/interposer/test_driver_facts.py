@@ -1,4 +1,6 @@
-"""Before anything is measured on a driver, one command tells whether it hands out what the library intercepts."""
+"""Tests the command that tells, before any measurement, whether a driver returns only functions that the library
+intercepts.
+"""
 
 from __future__ import annotations
 

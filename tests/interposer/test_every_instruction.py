@@ -1,4 +1,4 @@
-"""At every instruction of a program, it is charged for all that it has of the GPU; so it may be killed at any of them."""
+"""Tests that after every instruction a program is charged for all that it holds, so it can be killed at any time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KILLS = 2
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program, and who goes through it."""
+    """The program, and the stepper that runs it instruction by instruction."""
     directory = tmp_path_factory.mktemp("steps")
     compiler = ["gcc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror"]
     subprocess.run([*compiler, HERE / "stepper.c", "-o", directory / "stepper"], check=True)
@@ -38,7 +38,9 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def step(
     container: Container, arbiter: ReferenceArbiter, programs: Path, way: str, last: int | None = None
 ) -> tuple[int, int, int]:
-    """Instructions, and the most bytes held and charged; `last`: then it is killed."""
+    """Return the number of instructions, and the most bytes held and charged; kill the program after `last`
+    instructions.
+    """
     gpu = min(container.gpus.glob("gpu*"))
     with finishing(container.start([programs / "steps", way])) as process:
         assert line(process) == "ready", process.communicate(timeout=10)
@@ -53,7 +55,7 @@ def step(
     return steps, held, charged
 
 
-# Each way that steps.c has, and how much it takes at least.
+# The ways of steps.c, and the least that each allocates, in MiB.
 WAYS = {"plain": 40, "pooled": 32, "by_handle": 4, "array": 4, "graph": 10, "with_context": 1}
 
 
@@ -67,7 +69,7 @@ def test_at_no_instruction_more_is_held_than_charged_wherever_it_is_killed(
     assert least_mib * MIB <= held <= charged
     dice = random.Random(way)
     for _ in range(KILLS):
-        last = dice.randrange(steps * 9 // 10)  # another run may take some instructions less
+        last = dice.randrange(steps * 9 // 10)  # another run may have fewer instructions
         assert step(container, arbiter, programs, way, last)[0] == last
         filled = container.run([PROBE, "--fill"]).stdout.splitlines()[-1]
         assert filled == f"filled {LIMIT}", last

@@ -1,4 +1,4 @@
-"""A share container whose library has no arbiter gets an error and one line, never a whole GPU."""
+"""Tests that without an arbiter a container with a share gets an error and one line, and never the whole GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Executable graphs that are changed, or gone while they run, are charged for what they take all the same."""
+"""Tests the charges of executable graphs that are changed, or destroyed while they run."""
 
 from __future__ import annotations
 

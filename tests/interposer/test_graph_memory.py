@@ -1,6 +1,6 @@
-"""Memory that graphs allocate is charged when they are launched, and a launch that does not fit is refused.
+"""Tests that memory allocated by graphs is charged at their launch, and that launches that do not fit are refused.
 
-On simulated GPUs it comes in pages of 2 MiB, and graphs that run in one stream have the same.
+On simulated GPUs the memory comes in pages of 2 MiB, and graphs in one stream share it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""No function of CUDA is left out by oversight: each is in hooks.def, or in unhooked.txt with a reason."""
+"""Tests that every CUDA function is in hooks.def, or in unhooked.txt with a reason."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_every_hook_and_every_excuse_is_of_a_function_that_exists() -> None:
 
 
 def test_every_hooked_function_has_its_plain_name_in_the_table() -> None:
-    """Forms that the library does not know are found by it."""
+    """The plain name identifies variants that the library does not know."""
     assert {base(name) for name in hooked()} - hooked() == set()
 
 

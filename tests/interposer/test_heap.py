@@ -1,4 +1,4 @@
-"""The heap and the buffer that a context sets aside for its kernels are memory like any other."""
+"""Tests that the heap and printf buffer of a context are charged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads that are cancelled inside the library, or interrupted by signals, leave nothing locked and nothing charged."""
+"""Tests that threads cancelled or interrupted inside the library leave no lock and no charge behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHARED_AND_SLOW = contract.LEASE_COUNTED | contract.LEASE_CONTENDED
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The C program."""
+    """The C program cancelled.c."""
     binary = tmp_path_factory.mktemp("interrupted") / "cancelled"
     compiler = ["gcc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", HERE / "cancelled.c"]
     subprocess.run([*compiler, "-o", binary, "-L", DRIVERS, "-l:libcuda.so.1"], check=True)
@@ -48,7 +48,7 @@ def test_a_thread_that_is_cancelled_at_the_gate_is_waited_for_no_more(
         arbiter.say(OPEN, 0, 0, 1)
         assert line(process) == "idle"
         arbiter.say(OPEN, 0, SHARED_AND_SLOW, 1)
-        assert arbiter.hears(RELEASED) == (0, 0, 1)  # nobody is counted as waiting
+        assert arbiter.hears(RELEASED) == (0, 0, 1)  # no thread counts as waiting
         assert ends_well(process) == "went on"
 
 

@@ -1,7 +1,6 @@
-"""What is known to fail where GPUs are shared by a preloaded library, and what here would fail first.
+"""Lists known failures of GPU sharing by preloaded libraries, and the tests that would find them here.
 
-Gathered from what users of such libraries report. Each symptom has the tests that guard against it, or the reason why it
-cannot happen here.
+The symptoms come from users of such libraries. Each has tests that guard against it, or a reason why it cannot occur.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from tests.interposer.container import ROOT
 
 TESTS: Final = ROOT / "tests"
 
-# Symptom: tests, as FILE::NAME below tests/.
+# Maps symptoms to tests, as FILE::NAME below tests/.
 GUARDED: Final[dict[str, tuple[str, ...]]] = {
     "two shares that asked for 30 and 70 get the same": (
         "deviceplugin/arbiter/test_real_leases.py::test_two_shares_split_the_gpu_as_they_asked",
@@ -104,7 +103,7 @@ GUARDED: Final[dict[str, tuple[str, ...]]] = {
     ),
 }
 
-# Symptom: why it cannot happen here.
+# Maps symptoms to the reason why they cannot occur.
 ABSENT: Final = {
     "utilisation of NVML is missing or late, and the limiter swings or switches itself off": (
         "nothing here is decided by NVML's utilisation: what is charged is the time for which the lease was held"

@@ -1,4 +1,4 @@
-"""The layers of the library hold, the README shows them, and the check does notice when they are broken."""
+"""Tests that the library's layers hold, that the README shows them, and that violations are found."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECTION = (SOURCES / "README.md").read_text().partition("## Layers\n")[2].partit
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """Sources and objects, to be spoiled."""
+    """A copy of sources and objects for a test to change."""
     shutil.copytree(SOURCES, tmp_path / "sources", ignore=shutil.ignore_patterns("__pycache__"))
     for path in (BUILD / "interposer").glob("*/*.o"):
         target = tmp_path / "objects" / path.relative_to(BUILD / "interposer")

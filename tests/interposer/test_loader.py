@@ -1,4 +1,4 @@
-"""Programs find CUDA in many ways; all of them meet the limit, and none of them notices the library otherwise."""
+"""Tests that programs meet the limit however they find CUDA, and that other programs do not notice the library."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.interposer.programs import loader
 
 HERE = Path(__file__).parent
 LIMIT = 8 * MIB
-DYNAMIC, DEBUG, FOR_NOBODY = 2, 21, 0x6000000E  # of ELF: kinds of segments, and of dynamic entries
+DYNAMIC, DEBUG, FOR_NOBODY = 2, 21, 0x6000000E  # ELF types of segments and dynamic entries
 
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The C programs of this folder."""
+    """The compiled C programs of this folder."""
     directory = tmp_path_factory.mktemp("programs")
     (directory / "hidden").mkdir()
     compiler = ["gcc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror"]
@@ -65,13 +65,13 @@ def test_a_plugin_that_binds_its_own_libraries_first_meets_the_limit(
 
 
 def built(source: str, path: Path, *flags: str | Path) -> Path:
-    """A shared object of this folder's source."""
+    """Compile a source of this folder into a shared object."""
     command = ["gcc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", HERE / source, "-o", path]
     subprocess.run([*command, *flags], check=True)
     return path
 
 
-# How its calls are bound, and what it needs that is not loaded: a library of the system's, or one of its own.
+# How the plugin's calls are bound, and a library that it needs: one of the system, or its own.
 PLUGINS = {
     "as they are made": ["-Wl,-z,lazy"],
     "when it is loaded, and sealed": ["-Wl,-z,relro,-z,now"],
@@ -100,7 +100,7 @@ def test_a_plugin_that_binds_its_own_functions_first_has_them_and_is_held(
 def test_a_plugin_that_binds_its_own_libraries_first_meets_the_limit_as_it_is_loaded(
     container: Container, make_arbiter: ArbiterMaker, programs: Path, tmp_path: Path, how: str
 ) -> None:
-    """Wherever what it needs is found that calls CUDA."""
+    """The needed library that calls CUDA may be found in different ways."""
     make_arbiter(LIMIT)
     link_cuda = ["-L", DRIVERS, "-l:libcuda.so.1"]
     own = built("plugin.c", tmp_path / "libown.so", f"-DPLUGIN_BEGINS={LIMIT + 1}", *link_cuda)
@@ -195,7 +195,7 @@ def test_what_needs_no_hook_is_the_drivers_own(container: Container, make_arbite
 
 
 def test_every_hook_is_found_by_its_name(container: Container, make_arbiter: ArbiterMaker) -> None:
-    """And what is nearly its name is not."""
+    """Similar names are not found."""
     make_arbiter(LIMIT)
     table = (ROOT / "interposer" / "driver" / "hooks.def").read_text()
     names = re.findall(r"^(?:HOOK\(CUDA, |LAUNCH\(CUDA, |REFUSE\()(\w+),", table, re.MULTILINE)
@@ -213,7 +213,7 @@ PLAIN = {
 }
 
 
-# How it is started: what sanitizers think of the order of libraries and of where memory is, is not the question here.
+# Disables checks of sanitizers that are irrelevant here: library order, and address space layout.
 SANITIZERS = {"address": ["env", "ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0"], "thread": ["setarch", "-R"]}
 
 
@@ -222,7 +222,9 @@ SANITIZERS = {"address": ["env", "ASAN_OPTIONS=verify_asan_link_order=0:detect_l
 def test_programs_with_a_sanitizer_which_replaces_what_the_library_calls_run_as_ever(
     container: Container, make_arbiter: ArbiterMaker, tmp_path: Path, sanitizer: str, before: list[str]
 ) -> None:
-    """Its functions must not be called before it has begun, and it asks dlsym for them as it begins."""
+    """A sanitizer replaces functions that the library calls. They must not run before its constructor, which calls
+    dlsym.
+    """
     make_arbiter(5 * MIB)
     build = ["gcc", f"-fsanitize={sanitizer}", "-DPLUGIN_MAIN", HERE / "plugin.c", "-o", tmp_path / "program"]
     subprocess.run([*build, "-L", DRIVERS, "-l:libcuda.so.1"], check=True)
@@ -232,7 +234,7 @@ def test_programs_with_a_sanitizer_which_replaces_what_the_library_calls_run_as_
 
 
 def without_debug(program: Path, path: Path) -> Path:
-    """The same without the place that the loader fills in for debuggers, as some linkers make programs."""
+    """Return a copy without DT_DEBUG, the entry for debuggers that some linkers omit."""
     binary = bytearray(program.read_bytes())
     (headers,) = struct.unpack_from("<Q", binary, 32)
     (count,) = struct.unpack_from("<H", binary, 56)

@@ -1,4 +1,4 @@
-"""Every way to allocate is counted to the byte, and given back."""
+"""Tests that every kind of allocation is counted to the byte and refunded."""
 
 from __future__ import annotations
 

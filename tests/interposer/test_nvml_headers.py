@@ -1,4 +1,4 @@
-"""No function of NVML tells of memory or processes by oversight: each is in hooks.def, or in unhooked_nvml.txt."""
+"""Tests that every NVML function about memory or processes is in hooks.def or unhooked_nvml.txt."""
 
 from __future__ import annotations
 

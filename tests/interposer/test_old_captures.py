@@ -1,4 +1,4 @@
-"""Captures and executable graphs by the calls of other CUDA versions, and by streams that join a capture, are charged alike."""
+"""Tests the charges of graphs captured and instantiated with functions of other CUDA versions, or in joined streams."""
 
 from __future__ import annotations
 

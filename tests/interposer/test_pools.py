@@ -1,6 +1,6 @@
-"""Pools are charged for what they have of the GPU, whatever they have handed out of it.
+"""Tests that pools are charged for the memory that they hold on the GPU, not for what they have handed out.
 
-The pools of simulated GPUs take pieces of 32 MiB, and give back what they need not keep when the program waits.
+Pools of simulated GPUs grow in steps of 32 MiB, and shrink when the program waits for the GPU.
 """
 
 from __future__ import annotations

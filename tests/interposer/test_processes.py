@@ -1,4 +1,4 @@
-"""Many processes share one limit; those that die leave nothing behind."""
+"""Tests that the processes of a container share one limit, and that dead processes leave nothing behind."""
 
 from __future__ import annotations
 
@@ -112,13 +112,13 @@ def test_a_thread_that_asks_what_the_dead_held_takes_no_answer_to_another_thread
             assert asked.wait(60)
             goes_on(process)
             began = time.monotonic()
-            time.sleep(0.2)  # in which the other one asks, too
+            time.sleep(0.2)  # meanwhile the other thread asks, too
             looks.release()
             assert line(process) == f"one {OUT_OF_MEMORY}"
             holder.kill()
             holder.wait()
             looks.release()
-            # It waits for three seconds: a machine that stands still for so long proves nothing.
+            # The library waits three seconds for an answer, so a machine that stalls this long proves nothing.
             assert line(process) == f"other {SUCCESS}" or time.monotonic() - began > 2.5
 
 

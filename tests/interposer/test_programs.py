@@ -1,4 +1,4 @@
-"""Programs start others, become others, run as others, and have threads that come and go; the limits go with them."""
+"""Tests that limits apply to programs that start others, replace themselves, change users, or have many threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOBODY = 65534
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three C programs; the first finds the driver in /run/bin, whatever the environment says."""
+    """Three C programs. The first finds the driver in /run/bin, whatever its environment contains."""
     directory = tmp_path_factory.mktemp("programs")
     compiler = ["gcc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"]
     link_cuda = ["-L", DRIVERS, "-l:libcuda.so.1"]
@@ -107,7 +107,7 @@ def test_a_static_program_runs_and_is_not_reached(container: Container, tmp_path
     assert (result.returncode, result.stdout, result.stderr) == (0, "ran\n", "")
 
 
-# The loader's file of the container, as the agent mounts it, and programs where another user can read them.
+# Prepares the loader's preload file as the agent mounts it, and programs that another user can read.
 _PREFACE = """
 set -e
 mkdir /run/etc /run/bin
@@ -167,7 +167,7 @@ def test_a_program_of_another_user_has_its_share(
 def test_a_variable_does_not_reach_programs_that_run_as_another_user(
     container: Container, make_arbiter: ArbiterMaker, programs: Path
 ) -> None:
-    """Why the agent mounts the loader's file, and where LD_PRELOAD is used its limits end."""
+    """The agent therefore mounts the loader's file. This is where LD_PRELOAD stops working."""
     make_arbiter(LIMIT)
     words = ["env", "LD_PRELOAD=/run/bin/libgpushare.so", "/run/bin/beside", str(LIMIT + 1)]
     assert as_nobody(container, programs, *words, mounted=False).stdout == "0\n"

@@ -1,4 +1,4 @@
-"""The law of the limit, on the library's own code: what is granted together never exceeds it."""
+"""Tests on the library's own code that granted charges together never exceed the limit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEMORY_OFFSET = struct.calcsize(contract.LIMITS_HEADER) + 16
 
 
 class Quota(ctypes.Structure):
-    """quota_t."""
+    """The C structure quota_t."""
 
     _fields_ = (
         ("ledger", ctypes.c_void_p),
@@ -33,7 +33,7 @@ class Quota(ctypes.Structure):
 
 
 class Pages:
-    """A limits page and one ledger page, and the code under test."""
+    """A limits page and one ledger page, with the functions under test."""
 
     def __init__(self, limit: int, slots: int) -> None:
         self.limits = mmap.mmap(-1, contract.PAGE_SIZE)
@@ -135,5 +135,5 @@ def test_what_is_certain_is_said_with_how_often_it_was_about_to_be_less(sizes: l
         pages.unsettle(1, size)
         assert pages.certain(1) == (0 if cleared else sum(sizes[freed:]), freed)
     assert pages.used() == 0
-    pages.settle(contract.CERTAIN_SLOT, 5)  # no process has such a slot
+    pages.settle(contract.CERTAIN_SLOT, 5)  # not a process's slot
     assert not any(pages.ledger[8 * (contract.CERTAIN_SLOT + 2) :])

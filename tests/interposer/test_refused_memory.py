@@ -1,4 +1,4 @@
-"""The first allocation that a share has no room for is one line on stderr, whichever way it was asked for."""
+"""Tests that a process's first refused allocation prints one line, whichever function was called."""
 
 from __future__ import annotations
 

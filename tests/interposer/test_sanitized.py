@@ -1,6 +1,6 @@
-"""The library under the compiler's sanitizers, while two shares use the same GPUs in every way at once, on the real arbiter.
+"""Tests the library with sanitizers while two shares use the same GPUs in every way, with the real arbiter.
 
-`make sanitize` runs it for longer: GPUSHARE_SANITIZE_SECONDS.
+`make sanitize` runs this for longer: GPUSHARE_SANITIZE_SECONDS.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OPTIONS = {
     "UBSAN_OPTIONS": "print_stacktrace=1",
     "TSAN_OPTIONS": "history_size=5:exitcode=0",
 }
-# Where a report begins, of whichever sanitizer; and in which file of the library something was done.
+# Matches the start of a report by any of the sanitizers.
 REPORT = re.compile(r"^(?=WARNING: ThreadSanitizer: |==\d+==ERROR: \w+Sanitizer: |\S+: runtime error: )", re.MULTILINE)
 
 
@@ -46,7 +46,7 @@ def _sanitized() -> None:
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `address` and `thread`: one program with either, for the runtime has to be the program's."""
+    """A folder with the program built for each sanitizer, whose runtime must belong to the program."""
     folder = tmp_path_factory.mktemp("everything")
     driver = [f"-L{DRIVERS}", "-l:libcuda.so.1", "-Wl,--allow-shlib-undefined", "-pthread"]
     for sanitizer, flags in FLAGS.items():
@@ -68,7 +68,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a process said, and how it ended."""
+    """A process's output and exit status."""
 
     output: str
     errors: str
@@ -81,7 +81,7 @@ def told(process: subprocess.Popen[str], timeout_seconds: float) -> Told:
 
 
 def runtime(sanitizer: str) -> Path:
-    """It has to come before all that is built with it."""
+    """Return the sanitizer's runtime, which must be loaded before everything built with it."""
     result = subprocess.run(
         ["gcc", f"-print-file-name={RUNTIMES[sanitizer]}"], check=True, capture_output=True, text=True
     )
@@ -89,17 +89,17 @@ def runtime(sanitizer: str) -> Path:
 
 
 def reports(errors: str) -> list[str]:
-    """What the sanitizers said."""
+    """Split the sanitizers' reports."""
     return REPORT.split(errors)[1:]
 
 
 async def everything(gpus: Path, uuids: list[str], library: Path, program: Path, seconds: float) -> list[Told]:
-    """What two shares, which do everything on the same GPUs, said; half-way through the agent is restarted."""
+    """Run two shares that do everything on the same GPUs, restart the agent half-way, and return the results."""
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp")))
         async with arbiter_node.opened(directory) as node:
             box = Container(node.socket.parent, gpus, preload=())
-            # The sanitizer for races bears addresses that are mixed up only so far: here none are (setarch -R).
+            # setarch -R turns off address randomization, of which the thread sanitizer tolerates only a little.
             preload = f"LD_PRELOAD={runtime(program.name)} {library}"
             command = ["setarch", "-R", "env", preload, str(program), str(seconds)]
             processes = []
@@ -108,7 +108,7 @@ async def everything(gpus: Path, uuids: list[str], library: Path, program: Path,
                 environment = {"TEST_POD": name, "TEST_CONTAINER": "main", **OPTIONS}
                 processes.append(stack.enter_context(finishing(box.start(command, environment))))
             for process in processes:
-                await asyncio.to_thread(line, process)  # it has begun, or ended
+                await asyncio.to_thread(line, process)  # wait until it has begun, or ended
             ends = asyncio.gather(*(asyncio.to_thread(told, process, seconds + 120) for process in processes))
             await asyncio.sleep(seconds / 2)
             await node.stop()

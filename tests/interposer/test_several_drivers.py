@@ -1,4 +1,4 @@
-"""Programs that look for the driver by themselves try several copies of it, and find in a share what they find without."""
+"""Tests programs that try several copies of the driver: in a share they find the same one as without."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ CUDA, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
 USED = {CUDA: "used: 0 0 0 2 0 512 MiB", NVML: "used: 0 0 512 MiB"}
 FAILS = {CUDA: 34, NVML: 9}
 REFUSED = {CUDA: 801, NVML: 3}
-VERSION = {CUDA: 0, NVML: 1}  # NVML tells it only once it has been started
+VERSION = {CUDA: 0, NVML: 1}  # NVML reports it only after initialization
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program, and in folders a stub and another copy of each library."""
+    """A folder with the program, and with a stub and another copy of each library."""
     folder = tmp_path_factory.mktemp("several")
     compiler = ["gcc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror"]
     subprocess.run([*compiler, HERE / "tries.c", "-o", folder / "tries", "-ldl"], check=True)
@@ -49,7 +49,7 @@ Try = Callable[..., tuple[list[str], list[str]]]
 
 @pytest.fixture
 def tries(container: Container, make_arbiter: ArbiterMaker, files: Path) -> Try:
-    """Run the program in a share; returns what it said, and what the library did."""
+    """Run the program in a share. Returns its lines and the library's."""
     make_arbiter(LIMIT)
 
     def run(
@@ -71,7 +71,7 @@ def test_a_stub_that_is_tried_first_leaves_the_driver_to_be_found(tries: Try, na
 
 
 def test_a_plugin_that_is_linked_with_the_driver_finds_it_after_a_stub_has_gone(tries: Try) -> None:
-    """It asks nobody where the driver is."""
+    """The plugin does not look the driver up itself."""
     assert tries(f"+@stub/{CUDA}", "!@plugin.so") == (["started: 34", "plugin: 0 2"], [])
     assert tries(f"?@stub/{CUDA}", "!@plugin.so") == (["asked: 34", "plugin: 0 2"], [])
 
@@ -80,7 +80,7 @@ def test_a_plugin_that_is_linked_with_the_driver_finds_it_after_a_stub_has_gone(
 def test_a_library_that_wraps_the_search_for_functions_works_beside_ours(
     tries: Try, files: Path, ours_first: bool
 ) -> None:
-    """As those do that checkpoint programs: they put functions of their own in the place of those that are found."""
+    """Checkpoint libraries do this: they replace the functions that a lookup returns."""
     other = (files / "interposes.so",)
     said, lines = tries(f"*{CUDA}", after=other) if ours_first else tries(f"*{CUDA}", before=other)
     assert said[0] == "found: 0 0 2 512 MiB"

@@ -1,4 +1,4 @@
-"""Memory that processes share, in every way that CUDA has: its maker is charged and nobody else, whoever dies first."""
+"""Tests that only the exporter is charged for memory shared between processes, whichever process dies first."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ pytestmark = pytest.mark.slow
 def pair(
     container: Container, way: str, *, ends: bool = False, takes_bytes: int = 0
 ) -> Iterator[tuple[subprocess.Popen[str], subprocess.Popen[str]]]:
-    """One process that shares what it made, and one that has it and ends it or takes more; each then waits for a line."""
+    """Run a process that shares memory and one that receives it, then releases it or allocates more; each waits for a
+    line.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     importer = command(has, way, theirs.fileno(), ends=ends, takes_bytes=takes_bytes)
     with (

@@ -1,4 +1,4 @@
-"""Memory shared between processes is charged to the one that made it, for as long as anyone might hold it."""
+"""Tests that shared memory is charged to its exporter as long as any process may hold it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program sees a GPU as large as its share, by whichever library it asks."""
+"""Tests that CUDA and NVML report the share's size as the GPU's."""
 
 from __future__ import annotations
 

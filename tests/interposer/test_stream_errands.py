@@ -1,4 +1,4 @@
-"""Streams that wait for the host: what they hold back holds nothing else back, and is charged and gated as ever."""
+"""Tests streams that wait for the host: they delay no other stream, and their memory and launches count as usual."""
 
 from __future__ import annotations
 

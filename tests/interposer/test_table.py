@@ -1,4 +1,4 @@
-"""The table of pointers behaves as a dictionary does, however entries come and go."""
+"""Tests that the table of pointers behaves like a dictionary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PURE = BUILD / "interposer" / "libpure.so"
 
 
 class Entry(ctypes.Structure):
-    """entry_t."""
+    """The C structure entry_t."""
 
     _fields_ = (
         ("key", ctypes.c_uint64),
@@ -30,7 +30,7 @@ class Entry(ctypes.Structure):
 
 
 class Table:
-    """table_t, zeroed, which is what its initialiser gives."""
+    """A zeroed table_t, which equals TABLE_INITIALIZER."""
 
     def __init__(self) -> None:
         self._table = ctypes.create_string_buffer(256)
@@ -50,7 +50,7 @@ class Table:
         return (entry.key, entry.value()) if hit else None
 
     def owned(self, owner: int) -> Iterator[int]:
-        """Takes all of an owner, one by one; their keys."""
+        """Remove an owner's entries one by one, and yield their keys."""
         entry, place = Entry(), ctypes.c_size_t(0)
         take = self._library.table_remove_owned
         while take(self._table, ctypes.c_uint64(owner), ctypes.byref(entry), ctypes.byref(place)):
@@ -63,7 +63,7 @@ class Table:
         self._library.table_clear(self._table)
 
 
-# Few keys, near each other and far: so that they are met again, and collide.
+# Few keys, close and far apart, so that they repeat and collide.
 keys = st.integers(1, 40) | st.integers(1, 40).map(lambda n: n << 21) | st.integers(1, 2**64 - 1)
 values = st.tuples(st.integers(1, 2**40), st.integers(0, 3))
 steps = st.tuples(st.sampled_from(["put", "remove", "get"]), keys, values)
@@ -132,6 +132,6 @@ def test_none_is_left_although_the_table_grows_while_they_are_taken() -> None:
     taken = []
     for key in table.owned(9):
         taken.append(key)
-        table.put(1000 + 100 * len(taken), (1, 2))  # from 64, 128, … on all entries have other places
+        table.put(1000 + 100 * len(taken), (1, 2))  # the table grows at 64, 128, …, which moves all entries
     assert sorted(taken) == list(range(1, 101))
     table.forget()

@@ -1,4 +1,4 @@
-"""A driver's function that the library does not know, under a name that it holds to the limits, reaches no program."""
+"""Tests that a program cannot get an unknown driver function under a name that is held to the limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def strange(container: Container, make_arbiter: ArbiterMaker, tmp_path: Path) -> Container:
-    """A container whose driver hands out functions that it does not export."""
+    """A container whose driver returns functions that it does not export."""
     make_arbiter(MIB)
     directory = tmp_path / "drivers"
     directory.mkdir()

@@ -1,4 +1,4 @@
-"""The library beside arbiters of other versions of the protocol: what it takes, what it says, and what it never does."""
+"""Tests the library with arbiters of other protocol versions."""
 
 from __future__ import annotations
 
@@ -66,17 +66,17 @@ def test_a_running_program_says_once_what_it_does_not_understand_and_goes_on(
         before.stop()
         with newer:
             assert process.stderr is not None
-            assert "MiB refused" in process.stderr.readline()  # as it has filled its share
+            assert "MiB refused" in process.stderr.readline()  # because it has filled its share
             assert "the arbiter went away" in process.stderr.readline()
             message = process.stderr.readline()
             assert sentence in message
             assert "this program keeps its current limits" in message
             assert _asked(process) == "well\n"
             assert newer.hellos < 8
-        # One that is understood is gone back to, and nothing more is said.
+        # It returns to an arbiter that it understands, and prints nothing more.
         with last:
             until = time.monotonic() + 60
-            while last.reclaims == 0:  # what it says first
+            while last.reclaims == 0:  # its first message
                 assert time.monotonic() < until, "it has not come back"
                 time.sleep(0.05)
             assert _asked(process) == "well\n"

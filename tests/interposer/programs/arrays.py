@@ -1,4 +1,4 @@
-"""Arrays are charged for what they take, in whatever way they are made; sparse ones for what is mapped into them."""
+"""Programs that create arrays in every way, sparse ones included."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPARSE, DEFERRED = 0x40, 0x80
 
 
 class Arrays(Cuda):
-    """An array and a mipmapped one."""
+    """A driver client that creates arrays and mipmapped arrays."""
 
     def __init__(self, *, proc: bool = False) -> None:
         super().__init__(proc=proc)

@@ -1,4 +1,6 @@
-"""A stream waits for a word, and a thread that launches into it waits for the driver: what others can do meanwhile."""
+"""A stream waits for a value in memory, a launching thread blocks in the driver, and another thread does something
+else.
+"""
 
 from __future__ import annotations
 
@@ -49,11 +51,11 @@ MEANWHILE: dict[str, Callable[[Graphs, PTR, int], None]] = {
 
 
 def launches_until_no_more_is_taken(meanwhile: str) -> None:
-    """Then another thread does what it has to do before it writes the word."""
+    """Launch until the driver blocks; then another thread does its part before it writes the value."""
     c = Graphs()
     word = c.made("cuMemHostAlloc", 8, 0)
     value = ctypes.c_uint32.from_address(word.value or 0)
-    value.value = 0  # what is in new memory is nothing to rely on
+    value.value = 0  # new memory has no defined content
     stream, other = c.made("cuStreamCreate", 1), c.made("cuStreamCreate", 1)
     graph = c.whole(4)
     _, block = c.allocate(MIB, "cuMemAllocAsync", other)

@@ -1,4 +1,4 @@
-"""Executable graphs that are changed, or gone while they run, are charged for what they take all the same."""
+"""Programs that change executable graphs, or destroy them while they run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.interposer.programs.graphing import PTR, Graphs
 
 
 class Changes(Graphs):
-    """Graphs that are changed; `most`: what the driver has had for graphs, at most, in MiB."""
+    """A client that changes graphs; `most` is the driver's high-water mark for graph memory, in MiB."""
 
     def __init__(self) -> None:
         super().__init__()

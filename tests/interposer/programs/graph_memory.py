@@ -1,4 +1,4 @@
-"""Memory that graphs allocate is charged when they are launched, and a launch that does not fit is refused."""
+"""Programs with graphs that allocate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way to allocate is counted to the byte, and given back."""
+"""Programs that allocate in every way up to the limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.interposer.cuda_client import (
     on_device,
 )
 
-Attempt = tuple[int, Callable[[], int]]  # the result, and what gives the memory back
+Attempt = tuple[int, Callable[[], int]]  # the result, and a function that frees the memory
 
 
 def plain(c: Cuda, size: int) -> Attempt:

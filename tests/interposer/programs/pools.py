@@ -1,4 +1,4 @@
-"""Pools are charged for what they have of the GPU, whatever they have handed out of it."""
+"""Programs that allocate from memory pools."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PINNED, MANAGED = 1, 2
 
 
 class Pools(Cuda):
-    """A share of 256 MiB, and the pool of its GPU."""
+    """A client in a share of 256 MiB, with its GPU's pool."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Memory shared between processes is charged to the one that made it, for as long as anyone might hold it."""
+"""Programs that export and import memory by handle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LIMIT = 64 * MIB
 
 
 class Handles(Cuda):
-    """A handle of its own, another's, and an address to map them at."""
+    """A client with one handle that it created, an imported one, and addresses to map them at."""
 
     def __init__(self) -> None:
         super().__init__()
