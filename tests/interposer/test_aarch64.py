@@ -79,7 +79,7 @@ def run(container: Container, built: Path, *words: str | Path, hooked: bool = Tr
 
 
 @pytest.mark.parametrize("plugin", ["lazy.so", "sealed.so"])
-def test_a_plugin_that_binds_its_own_functions_first_has_them_and_is_held(
+def test_deepbind_plugin_keeps_its_functions_and_its_lookups_return_hooks(
     container: Container, make_arbiter: ArbiterMaker, built: Path, plugin: str
 ) -> None:
     make_arbiter(LIMIT)
@@ -89,7 +89,7 @@ def test_a_plugin_that_binds_its_own_functions_first_has_them_and_is_held(
 
 
 @pytest.mark.parametrize("how", [["--direct"], []], ids=["dlsym", "cuGetProcAddress"])
-def test_a_share_is_filled_to_the_byte(
+def test_share_can_be_filled_to_the_byte(
     container: Container, make_arbiter: ArbiterMaker, built: Path, how: Sequence[str]
 ) -> None:
     make_arbiter(LIMIT)
@@ -99,15 +99,13 @@ def test_a_share_is_filled_to_the_byte(
     assert f"total {4 << 30}" in run(container, built, built / "gpushare-probe", hooked=False)
 
 
-def test_a_program_linked_with_cuda_meets_the_limit(
-    container: Container, make_arbiter: ArbiterMaker, built: Path
-) -> None:
+def test_program_linked_with_cuda_is_limited(container: Container, make_arbiter: ArbiterMaker, built: Path) -> None:
     make_arbiter(LIMIT)
     assert run(container, built, built / "direct", str(LIMIT + 1)) == "2\n"
     assert run(container, built, built / "direct", str(LIMIT)) == "0\n"
 
 
-def test_without_an_arbiter_cuda_does_not_start(container: Container, built: Path) -> None:
+def test_cuda_does_not_start_without_an_arbiter(container: Container, built: Path) -> None:
     assert run(container, built, built / "direct", "1") == "802\n"
 
 
@@ -116,7 +114,7 @@ def test_threads_launch_allocate_and_clean_up(container: Container, make_arbiter
     assert run(container, built, built / "threads", "3", "5").splitlines() == [str(LIMIT - MIB), "ended"]
 
 
-def test_launches_wait_and_what_is_captured_does_not(
+def test_launches_wait_and_captured_launches_do_not(
     container: Container, make_arbiter: ArbiterMaker, built: Path
 ) -> None:
     """A launch's stream is its ninth parameter, on the stack. With a wrong one the launch would not be captured."""
@@ -140,7 +138,7 @@ def test_launches_wait_and_what_is_captured_does_not(
         assert re.fullmatch(r"\d+ [\d.]+ [\d.]+\n", output)
 
 
-def test_it_is_as_small_a_guest_as_the_other_one(built: Path) -> None:
+def test_library_is_as_self_contained_as_on_x86_64(built: Path) -> None:
     def read(*words: str) -> str:
         command = [*words, built / "libgpushare.so"]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout

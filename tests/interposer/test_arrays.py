@@ -15,7 +15,7 @@ LIMIT = 64 * MIB
 
 
 @pytest.mark.parametrize("proc", [False, True], ids=["dlsym", "cuGetProcAddress"])
-def test_the_byte_above_the_limit_is_refused(container: Container, make_arbiter: ArbiterMaker, proc: bool) -> None:
+def test_one_byte_above_the_limit_is_refused(container: Container, make_arbiter: ArbiterMaker, proc: bool) -> None:
     make_arbiter(LIMIT)
     container.program(arrays.fills_with_arrays, proc)
 
@@ -25,11 +25,11 @@ def test_every_kind_of_array_is_charged(container: Container, make_arbiter: Arbi
     container.program(arrays.every_kind)
 
 
-def test_arrays_end_with_their_context(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_arrays_are_refunded_when_their_context_ends(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     container.program(arrays.ends_a_context)
 
 
-def test_a_sparse_array_takes_what_is_mapped_into_it(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_sparse_array_keeps_mapped_memory_charged(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     container.program(arrays.sparse)

@@ -16,7 +16,7 @@ CONTEXT = 10 * MIB
 
 
 @pytest.mark.parametrize("end", context_cost.ENDS)
-def test_a_primary_context_is_charged_once_and_given_back(
+def test_primary_context_is_charged_once_and_refunded(
     container: Container, make_arbiter: ArbiterMaker, end: str
 ) -> None:
     arbiter = make_arbiter(LIMIT)
@@ -25,15 +25,13 @@ def test_a_primary_context_is_charged_once_and_given_back(
     assert shown == "charged once"
 
 
-def test_a_context_of_the_programs_own_is_charged_and_given_back(
-    container: Container, make_arbiter: ArbiterMaker
-) -> None:
+def test_created_contexts_are_charged_and_refunded(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(LIMIT)
     arbiter.set(0, context_bytes=CONTEXT)
     container.program(context_cost.contexts_of_its_own)
 
 
-def test_a_context_that_does_not_fit_is_refused_with_a_line(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_context_that_does_not_fit_is_refused_with_a_message(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(LIMIT)
     arbiter.set(0, context_bytes=CONTEXT, overhead_bytes=LIMIT - CONTEXT + 1)
     ended = container.run(command(allocating.allocates, 1))
@@ -45,7 +43,7 @@ def test_a_context_that_does_not_fit_is_refused_with_a_line(container: Container
     assert arbiter.charged() == []
 
 
-def test_threads_that_make_the_primary_context_at_once_pay_for_one(
+def test_threads_that_retain_the_primary_context_together_pay_once(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:
     arbiter = make_arbiter(LIMIT)
@@ -56,7 +54,7 @@ def test_threads_that_make_the_primary_context_at_once_pay_for_one(
 
 
 @pytest.mark.slow
-def test_what_was_measured_counts_and_can_exceed_the_limit(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_measured_overhead_counts_and_can_exceed_the_limit(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(LIMIT)
     arbiter.set(0, overhead_bytes=4 * MIB)
     container.program(context_cost.fills_what_is_left)
@@ -64,7 +62,7 @@ def test_what_was_measured_counts_and_can_exceed_the_limit(container: Container,
     container.program(context_cost.nothing_left)
 
 
-def test_a_gpu_that_is_not_the_shares_costs_no_context(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_context_on_a_gpu_outside_the_share_is_not_charged(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(LIMIT)  # on the first GPU
     arbiter.set(0, context_bytes=LIMIT)
     container.program(context_cost.on_another_gpu)

@@ -32,7 +32,7 @@ def dependent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("mode", "small", "rounds"),
     [("thread", 8, 100), ("thread", 20, 100), ("thread", 600, 20), ("threads", 600, 20)],
 )
-def test_kernels_that_wait_for_others_yet_to_be_launched_go_on(
+def test_kernels_that_wait_for_later_launches_make_progress(
     container: Container, make_arbiter: ArbiterMaker, dependent: Path, mode: str, small: int, rounds: int
 ) -> None:
     """With a second per round it would exceed the timeout."""

@@ -60,7 +60,7 @@ def halves(tmp_path: Path) -> tuple[Path, list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variable", ["NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"])
-def test_a_share_of_a_mig_device_has_the_limit_of_that_device(
+def test_share_of_a_mig_device_has_the_limit_of_that_device(
     container: Container, arbiter_directory: Path, halves: tuple[Path, list[str]], variable: str
 ) -> None:
     gpus, migs = halves
@@ -73,7 +73,7 @@ def test_a_share_of_a_mig_device_has_the_limit_of_that_device(
 
 
 @pytest.mark.slow
-def test_a_mig_device_that_the_share_does_not_have_gives_nothing(
+def test_mig_device_outside_the_share_is_refused(
     container: Container, arbiter_directory: Path, halves: tuple[Path, list[str]]
 ) -> None:
     gpus, migs = halves

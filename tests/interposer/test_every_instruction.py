@@ -60,7 +60,7 @@ WAYS = {"plain": 40, "pooled": 32, "by_handle": 4, "array": 4, "graph": 10, "wit
 
 
 @pytest.mark.parametrize(("way", "least_mib"), WAYS.items(), ids=WAYS.keys())
-def test_at_no_instruction_more_is_held_than_charged_wherever_it_is_killed(
+def test_program_killed_at_any_instruction_is_charged_for_what_it_held(
     container: Container, make_arbiter: ArbiterMaker, programs: Path, way: str, least_mib: int
 ) -> None:
     arbiter = make_arbiter(LIMIT)

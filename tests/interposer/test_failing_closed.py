@@ -27,7 +27,7 @@ def expect_closed(container: Container, sentence: str) -> None:
     assert result.stderr == line + "\n"
 
 
-def test_without_an_arbiter_cuda_does_not_start(container: Container) -> None:
+def test_cuda_does_not_start_without_an_arbiter(container: Container) -> None:
     expect_closed(
         container,
         "cannot be reached at /run/gpushare/arbiter.sock: No such file or directory: CUDA starts in this container once "
@@ -35,7 +35,7 @@ def test_without_an_arbiter_cuda_does_not_start(container: Container) -> None:
     )
 
 
-def test_with_a_dead_socket_cuda_does_not_start(container: Container, arbiter_directory: Path) -> None:
+def test_cuda_does_not_start_with_a_dead_socket(container: Container, arbiter_directory: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
         dead.bind(str(arbiter_directory / contract.ARBITER_SOCKET_NAME))
     expect_closed(container, "Connection refused")
@@ -59,7 +59,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("behaviour", "sentence"), CASES.values(), ids=CASES.keys())
-def test_an_arbiter_that_does_not_welcome_stops_cuda(
+def test_cuda_does_not_start_if_the_arbiter_misbehaves(
     container: Container, make_arbiter: ArbiterMaker, behaviour: Misbehaviour, sentence: str
 ) -> None:
     make_arbiter(WHOLE, behaviour=behaviour)
@@ -67,20 +67,18 @@ def test_an_arbiter_that_does_not_welcome_stops_cuda(
 
 
 @pytest.mark.slow
-def test_an_arbiter_that_never_answers_is_not_waited_for_for_ever(
-    container: Container, make_arbiter: ArbiterMaker
-) -> None:
+def test_start_times_out_if_the_arbiter_never_answers(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(WHOLE, behaviour=Misbehaviour(silent=True))
     expect_closed(replace(container, preload=(IMPATIENT_LIBRARY,)), "does not answer")
 
 
-def test_every_attempt_fails_but_only_the_first_speaks(container: Container) -> None:
+def test_every_attempt_fails_and_only_the_first_prints(container: Container) -> None:
     result = container.run(command(failing_closed.attempts))
     assert result.stdout == "[802, 802, 802] 802 802\n"
     assert len(lines_of_the_library(result.stderr)) == 1
 
 
-def test_cuda_starts_when_the_arbiter_has_come_back(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_cuda_starts_once_the_arbiter_is_back(container: Container, make_arbiter: ArbiterMaker) -> None:
     process = container.start(command(failing_closed.starts_twice))
     assert process.stdout is not None
     assert process.stdout.readline() == "802\n"
@@ -89,12 +87,12 @@ def test_cuda_starts_when_the_arbiter_has_come_back(container: Container, make_a
     assert output == "0\n"
 
 
-def test_nothing_is_said_while_all_is_well(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_nothing_is_printed_on_success(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(5 * MIB)
     assert lines_of_the_library(container.run([PROBE]).stderr) == []
 
 
-def test_threads_that_start_cuda_at_once_join_once(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_threads_that_start_cuda_together_join_once(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(MIB)
     container.program(failing_closed.starts_in_threads)
     assert arbiter.hellos == 1

@@ -28,7 +28,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_thread_that_is_cancelled_as_it_starts_cuda_leaves_the_start_to_others(
+def test_thread_cancelled_while_starting_cuda_does_not_block_others(
     container: Container, make_arbiter: ArbiterMaker, program: Path
 ) -> None:
     make_arbiter(MIB)
@@ -36,7 +36,7 @@ def test_a_thread_that_is_cancelled_as_it_starts_cuda_leaves_the_start_to_others
     assert (result.returncode, result.stdout) == (0, "went on\n"), result.stderr
 
 
-def test_a_thread_that_is_cancelled_at_the_gate_is_waited_for_no_more(
+def test_thread_cancelled_at_the_gate_no_longer_counts_as_waiting(
     container: Container, make_arbiter: ArbiterMaker, program: Path
 ) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
@@ -52,7 +52,7 @@ def test_a_thread_that_is_cancelled_at_the_gate_is_waited_for_no_more(
         assert ends_well(process) == "went on"
 
 
-def test_a_thread_that_is_cancelled_as_it_asks_for_what_the_dead_held_leaves_the_asking_to_others(
+def test_thread_cancelled_during_reclaim_does_not_block_others(
     container: Container, make_arbiter: ArbiterMaker, program: Path
 ) -> None:
     make_arbiter(128 * MIB)
@@ -61,15 +61,13 @@ def test_a_thread_that_is_cancelled_as_it_asks_for_what_the_dead_held_leaves_the
 
 
 @pytest.mark.slow
-def test_signals_do_not_cut_short_the_wait_for_what_the_dead_held(
-    container: Container, make_arbiter: ArbiterMaker
-) -> None:
+def test_signals_do_not_cut_short_a_reclaim(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(MIB, behaviour=Misbehaviour(reclaim_seconds=0.3))
     container.program(interrupted.allocates_among_signals)
 
 
 @pytest.mark.slow
-def test_threads_that_are_cancelled_while_launches_are_held_back_hold_up_nobody(
+def test_threads_cancelled_while_launching_do_not_block_others(
     container: Container, make_arbiter: ArbiterMaker, program: Path
 ) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)

@@ -52,15 +52,11 @@ def test_no_launch_passes_without_a_lease(container: Container, make_arbiter: Ar
 
 
 @pytest.mark.slow
-def test_a_revoked_lease_is_given_back_when_nothing_runs_any_more(
-    container: Container, make_arbiter: ArbiterMaker
-) -> None:
+def test_revoked_lease_is_returned_when_its_work_has_ended(container: Container, make_arbiter: ArbiterMaker) -> None:
     waits_for_both_kernels(container, make_arbiter(MIB, behaviour=STINGY), nothing_else)
 
 
-def test_a_lease_with_nothing_to_do_goes_back_when_others_wait(
-    container: Container, make_arbiter: ArbiterMaker
-) -> None:
+def test_idle_lease_is_returned_while_others_wait(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
     with client(container, launches.launches_twice) as process:
         arbiter.hears(WANT)
@@ -78,9 +74,7 @@ def test_a_lease_with_nothing_to_do_goes_back_when_others_wait(
 
 
 @pytest.mark.slow
-def test_what_is_told_of_a_lease_that_went_back_opens_no_gate_even_when_another_one_is_wanted(
-    container: Container, make_arbiter: ArbiterMaker
-) -> None:
+def test_late_open_of_a_returned_lease_is_ignored(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
     with client(container, launches.launches_twice) as process:
         arbiter.hears(WANT)
@@ -97,7 +91,7 @@ def test_what_is_told_of_a_lease_that_went_back_opens_no_gate_even_when_another_
 
 
 @pytest.mark.slow
-def test_launches_do_not_run_far_ahead_when_counted(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_counted_launches_do_not_run_far_ahead(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
     for flags, least, most in ((contract.LEASE_COUNTED, 0.0, 0.3), (0, 0.3, 1.0)):
         with client(container, launches.launches_in_a_row) as process:
@@ -106,7 +100,7 @@ def test_launches_do_not_run_far_ahead_when_counted(container: Container, make_a
             assert least <= float(ends_well(process)) < most
 
 
-def test_gates_of_two_gpus_are_two(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_each_gpu_has_its_own_gate(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(MIB, MIB, behaviour=STINGY)
     with client(container, launches.two_gpus) as process:
         assert arbiter.hears(WANT)[0] == 0
@@ -118,7 +112,7 @@ def test_gates_of_two_gpus_are_two(container: Container, make_arbiter: ArbiterMa
         ends_well(process)
 
 
-def test_a_context_that_ends_holds_up_nobody(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_ended_context_does_not_delay_the_lease(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
     with client(container, launches.ends_a_context) as process:
         arbiter.hears(WANT)
@@ -133,7 +127,7 @@ def test_a_context_that_ends_holds_up_nobody(container: Container, make_arbiter:
 
 
 @pytest.mark.slow
-def test_without_an_arbiter_a_program_goes_on_for_its_part_of_the_time(
+def test_program_without_an_arbiter_launches_for_its_requested_time(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)  # the share requests 50 percent
@@ -150,7 +144,7 @@ def test_without_an_arbiter_a_program_goes_on_for_its_part_of_the_time(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("begin", [0, 500])
-def test_without_an_arbiter_a_program_launches_when_its_page_says(
+def test_program_without_an_arbiter_launches_in_its_turn(
     container: Container, arbiter_directory: Path, uuids: list[str], begin: int
 ) -> None:
     share = Share(uuids[0], MIB, turn_permille=(begin, 300))
@@ -168,12 +162,12 @@ def test_without_an_arbiter_a_program_launches_when_its_page_says(
     assert within > 0.5 * len(moments), sorted(moments)
 
 
-def test_the_child_of_a_fork_has_no_lease(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_forked_child_has_no_lease(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(MIB)
     with client(container, launches.forks) as process:
         ends_well(process)
 
 
-def test_copies_and_fills_wait_for_no_lease(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_copies_and_fills_do_not_wait_for_a_lease(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(MIB, behaviour=STINGY)
     container.program(launches.copies_and_fills)

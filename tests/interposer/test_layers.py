@@ -37,7 +37,7 @@ def compile_again(copy: Path, name: str) -> None:
     subprocess.run(command, check=True)
 
 
-def test_the_layers_hold(copy: Path) -> None:
+def test_layers_hold(copy: Path) -> None:
     assert found(copy) == []
 
 
@@ -51,7 +51,7 @@ def test_the_layers_hold(copy: Path) -> None:
         ("compute/gate.c", '#include "compute/launch.h"', "these use each other in a circle: compute/"),
     ],
 )
-def test_a_wrong_include_is_found(copy: Path, name: str, line: str, why: str) -> None:
+def test_wrong_include_is_found(copy: Path, name: str, line: str, why: str) -> None:
     path = copy / "sources" / name
     path.write_text(f"{line}\n{path.read_text()}")
     (only,) = found(copy)
@@ -69,7 +69,7 @@ def test_a_wrong_include_is_found(copy: Path, name: str, line: str, why: str) ->
         ("compute/gate.c", "void flow_drop(void *); void planted(void) { flow_drop(0); }", "in a circle: compute/"),
     ],
 )
-def test_what_is_used_without_an_include_is_found(copy: Path, name: str, code: str, why: str) -> None:
+def test_use_without_an_include_is_found(copy: Path, name: str, code: str, why: str) -> None:
     path = copy / "sources" / name
     path.write_text(f"{path.read_text()}\n{code}\n")
     compile_again(copy, name)
@@ -78,7 +78,7 @@ def test_what_is_used_without_an_include_is_found(copy: Path, name: str, code: s
 
 
 @pytest.mark.parametrize("name", ["planted.c", "planted/planted.c", "compute/planted/planted.h"])
-def test_a_file_outside_the_layers_is_found(copy: Path, name: str) -> None:
+def test_file_outside_the_layers_is_found(copy: Path, name: str) -> None:
     path = copy / "sources" / name
     path.parent.mkdir(exist_ok=True)
     path.touch()
@@ -86,18 +86,18 @@ def test_a_file_outside_the_layers_is_found(copy: Path, name: str) -> None:
     assert only.startswith(f"{name} is in no layer: put it into one of hooks, session")
 
 
-def test_what_has_not_been_built_is_no_proof(copy: Path) -> None:
+def test_missing_object_is_an_error(copy: Path) -> None:
     (copy / "objects" / "compute" / "gate.c.o").unlink()
     with pytest.raises(FileNotFoundError, match=r"gate\.c\.o is missing: run `make build` first"):
         found(copy)
 
 
-def test_the_readme_shows_the_layers() -> None:
+def test_readme_shows_the_layers() -> None:
     shown = re.findall(r"^    (.+)$", SECTION, re.MULTILINE)
     assert tuple(tuple(row.split(" | ")) for row in shown) == layers.LAYERS
 
 
-def test_the_readme_says_what_each_file_is() -> None:
+def test_readme_describes_each_file() -> None:
     patterns: dict[str, list[str]] = {}
     layer = ""
     for first, names in re.findall(r"^\| (?:`(\w+)` )?\| (`.*?) \|", SECTION, re.MULTILINE):

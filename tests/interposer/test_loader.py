@@ -48,17 +48,13 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_program_linked_with_cuda_meets_the_limit(
-    container: Container, make_arbiter: ArbiterMaker, programs: Path
-) -> None:
+def test_program_linked_with_cuda_is_limited(container: Container, make_arbiter: ArbiterMaker, programs: Path) -> None:
     make_arbiter(LIMIT)
     assert container.run([programs / "direct", str(LIMIT + 1)]).stdout == "2\n"
     assert container.run([programs / "direct", str(LIMIT)]).stdout == "0\n"
 
 
-def test_a_plugin_that_binds_its_own_libraries_first_meets_the_limit(
-    container: Container, make_arbiter: ArbiterMaker, programs: Path
-) -> None:
+def test_deepbind_plugin_is_limited(container: Container, make_arbiter: ArbiterMaker, programs: Path) -> None:
     make_arbiter(LIMIT)
     assert container.run([programs / "loader", "deepbind", programs / "plugin.so", str(LIMIT + 1)]).stdout == "2\n"
     assert container.run([programs / "loader", "deepbind", programs / "plugin.so", str(LIMIT)]).stdout == "0\n"
@@ -82,7 +78,7 @@ PLUGINS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", PLUGINS.values(), ids=PLUGINS.keys())
-def test_a_plugin_that_binds_its_own_functions_first_has_them_and_is_held(
+def test_deepbind_plugin_keeps_its_functions_and_its_lookups_return_hooks(
     container: Container, programs: Path, tmp_path: Path, flags: list[str]
 ) -> None:
     (tmp_path / "own").mkdir()
@@ -97,7 +93,7 @@ def test_a_plugin_that_binds_its_own_functions_first_has_them_and_is_held(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["its RUNPATH", "LD_LIBRARY_PATH", "the plugin itself"])
-def test_a_plugin_that_binds_its_own_libraries_first_meets_the_limit_as_it_is_loaded(
+def test_deepbind_plugin_is_limited_while_it_is_loaded(
     container: Container, make_arbiter: ArbiterMaker, programs: Path, tmp_path: Path, how: str
 ) -> None:
     """The needed library that calls CUDA may be found in different ways."""
@@ -113,17 +109,17 @@ def test_a_plugin_that_binds_its_own_libraries_first_meets_the_limit_as_it_is_lo
 
 
 @pytest.mark.parametrize("loader", ["loader", "old-loader"], ids=["RUNPATH", "RPATH"])
-def test_a_runpath_still_leads_to_its_libraries(container: Container, programs: Path, loader: str) -> None:
+def test_runpath_still_finds_libraries(container: Container, programs: Path, loader: str) -> None:
     result = container.run([programs / loader, "runpath", "libhidden.so"])
     assert result.returncode == 0, result.stderr
 
 
-def test_a_search_by_version_finds_no_way_past(container: Container, programs: Path) -> None:
+def test_lookup_by_version_does_not_bypass_the_library(container: Container, programs: Path) -> None:
     result = container.run([programs / "loader", "versioned", "libcuda.so.1"])
     assert result.stdout == "1\n", result.stderr
 
 
-def test_what_a_driver_does_not_have_stays_absent(container: Container, programs: Path, tmp_path: Path) -> None:
+def test_function_that_the_driver_lacks_is_not_found(container: Container, programs: Path, tmp_path: Path) -> None:
     driver = (DRIVERS / "libcuda.so.1").read_bytes()
     assert driver.count(b"\0cuGraphAddNode_v3\0") > 0
     (tmp_path / "libcuda.so.1").write_bytes(driver.replace(b"\0cuGraphAddNode_v3\0", b"\0cuGraphAddNode_vX\0"))
@@ -135,21 +131,21 @@ def test_what_a_driver_does_not_have_stays_absent(container: Container, programs
     ("library", "init", "answer"),
     [("libcuda.so.1", "cuInit", "802\n"), ("libnvidia-ml.so.1", "nvmlDeviceGetMemoryInfo", "27\n")],
 )
-def test_the_programs_own_handle_finds_a_driver_once_it_is_loaded_for_all(
+def test_main_program_handle_finds_a_globally_loaded_driver(
     container: Container, programs: Path, library: str, init: str, answer: str
 ) -> None:
     result = container.run([programs / "loader", "own-handle", library, init])
     assert (result.returncode, result.stdout) == (0, answer), result.stderr
 
 
-def test_a_driver_in_a_namespace_of_its_own_is_hooked_too(container: Container, programs: Path) -> None:
+def test_driver_in_another_namespace_is_hooked(container: Container, programs: Path) -> None:
     result = container.run([programs / "loader", "own-namespace", "libcuda.so.1"])
     assert result.stdout == "802\n", result.stderr
 
 
 @pytest.mark.parametrize("ours_first", [True, False], ids=["ours first", "ours last"])
 @pytest.mark.parametrize("how", ["--direct", "--nvml"])
-def test_another_preloaded_library_that_wraps_dlsym_stays_in_the_chain(
+def test_preloaded_library_that_wraps_dlsym_stays_in_the_chain(
     container: Container, make_arbiter: ArbiterMaker, programs: Path, ours_first: bool, how: str
 ) -> None:
     make_arbiter(LIMIT)
@@ -166,7 +162,7 @@ def test_another_preloaded_library_that_wraps_dlsym_stays_in_the_chain(
 
 @pytest.mark.parametrize("ours_first", [True, False], ids=["ours first", "ours last"])
 @pytest.mark.parametrize("how", ["--direct", "--nvml"])
-def test_another_preloaded_library_that_replaces_malloc_and_dlopen_works_as_ever(
+def test_preloaded_library_that_replaces_malloc_and_dlopen_works(
     container: Container, make_arbiter: ArbiterMaker, programs: Path, ours_first: bool, how: str
 ) -> None:
     make_arbiter(LIMIT)
@@ -179,22 +175,22 @@ def test_another_preloaded_library_that_replaces_malloc_and_dlopen_works_as_ever
     assert drivers >= 1, "it was cut off"
 
 
-def test_every_form_of_a_function_has_its_own_hook(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_every_variant_of_a_function_has_its_own_hook(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     container.program(loader.forms)
 
 
-def test_the_search_for_functions_finds_its_hooked_self(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_lookup_of_cugetprocaddress_returns_its_hook(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     container.program(loader.searches_for_the_search)
 
 
-def test_what_needs_no_hook_is_the_drivers_own(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_functions_without_a_hook_are_the_drivers(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     container.program(loader.homes)
 
 
-def test_every_hook_is_found_by_its_name(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_every_hook_is_found_by_name(container: Container, make_arbiter: ArbiterMaker) -> None:
     """Similar names are not found."""
     make_arbiter(LIMIT)
     table = (ROOT / "interposer" / "driver" / "hooks.def").read_text()
@@ -219,7 +215,7 @@ SANITIZERS = {"address": ["env", "ASAN_OPTIONS=verify_asan_link_order=0:detect_l
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("sanitizer", "before"), SANITIZERS.items(), ids=SANITIZERS.keys())
-def test_programs_with_a_sanitizer_which_replaces_what_the_library_calls_run_as_ever(
+def test_programs_with_a_sanitizer_run_as_usual(
     container: Container, make_arbiter: ArbiterMaker, tmp_path: Path, sanitizer: str, before: list[str]
 ) -> None:
     """A sanitizer replaces functions that the library calls. They must not run before its constructor, which calls
@@ -249,7 +245,7 @@ def without_debug(program: Path, path: Path) -> Path:
     return path
 
 
-def test_a_program_that_tells_debuggers_nothing_meets_the_limit(
+def test_program_without_dt_debug_is_limited(
     container: Container, make_arbiter: ArbiterMaker, programs: Path, tmp_path: Path
 ) -> None:
     make_arbiter(LIMIT)
@@ -259,7 +255,7 @@ def test_a_program_that_tells_debuggers_nothing_meets_the_limit(
 
 
 @pytest.mark.slow
-def test_a_program_that_is_started_by_naming_the_loader_meets_the_limit(
+def test_program_started_through_the_loader_is_limited(
     container: Container, make_arbiter: ArbiterMaker, programs: Path
 ) -> None:
     make_arbiter(LIMIT)

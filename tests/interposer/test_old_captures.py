@@ -23,15 +23,13 @@ INSTANTIATES = {
 
 @pytest.mark.parametrize("instantiate", INSTANTIATES.values(), ids=INSTANTIATES.keys())
 @pytest.mark.parametrize("begin", BEGINS.values(), ids=BEGINS.keys())
-def test_a_graph_is_charged_when_it_is_launched_however_it_was_made(
+def test_graph_made_with_any_function_is_charged_at_launch(
     container: Container, make_arbiter: ArbiterMaker, begin: str, instantiate: str
 ) -> None:
     make_arbiter(LIMIT)
     container.program(old_captures.captures, begin, instantiate)
 
 
-def test_what_a_stream_allocates_that_joined_a_capture_is_the_graphs(
-    container: Container, make_arbiter: ArbiterMaker
-) -> None:
+def test_allocation_in_a_joined_stream_belongs_to_the_graph(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     container.program(old_captures.joins_a_capture)

@@ -38,7 +38,7 @@ def until_it_holds(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize("storm", [processes.storm, processes.mixed_storm], ids=["plain", "every way"])
-def test_processes_that_race_never_exceed_the_limit_together(
+def test_racing_processes_never_exceed_the_limit(
     container: Container, make_arbiter: ArbiterMaker, storm: Callable[[], None]
 ) -> None:
     arbiter = make_arbiter(LIMIT)
@@ -65,7 +65,7 @@ def test_processes_that_race_never_exceed_the_limit_together(
     assert arbiter.hellos > 4
 
 
-def test_what_two_processes_fill_together_is_the_limit(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_processes_together_can_fill_exactly_the_limit(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT + 12345)
     processes = [container.start([PROBE, "--fill", "--hold", "60"]) for _ in range(3)]
     filled = 0
@@ -86,7 +86,7 @@ def test_what_two_processes_fill_together_is_the_limit(container: Container, mak
     assert filled == LIMIT + 12345
 
 
-def test_a_killed_process_holds_nothing_when_another_asks(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_memory_of_a_killed_process_is_free_for_the_next(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     for _ in range(5):
         with finishing(container.start([PROBE, "--fill", "--hold", "60"])) as holder:
@@ -96,9 +96,7 @@ def test_a_killed_process_holds_nothing_when_another_asks(container: Container, 
             assert container.run([PROBE, "--allocate", str(LIMIT)]).returncode == 0
 
 
-def test_a_thread_that_asks_what_the_dead_held_takes_no_answer_to_another_thread(
-    container: Container, make_arbiter: ArbiterMaker
-) -> None:
+def test_thread_does_not_take_the_reclaim_answer_of_another(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter, looks, asked = make_arbiter(LIMIT), threading.Semaphore(0), threading.Event()
 
     def wait_for_a_look() -> None:
@@ -122,7 +120,7 @@ def test_a_thread_that_asks_what_the_dead_held_takes_no_answer_to_another_thread
             assert line(process) == f"other {SUCCESS}" or time.monotonic() - began > 2.5
 
 
-def test_the_child_of_a_fork_has_a_slot_of_its_own(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_forked_child_has_its_own_slot(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(LIMIT)
     container.program(processes.forks)
     assert arbiter.hellos == 2
@@ -133,7 +131,7 @@ def test_threads_of_one_process_stay_within_the_limit(container: Container, make
     container.program(processes.fills_with_threads)
 
 
-def test_limits_hold_when_the_arbiter_has_gone(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_limits_hold_when_the_arbiter_is_gone(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(LIMIT)
     with finishing(container.start(command(processes.goes_on_without_an_arbiter))) as process:
         assert process.stdout is not None

@@ -35,7 +35,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("starter", starting.STARTERS)
-def test_a_program_that_uses_the_gpu_starts_another_one(
+def test_program_that_uses_the_gpu_starts_another_one(
     container: Container, make_arbiter: ArbiterMaker, starter: str
 ) -> None:
     arbiter = make_arbiter(LIMIT)
@@ -43,9 +43,7 @@ def test_a_program_that_uses_the_gpu_starts_another_one(
     assert arbiter.hellos == 2
 
 
-def test_a_program_that_becomes_another_one_gives_back_what_it_held(
-    container: Container, make_arbiter: ArbiterMaker
-) -> None:
+def test_program_that_replaces_itself_releases_its_memory(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     with finishing(container.start([PROBE, "--allocate", str(10 * MIB), "--hold", "60"])) as beside:
         assert beside.stdout is not None
@@ -68,7 +66,7 @@ def test_threads_launch_allocate_and_clean_up_as_they_end(
 
 
 @pytest.mark.slow
-def test_children_of_a_busy_program_wait_for_no_lock_of_its_threads(
+def test_forked_children_do_not_wait_for_the_parents_locks(
     container: Container, make_arbiter: ArbiterMaker, programs: Path
 ) -> None:
     arbiter = make_arbiter(LIMIT)
@@ -99,7 +97,7 @@ def test_many_processes_of_a_container_start_at_once(container: Container, make_
                 pass
 
 
-def test_a_static_program_runs_and_is_not_reached(container: Container, tmp_path: Path) -> None:
+def test_static_program_runs_without_the_library(container: Container, tmp_path: Path) -> None:
     source = tmp_path / "static.c"
     source.write_text('#include <stdio.h>\nint main(void) { puts("ran"); return 0; }\n')
     subprocess.run(["gcc", "-static", "-o", tmp_path / "static", source], check=True)
@@ -135,7 +133,7 @@ def as_nobody(
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone can make a program that runs as root")
 @pytest.mark.parametrize("before", [[], ["env", "-i", "SIMGPU_DIR={gpus}"]], ids=["setuid", "setuid, no environment"])
-def test_the_loaders_file_reaches_programs_that_run_as_another_user(
+def test_preload_file_covers_setuid_programs(
     container: Container, make_arbiter: ArbiterMaker, programs: Path, before: list[str]
 ) -> None:
     make_arbiter(LIMIT)
@@ -147,7 +145,7 @@ def test_the_loaders_file_reaches_programs_that_run_as_another_user(
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone can become someone else")
-def test_a_program_of_another_user_has_its_share(
+def test_program_of_another_user_has_its_share(
     container: Container, make_arbiter: ArbiterMaker, programs: Path
 ) -> None:
     make_arbiter(LIMIT)
@@ -164,7 +162,7 @@ def test_a_program_of_another_user_has_its_share(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone can make a program that runs as root")
-def test_a_variable_does_not_reach_programs_that_run_as_another_user(
+def test_ld_preload_does_not_cover_setuid_programs(
     container: Container, make_arbiter: ArbiterMaker, programs: Path
 ) -> None:
     """The agent therefore mounts the loader's file. This is where LD_PRELOAD stops working."""
@@ -174,7 +172,7 @@ def test_a_variable_does_not_reach_programs_that_run_as_another_user(
 
 
 @pytest.mark.slow
-def test_programs_that_end_in_every_way_leave_nothing_behind(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_programs_leave_nothing_behind_however_they_end(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     for ending in starting.ENDINGS:
         container.run(command(starting.fills_and_ends, LIMIT, ending))

@@ -51,7 +51,7 @@ def packages() -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("per_thread", ["0", "1"], ids=["legacy stream", "stream of the thread"])
-def test_the_bindings_meet_the_limit_and_launch(
+def test_bindings_are_limited_and_launch(
     container: Container, make_arbiter: ArbiterMaker, packages: Path, per_thread: str
 ) -> None:
     make_arbiter(LIMIT)

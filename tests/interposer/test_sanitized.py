@@ -117,7 +117,7 @@ async def everything(gpus: Path, uuids: list[str], library: Path, program: Path,
 
 
 @pytest.mark.parametrize("sanitizer", sorted(FLAGS))
-async def test_no_sanitizer_reports_anything_of_the_library(
+async def test_sanitizers_report_nothing_in_the_library(
     gpus: Path, uuids: list[str], programs: Path, sanitizer: str
 ) -> None:
     for said in await everything(gpus, uuids, SANITIZED / sanitizer / LIBRARY.name, programs / sanitizer, SECONDS):
@@ -127,9 +127,7 @@ async def test_no_sanitizer_reports_anything_of_the_library(
 
 
 @pytest.mark.parametrize("sanitizer", sorted(FLAGS))
-async def test_a_fault_that_was_planted_in_the_library_is_reported(
-    gpus: Path, uuids: list[str], programs: Path, sanitizer: str
-) -> None:
+async def test_sanitizers_report_a_planted_fault(gpus: Path, uuids: list[str], programs: Path, sanitizer: str) -> None:
     library = SANITIZED / sanitizer / "planted" / LIBRARY.name
     errors = "".join(said.errors for said in await everything(gpus, uuids, library, programs / sanitizer, 1))
     assert any("__wrap_symbols_answer" in report for report in reports(errors)), errors

@@ -64,22 +64,20 @@ def tries(container: Container, make_arbiter: ArbiterMaker, files: Path) -> Try:
 
 
 @pytest.mark.parametrize("name", [CUDA, NVML])
-def test_a_stub_that_is_tried_first_leaves_the_driver_to_be_found(tries: Try, name: str) -> None:
+def test_driver_is_found_after_a_stub_was_tried(tries: Try, name: str) -> None:
     said, lines = tries(f"@stub/{name}", name)
     assert said == [f"started: {FAILS[name]}", "started: 0", USED[name]]
     assert lines == []
 
 
-def test_a_plugin_that_is_linked_with_the_driver_finds_it_after_a_stub_has_gone(tries: Try) -> None:
+def test_linked_plugin_finds_the_driver_after_a_stub_is_closed(tries: Try) -> None:
     """The plugin does not look the driver up itself."""
     assert tries(f"+@stub/{CUDA}", "!@plugin.so") == (["started: 34", "plugin: 0 2"], [])
     assert tries(f"?@stub/{CUDA}", "!@plugin.so") == (["asked: 34", "plugin: 0 2"], [])
 
 
 @pytest.mark.parametrize("ours_first", [True, False], ids=["ours first", "ours last"])
-def test_a_library_that_wraps_the_search_for_functions_works_beside_ours(
-    tries: Try, files: Path, ours_first: bool
-) -> None:
+def test_library_that_replaces_lookup_results_works_with_ours(tries: Try, files: Path, ours_first: bool) -> None:
     """Checkpoint libraries do this: they replace the functions that a lookup returns."""
     other = (files / "interposes.so",)
     said, lines = tries(f"*{CUDA}", after=other) if ours_first else tries(f"*{CUDA}", before=other)
@@ -89,19 +87,19 @@ def test_a_library_that_wraps_the_search_for_functions_works_beside_ours(
 
 
 @pytest.mark.parametrize("name", [CUDA, NVML])
-def test_a_copy_that_is_only_asked_for_its_version_leaves_the_next_one_to_be_used(tries: Try, name: str) -> None:
+def test_copy_that_only_reports_its_version_is_not_kept(tries: Try, name: str) -> None:
     said, lines = tries(f"?@stub/{name}", f"?{name}", f"@compat/{name}.565")
     assert said == [f"asked: {FAILS[name]}", f"asked: {VERSION[name]}", "started: 0", USED[name]]
     assert lines == []
 
 
 @pytest.mark.parametrize("name", [CUDA, NVML])
-def test_a_copy_by_its_path_is_used_like_any(tries: Try, name: str) -> None:
+def test_copy_opened_by_path_is_used(tries: Try, name: str) -> None:
     assert tries(f"@compat/{name}.565") == (["started: 0", USED[name]], [])
 
 
 @pytest.mark.parametrize("name", [CUDA, NVML])
-def test_a_program_that_tries_all_uses_the_first_that_starts(tries: Try, name: str) -> None:
+def test_first_copy_that_initializes_is_used(tries: Try, name: str) -> None:
     every = [f"@nowhere/{name}", f"@stub/{name}", f"@stub/{name}", name]
     said, lines = tries(*every)
     assert said == ["not there", *[f"started: {FAILS[name]}"] * 2, "started: 0", USED[name]]
@@ -110,7 +108,9 @@ def test_a_program_that_tries_all_uses_the_first_that_starts(tries: Try, name: s
 
 @pytest.mark.parametrize("name", [CUDA, NVML])
 @pytest.mark.parametrize("first", ["+", ""], ids=["closed again", "in use"])
-def test_a_second_copy_is_refused_aloud_and_the_first_goes_on(tries: Try, files: Path, name: str, first: str) -> None:
+def test_second_copy_is_refused_with_a_message_and_the_first_still_works(
+    tries: Try, files: Path, name: str, first: str
+) -> None:
     second = f"@compat/{name}.565"
     said, lines = tries(f"{first}{name}", *([] if first == "+" else [f"={second}"]), f"+{second}", name)
     used = [] if first == "+" else [USED[name], f"started: {REFUSED[name]}", USED[name]]

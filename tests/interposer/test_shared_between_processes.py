@@ -64,7 +64,7 @@ def test_shared_memory_is_charged_once(container: Container, make_arbiter: Arbit
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dies", ["its maker", "who imported it"])
-def test_whoever_is_killed_takes_with_him_what_he_was_charged_for_and_no_more(
+def test_killed_process_refunds_only_its_own_charges(
     container: Container, make_arbiter: ArbiterMaker, way: str, dies: str
 ) -> None:
     arbiter = make_arbiter(LIMIT)
@@ -75,9 +75,7 @@ def test_whoever_is_killed_takes_with_him_what_he_was_charged_for_and_no_more(
     _rest_is(container, LIMIT)
 
 
-def test_processes_that_share_and_die_at_any_moment_never_exceed_the_limit(
-    container: Container, make_arbiter: ArbiterMaker
-) -> None:
+def test_processes_that_share_and_die_never_exceed_the_limit(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     gpu, dice = Gpu(container), random.Random(11)
     try:

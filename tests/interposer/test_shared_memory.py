@@ -13,18 +13,18 @@ from tests.programs import command
 LIMIT = 64 * MIB
 
 
-def test_what_was_exported_stays_charged_to_its_maker(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_exported_memory_stays_charged_to_its_exporter(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     container.program(shared_memory.exports)
     container.program(allocating.allocates, 64 * MIB)
 
 
-def test_an_import_is_not_charged_and_its_end_refunds_nothing(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_import_is_neither_charged_nor_refunded(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     container.program(shared_memory.imports_its_own)
 
 
-def test_a_process_that_imports_has_what_another_is_charged_for(
+def test_importing_process_uses_memory_charged_to_the_exporter(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:
     arbiter = make_arbiter(LIMIT)

@@ -21,7 +21,7 @@ SHORTAGES = {
 
 
 @pytest.mark.parametrize(("descriptors", "said"), SHORTAGES.values(), ids=SHORTAGES.keys())
-def test_what_is_missing_at_the_start_is_named_and_the_start_can_be_tried_again(
+def test_missing_resource_is_named_and_the_start_can_be_retried(
     container: Container, make_arbiter: ArbiterMaker, descriptors: int | None, said: str
 ) -> None:
     make_arbiter(5 * MIB)
@@ -31,7 +31,7 @@ def test_what_is_missing_at_the_start_is_named_and_the_start_can_be_tried_again(
     assert said in message
 
 
-def test_without_a_thread_cuda_does_not_start(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_cuda_does_not_start_without_a_thread(container: Container, make_arbiter: ArbiterMaker) -> None:
     """A system call filter denies the creation of threads."""
     make_arbiter(5 * MIB)
     result = container.run(command(starved.starts_without_threads))
@@ -50,7 +50,7 @@ def test_without_a_thread_cuda_does_not_start(container: Container, make_arbiter
     ],
     ids=["read-only /proc", "no /proc", "closed streams"],
 )
-def test_a_bare_container_has_its_share(container: Container, make_arbiter: ArbiterMaker, before: str) -> None:
+def test_bare_container_has_its_share(container: Container, make_arbiter: ArbiterMaker, before: str) -> None:
     make_arbiter(5 * MIB)
     result = container.run(["sh", "-c", f'set -e; {before}; exec "$0" --fill', PROBE])
     assert result.stdout.splitlines()[-1:] == [f"filled {5 * MIB}"], result.stderr

@@ -72,7 +72,7 @@ steps = st.tuples(st.sampled_from(["put", "remove", "get"]), keys, values)
 @pytest.mark.slow
 @settings(max_examples=150)
 @given(st.lists(steps, max_size=120))
-def test_it_agrees_with_a_dictionary(actions: list[tuple[str, int, tuple[int, int]]]) -> None:
+def test_table_agrees_with_a_dictionary(actions: list[tuple[str, int, tuple[int, int]]]) -> None:
     table, model = Table(), dict[int, tuple[int, int]]()
     for action, key, value in actions:
         if action == "put":
@@ -88,7 +88,7 @@ def test_it_agrees_with_a_dictionary(actions: list[tuple[str, int, tuple[int, in
     table.forget()
 
 
-def test_it_grows_and_shrinks_without_losing_anything() -> None:
+def test_table_grows_and_shrinks_without_losing_entries() -> None:
     table = Table()
     addresses = [(n * 512) | 1 << 46 for n in range(5000)]
     for address in addresses:
@@ -103,7 +103,7 @@ def test_it_grows_and_shrinks_without_losing_anything() -> None:
     assert table.look("table_get", addresses[1]) is None
 
 
-def test_an_address_is_found_in_the_range_that_has_it() -> None:
+def test_address_is_found_in_the_range_that_contains_it() -> None:
     table = Table()
     table.put(1000, (10, 1))
     table.put(2000, (10, 2))
@@ -114,7 +114,7 @@ def test_an_address_is_found_in_the_range_that_has_it() -> None:
     table.forget()
 
 
-def test_what_an_owner_has_is_taken_and_nothing_else() -> None:
+def test_only_the_entries_of_an_owner_are_removed() -> None:
     table = Table()
     for key in range(1, 101):
         table.put(key, (key, key % 3))
@@ -125,7 +125,7 @@ def test_what_an_owner_has_is_taken_and_nothing_else() -> None:
     table.forget()
 
 
-def test_none_is_left_although_the_table_grows_while_they_are_taken() -> None:
+def test_all_entries_are_removed_although_the_table_grows_meanwhile() -> None:
     table = Table()
     for key in range(1, 101):
         table.put(key, (key, 9))

@@ -23,7 +23,7 @@ def strange(container: Container, make_arbiter: ArbiterMaker, tmp_path: Path) ->
     return with_driver_before(container, "thunks.c", directory)
 
 
-def test_a_function_that_the_driver_does_not_export_is_refused(strange: Container) -> None:
+def test_function_that_the_driver_does_not_export_is_refused(strange: Container) -> None:
     result = strange.run(command(unknown_functions.asks))
     assert result.stdout.splitlines() == [
         "cuMemAlloc 12040 0 500 1 nothing",
@@ -39,7 +39,7 @@ def test_a_function_that_the_driver_does_not_export_is_refused(strange: Containe
     ]
 
 
-def test_a_newer_form_that_the_driver_exports_is_refused(strange: Container) -> None:
+def test_newer_variant_that_the_driver_exports_is_refused(strange: Container) -> None:
     result = strange.run(command(unknown_functions.looks))
     refused, absent, known = result.stdout.splitlines()
     assert "undefined symbol: cuMemAlloc_v9" in refused

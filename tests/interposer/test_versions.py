@@ -25,7 +25,7 @@ BOTH = {
 
 
 @pytest.mark.parametrize("behaviour", BOTH.values(), ids=BOTH.keys())
-def test_it_goes_by_its_limits_and_launches(
+def test_library_keeps_its_limits_and_launches(
     container: Container, make_arbiter: ArbiterMaker, behaviour: Misbehaviour
 ) -> None:
     arbiter = make_arbiter(4 * MIB, behaviour=behaviour)
@@ -51,7 +51,7 @@ NOT_UNDERSTOOD = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("behaviour", "sentence"), NOT_UNDERSTOOD.values(), ids=NOT_UNDERSTOOD.keys())
-def test_a_running_program_says_once_what_it_does_not_understand_and_goes_on(
+def test_running_program_reports_an_unknown_arbiter_once_and_continues(
     container: Container, arbiter_directory: Path, uuids: list[str], behaviour: Misbehaviour, sentence: str
 ) -> None:
     shares = [Share(uuids[0], 4 * MIB)]

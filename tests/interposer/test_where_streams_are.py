@@ -20,7 +20,7 @@ WORK = pytest.mark.parametrize("graph", [False, True], ids=["kernel", "graph"])
 
 
 @WORK
-def test_a_thread_without_a_context_waits(container: Container, make_arbiter: ArbiterMaker, graph: bool) -> None:
+def test_thread_without_a_context_waits(container: Container, make_arbiter: ArbiterMaker, graph: bool) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
     with client(container, where_streams_are.without_a_context, graph) as process:
         assert arbiter.hears(WANT) == (0, 0, 0)
@@ -30,7 +30,7 @@ def test_a_thread_without_a_context_waits(container: Container, make_arbiter: Ar
 
 
 @WORK
-def test_a_thread_with_another_gpus_context_waits_for_the_streams(
+def test_thread_with_another_context_waits_for_the_gpu_of_its_stream(
     container: Container, make_arbiter: ArbiterMaker, graph: bool
 ) -> None:
     arbiter = make_arbiter(MIB, MIB, behaviour=STINGY)
@@ -45,9 +45,7 @@ def test_a_thread_with_another_gpus_context_waits_for_the_streams(
 
 
 @pytest.mark.slow
-def test_a_closed_gate_of_the_threads_own_context_is_no_matter(
-    container: Container, make_arbiter: ArbiterMaker
-) -> None:
+def test_closed_gate_of_the_threads_context_does_not_matter(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(MIB, MIB, behaviour=STINGY)
     with client(container, where_streams_are.past_a_closed_gate) as process:
         assert arbiter.hears(WANT)[0] == 1
@@ -59,7 +57,9 @@ def test_a_closed_gate_of_the_threads_own_context_is_no_matter(
 
 
 @pytest.mark.slow
-def test_what_such_a_thread_has_launched_is_waited_for(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_lease_waits_for_launches_of_a_thread_without_a_context(
+    container: Container, make_arbiter: ArbiterMaker
+) -> None:
     """The arbiter waits before it lets the next share begin, and the thread itself must not run far ahead."""
     arbiter = make_arbiter(MIB, behaviour=STINGY)
     with client(container, where_streams_are.launches_far) as process:
@@ -74,7 +74,7 @@ def test_what_such_a_thread_has_launched_is_waited_for(container: Container, mak
         ends_well(process)
 
 
-def test_a_stream_in_the_place_of_one_that_was_destroyed_is_another(
+def test_reused_stream_handle_on_another_gpu_has_no_pass(
     container: Container, make_arbiter: ArbiterMaker, tmp_path: Path
 ) -> None:
     """Drivers reuse handles, even for a stream on another GPU."""
