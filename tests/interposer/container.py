@@ -24,6 +24,10 @@ LIBRARY = BUILD / "libgpushare.so"
 IMPATIENT_LIBRARY = BUILD / "interposer" / "libgpushare-impatient.so"  # waits 0.3 seconds for WELCOME instead of 20
 PROBE = BUILD / "gpushare-probe"
 DRIVERS = BUILD / "simgpu"
+LINK_CUDA = ("-L", DRIVERS, "-l:libcuda.so.1", "-Wl,--allow-shlib-undefined")
+
+_FOLDER = Path(__file__).parent
+_COMPILER = ("gcc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread")
 
 _ENTER = f"""
 mount -t tmpfs none /run && mkdir -p {contract.CONTAINER_ARBITER_DIRECTORY} || exit 125
@@ -83,6 +87,19 @@ class Container:
         assert result.returncode == 0, result.stdout + result.stderr
         return result.stdout.strip()
 
+    def filled_bytes(self, environment: Mapping[str, str] | None = None) -> int:
+        """Allocate as much as the share allows, and return the bytes."""
+        result = self.run([PROBE, "--fill"], environment)
+        assert result.returncode == 0, result.stdout + result.stderr
+        return int(result.stdout.splitlines()[-1].removeprefix("filled "))
+
+
+def compiled(source: str, path: Path, *flags: str | Path) -> Path:
+    """Compile a C source of this folder; with a path that ends in .so, to a shared object."""
+    shared = ["-shared", "-fPIC"] if path.suffix == ".so" else []
+    subprocess.run([*_COMPILER, *shared, _FOLDER / source, "-o", path, *flags], check=True, timeout=60)
+    return path
+
 
 @contextmanager
 def finishing(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
@@ -103,14 +120,12 @@ def with_driver_before(container: Container, source: str, directory: Path) -> Co
     """
     driver = (container.drivers / "libcuda.so.1").read_bytes()
     (directory / "libcudb.so.1").write_bytes(driver.replace(b"\0libcuda.so.1\0", b"\0libcudb.so.1\0"))
-    compiler = ["gcc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     link = ["-L", directory, "-Wl,--no-as-needed", "-l:libcudb.so.1", "-Wl,-soname,libcuda.so.1", "-ldl"]
     symbols = subprocess.check_output(
         ["nm", "-D", "--defined-only", directory / "libcudb.so.1"], text=True
     ).splitlines()
     places = [f"-DAT_{name}=0x{at}" for at, _, name in map(str.split, symbols) if name.startswith("cu")]
-    program = [Path(__file__).parent / source, "-o", directory / "libcuda.so.1"]
-    subprocess.run([*compiler, *places, *program, *link], check=True)
+    compiled(source, directory / "libcuda.so", *places, *link).rename(directory / "libcuda.so.1")
     return replace(container, drivers=directory)
 
 

@@ -35,6 +35,17 @@ def line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
+def lines_until(process: subprocess.Popen[str], beginning: str) -> list[str]:
+    """Return the program's lines before the first one with this beginning."""
+    assert process.stdout is not None
+    lines: list[str] = []
+    for text in process.stdout:
+        if text.startswith(beginning):
+            return lines
+        lines.append(text)
+    raise AssertionError(f"ended with {process.wait(10)} after {lines}")
+
+
 def goes_on(process: subprocess.Popen[str]) -> None:
     """Let the program continue from `input()`."""
     assert process.stdin is not None

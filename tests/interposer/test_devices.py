@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.interposer.conftest import MIB, ArbiterMaker
-from tests.interposer.container import DRIVERS, PROBE, ROOT, Container
+from tests.interposer.container import DRIVERS, ROOT, Container
 from tests.interposer.programs import allocating, devices
 from tests.interposer.reference_arbiter import ReferenceArbiter, Share
 from tests.programs import PATH, command
@@ -69,7 +69,7 @@ def test_share_of_a_mig_device_has_the_limit_of_that_device(
     with ReferenceArbiter(arbiter_directory, shares):
         assert replace(box, environment={variable: migs[0]}).program(devices.looks_and_fills) == "0:10"
         assert replace(box, environment={variable: migs[1]}).program(devices.looks_and_fills) == "0:20"
-        assert box.run([PROBE, "--fill"], {variable: migs[1]}).stdout.splitlines()[-1] == f"filled {20 * MIB}"
+        assert box.filled_bytes({variable: migs[1]}) == 20 * MIB
 
 
 @pytest.mark.slow

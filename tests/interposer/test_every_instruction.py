@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.interposer.conftest import MIB, ArbiterMaker
-from tests.interposer.container import DRIVERS, PROBE, Container, finishing
+from tests.interposer.container import LINK_CUDA, Container, compiled, finishing
 from tests.interposer.launching import line
 from tests.interposer.reference_arbiter import ReferenceArbiter
 
@@ -27,11 +27,8 @@ KILLS = 2
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program, and the stepper that runs it instruction by instruction."""
     directory = tmp_path_factory.mktemp("steps")
-    compiler = ["gcc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run([*compiler, HERE / "stepper.c", "-o", directory / "stepper"], check=True)
-    subprocess.run(
-        [*compiler, HERE / "steps.c", "-o", directory / "steps", "-L", DRIVERS, "-l:libcuda.so.1"], check=True
-    )
+    compiled("stepper.c", directory / "stepper", "-std=gnu11")
+    compiled("steps.c", directory / "steps", "-std=gnu11", *LINK_CUDA)
     return directory
 
 
@@ -71,5 +68,4 @@ def test_program_killed_at_any_instruction_is_charged_for_what_it_held(
     for _ in range(KILLS):
         last = dice.randrange(steps * 9 // 10)  # another run may have fewer instructions
         assert step(container, arbiter, programs, way, last)[0] == last
-        filled = container.run([PROBE, "--fill"]).stdout.splitlines()[-1]
-        assert filled == f"filled {LIMIT}", last
+        assert container.filled_bytes() == LIMIT, last

@@ -11,6 +11,7 @@ import pytest
 from gpushare import contract
 from tests.interposer.conftest import MIB, ArbiterMaker
 from tests.interposer.container import IMPATIENT_LIBRARY, PROBE, Container, lines_of_the_library
+from tests.interposer.launching import line
 from tests.interposer.programs import failing_closed
 from tests.interposer.reference_arbiter import Misbehaviour
 from tests.programs import command
@@ -80,8 +81,7 @@ def test_every_attempt_fails_and_only_the_first_prints(container: Container) -> 
 
 def test_cuda_starts_once_the_arbiter_is_back(container: Container, make_arbiter: ArbiterMaker) -> None:
     process = container.start(command(failing_closed.starts_twice))
-    assert process.stdout is not None
-    assert process.stdout.readline() == "802\n"
+    assert line(process) == "802"
     make_arbiter(MIB)
     output, _ = process.communicate("\n", timeout=120)
     assert output == "0\n"

@@ -9,6 +9,7 @@ import pytest
 
 from tests.interposer.conftest import MIB, ArbiterMaker
 from tests.interposer.container import Container, finishing
+from tests.interposer.launching import line
 from tests.interposer.programs import graph_memory
 from tests.interposer.programs.graphing import LIMIT
 from tests.programs import command
@@ -25,8 +26,7 @@ def test_graph_with_memory_still_runs_when_overhead_exceeds_the_limit(
 ) -> None:
     arbiter = make_arbiter(LIMIT)
     with finishing(container.start(command(graph_memory.runs_on))) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "launched\n"
+        assert line(process) == "launched"
         arbiter.set(0, overhead_bytes=LIMIT)
         _, errors = process.communicate("\n", timeout=120)
         assert process.returncode == 0, errors
@@ -95,8 +95,7 @@ def test_killed_process_leaves_no_graph_memory(container: Container, make_arbite
     make_arbiter(LIMIT)
     for _ in range(2):
         with finishing(container.start(command(graph_memory.launches_until_it_is_killed, 256))) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "started\n", process.communicate(timeout=10)
+            assert line(process) == "started", process.communicate(timeout=10)
         container.program(graph_memory.launches, 256)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from gpushare import contract
 from tests.interposer.conftest import MIB, ArbiterMaker
-from tests.interposer.container import DRIVERS, Container, finishing
+from tests.interposer.container import LINK_CUDA, Container, compiled, finishing
 from tests.interposer.launching import OPEN, RELEASED, STINGY, WANT, ends_well, goes_on, line
 from tests.interposer.programs import interrupted
 from tests.interposer.reference_arbiter import Misbehaviour
@@ -21,10 +20,7 @@ SHARED_AND_SLOW = contract.LEASE_COUNTED | contract.LEASE_CONTENDED
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The C program cancelled.c."""
-    binary = tmp_path_factory.mktemp("interrupted") / "cancelled"
-    compiler = ["gcc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", HERE / "cancelled.c"]
-    subprocess.run([*compiler, "-o", binary, "-L", DRIVERS, "-l:libcuda.so.1"], check=True)
-    return binary
+    return compiled("cancelled.c", tmp_path_factory.mktemp("interrupted") / "cancelled", *LINK_CUDA)
 
 
 @pytest.mark.slow

@@ -12,7 +12,16 @@ from pathlib import Path
 import pytest
 
 from tests.interposer.conftest import MIB, ArbiterMaker
-from tests.interposer.container import DRIVERS, LIBRARY, PROBE, ROOT, Container, lines_of_the_library
+from tests.interposer.container import (
+    DRIVERS,
+    LIBRARY,
+    LINK_CUDA,
+    PROBE,
+    ROOT,
+    Container,
+    compiled,
+    lines_of_the_library,
+)
 from tests.interposer.programs import loader
 
 HERE = Path(__file__).parent
@@ -25,25 +34,14 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The compiled C programs of this folder."""
     directory = tmp_path_factory.mktemp("programs")
     (directory / "hidden").mkdir()
-    compiler = ["gcc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror"]
-    link_cuda = ["-L", DRIVERS, "-l:libcuda.so.1"]
-    for command in (
-        [HERE / "plugin.c", "-DPLUGIN_MAIN", "-o", directory / "direct", *link_cuda],
-        [HERE / "plugin.c", "-shared", "-fPIC", "-o", directory / "plugin.so", *link_cuda],
-        [HERE / "plugin.c", "-shared", "-fPIC", "-o", directory / "hidden" / "libhidden.so", *link_cuda],
-        [
-            HERE / "loader.c",
-            "-o",
-            directory / "loader",
-            "-rdynamic",
-            "-ldl",
-            "-Wl,--enable-new-dtags,-rpath,$ORIGIN/hidden",
-        ],
-        [HERE / "loader.c", "-o", directory / "old-loader", "-ldl", "-Wl,--disable-new-dtags,-rpath,$ORIGIN/hidden"],
-        [HERE / "wrapper.c", "-shared", "-fPIC", "-o", directory / "wrapper.so", "-ldl"],
-        [HERE / "allocator.c", "-shared", "-fPIC", "-fno-builtin", "-o", directory / "allocator.so", "-ldl"],
-    ):
-        subprocess.run([*compiler, *command], check=True)
+    hidden = "-rpath,$ORIGIN/hidden"
+    compiled("plugin.c", directory / "direct", "-DPLUGIN_MAIN", *LINK_CUDA)
+    compiled("plugin.c", directory / "plugin.so", *LINK_CUDA)
+    compiled("plugin.c", directory / "hidden" / "libhidden.so", *LINK_CUDA)
+    compiled("loader.c", directory / "loader", "-rdynamic", "-ldl", f"-Wl,--enable-new-dtags,{hidden}")
+    compiled("loader.c", directory / "old-loader", "-ldl", f"-Wl,--disable-new-dtags,{hidden}")
+    compiled("wrapper.c", directory / "wrapper.so", "-ldl")
+    compiled("allocator.c", directory / "allocator.so", "-fno-builtin", "-ldl")
     return directory
 
 
@@ -58,13 +56,6 @@ def test_deepbind_plugin_is_limited(container: Container, make_arbiter: ArbiterM
     make_arbiter(LIMIT)
     assert container.run([programs / "loader", "deepbind", programs / "plugin.so", str(LIMIT + 1)]).stdout == "2\n"
     assert container.run([programs / "loader", "deepbind", programs / "plugin.so", str(LIMIT)]).stdout == "0\n"
-
-
-def built(source: str, path: Path, *flags: str | Path) -> Path:
-    """Compile a source of this folder into a shared object."""
-    command = ["gcc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", HERE / source, "-o", path]
-    subprocess.run([*command, *flags], check=True)
-    return path
 
 
 # How the plugin's calls are bound, and a library that it needs: one of the system, or its own.
@@ -83,8 +74,8 @@ def test_deepbind_plugin_keeps_its_functions_and_its_lookups_return_hooks(
 ) -> None:
     (tmp_path / "own").mkdir()
     other_names = [f"-D{name}=own_{name}" for name in ("version", "plugin_version", "plugin_find")]
-    built("apart.c", tmp_path / "own" / "libown.so", *other_names)
-    plugin = built("apart.c", tmp_path / "plugin.so", "-L", tmp_path / "own", *flags)
+    compiled("apart.c", tmp_path / "own" / "libown.so", *other_names)
+    plugin = compiled("apart.c", tmp_path / "plugin.so", "-L", tmp_path / "own", *flags)
     result = container.run([programs / "loader", "apart", plugin, "cuMemAlloc_v2"])
     assert result.stdout.splitlines() == ["the plugin's", "held"], result.stderr
     free = replace(container, preload=()).run([programs / "loader", "apart", plugin, "cuMemAlloc_v2"])
@@ -98,11 +89,10 @@ def test_deepbind_plugin_is_limited_while_it_is_loaded(
 ) -> None:
     """The needed library that calls CUDA may be found in different ways."""
     make_arbiter(LIMIT)
-    link_cuda = ["-L", DRIVERS, "-l:libcuda.so.1"]
-    own = built("plugin.c", tmp_path / "libown.so", f"-DPLUGIN_BEGINS={LIMIT + 1}", *link_cuda)
+    own = compiled("plugin.c", tmp_path / "libown.so", f"-DPLUGIN_BEGINS={LIMIT + 1}", *LINK_CUDA)
     runpath = ["-Wl,-rpath,$ORIGIN"] if how == "its RUNPATH" else []
     needs = ["-Wl,--no-as-needed", "-L", tmp_path, "-lown", *runpath]
-    plugin = own if how == "the plugin itself" else built("apart.c", tmp_path / "plugin.so", *needs)
+    plugin = own if how == "the plugin itself" else compiled("apart.c", tmp_path / "plugin.so", *needs)
     environment = {"LD_LIBRARY_PATH": f"{DRIVERS}:{tmp_path if how == 'LD_LIBRARY_PATH' else ''}"}
     result = container.run([programs / "loader", "begins", plugin], environment)
     assert result.stdout == "2\n", result.stderr
@@ -222,8 +212,7 @@ def test_programs_with_a_sanitizer_run_as_usual(
     dlsym.
     """
     make_arbiter(5 * MIB)
-    build = ["gcc", f"-fsanitize={sanitizer}", "-DPLUGIN_MAIN", HERE / "plugin.c", "-o", tmp_path / "program"]
-    subprocess.run([*build, "-L", DRIVERS, "-l:libcuda.so.1"], check=True)
+    compiled("plugin.c", tmp_path / "program", f"-fsanitize={sanitizer}", "-DPLUGIN_MAIN", *LINK_CUDA)
     for size, expected in ((5 * MIB, "0\n"), (5 * MIB + 1, "2\n")):
         result = container.run([*before, tmp_path / "program", str(size)])
         assert result.stdout == expected, result.stderr

@@ -31,12 +31,7 @@ def excused() -> list[str]:
 
 @functools.cache
 def functions(version: str) -> frozenset[str]:
-    try:
-        return cuda_headers.nvml_functions(version)
-    except cuda_headers.UnavailableError as error:
-        if cuda_headers.in_ci():
-            raise
-        pytest.skip(f"{error}: connect to a package index and run again, for this is the check of NVML's hooks")
+    return cuda_headers.available(cuda_headers.nvml_functions, version)
 
 
 @pytest.mark.slow

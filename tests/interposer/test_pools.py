@@ -9,6 +9,7 @@ import pytest
 
 from tests.interposer.conftest import MIB, ArbiterMaker
 from tests.interposer.container import Container, finishing
+from tests.interposer.launching import line
 from tests.interposer.programs import allocating, pools
 from tests.interposer.reference_arbiter import Misbehaviour
 from tests.programs import command
@@ -41,12 +42,11 @@ def test_pool_is_refunded_when_its_program_waits(container: Container, make_arbi
     arbiter = make_arbiter(LIMIT)
     with finishing(container.start(command(pools.frees_and_waits, symbol))) as process:
         assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stdout.readline() == "freed\n"
+        assert line(process) == "freed"
         assert sum(arbiter.charged()) == 224 * MIB
         process.stdin.write("\n")
         process.stdin.flush()
-        assert process.stdout.readline() == "waited\n", process.communicate(timeout=10)
+        assert line(process) == "waited", process.communicate(timeout=10)
         assert sum(arbiter.charged()) == 0
 
 
@@ -57,8 +57,7 @@ def test_pool_of_a_location_is_limited(
 ) -> None:
     arbiter = make_arbiter(LIMIT)
     with finishing(container.start(command(pools.fills_a_pool_of_a_place, symbol, kind))) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "filled\n", process.communicate(timeout=60)
+        assert line(process) == "filled", process.communicate(timeout=60)
         assert sum(arbiter.charged()) == LIMIT
         output, errors = process.communicate("\n", timeout=60)
         assert (output, process.returncode) == ("freed\n", 0), errors
@@ -123,8 +122,7 @@ def test_killed_process_leaves_no_pool_behind(container: Container, make_arbiter
     make_arbiter(LIMIT)
     for _ in range(3):
         with finishing(container.start(command(pools.keeps_until_it_is_killed))) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "kept\n"
+            assert line(process) == "kept"
         container.program(pools.takes_all)
 
 

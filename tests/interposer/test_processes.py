@@ -15,7 +15,7 @@ from tests.interposer.conftest import MIB, ArbiterMaker
 from tests.interposer.container import PROBE, Container, finishing
 from tests.interposer.cuda_client import OUT_OF_MEMORY, SUCCESS
 from tests.interposer.gpu import Gpu
-from tests.interposer.launching import client, goes_on, line
+from tests.interposer.launching import client, goes_on, line, lines_until
 from tests.interposer.programs import processes
 from tests.programs import command
 
@@ -26,15 +26,8 @@ LIMIT = 256 * MIB
 
 def start_storm(container: Container, storm: Callable[[], None]) -> subprocess.Popen[str]:
     process = container.start(command(storm))
-    assert process.stdout is not None
-    assert process.stdout.readline() == "started\n"
+    assert line(process) == "started"
     return process
-
-
-def until_it_holds(process: subprocess.Popen[str]) -> None:
-    assert process.stdout is not None
-    while not process.stdout.readline().startswith("holding"):
-        assert process.poll() is None
 
 
 @pytest.mark.parametrize("storm", [processes.storm, processes.mixed_storm], ids=["plain", "every way"])
@@ -60,8 +53,7 @@ def test_racing_processes_never_exceed_the_limit(
                 pass
         gpu.close()
     assert LIMIT // 2 < most <= LIMIT
-    result = container.run([PROBE, "--fill"])
-    assert result.stdout.splitlines()[-1] == f"filled {LIMIT}", "what the dead held is free again"
+    assert container.filled_bytes() == LIMIT, "the memory of dead processes is free again"
     assert arbiter.hellos > 4
 
 
@@ -71,14 +63,8 @@ def test_processes_together_can_fill_exactly_the_limit(container: Container, mak
     filled = 0
     try:
         for process in processes:
-            assert process.stdout is not None
-            for said in process.stdout:
-                if said.startswith("filled"):
-                    filled += int(said.split()[1])
-                if said.startswith("holding"):
-                    break
-        last = container.run([PROBE, "--fill"]).stdout.splitlines()[-1]
-        filled += int(last.split()[1])
+            filled += int(lines_until(process, "holding")[-1].removeprefix("filled "))
+        filled += container.filled_bytes()
     finally:
         for process in processes:
             with finishing(process):
@@ -90,7 +76,7 @@ def test_memory_of_a_killed_process_is_free_for_the_next(container: Container, m
     make_arbiter(LIMIT)
     for _ in range(5):
         with finishing(container.start([PROBE, "--fill", "--hold", "60"])) as holder:
-            until_it_holds(holder)
+            lines_until(holder, "holding")
             holder.send_signal(signal.SIGKILL)
             holder.wait(timeout=60)
             assert container.run([PROBE, "--allocate", str(LIMIT)]).returncode == 0
@@ -104,7 +90,7 @@ def test_thread_does_not_take_the_reclaim_answer_of_another(container: Container
         looks.acquire(timeout=60)
 
     with finishing(container.start([PROBE, "--fill", "--hold", "60"])) as holder:
-        until_it_holds(holder)
+        lines_until(holder, "holding")
         arbiter.before_a_look = wait_for_a_look
         with client(container, processes.allocates_in_two_threads, LIMIT) as process:
             assert asked.wait(60)
@@ -134,8 +120,7 @@ def test_threads_of_one_process_stay_within_the_limit(container: Container, make
 def test_limits_hold_when_the_arbiter_is_gone(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(LIMIT)
     with finishing(container.start(command(processes.goes_on_without_an_arbiter))) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+        assert line(process) == "ready"
         assert process.stderr is not None
         arbiter.stop()
         assert "the arbiter went away" in process.stderr.readline()

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.interposer.conftest import MIB, ArbiterMaker
-from tests.interposer.container import DRIVERS, LIBRARY, PROBE, Container, finishing
+from tests.interposer.container import DRIVERS, LIBRARY, LINK_CUDA, PROBE, Container, compiled, finishing
+from tests.interposer.launching import lines_until
 from tests.interposer.programs import starting
 from tests.programs import command
 
@@ -23,14 +24,9 @@ NOBODY = 65534
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three C programs. The first finds the driver in /run/bin, whatever its environment contains."""
     directory = tmp_path_factory.mktemp("programs")
-    compiler = ["gcc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"]
-    link_cuda = ["-L", DRIVERS, "-l:libcuda.so.1"]
-    for words in (
-        [HERE / "plugin.c", "-DPLUGIN_MAIN", "-o", directory / "beside", *link_cuda, "-Wl,-rpath,/run/bin"],
-        [HERE / "threads.c", "-o", directory / "threads", *link_cuda],
-        [HERE / "forks.c", "-o", directory / "forks", *link_cuda],
-    ):
-        subprocess.run([*compiler, *words], check=True)
+    compiled("plugin.c", directory / "beside", "-DPLUGIN_MAIN", *LINK_CUDA, "-Wl,-rpath,/run/bin")
+    compiled("threads.c", directory / "threads", *LINK_CUDA)
+    compiled("forks.c", directory / "forks", *LINK_CUDA)
     return directory
 
 
@@ -46,9 +42,7 @@ def test_program_that_uses_the_gpu_starts_another_one(
 def test_program_that_replaces_itself_releases_its_memory(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     with finishing(container.start([PROBE, "--allocate", str(10 * MIB), "--hold", "60"])) as beside:
-        assert beside.stdout is not None
-        while not beside.stdout.readline().startswith("holding"):
-            assert beside.poll() is None
+        lines_until(beside, "holding")
         output = container.program(starting.becomes_another, str(PROBE))
     assert output.splitlines()[-1] == f"filled {54 * MIB}"
 
@@ -84,13 +78,9 @@ def test_many_processes_of_a_container_start_at_once(container: Container, make_
     processes = [container.start([PROBE, "--allocate", str(MIB), "--hold", "60"]) for _ in range(many)]
     try:
         for process in processes:
-            assert process.stdout is not None
-            said = []
-            while not (line := process.stdout.readline()).startswith("holding"):
-                said.append(line)
-                assert line, f"ended with {process.wait(10)} after {said}"
+            lines_until(process, "holding")
         assert arbiter.charged() == [MIB] * many
-        assert container.run([PROBE, "--fill"]).stdout.splitlines()[-1] == f"filled {LIMIT - many * MIB}"
+        assert container.filled_bytes() == LIMIT - many * MIB
     finally:
         for process in processes:
             with finishing(process):

@@ -19,7 +19,7 @@ import pytest
 from gpushare.allocation import GivenShare
 from tests.deviceplugin import arbiter_node
 from tests.interposer.conftest import MIB
-from tests.interposer.container import BUILD, DRIVERS, LIBRARY, ROOT, Container, finishing
+from tests.interposer.container import BUILD, LIBRARY, LINK_CUDA, ROOT, Container, compiled, finishing
 from tests.interposer.launching import line
 
 pytestmark = pytest.mark.slow
@@ -48,21 +48,8 @@ def _sanitized() -> None:
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the program built for each sanitizer, whose runtime must belong to the program."""
     folder = tmp_path_factory.mktemp("everything")
-    driver = [f"-L{DRIVERS}", "-l:libcuda.so.1", "-Wl,--allow-shlib-undefined", "-pthread"]
     for sanitizer, flags in FLAGS.items():
-        build: list[str | Path] = [
-            "gcc",
-            "-std=c11",
-            "-O1",
-            "-g",
-            flags,
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-o",
-            folder / sanitizer,
-        ]
-        subprocess.run([*build, HERE / "everything.c", *driver], check=True, timeout=60)
+        compiled("everything.c", folder / sanitizer, "-g", flags, *LINK_CUDA)
     return folder
 
 

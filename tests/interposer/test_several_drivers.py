@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.interposer.conftest import MIB, ArbiterMaker
-from tests.interposer.container import DRIVERS, Container, complaints_of_the_library
+from tests.interposer.container import DRIVERS, LINK_CUDA, Container, compiled, complaints_of_the_library
 
 pytestmark = pytest.mark.slow
 
@@ -27,19 +26,13 @@ VERSION = {CUDA: 0, NVML: 1}  # NVML reports it only after initialization
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the program, and with a stub and another copy of each library."""
     folder = tmp_path_factory.mktemp("several")
-    compiler = ["gcc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run([*compiler, HERE / "tries.c", "-o", folder / "tries", "-ldl"], check=True)
-    link_cuda = ["-L", DRIVERS, "-l:libcuda.so.1"]
-    subprocess.run(
-        [*compiler, "-shared", "-fPIC", HERE / "plugin.c", "-o", folder / "plugin.so", *link_cuda], check=True
-    )
-    interposes = [HERE / "interposes.c", "-o", folder / "interposes.so", "-ldl"]
-    subprocess.run([*compiler, "-shared", "-fPIC", *interposes], check=True)
+    compiled("tries.c", folder / "tries", "-ldl")
+    compiled("plugin.c", folder / "plugin.so", *LINK_CUDA)
+    compiled("interposes.c", folder / "interposes.so", "-ldl")
     for name in (CUDA, NVML):
         for kind in ("stub", "compat"):
             (folder / kind).mkdir(exist_ok=True)
-        stub = ["-shared", "-fPIC", f"-Wl,-soname,{name}", HERE / "stub.c", "-o", folder / "stub" / name]
-        subprocess.run([*compiler, *stub], check=True)
+        compiled("stub.c", folder / "stub.so", f"-Wl,-soname,{name}").rename(folder / "stub" / name)
         (folder / "compat" / f"{name}.565").write_bytes((DRIVERS / name).read_bytes())
     return folder
 

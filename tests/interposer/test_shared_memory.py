@@ -7,6 +7,7 @@ import socket
 
 from tests.interposer.conftest import MIB, ArbiterMaker
 from tests.interposer.container import Container, finishing
+from tests.interposer.launching import line
 from tests.interposer.programs import allocating, shared_memory
 from tests.programs import command
 
@@ -31,8 +32,7 @@ def test_importing_process_uses_memory_charged_to_the_exporter(
     ours, theirs = socket.socketpair()
     with finishing(container.start(command(shared_memory.sends, theirs.fileno()), keep=(theirs.fileno(),))) as process:
         theirs.close()
-        assert process.stdout is not None
-        assert process.stdout.readline() == "sent\n", process.communicate(timeout=10)
+        assert line(process) == "sent", process.communicate(timeout=10)
         _, (memory,), _, _ = socket.recv_fds(ours, 1, 1)
         with finishing(container.start(command(shared_memory.imports, memory), keep=(memory,))) as other:
             assert other.wait(timeout=20) == 0, other.communicate(timeout=10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.interposer.conftest import MIB, ArbiterMaker
 from tests.interposer.container import PROBE, Container, finishing
+from tests.interposer.launching import lines_until
 from tests.interposer.programs import sizes
 
 
@@ -11,9 +12,7 @@ def test_cuda_and_nvml_report_the_share(container: Container, make_arbiter: Arbi
     limit = 100 * MIB + 1
     make_arbiter(limit)
     with finishing(container.start([PROBE, "--allocate", "30MiB", "--hold", "60"])) as holder:
-        assert holder.stdout is not None
-        while not holder.stdout.readline().startswith("holding"):
-            assert holder.poll() is None
+        lines_until(holder, "holding")
         output = container.run([PROBE, "--nvml"]).stdout
     free = limit - 30 * MIB
     device, nvml = (

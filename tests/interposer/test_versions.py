@@ -11,6 +11,7 @@ import pytest
 from gpushare import contract
 from tests.interposer.conftest import MIB, ArbiterMaker
 from tests.interposer.container import Container, finishing, lines_of_the_library
+from tests.interposer.launching import line
 from tests.interposer.programs import versions
 from tests.interposer.reference_arbiter import Misbehaviour, ReferenceArbiter, Share
 from tests.programs import command
@@ -60,8 +61,7 @@ def test_running_program_reports_an_unknown_arbiter_once_and_continues(
     newer = ReferenceArbiter(arbiter_directory, shares, behaviour)
     last = ReferenceArbiter(arbiter_directory, shares, Misbehaviour(version=contract.WIRE_OLDEST), after=before)
     with before, finishing(container.start(program)) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+        assert line(process) == "ready"
         assert _asked(process) == "well\n"
         before.stop()
         with newer:
