@@ -17,18 +17,18 @@ from tests.simgpu.programs import mig
 
 NO_DEVICE = "100:"
 ORDERS = {
-    "as they are": (None, "0:10 20"),
-    "turned round": ("1,0", "0:20 10"),
-    "the second alone": ("1", "0:20"),
+    "all": (None, "0:10 20"),
+    "reversed": ("1,0", "0:20 10"),
+    "only the second": ("1", "0:20"),
     "UUIDs": ("{1},{0}", "0:20 10"),
-    "beginnings of UUIDs": ("{1:.12},{0:.12}", "0:20 10"),
-    "with a blank": ("1, 0", "0:20 10"),
-    "one twice, should a driver let it be": ("0,0", "0:10 10"),
+    "UUID prefixes": ("{1:.12},{0:.12}", "0:20 10"),
+    "with a space": ("1, 0", "0:20 10"),
+    "a duplicate, if the driver allows it": ("0,0", "0:10 10"),
     "a number and a UUID": ("1,{0}", "0:20 10"),
-    "up to one that is none": ("1,-1,0", "0:20"),
+    "up to the first invalid number": ("1,-1,0", "0:20"),
     "empty": ("", NO_DEVICE),
     "none": ("-1", NO_DEVICE),
-    "another GPU": ("GPU-ffffffff-0000-0000-0000-000000000000", NO_DEVICE),
+    "an unknown UUID": ("GPU-ffffffff-0000-0000-0000-000000000000", NO_DEVICE),
 }
 
 

@@ -16,7 +16,7 @@ from tests.interposer.reference_arbiter import ReferenceArbiter
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(platform.machine() != "x86_64", reason="single steps of other processors are not tried"),
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="single-stepping is only implemented for x86-64"),
 ]
 HERE = Path(__file__).parent
 LIMIT = 64 * MIB

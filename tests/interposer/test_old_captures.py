@@ -10,13 +10,13 @@ from tests.interposer.programs import old_captures
 from tests.interposer.programs.graphing import LIMIT
 
 BEGINS = {
-    "of CUDA 10": "cuStreamBeginCapture",
-    "of the thread's stream's form": "cuStreamBeginCapture_v2_ptsz",
+    "CUDA 10": "cuStreamBeginCapture",
+    "per-thread variant": "cuStreamBeginCapture_v2_ptsz",
     "into a graph": "cuStreamBeginCaptureToGraph",
 }
 INSTANTIATES = {
-    "of CUDA 10": "cuGraphInstantiate",
-    "of CUDA 11": "cuGraphInstantiate_v2",
+    "CUDA 10": "cuGraphInstantiate",
+    "CUDA 11": "cuGraphInstantiate_v2",
     "with flags": "cuGraphInstantiateWithFlags",
 }
 

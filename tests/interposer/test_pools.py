@@ -95,7 +95,7 @@ def test_threads_allocate_while_another_one_waits_for_the_arbiter(
     arbiter = make_arbiter(LIMIT, behaviour=Misbehaviour(reclaim_seconds=1))
     taken = int(container.program(pools.takes_while_another_thread_is_refused))
     assert arbiter.reclaims == 2
-    assert taken > 20, "it could not take anything in those two seconds"
+    assert taken > 20, "it could not allocate during those two seconds"
 
 
 def test_destroyed_pool_is_charged_until_its_last_block_is_freed(

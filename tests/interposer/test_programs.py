@@ -121,7 +121,7 @@ def as_nobody(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can make a program that runs as root")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can create a setuid program")
 @pytest.mark.parametrize("before", [[], ["env", "-i", "SIMGPU_DIR={gpus}"]], ids=["setuid", "setuid, no environment"])
 def test_preload_file_covers_setuid_programs(
     container: Container, make_arbiter: ArbiterMaker, programs: Path, before: list[str]
@@ -134,7 +134,7 @@ def test_preload_file_covers_setuid_programs(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can become someone else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the user")
 def test_program_of_another_user_has_its_share(
     container: Container, make_arbiter: ArbiterMaker, programs: Path
 ) -> None:
@@ -151,7 +151,7 @@ def test_program_of_another_user_has_its_share(
     assert result.stdout == "0\n", result.stderr
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can make a program that runs as root")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can create a setuid program")
 def test_ld_preload_does_not_cover_setuid_programs(
     container: Container, make_arbiter: ArbiterMaker, programs: Path
 ) -> None:

@@ -50,7 +50,7 @@ def packages() -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("per_thread", ["0", "1"], ids=["legacy stream", "stream of the thread"])
+@pytest.mark.parametrize("per_thread", ["0", "1"], ids=["legacy stream", "per-thread stream"])
 def test_bindings_are_limited_and_launch(
     container: Container, make_arbiter: ArbiterMaker, packages: Path, per_thread: str
 ) -> None:

@@ -75,7 +75,7 @@ def test_library_that_replaces_lookup_results_works_with_ours(tries: Try, files:
     other = (files / "interposes.so",)
     said, lines = tries(f"*{CUDA}", after=other) if ours_first else tries(f"*{CUDA}", before=other)
     assert said[0] == "found: 0 0 2 512 MiB"
-    assert int(said[1].split()[1]) >= (0 if ours_first else 2), "it saw the allocations"
+    assert int(said[1].split()[1]) >= (0 if ours_first else 2), "the other library must see the allocations"
     assert lines == []
 
 

@@ -58,15 +58,15 @@ def test_shared_memory_is_charged_once(container: Container, make_arbiter: Arbit
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("dies", ["its maker", "who imported it"])
+@pytest.mark.parametrize("dies", ["the exporter", "the importer"])
 def test_killed_process_refunds_only_its_own_charges(
     container: Container, make_arbiter: ArbiterMaker, way: str, dies: str
 ) -> None:
     arbiter = make_arbiter(LIMIT)
     with pair(container, way, takes_bytes=10 * MIB) as (maker, importer):
         assert sorted(arbiter.charged()) == [10 * MIB, SHARED]
-        _kill(maker if dies == "its maker" else importer)
-        assert container.filled_bytes() == LIMIT - (10 * MIB if dies == "its maker" else SHARED)
+        _kill(maker if dies == "the exporter" else importer)
+        assert container.filled_bytes() == LIMIT - (10 * MIB if dies == "the exporter" else SHARED)
     assert container.filled_bytes() == LIMIT
 
 

@@ -40,7 +40,7 @@ def test_cuda_does_not_start_without_a_thread(container: Container, make_arbiter
     assert "the helper thread cannot be started" in message
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can mount")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 @pytest.mark.parametrize(
     "before",
     [

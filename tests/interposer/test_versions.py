@@ -21,7 +21,7 @@ BOTH = {
     "the oldest version": Misbehaviour(version=contract.WIRE_OLDEST),
     "this version": Misbehaviour(),
     "longer messages": Misbehaviour(more=bytes(range(24))),
-    "messages of types that it does not know": Misbehaviour(unknown=True),
+    "messages of unknown types": Misbehaviour(unknown=True),
 }
 
 
@@ -77,7 +77,7 @@ def test_running_program_reports_an_unknown_arbiter_once_and_continues(
         with last:
             until = time.monotonic() + 60
             while last.reclaims == 0:  # its first message
-                assert time.monotonic() < until, "it has not come back"
+                assert time.monotonic() < until, "it has not reconnected"
                 time.sleep(0.05)
             assert _asked(process) == "well\n"
             _, errors = process.communicate("", timeout=120)

@@ -111,7 +111,7 @@ def sparse() -> None:
     put(c.mipmap, handles[1])
     for handle in handles:
         c.check("cuMemRelease", handle.value)
-    assert c.used() == 64 * MIB, "what is mapped is there"
+    assert c.used() == 64 * MIB, "the mapped memory is used"
     put(c.array, handles[0], operation=2)
     assert c.used() == 64 * MIB
     c.destroy()

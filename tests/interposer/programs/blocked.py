@@ -41,11 +41,11 @@ def ends_a_pool(c: Graphs, other: PTR, block: int) -> None:
 
 
 MEANWHILE: dict[str, Callable[[Graphs, PTR, int], None]] = {
-    "how much is free": is_told_how_much_is_free,
+    "a query of free memory": is_told_how_much_is_free,
     "an allocation": allocates,
     "a stream-ordered allocation": allocates_in_a_stream,
-    "an allocation that has pools trimmed": has_pools_trimmed,
-    "waiting for another stream": waits_for_another_stream,
+    "an allocation that trims pools": has_pools_trimmed,
+    "a wait for another stream": waits_for_another_stream,
     "the end of a pool": ends_a_pool,
 }
 

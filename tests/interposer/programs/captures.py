@@ -37,7 +37,7 @@ ENDS = {
     "the capture": lambda c, stream, _: c.check("cuStreamEndCapture", stream, ctypes.byref(PTR())),
     "a second capture into its graph": lambda c, stream, _: captured_again(c, stream),
     "its stream": lambda c, stream, _: c.check("cuStreamDestroy_v2", stream),
-    "its stream, by the old call": lambda c, stream, _: c.check("cuStreamDestroy", stream),
+    "its stream, by the old function": lambda c, stream, _: c.check("cuStreamDestroy", stream),
     "its context": lambda c, _, context: c.check("cuCtxDestroy_v2", context),
     "the primary context": lambda c, *_: c.check("cuDevicePrimaryCtxReset_v2", 0),
 }

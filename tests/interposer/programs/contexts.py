@@ -96,7 +96,7 @@ def handles_without_a_context(limit: int) -> None:
     assert [result for result, _ in results] == [OUT_OF_MEMORY, SUCCESS], results
     for kind in (2, 3, 4):  # host, a NUMA node, the thread's NUMA node
         result, _ = create(2 * MIB, Properties(type=1, location=Location(type=kind, id=0)))
-        assert result != OUT_OF_MEMORY, "the host's memory is not the share's"
+        assert result != OUT_OF_MEMORY, "host memory is not charged"
     assert create(2 * MIB, on_device(0))[0] == OUT_OF_MEMORY
     assert create(2 * MIB, on_device(77))[0] not in (SUCCESS, OUT_OF_MEMORY)
     assert create(2 * MIB, on_device(-1))[0] not in (SUCCESS, OUT_OF_MEMORY)

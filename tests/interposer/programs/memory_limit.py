@@ -97,7 +97,7 @@ def ends_contexts() -> None:
     assert c.allocate(20 * MIB)[0] == SUCCESS
     assert c.info()[0] == 34 * MIB
     c.check("cuCtxDestroy_v2", context)
-    assert c.info()[0] == 54 * MIB, "the other context's memory is still there"
+    assert c.info()[0] == 54 * MIB, "the other context's memory is still charged"
     assert c.call("cuCtxDestroy_v2", context) != SUCCESS
     assert c.info()[0] == 54 * MIB
     c.use(0)

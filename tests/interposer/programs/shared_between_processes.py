@@ -113,7 +113,7 @@ class LegacyIpc(Way):
         self.check("cuIpcCloseMemHandle", self.pointer)
 
     def end(self) -> None:
-        assert self.free(self.pointer) != SUCCESS, "it was not allocated here"
+        assert self.free(self.pointer) != SUCCESS, "the memory was not allocated by this process"
         self.check("cuIpcCloseMemHandle", self.pointer)
 
 

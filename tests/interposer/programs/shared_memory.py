@@ -36,11 +36,11 @@ def exports() -> None:
     c = Handles()
     assert c.create(20) == SUCCESS
     c.check("cuMemRelease", c.handle.value)
-    assert c.used() == 0, "as long as it was not exported"
+    assert c.used() == 0, "before it is exported"
     assert c.create(20) == SUCCESS
     c.export()
     c.check("cuMemRelease", c.handle.value)
-    assert c.used() == 20, "another may have it"
+    assert c.used() == 20, "another process may hold it"
 
 
 def imports_its_own() -> None:

@@ -57,7 +57,7 @@ def starts_another(starter: str, probe: str) -> None:
     c = Cuda()
     assert c.allocate(20 * MIB)[0] == SUCCESS
     assert STARTERS[starter](probe).splitlines()[-1] == f"filled {44 * MIB}"
-    assert c.allocate(44 * MIB)[0] == SUCCESS, "what the other one had is free again"
+    assert c.allocate(44 * MIB)[0] == SUCCESS, "the other program's memory is free again"
     assert c.allocate(1)[0] == OUT_OF_MEMORY
 
 
