@@ -28,7 +28,7 @@ typedef struct {
 #define TABLE_INITIALIZER {.mutex = PTHREAD_MUTEX_INITIALIZER}
 
 /* Add an entry. An entry with the same key is replaced and returned in `*old_p`, whose key is 0 otherwise. Returns
- * false without memory. */
+ * false if out of memory. */
 bool table_put(table_t *table, const entry_t *entry, entry_t *old_p);
 
 bool table_get(table_t *table, uint64_t key, entry_t *entry_p);

@@ -139,8 +139,8 @@ void marker_stop(void) {
     marker_wait_idle();
 }
 
-/* Called before and after the helper calls the driver, and before it checks for captures. Returns false if it must
- * not call the driver any more. */
+/* Called with true before the helper checks for captures and calls the driver, and with false afterwards. Returns false
+ * if it must not call the driver any more. */
 static bool set_calling(bool calling) {
     if (calling)
         pthread_mutex_lock(&markers.mutex);

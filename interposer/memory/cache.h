@@ -79,8 +79,8 @@ bool cache_reserve(cache_t *cache, uint64_t bytes, uint64_t *reserved_bytes_p);
 void cache_begin_growth(cache_t *cache, const growth_t *growth);
 bool cache_end_growth(cache_t *cache, const growth_t *growth);
 
-/* Around a pool's destruction, with no lock held. From the first call on the pool is not queried; the second one
- * sets what it is afterwards. */
+/* Around a pool's destruction, with no lock held. After the first call the pool is not queried any more; the second
+ * call sets its new kind. */
 void cache_begin_destroy(cache_t *cache);
 void cache_end_destroy(cache_t *cache, cache_kind_t kind);
 

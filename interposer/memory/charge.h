@@ -24,7 +24,7 @@ CUresult charge_current(place_t *place, uint64_t bytes);
 CUresult charge_end(const place_t *place, CUresult result, CUdeviceptr pointer, uint64_t bytes);
 
 /* Record charged bytes under a key, which is a pointer or the address of an object in host memory. Returns false
- * without memory for the record. */
+ * if there is no memory for the record. */
 bool charge_record(const place_t *place, uint64_t key, uint64_t bytes);
 
 /* Around a real free. The first removes the record; the second refunds its bytes, or restores the record if the free

@@ -13,7 +13,7 @@
 void graph_begin_tracking(void);
 bool graph_is_tracking(void);
 
-/* Record what an executable graph needs. Returns false without memory for the record. */
+/* Record what an executable graph needs. Returns false if there is no memory for the record. */
 bool graph_record(CUgraphExec exec, const footprint_t *footprint);
 
 /* Around a call that destroys or changes an executable graph: detach its record, then drop it, or restore it in

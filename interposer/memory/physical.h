@@ -14,7 +14,7 @@
 #define PHYSICAL_NONE 0u /* unknown: nothing to do */
 
 /* Record a handle that the driver has just returned. `bytes` are already charged; 0 if another process is charged
- * for them. Returns false without memory for the record. */
+ * for them. Returns false if there is no memory for the record. */
 bool physical_create(CUmemGenericAllocationHandle handle, uint64_t bytes, uint32_t gpu);
 
 /* Add a reference by this handle, to the piece that it already refers to or to the one mapped at an address. */

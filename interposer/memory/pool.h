@@ -7,7 +7,8 @@
 /* Returns NULL if there are too many pools. */
 cache_t *pool_add(CUmemoryPool pool, cache_kind_t kind, uint32_t gpu);
 
-/* Record a block that was handed out, with the cache's lock held. Returns false without memory for the record. */
+/* Record a block that was handed out, with the cache's lock held. Returns false if there is no memory for the record.
+ */
 bool pool_record(cache_t *cache, CUdeviceptr pointer, uint64_t bytes);
 
 /* Around a real free: the first removes the record; the second restores it if the free failed. */

@@ -50,7 +50,7 @@ static int apart(const char *plugin, const char *symbol) {
     if (version_of == NULL || find == NULL)
         return fail("dlsym in the plugin");
     void *found = find("libcuda.so.1", symbol), *own = dlsym(dlopen("libcuda.so.1", RTLD_LAZY), symbol);
-    printf("%s\n%s\n", version_of(), found != NULL && found == own ? "held" : "not held");
+    printf("%s\n%s\n", version_of(), found != NULL && found == own ? "redirected" : "not redirected");
     return EXIT_SUCCESS;
 }
 
@@ -75,7 +75,7 @@ static int absent(const char *library, const char *unused) {
     if (dlsym(RTLD_DEFAULT, "cuInit") != NULL || dlsym(RTLD_NEXT, "cuInit") != NULL)
         return fail("there is no driver in the process, but cuInit was found");
     if (dlerror() == NULL)
-        return fail("a failed dlsym has no reason");
+        return fail("a failed dlsym left no dlerror");
     void *handle = dlopen(library, RTLD_NOW | RTLD_GLOBAL);
     if (handle == NULL)
         return fail("dlopen of the driver");
@@ -84,7 +84,7 @@ static int absent(const char *library, const char *unused) {
             return fail(names[i]);
         const char *why = dlerror();
         if (why == NULL || strstr(why, names[i]) == NULL)
-            return fail("the reason does not name the symbol");
+            return fail("dlerror does not name the symbol");
     }
     if (dlsym(RTLD_DEFAULT, "cuInit") == NULL || dlsym(RTLD_NEXT, "cuInit") == NULL)
         return fail("the driver is in the process, but cuInit was not found");
@@ -132,12 +132,12 @@ static int own_handle(const char *library, const char *init) {
         return fail("dlopen of the driver");
     (void)dlerror();
     if (dlsym(own, init) != NULL || dlerror() == NULL)
-        return fail("the driver is loaded for somebody else, but its functions were found");
+        return fail("the driver was loaded with RTLD_LOCAL, but its functions were found");
     void *found = dlsym(local, init);
     if (found == NULL || dlerror() != NULL)
-        return fail("a function that was found left a reason why it was not");
+        return fail("a successful dlsym left a dlerror");
     if (dlopen(library, RTLD_NOW | RTLD_GLOBAL) == NULL || dlsym(own, init) != found)
-        return fail("the driver is loaded for all, but the program's own handle finds something else");
+        return fail("the driver was loaded with RTLD_GLOBAL, but the program's own handle finds something else");
     int (*begin)(unsigned);
     *(void **)&begin = found;
     printf("%d\n", begin(0));

@@ -84,7 +84,7 @@ def test_deepbind_plugin_keeps_its_functions_and_its_lookups_return_hooks(
 ) -> None:
     make_arbiter(LIMIT)
     shown = run(container, built, built / "loader", "apart", built / plugin, "cuMemAlloc_v2")
-    assert shown.splitlines() == ["the plugin's", "held"]
+    assert shown.splitlines() == ["the plugin's", "redirected"]
     assert run(container, built, built / "loader", "deepbind", built / "cuda.so", str(LIMIT + 1)) == "2\n"
 
 

@@ -77,7 +77,7 @@ def test_deepbind_plugin_keeps_its_functions_and_its_lookups_return_hooks(
     compiled("apart.c", tmp_path / "own" / "libown.so", *other_names)
     plugin = compiled("apart.c", tmp_path / "plugin.so", "-L", tmp_path / "own", *flags)
     result = container.run([programs / "loader", "apart", plugin, "cuMemAlloc_v2"])
-    assert result.stdout.splitlines() == ["the plugin's", "held"], result.stderr
+    assert result.stdout.splitlines() == ["the plugin's", "redirected"], result.stderr
     free = replace(container, preload=()).run([programs / "loader", "apart", plugin, "cuMemAlloc_v2"])
     assert free.stdout.splitlines()[0] == "the plugin's"
 

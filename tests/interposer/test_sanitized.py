@@ -54,7 +54,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Ended:
     """A process's output and exit status."""
 
     output: str
@@ -62,9 +62,9 @@ class Told:
     status: int
 
 
-def told(process: subprocess.Popen[str], timeout_seconds: float) -> Told:
+def wait_for_end(process: subprocess.Popen[str], timeout_seconds: float) -> Ended:
     output, errors = process.communicate(timeout=timeout_seconds)
-    return Told(output, errors, process.returncode)
+    return Ended(output, errors, process.returncode)
 
 
 def runtime(sanitizer: str) -> Path:
@@ -80,7 +80,7 @@ def reports(errors: str) -> list[str]:
     return REPORT.split(errors)[1:]
 
 
-async def everything(gpus: Path, uuids: list[str], library: Path, program: Path, seconds: float) -> list[Told]:
+async def everything(gpus: Path, uuids: list[str], library: Path, program: Path, seconds: float) -> list[Ended]:
     """Run two shares that do everything on the same GPUs, restart the agent half-way, and return the results."""
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp")))
@@ -96,7 +96,7 @@ async def everything(gpus: Path, uuids: list[str], library: Path, program: Path,
                 processes.append(stack.enter_context(finishing(box.start(command, environment))))
             for process in processes:
                 await asyncio.to_thread(line, process)  # wait until it has begun, or ended
-            ends = asyncio.gather(*(asyncio.to_thread(told, process, seconds + 120) for process in processes))
+            ends = asyncio.gather(*(asyncio.to_thread(wait_for_end, process, seconds + 120) for process in processes))
             await asyncio.sleep(seconds / 2)
             await node.stop()
             await node.start()
@@ -107,14 +107,14 @@ async def everything(gpus: Path, uuids: list[str], library: Path, program: Path,
 async def test_sanitizers_report_nothing_in_the_library(
     gpus: Path, uuids: list[str], programs: Path, sanitizer: str
 ) -> None:
-    for said in await everything(gpus, uuids, SANITIZED / sanitizer / LIBRARY.name, programs / sanitizer, SECONDS):
-        assert not reports(said.errors), "\n".join(reports(said.errors))
-        assert said.status == 0, said.errors
-        assert all(int(way.split()[0]) > 0 for way in said.output.splitlines()), said.output
+    for ended in await everything(gpus, uuids, SANITIZED / sanitizer / LIBRARY.name, programs / sanitizer, SECONDS):
+        assert not reports(ended.errors), "\n".join(reports(ended.errors))
+        assert ended.status == 0, ended.errors
+        assert all(int(way.split()[0]) > 0 for way in ended.output.splitlines()), ended.output
 
 
 @pytest.mark.parametrize("sanitizer", sorted(FLAGS))
 async def test_sanitizers_report_a_planted_fault(gpus: Path, uuids: list[str], programs: Path, sanitizer: str) -> None:
     library = SANITIZED / sanitizer / "planted" / LIBRARY.name
-    errors = "".join(said.errors for said in await everything(gpus, uuids, library, programs / sanitizer, 1))
+    errors = "".join(ended.errors for ended in await everything(gpus, uuids, library, programs / sanitizer, 1))
     assert any("__wrap_symbols_answer" in report for report in reports(errors)), errors
