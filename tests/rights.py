@@ -27,7 +27,6 @@ EVERYWHERE = {
         "resourcequotas": "list watch",
         "pods": f"{READ} patch",
         "pods/eviction": "create",
-        "poddisruptionbudgets.policy": "list",
         "events.events.k8s.io": "create patch",
         "mutatingwebhookconfigurations.admissionregistration.k8s.io/gpushare": "get patch",
     },

@@ -184,7 +184,6 @@ def test_without_a_priority_class_there_is_none_and_the_quota_is_for_those_that_
 def test_the_daemons_take_the_flags_that_values_become(helm4: Helm) -> None:
     values = {
         "webhook.policy": "spread",
-        "webhook.defrag": "suggest",
         "webhook.logLevel": "warning",
         "agent.logLevel": "debug",
         "agent.deviceListStrategy": "volume-mounts,cdi-cri",
@@ -193,7 +192,7 @@ def test_the_daemons_take_the_flags_that_values_become(helm4: Helm) -> None:
         "config.existingConfigMap": "mine",
     }
     served = webhook_settings.parse(container_of(webhook(helm4, values))["args"], {})
-    assert (served.policy, served.defrag, served.log_level) == ("spread", "suggest", "warning")
+    assert (served.policy, served.log_level) == ("spread", "warning")
     settings = agent_settings.parse(container_of(agent(helm4, values))["args"], {"NODE_NAME": "x"})
     assert settings.log_level == "debug"
     assert settings.config_map == f"{contract.SYSTEM_NAMESPACE}/mine"
