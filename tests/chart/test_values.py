@@ -35,6 +35,12 @@ def webhook(helm: Helm, values: Json) -> Json:
     return helm.one("Deployment", "gpushare-webhook", values)
 
 
+def defrag(helm: Helm, values: Json) -> Json:
+    """The CronJob's spec."""
+    spec: Json = helm.one("CronJob", "gpushare-defrag", {"defrag.enabled": True, **values})["spec"]
+    return spec
+
+
 def agent(helm: Helm, values: Json) -> Json:
     return helm.one("DaemonSet", "gpushare-agent", values)
 
@@ -169,6 +175,18 @@ def test_pods_are_as_the_values_say(helm4: Helm, component: str, find: Any) -> N
     assert container["env"][-1] == {"name": "A", "value": "b"}
     assert container["imagePullPolicy"] == "Always"
     assert container["securityContext"].items() >= {"privileged": True, "readOnlyRootFilesystem": True}.items()
+
+
+def test_moves_are_scheduled_as_the_values_say(helm4: Helm) -> None:
+    values = {"schedule": "30 3 * * *", "moves": 1_000_000, "extraArgs": ["--cpu-pods"], "image.digest": DIGEST}
+    assert "at '/defrag/moves': maximum" in helm4.refused({f"defrag.{key}": value for key, value in values.items()})
+    values["moves"] = 2000
+    spec = defrag(helm4, {f"defrag.{key}": value for key, value in values.items()})
+    container = container_of(spec["jobTemplate"])
+    assert spec["schedule"] == "30 3 * * *"
+    assert container["args"] == ["defrag", "--apply", "--moves=2000", "--cpu-pods"]
+    assert container["image"] == f"localhost/gpushare/plugin@{DIGEST}"
+    assert "gpushare-defrag" not in {manifest["metadata"]["name"] for manifest in helm4.rendered()}
 
 
 def test_without_a_priority_class_there_is_none_and_the_quota_is_for_those_that_are_used(helm4: Helm) -> None:
