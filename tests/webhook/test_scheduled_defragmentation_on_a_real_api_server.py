@@ -68,7 +68,7 @@ def with_a_claim(cluster: Cluster, manifest: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def recreating(cluster: Cluster, pods: dict[str, dict[str, Any]]) -> Iterator[None]:
-    """What kubelet and owners do: an evicted pod ends, and there is another."""
+    """Act as kubelet and owners: end each evicted pod, and create another."""
     stopping = threading.Event()
 
     def run() -> None:
