@@ -28,6 +28,7 @@ COMPONENTS: Final = (
     "cdi",
     "cert-manager",
     "client-ca",
+    "defrag",
     "deny-unregistered",
     "end-unlimited",
     "mig",

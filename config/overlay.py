@@ -20,7 +20,7 @@ from typing import Any
 
 CONFIG = Path(__file__).resolve().parent
 PUSHED = CONFIG.parent / "build" / "images" / "pushed.json"  # written by `make images PUSH=REGISTRY/PREFIX`
-PARTS = ("webhook", "agent")
+PARTS = ("webhook", "agent", "plugin")
 KUBELET = "/var/lib/kubelet"  # as config/base/deviceplugin has it
 _PREFIX = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*")
 
@@ -82,7 +82,8 @@ def _pushed(path: Path) -> dict[str, dict[str, str]]:
         return {}
     try:
         parts = json.loads(text)
-        return {part: {key: str(parts[part][key]) for key in ("repository", "digest")} for part in PARTS}
+        known = [part for part in PARTS if part != "plugin" or part in parts]  # it is built where there is a kubectl
+        return {part: {key: str(parts[part][key]) for key in ("repository", "digest")} for part in known}
     except (ValueError, KeyError, TypeError) as error:
         raise Mistake(f"{path} is invalid ({error}): run make images PUSH=REGISTRY/PREFIX again") from error
 

@@ -142,6 +142,7 @@ class Image:
     user: str
     wheels: tuple[str, ...]
     has_library: bool = False
+    has_kubectl: bool = False
 
     @property
     def packages(self) -> tuple[str, ...]:
@@ -169,6 +170,14 @@ IMAGES = (
         user="0:0",
         wheels=(*SERVING, "grpcio", "nvidia-ml-py", "protobuf"),
         has_library=True,
+    ),
+    Image(
+        name="plugin",
+        module="kubectl_gpushare",
+        title="gpushare plugin and kubectl",
+        user="65532:65532",
+        wheels=("click", "numpy", "pyyaml", "tabulate"),
+        has_kubectl=True,
     ),
 )
 

@@ -47,6 +47,7 @@ WHEELS: Final[Mapping[str, str]] = {
     "aiosignal": "Apache-2.0",
     "attrs": "MIT",
     "cffi": "MIT-0",
+    "click": "BSD-3-Clause",
     "cryptography": "Apache-2.0 OR BSD-3-Clause",
     "frozenlist": "Apache-2.0",
     "grpcio": "Apache-2.0",
@@ -60,12 +61,15 @@ WHEELS: Final[Mapping[str, str]] = {
     "propcache": "Apache-2.0",
     "protobuf": "BSD-3-Clause",
     "pyyaml": "MIT",
+    "tabulate": "MIT",
     "typing-extensions": "PSF-2.0",
     "yarl": "Apache-2.0",
 }
 
+PROGRAMS: Final[Mapping[str, str]] = {"kubectl": "Apache-2.0"}
+
 OWN: Final = "Apache-2.0"
-_TABLES: Final[Mapping[str, Mapping[str, str]]] = {"deb": DEBIAN, "pypi": WHEELS}
+_TABLES: Final[Mapping[str, Mapping[str, str]]] = {"deb": DEBIAN, "pypi": WHEELS, "generic": PROGRAMS}
 
 
 def of(kind: str, name: str) -> str:

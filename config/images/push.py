@@ -19,14 +19,14 @@ PREFIX = re.compile(
 
 
 def push(made: build.Archives, prefix: str, *, options: Sequence[str] = ()) -> dict[str, dict[str, str]]:
-    """Push both below REGISTRY/PREFIX; return where each is.
+    """Push them below REGISTRY/PREFIX; return where each is.
 
     Raises:
         LabError: the name is none, or the registry refuses.
     """
     checked(prefix)
     places = {}
-    for name, archive in (("webhook", made.webhook), ("agent", made.agent)):
+    for name, archive in made.by_name().items():
         tag = archive.name.rpartition(":")[2]
         repository = f"{prefix}/{name}"
         _copy(archive.path, f"{repository}:{tag}", options)

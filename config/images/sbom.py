@@ -51,13 +51,13 @@ def write(image: contents.Image, architecture: str, parts: Sequence[layers.Image
 
 
 def _component(part: layers.ImageComponent, architecture: str) -> Component:
-    url = PackageURL("pypi", name=part.name, version=part.version)
+    url = PackageURL(part.kind, name=part.name, version=part.version or None)
     if part.kind == "deb":
         about = {"arch": architecture, "distro": "debian-12"}
         url = PackageURL("deb", "debian", part.name, part.version, qualifiers=about)
     return Component(
         name=part.name,
-        version=part.version,
+        version=part.version or None,
         type=ComponentType.LIBRARY,
         purl=url,
         bom_ref=url.to_string(),
