@@ -1,7 +1,7 @@
-"""Writes the kustomization that ./install.sh applies, into a folder of its own: the checkout stays as it is.
+"""Writes the kustomization that ./install.sh applies, into a separate folder: the checkout does not change.
 
-`kubectl kustomize FOLDER` then prints config/default with the chosen images, components and the kubelet's directory.
-Needs nothing but Python, so that it runs before there is any environment.
+`kubectl kustomize FOLDER` then prints config/default with the chosen images, components and the kubelet's directory. It
+needs nothing but Python, so it runs before there is any environment.
 
 Run: python3 config/overlay.py FOLDER [--registry REGISTRY/PREFIX] [--component NAME]... [--kubelet-root DIRECTORY]
 """
@@ -31,7 +31,7 @@ class Mistake(Exception):  # noqa: N818 - a sentence about what was asked for
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """What differs from config/default."""
+    """The differences from config/default."""
 
     registry: str = ""
     components: Sequence[str] = ()

@@ -1,7 +1,7 @@
 """`config set` and `config label`: show what a change does to each node, ask, and write it.
 
-Both write nothing that was not shown: the ConfigMap is patched only if it is the one that was read, and only the one
-entry or label. What is written has the field manager kubectl-gpushare.
+Neither writes anything that it has not shown: the ConfigMap is patched only if it is still the version that was read,
+and only the one entry or label changes. Writes have the field manager kubectl-gpushare.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ _started: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
 
 
 def begin(words: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Starts the kubectl request that the command line `words` is sure to make, if that can be told."""
+    """Start the kubectl request that the command line `words` will certainly make, if it can be predicted."""
     asked = command(words)
     if asked is None:
         return
@@ -92,7 +92,7 @@ def connection(values: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
 
 
 def command(words: Sequence[str]) -> tuple[str, ...] | None:
-    """The arguments of the first kubectl command that this command line needs; None if that cannot be told."""
+    """Return the arguments of the first kubectl command that this command line needs; None if unpredictable."""
     verb, *rest = words or ("",)
     if verb not in VALUES:
         return None

@@ -116,7 +116,7 @@ class Running:
         self._listener.start()
 
     def chunks(self) -> Iterator[bytes]:
-        """Its output as it arrives; raises `KubectlError` at the end if it failed."""
+        """Yield its output as it arrives; raise `KubectlError` at the end if it failed."""
         try:
             while chunk := self.stdout.read(_CHUNK_BYTES):
                 yield chunk
@@ -152,7 +152,7 @@ class Running:
             )
 
     def stop(self) -> None:
-        """Kills kubectl, whose answer nobody waits for any more."""
+        """Kill kubectl, whose output is no longer needed."""
         self._process.kill()
         self._process.wait()
         self._listener.join(_LAST_WORDS_SECONDS)

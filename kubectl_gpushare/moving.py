@@ -104,7 +104,7 @@ def _move(move: Move, origin: live_cluster.LiveCluster, timeout_seconds: float) 
                 said = f"was evicted, and the scheduler has put the one made instead of it on {move.before} again"
                 raise plugin_errors.PluginError(f"pod {namespace}/{name} {said}")
             return f"is on {', '.join(nodes)} now" if nodes else f"is gone, and its {kind} wants no other instead"
-        # Only after a look: what came true in the last pause is not told as a failure.
+        # Only after another check: a condition that became true in the last pause is no failure.
         if time.monotonic() >= until:
             said = f"was evicted, and after {timeout_seconds:.0f} s {waits}"
             raise plugin_errors.PluginError(f"pod {namespace}/{name} {said}")

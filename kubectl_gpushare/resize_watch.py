@@ -79,7 +79,7 @@ def _watch(
 
 
 def _look(manifest: pod.PodJson, origin: live_cluster.LiveCluster) -> tuple[str, ResizeCause, str]:
-    """What the pod waits for, the cause, and what it holds, in words, by its current annotations."""
+    """Return the pod's pending amounts, the cause, and its current amounts, in words, by its annotations now."""
     namespace, name = pod.namespaced_name(manifest)
     now = origin.pod(namespace, name)
     if pod.uid(now) != pod.uid(manifest):

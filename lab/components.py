@@ -1,6 +1,6 @@
-"""Packages of Debian's components `contrib` and `non-free`, from the mirrors that this machine's own apt has.
+"""Packages of Debian's components `contrib` and `non-free`, from the mirrors of this machine's apt.
 
-apt works on state of its own below the cache directory: nothing of the machine's changes.
+apt works on separate state below the cache directory: the machine's own is not touched.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import colour, documents, terminal
 from kubectl_gpushare.output.table import Table
 
-# What spreadsheets begin a formula with, the wide forms of East Asian keyboards among them
-# (https://owasp.org/www-community/attacks/CSV_Injection); a number, or a lone dash, is none.
+# Characters with which a spreadsheet's formula begins, including the wide forms of East Asian keyboards
+# (https://owasp.org/www-community/attacks/CSV_Injection). A number or a lone dash is no formula.
 _FORMULA: Final = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _NUMBER: Final = r"[+-][0-9]*\.?[0-9]*"
 
@@ -36,7 +36,7 @@ class LedgerListing(Listing, Protocol):
     """A listing of what is in the ledger."""
 
     def problems(self) -> Sequence[str]:
-        """Sentences for standard error: what is wrong with the ledger, and what could not be read."""
+        """Sentences for standard error: problems of the ledger, and facts that could not be read."""
 
 
 def show(listing: Listing, options: Options) -> None:

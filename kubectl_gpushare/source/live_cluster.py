@@ -137,10 +137,10 @@ class LiveCluster:
                 return location, self.document(within)
             except plugin_errors.KubectlNotFound:
                 continue
-        return location, None  # the last is the one that the agents are told
+        return location, None  # the last is from the agents' arguments
 
     def _config_maps(self) -> Iterator[tuple[str, str]]:
-        """Where it may be: under the usual name, else where the agents are told that it is."""
+        """Return the ConfigMap's possible names: the usual one, and the one in the agents' arguments."""
         usual = (contract.SYSTEM_NAMESPACE, contract.CONFIG_MAP)
         yield usual
         try:

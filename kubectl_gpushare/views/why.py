@@ -111,7 +111,7 @@ def _waiting(described_pod: described.DescribedPod, reasons: Reasons) -> Page:
 
 
 def _end(manifest: pod.PodJson) -> str:
-    """How it ended, in the kubelet's words, and who makes another."""
+    """Return how the pod ended, in the kubelet's words, and which controller recreates it."""
     status = manifest.get("status") or {}
     said = ": ".join(str(status[key]) for key in ("reason", "message") if status.get(key)) or str(status.get("phase"))
     is_alone = status.get("phase") == "Failed" and pod.controller(manifest) is None
