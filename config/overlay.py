@@ -40,7 +40,7 @@ class Wanted:
 
 
 def write(folder: Path, wanted: Wanted) -> None:
-    """Fills an empty folder. Raises `Mistake`."""
+    """Fill an empty folder. Raises `Mistake`."""
     components, kubelet_root = wanted.components, wanted.kubelet_root
     known = sorted(path.parent.name for path in CONFIG.glob("components/*/kustomization.yaml"))
     for name in components:
@@ -98,7 +98,7 @@ def _kubelet(root: str) -> Iterator[dict[str, Any]]:
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs it; returns the exit code."""
+    """Run it; return the exit code."""
     parser = argparse.ArgumentParser(description="Write the kustomization that ./install.sh applies")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--registry", default="")

@@ -20,7 +20,7 @@ _FILES = 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the candidates for these words, or those in `sys.argv`."""
+    """Print the candidates for these words, or those in `sys.argv`."""
     *words, incomplete = (sys.argv[1:] if arguments is None else arguments) or [""]
     shell = ShellComplete(cli.group, {}, cli.PROGRAM, "_")
     items = shell.get_completions(words, incomplete)

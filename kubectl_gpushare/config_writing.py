@@ -138,7 +138,7 @@ def label_node(node: str, name: str | None, remove: bool, yes: bool, dry_run: bo
         _show(configuration_effect.of_labels(gpu_nodes[0], after, entries).lines())
     else:
         printing.write_words(
-            [f"{node} has no GPUNode: what its GPUs would become is unknown until its agent runs"], sys.stdout
+            [f"{node} has no GPUNode: the effect on its GPUs is unknown until its agent runs"], sys.stdout
         )
     what = f"set the label {key}={name} of the node {node}" if name else f"remove the label {key} of the node {node}"
     _ask(what, "", yes=yes or dry_run)

@@ -61,7 +61,7 @@ def take(whole: tuple[str, ...]) -> subprocess.Popen[bytes] | None:
 
 
 def end() -> None:
-    """Kills the processes that were not taken."""
+    """Kill the processes that were not taken."""
     while _started:
         process = _started.popitem()[1]
         process.kill()
@@ -77,7 +77,7 @@ def program(environment: Mapping[str, str]) -> str:
 
 
 def start(whole: Sequence[str], stdin: int | None = None) -> subprocess.Popen[bytes]:
-    """Starts a command with its standard output and standard error as pipes."""
+    """Start a command with its standard output and standard error as pipes."""
     return subprocess.Popen(whole, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 

@@ -86,7 +86,7 @@ def rewritten(text: str, there: Callable[[str], str]) -> str:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds what is outside."""
+    """Add what is outside."""
     for path in outside():
         if not (ROOT / path).is_dir():
             files.append(File.generated(config, place(path), abs_src_path=str(ROOT / path)))
@@ -96,7 +96,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001 - as MkDocs calls it
-    """Turns links between files of the repository into links between pages of the site."""
+    """Turn links between files of the repository into links between pages of the site."""
     path = origin(page.file.src_uri)
     if not (ROOT / path).is_file():
         return markdown  # of a folder: made for the site

@@ -194,7 +194,11 @@ def _rounded_up(amount: float, step: int) -> int:
 def _remark(suggestion: Suggestion) -> str:
     ratio = suggestion.peak.compute_ratio
     if ratio is None:
-        return "its compute was not measured, as nobody else wanted the GPU" if suggestion.held.request_percent else ""
+        return (
+            "its compute was not measured, because no other share wanted the GPU"
+            if suggestion.held.request_percent
+            else ""
+        )
     if ratio * 100 > suggestion.held.request_percent > 0:
         return "it used more compute than its request, while others left it idle"
     return ""

@@ -74,7 +74,7 @@ _MAX: Final = 2**63 - 1
 
 
 def read(text: str) -> ReportedAudit:
-    """Parses an agent's answer. Raises ValueError."""
+    """Parse an agent's answer. Raises ValueError."""
     try:
         document = json.loads(text)
         return ReportedAudit(

@@ -99,7 +99,7 @@ class GpuSummary:
             return f"takes only pods with the exclusion label {self.exclusion}, as those on it have"
         if not self.holds:
             return ""
-        return f"what comes free is held for {', '.join(sorted(str(hold.pod) for hold in self.holds))}"
+        return f"freed capacity is reserved for {', '.join(sorted(str(hold.pod) for hold in self.holds))}"
 
     @property
     def statuses(self) -> tuple[str, ...]:

@@ -66,7 +66,7 @@ def node_name(manifest: pod.PodJson) -> str:
 
 
 def find(manifest: pod.PodJson, nodes: Iterable[GpuNode], *, is_known: bool = True) -> DescribedPod:
-    """Finds the pod's allocation in the ledger of its node: by uid, or by name where the ledger has no uid."""
+    """Find the pod's allocation in the ledger of its node: by uid, or by name where the ledger has no uid."""
     owner = next((node for node in nodes if node.name == node_name(manifest)), None)
     name, identity = pod.namespaced_name(manifest), pod.uid(manifest)
     for entry in owner.allocations if owner else ():
