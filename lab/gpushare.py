@@ -68,7 +68,7 @@ def prepare(lab: lab_layout.Layout) -> bool:
 
 @functools.cache
 def built_images() -> images.Archives:
-    """Those of this checkout, asked for once: whoever builds some keeps others from asking."""
+    """Return the images of this checkout, built once: a caller that builds holds a lock."""
     return images.ensure(kubectls=[build.ensure() / "kubectl"])
 
 
@@ -93,7 +93,7 @@ def ready(lab: lab_layout.Layout, administrator: access.Access) -> None:
 
 
 def pods(administrator: access.Access, part: str) -> list[dict[str, Any]]:
-    """Return the pods of a part, `webhook`, `agent` or `mps`, that nobody has deleted."""
+    """Return the pods of a part, `webhook`, `agent` or `mps`, that are not being deleted."""
     return [pod for pod in _listed(administrator, part) if "deletionTimestamp" not in pod["metadata"]]
 
 

@@ -24,7 +24,7 @@ BUILD = preloaded.BUILD
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ImageComponent:
-    """A third party's part of a layer; `kind`: deb, pypi or generic. Wheels are laid out, so they have no hash."""
+    """A third-party part of a layer: `kind` is deb, pypi or generic. Wheels are unpacked, so they have no hash."""
 
     kind: str
     name: str
@@ -65,7 +65,7 @@ def native() -> str:
 
 @functools.cache
 def system(architecture: str) -> Layer:
-    """Debian's packages, and who may be a user."""
+    """Return the layer of Debian's packages and of the users."""
     archives = packages.fetch(packages.locked(architecture))
     components = tuple(ImageComponent("deb", archive.name, archive.version, archive.sha256) for archive in archives)
 

@@ -56,7 +56,7 @@ def checked(prefix: str) -> str:
 
 
 def _copy(archive: Path, target: str, options: Sequence[str]) -> None:
-    # The policy is about images of others; this one was built here. The digest is ours, so nothing may be repacked.
+    # skopeo's policy is about foreign images; this one was built here. The digest is ours, so nothing may be repacked.
     command = [prerequisites.program("skopeo"), "--insecure-policy", "copy", "--quiet", "--all", "--preserve-digests"]
     result = subprocess.run(
         [*command, *options, f"oci-archive:{archive}", f"docker://{target}"],

@@ -1,6 +1,6 @@
-"""The software bill of materials of an image, as CycloneDX: every package and wheel in it, and what is our own.
+"""The software bill of materials of an image, as CycloneDX: every package and wheel in it, and our own parts.
 
-It lies in the image at PATH. Scanners need it not: what tells them of the packages lies beside them.
+It is in the image at PATH. Scanners do not need it: they read the package metadata that is in the image too.
 """
 
 from __future__ import annotations

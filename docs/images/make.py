@@ -144,7 +144,7 @@ def _read(terminal: int) -> bytes:
 
 
 def main(folder: str) -> None:
-    """Writes all pictures."""
+    """Write all pictures."""
     (Path(folder) / "system.svg").write_text(system.picture())
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["KUBECTL_PATH"] = str(believable.kubectl(Path(scratch)))
