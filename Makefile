@@ -69,15 +69,17 @@ lock-clients: env ## Pin the newest allowed versions of the programs that tests 
 packages: env ## Build the wheel and the source archive into dist/
 	$(PYTHON) -m hatchling build -d dist
 
-# ARCHITECTURES="amd64 arm64" makes images for both processors; REVISION= goes into a label; PUSH_OPTIONS= are skopeo's.
+# ARCHITECTURES="amd64 arm64" makes images for both processors; REVISION= goes into a label; PUSH_OPTIONS= are skopeo's;
+# KUBECTL= is for the image plugin, one path for each architecture.
 ARCHITECTURES ?=
 REVISION ?=
 PUSH ?=
 PUSH_OPTIONS ?=
+KUBECTL ?=
 
 .PHONY: images
 images: env ## Build the container images into build/images; PUSH=REGISTRY/PREFIX pushes them
-	$(PYTHON) -m config.images --architectures "$(ARCHITECTURES)" --revision "$(REVISION)" \
+	$(PYTHON) -m config.images --architectures "$(ARCHITECTURES)" --revision "$(REVISION)" --kubectl "$(KUBECTL)" \
 	  --push "$(PUSH)" --push-options="$(PUSH_OPTIONS)"
 
 .PHONY: images-lock

@@ -18,8 +18,8 @@ Without --uninstall it installs gpushare into the cluster of the current kubectl
 lacks (docs/preconditions.md), applies the manifests, waits until all runs, and checks again. It may be run again at
 any time: to upgrade, or with other options.
 
-  --registry REGISTRY/PREFIX  take the images from there, as REGISTRY/PREFIX/webhook and …/agent; without it those
-                              that `make images PUSH=REGISTRY/PREFIX` has pushed, by their digest
+  --registry REGISTRY/PREFIX  take the images from there, as REGISTRY/PREFIX/webhook, …/agent and …/plugin; without it
+                              those that `make images PUSH=REGISTRY/PREFIX` has pushed, by their digest
   --component NAME            add config/components/NAME; may be repeated
   --kubelet-root DIRECTORY    where the kubelets have their files, if not in /var/lib/kubelet
   --dry-run                   say what would be done, and let the API server check it, without changing anything
@@ -361,7 +361,7 @@ uninstall() {
   # First what stands in the way of pods: nothing may be refused for want of a webhook that is already gone.
   remove mutatingwebhookconfiguration gpushare
   remove validatingadmissionpolicybinding,validatingadmissionpolicy --selector "$OURS"
-  remove deployment,daemonset,poddisruptionbudget,service,networkpolicy,configmap,secret,rolebinding,role,serviceaccount \
+  remove cronjob,deployment,daemonset,poddisruptionbudget,service,networkpolicy,configmap,secret,rolebinding,role,serviceaccount \
     --namespace "$NAMESPACE" --selector "$OURS"
   remove configmap gpushare-config --namespace "$NAMESPACE"
   remove clusterrolebinding,clusterrole --selector "$OURS"

@@ -77,7 +77,7 @@ class Scale(admission.Bench):
         return measured
 
     def planned(self) -> planning.Planned:
-        """One plan of the standing defragmentation beside a replica."""
+        """One plan of `kubectl gpushare defrag` next to a replica."""
         self.put_in_the_way()
         with webhooks.running(1, self.scratch / "planned", self.kubeconfig) as (replicas, _):
             return planning.measure(replicas[0], self.kubeconfig)

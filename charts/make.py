@@ -28,6 +28,7 @@ COMPONENTS: Final = (
     "cdi",
     "cert-manager",
     "client-ca",
+    "defrag",
     "deny-unregistered",
     "end-unlimited",
     "mig",
@@ -97,7 +98,7 @@ def with_keys(policy: str) -> str:
 
 
 def readme(values: str) -> str:
-    """The chart's page: what is on top of values.yaml, and a table of all values with their comments."""
+    """Return the chart's page: the comment at the top of values.yaml, and a table of all values with their comments."""
     lines = values.splitlines()
     intro = "\n".join(line.removeprefix("# ") for line in lines[: lines.index("")])
     rows = [f"| `{key}` | {meaning} | {default} |" for key, meaning, default in rows_of(values)]
@@ -119,7 +120,7 @@ def readme(values: str) -> str:
 
 
 def rows_of(values: str) -> Iterator[tuple[str, str, str]]:
-    """`(key, meaning, default)` of each value: what is above it as a comment, and how it is written."""
+    """Return `(key, meaning, default)` of each value: the comment above it, and the default as written."""
     root = yaml.compose(values, Loader=yaml.SafeLoader)
     if not isinstance(root, yaml.MappingNode):
         raise TypeError("values.yaml is not a mapping")

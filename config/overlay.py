@@ -1,7 +1,7 @@
-"""Writes the kustomization that ./install.sh applies, into a folder of its own: the checkout stays as it is.
+"""Writes the kustomization that ./install.sh applies, into a separate folder: the checkout does not change.
 
-`kubectl kustomize FOLDER` then prints config/default with the chosen images, components and the kubelet's directory.
-Needs nothing but Python, so that it runs before there is any environment.
+`kubectl kustomize FOLDER` then prints config/default with the chosen images, components and the kubelet's directory. It
+needs nothing but Python, so it runs before there is any environment.
 
 Run: python3 config/overlay.py FOLDER [--registry REGISTRY/PREFIX] [--component NAME]... [--kubelet-root DIRECTORY]
 """
@@ -20,7 +20,7 @@ from typing import Any
 
 CONFIG = Path(__file__).resolve().parent
 PUSHED = CONFIG.parent / "build" / "images" / "pushed.json"  # written by `make images PUSH=REGISTRY/PREFIX`
-PARTS = ("webhook", "agent")
+PARTS = ("webhook", "agent", "plugin")
 KUBELET = "/var/lib/kubelet"  # as config/base/deviceplugin has it
 _PREFIX = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*")
 
@@ -31,7 +31,7 @@ class Mistake(Exception):  # noqa: N818 - a sentence about what was asked for
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """What differs from config/default."""
+    """The differences from config/default."""
 
     registry: str = ""
     components: Sequence[str] = ()
@@ -40,7 +40,7 @@ class Wanted:
 
 
 def write(folder: Path, wanted: Wanted) -> None:
-    """Fills an empty folder. Raises `Mistake`."""
+    """Fill an empty folder. Raises `Mistake`."""
     components, kubelet_root = wanted.components, wanted.kubelet_root
     known = sorted(path.parent.name for path in CONFIG.glob("components/*/kustomization.yaml"))
     for name in components:
@@ -82,7 +82,8 @@ def _pushed(path: Path) -> dict[str, dict[str, str]]:
         return {}
     try:
         parts = json.loads(text)
-        return {part: {key: str(parts[part][key]) for key in ("repository", "digest")} for part in PARTS}
+        known = [part for part in PARTS if part != "plugin" or part in parts]  # it is built where there is a kubectl
+        return {part: {key: str(parts[part][key]) for key in ("repository", "digest")} for part in known}
     except (ValueError, KeyError, TypeError) as error:
         raise Mistake(f"{path} is invalid ({error}): run make images PUSH=REGISTRY/PREFIX again") from error
 
@@ -98,7 +99,7 @@ def _kubelet(root: str) -> Iterator[dict[str, Any]]:
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs it; returns the exit code."""
+    """Run it; return the exit code."""
     parser = argparse.ArgumentParser(description="Write the kustomization that ./install.sh applies")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--registry", default="")

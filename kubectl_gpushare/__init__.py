@@ -1,13 +1,13 @@
-"""kubectl gpushare: who shares which GPU, with what, and what still fits.
+"""kubectl gpushare: shows who shares which GPU, with which amounts, and what else fits.
 
 Commands are `fetch → view → print`:
 
-start      asks kubectl early and imports the command line then
+start      starts kubectl early, and then imports the command line
 commands   a module for each verb, imported when it is called
-source     where from: the cluster, through kubectl itself, or saved files; what was seen is a `Snapshot`
+source     the cluster, through kubectl, or saved files; a `Snapshot` is one reading
 planning   what would happen, tried in memory with the placement code
-views      what is shown, as tables, pages and documents
-output     how: terminal, pipe, JSON, YAML, CSV
+views      tables, pages and documents as values
+output     their printing: terminal, pipe, JSON, YAML, CSV
 
-`views` and `planning` are pure; what writes to the cluster is `cordoning` and `moving` alone.
+`views` and `planning` are pure; only `cordoning`, `moving` and `config_writing` write to the cluster.
 """

@@ -76,7 +76,7 @@ class Verbs(click.Group):
 )
 @click.pass_context
 def group(context: click.Context) -> None:
-    """Show who shares which GPU, with what, and what still fits.
+    """Show who shares which GPU, with which amounts, and what else fits.
 
     Reads GPUNodes, and pods if a verb needs them, through kubectl, so it works with every kubeconfig. Flags come after
     the verb. With --from FILE it reads saved objects and needs no cluster.
@@ -86,10 +86,10 @@ def group(context: click.Context) -> None:
 
     \b
     Examples:
-      # What is allocated and free on each GPU
+      # Allocated and free capacity of each GPU
       kubectl gpushare top
     \b
-      # Who shares a GPU
+      # The shares of a GPU
       kubectl gpushare describe gpu gpu-node-1/0
     \b
       # Why a pod waits
@@ -100,7 +100,7 @@ def group(context: click.Context) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the plugin; returns the exit code: 0, 1 for any error, 130 when interrupted, or what the verb says."""
+    """Run the plugin; return the exit code: 0, 1 for any error, 130 when interrupted, or what the verb says."""
     _prepare()
     try:
         result = group.main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
@@ -137,7 +137,7 @@ def _hint(error: click.ClickException) -> str:
 
 
 def _prepare() -> None:
-    """Lets standard output and standard error take any text: names and messages may hold any character."""
+    """Let standard output and standard error take any text: names and messages may hold any character."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # the shell has closed it

@@ -1,4 +1,4 @@
-"""Closing: `defrag --apply` cordons the GPUs that it makes room on, and uncordons them however it ends.
+"""Closing: `defrag --apply` cordons the GPUs that it makes room on, and uncordon them however it ends.
 
 A label names the run that cordoned a GPU, so the next run recognises and removes what a killed run left behind.
 GPUs that an admin has cordoned are never uncordoned.
@@ -23,7 +23,7 @@ Say = Callable[[str], None]
 
 
 def clean_up(origin: live_cluster.LiveCluster, nodes: Sequence[GpuNode], say: Say) -> None:
-    """Uncordons GPUs that interrupted runs left behind. Raises `PluginError` if another run is under way."""
+    """Uncordon GPUs that interrupted runs left behind. Raises `PluginError` if another run is under way."""
     now = time.time()
     kept = [sentence for sentence in cordons.sentences(nodes, now=now) if "is kept" in sentence]
     if kept:
@@ -54,7 +54,7 @@ class TemporaryCordon:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """Uncordons everything at the end; says how to uncordon by hand what it cannot."""
+        """Uncordon everything at the end; says how to uncordon by hand what it cannot."""
         first: BaseException | None = None
         try:
             yield
@@ -69,7 +69,7 @@ class TemporaryCordon:
             raise first
 
     def close(self, wanted: Closed, *, seconds: float) -> None:
-        """Cordons the `wanted` GPUs for at most `seconds`, and uncordons all others of this run."""
+        """Cordon the `wanted` GPUs for at most `seconds`, and uncordon all others of this run."""
         nodes = dict.fromkeys([*self._ours, *(name for name, _ in wanted)])
         for name in nodes:
             uuids = frozenset(uuid for node, uuid in wanted if node == name)
@@ -110,7 +110,7 @@ class TemporaryCordon:
 
 
 def _open(origin: live_cluster.LiveCluster, name: str, may_open: Callable[[str, Cordon], bool]) -> frozenset[str]:
-    """Uncordons the GPUs of a node whose marks satisfy `may_open`; returns their UUIDs."""
+    """Uncordon the GPUs of a node whose marks satisfy `may_open`; return their UUIDs."""
 
     before = cordoning.swap(origin, name, lambda now: cordons.release(now, may_open))
     return frozenset(cordons.release(before, may_open).marks)

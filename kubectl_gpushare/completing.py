@@ -1,8 +1,8 @@
-"""`kubectl_complete-gpushare`: what kubectl runs to complete `kubectl gpushare …`; also `kubectl-gpushare __complete`.
+"""`kubectl_complete-gpushare`: run by kubectl to complete `kubectl gpushare …`; also `kubectl-gpushare __complete`.
 
 Its arguments are the words so far, the last one partial. It prints one candidate per line with a description after a
-tab, and last a directive (https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/): 4 is "no
-file names", 0 the shell's own way.
+tab, and last a directive (https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/): 4 is "no file names", 0
+the shell's default.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FILES = 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the candidates for these words, or those in `sys.argv`."""
+    """Print the candidates for these words, or those in `sys.argv`."""
     *words, incomplete = (sys.argv[1:] if arguments is None else arguments) or [""]
     shell = ShellComplete(cli.group, {}, cli.PROGRAM, "_")
     items = shell.get_completions(words, incomplete)

@@ -1,7 +1,7 @@
 """`config set` and `config label`: show what a change does to each node, ask, and write it.
 
-Both write nothing that was not shown: the ConfigMap is patched only if it is the one that was read, and only the one
-entry or label. What is written has the field manager kubectl-gpushare.
+Neither writes anything that it has not shown: the ConfigMap is patched only if it is still the version that was read,
+and only the one entry or label changes. Writes have the field manager kubectl-gpushare.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def label_node(node: str, name: str | None, remove: bool, yes: bool, dry_run: bo
         _show(configuration_effect.of_labels(gpu_nodes[0], after, entries).lines())
     else:
         printing.write_words(
-            [f"{node} has no GPUNode: what its GPUs would become is unknown until its agent runs"], sys.stdout
+            [f"{node} has no GPUNode: the effect on its GPUs is unknown until its agent runs"], sys.stdout
         )
     what = f"set the label {key}={name} of the node {node}" if name else f"remove the label {key} of the node {node}"
     _ask(what, "", yes=yes or dry_run)

@@ -127,7 +127,7 @@ def _change(
 def swap(
     origin: live_cluster.LiveCluster, node: str, change: Callable[[GpuNode], CordonChange], *, dry_run: bool = False
 ) -> GpuNode:
-    """Applies `change` to the current GPUNode by compare-and-swap; returns the GPUNode as it was before."""
+    """Apply `change` to the current GPUNode by compare-and-swap; return the GPUNode as it was before."""
     for attempt in itertools.count(1):
         nodes = origin.gpu_nodes(name=node)
         if not nodes:

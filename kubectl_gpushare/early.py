@@ -46,7 +46,7 @@ _started: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
 
 
 def begin(words: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Starts the kubectl request that the command line `words` is sure to make, if that can be told."""
+    """Start the kubectl request that the command line `words` will certainly make, if it can be predicted."""
     asked = command(words)
     if asked is None:
         return
@@ -61,7 +61,7 @@ def take(whole: tuple[str, ...]) -> subprocess.Popen[bytes] | None:
 
 
 def end() -> None:
-    """Kills the processes that were not taken."""
+    """Kill the processes that were not taken."""
     while _started:
         process = _started.popitem()[1]
         process.kill()
@@ -77,7 +77,7 @@ def program(environment: Mapping[str, str]) -> str:
 
 
 def start(whole: Sequence[str], stdin: int | None = None) -> subprocess.Popen[bytes]:
-    """Starts a command with its standard output and standard error as pipes."""
+    """Start a command with its standard output and standard error as pipes."""
     return subprocess.Popen(whole, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
@@ -92,7 +92,7 @@ def connection(values: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
 
 
 def command(words: Sequence[str]) -> tuple[str, ...] | None:
-    """The arguments of the first kubectl command that this command line needs; None if that cannot be told."""
+    """Return the arguments of the first kubectl command that this command line needs; None if unpredictable."""
     verb, *rest = words or ("",)
     if verb not in VALUES:
         return None

@@ -22,7 +22,7 @@ Make = Callable[[Sequence[GpuNode]], printing.LedgerListing]
 
 
 def follow(origin: live_cluster.LiveCluster, make: Make, chosen: Options, *, label_selector: str, polled: bool) -> None:
-    """Shows what `make` makes of the GPUNodes until interrupted. `polled`: on a terminal also every POLL_SECONDS."""
+    """Show what `make` makes of the GPUNodes until interrupted. `polled`: on a terminal also every POLL_SECONDS."""
     gc.enable()  # `start` has turned it off, and this may run for days
     # So that any signal restores the terminal and ends the kubectl that watches.
     interruption.by_any_signal()
@@ -86,7 +86,7 @@ def _reprint(feed: live.Feed, make: Make, chosen: Options) -> None:
 
 
 def _settled(feed: live.Feed, also: tuple[int, ...]) -> bool:
-    """Waits for a change, at most _LOOK_SECONDS, and for those that follow closely; whether there was one."""
+    """Wait for a change, at most _LOOK_SECONDS, and for those that follow closely; whether there was one."""
     changed = feed.wait(_LOOK_SECONDS, also=also)
     until = time.monotonic() + _LOOK_SECONDS
     while changed and time.monotonic() < until and feed.wait(SETTLE_SECONDS, also=also):

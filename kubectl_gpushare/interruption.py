@@ -6,7 +6,7 @@ import signal
 
 
 def by_any_signal() -> None:
-    """From now on SIGTERM and SIGHUP (a closed terminal) raise `KeyboardInterrupt`, as SIGINT does."""
+    """Make SIGTERM and SIGHUP (a closed terminal) raise `KeyboardInterrupt`, as SIGINT does."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, signal.default_int_handler)

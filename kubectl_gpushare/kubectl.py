@@ -50,25 +50,25 @@ class Kubectl:
         return cls(flags, early.program(environment))
 
     def raw(self, path: str) -> Running:
-        """Starts `kubectl get --raw PATH`; several may run at once."""
+        """Start `kubectl get --raw PATH`; several may run at once."""
         return self._start("get", "--raw", path, *self.flags)
 
     def patch(
         self, resource: str, name: str, patch: str, dry_run: bool = False, *, namespace: str = "", manager: str = ""
     ) -> str:
-        """Merge-patches an object and waits for the answer. Raises `KubectlConflict` if it has changed."""
+        """Merge-patches an object and wait for the answer. Raises `KubectlConflict` if it has changed."""
         flags = [*self.flags, *(["--dry-run=server"] if dry_run else [])]
         flags += [f"--field-manager={manager}"] if manager else []
         flags += [f"--namespace={namespace}"] if namespace else []
         return self._start("patch", resource, name, "--type=merge", f"--patch={patch}", *flags).text()
 
     def create(self, path: str, body: str) -> str:
-        """Posts JSON to an API path, such as an eviction, and waits for the answer."""
+        """Post JSON to an API path, such as an eviction, and wait for the answer."""
         running = self._start("create", "--raw", path, "--filename=-", *self.flags, sent=body.encode())
         return running.text()
 
     def post(self, path: str, body: str) -> Running:
-        """Starts a POST of JSON that changes nothing: a review, or a dry run. Several may run at once."""
+        """Start a POST of JSON that changes nothing: a review, or a dry run. Several may run at once."""
         return self._start("create", "--raw", path, "--filename=-", *self.flags, sent=body.encode())
 
     def namespace(self) -> str:
@@ -116,7 +116,7 @@ class Running:
         self._listener.start()
 
     def chunks(self) -> Iterator[bytes]:
-        """Its output as it arrives; raises `KubectlError` at the end if it failed."""
+        """Yield its output as it arrives; raise `KubectlError` at the end if it failed."""
         try:
             while chunk := self.stdout.read(_CHUNK_BYTES):
                 yield chunk
@@ -142,7 +142,7 @@ class Running:
         return whole.decode()
 
     def finish(self) -> None:
-        """Waits for its end; raises `KubectlError` if it failed."""
+        """Wait for its end; raise `KubectlError` if it failed."""
         code = self._process.wait()
         self._listener.join()
         self.stdout.close()
@@ -152,7 +152,7 @@ class Running:
             )
 
     def stop(self) -> None:
-        """Kills kubectl, whose answer nobody waits for any more."""
+        """Kill kubectl, whose output is no longer needed."""
         self._process.kill()
         self._process.wait()
         self._listener.join(_LAST_WORDS_SECONDS)
@@ -179,7 +179,7 @@ def explain(said: str) -> plugin_errors.KubectlError:
     if match := re.search(_RIGHT, said):
         return _forbidden(*match.groups())
     if "(Conflict)" in said or "the object has been modified" in said:
-        return plugin_errors.KubectlConflict(f"somebody else has changed it at the same time: try again ({said})")
+        return plugin_errors.KubectlConflict(f"it was changed at the same time: try again ({said})")
     if "(NotFound)" in said:
         return plugin_errors.KubectlNotFound(re.sub(r"^Error from server \(NotFound\): ", "", said))
     if "Unauthorized" in said or "must be logged in" in said:

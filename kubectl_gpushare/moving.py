@@ -26,7 +26,7 @@ LOOK_SECONDS = 1.0
 def apply(
     plan: DefragPlan, origin: live_cluster.LiveCluster, say: Callable[[str], None], *, timeout_seconds: float
 ) -> None:
-    """Makes the moves of the plan in order. Raises `PluginError` at the first that fails."""
+    """Make the moves of the plan in order. Raises `PluginError` at the first that fails."""
     total, done = len(plan.moves), 0
     keeper = closing.TemporaryCordon(origin, say)
     try:
@@ -53,7 +53,7 @@ def apply(
 
 
 def _outcome(step: DefragStep, asked: RequestingPod, origin: live_cluster.LiveCluster, timeout_seconds: float) -> str:
-    """Waits for the room that a step was to make; where the share is or would go. Raises `PluginError` on timeout."""
+    """Wait for the room that a step was to make; where the share is or would go. Raises `PluginError` on timeout."""
     until = time.monotonic() + timeout_seconds
     while True:
         where, reason = _looked_for(step, asked, origin)
@@ -82,7 +82,7 @@ def _looked_for(step: DefragStep, asked: RequestingPod, origin: live_cluster.Liv
 
 
 def _move(move: Move, origin: live_cluster.LiveCluster, timeout_seconds: float) -> str:
-    """Evicts a pod and waits until its owner has a placed pod in its stead; where that is, as a sentence."""
+    """Evict a pod and wait until its owner has a placed pod in its stead; where that is, as a sentence."""
     namespace, name = pod.namespaced_name(move.manifest)
     kind, owner = evicting.owner(move.manifest)
     origin.replicas(move.manifest)  # a missing right to read it ends this before the eviction
@@ -104,7 +104,7 @@ def _move(move: Move, origin: live_cluster.LiveCluster, timeout_seconds: float) 
                 said = f"was evicted, and the scheduler has put the one made instead of it on {move.before} again"
                 raise plugin_errors.PluginError(f"pod {namespace}/{name} {said}")
             return f"is on {', '.join(nodes)} now" if nodes else f"is gone, and its {kind} wants no other instead"
-        # Only after a look: what came true in the last pause is not told as a failure.
+        # Only after another check: a condition that became true in the last pause is no failure.
         if time.monotonic() >= until:
             said = f"was evicted, and after {timeout_seconds:.0f} s {waits}"
             raise plugin_errors.PluginError(f"pod {namespace}/{name} {said}")

@@ -21,7 +21,7 @@ _STAYS = "it stays asked for, and is done when that can be"
 def ask(
     manifest: pod.PodJson, changes: Mapping[str, str | None], origin: live_cluster.LiveCluster, *, dry_run: bool
 ) -> None:
-    """Sets these annotations on the pod with this uid; None removes one."""
+    """Set these annotations on the pod with this uid; None removes one."""
     namespace, name = pod.namespaced_name(manifest)
     body = {"metadata": {"uid": pod.uid(manifest), "annotations": dict(changes)}}
     origin.kubectl.patch("pod", name, json.dumps(body), dry_run, namespace=namespace)
@@ -36,7 +36,7 @@ def watch(
     timeout_seconds: float,
     keep: bool,
 ) -> str:
-    """Waits until the resize is done; returns what the pod holds then, in words.
+    """Wait until the resize is done; return what the pod holds then, in words.
 
     Raises PluginError if more memory is in use than is asked for, or after `timeout_seconds`; it has then put back the
     old annotations, unless `keep`. When interrupted, or when the cluster is gone, it says that they stay.
@@ -79,7 +79,7 @@ def _watch(
 
 
 def _look(manifest: pod.PodJson, origin: live_cluster.LiveCluster) -> tuple[str, ResizeCause, str]:
-    """What the pod waits for, the cause, and what it holds, in words, by its current annotations."""
+    """Return the pod's pending amounts, the cause, and its current amounts, in words, by its annotations now."""
     namespace, name = pod.namespaced_name(manifest)
     now = origin.pod(namespace, name)
     if pod.uid(now) != pod.uid(manifest):
@@ -96,4 +96,4 @@ def _look(manifest: pod.PodJson, origin: live_cluster.LiveCluster) -> tuple[str,
         return "", ResizeCause.NOTHING, held
     step = resizing.step(described_pod.owner, described_pod.entry.id, desired)
     reason = pod.annotations_of(now).get(contract.REASON, "").removeprefix(resizing.WAITING)
-    return step.waits_for or reason or "the placer has yet to write it down", step.cause, held
+    return step.waits_for or reason or "the placer has not written it yet", step.cause, held

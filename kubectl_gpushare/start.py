@@ -10,7 +10,7 @@ from kubectl_gpushare import early
 
 
 def main() -> int:
-    """Runs the plugin with the words in `sys.argv`; returns the exit code."""
+    """Run the plugin with the words in `sys.argv`; return the exit code."""
     # A command ends soon and makes few reference cycles: on 40,000 GPUs collecting them takes a quarter of the time.
     gc.disable()
     if sys.argv[1:2] == ["__complete"]:

@@ -44,7 +44,9 @@ class Access:
 
     @property
     def has_controllers(self) -> bool:
-        """Without them nobody makes a namespace's `default` ServiceAccount, nor empties a deleted namespace."""
+        """Whether there is a controller manager, which creates a namespace's `default` ServiceAccount and empties
+        deleted namespaces.
+        """
         return self.lab is None or bool(self.lab.nodes)
 
     def kubectl(self, *arguments: str, input: str | None = None, seconds: float = 60.0) -> str:  # noqa: A002
@@ -85,7 +87,7 @@ class Access:
         return dict(json.loads(self._send("GET", path)))
 
     def text(self, path: str) -> str:
-        """What is at a path that has no JSON, as a pod's page by its proxy."""
+        """Return the body at a path that is not JSON, such as a pod's page through the proxy."""
         return self._send("GET", path).decode()
 
     def create(
@@ -193,9 +195,9 @@ def _is_established(definition: Mapping[str, Any]) -> bool:
 
 
 def _asked_seconds(arguments: Sequence[str]) -> float:
-    """How long a kubectl with these arguments may take by its own `--timeout`; 0 if it has none, in seconds.
+    """Return how long a kubectl with these arguments may take by its `--timeout`, in seconds; 0 without one.
 
-    What comes after `--` is a container's command.
+    Arguments after `--` belong to a container's command.
     """
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     matches = [match for argument in own if (match := re.fullmatch(r"--timeout=(\d+)s", argument))]

@@ -1,6 +1,6 @@
-"""What gpushare's own ServiceAccounts ask of a lab's API server, by the audit log that it writes of them.
+"""The requests of gpushare's ServiceAccounts to a lab's API server, by its audit log.
 
-Nothing but who asked for what, and what was answered: no bodies.
+The log has the account, the request and the response's code, without bodies.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ rules:
 
 @dataclass(frozen=True, slots=True)
 class ApiCall:
-    """One call: whose, by which program, and for what.
+    """One call: by which account and program, and for what.
 
     id: the same at each of its stages. account: the ServiceAccount's name. program: the User-Agent. resource:
-    `RESOURCE[/SUBRESOURCE][.GROUP]`, or the path of what is no resource. code: the status of HTTP. decision: the
+    `RESOURCE[/SUBRESOURCE][.GROUP]`, or the path of a non-resource request. code: the status of HTTP. decision: the
     authorizer's, `allow` or `forbid`.
     """
 

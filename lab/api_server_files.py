@@ -1,7 +1,6 @@
-"""What the lab's API server is given as files, beside its keys: who may ask, by which ways, and what it shows webhooks.
+"""The files of the lab's API server besides its keys: authentication, authorization, and its credentials for webhooks.
 
-`{certificates}` in them is the directory of the lab's certificates. docs/security.md has the same for any
-cluster.
+`{certificates}` in them is the directory of the lab's certificates. docs/security.md has the same for any cluster.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ anonymous:
   - path: /healthz
 """
 
-# An agent reads the pods of its own node. Nobody answers at the address of the webhook, and that is a refusal.
+# An agent reads the pods of its own node. The webhook's address has no server, which counts as a refusal.
 AUTHORIZATION: Final = """\
 apiVersion: apiserver.config.k8s.io/v1
 kind: AuthorizationConfiguration
@@ -70,7 +69,7 @@ contexts:
 current-context: nobody
 """
 
-# Whoever serves a webhook may ask for a certificate, and knows by it that it is the API server.
+# A webhook may request a client certificate, and recognises the API server by it.
 WEBHOOK_CLIENT: Final = "kube-apiserver-webhook-client"
 ADMISSION: Final = """\
 apiVersion: apiserver.config.k8s.io/v1
@@ -109,7 +108,9 @@ def write(certificates: Path) -> None:
 
 
 def flags(certificates: Path, *, has_nodes: bool) -> tuple[str, ...]:
-    """The API server's flags that name them; without nodes it tells whole what somebody may, as a webhook could not."""
+    """Return the API server's flags that name them. Without nodes it uses RBAC alone, because a rules review cannot
+    list the rights that a webhook grants.
+    """
     authorization = f"config={certificates / 'authorization.yaml'}" if has_nodes else "mode=Node,RBAC"
     return (
         f"--authentication-config={certificates / 'authentication.yaml'}",

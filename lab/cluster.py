@@ -1,7 +1,7 @@
 """Up and down: the order in which a lab's components start and end.
 
-`up` brings a lab to where it should be from wherever it is: new, half started, or with components that somebody killed.
-`down` ends every process that the lab started and removes everything it made, also after a launcher that died half-way.
+`up` completes a lab from any state: new, half started, or with killed components. `down` ends every process that the
+lab started and removes everything it made, also after a launcher that died half-way.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ STOP_SECONDS = 3.0
 def up(
     directory: Path, *, node_count: int | None = None, scheduler: bool = False, owner: int | None = None
 ) -> access.Access:
-    """Start what does not run yet and wait until it serves; return the administrator's access.
+    """Start the missing components and wait until they serve; return the administrator's access.
 
-    Without `node_count` a lab keeps its nodes, and a new one has one. With 0 there is only an API server with its
-    store, and with `scheduler` one that binds pods to nodes which somebody else makes up. With `owner`, a process id, a
-    guard takes the lab down when that process ends, however it ends.
+    Without `node_count` a lab keeps its nodes, and a new one gets one. With 0 there is only an API server with its
+    store, and with `scheduler` one that binds pods to nodes that a test creates. With `owner`, a process id, a guard
+    takes the lab down when that process ends in any way.
 
     Raises:
-        LabError: something is missing, in the way, or did not start.
+        LabError: a requirement is missing, in the way, or did not start.
     """
     if node_count is not None and not 0 <= node_count <= MAX_NODES:
         raise lab_errors.LabError(f"{node_count} nodes: a lab has 0 (API server only) to {MAX_NODES}")
@@ -79,7 +79,7 @@ def down(directory: Path, *, keep_logs: Path | None = None) -> bool:
     """End and remove a lab; return False if there is none. With `keep_logs`, copy its logs to that directory first.
 
     Raises:
-        LabError: something of it would not go; what remains can be removed by trying again.
+        LabError: a part could not be removed; another try can remove it.
     """
     directory = directory.absolute()
     if not lab_layout.exists(directory):

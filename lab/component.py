@@ -1,4 +1,4 @@
-"""A component as a value: what to run, and how to know that it answers."""
+"""A component as a value: its command, and the probe that tells whether it serves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Protocol
 from lab import daemon_process, lab_errors, lab_layout
 
 POLL_SECONDS = 0.05
-# What an answer may take on a machine that is busy with something else.
+# The time for an answer on a busy machine.
 ANSWER_SECONDS = 2.0
 
 
@@ -91,7 +91,7 @@ class URL:
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One daemon of the lab and the probe that tells when it serves."""
+    """One daemon of the lab and its probe."""
 
     process: daemon_process.Process
     probe: Probe

@@ -1,6 +1,6 @@
-"""Packages of Debian's components `contrib` and `non-free`, from the mirrors that this machine's own apt has.
+"""Packages of Debian's components `contrib` and `non-free`, from the mirrors of this machine's apt.
 
-apt works on state of its own below the cache directory: nothing of the machine's changes.
+apt works on separate state below the cache directory: the machine's own is not touched.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _known_mirrors() -> set[str]:
         said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     except FileNotFoundError as error:
         raise lab_errors.LabError(
-            "this machine has no apt-get: what is in contrib and non-free is not to be had"
+            "this machine has no apt-get, which installs packages of contrib and non-free"
         ) from error
     rows = [line.split() for line in said.splitlines()]
     return {f"{uri} {codename}" for uri, codename, origin in rows if origin == "Debian"}

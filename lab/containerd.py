@@ -22,8 +22,8 @@ from lab import (
 # Every container starts through the runtime that adds the simulated GPUs, as on nodes where NVIDIA's is the default;
 # the handler `nvidia` is for pods that name a RuntimeClass. Why the other settings are not the defaults:
 # - netns_mounts_under_state_dir: network namespaces go with the node's mount namespace.
-# - container_annotations: this containerd has no CDI of its own; the runtime sees the names, as NVIDIA's does.
-# - restrict_oom_score_adj: without CAP_SYS_RESOURCE a sandbox could not be given its score, and dies.
+# - container_annotations: this containerd has no CDI; the runtime sees the names, as NVIDIA's does.
+# - restrict_oom_score_adj: without CAP_SYS_RESOURCE a sandbox cannot get its score, and dies.
 CONFIGURATION = """\
 version = 2
 root = {root}

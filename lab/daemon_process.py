@@ -1,6 +1,6 @@
-"""Daemons that outlive their launcher and are known by pid and start time, never by name.
+"""Daemons that outlive their launcher and are identified by pid and start time, never by name.
 
-Each daemon writes its own record before it becomes the program: there is no moment at which it runs and nobody knows.
+Each daemon writes its own record before it becomes the program, so it never runs without a record.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ for group in $groups; do echo 0 >"$group/cgroup.procs" || exit 1; done
 { cut -d ' ' -f 1,22 "/proc/$$/stat" && cat /proc/sys/kernel/random/boot_id; } >"$record.new" || exit 1
 mv "$record.new" "$record" && exec "$@" 9>&-
 """
-# The shell in between ends at once: the daemon belongs to init, not to whoever launched the lab. Its standard input is
-# a pipe that the daemon's own shell has as descriptor 9 until it becomes the program, or ends without.
+# The shell in between ends at once: the daemon belongs to init, not to the lab's launcher. Its standard input is a pipe
+# that the daemon's own shell has as descriptor 9 until it becomes the program, or ends without.
 LAUNCH = 'exec 9>&0; "$@" </dev/null &'
 LAUNCH_SECONDS = 10.0
 
@@ -67,7 +67,7 @@ def start(process: Process, records: Path, logs: Path) -> int:
                 start_new_session=True,
                 check=True,
             )
-        select.select([launched], [], [], LAUNCH_SECONDS)  # nobody has the other end any more: it has begun, or failed
+        select.select([launched], [], [], LAUNCH_SECONDS)  # the other end is closed: the daemon has begun, or failed
     if not record.exists():
         raise lab_errors.LabError(f"{process.name} did not start: {last_lines(logs / process.name)}")
     return int(record.read_text().split()[0])

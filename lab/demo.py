@@ -1,7 +1,7 @@
-"""The demo: the real webhook on a cluster in memory, asked as an API server would ask it; `python -m lab.demo`.
+"""The demo: the real webhook on a cluster in memory, called as an API server would call it; `python -m lab.demo`.
 
 Three nodes with four GPUs each, two models; the pods of config/samples, one after the other, as AdmissionReviews over
-HTTPS. What is shown is what came back: the differences between the pod sent and the pod admitted.
+HTTPS. It prints the differences between the pod sent and the pod admitted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lab import lab_errors
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DIRECTORY = REPOSITORY / "build" / "demo"
-CLUSTER, STATE = "cluster.json", "state.json"  # in a directory of its own for each webhook
+CLUSTER, STATE = "cluster.json", "state.json"  # in a separate directory for each webhook
 GIB = 1 << 30
 # node, and the model, memory and compute capability of its four GPUs
 NODES = (
@@ -190,7 +190,7 @@ def _send(webhook: Webhook, manifest: Json, says: str) -> str:
 
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """What differs between two manifests, a line per value: `+ path: value`, `- path: value`.
+    """Return the differences between two manifests, a line per value: `+ path: value`, `- path: value`.
 
     An extended resource's request always equals its limit and is left out here.
     """

@@ -22,12 +22,11 @@ from lab import lab_errors
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Build:
-    """What `go build` makes one program of.
+    """The arguments of `go build` for one program.
 
-    module: the directory with go.mod, go.sum and, where it is the lab's own program, main.go.
-    package: what is built, as `go build` takes it.
-    program: the file that it becomes. `links`: other names of it, beside it.
-    stamps: values of variables of the program that its own release process would set.
+    module: the directory with go.mod, go.sum and, for the lab's own programs, main.go. package: the package, as `go
+    build` takes it. program: the resulting file. `links`: other names of it, next to it. stamps: values of the
+    program's variables that its own release process would set.
     """
 
     title: str

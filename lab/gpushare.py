@@ -21,7 +21,7 @@ from typing import Any
 
 from config.images import build as images
 from gpushare import contract
-from lab import access, component, containerd, lab_errors, lab_layout, node_cgroup, node_mounts
+from lab import access, build, component, containerd, lab_errors, lab_layout, node_cgroup, node_mounts
 from lab.runtime import create
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -62,14 +62,14 @@ def prepare(lab: lab_layout.Layout) -> bool:
     for node in lab.nodes:
         _create_gpus(lab, node)
         _install_driver(lab, node)
-    replaced = [_import(lab, node, (built.webhook, built.agent)) for node in lab.nodes]
+    replaced = [_import(lab, node, tuple(built.by_name().values())) for node in lab.nodes]
     return any(replaced)
 
 
 @functools.cache
 def built_images() -> images.Archives:
-    """Those of this checkout, asked for once: whoever builds some keeps others from asking."""
-    return images.ensure()
+    """Return the images of this checkout, built once: a caller that builds holds a lock."""
+    return images.ensure(kubectls=[build.ensure() / "kubectl"])
 
 
 def ready(lab: lab_layout.Layout, administrator: access.Access) -> None:
@@ -93,7 +93,7 @@ def ready(lab: lab_layout.Layout, administrator: access.Access) -> None:
 
 
 def pods(administrator: access.Access, part: str) -> list[dict[str, Any]]:
-    """Return the pods of a part, `webhook`, `agent` or `mps`, that nobody has deleted."""
+    """Return the pods of a part, `webhook`, `agent` or `mps`, that are not being deleted."""
     return [pod for pod in _listed(administrator, part) if "deletionTimestamp" not in pod["metadata"]]
 
 

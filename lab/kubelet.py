@@ -38,7 +38,7 @@ def configuration(lab: lab_layout.Layout, node: lab_layout.Node) -> dict[str, ob
         # A developer's disk is often nearly full: no reason to evict pods, or to delete the only copy of an image.
         "evictionHard": {"memory.available": "100Mi"},
         "imageGCHighThresholdPercent": 100,
-        # There is no cluster DNS. An address of the pod's own loopback answers at once that nobody listens.
+        # There is no cluster DNS. An address of the pod's own loopback refuses connections at once.
         "clusterDNS": [f"127.77.{lab.number}.10"],
         "clusterDomain": "cluster.local",
         "nodeStatusUpdateFrequency": "2s",  # tests wait for what the node reports

@@ -1,4 +1,4 @@
-"""The Service `kubernetes` without a kube-proxy: what reaches its address in the pods' network goes to the API server.
+"""The Service `kubernetes` without a kube-proxy: forwards connections to its address to the API server.
 
 The API server listens on loopback, which no pod reaches. This process listens in a network namespace on the pods'
 bridge, and connects from the machine's own.
@@ -62,7 +62,7 @@ def listening(namespace: Path, address: str) -> socket.socket:
 
 
 async def relay(listener: socket.socket, host: str, port: int) -> None:
-    """Serve for ever: each connection gets one of its own to the API server."""
+    """Serve for ever: each connection gets a connection to the API server."""
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):

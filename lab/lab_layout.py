@@ -77,7 +77,7 @@ class Layout:
 
     @property
     def cgroup(self) -> str:
-        """The cgroup of all nodes, relative to each hierarchy's root: whatever a node started is below it."""
+        """The cgroup of all nodes, relative to each hierarchy's root: everything that a node started is below it."""
         return f"gpushare-lab-{self.number}"
 
     @property
@@ -87,7 +87,7 @@ class Layout:
 
     @property
     def kubeconfigs(self) -> Path:
-        """One kubeconfig a client."""
+        """A kubeconfig for each client."""
         return self.directory / "kubeconfigs"
 
     @property
@@ -97,17 +97,17 @@ class Layout:
 
     @property
     def processes(self) -> Path:
-        """One file a running process, see `lab.daemon_process`."""
+        """A file for each running process, see `lab.daemon_process`."""
         return self.directory / "processes"
 
     @property
     def logs(self) -> Path:
-        """One file a component."""
+        """A file for each component."""
         return self.directory / "logs"
 
     @property
     def audit_log(self) -> Path:
-        """What gpushare's ServiceAccounts ask of the API server, see `lab.api_audit`."""
+        """The requests of gpushare's ServiceAccounts to the API server, see `lab.api_audit`."""
         return self.logs / "audit.jsonl"
 
     @property
@@ -121,7 +121,7 @@ class Layout:
         return self.directory / "simgpu"
 
     def node_directory(self, node: Node) -> Path:
-        """Return what one node has of its own: images, containers, kubelet state."""
+        """Return a node's directory: images, containers, kubelet state."""
         return self.directory / "nodes" / node.name
 
     def gpus(self, node: Node) -> Path:
@@ -194,7 +194,7 @@ def save(layout: Layout) -> None:
 
 
 def remove(directory: Path) -> None:
-    """Delete a lab's files, the marker last: what an interrupted removal leaves can be removed again."""
+    """Delete a lab's files, the marker last, so that an interrupted removal can be repeated."""
     for entry in directory.iterdir():
         if entry.name == MARKER:
             continue

@@ -1,4 +1,4 @@
-"""The nodes of a lab: what each consists of, and the order in which it starts and ends."""
+"""The nodes of a lab: their components, and the order in which these start and end."""
 
 from __future__ import annotations
 

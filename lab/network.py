@@ -45,9 +45,9 @@ def create(lab: lab_layout.Layout) -> None:
     """
     if exists(lab.bridge):
         return
-    # A bridge that is given no MAC address has the lowest of its ports', which changes when pods come and go.
-    # What other pods send the machine just then is lost: if it is the end of a connection, the API server goes on using
-    # that for requests to a webhook that is no more, each of which takes all the time it has.
+    # A bridge without a MAC address takes the lowest of its ports', which changes when pods come and go. Packets that
+    # other pods send to the machine at that moment are lost. If one was the end of a connection, the API server keeps
+    # using it for requests to a webhook that is gone, and each takes until its timeout.
     _ip("link", "add", lab.bridge, "address", _mac_address(lab), "type", "bridge")
     _ip("address", "add", f"{lab.pod_network}.{BRIDGE_ADDRESS}/24", "dev", lab.bridge)
     _ip("link", "set", lab.bridge, "up")

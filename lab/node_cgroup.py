@@ -44,7 +44,8 @@ def create(name: str) -> None:
             for file_name, weight in _WEIGHTS:
                 if (path / file_name).exists():
                     (path / file_name).write_text(weight)
-            for inherited in ("cpuset.cpus", "cpuset.mems"):  # version 1: empty in a new one, and then nobody may join
+            # version 1: empty in a new one, and then no process may join
+            for inherited in ("cpuset.cpus", "cpuset.mems"):
                 file = path / inherited
                 if root != ROOT and file.exists() and not file.read_text().strip():
                     file.write_text((parent / inherited).read_text())
@@ -94,10 +95,10 @@ def kill(name: str) -> None:
 
 
 def remove(name: str) -> None:
-    """Remove a cgroup, which is empty of processes, and all below it.
+    """Remove a cgroup without processes, and all below it.
 
     Raises:
-        LabError: the kernel still counts somebody in it.
+        LabError: the kernel still counts a process in it.
     """
     deadline = time.monotonic() + KILL_SECONDS
     for root in hierarchies():
@@ -121,7 +122,9 @@ def _groups(top: Path) -> Iterator[Path]:
 
 
 def _thaw(name: str) -> None:
-    """runc freezes a container when it changes it, and whoever ends runc then leaves it so; no signal reaches it."""
+    """Thaw a container. runc freezes it for a change, and it stays frozen if runc is killed; no signal reaches it
+    then.
+    """
     for root in hierarchies():
         for group in _groups(root / name):
             for file, word in _THAWED:
@@ -136,7 +139,7 @@ def _kill(pid: int, name: str) -> None:
     except ProcessLookupError:
         return
     try:
-        # Asked again with the process held: the pid cannot have become somebody else's.
+        # Checked again with the process held: the pid cannot have been reused.
         if f"/{name}" in Path(f"/proc/{pid}/cgroup").read_text():
             signal.pidfd_send_signal(handle, signal.SIGKILL)
             select.select([handle], [], [], 1.0)

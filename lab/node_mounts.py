@@ -1,4 +1,4 @@
-"""A mount namespace for each node: what it mounts is seen by no one else and goes with its last process.
+"""A mount namespace for each node: its mounts are visible to no other process and go with its last process.
 
 Some paths are constants of the kubelet and of containerd. In the namespace they lead into the node's own directory, so
 that several nodes, and a real kubelet of the machine, stay apart.
@@ -65,7 +65,7 @@ def remove_directories(lab: lab_layout.Layout) -> None:
     if addresses.others_with_nodes(lab.directory):
         return
     for path in _made():
-        with contextlib.suppress(OSError):  # somebody uses it by now
+        with contextlib.suppress(OSError):  # in use by now
             Path(path).rmdir()
     _made_file().unlink(missing_ok=True)
 
@@ -90,7 +90,7 @@ def inside(lab: lab_layout.Layout, node: lab_layout.Node, argv: tuple[str, ...])
 
 
 def _join(lab: lab_layout.Layout, node: lab_layout.Node, argv: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Enter by any living process of the node: whichever of them was killed, the namespace is the one its pods have."""
+    """Enter through any living process of the node: whichever was killed, its pods have the same namespace."""
     for pid in sorted(node_cgroup.members(cgroup(lab, node))):
         if Path(f"/proc/{pid}/exe").exists():  # not a zombie
             return (prerequisites.program("nsenter"), f"--mount=/proc/{pid}/ns/mnt", "--", *argv)
@@ -98,7 +98,7 @@ def _join(lab: lab_layout.Layout, node: lab_layout.Node, argv: tuple[str, ...]) 
 
 
 def _made_file() -> Path:
-    """Of all labs together: the last one to end removes what the first one made."""
+    """Return the file of all labs together: the last one to end removes what the first one made."""
     return addresses.claims_directory().parent / "made-directories.json"
 
 

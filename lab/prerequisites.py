@@ -1,7 +1,7 @@
-"""What the lab's node, and tests of a terminal and of another processor, need from the distribution, and how to get it.
+"""The distribution's programs that the lab's nodes, and tests of a terminal and of another processor, need.
 
-Looked for by program, not by package, so that a machine that has them from elsewhere keeps its own. What would start a
-daemon if it were installed is in `unpacked`.
+They are looked up by program, not by package, so a machine that has them from elsewhere keeps its own. Packages whose
+installation would start a daemon are in `unpacked`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FILES = {
     Path("/usr/share/bash-completion/bash_completion"): "bash-completion",
     Path("/usr/aarch64-linux-gnu/lib/libc.so.6"): "libc6-dev-arm64-cross",
 }
-# Program: what it needs besides, and what brings that.
+# Program: its further requirements, and the packages that contain them.
 BESIDES = {"aarch64-linux-gnu-gcc": "libc6-dev-arm64-cross"}
 CNI_PACKAGE = "containernetworking-plugins"
 CNI_DIRECTORIES = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))

@@ -20,8 +20,8 @@ import yaml
 from lab import lab_errors
 
 TIMEOUT_SECONDS: Final = 60.0
-# The API server ends connections that were idle for 90 s. Who sends something on one at that moment gets no answer and
-# cannot know whether it was done, so no connection is used that is old enough for it.
+# The API server closes connections that were idle for 90 s. A request on one at that moment gets no answer, and may or
+# may not have been carried out, so older connections are not used.
 OLDEST_SECONDS: Final = 60.0
 
 _MERGE_PATCH: Final = "application/merge-patch+json"
@@ -31,7 +31,7 @@ _JSON_PATCH: Final = "application/json-patch+json"
 class RawApi:
     """A pool of connections to one API server, for any number of threads.
 
-    headers: what tells who we are, where that is not the client certificate of `tls`.
+    headers: the credentials, unless they are the client certificate of `tls`.
     """
 
     def __init__(self, server: str, tls: ssl.SSLContext, headers: dict[str, str]) -> None:
@@ -42,10 +42,10 @@ class RawApi:
         self._renew()
 
     def send(self, method: str, path: str, document: object = None, *, user: str = "") -> bytes | None:
-        """Return what the API server answers, or None where it knows no such object.
+        """Return the API server's response, or None if the object does not exist.
 
-        document: the object to be stored; for PATCH a merge patch (a mapping) or a JSON patch (a sequence).
-        user: who is to have sent it, if not who we are, as kubectl's --as.
+        document: the object to be stored; for PATCH a merge patch (a mapping) or a JSON patch (a sequence). user: the
+        user to impersonate, as kubectl's --as.
 
         Raises:
             LabError: the API server is not there, or refuses.
@@ -88,7 +88,7 @@ class RawApi:
 
 
 def of(kubeconfig: Path) -> RawApi:
-    """What a kubeconfig's context leads to; its certificates are in it as data.
+    """Return a client for a kubeconfig's context, with its certificates as data.
 
     Raises:
         LabError: its user has neither a client certificate nor a token in it.
@@ -128,7 +128,7 @@ def _decoded(data: str) -> str:
 
 
 def _refusal(content: bytes) -> str:
-    """What a Status says, as kubectl prints it; or what somebody else between us and the API server says."""
+    """Return the message of a Status, as kubectl prints it, or the body of a proxy's response."""
     try:
         status = json.loads(content)
         return f"{status['reason']}: {status['message']}"

@@ -1,4 +1,4 @@
-"""What `python -m lab status` and `env` print."""
+"""The output of `python -m lab status` and `env`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lab import build, cluster, daemon_process, lab_layout, lab_nodes
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One component: its pid and resident memory while it runs."""
+    """A component: its pid and resident memory while it runs."""
 
     name: str
     pid: int | None

@@ -15,6 +15,7 @@ from lab import access, api_audit
 Right = tuple[str, str]  # of "RESOURCE[/SUBRESOURCE][.GROUP][/NAME]" and verb
 
 READ = "get list watch"
+DEFRAG = "gpushare-defrag"  # the ServiceAccount of config/components/defrag
 EVERYWHERE = {
     contract.WEBHOOK_SERVICE_ACCOUNT: {
         "gpunodes.gpushare.io": f"{READ} update",
@@ -27,7 +28,6 @@ EVERYWHERE = {
         "resourcequotas": "list watch",
         "pods": f"{READ} patch",
         "pods/eviction": "create",
-        "poddisruptionbudgets.policy": "list",
         "events.events.k8s.io": "create patch",
         "mutatingwebhookconfigurations.admissionregistration.k8s.io/gpushare": "get patch",
     },
@@ -39,6 +39,21 @@ EVERYWHERE = {
         "pods": "list watch",
         "events.events.k8s.io": "create patch",
     },
+    DEFRAG: {
+        "gpunodes.gpushare.io": "get list patch",
+        "nodes": "list",
+        "persistentvolumes": "list",
+        "persistentvolumeclaims": "list",
+        "storageclasses.storage.k8s.io": "list",
+        "csinodes.storage.k8s.io": "list",
+        "volumeattachments.storage.k8s.io": "list",
+        "poddisruptionbudgets.policy": "list",
+        "pods": "get list",
+        "pods/eviction": "create",
+        "replicasets.apps": "get",
+        "statefulsets.apps": "get",
+        "replicationcontrollers": "get",
+    },
 }
 AT_HOME = {
     contract.WEBHOOK_SERVICE_ACCOUNT: {
@@ -48,8 +63,9 @@ AT_HOME = {
         f"configmaps/{contract.PLACEMENT_CONFIG_MAP}": "patch",
     },
     contract.AGENT_SERVICE_ACCOUNT: {f"configmaps/{contract.CONFIG_MAP}": "list watch"},
+    DEFRAG: {f"configmaps/{contract.PLACEMENT_CONFIG_MAP}": "get"},
 }
-ACCOUNTS = sorted(EVERYWHERE)
+ACCOUNTS = sorted(set(EVERYWHERE) - {DEFRAG})  # of every installation
 PROGRAMS = "gpushare-"  # how the User-Agent of each begins; what a test does with such a token is another's
 
 
@@ -72,12 +88,12 @@ def beyond(calls: Iterable[api_audit.ApiCall]) -> list[api_audit.ApiCall]:
 
     The authorizer's word alone would not do: an API server that has just been started forbids what it has yet to read.
     """
-    return sorted({call for call in calls if call.program.startswith(PROGRAMS) and needed(call) is None}, key=repr)
+    return sorted({call for call in calls if _is_of_a_program(call) and needed(call) is None}, key=repr)
 
 
 def used(calls: Iterable[api_audit.ApiCall], account: str) -> set[Right]:
     """The rights of an account by which its programs were allowed something."""
-    own = (call for call in calls if call.account == account and call.program.startswith(PROGRAMS))
+    own = (call for call in calls if call.account == account and _is_of_a_program(call))
     return {right for call in own if call.decision == "allow" and (right := needed(call)) is not None}
 
 
@@ -86,3 +102,10 @@ def used_on(administrator: access.Access, account: str) -> set[Right]:
     if administrator.lab is None:
         return expected(EVERYWHERE[account], AT_HOME[account])
     return used(api_audit.calls(administrator.lab.audit_log), account)
+
+
+def _is_of_a_program(call: api_audit.ApiCall) -> bool:
+    """Whether a call comes from gpushare itself. Any client may discover the API, as the plugin's kubectl does."""
+    if call.account == DEFRAG:
+        return call.program.startswith("kubectl") and not call.resource.startswith("/")
+    return call.program.startswith(PROGRAMS)

@@ -19,7 +19,6 @@ from webhook.certificates.certificate_controller import CertificateController
 from webhook.certificates.mounted import Mounted
 from webhook.certificates.rotation import Certificates
 from webhook.certificates.tls import Tls
-from webhook.controllers import defragmenter
 from webhook.controllers.allocations.allocation_controller import AllocationController
 from webhook.controllers.cluster_figures import ClusterFigures
 from webhook.controllers.evictor import Evictor
@@ -28,7 +27,6 @@ from webhook.controllers.gated_pods.gates import Gates
 from webhook.controllers.profile_publisher import ProfilePublisher
 from webhook.controllers.resize.resizer import Resizer
 from webhook.placer import Placer
-from webhook.planner import process
 from webhook.store import reservation
 from webhook.store.api_store import ApiStore
 from webhook.webhook_settings import WebhookSettings
@@ -171,27 +169,5 @@ def _start_placer(
         leads=lambda: existing.is_leader,
     )
     daemon.start("profile", publisher.run())
-    if settings.defrag != defragmenter.OFF:
-        defragmentation = defragmenter.Defragmenter(
-            api,
-            recorder,
-            measures,
-            mode=settings.defrag,
-            every_seconds=settings.defrag_seconds,
-            plan=lambda settled: process.suggest(
-                process.Question(
-                    PlacementProfile(settings.policy, ledger_now.chooser.mix).data(),
-                    settings.defrag_moves,
-                    settled,
-                    defragmenter.MIN_GAIN,
-                    settings.kubeconfig,
-                )
-            ),
-            nodes=ledger_now.stored,
-            pods=lambda: ledger_now.pods.objects,
-            leads=lambda: existing.is_leader,
-            wall_clock=api.time,
-        )
-        daemon.start("defragmentation", defragmentation.run())
     daemon.start("placer", placer.run())
     daemon.start("election", existing.run())

@@ -9,8 +9,6 @@ import prometheus_client
 
 OUTCOMES: Final = ("placed", "gated", "denied", "kept", "planned", "ignored", "unready", "error")
 RESULTS: Final = ("written", "conflict", "failed", "refused")
-PLANS: Final = ("found", "nothing", "failed")
-MOVES: Final = ("made", "stopped")
 CHANGES: Final = ("confirmed", "released", "expired", "adopted")
 # A review waits for one or two writes of the ledger: milliseconds on a calm cluster, seconds on one in trouble.
 _SECONDS: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
@@ -39,22 +37,10 @@ class Metrics:
             "Allocations that the placer of this process confirmed, released, or let lapse.",
             "change",
         )
-        self._plans = self._labelled("gpushare_placer_defrag_plans", "Plans of the standing defragmentation.", "result")
-        self._moves = self._labelled(
-            "gpushare_placer_defrag_moves",
-            "Pods that the standing defragmentation has moved, and moves by which it stopped.",
-            "result",
-        )
-        self._gain = self._set(
-            "gpushare_placer_defrag_gain_gpus",
-            "By how many GPUs the last plan raises what the cluster's mix can use; 0 if nothing is worth it.",
-        )
         for counter, values in (
             (self._reviews, OUTCOMES),
             (self._writes, RESULTS),
             (self._kept, CHANGES),
-            (self._plans, PLANS),
-            (self._moves, MOVES),
         ):
             for value in values:  # so that a rate can be computed from the first one on
                 counter.labels(value)
@@ -108,15 +94,6 @@ class Metrics:
     def changed_allocations(self, change: str, count: int) -> None:
         """Allocations were confirmed, released or written again, or expired: `change` is one of CHANGES."""
         self._kept.labels(change).inc(count)
-
-    def planned(self, result: str, *, gained: float = 0.0) -> None:
-        """The standing defragmentation has a plan, or none: `result` is one of PLANS; `gained` in GPUs."""
-        self._plans.labels(result).inc()
-        self._gain(gained)
-
-    def moved(self, result: str) -> None:
-        """A pod was moved, or a plan stopped there: `result` is one of MOVES."""
-        self._moves.labels(result).inc()
 
     def waiting(self, counts: Mapping[tuple[str, str], int], *, longest_seconds: float) -> None:
         """These pods wait, by namespace and reason, the oldest for so long; nobody else does."""

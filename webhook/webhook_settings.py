@@ -20,10 +20,7 @@ MAX_SECONDS: Final = {
     "patience_seconds": 7 * 86400,
     "stuck_seconds": 86400,
     "rotation_seconds": 86400,
-    "defrag_seconds": 86400,
 }
-DEFRAG_MODES: Final = ("off", "suggest", "auto")
-MAX_DEFRAG_MOVES: Final = 1000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,9 +44,6 @@ class WebhookSettings:
     patience_seconds: int = 300  # how long others may pass a pod that waits for more room
     stuck_seconds: int = 60  # how long the scheduler may try to bind a pod where it was placed
     rotation_seconds: int = 900  # between the steps of a rotation: until every replica and API server follows
-    defrag: str = "off"
-    defrag_seconds: int = 600
-    defrag_moves: int = 5
     certificate_directory: Path = Path("/tmp/gpushare-webhook")  # noqa: S108 - an emptyDir in the manifests
     certificate_files: Path | None = None
     client_ca_file: Path | None = None
@@ -105,10 +99,6 @@ def _typed(name: str, text: str | bool) -> object:
         if not text.isdecimal() or int(text) > 65535:
             raise UsageError(f'{flag} "{text}" is not a port: write 0 to 65535')
         return int(text)
-    if name == "defrag_moves":
-        if not text.isdecimal() or not 1 <= int(text) <= MAX_DEFRAG_MOVES:
-            raise UsageError(f'{flag} "{text}" is not a number of moves: write 1 to {MAX_DEFRAG_MOVES}')
-        return int(text)
     if name in {"from_file", "state", "port_file", "certificate_directory", "certificate_files", "client_ca_file"}:
         return Path(text)
     if name == "placer":
@@ -122,8 +112,6 @@ def _checked(settings: WebhookSettings, *, probe_port_given: bool) -> WebhookSet
     if settings.policy not in policies.POLICIES:
         known = ", ".join(policies.POLICIES)
         raise UsageError(f'--policy "{settings.policy}" is unknown: write one of {known}')
-    if settings.defrag not in DEFRAG_MODES:
-        raise UsageError(f'--defrag "{settings.defrag}" is unknown: write one of {", ".join(DEFRAG_MODES)}')
     if settings.log_level not in logs.LEVELS:
         raise UsageError(f'--log-level "{settings.log_level}" is unknown: write one of {", ".join(logs.LEVELS)}')
     if settings.url is not None:
@@ -145,8 +133,6 @@ def _checked(settings: WebhookSettings, *, probe_port_given: bool) -> WebhookSet
             "certificates that the API servers show, in PEM"
         )
     if settings.from_file is not None:
-        if settings.defrag != "off":
-            raise UsageError("--from is a cluster in memory, where nobody recreates a pod: it goes without --defrag")
         if settings.kubeconfig is not None or settings.url is not None:
             raise UsageError("--from is a cluster in memory: it goes without --kubeconfig and --url")
         if not probe_port_given:
@@ -187,12 +173,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--patience-seconds", help="how long others may pass a pod that waits for more room (default: 300)")
     add("--stuck-seconds", help="how long the scheduler may try to bind a pod where it was placed (default: 60)")
     add("--rotation-seconds", help="how long each step of a certificate rotation is left to spread (default: 900)")
-    defrag_help = (
-        "off (default), suggest moves of pods that make better use of the GPUs, as Events, or make them too: auto"
-    )
-    add("--defrag", metavar="|".join(DEFRAG_MODES), help=defrag_help)
-    add("--defrag-seconds", help="how long between two such plans (default: 600)")
-    add("--defrag-moves", help="how many moves a plan may have at most (default: 5)")
     add("--certificate-directory", metavar="DIRECTORY", help="where certificates are kept as files")
     mounted = "serve the tls.crt and tls.key of this directory, as of a mounted Secret, and make and register none"
     add("--certificate-files", metavar="DIRECTORY", help=mounted)

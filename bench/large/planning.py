@@ -1,4 +1,4 @@
-"""One plan of the standing defragmentation: what its process takes, and for how long the replica beside it stalls."""
+"""One plan of `kubectl gpushare defrag`: what its process takes, and for how long a replica stalls meanwhile."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from pathlib import Path
 
 from burst import webhooks
 
-from gpushare.placement_profile import PlacementProfile
+from lab import build
 from large import phases
-from webhook.controllers import defragmenter
-from webhook.planner.process import Question
-from webhook.planner.suggested_plan import SuggestedPlan
 
 MOVES = 5
 
@@ -31,25 +28,28 @@ class Planned:
 
 
 def measure(replica: webhooks.Replica, kubeconfig: Path) -> Planned:
-    """Has the planner make one plan. Raises RuntimeError if there is none."""
-    question = Question(PlacementProfile().data(), MOVES, [], defragmenter.MIN_GAIN, str(kubeconfig))
+    """Make one plan. Raises RuntimeError if there is none."""
     with phases.Watched(replica) as watched:
         process = subprocess.Popen(
-            [sys.executable, "-m", "webhook.planner"],
-            stdin=subprocess.PIPE,
+            [
+                sys.executable,
+                "-m",
+                "kubectl_gpushare",
+                "defrag",
+                f"--moves={MOVES}",
+                f"--kubeconfig={kubeconfig}",
+                "-ojson",
+            ],
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "KUBECTL_PATH": str(build.ensure() / "kubectl")},
         )
-        assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(json.dumps(dataclasses.asdict(question)))
-        process.stdin.close()
         output = process.stdout.read()
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        raise RuntimeError(f"the planner ended with {process.returncode}")
+        raise RuntimeError(f"the plan ended with {process.returncode}")
     phase = watched.phase(0.0)
-    moves = len(SuggestedPlan.read(output).moves)
+    moves = sum(len(step["moves"]) for step in json.loads(output)["steps"])
     return Planned(moves, usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10, phase.stall_seconds)

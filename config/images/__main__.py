@@ -1,10 +1,11 @@
-"""`python -m config.images`: build both images, push them, or write their lock of packages again."""
+"""`python -m config.images`: build the images, push them, or write their lock of packages again."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
 import sys
+from pathlib import Path
 
 from config.images import build, contents, packages, preloaded, push
 from lab import lab_errors, prerequisites
@@ -16,8 +17,11 @@ def main() -> int:
     parser.add_argument("--architectures", default="", help="amd64, arm64 or both; this machine's by default")
     parser.add_argument("--revision", default="", help="of the source, for a label")
     parser.add_argument("--lock", action="store_true", help="write packages.lock again and build nothing")
-    parser.add_argument("--push", default="", metavar="REGISTRY/PREFIX", help="push both there")
+    parser.add_argument("--push", default="", metavar="REGISTRY/PREFIX", help="push them there")
     parser.add_argument("--push-options", default="", metavar="OPTIONS", help="of `skopeo copy`")
+    parser.add_argument(
+        "--kubectl", default="", metavar="PATH", help="for the image plugin; by default the one on PATH"
+    )
     options = parser.parse_args()
     try:
         if options.lock:
@@ -26,14 +30,18 @@ def main() -> int:
         if options.push:
             push.checked(options.push)
         prerequisites.ensure_programs(*preloaded.COMPILERS.values(), *(["skopeo"] if options.push else []))
-        made = build.ensure(options.architectures.replace(",", " ").split(), revision=options.revision)
+        made = build.ensure(
+            options.architectures.replace(",", " ").split(),
+            revision=options.revision,
+            kubectls=[Path(path) for path in options.kubectl.split()],
+        )
         pushed = push.push(made, options.push, options=shlex.split(options.push_options)) if options.push else {}
         if pushed:
             push.record(pushed)
     except lab_errors.LabError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    for archive in (made.webhook, made.agent):
+    for archive in made.by_name().values():
         print(
             f"{archive.path}  {archive.name}  {archive.digest}  {archive.size / 1e6:.1f} MB, "
             f"unpacked {archive.unpacked_size / 1e6:.1f} MB"

@@ -1,6 +1,6 @@
-"""apt on state of its own: its lists lie below the cache directory, and nothing of the machine's changes.
+"""apt with separate state: its lists lie below the cache directory, and the machine's own are not touched.
 
-Sources, keys and proxies are the machine's; of what they offer, packages of Debian 12 alone are taken.
+Sources, keys and proxies are the machine's; only packages of Debian 12 are used.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Apt:
             yield
 
     def update(self) -> None:
-        """Read the mirrors' lists. What one of the machine's other sources lacks is no hindrance."""
+        """Read the mirrors' lists. Errors of the machine's other sources are ignored."""
         self.run("apt-get", "-qq", "update")
 
     def run(self, program: str, *arguments: str, directory: Path | None = None) -> subprocess.CompletedProcess[str]:

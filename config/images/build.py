@@ -1,15 +1,16 @@
-"""Builds both images into build/images, of layers that are kept: after a change of code that takes seconds."""
+"""Builds the images into build/images, of layers that are kept: after a change of code that takes seconds."""
 
 from __future__ import annotations
 
 import dataclasses
 import fcntl
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import gpushare
-from config.images import archive, contents, layers, sbom
+from config.images import archive, contents, kubectl, layers, sbom
 from lab import build, lab_errors
 
 
@@ -26,17 +27,30 @@ class Archive:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Archives:
-    """The archives of both images."""
+    """The archives of all images; `plugin` is None where there was no kubectl for it."""
 
     webhook: Archive
     agent: Archive
+    plugin: Archive | None = None
+
+    def by_name(self) -> Mapping[str, Archive]:
+        """Those that were built, by the names of their images."""
+        return {image.name: made for image in contents.IMAGES if (made := getattr(self, image.name)) is not None}
 
 
-def ensure(architectures: Sequence[str] = (), *, directory: Path = layers.BUILD, revision: str = "") -> Archives:
+def ensure(
+    architectures: Sequence[str] = (),
+    *,
+    directory: Path = layers.BUILD,
+    revision: str = "",
+    kubectls: Sequence[Path] = (),
+) -> Archives:
     """Return the archives, built again as far as something has changed.
 
     architectures: by Debian's names; by default this machine's.
     revision: of the source, for a label. By default there is none, so that the same files give the same digest.
+    kubectls: one for each architecture, for the image `plugin`. By default the one on PATH; if that one does not suit,
+        the image is left out.
 
     Raises:
         LabError: something is missing; the message says what.
@@ -47,16 +61,29 @@ def ensure(architectures: Sequence[str] = (), *, directory: Path = layers.BUILD,
         raise lab_errors.LabError(
             f"there are no images for {', '.join(unknown)}; write ARCHITECTURES with some of: {known}"
         )
+    try:
+        programs = kubectl.choose(kubectls, chosen)
+    except lab_errors.LabError as error:
+        if kubectls:
+            raise
+        print(f"warning: the image plugin is not built: {error}", file=sys.stderr)
+        programs = {}
     directory.mkdir(parents=True, exist_ok=True)
     cache = build.cache_directory() / "images"
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        made = {image.name: _build(image, chosen, directory, revision) for image in contents.IMAGES}
+        made = {
+            image.name: _build(image, chosen, directory, revision, programs)
+            for image in contents.IMAGES
+            if programs or not image.has_kubectl
+        }
     return Archives(**made)
 
 
-def _build(image: contents.Image, architectures: Sequence[str], directory: Path, revision: str) -> Archive:
+def _build(
+    image: contents.Image, architectures: Sequence[str], directory: Path, revision: str, kubectls: Mapping[str, Path]
+) -> Archive:
     labels = {
         "org.opencontainers.image.title": image.title,
         "org.opencontainers.image.version": gpushare.__version__,
@@ -66,6 +93,8 @@ def _build(image: contents.Image, architectures: Sequence[str], directory: Path,
     built = []
     for architecture in architectures:
         made = [layers.system(architecture), layers.libraries(image, architecture)]
+        if image.has_kubectl:
+            made.append(layers.kubectl(architecture, kubectls[architecture]))
         parts = [part for layer in made for part in layer.components]
         bill = sbom.write(image, architecture, parts)
         (directory / f"{image.name}-{architecture}.cdx.json").write_bytes(bill)

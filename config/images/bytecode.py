@@ -1,7 +1,7 @@
-"""Compiles what is in a tree, by the interpreter of the image itself, run through its own loader.
+"""Compiles the Python files of a tree with the image's own interpreter, run through its own loader.
 
-So the machine's Python does not matter, and no file is compiled when a pod starts, on a root that is read-only. What is
-compiled is trusted without looking at its source again: both are of the same layer.
+So the machine's Python does not matter, and no file is compiled when a pod starts, on a read-only root. Compiled files
+are used without a check of their source: both are in the same layer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOADERS = {"amd64": "usr/lib64/ld-linux-x86-64.so.2", "arm64": "usr/lib/ld-linux
 
 
 def command(system: Path, architecture: str) -> list[str]:
-    """What runs the interpreter of a file system that lies at `system`, without chroot."""
+    """Return the command that runs the interpreter of a file system at `system`, without chroot."""
     libraries = system / f"usr/lib/{contents.MACHINES[architecture]}-linux-gnu"
     interpreter = system / f"usr/bin/python{contents.PYTHON}"
     return [str(system / LOADERS[architecture]), "--library-path", str(libraries), str(interpreter)]

@@ -1,4 +1,4 @@
-"""What goes into the images, and what of it stays out: tables."""
+"""The contents of the images, and the files that are left out: tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PYTHON = "3.11"  # Debian 12's
 SITE = f"usr/local/lib/python{PYTHON}/dist-packages"  # where Debian's interpreter looks by itself
 LIBRARIES = "opt/gpushare"
 
-# Debian's names of processors and everybody else's.
+# Debian's names of architectures, and the usual ones.
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 # No dependency is followed: the interpreter's would bring a shell and perl. tests/images looks whether every program
@@ -37,7 +37,7 @@ PACKAGES = (
 
 PACKAGE_FILES_KEPT = ("usr/share/doc/*/copyright",)
 PACKAGE_FILES_LEFT_OUT = (
-    # What no program reads. Copyright notices stay.
+    # Files that no program reads. Copyright notices stay.
     "usr/share/doc/*/*",
     "usr/share/lintian*",
     "usr/share/man*",
@@ -55,7 +55,7 @@ PACKAGE_FILES_LEFT_OUT = (
     "usr/games*",
     "home*",
     "usr/lib/valgrind*",
-    # What glibc brings for other encodings, profiling and name services.
+    # glibc's files for other encodings, profiling and name services.
     "usr/lib/*/gconv*",
     "usr/lib/*/audit*",
     "usr/lib/*/libmemusage.so",
@@ -104,14 +104,14 @@ PACKAGE_FILES_LEFT_OUT = (
 )
 
 WHEEL_FILES_LEFT_OUT = (
-    # For whoever compiles against them or checks types; for pip, which is not here.
+    # For compiling against them, for type checkers, and for pip, which is not in the image.
     *(f"*.{suffix}" for suffix in ("pyi", "pyx", "pxd", "pxi", "c", "cc", "cpp", "h", "hpp", "a", "hash", "typed")),
     *(f"*.dist-info/{name}" for name in ("RECORD", "REQUESTED", "INSTALLER", "direct_url.json", "uv_cache.json")),
     "bin/*",
     ".lock",
     # Tests and builders.
     "*/tests/*",
-    # Of numpy what is imported only by whoever names it, and nobody here does (tests/images).
+    # Parts of numpy that are only imported by name, which no module here does (tests/images).
     "numpy/f2py/*",
     "numpy/fft/*",
     "numpy/ma/*",
@@ -134,7 +134,7 @@ NAME_SERVICES = b"passwd: files\ngroup: files\nhosts: files dns\n"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Image:
-    """One image: what it runs, as whom, and which wheels and packages of ours that takes."""
+    """One image: its command and user, and the wheels and packages that these need."""
 
     name: str
     module: str
@@ -142,6 +142,7 @@ class Image:
     user: str
     wheels: tuple[str, ...]
     has_library: bool = False
+    has_kubectl: bool = False
 
     @property
     def packages(self) -> tuple[str, ...]:
@@ -149,7 +150,7 @@ class Image:
         return ("gpushare", self.module)
 
 
-# What the extra of pyproject.toml brings, and what is used of the dependencies that all share; tests/images compares.
+# The dependencies of an extra of pyproject.toml, and the used part of the common ones; tests/images compares them.
 SERVING = (
     *("aiohappyeyeballs", "aiohttp", "aiosignal", "attrs", "frozenlist", "idna", "multidict", "prometheus-client"),
     *("propcache", "pyyaml", "typing-extensions", "yarl"),
@@ -170,6 +171,14 @@ IMAGES = (
         wheels=(*SERVING, "grpcio", "nvidia-ml-py", "protobuf"),
         has_library=True,
     ),
+    Image(
+        name="plugin",
+        module="kubectl_gpushare",
+        title="gpushare plugin and kubectl",
+        user="65532:65532",
+        wheels=("click", "numpy", "pyyaml", "tabulate"),
+        has_kubectl=True,
+    ),
 )
 
 WHEELS_LEFT_OUT = {
@@ -179,5 +188,5 @@ WHEELS_LEFT_OUT = {
 
 
 def pattern(globs: Iterable[str]) -> re.Pattern[str]:
-    """One expression for many globs, in which `*` stands for slashes too."""
+    """Return one expression for many globs, in which `*` also matches slashes."""
     return re.compile("|".join(f"(?:{fnmatch.translate(glob)})" for glob in globs))

@@ -24,7 +24,7 @@ BUILD = preloaded.BUILD
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ImageComponent:
-    """Something of somebody's in a layer: `kind` is deb or pypi. Wheels are laid out, so theirs has no hash."""
+    """A third-party part of a layer: `kind` is deb, pypi or generic. Wheels are unpacked, so they have no hash."""
 
     kind: str
     name: str
@@ -65,7 +65,7 @@ def native() -> str:
 
 @functools.cache
 def system(architecture: str) -> Layer:
-    """Debian's packages, and who may be a user."""
+    """Return the layer of Debian's packages and of the users."""
     archives = packages.fetch(packages.locked(architecture))
     components = tuple(ImageComponent("deb", archive.name, archive.version, archive.sha256) for archive in archives)
 
@@ -125,6 +125,19 @@ def libraries(image: contents.Image, architecture: str) -> Layer:
         return tree
 
     return kept(f"wheels-{image.name}", key, fetched, make)
+
+
+def kubectl(architecture: str, program: Path) -> Layer:
+    """The layer with a kubectl."""
+    content = program.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+
+    def make() -> Tree:
+        tree = Tree()
+        tree.put("usr/bin/kubectl", Node(0o755, content))
+        return tree
+
+    return kept("kubectl", [architecture, digest], [ImageComponent("generic", "kubectl", "", digest)], make)
 
 
 def own(image: contents.Image, architecture: str, further: dict[str, bytes]) -> Layer:

@@ -10,8 +10,8 @@ from typing import Final
 
 from lab import lab_errors
 
-# With these anybody may hand the images on as they are: permissive ones, and the GNU ones of Debian's system
-# libraries, whose sources Debian keeps, with their exceptions.
+# Licences under which anyone may redistribute the images as they are: permissive ones, and the GNU ones of Debian's
+# system libraries, whose sources Debian keeps, with their exceptions.
 ALLOWED: Final = frozenset(
     {
         *("0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "BSD-3-Clause-Open-MPI", "CC0-1.0", "MIT", "MIT-0"),
@@ -39,7 +39,7 @@ DEBIAN: Final[Mapping[str, str]] = {
     "zlib1g": "Zlib",
 }
 
-# As their metadata has it; what a wheel has inside of others comes after.
+# As in their metadata; the third-party parts of a wheel come after.
 _RUNTIME: Final = "GPL-3.0-or-later WITH GCC-exception-3.1 AND LGPL-2.1-or-later"
 WHEELS: Final[Mapping[str, str]] = {
     "aiohappyeyeballs": "PSF-2.0",
@@ -47,6 +47,7 @@ WHEELS: Final[Mapping[str, str]] = {
     "aiosignal": "Apache-2.0",
     "attrs": "MIT",
     "cffi": "MIT-0",
+    "click": "BSD-3-Clause",
     "cryptography": "Apache-2.0 OR BSD-3-Clause",
     "frozenlist": "Apache-2.0",
     "grpcio": "Apache-2.0",
@@ -60,19 +61,22 @@ WHEELS: Final[Mapping[str, str]] = {
     "propcache": "Apache-2.0",
     "protobuf": "BSD-3-Clause",
     "pyyaml": "MIT",
+    "tabulate": "MIT",
     "typing-extensions": "PSF-2.0",
     "yarl": "Apache-2.0",
 }
 
+PROGRAMS: Final[Mapping[str, str]] = {"kubectl": "Apache-2.0"}
+
 OWN: Final = "Apache-2.0"
-_TABLES: Final[Mapping[str, Mapping[str, str]]] = {"deb": DEBIAN, "pypi": WHEELS}
+_TABLES: Final[Mapping[str, Mapping[str, str]]] = {"deb": DEBIAN, "pypi": WHEELS, "generic": PROGRAMS}
 
 
 def of(kind: str, name: str) -> str:
-    """The licence of a part; `kind` as in `layers.ImageComponent`.
+    """Return the licence of a part; `kind` as in `layers.ImageComponent`.
 
     Raises:
-        LabError: nobody has read it.
+        LabError: the licence has not been reviewed.
     """
     known = _TABLES[kind].get(name)
     if known is None:

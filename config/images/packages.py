@@ -16,7 +16,7 @@ from lab import build, lab_errors
 
 LOCK = Path(__file__).parent / "packages.lock"
 HEADER = "# Made by `make images-lock`: the Debian packages of the images, with architecture, version and SHA-256.\n"
-# What apt says of a version or a package that its lists have not, or whose file is gone from the mirror.
+# apt's messages about a version or package that is not in its lists, or whose file is gone from the mirror.
 GONE = ("was not found", "Unable to locate package", "404")
 
 
@@ -34,10 +34,10 @@ class Package:
 
 
 def locked(architecture: str, lock: Path = LOCK) -> list[Package]:
-    """What the lock names for an architecture.
+    """Return the packages that the lock names for an architecture.
 
     Raises:
-        LabError: a line is none, or a package is missing.
+        LabError: a line is invalid, or a package is missing.
     """
     packages = {}
     for number, line in enumerate(lock.read_text().splitlines(), 1):

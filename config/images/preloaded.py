@@ -36,7 +36,7 @@ def library(machine: str) -> Path:
         f"CC={compiler}",
         str(target),
     ]
-    # What a make above has been given is not meant for this one.
+    # Variables of an outer make must not affect this one.
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
     if subprocess.run(command, env=environment, check=False, stdout=2).returncode:
         raise lab_errors.LabError(f"building libgpushare.so for {machine} failed; see the compiler's messages above")

@@ -19,14 +19,14 @@ PREFIX = re.compile(
 
 
 def push(made: build.Archives, prefix: str, *, options: Sequence[str] = ()) -> dict[str, dict[str, str]]:
-    """Push both below REGISTRY/PREFIX; return where each is.
+    """Push them below REGISTRY/PREFIX; return where each is.
 
     Raises:
         LabError: the name is none, or the registry refuses.
     """
     checked(prefix)
     places = {}
-    for name, archive in (("webhook", made.webhook), ("agent", made.agent)):
+    for name, archive in made.by_name().items():
         tag = archive.name.rpartition(":")[2]
         repository = f"{prefix}/{name}"
         _copy(archive.path, f"{repository}:{tag}", options)
@@ -56,7 +56,7 @@ def checked(prefix: str) -> str:
 
 
 def _copy(archive: Path, target: str, options: Sequence[str]) -> None:
-    # The policy is about images of others; this one was built here. The digest is ours, so nothing may be repacked.
+    # skopeo's policy is about foreign images; this one was built here. The digest is ours, so nothing may be repacked.
     command = [prerequisites.program("skopeo"), "--insecure-policy", "copy", "--quiet", "--all", "--preserve-digests"]
     result = subprocess.run(
         [*command, *options, f"oci-archive:{archive}", f"docker://{target}"],

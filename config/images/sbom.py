@@ -1,6 +1,6 @@
-"""The software bill of materials of an image, as CycloneDX: every package and wheel in it, and what is our own.
+"""The software bill of materials of an image, as CycloneDX: every package and wheel in it, and our own parts.
 
-It lies in the image at PATH. Scanners need it not: what tells them of the packages lies beside them.
+It is in the image at PATH. Scanners do not need it: they read the package metadata that is in the image too.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def write(image: contents.Image, architecture: str, parts: Sequence[layers.Image
 
 
 def _component(part: layers.ImageComponent, architecture: str) -> Component:
-    url = PackageURL("pypi", name=part.name, version=part.version)
+    url = PackageURL(part.kind, name=part.name, version=part.version or None)
     if part.kind == "deb":
         about = {"arch": architecture, "distro": "debian-12"}
         url = PackageURL("deb", "debian", part.name, part.version, qualifiers=about)
     return Component(
         name=part.name,
-        version=part.version,
+        version=part.version or None,
         type=ComponentType.LIBRARY,
         purl=url,
         bom_ref=url.to_string(),

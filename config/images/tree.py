@@ -17,7 +17,7 @@ MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Node:
-    """What is at a path: a directory, a link if it has a target, else a file."""
+    """The entry at a path: a directory, a link if it has a target, else a file."""
 
     mode: int = 0o644
     content: bytes = b""
@@ -36,7 +36,7 @@ def link(target: str) -> Node:
 
 
 class Tree:
-    """Nodes by path, relative to the root. What is put in brings the directories above it."""
+    """Nodes by path, relative to the root. Adding a node adds its parent directories."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
@@ -50,13 +50,13 @@ class Tree:
         self._nodes[merged] = node
 
     def add_tar(self, archive: bytes, keep: Callable[[str], bool] = lambda _: True) -> None:
-        """Put in what an archive holds and `keep` wants. A hard link becomes a file of its own."""
+        """Add the members of an archive that `keep` accepts. A hard link becomes a separate file."""
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             for member in tar:
                 path = member.name.removeprefix("./")
                 if path in ("", ".", *MERGED) or not keep(_merged(path)):
                     continue
-                # No program of ours runs as anybody but who started it.
+                # Our programs run as the user who started them, so no file is setuid.
                 mode = member.mode & 0o1777
                 if member.isdir():
                     self.put(path, directory(mode))
@@ -73,7 +73,7 @@ class Tree:
         return path in self._nodes
 
     def get(self, path: str) -> Node | None:
-        """What is at a path, or None."""
+        """Return the node at a path, or None."""
         return self._nodes.get(path)
 
     def size(self) -> int:

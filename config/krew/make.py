@@ -88,7 +88,7 @@ def archive_name() -> str:
 
 
 def main() -> None:
-    """Writes both into a folder."""
+    """Write both into a folder."""
     parser = argparse.ArgumentParser(description="Make the archive and the manifest for krew.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--base", required=True, help="where the archive will be, without its name")

@@ -24,7 +24,7 @@ def gpus(
 ) -> tuple[Gpu, ...]:
     """The GPUs with their modes. One that is being set up shows the mode it is to have, and takes nothing new.
 
-    cards: those of them of which the MIG devices are known.
+    hardware: those of them of which the MIG devices are known.
     """
     profiles = {gpu.uuid: tuple(mig_device.profile for mig_device in gpu.mig_devices) for gpu in hardware}
     gpus = []

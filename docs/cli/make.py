@@ -98,7 +98,7 @@ def _flags(command: click.Command, context: click.Context) -> Iterator[tuple[str
 
 
 def main(folder: str) -> None:
-    """Writes all pages."""
+    """Write all pages."""
     for name, text in pages().items():
         (Path(folder) / name).write_text(text)
 

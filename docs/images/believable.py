@@ -154,7 +154,7 @@ def _agent(node: str) -> dict[str, Any]:
 
 
 def answer(path: str) -> str:
-    """What the API server answers to a GET of this path."""
+    """Return the API server's answer to a GET of this path."""
     url = urllib.parse.urlsplit(path)
     fields = dict(urllib.parse.parse_qsl(url.query)).get("fieldSelector", "")
     nodes = ("gpu-1", "gpu-2")

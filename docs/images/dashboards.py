@@ -1,6 +1,6 @@
-"""Draws the dashboards as Grafana would about show them: their own panels and queries, asked of a real Prometheus.
+"""Draws the dashboards roughly as Grafana would: their own panels and queries, evaluated by a real Prometheus.
 
-What it holds is a night that was made up (`night.py`), so that there is something to see.
+Its data is an invented night (`night.py`), so that the pictures show something.
 
 Run: `make pictures`.
 """
@@ -39,7 +39,7 @@ OF_POD: Final = {"namespace": "web", "pod": "answers-3"}
 PAPER, PANEL, INK, FAINT = "#111217", "#181b1f", "#d5d8de", "#7f8797"
 COLOURS: Final = {"green": "#73bf69", "yellow": "#f2cc0c", "red": "#e02f44", "blue": "#5794f2"}
 LINES: Final = ("#73bf69", "#f2cc0c", "#5794f2", "#ff9830", "#e02f44", "#b877d9", "#56b6c2", "#8f8f8f", "#fade2a")
-# What each part of the GPUs is has a colour of its own.
+# Each state of the GPUs has its own colour.
 STATES: Final = {
     "allocated": "#5794f2",
     "held": "#b877d9",

@@ -144,7 +144,7 @@ def _read(terminal: int) -> bytes:
 
 
 def main(folder: str) -> None:
-    """Writes all pictures."""
+    """Write all pictures."""
     (Path(folder) / "system.svg").write_text(system.picture())
     (Path(folder) / "layout.svg").write_text(layout.house())
     (Path(folder) / "layout-agent.svg").write_text(layout.agent())

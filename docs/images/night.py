@@ -1,5 +1,5 @@
-"""Six hours of a cluster that does not exist, told by the collectors of webhook and agent as they are: what pictures of
-the dashboards show. 16 GPUs, four teams; in the fourth hour research wants more than there is, and a GPU fails.
+"""Six hours of an invented cluster, reported by the real collectors of webhook and agent, for the pictures of the
+dashboards. 16 GPUs, four teams; in the fourth hour research wants more than there is, and a GPU fails.
 """
 
 from __future__ import annotations

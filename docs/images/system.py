@@ -18,7 +18,7 @@ EM = {"title": 0.7, "text": 0.6, "code": 0.61, "label": 0.6}  # mean width of a 
 SIZE = {"title": 14, "text": 13, "code": 12, "label": 12}
 HEAD = 5  # half the width of an arrow's head
 
-# class: what it is in a light theme, and in a dark one
+# class: its style in the light theme, and in the dark one
 THEMES = {
     ".paper": ("fill:#ffffff", "fill:#0d1117"),
     ".band": ("fill:#f6f8fa;stroke:#d1d9e0", "fill:#151b23;stroke:#3d444d"),

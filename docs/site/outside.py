@@ -1,7 +1,8 @@
-"""Pages of the site that are not below docs/: shown from where they are, with links that lead as in the repository.
+"""Adds pages to the site that are not below docs/, with links that work as in the repository.
 
-A hook of MkDocs, which knows one folder only. Whatever a page links to comes along: pages as pages, a folder as a page
-with what is in it, other files as they are. So nothing is copied, and no list can be out of date.
+It is a hook of MkDocs, which knows only one folder. Everything that a page links to is added: pages as pages, a folder
+as a page with its contents, other files unchanged. So nothing is copied, and there is no list that could be out of
+date.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ def place(path: str) -> str:
 
 
 def origin(source: str) -> str:
-    """Where a page of the site is in the repository; a folder's has no file of its own."""
+    """Return a page's place in the repository; a folder's page has no file."""
     if source in _RENAMED.values():
         return next(path for path, name in _RENAMED.items() if name == source)
     return f"docs/{source}" if (ROOT / "docs" / source).exists() else source
 
 
 def targets(path: str) -> Iterator[str]:
-    """What a page links to, from the top of the repository."""
+    """Return the link targets of a page, relative to the repository."""
     for match in _LINK.finditer(_BLOCK.sub("", (ROOT / path).read_text())):
         yield posixpath.normpath(posixpath.join(posixpath.dirname(path), match.group()))
 
@@ -76,7 +77,7 @@ def listing(folder: str) -> str:
 
 
 def rewritten(text: str, there: Callable[[str], str]) -> str:
-    """A text with its links as `there` has them; what is in blocks stays as it is."""
+    """Return a text with its links as `there` has them; code blocks do not change."""
     end, parts = 0, []
     for block in _BLOCK.finditer(text):
         parts += [_LINK.sub(lambda match: there(match.group()), text[end : block.start()]), block.group()]
@@ -85,7 +86,7 @@ def rewritten(text: str, there: Callable[[str], str]) -> str:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds what is outside."""
+    """Add what is outside."""
     for path in outside():
         if not (ROOT / path).is_dir():
             files.append(File.generated(config, place(path), abs_src_path=str(ROOT / path)))
@@ -95,7 +96,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001 - as MkDocs calls it
-    """Turns links between files of the repository into links between pages of the site."""
+    """Turn links between files of the repository into links between pages of the site."""
     path = origin(page.file.src_uri)
     if not (ROOT / path).is_file():
         return markdown  # of a folder: made for the site

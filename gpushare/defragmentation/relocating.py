@@ -57,18 +57,17 @@ def plan(
     budgets: Budgets,
     *,
     most: int,
-    least_gain: float = MIN_GAIN,
     moves_cpu_only: bool = False,
 ) -> DefragPlan:
     """At most `most` moves, and the gated pods that they admit; leaves the world as the plan leaves it.
 
-    least_gain: GPUs per move, of each chain of moves. moves_cpu_only: CPU-only pods may be moved, too.
+    moves_cpu_only: CPU-only pods may be moved, too.
 
     Needs numpy (`worlds.exact`).
     """
     best, best_thrift = 0.0, _THRIFT[-1]
     for thrift in _THRIFT:
-        tried = _Plan(world, waiting, budgets, thrift, least_gain, moves_cpu_only=moves_cpu_only)
+        tried = _Plan(world, waiting, budgets, thrift, moves_cpu_only=moves_cpu_only)
         made = tried.make(most)
         gained = made.gained or 0.0
         if gained > best - _SAME:
@@ -76,7 +75,7 @@ def plan(
             if thrift == _THRIFT[-1]:
                 return made
         tried.take_back()
-    return _Plan(world, waiting, budgets, best_thrift, least_gain, moves_cpu_only=moves_cpu_only).make(most)
+    return _Plan(world, waiting, budgets, best_thrift, moves_cpu_only=moves_cpu_only).make(most)
 
 
 class _Plan:
@@ -86,13 +85,11 @@ class _Plan:
         waiting: Waiting,
         budgets: Budgets,
         thrift: float,
-        least_gain: float,
         *,
         moves_cpu_only: bool,
     ) -> None:
         self._world = world
         self._thrift = thrift
-        self._least_gain = least_gain
         self._players: list[Player] = []
         self._budgets = budgets
         self._waiting = dict(enumerate(waiting))
@@ -203,7 +200,7 @@ class _Plan:
         if any(pod.priority(move.manifest) > least for move in moves):
             return None
         gain = self._worth() - before + LET_IN * sum(asked.request_gpus for asked in let_in)
-        return _Played(chain, gain, tuple(moves), tuple(admitted)) if gain >= self._least_gain * len(moves) else None
+        return _Played(chain, gain, tuple(moves), tuple(admitted)) if gain >= MIN_GAIN * len(moves) else None
 
     def _admit(self, player: Player, there: Collection[int]) -> Iterator[tuple[int, str]]:
         """Admits the waiting pods that fit now and are not in `there`, in their order; their numbers and GPUs."""

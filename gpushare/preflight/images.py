@@ -20,12 +20,13 @@ def _images(facts: ClusterFacts) -> Iterator[Finding]:
         sentence = "which images are to be installed was not told"
         yield Finding(Severity.INFO, sentence, (), "give the manifests", (_GIVEN,))
         return
-    parts = ((facts.plan.agent, facts.gpu_nodes() or machines), (facts.plan.webhook, machines))
+    anywhere = ((workload, machines) for workload in (facts.plan.webhook, facts.plan.defrag))
+    parts = ((facts.plan.agent, facts.gpu_nodes() or machines), *anywhere)
     wrong: dict[str, tuple[str, ...]] = {}
     for workload, where in parts:
         for image in _unpulled(workload):
             lacking = tuple(objects.name(item) for item in where if image not in _loaded(item))
-            # A Deployment may go to any node that has the image; a DaemonSet goes to all of its nodes.
+            # Deployment and CronJob may go to any node that has the image; a DaemonSet goes to all of its nodes.
             if not where or (lacking and workload is facts.plan.agent) or len(lacking) == len(where):
                 wrong[image] = lacking
     if wrong:

@@ -11,6 +11,7 @@ from gpushare.preflight.workload import Workload
 
 AGENT: Final = "gpushare-agent"  # name of the DaemonSet
 WEBHOOK: Final = "gpushare-webhook"  # name of the Deployment
+DEFRAG: Final = "gpushare-defrag"  # name of the CronJob, which is optional
 GPU_PRESENT: Final = "nvidia.com/gpu.present"
 KUBELET_DIRECTORY: Final = "/var/lib/kubelet/device-plugins"
 KUBELET_VOLUME: Final = "device-plugins"
@@ -46,6 +47,7 @@ class InstallPlan:
 
     agent: Workload = dataclasses.field(default_factory=lambda: Workload(_AGENT_POD))
     webhook: Workload = dataclasses.field(default_factory=lambda: Workload({}))
+    defrag: Workload = dataclasses.field(default_factory=lambda: Workload({}))
     configurations: Mapping[str, str] = dataclasses.field(default_factory=dict)
     is_known: bool = False
 
@@ -61,6 +63,10 @@ def of(manifests: Iterable[Mapping[str, Any]]) -> InstallPlan:
                 plan = dataclasses.replace(plan, agent=Workload.of(manifest), is_known=True)
             case ("Deployment", str() as name) if name == WEBHOOK:
                 plan = dataclasses.replace(plan, webhook=Workload.of(manifest), is_known=True)
+            case ("CronJob", str() as name) if name == DEFRAG:
+                plan = dataclasses.replace(
+                    plan, defrag=Workload.of((manifest.get("spec") or {}).get("jobTemplate") or {})
+                )
             case ("ConfigMap", str() as name):
                 config_maps[name] = dict(manifest.get("data") or {})
     return dataclasses.replace(plan, configurations=config_maps.get(_config_map(plan.agent), {}))

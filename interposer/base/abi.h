@@ -1,4 +1,4 @@
-/* The CUDA and NVML types that the hooks touch: ABI facts that every client compiled in. No vendor header is needed. */
+/* The CUDA and NVML types that the hooks use, as every client was compiled with them. No vendor header is needed. */
 #ifndef GPUSHARE_ABI_H
 #define GPUSHARE_ABI_H
 
@@ -45,7 +45,7 @@ typedef struct {
 #define CU_MEM_ALLOCATION_TYPE_PINNED 1
 #define CU_MEM_ALLOCATION_TYPE_MANAGED 2
 
-/* The beginning of the structure: what follows is for the driver. */
+/* Only the beginning of the structure. The driver reads the rest. */
 typedef struct {
     int type, requestedHandleTypes;
     CUmemLocation location;
@@ -68,11 +68,11 @@ typedef struct {
     CUdeviceptr dptr;
 } CUDA_MEM_ALLOC_NODE_PARAMS;
 
-/* The beginnings of the two structures. */
+/* Only the beginning of both structures. */
 typedef struct {
     int type;
     int reserved0[3];
-    union { /* which one, the type says */
+    union { /* selected by `type` */
         CUDA_MEM_ALLOC_NODE_PARAMS alloc;
         CUgraph graph;
     };
@@ -146,7 +146,7 @@ typedef struct {
 #define CU_STREAM_LEGACY ((CUstream)1)
 #define CU_STREAM_PER_THREAD ((CUstream)2)
 
-/* What cuGetProcAddress says of a symbol. */
+/* A symbol status that cuGetProcAddress returns. */
 #define CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND 1
 
 typedef enum {

@@ -1,5 +1,4 @@
-/* Time that passes, whatever the clock on the wall is set to. No thread is cancelled while it pauses: it may hold a
- * lock. */
+/* Monotonic time, and pauses during which no thread is cancelled: the caller may hold a lock. */
 #ifndef GPUSHARE_CLOCK_H
 #define GPUSHARE_CLOCK_H
 
@@ -9,7 +8,7 @@
 #include <unistd.h>
 
 #define MS_NS 1000000ull
-#define FOR_EVER UINT64_MAX
+#define FOREVER UINT64_MAX
 
 static inline uint64_t now_ns(void) {
     struct timespec now;

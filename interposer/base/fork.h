@@ -1,7 +1,7 @@
-/* What a fork means here: the child begins again, without a share and without memory of its parent's allocations.
+/* Forks: a child starts without a share and without its parent's allocations.
  *
- * Each file whose state the child must not keep says so itself, in a row that the linker puts together with the others
- * (section fork_children). So nothing has to run in a process to register it, and this file knows none of them. */
+ * Each file with state to reset adds a row to a section that the linker collects (fork_children). So the library
+ * runs no code to register the functions, and this file does not depend on their files. */
 #ifndef GPUSHARE_FORK_H
 #define GPUSHARE_FORK_H
 
@@ -9,11 +9,11 @@
 
 typedef void fork_child_t(void);
 
-/* `function` runs in each child of a fork, before fork() returns there; in which order, nobody can rely on. */
+/* `function` runs in each forked child before fork() returns there. The order is unspecified. */
 #define FORK_ON_CHILD(function)                                                                                        \
     static fork_child_t *const on_child_##function __attribute__((section("fork_children"), used)) = function;
 
-/* From now on the functions above are called in children. False: there is no memory to be registered with libc. */
+/* Start calling the functions above in children. Returns false if libc has no memory to register the handler. */
 bool fork_watch(void);
 
 #endif

@@ -24,8 +24,8 @@ void report(const char *format, ...) {
     if (written > 0)
         length += (size_t)written < sizeof line - length - 1 ? (size_t)written : sizeof line - length - 2;
     line[length++] = '\n';
-    /* Not poll and write, at which a thread could be cancelled. A pipe without a reader would end the process by
-     * SIGPIPE, and a full one would stop it: if nobody listens, nothing is lost that anyone would see. */
+    /* System calls, because poll() and write() are cancellation points. Without the poll, a pipe without a reader
+     * would raise SIGPIPE and a full pipe would block. In both cases the line is dropped. */
     struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
     struct timespec at_once = {0};
     if (syscall(SYS_ppoll, &out, 1, &at_once, NULL, 0) == 1 && out.revents == POLLOUT)

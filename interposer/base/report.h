@@ -1,4 +1,4 @@
-/* One line on stderr, with "gpushare: " before it. Keeps errno, allocates nothing, and is one write. */
+/* Write one line to stderr, prefixed with "gpushare: ". Keeps errno, allocates no memory and uses one write. */
 #ifndef GPUSHARE_REPORT_H
 #define GPUSHARE_REPORT_H
 

@@ -9,7 +9,7 @@ static size_t home(const table_t *table, uint64_t key) {
     return (size_t)((key ^ key >> 21) * 0x9e3779b97f4a7c15ull >> 20) & (table->capacity - 1);
 }
 
-/* Where the key is, or the free place where it would go. */
+/* Return the key's place, or the free place for it. */
 static size_t find(const table_t *table, uint64_t key) {
     size_t at = home(table, key);
     while (table->entries[at].key != 0 && table->entries[at].key != key)
@@ -35,7 +35,7 @@ static bool grow(table_t *table) {
     return true;
 }
 
-/* Entries after the gap move up to it if that is nearer to their home, so that no search ends too early. */
+/* Later entries move into the gap if that brings them closer to their home, so that no search stops early. */
 static void remove_at(table_t *table, size_t gap) {
     size_t mask = table->capacity - 1;
     for (size_t at = (gap + 1) & mask; table->entries[at].key != 0; at = (at + 1) & mask) {
@@ -62,7 +62,7 @@ bool table_put(table_t *table, const entry_t *entry, entry_t *old_p) {
     return room;
 }
 
-static bool look(table_t *table, uint64_t key, entry_t *entry_p, bool take) {
+static bool lookup(table_t *table, uint64_t key, entry_t *entry_p, bool and_remove) {
     bool found = false;
     pthread_mutex_lock(&table->mutex);
     if (table->capacity > 0 && key != 0) {
@@ -70,7 +70,7 @@ static bool look(table_t *table, uint64_t key, entry_t *entry_p, bool take) {
         found = table->entries[at].key == key;
         if (found)
             *entry_p = table->entries[at];
-        if (found && take)
+        if (found && and_remove)
             remove_at(table, at);
     }
     pthread_mutex_unlock(&table->mutex);
@@ -78,11 +78,11 @@ static bool look(table_t *table, uint64_t key, entry_t *entry_p, bool take) {
 }
 
 bool table_get(table_t *table, uint64_t key, entry_t *entry_p) {
-    return look(table, key, entry_p, false);
+    return lookup(table, key, entry_p, false);
 }
 
-bool table_take(table_t *table, uint64_t key, entry_t *entry_p) {
-    return look(table, key, entry_p, true);
+bool table_remove(table_t *table, uint64_t key, entry_t *entry_p) {
+    return lookup(table, key, entry_p, true);
 }
 
 bool table_containing(table_t *table, uint64_t address, entry_t *entry_p) {
@@ -98,7 +98,7 @@ bool table_containing(table_t *table, uint64_t address, entry_t *entry_p) {
     return found;
 }
 
-void table_rename_owner(table_t *table, uint64_t from, uint64_t to, void (*each)(entry_t *entry)) {
+void table_change_owner(table_t *table, uint64_t from, uint64_t to, void (*each)(entry_t *entry)) {
     pthread_mutex_lock(&table->mutex);
     for (size_t i = 0; i < table->capacity; i++) {
         if (table->entries[i].key == 0 || table->entries[i].owner != from)
@@ -110,16 +110,16 @@ void table_rename_owner(table_t *table, uint64_t from, uint64_t to, void (*each)
     pthread_mutex_unlock(&table->mutex);
 }
 
-/* Returns the place of the first of this owner from `at` on, or the capacity. */
+/* Return the place of the owner's first entry from `at` on, or the capacity. */
 static size_t owned_from(const table_t *table, uint64_t owner, size_t at) {
     while (at < table->capacity && (table->entries[at].key == 0 || table->entries[at].owner != owner))
         at++;
     return at;
 }
 
-/* What comes into the place of a removed entry was behind it. Where the table has grown meanwhile an entry may be
- * before the place to go on from; so the last look is at all of them. */
-bool table_take_owned(table_t *table, uint64_t owner, entry_t *entry_p, size_t *from_p) {
+/* Removing an entry only moves later ones forward. But if the table has grown meanwhile, an entry may now be before
+ * `*from_p`, so the last search starts from the beginning. */
+bool table_remove_owned(table_t *table, uint64_t owner, entry_t *entry_p, size_t *from_p) {
     pthread_mutex_lock(&table->mutex);
     size_t at = owned_from(table, owner, *from_p);
     if (at >= table->capacity && *from_p > 0)
@@ -134,7 +134,7 @@ bool table_take_owned(table_t *table, uint64_t owner, entry_t *entry_p, size_t *
     return found;
 }
 
-void table_forget(table_t *table) {
+void table_clear(table_t *table) {
     if (table->capacity > 0)
         munmap(table->entries, table->capacity * sizeof(entry_t));
     *table = (table_t)TABLE_INITIALIZER;

@@ -1,7 +1,7 @@
-/* What is known of pointers and handles: an open-addressed table. No CUDA types.
+/* A hash table of pointers and handles, with open addressing. No CUDA types.
  *
- * Its lock is held for a look or a change only, never across a call to the driver, and it takes its memory from mmap,
- * so that an allocator that calls CUDA cannot meet itself here. */
+ * Its lock is held for one operation, never across a call to the driver. Memory comes from mmap, because an
+ * allocator that calls CUDA would end up here again. */
 #ifndef GPUSHARE_TABLE_H
 #define GPUSHARE_TABLE_H
 
@@ -11,9 +11,9 @@
 #include <stdint.h>
 
 typedef struct {
-    uint64_t key; /* not 0 */
+    uint64_t key; /* never 0 */
     uint64_t bytes;
-    uint64_t owner; /* what the entry ends with, where it does */
+    uint64_t owner; /* the object that the entry ends with, if any */
     uint32_t gpu;
     uint32_t count;
 } entry_t;
@@ -27,22 +27,23 @@ typedef struct {
 
 #define TABLE_INITIALIZER {.mutex = PTHREAD_MUTEX_INITIALIZER}
 
-/* Puts an entry; one with the same key is replaced, and given in `*old_p` (else its key is 0). False: no memory. */
+/* Add an entry. An entry with the same key is replaced and returned in `*old_p`, whose key is 0 otherwise. Returns
+ * false if out of memory. */
 bool table_put(table_t *table, const entry_t *entry, entry_t *old_p);
 
 bool table_get(table_t *table, uint64_t key, entry_t *entry_p);
-bool table_take(table_t *table, uint64_t key, entry_t *entry_p);
+bool table_remove(table_t *table, uint64_t key, entry_t *entry_p);
 
-/* The entry whose range, key to key + bytes, has the address. Looks at all of them. */
+/* Find the entry whose range, key to key + bytes, contains the address. Scans all entries. */
 bool table_containing(table_t *table, uint64_t address, entry_t *entry_p);
 
-/* `each`, if not NULL, is called for every entry of them, with the lock held. */
-void table_rename_owner(table_t *table, uint64_t from, uint64_t to, void (*each)(entry_t *entry));
+/* Calls `each`, unless it is NULL, for every entry concerned, with the lock held. */
+void table_change_owner(table_t *table, uint64_t from, uint64_t to, void (*each)(entry_t *entry));
 
-/* Takes one entry of this owner; false when there is none left. `*from_p`, 0 at first, is where to look on. */
-bool table_take_owned(table_t *table, uint64_t owner, entry_t *entry_p, size_t *from_p);
+/* Remove one entry of this owner. Returns false if there is none. `*from_p` starts at 0 and tells where to continue. */
+bool table_remove_owned(table_t *table, uint64_t owner, entry_t *entry_p, size_t *from_p);
 
-/* Empty again, and unlocked: for the child of a fork. */
-void table_forget(table_t *table);
+/* Empty and unlock the table, in the child of a fork. */
+void table_clear(table_t *table);
 
 #endif

@@ -13,27 +13,27 @@
 #include "base/fork.h"
 #include "compute/passes.h"
 
-/* A wake-up that is lost, in a way nobody has thought of, costs so much and not the program. */
-#define LONGEST_SLEEP_NS 100000000
+/* Limits the delay if a wake-up is lost for an unforeseen reason. */
+#define MAX_SLEEP_NS 100000000
 #define LINE_BYTES 64
 
 uint32_t gate_word __attribute__((aligned(LINE_BYTES)));
 
-/* What is looked at by all that launch is in other cache lines than what they write. `open` and `launches` are in one
- * order with each other: a launch is counted, then looks whether the gate is open; the helper closes it, then looks how
- * many were counted. `counted` and `brief` are set before `open` is, which makes them seen by whoever sees it open. */
+/* The fields that every launch reads are in other cache lines than those it writes. `open` and `launches` are
+ * sequentially consistent: a launch is counted and then reads `open`; the helper clears `open` and then reads the
+ * count. `counted` and `brief` are written before `open`, so a thread that sees the gate open sees them too. */
 typedef struct {
     _Alignas(LINE_BYTES) _Atomic uint32_t open; /* a futex */
-    _Atomic uint32_t opened;
+    _Atomic uint32_t open_count;
     atomic_bool used, counted, brief;
     _Alignas(LINE_BYTES) _Atomic uint64_t launches;
     _Atomic uint32_t waiting;
 } gate_t;
 
 static struct {
-    pthread_mutex_t mutex; /* of gate_word, against a GPU that comes into use while the word is worked out */
-    _Atomic unsigned used; /* GPUs */
-    gate_tell_t *tell;     /* whom a launch tells that it waits */
+    pthread_mutex_t mutex; /* for gate_word, in case a GPU comes into use while it is computed */
+    _Atomic unsigned used; /* number of GPUs in use */
+    gate_notify_t *notify; /* called by a launch that waits */
     gate_t gates[MAX_GPUS];
 } state = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
@@ -44,8 +44,8 @@ static void gate_after_fork(void) {
 }
 FORK_ON_CHILD(gate_after_fork)
 
-void gate_begin(gate_tell_t *tell) {
-    state.tell = tell;
+void gate_begin(gate_notify_t *notify) {
+    state.notify = notify;
 }
 
 static void set_word(void) {
@@ -62,7 +62,7 @@ static void set_word(void) {
     pthread_mutex_unlock(&state.mutex);
 }
 
-void gate_use(uint32_t gpu) {
+void gate_mark_used(uint32_t gpu) {
     gate_t *gate = &state.gates[gpu];
     if (atomic_load_explicit(&gate->used, memory_order_acquire) || atomic_exchange(&gate->used, true))
         return;
@@ -79,9 +79,9 @@ void gate_open(uint32_t gpu, bool counted, bool brief) {
     atomic_store(&gate->counted, counted);
     atomic_store(&gate->brief, brief);
     if (!atomic_load(&gate->open))
-        atomic_fetch_add(&gate->opened, 1);
+        atomic_fetch_add(&gate->open_count, 1);
     atomic_store(&gate->open, 1);
-    passes_recall();
+    passes_revoke();
     set_word();
     if (atomic_load(&gate->waiting) > 0)
         (void)syscall(SYS_futex, &gate->open, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
@@ -89,7 +89,7 @@ void gate_open(uint32_t gpu, bool counted, bool brief) {
 
 void gate_close(uint32_t gpu) {
     atomic_store(&state.gates[gpu].open, 0);
-    passes_recall();
+    passes_revoke();
     set_word();
 }
 
@@ -101,7 +101,7 @@ bool gate_is_counted(uint32_t gpu) {
     return atomic_load(&state.gates[gpu].counted);
 }
 
-bool gate_is_only(void) {
+bool gate_is_single(void) {
     return atomic_load(&state.used) == 1;
 }
 
@@ -109,20 +109,20 @@ bool gate_is_brief(uint32_t gpu) {
     return atomic_load(&state.gates[gpu].brief);
 }
 
-bool gate_is_waited_for(uint32_t gpu) {
+bool gate_has_waiters(uint32_t gpu) {
     return atomic_load(&state.gates[gpu].waiting) > 0;
 }
 
-uint32_t gate_opened(uint32_t gpu) {
-    return atomic_load(&state.gates[gpu].opened);
+uint32_t gate_open_count(uint32_t gpu) {
+    return atomic_load(&state.gates[gpu].open_count);
 }
 
-/* Recalled before, so that what has a pass now was counted since the last time, or was on its way to the driver then;
- * and after, so that whatever is launched from now on is counted once more, at least. */
+/* The first revocation leaves only passes whose launches are counted since, or on their way to the driver. After the
+ * second one, every further launch changes the count at least once. */
 uint64_t gate_launches(uint32_t gpu) {
-    passes_recall();
+    passes_revoke();
     uint64_t launches = atomic_load(&state.gates[gpu].launches);
-    passes_recall();
+    passes_revoke();
     return launches;
 }
 
@@ -131,13 +131,13 @@ uint64_t gate_passed(uint32_t gpu) {
 }
 
 static void wait_until_open(gate_t *gate) {
-    const struct timespec longest = {.tv_nsec = LONGEST_SLEEP_NS};
+    const struct timespec max_sleep = {.tv_nsec = MAX_SLEEP_NS};
     if (atomic_load(&gate->open))
         return;
     atomic_fetch_add(&gate->waiting, 1);
     while (!atomic_load(&gate->open)) {
-        state.tell();
-        (void)syscall(SYS_futex, &gate->open, FUTEX_WAIT_PRIVATE, 0, &longest, NULL, 0);
+        state.notify();
+        (void)syscall(SYS_futex, &gate->open, FUTEX_WAIT_PRIVATE, 0, &max_sleep, NULL, 0);
     }
     atomic_fetch_sub(&gate->waiting, 1);
 }
@@ -146,10 +146,10 @@ void gate_wait(uint32_t gpu) {
     wait_until_open(&state.gates[gpu]);
 }
 
-uint64_t gate_come(uint32_t gpu, unsigned several) {
+uint64_t gate_enter(uint32_t gpu, unsigned count) {
     gate_t *gate = &state.gates[gpu];
-    gate_use(gpu);
-    uint64_t launches = atomic_fetch_add(&gate->launches, several) + 1;
+    gate_mark_used(gpu);
+    uint64_t launches = atomic_fetch_add(&gate->launches, count) + 1;
     wait_until_open(gate);
     return launches;
 }

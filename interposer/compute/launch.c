@@ -11,45 +11,45 @@
 #include "driver/driver.h"
 #include "share/share.h"
 
-/* So many launches of a GPU that are not to be counted are let through at once, while those of another one are. */
-#define UNCOUNTED_AT_ONCE 64u
+/* Launches per pass on a GPU whose launches need not be counted, while another GPU's are. */
+#define UNCOUNTED_PASS_SIZE 64u
 
-void launch_context(CUcontext context, CUdevice device) {
+void launch_add_context(CUcontext context, CUdevice device) {
     uint32_t gpu;
     if (device_gpu(device, &gpu) != CUDA_SUCCESS || gpu == SHARE_NO_GPU)
         return;
-    marker_context(context, gpu);
-    gate_use(gpu);
+    marker_add(context, gpu);
+    gate_mark_used(gpu);
 }
 
-void launch_device(CUdevice device) {
+void launch_add_device(CUdevice device) {
     uint32_t gpu;
     if (device_gpu(device, &gpu) == CUDA_SUCCESS && gpu != SHARE_NO_GPU)
-        gate_use(gpu);
+        gate_mark_used(gpu);
 }
 
-/* How many launches are counted at once: more than one if nothing has to be done between them. */
-static unsigned at_once(uint32_t gpu) {
+/* Return how many launches to count at once: more than one if nothing has to be done between them. */
+static unsigned pass_size(uint32_t gpu) {
     if (!gate_is_open(gpu))
         return 1;
-    return gate_is_counted(gpu) ? flow_at_once(gpu, gate_passed(gpu)) : UNCOUNTED_AT_ONCE;
+    return gate_is_counted(gpu) ? flow_pass_size(gpu, gate_passed(gpu)) : UNCOUNTED_PASS_SIZE;
 }
 
-/* One launch passes; how many more have been counted. */
-static unsigned pass(uint32_t gpu, CUcontext context, CUstream stream, uint64_t edition) {
-    unsigned several = passes_left(edition, gpu); /* of a launch in another stream */
-    if (several > 0)
-        return several - 1;
-    several = at_once(gpu);
-    uint64_t launches = gate_come(gpu, several);
+/* Pass the gate with one launch. Returns how many more are already counted. */
+static unsigned enter(uint32_t gpu, CUcontext context, CUstream stream, uint64_t generation) {
+    unsigned count = passes_remaining(generation, gpu); /* from a launch in another stream */
+    if (count > 0)
+        return count - 1;
+    count = pass_size(gpu);
+    uint64_t launches = gate_enter(gpu, count);
     if (gate_is_counted(gpu))
         flow_launch(gpu, context, stream, launches);
-    gate_wait(gpu); /* it may have closed while the flow was waited for */
-    return several - 1;
+    gate_wait(gpu); /* it may have closed while the flow waited */
+    return count - 1;
 }
 
-/* Where the work of a stream is done: that of a default stream in the current context. NULL: nowhere, and the real
- * function knows best what to say. */
+/* Return the context in which the stream's work runs; for a default stream, the current one. NULL: there is none,
+ * and the real function will report that. */
 static CUcontext context_of(CUstream stream) {
     CUcontext context = NULL;
     if (stream_is_handle(stream) && REAL(cuStreamGetCtx)(stream, &context) == CUDA_SUCCESS && context != NULL)
@@ -57,24 +57,24 @@ static CUcontext context_of(CUstream stream) {
     return REAL(cuCtxGetCurrent)(&context) == CUDA_SUCCESS ? context : NULL;
 }
 
-CUresult launch_pass(CUstream stream, bool several) {
+CUresult launch_admit(CUstream stream, bool multi_device) {
     uint32_t gpu;
-    uint64_t edition = atomic_load(&passes_edition);
-    if (capture_has(stream)) /* or has a pass, which does as well */
+    uint64_t generation = atomic_load(&passes_generation);
+    if (capture_includes(stream)) /* or the thread has a pass, which is fine too */
         return CUDA_SUCCESS;
     CUcontext context = context_of(stream);
-    if (context == NULL || (!marker_knows(context, &gpu) && device_of_context(context, &gpu) != CUDA_SUCCESS))
+    if (context == NULL || (!marker_find(context, &gpu) && device_of_context(context, &gpu) != CUDA_SUCCESS))
         return CUDA_SUCCESS;
     if (gpu == SHARE_NO_GPU)
         return device_refusal();
-    marker_context(context, gpu);
+    marker_add(context, gpu);
     if (stream == CU_STREAM_PER_THREAD)
-        marker_own_streams();
-    unsigned left = pass(gpu, context, stream, edition);
-    for (uint32_t other = 0; several && other < MAX_GPUS; other++) {
+        marker_use_thread_streams();
+    unsigned remaining = enter(gpu, context, stream, generation);
+    for (uint32_t other = 0; multi_device && other < MAX_GPUS; other++) {
         if (other != gpu && gate_is_used(other))
             gate_wait(other);
     }
-    passes_give(&(pass_t){edition, gpu, left, stream, context});
+    passes_grant(&(pass_t){generation, gpu, remaining, stream, context});
     return CUDA_SUCCESS;
 }

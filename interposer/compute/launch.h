@@ -1,5 +1,5 @@
-/* What a launch does before it goes to the driver: it is counted, waits at the gate of its GPU, and does not run far
- * ahead. And what may launch: the contexts. */
+/* The steps before a launch enters the driver: it is counted, waits at its GPU's gate, and is limited in how far it
+ * runs ahead. Also the contexts in which launches can happen. */
 #ifndef GPUSHARE_LAUNCH_H
 #define GPUSHARE_LAUNCH_H
 
@@ -7,15 +7,14 @@
 
 #include "driver/hooks.h"
 
-/* Before a launch in this stream, by the calling thread: on the GPU that the stream is on, in a default stream on that
- * of the current context. What is not SUCCESS is the launch's result. `several`: it launches on other devices as well.
- */
-CUresult launch_pass(CUstream stream, bool several);
+/* Called before a launch in this stream. It runs on the stream's GPU; in a default stream, on the current context's.
+ * A result other than CUDA_SUCCESS is the launch's result. `multi_device`: it launches on other devices too. */
+CUresult launch_admit(CUstream stream, bool multi_device);
 
-/* There is a context on this device: from now on there may be work there, and its gate counts. */
-void launch_context(CUcontext context, CUdevice device);
+/* A context was created on this device, so its gate counts from now on. */
+void launch_add_context(CUcontext context, CUdevice device);
 
-/* There may be work on this device, of a context that is unknown. */
-void launch_device(CUdevice device);
+/* The same for a context whose handle is unknown. */
+void launch_add_device(CUdevice device);
 
 #endif

@@ -14,59 +14,59 @@
 #include "link/arbiter.h"
 #include "share/share.h"
 
-#define DRAIN_LOOK_NS (MS_NS / 10)
-#define CONTENDED_LOOK_NS (MS_NS / 2)
-#define QUIET_LOOKS 1 /* so often the GPU is seen idle before its lease goes back */
-#define COUNTED_LOOK_NS (100 * MS_NS)
-/* What runs ends soon enough for the next one to be told to begin: about as long as that takes. Much sooner, and both
- * would take turns on the GPU for the rest, which only one of them pays for. */
-#define SOON_NS (MS_NS / 2)
-#define LONGEST_DRAIN_NS (100 * MS_NS)
-#define PERIOD_NS (100 * MS_NS) /* of those that share without an arbiter */
+#define DRAIN_POLL_NS (MS_NS / 10)
+#define CONTENDED_POLL_NS (MS_NS / 2)
+#define MAX_IDLE_POLLS 1 /* number of idle polls before a lease is returned */
+#define COUNTED_POLL_NS (100 * MS_NS)
+/* The rest of the work will end about when the next share can begin. If CLOSED were sent much earlier, both would
+ * run until then, and only one of them pays for that. */
+#define HANDOVER_NS (MS_NS / 2)
+#define MAX_DRAIN_NS (100 * MS_NS)
+#define PERIOD_NS (100 * MS_NS) /* for shares that take turns without an arbiter */
 
 typedef struct {
     uint64_t lease;
-    uint64_t returned; /* the lease that was given back last: an OPEN of it that was under way then is not heeded */
+    uint64_t released; /* the last lease returned: a late OPEN of it is ignored */
     uint32_t flags;
-    bool wanted;    /* we have asked */
-    bool draining;  /* the gate is closed, and what ran when it closed may run still */
-    bool closing;   /* the arbiter is still to be told that it ends soon */
-    unsigned quiet; /* for so many looks nothing was launched */
+    bool requested;      /* WANT was sent */
+    bool draining;       /* the gate is closed, and earlier work may still run */
+    bool close_pending;  /* CLOSED has not been sent */
+    unsigned idle_polls; /* polls without a launch */
     uint64_t opened_ns;
-    uint64_t marked_ns; /* when it was last asked for what runs */
+    uint64_t marked_ns; /* when pending work was last marked */
     uint64_t launches;
 } lease_t;
 
 static lease_t leases[MAX_GPUS];
-static bool apart; /* see stay_apart */
+static bool relaxed; /* see relax_capture_mode */
 
 static void lease_after_fork(void) {
     memset(leases, 0, sizeof leases);
-    apart = false;
+    relaxed = false;
 }
 FORK_ON_CHILD(lease_after_fork)
 
-static bool give_back(uint32_t gpu) {
+static bool release_lease(uint32_t gpu) {
     lease_t *lease = &leases[gpu];
-    if (!arbiter_tell(MESSAGE_RELEASED, gpu, 0, lease->lease))
+    if (!arbiter_send(MESSAGE_RELEASED, gpu, 0, lease->lease))
         return false;
-    lease->returned = lease->lease;
+    lease->released = lease->lease;
     return true;
 }
 
-/* What this thread asks the driver concerns nobody's capture. Not said at its start: CUDA may not have begun by then.
- */
-static void stay_apart(void) {
+/* Keeps this thread's queries from breaking other threads' captures. Not done at the thread's start, because CUDA
+ * may not be initialized then. */
+static void relax_capture_mode(void) {
     int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    apart = apart || REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS;
+    relaxed = relaxed || REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS;
 }
 
 static void open_gate(uint32_t gpu, uint32_t flags) {
     lease_t *lease = &leases[gpu];
-    stay_apart();
+    relax_capture_mode();
     lease->flags = flags;
     lease->draining = false;
-    lease->quiet = 0;
+    lease->idle_polls = 0;
     lease->opened_ns = now_ns();
     gate_open(gpu, (flags & (LEASE_COUNTED | LEASE_CONTENDED)) != 0, (flags & LEASE_BRIEF) != 0);
 }
@@ -82,42 +82,42 @@ static void close_gate(uint32_t gpu) {
     leases[gpu].draining = true;
 }
 
-/* Nothing runs any more, as far as the driver can be asked. For the rest counted launches tell how long they take;
- * others have as long again as they had until now. */
+/* Whether no work runs any more. Where the driver cannot tell, the estimate for counted launches decides; others get
+ * as much time again as they have had. */
 static bool has_ended(uint32_t gpu) {
     const lease_t *lease = &leases[gpu];
-    if (!marker_done(gpu))
+    if (!marker_is_done(gpu))
         return false;
-    if (!marker_missed(gpu))
+    if (!marker_has_missed(gpu))
         return true;
-    uint64_t left_ns = lease->flags & LEASE_COUNTED ? flow_left_ns(gpu, gate_passed(gpu)) : UINT64_MAX;
-    uint64_t had_ns = lease->marked_ns - lease->opened_ns;
-    uint64_t wait_ns = had_ns < LONGEST_DRAIN_NS ? had_ns : LONGEST_DRAIN_NS;
-    return left_ns != UINT64_MAX ? left_ns == 0 : now_ns() - lease->marked_ns >= wait_ns;
+    uint64_t remaining_ns = lease->flags & LEASE_COUNTED ? flow_remaining_ns(gpu, gate_passed(gpu)) : UINT64_MAX;
+    uint64_t ran_ns = lease->marked_ns - lease->opened_ns;
+    uint64_t wait_ns = ran_ns < MAX_DRAIN_NS ? ran_ns : MAX_DRAIN_NS;
+    return remaining_ns != UINT64_MAX ? remaining_ns == 0 : now_ns() - lease->marked_ns >= wait_ns;
 }
 
-/* While the last work runs out, the next one is told to begin. */
+/* The next share is allowed to begin while the last work ends. */
 static uint64_t drain(uint32_t gpu) {
     lease_t *lease = &leases[gpu];
     if (has_ended(gpu)) {
-        lease->draining = !give_back(gpu);
-        return DRAIN_LOOK_NS;
+        lease->draining = !release_lease(gpu);
+        return DRAIN_POLL_NS;
     }
-    uint64_t left_ns = flow_left_ns(gpu, gate_passed(gpu));
-    if (lease->closing && left_ns <= SOON_NS)
-        lease->closing = !arbiter_tell(MESSAGE_CLOSED, gpu, 0, lease->lease);
-    bool known = lease->closing && left_ns != UINT64_MAX;
-    uint64_t look_ns = known && left_ns > SOON_NS ? left_ns - SOON_NS : DRAIN_LOOK_NS;
-    return look_ns < CONTENDED_LOOK_NS ? look_ns : CONTENDED_LOOK_NS;
+    uint64_t remaining_ns = flow_remaining_ns(gpu, gate_passed(gpu));
+    if (lease->close_pending && remaining_ns <= HANDOVER_NS)
+        lease->close_pending = !arbiter_send(MESSAGE_CLOSED, gpu, 0, lease->lease);
+    bool known = lease->close_pending && remaining_ns != UINT64_MAX;
+    uint64_t poll_ns = known && remaining_ns > HANDOVER_NS ? remaining_ns - HANDOVER_NS : DRAIN_POLL_NS;
+    return poll_ns < CONTENDED_POLL_NS ? poll_ns : CONTENDED_POLL_NS;
 }
 
-/* Each time that we are given it, a lease has another number. */
+/* Each grant of a lease has a new number. */
 void lease_open(uint32_t gpu, uint32_t flags, uint64_t number) {
     lease_t *lease = &leases[gpu];
-    if (number == lease->returned)
+    if (number == lease->released)
         return;
     lease->lease = number;
-    lease->wanted = false;
+    lease->requested = false;
     open_gate(gpu, flags);
 }
 
@@ -126,40 +126,41 @@ void lease_revoke(uint32_t gpu, uint64_t number) {
     bool any = number == 0;
     if (!gate_is_open(gpu) || !(any || number == lease->lease)) {
         if (any || (number == lease->lease && !lease->draining))
-            (void)arbiter_tell(MESSAGE_RELEASED, gpu, 0, number);
+            (void)arbiter_send(MESSAGE_RELEASED, gpu, 0, number);
         return;
     }
     if (any)
         lease->lease = 0;
     close_gate(gpu);
-    lease->closing = true;
+    lease->close_pending = true;
     drain(gpu);
 }
 
-/* Nothing to do, and others wait, or there is a limit: the lease goes back. What is launched in between is seen. */
-static void look_whether_idle(uint32_t gpu) {
+/* Return the lease if the GPU is idle while other shares wait or a limit applies. If a launch comes in between, the
+ * gate opens again. */
+static void release_if_idle(uint32_t gpu) {
     lease_t *lease = &leases[gpu];
     uint64_t launches = gate_launches(gpu);
-    if (launches != lease->launches || gate_is_waited_for(gpu)) {
+    if (launches != lease->launches || gate_has_waiters(gpu)) {
         lease->launches = launches;
-        lease->quiet = 0;
+        lease->idle_polls = 0;
         return;
     }
-    if (lease->quiet == 0)
+    if (lease->idle_polls == 0)
         mark(gpu);
     if (!has_ended(gpu))
         return;
-    /* It may be about to launch the next one, as a program does that waits for each of them. */
-    if (lease->quiet++ < QUIET_LOOKS)
+    /* A program that waits for each launch may be about to make the next one. */
+    if (lease->idle_polls++ < MAX_IDLE_POLLS)
         return;
     gate_close(gpu);
-    if (gate_launches(gpu) != launches || !give_back(gpu))
+    if (gate_launches(gpu) != launches || !release_lease(gpu))
         open_gate(gpu, lease->flags);
 }
 
-/* Without an arbiter each share launches in its own part of every PERIOD_NS. Which part that is, the limits page says.
- * An arbiter that leaves it unsaid leaves us the request's part, from a moment that follows from the process's number:
- * in many pods that number is the same, so such parts may fall together. */
+/* Without an arbiter each share launches in its own part of every PERIOD_NS, given by the limits page. If an older
+ * arbiter left that empty, the share takes its requested part, from an offset derived from the process ID. In many
+ * pods that ID is the same, so these parts may overlap. */
 static bool is_turn(uint32_t gpu) {
     uint64_t begin_ns, length_ns;
     if (share_turn(gpu, PERIOD_NS, &begin_ns, &length_ns))
@@ -168,39 +169,39 @@ static bool is_turn(uint32_t gpu) {
     return (now_ns() + (uint64_t)getpid() * 37 * MS_NS) % PERIOD_NS < (percent > 0 ? percent : 1) * (PERIOD_NS / 100);
 }
 
-/* Without an arbiter those that have neighbours take turns by the clock. */
+/* Without an arbiter, shares with neighbours take turns by the clock. */
 static void share_by_clock(uint32_t gpu) {
     lease_t *lease = &leases[gpu];
     bool turn = is_turn(gpu);
-    if (turn && !gate_is_open(gpu) && gate_is_waited_for(gpu))
+    if (turn && !gate_is_open(gpu) && gate_has_waiters(gpu))
         open_gate(gpu, LEASE_COUNTED);
     else if (!turn && gate_is_open(gpu) && lease->flags != 0)
         gate_close(gpu);
 }
 
-uint64_t lease_look(uint32_t gpu) {
+uint64_t lease_poll(uint32_t gpu) {
     lease_t *lease = &leases[gpu];
-    if (!arbiter_is_there()) {
+    if (!arbiter_is_connected()) {
         share_by_clock(gpu);
-        return gate_is_open(gpu) ? (lease->flags != 0 ? MS_NS : FOR_EVER) : gate_is_waited_for(gpu) ? MS_NS : FOR_EVER;
+        return gate_is_open(gpu) ? (lease->flags != 0 ? MS_NS : FOREVER) : gate_has_waiters(gpu) ? MS_NS : FOREVER;
     }
     uint64_t drain_ns = lease->draining ? drain(gpu) : 0;
     bool is_open = gate_is_open(gpu);
-    if (!is_open && !lease->wanted && gate_is_waited_for(gpu))
-        lease->wanted = arbiter_tell(MESSAGE_WANT, gpu, 0, 0);
+    if (!is_open && !lease->requested && gate_has_waiters(gpu))
+        lease->requested = arbiter_send(MESSAGE_WANT, gpu, 0, 0);
     if (is_open && lease->flags != 0)
-        look_whether_idle(gpu);
+        release_if_idle(gpu);
     if (lease->draining)
         return drain_ns;
     if (!gate_is_open(gpu) || lease->flags == 0)
-        return FOR_EVER;
-    return lease->flags & LEASE_CONTENDED ? CONTENDED_LOOK_NS : COUNTED_LOOK_NS;
+        return FOREVER;
+    return lease->flags & LEASE_CONTENDED ? CONTENDED_POLL_NS : COUNTED_POLL_NS;
 }
 
-void lease_resume(uint32_t gpu) {
+void lease_rejoin(uint32_t gpu) {
     lease_t *lease = &leases[gpu];
-    lease->wanted = lease->draining = false;
+    lease->requested = lease->draining = false;
     lease->lease = 0;
     if (gate_is_open(gpu))
-        (void)arbiter_tell(MESSAGE_WANT, gpu, LEASE_HELD, 0);
+        (void)arbiter_send(MESSAGE_WANT, gpu, LEASE_HELD, 0);
 }

@@ -15,31 +15,31 @@
 #include "driver/driver.h"
 
 #define MAX_CONTEXTS 64
-#define SETTLE_LOOKS 1000
-#define SETTLE_LOOK_NS 20000
+#define MAX_IDLE_WAIT_POLLS 1000
+#define IDLE_WAIT_POLL_NS 20000
 
 typedef struct {
-    CUcontext context; /* first: it alone is read without the mutex */
+    CUcontext context; /* must be first: only this field is read without the mutex */
     CUevent event;
     uint32_t gpu;
-    unsigned aside; /* it may be ending, and so many threads are about to say whether it has */
+    unsigned suspended; /* number of calls in progress that may end the context */
     bool marked;
-    bool due;    /* it was aside when it was to be marked */
-    bool legacy; /* its default stream is to be asked */
+    bool due;    /* was suspended when it should have been marked */
+    bool legacy; /* its default stream must be queried */
     bool missed;
 } context_t;
 
-/* The mutex is held by the helper thread while it calls the driver, and by a thread that is about to end a context,
- * which sets it aside: so the helper never uses a context that has ended, and nobody waits for it inside the driver. */
+/* The helper holds the mutex while it calls the driver. A thread that may end a context takes it to suspend that
+ * context. So the helper never uses a context that has ended, and no thread waits for the helper inside the driver. */
 static struct {
     pthread_mutex_t mutex;
     context_t contexts[MAX_CONTEXTS];
     unsigned count;
-    bool asking;      /* the helper is asking the driver */
-    bool parked;      /* it asks no more */
-    bool own_streams; /* see marker_own_streams */
+    bool calling;        /* the helper is calling the driver */
+    bool stopped;        /* it no longer does */
+    bool thread_streams; /* see marker_use_thread_streams */
     struct {
-        bool asked, missed, untold; /* untold: of too many contexts */
+        bool polled, missed, overflowed; /* overflowed: too many contexts */
     } streams[MAX_GPUS];
 } markers = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
@@ -58,14 +58,14 @@ static context_t *find(CUcontext context) {
     return NULL;
 }
 
-bool marker_knows(CUcontext context, uint32_t *gpu_p) {
+bool marker_find(CUcontext context, uint32_t *gpu_p) {
     const context_t *place = find(context);
     if (place != NULL)
         *gpu_p = place->gpu;
     return place != NULL;
 }
 
-void marker_context(CUcontext context, uint32_t gpu) {
+void marker_add(CUcontext context, uint32_t gpu) {
     if (find(context) != NULL)
         return;
     pthread_mutex_lock(&markers.mutex);
@@ -74,7 +74,7 @@ void marker_context(CUcontext context, uint32_t gpu) {
     if (place == NULL && !known && markers.count < MAX_CONTEXTS)
         place = &markers.contexts[markers.count];
     if (place == NULL && !known)
-        markers.streams[gpu].untold = true;
+        markers.streams[gpu].overflowed = true;
     if (place != NULL) {
         memset(&place->event, 0, sizeof *place - offsetof(context_t, event));
         place->gpu = gpu;
@@ -85,17 +85,17 @@ void marker_context(CUcontext context, uint32_t gpu) {
     pthread_mutex_unlock(&markers.mutex);
 }
 
-void marker_set_aside(CUcontext context) {
+void marker_suspend(CUcontext context) {
     if (context == NULL)
         return;
-    passes_recall();
-    flow_set_aside(context);
+    passes_revoke();
+    flow_suspend(context);
     pthread_mutex_lock(&markers.mutex);
     context_t *place = find(context);
     if (place != NULL)
-        place->aside++;
+        place->suspended++;
     pthread_mutex_unlock(&markers.mutex);
-    streams_set_aside(context);
+    streams_suspend(context);
 }
 
 /* Its events have ended with it. */
@@ -109,84 +109,83 @@ void marker_drop(CUcontext context) {
     if (place != NULL)
         __atomic_store_n(&place->context, NULL, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&markers.mutex);
-    passes_recall();
+    passes_revoke();
 }
 
-void marker_restore(CUcontext context) {
+void marker_resume(CUcontext context) {
     if (context == NULL)
         return;
-    flow_restore(context);
-    streams_restore(context);
+    flow_resume(context);
+    streams_resume(context);
     pthread_mutex_lock(&markers.mutex);
     context_t *place = find(context);
-    if (place != NULL && place->aside > 0)
-        place->aside--;
+    if (place != NULL && place->suspended > 0)
+        place->suspended--;
     pthread_mutex_unlock(&markers.mutex);
 }
 
-void marker_own_streams(void) {
-    if (!__atomic_load_n(&markers.own_streams, __ATOMIC_RELAXED))
-        __atomic_store_n(&markers.own_streams, true, __ATOMIC_RELAXED);
+void marker_use_thread_streams(void) {
+    if (!__atomic_load_n(&markers.thread_streams, __ATOMIC_RELAXED))
+        __atomic_store_n(&markers.thread_streams, true, __ATOMIC_RELAXED);
 }
 
-void marker_settle(void) {
-    for (unsigned i = 0; i < SETTLE_LOOKS && __atomic_load_n(&markers.asking, __ATOMIC_SEQ_CST); i++)
-        pause_ns(SETTLE_LOOK_NS);
+void marker_wait_idle(void) {
+    for (unsigned i = 0; i < MAX_IDLE_WAIT_POLLS && __atomic_load_n(&markers.calling, __ATOMIC_SEQ_CST); i++)
+        pause_ns(IDLE_WAIT_POLL_NS);
 }
 
-void marker_park(void) {
-    __atomic_store_n(&markers.parked, true, __ATOMIC_SEQ_CST);
-    marker_settle();
+void marker_stop(void) {
+    __atomic_store_n(&markers.stopped, true, __ATOMIC_SEQ_CST);
+    marker_wait_idle();
 }
 
-/* The helper is about to ask the driver, or has: before it looks whether anything is captured. False: it must not any
- * more. */
-static bool ask(bool asking) {
-    if (asking)
+/* Called with true before the helper checks for captures and calls the driver, and with false afterwards. Returns false
+ * if it must not call the driver any more. */
+static bool set_calling(bool calling) {
+    if (calling)
         pthread_mutex_lock(&markers.mutex);
-    __atomic_store_n(&markers.asking, asking, __ATOMIC_SEQ_CST);
-    if (!asking)
+    __atomic_store_n(&markers.calling, calling, __ATOMIC_SEQ_CST);
+    if (!calling)
         pthread_mutex_unlock(&markers.mutex);
-    return !__atomic_load_n(&markers.parked, __ATOMIC_SEQ_CST);
+    return !__atomic_load_n(&markers.stopped, __ATOMIC_SEQ_CST);
 }
 
 static void record(context_t *place) {
-    CUresult result = place->event == NULL ? event_make(place->context, &place->event) : CUDA_SUCCESS;
+    CUresult result = place->event == NULL ? event_create(place->context, &place->event) : CUDA_SUCCESS;
     if (result == CUDA_SUCCESS)
         result = REAL(cuCtxRecordEvent)(place->context, place->event);
     place->marked = result == CUDA_SUCCESS;
 }
 
-/* With the lock held, as all below. */
+/* With the lock held, as in the functions below. */
 static void record_all(uint32_t gpu) {
-    bool by_streams = streams_are_asked();
+    bool by_streams = streams_are_polled();
     for (unsigned i = 0; i < markers.count; i++) {
         context_t *place = &markers.contexts[i];
         if (place->context == NULL || place->gpu != gpu)
             continue;
         place->marked = place->legacy = place->missed = false;
-        place->due = place->aside > 0;
+        place->due = place->suspended > 0;
         if (place->due)
             continue;
         if (!by_streams)
             record(place);
         place->legacy = by_streams;
-        place->missed = place->legacy && __atomic_load_n(&markers.own_streams, __ATOMIC_RELAXED);
+        place->missed = place->legacy && __atomic_load_n(&markers.thread_streams, __ATOMIC_RELAXED);
     }
-    markers.streams[gpu].asked = by_streams;
+    markers.streams[gpu].polled = by_streams;
     markers.streams[gpu].missed = by_streams && !streams_mark(gpu);
 }
 
 void marker_record(uint32_t gpu) {
-    if (ask(true))
+    if (set_calling(true))
         record_all(gpu);
-    (void)ask(false);
+    (void)set_calling(false);
 }
 
-/* An event in the default stream would be a barrier between the others: of two kernels that wait for each other, the
- * second one would come after the first. So it is only asked, and not while something that it would wait for is
- * captured.
- */
+/* An event in the default stream would act as a barrier between other streams: if two kernels wait for each other,
+ * the second could not start. So the stream is only queried, and only if no stream that it would wait for is
+ * capturing. */
 static bool legacy_done(context_t *place) {
     CUcontext popped;
     int status = 1;
@@ -202,7 +201,7 @@ static bool legacy_done(context_t *place) {
 static bool is_done(context_t *place) {
     if (place->due)
         return false;
-    if (place->aside > 0)
+    if (place->suspended > 0)
         return !place->marked && !place->legacy;
     if (place->marked)
         place->marked = REAL(cuEventQuery)(place->event) == CUDA_ERROR_NOT_READY;
@@ -211,28 +210,28 @@ static bool is_done(context_t *place) {
     return !place->marked && !place->legacy;
 }
 
-bool marker_done(uint32_t gpu) {
-    bool done = true, again = false, asks = ask(true);
-    for (unsigned i = 0; i < markers.count && asks; i++) {
+bool marker_is_done(uint32_t gpu) {
+    bool done = true, retry = false, may_call = set_calling(true);
+    for (unsigned i = 0; i < markers.count && may_call; i++) {
         const context_t *place = &markers.contexts[i];
-        again = again || (place->context != NULL && place->gpu == gpu && place->due && place->aside == 0);
+        retry = retry || (place->context != NULL && place->gpu == gpu && place->due && place->suspended == 0);
     }
-    if (again)
+    if (retry)
         record_all(gpu);
-    for (unsigned i = 0; asks && i < markers.count && done; i++) {
+    for (unsigned i = 0; may_call && i < markers.count && done; i++) {
         context_t *place = &markers.contexts[i];
         if (place->context != NULL && place->gpu == gpu)
             done = is_done(place);
     }
-    if (asks && done && markers.streams[gpu].asked)
-        done = streams_done(gpu);
-    (void)ask(false);
+    if (may_call && done && markers.streams[gpu].polled)
+        done = streams_are_done(gpu);
+    (void)set_calling(false);
     return done;
 }
 
-bool marker_missed(uint32_t gpu) {
+bool marker_has_missed(uint32_t gpu) {
     pthread_mutex_lock(&markers.mutex);
-    bool missed = markers.streams[gpu].missed || markers.streams[gpu].untold;
+    bool missed = markers.streams[gpu].missed || markers.streams[gpu].overflowed;
     for (unsigned i = 0; i < markers.count; i++) {
         const context_t *place = &markers.contexts[i];
         missed = missed || (place->context != NULL && place->gpu == gpu && place->missed);

@@ -1,7 +1,7 @@
-/* Whether a GPU still runs work of this process: an event after everything that each context was given. Where the
- * driver has none (before CUDA 12.5), and while anything is captured, which it would break, an event in each stream.
+/* Tells whether a GPU still runs work of this process, by an event after all work of each context. Before CUDA 12.5
+ * there is no such event, and it would break a capture; then each stream gets one.
  *
- * For the helper thread, but for what is told about contexts. A context that is broken runs nothing. */
+ * For the helper thread, except for the functions about contexts. A broken context runs nothing. */
 #ifndef GPUSHARE_MARKER_H
 #define GPUSHARE_MARKER_H
 
@@ -9,33 +9,33 @@
 
 #include "driver/hooks.h"
 
-/* There is this context on that GPU; from any thread, as often as one likes. */
-void marker_context(CUcontext context, uint32_t gpu);
+/* Add a context on this GPU; no-op if it is known. From any thread. */
+void marker_add(CUcontext context, uint32_t gpu);
 
-/* Whether it has been told of, and on which GPU it is. */
-bool marker_knows(CUcontext context, uint32_t *gpu_p);
+/* Whether the context is known, and its GPU. */
+bool marker_find(CUcontext context, uint32_t *gpu_p);
 
-/* Around a call that may end it: before, and then one of the others. Meanwhile it is left alone, and taken to run. */
-void marker_set_aside(CUcontext context);
+/* Around a call that may end the context. Until drop or resume, it is not queried and counts as running. */
+void marker_suspend(CUcontext context);
 void marker_drop(CUcontext context);
-void marker_restore(CUcontext context);
+void marker_resume(CUcontext context);
 
-/* Threads launch in default streams of their own, which nobody else can ask about. */
-void marker_own_streams(void);
+/* Note that threads launch in their own default streams, which other threads cannot query. */
+void marker_use_thread_streams(void);
 
-/* The process exits: from now on the driver is asked nothing, and what is being asked has been answered. */
-void marker_park(void);
+/* Called at exit: make no further calls to the driver, and wait for the one in progress. */
+void marker_stop(void);
 
-/* A capture begins: what the helper is asking the driver has been answered, or it takes very long. */
-void marker_settle(void);
+/* Called when a capture begins: wait until the helper's call to the driver has returned, for a limited time. */
+void marker_wait_idle(void);
 
-/* Marks all that has been launched on the GPU until now. */
+/* Mark all work launched on the GPU so far. */
 void marker_record(uint32_t gpu);
 
-/* True: all that was marked has ended. */
-bool marker_done(uint32_t gpu);
+/* Whether all marked work has ended. */
+bool marker_is_done(uint32_t gpu);
 
-/* Something could not be marked, and may run still. */
-bool marker_missed(uint32_t gpu);
+/* Whether some work could not be marked and may still run. */
+bool marker_has_missed(uint32_t gpu);
 
 #endif

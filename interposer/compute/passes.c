@@ -2,19 +2,19 @@
 
 #include "base/fork.h"
 
-_Atomic uint64_t passes_edition __attribute__((aligned(64))) = 1;
+_Atomic uint64_t passes_generation __attribute__((aligned(64))) = 1;
 
-_Thread_local __attribute__((tls_model("initial-exec"))) pass_t passes_mine;
+_Thread_local __attribute__((tls_model("initial-exec"))) pass_t passes_own;
 
-void passes_recall(void) {
-    (void)atomic_fetch_add(&passes_edition, 1);
+void passes_revoke(void) {
+    (void)atomic_fetch_add(&passes_generation, 1);
 }
-FORK_ON_CHILD(passes_recall)
+FORK_ON_CHILD(passes_revoke)
 
-unsigned passes_left(uint64_t edition, uint32_t gpu) {
-    return passes_mine.edition == edition && passes_mine.gpu == gpu ? passes_mine.left : 0;
+unsigned passes_remaining(uint64_t generation, uint32_t gpu) {
+    return passes_own.generation == generation && passes_own.gpu == gpu ? passes_own.remaining : 0;
 }
 
-void passes_give(const pass_t *pass) {
-    passes_mine = *pass;
+void passes_grant(const pass_t *pass) {
+    passes_own = *pass;
 }

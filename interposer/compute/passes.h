@@ -1,7 +1,6 @@
-/* Passes: a thread whose launch has been counted at the gate may launch a few times more on that GPU without being
- * counted, and in the same stream without being looked at. What was true of the first is taken to be true of them for
- * as long as the edition is the same, and whoever makes it untrue begins another one, which voids the passes of all
- * threads. */
+/* Passes: a thread whose launch was counted at the gate may make a few more launches on that GPU without being
+ * counted, and in the same stream without any other check. The checks' results hold as long as the generation is the
+ * same. Any change that would invalidate them starts a new generation, which voids the passes of all threads. */
 #ifndef GPUSHARE_PASSES_H
 #define GPUSHARE_PASSES_H
 
@@ -12,42 +11,42 @@
 #include "cuda/stream.h"
 #include "driver/driver.h"
 
-/* Never 0, which is what threads begin with. Read before what a pass is given for is looked at. */
-extern _Atomic uint64_t passes_edition;
+/* Never 0, the initial value in threads. Read it before the checks whose results a pass records. */
+extern _Atomic uint64_t passes_generation;
 
-/* Said after it has changed. */
-void passes_recall(void);
+/* Call this after the change. */
+void passes_revoke(void);
 
 typedef struct {
-    uint64_t edition;
+    uint64_t generation;
     uint32_t gpu;
-    unsigned left; /* launches that were counted and have not been made yet */
+    unsigned remaining; /* launches counted but not made yet */
     CUstream stream;
     CUcontext context;
 } pass_t;
 
-/* How often the calling thread may launch on that GPU without being counted. */
-unsigned passes_left(uint64_t edition, uint32_t gpu);
+/* Return how many launches the calling thread may make on that GPU without being counted. */
+unsigned passes_remaining(uint64_t generation, uint32_t gpu);
 
-/* From now on so often, and in this stream, which works in this context, without being looked at. */
-void passes_give(const pass_t *pass);
+/* Give the calling thread a pass for launches in this stream, which runs in this context. */
+void passes_grant(const pass_t *pass);
 
-/* The thread's own, in its own block of memory, where it is found without a call: the library is there before the first
- * thread is. */
-extern _Thread_local __attribute__((tls_model("initial-exec"), visibility("hidden"))) pass_t passes_mine;
+/* The thread's pass. It is in initial thread-local storage, found without a call, because the library is loaded
+ * before any thread starts. */
+extern _Thread_local __attribute__((tls_model("initial-exec"), visibility("hidden"))) pass_t passes_own;
 
 static inline bool passes_is_current(CUcontext context) {
     CUcontext current;
     return REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current == context;
 }
 
-/* Whether the calling thread has a pass for a launch in this stream, which takes it. In line, for each launch asks. */
-static inline bool passes_take(CUstream stream) {
-    pass_t *mine = &passes_mine;
-    if (mine->left == 0 || mine->stream != stream || mine->edition != atomic_load(&passes_edition) ||
-        !(stream_is_handle(stream) || passes_is_current(mine->context)))
+/* Use the calling thread's pass for a launch in this stream, if it has one. Inline, because every launch does this. */
+static inline bool passes_use(CUstream stream) {
+    pass_t *own = &passes_own;
+    if (own->remaining == 0 || own->stream != stream || own->generation != atomic_load(&passes_generation) ||
+        !(stream_is_handle(stream) || passes_is_current(own->context)))
         return false;
-    mine->left--;
+    own->remaining--;
     return true;
 }
 

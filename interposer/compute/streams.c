@@ -14,52 +14,52 @@
 #include "share/share.h"
 
 #define MAX_STREAMS 1024
-#define CLAIM_LOOK_NS 20000
+#define CLAIM_POLL_NS 20000
 
-typedef struct streams_seat {
-    CUcontext context; /* NULL: a free seat */
-    CUstream stream;   /* NULL: it has ended, and what it was given may run still */
-    CUevent event;     /* NULL: none was needed yet */
+typedef struct streams_slot {
+    CUcontext context; /* NULL: a free slot */
+    CUstream stream;   /* NULL: destroyed, and its work may still run */
+    CUevent event;     /* NULL: not needed so far */
     uint32_t gpu;
-    unsigned aside; /* its context may be ending, and so many are about to say whether it has */
-    bool claimed;   /* the driver is being asked about it */
-    bool marked;    /* the event is after what is asked about */
-    bool captured;  /* a capture has begun in it, after the event */
-} seat_t;
+    unsigned suspended; /* number of calls in progress that may end the context */
+    bool claimed;       /* a thread is calling the driver about it */
+    bool marked;        /* the event follows the work in question */
+    bool captured;      /* a capture began in it after the event */
+} slot_t;
 
 static struct {
     pthread_mutex_t mutex;
-    seat_t seats[MAX_STREAMS];
+    slot_t slots[MAX_STREAMS];
     unsigned high;
-    bool untold; /* there have been too many */
+    bool overflowed; /* too many streams */
 } streams = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 static void streams_after_fork(void) {
-    memset(streams.seats, 0, streams.high * sizeof *streams.seats);
+    memset(streams.slots, 0, streams.high * sizeof *streams.slots);
     streams.high = 0;
-    streams.untold = false;
+    streams.overflowed = false;
     streams.mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 FORK_ON_CHILD(streams_after_fork)
 
 /* With the lock held. */
-static seat_t *find(CUstream stream) {
+static slot_t *find(CUstream stream) {
     for (unsigned i = 0; i < streams.high; i++) {
-        if (streams.seats[i].context != NULL && streams.seats[i].stream == stream)
-            return &streams.seats[i];
+        if (streams.slots[i].context != NULL && streams.slots[i].stream == stream)
+            return &streams.slots[i];
     }
     return NULL;
 }
 
-static seat_t *free_seat(void) {
+static slot_t *free_slot(void) {
     for (unsigned i = 0; i < streams.high; i++) {
-        if (streams.seats[i].context == NULL)
-            return &streams.seats[i];
+        if (streams.slots[i].context == NULL)
+            return &streams.slots[i];
     }
-    return streams.high < MAX_STREAMS ? &streams.seats[streams.high++] : NULL;
+    return streams.high < MAX_STREAMS ? &streams.slots[streams.high++] : NULL;
 }
 
-void streams_made(CUstream stream) {
+void streams_add(CUstream stream) {
     place_t place;
     CUdevice device;
     CUcontext context;
@@ -67,12 +67,12 @@ void streams_made(CUstream stream) {
         REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS || context == NULL)
         return;
     pthread_mutex_lock(&streams.mutex);
-    seat_t *seat = find(stream); /* one that has ended without our seeing it */
-    seat = seat == NULL ? free_seat() : seat;
-    if (seat != NULL)
-        *seat = (seat_t){.context = context, .stream = stream, .gpu = place.gpu};
+    slot_t *slot = find(stream); /* a stream whose end our hooks did not see */
+    slot = slot == NULL ? free_slot() : slot;
+    if (slot != NULL)
+        *slot = (slot_t){.context = context, .stream = stream, .gpu = place.gpu};
     else
-        __atomic_store_n(&streams.untold, true, __ATOMIC_RELAXED);
+        __atomic_store_n(&streams.overflowed, true, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&streams.mutex);
 }
 
@@ -80,32 +80,32 @@ unsigned streams_count(uint32_t gpu) {
     unsigned count = 0;
     pthread_mutex_lock(&streams.mutex);
     for (unsigned i = 0; i < streams.high; i++)
-        count += streams.seats[i].stream != NULL && streams.seats[i].gpu == gpu;
+        count += streams.slots[i].stream != NULL && streams.slots[i].gpu == gpu;
     pthread_mutex_unlock(&streams.mutex);
     return count;
 }
 
-/* The seat of a stream for this thread alone, or NULL. */
-static seat_t *claim(CUstream stream) {
-    seat_t *seat = NULL;
+/* Claim the stream's slot for this thread. Returns NULL if there is none. */
+static slot_t *claim(CUstream stream) {
+    slot_t *slot = NULL;
     for (bool claimed = false; !claimed;) {
         pthread_mutex_lock(&streams.mutex);
-        seat = stream_is_handle(stream) ? find(stream) : NULL;
-        claimed = seat == NULL || !seat->claimed;
-        if (seat != NULL)
-            seat->claimed = true;
+        slot = stream_is_handle(stream) ? find(stream) : NULL;
+        claimed = slot == NULL || !slot->claimed;
+        if (slot != NULL)
+            slot->claimed = true;
         pthread_mutex_unlock(&streams.mutex);
         if (!claimed)
-            pause_ns(CLAIM_LOOK_NS);
+            pause_ns(CLAIM_POLL_NS);
     }
-    return seat;
+    return slot;
 }
 
-static void unclaim(seat_t *seat, bool ends) {
+static void release_claim(slot_t *slot, bool frees) {
     pthread_mutex_lock(&streams.mutex);
-    seat->claimed = false;
-    if (ends)
-        seat->context = NULL;
+    slot->claimed = false;
+    if (frees)
+        slot->context = NULL;
     pthread_mutex_unlock(&streams.mutex);
 }
 
@@ -114,72 +114,72 @@ static bool is_capturing(CUstream stream) {
     return REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS || status != 0;
 }
 
-/* Of a claimed seat: an event after all that the stream was given. False: a capture has taken the event in, which then
- * says nothing and must not be asked, or would. A context that is broken runs nothing. */
-static bool record(seat_t *seat) {
+/* Record an event after all work of a claimed stream. Returns false if a capture includes the event, which then says
+ * nothing, or if it could. A broken context runs nothing. */
+static bool record(slot_t *slot) {
     CUcontext popped;
-    seat->marked = false;
-    if (seat->event == NULL && event_make(seat->context, &seat->event) != CUDA_SUCCESS)
+    slot->marked = false;
+    if (slot->event == NULL && event_create(slot->context, &slot->event) != CUDA_SUCCESS)
         return true;
-    if (REAL(cuCtxPushCurrent_v2)(seat->context) != CUDA_SUCCESS)
+    if (REAL(cuCtxPushCurrent_v2)(slot->context) != CUDA_SUCCESS)
         return true;
-    bool free = !is_capturing(seat->stream);
-    if (free && REAL(cuEventRecord)(seat->event, seat->stream) == CUDA_SUCCESS)
-        seat->marked = free = !is_capturing(seat->stream);
+    bool free = !is_capturing(slot->stream);
+    if (free && REAL(cuEventRecord)(slot->event, slot->stream) == CUDA_SUCCESS)
+        slot->marked = free = !is_capturing(slot->stream);
     (void)REAL(cuCtxPopCurrent_v2)(&popped);
     return free;
 }
 
 void streams_capture(CUstream stream) {
-    seat_t *seat = claim(stream);
-    if (seat == NULL)
+    slot_t *slot = claim(stream);
+    if (slot == NULL)
         return;
-    seat->captured = record(seat);
-    unclaim(seat, false);
+    slot->captured = record(slot);
+    release_claim(slot, false);
 }
 
-bool streams_are_asked(void) {
+bool streams_are_polled(void) {
     return !driver_has(HOOK_cuCtxRecordEvent) || capture_any();
 }
 
-/* Forgotten before it ends, for after that the driver may use the same handle again at once, on another GPU even. */
-streams_seat_t *streams_end(CUstream stream) {
-    passes_recall();
-    seat_t *seat = claim(stream);
-    if (seat == NULL)
+/* The handle is removed first, because after the call the driver may reuse it at once, even on another GPU. */
+streams_slot_t *streams_begin_destroy(CUstream stream) {
+    passes_revoke();
+    slot_t *slot = claim(stream);
+    if (slot == NULL)
         return NULL;
-    if (!seat->marked && streams_are_asked())
-        (void)record(seat);
+    if (!slot->marked && streams_are_polled())
+        (void)record(slot);
     pthread_mutex_lock(&streams.mutex);
-    seat->stream = NULL;
+    slot->stream = NULL;
     pthread_mutex_unlock(&streams.mutex);
-    return seat;
+    return slot;
 }
 
-void streams_ended(streams_seat_t *seat, CUstream stream, bool ended) {
-    if (seat == NULL)
+void streams_end_destroy(streams_slot_t *slot, CUstream stream, bool ended) {
+    if (slot == NULL)
         return;
-    bool runs = seat->marked;
-    CUevent event = ended && !runs ? seat->event : NULL;
+    bool runs = slot->marked;
+    CUevent event = ended && !runs ? slot->event : NULL;
     pthread_mutex_lock(&streams.mutex);
-    seat->stream = ended ? NULL : stream;
-    seat->claimed = false;
+    slot->stream = ended ? NULL : stream;
+    slot->claimed = false;
     if (ended && !runs)
-        seat->context = NULL;
+        slot->context = NULL;
     pthread_mutex_unlock(&streams.mutex);
     if (event != NULL)
         (void)REAL(cuEventDestroy_v2)(event);
 }
 
-void streams_set_aside(CUcontext context) {
+void streams_suspend(CUcontext context) {
     pthread_mutex_lock(&streams.mutex);
     for (unsigned i = 0; i < streams.high; i++) {
-        seat_t *seat = &streams.seats[i];
-        if (seat->context == context)
-            seat->aside++;
-        while (seat->context == context && seat->claimed) {
+        slot_t *slot = &streams.slots[i];
+        if (slot->context == context)
+            slot->suspended++;
+        while (slot->context == context && slot->claimed) {
             pthread_mutex_unlock(&streams.mutex);
-            pause_ns(CLAIM_LOOK_NS);
+            pause_ns(CLAIM_POLL_NS);
             pthread_mutex_lock(&streams.mutex);
         }
     }
@@ -187,70 +187,70 @@ void streams_set_aside(CUcontext context) {
 }
 
 /* The events end with their context. */
-static void leave(CUcontext context, bool ended) {
+static void end_suspension(CUcontext context, bool ended) {
     pthread_mutex_lock(&streams.mutex);
     for (unsigned i = 0; i < streams.high; i++) {
-        seat_t *seat = &streams.seats[i];
-        if (seat->context == context && ended)
-            *seat = (seat_t){0};
-        else if (seat->context == context && seat->aside > 0)
-            seat->aside--;
+        slot_t *slot = &streams.slots[i];
+        if (slot->context == context && ended)
+            *slot = (slot_t){0};
+        else if (slot->context == context && slot->suspended > 0)
+            slot->suspended--;
     }
     pthread_mutex_unlock(&streams.mutex);
 }
 
 void streams_drop(CUcontext context) {
-    leave(context, true);
+    end_suspension(context, true);
 }
 
-void streams_restore(CUcontext context) {
-    leave(context, false);
+void streams_resume(CUcontext context) {
+    end_suspension(context, false);
 }
 
-/* The next seat of this GPU that there is something to ask about; NULL: no more. Those that another thread has claimed
- * are passed over, which is told. */
-static seat_t *next(uint32_t gpu, unsigned *index, bool marked, bool *passed_over_p) {
-    seat_t *seat = NULL;
+/* Claim this GPU's next slot to query. Returns NULL at the end. Slots that another thread has claimed are skipped,
+ * which sets `*passed_over_p`. */
+static slot_t *next(uint32_t gpu, unsigned *index, bool marked, bool *passed_over_p) {
+    slot_t *slot = NULL;
     pthread_mutex_lock(&streams.mutex);
-    for (; seat == NULL && *index < streams.high; *index += 1) {
-        seat_t *at = &streams.seats[*index];
+    for (; slot == NULL && *index < streams.high; *index += 1) {
+        slot_t *at = &streams.slots[*index];
         if (at->context == NULL || at->gpu != gpu)
             continue;
-        if (at->claimed || at->aside > 0) { /* whoever has claimed it may just be changing the rest of it */
+        if (at->claimed || at->suspended > 0) { /* the claiming thread may be changing the other fields */
             *passed_over_p = true;
             continue;
         }
         if (marked ? !at->marked : at->stream == NULL)
             continue;
         at->claimed = true;
-        seat = at;
+        slot = at;
     }
     pthread_mutex_unlock(&streams.mutex);
-    return seat;
+    return slot;
 }
 
 bool streams_mark(uint32_t gpu) {
-    bool missed = __atomic_load_n(&streams.untold, __ATOMIC_RELAXED);
+    bool missed = __atomic_load_n(&streams.overflowed, __ATOMIC_RELAXED);
     unsigned index = 0;
-    for (seat_t *seat; (seat = next(gpu, &index, false, &missed)) != NULL; unclaim(seat, false)) {
-        seat->captured = seat->captured && is_capturing(seat->stream);
-        if (!seat->captured && !record(seat))
+    for (slot_t *slot; (slot = next(gpu, &index, false, &missed)) != NULL; release_claim(slot, false)) {
+        slot->captured = slot->captured && is_capturing(slot->stream);
+        if (!slot->captured && !record(slot))
             missed = true;
     }
     return !missed;
 }
 
-bool streams_done(uint32_t gpu) {
+bool streams_are_done(uint32_t gpu) {
     bool runs = false;
     unsigned index = 0;
-    for (seat_t *seat; !runs && (seat = next(gpu, &index, true, &runs)) != NULL;) {
-        bool done = REAL(cuEventQuery)(seat->event) != CUDA_ERROR_NOT_READY;
-        bool ends = done && seat->stream == NULL;
-        if (ends)
-            (void)REAL(cuEventDestroy_v2)(seat->event);
-        seat->marked = !done;
+    for (slot_t *slot; !runs && (slot = next(gpu, &index, true, &runs)) != NULL;) {
+        bool done = REAL(cuEventQuery)(slot->event) != CUDA_ERROR_NOT_READY;
+        bool frees = done && slot->stream == NULL;
+        if (frees)
+            (void)REAL(cuEventDestroy_v2)(slot->event);
+        slot->marked = !done;
         runs = runs || !done;
-        unclaim(seat, ends);
+        release_claim(slot, frees);
     }
     return !runs;
 }

@@ -1,8 +1,8 @@
-/* The streams that the program has made, and an event in each: whether they still run what they were given, where that
- * cannot be asked of their context as a whole. That is before CUDA 12.5, and while anything is being captured.
+/* The streams that the program has created, with an event in each, which tells whether its work has ended. They are
+ * used where a context cannot be queried as a whole: before CUDA 12.5, and during captures.
  *
- * The lock is held for the list only, never across a call to the driver: who asks about a stream claims it, and who
- * ends it waits for that. */
+ * The lock protects the list only and is never held across a call to the driver. A thread claims the stream that it
+ * queries, and a thread that destroys the stream waits for the claim. */
 #ifndef GPUSHARE_STREAMS_H
 #define GPUSHARE_STREAMS_H
 
@@ -10,29 +10,29 @@
 
 #include "driver/hooks.h"
 
-/* After a stream was made, before a capture begins in it, and around its end. */
-void streams_made(CUstream stream);
+/* After a stream's creation, before a capture begins in it, and around its destruction. */
+void streams_add(CUstream stream);
 void streams_capture(CUstream stream);
-typedef struct streams_seat streams_seat_t;
-streams_seat_t *streams_end(CUstream stream);
-void streams_ended(streams_seat_t *seat, CUstream stream, bool ended);
+typedef struct streams_slot streams_slot_t;
+streams_slot_t *streams_begin_destroy(CUstream stream);
+void streams_end_destroy(streams_slot_t *slot, CUstream stream, bool ended);
 
-/* Whether the streams are asked now, and not their contexts as a whole. */
-bool streams_are_asked(void);
+/* Whether streams are queried now instead of contexts. */
+bool streams_are_polled(void);
 
-/* How many there are on that GPU. */
+/* Return the number of streams on that GPU. */
 unsigned streams_count(uint32_t gpu);
 
-/* The streams of a context are left alone; then they end with it, or are asked about again. */
-void streams_set_aside(CUcontext context);
+/* Around a call that may end a context. Until drop or resume, its streams are not queried. */
+void streams_suspend(CUcontext context);
 void streams_drop(CUcontext context);
-void streams_restore(CUcontext context);
+void streams_resume(CUcontext context);
 
-/* For the helper thread. Marks what was given to the streams of a GPU until now. False: one of them cannot be marked,
- * because a capture has got to it that did not begin in it. */
+/* For the helper thread. Mark the work of the GPU's streams so far. Returns false if a stream cannot be marked,
+ * because it has joined a capture that began in another stream. */
 bool streams_mark(uint32_t gpu);
 
-/* True: all that was marked has ended. */
-bool streams_done(uint32_t gpu);
+/* Whether all marked work has ended. */
+bool streams_are_done(uint32_t gpu);
 
 #endif

@@ -1,5 +1,5 @@
-/* Which launches are recorded into a graph and not done. While anything in this process is being captured, some calls
- * would break the capture, so they are not made. */
+/* Stream captures, whose launches are recorded into a graph and not executed. While the process captures anything,
+ * the library makes no call that would break the capture. */
 #ifndef GPUSHARE_CAPTURE_H
 #define GPUSHARE_CAPTURE_H
 
@@ -8,38 +8,38 @@
 #include "base/abi.h"
 
 /* Whether a launch in this stream would be recorded. */
-bool capture_has(CUstream stream);
+bool capture_includes(CUstream stream);
 
-/* Whether anything is being captured. */
+/* Whether the process is capturing anything. */
 bool capture_any(void);
 
-/* Around what we ask the driver in a thread of the program's: no capture of another thread is broken by it, which may
- * begin at any moment. What the first returns is for the second. */
+/* Around our own calls to the driver in an application's thread, so that they do not break another thread's capture,
+ * which may begin at any moment. Pass the result of the first to the second. */
 typedef struct {
     int mode;
     bool changed;
-} relaxed_t;
-relaxed_t capture_relax(void);
-void capture_unrelax(relaxed_t relaxed);
+} capture_mode_t;
+capture_mode_t capture_relax(void);
+void capture_restore_mode(capture_mode_t relaxed);
 
-/* Around the call that begins a capture: it counts from before the driver is asked, so that nothing that would break it
- * is under way when it begins. What the first returns is for the second. */
-CUcontext capture_begins(CUstream stream);
-void capture_begun(CUstream stream, CUcontext context, bool begun);
+/* Around the call that begins a capture. It counts before the call, so that no call of ours that would break it is
+ * in progress when it begins. Pass the result of the first to the second. */
+CUcontext capture_starting(CUstream stream);
+void capture_started(CUstream stream, CUcontext context, bool begun);
 
 /* The capture that began in this stream has ended. */
 void capture_ended(CUstream stream);
 
-/* Around the end of a stream: its capture is taken out, then it is over, or given back when the stream goes on. */
+/* Around a stream's destruction, which ends the stream's capture; if it fails, the capture goes on. */
 typedef struct {
     CUstream stream;
     CUcontext context;
-    bool is; /* there is one */
+    bool found; /* whether there is a capture */
 } capture_t;
-capture_t capture_take(CUstream stream);
-void capture_return(const capture_t *capture, bool ended);
+capture_t capture_begin_destroy(CUstream stream);
+void capture_end_destroy(const capture_t *capture, bool ended);
 
-/* The context has ended, and with it the captures of its streams. */
-void capture_forget(CUcontext context);
+/* The context has ended, and the captures of its streams with it. */
+void capture_drop(CUcontext context);
 
 #endif

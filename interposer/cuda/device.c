@@ -5,36 +5,36 @@
 #include "driver/driver.h"
 #include "share/share.h"
 
-#define REMEMBERED 64
-#define UNKNOWN 0u
+#define MAX_DEVICES 64
+#define UNCACHED 0u
 #define NONE UINT32_MAX
 
-/* The record plus one, so that zero is "not asked yet". Devices keep their numbers while a process lives. */
-static uint32_t remembered[REMEMBERED];
-static bool told[REMEMBERED]; /* why it cannot be used */
+/* The record's index plus one; 0: not queried. A device keeps its number while the process lives. */
+static uint32_t records[MAX_DEVICES];
+static bool reported[MAX_DEVICES]; /* that the device cannot be used */
 
 static void device_after_fork(void) {
-    for (unsigned i = 0; i < REMEMBERED; i++)
-        remembered[i] = UNKNOWN;
+    for (unsigned i = 0; i < MAX_DEVICES; i++)
+        records[i] = UNCACHED;
 }
 FORK_ON_CHILD(device_after_fork)
 
 CUresult device_gpu(CUdevice device, uint32_t *gpu_p) {
-    if (!share_is_mapped()) /* a hook that has not joined: what is unknown is not let through */
+    if (!share_is_mapped()) /* a hook that has not joined: fail closed */
         return CUDA_ERROR_SYSTEM_NOT_READY;
-    bool fits = device >= 0 && device < REMEMBERED;
-    uint32_t known = fits ? __atomic_load_n(&remembered[device], __ATOMIC_RELAXED) : UNKNOWN;
-    if (known == UNKNOWN) {
+    bool fits = device >= 0 && device < MAX_DEVICES;
+    uint32_t known = fits ? __atomic_load_n(&records[device], __ATOMIC_RELAXED) : UNCACHED;
+    if (known == UNCACHED) {
         CUuuid uuid;
         CUresult result = REAL(cuDeviceGetUuid_v2)(&uuid, device);
         if (result == CUDA_ERROR_NOT_FOUND) /* before CUDA 11.4 */
             result = REAL(cuDeviceGetUuid)(&uuid, device);
         if (result != CUDA_SUCCESS)
             return result;
-        uint32_t gpu = share_gpu(uuid.bytes);
+        uint32_t gpu = share_find_gpu(uuid.bytes);
         known = gpu != SHARE_NO_GPU ? gpu + 1 : NONE;
         if (fits)
-            __atomic_store_n(&remembered[device], known, __ATOMIC_RELAXED);
+            __atomic_store_n(&records[device], known, __ATOMIC_RELAXED);
     }
     *gpu_p = known != NONE ? known - 1 : SHARE_NO_GPU;
     return CUDA_SUCCESS;
@@ -49,13 +49,13 @@ CUresult device_current(uint32_t *gpu_p) {
 CUresult device_refusal(void) {
     CUdevice device;
     CUuuid gpu;
-    if (REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS || device < 0 || device >= REMEMBERED ||
-        __atomic_exchange_n(&told[device], true, __ATOMIC_RELAXED))
+    if (REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS || device < 0 || device >= MAX_DEVICES ||
+        __atomic_exchange_n(&reported[device], true, __ATOMIC_RELAXED))
         return CUDA_ERROR_NOT_PERMITTED;
-    bool is_part = REAL(cuDeviceGetUuid)(&gpu, device) == CUDA_SUCCESS && share_gpu(gpu.bytes) != SHARE_NO_GPU;
-    report("device %d is %s: it cannot be used (CUDA_ERROR_NOT_PERMITTED)", (int)device,
-           is_part ? "a MIG device, as its GPU was cut by MIG, and a share is of a whole GPU"
-                   : "of no GPU of this container's share");
+    bool is_part = REAL(cuDeviceGetUuid)(&gpu, device) == CUDA_SUCCESS && share_find_gpu(gpu.bytes) != SHARE_NO_GPU;
+    report("device %d cannot be used (CUDA_ERROR_NOT_PERMITTED): it is %s", (int)device,
+           is_part ? "a MIG device, but this container has a share of the whole GPU"
+                   : "not part of this container's share");
     return CUDA_ERROR_NOT_PERMITTED;
 }
 
@@ -79,7 +79,7 @@ bool device_of_location(const CUmemLocation *location, CUdevice *device) {
     if (location->type == CU_MEM_LOCATION_TYPE_DEVICE)
         *device = location->id;
     else if (location->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN)
-        *device = location->id & 0xff; /* the domain is in the next byte */
+        *device = location->id & 0xff; /* the next byte has the domain */
     else
         return false;
     return true;

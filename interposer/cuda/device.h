@@ -1,4 +1,4 @@
-/* From CUDA's numbers to the share's records. A number means different GPUs in different processes; a UUID does not. */
+/* Maps CUDA's device numbers to the share's records, by UUID. Numbers differ between processes; UUIDs do not. */
 #ifndef GPUSHARE_DEVICE_H
 #define GPUSHARE_DEVICE_H
 
@@ -6,29 +6,29 @@
 
 #include "driver/hooks.h"
 
-/* SUCCESS: `*gpu_p` is the record, or SHARE_NO_GPU when the share has none of this GPU. */
+/* On success `*gpu_p` is the record's index, or SHARE_NO_GPU if the share does not include this GPU. */
 CUresult device_gpu(CUdevice device, uint32_t *gpu_p);
 
 /* The same for the calling thread's current device. */
 CUresult device_current(uint32_t *gpu_p);
 
-/* The same for a context's device, whichever is current. */
+/* The same for a context's device; the context need not be current. */
 CUresult device_of_context(CUcontext context, uint32_t *gpu_p);
 
-/* NOT_PERMITTED: the share has nothing of the calling thread's current device; why is said once a process and device.
- */
+/* Return CUDA_ERROR_NOT_PERMITTED for the current device, which is not part of the share, and report the reason once
+ * per device. */
 CUresult device_refusal(void);
 
 typedef struct {
     uint32_t gpu;
-    CUcontext context; /* that the memory ends with; NULL: it outlives contexts */
-    bool later;        /* the driver may take it later than the call returns, or less of it */
+    CUcontext context; /* the memory ends with it; NULL: it outlives contexts */
+    bool deferred;     /* the driver may allocate after the call has returned, or allocate less */
 } place_t;
 
-/* Where an allocation of the calling thread would be. */
+/* Where the calling thread would allocate. */
 CUresult device_place(place_t *place);
 
-/* False: the location is not on a device. */
+/* Returns false if the location is not on a device. */
 bool device_of_location(const CUmemLocation *location, CUdevice *device);
 
 #endif

@@ -1,10 +1,10 @@
-/* Events of ours in a context of the program's, to learn when the work before them has ended. */
+/* Our own events in the program's contexts, which tell when earlier work has ended. */
 #ifndef GPUSHARE_EVENT_H
 #define GPUSHARE_EVENT_H
 
 #include "driver/hooks.h"
 
-/* An event without a time, in this context, which need not be the current one. */
-CUresult event_make(CUcontext context, CUevent *event);
+/* Create an event without timing in this context, which need not be current. */
+CUresult event_create(CUcontext context, CUevent *event);
 
 #endif

@@ -6,8 +6,8 @@
 #include "cuda/device.h"
 #include "driver/driver.h"
 
-#define LONGEST_LOOKS 2000
-#define LOOK_NS 500000
+#define MAX_POLLS 2000
+#define POLL_NS 500000
 
 CUresult stream_place(CUstream stream, place_t *place, CUdevice *device) {
     CUcontext context;
@@ -29,18 +29,18 @@ CUresult stream_place(CUstream stream, place_t *place, CUdevice *device) {
     return result == CUDA_SUCCESS ? device_gpu(*device, &place->gpu) : result;
 }
 
-typedef CUresult ask_t(CUstream stream, int *status);
+typedef CUresult is_capturing_t(CUstream stream, int *status);
 
-/* The legacy stream cannot be captured, and must not be asked: the question itself would disturb a capture. */
+/* The legacy stream cannot be captured, and querying it would disturb another capture. */
 bool stream_is_capturing(CUstream stream, bool per_thread) {
     int status = 0;
     if (stream == CU_STREAM_LEGACY || (stream == NULL && !per_thread))
         return false;
-    ask_t *ask = per_thread ? REAL(cuStreamIsCapturing_ptsz) : REAL(cuStreamIsCapturing);
+    is_capturing_t *ask = per_thread ? REAL(cuStreamIsCapturing_ptsz) : REAL(cuStreamIsCapturing);
     return ask(stream, &status) == CUDA_SUCCESS && status != 0;
 }
 
-/* Of all that the context was given; before CUDA 12.5 of what the stream was given. */
+/* Whether all work of the context has ended; before CUDA 12.5, all work of the stream. */
 static bool is_done(CUevent event, CUstream stream, bool per_thread) {
     CUresult result = event != NULL ? REAL(cuEventQuery)(event)
                       : per_thread  ? REAL(cuStreamQuery_ptsz)(stream)
@@ -48,8 +48,8 @@ static bool is_done(CUevent event, CUstream stream, bool per_thread) {
     return result != CUDA_ERROR_NOT_READY;
 }
 
-/* Asked again and again: to wait in the driver might be for ever, when the GPU waits for something that this thread is
- * about to do. While a stream is captured nothing is asked. */
+/* Polls, because waiting in the driver could block forever: the GPU may be waiting for this thread's next call.
+ * During a capture nothing is queried. */
 static void wait_relaxed(CUcontext context, CUstream stream, bool per_thread) {
     CUevent event = NULL;
     if (REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
@@ -58,8 +58,8 @@ static void wait_relaxed(CUcontext context, CUstream stream, bool per_thread) {
         (void)REAL(cuEventDestroy_v2)(event);
         event = NULL;
     }
-    for (unsigned i = 0; i < LONGEST_LOOKS && !capture_any() && !is_done(event, stream, per_thread); i++)
-        pause_ns(LOOK_NS);
+    for (unsigned i = 0; i < MAX_POLLS && !capture_any() && !is_done(event, stream, per_thread); i++)
+        pause_ns(POLL_NS);
     if (event != NULL)
         (void)REAL(cuEventDestroy_v2)(event);
 }
@@ -68,7 +68,7 @@ void stream_wait(CUstream stream, bool per_thread) {
     CUcontext context;
     if (capture_any() || REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS)
         return;
-    relaxed_t relaxed = capture_relax();
+    capture_mode_t relaxed = capture_relax();
     wait_relaxed(context, stream, per_thread);
-    capture_unrelax(relaxed);
+    capture_restore_mode(relaxed);
 }

@@ -1,4 +1,4 @@
-/* Where the work of a stream is done, and when. */
+/* Where a stream's work runs, and when it has ended. */
 #ifndef GPUSHARE_STREAM_H
 #define GPUSHARE_STREAM_H
 
@@ -6,19 +6,19 @@
 
 #include "cuda/device.h"
 
-/* Whether it is one that a program has made, and no default stream. */
+/* Whether the program created the stream (it is not a default stream). */
 static inline bool stream_is_handle(CUstream stream) {
     return stream != NULL && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
 }
 
-/* The device of a stream, which may be another than the current one. The place outlives contexts. */
+/* Return the stream's device, which need not be the current one. The place outlives contexts. */
 CUresult stream_place(CUstream stream, place_t *place, CUdevice *device);
 
-/* `per_thread`: what the handle 0 means. */
+/* `per_thread`: handle 0 is the thread's own default stream. */
 bool stream_is_capturing(CUstream stream, bool per_thread);
 
-/* Until the current context has done all that it was given, for up to a second; if the driver cannot be asked that,
- * then until the stream has. */
+/* Wait up to a second until all work of the current context has ended, or, if the driver cannot tell, all work of
+ * the stream. */
 void stream_wait(CUstream stream, bool per_thread);
 
 #endif

@@ -1,6 +1,6 @@
-/* What names CUDA or NVML anywhere in its bytes, as a library that it needs or as one that it loads, is loaded without
- * the flag: so it is ours from its first constructor on. The flag is left to what does not; dlsym and dlopen are made
- * ours in it once it is loaded, for what it may be told to look for later. */
+/* A file whose bytes name CUDA or NVML, as a needed library or in a string, is loaded without the flag, so its very
+ * first constructor already finds our functions. All other files keep the flag. Once such a file is loaded, its
+ * calls to dlsym and dlopen are redirected to ours, for names that it looks up later. */
 #define _GNU_SOURCE
 #include "driver/deepbind.h"
 
@@ -14,7 +14,7 @@
 #include "driver/driver.h"
 #include "driver/needed.h"
 
-#define MOST_LOADED 1024u
+#define MAX_LOADED 1024u
 
 #if defined(__aarch64__)
 enum { SLOT_OF_CALL = R_AARCH64_JUMP_SLOT, SLOT_OF_ADDRESS = R_AARCH64_GLOB_DAT };
@@ -22,31 +22,31 @@ enum { SLOT_OF_CALL = R_AARCH64_JUMP_SLOT, SLOT_OF_ADDRESS = R_AARCH64_GLOB_DAT 
 enum { SLOT_OF_CALL = R_X86_64_JUMP_SLOT, SLOT_OF_ADDRESS = R_X86_64_GLOB_DAT };
 #endif
 
-/* What was loaded before, and what is to be ours in what is loaded now. */
+/* The objects loaded before the call, and the functions for those loaded by it. */
 typedef struct {
     const replaced_t *replaced;
-    ElfW(Addr) at[MOST_LOADED];
+    ElfW(Addr) at[MAX_LOADED];
     unsigned count;
-} loaded_t;
+} snapshot_t;
 
-static int remember(struct dl_phdr_info *object, size_t size, void *data) {
-    loaded_t *loaded = data;
+static int record_loaded(struct dl_phdr_info *object, size_t size, void *data) {
+    snapshot_t *loaded = data;
     (void)size;
-    if (loaded->count == MOST_LOADED)
+    if (loaded->count == MAX_LOADED)
         return 1;
     loaded->at[loaded->count++] = object->dlpi_addr;
     return 0;
 }
 
-/* What takes the place of a function; NULL: nothing does. Functions of CUDA are not among them: what was loaded has
- * none that it could find before ours, and may have functions of its own by such a name. */
+/* Return our replacement, or NULL. CUDA's functions are not replaced: the file names no library that has them, and
+ * may define functions of the same name. */
 static void *replacement_of(const char *name, const replaced_t *replaced) {
     if (strcmp(name, "dlsym") == 0)
         return replaced->dlsym;
     return strcmp(name, "dlopen") == 0 ? replaced->dlopen : NULL;
 }
 
-/* Whether the loader has made this page read-only: whole pages of what is to be so. */
+/* Whether the loader has made this page read-only (RELRO covers whole pages). */
 static bool is_sealed(const struct dl_phdr_info *object, uintptr_t at, uintptr_t page) {
     for (unsigned i = 0; i < object->dlpi_phnum; i++) {
         const ElfW(Phdr) *segment = &object->dlpi_phdr[i];
@@ -67,8 +67,8 @@ static void set_slot(const struct dl_phdr_info *object, void **slot, void *funct
         (void)mprotect((void *)at, page, PROT_READ);
 }
 
-static void hold_in(const struct dl_phdr_info *object, const ElfW(Rela) * slots, size_t bytes,
-                    const ElfW(Sym) * symbols, const char *strings, const replaced_t *replaced) {
+static void redirect_slots(const struct dl_phdr_info *object, const ElfW(Rela) * slots, size_t bytes,
+                           const ElfW(Sym) * symbols, const char *strings, const replaced_t *replaced) {
     for (size_t i = 0; slots != NULL && i < bytes / sizeof *slots; i++) {
         unsigned type = (unsigned)ELF64_R_TYPE(slots[i].r_info);
         const ElfW(Sym) *symbol = &symbols[ELF64_R_SYM(slots[i].r_info)];
@@ -95,9 +95,9 @@ static size_t number(const ElfW(Dyn) * entries, ElfW(Sxword) tag) {
     return entries->d_tag == tag ? entries->d_un.d_val : 0;
 }
 
-/* What has just been loaded finds our functions from now on. */
-static int hold(struct dl_phdr_info *object, size_t size, void *data) {
-    const loaded_t *loaded = data;
+/* Redirect the calls of an object that has just been loaded. */
+static int redirect_new(struct dl_phdr_info *object, size_t size, void *data) {
+    const snapshot_t *loaded = data;
     const ElfW(Dyn) *entries = NULL;
     (void)size;
     for (unsigned i = 0; i < loaded->count; i++) {
@@ -112,20 +112,22 @@ static int hold(struct dl_phdr_info *object, size_t size, void *data) {
     const char *strings = entries != NULL ? address(object, entries, DT_STRTAB) : NULL;
     if (symbols == NULL || strings == NULL)
         return 0;
-    hold_in(object, address(object, entries, DT_JMPREL), number(entries, DT_PLTRELSZ), symbols, strings,
-            loaded->replaced);
-    hold_in(object, address(object, entries, DT_RELA), number(entries, DT_RELASZ), symbols, strings, loaded->replaced);
+    redirect_slots(object, address(object, entries, DT_JMPREL), number(entries, DT_PLTRELSZ), symbols, strings,
+                   loaded->replaced);
+    redirect_slots(object, address(object, entries, DT_RELA), number(entries, DT_RELASZ), symbols, strings,
+                   loaded->replaced);
     return 0;
 }
 
-/* A name without a directory is looked for where the caller's own path leads, which would be ours here. */
+/* File names without a directory are excluded: the search depends on the caller's RUNPATH, and here the caller would
+ * be us. */
 bool deepbind_open(const char *file, int mode, void **answer_p, const replaced_t *replaced) {
-    loaded_t loaded = {.replaced = replaced};
-    if (file == NULL || strchr(file, '/') == NULL || strchr(file, '$') != NULL || needed_may_be_cuda(file) ||
-        dl_iterate_phdr(remember, &loaded) != 0)
+    snapshot_t loaded = {.replaced = replaced};
+    if (file == NULL || strchr(file, '/') == NULL || strchr(file, '$') != NULL || needed_may_use_cuda(file) ||
+        dl_iterate_phdr(record_loaded, &loaded) != 0)
         return false;
     *answer_p = driver_open(file, mode);
     if (*answer_p != NULL)
-        (void)dl_iterate_phdr(hold, &loaded);
+        (void)dl_iterate_phdr(redirect_new, &loaded);
     return true;
 }

@@ -1,17 +1,17 @@
-/* RTLD_DEEPBIND: an object that is loaded so finds its own libraries' functions before everybody else's, libc's dlsym
- * and the driver's functions before ours. */
+/* RTLD_DEEPBIND: an object loaded with it searches its own libraries first, so it would find libc's dlsym and the
+ * driver's functions before ours. */
 #ifndef GPUSHARE_DEEPBIND_H
 #define GPUSHARE_DEEPBIND_H
 
 #include <stdbool.h>
 
-/* Ours, in assembly. */
+/* Our replacements, in assembly. */
 typedef struct {
     void *dlsym, *dlopen;
 } replaced_t;
 
-/* dlopen with this flag in its mode. True: done, `*answer_p` is the result. False: not with this flag, for something
- * that would be loaded names CUDA or NVML, or nobody can tell. */
+/* Handle a dlopen with this flag. Returns true if it is done, with the result in `*answer_p`; false if the flag must
+ * be dropped, because a file that would be loaded names CUDA or NVML, or because that cannot be decided. */
 bool deepbind_open(const char *file, int mode, void **answer_p, const replaced_t *replaced);
 
 #endif

@@ -1,8 +1,8 @@
-/* The real libraries: the only place that looks for them.
+/* The real libraries. Only this file searches for them.
  *
- * A library is found when the application has loaded it; this library never loads one by itself. A program may try
- * several copies of a library; the first that it starts is the one that it uses. No lock is held while the loader is
- * called: it could meet the loader's own in the other order. */
+ * A library is found once the application has loaded it; this library never loads one. A program may try several
+ * copies of a library; the first that it initializes stays in use. No lock is held while the loader is called,
+ * because the loader's own lock could be taken in the opposite order. */
 #ifndef GPUSHARE_DRIVER_H
 #define GPUSHARE_DRIVER_H
 
@@ -10,49 +10,49 @@
 
 #include "driver/hooks.h"
 
-/* Those of a library that has been started; for driver_function only. */
+/* The functions of initialized libraries. Only for driver_function. */
 extern void *driver_functions[HOOK_COUNT];
 void *driver_search(hook_t hook);
 
-/* The real function of a row. If the driver has none: a function that returns the library's "not found". */
+/* Return the real function of a row. If the driver lacks it, return a function that returns "not found". */
 static inline void *driver_function(hook_t hook) {
     void *function = __atomic_load_n(&driver_functions[hook], __ATOMIC_ACQUIRE);
     return function != NULL ? function : driver_search(hook);
 }
 #define REAL(symbol) ((__typeof__(symbol) *)driver_function(HOOK_##symbol))
 
-/* Whether this driver has it. */
+/* Whether this driver has the function. */
 bool driver_has(hook_t hook);
 
-/* From now on a launch that passes the gate comes to `function` in place of the real one. */
+/* Send launches that pass the gate to `function` instead of the real one. */
 void driver_divert(hook_t launch, void *function);
 
-/* The hook for a function that the driver has given, which may be the hook itself; or NULL. */
+/* Return the hook for a function that the driver returned, which may be the hook itself, or NULL. */
 void *driver_hook_for(const void *function);
 
-/* The application has started the library by this function, which is what the row of `start` means: from now on this
- * copy of it is the one that is used. */
-void driver_settle(hook_t start, void *function);
+/* Keep using this copy of the library from now on: the application has initialized it through `function`, the real
+ * one of the row `start`. */
+void driver_pin(hook_t start, void *function);
 
-/* What an application is given that looks for a function there: its hook; or one that refuses, of a second copy; or
- * NULL, with the reason left for dlerror. */
+/* Return what an application's lookup gets: the hook; for a second copy, a function that refuses; or NULL with
+ * dlerror set. */
 void *driver_lookup(void *handle, const hook_row_t *row);
 
-/* Whether an application finds a symbol there that has no row. */
-bool driver_finds(void *handle, const char *symbol);
+/* Whether an application would find a symbol that is not in the table. */
+bool driver_has_symbol(void *handle, const char *symbol);
 
-/* Leaves for dlerror that the symbol is not there. */
-void driver_deny(void *handle, const char *symbol);
+/* Make dlerror report that the symbol does not exist. */
+void driver_fail_lookup(void *handle, const char *symbol);
 
-/* Starts a thread; false: this process cannot have one. */
+/* Start a thread. Returns false if the process cannot have one. */
 bool driver_thread(void *(*run)(void *));
 
-/* The next dlsym and dlopen in the chain, for the assembly to jump to. Set by driver_chain. */
+/* The next dlsym and dlopen in the chain, to which the assembly jumps. Set by driver_chain. */
 extern void *driver_next_dlsym;
 extern void *driver_next_dlopen;
 void driver_chain(void);
 
-/* The next dlopen, called from here: for a file whose directory is named. */
+/* Call the next dlopen for a file name with a directory. */
 void *driver_open(const char *file, int mode);
 
 #endif

@@ -3,10 +3,10 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define PLACES 1024u /* a power of two, and several times the rows */
+#define PLACES 1024u /* a power of two, several times the number of rows */
 _Static_assert(HOOK_COUNT < PLACES / 2, "more places: searches get long");
 
-static _Atomic uint16_t places[PLACES]; /* the rows by the hashes of their symbols: a row's number plus one; 0: free */
+static _Atomic uint16_t places[PLACES]; /* a hash table of rows by symbol: the row's index plus one; 0: free */
 static atomic_bool filled;
 
 /* FNV-1a. */
@@ -17,7 +17,7 @@ static uint32_t hash_of(const char *symbol) {
     return hash ^ hash >> 16;
 }
 
-/* The row of the symbol, or NULL; and its place, or the free one where it would be. */
+/* Return the symbol's row, or NULL, and its place, or the free place for it. */
 static const hook_row_t *find(const char *symbol, unsigned *place_p) {
     for (unsigned place = hash_of(symbol);; place++) {
         *place_p = place % PLACES;
@@ -29,7 +29,7 @@ static const hook_row_t *find(const char *symbol, unsigned *place_p) {
     }
 }
 
-/* Threads that do it at once find what the others have put: nothing is ever taken out. */
+/* Several threads may fill the table at once. Entries are never removed, so each finds what the others have added. */
 static void fill(void) {
     for (unsigned i = 0; i < HOOK_COUNT; i++) {
         uint16_t row = (uint16_t)(i + 1), none = 0;
@@ -52,7 +52,7 @@ static bool ends_in(const char *text, size_t length, const char *end) {
     return length > strlen(end) && memcmp(text + length - strlen(end), end, strlen(end)) == 0;
 }
 
-/* How long the symbol is without `_v3`, `_ptsz` and the like. */
+/* Return the symbol's length without suffixes such as `_v3` and `_ptsz`. */
 static size_t base_length(const char *symbol) {
     size_t length = strlen(symbol);
     if (ends_in(symbol, length, "_ptsz") || ends_in(symbol, length, "_ptds"))
@@ -63,8 +63,8 @@ static size_t base_length(const char *symbol) {
     return digits < length && ends_in(symbol, digits, "_v") ? digits - strlen("_v") : length;
 }
 
-bool hooks_is_form(const char *symbol) {
-    char base[64]; /* longer than any in the table */
+bool hooks_is_variant(const char *symbol) {
+    char base[64]; /* longer than any name in the table */
     size_t length = base_length(symbol);
     if (length >= sizeof base)
         return false;

@@ -1,4 +1,4 @@
-/* The table of hooks, and the prototypes of all of them: hooks.def in C. */
+/* The table of hooks and their prototypes, generated from hooks.def. */
 #ifndef GPUSHARE_HOOKS_H
 #define GPUSHARE_HOOKS_H
 
@@ -36,19 +36,19 @@ typedef enum { LIBRARY_CUDA, LIBRARY_NVML, LIBRARY_COUNT } library_t;
 typedef struct {
     const char *symbol;
     library_t library;
-    void *replacement; /* NULL: called, not intercepted */
-    void **real;       /* of a launch: where its assembly finds the real one */
+    void *replacement; /* NULL: called but not intercepted */
+    void **real;       /* for a launch: where its assembly loads the real one from */
 } hook_row_t;
 
-/* One for each hook_t, in that order. They name the hooks, which are in the layer above all others, so they are made
- * there (hooks/rows.c): the only thing that a layer has from one above it, and it is constant data. */
+/* One row for each hook_t, in that order. The rows name the hooks, which are in the highest layer, so they are
+ * defined there (hooks/rows.c). They are constant data, and the only thing that a layer gets from a higher one. */
 extern const hook_row_t hook_rows[HOOK_COUNT];
 
-/* The row of a symbol that is intercepted, or NULL. Takes no lock and allocates nothing. */
+/* Return the row of an intercepted symbol, or NULL. Takes no lock and allocates no memory. */
 const hook_row_t *hooks_find(const char *symbol);
 
-/* Whether it is, by its name, another form of a symbol of CUDA's that is intercepted: `_v3`, `_ptsz`. Every form that
- * CUDA's headers have is in the table, so a driver that has this one is newer than the library. */
-bool hooks_is_form(const char *symbol);
+/* Whether the name is another variant of an intercepted CUDA function, with a suffix such as `_v3` or `_ptsz`. The
+ * table has every variant in CUDA's headers, so a driver with another one is newer than this library. */
+bool hooks_is_variant(const char *symbol);
 
 #endif

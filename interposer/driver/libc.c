@@ -1,6 +1,6 @@
-/* How libc's own dlsym is found without asking anybody: every function that could tell is one that somebody may have
- * replaced, this library among them, and a sanitizer's are not to be called before it has begun. So the loader's list
- * of what is loaded is read, as debuggers read it, and the tables that the loader looks into. */
+/* Finds libc's own dlsym without calling any function that could be replaced. Other preloaded libraries and this one
+ * replace dlsym and dlvsym, and a sanitizer's functions must not run before its constructor. So this file reads the
+ * loader's list of objects, as debuggers do, and the tables that the loader searches. */
 #define _GNU_SOURCE
 #include "driver/libc.h"
 
@@ -17,7 +17,7 @@ typedef struct {
     const uint32_t *hashes;
 } tables_t;
 
-/* The loader turns offsets into addresses when it loads an object, but not on every machine. */
+/* On most machines the loader turns these offsets into addresses, but not on all. */
 static const void *address(const struct link_map *object, ElfW(Addr) value) {
     return (const void *)(value < object->l_addr ? value + object->l_addr : value);
 }
@@ -35,7 +35,7 @@ static tables_t tables_of(const struct link_map *object) {
     return tables;
 }
 
-static bool is_same(const char *left, const char *right) {
+static bool is_equal(const char *left, const char *right) {
     while (*left != '\0' && *left == *right)
         left++, right++;
     return *left == *right;
@@ -48,8 +48,8 @@ static uint32_t hash_of(const char *name) {
     return hash;
 }
 
-/* The table of hashes: how many buckets, the first symbol in them, the words of a filter that is of no use here, its
- * shift; the filter, the buckets, and then for each symbol its hash, whose last bit ends a chain. */
+/* The GNU hash table: number of buckets, first hashed symbol, size of the Bloom filter in words and its shift; then
+ * the filter (not needed here), the buckets, and one hash per symbol, whose lowest bit ends a chain. */
 static void *find(const struct link_map *object, const char *name, unsigned type) {
     tables_t tables = tables_of(object);
     if (tables.symbols == NULL || tables.strings == NULL || tables.hashes == NULL || tables.hashes[0] == 0)
@@ -63,7 +63,7 @@ static void *find(const struct link_map *object, const char *name, unsigned type
     for (;; at++) {
         const ElfW(Sym) *symbol = &tables.symbols[at];
         if ((chains[at - first] | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
-            ELF64_ST_TYPE(symbol->st_info) == type && is_same(tables.strings + symbol->st_name, name))
+            ELF64_ST_TYPE(symbol->st_info) == type && is_equal(tables.strings + symbol->st_name, name))
             return (void *)(object->l_addr + symbol->st_value);
         if (chains[at - first] & 1)
             return NULL;
@@ -76,7 +76,7 @@ static bool ends_in(const char *path, const char *file) {
         if (*at == '/')
             last = at + 1;
     }
-    return is_same(last, file);
+    return is_equal(last, file);
 }
 
 static const ElfW(Dyn) * dynamic_in(const ElfW(Phdr) * headers, unsigned long count, ElfW(Addr) base) {
@@ -87,7 +87,7 @@ static const ElfW(Dyn) * dynamic_in(const ElfW(Phdr) * headers, unsigned long co
     return NULL;
 }
 
-/* Where the program has the way to the list, in a place that the loader fills in. */
+/* Return the list of objects through the program's DT_DEBUG entry, which the loader fills in. */
 static const struct r_debug *in_program(void) {
     const ElfW(Phdr) *headers = (const void *)getauxval(AT_PHDR);
     unsigned long count = headers != NULL ? getauxval(AT_PHNUM) : 0;
@@ -104,7 +104,7 @@ static const struct r_debug *in_program(void) {
     return NULL;
 }
 
-/* And where the loader has it, for the programs without that place. */
+/* Return the loader's own copy, for programs without DT_DEBUG. */
 static const struct r_debug *in_loader(void) {
     ElfW(Addr) base = getauxval(AT_BASE);
     const ElfW(Ehdr) *header = (const void *)base;
@@ -115,7 +115,7 @@ static const struct r_debug *in_loader(void) {
     return dynamic != NULL ? find(&loader, "_r_debug", STT_OBJECT) : NULL;
 }
 
-/* What is loaded, first the program itself. */
+/* Return the first loaded object, which is the program. */
 static const struct link_map *loaded(void) {
     const struct r_debug *list = in_program();
     if (list == NULL)
@@ -123,9 +123,10 @@ static const struct link_map *loaded(void) {
     return list != NULL ? list->r_map : NULL;
 }
 
-/* The first of that name. The loader's lock is not ours to take, and another thread may unload something meanwhile; but
- * what was loaded with the program stays and is in front, libc among it. */
-static const struct link_map *home(const char *file) {
+/* Return the first object of that name. We cannot take the loader's lock, so another thread may unload an object
+ * during the search. But objects loaded at program start, such as libc, come first in the list and are never
+ * unloaded. */
+static const struct link_map *find_object(const char *file) {
     const struct link_map *object = loaded();
     while (object != NULL && (object->l_name == NULL || !ends_in(object->l_name, file)))
         object = object->l_next;
@@ -133,10 +134,10 @@ static const struct link_map *home(const char *file) {
 }
 
 void *libc_function(const char *name) {
-    const struct link_map *libc = home("libc.so.6");
+    const struct link_map *libc = find_object("libc.so.6");
     void *found = libc != NULL ? find(libc, name, STT_FUNC) : NULL;
     if (found != NULL)
         return found;
-    const struct link_map *older = home("libdl.so.2"); /* before glibc 2.34 */
+    const struct link_map *older = find_object("libdl.so.2"); /* before glibc 2.34 */
     return older != NULL ? find(older, name, STT_FUNC) : NULL;
 }

@@ -1,8 +1,8 @@
-/* Functions of libc itself, past whatever is preloaded. */
+/* Finds libc's own functions, whatever else is preloaded. */
 #ifndef GPUSHARE_LIBC_H
 #define GPUSHARE_LIBC_H
 
-/* The function of this name in libc, or before glibc 2.34 in libdl; NULL: there is none. */
+/* Return the function of this name in libc, or in libdl before glibc 2.34, else NULL. */
 void *libc_function(const char *name);
 
 #endif

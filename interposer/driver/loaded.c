@@ -5,11 +5,11 @@
 #include <string.h>
 
 typedef struct {
-    uintptr_t at; /* an address in it */
+    uintptr_t at; /* an address in the library */
     loaded_t found;
 } search_t;
 
-static bool has(const struct dl_phdr_info *object, uintptr_t at) {
+static bool contains(const struct dl_phdr_info *object, uintptr_t at) {
     for (unsigned i = 0; i < object->dlpi_phnum; i++) {
         const ElfW(Phdr) *segment = &object->dlpi_phdr[i];
         uintptr_t begin = object->dlpi_addr + segment->p_vaddr;
@@ -19,11 +19,11 @@ static bool has(const struct dl_phdr_info *object, uintptr_t at) {
     return false;
 }
 
-static int look(struct dl_phdr_info *object, size_t size, void *data) {
+static int visit(struct dl_phdr_info *object, size_t size, void *data) {
     search_t *search = data;
     (void)size;
     search->found.unloads = object->dlpi_subs;
-    if (!has(object, search->at))
+    if (!contains(object, search->at))
         return 0;
     search->found.base = object->dlpi_addr;
     if (strlen(object->dlpi_name) < sizeof search->found.file)
@@ -37,21 +37,21 @@ static int count(struct dl_phdr_info *object, size_t size, void *data) {
     return 1;
 }
 
-void loaded_around(const void *function, loaded_t *found) {
+void loaded_containing(const void *function, loaded_t *found) {
     search_t search = {.at = (uintptr_t)function};
     if (function != NULL)
-        (void)dl_iterate_phdr(look, &search);
+        (void)dl_iterate_phdr(visit, &search);
     *found = search.found;
 }
 
-/* Another library may have been loaded in its place. */
-bool loaded_still(loaded_t *library) {
+/* A different library may now be at the same address. */
+bool loaded_is_present(loaded_t *library) {
     unsigned long long unloads = 0;
     (void)dl_iterate_phdr(count, &unloads);
     if (library->base == 0 || unloads == library->unloads)
         return true;
     search_t search = {.at = library->base};
-    (void)dl_iterate_phdr(look, &search);
+    (void)dl_iterate_phdr(visit, &search);
     library->unloads = unloads;
     return search.found.base == library->base && strcmp(search.found.file, library->file) == 0;
 }

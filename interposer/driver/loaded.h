@@ -1,4 +1,4 @@
-/* Libraries in memory, as the loader lists them: which one a function is in, and whether it is still there. */
+/* Loaded libraries: which one a function belongs to, and whether it is still loaded. */
 #ifndef GPUSHARE_LOADED_H
 #define GPUSHARE_LOADED_H
 
@@ -6,15 +6,15 @@
 #include <stdint.h>
 
 typedef struct {
-    uintptr_t base; /* 0: it is in none that is listed: in another namespace, for instance */
+    uintptr_t base; /* 0: not in the loader's list, for instance in another namespace */
     char file[512];
-    unsigned long long unloads; /* of all libraries, when it was last seen */
+    unsigned long long unloads; /* the process's count of unloads at the last check */
 } loaded_t;
 
-/* The library that has the function. */
-void loaded_around(const void *function, loaded_t *found);
+/* Find the library that contains the function. */
+void loaded_containing(const void *function, loaded_t *found);
 
-/* Whether it has not been unloaded since. Costs little while nothing is unloaded. */
-bool loaded_still(loaded_t *library);
+/* Whether the library is still loaded. Cheap unless a library has been unloaded since the last check. */
+bool loaded_is_present(loaded_t *library);
 
 #endif

@@ -1,5 +1,6 @@
-/* A library is looked for where the loader would find it: among those that are loaded, in the RUNPATH of what needs it,
- * in the loader's cache. Where it is in neither, as one that LD_LIBRARY_PATH leads to, nobody can tell. */
+/* Needed libraries are searched for as the loader does: among the loaded ones, in the RUNPATH of the file that needs
+ * them, and in the loader's cache. For a library that is in none of these, for instance one that only
+ * LD_LIBRARY_PATH leads to, there is no answer. */
 #define _GNU_SOURCE
 #include "driver/needed.h"
 
@@ -12,8 +13,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define MOST_FILES 64u
-#define LONGEST_PATH 1024u
+#define MAX_FILES 64u
+#define MAX_PATH_BYTES 1024u
 #define ORIGIN "$ORIGIN"
 #define CACHE_HEADER_BYTES 48u
 #define CACHE_MACHINE 0xff00u
@@ -23,13 +24,13 @@
 #    define CACHE_THIS_MACHINE 0x0300u
 #endif
 
-/* What would be loaded. */
+/* The files that would be loaded. */
 typedef struct {
-    char paths[MOST_FILES][LONGEST_PATH];
+    char paths[MAX_FILES][MAX_PATH_BYTES];
     unsigned count;
 } files_t;
 
-/* A file as it is on disk. */
+/* A mapped ELF file. */
 typedef struct {
     const char *bytes;
     size_t size;
@@ -69,7 +70,7 @@ static bool map_image(const char *path, image_t *image) {
     return false;
 }
 
-/* A part of the file, NULL if it has not so much. */
+/* Return a part of the file, or NULL if the file is too short. */
 static const char *part(const image_t *image, uint64_t offset, uint64_t size) {
     return offset <= image->size && size <= image->size - offset ? image->bytes + offset : NULL;
 }
@@ -89,12 +90,12 @@ static bool names_cuda(const image_t *image) {
     return false;
 }
 
-/* NULL: there is none that ends within these bytes. */
+/* Return the string, or NULL if it does not end within these bytes. */
 static const char *string_in(const char *bytes, size_t size, uint64_t offset) {
     return offset < size && memchr(bytes + offset, '\0', size - offset) != NULL ? bytes + offset : NULL;
 }
 
-/* A string of the table of dynamic strings, NULL if there is none. */
+/* Return a string of the dynamic string table, or NULL. */
 static const char *string_at(const image_t *image, uint64_t table, uint64_t offset) {
     for (unsigned i = 0; i < image->count; i++) {
         const ElfW(Phdr) *segment = &image->headers[i];
@@ -109,15 +110,15 @@ static int is_named(struct dl_phdr_info *object, size_t size, void *name) {
     return strcmp(last_part(object->dlpi_name), name) == 0;
 }
 
-static bool list(files_t *files, const char *path) {
+static bool add_path(files_t *files, const char *path) {
     size_t length = strlen(path);
-    if (files->count == MOST_FILES || length >= LONGEST_PATH)
+    if (files->count == MAX_FILES || length >= MAX_PATH_BYTES)
         return false;
     memcpy(files->paths[files->count++], path, length + 1);
     return true;
 }
 
-static bool is_listed(const files_t *files, const char *name) {
+static bool is_added(const files_t *files, const char *name) {
     for (unsigned i = 0; i < files->count; i++) {
         if (strcmp(last_part(files->paths[i]), name) == 0)
             return true;
@@ -125,10 +126,10 @@ static bool is_listed(const files_t *files, const char *name) {
     return false;
 }
 
-/* A library in the loader's cache is listed, from each place where that has it for this machine: which of them is taken
- * depends on the processor. After a magic word and some numbers there are entries, whose strings are counted from the
- * word (glibc, sysdeps/generic/dl-cache.h). */
-static bool list_from_cache(files_t *files, const char *name) {
+/* Add every file that the loader's cache has for this library and machine. The loader chooses among them by
+ * processor. The format is a magic word, a header and entries whose strings are offsets from the magic word (glibc,
+ * sysdeps/generic/dl-cache.h). */
+static bool add_from_cache(files_t *files, const char *name) {
     static const char magic[] = "glibc-ld.so.cache1.1";
     typedef struct {
         uint32_t flags, key, value, osversion;
@@ -147,16 +148,16 @@ static bool list_from_cache(files_t *files, const char *name) {
             strcmp(key, name) != 0)
             continue;
         found = true;
-        fits = list(files, value);
+        fits = add_path(files, value);
     }
     if (bytes != NULL)
         munmap((void *)bytes, size);
     return found && fits;
 }
 
-/* A library in one of the directories of a RUNPATH is listed; `self`: the file that has the RUNPATH. */
-static bool list_from(files_t *files, const char *self, const char *directories, const char *name) {
-    char path[LONGEST_PATH];
+/* Add the library if it is in a directory of the RUNPATH of the file `self`. */
+static bool add_from_runpath(files_t *files, const char *self, const char *directories, const char *name) {
+    char path[MAX_PATH_BYTES];
     while (directories != NULL && *directories != '\0') {
         size_t length = strcspn(directories, ":");
         bool here = strncmp(directories, ORIGIN, strlen(ORIGIN)) == 0;
@@ -165,14 +166,15 @@ static bool list_from(files_t *files, const char *self, const char *directories,
         int used =
             snprintf(path, sizeof path, "%.*s%.*s/%s", origin, self, (int)(directories + length - rest), rest, name);
         if (length > 0 && used > 0 && used < (int)sizeof path && access(path, R_OK) == 0)
-            return list(files, path);
+            return add_path(files, path);
         directories += length + (directories[length] == ':');
     }
     return false;
 }
 
-/* What a file needs besides what is loaded is listed. False: it names CUDA, or nobody can tell. */
-static bool look_into(files_t *files, unsigned index) {
+/* Add the libraries that the file needs and that are not loaded. Returns false if it names CUDA, or if that cannot
+ * be decided. */
+static bool scan_file(files_t *files, unsigned index) {
     image_t image;
     if (!map_image(files->paths[index], &image))
         return false;
@@ -197,22 +199,22 @@ static bool look_into(files_t *files, unsigned index) {
         if (entries[i].d_tag != DT_NEEDED)
             continue;
         const char *name = string_at(&image, strings, entries[i].d_un.d_val);
-        harmless =
-            name != NULL && (dl_iterate_phdr(is_named, (void *)name) != 0 || is_listed(files, name) ||
-                             list_from(files, files->paths[index], directories, name) || list_from_cache(files, name));
+        harmless = name != NULL &&
+                   (dl_iterate_phdr(is_named, (void *)name) != 0 || is_added(files, name) ||
+                    add_from_runpath(files, files->paths[index], directories, name) || add_from_cache(files, name));
     }
     munmap((void *)image.bytes, image.size);
     return harmless;
 }
 
-/* The list is in memory of its own: a stack may be small. */
-bool needed_may_be_cuda(const char *file) {
+/* The list is mapped separately because the thread's stack may be small. */
+bool needed_may_use_cuda(const char *file) {
     files_t *files = mmap(NULL, sizeof *files, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (files == MAP_FAILED)
         return true;
-    bool harmless = list(files, file);
+    bool harmless = add_path(files, file);
     for (unsigned i = 0; harmless && i < files->count; i++)
-        harmless = look_into(files, i);
+        harmless = scan_file(files, i);
     munmap(files, sizeof *files);
     return !harmless;
 }

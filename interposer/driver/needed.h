@@ -1,11 +1,11 @@
-/* What a file needs that is not loaded yet, as it is on disk. */
+/* The libraries that loading a file would load with it, as they are on disk. */
 #ifndef GPUSHARE_NEEDED_H
 #define GPUSHARE_NEEDED_H
 
 #include <stdbool.h>
 
-/* Whether the file, or a library that would be loaded with it, names CUDA or NVML anywhere in its bytes, or nobody can
- * tell. `file`: a path. */
-bool needed_may_be_cuda(const char *file);
+/* Whether the bytes of the file at this path, or of a library that would be loaded with it, name CUDA or NVML. Also
+ * true if that cannot be decided. */
+bool needed_may_use_cuda(const char *file);
 
 #endif

@@ -5,18 +5,18 @@
 #include "base/report.h"
 
 CUresult refusal(hook_t hook, const char *what) {
-    static bool told[HOOK_COUNT];
-    if (!__atomic_exchange_n(&told[hook], true, __ATOMIC_RELAXED))
-        report("%s is refused: %s cannot be held to the limits of this container; give the pod a whole GPU, "
-               "or have the program do it in another way",
+    static bool reported[HOOK_COUNT];
+    if (!__atomic_exchange_n(&reported[hook], true, __ATOMIC_RELAXED))
+        report("%s is refused: %s cannot be held to the limits of this container; give the pod a whole GPU, or change "
+               "the program",
                hook_rows[hook].symbol, what);
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-void refusal_of_unknown(const char *symbol, const char *how) {
-    static bool told;
-    if (!__atomic_exchange_n(&told, true, __ATOMIC_RELAXED))
-        report("%s is refused: the driver answers %s with a function that this library does not know and cannot hold "
-               "to the limits of this container; upgrade gpushare, or give the pod a whole GPU",
+void refusal_unknown(const char *symbol, const char *how) {
+    static bool reported;
+    if (!__atomic_exchange_n(&reported, true, __ATOMIC_RELAXED))
+        report("%s is refused: for %s the driver returns a function that this library does not know and cannot hold to "
+               "the limits of this container; upgrade gpushare, or give the pod a whole GPU",
                symbol, how);
 }

@@ -1,13 +1,14 @@
-/* Saying no to what is not accounted yet, aloud: a share that grows in silence is worse than a program that stops. */
+/* Refuses calls whose memory or work cannot be counted, with a message. A program that stops is better than a share
+ * that silently exceeds its limits. */
 #ifndef GPUSHARE_REFUSAL_H
 #define GPUSHARE_REFUSAL_H
 
 #include "driver/hooks.h"
 
-/* CUDA_ERROR_NOT_SUPPORTED, and for each function once a line that names it and what it asked for. */
+/* Return CUDA_ERROR_NOT_SUPPORTED, and report the function and `what` once per function. */
 CUresult refusal(hook_t hook, const char *what);
 
-/* Reports, once in a process, a function under a name that is held to the limits, which is none of the table. */
-void refusal_of_unknown(const char *symbol, const char *how);
+/* Report, once per process, an unknown function under the name of one that is held to the limits. */
+void refusal_unknown(const char *symbol, const char *how);
 
 #endif

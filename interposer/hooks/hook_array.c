@@ -1,7 +1,7 @@
-/* Arrays. A sparse one, and one whose memory is mapped later, take none by themselves.
+/* Arrays. Sparse arrays and arrays with deferred mapping take no memory by themselves.
  *
- * The driver tells how large an array is only of those whose memory is mapped later. So it is asked about one that is
- * made like the array that is wanted, and otherwise takes no memory; where it does not know, it is reckoned. */
+ * The driver reports an array's size only for deferred mapping. So the library creates a deferred twin of the wanted
+ * array, which takes no memory, and queries that. If the driver cannot tell, the size is estimated. */
 #include "cuda/device.h"
 #include "driver/driver.h"
 #include "memory/array_size.h"
@@ -34,22 +34,22 @@ static bool twin_bytes(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned level
     return result == CUDA_SUCCESS && needs.size > 0;
 }
 
-/* Both are at least what it takes. */
+/* Both sizes are upper bounds. */
 static uint64_t bytes_of(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels) {
     CUdevice device;
     uint64_t bytes;
-    uint64_t most_bytes = array_bytes_at_most(descriptor, levels > 0 ? levels : 1);
-    bool told = REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS && twin_bytes(descriptor, levels, device, &bytes);
-    return told && bytes < most_bytes ? bytes : most_bytes;
+    uint64_t max_bytes = array_max_bytes(descriptor, levels > 0 ? levels : 1);
+    bool known = REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS && twin_bytes(descriptor, levels, device, &bytes);
+    return known && bytes < max_bytes ? bytes : max_bytes;
 }
 
-/* Before the real call; `levels` 0: no mipmap. */
+/* Called before the real call. `levels` is 0 without a mipmap. */
 static CUresult begin(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels, place_t *place, uint64_t *bytes_p) {
     *bytes_p = 0;
     if (!session_join())
         return CUDA_ERROR_SYSTEM_NOT_READY;
     CUresult result = device_place(place);
-    place->later = true; /* it may be less than is reckoned */
+    place->deferred = true; /* it may take less than estimated */
     if (result != CUDA_SUCCESS || descriptor->Flags & WITHOUT_MEMORY)
         return result;
     *bytes_p = bytes_of(descriptor, levels);
@@ -58,11 +58,12 @@ static CUresult begin(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels
 
 typedef CUresult destroy_t(void *array);
 
-/* After it. An array is an object in the host's memory, where no device pointer points. */
+/* Called after the real call. The key is the array's address: an object in host memory, so no device pointer equals
+ * it. */
 static CUresult end(const place_t *place, CUresult result, uint64_t bytes, void *array, destroy_t *destroy) {
     if (bytes == 0)
         return result;
-    if (result == CUDA_SUCCESS && charge_note(place, (uint64_t)(uintptr_t)array, bytes))
+    if (result == CUDA_SUCCESS && charge_record(place, (uint64_t)(uintptr_t)array, bytes))
         return result;
     if (result != CUDA_SUCCESS || destroy(array) == CUDA_SUCCESS)
         share_refund(place->gpu, bytes);
@@ -111,15 +112,15 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
 static CUresult destroyed(const charge_t *charge, CUresult result, void *array) {
     if (result == CUDA_SUCCESS)
         physical_drop_array((uint64_t)(uintptr_t)array);
-    return charge_return(charge, result);
+    return charge_end_free(charge, result);
 }
 
 CUresult cuArrayDestroy(CUarray array) {
-    charge_t charge = charge_take((CUdeviceptr)(uintptr_t)array);
+    charge_t charge = charge_begin_free((CUdeviceptr)(uintptr_t)array);
     return destroyed(&charge, REAL(cuArrayDestroy)(array), array);
 }
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
-    charge_t charge = charge_take((CUdeviceptr)(uintptr_t)array);
+    charge_t charge = charge_begin_free((CUdeviceptr)(uintptr_t)array);
     return destroyed(&charge, REAL(cuMipmappedArrayDestroy)(array), array);
 }

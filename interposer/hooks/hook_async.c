@@ -1,14 +1,14 @@
-/* Stream-ordered memory. It belongs to a pool, so it outlives contexts, and it is on the pool's GPU; the pool is
- * charged for what it has of it. An allocation during a stream capture is a node of a graph: hook_graph.c. */
+/* Stream-ordered memory. It belongs to a pool, so it is on the pool's GPU and outlives contexts, and the pool is
+ * charged for what it holds. During a capture, an allocation becomes a node of a graph: hook_graph.c. */
 #include <stdatomic.h>
 
 #include "cuda/stream.h"
 #include "driver/driver.h"
 #include "driver/refusal.h"
+#include "memory/cache.h"
 #include "memory/charge.h"
-#include "memory/doubt.h"
 #include "memory/graph.h"
-#include "memory/keeper.h"
+#include "memory/lingering.h"
 #include "memory/pool.h"
 #include "session/join.h"
 #include "share/share.h"
@@ -16,7 +16,7 @@
 typedef struct {
     hook_t hook;
     bool per_thread;
-    CUmemoryPool pool; /* NULL: whichever is the device's */
+    CUmemoryPool pool; /* NULL: the device's current pool */
     CUstream stream;
 } request_t;
 
@@ -32,63 +32,62 @@ static CUresult free_real(const request_t *request, CUdeviceptr pointer) {
     return (request->per_thread ? REAL(cuMemFreeAsync_ptsz) : REAL(cuMemFreeAsync))(pointer, request->stream);
 }
 
-/* With the lock held. The pool may have what is asked for, freed and not yet returned, and not wanted by another call
- * that is under way: then it need not grow. */
-static bool reserve(keeper_t *keeper, size_t bytes, attempt_t attempt, uint64_t *reserved_bytes_p) {
-    if (keeper_reserve(keeper, bytes, reserved_bytes_p))
+/* With the lock held. A pool need not grow if it has enough free memory that other calls in progress do not want. */
+static bool reserve(cache_t *cache, size_t bytes, attempt_t attempt, uint64_t *reserved_bytes_p) {
+    if (cache_reserve(cache, bytes, reserved_bytes_p))
         return true;
-    uint64_t taken_bytes = keeper->out_bytes + keeper->wanted_bytes;
+    uint64_t taken_bytes = cache->out_bytes + cache->wanted_bytes;
     *reserved_bytes_p = 0;
-    return attempt == ATTEMPT_REREAD && keeper->charged_bytes >= taken_bytes &&
-           keeper->charged_bytes - taken_bytes >= bytes;
+    return attempt == ATTEMPT_REREAD && cache->charged_bytes >= taken_bytes &&
+           cache->charged_bytes - taken_bytes >= bytes;
 }
 
-static CUresult attempt_once(const request_t *request, keeper_t *keeper, attempt_t attempt, CUdeviceptr *pointer,
+static CUresult attempt_once(const request_t *request, cache_t *cache, attempt_t attempt, CUdeviceptr *pointer,
                              size_t bytes) {
     growth_t growth = {.wanted_bytes = bytes};
-    keeper_lock(keeper->gpu);
-    bool fits = reserve(keeper, bytes, attempt, &growth.reserved_bytes);
+    cache_lock(cache->gpu);
+    bool fits = reserve(cache, bytes, attempt, &growth.reserved_bytes);
     if (fits)
-        keeper_begin(keeper, &growth);
-    keeper_unlock(keeper->gpu);
+        cache_begin_growth(cache, &growth);
+    cache_unlock(cache->gpu);
     if (!fits)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = allocate_real(request, pointer, bytes);
-    keeper_lock(keeper->gpu);
-    bool settled = keeper_settle(keeper, &growth);
-    bool noted = result == CUDA_SUCCESS && settled && pool_note(keeper, *pointer, bytes);
-    keeper_unlock(keeper->gpu);
-    if (result != CUDA_SUCCESS || noted)
+    cache_lock(cache->gpu);
+    bool settled = cache_end_growth(cache, &growth);
+    bool recorded = result == CUDA_SUCCESS && settled && pool_record(cache, *pointer, bytes);
+    cache_unlock(cache->gpu);
+    if (result != CUDA_SUCCESS || recorded)
         return result;
     (void)free_real(request, *pointer);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult allocate_from(const request_t *request, keeper_t *keeper, CUdeviceptr *pointer, size_t bytes) {
+static CUresult allocate_from(const request_t *request, cache_t *cache, CUdeviceptr *pointer, size_t bytes) {
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (bytes > share_limit_bytes(keeper->gpu))
-        return charge_refused(keeper->gpu, bytes);
-    for (attempt_t attempt = ATTEMPT_AT_ONCE; attempt < ATTEMPTS && result == CUDA_ERROR_OUT_OF_MEMORY; attempt++) {
+    if (bytes > share_limit_bytes(cache->gpu))
+        return charge_refused(cache->gpu, bytes);
+    for (attempt_t attempt = ATTEMPT_FIRST; attempt < ATTEMPTS && result == CUDA_ERROR_OUT_OF_MEMORY; attempt++) {
         if (attempt == ATTEMPT_WAITED)
             stream_wait(request->stream, request->per_thread);
-        doubt_make_room(keeper->gpu, attempt);
-        result = attempt_once(request, keeper, attempt, pointer, bytes);
+        lingering_make_room(cache->gpu, attempt);
+        result = attempt_once(request, cache, attempt, pointer, bytes);
     }
-    return result == CUDA_ERROR_OUT_OF_MEMORY ? charge_refused(keeper->gpu, bytes) : result;
+    return result == CUDA_ERROR_OUT_OF_MEMORY ? charge_refused(cache->gpu, bytes) : result;
 }
 
-static keeper_t *keeper_of(const request_t *request, const place_t *place, CUdevice device) {
+static cache_t *cache_of(const request_t *request, const place_t *place, CUdevice device) {
     CUmemoryPool pool = request->pool;
     if (pool == NULL && REAL(cuDeviceGetMemPool)(&pool, device) != CUDA_SUCCESS)
         return NULL;
-    keeper_t *keeper = keeper_find(KEEPER_POOL, (uint64_t)(uintptr_t)pool);
-    /* The device's own pool is on the device, whoever asked for it. */
-    if (keeper == NULL && request->pool == NULL)
-        keeper = pool_remember(pool, KEEPER_POOL, place->gpu);
-    uint32_t any = KEEPER_ANY_GPU;
-    if (keeper != NULL && keeper->kind == KEEPER_POOL)
-        (void)atomic_compare_exchange_strong(&keeper->gpu, &any, place->gpu);
-    return keeper;
+    cache_t *cache = cache_find(CACHE_POOL, (uint64_t)(uintptr_t)pool);
+    /* The device's own pool is always on the device. */
+    if (cache == NULL && request->pool == NULL)
+        cache = pool_add(pool, CACHE_POOL, place->gpu);
+    uint32_t any = CACHE_ANY_GPU;
+    if (cache != NULL && cache->kind == CACHE_POOL)
+        (void)atomic_compare_exchange_strong(&cache->gpu, &any, place->gpu);
+    return cache;
 }
 
 static CUresult allocate(const request_t *request, CUdeviceptr *pointer, size_t bytes) {
@@ -102,19 +101,19 @@ static CUresult allocate(const request_t *request, CUdeviceptr *pointer, size_t 
     if (stream_is_capturing(request->stream, request->per_thread)) {
         if (place.gpu == SHARE_NO_GPU)
             return CUDA_ERROR_NOT_PERMITTED;
-        graph_allocates();
+        graph_begin_tracking();
         return allocate_real(request, pointer, bytes);
     }
-    keeper_t *keeper = keeper_of(request, &place, device);
-    if (keeper == NULL)
+    cache_t *cache = cache_of(request, &place, device);
+    if (cache == NULL)
         return refusal(request->hook, "memory from a pool of unknown origin");
-    if (keeper->kind == KEEPER_FOREIGN)
+    if (cache->kind == CACHE_FOREIGN)
         return allocate_real(request, pointer, bytes);
-    if (keeper->kind == KEEPER_MUTE)
-        return refusal(request->hook, "memory from a pool whose size this driver cannot tell (before CUDA 11.3)");
-    if (keeper->gpu >= share_gpu_count())
+    if (cache->kind == CACHE_UNREADABLE)
+        return refusal(request->hook, "memory from a pool whose size the driver cannot report (before CUDA 11.3)");
+    if (cache->gpu >= share_gpu_count())
         return CUDA_ERROR_NOT_PERMITTED;
-    return allocate_from(request, keeper, pointer, bytes);
+    return allocate_from(request, cache, pointer, bytes);
 }
 
 CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
@@ -141,13 +140,13 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemo
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
-    charge_t charge = charge_take(pointer);
-    block_t block = pool_take(pointer);
-    return pool_return(&block, charge_return(&charge, REAL(cuMemFreeAsync)(pointer, stream)));
+    charge_t charge = charge_begin_free(pointer);
+    block_t block = pool_begin_free(pointer);
+    return pool_end_free(&block, charge_end_free(&charge, REAL(cuMemFreeAsync)(pointer, stream)));
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
-    charge_t charge = charge_take(pointer);
-    block_t block = pool_take(pointer);
-    return pool_return(&block, charge_return(&charge, REAL(cuMemFreeAsync_ptsz)(pointer, stream)));
+    charge_t charge = charge_begin_free(pointer);
+    block_t block = pool_begin_free(pointer);
+    return pool_end_free(&block, charge_end_free(&charge, REAL(cuMemFreeAsync_ptsz)(pointer, stream)));
 }

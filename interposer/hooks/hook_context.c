@@ -1,4 +1,4 @@
-/* The start of CUDA, and the end of contexts: memory that ends with its context is refunded with it. */
+/* Initialization, and the creation and end of contexts. Memory that ends with its context is refunded. */
 #include <pthread.h>
 
 #include "base/fork.h"
@@ -9,43 +9,58 @@
 #include "driver/driver.h"
 #include "memory/charge.h"
 #include "memory/cost.h"
-#include "session/exit.h"
 #include "session/join.h"
 
 #define MAX_DEVICES 64
 
-/* The primary contexts as they were last given out, to know whose allocations a reset ends. */
+/* The last known primary contexts, which tell whose allocations a reset ends. */
 static CUcontext primary[MAX_DEVICES];
 
-/* How often each context was attached: so often it can be detached and lives on. */
+/* How often each context was attached: it survives that many detaches. */
 static table_t attached = TABLE_INITIALIZER;
 
-/* Around the making and the end of a primary context: of two threads one makes it and pays for it, and what one sets
- * aside at its end no other brings back. */
-static pthread_mutex_t of_primary[MAX_DEVICES] = {[0 ... MAX_DEVICES - 1] = PTHREAD_MUTEX_INITIALIZER};
+/* Held while a primary context is created or ended, so that only one thread creates and charges it, and no thread
+ * restores what another has suspended. */
+static pthread_mutex_t primary_mutexes[MAX_DEVICES] = {[0 ... MAX_DEVICES - 1] = PTHREAD_MUTEX_INITIALIZER};
 
-static bool is_known(CUdevice device) {
+static bool is_tracked(CUdevice device) {
     return device >= 0 && device < MAX_DEVICES;
 }
 
 static void lock_primary(CUdevice device) {
-    if (is_known(device))
-        pthread_mutex_lock(&of_primary[device]);
+    if (is_tracked(device))
+        pthread_mutex_lock(&primary_mutexes[device]);
 }
 
 static void unlock_primary(CUdevice device) {
-    if (is_known(device))
-        pthread_mutex_unlock(&of_primary[device]);
+    if (is_tracked(device))
+        pthread_mutex_unlock(&primary_mutexes[device]);
 }
 
 static void context_after_fork(void) {
     for (unsigned i = 0; i < MAX_DEVICES; i++) {
-        of_primary[i] = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+        primary_mutexes[i] = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
         primary[i] = NULL;
     }
-    table_forget(&attached);
+    table_clear(&attached);
 }
 FORK_ON_CHILD(context_after_fork)
+
+/* atexit is in a static part of libc that needs start files. */
+extern int __cxa_atexit(void (*function)(void *), void *argument, void *library);
+
+static void stop_markers(void *unused) {
+    (void)unused;
+    marker_stop();
+}
+
+/* At exit the helper thread stops calling the driver before the driver shuts down. Exit handlers run in reverse order
+ * of registration, so ours is registered after the driver's. */
+static void watch_exit(void) {
+    static bool watching; /* kept in the child, which inherits the handler */
+    if (!__atomic_exchange_n(&watching, true, __ATOMIC_SEQ_CST))
+        (void)__cxa_atexit(stop_markers, NULL, NULL);
+}
 
 CUresult cuInit(unsigned flags) {
     if (!session_join())
@@ -53,16 +68,16 @@ CUresult cuInit(unsigned flags) {
     __typeof__(cuInit) *real = REAL(cuInit);
     CUresult result = real(flags);
     if (result == CUDA_SUCCESS) {
-        driver_settle(HOOK_cuInit, (void *)real);
-        exit_watch();
+        driver_pin(HOOK_cuInit, (void *)real);
+        watch_exit();
     }
     return result;
 }
 
-/* From now on there may be work on this device, and its gate counts. */
+/* The context's device may have work from now on, so its gate counts. */
 static CUresult begun(CUresult result, const CUcontext *context, CUdevice device) {
     if (result == CUDA_SUCCESS && session_join())
-        launch_context(*context, device);
+        launch_add_context(*context, device);
     return result;
 }
 
@@ -72,7 +87,7 @@ static bool is_active(CUdevice device) {
     return REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) != CUDA_SUCCESS || active;
 }
 
-static CUresult pay(cost_t *cost, CUdevice device) {
+static CUresult charge_context(cost_t *cost, CUdevice device) {
     *cost = COST_NONE;
     return session_join() ? cost_begin(cost, device) : CUDA_ERROR_SYSTEM_NOT_READY;
 }
@@ -80,20 +95,20 @@ static CUresult pay(cost_t *cost, CUdevice device) {
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     cost_t cost = COST_NONE;
     lock_primary(device);
-    CUresult result = is_active(device) ? CUDA_SUCCESS : pay(&cost, device);
+    CUresult result = is_active(device) ? CUDA_SUCCESS : charge_context(&cost, device);
     if (result == CUDA_SUCCESS)
         result = cost_end(&cost, REAL(cuDevicePrimaryCtxRetain)(context, device), context);
-    if (result == CUDA_SUCCESS && is_known(device))
+    if (result == CUDA_SUCCESS && is_tracked(device))
         __atomic_store_n(&primary[device], *context, __ATOMIC_RELEASE);
     unlock_primary(device);
     return begun(result, context, device);
 }
 
-/* A context of the program's own: paid for, then made. */
+/* Contexts that the program creates are charged first. */
 #define CREATE(symbol, parameters, ...)                                                                                \
     CUresult symbol parameters {                                                                                       \
         cost_t cost;                                                                                                   \
-        CUresult result = pay(&cost, device);                                                                          \
+        CUresult result = charge_context(&cost, device);                                                               \
         if (result == CUDA_SUCCESS)                                                                                    \
             result = cost_end(&cost, REAL(symbol)(__VA_ARGS__), context);                                              \
         return begun(result, context, device);                                                                         \
@@ -114,43 +129,43 @@ CREATE_PLAIN(cuGLCtxCreate)
 CREATE_VDPAU(cuVDPAUCtxCreate_v2)
 CREATE_VDPAU(cuVDPAUCtxCreate)
 
-/* It holds the device's primary context without anybody's asking for that. */
+/* A green context implicitly holds the device's primary context. */
 CUresult cuGreenCtxCreate(CUgreenCtx *context, void *resources, CUdevice device, unsigned flags) {
     CUresult result = REAL(cuGreenCtxCreate)(context, resources, device, flags);
     if (result == CUDA_SUCCESS && session_join())
-        launch_device(device);
+        launch_add_device(device);
     return result;
 }
 
-/* What is known of a context that may end is set aside, then dropped or given back to it. */
-static uint64_t set_aside(CUcontext context) {
-    marker_set_aside(context);
-    return charge_set_aside(context);
+/* Around a call that may end the context: suspend its state, then drop or restore it. */
+static uint64_t suspend(CUcontext context) {
+    marker_suspend(context);
+    return charge_detach(context);
 }
 
-static void come_back(uint64_t aside, CUcontext context, bool ended) {
+static void end_suspension(uint64_t token, CUcontext context, bool ended) {
     if (ended) {
         marker_drop(context);
-        charge_drop(aside);
-        capture_forget(context);
+        charge_drop(token);
+        capture_drop(context);
     } else {
-        charge_restore(aside, context);
-        marker_restore(context);
+        charge_reattach(token, context);
+        marker_resume(context);
     }
 }
 
 static CUcontext primary_of(CUdevice device) {
-    return is_known(device) ? __atomic_load_n(&primary[device], __ATOMIC_ACQUIRE) : NULL;
+    return is_tracked(device) ? __atomic_load_n(&primary[device], __ATOMIC_ACQUIRE) : NULL;
 }
 
-/* A release ends the context only when it was the last; whether it did, the driver says. */
+/* Only the last release ends the context, so the driver is asked whether it still exists. */
 #define END_PRIMARY(symbol)                                                                                            \
     CUresult symbol(CUdevice device) {                                                                                 \
         lock_primary(device);                                                                                          \
         CUcontext context = primary_of(device);                                                                        \
-        uint64_t aside = set_aside(context);                                                                           \
+        uint64_t token = suspend(context);                                                                             \
         CUresult result = REAL(symbol)(device);                                                                        \
-        come_back(aside, context, result == CUDA_SUCCESS && !is_active(device));                                       \
+        end_suspension(token, context, result == CUDA_SUCCESS && !is_active(device));                                  \
         unlock_primary(device);                                                                                        \
         return result;                                                                                                 \
     }
@@ -161,9 +176,9 @@ END_PRIMARY(cuDevicePrimaryCtxReset)
 
 #define DESTROY(symbol)                                                                                                \
     CUresult symbol(CUcontext context) {                                                                               \
-        uint64_t aside = set_aside(context);                                                                           \
+        uint64_t token = suspend(context);                                                                             \
         CUresult result = REAL(symbol)(context);                                                                       \
-        come_back(aside, context, result == CUDA_SUCCESS);                                                             \
+        end_suspension(token, context, result == CUDA_SUCCESS);                                                        \
         return result;                                                                                                 \
     }
 DESTROY(cuCtxDestroy_v2)
@@ -183,17 +198,17 @@ CUresult cuCtxAttach(CUcontext *context, unsigned flags) {
 
 CUresult cuCtxDetach(CUcontext context) {
     entry_t entry, old;
-    bool more = table_take(&attached, (uint64_t)(uintptr_t)context, &entry);
-    uint64_t aside = set_aside(context);
+    bool more = table_remove(&attached, (uint64_t)(uintptr_t)context, &entry);
+    uint64_t token = suspend(context);
     CUresult result = REAL(cuCtxDetach)(context);
     if (more && (result != CUDA_SUCCESS || --entry.count > 0))
         (void)table_put(&attached, &entry, &old);
-    come_back(aside, context, result == CUDA_SUCCESS && !more);
+    end_suspension(token, context, result == CUDA_SUCCESS && !more);
     return result;
 }
 
-/* Its context ends with it, but not what was allocated there, which is the primary context's. That one ends too if
- * nobody else holds it. */
+/* Its own context ends with it. Allocations made there belong to the primary context, which also ends if this was
+ * its last holder. */
 CUresult cuGreenCtxDestroy(CUgreenCtx green) {
     CUcontext context = NULL, popped;
     CUdevice device = -1;
@@ -205,16 +220,16 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green) {
         (void)REAL(cuCtxPopCurrent_v2)(&popped);
     }
     lock_primary(device);
-    CUcontext holds = primary_of(device);
-    uint64_t aside = set_aside(holds);
-    if (context != holds)
-        marker_set_aside(context);
+    CUcontext primary_context = primary_of(device);
+    uint64_t token = suspend(primary_context);
+    if (context != primary_context)
+        marker_suspend(context);
     CUresult result = REAL(cuGreenCtxDestroy)(green);
-    if (context != holds && result == CUDA_SUCCESS)
+    if (context != primary_context && result == CUDA_SUCCESS)
         marker_drop(context);
-    else if (context != holds)
-        marker_restore(context);
-    come_back(aside, holds, result == CUDA_SUCCESS && holds != NULL && !is_active(device));
+    else if (context != primary_context)
+        marker_resume(context);
+    end_suspension(token, primary_context, result == CUDA_SUCCESS && primary_context != NULL && !is_active(device));
     unlock_primary(device);
     return result;
 }

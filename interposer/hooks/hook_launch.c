@@ -1,4 +1,4 @@
-/* Every function that starts work on the GPU comes here from its assembly, unless the gate is wide open. */
+/* Called by the assembly of every function that starts work on the GPU, unless the gate is wide open. */
 #include <string.h>
 
 #include "compute/launch.h"
@@ -6,11 +6,11 @@
 #include "hooks/registers.h"
 #include "session/join.h"
 
-/* Where hStream is in CUlaunchConfig: after seven 32-bit numbers. */
+/* Offset of hStream in CUlaunchConfig: after seven 32-bit numbers. */
 #define CONFIG_STREAM_OFFSET 32
 
-/* What is not SUCCESS is the launch's result. `where` is one of registers.h; `stack` begins with the first parameter
- * that is in none of the registers. */
+/* A result other than CUDA_SUCCESS is the launch's result. `where` is a constant of registers.h. `stack` points to
+ * the first parameter that is not in a register. */
 CUresult hook_launch(const uint64_t registers[LAUNCH_REGISTERS], const uint64_t *stack, unsigned where);
 
 static CUstream stream_of(const uint64_t registers[LAUNCH_REGISTERS], const uint64_t *stack, unsigned where) {
@@ -27,14 +27,14 @@ static CUstream stream_of(const uint64_t registers[LAUNCH_REGISTERS], const uint
     return stream;
 }
 
-/* Not in line, so that what has a pass pays for none of this. */
-static __attribute__((noinline)) CUresult look(CUstream stream, bool several) {
-    return session_join() ? launch_pass(stream, several) : CUDA_ERROR_SYSTEM_NOT_READY;
+/* Not inlined, so that launches with a pass do not pay for it. */
+static __attribute__((noinline)) CUresult admit(CUstream stream, bool multi_device) {
+    return session_join() ? launch_admit(stream, multi_device) : CUDA_ERROR_SYSTEM_NOT_READY;
 }
 
 CUresult hook_launch(const uint64_t registers[LAUNCH_REGISTERS], const uint64_t *stack, unsigned where) {
     CUstream stream = stream_of(registers, stack, where);
-    if (where != LAUNCH_SEVERAL && passes_take(stream))
+    if (where != LAUNCH_SEVERAL && passes_use(stream))
         return CUDA_SUCCESS;
-    return look(stream, where == LAUNCH_SEVERAL);
+    return admit(stream, where == LAUNCH_SEVERAL);
 }

@@ -1,5 +1,5 @@
-/* How large the GPU is, as NVML tells it, for nvidia-smi and for libraries that ask there; and how NVML begins where
- * the node denies the driver's device files to who has not joined. */
+/* The GPU's memory as NVML reports it, for nvidia-smi and libraries, and the initialization of NVML on nodes where
+ * only registered processes may open the device files. */
 #include "driver/driver.h"
 #include "session/join.h"
 #include "share/share.h"
@@ -13,7 +13,7 @@ static int digit(char character) {
     return character >= 'a' && character <= 'f' ? character - 'a' + 10 : -1;
 }
 
-/* GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx, or MIG- before the same. */
+/* GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx, or the same with MIG-. */
 static bool parse_uuid(const char *text, uint8_t uuid[16]) {
     unsigned digits = 0;
     while (*text != '\0' && *text != '-')
@@ -35,7 +35,7 @@ static uint32_t gpu_of(nvmlDevice_t device) {
     uint8_t uuid[16];
     if (REAL(nvmlDeviceGetUUID)(device, text, sizeof text) != NVML_SUCCESS || !parse_uuid(text, uuid))
         return SHARE_NO_GPU;
-    return share_gpu(uuid);
+    return share_find_gpu(uuid);
 }
 
 static void show_share(uint32_t gpu, unsigned long long *total, unsigned long long *free, unsigned long long *used) {
@@ -47,12 +47,12 @@ static void show_share(uint32_t gpu, unsigned long long *total, unsigned long lo
     *free = *total - *used;
 }
 
-/* What it says when its device file cannot be opened, which it says of other troubles as well. */
+/* NVML returns these if it cannot open the device files, but also for other reasons. */
 static bool may_be_denied(nvmlReturn_t result) {
     return result == NVML_ERROR_NO_PERMISSION || result == NVML_ERROR_UNKNOWN;
 }
 
-/* Who only looks at GPUs joins no share for that, but where nothing is to be seen without. */
+/* A program that only monitors GPUs does not join the share, unless it would see no GPU otherwise. */
 #define INIT(symbol, parameters, ...)                                                                                  \
     nvmlReturn_t symbol parameters {                                                                                   \
         __typeof__(symbol) *real = REAL(symbol);                                                                       \
@@ -60,7 +60,7 @@ static bool may_be_denied(nvmlReturn_t result) {
         if (may_be_denied(result) && session_join())                                                                   \
             result = real(__VA_ARGS__);                                                                                \
         if (result == NVML_SUCCESS)                                                                                    \
-            driver_settle(HOOK_##symbol, (void *)real);                                                                \
+            driver_pin(HOOK_##symbol, (void *)real);                                                                   \
         return result;                                                                                                 \
     }
 INIT(nvmlInitWithFlags, (unsigned flags), flags)

@@ -1,14 +1,15 @@
-/* Pools of memory: which GPU each is on, and how much of it. What is allocated from them: hook_async.c. */
+/* Memory pools: the GPU of each pool, and its size there. Allocations from pools: hook_async.c. */
 #include "cuda/device.h"
 #include "driver/driver.h"
-#include "memory/keeper.h"
+#include "memory/cache.h"
 #include "memory/pool.h"
 #include "session/join.h"
 #include "share/share.h"
 
-/* A pool that a program has been given. Managed memory that prefers no GPU is of the one that first allocates. */
+/* Record a pool that the program has received. A managed pool without a preferred GPU belongs to the GPU that first
+ * allocates from it. */
 static CUresult given(CUresult result, const CUmemoryPool *pool, const CUmemLocation *location, int type) {
-    uint32_t gpu = KEEPER_ANY_GPU;
+    uint32_t gpu = CACHE_ANY_GPU;
     CUdevice device;
     if (result != CUDA_SUCCESS)
         return result;
@@ -17,8 +18,8 @@ static CUresult given(CUresult result, const CUmemoryPool *pool, const CUmemLoca
     bool on_device = device_of_location(location, &device);
     if (on_device)
         result = device_gpu(device, &gpu);
-    keeper_kind_t kind = on_device || type == CU_MEM_ALLOCATION_TYPE_MANAGED ? KEEPER_POOL : KEEPER_FOREIGN;
-    if (result == CUDA_SUCCESS && pool_remember(*pool, kind, gpu) == NULL)
+    cache_kind_t kind = on_device || type == CU_MEM_ALLOCATION_TYPE_MANAGED ? CACHE_POOL : CACHE_FOREIGN;
+    if (result == CUDA_SUCCESS && pool_add(*pool, kind, gpu) == NULL)
         result = CUDA_ERROR_OUT_OF_MEMORY;
     return result;
 }
@@ -46,49 +47,49 @@ CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, int type) 
     return given(REAL(cuMemGetMemPool)(pool, location, type), pool, location, type);
 }
 
-/* Its memory is the exporter's, and charged there. */
+/* Its memory is charged to the exporter. */
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, int type, uint64_t flags) {
     CUresult result = REAL(cuMemPoolImportFromShareableHandle)(pool, handle, type, flags);
-    if (result == CUDA_SUCCESS && pool_remember(*pool, KEEPER_FOREIGN, KEEPER_ANY_GPU) == NULL)
+    if (result == CUDA_SUCCESS && pool_add(*pool, CACHE_FOREIGN, CACHE_ANY_GPU) == NULL)
         result = CUDA_ERROR_OUT_OF_MEMORY;
     return result;
 }
 
-/* A threshold that is lowered lets memory go when the program waits the next time. */
+/* A lower release threshold frees memory when the program waits for the next time. */
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value) {
-    keeper_loosened();
+    cache_note_free();
     return REAL(cuMemPoolSetAttribute)(pool, attribute, value);
 }
 
-static keeper_t *charged_keeper(CUmemoryPool pool) {
-    keeper_t *keeper = keeper_find(KEEPER_POOL, (uint64_t)(uintptr_t)pool);
-    bool charged = keeper != NULL && keeper->kind == KEEPER_POOL && keeper->gpu < share_gpu_count();
-    return charged ? keeper : NULL;
+static cache_t *charged_cache(CUmemoryPool pool) {
+    cache_t *cache = cache_find(CACHE_POOL, (uint64_t)(uintptr_t)pool);
+    bool charged = cache != NULL && cache->kind == CACHE_POOL && cache->gpu < share_gpu_count();
+    return charged ? cache : NULL;
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes) {
     CUresult result = REAL(cuMemPoolTrimTo)(pool, keep_bytes);
-    const keeper_t *keeper = charged_keeper(pool);
-    if (keeper != NULL)
-        keeper_reread(keeper->gpu);
+    const cache_t *cache = charged_cache(pool);
+    if (cache != NULL)
+        cache_refresh(cache->gpu);
     return result;
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-    keeper_t *keeper = charged_keeper(pool);
-    if (keeper == NULL) {
-        keeper = keeper_find(KEEPER_POOL, (uint64_t)(uintptr_t)pool);
+    cache_t *cache = charged_cache(pool);
+    if (cache == NULL) {
+        cache = cache_find(CACHE_POOL, (uint64_t)(uintptr_t)pool);
         CUresult result = REAL(cuMemPoolDestroy)(pool);
-        if (result == CUDA_SUCCESS && keeper != NULL)
-            keeper_remove(keeper);
+        if (result == CUDA_SUCCESS && cache != NULL)
+            cache_remove(cache);
         return result;
     }
     (void)REAL(cuMemPoolTrimTo)(pool, 0);
-    keeper_close(keeper);
+    cache_begin_destroy(cache);
     CUresult result = REAL(cuMemPoolDestroy)(pool);
     if (result == CUDA_SUCCESS)
-        pool_end(keeper);
+        pool_destroyed(cache);
     else
-        keeper_closed(keeper, KEEPER_POOL);
+        cache_end_destroy(cache, CACHE_POOL);
     return result;
 }

@@ -1,12 +1,12 @@
-/* How large the GPU is, as CUDA tells it: as large as the share. */
+/* The GPU's memory as CUDA reports it: total and free memory of the share. */
 #include "cuda/device.h"
 #include "driver/driver.h"
-#include "memory/doubt.h"
-#include "memory/keeper.h"
+#include "memory/cache.h"
+#include "memory/lingering.h"
 #include "session/join.h"
 #include "share/share.h"
 
-static uint64_t least(uint64_t left, uint64_t right) {
+static uint64_t min_u64(uint64_t left, uint64_t right) {
     return left < right ? left : right;
 }
 
@@ -17,22 +17,22 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     CUresult result = REAL(cuMemGetInfo_v2)(free_bytes, total_bytes);
     if (result != CUDA_SUCCESS || (result = device_current(&gpu)) != CUDA_SUCCESS || gpu == SHARE_NO_GPU)
         return result;
-    keeper_reread(gpu);
-    doubt_look(gpu);
+    cache_refresh(gpu);
+    lingering_poll(gpu);
     uint64_t limit_bytes = share_limit_bytes(gpu);
-    uint64_t used_bytes = least(share_used_bytes(gpu), limit_bytes);
-    *total_bytes = least(*total_bytes, limit_bytes);
-    *free_bytes = least(*free_bytes, limit_bytes - used_bytes);
+    uint64_t used_bytes = min_u64(share_used_bytes(gpu), limit_bytes);
+    *total_bytes = min_u64(*total_bytes, limit_bytes);
+    *free_bytes = min_u64(*free_bytes, limit_bytes - used_bytes);
     return CUDA_SUCCESS;
 }
 
-/* The form of before CUDA 3.2 has 32 bits, and says the most they can. */
+/* The variant from before CUDA 3.2 has 32 bits, and returns its maximum for larger values. */
 CUresult cuMemGetInfo(unsigned *free_bytes, unsigned *total_bytes) {
     size_t wide_free_bytes, wide_total_bytes;
     CUresult result = cuMemGetInfo_v2(&wide_free_bytes, &wide_total_bytes);
     if (result == CUDA_SUCCESS) {
-        *free_bytes = (unsigned)least(wide_free_bytes, UINT32_MAX);
-        *total_bytes = (unsigned)least(wide_total_bytes, UINT32_MAX);
+        *free_bytes = (unsigned)min_u64(wide_free_bytes, UINT32_MAX);
+        *total_bytes = (unsigned)min_u64(wide_total_bytes, UINT32_MAX);
     }
     return result;
 }
@@ -44,7 +44,7 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
     CUresult result = REAL(cuDeviceTotalMem_v2)(bytes, device);
     if (result != CUDA_SUCCESS || (result = device_gpu(device, &gpu)) != CUDA_SUCCESS || gpu == SHARE_NO_GPU)
         return result;
-    *bytes = least(*bytes, share_limit_bytes(gpu));
+    *bytes = min_u64(*bytes, share_limit_bytes(gpu));
     return CUDA_SUCCESS;
 }
 
@@ -52,6 +52,6 @@ CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice device) {
     size_t wide_bytes;
     CUresult result = cuDeviceTotalMem_v2(&wide_bytes, device);
     if (result == CUDA_SUCCESS)
-        *bytes = (unsigned)least(wide_bytes, UINT32_MAX);
+        *bytes = (unsigned)min_u64(wide_bytes, UINT32_MAX);
     return result;
 }

@@ -7,17 +7,18 @@
 
 #define RTLD_DEEPBIND 8
 
-/* A form of a hooked function that is newer than this library. Its calls would pass the limits. */
-static bool is_refused(void *handle, const char *symbol, void **answer_p) {
-    if (!hooks_is_form(symbol) || !driver_finds(handle, symbol))
+/* A variant of a hooked function that is newer than this library would bypass the limits. */
+static bool refuse_unknown(void *handle, const char *symbol, void **answer_p) {
+    if (!hooks_is_variant(symbol) || !driver_has_symbol(handle, symbol))
         return false;
-    refusal_of_unknown(symbol, "dlsym");
-    driver_deny(handle, symbol);
+    refusal_unknown(symbol, "dlsym");
+    driver_fail_lookup(handle, symbol);
     *answer_p = NULL;
     return true;
 }
 
-/* Asked by the dlsym in assembly. True: `*answer_p` is the answer. False: the next dlsym is to be asked. */
+/* Called by dlsym in assembly. Returns true with the result in `*answer_p`, or false to continue with the next
+ * dlsym. */
 bool symbols_answer(void *handle, const char *symbol, void **answer_p);
 
 bool symbols_answer(void *handle, const char *symbol, void **answer_p) {
@@ -26,15 +27,15 @@ bool symbols_answer(void *handle, const char *symbol, void **answer_p) {
         return false;
     const hook_row_t *row = hooks_find(symbol);
     if (row == NULL)
-        return is_refused(handle, symbol, answer_p);
-    /* A function that this driver does not have stays absent: applications probe for features that way. The failed
-     * lookup has left its sentence for dlerror. */
+        return refuse_unknown(handle, symbol, answer_p);
+    /* A function that this driver lacks must not be found, because applications probe for features this way. The
+     * failed lookup has set dlerror. */
     *answer_p = driver_lookup(handle, row);
     return true;
 }
 
-/* Asked by the dlopen in assembly. True: `*answer_p` is the answer. False: the next dlopen is to be asked, with this
- * mode. */
+/* Called by dlopen in assembly. Returns true with the result in `*answer_p`, or false to continue with the next
+ * dlopen and this mode. */
 bool symbols_open(const char *file, int *mode, void **answer_p, const replaced_t *replaced);
 
 bool symbols_open(const char *file, int *mode, void **answer_p, const replaced_t *replaced) {
@@ -47,17 +48,17 @@ bool symbols_open(const char *file, int *mode, void **answer_p, const replaced_t
     return false;
 }
 
-/* The driver alone knows which form a name, a version and flags mean; what it gives is looked up by its address. One
- * that is not in the table, under a name that is, would pass the limits. The CUDA runtime can do without a function
- * that is not found: so it is with older drivers. */
+/* Only the driver knows which variant a name, version and flags select, so its result is looked up by address. If
+ * the name is in the table but the address is not, the function would bypass the limits. The CUDA runtime can do
+ * without it, as with older drivers. */
 static CUresult replace(const char *symbol, void **function, int version, uint64_t flags, int *status) {
     if (function == NULL || *function == NULL)
         return CUDA_SUCCESS;
     void *hook = driver_hook_for(*function);
-    if (hook == NULL && hooks_is_form(symbol)) {
+    if (hook == NULL && hooks_is_variant(symbol)) {
         char how[96];
         (void)snprintf(how, sizeof how, "cuGetProcAddress(version %d, flags %llu)", version, (unsigned long long)flags);
-        refusal_of_unknown(symbol, how);
+        refusal_unknown(symbol, how);
         *function = NULL;
         if (status != NULL)
             *status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;

@@ -1,9 +1,9 @@
-/* Waiting for the GPU: then pools let go of what they need not keep, and are charged for less. */
+/* Waiting for the GPU. Afterwards pools release memory that they need not keep, and are charged for less. */
 #include "driver/driver.h"
-#include "memory/keeper.h"
+#include "memory/cache.h"
 
 static CUresult waited(CUresult result) {
-    keeper_waited();
+    cache_note_sync();
     return result;
 }
 

@@ -1,4 +1,4 @@
-/* Every function that starts work on the GPU: one load and one compare, then on to the real one. See launches_x86_64.S. */
+/* The functions that start work on the GPU: one load, one compare, then the real function. See launches_x86_64.S. */
 #include "hooks/registers.h"
 
 /* CUresult hook_launch(const uint64_t registers[LAUNCH_REGISTERS], const uint64_t *stack, unsigned stream) */

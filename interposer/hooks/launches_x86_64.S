@@ -1,6 +1,6 @@
-/* Every function that starts work on the GPU: one load and one compare, then on to the real one with registers and stack
- * as the application left them. Only when the gate is not wide open is anything else done. In C, the arguments on the
- * stack would have to be pushed anew. */
+/* The functions that start work on the GPU: one load, one compare, then a jump to the real function, with registers
+ * and stack as the application left them. Anything else happens only if the gate is not wide open. C code would have
+ * to push the arguments on the stack again. */
 #include "hooks/registers.h"
 
 /* CUresult hook_launch(const uint64_t registers[6], const uint64_t *stack, unsigned stream) */
@@ -26,7 +26,7 @@
     .cfi_adjust_cfa_offset 8
     pushq %rdi
     .cfi_adjust_cfa_offset 8
-    subq $8, %rsp               /* the stack on 16 bytes */
+    subq $8, %rsp               /* aligns the stack to 16 bytes */
     .cfi_adjust_cfa_offset 8
     leaq 8(%rsp), %rdi
     leaq 64(%rsp), %rsi         /* past the six registers and the return address */

@@ -1,5 +1,6 @@
-/* The rows of the table with the functions that stand for the drivers': see hook_rows in hooks.h. */
+/* The rows of the hook table with our functions (see hook_rows in hooks.h), and the functions that are refused. */
 #include "driver/hooks.h"
+#include "driver/refusal.h"
 
 #define HOOK(library, symbol, returns, parameters)
 #define REFUSE(symbol, what)
@@ -22,3 +23,13 @@ const hook_row_t hook_rows[HOOK_COUNT] = {
 #undef NEED
 #undef LAUNCH
 };
+
+/* Refused functions ignore their arguments, so they need no parameters. */
+#define HOOK(library, symbol, returns, parameters)
+#define NEED(library, symbol, returns, parameters)
+#define LAUNCH(library, symbol, stream)
+#define REFUSE(symbol, what)                                                                                           \
+    CUresult symbol(void) {                                                                                            \
+        return refusal(HOOK_##symbol, what);                                                                           \
+    }
+#include "driver/hooks.def"

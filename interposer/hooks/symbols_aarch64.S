@@ -1,4 +1,4 @@
-/* dlsym and dlopen, replaced so that nobody can tell: see symbols_x86_64.S. */
+/* Transparent replacements of dlsym and dlopen: see symbols_x86_64.S. */
     .text
 
 /* void *dlsym(void *handle, const char *symbol) */

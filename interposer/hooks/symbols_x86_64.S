@@ -1,7 +1,8 @@
-/* dlsym and dlopen, replaced so that nobody can tell.
+/* Transparent replacements of dlsym and dlopen.
  *
- * glibc decides what RTLD_NEXT and a RUNPATH mean by the return address of the call. A replacement in C would make this
- * library the caller; so what is not ours to answer is jumped to, with the stack as the application left it. */
+ * glibc takes the caller from the return address, and RTLD_NEXT and RUNPATH depend on it. A replacement in C would
+ * make this library the caller. So for calls that we do not answer, the code jumps to the next function, with the
+ * stack as the application left it. */
     .text
 
 /* void *dlsym(void *handle, const char *symbol) */
@@ -20,7 +21,7 @@ replaced_dlsym_old:
     .cfi_adjust_cfa_offset 8
     pushq %rsi
     .cfi_adjust_cfa_offset 8
-    subq $24, %rsp              /* room for the answer; the stack on 16 bytes */
+    subq $24, %rsp              /* room for the answer, and aligns the stack to 16 bytes */
     .cfi_adjust_cfa_offset 24
     leaq 8(%rsp), %rdx
     call symbols_answer         /* bool symbols_answer(handle, symbol, void **answer) */
@@ -56,7 +57,7 @@ replaced_dlopen_old:
     .cfi_adjust_cfa_offset 8
     pushq %rsi
     .cfi_adjust_cfa_offset 8
-    subq $24, %rsp              /* room for the answer; the stack on 16 bytes */
+    subq $24, %rsp              /* room for the answer, and aligns the stack to 16 bytes */
     .cfi_adjust_cfa_offset 24
     leaq 24(%rsp), %rsi
     leaq 8(%rsp), %rdx

@@ -13,39 +13,39 @@
 #include "base/report.h"
 #include "link/wire.h"
 
-#define CONNECT_MS 1 /* of the thread that looks after the leases: it tries again */
+#define CONNECT_TIMEOUT_MS 1 /* short, for the thread that also handles the leases; it retries */
 #define RECONNECT_NS (500 * MS_NS)
-#define REFUSED_MAX_NS (16000 * MS_NS)
-/* So long an arbiter may get no processor on a busy node: to give up before is to refuse memory that is there. */
-#define ANSWER_NS (3000 * MS_NS)
+#define MAX_BACKOFF_NS (16000 * MS_NS)
+/* On a busy node the arbiter may get no processor for this long. Giving up earlier would refuse memory that is free. */
+#define ANSWER_TIMEOUT_NS (3000 * MS_NS)
 
-/* The socket is kept even when the arbiter is gone: only this process's death may close it, for that is what tells an
- * arbiter that the bytes are free. */
+/* The socket stays open even when the arbiter is gone. An arbiter learns from its closing that the process has died
+ * and its bytes are free, so only the process's death may close it. */
 static struct {
-    int socket; /* the same number also when it is another connection */
+    int socket; /* a new connection gets the same number */
     bool connected;
-    int fresh; /* that is being made, or -1 */
-    bool told;
-    bool refused;      /* by the one that is there now, and the program was told */
-    uint64_t pause_ns; /* after the last refusal */
-    uint64_t try_ns;
-    /* Whether dead processes have left bytes is answered in the order of the questions. The lock is held while one is
-     * sent, and never while anything is waited for. */
+    int pending; /* the connection being made, or -1 */
+    bool reported;
+    bool rejected;       /* by the current arbiter, and that was reported */
+    uint64_t backoff_ns; /* after the last refusal */
+    uint64_t retry_ns;
+    /* The arbiter answers RECLAIM in the order of the requests. The lock is held while sending one, never while
+     * waiting. */
     pthread_mutex_t mutex;
-    uint32_t asked;
-    uint32_t reclaimed; /* a futex: answers so far; also those that will never come */
-    uint32_t measured;  /* a futex: the number of the last answer */
+    uint32_t reclaim_requests;
+    uint32_t reclaimed; /* a futex: number of answers, including those that can no longer come */
+    uint32_t measured;  /* a futex: number of the last MEASURE that was answered */
     uint64_t measured_bytes;
-    uint32_t questions; /* about what is measured: one at a time */
-} arbiter = {.socket = -1, .fresh = -1, .mutex = PTHREAD_MUTEX_INITIALIZER};
+    uint32_t measure_requests; /* MEASURE requests; one at a time */
+} arbiter = {.socket = -1, .pending = -1, .mutex = PTHREAD_MUTEX_INITIALIZER};
 
 static void arbiter_after_fork(void) {
     if (arbiter.socket >= 0)
         close(arbiter.socket);
-    if (arbiter.fresh >= 0)
-        close(arbiter.fresh);
+    if (arbiter.pending >= 0)
+        close(arbiter.pending);
     memset(&arbiter, 0, sizeof arbiter);
-    arbiter.socket = arbiter.fresh = -1;
+    arbiter.socket = arbiter.pending = -1;
     arbiter.mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 FORK_ON_CHILD(arbiter_after_fork)
@@ -62,11 +62,11 @@ void arbiter_end(void) {
     __atomic_store_n(&arbiter.connected, false, __ATOMIC_SEQ_CST);
 }
 
-bool arbiter_is_there(void) {
+bool arbiter_is_connected(void) {
     return arbiter.connected;
 }
 
-bool arbiter_tell(unsigned type, uint32_t gpu, uint32_t flags, uint64_t lease) {
+bool arbiter_send(unsigned type, uint32_t gpu, uint32_t flags, uint64_t lease) {
     return arbiter.connected && wire_send_lease(arbiter.socket, type, gpu, flags, lease);
 }
 
@@ -74,21 +74,21 @@ static void wake(const uint32_t *word) {
     (void)syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
-static void lost(void) {
+static void disconnected(void) {
     pthread_mutex_lock(&arbiter.mutex);
     __atomic_store_n(&arbiter.connected, false, __ATOMIC_SEQ_CST);
-    __atomic_store_n(&arbiter.reclaimed, arbiter.asked, __ATOMIC_SEQ_CST); /* nobody will answer */
+    __atomic_store_n(&arbiter.reclaimed, arbiter.reclaim_requests, __ATOMIC_SEQ_CST); /* these will get no answer */
     pthread_mutex_unlock(&arbiter.mutex);
     wake(&arbiter.reclaimed);
     wake(&arbiter.measured);
-    arbiter.try_ns = 0;
-    if (!arbiter.told)
-        report("the arbiter went away: memory limits still hold, and where the GPU is shared this program "
-               "launches for its request's part of the time, until the node's agent runs again");
-    arbiter.told = true;
+    arbiter.retry_ns = 0;
+    if (!arbiter.reported)
+        report("the arbiter went away: until the node's agent runs again, memory limits stay in force, and on a shared "
+               "GPU this program launches only for its requested part of the time");
+    arbiter.reported = true;
 }
 
-bool arbiter_heard(wire_lease_t *message) {
+bool arbiter_receive(wire_lease_t *message) {
     while (arbiter.connected) {
         switch (wire_next(arbiter.socket, message)) {
         case WIRE_NOTHING:
@@ -104,103 +104,106 @@ bool arbiter_heard(wire_lease_t *message) {
             __atomic_store_n(&arbiter.measured, message->flags, __ATOMIC_SEQ_CST);
             wake(&arbiter.measured);
             break;
-        case WIRE_UNKNOWN: /* from an agent that knows more than we do */
+        case WIRE_UNKNOWN: /* from a newer agent */
             break;
         case WIRE_END:
-            lost();
+            disconnected();
             break;
         }
     }
     return false;
 }
 
-static void give_up(void) {
-    close(arbiter.fresh);
-    arbiter.fresh = -1;
+static void drop_pending(void) {
+    close(arbiter.pending);
+    arbiter.pending = -1;
 }
 
-/* The new connection takes the place of the old one, whose descriptor is never free for the application to get. */
+/* Replace the old connection by the new one in one step, so that the application never gets the old descriptor's
+ * number. */
 static bool adopt(void) {
-    bool adopted = dup3(arbiter.fresh, arbiter.socket, O_CLOEXEC) >= 0;
-    give_up();
+    bool adopted = dup3(arbiter.pending, arbiter.socket, O_CLOEXEC) >= 0;
+    drop_pending();
     return adopted;
 }
 
-/* The next agent, or this one when it knows more, may think otherwise; it is not to be asked too often. */
-static void refused(const char *sentence) {
-    if (!arbiter.refused)
-        report("%s; until then this program goes on with the limits that it has", sentence);
-    arbiter.pause_ns = arbiter.refused ? 2 * arbiter.pause_ns : RECONNECT_NS;
-    if (arbiter.pause_ns > REFUSED_MAX_NS)
-        arbiter.pause_ns = REFUSED_MAX_NS;
-    arbiter.refused = true;
-    arbiter.try_ns = now_ns() + arbiter.pause_ns;
+/* Back off: a later agent, or this one once it knows more, may accept the process. */
+static void rejected(const char *sentence) {
+    if (!arbiter.rejected)
+        report("%s; until then this program keeps its current limits", sentence);
+    arbiter.backoff_ns = arbiter.rejected ? 2 * arbiter.backoff_ns : RECONNECT_NS;
+    if (arbiter.backoff_ns > MAX_BACKOFF_NS)
+        arbiter.backoff_ns = MAX_BACKOFF_NS;
+    arbiter.rejected = true;
+    arbiter.retry_ns = now_ns() + arbiter.backoff_ns;
 }
 
-static bool finish(arbiter_pages_t *take_pages) {
+static bool finish(arbiter_map_pages_t *map_pages) {
     char sentence[512];
     wire_welcome_result_t welcome;
-    wire_answer_t answer = wire_finish(arbiter.fresh, &welcome, sentence, sizeof sentence);
-    if (answer == WIRE_NONE_YET)
+    wire_answer_t answer = wire_finish_join(arbiter.pending, &welcome, sentence, sizeof sentence);
+    if (answer == WIRE_PENDING)
         return false;
     if (answer != WIRE_WELCOMED) {
-        give_up();
+        drop_pending();
         if (answer == WIRE_REFUSED)
-            refused(sentence);
+            rejected(sentence);
         return false;
     }
-    if (!take_pages(&welcome)) {
-        give_up();
-        report("the arbiter that runs now has other pages for this container: restart the container");
-        arbiter.try_ns = FOR_EVER;
+    if (!map_pages(&welcome)) {
+        drop_pending();
+        report("the new arbiter has different pages for this container: restart the container");
+        arbiter.retry_ns = FOREVER;
         return false;
     }
-    arbiter.refused = false;
+    arbiter.rejected = false;
     return adopt();
 }
 
-/* The number of the question: so many answers have come when it is answered. False: it cannot be asked now. */
-static bool ask_reclaim(uint32_t *number_p) {
+/* Send RECLAIM and return its number: it is answered once that many answers have come. Returns false if it cannot be
+ * sent now. */
+static bool request_reclaim(uint32_t *number_p) {
     pthread_mutex_lock(&arbiter.mutex);
-    bool asked = __atomic_load_n(&arbiter.connected, __ATOMIC_SEQ_CST) && wire_ask_reclaim(arbiter.socket);
-    if (asked)
-        *number_p = ++arbiter.asked;
+    bool reclaim_requests =
+        __atomic_load_n(&arbiter.connected, __ATOMIC_SEQ_CST) && wire_request_reclaim(arbiter.socket);
+    if (reclaim_requests)
+        *number_p = ++arbiter.reclaim_requests;
     pthread_mutex_unlock(&arbiter.mutex);
-    return asked;
+    return reclaim_requests;
 }
 
-/* Whatever is said first tells it that this process goes by its limits page now. */
-bool arbiter_look_for(arbiter_pages_t *take_pages) {
+/* The first message after a reconnect tells the arbiter that this process uses its limits page now. */
+bool arbiter_reconnect(arbiter_map_pages_t *map_pages) {
     char sentence[512];
-    int fresh;
+    int pending;
     uint32_t number;
-    if (arbiter.fresh < 0 && now_ns() < arbiter.try_ns)
+    if (arbiter.pending < 0 && now_ns() < arbiter.retry_ns)
         return false;
-    if (arbiter.fresh < 0) {
-        if (wire_begin(&fresh, CONNECT_MS, sentence, sizeof sentence))
-            arbiter.fresh = fresh;
-        arbiter.try_ns = now_ns() + RECONNECT_NS;
+    if (arbiter.pending < 0) {
+        if (wire_start_join(&pending, CONNECT_TIMEOUT_MS, sentence, sizeof sentence))
+            arbiter.pending = pending;
+        arbiter.retry_ns = now_ns() + RECONNECT_NS;
         return false;
     }
-    if (!finish(take_pages))
+    if (!finish(map_pages))
         return false;
     __atomic_store_n(&arbiter.connected, true, __ATOMIC_SEQ_CST);
-    (void)ask_reclaim(&number);
+    (void)request_reclaim(&number);
     return true;
 }
 
 int arbiter_descriptor(void) {
-    return arbiter.connected ? arbiter.socket : arbiter.fresh;
+    return arbiter.connected ? arbiter.socket : arbiter.pending;
 }
 
 uint64_t arbiter_wake_ns(void) {
     if (arbiter.connected)
-        return FOR_EVER;
-    return arbiter.try_ns > now_ns() ? arbiter.try_ns : now_ns() + RECONNECT_NS;
+        return FOREVER;
+    return arbiter.retry_ns > now_ns() ? arbiter.retry_ns : now_ns() + RECONNECT_NS;
 }
 
-/* Until the word has come to a number, or it is so late, or the arbiter has gone; returns the word. Signals end a wait,
- * and a program that is profiled has one every few milliseconds. */
+/* Wait until the word has reached the number, the time is over, or the arbiter is gone. Returns the word. Signals
+ * interrupt the wait, and a profiled program gets one every few milliseconds. */
 static uint32_t wait_for(const uint32_t *word, uint32_t number, uint64_t until_ns) {
     for (;;) {
         uint32_t now = __atomic_load_n(word, __ATOMIC_SEQ_CST);
@@ -212,17 +215,18 @@ static uint32_t wait_for(const uint32_t *word, uint32_t number, uint64_t until_n
     }
 }
 
-/* Not until any answer has come: that may be one to another thread, of a look before what is asked for was free. */
+/* Waiting for just any answer would be wrong: it may belong to another thread's request, sent before the bytes were
+ * freed. */
 void arbiter_reclaim(void) {
     uint32_t number;
-    if (ask_reclaim(&number))
-        (void)wait_for(&arbiter.reclaimed, number, now_ns() + ANSWER_NS);
+    if (request_reclaim(&number))
+        (void)wait_for(&arbiter.reclaimed, number, now_ns() + ANSWER_TIMEOUT_NS);
 }
 
-/* An answer that came too late for its question is of an older look: it has another number. */
+/* The number tells apart a late answer to an earlier request. */
 bool arbiter_measure(uint32_t gpu, uint64_t *bytes_p) {
-    const uint64_t until_ns = now_ns() + ANSWER_NS;
-    uint32_t number = ++arbiter.questions;
+    const uint64_t until_ns = now_ns() + ANSWER_TIMEOUT_NS;
+    uint32_t number = ++arbiter.measure_requests;
     if (!__atomic_load_n(&arbiter.connected, __ATOMIC_SEQ_CST) ||
         !wire_send_lease(arbiter.socket, MESSAGE_MEASURE, gpu, number, 0))
         return false;

@@ -1,5 +1,5 @@
-/* The connection to the arbiter, once this process has joined: what is said to it, and how the next one is found when
- * it has gone. All but the reclaiming is for the helper thread. */
+/* The connection to the arbiter of a process that has joined: messages to it, and the search for the next arbiter
+ * when it is gone. Everything is for the helper thread, except arbiter_reclaim and arbiter_measure. */
 #ifndef GPUSHARE_ARBITER_H
 #define GPUSHARE_ARBITER_H
 
@@ -9,31 +9,31 @@
 #include "base/contract.h"
 #include "link/wire.h"
 
-/* From now on this is the connection; or there is to be none after all, and it is closed. */
+/* Use this connection. The second function closes it if joining fails after all. */
 void arbiter_begin(int socket);
 void arbiter_end(void);
-bool arbiter_is_there(void);
+bool arbiter_is_connected(void);
 
-/* False: it cannot be said now. */
-bool arbiter_tell(unsigned type, uint32_t gpu, uint32_t flags, uint64_t lease);
+/* Returns false if the message cannot be sent now. */
+bool arbiter_send(unsigned type, uint32_t gpu, uint32_t flags, uint64_t lease);
 
-/* What it says of a lease, if it has said anything more. */
-bool arbiter_heard(wire_lease_t *message);
+/* Read the next message about a lease. Returns false if there is none. */
+bool arbiter_receive(wire_lease_t *message);
 
-/* While there is none: true when there is one again, which knows nothing of this process. `take_pages` is given the
- * pages that it sends, and closes their descriptors; false: they are not those of this process. */
-typedef bool arbiter_pages_t(const wire_welcome_result_t *welcome);
-bool arbiter_look_for(arbiter_pages_t *take_pages);
+/* Without an arbiter: try to reconnect. Returns true once connected; the new arbiter has no state of this process.
+ * `map_pages` gets its pages and closes their descriptors; it returns false if they are not this process's pages. */
+typedef bool arbiter_map_pages_t(const wire_welcome_result_t *welcome);
+bool arbiter_reconnect(arbiter_map_pages_t *map_pages);
 
-/* Where something will be heard, and when there is something to do although nothing was. */
+/* The descriptor to poll, and the time of the next retry. */
 int arbiter_descriptor(void);
 uint64_t arbiter_wake_ns(void);
 
-/* From any thread: asks for the bytes of dead processes, and waits until they are back, for up to three seconds. */
+/* From any thread: ask for the bytes of dead processes and wait until they are refunded, at most three seconds. */
 void arbiter_reclaim(void);
 
-/* The same for how much of a GPU's memory is nobody known to hold, as it is found from now on. One thread at a time.
- * False: there was no answer. */
+/* Likewise: ask how much of the GPU's memory no process is known to hold, measured after the request. One thread at
+ * a time. Returns false without an answer. */
 bool arbiter_measure(uint32_t gpu, uint64_t *bytes_p);
 
 #endif

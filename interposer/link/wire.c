@@ -18,11 +18,11 @@
 #endif
 
 #define SOCKET_PATH CONTAINER_ARBITER_DIRECTORY "/" ARBITER_SOCKET_NAME
-/* Longer than the arbiter takes at most to find out which pod this is, which for a pod just made may be ten seconds. */
+/* Longer than the arbiter needs to identify the pod, which takes up to ten seconds for one just created. */
 #ifndef WELCOME_TIMEOUT_MS
 #    define WELCOME_TIMEOUT_MS 20000
 #endif
-#define NO_DESCRIPTOR "no descriptor for the connection to the arbiter: raise the container's limit of open files"
+#define NO_DESCRIPTOR "no descriptor for the connection to the arbiter: raise the container's limit on open files"
 #define SENTENCE_MAX (sizeof(wire_refused_t) - sizeof(wire_header_t))
 #define RESTART "restart the container to get the library of this node's agent"
 
@@ -34,8 +34,8 @@ typedef union {
     wire_lease_t lease;
 } message_t;
 
-/* What the last WELCOME has chosen. */
-static uint16_t spoken = WIRE_OLDEST;
+/* The version chosen by the last WELCOME. */
+static uint16_t protocol_version = WIRE_OLDEST;
 
 static bool __attribute__((format(printf, 3, 4))) fail(char *sentence, unsigned size, const char *format, ...) {
     va_list arguments;
@@ -61,7 +61,8 @@ static bool wait_readable(int socket, int64_t deadline_ms) {
     }
 }
 
-static ssize_t receive(int socket, message_t *message, int *descriptors, unsigned *count_p, bool *cut_p, int flags) {
+static ssize_t receive(int socket, message_t *message, int *descriptors, unsigned *count_p, bool *truncated_p,
+                       int flags) {
     union {
         struct cmsghdr header;
         char bytes[CMSG_SPACE(2 * sizeof(int))];
@@ -74,7 +75,7 @@ static ssize_t receive(int socket, message_t *message, int *descriptors, unsigne
         length = recvmsg(socket, &parts, MSG_CMSG_CLOEXEC | flags);
     } while (length < 0 && errno == EINTR);
     *count_p = 0;
-    *cut_p = length >= 0 && (parts.msg_flags & MSG_CTRUNC) != 0;
+    *truncated_p = length >= 0 && (parts.msg_flags & MSG_CTRUNC) != 0;
     struct cmsghdr *header = length >= 0 ? CMSG_FIRSTHDR(&parts) : NULL;
     if (header != NULL && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
         *count_p = (unsigned)((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
@@ -83,8 +84,8 @@ static ssize_t receive(int socket, message_t *message, int *descriptors, unsigne
     return length;
 }
 
-/* Not send, at which a thread could be cancelled: whoever asks for memory may hold the lock of a pool's books. And not
- * until there is room: an arbiter that is stopped reads nothing, and a question that it does not get has no answer. */
+/* A system call, because send() is a cancellation point and the caller may hold a lock. It does not block: a stopped
+ * arbiter reads nothing, and then an answer will not come either. */
 static bool send_message(int socket, const void *message, size_t size) {
     ssize_t sent;
     do {
@@ -93,7 +94,7 @@ static bool send_message(int socket, const void *message, size_t size) {
     return sent == (ssize_t)size;
 }
 
-/* For at most so long, which it takes where more wait to be accepted than may: after a restart all come at once. */
+/* The timeout applies if the arbiter's backlog is full: after its restart, all processes connect at once. */
 static bool connect_arbiter(int *socket_p, unsigned wait_ms, char *sentence, unsigned size) {
     const struct timeval wait = {.tv_sec = wait_ms / 1000, .tv_usec = (suseconds_t)(wait_ms % 1000) * 1000};
     struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = SOCKET_PATH};
@@ -116,26 +117,26 @@ static bool connect_arbiter(int *socket_p, unsigned wait_ms, char *sentence, uns
 static bool check_answer(const message_t *answer, ssize_t length, char *sentence, unsigned size) {
     const wire_header_t *header = &answer->header;
     if (length <= 0)
-        return fail(sentence, size, "the arbiter closed the connection without an answer: look at the agent's log");
+        return fail(sentence, size, "the arbiter closed the connection without an answer: check the agent's log");
     if (length < (ssize_t)sizeof *header || header->magic != WIRE_MAGIC || header->size != (uint32_t)length)
-        return fail(sentence, size, "the arbiter's answer is not understood: " RESTART);
+        return fail(sentence, size, "the arbiter's answer is invalid: " RESTART);
     if (header->type == MESSAGE_REFUSED) {
-        size_t told = (size_t)length - sizeof *header;
+        size_t sentence_length = (size_t)length - sizeof *header;
         return fail(sentence, size, "the arbiter refused this process: %.*s",
-                    (int)(told < SENTENCE_MAX ? told : SENTENCE_MAX), answer->refused.sentence);
+                    (int)(sentence_length < SENTENCE_MAX ? sentence_length : SENTENCE_MAX), answer->refused.sentence);
     }
     if (header->version < WIRE_OLDEST || header->version > WIRE_VERSION)
         return fail(sentence, size, "the arbiter speaks protocol %u and this library %u to %u: " RESTART,
                     header->version, WIRE_OLDEST, WIRE_VERSION);
     if (header->type != MESSAGE_WELCOME || length < (ssize_t)sizeof answer->welcome)
-        return fail(sentence, size, "the arbiter's answer is of an unknown kind (%u): " RESTART, header->type);
+        return fail(sentence, size, "the arbiter's answer has an unknown type (%u): " RESTART, header->type);
     if (answer->welcome.gpu_count > MAX_GPUS || answer->welcome.slot >= LEDGER_SLOTS)
         return fail(sentence, size, "the arbiter's welcome is out of range (%u GPUs, slot %u): " RESTART,
                     answer->welcome.gpu_count, answer->welcome.slot);
     return true;
 }
 
-/* A page that ends too early would kill the process at its first look. */
+/* Reading a mapped page beyond the end of its file would kill the process. */
 static bool check_pages(const wire_welcome_result_t *result, char *sentence, unsigned size) {
     if (lseek(result->limits, 0, SEEK_END) < PAGE_SIZE ||
         lseek(result->ledger, 0, SEEK_END) < (off_t)result->gpu_count * PAGE_SIZE)
@@ -148,7 +149,7 @@ static bool check_pages(const wire_welcome_result_t *result, char *sentence, uns
     return true;
 }
 
-#define NO_ANSWER "the arbiter does not answer: look at the agent's log, then run the program again"
+#define NO_ANSWER "the arbiter does not answer: check the agent's log, then run the program again"
 
 static void close_all(const int *descriptors, unsigned count) {
     for (unsigned i = 0; i < count; i++) {
@@ -157,7 +158,7 @@ static void close_all(const int *descriptors, unsigned count) {
     }
 }
 
-bool wire_begin(int *socket_p, unsigned wait_ms, char *sentence, unsigned size) {
+bool wire_start_join(int *socket_p, unsigned wait_ms, char *sentence, unsigned size) {
     wire_hello_t hello = {.header = {.magic = WIRE_MAGIC,
                                      .version = WIRE_OLDEST,
                                      .type = MESSAGE_HELLO,
@@ -179,16 +180,16 @@ static bool welcomed(int socket, wire_welcome_result_t *result, wire_answer_t *a
     message_t answer;
     int descriptors[2];
     unsigned count;
-    bool cut;
-    ssize_t length = receive(socket, &answer, descriptors, &count, &cut, MSG_DONTWAIT);
-    *answer_p = length > 0 ? WIRE_REFUSED : length < 0 && errno == EAGAIN ? WIRE_NONE_YET : WIRE_CLOSED;
+    bool truncated;
+    ssize_t length = receive(socket, &answer, descriptors, &count, &truncated, MSG_DONTWAIT);
+    *answer_p = length > 0 ? WIRE_REFUSED : length < 0 && errno == EAGAIN ? WIRE_PENDING : WIRE_CLOSED;
     if (count > 0)
         result->limits = descriptors[0];
     if (count > 1)
         result->ledger = descriptors[1];
-    if (*answer_p == WIRE_NONE_YET || !check_answer(&answer, length, sentence, size))
+    if (*answer_p == WIRE_PENDING || !check_answer(&answer, length, sentence, size))
         return false;
-    if (cut)
+    if (truncated)
         return fail(sentence, size, NO_DESCRIPTOR);
     if (count != 2)
         return fail(sentence, size, "the arbiter's welcome came with %u of 2 pages: " RESTART, count);
@@ -196,11 +197,11 @@ static bool welcomed(int socket, wire_welcome_result_t *result, wire_answer_t *a
     result->gpu_count = answer.welcome.gpu_count;
     if (!check_pages(result, sentence, size))
         return false;
-    __atomic_store_n(&spoken, answer.header.version, __ATOMIC_RELAXED);
+    __atomic_store_n(&protocol_version, answer.header.version, __ATOMIC_RELAXED);
     return true;
 }
 
-wire_answer_t wire_finish(int socket, wire_welcome_result_t *result, char *sentence, unsigned sentence_size) {
+wire_answer_t wire_finish_join(int socket, wire_welcome_result_t *result, char *sentence, unsigned sentence_size) {
     wire_answer_t answer;
     *result = (wire_welcome_result_t){.socket = socket, .limits = -1, .ledger = -1};
     if (welcomed(socket, result, &answer, sentence, sentence_size))
@@ -212,18 +213,18 @@ wire_answer_t wire_finish(int socket, wire_welcome_result_t *result, char *sente
 bool wire_join(wire_welcome_result_t *result, char *sentence, unsigned sentence_size) {
     int socket;
     const uint64_t until_ms = now_ms() + WELCOME_TIMEOUT_MS;
-    if (!wire_begin(&socket, WELCOME_TIMEOUT_MS, sentence, sentence_size))
+    if (!wire_start_join(&socket, WELCOME_TIMEOUT_MS, sentence, sentence_size))
         return false;
     if (!wait_readable(socket, until_ms))
         (void)fail(sentence, sentence_size, NO_ANSWER);
-    else if (wire_finish(socket, result, sentence, sentence_size) == WIRE_WELCOMED)
+    else if (wire_finish_join(socket, result, sentence, sentence_size) == WIRE_WELCOMED)
         return true;
     close(socket);
     return false;
 }
 
 static wire_header_t header_of(unsigned type, size_t size) {
-    uint16_t version = __atomic_load_n(&spoken, __ATOMIC_RELAXED);
+    uint16_t version = __atomic_load_n(&protocol_version, __ATOMIC_RELAXED);
     return (wire_header_t){.magic = WIRE_MAGIC, .version = version, .type = (uint16_t)type, .size = (uint32_t)size};
 }
 
@@ -236,8 +237,8 @@ wire_next_t wire_next(int socket, wire_lease_t *lease) {
     message_t message;
     int descriptors[2];
     unsigned count;
-    bool cut;
-    ssize_t length = receive(socket, &message, descriptors, &count, &cut, MSG_DONTWAIT);
+    bool truncated;
+    ssize_t length = receive(socket, &message, descriptors, &count, &truncated, MSG_DONTWAIT);
     close_all(descriptors, count);
     if (length < 0 && errno == EAGAIN)
         return WIRE_NOTHING;
@@ -254,7 +255,7 @@ wire_next_t wire_next(int socket, wire_lease_t *lease) {
     return measured ? WIRE_MEASURED : WIRE_LEASE;
 }
 
-bool wire_ask_reclaim(int socket) {
+bool wire_request_reclaim(int socket) {
     wire_header_t question = header_of(MESSAGE_RECLAIM, sizeof question);
     return send_message(socket, &question, sizeof question);
 }

@@ -7,23 +7,23 @@
 #include "base/table.h"
 #include "cuda/device.h"
 #include "driver/driver.h"
-#include "memory/doubt.h"
-#include "memory/keeper.h"
+#include "memory/cache.h"
+#include "memory/lingering.h"
 #include "share/share.h"
 
-/* No context has an odd address. */
-#define ASIDE_MARK 1u
+/* Contexts have even addresses. */
+#define DETACHED_BIT 1u
 
-/* An entry's count: whether the driver has its bytes for certain, and whether they were certain before it was asked to
- * end their context. */
-enum { LATER, CERTAIN, WAS_CERTAIN };
+/* Values of an entry's `count`: whether the driver certainly holds its bytes, and whether it did before a call that
+ * may end their context. */
+enum { UNCERTAIN, CERTAIN, WAS_CERTAIN };
 
 static table_t allocations = TABLE_INITIALIZER;
-static uint64_t asides;
+static uint64_t detachments;
 static bool reported;
 
 static void charge_after_fork(void) {
-    table_forget(&allocations);
+    table_clear(&allocations);
 }
 FORK_ON_CHILD(charge_after_fork)
 
@@ -31,11 +31,12 @@ static uint64_t mebibytes(uint64_t bytes) {
     return (bytes >> 20) + ((bytes & ((1u << 20) - 1)) != 0);
 }
 
-/* Once: allocators such as PyTorch's ask again and again for what they are refused, and go on. */
+/* Reports only once: allocators such as PyTorch's handle a refusal and retry often. */
 CUresult charge_refused(uint32_t gpu, uint64_t bytes) {
     uint64_t limit_bytes = share_limit_bytes(gpu);
     uint64_t used_bytes = share_used_bytes(gpu);
-    bool fits = used_bytes <= limit_bytes && bytes <= limit_bytes - used_bytes; /* the driver has none, or has again */
+    bool fits = used_bytes <= limit_bytes &&
+                bytes <= limit_bytes - used_bytes; /* the GPU itself is full, or memory was freed meanwhile */
     if (!fits && !__atomic_exchange_n(&reported, true, __ATOMIC_RELAXED))
         report("%" PRIu64 " MiB refused: %" PRIu64 " of the container's %" PRIu64
                " MiB are in use (gpushare.io/memory)",
@@ -43,58 +44,57 @@ CUresult charge_refused(uint32_t gpu, uint64_t bytes) {
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult charge_quietly(const place_t *place, uint64_t bytes) {
+CUresult charge_silently(const place_t *place, uint64_t bytes) {
     if (place->gpu == SHARE_NO_GPU)
         return device_refusal();
-    /* Nothing more can be had also by a share that the driver's own memory has pushed beyond its limit. */
+    /* Zero bytes are allowed even if the driver's own memory has pushed the share over its limit. */
     if (bytes == 0 || share_charge(place->gpu, bytes))
         return CUDA_SUCCESS;
     if (bytes > share_limit_bytes(place->gpu))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    /* What pools keep is taken from them before a program is told that there is nothing, as the driver does it; and
-     * what was shared may be gone by now. */
-    if (keeper_give_back(place->gpu) && share_charge(place->gpu, bytes))
+    /* Before reporting out of memory, trim pools, as the driver does, and find out whether exported memory is gone. */
+    if (cache_trim(place->gpu) && share_charge(place->gpu, bytes))
         return CUDA_SUCCESS;
-    return doubt_ask(place->gpu) && share_charge(place->gpu, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    return lingering_refund(place->gpu) && share_charge(place->gpu, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult charge_begin(const place_t *place, uint64_t bytes) {
-    CUresult result = charge_quietly(place, bytes);
+    CUresult result = charge_silently(place, bytes);
     return result == CUDA_ERROR_OUT_OF_MEMORY ? charge_refused(place->gpu, bytes) : result;
 }
 
-CUresult charge_here(place_t *place, uint64_t bytes) {
+CUresult charge_current(place_t *place, uint64_t bytes) {
     CUresult result = device_place(place);
     return result == CUDA_SUCCESS ? charge_begin(place, bytes) : result;
 }
 
-/* Before the driver is asked to free it. */
-static void unsettle(entry_t *entry) {
+/* Called before the driver is asked to free the entry's memory. */
+static void clear_certain(entry_t *entry) {
     if (entry->count != CERTAIN)
         return;
     share_uncertain(entry->gpu, entry->bytes);
     entry->count = WAS_CERTAIN;
 }
 
-/* It was not freed. */
-static void settle_again(entry_t *entry) {
+/* The memory was not freed. */
+static void restore_certain(entry_t *entry) {
     if (entry->count == WAS_CERTAIN)
-        entry->count = share_certain(entry->gpu, entry->bytes) ? CERTAIN : LATER;
+        entry->count = share_certain(entry->gpu, entry->bytes) ? CERTAIN : UNCERTAIN;
 }
 
-bool charge_note(const place_t *place, uint64_t key, uint64_t bytes) {
+bool charge_record(const place_t *place, uint64_t key, uint64_t bytes) {
     entry_t entry = {.key = key, .bytes = bytes, .owner = (uint64_t)(uintptr_t)place->context, .gpu = place->gpu};
     entry_t old;
-    entry.count = !place->later && share_certain(place->gpu, bytes) ? CERTAIN : LATER;
-    bool noted = table_put(&allocations, &entry, &old);
-    if (!noted)
-        unsettle(&entry);
-    /* The driver gives an address twice only when what was there is gone, by a way that no hook saw. */
-    if (noted && old.key != 0) {
-        unsettle(&old);
+    entry.count = !place->deferred && share_certain(place->gpu, bytes) ? CERTAIN : UNCERTAIN;
+    bool recorded = table_put(&allocations, &entry, &old);
+    if (!recorded)
+        clear_certain(&entry);
+    /* The driver reuses an address only after the old memory is gone, here in a way that no hook saw. */
+    if (recorded && old.key != 0) {
+        clear_certain(&old);
         share_refund(old.gpu, old.bytes);
     }
-    return noted;
+    return recorded;
 }
 
 CUresult charge_end(const place_t *place, CUresult result, CUdeviceptr pointer, uint64_t bytes) {
@@ -102,18 +102,18 @@ CUresult charge_end(const place_t *place, CUresult result, CUdeviceptr pointer, 
         share_refund(place->gpu, bytes);
         return result;
     }
-    if (charge_note(place, pointer, bytes))
+    if (charge_record(place, pointer, bytes))
         return CUDA_SUCCESS;
     if (REAL(cuMemFree_v2)(pointer) == CUDA_SUCCESS)
         share_refund(place->gpu, bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-charge_t charge_take(CUdeviceptr pointer) {
+charge_t charge_begin_free(CUdeviceptr pointer) {
     entry_t entry;
-    if (!table_take(&allocations, pointer, &entry))
+    if (!table_remove(&allocations, pointer, &entry))
         return (charge_t){0};
-    unsettle(&entry);
+    clear_certain(&entry);
     return (charge_t){.pointer = pointer,
                       .bytes = entry.bytes,
                       .owner = entry.owner,
@@ -121,7 +121,7 @@ charge_t charge_take(CUdeviceptr pointer) {
                       .certain = entry.count == WAS_CERTAIN};
 }
 
-CUresult charge_return(const charge_t *charge, CUresult result) {
+CUresult charge_end_free(const charge_t *charge, CUresult result) {
     if (charge->pointer == 0)
         return result;
     if (result == CUDA_SUCCESS) {
@@ -132,27 +132,27 @@ CUresult charge_return(const charge_t *charge, CUresult result) {
                      .bytes = charge->bytes,
                      .owner = charge->owner,
                      .gpu = charge->gpu,
-                     .count = charge->certain ? WAS_CERTAIN : LATER};
+                     .count = charge->certain ? WAS_CERTAIN : UNCERTAIN};
     entry_t old;
-    settle_again(&entry);
-    (void)table_put(&allocations, &entry, &old); /* should it fail, the bytes stay charged: the safe side */
+    restore_certain(&entry);
+    (void)table_put(&allocations, &entry, &old); /* if this fails, the bytes stay charged: the safe side */
     return result;
 }
 
-uint64_t charge_set_aside(CUcontext context) {
-    uint64_t aside = (__atomic_add_fetch(&asides, 1, __ATOMIC_RELAXED) << 1) | ASIDE_MARK;
+uint64_t charge_detach(CUcontext context) {
+    uint64_t token = (__atomic_add_fetch(&detachments, 1, __ATOMIC_RELAXED) << 1) | DETACHED_BIT;
     if (context != NULL)
-        table_rename_owner(&allocations, (uint64_t)(uintptr_t)context, aside, unsettle);
-    return aside;
+        table_change_owner(&allocations, (uint64_t)(uintptr_t)context, token, clear_certain);
+    return token;
 }
 
-void charge_drop(uint64_t aside) {
+void charge_drop(uint64_t token) {
     entry_t entry;
     size_t from = 0;
-    while (table_take_owned(&allocations, aside, &entry, &from))
+    while (table_remove_owned(&allocations, token, &entry, &from))
         share_refund(entry.gpu, entry.bytes);
 }
 
-void charge_restore(uint64_t aside, CUcontext context) {
-    table_rename_owner(&allocations, aside, (uint64_t)(uintptr_t)context, settle_again);
+void charge_reattach(uint64_t token, CUcontext context) {
+    table_change_owner(&allocations, token, (uint64_t)(uintptr_t)context, restore_certain);
 }

@@ -1,8 +1,7 @@
-/* What a context takes of a GPU's memory without anybody's asking for it: charged before the context is made, given
- * back when it goes.
+/* The memory that a context takes by itself: charged before its creation and refunded after its end.
  *
- * How much that is, the agent has learned by measuring. It is no more than a beginning: what a process holds beyond it,
- * and beyond all else that it has charged, is measured and added to the sum within seconds. */
+ * The agent has measured the amount. It only covers the first seconds: anything that the process holds beyond all
+ * its charges is measured and added to the sum then. */
 #ifndef GPUSHARE_COST_H
 #define GPUSHARE_COST_H
 
@@ -14,10 +13,10 @@ typedef struct {
 } cost_t;
 #define COST_NONE ((cost_t){.bytes = 0})
 
-/* SUCCESS: charged. Otherwise what the application gets in place of a context; a line on stderr says why. */
+/* Charge the context. A result other than CUDA_SUCCESS is the application's result, and was reported. */
 CUresult cost_begin(cost_t *cost, CUdevice device);
 
-/* After the real call, which gave `result` and, if that is SUCCESS, the context. */
+/* Called after the real call with its result and, on success, the context. */
 CUresult cost_end(cost_t *cost, CUresult result, const CUcontext *context);
 
 #endif

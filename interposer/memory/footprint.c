@@ -10,7 +10,7 @@
 #include "share/share.h"
 
 #define PAGE_BITS 21
-#define DEEPEST 64 /* graphs in graphs */
+#define MAX_DEPTH 64 /* nested graphs */
 
 typedef struct {
     footprint_t *footprint;
@@ -30,7 +30,7 @@ static CUresult add(walk_t *walk, const CUDA_MEM_ALLOC_NODE_PARAMS *parameters) 
         return CUDA_ERROR_NOT_PERMITTED;
     uint64_t last = (parameters->dptr + parameters->bytesize - 1) >> PAGE_BITS;
     for (uint64_t page = parameters->dptr >> PAGE_BITS; page <= last; page++) {
-        const entry_t entry = {.key = page + 1}; /* no key is 0 */
+        const entry_t entry = {.key = page + 1}; /* keys are not 0 */
         if (!table_put(&walk->pages, &entry, &old))
             return CUDA_ERROR_OUT_OF_MEMORY;
         if (old.key == 0)
@@ -41,10 +41,10 @@ static CUresult add(walk_t *walk, const CUDA_MEM_ALLOC_NODE_PARAMS *parameters) 
     return CUDA_SUCCESS;
 }
 
-static CUresult look(walk_t *walk, CUgraph graph, unsigned depth);
+static CUresult walk_graph(walk_t *walk, CUgraph graph, unsigned depth);
 
-/* The bodies of conditional nodes are not looked into: CUDA lets no allocation be there. */
-static CUresult look_at(walk_t *walk, CUgraphNode node, unsigned depth) {
+/* Bodies of conditional nodes are skipped: CUDA allows no allocations in them. */
+static CUresult walk_node(walk_t *walk, CUgraphNode node, unsigned depth) {
     CUDA_MEM_ALLOC_NODE_PARAMS parameters;
     CUgraph child;
     int type;
@@ -56,15 +56,15 @@ static CUresult look_at(walk_t *walk, CUgraphNode node, unsigned depth) {
         return result == CUDA_SUCCESS ? add(walk, &parameters) : result;
     }
     if (type == CU_GRAPH_NODE_TYPE_GRAPH) {
-        if (depth == DEEPEST)
-            return refusal(HOOK_cuGraphInstantiateWithFlags, "a graph in so many graphs, one in the other,");
+        if (depth == MAX_DEPTH)
+            return refusal(HOOK_cuGraphInstantiateWithFlags, "a graph nested this deeply");
         result = REAL(cuGraphChildGraphNodeGetGraph)(node, &child);
-        return result == CUDA_SUCCESS ? look(walk, child, depth + 1) : result;
+        return result == CUDA_SUCCESS ? walk_graph(walk, child, depth + 1) : result;
     }
     return CUDA_SUCCESS;
 }
 
-static CUresult look(walk_t *walk, CUgraph graph, unsigned depth) {
+static CUresult walk_graph(walk_t *walk, CUgraph graph, unsigned depth) {
     size_t count = 0;
     CUresult result = REAL(cuGraphGetNodes)(graph, NULL, &count);
     if (result != CUDA_SUCCESS || count == 0)
@@ -75,7 +75,7 @@ static CUresult look(walk_t *walk, CUgraph graph, unsigned depth) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     result = REAL(cuGraphGetNodes)(graph, nodes, &count);
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
-        result = look_at(walk, nodes[i], depth);
+        result = walk_node(walk, nodes[i], depth);
     munmap(nodes, bytes);
     return result;
 }
@@ -83,7 +83,7 @@ static CUresult look(walk_t *walk, CUgraph graph, unsigned depth) {
 CUresult footprint_of(CUgraph graph, footprint_t *footprint) {
     walk_t walk = {.footprint = footprint, .pages = TABLE_INITIALIZER};
     *footprint = (footprint_t){.any = false};
-    CUresult result = look(&walk, graph, 0);
-    table_forget(&walk.pages);
+    CUresult result = walk_graph(&walk, graph, 0);
+    table_clear(&walk.pages);
     return result;
 }

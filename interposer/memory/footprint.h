@@ -1,8 +1,8 @@
-/* How much memory a graph needs while it runs: the pages that its allocations are in.
+/* The memory that a graph needs while it runs: the pages of its allocations.
  *
- * The driver gives each allocation its address when the node is made, and the same address to allocations that are
- * never there at the same time; memory is behind the pages when the graph is launched. So the sum of the sizes may be
- * many times too much, and the number of different pages is what can be behind them at once. */
+ * The driver assigns an address when an allocation node is created, and reuses addresses for allocations that are
+ * never alive at the same time. Memory is mapped when the graph is launched. So the number of distinct pages is the
+ * most that is mapped at once; the sum of the sizes could be many times larger. */
 #ifndef GPUSHARE_FOOTPRINT_H
 #define GPUSHARE_FOOTPRINT_H
 
@@ -13,11 +13,11 @@
 
 typedef struct {
     uint64_t bytes[MAX_GPUS];
-    CUdevice devices[MAX_GPUS]; /* where bytes are */
+    CUdevice devices[MAX_GPUS]; /* the device number of each GPU with bytes */
     bool any;
 } footprint_t;
 
-/* What is not SUCCESS: the graph cannot be looked at, or needs a GPU that is not the share's. */
+/* Fails if the graph cannot be examined or needs a GPU outside the share. */
 CUresult footprint_of(CUgraph graph, footprint_t *footprint);
 
 #endif

@@ -1,31 +1,31 @@
-/* Memory that graphs take when they are launched: charged before the launch, for what it may take, and then for what
- * the driver has for graphs. A graph that was launched before has its memory, unless another one has been given it.
+/* Memory that graphs allocate when launched. Before a launch the library charges what it may take, and afterwards
+ * what the driver holds for graphs. A graph keeps the memory of its first launch until another graph gets it.
  *
- * A graph without allocations costs nothing here: until the first allocation is put into one, launches go from the gate
- * to the driver as ever. */
+ * Graphs without allocations cost nothing here: until a program adds the first allocation to a graph, launches go
+ * straight from the gate to the driver. */
 #ifndef GPUSHARE_GRAPH_H
 #define GPUSHARE_GRAPH_H
 
 #include "base/table.h"
 #include "memory/footprint.h"
 
-/* An allocation becomes a node of a graph: from now on graphs are looked at. */
-void graph_allocates(void);
-bool graph_any(void);
+/* Start tracking graphs, because an allocation becomes a node of one. */
+void graph_begin_tracking(void);
+bool graph_is_tracking(void);
 
-/* What an executable graph needs. False: no memory to note it in. */
-bool graph_note(CUgraphExec exec, const footprint_t *footprint);
+/* Record what an executable graph needs. Returns false if there is no memory for the record. */
+bool graph_record(CUgraphExec exec, const footprint_t *footprint);
 
-/* Around its end, and around a change of it: what it needed so far is set aside, then it is dropped, or given back to
- * it in place of what was noted since. */
+/* Around a call that destroys or changes an executable graph: detach its record, then drop it, or restore it in
+ * place of what was recorded since. */
 typedef struct {
     entry_t entries[MAX_GPUS]; /* key 0: none */
-} aside_t;
-void graph_set_aside(CUgraphExec exec, aside_t *aside);
-void graph_drop(const aside_t *aside);
-void graph_restore(CUgraphExec exec, const aside_t *aside);
+} detached_t;
+void graph_detach(CUgraphExec exec, detached_t *detached);
+void graph_drop(const detached_t *detached);
+void graph_reattach(CUgraphExec exec, const detached_t *detached);
 
-/* A launch or an upload, charged for. */
+/* Charge for a launch or an upload and run it. */
 CUresult graph_start(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream, bool per_thread);
 
 #endif

@@ -2,37 +2,37 @@
 
 #include "base/fork.h"
 #include "base/table.h"
-#include "memory/doubt.h"
+#include "memory/lingering.h"
 #include "share/share.h"
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static table_t pieces = TABLE_INITIALIZER;   /* number -> bytes, gpu, count of references; owner: its state */
-static table_t handles = TABLE_INITIALIZER;  /* handle -> owner: number, count of references by it */
+static table_t pieces = TABLE_INITIALIZER;   /* number -> bytes, gpu, reference count; owner: state */
+static table_t handles = TABLE_INITIALIZER;  /* handle -> owner: number, count of its references */
 static table_t mappings = TABLE_INITIALIZER; /* address -> bytes, owner: number */
 static table_t arrays = TABLE_INITIALIZER;   /* array and number -> bytes: number, owner: array */
 static uint64_t last_number;
 
-/* A piece's state. What is said to be there for certain is so again once no call is under way that may end it. */
-#define SHARED 1u  /* it has been exported */
-#define CERTAIN 2u /* it was said */
-#define CALL 4u    /* times the calls that are under way */
+/* A piece's state. Its bytes count as certain only while no call that may end it is in progress. */
+#define EXPORTED 1u /* exported to other processes */
+#define CERTAIN 2u  /* counted as certain */
+#define CALL 4u     /* the rest is the number of calls in progress */
 
 static void physical_after_fork(void) {
     mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    table_forget(&pieces);
-    table_forget(&handles);
-    table_forget(&mappings);
-    table_forget(&arrays);
+    table_clear(&pieces);
+    table_clear(&handles);
+    table_clear(&mappings);
+    table_clear(&arrays);
 }
 FORK_ON_CHILD(physical_after_fork)
 
-/* With the lock held. The entries exist or have just been taken, so there is room for them. */
+/* With the lock held. Cannot fail: the entry exists or was just removed. */
 static void put(table_t *table, const entry_t *entry) {
     entry_t old;
     (void)table_put(table, entry, &old);
 }
 
-static void hold(uint64_t number) {
+static void add_reference(uint64_t number) {
     entry_t piece;
     if (table_get(&pieces, number, &piece)) {
         piece.count++;
@@ -40,13 +40,13 @@ static void hold(uint64_t number) {
     }
 }
 
-static void say_certain(entry_t *piece) {
+static void mark_certain(entry_t *piece) {
     if (piece->bytes > 0 && piece->owner < CALL && !(piece->owner & CERTAIN) && share_certain(piece->gpu, piece->bytes))
         piece->owner |= CERTAIN;
 }
 
-/* Before a call that may end it. */
-static void call_begins(uint64_t number) {
+/* Called before a call that may end the piece. */
+static void begin_call(uint64_t number) {
     entry_t piece;
     if (!table_get(&pieces, number, &piece))
         return;
@@ -56,34 +56,35 @@ static void call_begins(uint64_t number) {
     put(&pieces, &piece);
 }
 
-/* After it; with so many references less. What has been exported, others may hold, here or in another container. */
-static void call_ends(uint64_t number, unsigned references) {
+/* Called after it, with the number of references that it ended. Exported memory may have other holders, in any
+ * container. */
+static void end_call(uint64_t number, unsigned references) {
     entry_t piece;
-    if (!table_take(&pieces, number, &piece))
+    if (!table_remove(&pieces, number, &piece))
         return;
     piece.count -= references;
     piece.owner -= CALL;
     if (piece.count > 0) {
-        say_certain(&piece);
+        mark_certain(&piece);
         put(&pieces, &piece);
-    } else if (piece.owner & SHARED)
-        doubt_add(piece.gpu, piece.bytes);
+    } else if (piece.owner & EXPORTED)
+        lingering_add(piece.gpu, piece.bytes);
     else
         share_refund(piece.gpu, piece.bytes);
 }
 
-static void let_go(uint64_t number) {
-    call_begins(number);
-    call_ends(number, 1);
+static void drop_reference(uint64_t number) {
+    begin_call(number);
+    end_call(number, 1);
 }
 
-static void hold_handle(CUmemGenericAllocationHandle handle, uint64_t number) {
+static void reference_handle(CUmemGenericAllocationHandle handle, uint64_t number) {
     entry_t entry;
     if (!table_get(&handles, handle, &entry) || entry.owner != number)
         entry = (entry_t){.key = handle, .owner = number};
     entry.count++;
     put(&handles, &entry);
-    hold(number);
+    add_reference(number);
 }
 
 bool physical_create(CUmemGenericAllocationHandle handle, uint64_t bytes, uint32_t gpu) {
@@ -91,22 +92,22 @@ bool physical_create(CUmemGenericAllocationHandle handle, uint64_t bytes, uint32
     pthread_mutex_lock(&mutex);
     entry_t piece = {.key = ++last_number, .bytes = bytes, .gpu = gpu, .count = 1};
     entry_t entry = {.key = handle, .owner = piece.key, .count = 1};
-    say_certain(&piece);
-    bool noted = table_put(&pieces, &piece, &old) && table_put(&handles, &entry, &old);
-    if (!noted && piece.owner & CERTAIN) {
+    mark_certain(&piece);
+    bool recorded = table_put(&pieces, &piece, &old) && table_put(&handles, &entry, &old);
+    if (!recorded && piece.owner & CERTAIN) {
         share_uncertain(gpu, bytes);
-        (void)table_take(&pieces, piece.key, &old);
+        (void)table_remove(&pieces, piece.key, &old);
     }
     pthread_mutex_unlock(&mutex);
-    return noted;
+    return recorded;
 }
 
-bool physical_again(CUmemGenericAllocationHandle handle) {
+bool physical_import(CUmemGenericAllocationHandle handle) {
     entry_t entry;
     pthread_mutex_lock(&mutex);
     bool known = table_get(&handles, handle, &entry);
     if (known)
-        hold_handle(handle, entry.owner);
+        reference_handle(handle, entry.owner);
     pthread_mutex_unlock(&mutex);
     return known;
 }
@@ -115,91 +116,91 @@ void physical_retain(CUmemGenericAllocationHandle handle, uint64_t address) {
     entry_t mapping;
     pthread_mutex_lock(&mutex);
     if (table_containing(&mappings, address, &mapping))
-        hold_handle(handle, mapping.owner);
+        reference_handle(handle, mapping.owner);
     pthread_mutex_unlock(&mutex);
 }
 
-uint64_t physical_take(CUmemGenericAllocationHandle handle) {
+uint64_t physical_begin_release(CUmemGenericAllocationHandle handle) {
     entry_t entry;
     pthread_mutex_lock(&mutex);
-    bool known = table_take(&handles, handle, &entry);
+    bool known = table_remove(&handles, handle, &entry);
     if (known && --entry.count > 0)
         put(&handles, &entry);
     if (known)
-        call_begins(entry.owner);
+        begin_call(entry.owner);
     pthread_mutex_unlock(&mutex);
     return known ? entry.owner : PHYSICAL_NONE;
 }
 
-void physical_restore(CUmemGenericAllocationHandle handle, uint64_t number) {
+void physical_cancel_release(CUmemGenericAllocationHandle handle, uint64_t number) {
     pthread_mutex_lock(&mutex);
-    hold_handle(handle, number);
-    call_ends(number, 1);
+    reference_handle(handle, number);
+    end_call(number, 1);
     pthread_mutex_unlock(&mutex);
 }
 
-uint64_t physical_hold(CUmemGenericAllocationHandle handle) {
+uint64_t physical_reference(CUmemGenericAllocationHandle handle) {
     entry_t entry;
     pthread_mutex_lock(&mutex);
     bool known = table_get(&handles, handle, &entry);
     if (known)
-        hold(entry.owner);
+        add_reference(entry.owner);
     pthread_mutex_unlock(&mutex);
     return known ? entry.owner : PHYSICAL_NONE;
 }
 
-void physical_hold_no_more(uint64_t number) {
+void physical_unreference(uint64_t number) {
     pthread_mutex_lock(&mutex);
-    let_go(number);
+    drop_reference(number);
     pthread_mutex_unlock(&mutex);
 }
 
-void physical_let_go(uint64_t number) {
+void physical_end_release(uint64_t number) {
     pthread_mutex_lock(&mutex);
-    call_ends(number, 1);
+    end_call(number, 1);
     pthread_mutex_unlock(&mutex);
 }
 
-void physical_share(CUmemGenericAllocationHandle handle) {
+void physical_mark_exported(CUmemGenericAllocationHandle handle) {
     entry_t entry, piece;
     pthread_mutex_lock(&mutex);
     if (table_get(&handles, handle, &entry) && table_get(&pieces, entry.owner, &piece)) {
-        piece.owner |= SHARED;
+        piece.owner |= EXPORTED;
         put(&pieces, &piece);
     }
     pthread_mutex_unlock(&mutex);
 }
 
-/* A mapping that cannot be noted holds its memory for good: charged for too long, never for too short. */
+/* A mapping that cannot be recorded keeps its memory charged until the process ends, which is the safe side. */
 void physical_map(CUdeviceptr pointer, uint64_t bytes, uint64_t number) {
     entry_t mapping = {.key = pointer, .bytes = bytes, .owner = number};
     entry_t old;
     pthread_mutex_lock(&mutex);
     if (table_put(&mappings, &mapping, &old) && old.key != 0)
-        let_go(old.owner);
+        drop_reference(old.owner);
     pthread_mutex_unlock(&mutex);
 }
 
-/* One call may end several mappings that follow each other, and only whole ones. */
-void physical_unmapping(CUdeviceptr pointer, uint64_t bytes) {
+/* One call may unmap several consecutive mappings, but only whole ones. */
+void physical_begin_unmap(CUdeviceptr pointer, uint64_t bytes) {
     entry_t mapping;
     pthread_mutex_lock(&mutex);
     CUdeviceptr end = pointer + bytes;
     while (pointer < end && table_get(&mappings, pointer, &mapping) && mapping.bytes > 0) {
-        call_begins(mapping.owner);
+        begin_call(mapping.owner);
         pointer += mapping.bytes;
     }
     pthread_mutex_unlock(&mutex);
 }
 
-void physical_unmapped(CUdeviceptr pointer, uint64_t bytes, bool done) {
+void physical_end_unmap(CUdeviceptr pointer, uint64_t bytes, bool done) {
     entry_t mapping;
     pthread_mutex_lock(&mutex);
     CUdeviceptr end = pointer + bytes;
     while (pointer < end && table_get(&mappings, pointer, &mapping) && mapping.bytes > 0) {
         if (done)
-            (void)table_take(&mappings, pointer, &mapping);
-        call_ends(mapping.owner, done ? 1 : 0);
+            (void)table_remove(&mappings, pointer, &mapping);
+        end_call(mapping.owner, done ? 1 : 0);
         pointer += mapping.bytes;
     }
     pthread_mutex_unlock(&mutex);
@@ -209,10 +210,10 @@ void physical_map_array(uint64_t array, uint64_t number) {
     entry_t entry = {.key = array ^ number << 48, .bytes = number, .owner = array};
     entry_t old;
     pthread_mutex_lock(&mutex);
-    call_begins(number); /* nobody tells when it ends: it is not certain any more */
-    /* Of two that have one key by chance the first stays charged for good. */
+    begin_call(number); /* its end is not reported, so it no longer counts as certain */
+    /* If two pairs happen to share a key, the first stays charged until the process ends. */
     if (table_put(&arrays, &entry, &old) && old.key != 0 && old.owner == array && old.bytes == number)
-        let_go(number);
+        drop_reference(number);
     pthread_mutex_unlock(&mutex);
 }
 
@@ -220,7 +221,7 @@ void physical_drop_array(uint64_t array) {
     entry_t entry;
     size_t from = 0;
     pthread_mutex_lock(&mutex);
-    while (table_take_owned(&arrays, array, &entry, &from))
-        let_go(entry.bytes);
+    while (table_remove_owned(&arrays, array, &entry, &from))
+        drop_reference(entry.bytes);
     pthread_mutex_unlock(&mutex);
 }

@@ -1,9 +1,9 @@
-/* Pieces of physical memory, and what refers to each: handles, mappings into addresses, mappings into sparse arrays. A
- * piece lives as long as anything refers to it, whichever ends last.
+/* Pieces of physical memory and the references to each: handles, mapped addresses, and mappings into sparse arrays.
+ * A piece lives as long as it has a reference.
  *
- * Each piece gets a number of our own, since the driver may use a handle's value again the moment it is free. The lock
- * is held for the tables only, never across a call to the driver: what a call will do is noted before it and undone if
- * it failed, or noted after it, so that the bytes are charged for at least as long as they exist. */
+ * Each piece has a number of ours, because the driver may reuse a handle's value as soon as it is free. The lock is
+ * held for the tables only, never across a call to the driver. A call's effect is either recorded before it and
+ * undone on failure, or recorded after it, so that bytes are charged for at least as long as they exist. */
 #ifndef GPUSHARE_PHYSICAL_H
 #define GPUSHARE_PHYSICAL_H
 
@@ -11,34 +11,34 @@
 
 #include "driver/hooks.h"
 
-#define PHYSICAL_NONE 0u /* no piece that is known, and nothing to do about it */
+#define PHYSICAL_NONE 0u /* unknown: nothing to do */
 
-/* A handle that the driver has just given. `bytes` are charged already; 0 of memory that somebody else is charged for.
- * False: no memory to note it in. */
+/* Record a handle that the driver has just returned. `bytes` are already charged; 0 if another process is charged
+ * for them. Returns false if there is no memory for the record. */
 bool physical_create(CUmemGenericAllocationHandle handle, uint64_t bytes, uint32_t gpu);
 
-/* One more reference by this handle to what it or that address refers to. */
-bool physical_again(CUmemGenericAllocationHandle handle);
+/* Add a reference by this handle, to the piece that it already refers to or to the one mapped at an address. */
+bool physical_import(CUmemGenericAllocationHandle handle);
 void physical_retain(CUmemGenericAllocationHandle handle, uint64_t address);
 
-/* Around a real release: the handle is taken out, then what it referred to is let go, or given back to it. From before
- * on the piece is not there for certain, until it is known that something else refers to it. */
-uint64_t physical_take(CUmemGenericAllocationHandle handle);
-void physical_restore(CUmemGenericAllocationHandle handle, uint64_t number);
+/* Around a real release: the first removes the handle's reference, then it is dropped, or restored if the release
+ * failed. Meanwhile the piece does not count as certain. */
+uint64_t physical_begin_release(CUmemGenericAllocationHandle handle);
+void physical_cancel_release(CUmemGenericAllocationHandle handle, uint64_t number);
 
-uint64_t physical_hold(CUmemGenericAllocationHandle handle); /* the piece's number */
-void physical_hold_no_more(uint64_t number);
-void physical_let_go(uint64_t number);
+uint64_t physical_reference(CUmemGenericAllocationHandle handle); /* returns the piece's number */
+void physical_unreference(uint64_t number);
+void physical_end_release(uint64_t number);
 
-/* Before an export: others may hold it for longer than we do. */
-void physical_share(CUmemGenericAllocationHandle handle);
+/* Called before an export: other processes may hold the memory longer than this one. */
+void physical_mark_exported(CUmemGenericAllocationHandle handle);
 
 void physical_map(CUdeviceptr pointer, uint64_t bytes, uint64_t number);
-/* Before a real unmapping, and after it. */
-void physical_unmapping(CUdeviceptr pointer, uint64_t bytes);
-void physical_unmapped(CUdeviceptr pointer, uint64_t bytes, bool done);
+/* Called before and after a real unmap. */
+void physical_begin_unmap(CUdeviceptr pointer, uint64_t bytes);
+void physical_end_unmap(CUdeviceptr pointer, uint64_t bytes, bool done);
 
-/* A sparse array refers to what was mapped into it until it is destroyed. */
+/* A sparse array keeps references to the memory mapped into it until it is destroyed. */
 void physical_map_array(uint64_t array, uint64_t number);
 void physical_drop_array(uint64_t array);
 

@@ -3,79 +3,79 @@
 #include "base/fork.h"
 #include "base/table.h"
 #include "driver/driver.h"
-#include "memory/doubt.h"
-#include "memory/keeper.h"
+#include "memory/cache.h"
+#include "memory/lingering.h"
 #include "share/share.h"
 
-static table_t blocks = TABLE_INITIALIZER; /* pointer -> bytes; owner: the keeper */
+static table_t blocks = TABLE_INITIALIZER; /* pointer -> bytes; owner: the pool's cache_t */
 
 static void pool_after_fork(void) {
-    table_forget(&blocks);
+    table_clear(&blocks);
 }
 FORK_ON_CHILD(pool_after_fork)
 
-keeper_t *pool_remember(CUmemoryPool pool, keeper_kind_t kind, uint32_t gpu) {
+cache_t *pool_add(CUmemoryPool pool, cache_kind_t kind, uint32_t gpu) {
     uint64_t bytes;
-    if (kind == KEEPER_POOL &&
+    if (kind == CACHE_POOL &&
         REAL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes) != CUDA_SUCCESS)
-        kind = KEEPER_MUTE;
-    return keeper_add(kind, (uint64_t)(uintptr_t)pool, gpu);
+        kind = CACHE_UNREADABLE;
+    return cache_add(kind, (uint64_t)(uintptr_t)pool, gpu);
 }
 
-bool pool_note(keeper_t *keeper, CUdeviceptr pointer, uint64_t bytes) {
-    entry_t block = {.key = pointer, .bytes = bytes, .owner = (uint64_t)(uintptr_t)keeper};
+bool pool_record(cache_t *cache, CUdeviceptr pointer, uint64_t bytes) {
+    entry_t block = {.key = pointer, .bytes = bytes, .owner = (uint64_t)(uintptr_t)cache};
     entry_t old;
     if (!table_put(&blocks, &block, &old))
         return false;
-    keeper->out_bytes += bytes;
-    keeper->blocks++;
+    cache->out_bytes += bytes;
+    cache->blocks++;
     return true;
 }
 
-block_t pool_take(CUdeviceptr pointer) {
+block_t pool_begin_free(CUdeviceptr pointer) {
     entry_t entry;
-    if (!table_take(&blocks, pointer, &entry))
+    if (!table_remove(&blocks, pointer, &entry))
         return (block_t){0};
-    return (block_t){.pointer = pointer, .bytes = entry.bytes, .keeper = (keeper_t *)(uintptr_t)entry.owner};
+    return (block_t){.pointer = pointer, .bytes = entry.bytes, .cache = (cache_t *)(uintptr_t)entry.owner};
 }
 
-/* With the lock held. A pool that was destroyed is there until the last of its blocks is freed, and a free is done when
- * its stream has come to it. What it had then is there until nobody has it any more: the pool cannot be asked. */
-static void finish(keeper_t *keeper) {
-    if (keeper->kind != KEEPER_ENDING || keeper->blocks > 0)
+/* With the lock held. A destroyed pool lives until its last block is freed, which happens in stream order. Its
+ * memory stays charged until the agent finds that it is gone, because the pool cannot be queried. */
+static void remove_if_empty(cache_t *cache) {
+    if (cache->kind != CACHE_ENDING || cache->blocks > 0)
         return;
-    doubt_add(keeper->gpu, keeper->charged_bytes);
-    keeper_remove(keeper);
+    lingering_add(cache->gpu, cache->charged_bytes);
+    cache_remove(cache);
 }
 
-CUresult pool_return(const block_t *block, CUresult result) {
-    keeper_t *keeper = block->keeper;
-    entry_t entry = {.key = block->pointer, .bytes = block->bytes, .owner = (uint64_t)(uintptr_t)keeper};
+CUresult pool_end_free(const block_t *block, CUresult result) {
+    cache_t *cache = block->cache;
+    entry_t entry = {.key = block->pointer, .bytes = block->bytes, .owner = (uint64_t)(uintptr_t)cache};
     entry_t old;
     if (result == CUDA_SUCCESS)
-        keeper_loosened(); /* it may also have been a graph's */
-    if (keeper == NULL)
+        cache_note_free(); /* the block may also have been a graph's */
+    if (cache == NULL)
         return result;
     if (result != CUDA_SUCCESS) {
-        (void)table_put(&blocks, &entry, &old); /* should it fail, it counts as handed out: the safe side */
+        (void)table_put(&blocks, &entry, &old); /* if this fails, it counts as handed out: the safe side */
         return result;
     }
-    keeper->out_bytes -= block->bytes;
-    keeper->blocks--;
-    if (keeper->kind == KEEPER_ENDING) {
-        uint32_t gpu = keeper->gpu;
-        keeper_lock(gpu);
-        finish(keeper);
-        keeper_unlock(gpu);
+    cache->out_bytes -= block->bytes;
+    cache->blocks--;
+    if (cache->kind == CACHE_ENDING) {
+        uint32_t gpu = cache->gpu;
+        cache_lock(gpu);
+        remove_if_empty(cache);
+        cache_unlock(gpu);
     }
     return result;
 }
 
-/* Nobody can ask it any more how much it has: it stays charged for what it had. */
-void pool_end(keeper_t *keeper) {
-    uint32_t gpu = keeper->gpu;
-    keeper_lock(gpu);
-    keeper_closed(keeper, KEEPER_ENDING);
-    finish(keeper);
-    keeper_unlock(gpu);
+/* It can no longer be queried, so its last charge stays. */
+void pool_destroyed(cache_t *cache) {
+    uint32_t gpu = cache->gpu;
+    cache_lock(gpu);
+    cache_end_destroy(cache, CACHE_ENDING);
+    remove_if_empty(cache);
+    cache_unlock(gpu);
 }

@@ -1,25 +1,26 @@
-/* Pools, and what they have handed out. */
+/* Pools and the blocks that they have handed out. */
 #ifndef GPUSHARE_POOL_H
 #define GPUSHARE_POOL_H
 
-#include "memory/keeper.h"
+#include "memory/cache.h"
 
-/* NULL: there are too many to remember another one. */
-keeper_t *pool_remember(CUmemoryPool pool, keeper_kind_t kind, uint32_t gpu);
+/* Returns NULL if there are too many pools. */
+cache_t *pool_add(CUmemoryPool pool, cache_kind_t kind, uint32_t gpu);
 
-/* A block that has been handed out. With the keeper's lock held. False: no memory to note it in. */
-bool pool_note(keeper_t *keeper, CUdeviceptr pointer, uint64_t bytes);
+/* Record a block that was handed out, with the cache's lock held. Returns false if there is no memory for the record.
+ */
+bool pool_record(cache_t *cache, CUdeviceptr pointer, uint64_t bytes);
 
-/* Around a real free: the block is taken out, then it is gone, or put back when the free failed. */
+/* Around a real free: the first removes the record; the second restores it if the free failed. */
 typedef struct {
-    CUdeviceptr pointer; /* 0: not a block of a pool that is charged */
+    CUdeviceptr pointer; /* 0: not a block of a charged pool */
     uint64_t bytes;
-    keeper_t *keeper;
+    cache_t *cache;
 } block_t;
-block_t pool_take(CUdeviceptr pointer);
-CUresult pool_return(const block_t *block, CUresult result);
+block_t pool_begin_free(CUdeviceptr pointer);
+CUresult pool_end_free(const block_t *block, CUresult result);
 
-/* The pool has been destroyed. */
-void pool_end(keeper_t *keeper);
+/* Call this after the pool was destroyed. */
+void pool_destroyed(cache_t *cache);
 
 #endif

@@ -17,18 +17,18 @@
 #include "link/arbiter.h"
 #include "share/share.h"
 
-static int wake = -1; /* an eventfd */
+static int wake_fd = -1; /* an eventfd */
 
 static void helper_after_fork(void) {
-    if (wake >= 0)
-        close(wake);
-    wake = -1;
+    if (wake_fd >= 0)
+        close(wake_fd);
+    wake_fd = -1;
 }
 FORK_ON_CHILD(helper_after_fork)
 
-static void hear(void) {
+static void handle_messages(void) {
     wire_lease_t message;
-    while (arbiter_heard(&message)) {
+    while (arbiter_receive(&message)) {
         if (message.header.type == MESSAGE_OPEN)
             lease_open(message.gpu, message.flags, message.lease);
         else if (message.header.type == MESSAGE_REVOKE)
@@ -36,16 +36,16 @@ static void hear(void) {
     }
 }
 
-/* All that can be done now; until when nothing is to do, if nothing is heard. */
-static uint64_t step(void) {
-    hear();
-    bool rejoined = !arbiter_is_there() && arbiter_look_for(share_rejoin);
+/* Do everything that can be done now. Returns the time of the next step if no message arrives. */
+static uint64_t poll_once(void) {
+    handle_messages();
+    bool rejoined = !arbiter_is_connected() && arbiter_reconnect(share_rejoin);
     for (uint32_t gpu = 0; rejoined && gpu < share_gpu_count(); gpu++)
-        lease_resume(gpu);
+        lease_rejoin(gpu);
     uint64_t wake_ns = arbiter_wake_ns();
     for (uint32_t gpu = 0; gpu < share_gpu_count(); gpu++) {
-        uint64_t after_ns = lease_look(gpu);
-        if (after_ns != FOR_EVER && now_ns() + after_ns < wake_ns)
+        uint64_t after_ns = lease_poll(gpu);
+        if (after_ns != FOREVER && now_ns() + after_ns < wake_ns)
             wake_ns = now_ns() + after_ns;
     }
     return wake_ns;
@@ -55,31 +55,32 @@ static void wait_until(uint64_t wake_ns) {
     uint64_t at_ns = now_ns();
     const struct timespec timeout = time_of(wake_ns > at_ns ? wake_ns - at_ns : 0);
     struct pollfd descriptors[] = {
-        {.fd = wake, .events = POLLIN},
+        {.fd = wake_fd, .events = POLLIN},
         {.fd = arbiter_descriptor(), .events = POLLIN},
     };
-    (void)ppoll(descriptors, 2, wake_ns == FOR_EVER ? NULL : &timeout, NULL);
+    (void)ppoll(descriptors, 2, wake_ns == FOREVER ? NULL : &timeout, NULL);
     uint64_t count;
-    if (descriptors[0].revents != 0 && read(wake, &count, sizeof count) < 0)
-        return; /* it does not matter how often */
+    if (descriptors[0].revents != 0 && read(wake_fd, &count, sizeof count) < 0)
+        return; /* the count does not matter */
 }
 
 static void *run(void *unused) {
     (void)unused;
-    /* Its sleeps are short, and their ends are handovers: the kernel is not to put them off. */
+    /* Without timer slack: the thread's short sleeps end with handovers, which should not be late. */
     (void)prctl(PR_SET_TIMERSLACK, 1ul);
     for (;;)
-        wait_until(step());
+        wait_until(poll_once());
     return NULL;
 }
 
-/* A launch waits at a gate. At no call here is a thread cancelled: it may be at the gate, which counts it. */
-static void ring(void) {
+/* Called by a launch that waits. It contains no cancellation point: a cancelled thread would stay counted at the
+ * gate. */
+static void wake_helper(void) {
     uint64_t one = 1;
-    (void)syscall(SYS_write, wake, &one, sizeof one); /* should it be full, it will wake */
+    (void)syscall(SYS_write, wake_fd, &one, sizeof one); /* if the counter is full, a wake-up is already pending */
 }
 
-/* No signal of the application's is for this thread. */
+/* The thread blocks all signals, which are meant for the application. */
 static bool start_thread(void) {
     sigset_t all, old;
     sigfillset(&all);
@@ -90,18 +91,18 @@ static bool start_thread(void) {
 }
 
 bool helper_start(char *sentence, size_t size) {
-    wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (wake < 0) {
-        (void)snprintf(sentence, size, "no descriptor to wake a thread by: raise the container's limit of open files");
+    wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (wake_fd < 0) {
+        (void)snprintf(sentence, size,
+                       "no descriptor for the helper thread: raise the container's limit on open files");
         return false;
     }
-    gate_begin(ring);
+    gate_begin(wake_helper);
     if (start_thread())
         return true;
-    close(wake);
-    wake = -1;
-    (void)snprintf(
-        sentence, size,
-        "no thread for leases can be started: raise the container's limit of processes, or on address space");
+    close(wake_fd);
+    wake_fd = -1;
+    (void)snprintf(sentence, size,
+                   "the helper thread cannot be started: raise the container's limit on processes or on address space");
     return false;
 }

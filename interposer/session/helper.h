@@ -1,14 +1,16 @@
-/* The helper thread: hears the arbiter (arbiter.c), and opens and closes the gates by what it says (lease.c).
+/* The helper thread. It receives the arbiter's messages (arbiter.c) and opens and closes the gates accordingly
+ * (lease.c).
  *
- * It exists in every process that has joined, also in one that never launches: it is what finds the next agent, whose
- * limits page takes the place of the one that nobody can write any more. While nothing changes it sleeps. */
+ * Every process that has joined has it, even one that never launches, because it finds the next agent and that
+ * agent's limits page. It sleeps while nothing changes. */
 #ifndef GPUSHARE_HELPER_H
 #define GPUSHARE_HELPER_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* From now on it alone receives from the arbiter. False: it cannot be started; `sentence` says why, and what to do. */
+/* Start the thread, which from then on is the only receiver of the arbiter's messages. On failure `sentence` gets
+ * the reason and the remedy. */
 bool helper_start(char *sentence, size_t sentence_size);
 
 #endif

@@ -11,9 +11,9 @@
 #include "share/share.h"
 
 static struct {
-    pthread_mutex_t mutex; /* of joining */
+    pthread_mutex_t mutex; /* for joining */
     bool joined;
-    bool complained;
+    bool reported;
 } session = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 static void session_after_fork(void) {
@@ -37,22 +37,22 @@ static bool welcomed(char *sentence, size_t size) {
     return false;
 }
 
-/* Without the helper thread every launch would wait for ever. */
+/* Without the helper thread every launch would wait forever. */
 static bool join(void) {
     char sentence[512];
     if (welcomed(sentence, sizeof sentence) && helper_start(sentence, sizeof sentence))
         return true;
     share_unmap();
     arbiter_end();
-    if (!session.complained)
+    if (!session.reported)
         report("%s", sentence);
-    session.complained = true;
+    session.reported = true;
     return false;
 }
 
-/* A thread that is cancelled meanwhile would keep the lock. */
+/* A thread cancelled while joining would leave the mutex locked. */
 bool session_join(void) {
-    int state = PTHREAD_CANCEL_ENABLE; /* old glibc says nothing in a program without threads */
+    int state = PTHREAD_CANCEL_ENABLE; /* old versions of glibc do not set it in a program without threads */
     if (__atomic_load_n(&session.joined, __ATOMIC_ACQUIRE))
         return true;
     (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);

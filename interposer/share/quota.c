@@ -8,7 +8,7 @@ uint64_t quota_limit_bytes(const quota_t *quota) {
     return __atomic_load_n(&quota->limits->gpu[quota->gpu].memory_bytes, __ATOMIC_SEQ_CST);
 }
 
-/* False: more than a number can hold. */
+/* Returns false on overflow. */
 static bool sum(const quota_t *quota, uint64_t *used_bytes_p) {
     *used_bytes_p = __atomic_load_n(&quota->limits->gpu[quota->gpu].overhead_bytes, __ATOMIC_SEQ_CST);
     uint32_t count = __atomic_load_n(&quota->limits->slot_count, __ATOMIC_SEQ_CST);
@@ -29,7 +29,7 @@ bool quota_charge(const quota_t *quota, uint64_t bytes) {
     uint64_t used_bytes;
     if (bytes > quota_limit_bytes(quota))
         return false;
-    /* Not a plain addition: a slot that wrapped around would look empty. */
+    /* Not a plain addition: a slot that overflowed would look empty. */
     uint64_t *slot_bytes = &quota->ledger->slot_bytes[quota->slot];
     uint64_t held_bytes = __atomic_load_n(slot_bytes, __ATOMIC_SEQ_CST);
     do {
@@ -56,19 +56,19 @@ bool quota_certain(const quota_t *quota, uint64_t bytes) {
     return word != NULL;
 }
 
-/* In one step: less bytes, and one time more. So the agent, who finds the same count before and after it has asked the
- * driver, knows that what was certain before was there all the time. */
+/* One atomic step lowers the bytes and counts the decrease. If the agent reads the same count before and after its
+ * query of the driver, the bytes that it read before were there all the time. */
 void quota_uncertain(const quota_t *quota, uint64_t bytes) {
     uint64_t *word = certain_word(quota);
     if (word == NULL)
         return;
-    uint64_t said = __atomic_load_n(word, __ATOMIC_SEQ_CST);
+    uint64_t old = __atomic_load_n(word, __ATOMIC_SEQ_CST);
     uint64_t now;
     do {
-        /* An agent that knows nothing of this word may have cleared it: then rather too little is certain. */
-        uint64_t most_bytes = said & CERTAIN_MASK;
-        now = said + (1ull << CERTAIN_BITS) - (bytes < most_bytes ? bytes : most_bytes);
-    } while (!__atomic_compare_exchange_n(word, &said, now, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+        /* An older agent may have cleared this word. Then too few bytes count as certain, which is the safe side. */
+        uint64_t certain_bytes = old & CERTAIN_MASK;
+        now = old + (1ull << CERTAIN_BITS) - (bytes < certain_bytes ? bytes : certain_bytes);
+    } while (!__atomic_compare_exchange_n(word, &old, now, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
 }
 
 void quota_refund(const quota_t *quota, uint64_t bytes) {

@@ -1,21 +1,21 @@
-/* How much of a limit is taken. No CUDA types, no locks, no I/O.
+/* Charges against a memory limit. No CUDA types, no locks, no I/O.
  *
- * Every process of the container has a slot, and what the container holds is the sum of the slots; there is no total
- * that could disagree with them. To charge, a process adds to its own slot first and looks at the sum after: if that is
- * over the limit it takes its bytes back.
+ * Each process of the container has a slot, and the container's use is the sum of the slots, so there is no separate
+ * total that could disagree. To charge, a process first adds to its own slot and then computes the sum. If the sum
+ * exceeds the limit, it takes the bytes back.
  *
- * Why what is granted never exceeds the limit. All accesses are sequentially consistent, so there is one order of them
- * all. Suppose the bytes granted and not yet refunded exceeded the limit at some moment. Of the charges that make them
- * up, take the one whose addition is last in the order. It read the slots after its addition, so after all the others'
- * additions; and before that moment, so before any of their refunds. Its sum had them all, exceeded the limit, and the
- * charge was refused: a contradiction. A slot it might have missed is one that was handed out later; slot_count is read
- * after the addition, and the arbiter raises it before it gives a process its slot, so a process that was not counted
- * had not added anything yet.
+ * Granted bytes never exceed the limit. Proof: all accesses are sequentially consistent, so they have one order.
+ * Suppose that at some moment the bytes granted and not yet refunded exceeded the limit. Among the charges that make
+ * them up, consider the one whose addition is last in the order. It read the slots after its own addition, so after
+ * the additions of all the others, and before that moment, so before any of their refunds. Its sum included them all
+ * and exceeded the limit, so the charge was refused: a contradiction. It cannot have missed a slot that was assigned
+ * later. slot_count is read after the addition, and the arbiter raises it before it assigns a slot, so a process
+ * that was not counted had not added anything.
  *
- * To the slots is added what the agent has measured that the processes hold beyond them: contexts, modules. It can push
- * the sum beyond the limit, and then nothing more is granted; it only ever makes a sum larger, so the above stands.
+ * The sum also includes what the agent has measured beyond the slots, such as contexts and modules. This can push
+ * the sum over the limit, and then nothing more is granted. It only increases sums, so the proof holds.
  *
- * Two charges at once may both be refused where one would have fitted; the caller tries again. */
+ * Of two simultaneous charges both may be refused although one would fit. The caller tries again. */
 #ifndef GPUSHARE_QUOTA_H
 #define GPUSHARE_QUOTA_H
 
@@ -25,24 +25,24 @@
 #include "base/contract.h"
 
 typedef struct {
-    ledger_page_t *ledger;       /* of one GPU, shared by the processes of the container */
-    const limits_page_t *limits; /* written by the arbiter, which may change a limit at any time */
-    unsigned gpu;                /* the record in `limits` */
-    unsigned slot;               /* of this process */
-    unsigned certain_slot;       /* as the limits said when this process joined: it never changes */
+    ledger_page_t *ledger;       /* of one GPU, shared by the container's processes */
+    const limits_page_t *limits; /* written by the arbiter, which may change limits at any time */
+    unsigned gpu;                /* index of the record in `limits` */
+    unsigned slot;               /* this process's slot */
+    unsigned certain_slot;       /* from the limits page at the time of joining; never changes */
 } quota_t;
 
-/* False: over the limit, and nothing is taken. */
+/* Returns false, and charges nothing, if the limit would be exceeded. */
 bool quota_charge(const quota_t *quota, uint64_t bytes);
 void quota_refund(const quota_t *quota, uint64_t bytes);
 
-/* Of what is charged, so much does the driver have now, and nobody has asked it yet to free any of it: said in the
- * ledger for the agent, who can tell by it what nobody holds. The second is said before the driver is asked. False:
- * nobody looks for it, and nothing is said. */
+/* Publish how many of the charged bytes the driver certainly holds, because no call to free them has been made. The
+ * agent uses this to find memory that no process holds. quota_uncertain must be called before the driver is asked to
+ * free. quota_certain returns false, and publishes nothing, if the arbiter does not use it. */
 bool quota_certain(const quota_t *quota, uint64_t bytes);
 void quota_uncertain(const quota_t *quota, uint64_t bytes);
 
-/* What all processes of the container hold together, with what was measured beyond their charges, and may hold. */
+/* The use of all processes of the container, including what was measured beyond their charges, and their limit. */
 uint64_t quota_used_bytes(const quota_t *quota);
 uint64_t quota_limit_bytes(const quota_t *quota);
 

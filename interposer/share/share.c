@@ -39,7 +39,7 @@ static void share_after_fork(void) {
 FORK_ON_CHILD(share_after_fork)
 
 static ino_t inode_of(int descriptor) {
-    struct stat status; /* asked of the kernel itself: glibc's fstat has a new version in 2.33 */
+    struct stat status; /* a system call, because glibc's fstat got a new symbol version in 2.33 */
     return syscall(SYS_fstat, descriptor, &status) == 0 ? status.st_ino : 0;
 }
 
@@ -64,7 +64,7 @@ bool share_is_mapped(void) {
     return __atomic_load_n(&share.limits, __ATOMIC_ACQUIRE) != NULL;
 }
 
-uint32_t share_gpu(const uint8_t uuid[16]) {
+uint32_t share_find_gpu(const uint8_t uuid[16]) {
     for (uint32_t gpu = 0; gpu < share.gpu_count; gpu++) {
         if (memcmp(share.limits->gpu[gpu].uuid, uuid, 16) == 0)
             return gpu;
@@ -80,8 +80,8 @@ static quota_t quota_of(uint32_t gpu) {
                      .certain_slot = share.certain_slot};
 }
 
-/* The ledger stays the one that is mapped. The limits are a new page: the old one has nobody any more who could write
- * it. It stays mapped, for a thread may be reading it. */
+/* The mapped ledger stays. The limits are a new page, because no arbiter can write the old one any more. The old
+ * page stays mapped: another thread may be reading it. */
 bool share_rejoin(const wire_welcome_result_t *welcome) {
     bool same = welcome->slot == share.slot && welcome->gpu_count == share.gpu_count &&
                 inode_of(welcome->ledger) == share.ledger_inode;
@@ -109,8 +109,8 @@ uint32_t share_gpu_count(void) {
     return share.gpu_count;
 }
 
-/* A new limits page may come while a charge is judged by the old one, which may say more: then it is judged again. The
- * arbiter is told of the new page only after that, and looks only then what is in use. */
+/* If the limits page is replaced during a charge, the charge is repeated, because the old page may allow more. The
+ * new arbiter hears of the switch only afterwards, and only then reads the ledger. */
 static bool charge(uint32_t gpu, uint64_t bytes) {
     for (;;) {
         quota_t quota = quota_of(gpu);
@@ -122,12 +122,12 @@ static bool charge(uint32_t gpu, uint64_t bytes) {
     }
 }
 
-bool share_try(uint32_t gpu, uint64_t bytes) {
+bool share_try_charge(uint32_t gpu, uint64_t bytes) {
     return charge(gpu, bytes);
 }
 
-/* Two processes near the limit may have seen each other's attempt: they try again at different times. */
-static void step_apart(void) {
+/* Two processes near the limit may have seen each other's attempt, so they retry at different times. */
+static void back_off(void) {
     pause_ns(RACE_PAUSE_NS * (1 + share.slot % 8));
 }
 
@@ -136,7 +136,7 @@ bool share_charge(uint32_t gpu, uint64_t bytes) {
         return true;
     if (bytes > share_limit_bytes(gpu))
         return false;
-    step_apart();
+    back_off();
     if (charge(gpu, bytes))
         return true;
     arbiter_reclaim();
@@ -144,7 +144,7 @@ bool share_charge(uint32_t gpu, uint64_t bytes) {
 }
 
 void share_reclaim(void) {
-    step_apart();
+    back_off();
     arbiter_reclaim();
 }
 
@@ -163,7 +163,7 @@ void share_uncertain(uint32_t gpu, uint64_t bytes) {
     quota_uncertain(&quota, bytes);
 }
 
-bool share_is_measured(void) {
+bool share_tracks_certain(void) {
     const limits_page_t *limits = __atomic_load_n(&share.limits, __ATOMIC_ACQUIRE);
     return share.certain_slot != 0 && limits->certain_slot == share.certain_slot;
 }

@@ -1,4 +1,4 @@
-"""`audit`: whether the limits of every container are in force, and who else is on the GPUs."""
+"""`audit`: shows whether the limits of every container are in force, and which other processes use the GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`config`: what a node's configuration says and changes, and which one a node follows."""
+"""`config`: shows what a node's configuration means and changes, and which one a node follows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`describe`: one node, GPU or pod in full: who shares it, with what, and its problems."""
+"""`describe`: shows one node, GPU or pod in full: its shares and its problems."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from kubectl_gpushare.source import chosen_source
 
 DOES_NOT_FIT = 2  # exit code
 
-# Flag -> annotation; what a pod would write.
+# Flag -> annotation of a pod.
 _ASKED = {
     "request": (contract.REQUEST, "0.5", 'Guaranteed compute as a fraction of one GPU, such as 0.5, "50%" or 500m'),
     "limit": (contract.LIMIT, "1", "Maximum compute while the GPU has idle time"),

@@ -1,4 +1,6 @@
-"""`top`: what is allocated on each GPU or node and to each pod, what is used, what is free, what still fits."""
+"""`top`: shows what is allocated on each GPU or node and to each pod, what is used, what is free, and what else
+fits.
+"""
 
 from __future__ import annotations
 
@@ -134,7 +136,7 @@ def command(arguments: tuple[str, ...], usage: bool | None, **params: Any) -> No
 
 @dataclasses.dataclass(frozen=True)
 class _View:
-    """What to show of a source."""
+    """The table to show of a source."""
 
     kind: str
     names: Sequence[str]

@@ -67,7 +67,7 @@ def command(name: str, **params: Any) -> None:
         explanation = reasons.of(manifest, snapshot, allowances.get(namespace, ()))
     except errors.RequestError as error:
         raise plugin_errors.PluginError(f'pod "{name}" has an invalid request: {error}') from error
-    if explanation.refusal is not None:  # that somebody may not read budgets is for `defrag` to say
+    if explanation.refusal is not None:  # `defrag` reports it if the user may not read budgets
         budgets = evicting.Budgets.of(chosen_source.budgets(origin)[0])
         explanation = reasons.with_moves(explanation, manifest, snapshot, budgets)
     notes = [*snapshot.notes, *unread]

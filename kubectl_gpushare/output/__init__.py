@@ -1,1 +1,1 @@
-"""What is printed and how: tables, pages and documents as values, and the terminal, pipe or file that shows them."""
+"""Printing: tables, pages and documents as values, and the terminal, pipe or file that shows them."""

@@ -1,4 +1,4 @@
-"""Documents: what `-o json` and `-o yaml` print. Their schema is stable; a change that breaks it gets a new version."""
+"""Documents: the output of `-o json` and `-o yaml`. Their schema is stable; a breaking change gets a new version."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def listing(kind: str, items: Iterable[Mapping[str, Any]], **more: Any) -> Docum
 
 
 def single(kind: str, content: Mapping[str, Any]) -> Document:
-    """One object as a document."""
+    """Return one object as a document."""
     return {"apiVersion": API_VERSION, "kind": kind, **content}

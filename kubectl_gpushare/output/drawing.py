@@ -38,7 +38,7 @@ class Box:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Text:
-    """One line of text; `y` is its baseline."""
+    """A line of text; `y` is its baseline."""
 
     x: float
     y: float

@@ -1,4 +1,4 @@
-"""Page: what `describe` shows, as values: fields, sections, pictures of cards, tables."""
+"""Page: the output of `describe` as values: fields, sections, pictures of GPUs, tables."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _HANGING = "     "  # indents the lines of a section's sentence after the first
 def show(
     kind: str, page_of: Callable[[], page.Page], document_of: Callable[[], documents.Document], options: Options
 ) -> None:
-    """Prints one object as a page, or with -o as a document of this kind."""
+    """Print one object as a page, or with -o as a document of this kind."""
     if options.output:
         printing.write_document(documents.single(kind, document_of()), options)
         return

@@ -13,8 +13,8 @@ from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import colour, documents, terminal
 from kubectl_gpushare.output.table import Table
 
-# What spreadsheets begin a formula with, the wide forms of East Asian keyboards among them
-# (https://owasp.org/www-community/attacks/CSV_Injection); a number, or a lone dash, is none.
+# Characters with which a spreadsheet's formula begins, including the wide forms of East Asian keyboards
+# (https://owasp.org/www-community/attacks/CSV_Injection). A number or a lone dash is no formula.
 _FORMULA: Final = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _NUMBER: Final = r"[+-][0-9]*\.?[0-9]*"
 
@@ -36,11 +36,11 @@ class LedgerListing(Listing, Protocol):
     """A listing of what is in the ledger."""
 
     def problems(self) -> Sequence[str]:
-        """Sentences for standard error: what is wrong with the ledger, and what could not be read."""
+        """Sentences for standard error: problems of the ledger, and facts that could not be read."""
 
 
 def show(listing: Listing, options: Options) -> None:
-    """Prints a listing in the chosen format."""
+    """Print a listing in the chosen format."""
     if options.output in WRITERS:
         WRITERS[options.output](listing, sys.stdout)
     else:
@@ -48,7 +48,7 @@ def show(listing: Listing, options: Options) -> None:
 
 
 def show_table(table: Table, options: Options) -> None:
-    """Prints a table for people; an empty one is a sentence on standard error, and no error."""
+    """Print a table for people; an empty one is a sentence on standard error, and no error."""
     if not table.rows:
         where = f" in {options.namespace} namespace" if options.namespace else ""
         print(f"No {table.what} found{where}.", file=sys.stderr)
@@ -68,7 +68,7 @@ def lines(table: Table, place: terminal.Terminal, options: Options) -> list[str]
 
 
 def warn(sentences: Iterable[str]) -> None:
-    """Prints warnings to standard error."""
+    """Print warnings to standard error."""
     place = terminal.of(sys.stderr)
     for sentence in sentences:
         for line in terminal.wrapped(f"warning: {sentence}", place):
@@ -76,13 +76,13 @@ def warn(sentences: Iterable[str]) -> None:
 
 
 def write_lines(text: Iterable[str], stream: TextIO) -> None:
-    """Writes lines at once: a table of thousands of them is one write."""
+    """Write lines at once: a table of thousands of them is one write."""
     stream.write("".join(f"{line}\n" for line in text))
     stream.flush()
 
 
 def write_words(text: Iterable[str], stream: TextIO) -> None:
-    """Writes lines that quote text of the cluster, with control characters replaced."""
+    """Write lines that quote text of the cluster, with control characters replaced."""
     write_lines(map(printable.replaced, text), stream)
 
 
@@ -103,7 +103,7 @@ def write_yaml(document: Mapping[str, Any], stream: TextIO) -> None:
 
 
 def write_document(document: Mapping[str, Any], options: Options) -> None:
-    """Prints a document that is not a listing, in the format asked for: JSON or YAML."""
+    """Print a document that is not a listing, in the format asked for: JSON or YAML."""
     DOCUMENTS[options.output](document, sys.stdout)
 
 

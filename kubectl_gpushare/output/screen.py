@@ -25,7 +25,7 @@ class Screen:
         self.keys = keys  # file descriptor on which key strokes arrive, if there is one
 
     def draw(self, lines: Sequence[str], rows: int) -> None:
-        """Shows the lines; of more than `rows`, those that fit and how many are missing."""
+        """Show the lines; of more than `rows`, those that fit and how many are missing."""
         if len(lines) > rows:
             lines = [*lines[: rows - 1], f"… {len(lines) - rows + 1} more lines below the window"]
         shown = self._shown or ()
@@ -41,7 +41,7 @@ class Screen:
         self._stream.flush()
 
     def forget(self) -> None:
-        """Draws everything next time: a terminal that was resized may have moved its lines."""
+        """Draw everything next time: a terminal that was resized may have moved its lines."""
         self._shown = None
 
     def quit_pressed(self) -> bool:
@@ -56,7 +56,7 @@ class Screen:
 
 @contextlib.contextmanager
 def opened(stream: TextIO) -> Iterator[Screen]:
-    """Opens the alternate screen; restores the terminal however the block ends."""
+    """Open the alternate screen; restore the terminal however the block ends."""
     with _keys() as keys:
         stream.write(_ENTER)
         try:

@@ -144,7 +144,7 @@ def _shorten_columns(
     *,
     least: int = 10_000,
 ) -> None:
-    """Takes `excess` characters from the columns that allow it, from the widest first; to `least` where need be."""
+    """Take `excess` characters from the columns that allow it, from the widest first; to `least` where need be."""
     able = [slot for slot in shown if columns[slot].least]
     while excess > 0:
         able = [slot for slot in able if most[slot] > min(columns[slot].least, natural[slot], least)]

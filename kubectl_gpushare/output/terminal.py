@@ -1,4 +1,4 @@
-"""What an output stream can show: width, colours, characters."""
+"""The capabilities of an output stream: width, colours, characters."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def broken(text: str, width: int) -> list[str]:
 
 
 def of(stream: TextIO, *, color: str = "auto", environment: Mapping[str, str] = os.environ) -> Terminal:
-    """What `stream` can show; `color` is `auto`, `always` or `never`. NO_COLOR and TERM=dumb turn `auto` off."""
+    """Return the capabilities of `stream`; `color` is `auto`, `always` or `never`. NO_COLOR and TERM=dumb turn `auto`
+    off.
+    """
     on_terminal = stream.isatty()
     columns, rows = _size(stream, environment) if on_terminal else (None, 24)
     wanted = on_terminal and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"

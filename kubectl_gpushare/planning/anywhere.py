@@ -22,7 +22,7 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def less_choosy(world: World, asked: RequestingPod, _rejected: Sequence[Rejected]) -> Iterator[Remedy]:
-    """Drops one of the pod's constraints on nodes and other pods."""
+    """Drop one of the pod's constraints on nodes and other pods."""
     spec = asked.manifest.get("spec") or {}
     selector, affinity = spec.get("nodeSelector") or {}, spec.get("affinity") or {}
     kept: list[tuple[str, str, dict[str, Any]]] = [
@@ -61,7 +61,7 @@ def _specified(
 
 
 def opened(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> Iterator[Remedy]:
-    """Lets one node take pods that it keeps away now; for each way the first node on which the pod fits."""
+    """Let one node take pods that it keeps away now; for each way the first node on which the pod fits."""
     ways = dict(_OPENED)
     nodes = dict.fromkeys(miss.node for miss in rejected if miss.rule in {explanation.NODE_RULE, "closed"})
     for name in [*nodes][:_MAX_NODES]:

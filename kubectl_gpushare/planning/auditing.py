@@ -1,8 +1,8 @@
-"""Auditing: whether every limit is in force, by the ledger and the agents' audits. Pure.
+"""Auditing: checks whether every limit is in force, by the ledger and the agents' audits. Pure.
 
-An agent's answer is proof. If an agent does not answer, only the condition that it wrote on the GPUNode is left. It
-writes changes only, so the condition of a dead agent looks like that of a live one: the condition counts only if
-somebody else, the node's kubelet, reports that the agent runs.
+An agent's answer is proof. If an agent does not answer, only the condition that it wrote on the GPUNode is left. An
+agent writes only changes, so the condition of a dead agent looks like that of a live one: the condition counts only if
+the node's kubelet reports that the agent runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WORST_FIRST = (AuditState.BROKEN, AuditState.UNKNOWN, AuditState.CONDITION, Aud
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShareVerdict:
-    """A share on one GPU: what the ledger grants, and whether the node enforces it."""
+    """A share on one GPU: the amounts in the ledger, and whether the node enforces them."""
 
     node: str
     gpu: str  # UUID

@@ -67,9 +67,9 @@ class CapacityAnswer:
 
 
 def answer(world: World, wanted: Sequence[PodBatch], allowances: Allowances = _NO_QUOTAS) -> CapacityAnswer:
-    """Places the pods in this order, as the webhook would; restores the world afterwards.
+    """Place the pods in this order, as the webhook would; restore the world afterwards.
 
-    allowances: what the ResourceQuotas allow, by namespace.
+    allowances: the ResourceQuotas' remaining amounts, by namespace.
     """
     undone: list[Callable[[], None]] = []
     left = dict(allowances)
@@ -94,7 +94,7 @@ def _fit(
 ) -> FitResult:
     gpus, refusal = _as_many(world, batch.asked, batch.count, left, undone)
     changes: Sequence[Remedy] = ()
-    if refusal is not None and refusal.cause is not Cause.QUOTA:  # a quota refuses it whatever is free
+    if refusal is not None and refusal.cause is not Cause.QUOTA:  # a quota refuses it, with any free capacity
         whole = world.refuse(batch.asked.manifest, batch.asked.request)
         changes = remedies.all_of(world, batch.asked, whole.rejected) if isinstance(whole, Refusal) else ()
     return FitResult(batch, gpus, refusal, tuple(changes))

@@ -14,7 +14,7 @@ from gpushare.whatif.world import RequestingPod, World
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """One place for a pod, and the cluster's fragmentation with it there."""
+    """A possible place for a pod, and the cluster's fragmentation with the pod there."""
 
     placement: Placement
     gpus: str

@@ -98,7 +98,7 @@ def _held_back(asked: RequestingPod) -> list[str]:
     foreign = [gate for gate in pod.gates(asked.manifest) if gate != contract.SCHEDULING_GATE]
     if foreign:
         names = ", ".join(errors.quoted(name) for name in foreign[:3])
-        sentences.append(f"waits for the scheduling gate {names}, which is somebody else's")
+        sentences.append(f"waits for the scheduling gate {names}, which belongs to another controller")
     if asked.request.group_size > 1:
         group = errors.quoted(asked.request.group)
         sentences.append(f"waits for its group {group}: its {asked.request.group_size} pods are placed together")

@@ -108,7 +108,7 @@ def defragmented(world: World, name: str, asked: RequestingPod, budgets: Budgets
 
 
 def _moved(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> Iterator[Remedy]:
-    """One pod moves elsewhere: the smallest that can, on the nearest misses."""
+    """Try to move one pod elsewhere: the smallest that can, on the nearest misses."""
     for view, entry in _in_the_way(world, rejected):
         manifest = world.manifest(entry)
         if manifest is None:

@@ -70,7 +70,7 @@ def pending(manifest: pod.PodJson, node: GpuNode, entry: Allocation) -> tuple[Sh
     if desired == entry.shares:
         return None
     reason = pod.annotations_of(manifest).get(contract.REASON, "").removeprefix(resizing.WAITING)
-    return desired, resizing.step(node, entry.id, desired).waits_for or reason or "the placer has yet to write it down"
+    return desired, resizing.step(node, entry.id, desired).waits_for or reason or "the placer has not written it yet"
 
 
 def _suffix(manifest: pod.PodJson, container: str) -> str:

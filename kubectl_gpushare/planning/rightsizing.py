@@ -1,7 +1,7 @@
-"""Rightsizing: the size a share needs, from its peaks and a margin. Pure.
+"""Rightsizing: the size that a share needs, from its peaks and a margin. Pure.
 
-Memory is a hard limit, so it follows the peak both ways. Compute only shrinks: what a share used beyond its request was
-idle then, and proves no need for a guarantee. Nothing is suggested after too short an observation.
+Memory is a hard limit, so the suggestion follows the peak both ways. Compute is only reduced: use beyond the request
+was idle time, and proves no need for a guarantee. There is no suggestion after too short an observation.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Size:
 class Suggestion:
     """A share of a pod: its size, its highest peak on any of its GPUs, and the suggested size (None: no suggestion).
 
-    several: whether other containers of the pod have a share of their own.
+    several: whether other containers of the pod have separate shares.
     """
 
     node: str
@@ -70,7 +70,7 @@ class Suggestion:
 
     @property
     def freed(self) -> Size:
-        """What it would give back on each of its GPUs; negative where it grows."""
+        """The amounts that it would free on each of its GPUs; negative if it grows."""
         if self.wanted is None:
             return Size(0, 0)
         held, wanted = self.held, self.wanted
@@ -89,7 +89,7 @@ def suggest(nodes: Iterable[GpuNode], reported: Mapping[peaks.Key, ReportedPeak]
 
 
 def freed(suggestions: Iterable[Suggestion]) -> dict[str, Size]:
-    """What the suggestions free on each GPU, by UUID."""
+    """Return the amounts that the suggestions free on each GPU, by UUID."""
     sums: dict[str, Size] = {}
     for suggestion in suggestions:
         for uuid in suggestion.gpus if suggestion.wanted else ():
@@ -194,7 +194,11 @@ def _rounded_up(amount: float, step: int) -> int:
 def _remark(suggestion: Suggestion) -> str:
     ratio = suggestion.peak.compute_ratio
     if ratio is None:
-        return "its compute was not measured, as nobody else wanted the GPU" if suggestion.held.request_percent else ""
+        return (
+            "its compute was not measured, because no other share wanted the GPU"
+            if suggestion.held.request_percent
+            else ""
+        )
     if ratio * 100 > suggestion.held.request_percent > 0:
         return "it used more compute than its request, while others left it idle"
     return ""

@@ -52,7 +52,7 @@ class SimulatedPod:
 
 
 def run(world: World, arrivals: Sequence[Arrival]) -> SimulatedPod:
-    """Plays the arrivals in the order of time on this world."""
+    """Play the arrivals in the order of time on this world."""
     play = _Play(world)
     every = max(1, len(arrivals) // MOMENTS)
     moments = []
@@ -86,7 +86,7 @@ class _Play:
         self.first_refusal = ""
 
     def until(self, now: float) -> None:
-        """Ends the pods that are due by `now`, and places waiting ones."""
+        """End the pods that are due by `now`, and place waiting ones."""
         while self._ends and self._ends[0][0] <= now:
             at, _, arrival, node, entry = heapq.heappop(self._ends)
             self._world.leave(arrival.asked.manifest, node, entry)
@@ -94,7 +94,7 @@ class _Play:
             self._turns(at)
 
     def arrive(self, arrival: Arrival) -> None:
-        """Places a pod, or puts it at the end of the queue."""
+        """Place a pod, or put it at the end of the queue."""
         refusal = self._place(arrival, arrival.at_seconds)
         if refusal:
             self.waited += 1
@@ -124,7 +124,7 @@ class _Play:
         self.waiting = kept + self.waiting[_TRIED:]
 
     def _place(self, arrival: Arrival, now: float) -> str:
-        """Places a pod; the reason if it fits nowhere, else empty."""
+        """Place a pod; the reason if it fits nowhere, else empty."""
         asked = arrival.asked
         answer = self._world.place(asked.manifest, asked.request)
         if not isinstance(answer, Placement):

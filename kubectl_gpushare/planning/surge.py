@@ -13,7 +13,7 @@ from kubectl_gpushare.planning.remedy import Remedy
 
 
 def without(world: World, asked: RequestingPod, _rejected: Sequence[Rejected]) -> Iterator[Remedy]:
-    """One pod of an older template of its Deployment ends before it."""
+    """Return the world after one pod of an older template of its Deployment has ended."""
     deployment, template = pod.deployment(asked.manifest)
     namespace, _ = pod.namespaced_name(asked.manifest)
     for view in [*world.views.values()] if deployment else ():

@@ -41,7 +41,7 @@ class AgentAnswers:
 
 
 def ask(program: kubectl.Kubectl, nodes: Sequence[str]) -> tuple[live_usage.Usage, tuple[str, ...]]:
-    """What shares on these nodes use; and sentences that say what is unknown and why."""
+    """Return the use by shares on these nodes, and a sentence for each agent whose answer is missing."""
     answers = fetch(program, nodes, METRICS)
     return live_usage.of(answers.texts), answers.notes("used figures")
 

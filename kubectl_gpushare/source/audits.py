@@ -1,4 +1,4 @@
-"""Audits: the agents' reports of who uses their GPUs and whether the limits hold; values and their parser."""
+"""Audits: the agents' reports of processes on their GPUs, and whether the limits hold; values and their parser."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ class Amounts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReportedShare:
-    """A share on one GPU. `granted`: what the agent read in the ledger; `enforced`: what the arbiter enforces, None
-    while it has no process."""
+    """A share on one GPU. `granted`: its amounts in the ledger, as the agent read it; `enforced`: the arbiter's, None
+    while it has no process.
+    """
 
     namespace: str
     pod: str
@@ -73,7 +74,7 @@ _MAX: Final = 2**63 - 1
 
 
 def read(text: str) -> ReportedAudit:
-    """Parses an agent's answer. Raises ValueError."""
+    """Parse an agent's answer. Raises ValueError."""
     try:
         document = json.loads(text)
         return ReportedAudit(

@@ -67,7 +67,7 @@ class Source(Protocol):
         """Claims, volumes and the nodes' attach limits, by kind. None: not known."""
 
     def pod(self, namespace: str, name: str) -> pod.PodJson:
-        """One pod, ours or not. Raises `KubectlNotFound`."""
+        """Return one pod, with or without a share. Raises `KubectlNotFound`."""
 
 
 def of(chosen: options.Options) -> Source:
@@ -90,7 +90,7 @@ def pod_named(origin: Source, chosen: options.Options, word: str) -> pod.PodJson
 def with_pods(
     origin: Source, nodes: list[GpuNode], *, node: str = "", namespace: str = "", label_selector: str = ""
 ) -> Snapshot:
-    """These nodes with the pods on them; without the right to read pods, a note says what is left out."""
+    """Return these nodes with their pods; without the right to read pods, add a note on what is left out."""
     from kubectl_gpushare.source.snapshot import Snapshot
 
     try:
@@ -205,7 +205,7 @@ def with_events(origin: Source, snapshot: Snapshot, kind: str, namespace: str, n
 def allowances(
     origin: Source, namespaces: Iterable[str]
 ) -> tuple[dict[str, tuple[resource_quota.Allowance, ...]], tuple[str, ...]]:
-    """What the ResourceQuotas of each namespace allow; without the right to read them, a note."""
+    """Return the ResourceQuotas' remaining amounts by namespace; without the right to read them, a note."""
     from gpushare import resource_quota
 
     by_namespace: dict[str, tuple[resource_quota.Allowance, ...]] = {}

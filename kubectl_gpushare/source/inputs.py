@@ -1,4 +1,4 @@
-"""Inputs: the text of a file named on the command line; `-` is standard input. Always UTF-8, whatever the locale."""
+"""Inputs: the text of a file named on the command line; `-` is standard input. Always UTF-8, in any locale."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kubectl_gpushare import plugin_errors
 
 
 def name(path: str) -> str:
-    """What the file is called in a sentence."""
+    """Return the file's name for a sentence."""
     return "standard input" if path == "-" else path
 
 

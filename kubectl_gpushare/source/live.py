@@ -25,7 +25,7 @@ class Feed:
     """The GPUNodes of a cluster, kept up to date by a watch."""
 
     def __init__(self, source: live_cluster.LiveCluster, *, label_selector: str = "") -> None:
-        """Lists once. Raises `PluginError` if that fails."""
+        """List once. Raises `PluginError` if that fails."""
         self._source = source
         self._selector = label_selector
         self._nodes: dict[str, GpuNode] = {}
@@ -43,7 +43,7 @@ class Feed:
         return list(self._nodes.values())
 
     def wait(self, seconds: float, *, also: tuple[int, ...] = ()) -> bool:
-        """Waits at most `seconds` for a change, or for input on a descriptor of `also`; whether anything changed."""
+        """Wait at most `seconds` for a change, or for input on a descriptor of `also`; whether anything changed."""
         if self._watch is None:
             return self._reconnect(seconds, also)
         output = self._watch.stdout.fileno()

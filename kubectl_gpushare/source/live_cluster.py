@@ -29,7 +29,7 @@ class LiveCluster:
         self._begun: dict[str, kubectl.Running] = {}  # by path
 
     def begin(self, *, machines: bool = False) -> None:
-        """Starts to read GPUNodes, so that they arrive while other things are done; `gpu_nodes` returns them.
+        """Start to read GPUNodes, so that they arrive while other things are done; `gpu_nodes` returns them.
 
         machines: read Nodes, and what pods ask for, too.
         """
@@ -88,7 +88,7 @@ class LiveCluster:
         )
 
     def watching(self, version: str) -> kubectl.Running:
-        """Starts a watch of the GPUNodes; its output is one event a line."""
+        """Start a watch of the GPUNodes; its output is one event a line."""
         return self.kubectl.raw(
             node_path(
                 more={
@@ -137,10 +137,10 @@ class LiveCluster:
                 return location, self.document(within)
             except plugin_errors.KubectlNotFound:
                 continue
-        return location, None  # the last is the one that the agents are told
+        return location, None  # the last is from the agents' arguments
 
     def _config_maps(self) -> Iterator[tuple[str, str]]:
-        """Where it may be: under the usual name, else where the agents are told that it is."""
+        """Return the ConfigMap's possible names: the usual one, and the one in the agents' arguments."""
         usual = (contract.SYSTEM_NAMESPACE, contract.CONFIG_MAP)
         yield usual
         try:
@@ -205,7 +205,7 @@ class LiveCluster:
             raise plugin_errors.KubectlNotFound(f'{kind} "{name}" not found in namespace "{namespace}"') from error
 
     def begin_all(self) -> None:
-        """Starts to read everything at once; the reads then take turns."""
+        """Start to read everything at once; the reads then take turns."""
         for path in (node_path(), _NODES, _EVERYBODY, _PLACEMENT):
             self._begun[path] = self.kubectl.raw(path)
 
@@ -221,7 +221,7 @@ class LiveCluster:
                 process.stop()
 
     def end(self) -> None:
-        """Ends requests that were started and not read."""
+        """End requests that were started and not read."""
         for running in self._begun.values():
             running.stop()
         self._begun.clear()

@@ -1,4 +1,4 @@
-"""Usage: what shares use now, as the agents of their nodes measure it; values and the parser of their metrics.
+"""Usage: the current use by shares, as the agents measure it; values and the parser of their metrics.
 
 The format: https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
 """
@@ -25,9 +25,9 @@ _ESCAPED = r"\\(.)"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Used:
-    """What is used of one or several GPUs. `compute_percent`: 100 is one GPU.
+    """The use of one or several GPUs. `compute_percent`: 100 is one GPU.
 
-    bound: whether a part was not measured, so that `compute_percent` is the least that is used.
+    bound: whether a part was not measured, so that `compute_percent` is a lower bound.
     """
 
     memory_bytes: int = 0
@@ -67,15 +67,15 @@ class Usage:
     devices: Mapping[str, tuple[GivenDevices, ...]] = dataclasses.field(default_factory=dict)
 
     def devices_of(self, node: str, uuid: str) -> tuple[GivenDevices, ...] | None:
-        """What the kubelet gave of a GPU to containers; None if unknown."""
+        """Return the fraction of a GPU that the kubelet gave to containers; None if unknown."""
         return self.devices.get(uuid, ()) if node in self.nodes else None
 
     def of_gpu(self, node: str, uuid: str) -> Used | None:
-        """What all shares on a GPU use; None if unknown."""
+        """Return the use by all shares of a GPU; None if unknown."""
         return self.gpus.get(uuid, Used()) if node in self.nodes else None
 
     def of_pod(self, node: str, namespace: str, name: str, uuids: Iterable[str]) -> Used | None:
-        """What one pod uses on these GPUs; None if unknown."""
+        """Return one pod's use of these GPUs; None if unknown."""
         if node not in self.nodes:
             return None
         return total(self.shares.get((namespace, name, uuid), Used()) for uuid in uuids)

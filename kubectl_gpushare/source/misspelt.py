@@ -11,7 +11,7 @@ _MAX = 3
 
 
 def of(manifest: pod.PodJson) -> str:
-    """What such keys of a pod should be, as a sentence; empty if it has none."""
+    """Return the correct forms of a pod's misspelt keys, as a sentence; empty if there are none."""
     metadata = manifest.get("metadata") or {}
     said = [*_each(metadata.get("annotations"), "annotation"), *_each(metadata.get("labels"), "label")]
     return ", and ".join(said[:_MAX])

@@ -20,7 +20,7 @@ _decode = json.JSONDecoder().raw_decode
 
 
 class NotJson(ValueError):  # noqa: N818 - reads as what it is
-    """What came is not JSON."""
+    """The input is not JSON."""
 
 
 class Reader:

@@ -22,7 +22,7 @@ _PATHS: Final[Mapping[str, tuple[str, str]]] = {
     "Namespace": ("", "/api/v1/namespaces"),
     "Pod": ("", f"/api/v1/pods?{_ALIVE}"),
     "ResourceQuota": ("", "/api/v1/resourcequotas"),
-    # The agent may be told another than the usual one (--config-map).
+    # The agent's arguments may name another than the usual one (--config-map).
     "ConfigMap": ("", f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/configmaps"),
     "DaemonSet": ("apps", "/apis/apps/v1/daemonsets"),
     "Deployment": ("apps", "/apis/apps/v1/deployments"),
@@ -40,13 +40,13 @@ _PATHS: Final[Mapping[str, tuple[str, str]]] = {
     contract.GPUNODE_KIND: (contract.GROUP_NAME, contract.GPUNODE_PATH),
 }
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-_EVERYTHING = "* *.*"  # an administrator's right: whoever has it has all others
+_EVERYTHING = "* *.*"  # an administrator's right, which implies all others
 
 
 def of_cluster(
     program: kubectl.Kubectl, manifests: Iterable[Json] = (), *, installing: bool, namespace_of_trial: str
 ) -> ClusterFacts:
-    """The facts of this cluster. `manifests`: what is to be installed; without any, what is installed."""
+    """Read the facts of this cluster. `manifests`: those to be installed; if empty, the installed ones."""
     # The first question decides whether there is a cluster at all; everything else may be refused.
     version = str(LiveCluster(program).document("/version").get("gitVersion") or "")
     unread: dict[str, str] = {}
@@ -65,7 +65,7 @@ def of_cluster(
             objects[kind] = ()
         except (plugin_errors.KubectlError, ValueError) as error:
             unread[kind] = str(error)
-    if "groups" in unread:  # a missing API group cannot be told from an unread one
+    if "groups" in unread:  # a missing API group looks like an unread one
         for kind in [kind for kind in _PATHS if kind not in begun]:
             del objects[kind]
             unread[kind] = unread["groups"]

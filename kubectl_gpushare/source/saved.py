@@ -21,7 +21,8 @@ def read(paths: Iterable[str]) -> list[objects.Json]:
 
 
 def items(path: str, *, hint: str = "") -> Iterator[tuple[str, Any]]:
-    """The kind of each object in the file, and the object; ("", what it is) for what is none. Raises `FileError`.
+    """Yield the kind of each object in the file, and the object; ("", description) for anything else. Raises
+    `FileError`.
 
     hint: what to do about a file that cannot be read.
     """

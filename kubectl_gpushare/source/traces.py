@@ -53,7 +53,7 @@ def read(path: str) -> list[TracePod]:
 
 
 def copy(manifest: Mapping[str, Any], number: int) -> Mapping[str, Any]:
-    """The pod under a name of its own."""
+    """Return the pod under a new name."""
     metadata = manifest.get("metadata") or {}
     return {**manifest, "metadata": {**metadata, "name": f"{metadata.get('name') or 'pod'}-{number}"}}
 

@@ -76,7 +76,7 @@ def share(percent: int, memory_bytes: int) -> str:
 
 
 def free(percent: int, memory_bytes: int) -> str:
-    """What is free in a cell: compute and memory, `0.25+20Gi`, or `0`."""
+    """Return a cell with free compute and memory, `0.25+20Gi`, or `0`."""
     return share(percent, memory_bytes) if percent or memory_bytes else "0"
 
 

@@ -1,4 +1,4 @@
-"""What a configuration file says, in a sentence. Pure."""
+"""Describes a configuration file in sentences. Pure."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from kubectl_gpushare.views import config_manifest
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Checked:
-    """One configuration: what it does, or why it is refused; `warnings`: what in it has no effect.
+    """One configuration: its effect, or the error in it; `warnings`: a sentence for each part without effect.
 
-    Without summary and problem it is a whole file, and has warnings about it.
+    With neither summary nor problem, it is a whole file, and has warnings about it.
     """
 
     name: str
@@ -89,7 +89,7 @@ def effective(config: Config) -> dict[str, Any]:
 
 
 def summary(config: Config, settings: node_settings.NodeSettings) -> str:
-    """What it does: `MPS: all of nvidia.com/gpu, each 2 times as nvidia.com/gpu; MIG strategy mixed`."""
+    """Return its effect: `MPS: all of nvidia.com/gpu, each 2 times as nvidia.com/gpu; MIG strategy mixed`."""
     entries = sharing.entries(config.sharing)
     shadowed = sharing.shadowed(entries)
     parts = [_shared(entry) for entry in entries if entry.path not in shadowed]

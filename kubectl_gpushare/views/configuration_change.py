@@ -1,6 +1,6 @@
-"""What a configuration would change on a node, GPU by GPU, from what its GPUNode says. Pure.
+"""Derives the changes that a configuration makes on a node, GPU by GPU, from its GPUNode. Pure.
 
-A GPU in MIG mode whose MIG devices the GPUNode does not name, and that the configuration does not cut, is left out.
+A GPU in MIG mode is left out if the GPUNode does not list its MIG devices and the configuration does not partition it.
 """
 
 from __future__ import annotations

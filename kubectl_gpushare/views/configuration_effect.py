@@ -1,4 +1,4 @@
-"""What a change of the ConfigMap's entries, or of a node's label, changes on nodes that follow them. Pure."""
+"""Derives the effect of changed entries of the ConfigMap, or of a node's label, on the nodes that follow them. Pure."""
 
 from __future__ import annotations
 

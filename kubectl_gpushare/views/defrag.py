@@ -66,7 +66,7 @@ def document(plan: DefragPlan, notes: Sequence[str]) -> documents.Document:
 
 
 def _gained(plan: DefragPlan) -> Iterator[Field]:
-    """What the moves that admit no pod are for."""
+    """Return the purpose of moves that admit no pod."""
     if plan.gained is None:
         return
     rest = sum(len(step.moves) for step in plan.steps if step.asked is None)
@@ -94,7 +94,7 @@ def _room(steps: Sequence[DefragStep]) -> Iterator[Field]:
 
 
 def _several(names: Sequence[str]) -> str:
-    """The first names and the number of the others: hundreds of pods may wait for the same reason."""
+    """Return the first names and the number of the others: hundreds of pods may wait for the same reason."""
     more = len(names) - _MAX_NAMES
     shown = ", ".join(names[:_MAX_NAMES])
     return f"{shown} and {more} more" if more > 0 else shown

@@ -32,12 +32,12 @@ _WHY = re.compile(r"(once it is not used|which failed|it is being changed).*")
 class GpuSummary:
     """A GPU of a node. `gone`: allocations name it, but the node no longer has it.
 
-    `holders`: allocations with a share of it; `holds`: backfill reservations on it.
-    `free`: compute in per cent and memory in bytes that a new share could get now. `parts`: `(free, stranded)` as parts
-    of the card, 0 to 1; `typical`: the median of what pods ask for, as parts of the card. `away`: why its node takes no
-    pods now, if it takes none. `waits`: why a pending change of its mode is not done yet. `measured`: what the shares
-    on it use; None if unknown, or if it takes no shares by annotation. `devices`: what of it the kubelet gave to
-    containers; None if unknown. `note`: who cordoned it, when and why, where it is cordoned.
+    `holders`: allocations with a share of it; `holds`: backfill reservations on it. `free`: compute in percent and
+    memory in bytes that a new share could get now. `parts`: `(free, stranded)` as fractions of the GPU, 0 to 1;
+    `typical`: the median request, as fractions of the GPU. `away`: why its node takes no pods now, if it takes none.
+    `waits`: why a pending change of its mode is not done yet. `measured`: the use by its shares; None if unknown, or if
+    it takes no shares by annotation. `devices`: the fraction that the kubelet gave to containers; None if unknown.
+    `note`: who cordoned it, when and why, if it is cordoned.
     """
 
     node: str
@@ -99,11 +99,11 @@ class GpuSummary:
             return f"takes only pods with the exclusion label {self.exclusion}, as those on it have"
         if not self.holds:
             return ""
-        return f"what comes free is held for {', '.join(sorted(str(hold.pod) for hold in self.holds))}"
+        return f"freed capacity is reserved for {', '.join(sorted(str(hold.pod) for hold in self.holds))}"
 
     @property
     def statuses(self) -> tuple[str, ...]:
-        """Its problems, each a word, the worst first; empty if it is ready."""
+        """Its problems, one word each, the worst first; empty if it is ready."""
         if self.gone:
             return ("Gone",)
         words = []

@@ -1,4 +1,4 @@
-"""`resize`: what a pod holds, what it would hold, and whether there is room for that on its GPUs."""
+"""`resize`: a pod's current and new amounts, and whether its GPUs have room for them."""
 
 from __future__ import annotations
 

@@ -59,13 +59,13 @@ class RightsizeListing:
         return whole if self.namespaces else cell_figures.without(whole, COLUMNS[:1])
 
     def freed(self, nodes: Sequence[GpuNode]) -> Table:
-        """What becomes free, GPU by GPU."""
+        """Yield the freed amounts, GPU by GPU."""
         sums = rightsizing.freed(self.suggestions)
         rows = [_freed_row(gpu, sums[gpu.gpu.uuid]) for gpu in gpu_summary.of(nodes) if gpu.gpu.uuid in sums]
         return Table(FREED_COLUMNS, rows)
 
     def summary(self, min_observed_seconds: float) -> list[str]:
-        """Sentences: what the suggestions free in all, and for how many shares there is none."""
+        """Return sentences: the total that the suggestions free, and the number of shares without one."""
         sentences = []
         changes = sum(suggestion.wanted is not None for suggestion in self.suggestions)
         whole = rightsizing.total(rightsizing.freed(self.suggestions).values())

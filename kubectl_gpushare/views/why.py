@@ -91,7 +91,7 @@ def _waiting(described_pod: described.DescribedPod, reasons: Reasons) -> Page:
             *ended,
             *field("Waits For", *(() if has_ended else reasons.held_back), style="warn"),
             *field(
-                "Told", "" if has_ended else reason
+                "Recorded", "" if has_ended else reason
             ),  # the placer knows more than is stored: its attempts and their results
             *field("Fits", now + nothing_else, style="good"),
             *_ranked(reasons, here=""),
@@ -103,7 +103,7 @@ def _waiting(described_pod: described.DescribedPod, reasons: Reasons) -> Page:
     return (
         *field("Waits For", *reasons.held_back, style="warn"),
         *field("Reason", str(reasons.refusal), style="warn"),
-        *field("Told", reason if reason and reason != str(reasons.refusal) else ""),
+        *field("Recorded", reason if reason and reason != str(reasons.refusal) else ""),
         *field("Nearest", str(nearest[0]) if nearest else ""),
         *field("Would Fit", *_changes(reasons), style="good" if reasons.changes else ""),
         Section(title, (Table(_MISSES, shown),)),
@@ -111,11 +111,11 @@ def _waiting(described_pod: described.DescribedPod, reasons: Reasons) -> Page:
 
 
 def _end(manifest: pod.PodJson) -> str:
-    """How it ended, in the kubelet's words, and who makes another."""
+    """Return how the pod ended, in the kubelet's words, and which controller recreates it."""
     status = manifest.get("status") or {}
     said = ": ".join(str(status[key]) for key in ("reason", "message") if status.get(key)) or str(status.get("phase"))
     is_alone = status.get("phase") == "Failed" and pod.controller(manifest) is None
-    return f"{said}; nobody makes another: delete it and create it again" if is_alone else said
+    return f"{said}; no controller recreates it: delete it and create it again" if is_alone else said
 
 
 def _placed(described_pod: described.DescribedPod, reasons: Reasons) -> Page:

@@ -1,9 +1,9 @@
-"""What NVIDIA's container runtime does to a container before runc creates it, for the simulated GPUs.
+"""Prepares a container for the simulated GPUs before runc creates it, as NVIDIA's container runtime does.
 
-It reads which devices a container is to have: from NVIDIA_VISIBLE_DEVICES, from mounts that stand for devices, or from
-an annotation with names of the Container Device Interface. It mounts the driver's libraries and the files of these
-GPUs; a MIG device is in the file of its GPU. What a CDI file says of device nodes and of a driver is not there to be
-mounted in a simulation. A container's start waits for it, so it imports little.
+The requested devices come from NVIDIA_VISIBLE_DEVICES, from mounts that stand for devices, or from an annotation with
+names of the Container Device Interface. It mounts the driver's libraries and the files of these GPUs; a MIG device is
+in the file of its GPU. The simulation has no device nodes or driver files to mount that a CDI file may name. A
+container's start waits for it, so it imports little.
 
 Usage: create.py DEVICES LIBRARIES CDI-DIRECTORY ARGUMENTS-OF-RUNC...
 """
@@ -32,7 +32,7 @@ DRIVER = {
 }
 DEVICE_DIRECTORY = "/dev/simgpu"
 RENDEZVOUS = "rendezvous"  # where kernels of different GPUs meet, for everyone who has a GPU
-CONTROL = "control"  # the driver's own device file, where somebody has made one, for everyone who has the driver
+CONTROL = "control"  # the driver's own device file, if one was made, for every container with the driver
 IMAGE_BYTES = 1 << 20  # what comes behind is the work of processes
 VOLUME_MOUNTS = "/var/run/nvidia-container-devices"
 CDI_ANNOTATIONS = "cdi.k8s.io/"
@@ -56,7 +56,7 @@ def requested(environment: list[str]) -> list[str] | None:
 
 
 def mounted(mounts: list[Json]) -> list[str]:
-    """Return the devices that mounts stand for, which nobody but the kubelet can add."""
+    """Return the devices that mounts stand for, which only the kubelet can add."""
     prefix = f"{VOLUME_MOUNTS}/"
     return [mount["destination"].removeprefix(prefix) for mount in mounts if mount["destination"].startswith(prefix)]
 

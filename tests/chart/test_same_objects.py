@@ -37,6 +37,7 @@ SWITCHES: dict[str, Json] = {
     "deny-unregistered": {"agent.denyUnregistered": True},
     "microk8s": MICROK8S,
     "runtime-class": RUNTIME_CLASS,
+    "defrag": {"defrag.enabled": True},
     "monitoring": MONITORING,
 }
 TOGETHER = [name for name in SWITCHES if name != "cdi"]  # driver-root is in its place

@@ -35,6 +35,12 @@ def webhook(helm: Helm, values: Json) -> Json:
     return helm.one("Deployment", "gpushare-webhook", values)
 
 
+def defrag(helm: Helm, values: Json) -> Json:
+    """The CronJob's spec."""
+    spec: Json = helm.one("CronJob", "gpushare-defrag", {"defrag.enabled": True, **values})["spec"]
+    return spec
+
+
 def agent(helm: Helm, values: Json) -> Json:
     return helm.one("DaemonSet", "gpushare-agent", values)
 
@@ -171,6 +177,18 @@ def test_pods_are_as_the_values_say(helm4: Helm, component: str, find: Any) -> N
     assert container["securityContext"].items() >= {"privileged": True, "readOnlyRootFilesystem": True}.items()
 
 
+def test_moves_are_scheduled_as_the_values_say(helm4: Helm) -> None:
+    values = {"schedule": "30 3 * * *", "moves": 1_000_000, "extraArgs": ["--cpu-pods"], "image.digest": DIGEST}
+    assert "at '/defrag/moves': maximum" in helm4.refused({f"defrag.{key}": value for key, value in values.items()})
+    values["moves"] = 2000
+    spec = defrag(helm4, {f"defrag.{key}": value for key, value in values.items()})
+    container = container_of(spec["jobTemplate"])
+    assert spec["schedule"] == "30 3 * * *"
+    assert container["args"] == ["defrag", "--apply", "--moves=2000", "--cpu-pods"]
+    assert container["image"] == f"localhost/gpushare/plugin@{DIGEST}"
+    assert "gpushare-defrag" not in {manifest["metadata"]["name"] for manifest in helm4.rendered()}
+
+
 def test_without_a_priority_class_there_is_none_and_the_quota_is_for_those_that_are_used(helm4: Helm) -> None:
     values = {"webhook.priorityClassName": ""}
     assert "priorityClassName" not in pod_of(webhook(helm4, values))
@@ -184,7 +202,6 @@ def test_without_a_priority_class_there_is_none_and_the_quota_is_for_those_that_
 def test_the_daemons_take_the_flags_that_values_become(helm4: Helm) -> None:
     values = {
         "webhook.policy": "spread",
-        "webhook.defrag": "suggest",
         "webhook.logLevel": "warning",
         "agent.logLevel": "debug",
         "agent.deviceListStrategy": "volume-mounts,cdi-cri",
@@ -193,7 +210,7 @@ def test_the_daemons_take_the_flags_that_values_become(helm4: Helm) -> None:
         "config.existingConfigMap": "mine",
     }
     served = webhook_settings.parse(container_of(webhook(helm4, values))["args"], {})
-    assert (served.policy, served.defrag, served.log_level) == ("spread", "suggest", "warning")
+    assert (served.policy, served.log_level) == ("spread", "warning")
     settings = agent_settings.parse(container_of(agent(helm4, values))["args"], {"NODE_NAME": "x"})
     assert settings.log_level == "debug"
     assert settings.config_map == f"{contract.SYSTEM_NAMESPACE}/mine"

@@ -23,6 +23,7 @@ from tests.config.installation import SYSTEM, install, ours
 WAIT_SECONDS = 30.0
 USER = "gpushare-test-user"
 PARTS = ("namespace", "rbac", "policy", "certificates")
+DEFRAG = [f"--filename={manifests.CONFIG / 'components/defrag' / name}" for name in ("rights.yaml", "policy.yaml")]
 Patch = dict[str, Any] | list[dict[str, Any]]
 PATHS = {
     "Pod": "/api/v1/namespaces/{namespace}/pods",
@@ -87,6 +88,7 @@ def installed(api_server: access.Access) -> Iterator[Cluster]:
     api_server.wait_until_established("gpunodes.gpushare.io")
     with manifests.together(*(manifests.CONFIG / "base" / part for part in PARTS)) as directory:
         kubectl("apply", "--server-side", "--force-conflicts", f"--kustomize={directory}")
+    kubectl("apply", "--server-side", *DEFRAG)
     kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", input=json.dumps(calling_nobody()))
     try:
         with api_server.namespace("config") as namespace:

@@ -48,7 +48,9 @@ KINDS = (
 def ours(own: access.Access) -> list[str]:
     """What is there of gpushare but its ledger."""
     everywhere = own.kubectl("get", KINDS, "--output=name").split()
-    workloads = own.kubectl("get", "deploy,ds,secret,sa", "--namespace=gpushare-system", "--output=name").split()
+    workloads = own.kubectl(
+        "get", "deploy,ds,cronjob,secret,sa", "--namespace=gpushare-system", "--output=name"
+    ).split()
     return [name for name in (*everywhere, *workloads) if "gpushare" in name]
 
 

@@ -333,7 +333,7 @@ def test_an_api_server_takes_the_installation_with_components(
     for doc in sets:
         (container,) = doc["spec"]["template"]["spec"]["containers"]
         assert container["image"] == f"localhost/gpushare/agent:{gpushare.__version__}"
-    kinds = {"DaemonSet", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "ResourceQuota", "Service"}
+    kinds = {"CronJob", "DaemonSet", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "ResourceQuota", "Service"}
     tried = [doc for doc in rendered if doc["kind"] in kinds]
     for doc in tried:
         doc["metadata"]["namespace"] = "default"

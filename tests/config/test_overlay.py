@@ -6,6 +6,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,11 +32,10 @@ def overlay() -> ModuleType:
     return module
 
 
-def pushed(folder: Path, repository: str = "registry.example.org/team") -> Path:
+def pushed(folder: Path, parts: Sequence[str] = ("webhook", "agent", "plugin")) -> Path:
+    repository = "registry.example.org/team"
     path = folder / "pushed.json"
-    entries = {
-        part: {"repository": f"{repository}/{part}", "tag": "0.3.0", "digest": DIGEST} for part in ("webhook", "agent")
-    }
+    entries = {part: {"repository": f"{repository}/{part}", "tag": "0.3.0", "digest": DIGEST} for part in parts}
     path.write_text(json.dumps(entries))
     return path
 
@@ -83,6 +83,12 @@ def test_images_are_those_of_the_registry_by_digest_where_it_is_known(
     folder.mkdir()
     # With a component that brings a pod of its own, which has the agent's image.
     assert images(rendered(overlay, folder, registry=registry, pushed=record, components=["mps"])) == wanted
+
+
+def test_the_plugins_image_is_named_if_it_was_pushed(overlay: ModuleType, tmp_path: Path) -> None:
+    named = [entry["name"] for entry in overlay.images("", pushed(tmp_path))]
+    assert named == [f"localhost/gpushare/{part}" for part in ("webhook", "agent", "plugin")]
+    assert [entry["name"] for entry in overlay.images("", pushed(tmp_path, ("webhook", "agent")))] == named[:2]
 
 
 @pytest.mark.apiserver

@@ -9,7 +9,7 @@ import pytest
 
 from gpushare import contract
 from tests.config.conftest import Cluster
-from tests.rights import ACCOUNTS, AT_HOME, EVERYWHERE, Right, expected
+from tests.rights import ACCOUNTS, AT_HOME, DEFRAG, EVERYWHERE, Right, expected
 
 pytestmark = pytest.mark.apiserver
 
@@ -36,14 +36,14 @@ def granted(cluster: Cluster, account: str, namespace: str) -> set[Right]:
     return rights
 
 
-@pytest.mark.parametrize("account", ACCOUNTS)
+@pytest.mark.parametrize("account", [*ACCOUNTS, DEFRAG])
 def test_in_its_own_namespace(installed: Cluster, account: str) -> None:
     anyone = granted(installed, "anyone-else", contract.SYSTEM_NAMESPACE)
     rights = granted(installed, account, contract.SYSTEM_NAMESPACE) - anyone
     assert rights == expected(EVERYWHERE[account], AT_HOME[account])
 
 
-@pytest.mark.parametrize("account", ACCOUNTS)
+@pytest.mark.parametrize("account", [*ACCOUNTS, DEFRAG])
 def test_in_every_other_namespace(installed: Cluster, account: str) -> None:
     anyone = granted(installed, "anyone-else", "default")
     assert granted(installed, account, "default") - anyone == expected(EVERYWHERE[account])
@@ -78,7 +78,7 @@ def test_the_webhook_may_what_it_lives_by(installed: Cluster) -> None:
     assert allowed(installed, contract.WEBHOOK_SERVICE_ACCOUNT, "update", f"secrets {contract.CERTIFICATE_SECRET}")
 
 
-@pytest.mark.parametrize("account", ACCOUNTS)
+@pytest.mark.parametrize("account", [*ACCOUNTS, DEFRAG])
 @pytest.mark.parametrize(
     ("verb", "resource"),
     [

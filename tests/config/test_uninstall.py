@@ -14,7 +14,7 @@ import pytest
 
 from lab import access
 from tests.config import manifests
-from tests.config.installation import ours
+from tests.config.installation import QUICKLY, ours
 
 
 def on_terminal(own: access.Access, answer: str, cwd: Path, *flags: str) -> tuple[int, str]:
@@ -56,7 +56,8 @@ def test_on_a_terminal_an_uninstallation_asks(
     code, said = on_terminal(own, "y\n", tmp_path, "--uninstall")
     assert code == 0
     assert ours(own) == []
-    own.kubectl("apply", f"--kustomize={manifests.CONFIG / 'default'}")
+    run(*QUICKLY, "--component=defrag")
+    assert "cronjob.batch/gpushare-defrag" in ours(own)
     code, said = on_terminal(own, "", tmp_path, "--uninstall", "--delete-ledger", "--yes")
     assert code == 0
     assert "[y/N]" not in said

@@ -1,18 +1,21 @@
-"""`kubectl gpushare defrag --apply` on a real Kubernetes: what waits for a whole GPU gets one."""
+"""Moves on a real Kubernetes, by `kubectl gpushare defrag --apply` and by the CronJob: a pod gets a whole GPU."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpushare import contract, ledger
-from lab import access, gpushare, lab_layout
+from lab import access, lab_layout
 from tests import builders
+from tests.config import manifests
 from tests.e2e.observation import Observer, annotation, eventually
-from webhook import webhook_settings
 
 pytestmark = pytest.mark.lab
 
@@ -47,17 +50,17 @@ def workload(kind: str, name: str, replicas: int, **annotations: str) -> dict[st
 
 
 @pytest.fixture
-def standing(installed: lab_layout.Layout, lab: access.Access) -> Iterator[None]:
-    """The webhook with `--defrag=auto`, that plans every few seconds."""
-    target = (f"deployment/{gpushare.WEBHOOK}", f"--namespace={contract.SYSTEM_NAMESPACE}")
-    keys = [webhook_settings.ENVIRONMENT_PREFIX + name for name in ("DEFRAG", "DEFRAG_SECONDS")]
-    lab.kubectl("set", "env", *target, f"{keys[0]}=auto", f"{keys[1]}=3")
-    try:
-        gpushare.ready(installed, lab)
-        yield
-    finally:
-        lab.kubectl("set", "env", *target, *(f"{key}-" for key in keys))
-        gpushare.ready(installed, lab)
+def cron_job(installed: lab_layout.Layout, lab: access.Access, tmp_path: Path) -> Iterator[str]:
+    """The component `defrag`, suspended so that it runs only when a test makes a Job of it."""
+    suspended = json.dumps([{"op": "add", "path": "/spec/suspend", "value": True}])
+    wanted = {
+        "components": [os.path.relpath(manifests.CONFIG / "components" / "defrag", tmp_path.resolve())],
+        "patches": [{"target": {"kind": "CronJob"}, "patch": suspended}],
+    }
+    (tmp_path / "kustomization.yaml").write_text(json.dumps(wanted))
+    lab.kubectl("apply", "--server-side", f"--kustomize={tmp_path}")
+    yield "cronjob/gpushare-defrag"
+    lab.kubectl("delete", f"--kustomize={tmp_path}")
 
 
 def spread_on_four(user: Observer, kind: str) -> set[str]:
@@ -86,11 +89,28 @@ def test_a_pod_that_waits_for_a_whole_gpu_gets_one_by_one_move(user: Observer, k
     one_was_moved_for_it(user, before)
 
 
-def test_with_standing_defragmentation_it_gets_one_by_itself(standing: None, user: Observer) -> None:
+def test_a_job_of_the_cron_job_makes_room_for_a_waiting_pod(cron_job: str, user: Observer, lab: access.Access) -> None:
     before = spread_on_four(user, "Deployment")
     user.apply(sleeper("whole", request="1"))
-    user.running("whole", seconds=120)  # the planner's process gives way to all others
-    one_was_moved_for_it(user, before)
+    eventually(lambda: annotation(user.pod("whole") or {"metadata": {}}, contract.REASON), what="a reason to wait")
+    system = f"--namespace={contract.SYSTEM_NAMESPACE}"
+    lab.kubectl("create", "job", system, f"--from={cron_job}", user.namespace)
+    jobs = f"/apis/batch/v1/namespaces/{contract.SYSTEM_NAMESPACE}/jobs/{user.namespace}"
+
+    def ended() -> dict[str, Any] | None:
+        status: dict[str, Any] = lab.read(jobs)["status"]
+        return status if status.get("succeeded") or status.get("failed") else None
+
+    status = eventually(ended, seconds=120, what="a Job that has ended")
+    said = lab.kubectl("logs", system, f"job/{user.namespace}")
+    assert status.get("succeeded") == 1, said
+    assert f"{user.namespace}/whole is on lab-node-0 now" in said
+    user.running("whole")
+    after = {pod["metadata"]["uid"] for pod in user.pods("app=spread") if "deletionTimestamp" not in pod["metadata"]}
+    assert before - after, said
+    assert ledger.violations(user.gpunode()) == []
+    assert not user.gpunode().cordoned
+    clean_up(user)
 
 
 def one_was_moved_for_it(user: Observer, before: set[str]) -> None:
@@ -101,6 +121,10 @@ def one_was_moved_for_it(user: Observer, before: set[str]) -> None:
     assert len(before & after) == 3, "one pod was moved, and only one"
     assert ledger.violations(user.gpunode()) == []
     eventually(lambda: not user.gpunode().cordoned, what="no GPU that is cordoned")
+    clean_up(user)
+
+
+def clean_up(user: Observer) -> None:
     user.kubectl("delete", "deployments,statefulsets", "--all", "--wait=false")
     user.kubectl("delete", "pods", "--all", "--grace-period=1", "--timeout=60s")
     user.ledger_is_empty()

@@ -26,9 +26,6 @@ ELSEWHERE: dict[tuple[str, str, str], str] = {
         "tests/webhook/test_stuck_on_a_real_scheduler.py::"
         "test_what_the_scheduler_says_is_told_and_an_owned_pod_is_placed_elsewhere"
     ),
-    (contract.WEBHOOK_SERVICE_ACCOUNT, "poddisruptionbudgets.policy", "list"): (
-        "tests/webhook/test_defragmenting_on_a_real_api_server.py::test_a_plan_is_told_and_in_auto_it_is_carried_out"
-    ),
     (contract.WEBHOOK_SERVICE_ACCOUNT, "pods", "get"): (
         "tests/webhook/test_lost_ledger_on_a_real_api_server.py::"
         "test_a_list_of_allocations_emptied_by_hand_is_filled_again"

@@ -1,4 +1,4 @@
-"""Both images, built as far as they have to be, and laid out; and a registry."""
+"""The images, built as far as they have to be, and laid out; and a registry."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 
 from config.images import apt, build, layers, packages
 from lab import addresses
+from lab import build as lab_build
 from tests.images import image
 
 REGISTRY = """\
@@ -26,7 +27,7 @@ log: {{level: warn}}
 
 @pytest.fixture(scope="session")
 def archives() -> build.Archives:
-    return build.ensure()
+    return build.ensure(kubectls=[lab_build.ensure() / "kubectl"])
 
 
 @pytest.fixture(scope="session")
@@ -35,12 +36,12 @@ def laid_out(archives: build.Archives) -> Iterator[dict[str, image.Image]]:
     with tempfile.TemporaryDirectory(prefix="gpushare-images-") as directory:
         Path(directory).chmod(0o755)
         images = {}
-        for name, archive in (("webhook", archives.webhook), ("agent", archives.agent)):
+        for name, archive in archives.by_name().items():
             images[name] = image.laid_out(archive.path, Path(directory) / name)
         yield images
 
 
-@pytest.fixture(params=["webhook", "agent"])
+@pytest.fixture(params=["webhook", "agent", "plugin"])
 def made(request: pytest.FixtureRequest, laid_out: dict[str, image.Image]) -> image.Image:
     """Each of them."""
     return laid_out[request.param]

@@ -57,8 +57,9 @@ def test_what_is_copied_is_what_the_image_has(image: contents.Image) -> None:
     assert ours == set(image.packages)
     for words in copied:
         for source in words[:-1]:
-            assert source.startswith(("--from=", "/")) or (requirements.ROOT / source).exists()
+            assert source.startswith(("--from=", "/", "--chmod=", "${")) or (requirements.ROOT / source).exists()
     assert (["--from=library", "/library", f"/{contents.LIBRARIES}"] in copied) == image.has_library
+    assert (["--chmod=0755", "${KUBECTL}", "/usr/bin/kubectl"] in copied) == image.has_kubectl
     assert ["--from=wheels", "/site", f"/{contents.SITE}"] in copied
 
 
@@ -80,6 +81,6 @@ def test_the_wheels_are_those_of_the_image_by_hash(image: contents.Image) -> Non
 
 def test_a_wheel_that_the_lock_lacks_is_named(image: contents.Image, tmp_path: Path) -> None:
     lock = requirements.ROOT / "requirements.lock"
-    (tmp_path / "lock").write_text(re.sub(r"(?ms)^aiohttp==.*?(?=^\S)", "", lock.read_text()))
-    with pytest.raises(ValueError, match=r"has no aiohttp for the image .*correct config/images/contents\.py"):
+    (tmp_path / "lock").write_text(re.sub(r"(?ms)^pyyaml==.*?(?=^\S)", "", lock.read_text()))
+    with pytest.raises(ValueError, match=r"has no pyyaml for the image .*correct config/images/contents\.py"):
         requirements.of(image, tmp_path / "lock")

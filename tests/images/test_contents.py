@@ -20,8 +20,12 @@ from tests.images.image import Image
 
 ROOT = layers.ROOT
 DESCRIPTIONS = {image.name: image for image in contents.IMAGES}
-EXTRAS = {"webhook": "webhook", "agent": "deviceplugin"}
-SHARED_AND_USED = {"webhook": {"numpy", "pyyaml"}, "agent": {"pyyaml"}}
+EXTRAS = {"webhook": "webhook", "agent": "deviceplugin", "plugin": ""}
+SHARED_AND_USED = {
+    "webhook": {"numpy", "pyyaml"},
+    "agent": {"pyyaml"},
+    "plugin": {"click", "numpy", "pyyaml", "tabulate"},
+}
 UNCHECKED_HASH = 0b01
 
 PROGRAM = Path(__file__).parent / "programs" / "imports.py"
@@ -36,14 +40,18 @@ def name(made: Image) -> str:
 
 def test_no_shell_no_package_manager_no_compiler_and_nothing_that_gives_rights(made: Image) -> None:
     programs = {path.name for folder in ("usr/bin", "usr/sbin") for path in (made.root / folder).iterdir()}
-    assert programs == {"python", "python3", "python3.11"}
+    kubectl = {"kubectl"} if DESCRIPTIONS[name(made)].has_kubectl else set()
+    assert programs == {"python", "python3", "python3.11", *kubectl}
     assert [member.name for member in made.members if member.mode & 0o6000] == []
     executable = {
         member.name
         for member in made.members
         if member.isfile() and member.mode & 0o111 and not re.search(r"\.so(\.|$)", member.name)
     }
-    assert {path for path in executable if not path.endswith((".py", "10-uname"))} == {"usr/bin/python3.11"}
+    assert {path for path in executable if not path.endswith((".py", "10-uname"))} == {
+        "usr/bin/python3.11",
+        *(f"usr/bin/{program}" for program in kubectl),
+    }
 
 
 def test_nothing_of_the_machine_that_built_is_in_it(made: Image) -> None:
@@ -83,15 +91,16 @@ def test_every_program_and_library_finds_what_it_is_linked_with(made: Image) -> 
 
 def test_whatever_is_imported_at_start_or_later_is_there(made: Image) -> None:
     imported = set(made.python(str(PROGRAM), DESCRIPTIONS[name(made)].module).split())
-    assert {"aiohttp", "gpushare.contract", "gpushare.daemon.shutdown"} <= imported
+    serves = name(made) != "plugin"
+    assert {"gpushare.contract", *(["aiohttp", "gpushare.daemon.shutdown"] if serves else ["click"])} <= imported
     modules = list((ROOT / DESCRIPTIONS[name(made)].module).rglob("*.py"))
     assert len(imported) > len(modules) > 50
 
 
-def test_what_the_plugin_and_the_lab_are_is_not_in_it(made: Image) -> None:
+def test_what_others_run_is_not_in_it(made: Image) -> None:
     site = {path.name for path in (made.root / contents.SITE).iterdir() if path.is_dir()}
-    others = {"webhook", "deviceplugin"} - {DESCRIPTIONS[name(made)].module}
-    assert site & {"kubectl_gpushare", "lab", "simgpu", "tests", "pip", "setuptools", *others} == set()
+    others = {image.module for image in contents.IMAGES} - {DESCRIPTIONS[name(made)].module}
+    assert site & {"lab", "simgpu", "tests", "pip", "setuptools", *others} == set()
 
 
 def test_everything_is_compiled_so_that_nothing_has_to_be_written(made: Image) -> None:
@@ -132,10 +141,13 @@ def test_the_bill_of_materials_is_what_lies_in_it(made: Image) -> None:
     locked = {package.sha256 for package in packages.locked(layers.native())}
     assert {digest["content"] for component in others for digest in component.get("hashes", ())} == locked
     libraries = sorted((made.root / contents.LIBRARIES).glob("libgpushare-*.so"))
+    programs = sorted((made.root / "usr/bin").glob("kubectl"))
     assert sorted(digest["content"] for component in own for digest in component.get("hashes", ())) == sorted(
-        hashlib.sha256(path.read_bytes()).hexdigest() for path in libraries
+        hashlib.sha256(path.read_bytes()).hexdigest() for path in [*libraries, *programs]
     )
-    assert [component["name"] for component in own] == ["gpushare", *["libgpushare"] * len(libraries)]
+    assert sorted(component["name"] for component in own) == sorted(
+        ["gpushare", *["libgpushare"] * len(libraries), *["kubectl"] * len(programs)]
+    )
     assert all(component["licenses"][0]["expression"] for component in bill["components"])
 
 
@@ -181,7 +193,7 @@ def test_what_it_runs_is_what_the_manifests_say(made: Image) -> None:
     settings = made.config["config"]
     image = DESCRIPTIONS[name(made)]
     assert settings["Entrypoint"] == ["python", "-m", image.module]
-    assert settings["User"] == {"webhook": "65532:65532", "agent": "0:0"}[name(made)]
+    assert settings["User"] == {"agent": "0:0"}.get(name(made), "65532:65532")
     assert settings["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
     assert "org.opencontainers.image.revision" not in settings["Labels"]
     assert f":{settings['User'].partition(':')[0]}:" in (made.root / "etc/passwd").read_text()

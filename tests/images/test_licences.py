@@ -35,7 +35,10 @@ def test_every_part_is_in_the_tables_and_nothing_else_is() -> None:
     assert set(licences.WHEELS) == SHIPPED
 
 
-@pytest.mark.parametrize("expression", sorted({licences.OWN, *licences.DEBIAN.values(), *licences.WHEELS.values()}))
+@pytest.mark.parametrize(
+    "expression",
+    sorted({licences.OWN, *licences.DEBIAN.values(), *licences.WHEELS.values(), *licences.PROGRAMS.values()}),
+)
 def test_each_licence_is_one_of_spdx_and_allowed(expression: str) -> None:
     parsed = SPDX.parse(expression, validate=True)
     assert {str(key) for literal in parsed.literals for key in re.split(r" WITH ", str(literal))} <= licences.ALLOWED

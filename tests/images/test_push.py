@@ -20,8 +20,8 @@ def test_what_was_pushed_is_there_by_digest(registry: str, archives: build.Archi
     prefix = f"{registry}/platform/gpushare"
     places = push.push(archives, prefix, options=PLAIN)
     assert json.loads(push.record(places, tmp_path).read_text()) == places
-    assert set(places) == {"webhook", "agent"}
-    for name, made in (("webhook", archives.webhook), ("agent", archives.agent)):
+    assert set(places) == {"webhook", "agent", "plugin"}
+    for name, made in archives.by_name().items():
         place = places[name]
         tag = made.name.rpartition(":")[2]
         assert place == {"repository": f"{prefix}/{name}", "tag": tag, "digest": made.digest}

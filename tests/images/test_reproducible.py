@@ -14,7 +14,17 @@ import pytest
 from config.images import build, layers
 from lab import build as lab_build
 
-COPIED = ("config", "lab", "gpushare", "webhook", "deviceplugin", "interposer", "LICENSE", "requirements.lock")
+COPIED = (
+    "config",
+    "lab",
+    "gpushare",
+    "webhook",
+    "deviceplugin",
+    "kubectl_gpushare",
+    "interposer",
+    "LICENSE",
+    "requirements.lock",
+)
 
 
 @pytest.mark.slow
@@ -31,13 +41,18 @@ def test_two_builds_give_the_same_digests(archives: build.Archives, tmp_path: Pa
     # Packages need not be downloaded twice: they are known by their hashes.
     (cache / "images").mkdir(parents=True)
     (cache / "images" / "packages").symlink_to(lab_build.cache_directory() / "images" / "packages")
-    script = "import os, runpy, sys; os.umask(0o077); sys.argv = ['x']; runpy.run_module('config.images', run_name='__main__')"
+    script = "import os, runpy, sys; os.umask(0o077); sys.argv[0] = 'x'; runpy.run_module('config.images', run_name='__main__')"
     environment = {**os.environ, "GPUSHARE_CACHE": str(cache), "TZ": "Asia/Tokyo", "PYTHONHASHSEED": "7"}
     result = subprocess.run(
-        [sys.executable, "-c", script], cwd=checkout, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", script, f"--kubectl={lab_build.ensure() / 'kubectl'}"],
+        cwd=checkout,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert result.returncode == 0, result.stderr
-    for name, archive in (("webhook", archives.webhook), ("agent", archives.agent)):
+    for name, archive in archives.by_name().items():
         again = checkout / "build" / "images" / f"{name}.tar"
         facts = json.loads(again.with_suffix(".json").read_text())
         assert (facts["name"], facts["digest"]) == (archive.name, archive.digest)

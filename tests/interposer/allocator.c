@@ -1,7 +1,7 @@
-/* Another preloaded library that replaces malloc, as jemalloc and tcmalloc do: it looks for the next one when the first
- * byte is asked for, which is before main and may be inside dlsym; and that wraps dlopen in C, as profilers do.
+/* Another preloaded library that replaces malloc, as jemalloc and tcmalloc do. It looks for the next malloc on the
+ * first allocation, before main and perhaps inside dlsym. It also wraps dlopen in C, as profilers do.
  *
- * Says at the end what went through it. */
+ * At exit it prints how many calls it saw. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>
@@ -20,7 +20,7 @@ static void *from_reserve(size_t bytes) {
     void *found = reserve + reserved;
     reserved += (bytes + 15) / 16 * 16;
     if (reserved > sizeof reserve)
-        _exit(97); /* it looks for ever */
+        _exit(97); /* endless recursion */
     early++;
     return found;
 }

@@ -1,5 +1,5 @@
-/* A plugin with a function of the same name as one of the program's, and no word about CUDA: it looks for what it is
- * told to look for. */
+/* A plugin that does not mention CUDA and has a function with the same name as one of the program's. It looks up any
+ * name that it is given. */
 #include <dlfcn.h>
 #include <stddef.h>
 

@@ -1,12 +1,11 @@
-/* A program whose threads are cancelled, and interrupted by signals, while they are inside CUDA; the others go on.
+/* A program whose threads are cancelled or interrupted by signals inside CUDA, while other threads go on.
  *
- *   cancelled start     a thread is cancelled as it starts CUDA; then another one starts it
- *   cancelled gate      a thread is cancelled while it waits to launch; then another one launches
- *   cancelled full      a thread is cancelled as it asks the arbiter for memory that a dead process may have left; then
- *                       another one allocates
- *   cancelled queue     threads that launch without end are cancelled one after another; then another one launches
- *   cancelled signals   threads allocate to the limit and launch while signals come without end
- */
+ *   cancelled start     cancels a thread that initializes CUDA; then another one initializes it
+ *   cancelled gate      cancels a thread that waits to launch; then another one launches
+ *   cancelled full      cancels a thread that asks the arbiter for the memory of dead processes; then another one
+ *                       allocates
+ *   cancelled queue     cancels threads that launch without pause, one after another; then another one launches
+ *   cancelled signals   threads allocate up to the limit and launch while signals keep arriving */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -62,7 +61,7 @@ static void begin(const char *kernel) {
 static void *start_cancelled(void *unused) {
     size_t bytes;
     pthread_cancel(pthread_self());
-    (void)cuDeviceTotalMem_v2(&bytes, 0); /* joins the share; the driver has not begun, and so is not in the way */
+    (void)cuDeviceTotalMem_v2(&bytes, 0); /* joins the share; the driver is not initialized and so does not interfere */
     pthread_testcancel();
     return unused;
 }
@@ -74,7 +73,7 @@ static void *launch_once(void *unused) {
     return unused;
 }
 
-/* A pool's books are open meanwhile. */
+/* The pool's figures are being changed meanwhile. */
 static void *allocate_cancelled(void *unused) {
     unsigned long long pointer;
     check("cuCtxSetCurrent", cuCtxSetCurrent(context));
@@ -166,7 +165,7 @@ static void in_the_queue(void) {
 
 static void among_signals(void) {
     pthread_t threads[THREADS];
-    struct sigaction action = {.sa_handler = interrupted}; /* and nothing is restarted */
+    struct sigaction action = {.sa_handler = interrupted}; /* and no SA_RESTART */
     sigaction(SIGUSR1, &action, NULL);
     begin("k_1us");
     for (unsigned i = 0; i < THREADS; i++)

@@ -1,4 +1,6 @@
-"""The library and the simulated drivers, built once; a node of simulated GPUs and a container on it for each test."""
+"""Builds the library and the simulated drivers once, and gives each test a node with simulated GPUs and a container on
+it.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def gpus(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def uuids(gpus: Path) -> list[str]:
-    """Their UUIDs, in order."""
+    """The UUIDs of the GPUs, in order."""
     return [re.sub(r"^gpu\d+-", "", path.name) for path in sorted(gpus.glob("gpu*"))]
 
 
@@ -61,7 +63,7 @@ def arbiter_directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def make_arbiter(arbiter_directory: Path, uuids: list[str]) -> Iterator[ArbiterMaker]:
-    """Start an arbiter: limits of the first GPUs in bytes, and how it misbehaves."""
+    """Start an arbiter with these limits, in bytes, for the first GPUs, and with this misbehaviour."""
     with ExitStack() as stack:
 
         def make(*limits: int, behaviour: Misbehaviour = GOOD) -> ReferenceArbiter:
@@ -73,5 +75,5 @@ def make_arbiter(arbiter_directory: Path, uuids: list[str]) -> Iterator[ArbiterM
 
 @pytest.fixture
 def container(arbiter_directory: Path, gpus: Path) -> Container:
-    """Where a share container's processes run."""
+    """A container with a share."""
     return Container(arbiter_directory, gpus)

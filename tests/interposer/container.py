@@ -1,6 +1,7 @@
-"""Processes as in a share container: the library preloaded, the arbiter at its path in the container, simulated drivers.
+"""Runs processes as in a container with a share: with the library preloaded, the arbiter's socket and simulated
+drivers.
 
-Each runs in a mount namespace of its own, so that the library is the one that ships and the path the real one.
+Each process runs in a mount namespace, so the test uses the library that ships and the real path of the socket.
 """
 
 from __future__ import annotations
@@ -20,9 +21,13 @@ from tests.programs import Parameters
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build"
 LIBRARY = BUILD / "libgpushare.so"
-IMPATIENT_LIBRARY = BUILD / "interposer" / "libgpushare-impatient.so"  # waits 0.3 seconds for a welcome, not 20
+IMPATIENT_LIBRARY = BUILD / "interposer" / "libgpushare-impatient.so"  # waits 0.3 seconds for WELCOME instead of 20
 PROBE = BUILD / "gpushare-probe"
 DRIVERS = BUILD / "simgpu"
+LINK_CUDA = ("-L", DRIVERS, "-l:libcuda.so.1", "-Wl,--allow-shlib-undefined")
+
+_FOLDER = Path(__file__).parent
+_COMPILER = ("gcc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread")
 
 _ENTER = f"""
 mount -t tmpfs none /run && mkdir -p {contract.CONTAINER_ARBITER_DIRECTORY} || exit 125
@@ -35,7 +40,7 @@ exec env LD_PRELOAD="$preload" "$@"
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """Where processes run: the arbiter's directory and the GPUs they are given."""
+    """The arbiter's directory and the GPUs that processes are given."""
 
     arbiter_directory: Path
     gpus: Path
@@ -46,7 +51,7 @@ class Container:
     def start(
         self, command: Sequence[str | Path], environment: Mapping[str, str] | None = None, keep: Sequence[int] = ()
     ) -> subprocess.Popen[str]:
-        """Start a process in it; stdin, stdout and stderr are pipes, and it has the descriptors in `keep`."""
+        """Start a process with pipes for stdin, stdout and stderr; it inherits the descriptors in `keep`."""
         enter = ["sh", "-c", _ENTER, "sh", str(self.arbiter_directory), " ".join(map(str, self.preload))]
         return subprocess.Popen(
             [*unshared.MOUNTS, *enter, *map(str, command)],
@@ -69,7 +74,7 @@ class Container:
     def run(
         self, command: Sequence[str | Path], environment: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run a process in it to its end."""
+        """Run a process to its end."""
         with finishing(self.start(command, environment)) as process:
             output, errors = process.communicate(timeout=120)
         return subprocess.CompletedProcess(command, process.returncode, output, errors)
@@ -77,15 +82,28 @@ class Container:
     def program(
         self, function: Callable[Parameters, None], *values: Parameters.args, **named: Parameters.kwargs
     ) -> str:
-        """Run a program of the tests to its good end; returns what it printed."""
+        """Run a test program, expect it to succeed, and return its output."""
         result = self.run(programs.command(function, *values, **named))
         assert result.returncode == 0, result.stdout + result.stderr
         return result.stdout.strip()
 
+    def filled_bytes(self, environment: Mapping[str, str] | None = None) -> int:
+        """Allocate as much as the share allows, and return the bytes."""
+        result = self.run([PROBE, "--fill"], environment)
+        assert result.returncode == 0, result.stdout + result.stderr
+        return int(result.stdout.splitlines()[-1].removeprefix("filled "))
+
+
+def compiled(source: str, path: Path, *flags: str | Path) -> Path:
+    """Compile a C source of this folder; with a path that ends in .so, to a shared object."""
+    shared = ["-shared", "-fPIC"] if path.suffix == ".so" else []
+    subprocess.run([*_COMPILER, *shared, _FOLDER / source, "-o", path, *flags], check=True, timeout=60)
+    return path
+
 
 @contextmanager
 def finishing(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
-    """A process that is gone at the end of the block, whatever happens in it."""
+    """Kill the process at the end of the block, if it still runs."""
     try:
         yield process
     finally:
@@ -95,29 +113,27 @@ def finishing(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]
 
 
 def with_driver_before(container: Container, source: str, directory: Path) -> Container:
-    """The same with a driver of this folder's before the simulated one.
+    """Return a container with a driver built from this folder's source in front of the simulated one.
 
-    Both are put into the directory, the simulated one as libcudb.so.1; where that has a function is defined as AT_ and
-    its name.
+    The directory receives both; the simulated one becomes libcudb.so.1. Its functions' offsets are defined as AT_ and
+    the function's name.
     """
     driver = (container.drivers / "libcuda.so.1").read_bytes()
     (directory / "libcudb.so.1").write_bytes(driver.replace(b"\0libcuda.so.1\0", b"\0libcudb.so.1\0"))
-    compiler = ["gcc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     link = ["-L", directory, "-Wl,--no-as-needed", "-l:libcudb.so.1", "-Wl,-soname,libcuda.so.1", "-ldl"]
     symbols = subprocess.check_output(
         ["nm", "-D", "--defined-only", directory / "libcudb.so.1"], text=True
     ).splitlines()
     places = [f"-DAT_{name}=0x{at}" for at, _, name in map(str.split, symbols) if name.startswith("cu")]
-    program = [Path(__file__).parent / source, "-o", directory / "libcuda.so.1"]
-    subprocess.run([*compiler, *places, *program, *link], check=True)
+    compiled(source, directory / "libcuda.so", *places, *link).rename(directory / "libcuda.so.1")
     return replace(container, drivers=directory)
 
 
 def lines_of_the_library(errors: str) -> list[str]:
-    """What the library said on stderr."""
+    """Return the lines on stderr that the library printed."""
     return [line for line in errors.splitlines() if line.startswith("gpushare:")]
 
 
 def complaints_of_the_library(errors: str) -> list[str]:
-    """The same, but for the line about a share that is full."""
+    """Return the library's lines except for the one about a full share."""
     return [line for line in lines_of_the_library(errors) if " MiB refused: " not in line]

@@ -1,6 +1,6 @@
-"""A CUDA driver-API program in Python, run in a process of its own by the tests.
+"""A client of CUDA's driver API in Python, which the tests run in separate processes.
 
-`Cuda()` finds every function by dlsym, `Cuda(proc=True)` by cuGetProcAddress; both are how real programs do it.
+`Cuda()` finds functions through dlsym, `Cuda(proc=True)` through cuGetProcAddress. Real programs use both.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SUCCESS, OUT_OF_MEMORY, NOT_PERMITTED, NOT_SUPPORTED, SYSTEM_NOT_READY = 0, 2, 8
 PER_THREAD = 2
 MIB = 1 << 20
 
-# What cuGetProcAddress must be asked for to get the form that an exported name is: name, version, flags.
+# The name, version and flags with which cuGetProcAddress returns the function of an exported name.
 QUERIES = {
     "cuMemAlloc_v2": ("cuMemAlloc", 3020, 0),
     "cuMemAlloc": ("cuMemAlloc", 2000, 0),
@@ -34,13 +34,13 @@ QUERIES = {
 
 
 class Location(ctypes.Structure):
-    """CUmemLocation."""
+    """The C structure CUmemLocation."""
 
     _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
 
 
 class Properties(ctypes.Structure):
-    """CUmemAllocationProp; also the beginning of CUmemPoolProps."""
+    """The C structure CUmemAllocationProp, which is also the beginning of CUmemPoolProps."""
 
     _fields_ = (
         ("type", ctypes.c_int),
@@ -51,7 +51,7 @@ class Properties(ctypes.Structure):
 
 
 class ArrayDescriptor(ctypes.Structure):
-    """CUDA_ARRAY_DESCRIPTOR."""
+    """The C structure CUDA_ARRAY_DESCRIPTOR."""
 
     _fields_ = (
         ("width", ctypes.c_size_t),
@@ -62,7 +62,7 @@ class ArrayDescriptor(ctypes.Structure):
 
 
 class Array3DDescriptor(ctypes.Structure):
-    """CUDA_ARRAY3D_DESCRIPTOR."""
+    """The C structure CUDA_ARRAY3D_DESCRIPTOR."""
 
     _fields_ = (
         ("width", ctypes.c_size_t),
@@ -75,7 +75,7 @@ class Array3DDescriptor(ctypes.Structure):
 
 
 class OldArrayDescriptor(ctypes.Structure):
-    """CUDA_ARRAY_DESCRIPTOR of before CUDA 3.2."""
+    """The C structure CUDA_ARRAY_DESCRIPTOR from before CUDA 3.2."""
 
     _fields_ = (
         ("width", ctypes.c_uint),
@@ -86,7 +86,7 @@ class OldArrayDescriptor(ctypes.Structure):
 
 
 class ArrayMapping(ctypes.Structure):
-    """CUarrayMapInfo."""
+    """The C structure CUarrayMapInfo."""
 
     _fields_ = (
         ("resource_type", ctypes.c_int),
@@ -103,7 +103,7 @@ class ArrayMapping(ctypes.Structure):
 
 
 class AllocationNode(ctypes.Structure):
-    """CUDA_MEM_ALLOC_NODE_PARAMS."""
+    """The C structure CUDA_MEM_ALLOC_NODE_PARAMS."""
 
     _fields_ = (
         ("type", ctypes.c_int),
@@ -118,7 +118,7 @@ class AllocationNode(ctypes.Structure):
 
 
 class NodeParameters(ctypes.Structure):
-    """CUgraphNodeParams of a node that allocates."""
+    """The C structure CUgraphNodeParams for an allocation node."""
 
     _fields_ = (
         ("type", ctypes.c_int),
@@ -129,7 +129,7 @@ class NodeParameters(ctypes.Structure):
 
 
 class InstantiateParameters(ctypes.Structure):
-    """CUDA_GRAPH_INSTANTIATE_PARAMS."""
+    """The C structure CUDA_GRAPH_INSTANTIATE_PARAMS."""
 
     _fields_ = (
         ("flags", ctypes.c_uint64),
@@ -140,17 +140,17 @@ class InstantiateParameters(ctypes.Structure):
 
 
 def on_device(device: int, handles: int = 0) -> Properties:
-    """Properties of pinned memory on a device; `handles`: the kinds that it can be shared by."""
+    """Return properties of pinned memory on a device, which can be shared by these types of handles."""
     return Properties(type=1, handles=handles, location=Location(type=1, id=device))
 
 
 def allocation(size_bytes: int, device: int = 0) -> AllocationNode:
-    """What a graph's node is to allocate."""
+    """Return the parameters of an allocation node."""
     return AllocationNode(type=1, location=Location(type=1, id=device), size_bytes=size_bytes)
 
 
 def in_threads(work: Callable[[], object], count: int) -> None:
-    """Do that in so many threads, until all have ended."""
+    """Run the function in this many threads and wait for all of them."""
     threads = [threading.Thread(target=work) for _ in range(count)]
     for thread in threads:
         thread.start()
@@ -159,7 +159,7 @@ def in_threads(work: Callable[[], object], count: int) -> None:
 
 
 class Cuda:
-    """The driver with cuInit done and a primary context of `device` current; with None there is no context yet."""
+    """The initialized driver, with the primary context of `device` current; with None there is no context."""
 
     def __init__(self, *, proc: bool = False, device: int | None = 0) -> None:
         self._library = ctypes.CDLL("libcuda.so.1")
@@ -169,7 +169,7 @@ class Cuda:
             self.use(device)
 
     def address(self, symbol: str) -> int | None:
-        """Where a function is, or None if the driver has none."""
+        """Return a function's address, or None if the driver lacks it."""
         if not self._proc:
             try:
                 return ctypes.cast(getattr(self._library, symbol), ctypes.c_void_p).value
@@ -179,7 +179,7 @@ class Cuda:
         return self.proc_address(name, version, flags)
 
     def proc_address(self, name: str, version: int, flags: int = 0) -> int | None:
-        """What cuGetProcAddress_v2 gives."""
+        """Return the address that cuGetProcAddress_v2 returns."""
         pointer, status = ctypes.c_void_p(), ctypes.c_int()
         ask = self._library.cuGetProcAddress_v2
         ask.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p]
@@ -188,14 +188,14 @@ class Cuda:
         return pointer.value
 
     def call(self, symbol: str, *arguments: Any) -> int:
-        """Call a function by its exported name; 64-bit integers stay whole."""
+        """Call a function by its exported name. Integers are passed as 64 bits."""
         address = self.address(symbol)
         assert address is not None, f"no {symbol}"
         wide = [ctypes.c_uint64(argument) if isinstance(argument, int) else argument for argument in arguments]
         return int(ctypes.CFUNCTYPE(ctypes.c_int)(address)(*wide))
 
     def check(self, symbol: str, *arguments: Any) -> None:
-        """Call, and expect success."""
+        """Call a function and expect success."""
         result = self.call(symbol, *arguments)
         if result != SUCCESS:
             raise SystemExit(f"{symbol}: {result}")
@@ -207,37 +207,37 @@ class Cuda:
         self.check("cuCtxSetCurrent", context)
 
     def allocate(self, size_bytes: int, symbol: str = "cuMemAlloc_v2", *more: Any) -> tuple[int, int]:
-        """The result, and the pointer."""
+        """Return the result and the pointer."""
         pointer = ctypes.c_uint64()
         result = self.call(symbol, ctypes.byref(pointer), size_bytes, *more)
         return result, pointer.value
 
     def free(self, pointer: int) -> int:
-        """cuMemFree."""
+        """Call cuMemFree and return its result."""
         return self.call("cuMemFree_v2", pointer)
 
     def info(self) -> tuple[int, int]:
-        """Free and total bytes."""
+        """Return free and total bytes."""
         free_bytes, total_bytes = ctypes.c_size_t(), ctypes.c_size_t()
         self.check("cuMemGetInfo_v2", ctypes.byref(free_bytes), ctypes.byref(total_bytes))
         return free_bytes.value, total_bytes.value
 
     def default_pool(self, device: int = 0) -> ctypes.c_void_p:
-        """The device's default memory pool."""
+        """Return the device's default memory pool."""
         pool = ctypes.c_void_p()
         self.check("cuDeviceGetDefaultMemPool", ctypes.byref(pool), device)
         return pool
 
     def made(self, symbol: str, *arguments: Any) -> ctypes.c_void_p:
-        """What a function makes and gives by its first parameter."""
+        """Return the handle that a function creates and returns through its first parameter."""
         handle = ctypes.c_void_p()
         self.check(symbol, ctypes.byref(handle), *arguments)
         return handle
 
     def kernel(self, name: str) -> ctypes.c_void_p:
-        """A kernel of a simulated GPU, which is named by how long it takes."""
+        """Return a kernel of a simulated GPU, whose name says how long it runs."""
         return self.made("cuModuleGetFunction", self.made("cuModuleLoadData", b"image"), name.encode())
 
     def launch(self, kernel: ctypes.c_void_p, stream: Any = 0) -> None:
-        """Start it."""
+        """Launch the kernel."""
         self.check("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, stream, None, None)

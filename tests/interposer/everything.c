@@ -1,10 +1,10 @@
-/* Threads that use a share in every way at once, for as long as they are told: launches, streams, captures, contexts,
- * all kinds of memory, and the searches for functions.
+/* Threads that use a share in every way at once for some time: launches, streams, captures, contexts, all kinds of
+ * memory, and lookups of functions.
  *
- *   everything SECONDS    says "begun", and in the end for each way how often it went well, and how often not;
- *                         goes on for up to a minute more while one has not gone well even once
+ *   everything SECONDS    prints "begun", and at the end the number of successes and failures of each way; runs up to a
+ *                         minute longer if a way has not succeeded
  *
- * What the driver says does not matter much: memory may be out, and a capture may be broken by another thread. */
+ * Failures are expected: memory may be exhausted, and another thread may break a capture. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -69,7 +69,7 @@ extern int cuStreamDestroy_v2(void *stream);
 extern int cuStreamEndCapture(void *stream, void **graph);
 extern int cuStreamSynchronize(void *stream);
 
-/* Of CUmemAllocationProp and CUmemPoolProps alike, the beginning; nothing is set in the rest. */
+/* The common beginning of CUmemAllocationProp and CUmemPoolProps. The rest stays zero. */
 typedef struct {
     int type, handle_types, place, device;
     char rest[128];
@@ -81,7 +81,7 @@ typedef struct {
     unsigned channels;
 } array_t;
 
-/* One turn, on a GPU whose context is current; true: all of it went well. */
+/* One round on a GPU whose context is current. Returns true if everything succeeded. */
 typedef bool turn_t(int device, void *kernel);
 
 static const properties_t pinned[GPUS] = {{1, 0, 1, 0, ""}, {1, 0, 1, 1, ""}};
@@ -116,7 +116,7 @@ static bool streams(int device, void *kernel) {
     return (cuStreamDestroy_v2(stream) == 0) & well;
 }
 
-/* Also memory, which then belongs to the graph. */
+/* Includes memory, which then belongs to the graph. */
 static void *graph_of(void *stream, void *kernel) {
     void *graph = NULL;
     pointer_t pointer;
@@ -197,7 +197,7 @@ static bool pools(int device, void *unused) {
     return (cuStreamDestroy_v2(stream) == 0) & well;
 }
 
-/* As the CUDA runtime looks for the driver's functions, and others. */
+/* Looks up functions as the CUDA runtime does, and others. */
 static bool searches(int device, void *unused) {
     (void)device, (void)unused;
     void *function = NULL;
@@ -238,7 +238,7 @@ static bool has_each_gone_well(void) {
 
 static pthread_barrier_t barrier;
 
-/* All begin at once, with the first CUDA call of the process. */
+/* All threads start at once, with the process's first CUDA call. */
 static void *work(void *number) {
     size_t at = (size_t)(uintptr_t)number;
     int device = (int)(at / WAYS);
@@ -269,7 +269,7 @@ int main(int count, char **arguments) {
     printf("begun\n");
     (void)fflush(stdout);
     usleep((useconds_t)(seconds * 1e6));
-    /* On a busy machine, also until each way has gone well. */
+    /* On a busy machine, continue until each way has succeeded. */
     for (unsigned looks = 0; looks < MOST_LOOKS && !has_each_gone_well(); looks++)
         usleep(LOOK_US);
     atomic_store(&over, true);

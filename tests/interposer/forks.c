@@ -1,8 +1,7 @@
-/* A program that forks again and again while its threads allocate, free and launch: whatever lock one of them has at
- * that moment, the child must not wait for it, for nobody is there to release it.
+/* A program that forks repeatedly while its threads allocate, free and launch. The child must not wait for a lock
+ * that a thread holds at that moment, because no thread of the child would release it.
  *
- *   forks CHILDREN    prints the bytes that are free at the end
- */
+ *   forks CHILDREN    prints the free bytes at the end */
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -59,7 +58,7 @@ static void *work(void *unused) {
     return unused;
 }
 
-/* CUDA does not work here; every call is to say so, and none to wait. */
+/* CUDA does not work in the child. Every call must report that instead of waiting. */
 static void child(unsigned number) {
     unsigned long long pointer;
     size_t free_bytes, total_bytes;

@@ -1,4 +1,4 @@
-"""The first GPU as the node sees it, whatever the library in the containers says."""
+"""Measures the first GPU's memory as the node sees it, without the library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.programs import PATH, command
 
 
 class Gpu:
-    """The first GPU as the node sees it: what is really in use on it."""
+    """The memory in use on the first GPU, measured from the node."""
 
     def __init__(self, container: Container) -> None:
         self._process = subprocess.Popen(
@@ -22,7 +22,7 @@ class Gpu:
         )
 
     def most_used(self) -> int:
-        """The most of 200 looks."""
+        """Return the maximum of 200 samples."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\n")
@@ -30,5 +30,5 @@ class Gpu:
         return int(self._process.stdout.readline())
 
     def close(self) -> None:
-        """No more looks."""
+        """Stop measuring."""
         self._process.communicate("", timeout=10)

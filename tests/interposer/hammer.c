@@ -1,9 +1,9 @@
-/* Processes that charge and refund against one limit as fast as they can, on the library's own code.
+/* Processes that charge and refund against one limit as fast as they can, with the library's code.
  *
- * hammer PROCESSES ROUNDS: prints the most that was granted at once, of a limit of 100 in charges of 30, and what is
- * left charged at the end. A grant is counted after it is given and before it is returned, so the count is never more
- * than what was granted. Now and then a process sleeps with one: on a busy machine, where they run one after the other,
- * they would never meet otherwise. */
+ * hammer PROCESSES ROUNDS: prints the most that was granted at once, in charges of 30 with a limit of 100, and what
+ * is charged at the end. A grant is counted after it is given and before it is returned, so the count never exceeds
+ * what was granted. Sometimes a process sleeps with a grant; otherwise processes on a busy machine would run one
+ * after another and never overlap. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>

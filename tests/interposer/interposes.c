@@ -1,6 +1,6 @@
-/* Another preloaded library that puts functions of its own in the place of the driver's, as those do that checkpoint
- * programs: where dlsym and cuGetProcAddress find them. It goes by what it gets: a function that is not the beginning
- * of one that its library exports is an error. At the end it says how many allocations it has seen. */
+/* Another preloaded library that replaces the driver's functions, as those for checkpoints do, in the results of
+ * dlsym and cuGetProcAddress. It expects exported functions: a result that is not the start of one is an error. At
+ * exit it prints how many allocations it has seen. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-"""Programs that launch, run in a container of the tests, and what is said to them and heard of them."""
+"""Runs programs that launch in a test's container, and exchanges lines with them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.interposer.container import Container, finishing
 from tests.interposer.reference_arbiter import Misbehaviour, ReferenceArbiter
 from tests.programs import Parameters, command
 
-STINGY = Misbehaviour(grants=False)  # the test gives the leases
+STINGY = Misbehaviour(grants=False)  # the test grants the leases
 OPEN, REVOKE, WANT = contract.MESSAGE_OPEN, contract.MESSAGE_REVOKE, contract.MESSAGE_WANT
 CLOSED, RELEASED = contract.MESSAGE_CLOSED, contract.MESSAGE_RELEASED
 
@@ -24,26 +24,37 @@ def client(
     *values: Parameters.args,
     **named: Parameters.kwargs,
 ) -> Iterator[subprocess.Popen[str]]:
-    """A program of the tests, gone at the end of the block."""
+    """Run a test program for the duration of the block."""
     with finishing(container.start(command(function, *values, **named))) as process:
         yield process
 
 
 def line(process: subprocess.Popen[str]) -> str:
-    """What it says next."""
+    """Return the program's next line."""
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
+def lines_until(process: subprocess.Popen[str], beginning: str) -> list[str]:
+    """Return the program's lines before the first one with this beginning."""
+    assert process.stdout is not None
+    lines: list[str] = []
+    for text in process.stdout:
+        if text.startswith(beginning):
+            return lines
+        lines.append(text)
+    raise AssertionError(f"ended with {process.wait(10)} after {lines}")
+
+
 def goes_on(process: subprocess.Popen[str]) -> None:
-    """Let it go on from an `input()`."""
+    """Let the program continue from `input()`."""
     assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()
 
 
 def ends_well(process: subprocess.Popen[str], *, seconds: float = 120.0) -> str:
-    """Let it go on to its end, which comes in time; what it has said since."""
+    """Let the program continue and expect it to succeed in time. Returns the rest of its output."""
     output, errors = process.communicate("\n", timeout=seconds)
     assert process.returncode == 0, output + errors
     return output.strip()
@@ -56,9 +67,9 @@ def waits_for_both_kernels(
     *values: Parameters.args,
     **named: Parameters.kwargs,
 ) -> None:
-    """A program launches two long kernels and loses its lease: it gives it back when both have ended.
+    """Check that a program with two long kernels returns a revoked lease only after both have ended.
 
-    arbiter: STINGY.
+    The arbiter must be STINGY.
     """
     with client(container, function, *values, **named) as process:
         arbiter.hears(WANT)

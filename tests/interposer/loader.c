@@ -1,5 +1,5 @@
-/* Ways in which programs look for functions and load libraries, each by its name. Exit status 0: it was as it should
- * be. */
+/* Ways in which programs look up functions and load libraries, selected by name. Exits with 0 if the result is as
+ * expected. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ static int runpath(const char *library, const char *unused) {
     return dlopen(library, RTLD_NOW) != NULL ? EXIT_SUCCESS : fail("dlopen by RUNPATH");
 }
 
-/* A plugin that is linked with CUDA and loaded so that its own libraries come first. */
+/* A plugin that is linked with CUDA and loaded with RTLD_DEEPBIND. */
 static int deepbind(const char *plugin, const char *bytes) {
     void *library = dlopen(plugin, RTLD_NOW | RTLD_DEEPBIND);
     if (library == NULL)
@@ -31,14 +31,14 @@ static int deepbind(const char *plugin, const char *bytes) {
     return EXIT_SUCCESS;
 }
 
-/* For the plugin in apart.c to find, or not to. */
+/* The plugin in apart.c must not find this one. */
 const char *version(void);
 const char *version(void) {
     return "the program's";
 }
 
-/* What that plugin finds under the name of its own function, and whether what it is told to look for is what this
- * program finds, which is asked after it. */
+/* Prints which function the plugin finds under that name, and whether its lookups give the same result as this
+ * program's later lookup. */
 static int apart(const char *plugin, const char *symbol) {
     void *library = dlopen(plugin, RTLD_LAZY | RTLD_DEEPBIND);
     if (library == NULL)
@@ -50,11 +50,11 @@ static int apart(const char *plugin, const char *symbol) {
     if (version_of == NULL || find == NULL)
         return fail("dlsym in the plugin");
     void *found = find("libcuda.so.1", symbol), *own = dlsym(dlopen("libcuda.so.1", RTLD_LAZY), symbol);
-    printf("%s\n%s\n", version_of(), found != NULL && found == own ? "held" : "not held");
+    printf("%s\n%s\n", version_of(), found != NULL && found == own ? "redirected" : "not redirected");
     return EXIT_SUCCESS;
 }
 
-/* A plugin whose libraries call CUDA as they are loaded. */
+/* A plugin whose libraries call CUDA while they are loaded. */
 static int begins(const char *plugin, const char *unused) {
     (void)unused;
     void *library = dlopen(plugin, RTLD_NOW | RTLD_DEEPBIND);
@@ -75,7 +75,7 @@ static int absent(const char *library, const char *unused) {
     if (dlsym(RTLD_DEFAULT, "cuInit") != NULL || dlsym(RTLD_NEXT, "cuInit") != NULL)
         return fail("there is no driver in the process, but cuInit was found");
     if (dlerror() == NULL)
-        return fail("a failed dlsym has no reason");
+        return fail("a failed dlsym left no dlerror");
     void *handle = dlopen(library, RTLD_NOW | RTLD_GLOBAL);
     if (handle == NULL)
         return fail("dlopen of the driver");
@@ -84,14 +84,14 @@ static int absent(const char *library, const char *unused) {
             return fail(names[i]);
         const char *why = dlerror();
         if (why == NULL || strstr(why, names[i]) == NULL)
-            return fail("the reason does not name the symbol");
+            return fail("dlerror does not name the symbol");
     }
     if (dlsym(RTLD_DEFAULT, "cuInit") == NULL || dlsym(RTLD_NEXT, "cuInit") == NULL)
         return fail("the driver is in the process, but cuInit was not found");
     return EXIT_SUCCESS;
 }
 
-/* A driver in a namespace of its own: asked from here, its functions are hooked too. */
+/* A driver in a separate namespace. Looked up from here, its functions are hooked too. */
 static int own_namespace(const char *library, const char *unused) {
     (void)unused;
     void *handle = dlmopen(LM_ID_NEWLM, library, RTLD_NOW);
@@ -105,8 +105,7 @@ static int own_namespace(const char *library, const char *unused) {
     return EXIT_SUCCESS;
 }
 
-/* The driver's functions have no versions, so that none is found by one; dlsym itself is found as it would be called.
- */
+/* The driver's functions have no versions, so a lookup by version finds none. For dlsym itself it finds ours. */
 static int versioned(const char *library, const char *unused) {
     (void)unused;
     void *handle = dlopen(library, RTLD_NOW);
@@ -122,8 +121,8 @@ static int versioned(const char *library, const char *unused) {
     return EXIT_SUCCESS;
 }
 
-/* The program's own handle, as probes and JIT compilers use it: it finds what a driver has once one is loaded for all,
- * and nothing before that. What is asked before leaves no trace. */
+/* The program's own handle, as probes and JIT compilers use it. It finds a driver's functions only after the driver
+ * was loaded with RTLD_GLOBAL. Earlier lookups must have no effect. */
 static int own_handle(const char *library, const char *init) {
     void *own = dlopen(NULL, RTLD_NOW);
     if (dlsym(own, init) != NULL)
@@ -133,12 +132,12 @@ static int own_handle(const char *library, const char *init) {
         return fail("dlopen of the driver");
     (void)dlerror();
     if (dlsym(own, init) != NULL || dlerror() == NULL)
-        return fail("the driver is loaded for somebody else, but its functions were found");
+        return fail("the driver was loaded with RTLD_LOCAL, but its functions were found");
     void *found = dlsym(local, init);
     if (found == NULL || dlerror() != NULL)
-        return fail("a function that was found left a reason why it was not");
+        return fail("a successful dlsym left a dlerror");
     if (dlopen(library, RTLD_NOW | RTLD_GLOBAL) == NULL || dlsym(own, init) != found)
-        return fail("the driver is loaded for all, but the program's own handle finds something else");
+        return fail("the driver was loaded with RTLD_GLOBAL, but the program's own handle finds something else");
     int (*begin)(unsigned);
     *(void **)&begin = found;
     printf("%d\n", begin(0));

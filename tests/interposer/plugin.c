@@ -1,4 +1,4 @@
-/* CUDA called by plain symbol binding, as a program or plugin does that is linked with -lcuda. */
+/* Calls CUDA through plain symbol binding, like a program or plugin linked with -lcuda. */
 #include <stddef.h>
 #ifdef PLUGIN_MAIN
 #    include <stdio.h>
@@ -24,7 +24,7 @@ int plugin_allocate(unsigned long long bytes) {
 }
 
 #ifdef PLUGIN_BEGINS
-/* As it is loaded, before anybody can do anything about it. */
+/* Runs while the object is being loaded. */
 int plugin_begun(void);
 static int begun;
 

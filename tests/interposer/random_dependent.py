@@ -1,9 +1,9 @@
-"""A program of threads, GPUs, streams and processes whose work waits for other work, as the seed has it.
+"""Runs threads, GPUs, streams and processes whose work waits for other work, chosen by the seed.
 
     python random_dependent.py SEED PROCESS PROCESSES GPUS THREADS ROUNDS
 
-In each round all threads of all processes launch what one of PATTERNS says. Nothing waits for what is launched in a later
-round, so the program ends whatever order the GPUs run it in. Prints the longest time that a launch took, in milliseconds.
+In each round all threads of all processes launch one of PATTERNS. Work never waits for launches of a later round, so
+the program ends in whatever order the GPUs run it. Prints the longest launch in milliseconds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ kept: list[Any] = []  # functions that the driver may still call
 
 
 class Lane:
-    """A thread of this process at one GPU, with two streams."""
+    """A thread on one GPU with two streams."""
 
     def __init__(self, lane: tuple[int, int, int], word: int) -> None:
         self.lane = lane
@@ -62,7 +62,7 @@ class Lane:
 
     def run(self) -> None:
         cuda.use(self.lane[1])
-        common = random.Random(seed)  # what all lanes know
+        common = random.Random(seed)  # shared by all lanes
         for number in range(rounds):
             pattern, who = common.choice(PATTERNS), common.sample(LANES, common.randint(2, len(LANES)))
             self.some()

@@ -1,7 +1,6 @@
-"""An arbiter for tests of the library: the protocol of the contract and nothing else.
+"""An arbiter for tests of the library, which implements only the contract's protocol.
 
-It gives every process that connects a slot in one container's pages, whoever it is, and can be told to misbehave, which
-the product's arbiter cannot.
+Every process that connects gets a slot in one container's pages. Unlike the product's arbiter, it can misbehave.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from gpushare import contract
 
 F_ADD_SEALS = 1033
 F_SEAL_SHRINK_GROW_FUTURE_WRITE = 0x2 | 0x4 | 0x10
-UNKNOWN = 77  # a type of message
+UNKNOWN = 77  # an unassigned message type
 HEADER_SIZE = struct.calcsize(contract.WIRE_HEADER)
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What the container may have of one GPU."""
+    """The container's limits on one GPU."""
 
     uuid: str
     memory_bytes: int
@@ -43,32 +42,32 @@ class Share:
     limit_percent: int = 100
     overhead_bytes: int = 0
     context_bytes: int = 0
-    turn_permille: tuple[int, int] = (0, 0)  # from when and for how long it launches while there is no arbiter
+    turn_permille: tuple[int, int] = (0, 0)  # begin and length of its turn while there is no arbiter
 
 
 @dataclass(frozen=True, slots=True)
 class Misbehaviour:
-    """How this arbiter differs from a good one."""
+    """The differences from a correct arbiter."""
 
     refusal: str | None = None
-    version: int = contract.WIRE_VERSION  # of the protocol, that it says was agreed on
+    version: int = contract.WIRE_VERSION  # the protocol version in WELCOME
     layout: int = contract.PAGES_LAYOUT
-    more: bytes = b""  # after each message
-    unknown: bool = False  # before each message another one, of a type that nobody knows
+    more: bytes = b""  # appended to each message
+    unknown: bool = False  # send a message of an unknown type before each message
     silent: bool = False
     descriptors: int = 2
-    grants: bool = True  # a lease to everybody who wants one
-    flags: int = 0  # of those
-    reclaim_seconds: float = 0.0  # for so long it looks for what the dead held
+    grants: bool = True  # grant a lease to every process that wants one
+    flags: int = 0  # flags of granted leases
+    reclaim_seconds: float = 0.0  # duration of a search for dead processes' bytes
 
 
 GOOD = Misbehaviour()
 
 
 class ReferenceArbiter:
-    """Serves one container on `directory/arbiter.sock`, in a thread, from `with` to its end.
+    """Serves one container on `directory/arbiter.sock` in a thread, inside `with`.
 
-    after: the one before, whose ledger it takes over; made while that one is there.
+    after: an earlier arbiter, which must still exist; its ledger is reused.
     """
 
     def __init__(
@@ -88,9 +87,11 @@ class ReferenceArbiter:
         self._stopped = False
         self.hellos = 0
         self.reclaims = 0
-        self.before_a_look: Callable[[], object] = lambda: None  # for what the dead held: called in its thread
-        self.heard: queue.Queue[tuple[int, int, int, int]] = queue.Queue()  # of leases: kind, GPU, flags, number
-        self._leases = 0  # handed out: each has a number of its own
+        # called in its thread before it searches for dead processes' bytes
+        self.before_a_look: Callable[[], object] = lambda: None
+        # messages about leases: type, GPU, flags, number
+        self.heard: queue.Queue[tuple[int, int, int, int]] = queue.Queue()
+        self._leases = 0  # number of leases granted so far
         self._unheard: list[tuple[int, int, int, int]] = []
         self._limits_descriptor, self._limits = _page("limits", 1)
         known = None if after is None else after.ledger_descriptor
@@ -113,7 +114,7 @@ class ReferenceArbiter:
         self.stop()
 
     def stop(self) -> None:
-        """Go away, as an agent that is being replaced does; a second time does nothing."""
+        """Stop, as an agent that is being replaced does; no-op if stopped."""
         if self._stopped:
             return
         self._stopped = True
@@ -132,17 +133,17 @@ class ReferenceArbiter:
         self.set(gpu, memory_bytes=memory_bytes)
 
     def set(self, gpu: int, **amounts: int) -> None:
-        """Change anything of a share while processes run, by the names of its fields."""
+        """Change fields of a share by name while processes run."""
         self._shares[gpu] = dataclasses.replace(self._shares[gpu], **amounts)
         self._write_share(gpu, self._shares[gpu])
 
     @property
     def ledger_path(self) -> str:
-        """The ledger as a file, for others to map."""
+        """The path of the ledger, for other processes to map."""
         return f"/proc/{os.getpid()}/fd/{self.ledger_descriptor}"
 
     def charged(self, gpu: int = 0) -> list[int]:
-        """Bytes by slot; slots that hold nothing are left out."""
+        """Return the bytes of each slot that has some."""
         page = self._ledger[gpu * contract.PAGE_SIZE : (gpu + 1) * contract.PAGE_SIZE]
         return [held for (held,) in struct.iter_unpack(contract.LEDGER_SLOT, page) if held]
 
@@ -161,7 +162,8 @@ class ReferenceArbiter:
         )
 
     def _write_header(self, slot_count: int) -> None:
-        # Whole words: pack_into clears first what it then writes, and a process that looks in between counts no slot.
+        # Writes whole words: pack_into would clear the bytes first, and a process that reads in between would count no
+        # slot.
         for at, value in ((0, len(self._shares)), (4, slot_count), (8, self._behaviour.layout)):
             word = ctypes.c_uint32.from_buffer(self._limits, at)
             word.value = value
@@ -176,7 +178,7 @@ class ReferenceArbiter:
                 ready = [key.fileobj for key, _ in selector.select()]
                 if self._stop_reader in ready:
                     return
-                # The dead first: who asks for their bytes in the same moment shall get them.
+                # Dead processes first, so that a RECLAIM from the same moment gets their bytes.
                 for connection in sorted(ready, key=lambda endpoint: endpoint is self._listener):
                     assert isinstance(connection, socket.socket)
                     if connection is self._listener:
@@ -225,7 +227,7 @@ class ReferenceArbiter:
             self._send(connection, kind, struct.pack(contract.WIRE_LEASE, gpu, flags, number))
 
     def hears(self, kind: int, *, seconds: float = 60.0) -> tuple[int, int, int]:
-        """GPU, flags and number of the next message of a kind; those of other kinds can be heard later."""
+        """Return GPU, flags and number of the next message of a type. Messages of other types remain queued."""
         until = time.monotonic() + seconds
         while True:
             for position, (heard, *said) in enumerate(self._unheard):
@@ -279,7 +281,7 @@ class ReferenceArbiter:
             0,
         )
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may be dead by now
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the process may be dead
             connection.sendmsg([header + body], rights)
 
 

@@ -1,13 +1,12 @@
-/* What a library that is built with a sanitizer has beside its own files. It takes the place of three functions
- * (`ld --wrap`).
+/* Additions to a library built with a sanitizer. They replace three functions (`ld --wrap`).
  *
- * A sanitizer asks dlsym, which is ours, for the functions that it replaces, before it has set up the memory that
- * instrumented code looks into, and when it has its first report to make: both times libc's is asked at once. And the
- * helper thread has to be started by the sanitizer's pthread_create, which `driver_thread` passes by on purpose, or the
- * sanitizer would not know of it.
+ * A sanitizer looks up the functions that it replaces through dlsym, which is ours, before its memory for
+ * instrumented code exists, and again for its first report. In both cases libc answers directly. The helper thread
+ * must be started by the sanitizer's pthread_create, which `driver_thread` bypasses on purpose; otherwise the
+ * sanitizer would not know the thread.
  *
- * With PLANTED it has a fault, which has to be reported: each dlsym for one of the hooked functions adds to a number
- * without a lock, or, for the sanitizer of addresses, to one that is behind the last. */
+ * With PLANTED the library has a fault that must be reported: each dlsym of a hooked function increments a number
+ * without a lock, or, for the address sanitizer, one beyond the end of an array. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -27,12 +26,12 @@ bool __wrap_driver_thread(void *(*run)(void *));
 
 static bool begun;
 
-/* The loader calls it when it has called those of the libraries that this one needs: the sanitizer's. */
+/* The loader calls this after the constructors of needed libraries, so after the sanitizer's. */
 __attribute__((constructor)) EARLY static void begin(void) {
     begun = true;
 }
 
-/* By version, since there is no dlvsym but libc's. */
+/* Looked up by version, because only libc has dlvsym. */
 EARLY static void *of_libc(const char *symbol) {
     static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"};
     void *found = NULL;

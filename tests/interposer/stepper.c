@@ -1,12 +1,12 @@
-/* Goes through a program instruction by instruction, and looks after each of them whether the container is charged for
- * all that it has of the GPU. A process can be killed between any two instructions: if it is charged for enough at each
- * of these moments, nothing that others are granted then is too much.
+/* Runs a program instruction by instruction and checks after each one that the container is charged for everything
+ * that it holds on the GPU. A process can be killed between any two instructions. If its charge is sufficient at
+ * each of them, later grants to other processes are never too large.
  *
  *   stepper PID INPUT GPU-FILE LEDGER-FILE [KILL]
  *
- * PID waits for a line on its standard input, which is this program's descriptor INPUT. Prints how many instructions
- * there were, and how much was held and charged at most; with KILL the program is killed after so many. Ends with 1 if
- * more was held than charged. */
+ * PID waits for a line on its standard input, whose other end is this program's descriptor INPUT. Prints the number
+ * of instructions, and the most bytes held and charged. With KILL it kills the program after that many instructions.
+ * Exits with 1 if more was held than charged. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>

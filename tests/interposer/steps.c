@@ -1,5 +1,5 @@
-/* A program that takes memory of the GPU and gives it back, alone and in one thread, for stepper.c to look at between
- * any two of its instructions. It says "ready" and waits for a line before it takes the first byte.
+/* A program that allocates GPU memory and frees it, alone and in one thread, for stepper.c to check after each
+ * instruction. It prints "ready" and waits for a line before it allocates.
  *
  *   steps WAY     plain, pooled, by_handle, array, graph, with_context */
 #include <stdint.h>

@@ -1,7 +1,6 @@
-/* A driver that ends the process when a context is used that has ended, or anything once the driver has gone at exit:
- * libcuda.so.1 before the simulated one, which is libcudb.so.1 here. Its green contexts are contexts of their own, as
- * real ones are; ended ones are never made again.
- */
+/* A driver that ends the process if it uses a context that has ended, or makes any call after the driver's exit. It
+ * is libcuda.so.1 in front of the simulated one, libcudb.so.1. Its green contexts have separate contexts, as in real
+ * drivers, and contexts that have ended are never reused. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -21,7 +20,7 @@ static void *next(const char *symbol) {
 
 static _Atomic bool gone;
 
-/* What goes is found by others before the process does. */
+/* Other threads see this before the process ends. */
 static void end(void) {
     const struct timespec moment = {.tv_nsec = 50000000};
     gone = true;

@@ -1,5 +1,5 @@
-/* What toolkits have for linking where there is no driver: every function says that it is a stub. Built with the
- * driver's own soname. */
+/* A toolkit's stub library for linking without a driver: every function returns an error that says so. Built with
+ * the driver's soname. */
 #define STUB(name, result)                                                                                             \
     int name(void);                                                                                                    \
     int name(void) {                                                                                                   \

@@ -1,6 +1,6 @@
-"""The library for 64-bit Arm, built by a cross-compiler and run by an emulator, on simulated GPUs as everywhere.
+"""Tests the library for 64-bit Arm, cross-compiled and run in an emulator with simulated GPUs.
 
-The emulated programs meet the same arbiter, by the same socket and pages.
+The emulated programs use the same arbiter, socket and pages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.interposer.reference_arbiter import Misbehaviour
 
 COMPILER = "aarch64-linux-gnu-gcc"
 EMULATOR = "qemu-aarch64-static"
-SYSTEM = "/usr/aarch64-linux-gnu"  # where the cross-compiler's libc is
+SYSTEM = "/usr/aarch64-linux-gnu"  # the cross-compiler's libc
 HERE = Path(__file__).parent
 LIMIT = 8 * MIB
 
@@ -40,7 +40,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library, the simulated drivers and the programs, for 64-bit Arm."""
+    """The library, the simulated drivers and the programs for 64-bit Arm."""
     directory = tmp_path_factory.mktemp("aarch64")
     for part, compiler in (("interposer", COMPILER), ("simgpu", f"{COMPILER} -DMAP_32BIT=0")):
         command = ["make", "-s", "-C", ROOT / part, f"BUILD={directory}", f"CC={compiler}"]
@@ -63,7 +63,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def emulated(container: Container, built: Path, *words: str | Path, hooked: bool = True) -> tuple[Container, list[str]]:
-    """The container and the command in which an Arm program runs with the library preloaded, or without."""
+    """Return the container and command for an Arm program, with or without the library preloaded."""
     variables = {"LD_LIBRARY_PATH": built, "SIMGPU_DIR": container.gpus}
     if hooked:
         variables["LD_PRELOAD"] = built / "libgpushare.so"
@@ -79,17 +79,17 @@ def run(container: Container, built: Path, *words: str | Path, hooked: bool = Tr
 
 
 @pytest.mark.parametrize("plugin", ["lazy.so", "sealed.so"])
-def test_a_plugin_that_binds_its_own_functions_first_has_them_and_is_held(
+def test_deepbind_plugin_keeps_its_functions_and_its_lookups_return_hooks(
     container: Container, make_arbiter: ArbiterMaker, built: Path, plugin: str
 ) -> None:
     make_arbiter(LIMIT)
     shown = run(container, built, built / "loader", "apart", built / plugin, "cuMemAlloc_v2")
-    assert shown.splitlines() == ["the plugin's", "held"]
+    assert shown.splitlines() == ["the plugin's", "redirected"]
     assert run(container, built, built / "loader", "deepbind", built / "cuda.so", str(LIMIT + 1)) == "2\n"
 
 
 @pytest.mark.parametrize("how", [["--direct"], []], ids=["dlsym", "cuGetProcAddress"])
-def test_a_share_is_filled_to_the_byte(
+def test_share_can_be_filled_to_the_byte(
     container: Container, make_arbiter: ArbiterMaker, built: Path, how: Sequence[str]
 ) -> None:
     make_arbiter(LIMIT)
@@ -99,15 +99,13 @@ def test_a_share_is_filled_to_the_byte(
     assert f"total {4 << 30}" in run(container, built, built / "gpushare-probe", hooked=False)
 
 
-def test_a_program_linked_with_cuda_meets_the_limit(
-    container: Container, make_arbiter: ArbiterMaker, built: Path
-) -> None:
+def test_program_linked_with_cuda_is_limited(container: Container, make_arbiter: ArbiterMaker, built: Path) -> None:
     make_arbiter(LIMIT)
     assert run(container, built, built / "direct", str(LIMIT + 1)) == "2\n"
     assert run(container, built, built / "direct", str(LIMIT)) == "0\n"
 
 
-def test_without_an_arbiter_cuda_does_not_start(container: Container, built: Path) -> None:
+def test_cuda_does_not_start_without_an_arbiter(container: Container, built: Path) -> None:
     assert run(container, built, built / "direct", "1") == "802\n"
 
 
@@ -116,10 +114,10 @@ def test_threads_launch_allocate_and_clean_up(container: Container, make_arbiter
     assert run(container, built, built / "threads", "3", "5").splitlines() == [str(LIMIT - MIB), "ended"]
 
 
-def test_launches_wait_and_what_is_captured_does_not(
+def test_launches_wait_and_captured_launches_do_not(
     container: Container, make_arbiter: ArbiterMaker, built: Path
 ) -> None:
-    """The stream of a launch is its ninth parameter, which is on the stack: a wrong one would not be captured."""
+    """A launch's stream is its ninth parameter, on the stack. With a wrong one the launch would not be captured."""
     arbiter = make_arbiter(LIMIT, behaviour=Misbehaviour(grants=False))
     box, command = emulated(container, built, built / "load", "graph", "1000")
     with finishing(box.start(command, {"LD_LIBRARY_PATH": ""})) as process:
@@ -140,7 +138,7 @@ def test_launches_wait_and_what_is_captured_does_not(
         assert re.fullmatch(r"\d+ [\d.]+ [\d.]+\n", output)
 
 
-def test_it_is_as_small_a_guest_as_the_other_one(built: Path) -> None:
+def test_library_is_as_self_contained_as_on_x86_64(built: Path) -> None:
     def read(*words: str) -> str:
         command = [*words, built / "libgpushare.so"]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -1,4 +1,4 @@
-"""What the library is as a file: it goes into every process of a container, so it must bring nothing with it."""
+"""Tests the library's file. It is loaded into every process of a container, so it must have no side effects."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ def rows(kinds: str) -> set[str]:
     return {match[2] for match in re.finditer(rf"^({kinds})\((?:\w+, )?(\w+),", table, re.MULTILINE)}
 
 
-def test_it_needs_libc_and_nothing_else() -> None:
+def test_library_needs_only_libc() -> None:
     assert re.findall(r"NEEDED.*\[(.*)\]", read("readelf", "-dW")) == ["libc.so.6"]
 
 
-def test_it_has_no_constructors() -> None:
+def test_library_has_no_constructors() -> None:
     assert not re.search(r"INIT|FINI", read("readelf", "-dW"))
     assert not re.search(r"\.(init|fini|ctors|dtors)", read("readelf", "-SW"))
 
 
-def test_it_exports_what_it_replaces_and_nothing_else() -> None:
+def test_library_exports_only_the_functions_that_it_replaces() -> None:
     exported = set(re.findall(r" [A-Zb-z] (?!GLIBC)(\w+)", read("nm", "-D", "--defined-only")))
     assert exported == rows("HOOK|REFUSE|LAUNCH") | {"dlsym", "dlopen"}
     assert len(exported) > 50
 
 
-def test_only_what_replaces_libc_has_libc_versions() -> None:
+def test_only_replacements_of_libc_have_symbol_versions() -> None:
     versioned = set(re.findall(r"(\w+@+[\w.]+)", read("nm", "-D", "--defined-only")))
     assert {symbol for symbol in versioned if not symbol.startswith("GLIBC")} == {
         f"{name}{version}" for name in ("dlsym", "dlopen") for version in ("@@GLIBC_2.34", "@GLIBC_2.2.5")
     }
 
 
-def test_it_runs_on_old_glibc() -> None:
+def test_library_runs_on_old_glibc() -> None:
     needed = {
         tuple(map(int, text.split("."))) for text in re.findall(r"GLIBC_([\d.]+)", read("nm", "-D", "--undefined-only"))
     }
@@ -50,7 +50,7 @@ def test_it_runs_on_old_glibc() -> None:
     assert max(needed) <= NEWEST_GLIBC, max(needed)
 
 
-def test_nothing_of_it_is_in_a_library_that_old_glibc_has_besides_libc() -> None:
+def test_library_uses_nothing_outside_libc_of_old_glibc() -> None:
     # With glibc before 2.34 these are in libpthread, libdl and librt, which a shell does not load.
     elsewhere = re.compile(
         r" (pthread_(?!mutex_(un)?lock|setcancelstate)|sem_|dl(?!_iterate_phdr)|shm_|timer_|mq_|aio_)"
@@ -58,7 +58,7 @@ def test_nothing_of_it_is_in_a_library_that_old_glibc_has_besides_libc() -> None
     assert elsewhere.findall(read("nm", "-D", "--undefined-only")) == []
 
 
-def test_its_tables_are_read_only_once_it_is_loaded() -> None:
+def test_tables_are_read_only_after_loading() -> None:
     assert "GNU_RELRO" in read("readelf", "-lW")
     dynamic = read("readelf", "-dW")
     assert "BIND_NOW" in dynamic
@@ -68,21 +68,21 @@ def test_its_tables_are_read_only_once_it_is_loaded() -> None:
     assert not [flag for flag in flags if "W" in flag and "E" in flag]
 
 
-def test_its_stack_is_not_executable() -> None:
+def test_stack_is_not_executable() -> None:
     (stack,) = re.findall(r"GNU_STACK.* (R\w+) ", read("readelf", "-lW"))
     assert stack == "RW"
 
 
-def test_only_one_file_looks_for_the_real_functions() -> None:
+def test_only_driver_c_looks_up_real_functions() -> None:
     users = {path.name for path in SOURCES.rglob("*.c") if re.search(r"\bdlv?sym\s*\(|dlfcn", path.read_text())}
     assert users == {"driver.c"}
 
 
-def test_nothing_is_read_from_the_environment() -> None:
+def test_library_does_not_read_the_environment() -> None:
     assert "getenv" not in read("nm", "-D")
 
 
-def test_the_readme_lists_every_hook() -> None:
+def test_readme_lists_every_hook() -> None:
     readme = (SOURCES / "README.md").read_text()
     missing = {name for name in rows("HOOK|REFUSE|LAUNCH") if f"`{name}`" not in readme}
     assert missing == set()

@@ -1,4 +1,4 @@
-"""A call to the driver that waits holds nobody up here: what it waits for may be up to another thread."""
+"""Tests that a blocked call to the driver does not block other threads, which may have to unblock it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("preload", [(), (LIBRARY,)], ids=["alone", "with the library"])
 @pytest.mark.parametrize("meanwhile", blocked.MEANWHILE)
-def test_what_ends_a_wait_for_room_on_the_gpu_can_be_done(
+def test_other_threads_proceed_while_a_launch_blocks_in_the_driver(
     container: Container, make_arbiter: ArbiterMaker, preload: tuple[Path, ...], meanwhile: str
 ) -> None:
     make_arbiter(LIMIT)

@@ -1,4 +1,4 @@
-"""What is being captured is left alone; what runs besides, and after it, is waited for as ever, however a capture ends."""
+"""Tests that captures are not disturbed, and that other work and later work is waited for, however a capture ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.interposer.launching import (
 from tests.interposer.programs import captures
 
 
-def test_a_capture_survives_the_end_of_a_lease(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_capture_survives_the_end_of_a_lease(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
     with client(container, captures.captures_for_long) as process:
         arbiter.hears(WANT)
@@ -37,7 +37,7 @@ def test_a_capture_survives_the_end_of_a_lease(container: Container, make_arbite
 
 
 @pytest.mark.parametrize("symbol", ["cuStreamBeginRecaptureToGraph", "cuStreamBeginRecaptureToGraph_ptsz"])
-def test_what_is_captured_a_second_time_waits_at_no_gate_and_its_graph_does(
+def test_recapture_does_not_wait_and_its_graph_launch_does(
     container: Container, make_arbiter: ArbiterMaker, symbol: str
 ) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
@@ -51,13 +51,13 @@ def test_what_is_captured_a_second_time_waits_at_no_gate_and_its_graph_does(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", captures.ENDS)
-def test_work_is_waited_for_again_when_a_capture_has_ended(
+def test_lease_waits_for_work_after_a_capture_has_ended(
     container: Container, make_arbiter: ArbiterMaker, end: str
 ) -> None:
     waits_for_both_kernels(container, make_arbiter(MIB, behaviour=STINGY), captures.ends_a_capture, end)
 
 
-# Whether the work is in a stream of its own, and whether that is destroyed.
+# Whether the work is in a separate stream, and whether that stream is destroyed.
 WHERE = {
     "the default stream": (False, False),
     "another stream": (True, False),
@@ -67,7 +67,7 @@ WHERE = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("own", "destroyed"), WHERE.values(), ids=WHERE.keys())
-def test_work_is_waited_for_beside_a_capture_that_nobody_ends(
+def test_lease_waits_for_work_during_an_unfinished_capture(
     container: Container, make_arbiter: ArbiterMaker, own: bool, destroyed: bool
 ) -> None:
     stingy = make_arbiter(MIB, behaviour=STINGY)
@@ -75,7 +75,7 @@ def test_work_is_waited_for_beside_a_capture_that_nobody_ends(
 
 
 @pytest.mark.slow
-def test_work_of_a_stream_is_waited_for_when_a_capture_begins_in_it_after_that(
+def test_lease_waits_for_work_that_precedes_a_capture_in_its_stream(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:
     waits_for_both_kernels(container, make_arbiter(MIB, behaviour=STINGY), captures.captures_after_kernels)
@@ -83,10 +83,10 @@ def test_work_of_a_stream_is_waited_for_when_a_capture_begins_in_it_after_that(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("own", "destroyed"), WHERE.values(), ids=WHERE.keys())
-def test_work_is_waited_for_with_drivers_that_have_no_event_for_a_context(
+def test_lease_waits_for_work_on_drivers_without_context_events(
     container: Container, make_arbiter: ArbiterMaker, tmp_path: Path, own: bool, destroyed: bool
 ) -> None:
-    """Before CUDA 12.5."""
+    """Drivers before CUDA 12.5 lack cuCtxRecordEvent."""
     driver = (DRIVERS / "libcuda.so.1").read_bytes()
     assert driver.count(b"\0cuCtxRecordEvent\0") > 0
     (tmp_path / "libcuda.so.1").write_bytes(driver.replace(b"\0cuCtxRecordEvent\0", b"\0cuCtxRecordEvenX\0"))
@@ -95,7 +95,7 @@ def test_work_is_waited_for_with_drivers_that_have_no_event_for_a_context(
     waits_for_both_kernels(old, stingy, captures.in_a_stream, own, destroyed, capture=False)
 
 
-def test_launches_do_not_run_far_ahead_beside_a_capture(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_launches_do_not_run_far_ahead_during_a_capture(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
     with client(container, captures.launches_beside_one) as process:
         arbiter.hears(WANT)

@@ -1,4 +1,4 @@
-"""However a context is made, its memory is counted and its work waits for the lease."""
+"""Tests that every kind of context has its memory counted and its launches held until the lease."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIMIT = 16 * MIB
 
 @pytest.mark.parametrize("proc", [False, True], ids=["dlsym", "cuGetProcAddress"])
 @pytest.mark.parametrize("way", contexts.WAYS)
-def test_memory_of_a_context_is_counted_however_it_was_made(
+def test_memory_is_counted_in_every_kind_of_context(
     container: Container, make_arbiter: ArbiterMaker, way: str, proc: bool
 ) -> None:
     arbiter = make_arbiter(LIMIT)
@@ -40,9 +40,7 @@ def test_memory_of_a_context_is_counted_however_it_was_made(
 
 
 @pytest.mark.parametrize("way", contexts.WAYS)
-def test_work_of_a_context_waits_however_it_was_made(
-    container: Container, make_arbiter: ArbiterMaker, way: str
-) -> None:
+def test_launches_wait_in_every_kind_of_context(container: Container, make_arbiter: ArbiterMaker, way: str) -> None:
     arbiter = make_arbiter(LIMIT, behaviour=Misbehaviour(grants=False))
     with client(container, contexts.launches, way) as process:
         arbiter.hears(contract.MESSAGE_WANT)
@@ -53,21 +51,21 @@ def test_work_of_a_context_waits_however_it_was_made(
         assert output == "0\n", errors
 
 
-def test_physical_memory_needs_no_context(container: Container, make_arbiter: ArbiterMaker) -> None:
-    """As NCCL and allocators take it: before any context, from threads that have none, and some of the host's."""
+def test_physical_memory_can_be_created_without_a_context(container: Container, make_arbiter: ArbiterMaker) -> None:
+    """NCCL and allocators do this: before any context exists, in threads without one, and also for host memory."""
     make_arbiter(LIMIT)
     container.program(contexts.handles_without_a_context, LIMIT)
 
 
-def test_releases_of_a_primary_context_that_lives_on_cost_no_memory(
+def test_releasing_a_primary_context_that_lives_on_leaks_nothing(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:
-    """As libraries do around each of their calls: an event that was left behind each time would be a megabyte in the end."""
+    """Libraries do this around each of their calls, so an event leaked each time would add up to a megabyte."""
     make_arbiter(LIMIT, behaviour=Misbehaviour(flags=contract.LEASE_COUNTED))
     container.program(contexts.retains_and_releases)
 
 
-def test_what_a_primary_context_had_is_free_although_several_threads_release_it_at_once(
+def test_concurrent_releases_refund_the_primary_context_memory(
     container: Container, make_arbiter: ArbiterMaker, tmp_path: Path
 ) -> None:
     make_arbiter(LIMIT)
@@ -75,7 +73,7 @@ def test_what_a_primary_context_had_is_free_although_several_threads_release_it_
     unhurried.program(contexts.threads_release_the_last_at_once, LIMIT)
 
 
-def test_a_lease_is_not_given_back_by_a_release_while_kernels_run(
+def test_release_of_a_context_does_not_return_the_lease_while_kernels_run(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:
     waits_for_both_kernels(container, make_arbiter(LIMIT, behaviour=STINGY), contexts.releases_while_kernels_run)
@@ -83,12 +81,12 @@ def test_a_lease_is_not_given_back_by_a_release_while_kernels_run(
 
 @pytest.fixture
 def strict(container: Container, tmp_path: Path) -> Container:
-    """A container with a driver that ends whoever uses a context that has ended."""
+    """A container with a driver that ends the process if it uses a context that has ended."""
     return with_driver_before(container, "strict.c", tmp_path)
 
 
 @pytest.mark.parametrize("end", ["cuGreenCtxDestroy", "cuCtxDetach"])
-def test_a_context_that_has_ended_is_not_used_any_more(strict: Container, make_arbiter: ArbiterMaker, end: str) -> None:
+def test_helper_does_not_use_a_context_that_has_ended(strict: Container, make_arbiter: ArbiterMaker, end: str) -> None:
     arbiter = make_arbiter(LIMIT, behaviour=STINGY)
     with client(strict, contexts.ends_a_context, end) as process:
         arbiter.hears(WANT)
@@ -99,10 +97,8 @@ def test_a_context_that_has_ended_is_not_used_any_more(strict: Container, make_a
         ends_well(process)
 
 
-def test_nothing_is_asked_of_a_driver_that_goes_when_the_process_exits(
-    strict: Container, make_arbiter: ArbiterMaker
-) -> None:
-    """While kernels run, and somebody waits for the GPU: so it is asked all the time whether they still do."""
+def test_helper_does_not_call_the_driver_after_exit(strict: Container, make_arbiter: ArbiterMaker) -> None:
+    """While kernels run and another share waits, the helper queries the driver all the time."""
     arbiter = make_arbiter(LIMIT, behaviour=STINGY)
     with client(strict, contexts.exits_while_a_kernel_runs) as process:
         arbiter.hears(WANT)

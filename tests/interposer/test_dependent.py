@@ -1,4 +1,4 @@
-"""Programs whose kernels wait for others that are launched later are not held back for it, whoever shares their GPUs."""
+"""Tests that programs whose kernels wait for later launches make progress on shared GPUs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.interposer.reference_arbiter import Misbehaviour
 
 pytestmark = pytest.mark.slow
 
-BESIDE_A_NEIGHBOUR = Misbehaviour(flags=contract.LEASE_COUNTED)  # who sleeps
+BESIDE_A_NEIGHBOUR = Misbehaviour(flags=contract.LEASE_COUNTED)  # the neighbour sleeps
 
 
 @pytest.fixture(scope="session")
 def dependent(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A program whose work on one GPU waits for work that it launches on another one after it."""
+    """A program whose work on one GPU waits for work that it launches later on another one."""
     program = tmp_path_factory.mktemp("dependent") / "dependent"
     source = ROOT / "bench" / "launches" / "dependent.c"
     driver = [f"-L{DRIVERS}", "-l:libcuda.so.1", "-Wl,--allow-shlib-undefined", "-pthread"]
@@ -32,10 +32,10 @@ def dependent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("mode", "small", "rounds"),
     [("thread", 8, 100), ("thread", 20, 100), ("thread", 600, 20), ("threads", 600, 20)],
 )
-def test_kernels_that_wait_for_others_yet_to_be_launched_go_on(
+def test_kernels_that_wait_for_later_launches_make_progress(
     container: Container, make_arbiter: ArbiterMaker, dependent: Path, mode: str, small: int, rounds: int
 ) -> None:
-    """If a round took a second, it would not end in time."""
+    """With a second per round it would exceed the timeout."""
     make_arbiter(MIB, MIB, behaviour=BESIDE_A_NEIGHBOUR)
     with finishing(container.start([dependent, mode, str(small), str(rounds)])) as process:
         assert line(process) == "ready"

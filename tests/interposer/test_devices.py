@@ -1,4 +1,4 @@
-"""Which GPU a program means: CUDA's numbers are another order than the share's, and MIG devices are GPUs of their own."""
+"""Tests that limits follow the GPU, whatever its number in the process, and apply to MIG devices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.interposer.conftest import MIB, ArbiterMaker
-from tests.interposer.container import DRIVERS, PROBE, ROOT, Container
+from tests.interposer.container import DRIVERS, ROOT, Container
 from tests.interposer.programs import allocating, devices
 from tests.interposer.reference_arbiter import ReferenceArbiter, Share
 from tests.programs import PATH, command
@@ -17,18 +17,18 @@ from tests.simgpu.programs import mig
 
 NO_DEVICE = "100:"
 ORDERS = {
-    "as they are": (None, "0:10 20"),
-    "turned round": ("1,0", "0:20 10"),
-    "the second alone": ("1", "0:20"),
+    "all": (None, "0:10 20"),
+    "reversed": ("1,0", "0:20 10"),
+    "only the second": ("1", "0:20"),
     "UUIDs": ("{1},{0}", "0:20 10"),
-    "beginnings of UUIDs": ("{1:.12},{0:.12}", "0:20 10"),
-    "with a blank": ("1, 0", "0:20 10"),
-    "one twice, should a driver let it be": ("0,0", "0:10 10"),
+    "UUID prefixes": ("{1:.12},{0:.12}", "0:20 10"),
+    "with a space": ("1, 0", "0:20 10"),
+    "a duplicate, if the driver allows it": ("0,0", "0:10 10"),
     "a number and a UUID": ("1,{0}", "0:20 10"),
-    "up to one that is none": ("1,-1,0", "0:20"),
+    "up to the first invalid number": ("1,-1,0", "0:20"),
     "empty": ("", NO_DEVICE),
     "none": ("-1", NO_DEVICE),
-    "another GPU": ("GPU-ffffffff-0000-0000-0000-000000000000", NO_DEVICE),
+    "an unknown UUID": ("GPU-ffffffff-0000-0000-0000-000000000000", NO_DEVICE),
 }
 
 
@@ -43,7 +43,7 @@ def test_limits_follow_the_gpu_and_not_its_number(
 
 @pytest.fixture
 def halves(tmp_path: Path) -> tuple[Path, list[str]]:
-    """A GPU cut into two MIG devices: where it is, and their UUIDs."""
+    """The directory of a GPU split into two MIG devices, and their UUIDs."""
     directory = tmp_path / "cut"
     sample = ROOT / "simgpu" / "samples" / "two-models.ini"
     subprocess.run([DRIVERS / "simgpu", "create", sample, directory], check=True)
@@ -60,7 +60,7 @@ def halves(tmp_path: Path) -> tuple[Path, list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variable", ["NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"])
-def test_a_share_of_a_mig_device_has_the_limit_of_that_device(
+def test_share_of_a_mig_device_has_the_limit_of_that_device(
     container: Container, arbiter_directory: Path, halves: tuple[Path, list[str]], variable: str
 ) -> None:
     gpus, migs = halves
@@ -69,11 +69,11 @@ def test_a_share_of_a_mig_device_has_the_limit_of_that_device(
     with ReferenceArbiter(arbiter_directory, shares):
         assert replace(box, environment={variable: migs[0]}).program(devices.looks_and_fills) == "0:10"
         assert replace(box, environment={variable: migs[1]}).program(devices.looks_and_fills) == "0:20"
-        assert box.run([PROBE, "--fill"], {variable: migs[1]}).stdout.splitlines()[-1] == f"filled {20 * MIB}"
+        assert box.filled_bytes({variable: migs[1]}) == 20 * MIB
 
 
 @pytest.mark.slow
-def test_a_mig_device_that_the_share_does_not_have_gives_nothing(
+def test_mig_device_outside_the_share_is_refused(
     container: Container, arbiter_directory: Path, halves: tuple[Path, list[str]]
 ) -> None:
     gpus, migs = halves

@@ -1,4 +1,6 @@
-"""Before anything is measured on a driver, one command tells whether it hands out what the library intercepts."""
+"""Tests the command that tells, before any measurement, whether a driver returns only functions that the library
+intercepts.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ def run(drivers: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120)
 
 
-def test_the_simulated_driver_hands_out_what_it_exports_and_nothing_unlisted() -> None:
+def test_simulated_driver_returns_only_known_functions() -> None:
     found = driver_facts.facts(str(DRIVERS / "libcuda.so.1"))
     assert found.not_intercepted == {}
     assert found.unlisted == ()
@@ -29,7 +31,7 @@ def test_the_simulated_driver_hands_out_what_it_exports_and_nothing_unlisted() -
 
 
 @pytest.mark.slow
-def test_a_driver_that_hands_out_other_functions_is_told_apart(tmp_path: Path) -> None:
+def test_driver_with_unknown_functions_is_reported(tmp_path: Path) -> None:
     nowhere = Container(tmp_path, tmp_path)
     drivers = with_driver_before(replace(nowhere, drivers=DRIVERS), "thunks.c", tmp_path).drivers
     result = run(drivers)
@@ -38,7 +40,7 @@ def test_a_driver_that_hands_out_other_functions_is_told_apart(tmp_path: Path) -
     assert "in no table of the library: cuMemAlloc_v9\n" in result.stdout
 
 
-def test_a_machine_without_a_driver_is_told_so_in_one_line(tmp_path: Path) -> None:
+def test_missing_driver_is_reported_in_one_line(tmp_path: Path) -> None:
     result = run(tmp_path)
     assert result.returncode == 2
     assert result.stderr.startswith("error: libcuda.so.1: ")

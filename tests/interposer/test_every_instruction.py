@@ -1,4 +1,4 @@
-"""At every instruction of a program, it is charged for all that it has of the GPU; so it may be killed at any of them."""
+"""Tests that after every instruction a program is charged for all that it holds, so it can be killed at any time."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.interposer.conftest import MIB, ArbiterMaker
-from tests.interposer.container import DRIVERS, PROBE, Container, finishing
+from tests.interposer.container import LINK_CUDA, Container, compiled, finishing
 from tests.interposer.launching import line
 from tests.interposer.reference_arbiter import ReferenceArbiter
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(platform.machine() != "x86_64", reason="single steps of other processors are not tried"),
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="single-stepping is only implemented for x86-64"),
 ]
 HERE = Path(__file__).parent
 LIMIT = 64 * MIB
@@ -25,20 +25,19 @@ KILLS = 2
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program, and who goes through it."""
+    """The program, and the stepper that runs it instruction by instruction."""
     directory = tmp_path_factory.mktemp("steps")
-    compiler = ["gcc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run([*compiler, HERE / "stepper.c", "-o", directory / "stepper"], check=True)
-    subprocess.run(
-        [*compiler, HERE / "steps.c", "-o", directory / "steps", "-L", DRIVERS, "-l:libcuda.so.1"], check=True
-    )
+    compiled("stepper.c", directory / "stepper", "-std=gnu11")
+    compiled("steps.c", directory / "steps", "-std=gnu11", *LINK_CUDA)
     return directory
 
 
 def step(
     container: Container, arbiter: ReferenceArbiter, programs: Path, way: str, last: int | None = None
 ) -> tuple[int, int, int]:
-    """Instructions, and the most bytes held and charged; `last`: then it is killed."""
+    """Return the number of instructions, and the most bytes held and charged; kill the program after `last`
+    instructions.
+    """
     gpu = min(container.gpus.glob("gpu*"))
     with finishing(container.start([programs / "steps", way])) as process:
         assert line(process) == "ready", process.communicate(timeout=10)
@@ -53,12 +52,12 @@ def step(
     return steps, held, charged
 
 
-# Each way that steps.c has, and how much it takes at least.
+# The ways of steps.c, and the least that each allocates, in MiB.
 WAYS = {"plain": 40, "pooled": 32, "by_handle": 4, "array": 4, "graph": 10, "with_context": 1}
 
 
 @pytest.mark.parametrize(("way", "least_mib"), WAYS.items(), ids=WAYS.keys())
-def test_at_no_instruction_more_is_held_than_charged_wherever_it_is_killed(
+def test_program_killed_at_any_instruction_is_charged_for_what_it_held(
     container: Container, make_arbiter: ArbiterMaker, programs: Path, way: str, least_mib: int
 ) -> None:
     arbiter = make_arbiter(LIMIT)
@@ -67,7 +66,6 @@ def test_at_no_instruction_more_is_held_than_charged_wherever_it_is_killed(
     assert least_mib * MIB <= held <= charged
     dice = random.Random(way)
     for _ in range(KILLS):
-        last = dice.randrange(steps * 9 // 10)  # another run may take some instructions less
+        last = dice.randrange(steps * 9 // 10)  # another run may have fewer instructions
         assert step(container, arbiter, programs, way, last)[0] == last
-        filled = container.run([PROBE, "--fill"]).stdout.splitlines()[-1]
-        assert filled == f"filled {LIMIT}", last
+        assert container.filled_bytes() == LIMIT, last

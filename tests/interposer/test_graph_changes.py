@@ -1,4 +1,4 @@
-"""Executable graphs that are changed, or gone while they run, are charged for what they take all the same."""
+"""Tests the charges of executable graphs that are changed, or destroyed while they run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.programs import command
 
 
 @pytest.mark.parametrize("form", ["", "_v2"])
-def test_a_graph_that_is_updated_is_charged_for_what_it_allocates_now(
+def test_updated_graph_is_charged_for_its_new_allocations(
     container: Container, make_arbiter: ArbiterMaker, form: str
 ) -> None:
     make_arbiter(LIMIT)
@@ -20,19 +20,19 @@ def test_a_graph_that_is_updated_is_charged_for_what_it_allocates_now(
 
 
 @pytest.mark.slow
-def test_a_graph_that_is_updated_while_it_runs_has_memory_twice(
+def test_graph_updated_while_it_runs_is_charged_for_both_versions(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:
     make_arbiter(LIMIT)
     container.program(graph_changes.updates_what_runs)
 
 
-def test_a_graph_that_cannot_be_updated_stays_as_it_was(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_failed_graph_update_keeps_the_old_charge(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     container.program(graph_changes.updates_in_vain)
 
 
-def test_what_a_graph_left_unfreed_before_it_was_updated_stays_charged(
+def test_memory_left_by_a_graph_stays_charged_after_its_update(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:
     make_arbiter(LIMIT)
@@ -40,16 +40,14 @@ def test_what_a_graph_left_unfreed_before_it_was_updated_stays_charged(
 
 
 @pytest.mark.slow
-def test_a_graph_that_is_destroyed_while_it_runs_has_its_memory_until_it_is_done(
+def test_graph_destroyed_while_it_runs_stays_charged_until_it_ends(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:
     make_arbiter(LIMIT)
     container.program(graph_changes.destroys_what_runs)
 
 
-def test_allocations_are_not_put_into_a_child_of_an_executable_graph(
-    container: Container, make_arbiter: ArbiterMaker
-) -> None:
+def test_allocating_child_of_an_executable_graph_is_refused(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     result = container.run(command(graph_changes.changes_a_child))
     assert result.returncode == 0, result.stderr

@@ -1,15 +1,14 @@
-"""Threads that are cancelled inside the library, or interrupted by signals, leave nothing locked and nothing charged."""
+"""Tests that threads cancelled or interrupted inside the library leave no lock and no charge behind."""
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from gpushare import contract
 from tests.interposer.conftest import MIB, ArbiterMaker
-from tests.interposer.container import DRIVERS, Container, finishing
+from tests.interposer.container import LINK_CUDA, Container, compiled, finishing
 from tests.interposer.launching import OPEN, RELEASED, STINGY, WANT, ends_well, goes_on, line
 from tests.interposer.programs import interrupted
 from tests.interposer.reference_arbiter import Misbehaviour
@@ -20,15 +19,12 @@ SHARED_AND_SLOW = contract.LEASE_COUNTED | contract.LEASE_CONTENDED
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The C program."""
-    binary = tmp_path_factory.mktemp("interrupted") / "cancelled"
-    compiler = ["gcc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", HERE / "cancelled.c"]
-    subprocess.run([*compiler, "-o", binary, "-L", DRIVERS, "-l:libcuda.so.1"], check=True)
-    return binary
+    """The C program cancelled.c."""
+    return compiled("cancelled.c", tmp_path_factory.mktemp("interrupted") / "cancelled", *LINK_CUDA)
 
 
 @pytest.mark.slow
-def test_a_thread_that_is_cancelled_as_it_starts_cuda_leaves_the_start_to_others(
+def test_thread_cancelled_while_starting_cuda_does_not_block_others(
     container: Container, make_arbiter: ArbiterMaker, program: Path
 ) -> None:
     make_arbiter(MIB)
@@ -36,7 +32,7 @@ def test_a_thread_that_is_cancelled_as_it_starts_cuda_leaves_the_start_to_others
     assert (result.returncode, result.stdout) == (0, "went on\n"), result.stderr
 
 
-def test_a_thread_that_is_cancelled_at_the_gate_is_waited_for_no_more(
+def test_thread_cancelled_at_the_gate_no_longer_counts_as_waiting(
     container: Container, make_arbiter: ArbiterMaker, program: Path
 ) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
@@ -48,11 +44,11 @@ def test_a_thread_that_is_cancelled_at_the_gate_is_waited_for_no_more(
         arbiter.say(OPEN, 0, 0, 1)
         assert line(process) == "idle"
         arbiter.say(OPEN, 0, SHARED_AND_SLOW, 1)
-        assert arbiter.hears(RELEASED) == (0, 0, 1)  # nobody is counted as waiting
+        assert arbiter.hears(RELEASED) == (0, 0, 1)  # no thread counts as waiting
         assert ends_well(process) == "went on"
 
 
-def test_a_thread_that_is_cancelled_as_it_asks_for_what_the_dead_held_leaves_the_asking_to_others(
+def test_thread_cancelled_during_reclaim_does_not_block_others(
     container: Container, make_arbiter: ArbiterMaker, program: Path
 ) -> None:
     make_arbiter(128 * MIB)
@@ -61,15 +57,13 @@ def test_a_thread_that_is_cancelled_as_it_asks_for_what_the_dead_held_leaves_the
 
 
 @pytest.mark.slow
-def test_signals_do_not_cut_short_the_wait_for_what_the_dead_held(
-    container: Container, make_arbiter: ArbiterMaker
-) -> None:
+def test_signals_do_not_cut_short_a_reclaim(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(MIB, behaviour=Misbehaviour(reclaim_seconds=0.3))
     container.program(interrupted.allocates_among_signals)
 
 
 @pytest.mark.slow
-def test_threads_that_are_cancelled_while_launches_are_held_back_hold_up_nobody(
+def test_threads_cancelled_while_launching_do_not_block_others(
     container: Container, make_arbiter: ArbiterMaker, program: Path
 ) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)

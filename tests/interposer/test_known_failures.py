@@ -1,7 +1,6 @@
-"""What is known to fail where GPUs are shared by a preloaded library, and what here would fail first.
+"""Lists known failures of GPU sharing by preloaded libraries, and the tests that would find them here.
 
-Gathered from what users of such libraries report. Each symptom has the tests that guard against it, or the reason why it
-cannot happen here.
+The symptoms come from users of such libraries. Each has tests that guard against it, or a reason why it cannot occur.
 """
 
 from __future__ import annotations
@@ -15,121 +14,117 @@ from tests.interposer.container import ROOT
 
 TESTS: Final = ROOT / "tests"
 
-# Symptom: tests, as FILE::NAME below tests/.
+# Maps symptoms to tests, as FILE::NAME below tests/.
 GUARDED: Final[dict[str, tuple[str, ...]]] = {
-    "two shares that asked for 30 and 70 get the same": (
+    "two shares that request 30 and 70 percent get the same time": (
         "deviceplugin/arbiter/test_real_leases.py::test_two_shares_split_the_gpu_as_they_asked",
         "deviceplugin/arbiter/test_lease_scheduler.py::test_shares_that_always_want_get_within_half_a_point_of_what_is_theirs",
         "gpu/test_shares.py::test_two_tenants_get_what_they_asked_for",
     ),
-    "loops that wait for every step are never held back": (
+    "programs that wait for each launch are not limited": (
         "deviceplugin/arbiter/test_real_leases.py::test_two_shares_split_the_gpu_as_they_asked",
     ),
-    "a limit does not hold while nobody else uses the GPU": (
+    "a limit is not enforced while no other share uses the GPU": (
         "deviceplugin/arbiter/test_real_leases.py::test_a_limit_is_kept_when_alone",
         "gpu/test_shares.py::test_a_limit_is_kept_when_alone",
     ),
-    "with several GPUs, the first one's use decides for all": (
-        "interposer/test_launches.py::test_gates_of_two_gpus_are_two",
+    "with several GPUs, the utilization of the first one decides for all": (
+        "interposer/test_launches.py::test_each_gpu_has_its_own_gate",
         "deviceplugin/arbiter/test_leases.py::test_a_gpu_that_a_share_of_two_makes_no_use_of_serves_others_meanwhile",
     ),
-    "graphs, cooperative launches, cuLaunchKernelEx and per-thread streams pass the limit": (
+    "graphs, cooperative launches, cuLaunchKernelEx and per-thread streams bypass the limit": (
         "interposer/test_launches.py::test_no_launch_passes_without_a_lease",
     ),
-    "a capture breaks, or a program crashes while it captures": (
-        "interposer/test_captures.py::test_a_capture_survives_the_end_of_a_lease",
+    "a capture fails, or a program crashes during a capture": (
+        "interposer/test_captures.py::test_capture_survives_the_end_of_a_lease",
     ),
-    "programs with collectives over two GPUs stop for ever": (
+    "programs with collectives over two GPUs hang": (
         "deviceplugin/arbiter/test_lease_scheduler.py::test_two_shares_that_need_two_gpus_at_once_both_go_on",
         "deviceplugin/arbiter/test_lease_scheduler.py::test_who_never_gives_back_holds_up_nobody_for_long",
     ),
-    "each process takes a third of a second to start, one after another": (
+    "processes start one after another and need a third of a second each": (
         "interposer/test_programs.py::test_many_processes_of_a_container_start_at_once",
     ),
-    "who is killed with a lock makes others wait for minutes, and then run without limits": (
-        "interposer/test_processes.py::test_processes_that_race_never_exceed_the_limit_together",
-        "interposer/test_processes.py::test_a_killed_process_holds_nothing_when_another_asks",
-        "interposer/test_every_instruction.py::test_at_no_instruction_more_is_held_than_charged_wherever_it_is_killed",
+    "after a process is killed while it holds a lock, others wait for minutes and then run without limits": (
+        "interposer/test_processes.py::test_racing_processes_never_exceed_the_limit",
+        "interposer/test_processes.py::test_memory_of_a_killed_process_is_free_for_the_next",
+        "interposer/test_every_instruction.py::test_program_killed_at_any_instruction_is_charged_for_what_it_held",
         "deviceplugin/arbiter/test_real_leases.py::test_a_process_that_is_killed_or_stopped_with_the_lease_holds_up_nobody",
     ),
-    "what dead processes held stays counted": (
-        "interposer/test_programs.py::test_programs_that_end_in_every_way_leave_nothing_behind",
+    "memory of dead processes stays counted": (
+        "interposer/test_programs.py::test_programs_leave_nothing_behind_however_they_end",
         "deviceplugin/arbiter/test_restart.py::test_what_died_while_nobody_looked_is_cleared",
     ),
-    "the memory in use goes below zero": (
-        "interposer/test_memory_limit.py::test_a_free_that_fails_gives_nothing_back",
-        "interposer/test_table.py::test_it_agrees_with_a_dictionary",
-        "interposer/test_quota.py::test_alone_a_charge_is_granted_exactly_when_it_fits",
+    "the memory in use becomes negative": (
+        "interposer/test_memory_limit.py::test_failed_free_refunds_nothing",
+        "interposer/test_table.py::test_table_agrees_with_a_dictionary",
+        "interposer/test_quota.py::test_charge_without_races_is_granted_exactly_if_it_fits",
     ),
-    "the limit of another GPU applies, because numbers and UUIDs are ordered differently": (
+    "the limit of another GPU applies, because numbers and UUIDs have different orders": (
         "interposer/test_devices.py::test_limits_follow_the_gpu_and_not_its_number",
-        "interposer/test_devices.py::test_a_share_of_a_mig_device_has_the_limit_of_that_device",
+        "interposer/test_devices.py::test_share_of_a_mig_device_has_the_limit_of_that_device",
     ),
-    "containers that do not run as root crash": (
-        "interposer/test_programs.py::test_a_program_of_another_user_has_its_share",
+    "containers without root crash": ("interposer/test_programs.py::test_program_of_another_user_has_its_share",),
+    "cuMemCreate without a context, or for host memory, writes out of bounds": (
+        "interposer/test_contexts.py::test_physical_memory_can_be_created_without_a_context",
     ),
-    "cuMemCreate before there is a context, or of memory of the host, writes out of bounds": (
-        "interposer/test_contexts.py::test_physical_memory_needs_no_context",
-    ),
-    "some ways to allocate are not counted": (
-        "interposer/test_memory_limit.py::test_the_byte_above_the_limit_is_refused",
+    "some kinds of allocations are not counted": (
+        "interposer/test_memory_limit.py::test_one_byte_above_the_limit_is_refused",
         "interposer/test_headers.py::test_every_function_is_hooked_or_excused",
-        "interposer/test_contexts.py::test_memory_of_a_context_is_counted_however_it_was_made",
+        "interposer/test_contexts.py::test_memory_is_counted_in_every_kind_of_context",
     ),
-    "profilers hang, because dlsym answers a second question with nothing": (
-        "interposer/test_loader.py::test_another_preloaded_library_that_wraps_dlsym_stays_in_the_chain",
+    "profilers hang, because a nested dlsym returns NULL": (
+        "interposer/test_loader.py::test_preloaded_library_that_wraps_dlsym_stays_in_the_chain",
     ),
-    "programs crash as they start, because dlsym allocates while the allocator looks for its functions": (
-        "interposer/test_loader.py::test_another_preloaded_library_that_replaces_malloc_and_dlopen_works_as_ever",
+    "programs crash at start, because dlsym allocates while the allocator looks up its functions": (
+        "interposer/test_loader.py::test_preloaded_library_that_replaces_malloc_and_dlopen_works",
     ),
-    "programs with a sanitizer crash as they start, because it asks dlsym for its own functions": (
-        "interposer/test_loader.py::test_programs_with_a_sanitizer_which_replaces_what_the_library_calls_run_as_ever",
+    "programs with a sanitizer crash at start, because it calls dlsym for its functions": (
+        "interposer/test_loader.py::test_programs_with_a_sanitizer_run_as_usual",
     ),
-    "the child of a fork waits for ever for a lock that another thread had": (
-        "interposer/test_programs.py::test_children_of_a_busy_program_wait_for_no_lock_of_its_threads",
+    "a forked child hangs on a lock that another thread held": (
+        "interposer/test_programs.py::test_forked_children_do_not_wait_for_the_parents_locks",
     ),
     "per-thread default streams become the legacy stream": (
-        "interposer/test_loader.py::test_every_form_of_a_function_has_its_own_hook",
+        "interposer/test_loader.py::test_every_variant_of_a_function_has_its_own_hook",
     ),
-    "every program of the container fails, because the library needs the driver or a newer glibc": (
-        "interposer/test_binary.py::test_it_needs_libc_and_nothing_else",
-        "interposer/test_binary.py::test_it_runs_on_old_glibc",
+    "all programs of the container fail, because the library needs the driver or a newer glibc": (
+        "interposer/test_binary.py::test_library_needs_only_libc",
+        "interposer/test_binary.py::test_library_runs_on_old_glibc",
     ),
-    "a variable of the container lifts the limit": (
-        "interposer/test_binary.py::test_nothing_is_read_from_the_environment",
-        "interposer/test_programs.py::test_the_loaders_file_reaches_programs_that_run_as_another_user",
+    "an environment variable lifts the limit": (
+        "interposer/test_binary.py::test_library_does_not_read_the_environment",
+        "interposer/test_programs.py::test_preload_file_covers_setuid_programs",
     ),
-    "without its daemon the library lets everything pass": (
-        "interposer/test_failing_closed.py::test_without_an_arbiter_cuda_does_not_start",
+    "without its daemon the library allows everything": (
+        "interposer/test_failing_closed.py::test_cuda_does_not_start_without_an_arbiter",
     ),
 }
 
-# Symptom: why it cannot happen here.
+# Maps symptoms to the reason why they cannot occur.
 ABSENT: Final = {
-    "utilisation of NVML is missing or late, and the limiter swings or switches itself off": (
-        "nothing here is decided by NVML's utilisation: what is charged is the time for which the lease was held"
+    "NVML's utilization is missing or late, and the limiter oscillates or turns itself off": (
+        "NVML's utilization decides nothing here: the time with the lease is charged"
     ),
-    "limits depend on the number of blocks and multiprocessors": "launches are not weighed by their size, time is measured",
-    "memory that is oversubscribed by managed memory thrashes, or breaks what cannot be managed": (
-        "allocations are passed on as they are; there is no oversubscription"
+    "limits depend on the number of blocks and multiprocessors": "time is measured, and launches are not weighted by their size",
+    "oversubscription with managed memory thrashes, or breaks programs that cannot use it": (
+        "allocations are passed on unchanged; there is no oversubscription"
     ),
-    "the process's number outside the container must be guessed": (
-        "the arbiter has it from the kernel with the connection"
-    ),
-    "a hang with one version of the driver, whose cause nobody has told": (
-        "nothing of the driver's internals is used, only functions of its headers; tests/gpu tells on a new driver"
+    "the process ID outside the container must be guessed": ("the kernel gives it to the arbiter with the connection"),
+    "a hang with one driver version, for an unknown reason": (
+        "only functions of the driver's headers are used; tests/gpu checks new drivers"
     ),
 }
 
 
 @pytest.mark.parametrize("symptom", GUARDED)
-def test_what_guards_against_it_is_there(symptom: str) -> None:
+def test_tests_that_guard_against_each_symptom_exist(symptom: str) -> None:
     assert GUARDED[symptom]
     for guard in GUARDED[symptom]:
         file, _, name = guard.partition("::")
         assert re.search(rf"^(async )?def {name}\(", (TESTS / file).read_text(), re.MULTILINE), guard
 
 
-def test_what_cannot_happen_has_its_reason() -> None:
+def test_absent_symptoms_have_reasons() -> None:
     assert all(reason for reason in ABSENT.values())
     assert not set(ABSENT) & set(GUARDED)

@@ -1,4 +1,4 @@
-"""Every function that starts work on the GPU waits for the lease of that GPU, however it was found, and nothing else does."""
+"""Tests that every function that starts work on a GPU waits for its lease, however it was found, and nothing else does."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_no_launch_passes_without_a_lease(container: Container, make_arbiter: Ar
     with client(container, launches.every_launch, LAUNCHES, proc) as process:
         assert line(process) == "captured"
         with pytest.raises(queue.Empty):
-            arbiter.hears(WANT, seconds=0.05)  # what is captured is not launched
+            arbiter.hears(WANT, seconds=0.05)  # a captured launch is only recorded
         for number, name in enumerate(LAUNCHES, 1):
             goes_on(process)
             assert arbiter.hears(WANT) == (0, 0, 0)
@@ -47,30 +47,26 @@ def test_no_launch_passes_without_a_lease(container: Container, make_arbiter: Ar
             assert line(process) == f"{name} 0"
             arbiter.say(REVOKE, 0, 0, number)
             while arbiter.hears(RELEASED)[2] != number:
-                pass  # the one before, which is said twice if it was idle and went back as it was revoked
+                pass  # the previous lease, reported twice if it was returned as idle while it was revoked
         ends_well(process)
 
 
 @pytest.mark.slow
-def test_a_revoked_lease_is_given_back_when_nothing_runs_any_more(
-    container: Container, make_arbiter: ArbiterMaker
-) -> None:
+def test_revoked_lease_is_returned_when_its_work_has_ended(container: Container, make_arbiter: ArbiterMaker) -> None:
     waits_for_both_kernels(container, make_arbiter(MIB, behaviour=STINGY), nothing_else)
 
 
-def test_a_lease_with_nothing_to_do_goes_back_when_others_wait(
-    container: Container, make_arbiter: ArbiterMaker
-) -> None:
+def test_idle_lease_is_returned_while_others_wait(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
     with client(container, launches.launches_twice) as process:
         arbiter.hears(WANT)
         arbiter.say(OPEN, 0, 0, 1)
         assert line(process) == "idle"
         with pytest.raises(queue.Empty):
-            arbiter.hears(RELEASED, seconds=0.05)  # nobody else wants it
+            arbiter.hears(RELEASED, seconds=0.05)  # no other share wants it
         arbiter.say(OPEN, 0, contract.LEASE_COUNTED | contract.LEASE_CONTENDED, 1)
         assert arbiter.hears(RELEASED) == (0, 0, 1)
-        arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)  # said before it was known: no lease
+        arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)  # sent before RELEASED arrived, so it grants nothing
         goes_on(process)
         assert arbiter.hears(WANT) == (0, 0, 0)
         arbiter.say(OPEN, 0, 0, 2)
@@ -78,9 +74,7 @@ def test_a_lease_with_nothing_to_do_goes_back_when_others_wait(
 
 
 @pytest.mark.slow
-def test_what_is_told_of_a_lease_that_went_back_opens_no_gate_even_when_another_one_is_wanted(
-    container: Container, make_arbiter: ArbiterMaker
-) -> None:
+def test_late_open_of_a_returned_lease_is_ignored(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
     with client(container, launches.launches_twice) as process:
         arbiter.hears(WANT)
@@ -89,7 +83,7 @@ def test_what_is_told_of_a_lease_that_went_back_opens_no_gate_even_when_another_
         assert arbiter.hears(RELEASED) == (0, 0, 1)
         goes_on(process)
         assert arbiter.hears(WANT) == (0, 0, 0)
-        arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)  # said before the arbiter heard that it went back
+        arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)  # sent before RELEASED arrived
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.5)
         arbiter.say(OPEN, 0, 0, 2)
@@ -97,7 +91,7 @@ def test_what_is_told_of_a_lease_that_went_back_opens_no_gate_even_when_another_
 
 
 @pytest.mark.slow
-def test_launches_do_not_run_far_ahead_when_counted(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_counted_launches_do_not_run_far_ahead(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
     for flags, least, most in ((contract.LEASE_COUNTED, 0.0, 0.3), (0, 0.3, 1.0)):
         with client(container, launches.launches_in_a_row) as process:
@@ -106,19 +100,19 @@ def test_launches_do_not_run_far_ahead_when_counted(container: Container, make_a
             assert least <= float(ends_well(process)) < most
 
 
-def test_gates_of_two_gpus_are_two(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_each_gpu_has_its_own_gate(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(MIB, MIB, behaviour=STINGY)
     with client(container, launches.two_gpus) as process:
         assert arbiter.hears(WANT)[0] == 0
         arbiter.say(OPEN, 0, 0, 1)
         assert line(process) == "first"
-        assert arbiter.hears(WANT)[0] == 1  # although the first is wide open
+        assert arbiter.hears(WANT)[0] == 1  # although the first one's gate is wide open
         arbiter.say(OPEN, 1, 0, 2)
         assert line(process) == "second"
         ends_well(process)
 
 
-def test_a_context_that_ends_holds_up_nobody(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_ended_context_does_not_delay_the_lease(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
     with client(container, launches.ends_a_context) as process:
         arbiter.hears(WANT)
@@ -133,10 +127,10 @@ def test_a_context_that_ends_holds_up_nobody(container: Container, make_arbiter:
 
 
 @pytest.mark.slow
-def test_without_an_arbiter_a_program_goes_on_for_its_part_of_the_time(
+def test_program_without_an_arbiter_launches_for_its_requested_time(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:
-    arbiter = make_arbiter(MIB, behaviour=STINGY)  # its request is 50 percent
+    arbiter = make_arbiter(MIB, behaviour=STINGY)  # the share requests 50 percent
     with client(container, launches.launches_for_a_second) as process:
         arbiter.hears(WANT)
         arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)
@@ -150,7 +144,7 @@ def test_without_an_arbiter_a_program_goes_on_for_its_part_of_the_time(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("begin", [0, 500])
-def test_without_an_arbiter_a_program_launches_when_its_page_says(
+def test_program_without_an_arbiter_launches_in_its_turn(
     container: Container, arbiter_directory: Path, uuids: list[str], begin: int
 ) -> None:
     share = Share(uuids[0], MIB, turn_permille=(begin, 300))
@@ -163,17 +157,17 @@ def test_without_an_arbiter_a_program_launches_when_its_page_says(
         assert line(process) == "running"
         arbiter.stop()
         moments = [int(word) for word in ends_well(process).split()]
-    within = sum((moment - begin) % 1000 < 400 for moment in moments)  # some are late, on a busy machine
-    # At any moment, it would be 0.4 of them.
+    within = sum((moment - begin) % 1000 < 400 for moment in moments)  # some are late on a busy machine
+    # Launches at random times would give 0.4.
     assert within > 0.5 * len(moments), sorted(moments)
 
 
-def test_the_child_of_a_fork_has_no_lease(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_forked_child_has_no_lease(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(MIB)
     with client(container, launches.forks) as process:
         ends_well(process)
 
 
-def test_copies_and_fills_wait_for_no_lease(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_copies_and_fills_do_not_wait_for_a_lease(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(MIB, behaviour=STINGY)
     container.program(launches.copies_and_fills)

@@ -1,4 +1,4 @@
-"""The layers of the library hold, the README shows them, and the check does notice when they are broken."""
+"""Tests that the library's layers hold, that the README shows them, and that violations are found."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECTION = (SOURCES / "README.md").read_text().partition("## Layers\n")[2].partit
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """Sources and objects, to be spoiled."""
+    """A copy of sources and objects for a test to change."""
     shutil.copytree(SOURCES, tmp_path / "sources", ignore=shutil.ignore_patterns("__pycache__"))
     for path in (BUILD / "interposer").glob("*/*.o"):
         target = tmp_path / "objects" / path.relative_to(BUILD / "interposer")
@@ -37,7 +37,7 @@ def compile_again(copy: Path, name: str) -> None:
     subprocess.run(command, check=True)
 
 
-def test_the_layers_hold(copy: Path) -> None:
+def test_layers_hold(copy: Path) -> None:
     assert found(copy) == []
 
 
@@ -45,13 +45,13 @@ def test_the_layers_hold(copy: Path) -> None:
     ("name", "line", "why"),
     [
         ("share/share.c", '#include "session/helper.h"', "share/share must not see session/helper"),
-        ("memory/keeper.c", '#include "compute/gate.h"', "memory/keeper must not see compute/gate"),
+        ("memory/cache.c", '#include "compute/gate.h"', "memory/cache must not see compute/gate"),
         ("base/table.h", '#include "share/quota.h"', "base/table must not see share/quota"),
         ("hooks/launches_aarch64.S", '#include "planted.h"', "hooks/launches must not see ./planted"),
         ("compute/gate.c", '#include "compute/launch.h"', "these use each other in a circle: compute/"),
     ],
 )
-def test_a_wrong_include_is_found(copy: Path, name: str, line: str, why: str) -> None:
+def test_wrong_include_is_found(copy: Path, name: str, line: str, why: str) -> None:
     path = copy / "sources" / name
     path.write_text(f"{line}\n{path.read_text()}")
     (only,) = found(copy)
@@ -69,7 +69,7 @@ def test_a_wrong_include_is_found(copy: Path, name: str, line: str, why: str) ->
         ("compute/gate.c", "void flow_drop(void *); void planted(void) { flow_drop(0); }", "in a circle: compute/"),
     ],
 )
-def test_what_is_used_without_an_include_is_found(copy: Path, name: str, code: str, why: str) -> None:
+def test_use_without_an_include_is_found(copy: Path, name: str, code: str, why: str) -> None:
     path = copy / "sources" / name
     path.write_text(f"{path.read_text()}\n{code}\n")
     compile_again(copy, name)
@@ -78,7 +78,7 @@ def test_what_is_used_without_an_include_is_found(copy: Path, name: str, code: s
 
 
 @pytest.mark.parametrize("name", ["planted.c", "planted/planted.c", "compute/planted/planted.h"])
-def test_a_file_outside_the_layers_is_found(copy: Path, name: str) -> None:
+def test_file_outside_the_layers_is_found(copy: Path, name: str) -> None:
     path = copy / "sources" / name
     path.parent.mkdir(exist_ok=True)
     path.touch()
@@ -86,18 +86,18 @@ def test_a_file_outside_the_layers_is_found(copy: Path, name: str) -> None:
     assert only.startswith(f"{name} is in no layer: put it into one of hooks, session")
 
 
-def test_what_has_not_been_built_is_no_proof(copy: Path) -> None:
+def test_missing_object_is_an_error(copy: Path) -> None:
     (copy / "objects" / "compute" / "gate.c.o").unlink()
     with pytest.raises(FileNotFoundError, match=r"gate\.c\.o is missing: run `make build` first"):
         found(copy)
 
 
-def test_the_readme_shows_the_layers() -> None:
+def test_readme_shows_the_layers() -> None:
     shown = re.findall(r"^    (.+)$", SECTION, re.MULTILINE)
     assert tuple(tuple(row.split(" | ")) for row in shown) == layers.LAYERS
 
 
-def test_the_readme_says_what_each_file_is() -> None:
+def test_readme_describes_each_file() -> None:
     patterns: dict[str, list[str]] = {}
     layer = ""
     for first, names in re.findall(r"^\| (?:`(\w+)` )?\| (`.*?) \|", SECTION, re.MULTILINE):

@@ -1,4 +1,4 @@
-"""Programs find CUDA in many ways; all of them meet the limit, and none of them notices the library otherwise."""
+"""Tests that programs meet the limit however they find CUDA, and that other programs do not notice the library."""
 
 from __future__ import annotations
 
@@ -12,118 +12,104 @@ from pathlib import Path
 import pytest
 
 from tests.interposer.conftest import MIB, ArbiterMaker
-from tests.interposer.container import DRIVERS, LIBRARY, PROBE, ROOT, Container, lines_of_the_library
+from tests.interposer.container import (
+    DRIVERS,
+    LIBRARY,
+    LINK_CUDA,
+    PROBE,
+    ROOT,
+    Container,
+    compiled,
+    lines_of_the_library,
+)
 from tests.interposer.programs import loader
 
 HERE = Path(__file__).parent
 LIMIT = 8 * MIB
-DYNAMIC, DEBUG, FOR_NOBODY = 2, 21, 0x6000000E  # of ELF: kinds of segments, and of dynamic entries
+DYNAMIC, DEBUG, FOR_NOBODY = 2, 21, 0x6000000E  # ELF types of segments and dynamic entries
 
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The C programs of this folder."""
+    """The compiled C programs of this folder."""
     directory = tmp_path_factory.mktemp("programs")
     (directory / "hidden").mkdir()
-    compiler = ["gcc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror"]
-    link_cuda = ["-L", DRIVERS, "-l:libcuda.so.1"]
-    for command in (
-        [HERE / "plugin.c", "-DPLUGIN_MAIN", "-o", directory / "direct", *link_cuda],
-        [HERE / "plugin.c", "-shared", "-fPIC", "-o", directory / "plugin.so", *link_cuda],
-        [HERE / "plugin.c", "-shared", "-fPIC", "-o", directory / "hidden" / "libhidden.so", *link_cuda],
-        [
-            HERE / "loader.c",
-            "-o",
-            directory / "loader",
-            "-rdynamic",
-            "-ldl",
-            "-Wl,--enable-new-dtags,-rpath,$ORIGIN/hidden",
-        ],
-        [HERE / "loader.c", "-o", directory / "old-loader", "-ldl", "-Wl,--disable-new-dtags,-rpath,$ORIGIN/hidden"],
-        [HERE / "wrapper.c", "-shared", "-fPIC", "-o", directory / "wrapper.so", "-ldl"],
-        [HERE / "allocator.c", "-shared", "-fPIC", "-fno-builtin", "-o", directory / "allocator.so", "-ldl"],
-    ):
-        subprocess.run([*compiler, *command], check=True)
+    hidden = "-rpath,$ORIGIN/hidden"
+    compiled("plugin.c", directory / "direct", "-DPLUGIN_MAIN", *LINK_CUDA)
+    compiled("plugin.c", directory / "plugin.so", *LINK_CUDA)
+    compiled("plugin.c", directory / "hidden" / "libhidden.so", *LINK_CUDA)
+    compiled("loader.c", directory / "loader", "-rdynamic", "-ldl", f"-Wl,--enable-new-dtags,{hidden}")
+    compiled("loader.c", directory / "old-loader", "-ldl", f"-Wl,--disable-new-dtags,{hidden}")
+    compiled("wrapper.c", directory / "wrapper.so", "-ldl")
+    compiled("allocator.c", directory / "allocator.so", "-fno-builtin", "-ldl")
     return directory
 
 
 @pytest.mark.slow
-def test_a_program_linked_with_cuda_meets_the_limit(
-    container: Container, make_arbiter: ArbiterMaker, programs: Path
-) -> None:
+def test_program_linked_with_cuda_is_limited(container: Container, make_arbiter: ArbiterMaker, programs: Path) -> None:
     make_arbiter(LIMIT)
     assert container.run([programs / "direct", str(LIMIT + 1)]).stdout == "2\n"
     assert container.run([programs / "direct", str(LIMIT)]).stdout == "0\n"
 
 
-def test_a_plugin_that_binds_its_own_libraries_first_meets_the_limit(
-    container: Container, make_arbiter: ArbiterMaker, programs: Path
-) -> None:
+def test_deepbind_plugin_is_limited(container: Container, make_arbiter: ArbiterMaker, programs: Path) -> None:
     make_arbiter(LIMIT)
     assert container.run([programs / "loader", "deepbind", programs / "plugin.so", str(LIMIT + 1)]).stdout == "2\n"
     assert container.run([programs / "loader", "deepbind", programs / "plugin.so", str(LIMIT)]).stdout == "0\n"
 
 
-def built(source: str, path: Path, *flags: str | Path) -> Path:
-    """A shared object of this folder's source."""
-    command = ["gcc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", HERE / source, "-o", path]
-    subprocess.run([*command, *flags], check=True)
-    return path
-
-
-# How its calls are bound, and what it needs that is not loaded: a library of the system's, or one of its own.
+# How the plugin's calls are bound, and a library that it needs: one of the system, or its own.
 PLUGINS = {
-    "as they are made": ["-Wl,-z,lazy"],
-    "when it is loaded, and sealed": ["-Wl,-z,relro,-z,now"],
-    "with a library of the system": ["-Wl,--no-as-needed", "-l:libstdc++.so.6"],
-    "with a library of its own": ["-Wl,--no-as-needed,-rpath,$ORIGIN/other:$ORIGIN/own", "-lown"],
+    "lazy binding": ["-Wl,-z,lazy"],
+    "immediate binding with RELRO": ["-Wl,-z,relro,-z,now"],
+    "needs a system library": ["-Wl,--no-as-needed", "-l:libstdc++.so.6"],
+    "needs its own library": ["-Wl,--no-as-needed,-rpath,$ORIGIN/other:$ORIGIN/own", "-lown"],
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", PLUGINS.values(), ids=PLUGINS.keys())
-def test_a_plugin_that_binds_its_own_functions_first_has_them_and_is_held(
+def test_deepbind_plugin_keeps_its_functions_and_its_lookups_return_hooks(
     container: Container, programs: Path, tmp_path: Path, flags: list[str]
 ) -> None:
     (tmp_path / "own").mkdir()
     other_names = [f"-D{name}=own_{name}" for name in ("version", "plugin_version", "plugin_find")]
-    built("apart.c", tmp_path / "own" / "libown.so", *other_names)
-    plugin = built("apart.c", tmp_path / "plugin.so", "-L", tmp_path / "own", *flags)
+    compiled("apart.c", tmp_path / "own" / "libown.so", *other_names)
+    plugin = compiled("apart.c", tmp_path / "plugin.so", "-L", tmp_path / "own", *flags)
     result = container.run([programs / "loader", "apart", plugin, "cuMemAlloc_v2"])
-    assert result.stdout.splitlines() == ["the plugin's", "held"], result.stderr
+    assert result.stdout.splitlines() == ["the plugin's", "redirected"], result.stderr
     free = replace(container, preload=()).run([programs / "loader", "apart", plugin, "cuMemAlloc_v2"])
     assert free.stdout.splitlines()[0] == "the plugin's"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["its RUNPATH", "LD_LIBRARY_PATH", "the plugin itself"])
-def test_a_plugin_that_binds_its_own_libraries_first_meets_the_limit_as_it_is_loaded(
+def test_deepbind_plugin_is_limited_while_it_is_loaded(
     container: Container, make_arbiter: ArbiterMaker, programs: Path, tmp_path: Path, how: str
 ) -> None:
-    """Wherever what it needs is found that calls CUDA."""
+    """The needed library that calls CUDA may be found in different ways."""
     make_arbiter(LIMIT)
-    link_cuda = ["-L", DRIVERS, "-l:libcuda.so.1"]
-    own = built("plugin.c", tmp_path / "libown.so", f"-DPLUGIN_BEGINS={LIMIT + 1}", *link_cuda)
+    own = compiled("plugin.c", tmp_path / "libown.so", f"-DPLUGIN_BEGINS={LIMIT + 1}", *LINK_CUDA)
     runpath = ["-Wl,-rpath,$ORIGIN"] if how == "its RUNPATH" else []
     needs = ["-Wl,--no-as-needed", "-L", tmp_path, "-lown", *runpath]
-    plugin = own if how == "the plugin itself" else built("apart.c", tmp_path / "plugin.so", *needs)
+    plugin = own if how == "the plugin itself" else compiled("apart.c", tmp_path / "plugin.so", *needs)
     environment = {"LD_LIBRARY_PATH": f"{DRIVERS}:{tmp_path if how == 'LD_LIBRARY_PATH' else ''}"}
     result = container.run([programs / "loader", "begins", plugin], environment)
     assert result.stdout == "2\n", result.stderr
 
 
 @pytest.mark.parametrize("loader", ["loader", "old-loader"], ids=["RUNPATH", "RPATH"])
-def test_a_runpath_still_leads_to_its_libraries(container: Container, programs: Path, loader: str) -> None:
+def test_runpath_still_finds_libraries(container: Container, programs: Path, loader: str) -> None:
     result = container.run([programs / loader, "runpath", "libhidden.so"])
     assert result.returncode == 0, result.stderr
 
 
-def test_a_search_by_version_finds_no_way_past(container: Container, programs: Path) -> None:
+def test_lookup_by_version_does_not_bypass_the_library(container: Container, programs: Path) -> None:
     result = container.run([programs / "loader", "versioned", "libcuda.so.1"])
     assert result.stdout == "1\n", result.stderr
 
 
-def test_what_a_driver_does_not_have_stays_absent(container: Container, programs: Path, tmp_path: Path) -> None:
+def test_function_that_the_driver_lacks_is_not_found(container: Container, programs: Path, tmp_path: Path) -> None:
     driver = (DRIVERS / "libcuda.so.1").read_bytes()
     assert driver.count(b"\0cuGraphAddNode_v3\0") > 0
     (tmp_path / "libcuda.so.1").write_bytes(driver.replace(b"\0cuGraphAddNode_v3\0", b"\0cuGraphAddNode_vX\0"))
@@ -135,21 +121,21 @@ def test_what_a_driver_does_not_have_stays_absent(container: Container, programs
     ("library", "init", "answer"),
     [("libcuda.so.1", "cuInit", "802\n"), ("libnvidia-ml.so.1", "nvmlDeviceGetMemoryInfo", "27\n")],
 )
-def test_the_programs_own_handle_finds_a_driver_once_it_is_loaded_for_all(
+def test_main_program_handle_finds_a_globally_loaded_driver(
     container: Container, programs: Path, library: str, init: str, answer: str
 ) -> None:
     result = container.run([programs / "loader", "own-handle", library, init])
     assert (result.returncode, result.stdout) == (0, answer), result.stderr
 
 
-def test_a_driver_in_a_namespace_of_its_own_is_hooked_too(container: Container, programs: Path) -> None:
+def test_driver_in_another_namespace_is_hooked(container: Container, programs: Path) -> None:
     result = container.run([programs / "loader", "own-namespace", "libcuda.so.1"])
     assert result.stdout == "802\n", result.stderr
 
 
 @pytest.mark.parametrize("ours_first", [True, False], ids=["ours first", "ours last"])
 @pytest.mark.parametrize("how", ["--direct", "--nvml"])
-def test_another_preloaded_library_that_wraps_dlsym_stays_in_the_chain(
+def test_preloaded_library_that_wraps_dlsym_stays_in_the_chain(
     container: Container, make_arbiter: ArbiterMaker, programs: Path, ours_first: bool, how: str
 ) -> None:
     make_arbiter(LIMIT)
@@ -159,14 +145,14 @@ def test_another_preloaded_library_that_wraps_dlsym_stays_in_the_chain(
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.splitlines()[-1] == f"filled {LIMIT}"
     lookups = int(result.stderr.split("wrapper: ")[1].split()[0])
-    assert lookups >= 1, "it was cut off"
+    assert lookups >= 1, "the other library was bypassed"
     linked = both.run([programs / "direct", str(LIMIT + 1)])
     assert linked.stdout == "2\n", linked.stderr
 
 
 @pytest.mark.parametrize("ours_first", [True, False], ids=["ours first", "ours last"])
 @pytest.mark.parametrize("how", ["--direct", "--nvml"])
-def test_another_preloaded_library_that_replaces_malloc_and_dlopen_works_as_ever(
+def test_preloaded_library_that_replaces_malloc_and_dlopen_works(
     container: Container, make_arbiter: ArbiterMaker, programs: Path, ours_first: bool, how: str
 ) -> None:
     make_arbiter(LIMIT)
@@ -176,26 +162,26 @@ def test_another_preloaded_library_that_replaces_malloc_and_dlopen_works_as_ever
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.splitlines()[-1] == f"filled {LIMIT}"
     drivers = int(result.stderr.split(" early, ")[1].split()[0])
-    assert drivers >= 1, "it was cut off"
+    assert drivers >= 1, "the other library was bypassed"
 
 
-def test_every_form_of_a_function_has_its_own_hook(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_every_variant_of_a_function_has_its_own_hook(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     container.program(loader.forms)
 
 
-def test_the_search_for_functions_finds_its_hooked_self(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_lookup_of_cugetprocaddress_returns_its_hook(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     container.program(loader.searches_for_the_search)
 
 
-def test_what_needs_no_hook_is_the_drivers_own(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_functions_without_a_hook_are_the_drivers(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     container.program(loader.homes)
 
 
-def test_every_hook_is_found_by_its_name(container: Container, make_arbiter: ArbiterMaker) -> None:
-    """And what is nearly its name is not."""
+def test_every_hook_is_found_by_name(container: Container, make_arbiter: ArbiterMaker) -> None:
+    """Similar names are not found."""
     make_arbiter(LIMIT)
     table = (ROOT / "interposer" / "driver" / "hooks.def").read_text()
     names = re.findall(r"^(?:HOOK\(CUDA, |LAUNCH\(CUDA, |REFUSE\()(\w+),", table, re.MULTILINE)
@@ -213,26 +199,27 @@ PLAIN = {
 }
 
 
-# How it is started: what sanitizers think of the order of libraries and of where memory is, is not the question here.
+# Disables checks of sanitizers that are irrelevant here: library order, and address space layout.
 SANITIZERS = {"address": ["env", "ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0"], "thread": ["setarch", "-R"]}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("sanitizer", "before"), SANITIZERS.items(), ids=SANITIZERS.keys())
-def test_programs_with_a_sanitizer_which_replaces_what_the_library_calls_run_as_ever(
+def test_programs_with_a_sanitizer_run_as_usual(
     container: Container, make_arbiter: ArbiterMaker, tmp_path: Path, sanitizer: str, before: list[str]
 ) -> None:
-    """Its functions must not be called before it has begun, and it asks dlsym for them as it begins."""
+    """A sanitizer replaces functions that the library calls. They must not run before its constructor, which calls
+    dlsym.
+    """
     make_arbiter(5 * MIB)
-    build = ["gcc", f"-fsanitize={sanitizer}", "-DPLUGIN_MAIN", HERE / "plugin.c", "-o", tmp_path / "program"]
-    subprocess.run([*build, "-L", DRIVERS, "-l:libcuda.so.1"], check=True)
+    compiled("plugin.c", tmp_path / "program", f"-fsanitize={sanitizer}", "-DPLUGIN_MAIN", *LINK_CUDA)
     for size, expected in ((5 * MIB, "0\n"), (5 * MIB + 1, "2\n")):
         result = container.run([*before, tmp_path / "program", str(size)])
         assert result.stdout == expected, result.stderr
 
 
 def without_debug(program: Path, path: Path) -> Path:
-    """The same without the place that the loader fills in for debuggers, as some linkers make programs."""
+    """Return a copy without DT_DEBUG, the entry for debuggers that some linkers omit."""
     binary = bytearray(program.read_bytes())
     (headers,) = struct.unpack_from("<Q", binary, 32)
     (count,) = struct.unpack_from("<H", binary, 56)
@@ -247,7 +234,7 @@ def without_debug(program: Path, path: Path) -> Path:
     return path
 
 
-def test_a_program_that_tells_debuggers_nothing_meets_the_limit(
+def test_program_without_dt_debug_is_limited(
     container: Container, make_arbiter: ArbiterMaker, programs: Path, tmp_path: Path
 ) -> None:
     make_arbiter(LIMIT)
@@ -257,7 +244,7 @@ def test_a_program_that_tells_debuggers_nothing_meets_the_limit(
 
 
 @pytest.mark.slow
-def test_a_program_that_is_started_by_naming_the_loader_meets_the_limit(
+def test_program_started_through_the_loader_is_limited(
     container: Container, make_arbiter: ArbiterMaker, programs: Path
 ) -> None:
     make_arbiter(LIMIT)

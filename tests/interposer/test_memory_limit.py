@@ -1,4 +1,4 @@
-"""Every way to allocate is counted to the byte, and given back."""
+"""Tests that every kind of allocation is counted to the byte and refunded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIMIT = 64 * MIB
 
 @pytest.mark.parametrize("proc", [False, True], ids=["dlsym", "cuGetProcAddress"])
 @pytest.mark.parametrize("kind", memory_limit.KINDS)
-def test_the_byte_above_the_limit_is_refused(
+def test_one_byte_above_the_limit_is_refused(
     container: Container, make_arbiter: ArbiterMaker, kind: str, proc: bool
 ) -> None:
     arbiter = make_arbiter(LIMIT)
@@ -24,7 +24,7 @@ def test_the_byte_above_the_limit_is_refused(
     assert arbiter.reclaims >= 1, "the arbiter must be asked before a refusal"
 
 
-def test_a_container_fills_its_share_to_the_byte(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_container_can_fill_its_share_to_the_byte(container: Container, make_arbiter: ArbiterMaker) -> None:
     limit = 1_234_567_891
     make_arbiter(limit)
     for flags in ([], ["--direct"]):
@@ -39,12 +39,12 @@ def test_rows_are_charged_with_their_padding(container: Container, make_arbiter:
     assert arbiter.charged() in ([], [0])
 
 
-def test_the_end_of_a_context_gives_its_memory_back(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_memory_is_refunded_when_its_context_ends(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     container.program(memory_limit.ends_contexts)
 
 
-def test_a_free_that_fails_gives_nothing_back(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_failed_free_refunds_nothing(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     container.program(memory_limit.frees_wrongly)
 
@@ -71,12 +71,12 @@ def test_stream_ordered_memory_is_charged_to_the_gpu_of_the_stream(
     container.program(memory_limit.in_a_stream_elsewhere)
 
 
-def test_a_gpu_that_the_share_does_not_have_gives_nothing(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_gpu_outside_the_share_is_refused(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     container.program(memory_limit.on_another_gpu)
 
 
-def test_a_limit_that_the_arbiter_changes_holds_at_once(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_changed_limit_applies_at_once(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(10 * MIB)
     process = container.start(command(memory_limit.allocates_for_each_line))
     assert process.stdin is not None
@@ -97,7 +97,7 @@ def test_a_limit_that_the_arbiter_changes_holds_at_once(container: Container, ma
 
 
 @pytest.mark.parametrize("symbol", ["cuStreamBeginCaptureToCig", "cuStreamBeginCaptureToCig_ptsz"])
-def test_work_for_a_graphics_api_is_refused_aloud(
+def test_work_for_a_graphics_api_is_refused_with_a_message(
     container: Container, make_arbiter: ArbiterMaker, symbol: str
 ) -> None:
     make_arbiter(LIMIT)
@@ -107,7 +107,9 @@ def test_work_for_a_graphics_api_is_refused_aloud(
     assert refusal.startswith(f"gpushare: {symbol} is refused: work recorded for a graphics API")
 
 
-def test_what_cannot_be_held_to_the_limits_is_refused_aloud(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_calls_that_cannot_be_limited_are_refused_with_a_message(
+    container: Container, make_arbiter: ArbiterMaker
+) -> None:
     make_arbiter(LIMIT)
     result = container.run(command(memory_limit.where_no_limit_is_kept))
     assert result.stdout.split() == ["801", "801"]

@@ -1,4 +1,4 @@
-"""Captures and executable graphs by the calls of other CUDA versions, and by streams that join a capture, are charged alike."""
+"""Tests the charges of graphs captured and instantiated with functions of other CUDA versions, or in joined streams."""
 
 from __future__ import annotations
 
@@ -10,28 +10,26 @@ from tests.interposer.programs import old_captures
 from tests.interposer.programs.graphing import LIMIT
 
 BEGINS = {
-    "of CUDA 10": "cuStreamBeginCapture",
-    "of the thread's stream's form": "cuStreamBeginCapture_v2_ptsz",
+    "CUDA 10": "cuStreamBeginCapture",
+    "per-thread variant": "cuStreamBeginCapture_v2_ptsz",
     "into a graph": "cuStreamBeginCaptureToGraph",
 }
 INSTANTIATES = {
-    "of CUDA 10": "cuGraphInstantiate",
-    "of CUDA 11": "cuGraphInstantiate_v2",
+    "CUDA 10": "cuGraphInstantiate",
+    "CUDA 11": "cuGraphInstantiate_v2",
     "with flags": "cuGraphInstantiateWithFlags",
 }
 
 
 @pytest.mark.parametrize("instantiate", INSTANTIATES.values(), ids=INSTANTIATES.keys())
 @pytest.mark.parametrize("begin", BEGINS.values(), ids=BEGINS.keys())
-def test_a_graph_is_charged_when_it_is_launched_however_it_was_made(
+def test_graph_made_with_any_function_is_charged_at_launch(
     container: Container, make_arbiter: ArbiterMaker, begin: str, instantiate: str
 ) -> None:
     make_arbiter(LIMIT)
     container.program(old_captures.captures, begin, instantiate)
 
 
-def test_what_a_stream_allocates_that_joined_a_capture_is_the_graphs(
-    container: Container, make_arbiter: ArbiterMaker
-) -> None:
+def test_allocation_in_a_joined_stream_belongs_to_the_graph(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     container.program(old_captures.joins_a_capture)

@@ -1,6 +1,6 @@
-"""What a thread knows of its last launch is not believed of the next one once it has become untrue.
+"""Tests that a pass from earlier launches is void once its assumptions no longer hold.
 
-Each program launches so many short kernels that several are counted at once; then the test makes that untrue.
+Each program launches many short kernels, so that several are counted at once; then the test changes something.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.interposer.launching import OPEN, RELEASED, REVOKE, STINGY, WANT, cli
 from tests.interposer.programs import passes
 
 
-def test_a_gate_that_closes_holds_the_next_launch(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_closed_gate_stops_the_next_launch(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
     with client(container, passes.many_and_one) as process:
         arbiter.hears(WANT)
@@ -31,7 +31,7 @@ def test_a_gate_that_closes_holds_the_next_launch(container: Container, make_arb
         ends_well(process)
 
 
-def test_a_launch_on_another_gpu_waits_for_that_one(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_launch_on_another_gpu_waits_for_its_lease(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(MIB, MIB, behaviour=STINGY)
     with client(container, passes.many_and_one_elsewhere) as process:
         assert arbiter.hears(WANT)[0] == 0
@@ -43,8 +43,8 @@ def test_a_launch_on_another_gpu_waits_for_that_one(container: Container, make_a
 
 
 @pytest.mark.slow
-def test_a_program_that_goes_on_launching_keeps_its_lease(container: Container, make_arbiter: ArbiterMaker) -> None:
-    """Although more launches are counted at once than it makes between two looks, when its GPU has nothing to do."""
+def test_program_that_keeps_launching_keeps_its_lease(container: Container, make_arbiter: ArbiterMaker) -> None:
+    """The program makes fewer launches between two polls than one pass covers, and its GPU is often idle."""
     arbiter = make_arbiter(MIB, behaviour=STINGY)
     with client(container, passes.many_and_a_few) as process:
         arbiter.hears(WANT)
@@ -53,14 +53,12 @@ def test_a_program_that_goes_on_launching_keeps_its_lease(container: Container, 
         with pytest.raises(queue.Empty):
             arbiter.hears(RELEASED, seconds=1)
         assert line(process) == "enough"
-        assert arbiter.hears(RELEASED) == (0, 0, 1)  # that nothing is launched any more is seen, too
+        assert arbiter.hears(RELEASED) == (0, 0, 1)  # and it notices when the launches stop
         ends_well(process)
 
 
-def test_the_context_of_another_gpu_in_the_place_of_one_that_has_ended_is_another(
-    container: Container, make_arbiter: ArbiterMaker
-) -> None:
-    """As a driver may use a handle again at once."""
+def test_reused_context_handle_on_another_gpu_has_no_pass(container: Container, make_arbiter: ArbiterMaker) -> None:
+    """A driver may reuse a handle at once."""
     arbiter = make_arbiter(MIB, MIB, behaviour=STINGY)
     with client(container, passes.context_in_the_place_of_another) as process:
         assert arbiter.hears(WANT)[0] == 0

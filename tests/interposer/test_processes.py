@@ -1,4 +1,4 @@
-"""Many processes share one limit; those that die leave nothing behind."""
+"""Tests that the processes of a container share one limit, and that dead processes leave nothing behind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.interposer.conftest import MIB, ArbiterMaker
 from tests.interposer.container import PROBE, Container, finishing
 from tests.interposer.cuda_client import OUT_OF_MEMORY, SUCCESS
 from tests.interposer.gpu import Gpu
-from tests.interposer.launching import client, goes_on, line
+from tests.interposer.launching import client, goes_on, line, lines_until
 from tests.interposer.programs import processes
 from tests.programs import command
 
@@ -26,19 +26,12 @@ LIMIT = 256 * MIB
 
 def start_storm(container: Container, storm: Callable[[], None]) -> subprocess.Popen[str]:
     process = container.start(command(storm))
-    assert process.stdout is not None
-    assert process.stdout.readline() == "started\n"
+    assert line(process) == "started"
     return process
 
 
-def until_it_holds(process: subprocess.Popen[str]) -> None:
-    assert process.stdout is not None
-    while not process.stdout.readline().startswith("holding"):
-        assert process.poll() is None
-
-
 @pytest.mark.parametrize("storm", [processes.storm, processes.mixed_storm], ids=["plain", "every way"])
-def test_processes_that_race_never_exceed_the_limit_together(
+def test_racing_processes_never_exceed_the_limit(
     container: Container, make_arbiter: ArbiterMaker, storm: Callable[[], None]
 ) -> None:
     arbiter = make_arbiter(LIMIT)
@@ -60,25 +53,18 @@ def test_processes_that_race_never_exceed_the_limit_together(
                 pass
         gpu.close()
     assert LIMIT // 2 < most <= LIMIT
-    result = container.run([PROBE, "--fill"])
-    assert result.stdout.splitlines()[-1] == f"filled {LIMIT}", "what the dead held is free again"
+    assert container.filled_bytes() == LIMIT, "the memory of dead processes is free again"
     assert arbiter.hellos > 4
 
 
-def test_what_two_processes_fill_together_is_the_limit(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_processes_together_can_fill_exactly_the_limit(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT + 12345)
     processes = [container.start([PROBE, "--fill", "--hold", "60"]) for _ in range(3)]
     filled = 0
     try:
         for process in processes:
-            assert process.stdout is not None
-            for said in process.stdout:
-                if said.startswith("filled"):
-                    filled += int(said.split()[1])
-                if said.startswith("holding"):
-                    break
-        last = container.run([PROBE, "--fill"]).stdout.splitlines()[-1]
-        filled += int(last.split()[1])
+            filled += int(lines_until(process, "holding")[-1].removeprefix("filled "))
+        filled += container.filled_bytes()
     finally:
         for process in processes:
             with finishing(process):
@@ -86,19 +72,17 @@ def test_what_two_processes_fill_together_is_the_limit(container: Container, mak
     assert filled == LIMIT + 12345
 
 
-def test_a_killed_process_holds_nothing_when_another_asks(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_memory_of_a_killed_process_is_free_for_the_next(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     for _ in range(5):
         with finishing(container.start([PROBE, "--fill", "--hold", "60"])) as holder:
-            until_it_holds(holder)
+            lines_until(holder, "holding")
             holder.send_signal(signal.SIGKILL)
             holder.wait(timeout=60)
             assert container.run([PROBE, "--allocate", str(LIMIT)]).returncode == 0
 
 
-def test_a_thread_that_asks_what_the_dead_held_takes_no_answer_to_another_thread(
-    container: Container, make_arbiter: ArbiterMaker
-) -> None:
+def test_thread_does_not_take_the_reclaim_answer_of_another(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter, looks, asked = make_arbiter(LIMIT), threading.Semaphore(0), threading.Event()
 
     def wait_for_a_look() -> None:
@@ -106,23 +90,23 @@ def test_a_thread_that_asks_what_the_dead_held_takes_no_answer_to_another_thread
         looks.acquire(timeout=60)
 
     with finishing(container.start([PROBE, "--fill", "--hold", "60"])) as holder:
-        until_it_holds(holder)
+        lines_until(holder, "holding")
         arbiter.before_a_look = wait_for_a_look
         with client(container, processes.allocates_in_two_threads, LIMIT) as process:
             assert asked.wait(60)
             goes_on(process)
             began = time.monotonic()
-            time.sleep(0.2)  # in which the other one asks, too
+            time.sleep(0.2)  # meanwhile the other thread asks, too
             looks.release()
             assert line(process) == f"one {OUT_OF_MEMORY}"
             holder.kill()
             holder.wait()
             looks.release()
-            # It waits for three seconds: a machine that stands still for so long proves nothing.
+            # The library waits three seconds for an answer, so a machine that stalls this long proves nothing.
             assert line(process) == f"other {SUCCESS}" or time.monotonic() - began > 2.5
 
 
-def test_the_child_of_a_fork_has_a_slot_of_its_own(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_forked_child_has_its_own_slot(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(LIMIT)
     container.program(processes.forks)
     assert arbiter.hellos == 2
@@ -133,11 +117,10 @@ def test_threads_of_one_process_stay_within_the_limit(container: Container, make
     container.program(processes.fills_with_threads)
 
 
-def test_limits_hold_when_the_arbiter_has_gone(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_limits_hold_when_the_arbiter_is_gone(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(LIMIT)
     with finishing(container.start(command(processes.goes_on_without_an_arbiter))) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+        assert line(process) == "ready"
         assert process.stderr is not None
         arbiter.stop()
         assert "the arbiter went away" in process.stderr.readline()

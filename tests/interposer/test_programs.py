@@ -1,4 +1,4 @@
-"""Programs start others, become others, run as others, and have threads that come and go; the limits go with them."""
+"""Tests that limits apply to programs that start others, replace themselves, change users, or have many threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.interposer.conftest import MIB, ArbiterMaker
-from tests.interposer.container import DRIVERS, LIBRARY, PROBE, Container, finishing
+from tests.interposer.container import DRIVERS, LIBRARY, LINK_CUDA, PROBE, Container, compiled, finishing
+from tests.interposer.launching import lines_until
 from tests.interposer.programs import starting
 from tests.programs import command
 
@@ -21,21 +22,16 @@ NOBODY = 65534
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three C programs; the first finds the driver in /run/bin, whatever the environment says."""
+    """Three C programs. The first finds the driver in /run/bin, whatever its environment contains."""
     directory = tmp_path_factory.mktemp("programs")
-    compiler = ["gcc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"]
-    link_cuda = ["-L", DRIVERS, "-l:libcuda.so.1"]
-    for words in (
-        [HERE / "plugin.c", "-DPLUGIN_MAIN", "-o", directory / "beside", *link_cuda, "-Wl,-rpath,/run/bin"],
-        [HERE / "threads.c", "-o", directory / "threads", *link_cuda],
-        [HERE / "forks.c", "-o", directory / "forks", *link_cuda],
-    ):
-        subprocess.run([*compiler, *words], check=True)
+    compiled("plugin.c", directory / "beside", "-DPLUGIN_MAIN", *LINK_CUDA, "-Wl,-rpath,/run/bin")
+    compiled("threads.c", directory / "threads", *LINK_CUDA)
+    compiled("forks.c", directory / "forks", *LINK_CUDA)
     return directory
 
 
 @pytest.mark.parametrize("starter", starting.STARTERS)
-def test_a_program_that_uses_the_gpu_starts_another_one(
+def test_program_that_uses_the_gpu_starts_another_one(
     container: Container, make_arbiter: ArbiterMaker, starter: str
 ) -> None:
     arbiter = make_arbiter(LIMIT)
@@ -43,14 +39,10 @@ def test_a_program_that_uses_the_gpu_starts_another_one(
     assert arbiter.hellos == 2
 
 
-def test_a_program_that_becomes_another_one_gives_back_what_it_held(
-    container: Container, make_arbiter: ArbiterMaker
-) -> None:
+def test_program_that_replaces_itself_releases_its_memory(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     with finishing(container.start([PROBE, "--allocate", str(10 * MIB), "--hold", "60"])) as beside:
-        assert beside.stdout is not None
-        while not beside.stdout.readline().startswith("holding"):
-            assert beside.poll() is None
+        lines_until(beside, "holding")
         output = container.program(starting.becomes_another, str(PROBE))
     assert output.splitlines()[-1] == f"filled {54 * MIB}"
 
@@ -68,7 +60,7 @@ def test_threads_launch_allocate_and_clean_up_as_they_end(
 
 
 @pytest.mark.slow
-def test_children_of_a_busy_program_wait_for_no_lock_of_its_threads(
+def test_forked_children_do_not_wait_for_the_parents_locks(
     container: Container, make_arbiter: ArbiterMaker, programs: Path
 ) -> None:
     arbiter = make_arbiter(LIMIT)
@@ -86,20 +78,16 @@ def test_many_processes_of_a_container_start_at_once(container: Container, make_
     processes = [container.start([PROBE, "--allocate", str(MIB), "--hold", "60"]) for _ in range(many)]
     try:
         for process in processes:
-            assert process.stdout is not None
-            said = []
-            while not (line := process.stdout.readline()).startswith("holding"):
-                said.append(line)
-                assert line, f"ended with {process.wait(10)} after {said}"
+            lines_until(process, "holding")
         assert arbiter.charged() == [MIB] * many
-        assert container.run([PROBE, "--fill"]).stdout.splitlines()[-1] == f"filled {LIMIT - many * MIB}"
+        assert container.filled_bytes() == LIMIT - many * MIB
     finally:
         for process in processes:
             with finishing(process):
                 pass
 
 
-def test_a_static_program_runs_and_is_not_reached(container: Container, tmp_path: Path) -> None:
+def test_static_program_runs_without_the_library(container: Container, tmp_path: Path) -> None:
     source = tmp_path / "static.c"
     source.write_text('#include <stdio.h>\nint main(void) { puts("ran"); return 0; }\n')
     subprocess.run(["gcc", "-static", "-o", tmp_path / "static", source], check=True)
@@ -107,7 +95,7 @@ def test_a_static_program_runs_and_is_not_reached(container: Container, tmp_path
     assert (result.returncode, result.stdout, result.stderr) == (0, "ran\n", "")
 
 
-# The loader's file of the container, as the agent mounts it, and programs where another user can read them.
+# Prepares the loader's preload file as the agent mounts it, and programs that another user can read.
 _PREFACE = """
 set -e
 mkdir /run/etc /run/bin
@@ -133,9 +121,9 @@ def as_nobody(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can make a program that runs as root")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can create a setuid program")
 @pytest.mark.parametrize("before", [[], ["env", "-i", "SIMGPU_DIR={gpus}"]], ids=["setuid", "setuid, no environment"])
-def test_the_loaders_file_reaches_programs_that_run_as_another_user(
+def test_preload_file_covers_setuid_programs(
     container: Container, make_arbiter: ArbiterMaker, programs: Path, before: list[str]
 ) -> None:
     make_arbiter(LIMIT)
@@ -146,8 +134,8 @@ def test_the_loaders_file_reaches_programs_that_run_as_another_user(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can become someone else")
-def test_a_program_of_another_user_has_its_share(
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the user")
+def test_program_of_another_user_has_its_share(
     container: Container, make_arbiter: ArbiterMaker, programs: Path
 ) -> None:
     make_arbiter(LIMIT)
@@ -163,18 +151,18 @@ def test_a_program_of_another_user_has_its_share(
     assert result.stdout == "0\n", result.stderr
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can make a program that runs as root")
-def test_a_variable_does_not_reach_programs_that_run_as_another_user(
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can create a setuid program")
+def test_ld_preload_does_not_cover_setuid_programs(
     container: Container, make_arbiter: ArbiterMaker, programs: Path
 ) -> None:
-    """Why the agent mounts the loader's file, and where LD_PRELOAD is used its limits end."""
+    """The agent therefore mounts the loader's file. This is where LD_PRELOAD stops working."""
     make_arbiter(LIMIT)
     words = ["env", "LD_PRELOAD=/run/bin/libgpushare.so", "/run/bin/beside", str(LIMIT + 1)]
     assert as_nobody(container, programs, *words, mounted=False).stdout == "0\n"
 
 
 @pytest.mark.slow
-def test_programs_that_end_in_every_way_leave_nothing_behind(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_programs_leave_nothing_behind_however_they_end(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     for ending in starting.ENDINGS:
         container.run(command(starting.fills_and_ends, LIMIT, ending))

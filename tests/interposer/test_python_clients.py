@@ -1,4 +1,4 @@
-"""NVIDIA's own Python bindings of the driver, from their package: they look functions up as the CUDA runtime does."""
+"""Tests NVIDIA's Python bindings of the driver, which look up functions as the CUDA runtime does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIMIT = 64 * MIB
 
 @pytest.fixture(scope="module")
 def packages() -> Path:
-    """Where the packages are, unpacked; they stay in the user's cache."""
+    """The directory of the unpacked packages, in the user's cache."""
     target = build.cache_directory() / "python-clients" / f"{PACKAGES[0]}-{sys.implementation.cache_tag}"
     if target.is_dir():
         return target
@@ -44,14 +44,14 @@ def packages() -> Path:
         try:
             unpacked.rename(target)
         except OSError:
-            if not target.is_dir():  # somebody else was faster
+            if not target.is_dir():  # another process was faster
                 raise
     return target
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("per_thread", ["0", "1"], ids=["legacy stream", "stream of the thread"])
-def test_the_bindings_meet_the_limit_and_launch(
+@pytest.mark.parametrize("per_thread", ["0", "1"], ids=["legacy stream", "per-thread stream"])
+def test_bindings_are_limited_and_launch(
     container: Container, make_arbiter: ArbiterMaker, packages: Path, per_thread: str
 ) -> None:
     make_arbiter(LIMIT)

@@ -1,4 +1,4 @@
-"""The law of the limit, on the library's own code: what is granted together never exceeds it."""
+"""Tests on the library's own code that granted charges together never exceed the limit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEMORY_OFFSET = struct.calcsize(contract.LIMITS_HEADER) + 16
 
 
 class Quota(ctypes.Structure):
-    """quota_t."""
+    """The C structure quota_t."""
 
     _fields_ = (
         ("ledger", ctypes.c_void_p),
@@ -33,7 +33,7 @@ class Quota(ctypes.Structure):
 
 
 class Pages:
-    """A limits page and one ledger page, and the code under test."""
+    """A limits page and one ledger page, with the functions under test."""
 
     def __init__(self, limit: int, slots: int) -> None:
         self.limits = mmap.mmap(-1, contract.PAGE_SIZE)
@@ -81,7 +81,7 @@ sizes = st.integers(0, 2**64 - 1) | st.integers(0, 100)
     limit=sizes,
     steps=st.lists(st.tuples(st.integers(0, 3), sizes, st.booleans()), max_size=30),
 )
-def test_alone_a_charge_is_granted_exactly_when_it_fits(limit: int, steps: list[tuple[int, int, bool]]) -> None:
+def test_charge_without_races_is_granted_exactly_if_it_fits(limit: int, steps: list[tuple[int, int, bool]]) -> None:
     pages = Pages(limit, 4)
     held: list[tuple[int, int]] = []
     for slot, size, refund in steps:
@@ -94,7 +94,7 @@ def test_alone_a_charge_is_granted_exactly_when_it_fits(limit: int, steps: list[
         assert pages.used() == sum(charge for _, charge in held)
 
 
-def test_a_slot_beyond_the_count_is_not_looked_at() -> None:
+def test_slot_beyond_the_count_is_ignored() -> None:
     pages = Pages(100, 2)
     assert pages.charge(1, 60)
     pages.set(100, 1)
@@ -104,7 +104,7 @@ def test_a_slot_beyond_the_count_is_not_looked_at() -> None:
     assert pages.charge(0, 40)
 
 
-def test_slots_that_overflow_together_grant_nothing() -> None:
+def test_nothing_is_granted_when_the_sum_overflows() -> None:
     pages = Pages(2**64 - 1, 3)
     struct.pack_into("<QQ", pages.ledger, 8, 2**63, 2**63)
     assert not pages.charge(0, 1)
@@ -124,7 +124,7 @@ def test_processes_together_are_never_granted_more_than_the_limit(tmp_path: Path
 
 @pytest.mark.slow
 @given(sizes=st.lists(st.integers(0, 1 << 30)), cleared=st.booleans())
-def test_what_is_certain_is_said_with_how_often_it_was_about_to_be_less(sizes: list[int], *, cleared: bool) -> None:
+def test_certain_bytes_come_with_a_count_of_decreases(sizes: list[int], *, cleared: bool) -> None:
     pages = Pages(100, 2)
     for size in sizes:
         pages.settle(1, size)
@@ -135,5 +135,5 @@ def test_what_is_certain_is_said_with_how_often_it_was_about_to_be_less(sizes: l
         pages.unsettle(1, size)
         assert pages.certain(1) == (0 if cleared else sum(sizes[freed:]), freed)
     assert pages.used() == 0
-    pages.settle(contract.CERTAIN_SLOT, 5)  # no process has such a slot
+    pages.settle(contract.CERTAIN_SLOT, 5)  # not a process's slot
     assert not any(pages.ledger[8 * (contract.CERTAIN_SLOT + 2) :])

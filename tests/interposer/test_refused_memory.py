@@ -1,4 +1,4 @@
-"""The first allocation that a share has no room for is one line on stderr, whichever way it was asked for."""
+"""Tests that a process's first refused allocation prints one line, whichever function was called."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GIB = 1024 * MIB
 
 @pytest.mark.parametrize("proc", [False, True], ids=["dlsym", "cuGetProcAddress"])
 @pytest.mark.parametrize("kind", memory_limit.KINDS)
-def test_the_first_refusal_of_a_process_is_a_line(
+def test_first_refusal_of_a_process_prints_a_line(
     container: Container, make_arbiter: ArbiterMaker, kind: str, proc: bool
 ) -> None:
     make_arbiter(LIMIT)
@@ -27,7 +27,7 @@ def test_the_first_refusal_of_a_process_is_a_line(
         assert line.endswith(" of the container's 64 MiB are in use (gpushare.io/memory)")
 
 
-def test_the_figures_are_those_of_the_share(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_refusal_shows_the_figures_of_the_share(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(2 * GIB)
     ended = container.run(command(refused_memory.refused_again_and_again, "plain", False, 3 * GIB))
     assert lines_of_the_library(ended.stderr) == [
@@ -35,7 +35,7 @@ def test_the_figures_are_those_of_the_share(container: Container, make_arbiter: 
     ]
 
 
-def test_a_graph_that_does_not_fit_is_a_line_too(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_graph_that_does_not_fit_prints_a_line(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(256 * MIB)
     ended = container.run(command(graph_memory.does_not_fit))
     assert ended.returncode == 0, ended.stderr
@@ -44,7 +44,7 @@ def test_a_graph_that_does_not_fit_is_a_line_too(container: Container, make_arbi
     ]
 
 
-def test_what_the_driver_refuses_is_not_the_share_s_doing(container: Container, make_arbiter: ArbiterMaker) -> None:
+def test_refusal_by_the_driver_prints_nothing(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(40 * GIB)
     ended = container.run(command(refused_memory.refused_by_the_driver, 5 * GIB))
     assert ended.returncode == 0, ended.stderr
@@ -52,7 +52,7 @@ def test_what_the_driver_refuses_is_not_the_share_s_doing(container: Container, 
 
 
 @pytest.mark.parametrize("reader", [True, False], ids=["full", "closed"])
-def test_a_program_goes_on_when_nobody_reads_its_stderr(
+def test_program_continues_if_its_stderr_cannot_be_written(
     container: Container, make_arbiter: ArbiterMaker, reader: bool
 ) -> None:
     make_arbiter(LIMIT)

@@ -1,6 +1,6 @@
-"""The library under the compiler's sanitizers, while two shares use the same GPUs in every way at once, on the real arbiter.
+"""Tests the library with sanitizers while two shares use the same GPUs in every way, with the real arbiter.
 
-`make sanitize` runs it for longer: GPUSHARE_SANITIZE_SECONDS.
+`make sanitize` runs this for longer: GPUSHARE_SANITIZE_SECONDS.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 from gpushare.allocation import GivenShare
 from tests.deviceplugin import arbiter_node
 from tests.interposer.conftest import MIB
-from tests.interposer.container import BUILD, DRIVERS, LIBRARY, ROOT, Container, finishing
+from tests.interposer.container import BUILD, LIBRARY, LINK_CUDA, ROOT, Container, compiled, finishing
 from tests.interposer.launching import line
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ OPTIONS = {
     "UBSAN_OPTIONS": "print_stacktrace=1",
     "TSAN_OPTIONS": "history_size=5:exitcode=0",
 }
-# Where a report begins, of whichever sanitizer; and in which file of the library something was done.
+# Matches the start of a report by any of the sanitizers.
 REPORT = re.compile(r"^(?=WARNING: ThreadSanitizer: |==\d+==ERROR: \w+Sanitizer: |\S+: runtime error: )", re.MULTILINE)
 
 
@@ -46,42 +46,29 @@ def _sanitized() -> None:
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `address` and `thread`: one program with either, for the runtime has to be the program's."""
+    """A folder with the program built for each sanitizer, whose runtime must belong to the program."""
     folder = tmp_path_factory.mktemp("everything")
-    driver = [f"-L{DRIVERS}", "-l:libcuda.so.1", "-Wl,--allow-shlib-undefined", "-pthread"]
     for sanitizer, flags in FLAGS.items():
-        build: list[str | Path] = [
-            "gcc",
-            "-std=c11",
-            "-O1",
-            "-g",
-            flags,
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-o",
-            folder / sanitizer,
-        ]
-        subprocess.run([*build, HERE / "everything.c", *driver], check=True, timeout=60)
+        compiled("everything.c", folder / sanitizer, "-g", flags, *LINK_CUDA)
     return folder
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a process said, and how it ended."""
+class Ended:
+    """A process's output and exit status."""
 
     output: str
     errors: str
     status: int
 
 
-def told(process: subprocess.Popen[str], timeout_seconds: float) -> Told:
+def wait_for_end(process: subprocess.Popen[str], timeout_seconds: float) -> Ended:
     output, errors = process.communicate(timeout=timeout_seconds)
-    return Told(output, errors, process.returncode)
+    return Ended(output, errors, process.returncode)
 
 
 def runtime(sanitizer: str) -> Path:
-    """It has to come before all that is built with it."""
+    """Return the sanitizer's runtime, which must be loaded before everything built with it."""
     result = subprocess.run(
         ["gcc", f"-print-file-name={RUNTIMES[sanitizer]}"], check=True, capture_output=True, text=True
     )
@@ -89,17 +76,17 @@ def runtime(sanitizer: str) -> Path:
 
 
 def reports(errors: str) -> list[str]:
-    """What the sanitizers said."""
+    """Split the sanitizers' reports."""
     return REPORT.split(errors)[1:]
 
 
-async def everything(gpus: Path, uuids: list[str], library: Path, program: Path, seconds: float) -> list[Told]:
-    """What two shares, which do everything on the same GPUs, said; half-way through the agent is restarted."""
+async def everything(gpus: Path, uuids: list[str], library: Path, program: Path, seconds: float) -> list[Ended]:
+    """Run two shares that do everything on the same GPUs, restart the agent half-way, and return the results."""
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp")))
         async with arbiter_node.opened(directory) as node:
             box = Container(node.socket.parent, gpus, preload=())
-            # The sanitizer for races bears addresses that are mixed up only so far: here none are (setarch -R).
+            # setarch -R turns off address randomization, of which the thread sanitizer tolerates only a little.
             preload = f"LD_PRELOAD={runtime(program.name)} {library}"
             command = ["setarch", "-R", "env", preload, str(program), str(seconds)]
             processes = []
@@ -108,8 +95,8 @@ async def everything(gpus: Path, uuids: list[str], library: Path, program: Path,
                 environment = {"TEST_POD": name, "TEST_CONTAINER": "main", **OPTIONS}
                 processes.append(stack.enter_context(finishing(box.start(command, environment))))
             for process in processes:
-                await asyncio.to_thread(line, process)  # it has begun, or ended
-            ends = asyncio.gather(*(asyncio.to_thread(told, process, seconds + 120) for process in processes))
+                await asyncio.to_thread(line, process)  # wait until it has begun, or ended
+            ends = asyncio.gather(*(asyncio.to_thread(wait_for_end, process, seconds + 120) for process in processes))
             await asyncio.sleep(seconds / 2)
             await node.stop()
             await node.start()
@@ -117,19 +104,17 @@ async def everything(gpus: Path, uuids: list[str], library: Path, program: Path,
 
 
 @pytest.mark.parametrize("sanitizer", sorted(FLAGS))
-async def test_no_sanitizer_reports_anything_of_the_library(
+async def test_sanitizers_report_nothing_in_the_library(
     gpus: Path, uuids: list[str], programs: Path, sanitizer: str
 ) -> None:
-    for said in await everything(gpus, uuids, SANITIZED / sanitizer / LIBRARY.name, programs / sanitizer, SECONDS):
-        assert not reports(said.errors), "\n".join(reports(said.errors))
-        assert said.status == 0, said.errors
-        assert all(int(way.split()[0]) > 0 for way in said.output.splitlines()), said.output
+    for ended in await everything(gpus, uuids, SANITIZED / sanitizer / LIBRARY.name, programs / sanitizer, SECONDS):
+        assert not reports(ended.errors), "\n".join(reports(ended.errors))
+        assert ended.status == 0, ended.errors
+        assert all(int(way.split()[0]) > 0 for way in ended.output.splitlines()), ended.output
 
 
 @pytest.mark.parametrize("sanitizer", sorted(FLAGS))
-async def test_a_fault_that_was_planted_in_the_library_is_reported(
-    gpus: Path, uuids: list[str], programs: Path, sanitizer: str
-) -> None:
+async def test_sanitizers_report_a_planted_fault(gpus: Path, uuids: list[str], programs: Path, sanitizer: str) -> None:
     library = SANITIZED / sanitizer / "planted" / LIBRARY.name
-    errors = "".join(said.errors for said in await everything(gpus, uuids, library, programs / sanitizer, 1))
+    errors = "".join(ended.errors for ended in await everything(gpus, uuids, library, programs / sanitizer, 1))
     assert any("__wrap_symbols_answer" in report for report in reports(errors)), errors

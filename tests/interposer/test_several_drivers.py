@@ -1,8 +1,7 @@
-"""Programs that look for the driver by themselves try several copies of it, and find in a share what they find without."""
+"""Tests programs that try several copies of the driver: in a share they find the same one as without."""
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.interposer.conftest import MIB, ArbiterMaker
-from tests.interposer.container import DRIVERS, Container, complaints_of_the_library
+from tests.interposer.container import DRIVERS, LINK_CUDA, Container, compiled, complaints_of_the_library
 
 pytestmark = pytest.mark.slow
 
@@ -20,26 +19,20 @@ CUDA, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
 USED = {CUDA: "used: 0 0 0 2 0 512 MiB", NVML: "used: 0 0 512 MiB"}
 FAILS = {CUDA: 34, NVML: 9}
 REFUSED = {CUDA: 801, NVML: 3}
-VERSION = {CUDA: 0, NVML: 1}  # NVML tells it only once it has been started
+VERSION = {CUDA: 0, NVML: 1}  # NVML reports it only after initialization
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program, and in folders a stub and another copy of each library."""
+    """A folder with the program, and with a stub and another copy of each library."""
     folder = tmp_path_factory.mktemp("several")
-    compiler = ["gcc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run([*compiler, HERE / "tries.c", "-o", folder / "tries", "-ldl"], check=True)
-    link_cuda = ["-L", DRIVERS, "-l:libcuda.so.1"]
-    subprocess.run(
-        [*compiler, "-shared", "-fPIC", HERE / "plugin.c", "-o", folder / "plugin.so", *link_cuda], check=True
-    )
-    interposes = [HERE / "interposes.c", "-o", folder / "interposes.so", "-ldl"]
-    subprocess.run([*compiler, "-shared", "-fPIC", *interposes], check=True)
+    compiled("tries.c", folder / "tries", "-ldl")
+    compiled("plugin.c", folder / "plugin.so", *LINK_CUDA)
+    compiled("interposes.c", folder / "interposes.so", "-ldl")
     for name in (CUDA, NVML):
         for kind in ("stub", "compat"):
             (folder / kind).mkdir(exist_ok=True)
-        stub = ["-shared", "-fPIC", f"-Wl,-soname,{name}", HERE / "stub.c", "-o", folder / "stub" / name]
-        subprocess.run([*compiler, *stub], check=True)
+        compiled("stub.c", folder / "stub.so", f"-Wl,-soname,{name}").rename(folder / "stub" / name)
         (folder / "compat" / f"{name}.565").write_bytes((DRIVERS / name).read_bytes())
     return folder
 
@@ -49,7 +42,7 @@ Try = Callable[..., tuple[list[str], list[str]]]
 
 @pytest.fixture
 def tries(container: Container, make_arbiter: ArbiterMaker, files: Path) -> Try:
-    """Run the program in a share; returns what it said, and what the library did."""
+    """Run the program in a share. Returns its lines and the library's."""
     make_arbiter(LIMIT)
 
     def run(
@@ -64,44 +57,42 @@ def tries(container: Container, make_arbiter: ArbiterMaker, files: Path) -> Try:
 
 
 @pytest.mark.parametrize("name", [CUDA, NVML])
-def test_a_stub_that_is_tried_first_leaves_the_driver_to_be_found(tries: Try, name: str) -> None:
+def test_driver_is_found_after_a_stub_was_tried(tries: Try, name: str) -> None:
     said, lines = tries(f"@stub/{name}", name)
     assert said == [f"started: {FAILS[name]}", "started: 0", USED[name]]
     assert lines == []
 
 
-def test_a_plugin_that_is_linked_with_the_driver_finds_it_after_a_stub_has_gone(tries: Try) -> None:
-    """It asks nobody where the driver is."""
+def test_linked_plugin_finds_the_driver_after_a_stub_is_closed(tries: Try) -> None:
+    """The plugin does not look the driver up itself."""
     assert tries(f"+@stub/{CUDA}", "!@plugin.so") == (["started: 34", "plugin: 0 2"], [])
     assert tries(f"?@stub/{CUDA}", "!@plugin.so") == (["asked: 34", "plugin: 0 2"], [])
 
 
 @pytest.mark.parametrize("ours_first", [True, False], ids=["ours first", "ours last"])
-def test_a_library_that_wraps_the_search_for_functions_works_beside_ours(
-    tries: Try, files: Path, ours_first: bool
-) -> None:
-    """As those do that checkpoint programs: they put functions of their own in the place of those that are found."""
+def test_library_that_replaces_lookup_results_works_with_ours(tries: Try, files: Path, ours_first: bool) -> None:
+    """Checkpoint libraries do this: they replace the functions that a lookup returns."""
     other = (files / "interposes.so",)
     said, lines = tries(f"*{CUDA}", after=other) if ours_first else tries(f"*{CUDA}", before=other)
     assert said[0] == "found: 0 0 2 512 MiB"
-    assert int(said[1].split()[1]) >= (0 if ours_first else 2), "it saw the allocations"
+    assert int(said[1].split()[1]) >= (0 if ours_first else 2), "the other library must see the allocations"
     assert lines == []
 
 
 @pytest.mark.parametrize("name", [CUDA, NVML])
-def test_a_copy_that_is_only_asked_for_its_version_leaves_the_next_one_to_be_used(tries: Try, name: str) -> None:
+def test_copy_that_only_reports_its_version_is_not_kept(tries: Try, name: str) -> None:
     said, lines = tries(f"?@stub/{name}", f"?{name}", f"@compat/{name}.565")
     assert said == [f"asked: {FAILS[name]}", f"asked: {VERSION[name]}", "started: 0", USED[name]]
     assert lines == []
 
 
 @pytest.mark.parametrize("name", [CUDA, NVML])
-def test_a_copy_by_its_path_is_used_like_any(tries: Try, name: str) -> None:
+def test_copy_opened_by_path_is_used(tries: Try, name: str) -> None:
     assert tries(f"@compat/{name}.565") == (["started: 0", USED[name]], [])
 
 
 @pytest.mark.parametrize("name", [CUDA, NVML])
-def test_a_program_that_tries_all_uses_the_first_that_starts(tries: Try, name: str) -> None:
+def test_first_copy_that_initializes_is_used(tries: Try, name: str) -> None:
     every = [f"@nowhere/{name}", f"@stub/{name}", f"@stub/{name}", name]
     said, lines = tries(*every)
     assert said == ["not there", *[f"started: {FAILS[name]}"] * 2, "started: 0", USED[name]]
@@ -110,13 +101,15 @@ def test_a_program_that_tries_all_uses_the_first_that_starts(tries: Try, name: s
 
 @pytest.mark.parametrize("name", [CUDA, NVML])
 @pytest.mark.parametrize("first", ["+", ""], ids=["closed again", "in use"])
-def test_a_second_copy_is_refused_aloud_and_the_first_goes_on(tries: Try, files: Path, name: str, first: str) -> None:
+def test_second_copy_is_refused_with_a_message_and_the_first_still_works(
+    tries: Try, files: Path, name: str, first: str
+) -> None:
     second = f"@compat/{name}.565"
     said, lines = tries(f"{first}{name}", *([] if first == "+" else [f"={second}"]), f"+{second}", name)
     used = [] if first == "+" else [USED[name], f"started: {REFUSED[name]}", USED[name]]
     assert said[: 1 + len(used)] == ["started: 0", *used]
     assert said[1 + len(used) :] == [f"started: {REFUSED[name]}", "started: 0", USED[name]]
     assert lines == [
-        f"gpushare: a second copy of {name} is refused, {files}/compat/{name}.565: this process has started the one in "
-        f"{DRIVERS}/{name}; have the program use one of them"
+        f"gpushare: a second copy of {name} is refused ({files}/compat/{name}.565): this process already uses "
+        f"{DRIVERS}/{name}; make the program load only one of them"
     ]

@@ -1,4 +1,4 @@
-"""Memory that processes share, in every way that CUDA has: its maker is charged and nobody else, whoever dies first."""
+"""Tests that only the exporter is charged for memory shared between processes, whichever process dies first."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from contextlib import contextmanager
 import pytest
 
 from tests.interposer.conftest import MIB, ArbiterMaker
-from tests.interposer.container import PROBE, Container, finishing
+from tests.interposer.container import Container, finishing
 from tests.interposer.gpu import Gpu
+from tests.interposer.launching import line
 from tests.interposer.programs.shared_between_processes import LIMIT, SHARED, WAYS, has, makes, storm
 from tests.programs import command
 
@@ -24,7 +25,9 @@ pytestmark = pytest.mark.slow
 def pair(
     container: Container, way: str, *, ends: bool = False, takes_bytes: int = 0
 ) -> Iterator[tuple[subprocess.Popen[str], subprocess.Popen[str]]]:
-    """One process that shares what it made, and one that has it and ends it or takes more; each then waits for a line."""
+    """Run a process that shares memory and one that receives it, then releases it or allocates more; each waits for a
+    line.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     importer = command(has, way, theirs.fileno(), ends=ends, takes_bytes=takes_bytes)
     with (
@@ -33,20 +36,14 @@ def pair(
     ):
         ours.close()
         theirs.close()
-        assert maker.stdout is not None
-        assert other.stdout is not None
-        assert maker.stdout.readline() == "shared\n", maker.communicate(timeout=10)
-        assert other.stdout.readline() == "has it\n", other.communicate(timeout=10)
+        assert line(maker) == "shared", maker.communicate(timeout=10)
+        assert line(other) == "has it", other.communicate(timeout=10)
         yield maker, other
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait(10)
-
-
-def _rest_is(container: Container, left_bytes: int) -> None:
-    assert container.run([PROBE, "--fill"]).stdout.splitlines()[-1] == f"filled {left_bytes}"
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -56,38 +53,35 @@ def test_shared_memory_is_charged_once(container: Container, make_arbiter: Arbit
         assert arbiter.charged() == [SHARED]
         importer.communicate("\n", timeout=10)
         assert importer.returncode == 0
-        _rest_is(container, LIMIT - SHARED)
-    _rest_is(container, LIMIT)
+        assert container.filled_bytes() == LIMIT - SHARED
+    assert container.filled_bytes() == LIMIT
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("dies", ["its maker", "who imported it"])
-def test_whoever_is_killed_takes_with_him_what_he_was_charged_for_and_no_more(
+@pytest.mark.parametrize("dies", ["the exporter", "the importer"])
+def test_killed_process_refunds_only_its_own_charges(
     container: Container, make_arbiter: ArbiterMaker, way: str, dies: str
 ) -> None:
     arbiter = make_arbiter(LIMIT)
     with pair(container, way, takes_bytes=10 * MIB) as (maker, importer):
         assert sorted(arbiter.charged()) == [10 * MIB, SHARED]
-        _kill(maker if dies == "its maker" else importer)
-        _rest_is(container, LIMIT - (10 * MIB if dies == "its maker" else SHARED))
-    _rest_is(container, LIMIT)
+        _kill(maker if dies == "the exporter" else importer)
+        assert container.filled_bytes() == LIMIT - (10 * MIB if dies == "the exporter" else SHARED)
+    assert container.filled_bytes() == LIMIT
 
 
-def test_processes_that_share_and_die_at_any_moment_never_exceed_the_limit(
-    container: Container, make_arbiter: ArbiterMaker
-) -> None:
+def test_processes_that_share_and_die_never_exceed_the_limit(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     gpu, dice = Gpu(container), random.Random(11)
     try:
         for way in list(WAYS) * 3:
             with pair(container, way) as both, finishing(container.start(command(storm))) as beside:
-                assert beside.stdout is not None
-                assert beside.stdout.readline() == "started\n"
+                assert line(beside) == "started"
                 for process in dice.sample(both, 2):
                     assert gpu.most_used() <= LIMIT
                     _kill(process)
                 assert gpu.most_used() <= LIMIT
                 assert beside.poll() is None
-            _rest_is(container, LIMIT)
+            assert container.filled_bytes() == LIMIT
     finally:
         gpu.close()

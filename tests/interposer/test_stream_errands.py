@@ -1,4 +1,4 @@
-"""Streams that wait for the host: what they hold back holds nothing else back, and is charged and gated as ever."""
+"""Tests streams that wait for the host: they delay no other stream, and their memory and launches count as usual."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ from tests.interposer.launching import OPEN, RELEASED, REVOKE, STINGY, WANT, cli
 from tests.interposer.programs import stream_errands
 
 
-def test_a_stream_that_waits_for_a_word_holds_back_no_other_and_its_memory_is_charged(
-    container: Container, make_arbiter: ArbiterMaker
-) -> None:
+def test_stream_that_waits_for_a_value_does_not_block_others(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(64 * MIB)
     container.program(stream_errands.waits_for_a_word)
 
 
-def test_a_lease_ends_while_a_stream_runs_functions_of_the_host(
-    container: Container, make_arbiter: ArbiterMaker
-) -> None:
+def test_lease_is_returned_after_host_functions_in_a_stream(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
     with client(container, stream_errands.function_of_the_host) as process:
         arbiter.hears(WANT)

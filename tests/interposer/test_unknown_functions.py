@@ -1,4 +1,4 @@
-"""A driver's function that the library does not know, under a name that it holds to the limits, reaches no program."""
+"""Tests that a program cannot get an unknown driver function under a name that is held to the limits."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def strange(container: Container, make_arbiter: ArbiterMaker, tmp_path: Path) -> Container:
-    """A container whose driver hands out functions that it does not export."""
+    """A container whose driver returns functions that it does not export."""
     make_arbiter(MIB)
     directory = tmp_path / "drivers"
     directory.mkdir()
     return with_driver_before(container, "thunks.c", directory)
 
 
-def test_a_function_that_the_driver_does_not_export_is_refused(strange: Container) -> None:
+def test_function_that_the_driver_does_not_export_is_refused(strange: Container) -> None:
     result = strange.run(command(unknown_functions.asks))
     assert result.stdout.splitlines() == [
         "cuMemAlloc 12040 0 500 1 nothing",
@@ -33,13 +33,13 @@ def test_a_function_that_the_driver_does_not_export_is_refused(strange: Containe
         "cuStreamQuery 12040 0 0 0 a function",
     ], result.stderr
     assert lines_of_the_library(result.stderr) == [
-        "gpushare: cuMemAlloc is refused: the driver answers cuGetProcAddress(version 12040, flags 0) with a function "
+        "gpushare: cuMemAlloc is refused: for cuGetProcAddress(version 12040, flags 0) the driver returns a function "
         "that this library does not know and cannot hold to the limits of this container; upgrade gpushare, or give "
         "the pod a whole GPU"
     ]
 
 
-def test_a_newer_form_that_the_driver_exports_is_refused(strange: Container) -> None:
+def test_newer_variant_that_the_driver_exports_is_refused(strange: Container) -> None:
     result = strange.run(command(unknown_functions.looks))
     refused, absent, known = result.stdout.splitlines()
     assert "undefined symbol: cuMemAlloc_v9" in refused

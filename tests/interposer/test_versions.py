@@ -1,4 +1,4 @@
-"""The library beside arbiters of other versions of the protocol: what it takes, what it says, and what it never does."""
+"""Tests the library with arbiters of other protocol versions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from gpushare import contract
 from tests.interposer.conftest import MIB, ArbiterMaker
 from tests.interposer.container import Container, finishing, lines_of_the_library
+from tests.interposer.launching import line
 from tests.interposer.programs import versions
 from tests.interposer.reference_arbiter import Misbehaviour, ReferenceArbiter, Share
 from tests.programs import command
@@ -20,12 +21,12 @@ BOTH = {
     "the oldest version": Misbehaviour(version=contract.WIRE_OLDEST),
     "this version": Misbehaviour(),
     "longer messages": Misbehaviour(more=bytes(range(24))),
-    "messages of types that it does not know": Misbehaviour(unknown=True),
+    "messages of unknown types": Misbehaviour(unknown=True),
 }
 
 
 @pytest.mark.parametrize("behaviour", BOTH.values(), ids=BOTH.keys())
-def test_it_goes_by_its_limits_and_launches(
+def test_library_keeps_its_limits_and_launches(
     container: Container, make_arbiter: ArbiterMaker, behaviour: Misbehaviour
 ) -> None:
     arbiter = make_arbiter(4 * MIB, behaviour=behaviour)
@@ -51,7 +52,7 @@ NOT_UNDERSTOOD = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("behaviour", "sentence"), NOT_UNDERSTOOD.values(), ids=NOT_UNDERSTOOD.keys())
-def test_a_running_program_says_once_what_it_does_not_understand_and_goes_on(
+def test_running_program_reports_an_unknown_arbiter_once_and_continues(
     container: Container, arbiter_directory: Path, uuids: list[str], behaviour: Misbehaviour, sentence: str
 ) -> None:
     shares = [Share(uuids[0], 4 * MIB)]
@@ -60,24 +61,23 @@ def test_a_running_program_says_once_what_it_does_not_understand_and_goes_on(
     newer = ReferenceArbiter(arbiter_directory, shares, behaviour)
     last = ReferenceArbiter(arbiter_directory, shares, Misbehaviour(version=contract.WIRE_OLDEST), after=before)
     with before, finishing(container.start(program)) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+        assert line(process) == "ready"
         assert _asked(process) == "well\n"
         before.stop()
         with newer:
             assert process.stderr is not None
-            assert "MiB refused" in process.stderr.readline()  # as it has filled its share
+            assert "MiB refused" in process.stderr.readline()  # because it has filled its share
             assert "the arbiter went away" in process.stderr.readline()
             message = process.stderr.readline()
             assert sentence in message
-            assert "this program goes on with the limits that it has" in message
+            assert "this program keeps its current limits" in message
             assert _asked(process) == "well\n"
             assert newer.hellos < 8
-        # One that is understood is gone back to, and nothing more is said.
+        # It returns to an arbiter that it understands, and prints nothing more.
         with last:
             until = time.monotonic() + 60
-            while last.reclaims == 0:  # what it says first
-                assert time.monotonic() < until, "it has not come back"
+            while last.reclaims == 0:  # its first message
+                assert time.monotonic() < until, "it has not reconnected"
                 time.sleep(0.05)
             assert _asked(process) == "well\n"
             _, errors = process.communicate("", timeout=120)

@@ -1,6 +1,6 @@
-"""A launch waits at the gate of the GPU that its stream is on, whatever the thread's own context is, and if it has none.
+"""Tests that a launch waits at the gate of its stream's GPU, whichever context the thread has, or without one.
 
-So it is since CUDA 12 for kernels of libraries, which the CUDA runtime launches, and always was for graphs.
+CUDA supports this since version 12 for library kernels, which the runtime launches, and always did for graphs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WORK = pytest.mark.parametrize("graph", [False, True], ids=["kernel", "graph"])
 
 
 @WORK
-def test_a_thread_without_a_context_waits(container: Container, make_arbiter: ArbiterMaker, graph: bool) -> None:
+def test_thread_without_a_context_waits(container: Container, make_arbiter: ArbiterMaker, graph: bool) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
     with client(container, where_streams_are.without_a_context, graph) as process:
         assert arbiter.hears(WANT) == (0, 0, 0)
@@ -30,7 +30,7 @@ def test_a_thread_without_a_context_waits(container: Container, make_arbiter: Ar
 
 
 @WORK
-def test_a_thread_with_another_gpus_context_waits_for_the_streams(
+def test_thread_with_another_context_waits_for_the_gpu_of_its_stream(
     container: Container, make_arbiter: ArbiterMaker, graph: bool
 ) -> None:
     arbiter = make_arbiter(MIB, MIB, behaviour=STINGY)
@@ -45,9 +45,7 @@ def test_a_thread_with_another_gpus_context_waits_for_the_streams(
 
 
 @pytest.mark.slow
-def test_a_closed_gate_of_the_threads_own_context_is_no_matter(
-    container: Container, make_arbiter: ArbiterMaker
-) -> None:
+def test_closed_gate_of_the_threads_context_does_not_matter(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(MIB, MIB, behaviour=STINGY)
     with client(container, where_streams_are.past_a_closed_gate) as process:
         assert arbiter.hears(WANT)[0] == 1
@@ -59,8 +57,10 @@ def test_a_closed_gate_of_the_threads_own_context_is_no_matter(
 
 
 @pytest.mark.slow
-def test_what_such_a_thread_has_launched_is_waited_for(container: Container, make_arbiter: ArbiterMaker) -> None:
-    """By the arbiter, before the next one begins; and by the thread itself, which is not to run far ahead."""
+def test_lease_waits_for_launches_of_a_thread_without_a_context(
+    container: Container, make_arbiter: ArbiterMaker
+) -> None:
+    """The arbiter waits before it lets the next share begin, and the thread itself must not run far ahead."""
     arbiter = make_arbiter(MIB, behaviour=STINGY)
     with client(container, where_streams_are.launches_far) as process:
         arbiter.hears(WANT)
@@ -74,10 +74,10 @@ def test_what_such_a_thread_has_launched_is_waited_for(container: Container, mak
         ends_well(process)
 
 
-def test_a_stream_in_the_place_of_one_that_was_destroyed_is_another(
+def test_reused_stream_handle_on_another_gpu_has_no_pass(
     container: Container, make_arbiter: ArbiterMaker, tmp_path: Path
 ) -> None:
-    """On another GPU even: drivers use a handle again."""
+    """Drivers reuse handles, even for a stream on another GPU."""
     arbiter = make_arbiter(MIB, MIB, behaviour=STINGY)
     with client(with_driver_before(container, "thrifty.c", tmp_path), where_streams_are.uses_a_handle_again) as process:
         assert arbiter.hears(WANT)[0] == 0

@@ -1,8 +1,7 @@
-/* A program whose threads come and go, all of them using the GPU at once, and that cleans up where programs do: in the
- * destructors of thread-local values, as the CUDA runtime's users do, and when the process ends.
+/* A program whose many short-lived threads use the GPU at once. It cleans up in destructors of thread-local values,
+ * as users of the CUDA runtime do, and at exit.
  *
- *   threads THREADS ROUNDS    prints the bytes that are free at the end
- */
+ *   threads THREADS ROUNDS    prints the free bytes at the end */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>

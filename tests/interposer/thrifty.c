@@ -1,15 +1,15 @@
-/* A driver that has one handle for streams, which it uses again at once when a stream has ended: libcuda.so.1 before
- * the simulated one, which is libcudb.so.1 here. */
+/* A driver with a single stream handle, reused as soon as the stream is destroyed: libcuda.so.1 in front of the
+ * simulated one, libcudb.so.1. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
 #include <stddef.h>
 
-/* Where the simulated one has it, AT_ and its name, the compiler is told: to ask dlsym would lead to the hooks. */
+/* The compiler gets the simulated functions' offsets as AT_ and their names, because dlsym would return the hooks. */
 #define NEXT(function, ...) ((int (*)(__VA_ARGS__))(base() + AT_##function))
 #define HANDLE ((void *)&place)
 
-static void *place; /* the simulated stream that is meant */
+static void *place; /* the simulated stream behind the handle */
 
 static ElfW(Addr) base(void) {
     const struct link_map *simulated = dlopen("libcudb.so.1", RTLD_NOW);

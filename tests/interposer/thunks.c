@@ -1,5 +1,5 @@
-/* A driver that hands out functions that it does not export, and exports a form of a function that is newer than the
- * library: libcuda.so.1 before the simulated one, which is libcudb.so.1 here. */
+/* A driver that returns functions that it does not export, and exports a variant newer than the library:
+ * libcuda.so.1 in front of the simulated one, libcudb.so.1. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>

@@ -1,12 +1,11 @@
-/* A program that tries several copies of libcuda or libnvidia-ml, one after the other, and uses the first that starts.
- * Of each it says what came of it.
+/* A program that tries several copies of libcuda or libnvidia-ml in turn and uses the first one that initializes. It
+ * prints the result for each.
  *
  *   tries LIBRARY...
  *
- * A + before one: it is started and closed again, as by a program that only wants to know whether there is a GPU. A ?:
- * it is only asked for its version, and closed. A =: after another one has been started, which is used still. A !: it
- * is a plugin that is linked with the driver. A *: its functions are found by cuGetProcAddress, as the CUDA runtime
- * does. */
+ * Prefixes: + initializes and closes it, as a program does that only checks for a GPU. ? asks for its version and
+ * closes it. = initializes it while another one is in use. ! is a plugin linked with the driver. * looks its
+ * functions up with cuGetProcAddress, as the CUDA runtime does. */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -70,7 +69,7 @@ static int start(void *library, int nvml) {
     return nvml ? FOUND(library, "nvmlInit_v2", void)() : FOUND(library, "cuInit", unsigned)(0);
 }
 
-/* A failed look-up is not called. */
+/* A function that was not found is not called. */
 static int version(void *library, int nvml) {
     char text[96];
     int number;

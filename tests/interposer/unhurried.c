@@ -1,5 +1,5 @@
-/* A driver that takes its time to say whether a primary context is active, so that another thread comes in between:
- * libcuda.so.1 before the simulated one, which is libcudb.so.1 here. */
+/* A driver that is slow to report whether a primary context is active, so that another thread runs in between:
+ * libcuda.so.1 in front of the simulated one, libcudb.so.1. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>

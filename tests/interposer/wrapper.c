@@ -1,7 +1,6 @@
-/* Another preloaded library that replaces dlsym and cuInit itself, in C and with RTLD_NEXT, as profilers and allocators
- * do.
+/* Another preloaded library that replaces dlsym and cuInit, in C with RTLD_NEXT, as profilers and allocators do.
  *
- * Says at the end how often it was called: it must not be cut off from the chain, nor be called by itself. */
+ * At exit it prints how often it was called: it must stay in the chain, and must not call itself. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -23,7 +22,7 @@ void *dlsym(void *restrict handle, const char *restrict symbol) {
     void *found;
     calls++;
     if (++depth > 8)
-        _exit(99); /* a recursion without end */
+        _exit(99); /* endless recursion */
     found = next_dlsym(handle, symbol);
     depth--;
     return found;

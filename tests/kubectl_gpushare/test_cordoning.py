@@ -145,7 +145,7 @@ def test_a_conflict_is_tried_again_but_not_for_ever(plugin: Plugin, server: Call
     assert plugin("cordon", "gpu", "node-a/1", KUBECTL_PATH=server(conflicts=2)).code == 0
     ended = plugin("cordon", "gpu", "node-a/1", KUBECTL_PATH=server(conflicts=99))
     assert (ended.code, ended.out) == (1, "")
-    assert ended.err.startswith("error: somebody else has changed it at the same time")
+    assert ended.err.startswith("error: it was changed at the same time")
 
 
 def test_what_is_not_there_cannot_be_cordoned(plugin: Plugin, server: Callable[..., str]) -> None:

@@ -86,7 +86,7 @@ def test_what_is_to_be_kept_stays_asked_for_when_the_time_is_over(
 def test_what_nobody_does_in_time_is_taken_back(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
     ended = plugin(*FLAGS, "--memory", "16Gi", "--timeout", "1", KUBECTL_PATH=server("ignored"))
     assert (ended.code, log(tmp_path)) == (1, [MORE, BACK])
-    assert "not done after 1 s: the placer has yet to write it down" in ended.err
+    assert "not done after 1 s: the placer has not written it yet" in ended.err
 
 
 @pytest.mark.slow

@@ -6,14 +6,12 @@ inspection          says what in the ledger is invalid
 resize/             gives pods that hold a share and ask for another amount their turn
 gated_pods/         places gated pods in order, and opens their gates
 unschedulable_pods  placed, and of no use where they are: whom to evict, and when; pure. evictor: tells and evicts them
-defragmenter        has the planner look for moves that are worth it, tells them, and makes them if asked to
 
 What they share:
 
 queue               who is next, and who need not be tried; pure
 pending_reasons     tells pods why they wait
 touched_nodes       which nodes a round has to look at again, and with which pods; pure
-temporary_cordons   GPUs that a plan keeps cordoned while it is carried out
 write_backoff       when that is tried again which the API server did not let us write; pure
 cluster_figures     what Prometheus is told of all GPUs
 profile_publisher   tells the plugin by what the webhook chooses

@@ -20,7 +20,7 @@ class AuditListing:
     notes: Sequence[str]
 
     def table(self) -> Table:
-        """What is not in force."""
+        """Return the table of limits that are not in force."""
         return audit_problems.table(self.verdict, self.gpu_names)
 
     def document(self) -> documents.Document:

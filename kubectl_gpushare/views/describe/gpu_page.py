@@ -1,4 +1,4 @@
-"""`describe node` and `describe gpu`: who shares the cards, with what, and their problems."""
+"""`describe node` and `describe gpu`: the shares of each GPU, and their problems."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def node(described: GpuNode, snapshot: Snapshot, *, now: float) -> Page:
 
 
 def gpu(gpu: GpuSummary, owner: GpuNode, snapshot: Snapshot, *, now: float) -> Page:
-    """A card: what it is, its tenants in a picture and a table."""
+    """Return the page of a GPU: its properties, and its shares in a picture and a table."""
     order = tenants.letters([gpu])
     shares = tenants.table([gpu], order, tenants.Pods.of(snapshot), now=now)
     total = gpu_summary.add_up([gpu])

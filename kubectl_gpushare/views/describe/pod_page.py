@@ -1,4 +1,4 @@
-"""`describe pod`: what a pod asked for, what it got and who shares it, or why it waits."""
+"""`describe pod`: a pod's request, its allocation and the other shares there, or why it waits."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def node_name(manifest: pod.PodJson) -> str:
 
 
 def find(manifest: pod.PodJson, nodes: Iterable[GpuNode], *, is_known: bool = True) -> DescribedPod:
-    """Finds the pod's allocation in the ledger of its node: by uid, or by name where the ledger has no uid."""
+    """Find the pod's allocation in the ledger of its node: by uid, or by name where the ledger has no uid."""
     owner = next((node for node in nodes if node.name == node_name(manifest)), None)
     name, identity = pod.namespaced_name(manifest), pod.uid(manifest)
     for entry in owner.allocations if owner else ():
@@ -186,7 +186,7 @@ def placement(described: DescribedPod, refusal: str = "") -> str:
 
 
 def _resize(described: DescribedPod) -> Page:
-    """What it holds, and why not what it asks for; empty if it holds what it asks for."""
+    """Return the pod's current amounts, and why they are not the requested ones; empty if they are."""
     if described.owner is None or described.entry is None:
         return ()
     waits = resize_plan.pending(described.manifest, described.owner, described.entry)

@@ -37,7 +37,7 @@ _STYLES = {"Running": "good", "Gone": "bad"}
 class Pods:
     """An index of the pods by uid and by name. `known`: false if pods could not be read.
 
-    `usage`: what they use; None if agents were not asked.
+    `usage`: their use; None if agents were not asked.
     """
 
     by_uid: Mapping[str, pod.PodJson]

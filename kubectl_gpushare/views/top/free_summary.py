@@ -1,4 +1,6 @@
-"""The sentence above a table: what is free, how much of it is stranded and why, and the largest share that fits."""
+"""The sentence above a table: the free capacity, how much of it is stranded and why, and the largest share that
+fits.
+"""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ COLUMNS = (
     Column("REASON", wide=True, least=20),
 )
 
-_MAX_SICK = 5  # GPUs whose reason is told below the table
+_MAX_SICK = 5  # GPUs whose reason is printed below the table
 # Column a list may be sorted by -> (key, largest first).
 SORT_KEYS: Mapping[str, tuple[Callable[[GpuSummary], Any], bool]] = {
     "name": (lambda gpu: (gpu_summary.natural(gpu.node), gpu.gpu.index), False),

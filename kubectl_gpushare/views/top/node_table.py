@@ -53,18 +53,18 @@ class NodeRow:
 
     @property
     def measured(self) -> list[Used | None]:
-        """What is used of each of its GPUs that takes shares by annotation."""
+        """The use of each of its GPUs that takes shares by annotation."""
         return [gpu.measured for gpu in self.gpus if gpu.shared]
 
     @property
     def used(self) -> Used | None:
-        """What is used of these GPUs together; None if unknown, or if there are none."""
+        """The total use of these GPUs; None if unknown, or if there are none."""
         known = [part for part in self.measured if part is not None]
         return live_usage.total(known) if known else None
 
     @property
     def statuses(self) -> tuple[str, ...]:
-        """Its problems, each a word: of the node, of its conditions, then of its cards and its ledger."""
+        """Its problems, one word each: of the node, of its conditions, then of its GPUs and its ledger."""
         words = [self.away.word] if self.away else []
         words += [
             condition.trouble

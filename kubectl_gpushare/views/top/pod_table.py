@@ -1,4 +1,4 @@
-"""`top pods`: a line per pod that shares GPUs or waits for a share."""
+"""`top pods`: a line per pod that shares GPUs or wait for a share."""
 
 from __future__ import annotations
 
@@ -335,5 +335,7 @@ def _places(held: Sequence[gpu_summary.GpuSummary]) -> str:
 def _reason(row: PodRow) -> str:
     """Why it waits, by its annotation; for a reservation, what will become of it."""
     if row.manifest is None:
-        return "" if _until(row) is None else "reserved for a pod that has yet to come; given back if it does not"
+        return (
+            "" if _until(row) is None else "reserved for a pod that does not exist yet; released if it is not created"
+        )
     return str(pod.annotations_of(row.manifest).get(contract.REASON, ""))

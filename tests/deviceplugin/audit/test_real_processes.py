@@ -78,7 +78,7 @@ def test_what_was_learned_of_contexts_is_charged_before_the_next_one(start: Call
     assert charged == {"trainer": (0, CONTEXT), "second": (CONTEXT, 0), "small": (0, 0)}
     refused = node.failing("small")
     assert "cuDevicePrimaryCtxRetain: 2" in refused
-    assert "gpushare: no memory for a CUDA context: one takes about 300 MiB of this GPU" in refused
+    assert "gpushare: no memory for a CUDA context: it needs about 300 MiB on this GPU" in refused
 
 
 def test_what_changes_all_the_time_leaves_no_error_behind(start: Callable[..., AuditNode]) -> None:

@@ -67,18 +67,18 @@ static void send_one(int socket, input_t *input) {
 static void use_share(void) {
     for (uint32_t gpu = 0; gpu < share_gpu_count(); gpu++) {
         uint64_t before = share_used_bytes(gpu);
-        if (share_try(gpu, 4096))
+        if (share_try_charge(gpu, 4096))
             share_refund(gpu, 4096);
         LAW(share_used_bytes(gpu) == before);
     }
 }
 
 /* True: it went on with these pages. */
-static bool welcome(int socket, arbiter_pages_t *take) {
+static bool welcome(int socket, arbiter_map_pages_t *take) {
     wire_welcome_result_t result;
     char sentence[512];
     memset(sentence, 'x', sizeof sentence);
-    wire_answer_t answer = wire_finish(socket, &result, sentence, sizeof sentence);
+    wire_answer_t answer = wire_finish_join(socket, &result, sentence, sizeof sentence);
     if (answer == WIRE_REFUSED)
         LAW(memchr(sentence, '\0', sizeof sentence) != NULL && sentence[0] != '\0');
     if (answer != WIRE_WELCOMED)
@@ -96,9 +96,9 @@ static void converse(int socket) {
     }
     arbiter_begin(socket);
     use_share();
-    for (unsigned i = 0; i < MOST_MESSAGES && arbiter_heard(&lease); i++) {
+    for (unsigned i = 0; i < MOST_MESSAGES && arbiter_receive(&lease); i++) {
         LAW(lease.gpu < MAX_GPUS);
-        (void)arbiter_tell(MESSAGE_CLOSED, lease.gpu, lease.flags, lease.lease);
+        (void)arbiter_send(MESSAGE_CLOSED, lease.gpu, lease.flags, lease.lease);
     }
     arbiter_end();
     share_unmap();

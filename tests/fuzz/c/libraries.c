@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     int descriptor = memfd_create("library", MFD_CLOEXEC);
     LAW(descriptor >= 0 && write(descriptor, data, size) == (ssize_t)size);
     (void)snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
-    bool may_be = needed_may_be_cuda(path);
+    bool may_be = needed_may_use_cuda(path);
     LAW(may_be || size > 0);
     close(descriptor);
     LAW(fuzz_free_descriptor() == free_before);

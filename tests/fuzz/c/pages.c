@@ -34,7 +34,7 @@ static void step(const peer_t *peer, input_t *input) {
     switch (what % 10) {
     case 0:
     case 1: {
-        bool charged = what % 10 == 0 ? share_try(gpu, bytes) : share_charge(gpu, bytes);
+        bool charged = what % 10 == 0 ? share_try_charge(gpu, bytes) : share_charge(gpu, bytes);
         LAW(*own == (charged ? before + bytes : before));
         LAW(!charged || (bytes <= share_limit_bytes(gpu) && share_used_bytes(gpu) <= share_limit_bytes(gpu)));
         break;
@@ -55,11 +55,11 @@ static void step(const peer_t *peer, input_t *input) {
         (void)share_request_percent(gpu);
         break;
     case 6:
-        (void)share_is_measured();
+        (void)share_tracks_certain();
         (void)share_context_bytes(gpu);
         break;
     case 7: {
-        uint32_t found = share_gpu(peer->limits->gpu[bytes % MAX_GPUS].uuid);
+        uint32_t found = share_find_gpu(peer->limits->gpu[bytes % MAX_GPUS].uuid);
         LAW(found == SHARE_NO_GPU || found < peer->gpus);
         break;
     }

@@ -93,11 +93,12 @@ def test_there_are_no_more_moves_than_are_allowed() -> None:
 
 
 @pytest.mark.slow
-def test_each_chain_of_moves_gains_enough_by_itself() -> None:
+def test_each_chain_of_moves_gains_enough_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     placed = [(owned(f"p{number}", request="0.4"), f"n0/{number}") for number in range(4)]
     for least_gain, moves in ((0.02, 2), (0.1, 1)):
         world = cluster(*placed, nodes=1, gpus=4)
-        plan = relocating.plan(world, [waits("w", "1")], NONE, most=5, least_gain=least_gain)
+        monkeypatch.setattr(relocating, "MIN_GAIN", least_gain)
+        plan = relocating.plan(world, [waits("w", "1")], NONE, most=5)
         assert plan.gained is not None
         assert (len(plan.moves), plan.gained > 1) == (moves, True), "the pod that waits is let in"
 

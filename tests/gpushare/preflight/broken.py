@@ -11,6 +11,7 @@ from gpushare.preflight.facts_of_cluster import Trial
 from gpushare.preflight.finding import Severity
 from gpushare.preflight.install_plan import InstallPlan
 from gpushare.preflight.workload import Workload
+from tests.config import manifests
 from tests.gpushare.preflight import sound
 from tests.gpushare.preflight.sound import daemonset, named, node, pod
 
@@ -18,6 +19,7 @@ Change = Callable[[dict[str, Any]], None]
 BLOCKING, WARNING, UNKNOWN, INFO = Severity.BLOCKING, Severity.WARNING, Severity.UNKNOWN, Severity.INFO
 GKE = {"apiVersion": "v1", "scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["system-node-critical"]}]}}  # fmt: skip
 POLICY = {"spec": {"cdi": {"enabled": True}, "toolkit": {"env": []}}, "status": {"state": "ready"}}
+DEFRAG = manifests.CONFIG / "components" / "defrag" / "cronjob.yaml"
 ACCEPT = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED"
 
 
@@ -266,6 +268,8 @@ BEFORE: dict[str, tuple[Change, str, Severity, str, tuple[str, ...]]] = {
         both(setting(version="v1.33.4-eks-1234"), having("DaemonSet", daemonset("cilium", "kube-system"))), "webhook-network", WARNING, "EKS without the AWS CNI", ()),
     "images of no registry": (
         setting(plan=install_plan.of([sound.base("deviceplugin/daemonset.yaml")])), "images", BLOCKING, "localhost/gpushare/agent", ("node/gpu-1", "node/gpu-2")),
+    "an image of the component defrag of no registry": (
+        setting(plan=install_plan.of([*sound.ours(), *manifests.documents(DEFRAG)])), "images", BLOCKING, "localhost/gpushare/plugin", ("node/gpu-1", "node/gpu-2")),
     "images that nobody named": (setting(plan=InstallPlan()), "images", INFO, "was not told", ()),
     "a GPU in use": (having("Pod", pod("t", "ml", "gpu-1", **BUSY)), "gpus-in-use", WARNING, "GPUs of 1 node are held by 1 pod: ml/t", ("node/gpu-1",)),
 }  # fmt: skip

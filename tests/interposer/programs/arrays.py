@@ -1,4 +1,4 @@
-"""Arrays are charged for what they take, in whatever way they are made; sparse ones for what is mapped into them."""
+"""Programs that create arrays in every way, sparse ones included."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPARSE, DEFERRED = 0x40, 0x80
 
 
 class Arrays(Cuda):
-    """An array and a mipmapped one."""
+    """A driver client that creates arrays and mipmapped arrays."""
 
     def __init__(self, *, proc: bool = False) -> None:
         super().__init__(proc=proc)
@@ -111,7 +111,7 @@ def sparse() -> None:
     put(c.mipmap, handles[1])
     for handle in handles:
         c.check("cuMemRelease", handle.value)
-    assert c.used() == 64 * MIB, "what is mapped is there"
+    assert c.used() == 64 * MIB, "the mapped memory is used"
     put(c.array, handles[0], operation=2)
     assert c.used() == 64 * MIB
     c.destroy()

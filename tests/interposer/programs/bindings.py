@@ -1,4 +1,4 @@
-"""A program of NVIDIA's own Python bindings."""
+"""A program with NVIDIA's Python bindings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def fills_and_launches(limit: int) -> None:
-    from cuda.bindings import driver  # which the tests' own Python need not have
+    from cuda.bindings import driver  # may be missing in the Python that runs the tests
 
     def call(function: Any, *arguments: Any) -> Any:
         result, *values = function(*arguments)

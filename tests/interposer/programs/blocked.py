@@ -1,4 +1,6 @@
-"""A stream waits for a word, and a thread that launches into it waits for the driver: what others can do meanwhile."""
+"""A stream waits for a value in memory, a launching thread blocks in the driver, and another thread does something
+else.
+"""
 
 from __future__ import annotations
 
@@ -39,21 +41,21 @@ def ends_a_pool(c: Graphs, other: PTR, block: int) -> None:
 
 
 MEANWHILE: dict[str, Callable[[Graphs, PTR, int], None]] = {
-    "how much is free": is_told_how_much_is_free,
+    "a query of free memory": is_told_how_much_is_free,
     "an allocation": allocates,
     "a stream-ordered allocation": allocates_in_a_stream,
-    "an allocation that has pools trimmed": has_pools_trimmed,
-    "waiting for another stream": waits_for_another_stream,
+    "an allocation that trims pools": has_pools_trimmed,
+    "a wait for another stream": waits_for_another_stream,
     "the end of a pool": ends_a_pool,
 }
 
 
 def launches_until_no_more_is_taken(meanwhile: str) -> None:
-    """Then another thread does what it has to do before it writes the word."""
+    """Launch until the driver blocks; then another thread does its part before it writes the value."""
     c = Graphs()
     word = c.made("cuMemHostAlloc", 8, 0)
     value = ctypes.c_uint32.from_address(word.value or 0)
-    value.value = 0  # what is in new memory is nothing to rely on
+    value.value = 0  # new memory has no defined content
     stream, other = c.made("cuStreamCreate", 1), c.made("cuStreamCreate", 1)
     graph = c.whole(4)
     _, block = c.allocate(MIB, "cuMemAllocAsync", other)

@@ -1,4 +1,4 @@
-"""Captures, and kernels beside and after them."""
+"""Programs that capture, and launch kernels during and after captures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def captures_for_long() -> None:
     stream, graph = c.made("cuStreamCreate", 0), PTR()
     c.check("cuStreamBeginCapture_v2", stream, 0)
     other = c.made("cuStreamCreate", 0)
-    assert c.call("cuStreamEndCapture", other, ctypes.byref(graph)) != 0  # it has none, so none has ended
+    # this stream is not capturing, so no capture ended
+    assert c.call("cuStreamEndCapture", other, ctypes.byref(graph)) != 0
     say("capturing")
     for _ in range(50):
         assert launch(c, function, "cuLaunchKernel", stream) == 0
@@ -31,12 +32,12 @@ def captured_again(c: Cuda, stream: PTR) -> None:
     c.check("cuStreamEndCapture", stream, ctypes.byref(graph))
 
 
-# How a capture ends in a stream, of the context that is given or of the primary one.
+# Ways in which a capture ends, in a stream of the given or of the primary context.
 ENDS = {
     "the capture": lambda c, stream, _: c.check("cuStreamEndCapture", stream, ctypes.byref(PTR())),
     "a second capture into its graph": lambda c, stream, _: captured_again(c, stream),
     "its stream": lambda c, stream, _: c.check("cuStreamDestroy_v2", stream),
-    "its stream, by the old call": lambda c, stream, _: c.check("cuStreamDestroy", stream),
+    "its stream, by the old function": lambda c, stream, _: c.check("cuStreamDestroy", stream),
     "its context": lambda c, _, context: c.check("cuCtxDestroy_v2", context),
     "the primary context": lambda c, *_: c.check("cuDevicePrimaryCtxReset_v2", 0),
 }
@@ -46,7 +47,7 @@ def ends_a_capture(end: str) -> None:
     c = Cuda()
     context = c.made("cuCtxCreate_v2", 0, 0) if end == "its context" else None
     if end == "the primary context":
-        c.use(0)  # twice
+        c.use(0)  # a second time
     stream = c.made("cuStreamCreate", 0)
     c.check("cuStreamBeginCapture_v2", stream, 0)
     ENDS[end](c, stream, context)
@@ -56,7 +57,7 @@ def ends_a_capture(end: str) -> None:
 
 
 def captures_again(symbol: str) -> None:
-    """A kernel that is captured twice into one graph runs once a launch, and only then."""
+    """Capture a kernel twice into one graph: it runs once per launch, and not before."""
     c = Cuda()
     function = kernel(c, 1000)
     stream, graph = c.made("cuStreamCreate", 1), PTR()
@@ -78,7 +79,7 @@ def begin_one_for_ever(c: Cuda) -> None:
 
 
 def in_a_stream(own: bool, destroyed: bool, capture: bool) -> None:
-    """Launches in a stream of its own, which it may destroy, or in the default one; beside a capture, or alone."""
+    """Launch in a separate stream, which may be destroyed, or in the default one, with or without a capture."""
     c = Cuda()
     other = c.made("cuStreamCreate", 1)
     if capture:

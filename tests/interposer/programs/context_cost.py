@@ -1,4 +1,4 @@
-"""What a context takes is charged before it is made and given back when it goes; what was measured beyond counts."""
+"""Programs that create contexts, whose memory is charged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def several_releases(c: Cuda) -> None:
     c.check("cuDevicePrimaryCtxRelease_v2", 0)
 
 
-# Each ends with nothing of a context left.
+# After each of these no context is left.
 ENDS = {"the last release": last_release, "a reset": reset, "all of several releases": several_releases}
 
 

@@ -1,4 +1,4 @@
-"""Contexts, made in every way that CUDA has."""
+"""Programs that create contexts in every way."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def green(c: Cuda) -> PTR:
     return c.made("cuCtxFromGreenCtx", c.made("cuGreenCtxCreate", None, 0, 1))
 
 
-# What makes a context on device 0, and how its end is called.
+# Creates a context on device 0, and the name of the function that ends it.
 WAYS: dict[str, tuple[Callable[[Cuda], PTR], str]] = {
     "plain": (lambda c: c.made("cuCtxCreate_v2", 0, 0), "cuCtxDestroy_v2"),
     "plain, before 3.2": (lambda c: c.made("cuCtxCreate", 0, 0), "cuCtxDestroy"),
@@ -94,9 +94,9 @@ def handles_without_a_context(limit: int) -> None:
     thread.start()
     thread.join()
     assert [result for result, _ in results] == [OUT_OF_MEMORY, SUCCESS], results
-    for kind in (2, 3, 4):  # of the host, of one of its nodes, of the node that the thread is on
+    for kind in (2, 3, 4):  # host, a NUMA node, the thread's NUMA node
         result, _ = create(2 * MIB, Properties(type=1, location=Location(type=kind, id=0)))
-        assert result != OUT_OF_MEMORY, "the host's memory is not the share's"
+        assert result != OUT_OF_MEMORY, "host memory is not charged"
     assert create(2 * MIB, on_device(0))[0] == OUT_OF_MEMORY
     assert create(2 * MIB, on_device(77))[0] not in (SUCCESS, OUT_OF_MEMORY)
     assert create(2 * MIB, on_device(-1))[0] not in (SUCCESS, OUT_OF_MEMORY)
@@ -125,7 +125,7 @@ def retains_and_releases() -> None:
 
 
 def threads_release_the_last_at_once(limit: int) -> None:
-    """Whatever was allocated there is gone with the last of them, in whichever order they come."""
+    """The last release frees the context's memory, in whatever order the threads come."""
     c = Cuda(device=None)
     context, together = ctypes.c_void_p(), threading.Barrier(2)
 

@@ -1,4 +1,4 @@
-"""Which GPU a program means: CUDA's numbers are another order than the share's, and MIG devices are GPUs of their own."""
+"""Programs that select GPUs by number, UUID and MIG device."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.interposer.cuda_client import MIB, OUT_OF_MEMORY, SUCCESS, Cuda
 
 
 def looks_and_fills() -> None:
-    """Of each device that the program has: its size, and that it ends where it says."""
+    """Print each device's size, and check that its memory ends there."""
     c = ctypes.CDLL("libcuda.so.1")
     print(c.cuInit(0), end=":")
     count, total = ctypes.c_int(), ctypes.c_size_t()

@@ -1,4 +1,4 @@
-"""A share container whose library has no arbiter gets an error and one line, never a whole GPU."""
+"""Programs that initialize CUDA without an arbiter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Executable graphs that are changed, or gone while they run, are charged for what they take all the same."""
+"""Programs that change executable graphs, or destroy them while they run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.interposer.programs.graphing import PTR, Graphs
 
 
 class Changes(Graphs):
-    """Graphs that are changed; `most`: what the driver has had for graphs, at most, in MiB."""
+    """A client that changes graphs; `most` is the driver's high-water mark for graph memory, in MiB."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ def updates_what_runs() -> None:
     assert c.start(executable, c.streams[1]) == SUCCESS
     assert c.used() == 250
     assert c.update(executable, first) == SUCCESS
-    assert c.start(executable, c.streams[0]) == SUCCESS, "when the others are done"
+    assert c.start(executable, c.streams[0]) == SUCCESS, "once the other launches have ended"
     assert c.most() <= 256, c.most()
 
 
@@ -71,9 +71,9 @@ def updates_in_vain() -> None:
     c = Changes()
     executable, two, other = c.instantiate(c.of(100)), c.of(20), c.of(200)
     c.add_free(two, c.add(two, 20))
-    assert c.update(executable, two) == 910, "other nodes"
+    assert c.update(executable, two) == 910, "the nodes differ"
     c.instantiate(other)
-    assert c.update(executable, other) == 910, "it is another executable graph's"
+    assert c.update(executable, other) == 910, "the graph belongs to another executable graph"
     assert c.start(executable) == SUCCESS
     assert c.used() == 100
     assert c.allocate(156 * MIB)[0] == SUCCESS
@@ -96,7 +96,7 @@ def destroys_what_runs() -> None:
     gone, after = (c.captured(mib, stream, c.long) for mib, stream in zip((100, 200), c.streams, strict=False))
     assert c.start(gone, c.streams[0]) == SUCCESS
     c.check("cuGraphExecDestroy", gone)
-    assert c.start(after, c.streams[1]) == SUCCESS, "when it is done"
+    assert c.start(after, c.streams[1]) == SUCCESS, "once the destroyed graph has ended"
     assert c.most() == 200, c.most()
     assert c.used() == 200
 

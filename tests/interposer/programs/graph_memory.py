@@ -1,4 +1,4 @@
-"""Memory that graphs allocate is charged when they are launched, and a launch that does not fit is refused."""
+"""Programs with graphs that allocate."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def runs_on() -> None:
     c.wait()
     print("launched", flush=True)
     input()
-    assert c.allocate(0)[0] not in (SUCCESS, OUT_OF_MEMORY), "the driver says what is wrong with it"
+    assert c.allocate(0)[0] not in (SUCCESS, OUT_OF_MEMORY), "the driver reports the error"
     assert c.start(graph) == SUCCESS
     c.wait()
     assert c.start(other) == OUT_OF_MEMORY
@@ -82,7 +82,7 @@ def allocates_in_a_capture(end: str) -> None:
     assert launch(large) == OUT_OF_MEMORY
     assert launch(small) == SUCCESS
     assert c.used() == 100
-    assert c.allocate(10 * MIB, f"cuMemAllocAsync{end}", stream)[0] == SUCCESS, "and outside of captures as ever"
+    assert c.allocate(10 * MIB, f"cuMemAllocAsync{end}", stream)[0] == SUCCESS, "outside captures nothing has changed"
     assert c.used() == 132
 
 
@@ -110,7 +110,7 @@ def run_at_once() -> None:
     assert [c.start(*both) for both in zip(graphs, streams, strict=False)] == [SUCCESS] * 2
     assert c.used() == 200
     third = c.made("cuStreamCreate", 0)
-    assert c.start(c.captured(100, third, c.long), third) == SUCCESS, "those that are done make room"
+    assert c.start(c.captured(100, third, c.long), third) == SUCCESS, "graphs that have ended make room"
     c.wait()
     c.trim()
     assert c.used() == 0

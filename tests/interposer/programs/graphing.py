@@ -1,4 +1,4 @@
-"""What programs that make graphs which allocate have."""
+"""A client for programs with graphs that allocate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PTR = ctypes.c_void_p
 
 
 class Graphs(Cuda):
-    """A share of 256 MiB in which graphs are made, launched and freed."""
+    """A client in a share of 256 MiB that creates, launches and frees graphs."""
 
     def __init__(self) -> None:
         super().__init__()

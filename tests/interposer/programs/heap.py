@@ -1,4 +1,4 @@
-"""The heap and the buffer that a context sets aside for its kernels are memory like any other."""
+"""Programs that set the size of a context's heap and printf buffer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ FIFO, HEAP, STACK = 1, 2, 0
 
 
 class Heaps(Cuda):
-    """Limits of a context, in MiB."""
+    """A client that sets limits of a context, in MiB."""
 
     def free_mib(self) -> int:
         return self.info()[0] // MIB

@@ -1,4 +1,4 @@
-"""Threads that are cancelled inside the library, or interrupted by signals, leave nothing locked and nothing charged."""
+"""A program that allocates while signals arrive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every function that starts work on the GPU waits for the lease of that GPU, however it was found, and nothing else does."""
+"""Programs that launch with every function that starts work on the GPU."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def forks() -> None:
     assert launch(c, function) == 0
     child = os.fork()
     if child == 0:
-        assert launch(c, function) != 0  # CUDA does not work in such a child; but nothing hangs
+        assert launch(c, function) != 0  # CUDA does not work in the child, but it must not hang
         os._exit(7)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     assert launch(c, function) == 0

@@ -1,4 +1,4 @@
-"""What programs that launch have: a kernel of some microseconds, a graph of it, and `launch`, by any of the functions."""
+"""Helpers for programs that launch: a kernel of some microseconds, a graph with it, and `launch` with any function."""
 
 from __future__ import annotations
 

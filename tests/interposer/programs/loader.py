@@ -1,4 +1,4 @@
-"""Programs find CUDA in many ways; all of them meet the limit, and none of them notices the library otherwise."""
+"""Programs that look up CUDA's functions in many ways."""
 
 from __future__ import annotations
 
@@ -47,13 +47,14 @@ def homes() -> None:
         for name in "cuMemAlloc_v2", "cuLaunchKernel", "cuInit":
             assert home(c.address(name)) == "libgpushare.so", name
     table = ctypes.c_void_p(1)
-    assert c.call("cuGetExportTable", ctypes.byref(table), b"0123456789abcdef") == 500  # simulated drivers have none
+    # simulated drivers do not export it
+    assert c.call("cuGetExportTable", ctypes.byref(table), b"0123456789abcdef") == 500
     assert table.value is None
 
 
 def finds_every_hook(names: list[str]) -> None:
     d = Cuda()
-    addresses = [address for address in map(d.address, names) if address]  # the driver has no CUDA 13
+    addresses = [address for address in map(d.address, names) if address]  # the driver is older than CUDA 13
     assert len(addresses) > 100 and len(set(addresses)) == len(addresses)
     ours = [line for line in MAPS.read_text().splitlines() if "libgpushare.so" in line and " r-xp " in line]
     begin, end = (int(bound, 16) for bound in ours[0].split()[0].split("-"))

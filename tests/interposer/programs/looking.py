@@ -1,4 +1,4 @@
-"""What is really in use on the first GPU, as the driver counts it."""
+"""Samples the memory in use on the first GPU, as the driver counts it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pynvml
 
 
 def most_of_200_looks() -> None:
-    """For each line."""
+    """Print the maximum of 200 samples for each line of input."""
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     for _ in sys.stdin:
@@ -17,7 +17,7 @@ def most_of_200_looks() -> None:
 
 
 def most_since_the_last_line() -> None:
-    """For each line: the most that was in use since the line before, and what is in use now."""
+    """For each line of input, print the maximum since the previous line and the current value."""
     pynvml.nvmlInit()
     handle, asked, most = pynvml.nvmlDeviceGetHandleByIndex(0), threading.Semaphore(0), 0
     threading.Thread(target=lambda: [asked.release() for _ in sys.stdin], daemon=True).start()

@@ -1,4 +1,4 @@
-"""Every way to allocate is counted to the byte, and given back."""
+"""Programs that allocate in every way up to the limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.interposer.cuda_client import (
     on_device,
 )
 
-Attempt = tuple[int, Callable[[], int]]  # the result, and what gives the memory back
+Attempt = tuple[int, Callable[[], int]]  # the result, and a function that frees the memory
 
 
 def plain(c: Cuda, size: int) -> Attempt:
@@ -97,7 +97,7 @@ def ends_contexts() -> None:
     assert c.allocate(20 * MIB)[0] == SUCCESS
     assert c.info()[0] == 34 * MIB
     c.check("cuCtxDestroy_v2", context)
-    assert c.info()[0] == 54 * MIB, "the other context's memory is still there"
+    assert c.info()[0] == 54 * MIB, "the other context's memory is still charged"
     assert c.call("cuCtxDestroy_v2", context) != SUCCESS
     assert c.info()[0] == 54 * MIB
     c.use(0)

@@ -1,4 +1,4 @@
-"""Captures by the calls of other CUDA versions, and by streams that join a capture."""
+"""Programs that capture with the functions of other CUDA versions, and in streams that join a capture."""
 
 from __future__ import annotations
 

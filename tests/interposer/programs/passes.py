@@ -1,4 +1,4 @@
-"""What a thread knows of its last launch is not believed of the next one once it has become untrue."""
+"""Programs that launch many short kernels, so that several are counted at once, and then something else."""
 
 from __future__ import annotations
 

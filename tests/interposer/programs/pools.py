@@ -1,4 +1,4 @@
-"""Pools are charged for what they have of the GPU, whatever they have handed out of it."""
+"""Programs that allocate from memory pools."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PINNED, MANAGED = 1, 2
 
 
 class Pools(Cuda):
-    """A share of 256 MiB, and the pool of its GPU."""
+    """A client in a share of 256 MiB, with its GPU's pool."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ def frees_and_takes_in_a_stream() -> None:
         c.drop(pointer, stream)
         result, pointer = c.new(250, stream)
         assert result == SUCCESS
-    assert time.monotonic() - begin < 1, "nobody waited for the kernels"
+    assert time.monotonic() - begin < 1, "no call waited for the kernels"
     assert c.used() == 256
 
 
@@ -148,7 +148,7 @@ def frees_and_takes_in_another_stream() -> None:
 def takes_more_than_fits() -> None:
     c = Pools()
     _, plain = c.allocate(240 * MIB)
-    assert c.new(1)[0] == OUT_OF_MEMORY, "a piece is 32 MiB"
+    assert c.new(1)[0] == OUT_OF_MEMORY, "pools grow by 32 MiB"
     assert c.used() == 240
     assert c.attribute(5) == 0
     assert c.free(plain) == SUCCESS

@@ -1,4 +1,4 @@
-"""Many processes share one limit; those that die leave nothing behind."""
+"""Programs that run beside others in one container."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.interposer.cuda_client import (
     on_device,
 )
 
-Attempt = tuple[int, Callable[[], int]]  # the result, and what gives it back
+Attempt = tuple[int, Callable[[], int]]  # the result, and a function that frees the memory
 
 
 def storm() -> None:
-    """Allocates and frees at random for ever; a sum over the limit would be seen by the GPU itself."""
+    """Allocate and free at random forever. The GPU itself would show a total above the limit."""
     c, held = Cuda(), []
     print("started", flush=True)
     while True:
@@ -35,7 +35,7 @@ def storm() -> None:
 
 
 def mixed_storm() -> None:
-    """The same by every way to allocate that gives memory back: pools that keep what is freed, handles, arrays, graphs."""
+    """The same with every kind of memory: plain, pools that retain freed memory, handles, arrays, graphs."""
     c = Cuda()
     held: list[Callable[[], int]] = []
     c.check("cuMemPoolSetAttribute", c.default_pool(), 4, ctypes.byref(ctypes.c_uint64(random.choice((0, 1 << 60)))))
@@ -78,7 +78,7 @@ def mixed_storm() -> None:
 
 
 def allocates_in_two_threads(size: int) -> None:
-    """One at once, and the other after a line; each says whose result it is."""
+    """Allocate in one thread at once, and in another after a line of input. Each prints its name and result."""
     c = Cuda()
 
     def allocate(name: str) -> None:
@@ -94,12 +94,12 @@ def allocates_in_two_threads(size: int) -> None:
 
 
 def forks() -> None:
-    """CUDA itself does not work in such a child, NVML does; the parent goes on as if nothing had happened."""
+    """In the child NVML works and CUDA does not; the parent is not affected."""
     c = Cuda()
     assert c.allocate(100 * MIB)[0] == SUCCESS
     child = os.fork()
     if child == 0:
-        import pynvml  # here alone, for it takes a while
+        import pynvml  # imported only here, because it is slow
 
         pynvml.nvmlInit()
         memory = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0))

@@ -1,4 +1,4 @@
-"""Programs that ask for more memory than there is."""
+"""Programs that ask for more memory than is available."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def refused_by_the_driver(size: int) -> None:
 
 
 def refused_with_nobody_to_tell(*, reader: bool) -> None:
-    """Stderr is a pipe that takes no line: one that is full, or without a reader, one that nobody has open."""
+    """Get a refusal while stderr is a full pipe, or a pipe without a reader."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     reading, writing = os.pipe()
     if reader:

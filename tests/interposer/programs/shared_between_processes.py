@@ -1,4 +1,4 @@
-"""Memory that one process makes and another one has, in every way that CUDA has."""
+"""Programs that share memory between processes in every way."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import socket
 
 from tests.interposer.cuda_client import MIB, OUT_OF_MEMORY, SUCCESS, Cuda, on_device
 
-LIMIT, SHARED = 64 * MIB, 32 * MIB  # what a pool takes at least
+LIMIT, SHARED = 64 * MIB, 32 * MIB  # the smallest size of a pool
 SEED = 0x5EED
 
 
 class Way(Cuda):
-    """How memory is shared: it is made, written and sent to a socket, had from one, and let go."""
+    """A way to share memory: create it, write it and send it through a socket; receive it and release it."""
 
     pointer = 0
 
@@ -34,7 +34,7 @@ class Way(Cuda):
 
 
 class Pool(Way):
-    """By a pool and a pointer of it."""
+    """Sharing by a pool and a pointer into it."""
 
     def make(self, there: socket.socket) -> None:
         pool, token = self.made("cuMemPoolCreate", ctypes.byref(on_device(0, 1))), (ctypes.c_ubyte * 64)()
@@ -59,7 +59,7 @@ class Pool(Way):
 
 
 class Handles(Way):
-    """By a handle, which each maps."""
+    """Sharing by a handle, which each process maps."""
 
     def _map(self, handle: ctypes.c_uint64) -> None:
         self.handle, address = handle, ctypes.c_uint64()
@@ -92,7 +92,7 @@ class Token(ctypes.Structure):
 
 
 class LegacyIpc(Way):
-    """By the token of an allocation."""
+    """Sharing by an allocation's IPC handle."""
 
     def make(self, there: socket.socket) -> None:
         result, self.pointer = self.allocate(SHARED)
@@ -113,7 +113,7 @@ class LegacyIpc(Way):
         self.check("cuIpcCloseMemHandle", self.pointer)
 
     def end(self) -> None:
-        assert self.free(self.pointer) != SUCCESS, "it was not allocated here"
+        assert self.free(self.pointer) != SUCCESS, "the memory was not allocated by this process"
         self.check("cuIpcCloseMemHandle", self.pointer)
 
 
@@ -132,7 +132,7 @@ def makes(way: str, channel: int) -> None:
 
 
 def has(way: str, channel: int, *, ends: bool = False, takes_bytes: int = 0) -> None:
-    """Has what the other one made; ends it, or takes so much besides."""
+    """Receive the other process's memory, then release it or allocate more."""
     c, content = WAYS[way](), ctypes.c_uint64()
     c.get(socket.socket(fileno=channel))
     c.check("cuMemcpyDtoH_v2", ctypes.byref(content), c.pointer, 8)

@@ -1,4 +1,4 @@
-"""Memory shared between processes is charged to the one that made it, for as long as anyone might hold it."""
+"""Programs that export and import memory by handle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LIMIT = 64 * MIB
 
 
 class Handles(Cuda):
-    """A handle of its own, another's, and an address to map them at."""
+    """A client with one handle that it created, an imported one, and addresses to map them at."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,11 +36,11 @@ def exports() -> None:
     c = Handles()
     assert c.create(20) == SUCCESS
     c.check("cuMemRelease", c.handle.value)
-    assert c.used() == 0, "as long as it was not exported"
+    assert c.used() == 0, "before it is exported"
     assert c.create(20) == SUCCESS
     c.export()
     c.check("cuMemRelease", c.handle.value)
-    assert c.used() == 20, "another may have it"
+    assert c.used() == 20, "another process may hold it"
 
 
 def imports_its_own() -> None:

@@ -1,4 +1,4 @@
-"""A program sees a GPU as large as its share, by whichever library it asks."""
+"""Programs that query the GPU's memory size."""
 
 from __future__ import annotations
 

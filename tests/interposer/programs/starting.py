@@ -1,4 +1,4 @@
-"""Programs start others, become others, run as others, and have threads that come and go; the limits go with them."""
+"""Programs that start others, replace themselves, or end, in every way."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.interposer.cuda_client import MIB, OUT_OF_MEMORY, SUCCESS, Cuda
 
 
 def in_a_subprocess(probe: str) -> str:
-    return subprocess.run([probe, "--fill"], capture_output=True, text=True).stdout  # vfork
+    return subprocess.run([probe, "--fill"], capture_output=True, text=True).stdout  # uses vfork
 
 
 def spawned(start: Callable[[int], int]) -> str:
@@ -57,7 +57,7 @@ def starts_another(starter: str, probe: str) -> None:
     c = Cuda()
     assert c.allocate(20 * MIB)[0] == SUCCESS
     assert STARTERS[starter](probe).splitlines()[-1] == f"filled {44 * MIB}"
-    assert c.allocate(44 * MIB)[0] == SUCCESS, "what the other one had is free again"
+    assert c.allocate(44 * MIB)[0] == SUCCESS, "the other program's memory is free again"
     assert c.allocate(1)[0] == OUT_OF_MEMORY
 
 

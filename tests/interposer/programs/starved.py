@@ -1,4 +1,4 @@
-"""Programs that lack something CUDA's start needs: first they take it away themselves."""
+"""Programs that take away a resource before they initialize CUDA."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLONE, CLONE3 = 56, 435
 
 
 def fill(left: int) -> Callable[[], object]:
-    """Leaves so many descriptors; returns what gives them back."""
+    """Leave this many descriptors, and return a function that closes the others again."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     taken: list[int] = []
     with contextlib.suppress(OSError):
@@ -29,14 +29,14 @@ def fill(left: int) -> Callable[[], object]:
 
 
 def squeeze() -> Callable[[], object]:
-    """Leaves no address space; returns what gives it back."""
+    """Leave no address space, and return a function that undoes it."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + 65536, resource.RLIM_INFINITY))
     return lambda: resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
 def starts_short_of(descriptors: int | None) -> None:
-    """Short of descriptors, so many are left, or else of address space."""
+    """Initialize CUDA with this many descriptors, or, with None, without address space."""
     library = ctypes.CDLL("libcuda.so.1")
     undo = squeeze() if descriptors is None else fill(descriptors)
     results = [library.cuInit(0) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Streams that wait for the host: what they hold back holds nothing else back, and is charged and gated as ever."""
+"""Programs with streams that wait for the host."""
 
 from __future__ import annotations
 

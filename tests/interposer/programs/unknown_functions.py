@@ -1,4 +1,4 @@
-"""A program that asks a driver for functions that the library does not know."""
+"""Programs that look up functions which the library does not know."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The library beside arbiters of other versions of the protocol: what it takes, what it says, and what it never does."""
+"""Programs that run with arbiters of other protocol versions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.interposer.cuda_client import MIB, OUT_OF_MEMORY, SUCCESS, Cuda
 def fills_and_launches() -> None:
     c = Cuda()
     assert c.allocate(3 * MIB)[0] == SUCCESS
-    assert c.allocate(2 * MIB)[0] == OUT_OF_MEMORY  # for which it asks the arbiter
+    assert c.allocate(2 * MIB)[0] == OUT_OF_MEMORY  # so the library asks the arbiter
     assert c.allocate(MIB)[0] == SUCCESS
     function = c.kernel("k_10us")
     for _ in range(20):

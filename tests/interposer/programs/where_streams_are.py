@@ -1,4 +1,4 @@
-"""A launch waits at the gate of the GPU that its stream is on, whatever the thread's own context is, and if it has none."""
+"""Programs that launch in a stream of another GPU than the thread's context, or without a context."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.interposer.programs.launching import PTR, graph_of, kernel, launch, s
 
 
 class OnDevice(Cuda):
-    """`stream` is on that GPU, which has been used; the thread has then this context current."""
+    """A client with a used GPU, and `stream` on it; the GPU's context is current."""
 
     def __init__(self, device: int, graph: bool = False) -> None:
         super().__init__(device=device)

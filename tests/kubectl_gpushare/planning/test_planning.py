@@ -256,6 +256,6 @@ def test_a_gate_and_a_group_hold_a_pod_back_whatever_is_free() -> None:
     manifest["spec"]["schedulingGates"].append({"name": "example.org/gate"})
     answer = reasons.of(manifest, sample.snapshot())
     assert answer.held_back == (
-        'waits for the scheduling gate "example.org/gate", which is somebody else\'s',
+        'waits for the scheduling gate "example.org/gate", which belongs to another controller',
         'waits for its group "g": its 2 pods are placed together',
     )

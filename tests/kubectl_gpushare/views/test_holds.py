@@ -35,11 +35,11 @@ def test_a_list_says_for_whom_it_is_held_and_counts_no_pod_for_it() -> None:
     assert document["pods"] == 1
     assert document["heldFor"] == ["ml/large"]
     assert document["compute"]["freePercent"] == 0
-    assert document["reason"] == "what comes free is held for ml/large"
+    assert document["reason"] == "freed capacity is reserved for ml/large"
     (row,) = node_table.of([held()])
     assert row.statuses == ("Held:1",)
     assert row.total.pods == 1
-    assert row.reason == "node-a/0: what comes free is held for ml/large"
+    assert row.reason == "node-a/0: freed capacity is reserved for ml/large"
 
 
 def test_a_description_names_it_among_those_who_share_the_gpu() -> None:

@@ -22,7 +22,7 @@ REJECTED = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": 
 @pytest.mark.parametrize(
     ("kind", "status", "said"),
     [
-        ("", REJECTED, "UnexpectedAdmissionError: no healthy devices present; nobody makes another: delete it and"),
+        ("", REJECTED, "UnexpectedAdmissionError: no healthy devices present; no controller recreates it"),
         ("ReplicaSet", REJECTED, "UnexpectedAdmissionError: no healthy devices present"),
         ("", {"phase": "Succeeded"}, "Succeeded"),
     ],
@@ -41,7 +41,7 @@ def test_of_a_pod_that_has_ended(
     assert f"Ended:      {said}" in printed
     assert ("one like it would fit now, on n0/0" in printed) is fits
     assert ("Fits:       one like it would fit nowhere now: no GPU fits 1 GPU" in printed) is not fits
-    for waiting in ("the placer comes to it", "Reason:", "Would Fit:", "Waits For:", "Told:"):
+    for waiting in ("the placer comes to it", "Reason:", "Would Fit:", "Waits For:", "Recorded:"):
         assert waiting not in printed
 
 
