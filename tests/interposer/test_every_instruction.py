@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.interposer.conftest import MIB, ArbiterMaker
-from tests.interposer.container import DRIVERS, PROBE, Container, finishing
+from tests.interposer.container import DRIVERS, PROBE, ROOT, Container, finishing
 from tests.interposer.launching import line
 from tests.interposer.reference_arbiter import ReferenceArbiter
 
@@ -27,7 +27,7 @@ KILLS = 2
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program, and who goes through it."""
     directory = tmp_path_factory.mktemp("steps")
-    compiler = ["gcc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror"]
+    compiler = ["gcc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'simgpu'}"]
     subprocess.run([*compiler, HERE / "stepper.c", "-o", directory / "stepper"], check=True)
     subprocess.run(
         [*compiler, HERE / "steps.c", "-o", directory / "steps", "-L", DRIVERS, "-l:libcuda.so.1"], check=True

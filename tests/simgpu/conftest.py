@@ -118,7 +118,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory, _built: None) -> Callable
     def build(name: str) -> Path:
         source = ROOT / "tests" / "simgpu" / f"{name}.c"
         driver = [f"-L{DRIVERS}", "-l:libcuda.so.1", "-pthread"]
-        flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
+        flags = ["-O2", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'simgpu'}"]
         subprocess.run(["gcc", *flags, "-o", programs / name, source, *driver], check=True)
         return programs / name
 

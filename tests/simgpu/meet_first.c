@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../../simgpu/cuda_abi.h"
+#include "cuda/abi/abi.h"
 
 #define PATIENCE_SECONDS 5
 

@@ -35,7 +35,7 @@ _ENTRY = re.compile(r"^(?:ENTRY|UNSIMULATED)\((\w+), (\w+), (\d+), ([01])", re.M
 def entries() -> set[tuple[str, str, int, bool]]:
     """Exported name, name, version and whether it is for per-thread streams, of all that cuGetProcAddress gives."""
     tables = "".join(
-        (ROOT / "simgpu" / f"cuda_{name}.def").read_text() for name in ("entries", "per_thread", "unsimulated")
+        (ROOT / "simgpu" / "cuda" / "abi" / f"{name}.def").read_text() for name in ("entries", "per_thread", "unsimulated")
     )
     return {(symbol, name, int(version), flag == "1") for symbol, name, version, flag in _ENTRY.findall(tables)}
 

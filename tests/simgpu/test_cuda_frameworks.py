@@ -12,12 +12,12 @@ from tests.interposer import cuda_headers
 from tests.simgpu.conftest import COMMAND, ROOT, Node
 from tests.simgpu.programs import cuda_frameworks, cuda_streams
 
-SIMULATED = "12.9"  # the headers that cuda_unsimulated.def is made of
+SIMULATED = "12.9"  # the headers that unsimulated.def is made of
 
 
 def forms(kind: str) -> dict[str, tuple[str, int, bool]]:
     """Name, version and whether it is for per-thread streams, of each symbol in the driver's tables."""
-    tables = "".join(path.read_text() for path in (ROOT / "simgpu").glob("cuda_*.def"))
+    tables = "".join(path.read_text() for path in (ROOT / "simgpu" / "cuda" / "abi").glob("*.def"))
     rows = re.findall(rf"^{kind}\((\w+), (\w+), (\d+), ([01])", tables, re.MULTILINE)
     return {symbol: (name, int(version), per_thread == "1") for symbol, name, version, per_thread in rows}
 

@@ -13,7 +13,7 @@ from tests.interposer import cuda_headers
 from tests.simgpu.conftest import DRIVERS, ROOT, Node
 from tests.simgpu.programs import nvml_names
 
-UNSUPPORTED = ROOT / "simgpu" / "nvml_unsupported.def"
+UNSUPPORTED = ROOT / "simgpu" / "nvml" / "unsupported.def"
 # In nvml.h it returns no nvmlReturn_t; the other is asked for by nvidia-smi and in no header.
 BESIDES = {"nvmlErrorString", "nvmlInternalGetExportTable"}
 

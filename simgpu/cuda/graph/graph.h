@@ -1,0 +1,56 @@
+/* What graphs and executable graphs are made of. */
+#ifndef SIMGPU_CUDA_GRAPH_H
+#define SIMGPU_CUDA_GRAPH_H
+
+#include "cuda/device/handle.h"
+#include "cuda/graph/work.h"
+#include "cuda/memory/graph_memory.h"
+
+struct CUgraphNode_st {
+    handle_head_t head;
+    CUgraphNode next;
+    int type;
+    CUgraph child;
+    graph_block_t block; /* of an allocation, or its pointer of a free */
+    graph_work_t *work;  /* NULL: none */
+    uint64_t duration_ns;
+    CUDA_KERNEL_NODE_PARAMS kernel;
+};
+
+struct CUgraph_st {
+    handle_head_t head;
+    CUcontext context;
+    _Atomic uint64_t duration_ns;
+    CUgraphNode nodes, *last;
+    size_t count;
+    graph_memory_t memory;
+    CUgraphExec exec; /* that has its memory, for which there can be one only */
+    CUstream origin;  /* whose capture it is, or was */
+    uint64_t capture_id;
+};
+
+struct CUgraphExec_st {
+    handle_head_t head;
+    CUgraph graph; /* whose memory it has; NULL: it has none, or the graph is gone */
+    uint64_t shape;
+    uint64_t duration_ns;
+    graph_memory_t memory;
+    unsigned long long flags;
+    graph_work_t *works;
+    size_t work_count;
+};
+
+CUgraphNode graph_add(CUgraph graph, int type);
+CUresult graph_add_work(CUgraphNode *node, CUgraph graph, const graph_work_t *work);
+
+void graph_append(CUgraph graph, uint64_t duration_ns);
+void graph_begin_capture(CUgraph graph, CUstream origin);
+void graph_empty(CUgraph graph);
+CUstream graph_capture_origin(CUgraph graph);
+uint64_t graph_capture_id(CUgraph graph); /* never 0, and never of another capture */
+CUcontext graph_context(CUgraph graph);
+bool graph_append_work(CUgraph graph, work_t work, const void *what);
+CUresult graph_allocate(CUgraph graph, CUdevice device, size_t bytes, CUdeviceptr *pointer, CUgraphNode *node_p);
+CUresult graph_free(CUgraph graph, CUdeviceptr pointer);
+
+#endif

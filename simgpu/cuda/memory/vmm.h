@@ -1,0 +1,12 @@
+#ifndef SIMGPU_CUDA_VMM_H
+#define SIMGPU_CUDA_VMM_H
+
+#include "cuda/memory/place.h"
+
+/* One more reference to the memory, or one less. False: there is no such handle. */
+bool handle_hold(CUmemGenericAllocationHandle handle);
+void handle_drop(CUmemGenericAllocationHandle handle);
+
+bool mapping_find(CUdeviceptr address, memory_place_t *place);
+
+#endif

@@ -1,0 +1,37 @@
+/* How a GPU can be cut by MIG, and how it is cut now. */
+#ifndef SIMGPU_MIG_LAYOUT_H
+#define SIMGPU_MIG_LAYOUT_H
+
+#include <stddef.h>
+
+#include "image/image.h"
+
+/* A kind of GPU instance, by its number in NVML's header. */
+typedef struct {
+    uint32_t profile;
+    uint32_t id; /* the number that creating takes */
+    uint32_t slices;
+    uint32_t size; /* places */
+    uint32_t max_count;
+    const char *attribute;
+    uint32_t starts; /* bit i: it may begin at place i */
+} mig_profile_t;
+
+/* The profiles of this GPU's model: by the number in NVML's header, and by the id that instances are created with. */
+const mig_profile_t *mig_profile(const image_t *image, uint32_t profile);
+const mig_profile_t *mig_profile_of_id(const image_t *image, uint32_t id);
+uint64_t mig_profile_mib(const image_t *image, const mig_profile_t *profile);
+uint32_t mig_slice_multiprocessors(const image_t *image);
+uint32_t mig_gpu_slices(const image_t *image);
+
+/* A name as NVIDIA's tools write it, such as `1c.3g.20gb`. `slices`: those of the compute instance. */
+void mig_name(const image_t *image, const mig_profile_t *profile, uint32_t slices, char *name, size_t size);
+
+/* NULL if there is no such instance. */
+const image_instance_t *mig_instance(const image_t *image, uint32_t id);
+const image_compute_instance_t *mig_compute_instance(const image_instance_t *instance, uint32_t id);
+
+/* The state of MIG mode in words, for `simgpu show`. */
+const char *mig_word(const image_t *image);
+
+#endif
