@@ -1,4 +1,4 @@
-/* CLOCK_MONOTONIC, which all processes of a node share: the simulation compares its values across processes. */
+/* CLOCK_MONOTONIC. All processes of a node share it, so its values can be compared across processes. */
 #ifndef SIMGPU_CLOCK_H
 #define SIMGPU_CLOCK_H
 

@@ -17,8 +17,8 @@ const char *gpus_directory(void) {
     return directory != NULL && directory[0] != '\0' ? directory : SIMGPU_DIRECTORY_DEFAULT;
 }
 
-/* What programs copy, and how far they walk. A file of somebody else's may have the magic word and nothing else right;
- * what drivers write into it later is theirs to keep right. */
+/* Check the texts and counts that readers depend on: a foreign file may have the right magic word and nothing else
+ * right. What drivers write later is not checked again. */
 static bool is_sound(const image_t *image, int descriptor) {
     const struct {
         const char *text;
@@ -41,7 +41,7 @@ static bool is_sound(const image_t *image, int descriptor) {
                 return false;
         }
     }
-    /* Another process may add a queue at this moment: the file grows first, so its size is asked for last. */
+    /* Read the size last: another process may be adding a queue, and it grows the file first. */
     uint32_t slots = image->slots_high;
     struct stat status;
     if (slots > IMAGE_SLOTS || fstat(descriptor, &status) != 0)
@@ -53,12 +53,12 @@ static bool is_sound(const image_t *image, int descriptor) {
 }
 
 bool gpus_accessible(const char *directory) {
-    static int control = -1; /* kept open, as the driver does */
+    static int control = -1; /* kept open, as in the real driver */
     char path[4096];
     (void)snprintf(path, sizeof path, "%s/control", directory);
     if (control < 0)
         control = open(path, O_RDWR | O_CLOEXEC);
-    /* ENXIO: it may be opened, and has no driver behind it; that is simulated here. */
+    /* ENXIO: the device file may be opened, but has no driver behind it. The simulation needs none. */
     return control >= 0 || errno == ENOENT || errno == ENOTDIR || errno == ENXIO;
 }
 

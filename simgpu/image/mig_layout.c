@@ -1,4 +1,4 @@
-/* How models can be cut, as `nvidia-smi mig -lgip` and `-lgipp` show it on an A100 and an A30. */
+/* The profiles of GPU models, as `nvidia-smi mig -lgip` and `-lgipp` list them on an A100 and an A30. */
 #include "image/mig_layout.h"
 
 #include <stdio.h>
@@ -42,7 +42,7 @@ const mig_profile_t *mig_profile_of_id(const image_t *image, uint32_t id) {
     return NULL;
 }
 
-/* The driver keeps a part of each instance's memory for itself. */
+/* The driver reserves a part of each instance's memory. */
 uint64_t mig_profile_mib(const image_t *image, const mig_profile_t *profile) {
     uint64_t kept_mib = profile->size == 1 ? 256 : profile->size == 2 ? 384 : profile->size == 4 ? 512 : 768;
     return image->memory_bytes / MIB * profile->size / image->mig_slices - kept_mib;
@@ -57,7 +57,7 @@ uint32_t mig_gpu_slices(const image_t *image) {
     return image->mig_slices == 8 ? 7 : image->mig_slices;
 }
 
-/* Memory in whole eighths of the GPU, rounded up; in GiB, halves rounded up. */
+/* The memory in the name: whole eighths of the GPU, rounded up, then in GiB, halves rounded up. */
 void mig_name(const image_t *image, const mig_profile_t *profile, uint32_t slices, char *name, size_t size) {
     uint64_t bytes = mig_profile_mib(image, profile) * MIB;
     uint64_t eighths = (8 * bytes + image->memory_bytes - 1) / image->memory_bytes;

@@ -1,4 +1,4 @@
-/* How a GPU can be cut by MIG, and how it is cut now. */
+/* The MIG profiles that a GPU supports, and the instances it has now. */
 #ifndef SIMGPU_MIG_LAYOUT_H
 #define SIMGPU_MIG_LAYOUT_H
 
@@ -6,25 +6,26 @@
 
 #include "image/image.h"
 
-/* A kind of GPU instance, by its number in NVML's header. */
+/* A profile of GPU instances. */
 typedef struct {
     uint32_t profile;
-    uint32_t id; /* the number that creating takes */
+    uint32_t id; /* the id that creating an instance takes */
     uint32_t slices;
-    uint32_t size; /* places */
+    uint32_t size; /* memory slices */
     uint32_t max_count;
     const char *attribute;
-    uint32_t starts; /* bit i: it may begin at place i */
+    uint32_t starts; /* bit i: it may start at placement i */
 } mig_profile_t;
 
-/* The profiles of this GPU's model: by the number in NVML's header, and by the id that instances are created with. */
+/* Return a profile of this GPU's model, by its number in NVML's header or by the id that instances are created with.
+ * NULL if there is none. */
 const mig_profile_t *mig_profile(const image_t *image, uint32_t profile);
 const mig_profile_t *mig_profile_of_id(const image_t *image, uint32_t id);
 uint64_t mig_profile_mib(const image_t *image, const mig_profile_t *profile);
 uint32_t mig_slice_multiprocessors(const image_t *image);
 uint32_t mig_gpu_slices(const image_t *image);
 
-/* A name as NVIDIA's tools write it, such as `1c.3g.20gb`. `slices`: those of the compute instance. */
+/* Write the profile's name as NVIDIA's tools do, such as `1c.3g.20gb`. `slices`: those of the compute instance. */
 void mig_name(const image_t *image, const mig_profile_t *profile, uint32_t slices, char *name, size_t size);
 
 /* NULL if there is no such instance. */

@@ -1,21 +1,21 @@
-/* What is known of a GPU by the name of its model: the numbers that a description leaves out. */
+/* Figures for known GPU models that a description does not contain, by the model's name. */
 #ifndef SIMGPU_MODELS_H
 #define SIMGPU_MODELS_H
 
 #include "image/image.h"
 
 typedef struct {
-    const char *name; /* as NVML gives it */
+    const char *name; /* as NVML returns it */
     uint16_t pci_device, pci_subsystem;
     unsigned watts;
-    unsigned graphics_mhz, memory_mhz; /* the highest */
-    unsigned fans;                     /* those of data centres have none of their own */
+    unsigned graphics_mhz, memory_mhz; /* maximum clocks */
+    unsigned fans;                     /* data-center models have none */
 } model_t;
 
 #define MODELS_PCI_VENDOR 0x10DEu
 #define MODELS_PCI_CLASS 0x030200u /* a 3D controller: no display is attached */
 
-/* Never NULL: a model that is unknown is like a desktop card. */
+/* Never NULL: an unknown model gets the figures of a desktop GPU. */
 const model_t *models_of(const image_t *image);
 
 #endif

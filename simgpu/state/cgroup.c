@@ -17,7 +17,7 @@ uint64_t cgroup_of(const char *path) {
     return S_ISDIR(status.st_mode) ? status.st_ino : 0;
 }
 
-/* The line of version 2: `0::/kubepods/pod1/main`. */
+/* The line for version 2: `0::/kubepods/pod1/main`. */
 static bool own_path(char *path, size_t size) {
     char line[PATH_MAX];
     bool found = false;
@@ -33,7 +33,7 @@ static bool own_path(char *path, size_t size) {
     return found;
 }
 
-/* Where the hierarchy is mounted, and which part of it. */
+/* Find where the hierarchy is mounted, and which part of it. */
 static bool find_mount(char *root, char *point) {
     char line[2 * PATH_MAX];
     bool found = false;

@@ -1,14 +1,15 @@
-/* The control groups of version 2, by numbers that are the same in every mount and namespace: their inodes. */
+/* Control groups of version 2, identified by their inodes, which are the same in all mounts and namespaces. */
 #ifndef SIMGPU_CGROUP_H
 #define SIMGPU_CGROUP_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* 0: there is no such directory, or it is no control group of version 2. */
+/* Return 0 if the directory does not exist or is not a control group of version 2. */
 uint64_t cgroup_of(const char *path);
 
-/* The asking process's own and those above it, as far up as its mount shows them; returns how many. */
+/* Write the calling process's control group and those above it, as far as its mount shows them. Returns their
+ * number. */
 size_t cgroup_own(uint64_t *cgroups, size_t capacity);
 
 #endif

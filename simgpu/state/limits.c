@@ -14,7 +14,7 @@ static bool is_none(const image_limit_t *limit) {
     return limit->soft_bytes == 0 && limit->hard_bytes == LIMITS_NONE;
 }
 
-/* One that says nothing any more is forgotten when its room is needed. */
+/* Reuse an entry without limits only when the table is full. */
 static image_limit_t *find_room(image_t *image) {
     if (image->limits_high < IMAGE_LIMITS)
         return &image->limits[image->limits_high];

@@ -1,8 +1,7 @@
-/* Limits of the memory that the processes of a control group may have of a GPU, as drivers from version 615 on keep
- * them.
+/* Memory limits of control groups on a GPU, as drivers from version 615 on enforce them.
  *
- * A hard limit is the most that they get. A soft limit is kept free for them: others do not get what they have not
- * taken of it yet. Whoever is in a group below is in it, too. */
+ * A hard limit is the most that the processes of the group get. A soft limit is reserved for them: other processes
+ * cannot use what the group has not used yet. A process counts for its group and for all groups above. */
 #ifndef SIMGPU_LIMITS_H
 #define SIMGPU_LIMITS_H
 
@@ -10,13 +9,13 @@
 
 #define LIMITS_NONE UINT64_MAX /* as a hard limit */
 
-/* False: there is no room for one more. */
+/* False: the table of limits is full. */
 bool limits_set(gpu_t *gpu, uint64_t cgroup, uint64_t soft_bytes, uint64_t hard_bytes);
-/* False: that group never had any. */
+/* False: this group never had a limit. */
 bool limits_get(const gpu_t *gpu, uint64_t cgroup, uint64_t *soft_bytes_p, uint64_t *hard_bytes_p);
 
-/* Whether the process in `slot` may have so much more, where others leave `left_bytes`. Between gpu_lock_changes and
- * gpu_unlock_changes. */
+/* Whether the process in `slot` may allocate `bytes` more if `left_bytes` are free on the GPU. Call it between
+ * gpu_lock_changes and gpu_unlock_changes. */
 bool limits_allow(const gpu_t *gpu, const image_slot_t *slot, uint64_t bytes, uint64_t left_bytes);
 
 /* Whether a slot's process was in the control group, or in one below it, when it took the slot. */

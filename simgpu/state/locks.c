@@ -1,4 +1,4 @@
-/* Locks lie beyond the file's end, where no data can be confused with them. */
+/* The locked bytes lie beyond the end of the file, so they never overlap data. */
 #define _GNU_SOURCE
 #include "state/locks.h"
 
@@ -20,15 +20,15 @@ static bool lock_byte(int descriptor, int command, short type, off_t byte, pid_t
     int result;
     do {
         result = fcntl(descriptor, command, &lock);
-        /* Two threads of a process count as one that waits: what looks like a deadlock ends by itself. */
+        /* Retry: the kernel sees two threads of a process as one waiter and reports a deadlock that resolves itself. */
     } while (result != 0 && (errno == EINTR || errno == EDEADLK));
     if (holder_p != NULL)
         *holder_p = lock.l_pid;
     return command == F_GETLK ? result == 0 && lock.l_type != F_UNLCK : result == 0;
 }
 
-/* The counter is odd during a change. A process that was killed in one left it odd; the next one moves on from there.
- */
+/* The counter is odd during a change. A process killed in the middle leaves it odd; the next change continues from
+ * there. */
 void gpu_lock_changes(gpu_t *gpu) {
     pthread_mutex_lock(&gpu->mutex);
     (void)lock_byte(gpu->descriptor, F_SETLKW, F_WRLCK, LOCK_CHANGES, NULL);
@@ -41,7 +41,7 @@ void gpu_unlock_changes(gpu_t *gpu) {
     pthread_mutex_unlock(&gpu->mutex);
 }
 
-/* Field 22 of /proc/self/stat, counted after the command's closing bracket; 0 where there is no /proc. */
+/* Field 22 of /proc/self/stat, counted after the closing bracket of the command. */
 uint64_t own_start_ticks(void) {
     char line[1024];
     FILE *file = fopen("/proc/self/stat", "re");
@@ -58,7 +58,7 @@ uint64_t own_start_ticks(void) {
     return ticks;
 }
 
-/* F_GETLK never reports the asking process's own locks, so a process knows its own slot by what is written in it. */
+/* F_GETLK never reports the calling process's own locks. A process recognizes its own slot by the slot's content. */
 static bool slot_is_own(const image_slot_t *slot) {
     return slot->pid == (uint64_t)getpid() && slot->start_ticks == own_start_ticks();
 }
@@ -89,7 +89,8 @@ static bool is_stopped(pid_t pid) {
     return state == 'T' || state == 't';
 }
 
-/* A process that was stopped with the lock does not stop the GPU: the others go by the next lock until it goes on. */
+/* If the process that holds the lock is stopped, the others use the next lock until it continues, so the GPU does
+ * not stop. */
 void gpu_lock_queues(gpu_t *gpu) {
     const struct timespec moment = {.tv_nsec = LOCK_PAUSE_NS};
     pthread_mutex_lock(&gpu->queues_mutex);

@@ -74,7 +74,7 @@ uint32_t mig_room(const image_t *image, const mig_profile_t *profile, uint32_t *
     return count;
 }
 
-/* As NVIDIA's driver numbers them: 0 is the whole GPU, the others are counted from 1 by size. */
+/* Ids as NVIDIA's driver assigns them: 0 is the whole GPU, the others count from 1 by size. */
 static uint32_t free_id(image_t *image, const mig_profile_t *profile) {
     uint32_t id = profile->size == image->mig_slices ? 0 : 1;
     while (find(image, id) != NULL)
@@ -142,7 +142,7 @@ bool mig_compute_possible(const mig_profile_t *profile, uint32_t slices) {
     return false;
 }
 
-/* The slices of a GPU instance that compute instances hold, as bits. */
+/* The slices that the compute instances of a GPU instance use, as bits. */
 static uint32_t compute_slices(const image_instance_t *instance) {
     uint32_t taken = 0;
     for (unsigned i = 0; i < IMAGE_INSTANCES; i++) {
@@ -164,7 +164,7 @@ uint32_t mig_compute_room(const image_t *image, const image_instance_t *instance
     return count;
 }
 
-/* FNV-1a, twice: the same instance of the same GPU has the same UUID every time, as on a real one. */
+/* FNV-1a, twice: the same instance of the same GPU always has the same UUID, as on a real one. */
 static void derive_uuid(const image_t *image, uint32_t instance_id, image_compute_instance_t *compute) {
     for (unsigned half = 0; half < 2; half++) {
         uint64_t hash = 0xcbf29ce484222325ull ^ half;

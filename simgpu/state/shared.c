@@ -46,7 +46,7 @@ uint64_t shared_inode(int memory) {
     return fstat(memory, &status) == 0 ? (uint64_t)status.st_ino : 0;
 }
 
-/* The kernel gives no more than a page of the list at once. */
+/* The kernel returns at most one page of the list per read. */
 static bool is_listed(uint64_t number) {
     char line[256], page[PAGE_BYTES];
     bool found = false;
@@ -62,8 +62,8 @@ static bool is_listed(uint64_t number) {
     return found;
 }
 
-/* From page to page the kernel counts the locks again: where others have gone meanwhile, one that is there is left out.
- * It never lists one that is not. */
+/* Read the list several times. The kernel counts the locks again for each page, so when other locks have gone
+ * meanwhile, an existing one may be skipped. A lock that does not exist is never listed. */
 bool shared_is_open(uint64_t number) {
     for (unsigned reads = 0; reads < READS; reads++) {
         if (is_listed(number))

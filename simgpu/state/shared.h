@@ -1,24 +1,24 @@
-/* Memory that other processes can map: a memfd that has the name of its GPU, for those who are given it.
+/* Memory that other processes can map: a memfd with its GPU's UUID in the name.
  *
- * Whoever made it holds it of the GPU. A piece by a handle that was exported is there for as long as anybody has a
- * descriptor or a mapping of it, also one that is on its way through a socket: all of them are one open file, which has
- * a lock that the kernel drops with the last of them, and that /proc/locks shows to everyone. */
+ * The memory counts for the process that created it. Exported memory with a handle exists as long as any process has
+ * a descriptor or a mapping of it, or a descriptor is in transit through a socket. All of these are one open file,
+ * with a lock that the kernel drops with the last of them and that /proc/locks shows to all processes. */
 #ifndef SIMGPU_SHARED_H
 #define SIMGPU_SHARED_H
 
 #include "image/gpus.h"
 
-/* A descriptor, or -1. */
+/* Return a descriptor, or -1. */
 int shared_make(const gpu_t *gpu, size_t bytes);
 int shared_copy(int memory);
 
-/* Room for so many bytes at the offset, which is where the next ones go. */
+/* Make room for `bytes` at the offset. Returns the next free offset. */
 uint64_t shared_extend(int memory, uint64_t offset, size_t bytes);
 
-/* Gives back the pages of what nobody needs any more. */
+/* Free the pages of memory that is no longer needed. */
 void shared_discard(int memory, uint64_t offset, size_t bytes);
 
-/* From now on others can tell by `shared_inode` whether anybody has it. */
+/* Lock the memory, so that other processes can find out by its inode whether any process still has it. */
 bool shared_watch(int memory);
 uint64_t shared_inode(int memory);
 bool shared_is_open(uint64_t number);

@@ -27,7 +27,7 @@ static void sweep(gpu_t *gpu) {
     }
 }
 
-/* The file grows with the processes that use it. */
+/* Grow the file up to the queue of this slot. */
 static bool make_room(const gpu_t *gpu, unsigned index) {
     struct stat status;
     off_t bytes = (off_t)(sizeof(image_t) + (index + 1) * sizeof(image_queue_t));
@@ -128,7 +128,7 @@ void slots_refund(gpu_t *gpu, uint64_t bytes) {
     gpu_unlock_changes(gpu);
 }
 
-/* Where there is no room to note it, it stays its maker's. */
+/* If the table is full, the memory keeps counting for its creator. */
 static bool note_orphan(image_t *image, const image_orphan_t *orphan) {
     for (unsigned i = 0; i < IMAGE_ORPHANS; i++) {
         if (image->orphans[i].memory != 0)
@@ -155,9 +155,10 @@ void slots_sweep(gpu_t *gpu) {
     gpu_unlock_changes(gpu);
 }
 
-/* Readers take no lock, since taking one in this library would release the other's in the same process. They look again
- * if anything changed meanwhile, or memory that moved from one process to another would count twice. */
-#define STUCK_NS 20000000u /* in which nothing goes on: who was changing it is dead */
+/* Readers take no lock: releasing it would also release the lock that the other library in the same process may
+ * hold. Instead they read again if something changed meanwhile, because memory that moves between processes would
+ * count twice. */
+#define STUCK_NS 20000000u /* without progress for so long, the process that was changing it is dead */
 #define MAX_READINGS 1000u
 
 typedef struct {
@@ -258,6 +259,6 @@ void slots_memory_info(const gpu_t *gpu, uint64_t *total_bytes_p, uint64_t *used
         *total_bytes_p = hard_bytes;
         *used_bytes_p = slots_used_bytes_in(gpu, cgroups[i]);
     }
-    if (*used_bytes_p > *total_bytes_p) /* the limit came later */
+    if (*used_bytes_p > *total_bytes_p) /* the limit was set later */
         *used_bytes_p = *total_bytes_p;
 }

@@ -28,7 +28,7 @@ bool mark_reached(image_queue_t *queue, uint64_t mark) {
     return true;
 }
 
-/* The legacy default stream waits for all blocking streams of its context, and they for it. */
+/* The legacy default stream waits for all blocking streams of its context, and they wait for it. */
 bool channel_is_ready(image_queue_t *queue, const image_launch_t *head) {
     if (head->ready_ns != 0)
         return true;
@@ -65,7 +65,8 @@ static bool is_idle(const image_channel_t *channel) {
     return channel->done == channel->queued;
 }
 
-/* Where there is nothing to do; else beside the fewest of the same kind, which is always a right order. */
+/* Use an idle channel, or else the shortest one of the same context and order. Sharing a channel only adds order,
+ * which is always correct. */
 static image_channel_t *find_channel(image_queue_t *queue, unsigned context, order_t order) {
     image_channel_t *shared = NULL;
     for (unsigned i = 0; i < IMAGE_CHANNELS; i++) {

@@ -15,8 +15,8 @@
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static rendezvous_t *node_page;
-static int descriptor = -1; /* never closed: that would give the seat up */
-static uint32_t own_member; /* this process's, and how often it had been taken */
+static int descriptor = -1; /* never closed: that would drop the lock of this process */
+static uint32_t own_member; /* this process's index, and how often it was taken before */
 
 static bool lock_member(int command, unsigned index) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LOCK_MEMBERS + index, .l_len = 1};
@@ -59,7 +59,7 @@ rendezvous_t *rendezvous_own(void) {
     return &page;
 }
 
-/* A place's word: the round, so that those of earlier ones are free, and the seat of who has it. */
+/* The round and the member. The round is included so that arrivals of earlier rounds count as free. */
 static uint64_t arrival_word(uint32_t round) {
     return (uint64_t)(round + 1) << 32 | own_member;
 }
@@ -99,7 +99,7 @@ static rendezvous_meeting_t *find(rendezvous_t *page, uint64_t key) {
         if (meeting->key == key || atomic_compare_exchange_strong(&meeting->key, &unused, key) || unused == key)
             return meeting;
     }
-    /* Numbers of rounds mean nothing between two of them, so one that nobody waits in can be used again. */
+    /* All are in use: reuse one in which no member waits. Its round number has no meaning beyond one meeting. */
     for (unsigned i = 0; i < RENDEZVOUS_MEETINGS; i++) {
         rendezvous_meeting_t *meeting = &page->meetings[(key + i) % RENDEZVOUS_MEETINGS];
         uint64_t old = meeting->key;

@@ -1,9 +1,9 @@
-/* Where kernels of all GPUs of a node wait for each other, whosever they are: a file beside those of the GPUs.
+/* How kernels on all GPUs of a node, in any processes, wait for each other: a file in the GPUs' directory.
  *
- * A meeting has a key and a size, and its rounds have a number. Who comes takes one of its places in the round that is
- * on; when all places are taken by the living, the round is over, and all who are in it may go on. Everything is done
- * by compare and swap: a process may die or be stopped anywhere. Who is alive is known by locks on the file, as in
- * slots.h, so the place of a dead one is free. */
+ * A meeting has a key and a size, and proceeds in numbered rounds. A kernel that arrives takes one of the meeting's
+ * entries in the current round. When living processes have taken all entries, the round ends and its members
+ * continue. All changes are made by compare and swap, because a process may die or be stopped at any point. Locks on
+ * the file, as in locks.h, show which members live; the entries of dead members are free. */
 #ifndef SIMGPU_RENDEZVOUS_H
 #define SIMGPU_RENDEZVOUS_H
 
@@ -14,21 +14,21 @@
 #define RENDEZVOUS_MAGIC "rndvous"
 #define RENDEZVOUS_MEMBERS 1024u
 #define RENDEZVOUS_MEETINGS 256u
-#define RENDEZVOUS_MAX_SIZE 64u /* the largest meeting */
+#define RENDEZVOUS_MAX_SIZE 64u /* the most kernels in a meeting */
 
 typedef struct {
-    _Atomic uint64_t key; /* 0: nobody's */
+    _Atomic uint64_t key; /* 0: unused */
     _Atomic uint32_t round;
     _Atomic uint64_t arrivals[RENDEZVOUS_MAX_SIZE];
 } rendezvous_meeting_t;
 
 typedef struct {
     char magic[8];
-    _Atomic uint32_t generations[RENDEZVOUS_MEMBERS]; /* how often each seat has been taken */
+    _Atomic uint32_t generations[RENDEZVOUS_MEMBERS]; /* how often each index has been taken */
     rendezvous_meeting_t meetings[RENDEZVOUS_MEETINGS];
 } rendezvous_t;
 
-/* Somebody who waits in a round. */
+/* An arrival that waits for the end of its round. */
 typedef struct {
     rendezvous_t *page;
     rendezvous_meeting_t *meeting;
@@ -36,7 +36,8 @@ typedef struct {
     uint32_t round;
 } rendezvous_wait_t;
 
-/* That of the node; NULL: this process has been given none. `rendezvous_own`: one for this process alone. */
+/* Return the node's page; NULL if this process has no such file. `rendezvous_own` returns one for this process
+ * alone. */
 rendezvous_t *rendezvous_open(void);
 rendezvous_t *rendezvous_own(void);
 

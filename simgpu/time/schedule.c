@@ -9,14 +9,14 @@
 #define WHOLE 100u
 #define MAX_RUNNERS 256u
 
-/* The queues with work, and which of them want the GPU. */
+/* The queues with work, and which of them could use the GPU now. */
 typedef struct {
     unsigned indices[IMAGE_SLOTS];
     bool wants[IMAGE_SLOTS];
     unsigned count;
 } queues_t;
 
-/* A kernel and how much of the GPU it has. */
+/* A kernel, and the share of the GPU that it gets. */
 typedef struct {
     image_queue_t *queue;
     image_channel_t *channel;
@@ -33,7 +33,7 @@ static uint64_t min(uint64_t one, uint64_t other) {
     return one < other ? one : other;
 }
 
-/* Streams go past what takes no part of the GPU. True: they have come to something that does. */
+/* Let streams pass entries that need no part of the GPU. Returns whether a stream has reached one that does. */
 static bool advance_streams(image_queue_t *queue, uint64_t at_ns) {
     bool wants, again;
     do {
@@ -73,7 +73,7 @@ static bool share_slices(const image_t *image, unsigned one, unsigned other) {
     return one == other || (image_queue(image, one)->mps && image_queue(image, other)->mps);
 }
 
-/* Whether the one whose turn it is wants the GPU, and whether anybody else does. */
+/* Find out whether the current process wants the GPU, and whether others do. */
 static void find_wants(image_t *image, queues_t *queues, unsigned current, uint64_t at_ns, bool *wants_p,
                        bool *contended_p) {
     *wants_p = *contended_p = false;
@@ -85,7 +85,7 @@ static void find_wants(image_t *image, queues_t *queues, unsigned current, uint6
     }
 }
 
-/* Whose turn is next, around and around; whoever has it now comes last. */
+/* Return the next queue in round-robin order. The current one comes last. */
 static unsigned next_after(const image_t *image, const queues_t *queues, unsigned current) {
     unsigned first = NO_QUEUE, current_queue = NO_QUEUE;
     for (unsigned i = 0; i < queues->count; i++) {
@@ -102,7 +102,7 @@ static unsigned next_after(const image_t *image, const queues_t *queues, unsigne
     return first != NO_QUEUE ? first : current_queue;
 }
 
-/* Those who came first are first. */
+/* Sorted by when they became ready. */
 static void add_runner(runners_t *runners, runner_t runner) {
     unsigned at = runners->count;
     if (at == MAX_RUNNERS)
@@ -141,12 +141,12 @@ static void assign_percents(image_t *image, const queues_t *queues, unsigned cur
     }
 }
 
-/* How long it takes yet if it keeps what it has. */
+/* How long it takes to finish with its present share. */
 static uint64_t finish_ns(const runner_t *runner, uint64_t remaining_ns) {
     return (remaining_ns * runner->launch->percent + runner->percent - 1) / runner->percent;
 }
 
-/* Those whose turn it is go on until now, the end of their slice, or of the first of them. */
+/* Run the current kernels until now, the end of the time slice, or the end of the first of them. */
 static void run_step(image_schedule_t *schedule, const runners_t *runners, bool contended, uint64_t now_ns,
                      image_t *image) {
     uint64_t at_ns = schedule->at_ns, step_ns = now_ns - at_ns;
@@ -173,7 +173,7 @@ static void run_step(image_schedule_t *schedule, const runners_t *runners, bool 
             channel_pop(runner->queue, runner->channel, runner->launch, at_ns + step_ns);
     }
     schedule->at_ns += step_ns;
-    /* Alone they go on from one slice to the next: who comes, comes in the middle of one. */
+    /* A process that is alone continues from slice to slice. Another process may arrive in the middle of one. */
     if (!contended && schedule->at_ns >= schedule->slice_end_ns)
         schedule->slice_end_ns +=
             ((schedule->at_ns - schedule->slice_end_ns) / SCHEDULE_SLICE_NS + 1) * SCHEDULE_SLICE_NS;
@@ -198,7 +198,7 @@ void schedule_advance(image_t *image, uint64_t instance, image_schedule_t *sched
         schedule->running = 0;
         unsigned next = next_after(image, &queues, schedule->current);
         if (next == NO_QUEUE) {
-            uint64_t at_ns = schedule->at_ns; /* never back, not even by one that was stopped here */
+            uint64_t at_ns = schedule->at_ns; /* never move time back, even if this process was stopped here */
             while (at_ns < now_ns && !atomic_compare_exchange_weak(&schedule->at_ns, &at_ns, now_ns))
                 continue;
             return;
@@ -211,7 +211,7 @@ void schedule_advance(image_t *image, uint64_t instance, image_schedule_t *sched
     }
 }
 
-/* What a channel has to do up to a launch, or to one that waits to be released; held_p: whether it is such a one. */
+/* Sum up a channel's work until a launch, or until one that waits for its release (held_p). */
 static uint64_t remaining_ns(const image_queue_t *queue, const image_channel_t *channel, uint64_t number,
                              bool *held_p) {
     uint64_t remaining_ns = 0, queued = channel->queued;
@@ -229,7 +229,7 @@ static uint64_t remaining_ns(const image_queue_t *queue, const image_channel_t *
     return remaining_ns;
 }
 
-/* The soonest that one of them ends and others get more, or get their turn in a stream. */
+/* The earliest time at which one of them ends, so that others get more or a stream moves on. */
 static uint64_t next_change_ns(const runners_t *runners) {
     uint64_t soonest_ns = UINT64_MAX;
     for (unsigned i = 0; i < runners->count; i++) {
@@ -240,7 +240,7 @@ static uint64_t next_change_ns(const runners_t *runners) {
     return soonest_ns;
 }
 
-/* When all that they have to do in a row can be done. */
+/* When all queued work of these streams could be done. */
 static uint64_t end_ns(const runners_t *runners) {
     uint64_t last_ns = 0;
     for (unsigned i = 0; i < runners->count; i++) {
@@ -270,7 +270,7 @@ static bool has_held(image_queue_t *queue) {
     return false;
 }
 
-/* From now, when one channel may have come to a launch, as things are. */
+/* The time from now until the channel can reach the launch, if nothing else changes. */
 static uint64_t wait_ns(image_queue_t *queue, image_channel_t *channel, uint64_t number, const runners_t *runners) {
     const runner_t *runner = runner_in(runners, channel);
     bool held;

@@ -1,10 +1,10 @@
-/* Who runs on a GPU, and how fast: what has happened up to a moment, worked out from what was launched until then. No
- * locks and no clock.
+/* Which process has a GPU, and how fast its kernels run. Advances the state to a given time, from the work that was
+ * queued before. Takes no locks and reads no clock.
  *
- * Processes take turns, all clients of MPS together as one of them: a slice each, around and around, and every switch
- * has a price. Whoever has the turn has the whole GPU. It is handed out to those of its kernels whose streams have come
- * to them, first come, first served: each gets its part, or what is left, and is so much slower. A process never gets
- * more than its percentage. */
+ * Processes take turns in time slices, round-robin; all MPS clients together count as one process. Each switch takes
+ * time. The process whose turn it is has the whole GPU. Its ready kernels get their percentages first come, first
+ * served: each gets what it asks for, or the rest, and then runs slower accordingly. A process never gets more than
+ * its own percentage. */
 #ifndef SIMGPU_SCHEDULE_H
 #define SIMGPU_SCHEDULE_H
 
@@ -12,12 +12,12 @@
 
 #define SCHEDULE_SLICE_NS 2000000ull
 
-/* `instance`: which GPU instance, by id + 1; 0: the whole GPU. */
+/* `instance`: the GPU instance, as id + 1; 0: the whole GPU. */
 void schedule_advance(image_t *image, uint64_t instance, image_schedule_t *schedule, uint64_t now_ns);
 
-/* When it is worth to look again whether a mark of a queue has come, or with 0, whether anything of it has ended: never
- * later than it can have come, unless something is launched or released until then. UINT64_MAX: only that can bring it.
- */
+/* Return when to check again whether a queue has reached a mark or, if the mark is 0, whether any of its launches
+ * has ended. Unless something is launched or released before, that is never later than it happens. UINT64_MAX: only
+ * a launch or a release can bring it about. */
 uint64_t schedule_next_poll_ns(image_t *image, uint64_t instance, const image_schedule_t *schedule, unsigned index,
                                uint64_t mark);
 

@@ -4,8 +4,8 @@
 #include "state/locks.h"
 #include "time/schedule.h"
 
-#define CHECK_NS 1000000ull /* so often those that have work are looked at: they may be dead */
-#define POLL_NS 250000ull   /* so often somebody looks who cannot know when to */
+#define CHECK_NS 1000000ull /* how often processes with queued work are checked for life */
+#define POLL_NS 250000ull   /* how often to poll when the time cannot be predicted */
 #define MIN_SLEEP_NS 1000u
 
 static image_queue_t *own_queue(const gpu_t *gpu) {
@@ -38,7 +38,7 @@ static void advance(gpu_t *gpu) {
     gpu_unlock_queues(gpu);
 }
 
-/* The first of this process finds what one that had its slot before has left. */
+/* Clear what an earlier process with this slot has left in the queue. */
 static void claim_queue(gpu_t *gpu) {
     image_queue_t *queue = own_queue(gpu);
     const image_slot_t *slot = &gpu->image->slots[gpu->slot];
@@ -118,7 +118,7 @@ void timeline_release(gpu_t *gpu, uint64_t mark) {
     gpu_unlock_queues(gpu);
 }
 
-/* Of more than one channel: when the last one had ended. */
+/* If the mark covers several channels, the time at which the last of them ended. */
 uint64_t timeline_ended_ns(gpu_t *gpu, uint64_t mark) {
     gpu_lock_queues(gpu);
     const image_queue_t *queue = own_queue(gpu);

@@ -9,8 +9,8 @@
 #define BUCKETS_PER_SECOND (SECOND_NS / BUCKET_NS)
 #define BUCKETS_REMEMBERED (15 * BUCKETS_PER_SECOND)
 
-/* A bucket is a quarter of a second: its number in the upper half, the busy nanoseconds in it in the lower. One word,
- * so that a bucket's reuse for a later time and its first addition are one step. */
+/* A bucket is a quarter of a second: its number in the upper half, the busy nanoseconds in the lower half. With one
+ * word, reusing a bucket for a later time and adding to it are one atomic step. */
 static void bucket_add(_Atomic uint64_t *buckets, uint64_t number, uint64_t busy_ns) {
     _Atomic uint64_t *bucket = &buckets[number % IMAGE_BUCKETS];
     uint64_t old = *bucket;
@@ -21,7 +21,7 @@ static void bucket_add(_Atomic uint64_t *buckets, uint64_t number, uint64_t busy
     } while (!atomic_compare_exchange_weak(bucket, &old, new));
 }
 
-/* Of a long time that nobody looked at, only what the buckets can hold. */
+/* A long period without updates is cut to what the buckets can hold. */
 void usage_add(_Atomic uint64_t *buckets, uint64_t start_ns, uint64_t end_ns) {
     uint64_t max_ns = (IMAGE_BUCKETS - 1) * BUCKET_NS;
     if (end_ns - start_ns > max_ns)
@@ -39,7 +39,7 @@ static uint64_t within(uint64_t start_ns, uint64_t end_ns, uint64_t from_ns, uin
     return last_ns > first_ns ? last_ns - first_ns : 0;
 }
 
-/* How long a process's work takes at least; nobody knows when what is held is released. */
+/* The minimum run time of a process's queued work. Held work counts as a second, since its end is unknown. */
 static uint64_t remaining_ns(const image_queue_t *queue) {
     uint64_t max_ns = 0, whole_ns = 0;
     for (unsigned c = 0; c < queue->channels_high; c++) {
@@ -55,7 +55,7 @@ static uint64_t remaining_ns(const image_queue_t *queue) {
     return whole_ns > max_ns ? whole_ns : max_ns;
 }
 
-/* Since the last look the queues have gone on, one after another. */
+/* Estimate the busy time since the last update as if the queues had run one after another. */
 static uint64_t estimated_ns(const image_t *image, uint64_t from_ns, uint64_t until_ns) {
     uint64_t work_ns = 0;
     for (unsigned i = 0; i < image->slots_high; i++) {
@@ -66,7 +66,7 @@ static uint64_t estimated_ns(const image_t *image, uint64_t from_ns, uint64_t un
     return within(at_ns, at_ns + work_ns, from_ns, until_ns);
 }
 
-/* Or rather in turns: as many as have work had one after another. */
+/* The same for one process, which took turns with the others that have work. */
 static uint64_t estimated_of_ns(const image_t *image, const image_queue_t *of, uint64_t from_ns, uint64_t until_ns) {
     unsigned busy = 0;
     for (unsigned i = 0; i < image->slots_high; i++)
