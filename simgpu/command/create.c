@@ -13,9 +13,9 @@
 #include "time/rendezvous.h"
 
 #define PREFIX "gpu"
-#define UNFINISHED ".new-" /* a file under this prefix is not a GPU yet */
+#define UNFINISHED ".new-" /* a file with this prefix is not a GPU yet */
 
-/* FNV-1a, twice with different starts, for 128 bits that are the same on every run. */
+/* FNV-1a, twice with different starts: 128 bits that are the same on every run. */
 static void derive_uuid(const char *node, unsigned index, uint8_t *bytes) {
     char text[96];
     (void)snprintf(text, sizeof text, "%s/%u", node, index);
@@ -85,7 +85,8 @@ static void image_name(const image_t *image, const char *prefix, char *name, siz
     (void)snprintf(name, size, "%s" PREFIX "%u-%s", prefix, image->node_index, image->uuid);
 }
 
-/* Any container of the node may use the GPU, as with /dev/nvidia0, so the file is for everyone whatever the umask. */
+/* Make the file accessible to all, whatever the umask: any container of the node may use the GPU, as with
+ * /dev/nvidia0. */
 static bool write_image(int directory, const image_t *image) {
     char name[128];
     image_name(image, UNFINISHED, name, sizeof name);
@@ -96,7 +97,7 @@ static bool write_image(int directory, const image_t *image) {
     return close(descriptor) == 0 && written;
 }
 
-/* Where kernels of different GPUs meet: nothing is in it yet. */
+/* Create the empty file through which kernels of different GPUs wait for each other. */
 static bool write_rendezvous(int directory) {
     int descriptor = openat(directory, UNFINISHED RENDEZVOUS_NAME, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (descriptor < 0)
@@ -111,7 +112,7 @@ static bool is_gpu(const char *name) {
     return sscanf(name, PREFIX "%u-GPU-", &index) == 1;
 }
 
-/* Removes what begins with `prefix`, or only counts it. */
+/* Remove the files whose names begin with `prefix`, or only count them. */
 static unsigned visit(const char *path, int directory, bool (*wanted)(const char *), bool delete) {
     DIR *entries = opendir(path);
     unsigned count = 0;
@@ -155,7 +156,7 @@ bool create_gpus(const description_t *description, const char *directory, bool r
         for (unsigned nth = 0; nth < description->gpus[section].count; nth++)
             fill(&images[count++], description, &description->gpus[section], nth);
 
-    (void)mkdir(directory, 0755); /* a failure shows in the next line, with its reason */
+    (void)mkdir(directory, 0755); /* a failure shows in the next call, with its reason */
     int descriptor = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     bool fine = false;
     if (descriptor < 0) {

@@ -1,10 +1,10 @@
-/* A description made into files: one image a GPU. */
+/* Creates the files of a node's GPUs from its description. */
 #ifndef SIMGPU_CREATE_H
 #define SIMGPU_CREATE_H
 
 #include "command/description.h"
 
-/* All or nothing. `replace`: remove the GPUs that are in `directory` first; otherwise their presence is an error. */
+/* Create all files or none. `replace`: first remove the GPUs in `directory`; otherwise their presence is an error. */
 bool create_gpus(const description_t *description, const char *directory, bool replace, char *error,
                  unsigned error_size);
 

@@ -17,7 +17,7 @@ typedef struct {
     const char *name;
     size_t offset;
     parse_t parse;
-    const char *remedy; /* continues "... is not understood: write" */
+    const char *remedy; /* continues "invalid KEY = VALUE: write" */
 } description_key_t;
 
 typedef struct {
@@ -111,7 +111,7 @@ static bool parse_cuda_version(const char *text, void *field) {
 }
 
 static bool parse_capability(const char *text, void *field) {
-    unsigned *pair = field; /* major and minor are neighbours, checked below */
+    unsigned *pair = field; /* major and minor are adjacent, checked below */
     int used = 0;
     return sscanf(text, "%2u.%2u%n", &pair[0], &pair[1], &used) == 2 && text[used] == '\0';
 }
@@ -120,7 +120,7 @@ _Static_assert(offsetof(description_gpu_t, compute_capability_minor) ==
                "parse_capability writes both");
 
 static bool parse_pci(const char *text, void *field) {
-    unsigned *pair = field; /* domain and bus are neighbours, checked below */
+    unsigned *pair = field; /* domain and bus are adjacent, checked below */
     int used = 0;
     return sscanf(text, "%8x:%2x:00.0%n", &pair[0], &pair[1], &used) == 2 && used > 0 && text[used] == '\0';
 }

@@ -1,7 +1,7 @@
-/* A node's GPUs as a person writes them down: an INI file, read once by `simgpu create`.
+/* The description of a node's GPUs: an INI file that `simgpu create` reads.
  *
  *     [node]
- *     name = node-a                  ; UUIDs that are not given are derived from it
+ *     name = node-a                  ; missing UUIDs are derived from it
  *     driver-version = 550.54.15
  *     cuda-version = 12.4
  *
@@ -11,7 +11,7 @@
  *     memory = 80GiB
  *     compute-capability = 8.0
  *
- * The keys are the tables in description.c. */
+ * The tables in description.c list all keys. */
 #ifndef SIMGPU_DESCRIPTION_H
 #define SIMGPU_DESCRIPTION_H
 
@@ -21,7 +21,7 @@
 #include "image/image.h"
 
 typedef struct {
-    unsigned index; /* of the first GPU of the section */
+    unsigned index; /* of the section's first GPU */
     unsigned count;
     unsigned line;
     char model[96];
@@ -31,28 +31,28 @@ typedef struct {
     unsigned compute_capability_major;
     unsigned compute_capability_minor;
     unsigned pci_domain;
-    unsigned pci_bus; /* of the first; the next ones follow */
+    unsigned pci_bus; /* of the first GPU; the others follow */
     int numa_node;
     unsigned pci_switch;
     uint64_t nvlink_peers;
     bool mig_capable;
     unsigned multiprocessors;
     uint64_t context_switch_ns;
-    char fabric_uuid[48]; /* empty: in none */
+    char fabric_uuid[48]; /* empty: none */
     unsigned fabric_clique;
-    uint64_t block_bytes; /* 0: to the byte */
-    uint64_t kernel_ns;   /* how long a kernel runs whose name does not tell; 0: there is none */
+    uint64_t block_bytes; /* allocation granularity; 0: one byte */
+    uint64_t kernel_ns;   /* run time of kernels whose names contain none; 0: such kernels do not exist */
 } description_gpu_t;
 
 typedef struct {
     char name[64];
     char driver_version[32];
-    unsigned cuda_version; /* as the driver gives it: 12040 is 12.4 */
+    unsigned cuda_version; /* as the driver reports it: 12040 is 12.4 */
     unsigned gpu_count;    /* sections, not GPUs */
     description_gpu_t gpus[IMAGE_MAX_GPUS];
 } description_t;
 
-/* False: `error` has a sentence with file, line, key, value and remedy. */
+/* Read and check a description. False: `error` contains file, line, key and value, and what to write. */
 bool description_read(const char *path, description_t *description, char *error, unsigned error_size);
 
 #endif

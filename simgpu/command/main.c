@@ -1,4 +1,4 @@
-/* The `simgpu` command: makes a node's simulated GPUs, shows them, breaks and heals them. */
+/* The `simgpu` command: creates a node's simulated GPUs, shows them, and makes them fail and recover. */
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <stdio.h>
@@ -158,7 +158,7 @@ static int sysfs(int count, char **arguments) {
 static const char *const verbs[] = {"fail", "heal", "reset"};
 typedef enum { FAIL, HEAL, RESET } verb_t;
 
-/* The entry first, the count second: a reader that sees the count sees the entry. */
+/* Write the entry first, the count second: a reader that sees the count also sees the entry. */
 static void append_event(image_t *image, uint64_t type, uint64_t data) {
     uint64_t number = image->event_count;
     image->events[number % IMAGE_EVENTS] = (image_event_t){.type = type, .data = data};

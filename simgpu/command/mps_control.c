@@ -1,8 +1,8 @@
-/* A small `nvidia-cuda-mps-control`: the daemon keeps limits, and a second run of the program carries commands to it.
+/* A small `nvidia-cuda-mps-control`: the daemon keeps limits, and a second run of the program sends it commands.
  *
- * The daemon (-d, or -f to stay in front) writes its pid beside its control socket, as the real one does, and what its
- * clients may have into `limits`, which the simulated libcuda reads. Without an argument, commands come from stdin and
- * answers go to stdout. */
+ * The daemon (-d, or -f to stay in the foreground) writes its pid next to its control socket, as the real one does,
+ * and its clients' limits to the file `limits`, which the simulated libcuda reads. Without an argument, the program
+ * reads commands from stdin and writes answers to stdout. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -29,7 +29,7 @@ static int print_error(const char *sentence) {
     return EXIT_FAILURE;
 }
 
-/* The socket's path is relative: that of a pipe directory may be longer than a socket's address. */
+/* The socket's path is relative, because a pipe directory's path may be too long for a socket address. */
 static bool enter_pipe_directory(void) {
     const char *directory = getenv("CUDA_MPS_PIPE_DIRECTORY");
     return chdir(directory != NULL ? directory : DEFAULT_PIPE_DIRECTORY) == 0;
@@ -64,7 +64,7 @@ static int send_commands(void) {
     return sent && copy(descriptor, STDOUT_FILENO) ? EXIT_SUCCESS : print_error("The MPS control daemon went away");
 }
 
-/* Whole under its name, or not there. */
+/* Replace the file atomically. */
 static void write_limits(const limits_t *limits) {
     FILE *file = fopen("limits.new", "we");
     if (file == NULL)
@@ -78,7 +78,7 @@ static void write_limits(const limits_t *limits) {
         (void)rename("limits.new", "limits");
 }
 
-/* False: quit. */
+/* Run a command. False: it was `quit`. */
 static bool run_command(char *line, limits_t *limits, FILE *answer) {
     unsigned device;
     unsigned long long size;
@@ -164,7 +164,7 @@ static int start(bool background) {
     if (child < 0)
         return print_error("The daemon cannot be started");
     if (child > 0)
-        return EXIT_SUCCESS; /* who asks now is heard: the socket is there already */
+        return EXIT_SUCCESS; /* commands can be sent from now on: the socket exists */
     if (background) {
         int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
         (void)setsid();

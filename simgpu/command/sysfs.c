@@ -18,7 +18,8 @@
 #define RESOURCES 13u
 #define REGISTERS_BYTES (16ull << 20)
 #define FIRST_ADDRESS (1ull << 40)
-/* Minor numbers of capabilities: 1 and 2 are the node's, then those of each GPU instance and of what is in it. */
+/* Minor numbers of capabilities: 1 and 2 belong to the node, the others to GPU instances and their compute
+ * instances. */
 #define FIRST_MINOR 3u
 #define GPU_INSTANCES 15u
 #define COMPUTE_INSTANCES 8u
@@ -34,7 +35,7 @@ static bool make_parents(char *path) {
     return true;
 }
 
-/* `name` may be in a directory that is not there yet. */
+/* Create a file and the missing directories above it. */
 static FILE *create_file(const char *root, const char *directory, const char *name) {
     char path[PATH_MAX];
     if (snprintf(path, sizeof path, "%s/%s%s%s", root, directory, *name != '\0' ? "/" : "", name) >= PATH_MAX ||
@@ -55,7 +56,7 @@ static bool __attribute__((format(printf, 4, 5))) write_text(const char *root, c
     return fclose(file) == 0;
 }
 
-/* The first 64 bytes of a device's configuration say what it is. */
+/* The first 64 bytes of a device's configuration space identify it. */
 static bool write_config(const char *root, const char *directory, const model_t *model) {
     uint8_t config[256] = {0};
     const struct {
@@ -73,7 +74,7 @@ static bool write_config(const char *root, const char *directory, const model_t 
     return file != NULL && fclose(file) == 0 && written;
 }
 
-/* Where registers and memory are in the processors' addresses: the second window holds all of the GPU's memory. */
+/* Write the address ranges of registers and memory. The second range covers all of the GPU's memory. */
 static bool write_resources(const char *root, const char *directory, const gpu_t *gpu) {
     FILE *file = create_file(root, directory, "resource");
     if (file == NULL)
@@ -101,7 +102,7 @@ static bool link_driver(const char *root, const char *directory) {
 static bool write_device(const char *root, const gpu_t *gpu) {
     const model_t *model = models_of(gpu->image);
     char directory[sizeof DEVICES + sizeof gpu->image->pci_bus_id];
-    /* The kernel writes a domain with four digits, and all in lower case. */
+    /* The kernel writes the domain with four digits, and everything in lower case. */
     (void)snprintf(directory, sizeof directory, DEVICES "/%s", gpu->image->pci_bus_id + 4);
     for (char *at = directory; *at != '\0'; at++)
         *at = (char)tolower((unsigned char)*at);

@@ -1,4 +1,4 @@
-/* What the kernel tells of a node's GPUs below NVML, as files: some programs look there as well. */
+/* The kernel's files about a node's GPUs, for programs that read below NVML. */
 #ifndef SIMGPU_SYSFS_H
 #define SIMGPU_SYSFS_H
 
@@ -6,7 +6,7 @@
 
 #include "image/gpus.h"
 
-/* Writes sys/bus/pci/devices, proc/modules and proc/driver/nvidia-caps under `root`, over what is there. */
+/* Write sys/bus/pci/devices, proc/modules and proc/driver/nvidia-caps under `root`, over existing files. */
 bool sysfs_write(const gpu_t *gpus, unsigned count, const char *root, char *error, unsigned error_size);
 
 #endif

@@ -1,7 +1,7 @@
-/* The part of NVML's ABI that the simulation answers: types and numbers as every NVML client compiled them in.
+/* The part of NVML's ABI that is simulated: types and numbers that every NVML client has compiled in.
  *
- * Names are NVML's own. What is declared neither here nor in nvml_sensors.h is in nvml_unsupported.def, and says that
- * it is not supported: the real library exports all functions whatever the GPU. */
+ * The names are NVML's. Functions that are declared neither here nor in sensors.h are in unsupported.def and return
+ * NVML_ERROR_NOT_SUPPORTED: the real library exports all functions for any GPU. */
 #ifndef SIMGPU_NVML_ABI_H
 #define SIMGPU_NVML_ABI_H
 

@@ -1,4 +1,4 @@
-/* Events: each set remembers how far it has read in each GPU's list. */
+/* Events. Each event set remembers its position in each GPU's list. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 
@@ -75,9 +75,8 @@ static bool next_event(nvmlEventSet_t set, unsigned index, nvmlEventData_t *data
     return false;
 }
 
-/* What has happened is delivered before the loss of a GPU is reported, so that its XID is not missed. The loss is news
- * once: after that a caller who asks again and again is kept for as long as there is nothing else to tell, as its loop
- * may have no pause of its own. */
+/* Deliver pending events before reporting the loss of a GPU, so that its XID is not missed. Report the loss once at
+ * once; later calls wait for their timeout first, since some clients ask again without a pause. */
 static nvmlReturn_t poll(nvmlEventSet_t set, nvmlEventData_t *data, bool *again_p) {
     bool lost = false, again = true;
     for (unsigned i = 0; i < IMAGE_MAX_GPUS; i++) {

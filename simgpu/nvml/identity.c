@@ -1,4 +1,4 @@
-/* Which GPUs there are, and what each is. */
+/* Enumerates GPUs and returns their properties. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
@@ -81,7 +81,7 @@ static bool has_uuid(const gpu_t *gpu, const char *text) {
     return strcmp(gpu->image->uuid, text) == 0;
 }
 
-/* Domains are written with four digits by some and with eight by others. */
+/* Some clients write domains with four digits, others with eight. */
 static bool has_bus_id(const gpu_t *gpu, const char *text) {
     return strcasecmp(gpu->image->pci_bus_id, text) == 0 || strcasecmp(gpu->image->pci_bus_id + 4, text) == 0;
 }

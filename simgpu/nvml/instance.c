@@ -1,11 +1,11 @@
-/* GPU instances and compute instances: what can be made, what there is, making and destroying. */
+/* GPU instances and compute instances: profiles, capacity, listing, creation and destruction. */
 #define _GNU_SOURCE
 #include <stdio.h>
 
 #include "nvml/mig.h"
 #include "nvml/session.h"
 
-/* A handle is the place of its ids in a table, so that it needs no memory of its own. */
+/* A handle is the entry for its ids in a table, so handles need no allocation. */
 struct nvml_compute_instance {
     struct nvml_gpu_instance *instance;
     unsigned id;
@@ -17,7 +17,7 @@ struct nvml_gpu_instance {
 };
 static struct nvml_gpu_instance handles[IMAGE_MAX_GPUS][SESSION_IDS];
 
-/* By a profile's number in NVML's header: slices of a compute instance. */
+/* The slices of a compute instance, by the profile's number in NVML's header. */
 static const unsigned compute_slices[] = {1, 2, 3, 4, 7};
 #define COMPUTE_PROFILES (sizeof compute_slices / sizeof *compute_slices)
 
@@ -113,7 +113,7 @@ nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsigned n
     return result;
 }
 
-/* NVML's protocol for lists: without room for them, their number; with too little, an error. */
+/* NVML's protocol for lists: without a buffer, return the count; with one that is too small, an error. */
 static nvmlReturn_t list_placements(uint32_t starts, unsigned size, nvmlInstancePlacement_t *placements,
                                     unsigned *count) {
     unsigned found = (unsigned)__builtin_popcount(starts);
@@ -127,7 +127,7 @@ static nvmlReturn_t list_placements(uint32_t starts, unsigned size, nvmlInstance
     return NVML_SUCCESS;
 }
 
-/* NVML lists profiles and places whether or not the GPU is in MIG mode. */
+/* NVML lists profiles and placements whether or not the GPU is in MIG mode. */
 nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t device, unsigned id,
                                                            nvmlInstancePlacement_t *placements, unsigned *count) {
     const mig_profile_t *profile;

@@ -1,4 +1,4 @@
-/* Limits of memory by control group: what a node's administrator sets, and what is there. */
+/* Memory limits by control group, as a node's administrator sets and reads them. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include "state/limits.h"
 #include "state/slots.h"
 
-#define FIRST_DRIVER 615 /* older ones do not have these functions */
+#define FIRST_DRIVER 615 /* older drivers lack these functions */
 
 typedef struct {
     const char *nameSpace;

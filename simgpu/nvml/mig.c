@@ -1,4 +1,4 @@
-/* The mode of a GPU, and its MIG devices. */
+/* A GPU's MIG mode, and its MIG devices. */
 #include "nvml/mig.h"
 
 #include "nvml/session.h"
@@ -38,7 +38,7 @@ nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsign
     return NVML_SUCCESS;
 }
 
-/* A GPU that nobody uses takes the mode at once; otherwise the mode waits for a reset and the activation says why. */
+/* Change the mode at once if the GPU is unused; otherwise it changes at the next reset, and `activation` says why. */
 nvmlReturn_t nvmlDeviceSetMigMode(nvmlDevice_t device, unsigned mode, nvmlReturn_t *activation) {
     nvmlReturn_t result = session_check_change(device, activation);
     if (result != NVML_SUCCESS)
@@ -65,7 +65,7 @@ nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned *is_mig) 
     return result;
 }
 
-/* Numbered by place. A number that is not there is NOT_FOUND, and may have a higher one behind it only on real GPUs. */
+/* MIG devices are numbered by placement, without gaps. On a real GPU there may be gaps. */
 nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned index, nvmlDevice_t *mig) {
     nvmlReturn_t result = session_check(device, mig);
     if (result != NVML_SUCCESS)
@@ -99,7 +99,7 @@ nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t mig, nvml
     return result;
 }
 
-/* A GPU has nothing of this kind. */
+/* Only MIG devices have these values. */
 static nvmlReturn_t check_mig(nvmlDevice_t mig, const void *output) {
     nvmlReturn_t result = session_check(mig, output);
     return result == NVML_SUCCESS && mig->instance == 0 ? NVML_ERROR_NOT_SUPPORTED : result;

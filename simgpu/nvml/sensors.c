@@ -1,5 +1,5 @@
-/* Power, temperature and clocks follow from how busy the GPU is and from its model; whatever a client adds up from them
- * is consistent, and nothing of it is measured. */
+/* Power, temperature, clocks and fixed settings. Values follow from the GPU's model and its load, so they are
+ * consistent with each other; none of them is measured. */
 #include "nvml/sensors.h"
 
 #include "image/clock.h"
@@ -10,19 +10,20 @@
 #define MILLI 1000u
 #define IDLE_POWER_PERCENT 15u
 #define BUSY_POWER_PERCENT 90u
-#define MIN_POWER_PERCENT 25u /* that the limit can be set to */
+#define MIN_POWER_PERCENT 25u /* lowest configurable limit */
 #define IDLE_DEGREES 30u
 #define BUSY_DEGREES 65u
 #define IDLE_FAN_PERCENT 30u
 #define IDLE_MHZ 210u
 #define SENSOR_GPU 0u
 #define CLOCK_TYPES 4u /* graphics, multiprocessors, memory, video */
-#define CLOCK_IDS 4u   /* now, applications, applications by default, boost */
+#define CLOCK_IDS 4u   /* current, applications, default applications, boost */
 #define PERIOD_US 166667u
 #define PCIE_GENERATION 4u
 #define PCIE_LANES 16u
 
-static const unsigned threshold_degrees[] = {92, 89, 95, 85}; /* shutdown, slow-down, most of memory, most of the GPU */
+static const unsigned threshold_degrees[] = {92, 89, 95,
+                                             85}; /* shutdown, slowdown, maximum of the memory, maximum of the GPU */
 #define THRESHOLDS (sizeof threshold_degrees / sizeof *threshold_degrees)
 
 nvmlReturn_t nvml_check_gpu(nvmlDevice_t device, const void *output) {
@@ -243,7 +244,7 @@ nvmlReturn_t nvmlDeviceGetPcieReplayCounter(nvmlDevice_t device, unsigned *count
     return nvml_report(device, count, 0);
 }
 
-/* The window through which processors see the memory has a power of two bytes. */
+/* The size of the window through which the host accesses the memory is a power of two. */
 nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *memory) {
     nvmlReturn_t result = session_check(device, memory);
     if (result != NVML_SUCCESS)
@@ -306,7 +307,7 @@ static nvmlReturn_t field(nvmlDevice_t device, unsigned id, unsigned *value) {
     }
 }
 
-/* Each value has a result of its own; the call succeeds if it could ask for them. */
+/* Each value has its own result. The call itself succeeds if its arguments are valid. */
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values) {
     nvmlReturn_t result = nvml_check_gpu(device, values);
     if (result == NVML_SUCCESS && count < 0)

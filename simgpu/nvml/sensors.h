@@ -1,4 +1,4 @@
-/* The part of NVML's ABI that tells how a GPU feels: power, temperature, clocks, links, and who it is near to. */
+/* The part of NVML's ABI for sensors and topology: power, temperature, clocks, links, affinity. */
 #ifndef SIMGPU_NVML_SENSORS_H
 #define SIMGPU_NVML_SENSORS_H
 
@@ -130,9 +130,9 @@ NVML_API nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned 
 NVML_API nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device, nvmlGpuFabricInfo_t *info);
 NVML_API nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfo_v3_t *info);
 
-/* For readings that a MIG device has not: those of its GPU are not its own. */
+/* Check the arguments of calls that MIG devices do not support. */
 nvmlReturn_t nvml_check_gpu(nvmlDevice_t device, const void *output);
-/* One of them that never changes. */
+/* Return a constant value from such a call. */
 nvmlReturn_t nvml_report(nvmlDevice_t device, unsigned *output, unsigned value);
 
 #endif

@@ -1,4 +1,4 @@
-/* nvmlInit to nvmlShutdown, and what is said about the node as a whole. */
+/* nvmlInit, nvmlShutdown, and properties of the whole node. */
 #include "nvml/session.h"
 
 #include <string.h>
@@ -9,8 +9,8 @@
 
 static struct {
     pthread_mutex_t mutex;
-    unsigned users; /* nvmlInit without nvmlShutdown */
-    unsigned count; /* kept over shutdown: the descriptors must stay open (gpus.h) */
+    unsigned users; /* calls of nvmlInit without nvmlShutdown */
+    unsigned count; /* kept after shutdown: the descriptors must stay open (gpus.h) */
     bool writable;
     gpu_t gpus[IMAGE_MAX_GPUS];
     gpu_t migs[IMAGE_MAX_GPUS][SESSION_IDS][IMAGE_INSTANCES]; /* by GPU, GPU instance and compute instance */
@@ -34,7 +34,7 @@ nvmlReturn_t session_check(nvmlDevice_t device, const void *output) {
     if ((!is_gpu && !is_mig(device)) || output == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
     if (!is_gpu && !gpu_is_usable(device))
-        return NVML_ERROR_NOT_FOUND; /* destroyed since */
+        return NVML_ERROR_NOT_FOUND; /* destroyed meanwhile */
     while (device->image->hung)
         clock_sleep_until(clock_now_ns() + HUNG_POLL_NS);
     return device->image->lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
@@ -81,7 +81,7 @@ static nvmlReturn_t open_gpus(void) {
     if (session.count > 0)
         return NVML_SUCCESS;
     if (!gpus_accessible(gpus_directory()))
-        return NVML_ERROR_UNKNOWN; /* which is what the real one says of a container that may not open it */
+        return NVML_ERROR_UNKNOWN; /* as the real NVML returns in a container that may not open the device */
     gpus_result_t result = gpus_open(gpus_directory(), GPUS_WRITE, session.gpus, &session.count);
     session.writable = result == GPUS_OK;
     if (result == GPUS_DENIED)
@@ -90,7 +90,7 @@ static nvmlReturn_t open_gpus(void) {
 }
 
 nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
-    (void)flags; /* they ask for leniency that the simulation does not need */
+    (void)flags; /* they relax checks that the simulation does not make */
     pthread_mutex_lock(&session.mutex);
     nvmlReturn_t result = open_gpus();
     session.users += result == NVML_SUCCESS;

@@ -1,19 +1,20 @@
-/* The state between nvmlInit and nvmlShutdown: the GPUs that were there at the first nvmlInit. */
+/* The state between nvmlInit and nvmlShutdown: the GPUs found by the first nvmlInit. */
 #ifndef SIMGPU_NVML_SESSION_H
 #define SIMGPU_NVML_SESSION_H
 
 #include "nvml/abi.h"
 
-/* NULL before nvmlInit. */
+/* Return the GPUs; NULL before nvmlInit. */
 const gpu_t *session_gpus(unsigned *count_p);
 
-/* What every call on a device begins with: initialised, a handle that is one, and a GPU that answers. */
+/* Check the arguments of a call on a device: NVML is initialized, the handle is valid, the GPU works. Does not
+ * return while the GPU hangs. */
 nvmlReturn_t session_check(nvmlDevice_t device, const void *output);
 
-/* For calls that change the GPU: one that may be written to, and is no MIG device. */
+/* The same for calls that change a GPU: it is writable, and not a MIG device. */
 nvmlReturn_t session_check_change(nvmlDevice_t device, const void *output);
 
-/* The handle of a MIG device; ids are below SESSION_IDS. */
+/* Return the handle of a MIG device. Ids are below SESSION_IDS. */
 #define SESSION_IDS 16u
 nvmlDevice_t session_mig(nvmlDevice_t gpu, unsigned instance_id, unsigned compute_id);
 nvmlDevice_t session_parent(nvmlDevice_t device);

@@ -1,4 +1,4 @@
-/* What a GPU is near to: processors, memory, and the NVLink fabric of several nodes. */
+/* Topology: a GPU's processors and memory, its links to other GPUs, and the NVLink fabric of several nodes. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +15,7 @@ static void set_range(unsigned long *words, unsigned count, unsigned first, unsi
         words[i / BITS] |= 1ul << i % BITS;
 }
 
-/* The machine's own processors of that NUMA node, such as `0-3,8-11`. False: it has no such node. */
+/* Set the host's processors on a NUMA node, listed as `0-3,8-11`. False: there is no such node. */
 static bool set_node_cpus(int node, unsigned long *words, unsigned count) {
     char path[64];
     unsigned first, last;
@@ -90,7 +90,7 @@ nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfo_
     info->status = found.status;
     info->cliqueId = found.cliqueId;
     info->state = found.state;
-    info->healthMask = 0; /* each of its parts: not supported */
+    info->healthMask = 0; /* each item: not supported */
     if (info->version == NVML_GPU_FABRIC_INFO_V3)
         info->healthSummary = 0;
     return result;
@@ -130,7 +130,7 @@ nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t left, nvmlDevice_t right, unsig
     return NVML_SUCCESS;
 }
 
-/* Links are numbered over the peers that this process sees, one link each. */
+/* Number the links by visible peer, one link per peer. */
 static nvmlDevice_t link_peer(nvmlDevice_t device, unsigned link) {
     unsigned count;
     const gpu_t *gpus = session_gpus(&count);

@@ -1,5 +1,5 @@
-/* The functions of NVML for which nothing is simulated. The real library exports all of them whatever the GPU, and
- * programs look some up that they never call: a GPU that does not support a thing says so when it is asked. */
+/* NVML functions that are not simulated. The real library exports all functions, and programs look up some that they
+ * never call. Each returns NVML_ERROR_NOT_SUPPORTED. */
 #include <string.h>
 
 #include "nvml/session.h"
@@ -9,7 +9,7 @@ static nvmlReturn_t answer(void) {
     return session_gpus(&count) == NULL ? NVML_ERROR_UNINITIALIZED : NVML_ERROR_NOT_SUPPORTED;
 }
 
-/* Whatever the arguments are: the caller cleans up after them. */
+/* The arguments do not matter: the caller removes them from the stack. */
 #define UNSUPPORTED(name)                                                                                              \
     NVML_API nvmlReturn_t name(void);                                                                                  \
     nvmlReturn_t name(void) {                                                                                          \
@@ -17,8 +17,8 @@ static nvmlReturn_t answer(void) {
     }
 #include "nvml/unsupported.def"
 
-/* What the real nvidia-smi asks for beside NVML: one table of functions by id, whose first word is its size. It takes
- * "not supported" from each of them, and goes by NVML's public functions then. */
+/* The table of functions that the real nvidia-smi asks for in addition to NVML. The first word of the table is its
+ * size. All entries return NVML_ERROR_NOT_SUPPORTED, and nvidia-smi then uses NVML's public functions. */
 
 #define SLOTS 96u
 

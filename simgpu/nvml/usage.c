@@ -1,4 +1,4 @@
-/* What a GPU is doing: memory, utilisation, processes, ECC errors. */
+/* What a GPU is doing: memory, utilization, processes, ECC errors. */
 #define _GNU_SOURCE
 #include <stdio.h>
 
@@ -38,7 +38,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *rates) {
     nvmlReturn_t result = session_check(device, rates);
     if (result == NVML_SUCCESS && (device->instance != 0 || device->image->mig_mode))
-        return NVML_ERROR_NOT_SUPPORTED; /* utilisation is of whole GPUs */
+        return NVML_ERROR_NOT_SUPPORTED; /* utilization is known for whole GPUs only */
     if (result == NVML_SUCCESS)
         *rates = (nvmlUtilization_t){.gpu = usage_percent(device->image, clock_now_ns()), .memory = 0};
     return result;
@@ -55,9 +55,9 @@ nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsigned type, uns
     return NVML_SUCCESS;
 }
 
-/* NVML's protocol for lists: too small a room is an error that tells the size. Holders that this process cannot name,
- * because they are in a pid namespace it does not see, are left out, as NVML does in a container. Clients of MPS have a
- * list of their own, as nvidia-smi tells its types C and M+C apart. */
+/* NVML's protocol for lists: a buffer that is too small is an error that returns the needed size. Processes in pid
+ * namespaces that are not visible from here are left out, as NVML does in a container. MPS clients have a separate
+ * list, since nvidia-smi distinguishes the types C and M+C. */
 static nvmlReturn_t list(nvmlDevice_t device, unsigned *count, const void *infos, slot_holder_t *holders, bool mps) {
     nvmlReturn_t result = session_check(device, count);
     if (result != NVML_SUCCESS)
@@ -89,7 +89,7 @@ static nvmlReturn_t list_v2(nvmlDevice_t device, unsigned *count, nvmlProcessInf
     for (unsigned i = 0; result == NVML_SUCCESS && i < *count; i++)
         infos[i] = (nvmlProcessInfo_v2_t){.pid = holders[i].pid,
                                           .usedGpuMemory = holders[i].memory_bytes,
-                                          .gpuInstanceId = holders[i].instance - 1, /* NVML_NO_INSTANCE below 0 */
+                                          .gpuInstanceId = holders[i].instance - 1, /* 0 - 1 is NVML_NO_INSTANCE */
                                           .computeInstanceId = holders[i].compute_instance - 1};
     return result;
 }
@@ -129,7 +129,7 @@ typedef struct {
     unsigned smUtil, memUtil, encUtil, decUtil;
 } nvmlProcessUtilizationSample_t;
 
-/* Nobody draws: a list that is there, with nothing in it. */
+/* There are no graphics processes: return an empty list. */
 #define EMPTY_LIST(name, info_t)                                                                                       \
     NVML_API nvmlReturn_t name(nvmlDevice_t device, unsigned *count, info_t *infos);                                   \
     nvmlReturn_t name(nvmlDevice_t device, unsigned *count, info_t *infos) {                                           \
@@ -147,7 +147,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlP
                                                       unsigned *count, unsigned long long last_seen_us);
 NVML_API nvmlReturn_t nvmlSystemGetProcessName(unsigned pid, char *name, unsigned length);
 
-/* How much of the time since then each of them had kernels run. */
+/* Return for how much of the time since then each process had kernels running. */
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
                                              unsigned *count, unsigned long long last_seen_us) {
     static _Thread_local slot_holder_t holders[IMAGE_SLOTS];
@@ -192,7 +192,7 @@ nvmlReturn_t nvmlSystemGetProcessName(unsigned pid, char *name, unsigned length)
         return NVML_ERROR_NOT_FOUND;
     size_t read = fread(text, 1, sizeof text - 1, file);
     fclose(file);
-    text[read] = '\0'; /* the words of a command are divided by zeros: its first is the program */
+    text[read] = '\0'; /* zeros separate the words of the command: the first one is the program */
     (void)snprintf(name, length, "%s", text);
     return NVML_SUCCESS;
 }

@@ -1,6 +1,7 @@
-/* The part of the CUDA driver's ABI that the simulation answers: types and numbers as every client compiled them in.
+/* The part of the CUDA driver's ABI that is simulated: types and numbers that every client has compiled in.
  *
- * Names are CUDA's own. What is exported is in the tables cuda_*.def; each function there is declared here. */
+ * The names are CUDA's. The tables entries.def, per_thread.def and unsimulated.def list the exported functions, and
+ * each of them is declared here. */
 #ifndef SIMGPU_CUDA_ABI_H
 #define SIMGPU_CUDA_ABI_H
 
@@ -63,14 +64,14 @@ typedef void (*CUhostFn)(void *data);
 typedef void (*CUstreamCallback)(CUstream stream, CUresult status, void *data);
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef struct CUarray_st *CUarray;
-typedef struct CUarray_st *CUmipmappedArray; /* one kind of object here */
+typedef struct CUarray_st *CUmipmappedArray; /* the same kind of object in the simulation */
 
 typedef struct {
     uint8_t bytes[16];
 } CUuuid;
 
 typedef struct {
-    int type; /* 1: a device, by its number */
+    int type; /* 1: a device, with its number in `id` */
     int id;
 } CUmemLocation;
 
@@ -148,7 +149,7 @@ typedef struct {
     int sharedMemPerBlock, totalConstantMemory, SIMDWidth, memPitch, regsPerBlock, clockRate, textureAlign;
 } CUdevprop;
 
-/* Types of memory: 1 the host's, 2 a device's, 3 an array, 4 whatever the address says. */
+/* Memory types: 1 host, 2 device, 3 array, 4 unified (the address decides). */
 typedef struct {
     size_t srcXInBytes, srcY;
     int srcMemoryType;
@@ -184,7 +185,7 @@ typedef struct {
 } CUDA_MEMCPY3D;
 
 typedef struct {
-    int srcAccessOrder; /* 1: in the order of the stream, 2: before the call returns, 3: any */
+    int srcAccessOrder; /* 1: in stream order, 2: before the call returns, 3: any */
     CUmemLocation srcLocHint, dstLocHint;
     unsigned flags;
 } CUmemcpyAttributes;
@@ -194,7 +195,7 @@ typedef struct {
     union {
         struct {
             CUdeviceptr ptr;
-            size_t rowLength, layerHeight; /* 0: as the copy is */
+            size_t rowLength, layerHeight; /* 0: the copy's own */
             CUmemLocation locHint;
         } ptr;
         struct {
@@ -306,7 +307,7 @@ typedef struct {
 #define EVENT_DISABLE_TIMING 2u
 #define EVENT_INTERPROCESS 4u
 
-/* CUDA's long names, cut short */
+/* CUDA's constants, with shorter names */
 #define POOL_REUSE_FIRST 1
 #define POOL_REUSE_LAST 3
 #define POOL_RELEASE_THRESHOLD 4

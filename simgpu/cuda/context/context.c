@@ -1,6 +1,6 @@
-/* Creates and destroys contexts: primary ones, one per device with a reference count; others; and those of graphics and
- * green contexts, which have a part of the multiprocessors. All are alike here: that a green context has only its part
- * is not simulated. */
+/* Creates and destroys contexts: primary contexts, one per device and reference-counted; ordinary ones; graphics
+ * contexts; and green contexts. All of them behave alike here: a green context is not restricted to a part of the
+ * multiprocessors. */
 #include "cuda/device/context.h"
 #include "cuda/device/device.h"
 #include "cuda/device/mps.h"
@@ -18,7 +18,8 @@ static CUcontext find_primary(CUdevice device) {
     return contexts[device].alive ? &contexts[device] : NULL;
 }
 
-/* With `mutex` held. A primary context has one handle for ever; others' are used again as late as can be. */
+/* With `mutex` held. A primary context always has the same handle. Entries of other contexts are reused as late as
+ * possible. */
 static CUcontext find_place(CUdevice device, bool primary) {
     static unsigned last;
     if (primary)
@@ -61,7 +62,7 @@ static CUresult open_context(CUdevice device, unsigned flags, bool primary, CUco
     return CUDA_SUCCESS;
 }
 
-/* With `mutex` held. Its memory is free again when its work has ended. */
+/* With `mutex` held. Waits for the context's work, then frees its memory. */
 static void close_context(CUcontext context) {
     timeline_wait(context->gpu, context->last_mark);
     memory_free_context(context);
@@ -185,7 +186,7 @@ CUresult cuCtxDestroy(CUcontext context) {
     return cuCtxDestroy_v2(context);
 }
 
-/* The context that is named, or the current one. */
+/* Return the given context, or the current one for NULL. */
 static CUresult context_of(CUcontext named, CUcontext *context_p) {
     CUresult result = named == NULL ? context_current(context_p) : driver_ready();
     if (named == NULL || result != CUDA_SUCCESS)
@@ -252,10 +253,10 @@ CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned flags, CUdevice device, u
     return cuVDPAUCtxCreate_v2(context, flags, device, vdpau, get_address);
 }
 
-/* It lies on the device's primary context, which it keeps alive. */
+/* A green context is a reference to the device's primary context. */
 CUresult cuGreenCtxCreate(CUgreenCtx *green, void *resources, CUdevice device, unsigned flags) {
     (void)resources;
-    if (green == NULL || flags != 1) /* its default stream: the flag must be there */
+    if (green == NULL || flags != 1) /* CU_GREEN_CTX_DEFAULT_STREAM, which is required */
         return CUDA_ERROR_INVALID_VALUE;
     CUcontext context;
     CUresult result = cuDevicePrimaryCtxRetain(&context, device);

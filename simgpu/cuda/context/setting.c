@@ -1,14 +1,14 @@
-/* What a program can set about a context. Only that it is taken and told is simulated: kernels here need neither stack
- * nor heap nor caches. */
+/* Settings of a context. They are stored and returned, but have no effect: simulated kernels need no stack, heap or
+ * caches. */
 #include "cuda/device/context.h"
 #include "cuda/device/device.h"
 
 #define API_VERSION 3020u
 #define MAX_FLAGS 0xffu
 
-/* At first, by the limit's number; the last two are not for simulated devices. */
+/* Defaults, by the limit's number. Simulated devices do not support the last two. */
 static const size_t default_limits[LIMITS] = {1024, 1 << 20, 8 << 20, 2, 2048, 64, 0, 0, 0, 0};
-#define SETTABLE 7 /* the others are not for simulated devices */
+#define SETTABLE 7 /* simulated devices do not support the others */
 
 CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version) {
     (void)context;
@@ -110,8 +110,8 @@ CUresult cuCtxResetPersistingL2Cache(void) {
     return context_current(&context);
 }
 
-/* Every simulated context reaches all memory of its process; that it was allowed is remembered, since to allow it twice
- * is an error. */
+/* Simulated contexts can always access all memory of their process. Peer access is recorded because enabling it
+ * twice is an error. */
 static CUresult change_peer(CUcontext peer, bool enable) {
     CUcontext context;
     CUresult result = context_current(&context);
@@ -136,7 +136,7 @@ CUresult cuCtxDisablePeerAccess(CUcontext peer) {
     return change_peer(peer, false);
 }
 
-/* Tools that measure programs look on from outside. */
+/* Profilers are not simulated: starting one succeeds and does nothing. */
 CUresult cuProfilerStart(void) {
     CUcontext context;
     return context_current(&context);
@@ -151,7 +151,7 @@ CUresult cuProfilerInitialize(const char *configuration, const char *output, int
     (void)configuration;
     (void)output;
     (void)mode;
-    return CUDA_ERROR_NOT_SUPPORTED; /* as all drivers since CUDA 11 */
+    return CUDA_ERROR_NOT_SUPPORTED; /* as in all drivers since CUDA 11 */
 }
 
 CUresult cuFlushGPUDirectRDMAWrites(int target, int scope) {

@@ -1,4 +1,4 @@
-/* Batches of copies. Each copy in one is done as if it were alone: CUDA promises no order within a batch. */
+/* Batches of copies. Each copy is done on its own: CUDA promises no order within a batch. */
 #include "cuda/copy/batch.h"
 
 #include "cuda/copy/copy.h"
@@ -14,7 +14,7 @@ static bool is_order(int order) {
     return order >= ORDER_STREAM && order <= ORDER_ANY;
 }
 
-/* What is read before the call returns cannot be read later, when the stream has come to it. */
+/* If the source may change after the call, wait for the stream and copy now. */
 static CUresult put(copy_t *copy, int order, CUstream stream) {
     if (order == ORDER_DURING_CALL && !stream_is_capturing(stream)) {
         CUresult result = cuStreamSynchronize(stream);
@@ -43,7 +43,7 @@ static bool are_attributes(const CUmemcpyAttributes *attributes, size_t sets) {
     return fine;
 }
 
-/* `failed_p` is the number of the copy that failed. */
+/* `failed_p`: the index of the copy that failed. */
 static CUresult copy_batch(const CUdeviceptr *to, const CUdeviceptr *from, const size_t *sizes, size_t count,
                            const CUmemcpyAttributes *attributes, const size_t *first, size_t sets, size_t *failed_p,
                            CUstream stream) {
@@ -84,7 +84,7 @@ static size_t slice_of(const CUmemcpy3DOperand *operand, size_t width, size_t he
     return row_of(operand, width) * (operand->op.ptr.layerHeight != 0 ? operand->op.ptr.layerHeight : height);
 }
 
-/* What is in arrays is not simulated. */
+/* The contents of arrays are not simulated. */
 static CUresult put_3d(const CUDA_MEMCPY3D_BATCH_OP *one, CUstream stream) {
     size_t width = one->extent.width, height = one->extent.height, depth = one->extent.depth;
     if (width == 0 || height == 0 || depth == 0 || !is_order(one->srcAccessOrder) || one->flags > MAX_COPY_FLAGS)

@@ -5,7 +5,7 @@
 
 #include "cuda/abi/abi.h"
 
-/* cuda_copy_batch.c: which of a batch each set of attributes begins at; and a stream that takes batches. */
+/* Check the list of a batch's copies at which each set of attributes begins, and a stream for a batch. */
 bool batch_indexed(const size_t *first, size_t sets, size_t count);
 CUresult batch_stream(CUstream stream);
 

@@ -1,6 +1,6 @@
-/* Copies in one dimension. They take no time: one that the program waits for waits for what was launched before, one in
- * a stream is done when it is put there, or, while streams wait for something else than kernels, in its turn. In a
- * capture it becomes a node. */
+/* Copies in one to three dimensions, and fills. They take no time. A synchronous one waits for all earlier work. One
+ * in a stream is done at once or, while streams have actions queued, in stream order. In a capture it becomes a
+ * node. The contents of arrays are not simulated. */
 #include "cuda/copy/copy.h"
 
 #include <stdlib.h>
@@ -81,7 +81,7 @@ static const struct {
     [WORK_FILL] = {fill_act, sizeof(fill_t)},
 };
 
-/* Of this thread: what was launched before has ended. */
+/* Wait for all earlier work of the context, then do this in the calling thread. */
 CUresult work_now(work_t work, void *what) {
     CUcontext context;
     CUresult result = context_current(&context);
@@ -114,7 +114,7 @@ static CUresult copy_now(CUdeviceptr to, side_t to_side, CUdeviceptr from, side_
     return copy_allowed(&copy, to_side, from_side) ? work_now(WORK_COPY, &copy) : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* In a capture there may be no memory yet. */
+/* Device memory is not checked in a capture: a graph may allocate it later. */
 static CUresult copy_in(CUdeviceptr to, side_t to_side, CUdeviceptr from, side_t from_side, size_t bytes,
                         CUstream stream) {
     copy_t copy = {.to = to, .from = from, .width = bytes, .height = 1, .depth = 1};
@@ -173,7 +173,7 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr fro
     return copy_in(to, SIDE_DEVICE, from, SIDE_DEVICE, bytes, stream);
 }
 
-/* Fills: of elements of 1, 2 and 4 bytes, in one and two dimensions. */
+/* Fills with elements of 1, 2 and 4 bytes, in one and two dimensions. */
 
 static CUresult fill_now(fill_t fill) {
     return fill_allowed(&fill) ? work_now(WORK_FILL, &fill) : CUDA_ERROR_INVALID_VALUE;
@@ -184,7 +184,7 @@ static CUresult fill_in(fill_t fill, CUstream stream) {
                                                               : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Both dimensions, both ways to wait, for elements of one size. */
+/* For one element size: one and two dimensions, synchronous and in a stream. */
 #define FILLS(bits, type)                                                                                              \
     CUresult cuMemsetD##bits##_v2(CUdeviceptr to, type value, size_t count) {                                          \
         return fill_now((fill_t){to, 0, value, bits / 8, count, 1});                                                   \
@@ -215,7 +215,7 @@ static side_t side(int type) {
 }
 
 static CUdeviceptr start(int type, const void *host, CUdeviceptr device) {
-    return type == 1 ? (CUdeviceptr)(uintptr_t)host : device; /* a unified address is in the device's field */
+    return type == 1 ? (CUdeviceptr)(uintptr_t)host : device; /* a unified address is in the device field */
 }
 
 static CUresult shape_2d(const CUDA_MEMCPY2D *two, copy_t *copy) {

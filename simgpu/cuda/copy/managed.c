@@ -1,4 +1,4 @@
-/* Advice about managed memory, and moves of it. It is in one place for all here, so that advice changes nothing. */
+/* Advice about managed memory, and prefetches of it. All devices share its only copy here, so both have no effect. */
 #include <string.h>
 
 #include "cuda/copy/batch.h"
@@ -66,7 +66,7 @@ CUresult cuMemPrefetchBatchAsync(CUdeviceptr *pointers, size_t *sizes, size_t co
     return check_batch(pointers, sizes, count, flags, stream);
 }
 
-/* What is discarded is undefined until it is written again: here it stays what it was. */
+/* Discarded memory has no defined content until it is written again. Here it keeps its content. */
 CUresult cuMemDiscardBatchAsync(CUdeviceptr *pointers, size_t *sizes, size_t count, unsigned long long flags,
                                 CUstream stream) {
     return check_batch(pointers, sizes, count, flags, stream);
@@ -77,7 +77,7 @@ CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr *pointers, size_t *sizes,
     return cuMemPrefetchBatchAsync(pointers, sizes, count, locations, first, sets, flags, stream);
 }
 
-/* No advice is remembered: every attribute is as without. */
+/* Advice is not stored: every attribute has its default. */
 CUresult cuMemRangeGetAttribute(void *data, size_t size, int attribute, CUdeviceptr pointer, size_t bytes) {
     if (data == NULL || size == 0 || attribute < READ_MOSTLY || attribute > 8)
         return CUDA_ERROR_INVALID_VALUE;

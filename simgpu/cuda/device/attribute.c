@@ -1,5 +1,5 @@
-/* What a device can do and how large it is, by CUDA's numbers. Of a number that CUDA knows and nothing is simulated
- * for, a device has 0, as one that cannot do it; a number that CUDA does not know is an error. */
+/* Device attributes, by CUDA's numbers. Attributes that CUDA knows and that are not simulated are 0: the device
+ * lacks the feature. A number that CUDA does not know is an error. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 #define LAST_ATOMIC_OPERATION 12
 #define KIB 1024
 
-/* By compute capability: the figures of the data centre's model of its time. */
+/* Figures by compute capability: those of the data-center model of that generation. */
 typedef struct {
     unsigned major, minor;
     int multiprocessor_threads, multiprocessor_blocks, multiprocessor_shared_bytes;
@@ -29,7 +29,7 @@ static const generation_t generations[] = {
     {12, 0, 1536, 24, 100 * KIB, 2617000, 14001000, 512, 98304 * KIB},
 };
 
-/* The newest that is not newer than the device. */
+/* Return the newest generation that is not newer than the device. */
 static const generation_t *generation_of(const image_t *image) {
     const generation_t *found = &generations[0];
     for (size_t i = 0; i < sizeof generations / sizeof *generations; i++) {
@@ -46,7 +46,7 @@ static int multiprocessors(const gpu_t *gpu) {
                                     : visible_compute_instance(gpu)->slices * mig_slice_multiprocessors(gpu->image));
 }
 
-/* The shared memory that a block may ask for: a multiprocessor's, without what the system takes from Ampere on. */
+/* The shared memory that a block can request: a multiprocessor's, minus the system's part from Ampere on. */
 static int most_shared_bytes(const generation_t *generation) {
     return generation->multiprocessor_shared_bytes - (generation->major >= 8 ? KIB : 0);
 }
@@ -59,23 +59,23 @@ static int value_of(const gpu_t *gpu, int attribute) {
     const struct {
         int attribute, value;
     } table[] = {
-        {1, 1024}, /* threads a block */
+        {1, 1024}, /* threads per block */
         {2, 1024}, /* block: x, y, z */
         {3, 1024},
         {4, 64},
         {5, 2147483647}, /* grid: x, y, z */
         {6, 65535},
         {7, 65535},
-        {8, 48 * KIB},    /* shared memory a block, if it asks for no more */
+        {8, 48 * KIB},    /* shared memory per block, by default */
         {9, 64 * KIB},    /* constant memory */
         {10, 32},         /* warp size */
         {11, 2147483647}, /* pitch */
-        {12, 65536},      /* registers a block */
+        {12, 65536},      /* registers per block */
         {13, is->clock_khz},
         {14, 512}, /* texture alignment */
-        {15, 1},   /* copies beside kernels */
+        {15, 1},   /* copies and kernels overlap */
         {16, multiprocessors(gpu)},
-        {19, 1}, /* maps memory of the host */
+        {19, 1}, /* can map host memory */
         {20, (int)image->compute_mode},
         {21, 131072}, /* textures: 1D, 2D, 3D */
         {22, 131072},
@@ -83,11 +83,11 @@ static int value_of(const gpu_t *gpu, int attribute) {
         {24, 16384},
         {25, 16384},
         {26, 16384},
-        {27, 32768}, /* in layers */
+        {27, 32768}, /* layered */
         {28, 32768},
         {29, 2048},
         {30, 512}, /* surface alignment */
-        {31, 1},   /* kernels side by side */
+        {31, 1},   /* concurrent kernels */
         {32, 1},   /* ECC */
         {33, (int)bus},
         {34, 0}, /* PCI device */
@@ -95,8 +95,8 @@ static int value_of(const gpu_t *gpu, int attribute) {
         {37, is->bus_bits},
         {38, is->l2_bytes},
         {39, is->multiprocessor_threads},
-        {40, 3}, /* engines for copies */
-        {41, 1}, /* one address space with the host */
+        {40, 3}, /* copy engines */
+        {41, 1}, /* unified address space */
         {42, 32768},
         {43, 2048},
         {50, (int)domain},
@@ -107,37 +107,37 @@ static int value_of(const gpu_t *gpu, int attribute) {
         {72, 2097120},
         {75, (int)image->compute_capability_major},
         {76, (int)image->compute_capability_minor},
-        {78, 1}, /* priorities of streams */
-        {79, 1}, /* caches of level 1 */
+        {78, 1}, /* stream priorities */
+        {79, 1}, /* level 1 caches */
         {80, 1},
         {81, is->multiprocessor_shared_bytes},
-        {82, 65536}, /* registers a multiprocessor */
+        {82, 65536}, /* registers per multiprocessor */
         {83, 1},     /* managed memory */
-        {85, 0},     /* one of several on a board */
-        {87, 2},     /* single to double precision */
-        {89, 1},     /* the host may use managed memory while kernels run */
-        {90, 1},     /* kernels are interrupted for others */
-        {91, 1},     /* memory of the host is registered at its own address */
-        {92, 1},     /* streams wait for words and write them, in the first form */
+        {85, 0},     /* on a multi-GPU board */
+        {87, 2},     /* performance ratio of single to double precision */
+        {89, 1},     /* concurrent access to managed memory */
+        {90, 1},     /* preemption of kernels */
+        {91, 1},     /* registered host memory keeps its address */
+        {92, 1},     /* stream memory operations, first form */
         {93, 1},
         {94, 1},
         {95, 1}, /* cooperative kernels */
         {96, 1},
         {97, most_shared_bytes(is)},
-        {99, 1},  /* memory of the host is registered */
-        {102, 1}, /* memory by handles, */
-        {103, 1}, /* shared by file descriptors */
+        {99, 1},  /* host memory can be registered */
+        {102, 1}, /* virtual memory management */
+        {103, 1}, /* with file descriptors */
         {106, is->multiprocessor_blocks},
-        {111, KIB * (is->major >= 8)}, /* shared memory that the system takes of each block */
+        {111, KIB * (is->major >= 8)}, /* shared memory per block reserved by the system */
         {112, 1},                      /* sparse arrays */
-        {113, 1},                      /* memory registered for reading */
-        {115, 1},                      /* pools, */
-        {119, 1},                      /* shared by file descriptors */
-        {121, 1},                      /* arrays whose memory is mapped later */
-        {122, 1},                      /* streams wait for words of 64 bits, or for bits that are not set */
+        {113, 1},                      /* read-only host registration */
+        {115, 1},                      /* memory pools */
+        {119, 1},                      /* with file descriptors */
+        {121, 1},                      /* arrays with deferred mapping */
+        {122, 1},                      /* stream memory operations: 64 bits, and NOR */
         {123, 1},
-        {125, 1}, /* events of other processes */
-        {126, 1}, /* domains of fences */
+        {125, 1}, /* interprocess events */
+        {126, 1}, /* memory synchronization domains */
         {134, image->numa_node},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
@@ -158,7 +158,7 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
     return CUDA_SUCCESS;
 }
 
-/* The form of before there were numbers. */
+/* The older form, without attribute numbers. */
 CUresult cuDeviceGetProperties(CUdevprop *properties, CUdevice device) {
     gpu_t *gpu;
     CUresult result = driver_gpu(device, &gpu);
@@ -182,7 +182,7 @@ CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t *elements, int format, unsign
     return CUDA_SUCCESS;
 }
 
-/* GPUs reach each other's memory: all of it is the host's here. */
+/* All memory is host memory here, so GPUs can access each other's. */
 CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
     gpu_t *gpu, *other;
     CUresult result = driver_gpu(device, &gpu);
@@ -195,7 +195,7 @@ CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
     return result;
 }
 
-/* 1: how good the way is, best 0; 2: access, 3: atomics, 4: arrays. */
+/* 1: performance rank (0 is best), 2: access, 3: atomics, 4: arrays. */
 CUresult cuDeviceGetP2PAttribute(int *value, int attribute, CUdevice device, CUdevice peer) {
     int can;
     CUresult result = cuDeviceCanAccessPeer(&can, device, peer);
@@ -209,7 +209,7 @@ CUresult cuDeviceGetP2PAttribute(int *value, int attribute, CUdevice device, CUd
     return CUDA_SUCCESS;
 }
 
-/* The links do no atomic operations by themselves, as attributes 86 and 3 say, too. */
+/* The links support no native atomics, consistent with attributes 86 and 3. */
 static CUresult no_atomics(unsigned *capabilities, const int *operations, unsigned count) {
     bool fine = capabilities != NULL && operations != NULL && count > 0;
     for (unsigned i = 0; fine && i < count; i++)

@@ -1,4 +1,4 @@
-/* cuInit, and what a device is. */
+/* cuInit, and the basic properties of devices. */
 #define _GNU_SOURCE
 #include "cuda/device/device.h"
 
@@ -13,11 +13,11 @@ static struct {
     pthread_mutex_t mutex;
     bool ready;
     _Atomic bool ended;
-    bool forked; /* CUDA does not work in the child of a process that has used it */
+    bool forked; /* CUDA does not work in the child of a process that has initialized it */
     unsigned present;
     gpu_t gpus[IMAGE_MAX_GPUS];
     unsigned count;
-    gpu_t *visible[IMAGE_MAX_GPUS]; /* by CUDA's numbers: what CUDA_VISIBLE_DEVICES selects */
+    gpu_t *visible[IMAGE_MAX_GPUS]; /* by CUDA's device numbers, after CUDA_VISIBLE_DEVICES */
 } driver = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 static void after_fork(void) {
@@ -59,7 +59,7 @@ CUresult cuInit(unsigned flags) {
     return result;
 }
 
-/* The program ends: what it calls from now on, in its own last functions, finds no driver. */
+/* The program ends: calls in destructors that run later find no driver. */
 __attribute__((destructor)) static void end(void) {
     driver.ended = true;
 }
@@ -109,7 +109,7 @@ int driver_version(void) {
     return version;
 }
 
-/* Answers before cuInit too, as the real one does. */
+/* Works before cuInit, as with the real driver. */
 CUresult cuDriverGetVersion(int *version) {
     if (version == NULL)
         return CUDA_ERROR_INVALID_VALUE;
@@ -161,7 +161,7 @@ CUresult cuDeviceGetPCIBusId(char *bus_id, int length, CUdevice device) {
     return result == CUDA_SUCCESS ? copy_text(gpu->image->pci_bus_id + 4, bus_id, length) : result;
 }
 
-/* Its domain may be left out, as everywhere with PCI. */
+/* The domain is optional, as usual for PCI addresses. */
 CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *bus_id) {
     CUresult result = driver_ready();
     if (result != CUDA_SUCCESS)

@@ -7,7 +7,7 @@
 
 #define ALIVE 0x73696d6770750000ull
 #define ENDED 0x656e646564000000ull
-#define MAX_ENDED 65536u /* objects that have ended */
+#define MAX_ENDED 65536u /* ended objects whose memory is kept */
 
 static const struct {
     const char *what, *ended_by;

@@ -1,6 +1,6 @@
-/* What programs hold by a handle: streams, events, modules, graphs. To use one after its end is the program's error,
- * and on a real driver anything may come of it, often much later; here the program ends at once, with a sentence. So an
- * object begins with what it is, and its memory stays for a while when it has ended. */
+/* Objects behind handles: streams, events, modules, graphs. A program that uses a handle after its end has a bug,
+ * which on a real driver may show in any way and much later. Here the program ends at once, with a sentence. For
+ * this, an object begins with its kind, and its memory is kept for a while after its end. */
 #ifndef SIMGPU_CUDA_HANDLE_H
 #define SIMGPU_CUDA_HANDLE_H
 
@@ -24,10 +24,11 @@ typedef struct {
     _Atomic uint64_t word;
 } handle_head_t;
 
-/* Zeroed but for its head, which comes first; NULL: no memory. */
+/* Allocate an object that begins with a handle_head_t; the rest is zero. NULL: no memory. */
 void *handle_make(handle_kind_t kind, size_t bytes);
 void handle_end(void *object, handle_kind_t kind);
-/* Returns only if it is one of that kind, and not ended. NULL is nobody's error but the caller's to tell. */
+/* Return if the object is of that kind and has not ended; otherwise end the program. NULL is accepted: the caller
+ * reports it. */
 void handle_check(const void *object, handle_kind_t kind);
 
 #endif

@@ -1,7 +1,7 @@
-/* Who may have a context, and how much of the GPU: what its compute mode says, and MPS.
+/* Whether a process may have a context on a GPU, and how much of the GPU it gets, by compute mode and MPS.
  *
- * A process is a client of MPS when there is a control pipe where CUDA_MPS_PIPE_DIRECTORY (or the default) says. All
- * clients go through one server, so an exclusive GPU takes them all. */
+ * A process is an MPS client if CUDA_MPS_PIPE_DIRECTORY, or the default directory, contains a control pipe. All
+ * clients share one server, so a GPU in exclusive mode admits them all. */
 #define _GNU_SOURCE
 #include "cuda/device/mps.h"
 
@@ -17,7 +17,7 @@
 #define EXCLUSIVE_PROCESS 3u
 #define DEFAULT_PIPE_DIRECTORY "/tmp/nvidia-mps"
 
-/* False: the path is too long to be one. */
+/* False: the path is too long. */
 static bool pipe_path(const char *name, char *path, size_t size) {
     const char *directory = getenv("CUDA_MPS_PIPE_DIRECTORY");
     int length = snprintf(path, size, "%s/%s", directory != NULL ? directory : DEFAULT_PIPE_DIRECTORY, name);
@@ -36,7 +36,7 @@ static uint64_t parse_size(const char *text) {
     return *end == 'G' ? number << 30 : *end == 'M' ? number << 20 : *end == 'K' ? number << 10 : number;
 }
 
-/* What the daemon has been told, as `mps_control.c` writes it. */
+/* Read the default limit, in the format that `mps_control.c` writes. */
 static uint64_t default_limit(CUdevice device) {
     char path[4096], line[256];
     uint64_t limit_bytes = 0;
@@ -52,7 +52,7 @@ static uint64_t default_limit(CUdevice device) {
     return limit_bytes;
 }
 
-/* `0=2G,1=10G`, by the process's own ordinals. */
+/* Parse `0=2G,1=10G`, with the process's device numbers. */
 static uint64_t own_limit(CUdevice device) {
     const char *at = getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT");
     while (at != NULL && *at != '\0') {
@@ -65,7 +65,7 @@ static uint64_t own_limit(CUdevice device) {
     return 0;
 }
 
-/* The same for the percentage of active threads, which is for all devices. */
+/* Read the default active thread percentage, which holds for all devices. */
 static double default_percent(void) {
     char path[4096], line[256];
     double percent = WHOLE;
@@ -77,7 +77,7 @@ static double default_percent(void) {
     return percent;
 }
 
-/* A process can have less than the default, never more. */
+/* A process can lower its percentage below the default, but not raise it. */
 unsigned mps_percent(void) {
     if (!mps_is_client())
         return WHOLE;
@@ -88,7 +88,7 @@ unsigned mps_percent(void) {
     return percent < 1 ? 1 : (unsigned)(percent + 0.5);
 }
 
-/* A process can make its limit tighter, never wider. */
+/* A process can lower its limit below the default, but not raise it. */
 uint64_t mps_limit_bytes(CUdevice device) {
     if (!mps_is_client())
         return 0;

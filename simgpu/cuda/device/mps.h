@@ -4,12 +4,12 @@
 #include "cuda/abi/abi.h"
 #include "image/gpus.h"
 
-/* cuda_mps.c: whether the GPU's compute mode lets this process in, be it as a client of MPS. */
+/* Whether the GPU's compute mode allows a context for this process. */
 bool mps_allows(const gpu_t *gpu);
 bool mps_is_client(void);
-/* What MPS lets this process hold on a device; 0: no limit. */
+/* Return MPS's memory limit for this process on a device; 0: no limit. */
 uint64_t mps_limit_bytes(CUdevice device);
-/* How much of a device MPS lets its kernels have at once. */
+/* Return how much of a device MPS lets this process's kernels use at once. */
 unsigned mps_percent(void);
 
 #endif

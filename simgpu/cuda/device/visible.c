@@ -1,8 +1,8 @@
-/* The devices that a process has: what its container was given, narrowed by CUDA_VISIBLE_DEVICES.
+/* The devices that a process can use: those of its container, filtered by CUDA_VISIBLE_DEVICES.
  *
- * A container is given a GPU by its file. A MIG device has no file of its own here, so where NVIDIA_VISIBLE_DEVICES
- * names MIG devices, only these are there, as if their capability files alone had been mounted. CUDA uses one MIG
- * device in a process, the first. */
+ * A container gets a GPU by its file. A MIG device has no file here, so if NVIDIA_VISIBLE_DEVICES names MIG devices,
+ * only these are visible, as if only their capability files had been mounted. CUDA uses one MIG device per process,
+ * the first. */
 #define _GNU_SOURCE
 #include "cuda/device/visible.h"
 
@@ -30,7 +30,7 @@ static bool is_named(const char *list, const char *uuid) {
     return at != NULL && (at[strlen(uuid)] == '\0' || at[strlen(uuid)] == ',');
 }
 
-/* The MIG devices of a GPU that the container was given, by place. */
+/* Add the MIG devices of a GPU that the container was given, by placement. */
 static unsigned add_migs(gpu_t *gpu, const char *queued, gpu_t **devices, unsigned count) {
     bool some = queued != NULL && strstr(queued, "MIG-") != NULL;
     for (unsigned start = 0; start < gpu->image->mig_slices; start++) {
@@ -68,7 +68,7 @@ static gpu_t *select_device(const char *word, gpu_t **queued, unsigned count) {
     return NULL;
 }
 
-/* As CUDA reads it: numbers or beginnings of UUIDs; the first that is neither ends the list. */
+/* Select devices as CUDA does: the list has numbers or UUID prefixes, and ends at the first entry that is neither. */
 static unsigned select_visible(const char *wanted, gpu_t **queued, unsigned count, gpu_t **devices) {
     char *words = strdup(wanted);
     char *rest = words;

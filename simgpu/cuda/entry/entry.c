@@ -1,4 +1,4 @@
-/* How clients find functions at run time, and what results are called. */
+/* How clients look up functions at run time, and the names of results. */
 #include <string.h>
 
 #include "cuda/device/device.h"
@@ -20,7 +20,7 @@ static const entry_t entries[] = {
 #undef UNSIMULATED
 };
 
-/* A real driver has them. */
+/* Functions that a real driver has and that are not simulated. */
 #define UNSIMULATED(symbol, name, version, per_thread)                                                                 \
     CUresult symbol(void) {                                                                                            \
         CUresult result = driver_ready();                                                                              \
@@ -29,8 +29,8 @@ static const entry_t entries[] = {
 #include "cuda/abi/unsimulated.def"
 #undef UNSIMULATED
 
-/* Of the forms that `version` knows: the newest; of two as new: the one for per-thread default streams, if asked for.
- */
+/* Return the newest form for `version`; of two equally new forms, the one for per-thread default streams if
+ * requested. */
 static const entry_t *find_entry(const char *name, int version, bool per_thread, bool *known_p) {
     const entry_t *best = NULL;
     *known_p = false;
@@ -66,7 +66,7 @@ CUresult cuGetProcAddress(const char *symbol, void **function, int version, uint
     return cuGetProcAddress_v2(symbol, function, version, flags, NULL);
 }
 
-/* The private tables of the real driver are not simulated. */
+/* The real driver's private tables are not simulated. */
 CUresult cuGetExportTable(const void **table, const CUuuid *id) {
     (void)id;
     if (table == NULL)

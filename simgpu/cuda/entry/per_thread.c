@@ -1,5 +1,5 @@
-/* The forms for per-thread default streams: as the others, but the handle 0 means the thread's own stream. What waits
- * for nothing but itself is in no stream, and the same. */
+/* The forms for per-thread default streams, in which the handle 0 means the thread's own stream. Synchronous calls
+ * are the same as the ordinary ones. */
 #include "cuda/stream/stream.h"
 
 CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned flags) {

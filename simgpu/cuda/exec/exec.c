@@ -1,4 +1,4 @@
-/* Executable graphs: made of a graph, changed to be as another one, started. */
+/* Executable graphs: instantiation, update and launch. */
 #include <stdlib.h>
 
 #include "cuda/copy/copy.h"
@@ -8,7 +8,7 @@
 #include "cuda/kernel/launch.h"
 #include "cuda/stream/stream.h"
 
-#define WHOLE 100u /* how much of the GPU a graph takes */
+#define WHOLE 100u /* the part of the GPU that a graph takes */
 
 static size_t graph_work_count(CUgraph graph) {
     size_t count = 0;
@@ -26,7 +26,7 @@ static void graph_work_list(CUgraph graph, graph_work_t **at) {
     }
 }
 
-/* Graphs whose nodes are of the same kinds in the same order have the same. */
+/* A hash that is the same for graphs with the same kinds of nodes in the same order. */
 static uint64_t shape_of(CUgraph graph, uint64_t shape) {
     for (CUgraphNode node = graph->nodes; node != NULL; node = node->next) {
         shape = (shape ^ (uint64_t)node->type) * 0x100000001b3u + 1;
@@ -36,7 +36,7 @@ static uint64_t shape_of(CUgraph graph, uint64_t shape) {
     return shape;
 }
 
-/* A graph that allocates has its addresses for one executable graph at a time. */
+/* Only one executable graph at a time can use the addresses of a graph that allocates. */
 static bool is_free(CUgraph graph, CUgraphExec exec) {
     return graph->memory.count == 0 || graph->exec == NULL || graph->exec == exec;
 }
@@ -109,7 +109,7 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRA
     return result;
 }
 
-/* What it runs goes on with what it had. */
+/* Work that is already launched keeps the old content. */
 static CUresult update(CUgraphExec exec, CUgraph graph, int *result_p) {
     handle_check(exec, HANDLE_GRAPH_EXEC);
     handle_check(graph, HANDLE_GRAPH);
@@ -132,7 +132,7 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdate
     return info != NULL ? update(exec, graph, &info->result) : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* The nodes of an executable graph are not simulated one by one. */
+/* Changing single nodes of an executable graph is not simulated. */
 CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraph child) {
     return exec != NULL && node != NULL && child != NULL ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
 }
@@ -152,7 +152,7 @@ CUresult cuGraphExecDestroy(CUgraphExec exec) {
     return driver_ready();
 }
 
-/* Copies take no time and come first, functions of the host last. */
+/* Copies and fills, which take no time, come first, host functions last. */
 static CUresult graph_work_begin(CUgraphExec exec, CUstream stream) {
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < exec->work_count && result == CUDA_SUCCESS; i++) {

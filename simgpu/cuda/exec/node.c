@@ -1,4 +1,4 @@
-/* Nodes of graphs: kernels, copies, fills, functions of the host, and empty ones. */
+/* Nodes of graphs: kernels, copies, fills, host functions, and empty nodes. */
 #include "cuda/copy/copy.h"
 #include "cuda/device/context.h"
 #include "cuda/device/device.h"
@@ -22,7 +22,7 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraph
     return driver_ready();
 }
 
-/* The parameters themselves are where the program has them. */
+/* The kernel's own parameters stay in the program's memory. */
 CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *parameters) {
     handle_check(node, HANDLE_GRAPH_NODE);
     if (node == NULL || parameters == NULL || node->type != GRAPH_KERNEL)
@@ -77,7 +77,7 @@ CUresult cuGraphAddEmptyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode
     return *node != NULL ? driver_ready() : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* What waits for what makes no difference here: nodes run in the order in which they were added. */
+/* Dependencies have no effect: nodes run in the order in which they were added. */
 CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count) {
     return graph != NULL && (count == 0 || (from != NULL && to != NULL)) ? driver_ready() : CUDA_ERROR_INVALID_VALUE;
 }

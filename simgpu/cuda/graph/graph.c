@@ -1,6 +1,6 @@
-/* Graphs: nodes that are launched together. Nodes run one after another, in the order in which they were added,
- * whatever they depend on: that is always a right order. A graph is how long its kernels take, and the memory that it
- * allocates, which is in cuda_graph_memory.c. */
+/* Graphs: nodes that are launched together. Nodes run in the order in which they were added, which satisfies all
+ * dependencies. A graph consists of the total run time of its kernels, its other work, and the memory that it
+ * allocates (memory/graph_memory.c). */
 #include "cuda/graph/graph.h"
 
 #include <stdlib.h>
@@ -181,7 +181,7 @@ CUresult cuGraphAddNode_v3(CUgraphNode *node, CUgraph graph, const CUgraphNode *
     return cuGraphAddNode_v2(node, graph, before, edges, count, parameters);
 }
 
-/* The child is the parent's from now on: a graph that allocates may not be copied. */
+/* The parent takes ownership of the child, since a graph that allocates may not be cloned. */
 CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before, size_t count,
                                   CUgraph child) {
     (void)before;

@@ -1,4 +1,4 @@
-/* What graphs and executable graphs are made of. */
+/* Graphs, their nodes, and executable graphs. */
 #ifndef SIMGPU_CUDA_GRAPH_H
 #define SIMGPU_CUDA_GRAPH_H
 
@@ -11,7 +11,7 @@ struct CUgraphNode_st {
     CUgraphNode next;
     int type;
     CUgraph child;
-    graph_block_t block; /* of an allocation, or its pointer of a free */
+    graph_block_t block; /* the allocation; of a free node, its pointer */
     graph_work_t *work;  /* NULL: none */
     uint64_t duration_ns;
     CUDA_KERNEL_NODE_PARAMS kernel;
@@ -24,14 +24,14 @@ struct CUgraph_st {
     CUgraphNode nodes, *last;
     size_t count;
     graph_memory_t memory;
-    CUgraphExec exec; /* that has its memory, for which there can be one only */
-    CUstream origin;  /* whose capture it is, or was */
+    CUgraphExec exec; /* the executable graph that uses its memory; there can be only one */
+    CUstream origin;  /* the stream whose capture it is, or was */
     uint64_t capture_id;
 };
 
 struct CUgraphExec_st {
     handle_head_t head;
-    CUgraph graph; /* whose memory it has; NULL: it has none, or the graph is gone */
+    CUgraph graph; /* the graph whose memory it uses; NULL: none, or destroyed */
     uint64_t shape;
     uint64_t duration_ns;
     graph_memory_t memory;
@@ -47,7 +47,7 @@ void graph_append(CUgraph graph, uint64_t duration_ns);
 void graph_begin_capture(CUgraph graph, CUstream origin);
 void graph_empty(CUgraph graph);
 CUstream graph_capture_origin(CUgraph graph);
-uint64_t graph_capture_id(CUgraph graph); /* never 0, and never of another capture */
+uint64_t graph_capture_id(CUgraph graph); /* unique for each capture, never 0 */
 CUcontext graph_context(CUgraph graph);
 bool graph_append_work(CUgraph graph, work_t work, const void *what);
 CUresult graph_allocate(CUgraph graph, CUdevice device, size_t bytes, CUdeviceptr *pointer, CUgraphNode *node_p);

@@ -1,4 +1,4 @@
-/* Work besides kernels, as values: a stream does it now, a graph later. */
+/* Copies, fills and host functions as values: a stream does them now, a graph stores them for later. */
 #ifndef SIMGPU_CUDA_GRAPH_WORK_H
 #define SIMGPU_CUDA_GRAPH_WORK_H
 
@@ -6,7 +6,7 @@
 
 typedef enum { WORK_COPY, WORK_FILL, WORK_HOST, WORKS } work_t;
 
-/* Rows and slices of bytes; pitches and slices are how far it is to the next. */
+/* A box of bytes: `pitch` is the distance between rows, `slice` the distance between layers. */
 typedef struct {
     CUdeviceptr to, from;
     size_t width, height, depth;
@@ -18,12 +18,12 @@ typedef struct {
     CUdeviceptr to;
     size_t pitch;
     unsigned value;
-    unsigned element; /* bytes */
-    size_t width;     /* elements */
+    unsigned element; /* size in bytes */
+    size_t width;     /* in elements */
     size_t height;
 } fill_t;
 
-/* What a node does besides kernels and memory, when the graph is launched. */
+/* Work in a node other than kernels and memory. */
 typedef struct {
     work_t kind;
     union {

@@ -1,5 +1,5 @@
-/* What a kernel is like, and how many of its blocks run at once. Its code is not read, so that all are alike: 32
- * registers, no memory of its own. */
+/* Attributes and occupancy of kernels. Their code is not read, so all kernels are alike: 32 registers, no local
+ * memory. */
 #include "cuda/kernel/function.h"
 
 #include "cuda/device/context.h"
@@ -9,7 +9,7 @@
 #define REGISTERS 32
 #define ATTRIBUTES 16
 
-/* CUDA's numbers. */
+/* Numbers of CUDA's function and device attributes. */
 enum { THREADS, SHARED, CONSTANT, LOCAL, REGISTER_COUNT, PTX, BINARY, CACHE, DYNAMIC, CARVEOUT };
 enum { WARP = 10, MULTIPROCESSORS = 16, BLOCK_THREADS = 1, MAX_THREADS = 39, SHARED_BYTES = 81, MAX_BLOCKS = 106 };
 
@@ -103,7 +103,7 @@ CUresult cuFuncLoad(CUfunction function) {
     return function != NULL ? driver_ready() : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* As many as threads, blocks and shared memory of a multiprocessor allow. */
+/* The blocks that fit into a multiprocessor's threads, blocks and shared memory. */
 static int active_blocks(CUdevice device, int block_threads, size_t shared_bytes) {
     int warp = of_device(device, WARP);
     int threads = (block_threads + warp - 1) / warp * warp;

@@ -3,7 +3,7 @@
 
 #include "cuda/abi/abi.h"
 
-/* cuda_function.c: what a kernel is like on a device. */
+/* Attributes of a kernel on a device. */
 CUresult function_attribute(int *value, int attribute, CUfunction function, CUdevice device);
 CUresult function_set_attribute(CUfunction function, int attribute, int value);
 

@@ -1,6 +1,8 @@
-/* Kernels that wait for each other: each begins, keeps its part of its GPU busy until as many of its kind have begun,
- * and only then does its work, as the kernels of collectives do. Those with a key meet where all of the node meet,
- * whosever they are; those without one are a kind of their process. */
+/* Launches of kernels: into a stream, or into the graph that it is captured into.
+ *
+ * Kernels of collectives wait for each other: each begins, occupies its part of its GPU until the whole group has
+ * begun, and only then runs. A group with a key includes kernels of all processes on the node, one without a key
+ * only those of its process. */
 #include "cuda/kernel/launch.h"
 
 #include <stdlib.h>
@@ -54,14 +56,14 @@ CUresult launch_submit(CUcontext context, CUstream stream, bool per_thread, cons
     return CUDA_SUCCESS;
 }
 
-/* A module's kernels run in the current context. A library's are of none: they run in the stream's, and that is the
- * current one for default streams only. */
+/* A module's kernels run in the current context. A library's kernels run in the stream's context, which for default
+ * streams is the current one. */
 static CUresult context_for(CUfunction function, CUstream stream, CUcontext *context_p) {
     bool by_stream = function != NULL && function->module->context == NULL;
     return by_stream ? stream_context(stream, context_p) : context_current(context_p);
 }
 
-/* Of the context, as the stream must be; a library's are of all. */
+/* Whether the kernel and the stream belong to the context. A library's kernels belong to all contexts. */
 static bool belongs(CUfunction function, CUstream stream, CUcontext context) {
     CUcontext of_stream;
     const struct CUmod_st *module = function->module;

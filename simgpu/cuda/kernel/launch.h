@@ -5,7 +5,7 @@
 
 #include "cuda/kernel/module.h"
 
-/* cuda_launch.c: into the stream, or into the graph that it is being captured to. */
+/* Launch a kernel into the stream, or into the graph that it is captured into. */
 CUresult launch_submit(CUcontext context, CUstream stream, bool per_thread, const kernel_t *kernel);
 
 #endif

@@ -1,4 +1,4 @@
-/* Libraries: modules that belong to no context, whose kernels run in any. */
+/* Libraries, which are modules without a context whose kernels run in any context; and the linker. */
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -49,7 +49,7 @@ CUresult cuLibraryUnload(CUlibrary library) {
     return driver_ready();
 }
 
-/* The first device says which kernels there are. */
+/* The description of the first device says which kernels exist. */
 CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {
     gpu_t *gpu;
     CUresult result = driver_gpu(0, &gpu);
@@ -122,10 +122,8 @@ CUresult cuKernelSetCacheConfig(CUkernel kernel, int config, CUdevice device) {
     return result == CUDA_SUCCESS ? cuFuncSetCacheConfig(of_kernel(kernel), config) : result;
 }
 
-/* The linker. */
-
-/* The driver's linker: takes code and gives an image. As what a module's image contains does not matter, neither does
- * what comes here. */
+/* The driver's linker turns code into an image. The content of images does not matter here, so the input does not
+ * either. */
 
 struct CUlinkState_st {
     char image[16];
@@ -183,7 +181,7 @@ CUresult cuLinkAddFile(CUlinkState state, int type, const char *path, unsigned c
     return cuLinkAddFile_v2(state, type, path, count, options, values);
 }
 
-/* The image is the state's, and goes with it. */
+/* The linker's state owns the image. */
 CUresult cuLinkComplete(CUlinkState state, void **image, size_t *bytes) {
     if (state == NULL || image == NULL)
         return CUDA_ERROR_INVALID_VALUE;

@@ -1,13 +1,13 @@
-/* Modules and kernels. A kernel is its name, and the name may say how long it runs: anything that ends in _<number>ns,
- * us or ms, such as spin_1000us; what ends in _ns without a number runs as many nanoseconds as its first parameter
- * says, a 64-bit one. All others run as long as the description of the GPU says, which may say that there are none.
- * What a module's image contains does not matter.
+/* Modules and kernels. A kernel is only its name, and the name may contain how long it runs: spin_1000us runs for
+ * that long (ns, us or ms). A name that ends in _ns without a number runs for as many nanoseconds as its first
+ * parameter says, which has 64 bits. All others run for as long as the GPU's description says; it may also say that
+ * there are none. The content of a module's image does not matter.
  *
- * 25pct between two underscores is how much of the GPU it takes, all of it if nothing is said: spin_25pct_1000us. A
- * name that begins with meet2_ (or another number) is a kernel of a collective: see cuda_meeting.c. What follows is the
- * key by which it meets kernels of all processes of the node, meet2_ring_500us; without one it meets those of its
- * process. One that
- * begins with fault_ uses an address that is not there, and with that its context is lost. */
+ * 25pct between two underscores is how much of the GPU the kernel takes, as in spin_25pct_1000us; the default is all
+ * of it. A name that begins with meet2_, or another number, is a kernel of a collective (launch.c). The words after
+ * it are the key of a group with kernels of all processes on the node, as in meet2_ring_500us; without a key the
+ * group consists of kernels of the same process. A kernel whose name begins with fault_ accesses an invalid address,
+ * and its context is lost. */
 #define _GNU_SOURCE
 #include "cuda/kernel/module.h"
 
@@ -25,9 +25,9 @@
 #define BY_PARAMETER UINT64_MAX
 #define BY_DEFAULT (UINT64_MAX - 1)
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of the modules' lists */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* for the modules' lists */
 
-/* The words of a name but for the last one, which is the duration. */
+/* Parse a word of a kernel's name other than the last one, the duration. */
 static void parse_word(const char *word, size_t length, bool first, kernel_t *kernel) {
     unsigned number;
     int used = 0;
@@ -179,7 +179,7 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
     return result == CUDA_SUCCESS ? module_function(function, module, name, context->gpu) : result;
 }
 
-/* Those that were asked for: a simulated module does not know what else it could have. */
+/* Only functions that were looked up before are counted: a simulated module does not know others. */
 CUresult cuModuleGetFunctionCount(unsigned *count, CUmodule module) {
     if (count == NULL || module == NULL)
         return CUDA_ERROR_INVALID_VALUE;
@@ -198,7 +198,7 @@ CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned count, CUmod
     return driver_ready();
 }
 
-/* Variables are in a module's image, which is not read. */
+/* Global variables are in a module's image, which is not read. */
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *bytes, CUmodule module, const char *name) {
     if ((pointer == NULL && bytes == NULL) || module == NULL || name == NULL)
         return CUDA_ERROR_INVALID_VALUE;

@@ -12,7 +12,7 @@
 #define PAGE_BITS 12u
 
 typedef struct node {
-    struct node *next; /* among those that go with a context */
+    struct node *next; /* list of the allocations that end with a context */
     CUdeviceptr pointer;
     allocation_t allocation;
 } node_t;
@@ -21,7 +21,7 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static void *nodes; /* a tree, by address */
 static uint64_t last_id;
 
-/* Ranges that overlap are the same to the tree: what it has never does. */
+/* Overlapping ranges compare as equal. The tree never contains two of them. */
 static int compare(const void *one, const void *other) {
     const node_t *a = one, *b = other;
     if (a->pointer + a->allocation.bytes <= b->pointer)
@@ -55,7 +55,7 @@ bool memory_map(const allocation_t *allocation, int map_flags, CUdeviceptr *poin
     return true;
 }
 
-/* With the lock held: the one that the address is in. */
+/* With the lock held. Returns the allocation that contains the address. */
 static node_t *find_around(CUdeviceptr address) {
     const node_t key = {.pointer = address, .allocation = {.bytes = 1}};
     node_t **found = tfind(&key, &nodes, compare);
@@ -88,7 +88,7 @@ bool memory_find(CUdeviceptr pointer, allocation_t *found) {
     return node != NULL;
 }
 
-/* What is in it moves along, page by page, but for pages that nobody has written to. */
+/* Replace private memory by shared memory with the same content. Pages of zeros are not copied. */
 static bool make_shared(node_t *node) {
     static const char zeros[1u << PAGE_BITS];
     allocation_t *allocation = &node->allocation;
@@ -117,7 +117,7 @@ bool memory_share(CUdeviceptr pointer, allocation_t *found) {
     return shared;
 }
 
-/* Memory is unmapped before it is refunded: no process gets it while this one can still use it. */
+/* Unmap memory. Refund it only afterwards: no other process may get it while this one can still use it. */
 static void unmap(node_t *node) {
     munmap((void *)(uintptr_t)node->pointer, node->allocation.bytes);
     if (node->allocation.pool == NULL && node->allocation.memory >= 0)
@@ -138,7 +138,7 @@ bool memory_remove(CUdeviceptr pointer, allocation_t *removed) {
     return true;
 }
 
-/* With the lock held: which context goes, and what it has. */
+/* With the lock held: the context that ends, and its allocations. */
 static CUcontext ending_context;
 static node_t *ended_nodes;
 

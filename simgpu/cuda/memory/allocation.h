@@ -1,34 +1,34 @@
-/* The allocations of this process by address, whoever made them: cuMemAlloc, or a pool. */
+/* The allocations of this process by address, from cuMemAlloc and from pools. */
 #ifndef SIMGPU_CUDA_ALLOCATION_H
 #define SIMGPU_CUDA_ALLOCATION_H
 
 #include "cuda/abi/abi.h"
 #include "image/gpus.h"
 
-/* cuda_memory.c: one allocation. It belongs to a context, and ends with it, or to a pool. */
+/* An allocation. It belongs to a context and ends with it, or to a pool. */
 typedef struct {
     gpu_t *gpu;
     CUcontext context;
     CUmemoryPool pool;
     size_t bytes;
-    int memory; /* that other processes can map, and where in it; -1: nobody can */
+    int memory; /* descriptor of memory that other processes can map, and the offset in it; -1: private memory */
     uint64_t offset;
     bool managed;
-    struct block *block; /* that it shares with others: cuda_block.h */
-    uint64_t id;         /* no other allocation of this process ever has it */
+    struct block *block; /* the block it shares with other small allocations: memory.c */
+    uint64_t id;         /* unique in this process */
 } allocation_t;
 
-/* Backs and records what has been charged already. False: the address space is full. */
+/* Map and record an allocation that is already charged. False: the address space is full. */
 bool memory_map(const allocation_t *allocation, int map_flags, CUdeviceptr *pointer_p);
 
-/* One that begins there. False: there is none. */
+/* Find the allocation that begins at this address. False: there is none. */
 bool memory_find(CUdeviceptr pointer, allocation_t *found);
-/* The one that an address is in, and where that begins. */
+/* Find the allocation that contains an address, and where it begins. */
 bool memory_around(CUdeviceptr address, CUdeviceptr *start, allocation_t *found);
-/* As memory_find, of one that is no pool's: from now on other processes can map it. */
+/* Find an allocation that is not from a pool, and make it shared memory, so that other processes can map it. */
 bool memory_share(CUdeviceptr pointer, allocation_t *found);
 
-/* Remove one that begins there and unmap it. False: there is none. */
+/* Remove the allocation that begins at this address and unmap it. False: there is none. */
 bool memory_remove(CUdeviceptr pointer, allocation_t *removed);
 
 /* Remove and unmap all allocations of a context, and call `removed` with each. */

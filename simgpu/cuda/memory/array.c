@@ -1,6 +1,6 @@
-/* Arrays: opaque memory for textures. Only what memory they take is simulated: rows in steps of 64 bytes, eight
- * together, as the blocks of real GPUs are at least. Sparse arrays, and those whose memory is mapped later, take none.
- */
+/* Arrays: opaque memory for textures. Only the amount of memory is simulated: rows in multiples of 64 bytes, in
+ * groups of eight, which is the smallest block of real GPUs. Sparse arrays and those with deferred mapping take
+ * none. */
 #include "cuda/memory/array.h"
 
 #include <stdlib.h>
@@ -38,14 +38,14 @@ static CUarray arrays;
 
 static size_t element_bytes(int format) {
     switch (format) {
-    case 0x01: /* 8 bits, unsigned and signed */
+    case 0x01: /* 8 bits, unsigned or signed */
     case 0x08:
         return 1;
-    case 0x02: /* 16 bits, and half precision */
+    case 0x02: /* 16 bits, or half precision */
     case 0x09:
     case 0x10:
         return 2;
-    case 0x03: /* 32 bits, and single precision */
+    case 0x03: /* 32 bits, or single precision */
     case 0x0a:
     case 0x20:
         return 4;
@@ -62,7 +62,7 @@ static size_t at_level(size_t extent, unsigned level) {
     return extent >> level > 0 ? extent >> level : 1;
 }
 
-/* 0: there is no such array. */
+/* Return the bytes of a mipmap level; 0: invalid array. */
 static size_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned level) {
     bool layered = (descriptor->Flags & (ARRAY_LAYERED | ARRAY_CUBEMAP)) != 0;
     size_t width = element_bytes(descriptor->Format) * descriptor->NumChannels;
@@ -135,7 +135,7 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
     return create(array, descriptor, levels, true);
 }
 
-/* With the lock held. Unmaps all, or what is in one place. */
+/* With the lock held. Unmaps everything, or one subresource. */
 static void unmap(CUarray array, const CUarrayMapInfo *place) {
     for (mapped_t **link = &array->mapped; *link != NULL;) {
         mapped_t *mapped = *link;
@@ -150,7 +150,7 @@ static void unmap(CUarray array, const CUarrayMapInfo *place) {
     }
 }
 
-/* With the lock held; it is out of the list. */
+/* With the lock held, after removal from the list. */
 static void end(CUarray array) {
     unmap(array, NULL);
     if ((array->descriptor.Flags & WITHOUT_MEMORY) == 0)
@@ -197,7 +197,7 @@ void array_free_context(CUcontext context) {
     pthread_mutex_unlock(&mutex);
 }
 
-/* Told only of arrays whose memory is mapped later, as CUDA says. */
+/* Defined only for arrays with deferred mapping, as in CUDA. */
 CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, CUarray array, CUdevice device) {
     gpu_t *gpu;
     CUresult result = driver_gpu(device, &gpu);
@@ -235,7 +235,7 @@ static CUresult map(const CUarrayMapInfo *place) {
 
 CUresult cuMemMapArrayAsync(CUarrayMapInfo *mappings, unsigned count, CUstream stream) {
     CUresult result = driver_ready();
-    (void)stream; /* it takes effect at once */
+    (void)stream; /* takes effect at once */
     if (result == CUDA_SUCCESS && mappings == NULL)
         result = CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&mutex);

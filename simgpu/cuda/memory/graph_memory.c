@@ -1,8 +1,10 @@
-/* The memory of graphs that allocate. An allocation has its addresses from the moment its node is made; what one frees
- * the next may have again. Memory is behind them from the first launch or upload.
+/* The memory of graphs that allocate. An allocation gets its address when its node is created; later nodes of the
+ * graph may reuse addresses that are free again. There is memory behind the addresses from the first launch or
+ * upload.
  *
- * The driver has memory for graphs on each GPU: what running graphs need, what they have left unfreed, and what is left
- * over from before, until it is trimmed. Graphs that run in one stream have the same memory, one after another. */
+ * The driver reserves memory for graphs on each GPU: for running graphs, for allocations that graphs left unfreed,
+ * and from earlier launches until it is trimmed. Graphs that run in the same stream share memory, since they run one
+ * after another. */
 #define _GNU_SOURCE
 #include "cuda/memory/graph_memory.h"
 
@@ -15,14 +17,14 @@
 #define PAGE_BYTES (2ull << 20)
 #define MAX_RUNNING 256u
 #define MAX_UNFREED 1024u
-#define STARTING UINT64_MAX /* no mark: read as one, it would be of a context, and might have come */
+#define STARTING UINT64_MAX /* not a mark: as a mark it would belong to a context and might be reached */
 
-/* An executable graph that was started: it has its memory until its work is done. */
+/* An executable graph that was launched. It keeps its memory until its work is done. */
 typedef struct {
     CUgraphExec exec; /* NULL: free */
     const void *stream;
     gpu_t *gpu;
-    uint64_t mark; /* STARTING: its work is yet to be queued */
+    uint64_t mark; /* STARTING: its work is not queued yet */
     uint64_t bytes;
     gpu_t *memory_gpu;
 } running_t;
@@ -42,7 +44,7 @@ static uint64_t in_pages(uint64_t bytes) {
     return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
 }
 
-/* Addresses on whole pages, without access until there is memory. */
+/* Reserve addresses on page boundaries, without access until there is memory. */
 static CUdeviceptr reserve(uint64_t bytes) {
     char *start = mmap(NULL, bytes + PAGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (start == MAP_FAILED)
@@ -91,7 +93,7 @@ bool graph_memory_join(graph_memory_t *memory, const graph_memory_t *child) {
     return true;
 }
 
-/* With the lock held: what may not be given to a graph in this stream; NULL: in any. */
+/* With the lock held. Returns the bytes that a graph in this stream may not use; NULL: in any stream. */
 static uint64_t held_bytes(const gpu_t *gpu, const void *stream, CUgraphExec except) {
     uint64_t bytes = 0;
     for (unsigned i = 0; i < MAX_RUNNING; i++) {
@@ -188,7 +190,7 @@ void graph_memory_end_at(CUgraphExec exec, gpu_t *gpu, uint64_t mark) {
     pthread_mutex_unlock(&mutex);
 }
 
-/* What it runs goes on, and has its memory until it is done. */
+/* Running work keeps its memory until it is done. */
 void graph_memory_forget(CUgraphExec exec) {
     static struct CUgraphExec_st *const nobody = (void *)1;
     pthread_mutex_lock(&mutex);

@@ -1,5 +1,5 @@
-/* Memory of the host that a device can reach: made here, or registered. All memory of the host is reachable for a
- * simulated device, so these are only remembered, for who asks. */
+/* Host memory that devices can access: allocated here, or registered. Simulated devices can access all host memory,
+ * so it is only recorded for queries. */
 #include "cuda/memory/host.h"
 
 #include <search.h>
@@ -16,13 +16,13 @@ typedef struct {
     size_t bytes;
     CUcontext context;
     unsigned flags;
-    bool allocated; /* here, and not registered */
+    bool allocated; /* here; otherwise registered */
 } block_t;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static void *blocks; /* a tree, by address */
 
-/* Blocks that overlap are the same to the tree. */
+/* Overlapping blocks compare as equal. */
 static int compare(const void *one, const void *other) {
     const block_t *a = one, *b = other;
     if (a->start + a->bytes <= b->start)
@@ -37,7 +37,7 @@ static block_t *find(CUdeviceptr address) {
     return found != NULL ? *found : NULL;
 }
 
-/* False: there is something already, or no memory. */
+/* False: the range overlaps another one, or there is no memory. */
 static bool add(const block_t *block) {
     block_t *copy = malloc(sizeof *copy);
     if (copy == NULL)

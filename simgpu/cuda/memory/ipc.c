@@ -1,5 +1,5 @@
-/* Memory of other processes: pools by file descriptors, and plain allocations by legacy IPC handles. It is their
- * makers' memory, and takes nothing of the GPU here. */
+/* Memory of other processes: pools by file descriptor, plain allocations by legacy IPC handle. It counts for the
+ * process that created it, not for this one. */
 #define _GNU_SOURCE
 #include "cuda/memory/ipc.h"
 
@@ -16,16 +16,16 @@
 
 #define MAX_OPENED 256u
 
-/* A block of a pool, as its maker tells others; they have the pool. */
+/* An exported allocation of a pool, for processes that have imported the pool. */
 typedef struct {
     uint64_t offset, bytes;
 } exported_t;
 _Static_assert(sizeof(exported_t) <= sizeof(CUmemPoolPtrExportData), "it is as large as CUDA's");
 
-/* A plain allocation: whose, and by which descriptor. */
+/* A plain allocation: the process and the descriptor in it. */
 typedef struct {
     uint64_t pid, bytes;
-    int64_t memory; /* as wide as the others: handles are compared byte by byte */
+    int64_t memory; /* as wide as the others, without padding: handles are compared byte by byte */
 } legacy_t;
 _Static_assert(sizeof(legacy_t) <= sizeof(CUipcMemHandle), "it is as large as CUDA's");
 
@@ -106,7 +106,7 @@ static CUdeviceptr map(const legacy_t *legacy, gpu_t **gpu) {
     return mapping != MAP_FAILED ? (CUdeviceptr)(uintptr_t)mapping : 0;
 }
 
-/* With the lock held. Opened twice it has one address, until it is closed twice. */
+/* With the lock held. A handle that is opened twice has one address until it is closed twice. */
 static CUresult open_handle(CUdeviceptr *pointer, const legacy_t *legacy) {
     opened_t *place = NULL;
     gpu_t *gpu = NULL;
@@ -133,7 +133,8 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsi
     if (result != CUDA_SUCCESS)
         return result;
     memcpy(&legacy, &handle, sizeof legacy);
-    if (pointer == NULL || flags != 1 || legacy.pid == (uint64_t)getpid()) /* CUDA opens none of its own process */
+    if (pointer == NULL || flags != 1 ||
+        legacy.pid == (uint64_t)getpid()) /* CUDA does not open handles of the same process */
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&mutex);
     result = open_handle(pointer, &legacy);

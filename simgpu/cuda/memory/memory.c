@@ -1,5 +1,5 @@
-/* Device memory. Each allocation is charged to the GPU to the byte and backed by host address space that costs nothing
- * until it is touched, so that a copy really copies and 80 GiB fit into a small machine. */
+/* Device memory. Each allocation is charged to the GPU and backed by private host memory that takes no space until
+ * it is written to, so copies really copy, and 80 GiB fit into a small machine. */
 #define _GNU_SOURCE
 #include "cuda/memory/memory.h"
 
@@ -12,10 +12,10 @@
 
 #define PITCH_BYTES 512u
 
-/* Some drivers give out memory in blocks, as the description says: a large allocation takes whole blocks, small ones of
- * a process share blocks. Without that, memory is charged to the byte. */
+/* Memory in blocks, if the description asks for it, as some drivers do: a large allocation takes whole blocks, small
+ * ones of a process share blocks. Otherwise memory is charged to the byte. */
 
-#define UNIT_BYTES 512u /* of small allocations */
+#define UNIT_BYTES 512u /* granularity of small allocations */
 
 typedef struct block block_t;
 
@@ -36,7 +36,7 @@ static bool is_small(const gpu_t *gpu, uint64_t bytes) {
     return bytes <= gpu->image->block_bytes / 2;
 }
 
-/* With the lock held: one that has room, or a new one. Only amounts are simulated: where in it does not matter. */
+/* With the lock held. Returns a block with room, or a new one. Only amounts are simulated, not positions in a block. */
 static block_t *find_block(gpu_t *gpu, uint64_t bytes) {
     for (block_t *block = blocks; block != NULL; block = block->next) {
         if (block->gpu == gpu && gpu->image->block_bytes - block->used_bytes >= bytes)
@@ -110,7 +110,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     return pointer != NULL ? allocate(bytes, 0, false, pointer) : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* The form of before CUDA 3.2, whose pointers have 32 bits. */
+/* The form before CUDA 3.2, with pointers of 32 bits. */
 CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned bytes) {
     CUdeviceptr wide = 0;
     CUresult result = pointer != NULL ? allocate(bytes, MAP_32BIT, false, &wide) : CUDA_ERROR_INVALID_VALUE;
@@ -147,7 +147,7 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, unsigned widt
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
-    if (flags != 1 && flags != 2) /* attach to all, attach to the host */
+    if (flags != 1 && flags != 2) /* attach global, attach host */
         return CUDA_ERROR_INVALID_VALUE;
     return pointer != NULL ? allocate(bytes, 0, true, pointer) : CUDA_ERROR_INVALID_VALUE;
 }

@@ -4,16 +4,16 @@
 #include "cuda/abi/abi.h"
 #include "image/gpus.h"
 
-/* cuda_pointer.c: what an address that the driver knows is in. */
+/* The memory that an address known to the driver belongs to. */
 typedef struct {
     CUdeviceptr start;
     size_t bytes;
-    gpu_t *gpu;        /* NULL: of the host */
-    CUcontext context; /* NULL: it belongs to none */
+    gpu_t *gpu;        /* NULL: host memory */
+    CUcontext context; /* NULL: none */
     CUmemoryPool pool;
     bool on_host;
     bool managed;
-    bool legacy_ipc; /* can be told to others by cuIpcGetMemHandle */
+    bool legacy_ipc; /* cuIpcGetMemHandle can export it */
     uint64_t id;
 } memory_place_t;
 

@@ -1,4 +1,4 @@
-/* What an address is: of a device or of the host, of which allocation, and what a program may do with it. */
+/* Pointer attributes: the kind of memory at an address, its allocation, and how it can be used. */
 #include "cuda/memory/pointer.h"
 
 #include <string.h>
@@ -40,7 +40,7 @@ bool pointer_range(CUdeviceptr start, size_t bytes) {
     return bytes == 0;
 }
 
-/* CUDA's pointer attributes, with their long names cut short. */
+/* CUDA's pointer attributes, with shorter names. */
 enum {
     CONTEXT = 1,
     MEMORY_TYPE,
@@ -69,7 +69,7 @@ enum {
 #define ON_HOST 1u
 #define ON_DEVICE 2u
 
-/* How long the value of an attribute is. */
+/* The size of an attribute's value. */
 static size_t size_of(int attribute) {
     switch (attribute) {
     case CONTEXT:
@@ -163,11 +163,11 @@ CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr pointer) 
         result = value != NULL && pointer_find(pointer, &place) ? answer(&found, attribute, pointer, &place)
                                                                 : CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
-        memcpy(value, &found, size_of(attribute)); /* the low bytes come first on every processor that CUDA has */
+        memcpy(value, &found, size_of(attribute)); /* the low bytes come first on all processors that CUDA supports */
     return result;
 }
 
-/* Of an address that the driver does not know, all attributes are nothing, and that is no error. */
+/* For an address that the driver does not know, all attributes are zero, without an error. */
 CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **values, CUdeviceptr pointer) {
     CUresult result = driver_ready();
     if (result != CUDA_SUCCESS)
@@ -185,7 +185,7 @@ CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **values, 
     return CUDA_SUCCESS;
 }
 
-/* Whether copies are synchronous: they are. */
+/* The only settable attribute makes copies synchronous, which they always are. */
 CUresult cuPointerSetAttribute(const void *value, int attribute, CUdeviceptr pointer) {
     memory_place_t place;
     bool fine = value != NULL && attribute == SYNC_MEMOPS && pointer_find(pointer, &place);

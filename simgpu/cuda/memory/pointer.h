@@ -4,7 +4,7 @@
 #include "cuda/memory/place.h"
 
 bool pointer_find(CUdeviceptr address, memory_place_t *place);
-/* All of it is memory that the driver knows, be it of several allocations. */
+/* Whether the driver knows all memory in the range, in one or several allocations. */
 bool pointer_range(CUdeviceptr start, size_t bytes);
 
 #endif

@@ -1,8 +1,9 @@
-/* Stream-ordered allocation. A pool takes the GPU's memory in large pieces, and keeps what is freed until it is trimmed
- * or the program waits for the GPU; then it gives back what is above its release threshold.
+/* Memory pools for stream-ordered allocation. A pool reserves the GPU's memory in large chunks and keeps freed
+ * memory until it is trimmed, or until the program waits for the GPU; then it releases what exceeds its release
+ * threshold.
  *
- * What is freed in a stream can be used again in that stream at once, and elsewhere when the stream has come to the
- * free. Only amounts are simulated: a pool is never too fragmented. */
+ * Memory that is freed in a stream can be reused at once in that stream, and elsewhere when the stream has reached
+ * the free. Only amounts are simulated: pools do not fragment. */
 #include "cuda/memory/pool.h"
 
 #include <stdlib.h>
@@ -14,10 +15,10 @@
 
 #define CHUNK_BYTES (32ull << 20)
 
-/* Of each device one for pinned memory, and one for managed. */
+/* For each device one pool of pinned memory and one of managed memory. */
 static struct CUmemPoolHandle_st default_pools[2][IMAGE_MAX_GPUS];
 static CUmemoryPool current_pools[2][IMAGE_MAX_GPUS];
-static CUmemoryPool pools; /* all of them; they are never freed, since their allocations may outlive them */
+static CUmemoryPool pools; /* all pools; never freed, since their allocations may outlive them */
 static pthread_mutex_t pools_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 static void enlist(CUmemoryPool pool, gpu_t *gpu, bool managed) {
@@ -76,7 +77,7 @@ CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
     return set_pool(device, false, pool);
 }
 
-/* Pools of the host's memory are not simulated, nor those of managed memory that is nowhere at first. */
+/* Pools of host memory are not simulated, nor pools of managed memory without a location. */
 static CUresult check_location(const CUmemLocation *location, int type) {
     if (location == NULL || type < CU_MEM_ALLOCATION_PINNED || type > CU_MEM_ALLOCATION_MANAGED ||
         location->type < (type == CU_MEM_ALLOCATION_PINNED) || location->type > CU_MEM_LOCATION_HOST_NUMA)
@@ -129,7 +130,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
     return CUDA_SUCCESS;
 }
 
-/* With the lock held. What streams have come to is free for everyone; returns the bytes that are not. */
+/* With the lock held. Drops the frees that streams have reached; returns the bytes of the others. */
 static uint64_t pending_bytes(CUmemoryPool pool, const void *except_stream) {
     uint64_t bytes = 0;
     for (pending_t **link = &pool->pending; *link != NULL;) {
@@ -190,13 +191,13 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes) {
     return CUDA_SUCCESS;
 }
 
-/* Before CUDA 11.3 a pool cannot say how large it is. */
+/* Before CUDA 11.3 pools have no attributes for their sizes. */
 static bool has_attribute(CUmemoryPool pool, int attribute) {
     return attribute <= POOL_RELEASE_THRESHOLD || pool->gpu->image->cuda_version >= 11030;
 }
 
-/* How memory that was freed in one stream may be used in another: here always when it has come there, whatever these
- * three say. */
+/* The three attributes that control reuse of freed memory across streams. They are stored without effect: memory is
+ * always reusable when its stream has reached the free. */
 static int *reuse_flag(CUmemoryPool pool, int attribute) {
     return attribute >= POOL_REUSE_FIRST && attribute <= POOL_REUSE_LAST ? &pool->no_reuse[attribute - POOL_REUSE_FIRST]
                                                                          : NULL;
@@ -233,7 +234,7 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value) {
     return CUDA_SUCCESS;
 }
 
-/* The highest amounts can only be set back to zero. */
+/* Peak values can only be reset to zero. */
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value) {
     if (pool != NULL && !pool->destroyed && value != NULL && reuse_flag(pool, attribute) != NULL) {
         *reuse_flag(pool, attribute) = *(int *)value == 0;
@@ -249,7 +250,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value) {
     return CUDA_SUCCESS;
 }
 
-/* Every device of a process reaches its pools. */
+/* All devices of a process can access its pools. */
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *access, size_t count) {
     bool fine = pool != NULL && !pool->destroyed && access != NULL && count > 0;
     for (size_t i = 0; fine && i < count; i++) {
@@ -267,7 +268,7 @@ CUresult cuMemPoolGetAccess(int *flags, CUmemoryPool pool, CUmemLocation *locati
     return driver_ready();
 }
 
-/* An imported block is its maker's, and goes on with him. */
+/* Memory of an imported pool counts for the process that exported it. */
 void pool_release(const allocation_t *block, const free_point_t *point) {
     CUmemoryPool pool = block->pool;
     uint64_t bytes = block->bytes;
@@ -287,7 +288,7 @@ void pool_release(const allocation_t *block, const free_point_t *point) {
     pthread_mutex_unlock(&pool->mutex);
 }
 
-/* With the lock held. What the stream has freed and takes again is no longer waited for. */
+/* With the lock held. Memory that the stream freed and now reuses is no longer pending. */
 static void reuse(CUmemoryPool pool, const void *stream) {
     uint64_t taken_bytes = pool->used_bytes + pending_bytes(pool, NULL);
     uint64_t over_bytes = taken_bytes > pool->reserved_bytes ? taken_bytes - pool->reserved_bytes : 0;

@@ -1,10 +1,10 @@
-/* What the parts of the simulated pools know of each other. */
+/* Memory pools for stream-ordered allocation. */
 #ifndef SIMGPU_CUDA_POOL_H
 #define SIMGPU_CUDA_POOL_H
 
 #include "cuda/memory/allocation.h"
 
-/* Freed in a stream that has not come there yet. */
+/* Memory freed in a stream that has not reached the free yet. */
 typedef struct pending {
     struct pending *next;
     const void *stream;
@@ -18,30 +18,30 @@ struct CUmemPoolHandle_st {
     gpu_t *gpu;
     pthread_mutex_t mutex;
     bool managed;
-    bool destroyed; /* destroyed: it ends with its last allocation */
+    bool destroyed; /* by cuMemPoolDestroy; its allocations may still exist */
     uint64_t threshold_bytes;
-    int no_reuse[3];                              /* against each of the ways */
-    uint64_t reserved_bytes, reserved_high_bytes; /* what it has of the GPU */
-    uint64_t used_bytes, used_high_bytes;         /* what is handed out */
+    int no_reuse[3];                              /* 1: this way of reuse is disabled */
+    uint64_t reserved_bytes, reserved_high_bytes; /* memory charged to the GPU */
+    uint64_t used_bytes, used_high_bytes;         /* memory in allocations */
     pending_t *pending;
-    int memory;           /* what its blocks are in, for other processes to map; -1: they are each their own */
-    uint64_t next_offset; /* of the next block there */
-    bool imported;        /* imported: another process holds it of the GPU */
+    int memory; /* shared memory for all allocations, for other processes to map; -1: each has private memory */
+    uint64_t next_offset; /* of the next allocation in it */
+    bool imported;        /* its memory counts for another process */
 };
 
-/* A pool among the others, in nobody's memory yet; NULL: no memory. */
+/* Create a pool without shared memory. NULL: no memory. */
 CUmemoryPool pool_make(gpu_t *gpu, bool managed);
 
-/* The one that a device's allocations come from; of managed memory they name theirs. */
+/* Return the pool that the device's allocations use if they name none. */
 CUmemoryPool pool_current(gpu_t *gpu, bool managed);
 
-/* Amounts that are handed out. False: the GPU has not that much left. */
+/* Charge an allocation in a stream to the pool. False: the GPU has too little memory left. */
 bool pool_reserve(CUmemoryPool pool, size_t bytes, const void *stream);
 
-/* A block that has been taken: where it is, and in the pool's memory if that is shared. */
+/* Map an allocation that has been charged, in the pool's shared memory if it has any. */
 bool pool_map(CUmemoryPool pool, size_t bytes, CUdeviceptr *pointer);
 
-/* Where a free was put into a stream; NULL: all that used the memory has ended. */
+/* The point in a stream at which memory is freed; NULL: all work that used it has ended. */
 typedef struct {
     const void *stream;
     gpu_t *gpu;
@@ -49,7 +49,7 @@ typedef struct {
 } free_point_t;
 
 void pool_release(const allocation_t *block, const free_point_t *point);
-/* The program has waited for the GPU: pools give back what is above their thresholds. */
+/* Release what exceeds the pools' thresholds, after the program has waited for the GPU. */
 void pools_trim(void);
 
 #endif

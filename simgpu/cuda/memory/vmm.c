@@ -1,7 +1,7 @@
-/* Virtual memory management: physical memory as handles, mapped into reserved addresses.
+/* Virtual memory management: physical memory behind handles, mapped into reserved addresses.
  *
- * A handle lives as long as it has references: its creator's, retained ones and mappings. Its memory is a memfd, so
- * that one handle mapped twice is one memory. */
+ * A handle lives as long as it has references: by its creator, by retained handles and by mappings. Its memory is a
+ * memfd, so two mappings of a handle show the same memory. */
 #define _GNU_SOURCE
 #include "cuda/memory/vmm.h"
 
@@ -21,9 +21,9 @@ typedef struct {
     gpu_t *gpu;
     size_t bytes;
     int memory;
-    int types;     /* of handles that it can be shared by */
-    bool imported; /* another process holds it of the GPU */
-    bool exported; /* others may have it */
+    int types;     /* handle types that it can be exported as */
+    bool imported; /* its memory counts for another process */
+    bool exported; /* other processes may have it */
 } handle_t;
 
 typedef struct {
@@ -35,7 +35,7 @@ typedef struct {
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static handle_t handles[MAX_HANDLES];
 static mapping_t mappings[MAX_MAPPINGS];
-static unsigned mappings_high; /* places ever used: how far a walk must look */
+static unsigned mappings_high; /* one past the highest entry ever used */
 
 static handle_t *find_handle(CUmemGenericAllocationHandle handle) {
     return handle >= 1 && handle <= MAX_HANDLES && handles[handle - 1].references > 0 ? &handles[handle - 1] : NULL;
@@ -87,7 +87,7 @@ void handle_drop(CUmemGenericAllocationHandle handle) {
 
 CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *properties, int option) {
     (void)properties;
-    (void)option; /* the least and the recommended are the same */
+    (void)option; /* the minimum and the recommended granularity are the same */
     CUresult result = driver_ready();
     if (result == CUDA_SUCCESS && bytes == NULL)
         result = CUDA_ERROR_INVALID_VALUE;
@@ -152,7 +152,7 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
     return result;
 }
 
-/* It is the exporter's memory: here it takes nothing of the GPU. */
+/* The memory counts for the process that exported it. */
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable, int type) {
     int descriptor = (int)(intptr_t)shareable;
     gpu_t *gpu = handle != NULL && type == CU_MEM_HANDLE_FILE_DESCRIPTOR ? driver_gpu_of(descriptor) : NULL;
@@ -194,7 +194,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
     return mapping != NULL && handle != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Over-reserve and trim, so that the start is on the granularity. */
+/* Reserve more than needed and trim, to align the start to the granularity. */
 CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t bytes, size_t alignment, CUdeviceptr wanted, uint64_t flags) {
     (void)wanted; /* a hint */
     if (pointer == NULL || bytes == 0 || bytes % GRANULARITY_BYTES != 0 || alignment > GRANULARITY_BYTES || flags != 0)
@@ -242,7 +242,7 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGeneric
     return result;
 }
 
-/* As CUDA does: the range may cover several mappings, but none in part. */
+/* As in CUDA, the range may cover several mappings, but only whole ones. */
 CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
     CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&mutex);

@@ -3,7 +3,7 @@
 
 #include "cuda/memory/place.h"
 
-/* One more reference to the memory, or one less. False: there is no such handle. */
+/* Add or remove a reference to the memory of a handle. False: there is no such handle. */
 bool handle_hold(CUmemGenericAllocationHandle handle);
 void handle_drop(CUmemGenericAllocationHandle handle);
 

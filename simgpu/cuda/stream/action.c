@@ -1,5 +1,5 @@
-/* What streams do besides kernels, each in its order: see stream_enqueue. It is something held on the timeline, which a
- * thread of the driver releases when it has been done. */
+/* Work of streams other than kernels, in stream order: see stream_enqueue. On the timeline each action is held work,
+ * which a thread of the driver releases when the action is done. */
 #define _GNU_SOURCE
 #include "cuda/stream/action.h"
 
@@ -15,7 +15,7 @@
 #include "cuda/stream/stream.h"
 #include "image/clock.h"
 
-#define POLL_NS 100000ull /* so often an action is asked that is not done yet */
+#define POLL_NS 100000ull /* polling interval for an action that is not done yet */
 #define MAX_PAUSE_NS 1000000ull
 
 typedef struct action {
@@ -26,7 +26,8 @@ typedef struct action {
     void *argument;
 } action_t;
 
-/* A thread and what it has to do; of each GPU in the order of launches. Anybody adds; only the thread removes. */
+/* A worker thread and its actions; those of a GPU are in launch order. Any thread adds actions; only the worker
+ * removes them. */
 typedef struct {
     pthread_mutex_t mutex;
     pthread_cond_t added;
@@ -63,7 +64,7 @@ static void remove_action(worker_t *worker, action_t *action) {
     pending--;
 }
 
-/* Channels whose first action has been looked at: later ones cannot have begun. */
+/* Channels whose first action has been polled: later ones cannot have begun. */
 typedef struct {
     uint32_t channels[IMAGE_MAX_GPUS];
 } seen_t;
@@ -75,7 +76,7 @@ static bool is_first(seen_t *seen, const action_t *action) {
     return first;
 }
 
-/* When to ask again; 0: it is done, and the stream goes on. */
+/* Return when to poll again; 0: the action is done, and the stream continues. */
 static uint64_t poll(const action_t *action) {
     uint64_t again_ns;
     if (!timeline_has_begun(action->gpu, action->mark, &again_ns))
@@ -86,7 +87,7 @@ static uint64_t poll(const action_t *action) {
     return 0;
 }
 
-/* With the mutex held, but not meanwhile. Returns when to do so again. */
+/* With the mutex held on entry and exit; it is released while actions run. Returns when to poll again. */
 static uint64_t poll_all(worker_t *worker) {
     uint64_t soonest_ns = clock_now_ns() + MAX_PAUSE_NS;
     seen_t seen = {.channels = {0}};
@@ -121,7 +122,7 @@ static void *work(void *argument) {
     return NULL;
 }
 
-/* With the mutex held. Signals are for the program's own threads. */
+/* With the mutex held. Blocks all signals in the new thread: they are for the program's threads. */
 static bool start(worker_t *worker) {
     if (worker->started)
         return true;
@@ -165,7 +166,7 @@ CUresult stream_enqueue(CUcontext context, CUstream stream, bool per_thread, act
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
-/* Functions of the program that a stream calls. */
+/* Host functions and callbacks. */
 
 typedef struct {
     CUhostFn function;

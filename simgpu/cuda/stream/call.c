@@ -1,4 +1,4 @@
-/* Creates and destroys streams, waits for them, and reports what they are. */
+/* Calls on streams: creation, destruction, waiting, and properties. */
 #include "cuda/device/context.h"
 #include "cuda/device/device.h"
 #include "cuda/memory/pointer.h"
@@ -17,7 +17,7 @@ static int stream_priority(int wanted) {
 }
 
 static CUresult create(CUstream *stream, unsigned flags, int priority) {
-    static _Atomic uint64_t last_id = 16; /* default streams have small ones */
+    static _Atomic uint64_t last_id = 16; /* default streams have lower ids */
     CUcontext context;
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS)
@@ -48,7 +48,7 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
         return CUDA_ERROR_INVALID_HANDLE;
     handle_check(stream, HANDLE_STREAM);
     capture_abandon(stream);
-    handle_end(stream, HANDLE_STREAM); /* what it was given to do is in the timeline and in its context */
+    handle_end(stream, HANDLE_STREAM); /* its work stays on the timeline and in its context */
     return driver_ready();
 }
 
@@ -165,7 +165,7 @@ CUresult cuStreamGetDevice(CUstream stream, CUdevice *device) {
     return result;
 }
 
-/* It has no green context of its own. */
+/* Streams of green contexts are not simulated. */
 CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext *context, CUgreenCtx *green) {
     if (green == NULL)
         return CUDA_ERROR_INVALID_VALUE;
@@ -173,7 +173,7 @@ CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext *context, CUgreenCtx *gree
     return cuStreamGetCtx(stream, context);
 }
 
-/* None of the attributes changes what a simulated stream does: they are as they are on a new stream. */
+/* Attributes have no effect on a simulated stream and always have their defaults. */
 CUresult cuStreamGetAttribute(CUstream stream, int attribute, void *value) {
     CUcontext context;
     CUresult result = stream_context(stream, &context);
@@ -199,7 +199,7 @@ CUresult cuStreamCopyAttributes(CUstream to, CUstream from) {
     return result == CUDA_SUCCESS ? stream_context(from, &context) : result;
 }
 
-/* Managed memory is everywhere at once here. */
+/* All devices can access managed memory here. */
 CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr pointer, size_t bytes, unsigned flags) {
     CUcontext context;
     memory_place_t place;

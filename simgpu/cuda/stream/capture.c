@@ -1,5 +1,5 @@
-/* Captures: what a stream is given goes into a graph. A stream that waits for an event of a capture is in that capture,
- * too, until the stream where it began ends it. */
+/* Stream capture: work in a captured stream becomes nodes of a graph. A stream that waits for an event of a capture
+ * joins the capture, until the stream in which it began ends it. */
 #include "cuda/stream/capture.h"
 
 #include "cuda/device/context.h"
@@ -8,7 +8,7 @@
 #include "cuda/stream/stream.h"
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static CUstream capturing; /* all streams that are */
+static CUstream capturing; /* list of all captured streams */
 
 /* With the lock held. */
 static void enter(CUstream stream, CUgraph graph) {
@@ -17,7 +17,7 @@ static void enter(CUstream stream, CUgraph graph) {
     capturing = stream;
 }
 
-/* With the lock held: one stream, or NULL for all of the graph. */
+/* With the lock held. `stream`: the stream that leaves; NULL: all streams captured into the graph. */
 static void leave(CUstream stream, CUgraph graph) {
     for (CUstream *link = &capturing; *link != NULL;) {
         CUstream one = *link;
@@ -69,7 +69,7 @@ CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgra
     return graph != NULL && mode >= 0 && mode <= 2 ? begin(stream, graph) : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* That the graph is captured as it was before is the program's affair: it is made again, whatever it was. */
+/* The program must capture the same graph as before; this is not checked, and the graph is built again. */
 CUresult cuStreamBeginRecaptureToGraph(CUstream stream, int mode, CUgraph graph, void *callback, void *data) {
     (void)callback;
     (void)data;
@@ -128,7 +128,7 @@ CUresult capture_join(CUgraph graph, CUstream stream) {
     return result;
 }
 
-/* Nodes that the next one will wait for are not told: nodes run in the order in which they were added. */
+/* The dependencies of the next node are not returned, since nodes run in the order in which they were added. */
 CUresult cuStreamGetCaptureInfo_v2(CUstream stream, int *status, uint64_t *id, CUgraph *graph,
                                    const CUgraphNode **before, size_t *count) {
     if (status == NULL)
@@ -169,7 +169,7 @@ CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode *node
     return cuStreamUpdateCaptureDependencies(stream, nodes, count, flags);
 }
 
-/* Each thread has a mode, which says what it may do while another one captures. Nothing here depends on it. */
+/* The thread's capture mode is stored without effect. */
 CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
     static _Thread_local int current;
     if (mode == NULL)

@@ -3,9 +3,9 @@
 
 #include "cuda/abi/abi.h"
 
-/* cuda_capture.c: the stream goes, and with it what was captured of it. */
+/* End the part of a stream that is destroyed in its capture. */
 void capture_abandon(CUstream stream);
-/* A stream that waits for an event of a capture belongs to the capture from then on. */
+/* Let a stream join a capture because it waits for an event of it. */
 CUresult capture_join(CUgraph graph, CUstream stream);
 
 #endif

@@ -1,5 +1,5 @@
-/* Events: each is a mark on the timeline. Events of other processes are counters in shared memory: when a process's
- * kernels end is for that process to know. */
+/* Events. An event is a mark on the timeline. An interprocess event consists of counters in shared memory instead,
+ * because only the process that recorded it knows when its kernels end. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -18,25 +18,22 @@
 
 #define POLL_NS 50000u
 
-/* An event that other processes have, too, in memory of all of them. */
+/* The shared memory of an interprocess event. */
 typedef struct {
-    _Atomic uint64_t recorded, done; /* how often */
+    _Atomic uint64_t recorded, done; /* how often it was recorded, and how many of these records are complete */
 } shared_event_t;
 
 struct CUevent_st {
     handle_head_t head;
     CUcontext context;
     uint64_t context_id;
-    CUgraph captured;         /* last recorded in a stream that was being captured: there is no moment to wait for */
-    unsigned flags;           /* as it was made */
-    _Atomic uint64_t mark;    /* 0: never recorded, or nothing came before, which counts as complete */
-    _Atomic uint64_t time_ns; /* when that was; 0: it is for the timeline to say */
-    shared_event_t *shared;   /* NULL: it is this process's alone */
-    int memory;               /* what that is in */
+    CUgraph captured;         /* the capture in which it was last recorded, when there is nothing to wait for */
+    unsigned flags;           /* as given at creation */
+    _Atomic uint64_t mark;    /* 0: never recorded, or recorded without earlier work, which counts as complete */
+    _Atomic uint64_t time_ns; /* time of the record; 0: ask the timeline */
+    shared_event_t *shared;   /* NULL: not shared with other processes */
+    int memory;               /* descriptor of the shared memory */
 };
-
-/* Events of other processes. When a process's kernels end is for that process to know: it counts, in memory that all of
- * them have, how often the event was recorded and how often such a moment has come. */
 
 typedef struct {
     shared_event_t *shared;
@@ -85,7 +82,7 @@ static void shared_event_wait(const shared_event_t *shared) {
         clock_sleep_until(clock_now_ns() + POLL_NS);
 }
 
-/* The memory stays: what was recorded may still have to come. */
+/* The mapping stays: a record may still be pending. */
 static void shared_event_close(CUevent event) {
     if (event->memory >= 0)
         close(event->memory);
@@ -182,7 +179,7 @@ static CUresult record(CUevent event, CUstream stream, bool per_thread) {
         return CUDA_SUCCESS;
     if (event->shared != NULL)
         return shared_event_record(event, context, stream, per_thread);
-    /* In the legacy default stream that is a moment in all streams that block. */
+    /* In the legacy default stream, the record waits for all blocking streams. */
     if (stream_order(stream, per_thread) == ORDER_LEGACY && !timeline_reached(context->gpu, context->blocking_mark))
         (void)stream_queue(context, stream, per_thread, (gpu_work_t){.percent = 0});
     mark_event(event, context->gpu, *stream_end(context, stream, per_thread));
@@ -201,7 +198,7 @@ CUresult cuEventRecord_ptsz(CUevent event, CUstream stream) {
     return record(event, stream, true);
 }
 
-/* All that the context was given to do so far. */
+/* Record the end of all work launched in the context so far. */
 CUresult cuCtxRecordEvent(CUcontext context, CUevent event) {
     CUresult result = driver_ready();
     if (result != CUDA_SUCCESS)
@@ -275,7 +272,7 @@ CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end) 
     return cuEventElapsedTime(milliseconds, start, end);
 }
 
-/* Whose event it is, and by which descriptor. */
+/* The process that created the event, and the descriptor in it. */
 typedef struct {
     uint64_t pid;
     int memory;
@@ -290,7 +287,7 @@ static bool map(CUevent event) {
     return true;
 }
 
-/* What was recorded before is taken as come: who tells others of an event has them wait for what it records next. */
+/* Earlier records count as complete: other processes wait for later ones. */
 static bool share(CUevent event) {
     event->memory = memfd_create("simgpu-event", MFD_CLOEXEC);
     return event->memory >= 0 && ftruncate(event->memory, (off_t)sizeof *event->shared) == 0 && map(event);

@@ -1,5 +1,4 @@
-/* Stream-ordered allocation: memory of a pool, in the order of a stream; in a capture it becomes a node of the graph.
- */
+/* Allocation and freeing in stream order, from memory pools. In a capture they become nodes of the graph. */
 #include "cuda/memory/memory.h"
 #include "cuda/device/context.h"
 #include "cuda/graph/graph.h"
@@ -72,7 +71,7 @@ CUresult cuMemFree_v2(CUdeviceptr pointer) {
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS || pointer == 0)
         return result;
-    if (stream_actions_pending()) /* a copy may be among them */
+    if (stream_actions_pending()) /* they may include copies */
         timeline_wait(context->gpu, context->last_mark);
     return memory_free(pointer, NULL);
 }

@@ -1,5 +1,4 @@
-/* One default stream for each thread and context. A context's place may be used again, but only after its work ended.
- */
+/* The per-thread default streams, by context. An entry of the context table is reused only after its work has ended. */
 #include "cuda/stream/stream.h"
 
 #include "cuda/device/context.h"

@@ -1,4 +1,4 @@
-/* What a stream is, and how work is put into it. */
+/* Streams, and how to queue work in them. */
 #ifndef SIMGPU_CUDA_STREAM_H
 #define SIMGPU_CUDA_STREAM_H
 
@@ -13,9 +13,9 @@ struct CUstream_st {
     handle_head_t head;
     CUcontext context;
     uint64_t context_id;
-    _Atomic uint64_t mark; /* of its end */
-    CUgraph capture;       /* NULL: it is not being captured */
-    CUstream next_joined;  /* in the same capture */
+    _Atomic uint64_t mark; /* its end */
+    CUgraph capture;       /* the graph it is captured into; NULL: none */
+    CUstream next_joined;  /* next stream in the list of captured ones */
     unsigned flags;
     int priority;
     uint64_t id;
@@ -25,21 +25,22 @@ static inline bool stream_is_default(CUstream stream) {
     return stream == NULL || stream == LEGACY || stream == PER_THREAD;
 }
 
-/* cuda_stream.c: where the graph is that a stream is being captured to; NULL for a default stream, which cannot be. */
+/* Return where the stream's capture is stored; NULL for a default stream, which cannot be captured. */
 CUgraph *stream_capture(CUstream stream);
 bool stream_is_capturing(CUstream stream);
-/* The forms for per-thread default streams: the handle 0 means the thread's own, which has a handle, too. */
+/* Translate a handle of the per-thread forms, in which 0 means the thread's default stream, into the ordinary
+ * handle. */
 static inline CUstream stream_of(CUstream stream, bool per_thread) {
     return stream == NULL && per_thread ? (CUstream)2 : stream;
 }
-/* The one that it is of; the current one for a default stream. */
+/* Return the stream's context; for a default stream, the current one. */
 CUresult stream_context(CUstream stream, CUcontext *context_p);
 
-/* The mark of a stream's end. `per_thread`: what the handle 0 means. */
+/* Return the mark of a stream's end. `per_thread`: the handle 0 means the thread's default stream. */
 _Atomic uint64_t *stream_end(CUcontext context, CUstream stream, bool per_thread);
 order_t stream_order(CUstream stream, bool per_thread);
 
-/* Work of any kind, whose context and order are the stream's. Returns the mark of its end. */
+/* Queue work, with the stream's context and order. Returns the mark of its end. */
 uint64_t stream_queue(CUcontext context, CUstream stream, bool per_thread, gpu_work_t work);
 
 #endif

@@ -1,10 +1,10 @@
-/* Streams that wait for a word in memory, or write one, in their order. */
+/* Stream memory operations: streams that wait for a value in memory, or write one. */
 #include <stdlib.h>
 
 #include "cuda/stream/action.h"
 #include "cuda/stream/stream.h"
 
-#define GREATER_OR_EQUAL 0u /* cyclic */
+#define GREATER_OR_EQUAL 0u /* modulo 2^n */
 #define EQUAL 1u
 #define AND 2u
 #define NOR 3u
@@ -122,7 +122,7 @@ static CUresult do_one(CUstream stream, const CUstreamBatchMemOpParams *one) {
         return write(one->word.address, one->word.value, 64, stream);
     case FLUSH_REMOTE_WRITES:
     case BARRIER:
-        return CUDA_SUCCESS; /* all memory is the host's */
+        return CUDA_SUCCESS; /* all memory is host memory */
     default:
         return CUDA_ERROR_INVALID_VALUE;
     }
