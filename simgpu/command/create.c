@@ -149,7 +149,7 @@ bool create_gpus(const description_t *description, const char *directory, bool r
     unsigned count = 0;
     image_t *images = calloc(IMAGE_MAX_GPUS, sizeof *images);
     if (images == NULL) {
-        (void)snprintf(error, error_size, "not enough memory to prepare the GPUs: free some and run this again");
+        (void)snprintf(error, error_size, "out of memory: free some and run this again");
         return false;
     }
     for (unsigned section = 0; section < description->gpu_count; section++)
@@ -160,10 +160,9 @@ bool create_gpus(const description_t *description, const char *directory, bool r
     int descriptor = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     bool fine = false;
     if (descriptor < 0) {
-        (void)snprintf(error, error_size, "%s cannot be used: %s: choose a directory that you may write", directory,
-                       strerror(errno));
+        (void)snprintf(error, error_size, "cannot use %s: %s: choose a writable directory", directory, strerror(errno));
     } else if (!replace && visit(directory, descriptor, is_gpu, false) > 0) {
-        (void)snprintf(error, error_size, "%s has GPUs already: remove them, or say --replace", directory);
+        (void)snprintf(error, error_size, "%s already contains GPUs: remove them, or use --replace", directory);
     } else {
         fine = write_rendezvous(descriptor);
         for (unsigned i = 0; fine && i < count; i++)
@@ -173,7 +172,7 @@ bool create_gpus(const description_t *description, const char *directory, bool r
         fine = fine && publish(images, count, descriptor);
         if (!fine) {
             (void)snprintf(error, error_size,
-                           "the GPUs cannot be written in %s: %s: make room or choose another directory", directory,
+                           "cannot write the GPUs to %s: %s: free some space or choose another directory", directory,
                            strerror(errno));
             (void)visit(directory, descriptor, is_unfinished, true);
         }

@@ -211,17 +211,18 @@ static const description_key_t gpu_keys[] = {
     GPU("context-memory", context_bytes, parse_memory, "bytes, or a whole number with KiB or MiB, such as 300MiB"),
     GPU("memory-block", block_bytes, parse_memory, "bytes, or a whole number with KiB or MiB, such as 2MiB"),
     GPU("uuid", uuid, parse_uuid,
-        "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx in lower case, or leave it out to derive it"),
+        "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx in lower case, or remove it to have one derived"),
     GPU("compute-capability", compute_capability_major, parse_capability, "major.minor, such as 8.0"),
     GPU("pci-bus-id", pci_domain, parse_pci, "domain:bus:00.0 in hex, such as 00000000:07:00.0"),
     GPU("numa-node", numa_node, parse_numa, "a number, or none"),
-    GPU("pci-switch", pci_switch, parse_switch, "a number that GPUs under one switch have in common, or none"),
+    GPU("pci-switch", pci_switch, parse_switch, "a number shared by the GPUs under one switch, or none"),
     GPU("nvlink", nvlink_peers, parse_peers, "all, none, or the GPUs' numbers, such as 0,1"),
     GPU("mig-capable", mig_capable, parse_yes, "yes or no"),
     GPU("multiprocessors", multiprocessors, parse_number, "a number, such as 108"),
-    {"fabric", 0, parse_fabric, "CLUSTER.CLIQUE, the cluster a UUID in lower case, the clique a number"},
+    {"fabric", 0, parse_fabric, "CLUSTER.CLIQUE, with a UUID in lower case and a number"},
     GPU("kernel-duration", kernel_ns, parse_kernel,
-        "microseconds from 1us to 4096us, such as 10us, or none: then there are only kernels whose names tell it"),
+        "microseconds from 1us to 4096us, such as 10us, or none, which allows only kernels with durations in their "
+        "names"),
     GPU("context-switch", context_switch_ns, parse_microseconds, "microseconds from 0us to 4096us, such as 100us"),
 };
 
@@ -241,14 +242,14 @@ static bool set_key(const place_t *place, const description_key_t *keys, size_t 
             continue;
         if (keys[i].parse(value, (char *)base + keys[i].offset))
             return true;
-        return fail(place, "%s = \"%s\" is not understood: write %s", name, value, keys[i].remedy);
+        return fail(place, "invalid %s = \"%s\": write %s", name, value, keys[i].remedy);
     }
     char known[512] = "";
     for (size_t i = 0; i < count; i++) {
         strcat(known, i == 0 ? "" : ", ");
         strcat(known, keys[i].name);
     }
-    return fail(place, "%s = \"%s\": there is no such key here: the keys of this section are %s", name, value, known);
+    return fail(place, "unknown key %s = \"%s\": the keys of this section are %s", name, value, known);
 }
 
 static bool open_section(const place_t *place, description_t *description, const char *header, bool *in_node_p) {
@@ -259,9 +260,9 @@ static bool open_section(const place_t *place, description_t *description, const
         return true;
     if (sscanf(header, "[gpu %u]%n", &index, &used) != 1 || used == 0 || header[used] != '\0' ||
         index >= IMAGE_MAX_GPUS)
-        return fail(place, "the section %s is not understood: write [node], or [gpu N] with N from 0 to 63", header);
+        return fail(place, "invalid section %s: write [node], or [gpu N] with N from 0 to 63", header);
     if (description->gpu_count == IMAGE_MAX_GPUS)
-        return fail(place, "the section %s is one too many: a node has at most 64 GPUs", header);
+        return fail(place, "too many sections at %s: a node has at most 64 GPUs", header);
     description->gpus[description->gpu_count++] = (description_gpu_t){
         .index = index,
         .count = 1,
@@ -286,21 +287,21 @@ static bool read_line(const place_t *place, description_t *description, char *li
 
     char *equals = strchr(text, '=');
     if (equals == NULL)
-        return fail(place, "\"%s\" is neither a section nor a key: write key = value", text);
+        return fail(place, "invalid line \"%s\": write key = value", text);
     *equals = '\0';
     const char *name = trim(text);
     const char *value = trim(equals + 1);
     if (*in_node_p)
         return set_key(place, node_keys, COUNT_OF(node_keys), description, name, value);
     if (description->gpu_count == 0)
-        return fail(place, "%s = \"%s\" stands before any section: write [node] or [gpu 0] above it", name, value);
+        return fail(place, "%s = \"%s\" is outside any section: write [node] or [gpu 0] above it", name, value);
     return set_key(place, gpu_keys, COUNT_OF(gpu_keys), &description->gpus[description->gpu_count - 1], name, value);
 }
 
 static bool check(place_t *place, const description_t *description) {
     uint64_t taken = 0;
     if (description->gpu_count == 0)
-        return fail(place, "no GPU is described: add a section [gpu 0] with model and memory");
+        return fail(place, "missing section [gpu N]: add [gpu 0] with model, memory and compute-capability");
     for (unsigned i = 0; i < description->gpu_count; i++) {
         const description_gpu_t *gpu = &description->gpus[i];
         place->line = gpu->line;
@@ -312,14 +313,16 @@ static bool check(place_t *place, const description_t *description) {
             return fail(place, "[gpu %u] has no compute-capability: add it, such as compute-capability = 8.9",
                         gpu->index);
         if (gpu->count > 1 && gpu->uuid[0] != '\0')
-            return fail(place, "uuid = \"%s\" cannot be of %u GPUs: give each its own section, or leave it out",
+            return fail(place, "uuid = \"%s\" with count = \"%u\": write a section for each GPU, or remove uuid",
                         gpu->uuid, gpu->count);
         if (gpu->index + gpu->count > IMAGE_MAX_GPUS || gpu->pci_bus + gpu->count > 256)
-            return fail(place, "count = \"%u\" goes beyond what a node can hold: lower it or the first number",
+            return fail(place,
+                        "count = \"%u\" exceeds 64 GPUs or 255 PCI buses in a node: lower it, or the number of the "
+                        "first GPU or bus",
                         gpu->count);
         for (unsigned n = gpu->index; n < gpu->index + gpu->count; n++) {
             if (taken & 1ull << n)
-                return fail(place, "GPU %u is described twice: number this section after the one before", n);
+                return fail(place, "GPU %u has two sections: change the number of this one", n);
             taken |= 1ull << n;
         }
     }
@@ -332,8 +335,9 @@ bool description_read(const char *path, description_t *description, char *error,
         (description_t){.name = "simgpu", .driver_version = "550.54.15", .cuda_version = 12040, .gpu_count = 0};
     FILE *file = fopen(path, "re");
     if (file == NULL) {
-        (void)snprintf(error, error_size, "%s: %s: name a readable description, such as simgpu/samples/two-models.ini",
-                       path, strerror(errno));
+        (void)snprintf(error, error_size,
+                       "%s: %s: give the path of a description, such as simgpu/samples/two-models.ini", path,
+                       strerror(errno));
         return false;
     }
     char line[1024];

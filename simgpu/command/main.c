@@ -20,14 +20,14 @@
 static const char usage[] =
     "Simulated GPUs, for machines without one.\n"
     "\n"
-    "  simgpu create [--node NAME] [--replace] NODE.ini DIRECTORY   one file per GPU that NODE.ini describes\n"
-    "  simgpu show DIRECTORY                                        what there is, who uses it, what has failed\n"
-    "  simgpu sysfs DIRECTORY ROOT                                  what the kernel tells of them: ROOT/sys, "
+    "  simgpu create [--node NAME] [--replace] NODE.ini DIRECTORY   create one file per GPU in NODE.ini\n"
+    "  simgpu show DIRECTORY                                        list GPUs, their processes and failures\n"
+    "  simgpu sysfs DIRECTORY ROOT                                  write the kernel's files about them: ROOT/sys, "
     "ROOT/proc\n"
-    "  simgpu fail DIRECTORY GPU xid=N|ecc|lost|mute|silent|hung    GPU: its number in the node, or its UUID\n"
-    "  simgpu heal DIRECTORY GPU\n"
-    "  simgpu reset DIRECTORY GPU                                   as nvidia-smi --gpu-reset: MIG as it was asked "
-    "for\n"
+    "  simgpu fail DIRECTORY GPU xid=N|ecc|lost|mute|silent|hung    inject a failure; GPU: index or UUID\n"
+    "  simgpu heal DIRECTORY GPU                                    end all failures\n"
+    "  simgpu reset DIRECTORY GPU                                   as nvidia-smi --gpu-reset: apply the "
+    "pending MIG mode\n"
     "\n"
     "Programs find the GPUs in $SIMGPU_DIR (default /dev/simgpu) through build/simgpu/libcuda.so.1 and\n"
     "build/simgpu/libnvidia-ml.so.1.\n";
@@ -54,14 +54,14 @@ static int create(int count, char **arguments) {
         arguments += used;
     }
     if (count != 2)
-        return print_error("create needs NODE.ini and DIRECTORY: see simgpu --help");
+        return print_error("create takes NODE.ini and DIRECTORY: see simgpu --help");
 
     static description_t description;
     char error[1024];
     if (!description_read(arguments[0], &description, error, sizeof error))
         return print_error(error);
     if (node != NULL && strlen(node) >= sizeof description.name)
-        return print_error("the name after --node is too long: use at most 63 characters");
+        return print_error("--node is too long: use at most 63 characters");
     if (node != NULL)
         strcpy(description.name, node);
     if (!create_gpus(&description, arguments[1], replace, error, sizeof error))
@@ -71,9 +71,10 @@ static int create(int count, char **arguments) {
 
 static int open_directory(const char *directory, gpu_t *gpus, unsigned *count_p) {
     static const char *const sentences[] = {
-        [GPUS_NONE] = "there is no GPU in this directory: make some with simgpu create",
-        [GPUS_MISMATCH] = "the GPUs in this directory were made by another version: make them again with --replace",
-        [GPUS_DENIED] = "the GPUs in this directory cannot be opened for writing: run this as their owner",
+        [GPUS_NONE] = "no GPUs in this directory: create some with simgpu create",
+        [GPUS_MISMATCH] =
+            "the GPUs in this directory were created by another version: create them again with --replace",
+        [GPUS_DENIED] = "cannot open the GPUs in this directory for writing: run this as their owner",
     };
     gpus_result_t result = gpus_open(directory, GPUS_WRITE, gpus, count_p);
     return result == GPUS_OK ? EXIT_SUCCESS : print_error(sentences[result]);
@@ -109,7 +110,7 @@ static void show_gpu(const gpu_t *gpu) {
     printf("  uuid      %s\n", image->uuid);
     printf("  pci       %s  numa %d\n", image->pci_bus_id, image->numa_node);
     printf("  compute   %u.%u  %u multiprocessors  mig %s\n", image->compute_capability_major,
-           image->compute_capability_minor, image->multiprocessors, mig_word(image));
+           image->compute_capability_minor, image->multiprocessors, mig_mode_text(image));
     printf("  memory    %llu of %llu bytes used\n", (unsigned long long)slots_used_bytes(gpu),
            (unsigned long long)image->memory_bytes);
     printf("  busy      %u%%\n", usage_percent(image, clock_now_ns()));
@@ -134,7 +135,7 @@ static int show(int count, char **arguments) {
     static gpu_t gpus[IMAGE_MAX_GPUS];
     unsigned gpu_count;
     if (count != 1)
-        return print_error("show needs DIRECTORY: see simgpu --help");
+        return print_error("show takes DIRECTORY: see simgpu --help");
     if (open_directory(arguments[0], gpus, &gpu_count) != EXIT_SUCCESS)
         return EXIT_FAILURE;
     printf("driver %s  CUDA %u.%u  %u GPUs\n", gpus[0].image->driver_version, gpus[0].image->cuda_version / 1000,
@@ -149,7 +150,7 @@ static int sysfs(int count, char **arguments) {
     unsigned gpu_count;
     char error[1024];
     if (count != 2)
-        return print_error("sysfs needs DIRECTORY, where the GPUs are, and ROOT, where to write: see simgpu --help");
+        return print_error("sysfs takes DIRECTORY, to read GPUs from, and ROOT, to write to: see simgpu --help");
     if (open_directory(arguments[0], gpus, &gpu_count) != EXIT_SUCCESS)
         return EXIT_FAILURE;
     return sysfs_write(gpus, gpu_count, arguments[1], error, sizeof error) ? EXIT_SUCCESS : print_error(error);
@@ -222,19 +223,19 @@ static int change(int count, char **arguments, verb_t verb) {
     unsigned gpu_count;
     if (count != (verb == FAIL ? 3 : 2))
         return print_error(
-            verb == FAIL ? "fail needs DIRECTORY, GPU and xid=N, ecc, lost, mute, silent or hung: see simgpu --help"
-                         : "heal and reset need DIRECTORY and GPU: see simgpu --help");
+            verb == FAIL ? "fail takes DIRECTORY, GPU and xid=N, ecc, lost, mute, silent or hung: see simgpu --help"
+                         : "heal and reset take DIRECTORY and GPU: see simgpu --help");
     if (open_directory(arguments[0], gpus, &gpu_count) != EXIT_SUCCESS)
         return EXIT_FAILURE;
     gpu_t *gpu = find_gpu(gpus, gpu_count, arguments[1]);
     if (gpu == NULL)
-        return print_error("there is no such GPU here: simgpu show lists them, name one by its number or UUID");
+        return print_error("no such GPU: give an index or UUID that simgpu show lists");
     if (verb == HEAL)
         failure_heal(gpu);
     else if (verb == RESET && mig_reset(gpu) != MIG_OK)
-        return print_error("processes use this GPU: end them, a GPU in use cannot be reset");
+        return print_error("processes use this GPU: end them before the reset");
     else if (verb == FAIL && !failure_inject(gpu, arguments[2]))
-        return print_error("this failure is unknown: write xid=N (1 to 1000), ecc, lost, mute, silent or hung");
+        return print_error("unknown failure: write xid=N (1 to 1000), ecc, lost, mute, silent or hung");
     return EXIT_SUCCESS;
 }
 

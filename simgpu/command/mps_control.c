@@ -61,7 +61,8 @@ static int send_commands(void) {
     if (descriptor < 0)
         return print_error("Cannot find MPS control daemon process");
     bool sent = copy(STDIN_FILENO, descriptor) && shutdown(descriptor, SHUT_WR) == 0;
-    return sent && copy(descriptor, STDOUT_FILENO) ? EXIT_SUCCESS : print_error("The MPS control daemon went away");
+    return sent && copy(descriptor, STDOUT_FILENO) ? EXIT_SUCCESS
+                                                   : print_error("The MPS control daemon has closed the connection");
 }
 
 /* Replace the file atomically. */
@@ -152,17 +153,17 @@ static int serve(int listener) {
 
 static int start(bool background) {
     if (!enter_pipe_directory())
-        return print_error("The pipe directory is not there");
+        return print_error("The pipe directory does not exist");
     if (connected() >= 0)
         return print_error("An instance of this daemon is already running");
     (void)unlink("control");
     int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (listener < 0 || bind(listener, (const struct sockaddr *)&address, sizeof address) != 0 ||
         listen(listener, 16) != 0)
-        return print_error("The control socket cannot be made");
+        return print_error("Cannot create the control socket");
     pid_t child = background ? fork() : 0;
     if (child < 0)
-        return print_error("The daemon cannot be started");
+        return print_error("Cannot start the daemon");
     if (child > 0)
         return EXIT_SUCCESS; /* commands can be sent from now on: the socket exists */
     if (background) {
@@ -179,5 +180,5 @@ int main(int count, char **arguments) {
         return send_commands();
     if (count == 2 && (strcmp(arguments[1], "-d") == 0 || strcmp(arguments[1], "-f") == 0))
         return start(arguments[1][1] == 'd');
-    return print_error("nvidia-cuda-mps-control [-d | -f]: without one, commands are read from stdin");
+    return print_error("usage: nvidia-cuda-mps-control [-d | -f]; without an option, it reads commands from stdin");
 }

@@ -138,7 +138,6 @@ bool sysfs_write(const gpu_t *gpus, unsigned count, const char *root, char *erro
     for (unsigned i = 0; fine && i < count; i++)
         fine = write_device(root, &gpus[i]);
     if (!fine)
-        (void)snprintf(error, error_size, "%s cannot be written: %s: choose a directory that you may write", root,
-                       strerror(errno));
+        (void)snprintf(error, error_size, "cannot write to %s: %s: choose a writable directory", root, strerror(errno));
     return fine;
 }

@@ -85,8 +85,8 @@ const image_compute_instance_t *mig_compute_instance(const image_instance_t *ins
     return NULL;
 }
 
-const char *mig_word(const image_t *image) {
+const char *mig_mode_text(const image_t *image) {
     if (image->mig_slices == 0)
         return "no";
-    return image->mig_mode != image->mig_pending ? "waits for a reset" : image->mig_mode ? "on" : "capable";
+    return image->mig_mode != image->mig_pending ? "pending reset" : image->mig_mode ? "on" : "capable";
 }

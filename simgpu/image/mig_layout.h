@@ -33,6 +33,6 @@ const image_instance_t *mig_instance(const image_t *image, uint32_t id);
 const image_compute_instance_t *mig_compute_instance(const image_instance_t *instance, uint32_t id);
 
 /* The state of MIG mode in words, for `simgpu show`. */
-const char *mig_word(const image_t *image);
+const char *mig_mode_text(const image_t *image);
 
 #endif

@@ -53,7 +53,7 @@ static _Noreturn void end_program(const void *object, handle_kind_t kind, uint64
                           kinds[kind].what, object, kinds[kind].ended_by);
     else
         length = snprintf(text, sizeof text,
-                          "simgpu: this program gave %p for %s, which it is not: on a real GPU it may crash\n", object,
+                          "simgpu: this program passed %p as %s, which it is not: on a real GPU it may crash\n", object,
                           kinds[kind].what);
     (void)!write(STDERR_FILENO, text, (size_t)length);
     abort();

@@ -62,7 +62,7 @@ static void look_at(gpu_t *gpu) {
     (void)usage_percent(image, clock_now_ns());
     (void)limits_get(gpu, 1, &soft, &hard);
     slots_memory_info(gpu, &total, &used);
-    (void)mig_word(image);
+    (void)mig_mode_text(image);
     for (unsigned i = 0; i < IMAGE_INSTANCES; i++) {
         const image_instance_t *instance = &image->instances[i];
         const mig_profile_t *profile = mig_profile(image, instance->profile);

@@ -1,4 +1,4 @@
-"""The simulated CUDA driver: memory and time are the GPU's, for all processes together."""
+"""The simulated CUDA driver: all processes share a GPU's memory and time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What frameworks ask a driver for: attributes, kernels of any name, libraries, what an address is, settings, blocks."""
+"""Driver calls of frameworks: attributes, kernels of any name, libraries, pointer attributes, settings, blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated CUDA driver is strict: what a program may not do ends in an error, or ends the program with a sentence."""
+"""The simulated CUDA driver is strict: misuse returns an error, or ends the program with a sentence."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def executable_graph(c: Cuda) -> None:
     c.call("cuGraphLaunch", executable, 0)
 
 
-# What is ended and used again, and what the sentence calls it.
+# Functions that use an object after its end, by the object's name in the error.
 ENDED = {
     "a stream": stream,
     "an event": event,

@@ -1,4 +1,4 @@
-"""Kernels of a process side by side: what takes part of the GPU, and in which order streams go on."""
+"""Concurrent kernels of a process: what takes part of the GPU, and in which order streams continue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BLOCKING, NON_BLOCKING = 0, 1
 
 
 class Streams(Cuda):
-    """Streams that begin at one moment, at `go`, or when all is waited for; `when` gives milliseconds between events."""
+    """Streams that start together, at `go` or at the first wait; `when` returns milliseconds between events."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def legacy_stream() -> None:
     k, blocking, other = c.kernel("k_10pct_10ms"), c.stream(BLOCKING), c.stream(BLOCKING)
     near(c.took((k, blocking), (k, other), (k, c.one)), 10, 10, 10)
     near(c.took((k, blocking), (k, 0), (k, c.one)), 10, 20, 10)
-    near(c.took((k, 0), (k, blocking), (k, other)), 20, 20, 20)  # its event is a moment in all of them
+    near(c.took((k, 0), (k, blocking), (k, other)), 20, 20, 20)  # its event waits for all of them
     start = c.together(0)
     c.per_thread(k)
     c.launch(k, 0)

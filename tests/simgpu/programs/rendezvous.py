@@ -1,4 +1,4 @@
-"""Kernels that wait for each other, as those of collectives do."""
+"""Kernels that wait for each other, like those of collectives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.interposer.cuda_client import Cuda
 
 
 def rank(device: int, name: str) -> None:
-    """One of a gang: it does a step for each line, and says so."""
+    """Run a rank of a gang: a step for each line, with a report."""
     c = Cuda(device=device)
     kernel = c.kernel(name)
     print("ready", flush=True)

@@ -1,4 +1,4 @@
-"""Kernels that wait for each other, as those of collectives do."""
+"""Kernels that wait for each other, like those of collectives."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pytest
 
 from tests.programs import command
 from tests.simgpu.conftest import Node, finishing
-from tests.simgpu.programs import meetings
+from tests.simgpu.programs import rendezvous
 
 pytestmark = pytest.mark.slow
 
-# A rank of a gang: device and kernel are its arguments; it does a step for each line, and says so.
+# A rank of a gang, with device and kernel as arguments: runs a step for each line, and reports it.
 
 
 @contextlib.contextmanager
 def rank(node: Node, device: int, kernel: str) -> Iterator[subprocess.Popen[str]]:
-    with finishing(node.start(command(meetings.rank, device, kernel))) as process:
+    with finishing(node.start(command(rendezvous.rank, device, kernel))) as process:
         assert says(process) == "ready"
         yield process
 
@@ -41,13 +41,13 @@ def until_busy(node: Node, device: int) -> None:
     node.nvml(f"import time\nwhile nvml.nvmlDeviceGetUtilizationRates(gpu({device})).gpu < 25: time.sleep(0.05)")
 
 
-def test_threads_that_meet_for_the_first_time_at_once_all_go_on(node: Node, compiled: Callable[[str], Path]) -> None:
-    # When threads raced for the list of GPUs that meet, one process in thirty waited for ever.
+def test_threads_whose_first_kernels_meet_all_continue(node: Node, compiled: Callable[[str], Path]) -> None:
+    # A race between threads for the list of waiting GPUs made one process in thirty hang.
     assert node.run([compiled("meet_first"), "300", "2"]).stdout == "300\n"
 
 
 @pytest.mark.parametrize("devices", [(0, 1, 2), (0, 0, 0)], ids=["a GPU each", "one GPU"])
-def test_ranks_in_processes_of_their_own_meet_by_their_key(node: Node, devices: tuple[int, ...]) -> None:
+def test_ranks_in_separate_processes_meet_by_key(node: Node, devices: tuple[int, ...]) -> None:
     kernel = "meet3_ring_25pct_1ms"
     with contextlib.ExitStack() as stack:
         ranks = [stack.enter_context(rank(node, device, kernel)) for device in devices]
@@ -56,7 +56,7 @@ def test_ranks_in_processes_of_their_own_meet_by_their_key(node: Node, devices: 
             assert [says(rank) for rank in ranks] == ["done"] * 3
 
 
-def test_one_whose_others_have_not_come_waits_and_keeps_its_gpu_busy(node: Node) -> None:
+def test_kernel_without_its_group_waits_and_keeps_the_gpu_busy(node: Node) -> None:
     with rank(node, 0, "meet2_ring_1ms") as waiting_rank, rank(node, 1, "meet2_other_1ms") as stranger:
         steps(waiting_rank, stranger)
         until_busy(node, 0)
@@ -65,7 +65,7 @@ def test_one_whose_others_have_not_come_waits_and_keeps_its_gpu_busy(node: Node)
             assert (says(waiting_rank), says(two)) == ("done", "done")
 
 
-def test_the_place_of_a_killed_rank_is_free_for_the_next_gang(node: Node) -> None:
+def test_next_gang_reuses_the_entry_of_a_killed_rank(node: Node) -> None:
     kernel = "meet2_ring_1ms"
     with rank(node, 0, kernel) as lost:
         steps(lost)
@@ -77,7 +77,7 @@ def test_the_place_of_a_killed_rank_is_free_for_the_next_gang(node: Node) -> Non
             assert (says(first_rank), says(two)) == ("done", "done")
 
 
-def test_without_the_file_of_the_node_nobody_meets_by_a_key(node: Node) -> None:
+def test_launch_with_a_key_fails_without_the_rendezvous_file(node: Node) -> None:
     (node.directory / "rendezvous").unlink()
     with rank(node, 0, "meet2_ring_1ms") as process:
         steps(process)

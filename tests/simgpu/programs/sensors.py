@@ -1,4 +1,4 @@
-"""What NVML tells of a GPU beside its memory: one figure agrees with another, and with what the GPU does."""
+"""NVML's figures other than memory agree with each other and with the GPU's load."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ gpu = nvml.nvmlDeviceGetHandleByIndex
 
 
 def until_busy() -> None:
-    """Bounded by the time that a program has."""
+    """Wait until the GPU is busy, at most as long as the program may run."""
     nvml.nvmlInit()
     while nvml.nvmlDeviceGetUtilizationRates(gpu(0)).gpu < 40:
         time.sleep(0.02)
 
 
-def feeling(h: Any) -> dict[str, int]:
-    """Power, its limit, temperature, clocks, and why they are what they are."""
+def sensor_value(h: Any) -> dict[str, int]:
+    """Return power, power limit, temperature, clocks, and the reasons for the clocks."""
     return {
         "utilisation": nvml.nvmlDeviceGetUtilizationRates(h).gpu,
         "milliwatts": nvml.nvmlDeviceGetPowerUsage(h),
@@ -33,11 +33,11 @@ def feeling(h: Any) -> dict[str, int]:
     }
 
 
-def feelings(busy: bool) -> None:
+def sensor_values(busy: bool) -> None:
     nvml.nvmlInit()
     if busy:
         until_busy()
-    print([feeling(gpu(0)), feeling(gpu(2))])
+    print([sensor_value(gpu(0)), sensor_value(gpu(2))])
 
 
 def utilisation_of_each(busy: bool) -> None:
@@ -102,7 +102,7 @@ def fields() -> None:
     print([value.value.uiVal if value.nvmlReturn == nvml.NVML_SUCCESS else None for value in values])
 
 
-def surroundings() -> None:
+def topology() -> None:
     nvml.nvmlInit()
     cpus = nvml.nvmlDeviceGetCpuAffinity(gpu(0), 16)
     bar1 = nvml.nvmlDeviceGetBAR1MemoryInfo(gpu(0))
