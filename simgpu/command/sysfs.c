@@ -100,7 +100,7 @@ static bool link_driver(const char *root, const char *directory) {
 }
 
 static bool write_device(const char *root, const gpu_t *gpu) {
-    const model_t *model = models_of(gpu->image);
+    const model_t *model = model_for(gpu->image);
     char directory[sizeof DEVICES + sizeof gpu->image->pci_bus_id];
     /* The kernel writes the domain with four digits, and everything in lower case. */
     (void)snprintf(directory, sizeof directory, DEVICES "/%s", gpu->image->pci_bus_id + 4);

@@ -15,7 +15,7 @@ static const model_t models[] = {
     {"Tesla T4", 0x1EB8, 0x12A2, 70, 1590, 5001, 0},
 };
 
-const model_t *models_of(const image_t *image) {
+const model_t *model_for(const image_t *image) {
     static const model_t other = {"", 0x2684, 0x0000, 450, 2520, 10501, 1};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         if (strcmp(models[i].name, image->model) == 0)

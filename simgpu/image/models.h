@@ -16,6 +16,6 @@ typedef struct {
 #define MODELS_PCI_CLASS 0x030200u /* a 3D controller: no display is attached */
 
 /* Never NULL: an unknown model gets the figures of a desktop GPU. */
-const model_t *models_of(const image_t *image);
+const model_t *model_for(const image_t *image);
 
 #endif

@@ -75,8 +75,8 @@ static bool next_event(nvmlEventSet_t set, unsigned index, nvmlEventData_t *data
     return false;
 }
 
-/* Deliver pending events before reporting the loss of a GPU, so that its XID is not missed. Report the loss once at
- * once; later calls wait for their timeout first, since some clients ask again without a pause. */
+/* Deliver pending events before reporting the loss of a GPU, so that its XID is not missed. Report the loss
+ * immediately the first time. Later calls wait for their timeout first, since some clients poll without a pause. */
 static nvmlReturn_t poll(nvmlEventSet_t set, nvmlEventData_t *data, bool *again_p) {
     bool lost = false, again = true;
     for (unsigned i = 0; i < IMAGE_MAX_GPUS; i++) {

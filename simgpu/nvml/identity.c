@@ -142,7 +142,7 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *info) {
     memcpy(info->busId, device->image->pci_bus_id, sizeof info->busId);
     memcpy(info->busIdLegacy, device->image->pci_bus_id + 4, strlen(device->image->pci_bus_id + 4));
     (void)sscanf(info->busId, "%x:%x:%x", &info->domain, &info->bus, &info->device);
-    const model_t *model = models_of(device->image);
+    const model_t *model = model_for(device->image);
     info->pciDeviceId = (unsigned)model->pci_device << 16 | MODELS_PCI_VENDOR;
     info->pciSubSystemId = (unsigned)model->pci_subsystem << 16 | MODELS_PCI_VENDOR;
     return NVML_SUCCESS;

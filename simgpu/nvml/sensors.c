@@ -42,20 +42,20 @@ static unsigned busy_percent(nvmlDevice_t device) {
     return usage_percent(device->image, clock_now_ns());
 }
 
-static unsigned between(unsigned idle, unsigned busy, unsigned percent) {
+static unsigned interpolate(unsigned idle, unsigned busy, unsigned percent) {
     return idle + (busy - idle) * percent / 100;
 }
 
 static unsigned limit_milliwatts(nvmlDevice_t device) {
-    return models_of(device->image)->watts * MILLI;
+    return model_for(device->image)->watts * MILLI;
 }
 
 static unsigned used_milliwatts(nvmlDevice_t device) {
-    return limit_milliwatts(device) / 100 * between(IDLE_POWER_PERCENT, BUSY_POWER_PERCENT, busy_percent(device));
+    return limit_milliwatts(device) / 100 * interpolate(IDLE_POWER_PERCENT, BUSY_POWER_PERCENT, busy_percent(device));
 }
 
 static unsigned degrees_of(nvmlDevice_t device) {
-    return between(IDLE_DEGREES, BUSY_DEGREES, busy_percent(device));
+    return interpolate(IDLE_DEGREES, BUSY_DEGREES, busy_percent(device));
 }
 
 nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned *milliwatts) {
@@ -137,7 +137,7 @@ nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, unsigned thr
 nvmlReturn_t nvmlDeviceGetNumFans(nvmlDevice_t device, unsigned *count) {
     nvmlReturn_t result = nvml_check_gpu(device, count);
     if (result == NVML_SUCCESS)
-        *count = models_of(device->image)->fans;
+        *count = model_for(device->image)->fans;
     return result;
 }
 
@@ -145,10 +145,10 @@ nvmlReturn_t nvmlDeviceGetFanSpeed_v2(nvmlDevice_t device, unsigned fan, unsigne
     nvmlReturn_t result = nvml_check_gpu(device, percent);
     if (result != NVML_SUCCESS)
         return result;
-    unsigned fans = models_of(device->image)->fans;
+    unsigned fans = model_for(device->image)->fans;
     if (fan >= fans)
         return fans == 0 ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
-    *percent = between(IDLE_FAN_PERCENT, 100, busy_percent(device));
+    *percent = interpolate(IDLE_FAN_PERCENT, 100, busy_percent(device));
     return NVML_SUCCESS;
 }
 
@@ -162,7 +162,7 @@ nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, unsigned type, unsig
         return result;
     if (type >= CLOCK_TYPES)
         return NVML_ERROR_INVALID_ARGUMENT;
-    const model_t *model = models_of(device->image);
+    const model_t *model = model_for(device->image);
     *mhz = type == NVML_CLOCK_MEM ? model->memory_mhz : model->graphics_mhz;
     return NVML_SUCCESS;
 }

@@ -172,7 +172,7 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
     for (size_t i = 0; i < found; i++) {
         if (holders[i].pid == 0)
             continue;
-        unsigned percent = usage_percent_of(image, holders[i].slot, last_seen_us * 1000, now_ns);
+        unsigned percent = usage_percent_of_slot(image, holders[i].slot, last_seen_us * 1000, now_ns);
         samples[at++] =
             (nvmlProcessUtilizationSample_t){.pid = holders[i].pid, .timeStamp = now_ns / 1000, .smUtil = percent};
     }

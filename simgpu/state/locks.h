@@ -10,11 +10,11 @@
 
 #include "image/gpus.h"
 
-/* Surround a change to the state that all processes share. */
+/* Lock the state that all processes share, for a change. */
 void gpu_lock_changes(gpu_t *gpu);
 void gpu_unlock_changes(gpu_t *gpu);
 
-/* Surround a change to the queues of kernels. */
+/* Lock the queues of kernels, for a change. */
 void gpu_lock_queues(gpu_t *gpu);
 void gpu_unlock_queues(gpu_t *gpu);
 

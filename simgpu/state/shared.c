@@ -36,7 +36,7 @@ void shared_discard(int memory, uint64_t offset, size_t bytes) {
     (void)fallocate(memory, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)bytes);
 }
 
-bool shared_watch(int memory) {
+bool shared_lock(int memory) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     return fcntl(memory, F_OFD_SETLK, &lock) == 0;
 }

@@ -19,7 +19,7 @@ uint64_t shared_extend(int memory, uint64_t offset, size_t bytes);
 void shared_discard(int memory, uint64_t offset, size_t bytes);
 
 /* Lock the memory, so that other processes can find out by its inode whether any process still has it. */
-bool shared_watch(int memory);
+bool shared_lock(int memory);
 uint64_t shared_inode(int memory);
 bool shared_is_open(uint64_t number);
 

@@ -129,7 +129,7 @@ void slots_refund(gpu_t *gpu, uint64_t bytes) {
 }
 
 /* If the table is full, the memory keeps counting for its creator. */
-static bool note_orphan(image_t *image, const image_orphan_t *orphan) {
+static bool record_orphan(image_t *image, const image_orphan_t *orphan) {
     for (unsigned i = 0; i < IMAGE_ORPHANS; i++) {
         if (image->orphans[i].memory != 0)
             continue;
@@ -144,7 +144,7 @@ static bool note_orphan(image_t *image, const image_orphan_t *orphan) {
 void slots_abandon(gpu_t *gpu, uint64_t bytes, uint64_t memory) {
     const image_orphan_t orphan = {.memory = memory, .bytes = bytes, .instance = gpu->instance};
     gpu_lock_changes(gpu);
-    if (gpu->slot >= 0 && (!shared_is_open(memory) || note_orphan(gpu->image, &orphan)))
+    if (gpu->slot >= 0 && (!shared_is_open(memory) || record_orphan(gpu->image, &orphan)))
         gpu->image->slots[gpu->slot].memory_bytes -= bytes;
     gpu_unlock_changes(gpu);
 }

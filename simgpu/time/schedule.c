@@ -86,7 +86,7 @@ static void find_wants(image_t *image, queues_t *queues, unsigned current, uint6
 }
 
 /* Return the next queue in round-robin order. The current one comes last. */
-static unsigned next_after(const image_t *image, const queues_t *queues, unsigned current) {
+static unsigned next_queue(const image_t *image, const queues_t *queues, unsigned current) {
     unsigned first = NO_QUEUE, current_queue = NO_QUEUE;
     for (unsigned i = 0; i < queues->count; i++) {
         unsigned index = queues->indices[i];
@@ -196,7 +196,7 @@ void schedule_advance(image_t *image, uint64_t instance, image_schedule_t *sched
             continue;
         }
         schedule->running = 0;
-        unsigned next = next_after(image, &queues, schedule->current);
+        unsigned next = next_queue(image, &queues, schedule->current);
         if (next == NO_QUEUE) {
             uint64_t at_ns = schedule->at_ns; /* never move time back, even if this process was stopped here */
             while (at_ns < now_ns && !atomic_compare_exchange_weak(&schedule->at_ns, &at_ns, now_ns))

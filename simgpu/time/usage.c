@@ -95,7 +95,7 @@ unsigned usage_percent(const image_t *image, uint64_t now_ns) {
     return percent_of(estimated + counted_ns(image->busy_buckets, first, after), SECOND_NS);
 }
 
-unsigned usage_percent_of(const image_t *image, unsigned slot, uint64_t since_ns, uint64_t now_ns) {
+unsigned usage_percent_of_slot(const image_t *image, unsigned slot, uint64_t since_ns, uint64_t now_ns) {
     const image_queue_t *queue = image_queue(image, slot);
     if (queue->pid != image->slots[slot].pid || queue->start_ticks != image->slots[slot].start_ticks)
         return 0;

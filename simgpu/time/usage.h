@@ -15,6 +15,6 @@ unsigned usage_percent(const image_t *image, uint64_t now_ns);
 
 /* For how much of the time since `since_ns` the kernels of the process in that slot ran. Covers at most 15 seconds
  * and at least one. */
-unsigned usage_percent_of(const image_t *image, unsigned slot, uint64_t since_ns, uint64_t now_ns);
+unsigned usage_percent_of_slot(const image_t *image, unsigned slot, uint64_t since_ns, uint64_t now_ns);
 
 #endif

@@ -187,7 +187,7 @@ CUresult cuCtxDestroy(CUcontext context) {
 }
 
 /* Return the given context, or the current one for NULL. */
-static CUresult context_of(CUcontext named, CUcontext *context_p) {
+static CUresult context_or_current(CUcontext named, CUcontext *context_p) {
     CUresult result = named == NULL ? context_current(context_p) : driver_ready();
     if (named == NULL || result != CUDA_SUCCESS)
         return result;
@@ -197,7 +197,7 @@ static CUresult context_of(CUcontext named, CUcontext *context_p) {
 
 CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext named) {
     CUcontext context;
-    CUresult result = context_of(named, &context);
+    CUresult result = context_or_current(named, &context);
     if (result == CUDA_SUCCESS && device == NULL)
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
@@ -211,7 +211,7 @@ CUresult cuCtxGetDevice(CUdevice *device) {
 
 CUresult cuCtxSynchronize_v2(CUcontext named) {
     CUcontext context;
-    CUresult result = context_of(named, &context);
+    CUresult result = context_or_current(named, &context);
     if (result == CUDA_SUCCESS && context->captures > 0)
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (result == CUDA_SUCCESS) {

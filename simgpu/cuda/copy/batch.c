@@ -15,7 +15,7 @@ static bool is_order(int order) {
 }
 
 /* If the source may change after the call, wait for the stream and copy now. */
-static CUresult put(copy_t *copy, int order, CUstream stream) {
+static CUresult queue_copy(copy_t *copy, int order, CUstream stream) {
     if (order == ORDER_DURING_CALL && !stream_is_capturing(stream)) {
         CUresult result = cuStreamSynchronize(stream);
         if (result != CUDA_SUCCESS)
@@ -56,7 +56,7 @@ static CUresult copy_batch(const CUdeviceptr *to, const CUdeviceptr *from, const
         copy_t copy = {.to = to[i], .from = from[i], .width = sizes[i], .height = 1, .depth = 1};
         if (set + 1 < sets && first[set + 1] == i)
             set++;
-        result = put(&copy, attributes[set].srcAccessOrder, stream);
+        result = queue_copy(&copy, attributes[set].srcAccessOrder, stream);
         if (result != CUDA_SUCCESS)
             *failed_p = i;
     }
@@ -85,7 +85,7 @@ static size_t slice_of(const CUmemcpy3DOperand *operand, size_t width, size_t he
 }
 
 /* The contents of arrays are not simulated. */
-static CUresult put_3d(const CUDA_MEMCPY3D_BATCH_OP *one, CUstream stream) {
+static CUresult queue_copy_3d(const CUDA_MEMCPY3D_BATCH_OP *one, CUstream stream) {
     size_t width = one->extent.width, height = one->extent.height, depth = one->extent.depth;
     if (width == 0 || height == 0 || depth == 0 || !is_order(one->srcAccessOrder) || one->flags > MAX_COPY_FLAGS)
         return CUDA_ERROR_INVALID_VALUE;
@@ -104,7 +104,7 @@ static CUresult put_3d(const CUDA_MEMCPY3D_BATCH_OP *one, CUstream stream) {
     };
     bool fits = copy.to_pitch >= width && copy.from_pitch >= width && copy.to_slice >= copy.to_pitch * height &&
                 copy.from_slice >= copy.from_pitch * height;
-    return fits ? put(&copy, one->srcAccessOrder, stream) : CUDA_ERROR_INVALID_VALUE;
+    return fits ? queue_copy(&copy, one->srcAccessOrder, stream) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemcpy3DBatchAsync(size_t count, CUDA_MEMCPY3D_BATCH_OP *copies, size_t *failed, unsigned long long flags,
@@ -115,7 +115,7 @@ CUresult cuMemcpy3DBatchAsync(size_t count, CUDA_MEMCPY3D_BATCH_OP *copies, size
     if (copies == NULL || count == 0 || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
-        result = put_3d(&copies[i], stream);
+        result = queue_copy_3d(&copies[i], stream);
         if (result != CUDA_SUCCESS)
             *failed_p = i;
     }

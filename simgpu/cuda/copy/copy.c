@@ -38,7 +38,7 @@ static void fill_do(void *what) {
     }
 }
 
-static bool in_reach(CUdeviceptr start, size_t bytes, side_t side) {
+static bool is_accessible(CUdeviceptr start, size_t bytes, side_t side) {
     memory_place_t place;
     if (start == 0)
         return false;
@@ -52,15 +52,16 @@ static size_t span(size_t width, size_t height, size_t depth, size_t pitch, size
 bool copy_allowed(const copy_t *copy, side_t to, side_t from) {
     if (copy->width == 0 || copy->height == 0 || copy->depth == 0)
         return true;
-    return in_reach(copy->to, span(copy->width, copy->height, copy->depth, copy->to_pitch, copy->to_slice), to) &&
-           in_reach(copy->from, span(copy->width, copy->height, copy->depth, copy->from_pitch, copy->from_slice), from);
+    return is_accessible(copy->to, span(copy->width, copy->height, copy->depth, copy->to_pitch, copy->to_slice), to) &&
+           is_accessible(copy->from, span(copy->width, copy->height, copy->depth, copy->from_pitch, copy->from_slice),
+                         from);
 }
 
 bool fill_allowed(const fill_t *fill) {
     if (fill->width == 0 || fill->height == 0)
         return true;
     return fill->to % fill->element == 0 &&
-           in_reach(fill->to, span(fill->width * fill->element, fill->height, 1, fill->pitch, 0), SIDE_DEVICE);
+           is_accessible(fill->to, span(fill->width * fill->element, fill->height, 1, fill->pitch, 0), SIDE_DEVICE);
 }
 
 static bool copy_act(void *what) {
@@ -102,11 +103,11 @@ CUresult work_in(work_t work, void *what, CUstream stream) {
         return graph_append_work(*capture, work, what) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     if (!stream_actions_pending() || timeline_reached(context->gpu, *stream_end(context, stream, false)))
         return works[work].act(what) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
-    void *kept = malloc(works[work].bytes);
-    if (kept == NULL)
+    void *argument = malloc(works[work].bytes);
+    if (argument == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    memcpy(kept, what, works[work].bytes);
-    return stream_enqueue(context, stream, false, ACTOR_GPU, works[work].act, kept);
+    memcpy(argument, what, works[work].bytes);
+    return stream_enqueue(context, stream, false, ACTOR_GPU, works[work].act, argument);
 }
 
 static CUresult copy_now(CUdeviceptr to, side_t to_side, CUdeviceptr from, side_t from_side, size_t bytes) {
@@ -124,7 +125,7 @@ static CUresult copy_in(CUdeviceptr to, side_t to_side, CUdeviceptr from, side_t
                : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUdeviceptr of_host(const void *pointer) {
+static CUdeviceptr host_address(const void *pointer) {
     return (CUdeviceptr)(uintptr_t)pointer;
 }
 
@@ -133,11 +134,11 @@ CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
 }
 
 CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes) {
-    return copy_now(to, SIDE_DEVICE, of_host(from), SIDE_HOST, bytes);
+    return copy_now(to, SIDE_DEVICE, host_address(from), SIDE_HOST, bytes);
 }
 
 CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes) {
-    return copy_now(of_host(to), SIDE_HOST, from, SIDE_DEVICE, bytes);
+    return copy_now(host_address(to), SIDE_HOST, from, SIDE_DEVICE, bytes);
 }
 
 CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
@@ -155,11 +156,11 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream 
 }
 
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
-    return copy_in(to, SIDE_DEVICE, of_host(from), SIDE_HOST, bytes, stream);
+    return copy_in(to, SIDE_DEVICE, host_address(from), SIDE_HOST, bytes, stream);
 }
 
 CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
-    return copy_in(of_host(to), SIDE_HOST, from, SIDE_DEVICE, bytes, stream);
+    return copy_in(host_address(to), SIDE_HOST, from, SIDE_DEVICE, bytes, stream);
 }
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {

@@ -47,7 +47,7 @@ static int multiprocessors(const gpu_t *gpu) {
 }
 
 /* The shared memory that a block can request: a multiprocessor's, minus the system's part from Ampere on. */
-static int most_shared_bytes(const generation_t *generation) {
+static int max_shared_bytes(const generation_t *generation) {
     return generation->multiprocessor_shared_bytes - (generation->major >= 8 ? KIB : 0);
 }
 
@@ -123,7 +123,7 @@ static int value_of(const gpu_t *gpu, int attribute) {
         {94, 1},
         {95, 1}, /* cooperative kernels */
         {96, 1},
-        {97, most_shared_bytes(is)},
+        {97, max_shared_bytes(is)},
         {99, 1},  /* host memory can be registered */
         {102, 1}, /* virtual memory management */
         {103, 1}, /* with file descriptors */

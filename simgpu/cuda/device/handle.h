@@ -7,8 +7,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "cuda/abi/abi.h"
-
 typedef enum {
     HANDLE_STREAM = 1,
     HANDLE_EVENT,

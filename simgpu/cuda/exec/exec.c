@@ -119,7 +119,7 @@ static CUresult update(CUgraphExec exec, CUgraph graph, int *result_p) {
     *result_p = !same ? GRAPH_UPDATE_TOPOLOGY_CHANGED : is_free(graph, exec) ? 0 : GRAPH_UPDATE_NOT_SUPPORTED;
     if (*result_p != 0)
         return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
-    graph_memory_forget(exec);
+    graph_memory_detach(exec);
     return copy_graph(exec, graph) ? driver_ready() : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -145,7 +145,7 @@ CUresult cuGraphExecDestroy(CUgraphExec exec) {
     if (exec == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     handle_check(exec, HANDLE_GRAPH_EXEC);
-    graph_memory_forget(exec);
+    graph_memory_detach(exec);
     detach(exec);
     free(exec->works);
     handle_end(exec, HANDLE_GRAPH_EXEC);

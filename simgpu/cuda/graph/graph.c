@@ -89,7 +89,7 @@ CUresult cuGraphCreate(CUgraph *graph, unsigned flags) {
     return graph != NULL && flags == 0 ? make(graph) : CUDA_ERROR_INVALID_VALUE;
 }
 
-void graph_empty(CUgraph graph) {
+void graph_clear(CUgraph graph) {
     while (graph->nodes != NULL) {
         CUgraphNode node = graph->nodes;
         graph->nodes = node->next;
@@ -106,7 +106,7 @@ CUresult cuGraphDestroy(CUgraph graph) {
     if (graph == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     handle_check(graph, HANDLE_GRAPH);
-    graph_empty(graph);
+    graph_clear(graph);
     if (graph->exec != NULL)
         graph->exec->graph = NULL;
     handle_end(graph, HANDLE_GRAPH);

@@ -40,12 +40,14 @@ struct CUgraphExec_st {
     size_t work_count;
 };
 
+/* Append a node. NULL: no memory. */
 CUgraphNode graph_add(CUgraph graph, int type);
 CUresult graph_add_work(CUgraphNode *node, CUgraph graph, const graph_work_t *work);
 
+/* Append a kernel of this duration. */
 void graph_append(CUgraph graph, uint64_t duration_ns);
 void graph_begin_capture(CUgraph graph, CUstream origin);
-void graph_empty(CUgraph graph);
+void graph_clear(CUgraph graph);
 CUstream graph_capture_origin(CUgraph graph);
 uint64_t graph_capture_id(CUgraph graph); /* unique for each capture, never 0 */
 CUcontext graph_context(CUgraph graph);

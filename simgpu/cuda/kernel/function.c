@@ -13,7 +13,7 @@
 enum { THREADS, SHARED, CONSTANT, LOCAL, REGISTER_COUNT, PTX, BINARY, CACHE, DYNAMIC, CARVEOUT };
 enum { WARP = 10, MULTIPROCESSORS = 16, BLOCK_THREADS = 1, MAX_THREADS = 39, SHARED_BYTES = 81, MAX_BLOCKS = 106 };
 
-static int of_device(CUdevice device, int attribute) {
+static int device_attribute(CUdevice device, int attribute) {
     int value = 0;
     (void)cuDeviceGetAttribute(&value, attribute, device);
     return value;
@@ -28,7 +28,7 @@ CUresult function_attribute(int *value, int attribute, CUfunction function, CUde
     if (value == NULL || function == NULL || attribute < 0 || attribute >= ATTRIBUTES)
         return CUDA_ERROR_INVALID_VALUE;
     const int values[ATTRIBUTES] = {
-        [THREADS] = of_device(device, BLOCK_THREADS),
+        [THREADS] = device_attribute(device, BLOCK_THREADS),
         [REGISTER_COUNT] = REGISTERS,
         [PTX] = major * 10 + minor,
         [BINARY] = major * 10 + minor,
@@ -105,13 +105,13 @@ CUresult cuFuncLoad(CUfunction function) {
 
 /* The blocks that fit into a multiprocessor's threads, blocks and shared memory. */
 static int active_blocks(CUdevice device, int block_threads, size_t shared_bytes) {
-    int warp = of_device(device, WARP);
+    int warp = device_attribute(device, WARP);
     int threads = (block_threads + warp - 1) / warp * warp;
-    int blocks = of_device(device, MAX_THREADS) / threads;
-    if (blocks > of_device(device, MAX_BLOCKS))
-        blocks = of_device(device, MAX_BLOCKS);
-    if (shared_bytes > 0 && (size_t)blocks > (size_t)of_device(device, SHARED_BYTES) / shared_bytes)
-        blocks = (int)((size_t)of_device(device, SHARED_BYTES) / shared_bytes);
+    int blocks = device_attribute(device, MAX_THREADS) / threads;
+    if (blocks > device_attribute(device, MAX_BLOCKS))
+        blocks = device_attribute(device, MAX_BLOCKS);
+    if (shared_bytes > 0 && (size_t)blocks > (size_t)device_attribute(device, SHARED_BYTES) / shared_bytes)
+        blocks = (int)((size_t)device_attribute(device, SHARED_BYTES) / shared_bytes);
     return blocks;
 }
 
@@ -122,8 +122,8 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfun
     if (result != CUDA_SUCCESS)
         return result;
     handle_check(function, HANDLE_FUNCTION);
-    if (blocks == NULL || function == NULL || block_threads < 1 || block_threads > of_device(device, BLOCK_THREADS) ||
-        flags > 1)
+    if (blocks == NULL || function == NULL || block_threads < 1 ||
+        block_threads > device_attribute(device, BLOCK_THREADS) || flags > 1)
         return CUDA_ERROR_INVALID_VALUE;
     *blocks = active_blocks(device, block_threads, shared_bytes);
     return CUDA_SUCCESS;
@@ -142,14 +142,14 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *block, CUfunc
     CUresult result = current_device(&device);
     if (result != CUDA_SUCCESS || grid == NULL || block == NULL || limit < 0)
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
-    int max_threads = of_device(device, BLOCK_THREADS);
+    int max_threads = device_attribute(device, BLOCK_THREADS);
     int size = limit > 0 && limit < max_threads ? limit : max_threads;
     size_t bytes = shared_bytes_of != NULL ? shared_bytes_of(size) : shared_bytes;
     result = cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&blocks, function, size, bytes, flags);
     if (result != CUDA_SUCCESS)
         return result;
     *block = size;
-    *grid = blocks * of_device(device, MULTIPROCESSORS);
+    *grid = blocks * device_attribute(device, MULTIPROCESSORS);
     return CUDA_SUCCESS;
 }
 
@@ -165,6 +165,6 @@ CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CUfunction funct
         return result;
     if (bytes == NULL || function == NULL || blocks < 1 || block_threads < 1)
         return CUDA_ERROR_INVALID_VALUE;
-    *bytes = (size_t)of_device(device, SHARED_BYTES) / (unsigned)blocks;
+    *bytes = (size_t)device_attribute(device, SHARED_BYTES) / (unsigned)blocks;
     return CUDA_SUCCESS;
 }

@@ -19,26 +19,26 @@ typedef struct {
     unsigned size;
     bool arrived;
     rendezvous_wait_t place;
-} meeting_t;
+} group_t;
 
-static bool meet(void *argument) {
-    meeting_t *meeting = argument;
-    if (!meeting->arrived)
-        meeting->arrived = rendezvous_arrive(meeting->page, meeting->key, meeting->size, &meeting->place);
-    return meeting->arrived && rendezvous_has_met(&meeting->place);
+static bool arrive(void *argument) {
+    group_t *group = argument;
+    if (!group->arrived)
+        group->arrived = rendezvous_arrive(group->page, group->key, group->size, &group->place);
+    return group->arrived && rendezvous_has_met(&group->place);
 }
 
-static CUresult meeting_launch(CUcontext context, CUstream stream, bool per_thread, const kernel_t *kernel) {
+static CUresult launch_in_group(CUcontext context, CUstream stream, bool per_thread, const kernel_t *kernel) {
     rendezvous_t *page = kernel->key != 0 ? rendezvous_open() : rendezvous_own();
     if (page == NULL)
         return CUDA_ERROR_SYSTEM_NOT_READY;
-    meeting_t *meeting = malloc(sizeof *meeting);
-    if (meeting == NULL)
+    group_t *group = malloc(sizeof *group);
+    if (group == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *meeting = (meeting_t){
-        .page = page, .key = kernel->key != 0 ? kernel->key : kernel->group_size, .size = kernel->group_size};
+    *group =
+        (group_t){.page = page, .key = kernel->key != 0 ? kernel->key : kernel->group_size, .size = kernel->group_size};
     const gpu_work_t work = {.duration_ns = kernel->duration_ns, .percent = kernel->percent};
-    return stream_enqueue_work(context, stream, per_thread, work, ACTOR_GPU, meet, meeting);
+    return stream_enqueue_work(context, stream, per_thread, work, ACTOR_GPU, arrive, group);
 }
 
 CUresult launch_submit(CUcontext context, CUstream stream, bool per_thread, const kernel_t *kernel) {
@@ -50,7 +50,7 @@ CUresult launch_submit(CUcontext context, CUstream stream, bool per_thread, cons
         return CUDA_SUCCESS;
     }
     if (kernel->group_size > 1)
-        return meeting_launch(context, stream, per_thread, kernel);
+        return launch_in_group(context, stream, per_thread, kernel);
     (void)stream_queue(context, stream, per_thread,
                        (gpu_work_t){.duration_ns = kernel->duration_ns, .percent = kernel->percent});
     return CUDA_SUCCESS;

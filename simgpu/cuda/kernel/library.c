@@ -7,11 +7,11 @@
 #include "cuda/kernel/function.h"
 #include "cuda/kernel/module.h"
 
-static CUmodule of(CUlibrary library) {
+static CUmodule module_of(CUlibrary library) {
     return (CUmodule)library;
 }
 
-static CUfunction of_kernel(CUkernel kernel) {
+static CUfunction function_of(CUkernel kernel) {
     return (CUfunction)kernel;
 }
 
@@ -43,9 +43,9 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, int *jit_op
 
 CUresult cuLibraryUnload(CUlibrary library) {
     handle_check(library, HANDLE_MODULE);
-    if (library == NULL || of(library)->context != NULL)
+    if (library == NULL || module_of(library)->context != NULL)
         return CUDA_ERROR_INVALID_HANDLE;
-    module_end(of(library));
+    module_end(module_of(library));
     return driver_ready();
 }
 
@@ -58,15 +58,15 @@ CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *nam
     handle_check(library, HANDLE_MODULE);
     if (kernel == NULL || library == NULL || name == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    return module_function((CUfunction *)kernel, of(library), name, gpu);
+    return module_function((CUfunction *)kernel, module_of(library), name, gpu);
 }
 
 CUresult cuLibraryGetKernelCount(unsigned *count, CUlibrary library) {
-    return cuModuleGetFunctionCount(count, of(library));
+    return cuModuleGetFunctionCount(count, module_of(library));
 }
 
 CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned count, CUlibrary library) {
-    return cuModuleEnumerateFunctions((CUfunction *)kernels, count, of(library));
+    return cuModuleEnumerateFunctions((CUfunction *)kernels, count, module_of(library));
 }
 
 CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
@@ -75,16 +75,16 @@ CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
     if (result == CUDA_SUCCESS && (module == NULL || library == NULL))
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
-        *module = of(library);
+        *module = module_of(library);
     return result;
 }
 
 CUresult cuLibraryGetGlobal(CUdeviceptr *pointer, size_t *bytes, CUlibrary library, const char *name) {
-    return cuModuleGetGlobal_v2(pointer, bytes, of(library), name);
+    return cuModuleGetGlobal_v2(pointer, bytes, module_of(library), name);
 }
 
 CUresult cuLibraryGetManaged(CUdeviceptr *pointer, size_t *bytes, CUlibrary library, const char *name) {
-    return cuModuleGetGlobal_v2(pointer, bytes, of(library), name);
+    return cuModuleGetGlobal_v2(pointer, bytes, module_of(library), name);
 }
 
 CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
@@ -94,32 +94,32 @@ CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
     if (result == CUDA_SUCCESS && (function == NULL || kernel == NULL))
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
-        *function = of_kernel(kernel);
+        *function = function_of(kernel);
     return result;
 }
 
 CUresult cuKernelGetLibrary(CUlibrary *library, CUkernel kernel) {
-    return cuFuncGetModule((CUmodule *)library, of_kernel(kernel));
+    return cuFuncGetModule((CUmodule *)library, function_of(kernel));
 }
 
 CUresult cuKernelGetName(const char **name, CUkernel kernel) {
-    return cuFuncGetName(name, of_kernel(kernel));
+    return cuFuncGetName(name, function_of(kernel));
 }
 
 CUresult cuKernelGetAttribute(int *value, int attribute, CUkernel kernel, CUdevice device) {
-    return function_attribute(value, attribute, of_kernel(kernel), device);
+    return function_attribute(value, attribute, function_of(kernel), device);
 }
 
 CUresult cuKernelSetAttribute(int attribute, int value, CUkernel kernel, CUdevice device) {
     gpu_t *gpu;
     CUresult result = driver_gpu(device, &gpu);
-    return result == CUDA_SUCCESS ? function_set_attribute(of_kernel(kernel), attribute, value) : result;
+    return result == CUDA_SUCCESS ? function_set_attribute(function_of(kernel), attribute, value) : result;
 }
 
 CUresult cuKernelSetCacheConfig(CUkernel kernel, int config, CUdevice device) {
     gpu_t *gpu;
     CUresult result = driver_gpu(device, &gpu);
-    return result == CUDA_SUCCESS ? cuFuncSetCacheConfig(of_kernel(kernel), config) : result;
+    return result == CUDA_SUCCESS ? cuFuncSetCacheConfig(function_of(kernel), config) : result;
 }
 
 /* The driver's linker turns code into an image. The content of images does not matter here, so the input does not

@@ -2,6 +2,7 @@
 #ifndef SIMGPU_CUDA_MODULE_H
 #define SIMGPU_CUDA_MODULE_H
 
+#include "cuda/abi/abi.h"
 #include "cuda/device/handle.h"
 #include "image/gpus.h"
 
@@ -34,6 +35,7 @@ struct CUmod_st {
     unsigned count;
 };
 
+/* `context`: NULL for a library. */
 CUmodule module_make(CUcontext context);
 void module_end(CUmodule module);
 

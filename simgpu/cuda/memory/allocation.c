@@ -68,7 +68,7 @@ static node_t *find(CUdeviceptr pointer) {
     return node != NULL && node->pointer == pointer ? node : NULL;
 }
 
-bool memory_around(CUdeviceptr address, CUdeviceptr *start, allocation_t *found) {
+bool memory_find_containing(CUdeviceptr address, CUdeviceptr *start, allocation_t *found) {
     pthread_mutex_lock(&mutex);
     const node_t *node = find_around(address);
     if (node != NULL) {
@@ -142,7 +142,7 @@ bool memory_remove(CUdeviceptr pointer, allocation_t *removed) {
 static CUcontext ending_context;
 static node_t *ended_nodes;
 
-static void note_ended(const void *entry, VISIT visit, int depth) {
+static void add_ended(const void *entry, VISIT visit, int depth) {
     node_t *node = *(node_t *const *)entry;
     (void)depth;
     if ((visit != postorder && visit != leaf) || node->allocation.context != ending_context)
@@ -154,7 +154,7 @@ static void note_ended(const void *entry, VISIT visit, int depth) {
 void memory_remove_context(CUcontext context, void (*removed)(const allocation_t *allocation)) {
     pthread_mutex_lock(&mutex);
     ending_context = context;
-    twalk(nodes, note_ended);
+    twalk(nodes, add_ended);
     while (ended_nodes != NULL) {
         node_t *node = ended_nodes;
         const allocation_t allocation = node->allocation;

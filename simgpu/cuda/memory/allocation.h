@@ -24,7 +24,7 @@ bool memory_map(const allocation_t *allocation, int map_flags, CUdeviceptr *poin
 /* Find the allocation that begins at this address. False: there is none. */
 bool memory_find(CUdeviceptr pointer, allocation_t *found);
 /* Find the allocation that contains an address, and where it begins. */
-bool memory_around(CUdeviceptr address, CUdeviceptr *start, allocation_t *found);
+bool memory_find_containing(CUdeviceptr address, CUdeviceptr *start, allocation_t *found);
 /* Find an allocation that is not from a pool, and make it shared memory, so that other processes can map it. */
 bool memory_share(CUdeviceptr pointer, allocation_t *found);
 

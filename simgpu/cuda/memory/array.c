@@ -145,7 +145,7 @@ static void unmap(CUarray array, const CUarrayMapInfo *place) {
             continue;
         }
         *link = mapped->next;
-        handle_drop(mapped->handle);
+        vmm_release(mapped->handle);
         free(mapped);
     }
 }
@@ -222,7 +222,7 @@ static CUresult map(const CUarrayMapInfo *place) {
         return CUDA_SUCCESS;
     }
     mapped_t *mapped = malloc(sizeof *mapped);
-    if (mapped == NULL || place->memOperationType != MAP || !handle_hold(place->memHandle)) {
+    if (mapped == NULL || place->memOperationType != MAP || !vmm_retain(place->memHandle)) {
         free(mapped);
         return CUDA_ERROR_INVALID_VALUE;
     }

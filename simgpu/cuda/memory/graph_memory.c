@@ -108,7 +108,7 @@ static uint64_t held_bytes(const gpu_t *gpu, const void *stream, CUgraphExec exc
     return bytes;
 }
 
-static void note_running(CUgraphExec exec, const void *stream, gpu_t *memory_gpu, uint64_t bytes) {
+static void record_running(CUgraphExec exec, const void *stream, gpu_t *memory_gpu, uint64_t bytes) {
     running_t *place = NULL;
     for (unsigned i = 0; i < MAX_RUNNING; i++) {
         if (running[i].exec == exec && running[i].memory_gpu == memory_gpu) {
@@ -122,7 +122,7 @@ static void note_running(CUgraphExec exec, const void *stream, gpu_t *memory_gpu
         *place = (running_t){exec, stream, memory_gpu, STARTING, bytes, memory_gpu};
 }
 
-static void note_unfreed(const graph_range_t *range, gpu_t *gpu) {
+static void record_unfreed(const graph_range_t *range, gpu_t *gpu) {
     for (unsigned i = 0; i < MAX_UNFREED; i++) {
         if (unfreed[i].pointer != 0)
             continue;
@@ -166,14 +166,14 @@ CUresult graph_memory_begin(CUgraphExec exec, const graph_memory_t *memory, cons
     }
     for (unsigned i = 0; i < IMAGE_MAX_GPUS && result == CUDA_SUCCESS; i++) {
         if (gpus[i] != NULL)
-            note_running(exec, stream, gpus[i], bytes[i]);
+            record_running(exec, stream, gpus[i], bytes[i]);
     }
     for (unsigned i = 0; i < memory->count && result == CUDA_SUCCESS; i++) {
         const graph_range_t *range = &memory->ranges[i];
         gpu_t *gpu;
         (void)mprotect((void *)(uintptr_t)range->pointer, range->bytes, PROT_READ | PROT_WRITE);
         if (range->taken && driver_gpu(range->device, &gpu) == CUDA_SUCCESS)
-            note_unfreed(range, gpu);
+            record_unfreed(range, gpu);
     }
     pthread_mutex_unlock(&mutex);
     return result;
@@ -191,12 +191,12 @@ void graph_memory_end_at(CUgraphExec exec, gpu_t *gpu, uint64_t mark) {
 }
 
 /* Running work keeps its memory until it is done. */
-void graph_memory_forget(CUgraphExec exec) {
-    static struct CUgraphExec_st *const nobody = (void *)1;
+void graph_memory_detach(CUgraphExec exec) {
+    static struct CUgraphExec_st *const destroyed = (void *)1;
     pthread_mutex_lock(&mutex);
     for (unsigned i = 0; i < MAX_RUNNING; i++) {
         if (running[i].exec == exec)
-            running[i].exec = nobody;
+            running[i].exec = destroyed;
     }
     pthread_mutex_unlock(&mutex);
 }

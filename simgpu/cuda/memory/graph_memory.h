@@ -28,7 +28,7 @@ bool graph_memory_join(graph_memory_t *memory, const graph_memory_t *child);
  * destroyed. */
 CUresult graph_memory_begin(CUgraphExec exec, const graph_memory_t *memory, const void *stream);
 void graph_memory_end_at(CUgraphExec exec, gpu_t *gpu, uint64_t mark);
-void graph_memory_forget(CUgraphExec exec);
+void graph_memory_detach(CUgraphExec exec);
 /* Free an allocation that a graph left unfreed. False: there is none at this address. */
 bool graph_memory_free(CUdeviceptr pointer);
 

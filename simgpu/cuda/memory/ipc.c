@@ -146,7 +146,7 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigne
     return cuIpcOpenMemHandle_v2(pointer, handle, flags);
 }
 
-bool opened_find(CUdeviceptr address, memory_place_t *place) {
+bool ipc_find(CUdeviceptr address, memory_place_t *place) {
     bool found = false;
     pthread_mutex_lock(&mutex);
     for (unsigned i = 0; i < MAX_OPENED && !found; i++) {

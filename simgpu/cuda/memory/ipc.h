@@ -3,6 +3,6 @@
 
 #include "cuda/memory/place.h"
 
-bool opened_find(CUdeviceptr address, memory_place_t *place);
+bool ipc_find(CUdeviceptr address, memory_place_t *place);
 
 #endif

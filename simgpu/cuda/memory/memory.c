@@ -14,7 +14,6 @@
 
 /* Memory in blocks, if the description asks for it, as some drivers do: a large allocation takes whole blocks, small
  * ones of a process share blocks. Otherwise memory is charged to the byte. */
-
 #define UNIT_BYTES 512u /* granularity of small allocations */
 
 typedef struct block block_t;
@@ -67,7 +66,7 @@ static bool block_charge(gpu_t *gpu, uint64_t bytes, block_t **shared) {
 }
 
 /* With the lock held. */
-static void give_back(block_t *block) {
+static void release_block(block_t *block) {
     block_t **link = &blocks;
     while (*link != block)
         link = &(*link)->next;
@@ -84,7 +83,7 @@ static void block_refund(gpu_t *gpu, uint64_t bytes, block_t *shared) {
     pthread_mutex_lock(&mutex);
     shared->used_bytes -= round_up(bytes, UNIT_BYTES);
     if (shared->used_bytes == 0)
-        give_back(shared);
+        release_block(shared);
     pthread_mutex_unlock(&mutex);
 }
 

@@ -14,8 +14,8 @@
 bool pointer_find(CUdeviceptr address, memory_place_t *place) {
     allocation_t found;
     CUdeviceptr start;
-    if (!memory_around(address, &start, &found))
-        return mapping_find(address, place) || opened_find(address, place) || graph_memory_find(address, place) ||
+    if (!memory_find_containing(address, &start, &found))
+        return vmm_find(address, place) || ipc_find(address, place) || graph_memory_find(address, place) ||
                host_find(address, place);
     *place = (memory_place_t){.start = start,
                               .bytes = found.bytes,

@@ -21,7 +21,7 @@ static CUmemoryPool current_pools[2][IMAGE_MAX_GPUS];
 static CUmemoryPool pools; /* all pools; never freed, since their allocations may outlive them */
 static pthread_mutex_t pools_mutex = PTHREAD_MUTEX_INITIALIZER;
 
-static void enlist(CUmemoryPool pool, gpu_t *gpu, bool managed) {
+static void add_pool(CUmemoryPool pool, gpu_t *gpu, bool managed) {
     pthread_mutex_init(&pool->mutex, NULL);
     pool->gpu = gpu;
     pool->managed = managed;
@@ -34,7 +34,7 @@ static CUmemoryPool default_pool(gpu_t *gpu, bool managed) {
     CUmemoryPool pool = &default_pools[managed][gpu->index];
     pthread_mutex_lock(&pools_mutex);
     if (pool->gpu == NULL)
-        enlist(pool, gpu, managed);
+        add_pool(pool, gpu, managed);
     pthread_mutex_unlock(&pools_mutex);
     return pool;
 }
@@ -107,7 +107,7 @@ CUmemoryPool pool_make(gpu_t *gpu, bool managed) {
     if (pool == NULL)
         return NULL;
     pthread_mutex_lock(&pools_mutex);
-    enlist(pool, gpu, managed);
+    add_pool(pool, gpu, managed);
     pthread_mutex_unlock(&pools_mutex);
     return pool;
 }

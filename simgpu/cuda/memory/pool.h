@@ -48,6 +48,7 @@ typedef struct {
     uint64_t mark;
 } free_point_t;
 
+/* Return an allocation to its pool. */
 void pool_release(const allocation_t *block, const free_point_t *point);
 /* Release what exceeds the pools' thresholds, after the program has waited for the GPU. */
 void pools_trim(void);

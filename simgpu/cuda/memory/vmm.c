@@ -49,7 +49,7 @@ static mapping_t *find_mapping(CUdeviceptr pointer) {
     return NULL;
 }
 
-bool mapping_find(CUdeviceptr address, memory_place_t *place) {
+bool vmm_find(CUdeviceptr address, memory_place_t *place) {
     pthread_mutex_lock(&mutex);
     const mapping_t *mapping = find_mapping(address);
     if (mapping != NULL)
@@ -70,7 +70,7 @@ static void drop_reference(handle_t *handle) {
         slots_refund(handle->gpu, handle->bytes);
 }
 
-bool handle_hold(CUmemGenericAllocationHandle handle) {
+bool vmm_retain(CUmemGenericAllocationHandle handle) {
     pthread_mutex_lock(&mutex);
     handle_t *found = find_handle(handle);
     if (found != NULL)
@@ -79,7 +79,7 @@ bool handle_hold(CUmemGenericAllocationHandle handle) {
     return found != NULL;
 }
 
-void handle_drop(CUmemGenericAllocationHandle handle) {
+void vmm_release(CUmemGenericAllocationHandle handle) {
     pthread_mutex_lock(&mutex);
     drop_reference(&handles[handle - 1]);
     pthread_mutex_unlock(&mutex);
@@ -143,7 +143,7 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
     handle_t *found = find_handle(handle);
     if (shareable != NULL && found != NULL && flags == 0 && type == CU_MEM_HANDLE_FILE_DESCRIPTOR &&
         (found->types & type) != 0) {
-        found->exported = !found->imported && shared_watch(found->memory);
+        found->exported = !found->imported && shared_lock(found->memory);
         int descriptor = shared_copy(found->memory);
         *(int *)shareable = descriptor;
         result = descriptor >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;

@@ -4,9 +4,9 @@
 #include "cuda/memory/place.h"
 
 /* Add or remove a reference to the memory of a handle. False: there is no such handle. */
-bool handle_hold(CUmemGenericAllocationHandle handle);
-void handle_drop(CUmemGenericAllocationHandle handle);
+bool vmm_retain(CUmemGenericAllocationHandle handle);
+void vmm_release(CUmemGenericAllocationHandle handle);
 
-bool mapping_find(CUdeviceptr address, memory_place_t *place);
+bool vmm_find(CUdeviceptr address, memory_place_t *place);
 
 #endif

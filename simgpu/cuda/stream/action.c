@@ -196,11 +196,11 @@ static CUresult queue(CUstream stream, stream_action_t act, const void *what, si
     CUresult result = stream_context(stream, &context);
     if (result != CUDA_SUCCESS)
         return result;
-    void *kept = malloc(bytes);
-    if (kept == NULL)
+    void *argument = malloc(bytes);
+    if (argument == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    memcpy(kept, what, bytes);
-    return stream_enqueue(context, stream, false, ACTOR_HOST, act, kept);
+    memcpy(argument, what, bytes);
+    return stream_enqueue(context, stream, false, ACTOR_HOST, act, argument);
 }
 
 static CUresult host_function_call(CUstream stream, CUhostFn function, void *data) {

@@ -11,14 +11,14 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static CUstream capturing; /* list of all captured streams */
 
 /* With the lock held. */
-static void enter(CUstream stream, CUgraph graph) {
+static void join_capture(CUstream stream, CUgraph graph) {
     stream->capture = graph;
     stream->next_joined = capturing;
     capturing = stream;
 }
 
 /* With the lock held. `stream`: the stream that leaves; NULL: all streams captured into the graph. */
-static void leave(CUstream stream, CUgraph graph) {
+static void leave_capture(CUstream stream, CUgraph graph) {
     for (CUstream *link = &capturing; *link != NULL;) {
         CUstream one = *link;
         if ((stream != NULL && one != stream) || one->capture != graph) {
@@ -43,7 +43,7 @@ static CUresult begin(CUstream stream, CUgraph into) {
         return result;
     pthread_mutex_lock(&mutex);
     graph_begin_capture(graph, stream);
-    enter(stream, graph);
+    join_capture(stream, graph);
     pthread_mutex_unlock(&mutex);
     graph_context(graph)->captures++;
     return CUDA_SUCCESS;
@@ -77,7 +77,7 @@ CUresult cuStreamBeginRecaptureToGraph(CUstream stream, int mode, CUgraph graph,
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = begin(stream, graph);
     if (result == CUDA_SUCCESS)
-        graph_empty(graph);
+        graph_clear(graph);
     return result;
 }
 
@@ -88,7 +88,7 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
         return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     *graph = stream->capture;
     pthread_mutex_lock(&mutex);
-    leave(NULL, *graph);
+    leave_capture(NULL, *graph);
     pthread_mutex_unlock(&mutex);
     graph_context(*graph)->captures--;
     return driver_ready();
@@ -107,7 +107,7 @@ void capture_abandon(CUstream stream) {
         return;
     }
     pthread_mutex_lock(&mutex);
-    leave(stream, graph);
+    leave_capture(stream, graph);
     pthread_mutex_unlock(&mutex);
 }
 
@@ -123,7 +123,7 @@ CUresult capture_join(CUgraph graph, CUstream stream) {
                       : stream->capture == graph ? CUDA_SUCCESS
                                                  : CUDA_ERROR_STREAM_CAPTURE_MERGE;
     if (result == CUDA_SUCCESS && stream->capture == NULL)
-        enter(stream, graph);
+        join_capture(stream, graph);
     pthread_mutex_unlock(&mutex);
     return result;
 }

@@ -40,7 +40,7 @@ typedef struct {
     uint64_t number; /* of the record */
 } shared_moment_t;
 
-static bool count_record(void *what) {
+static bool complete_record(void *what) {
     const shared_moment_t *moment = what;
     uint64_t old = moment->shared->done;
     while (old < moment->number && !atomic_compare_exchange_weak(&moment->shared->done, &old, moment->number))
@@ -48,28 +48,28 @@ static bool count_record(void *what) {
     return true;
 }
 
-static bool has_been_recorded(void *what) {
+static bool is_complete(void *what) {
     const shared_moment_t *moment = what;
     return moment->shared->done >= moment->number;
 }
 
 static CUresult queue_shared(const shared_moment_t *moment, CUcontext context, CUstream stream, bool per_thread,
                              stream_action_t act) {
-    shared_moment_t *kept = malloc(sizeof *kept);
-    if (kept == NULL)
+    shared_moment_t *argument = malloc(sizeof *argument);
+    if (argument == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *kept = *moment;
-    return stream_enqueue(context, stream, per_thread, ACTOR_GPU, act, kept);
+    *argument = *moment;
+    return stream_enqueue(context, stream, per_thread, ACTOR_GPU, act, argument);
 }
 
 static CUresult shared_event_record(CUevent event, CUcontext context, CUstream stream, bool per_thread) {
     const shared_moment_t moment = {event->shared, atomic_fetch_add(&event->shared->recorded, 1) + 1};
-    return queue_shared(&moment, context, stream, per_thread, count_record);
+    return queue_shared(&moment, context, stream, per_thread, complete_record);
 }
 
 static CUresult shared_event_wait_in(CUevent event, CUcontext context, CUstream stream, bool per_thread) {
     const shared_moment_t moment = {event->shared, event->shared->recorded};
-    return queue_shared(&moment, context, stream, per_thread, has_been_recorded);
+    return queue_shared(&moment, context, stream, per_thread, is_complete);
 }
 
 static bool shared_event_done(const shared_event_t *shared) {
@@ -93,7 +93,7 @@ typedef struct {
     uint64_t mark;
 } moment_t;
 
-static bool has_come(void *argument) {
+static bool is_reached(void *argument) {
     const moment_t *moment = argument;
     return timeline_reached(moment->gpu, moment->mark);
 }
@@ -117,11 +117,11 @@ static CUresult wait_event(CUstream stream, CUevent event, bool per_thread) {
         (void)stream_queue(context, stream, per_thread, (gpu_work_t){.after = moment.mark});
         return CUDA_SUCCESS;
     }
-    moment_t *kept = malloc(sizeof *kept);
-    if (kept == NULL)
+    moment_t *argument = malloc(sizeof *argument);
+    if (argument == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *kept = moment;
-    return stream_enqueue(context, stream, per_thread, ACTOR_GPU, has_come, kept);
+    *argument = moment;
+    return stream_enqueue(context, stream, per_thread, ACTOR_GPU, is_reached, argument);
 }
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {

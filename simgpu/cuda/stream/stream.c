@@ -1,9 +1,10 @@
-/* The per-thread default streams, by context. An entry of the context table is reused only after its work has ended. */
 #include "cuda/stream/stream.h"
 
 #include "cuda/device/context.h"
 #include "cuda/device/device.h"
 
+/* The ends of the per-thread default streams, by context. An entry of the context table is reused only after its work
+ * has ended. */
 static _Thread_local _Atomic uint64_t thread_marks[MAX_CONTEXTS];
 
 _Atomic uint64_t *stream_end(CUcontext context, CUstream stream, bool per_thread) {

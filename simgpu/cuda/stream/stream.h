@@ -2,6 +2,7 @@
 #ifndef SIMGPU_CUDA_STREAM_H
 #define SIMGPU_CUDA_STREAM_H
 
+#include "cuda/abi/abi.h"
 #include "cuda/device/handle.h"
 #include "time/timeline.h"
 

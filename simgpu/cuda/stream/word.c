@@ -28,7 +28,7 @@ static uint64_t read_word(const word_t *word) {
                             : __atomic_load_n((uint64_t *)(uintptr_t)word->address, __ATOMIC_SEQ_CST);
 }
 
-static bool is_there(void *what) {
+static bool condition_holds(void *what) {
     const word_t *word = what;
     uint64_t now = read_word(word);
     switch (word->condition) {
@@ -61,17 +61,17 @@ static CUresult queue(const word_t *word, CUstream stream, stream_action_t act) 
         return CUDA_ERROR_INVALID_VALUE;
     if (stream_is_capturing(stream))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    word_t *kept = malloc(sizeof *kept);
-    if (kept == NULL)
+    word_t *argument = malloc(sizeof *argument);
+    if (argument == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *kept = *word;
-    return stream_enqueue(context, stream, false, ACTOR_GPU, act, kept);
+    *argument = *word;
+    return stream_enqueue(context, stream, false, ACTOR_GPU, act, argument);
 }
 
 static CUresult wait(CUdeviceptr address, uint64_t value, unsigned bits, unsigned flags, CUstream stream) {
     if ((flags & ~FLUSH) > NOR)
         return CUDA_ERROR_INVALID_VALUE;
-    return queue(&(word_t){address, value, bits, flags & ~FLUSH}, stream, is_there);
+    return queue(&(word_t){address, value, bits, flags & ~FLUSH}, stream, condition_holds);
 }
 
 static CUresult write(CUdeviceptr address, uint64_t value, unsigned bits, CUstream stream) {
@@ -110,7 +110,7 @@ CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, uint64_t val
     return cuStreamWriteValue64_v2(stream, address, value, flags);
 }
 
-static CUresult do_one(CUstream stream, const CUstreamBatchMemOpParams *one) {
+static CUresult run_operation(CUstream stream, const CUstreamBatchMemOpParams *one) {
     switch (one->operation) {
     case WAIT_32:
         return wait(one->word.address, (uint32_t)one->word.value, 32, one->word.flags, stream);
@@ -131,7 +131,7 @@ static CUresult do_one(CUstream stream, const CUstreamBatchMemOpParams *one) {
 CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned count, CUstreamBatchMemOpParams *operations, unsigned flags) {
     CUresult result = count > 0 && operations != NULL && flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++)
-        result = do_one(stream, &operations[i]);
+        result = run_operation(stream, &operations[i]);
     return result;
 }
 
