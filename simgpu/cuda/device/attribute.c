@@ -170,7 +170,7 @@ CUresult cuDeviceGetProperties(CUdevprop *properties, CUdevice device) {
         fields[i] = value_of(gpu, numbers[i]);
     return CUDA_SUCCESS;
 }
-_Static_assert(sizeof(CUdevprop) == 14 * sizeof(int), "its fields are the first attributes, in their order");
+_Static_assert(sizeof(CUdevprop) == 14 * sizeof(int), "its fields are the first attributes in order");
 
 CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t *elements, int format, unsigned channels, CUdevice device) {
     gpu_t *gpu;

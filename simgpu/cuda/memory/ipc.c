@@ -20,14 +20,14 @@
 typedef struct {
     uint64_t offset, bytes;
 } exported_t;
-_Static_assert(sizeof(exported_t) <= sizeof(CUmemPoolPtrExportData), "it is as large as CUDA's");
+_Static_assert(sizeof(exported_t) <= sizeof(CUmemPoolPtrExportData), "it fits into CUDA's structure");
 
 /* A plain allocation: the process and the descriptor in it. */
 typedef struct {
     uint64_t pid, bytes;
     int64_t memory; /* as wide as the others, without padding: handles are compared byte by byte */
 } legacy_t;
-_Static_assert(sizeof(legacy_t) <= sizeof(CUipcMemHandle), "it is as large as CUDA's");
+_Static_assert(sizeof(legacy_t) <= sizeof(CUipcMemHandle), "it fits into CUDA's structure");
 
 typedef struct {
     legacy_t legacy;

@@ -277,7 +277,7 @@ typedef struct {
     uint64_t pid;
     int memory;
 } handle_t;
-_Static_assert(sizeof(handle_t) <= sizeof(CUipcEventHandle), "it is as large as CUDA's");
+_Static_assert(sizeof(handle_t) <= sizeof(CUipcEventHandle), "it fits into CUDA's structure");
 
 static bool map(CUevent event) {
     void *mapping = mmap(NULL, sizeof *event->shared, PROT_READ | PROT_WRITE, MAP_SHARED, event->memory, 0);
