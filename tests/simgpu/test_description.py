@@ -59,7 +59,7 @@ def test_error_contains_line_key_and_remedy(tmp_path: Path, before: str, after: 
     assert result.returncode == 1
     assert result.stderr.startswith(f"simgpu: {description}:{line}: ")
     assert sentence in result.stderr
-    assert not (tmp_path / "gpus").exists(), "nothing half-made"
+    assert not (tmp_path / "gpus").exists(), "no partial result"
 
 
 def test_missing_file_is_reported(tmp_path: Path) -> None:

@@ -30,4 +30,4 @@ def test_capture_ends_with_its_stream(node: Node) -> None:
 
 
 def test_graph_gets_memory_before_its_work_is_queued(node: Node) -> None:
-    assert node.program(graphs.starts_where_no_launch_is_taken) == "1023", "its start was to wait"
+    assert node.program(graphs.starts_where_no_launch_is_taken) == "1023", "the launch must wait"

@@ -95,7 +95,7 @@ def test_gpu_in_mig_mode_is_no_device_and_programs_get_one_instance(node: Node) 
     assert node.run([PROBE]).returncode == 1
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can become someone else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="changing the user needs root")
 def test_creating_instances_needs_write_access(node: Node) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         shutil.copytree(node.directory, directory, dirs_exist_ok=True)

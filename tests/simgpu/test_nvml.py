@@ -59,7 +59,7 @@ def test_processes_are_listed_with_their_memory_until_they_die(node: Node) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0, reason="a pid namespace is made by root")
+@pytest.mark.skipif(os.geteuid() != 0, reason="creating a pid namespace needs root")
 def test_pids_are_in_the_namespace_of_the_caller(node: Node) -> None:
     inside = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     with finishing(node.start([*inside, PROBE, "--allocate", "1GiB", "--hold", "60"])) as process:

@@ -24,7 +24,7 @@ def test_kernel_files_agree_with_nvml(node: Node, tmp_path: Path) -> None:
     assert end - start + 1 == 128 << 30
     assert (a100 / "driver").resolve() == tmp_path / "root/sys/bus/pci/drivers/nvidia"
     assert (tmp_path / "root/proc/modules").read_text().startswith("nvidia ")
-    assert node.simgpu("sysfs", node.directory, tmp_path / "root").returncode == 0, "over what is there"
+    assert node.simgpu("sysfs", node.directory, tmp_path / "root").returncode == 0, "overwrites existing files"
 
 
 def test_each_mig_device_has_its_own_capabilities(node: Node, tmp_path: Path) -> None:

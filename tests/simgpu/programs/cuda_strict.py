@@ -82,7 +82,7 @@ def other_contexts() -> None:
 
     second = c.made("cuCtxCreate_v2", 0, 0)
     own = c.made("cuEventCreate", 0)
-    assert launch(kernel, 0) == 400, "its module is another context's"
+    assert launch(kernel, 0) == 400, "its module belongs to another context"
     assert launch(c.kernel("k_1us"), stream) == 400
     assert c.call("cuEventRecord", own, stream) == c.call("cuEventRecord", event, 0) == 400
     c.check("cuEventRecord", event, stream)
@@ -131,7 +131,7 @@ def faults() -> None:
     kernel, before = c.kernel("fault_20ms"), c.allocate(1 << 20)[1]
     stream = c.made("cuStreamCreate", 1)
     c.launch(kernel, stream)
-    assert c.allocate(1 << 20)[0] == SUCCESS, "it has not come to that yet"
+    assert c.allocate(1 << 20)[0] == SUCCESS, "the kernel has not failed yet"
     assert c.call("cuStreamSynchronize", stream) == 700
     for result in (
         c.allocate(1)[0],
@@ -146,7 +146,7 @@ def faults() -> None:
     assert name.value == b"CUDA_ERROR_ILLEGAL_ADDRESS"
     c.check("cuDevicePrimaryCtxReset_v2", 0)
     c.use(0)
-    assert c.info()[0] == c.info()[1], "what the context had is free"
+    assert c.info()[0] == c.info()[1], "the memory of the context is free"
     assert c.allocate(1)[0] == SUCCESS
 
 

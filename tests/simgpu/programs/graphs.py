@@ -77,7 +77,7 @@ def kernel_with_a_parameter() -> None:
     def work() -> int:
         return c.start(parameters)
 
-    assert c.start() == 1, "nobody says how long"
+    assert c.start() == 1, "no duration"
     assert 0.03 <= c.took(work) < 0.5
     c.begin()
     assert work() == work() == 0
