@@ -8,8 +8,8 @@ BIN := .venv/bin
 PYTHON := $(BIN)/python
 ENVIRONMENT := .venv/.complete
 unexport PYTHONDONTWRITEBYTECODE # the tests start hundreds of programs, and each would compile all that it imports
-C_SOURCES := $(sort $(wildcard interposer/*/*.[ch] simgpu/*.[ch] lab/image/*.[ch] tests/interposer/*.[ch] tests/simgpu/*.[ch] tests/deviceplugin/*/*.[ch] tests/clock/*.[ch] tests/frameworks/*/*.[ch] tests/fuzz/*/*.[ch] bench/launches/*.[ch] bench/gpu/*.[ch] bench/gpu/programs/*.[ch]))
-SHELL_SOURCES := install.sh .ci/run $(sort $(wildcard lab/*.sh simgpu/*.sh tests/releases/*.sh))
+C_SOURCES := $(sort $(wildcard interposer/*/*.[ch] simgpu/*/*.[ch] simgpu/cuda/*/*.[ch] lab/image/*.[ch] tests/interposer/*.[ch] tests/simgpu/*/*.[ch] simgpu/cuda/*/*.[ch] tests/deviceplugin/*/*.[ch] tests/clock/*.[ch] tests/frameworks/*/*.[ch] tests/fuzz/*/*.[ch] bench/launches/*.[ch] bench/gpu/*.[ch] bench/gpu/programs/*.[ch]))
+SHELL_SOURCES := install.sh .ci/run $(sort $(wildcard lab/*.sh tests/releases/*.sh))
 BENCH_PACKAGES := bench.gpu bench.handover
 BENCH_SCRIPTS := $(filter-out bench/gpu/ bench/handover/ bench/results/ bench/__pycache__/,$(sort $(wildcard bench/*.py bench/*/)))
 QUICK := not slow and not apiserver and not lab
@@ -110,7 +110,7 @@ check: env build ## Formats, lints, types, import rules, layers, shell scripts, 
 	MYPYPATH=bench $(BIN)/mypy --explicit-package-bases $(BENCH_SCRIPTS)
 	$(BIN)/mypy $(addprefix -p ,$(BENCH_PACKAGES))
 	$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports --no-logo
-	$(PYTHON) interposer/layers.py
+	$(PYTHON) layers.py
 	$(if $(C_SOURCES),$(BIN)/clang-format --dry-run -Werror $(C_SOURCES))
 	$(BIN)/shellcheck $(SHELL_SOURCES)
 	@command -v clang >/dev/null || $(PYTHON) -m lab.prerequisites clang

@@ -216,7 +216,7 @@ PROGRAMS: Final[dict[str, Callable[[Sequence[str]], str]]] = {
     "python": _python,
     "python3": _python,
     ".venv/bin/python": _python,
-    "build/simgpu/simgpu": _built_from("simgpu/main.c"),
+    "build/simgpu/simgpu": _built_from("simgpu/command/main.c"),
     "build/gpushare-probe": _built_from("lab/image/probe.c"),
     "export": _anything,
     "curl": _anything,

@@ -2,9 +2,7 @@
 
 Such text makes readers doubt the program, but single sentences look harmless in a review, so they are counted. A page
 of more than 1,000 words may have one construction per 1,000 words, a shorter page one in all. Pages that have not
-reached this aim have a ceiling in `prose_ceilings.json`. To write that file again, run from the root
-
-    .venv/bin/python -m tests.docs.prose > tests/docs/prose_ceilings.json
+reached this aim have a ceiling in `prose_ceilings.json`. `code_prose` measures code in the same way.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -95,9 +92,9 @@ def _long_lines(text: str) -> Iterator[int]:
             yield number
 
 
-def ceilings() -> Mapping[str, Mapping[str, int]]:
+def ceilings() -> Mapping[str, Mapping[str, float]]:
     """Read how many `constructions` and `long_lines` each page may still have; pages without an entry are at the aim."""
-    read: dict[str, dict[str, int]] = json.loads(CEILINGS.read_text())
+    read: dict[str, dict[str, float]] = json.loads(CEILINGS.read_text())
     return read
 
 
@@ -110,7 +107,7 @@ def ceiling(measured: Measure) -> dict[str, int]:
     return {kind: count for kind, count in needed.items() if count}
 
 
-def problems(measured: Measure, allowed: Mapping[str, int]) -> list[str]:
+def problems(measured: Measure, allowed: Mapping[str, float]) -> list[str]:
     """Explain why a page is not accepted, one sentence per problem."""
     needed, found = ceiling(measured), []
     if needed.get("constructions", 0) > allowed.get("constructions", 0):
@@ -125,17 +122,3 @@ def problems(measured: Measure, allowed: Mapping[str, int]) -> list[str]:
             f"better than its ceiling, {dict(allowed)}: write {CEILINGS.name} again, as in {Path(__file__).name}"
         )
     return found
-
-
-def main() -> None:
-    """Print the ceilings that the pages need now, and a table of all pages to stderr."""
-    measured = {pages.name(page): measure(page.read_text()) for page in PAGES}
-    for name, one in sorted(measured.items(), key=lambda item: -item[1].per_thousand_words):
-        counts = f"{one.words:6} words {len(one.sentences):4} constructions {one.per_thousand_words:5.1f} per 1,000"
-        sys.stderr.write(f"{name:42} {counts} {len(one.long_lines):4} long lines\n")
-    needed = {name: ceiling(one) for name, one in sorted(measured.items()) if ceiling(one)}
-    sys.stdout.write(f"{json.dumps(needed, indent=2)}\n")
-
-
-if __name__ == "__main__":
-    main()

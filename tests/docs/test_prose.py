@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs import pages, prose
+from tests.docs import code_prose, pages, prose
 
 
 @pytest.mark.parametrize("page", prose.PAGES, ids=pages.name)
@@ -15,8 +15,30 @@ def test_a_page_reads_no_worse_than_its_ceiling(page: Path) -> None:
     assert prose.problems(prose.measure(page.read_text()), allowed) == []
 
 
-def test_every_ceiling_belongs_to_a_page() -> None:
-    assert set(prose.ceilings()) <= set(map(pages.name, prose.PAGES))
+@pytest.mark.slow
+@pytest.mark.parametrize(("package", "printed"), code_prose.CASES)
+def test_code_reads_no_worse_than_its_ceiling(package: str, printed: bool) -> None:
+    name = code_prose.name(package, printed=printed)
+    measured, allowed = code_prose.measure(package, printed=printed), prose.ceilings().get(name, {})
+    needed = code_prose.ceiling(package, measured)
+    worst = "; ".join(measured.sentences[:20])
+    assert {kind: most for kind, most in needed.items() if most > allowed.get(kind, 0)} == {}, f"{name}: {worst}"
+    above = {kind: most for kind, most in allowed.items() if most > needed.get(kind, 0) + 0.3}
+    assert above == {}, f"{name} is better than its ceiling: run python -m tests.docs.code_prose"
+
+
+def test_docstrings_comments_and_strings_of_code_are_measured() -> None:
+    source = '"""Nobody."""\n# One\n# two\nx = f"{y} is what the pod was told"  # three\ndef f():\n    """Four."""\n'
+    assert list(code_prose.python_docstrings(source)) == ["Nobody.", "Four."]
+    assert list(filter(None, code_prose.python_comments(source))) == ["One two", "three"]
+    assert list(code_prose.strings(source)) == ["X is what the pod was told"]
+    c = '/* one\n * two */ char *s = "/* no */";\n// three\n// four\n'
+    assert list(code_prose.c_comments(c)) == ["one two", "three four"]
+
+
+def test_every_ceiling_belongs_to_a_page_or_a_package() -> None:
+    packages = {code_prose.name(package, printed=printed) for package, printed in code_prose.CASES}
+    assert set(prose.ceilings()) <= {*map(pages.name, prose.PAGES), *packages}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "../../interposer/base/contract.h"
-#include "../../simgpu/image.h"
+#include "../../simgpu/image/image.h"
 
 static const void *map(const char *path, size_t bytes) {
     int file = open(path, O_RDONLY);

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../simgpu/cuda_abi.h"
+#include "cuda/abi/abi.h"
 
 #define MIB (1ull << 20)
 #define OWN_LIMIT (64 * MIB)

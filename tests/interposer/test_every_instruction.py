@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.interposer.conftest import MIB, ArbiterMaker
-from tests.interposer.container import LINK_CUDA, Container, compiled, finishing
+from tests.interposer.container import LINK_CUDA, ROOT, Container, compiled, finishing
 from tests.interposer.launching import line
 from tests.interposer.reference_arbiter import ReferenceArbiter
 
@@ -27,8 +27,8 @@ KILLS = 2
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program, and the stepper that runs it instruction by instruction."""
     directory = tmp_path_factory.mktemp("steps")
-    compiled("stepper.c", directory / "stepper", "-std=gnu11")
-    compiled("steps.c", directory / "steps", "-std=gnu11", *LINK_CUDA)
+    compiled("stepper.c", directory / "stepper", "-std=gnu11", f"-I{ROOT / 'simgpu'}")
+    compiled("steps.c", directory / "steps", "-std=gnu11", f"-I{ROOT / 'simgpu'}", *LINK_CUDA)
     return directory
 
 

@@ -1,4 +1,4 @@
-"""The simulated drivers, built once; a node of GPUs for each test, and programs on it."""
+"""Fixtures: the simulated drivers, built once; a node of GPUs for each test; programs that run on it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Node:
     directory: Path
 
     def simgpu(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        """Run the command; it may fail."""
+        """Run the `simgpu` command, which may fail."""
         return subprocess.run([COMMAND, *arguments], capture_output=True, text=True)
 
     def start(
@@ -63,20 +63,20 @@ class Node:
     def program(
         self, function: Callable[Parameters, None], *values: Parameters.args, **named: Parameters.kwargs
     ) -> str:
-        """Run a program of the tests to its good end; returns what it printed."""
+        """Run one of the tests' programs, which must succeed, and return its output."""
         result = self.run(programs.command(function, *values, **named))
         assert result.returncode == 0, result.stderr
         return result.stdout.strip()
 
     def nvml(self, code: str, environment: Mapping[str, str] | None = None) -> str:
-        """Run Python with the real pynvml, initialised as `nvml`; returns what it printed."""
+        """Run Python code with the real pynvml, initialized as `nvml`, and return its output."""
         prelude = "import pynvml as nvml\nnvml.nvmlInit()\ngpu = nvml.nvmlDeviceGetHandleByIndex\n"
         result = self.run([sys.executable, "-c", prelude + code], environment)
         assert result.returncode == 0, result.stderr
         return result.stdout.strip()
 
     def held(self, *arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-        """A probe that has done as it was asked and now keeps it."""
+        """Yield a probe that has done what its arguments ask for and keeps its memory."""
         process = self.start([PROBE, *arguments, "--hold", "60"], environment or {})
         assert process.stdout is not None
         while not process.stdout.readline().startswith("holding"):
@@ -86,7 +86,7 @@ class Node:
 
 @contextmanager
 def finishing(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
-    """A process that is gone at the end of the block, whatever happens in it."""
+    """Yield a process, and kill it at the end of the block."""
     try:
         yield process
     finally:
@@ -103,7 +103,7 @@ def _built() -> None:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    """The sample with two models: two linked A100 of 80 GiB, two L4 of 24 GiB."""
+    """The sample with two models: two linked A100 with 80 GiB, two L4 with 24 GiB."""
     with in_memory.directory(tmp_path) as directory:
         sample = ROOT / "simgpu" / "samples" / "two-models.ini"
         subprocess.run([COMMAND, "create", sample, directory / "gpus"], check=True)
@@ -112,13 +112,13 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory: pytest.TempPathFactory, _built: None) -> Callable[[str], Path]:
-    """Builds a C program of this directory on the simulated driver."""
+    """Return a function that compiles a C program in this directory against the simulated driver."""
     programs = tmp_path_factory.mktemp("programs")
 
     def build(name: str) -> Path:
         source = ROOT / "tests" / "simgpu" / f"{name}.c"
         driver = [f"-L{DRIVERS}", "-l:libcuda.so.1", "-pthread"]
-        flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
+        flags = ["-O2", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'simgpu'}"]
         subprocess.run(["gcc", *flags, "-o", programs / name, source, *driver], check=True)
         return programs / name
 

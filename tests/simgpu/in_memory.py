@@ -1,4 +1,4 @@
-"""A directory that is in memory: what is mapped from it waits for no disk."""
+"""A temporary directory in memory, so that files mapped from it never wait for a disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MEMORY = Path("/dev/shm")
 
 @contextmanager
 def directory(otherwise: Path) -> Iterator[Path]:
-    """Gone at the end of the block; where there is no such place, it is in the other one."""
+    """Yield a directory that is removed at the end of the block; without /dev/shm it is below the other one."""
     parent = MEMORY if os.access(MEMORY, os.W_OK) else otherwise
     with tempfile.TemporaryDirectory(prefix="gpushare-tests-", dir=parent) as made:
         yield Path(made)

@@ -1,10 +1,10 @@
-/* Programs that are killed between any two instructions of what they do with a GPU, and one that goes on using it.
+/* Kills programs between any two instructions of their GPU calls, while another program continues to use the GPU.
  *
  *   killed ROUNDS
  *
- * Counts the instructions of launching in two streams that wait for each other, and of waiting for them; then kills a
- * program after ever more of them. After each the other program has to get its own kernels done. Prints how many
- * instructions there were, and in how many rounds it got them done. */
+ * Counts the instructions of launching in two streams that wait for each other, and of waiting for them. Then kills
+ * a program after more and more of them. After each kill, the other program must finish kernels. Prints the number
+ * of instructions, and the number of rounds in which the kernels finished. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../../simgpu/cuda_abi.h"
+#include "cuda/abi/abi.h"
 
 #define PATIENCE_SECONDS 10
 
@@ -66,7 +66,7 @@ static void survive(int in, int out) {
     _exit(0);
 }
 
-/* Steps through a program of its own for so long at most; returns how far that was. */
+/* Single-steps a new program for at most this long; returns how many instructions that were. */
 static unsigned kill_after(unsigned most) {
     int status = 0;
     unsigned steps = 0;

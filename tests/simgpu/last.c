@@ -1,4 +1,4 @@
-/* A library whose last function calls what it was given. */
+/* A library whose destructor calls the function that it was given. */
 #include <stdio.h>
 int (*last_call)(unsigned long long);
 __attribute__((destructor)) static void end(void) {

@@ -1,5 +1,5 @@
-/* Threads of a process, each with a GPU of its own, whose first kernels meet: all begin at the same moment. Done so
- * many times, each in a new process; prints how many of them came to an end.
+/* Threads of a process, each with its own GPU, whose first kernels wait for each other and all begin at the same
+ * moment. Repeats this in new processes; prints how many of them finished.
  *
  *   meet_first TIMES GPUS */
 #define _GNU_SOURCE
@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../../simgpu/cuda_abi.h"
+#include "cuda/abi/abi.h"
 
 #define PATIENCE_SECONDS 5
 

@@ -1,4 +1,4 @@
-"""The simulated CUDA driver: memory and time are the GPU's, for all processes together."""
+"""The simulated CUDA driver: all processes share a GPU's memory and time."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import pytest
 
 from tests.programs import command
 from tests.simgpu.conftest import DRIVERS, PROBE, ROOT, Node, finishing
-from tests.simgpu.programs import cuda, readings
+from tests.simgpu.programs import cuda, sensors
 
 GIB = 1 << 30
 
 
 @pytest.mark.parametrize("how", [[], ["--direct"]], ids=["cuGetProcAddress", "dlsym"])
-def test_a_gpu_is_filled_to_the_byte_and_not_further(node: Node, how: list[str]) -> None:
+def test_gpu_can_be_filled_to_the_byte(node: Node, how: list[str]) -> None:
     result = node.run([PROBE, "--device", "2", "--fill", *how])
     assert result.returncode == 0
     assert result.stdout.splitlines()[-1] == f"filled {24 * GIB}"
 
 
-def test_processes_share_a_gpu_and_the_dead_hold_nothing(node: Node) -> None:
+def test_processes_share_a_gpu_and_dead_ones_free_their_memory(node: Node) -> None:
     with finishing(node.held("--allocate", "60GiB")):
         result = node.run([PROBE, "--allocate", f"{20 * GIB},1"])
         assert result.stdout.splitlines()[-2:] == [f"allocated {20 * GIB}", "refused 1: CUDA_ERROR_OUT_OF_MEMORY"]
@@ -35,7 +35,7 @@ def test_processes_share_a_gpu_and_the_dead_hold_nothing(node: Node) -> None:
 
 
 @pytest.mark.slow
-def test_memory_that_changes_hands_is_not_counted_twice(node: Node) -> None:
+def test_memory_moving_between_processes_is_not_counted_twice(node: Node) -> None:
     with (
         finishing(node.start(command(cuda.takes_the_whole_again_and_again))) as first,
         finishing(node.start(command(cuda.takes_the_whole_again_and_again))) as second,
@@ -47,24 +47,24 @@ def test_memory_that_changes_hands_is_not_counted_twice(node: Node) -> None:
     assert int(most) == 80 * GIB
 
 
-def test_memory_is_real_and_copies_copy(node: Node) -> None:
+def test_memory_is_real_and_copies_copy_it(node: Node) -> None:
     node.program(cuda.copies)
 
 
-def test_one_physical_memory_may_be_mapped_twice(node: Node) -> None:
+def test_a_handle_can_be_mapped_twice(node: Node) -> None:
     node.program(cuda.maps_memory_twice)
 
 
-def test_a_pool_keeps_what_its_threshold_allows(node: Node) -> None:
+def test_pool_keeps_memory_up_to_its_threshold(node: Node) -> None:
     node.program(cuda.pool_with_a_threshold)
 
 
 @pytest.mark.slow
-def test_what_a_stream_frees_another_has_when_it_has_come_there(node: Node) -> None:
+def test_other_streams_reuse_memory_after_the_free_is_reached(node: Node) -> None:
     node.program(cuda.frees_in_a_stream)
 
 
-def test_memory_that_is_shared_is_one(node: Node) -> None:
+def test_shared_memory_is_counted_once(node: Node) -> None:
     node.program(cuda.shares_memory)
 
 
@@ -84,9 +84,9 @@ def test_kernels_of_all_processes_run_one_after_another(node: Node) -> None:
 
 
 @pytest.mark.slow
-def test_utilisation_is_the_busy_part_of_the_last_second(node: Node) -> None:
+def test_utilization_is_the_busy_part_of_the_last_second(node: Node) -> None:
     work = [str(PROBE), "--kernels", "1000", "--duration-us", "1000"]
-    first, second = ast.literal_eval(node.program(readings.utilisation_after, work))
+    first, second = ast.literal_eval(node.program(sensors.utilisation_after, work))
     assert 40 <= first <= 100
     assert second == 0
 
@@ -112,7 +112,7 @@ def test_cuda_does_not_work_in_the_child_of_a_fork(node: Node) -> None:
     node.program(cuda.forks)
 
 
-def test_a_gpu_that_fails_stops_its_programs(node: Node) -> None:
+def test_failing_gpu_stops_its_programs(node: Node) -> None:
     node.program(cuda.on_a_gpu_that_fails, str(DRIVERS / "simgpu"), str(node.directory))
 
 
@@ -120,8 +120,8 @@ def test_the_form_of_a_function_follows_version_and_flags(node: Node) -> None:
     node.program(cuda.forms)
 
 
-def test_it_exports_its_tables_and_nothing_else() -> None:
-    tables = "".join(path.read_text() for path in (ROOT / "simgpu").glob("cuda_*.def"))
+def test_driver_exports_exactly_the_functions_in_its_tables() -> None:
+    tables = "".join(path.read_text() for path in (ROOT / "simgpu" / "cuda" / "abi").glob("*.def"))
     listed = subprocess.run(
         ["nm", "-D", "--defined-only", DRIVERS / "libcuda.so.1"], capture_output=True, text=True, check=True
     ).stdout

@@ -1,4 +1,4 @@
-"""The simulated driver is one of CUDA 13.0: it has every function of that header, in the versions of that header."""
+"""The simulated driver is one of CUDA 13.0: it has every function in that header, with the header's versions."""
 
 from __future__ import annotations
 
@@ -33,9 +33,12 @@ _ENTRY = re.compile(r"^(?:ENTRY|UNSIMULATED)\((\w+), (\w+), (\d+), ([01])", re.M
 
 
 def entries() -> set[tuple[str, str, int, bool]]:
-    """Exported name, name, version and whether it is for per-thread streams, of all that cuGetProcAddress gives."""
+    """Symbol, name, version and whether it is for per-thread streams, for all functions that cuGetProcAddress
+    returns.
+    """
     tables = "".join(
-        (ROOT / "simgpu" / f"cuda_{name}.def").read_text() for name in ("entries", "per_thread", "unsimulated")
+        (ROOT / "simgpu" / "cuda" / "abi" / f"{name}.def").read_text()
+        for name in ("entries", "per_thread", "unsimulated")
     )
     return {(symbol, name, int(version), flag == "1") for symbol, name, version, flag in _ENTRY.findall(tables)}
 
@@ -60,7 +63,7 @@ def in_header(what: str) -> frozenset[str]:
 
 
 @pytest.mark.slow
-def test_it_exports_every_function_of_the_header() -> None:
+def test_driver_exports_every_function_in_the_header() -> None:
     functions = in_header("functions")
     assert len(functions) > 500
     assert functions - set(exported_names(DRIVERS / "libcuda.so.1")) == set()
@@ -68,46 +71,46 @@ def test_it_exports_every_function_of_the_header() -> None:
 
 @pytest.mark.slow
 def test_every_form_has_the_version_of_the_header() -> None:
-    """The header names the types of functions by the version that brought each form."""
+    """The header names the types of functions by the version that introduced each form."""
     ours = {f"{name}_v{version}{'_ptsz' if flag else ''}" for _, name, version, flag in entries()}
     older = {f"{name}_v{version}" for _, name, version, _ in entries()}
     assert {form for form in in_header("forms") if form.replace("_ptds", "_ptsz") not in ours | older} == set()
 
 
-def test_it_exports_what_it_hands_out() -> None:
+def test_functions_from_get_proc_address_are_exported() -> None:
     assert {symbol for symbol, *_ in entries()} <= set(exported_names(DRIVERS / "libcuda.so.1"))
     assert all(base(symbol) == base(name) for symbol, name, *_ in entries())
 
 
-def test_what_it_hands_out_follows_the_version_of_the_description(h100: Node) -> None:
+def test_get_proc_address_follows_the_described_cuda_version(h100: Node) -> None:
     h100.program(cuda_13.versions)
 
 
-def test_a_gpu_is_as_its_description_says(h100: Node) -> None:
+def test_gpu_matches_its_description(h100: Node) -> None:
     name, total_mib, used_mib, block_mib = h100.program(cuda_13.gpu).splitlines()
     assert (name, total_mib, used_mib, block_mib) == ("NVIDIA H100 80GB HBM3", "81559", "528", "2")
     said = h100.nvml("print(nvml.nvmlSystemGetDriverVersion(), nvml.nvmlSystemGetCudaDriverVersion_v2())")
     assert said == "580.159.04 13000"
 
 
-def test_calls_that_name_a_context_act_on_that_one(h100: Node) -> None:
+def test_calls_with_a_context_act_on_that_context(h100: Node) -> None:
     h100.program(cuda_13.contexts)
 
 
-def test_links_tell_of_their_atomics(h100: Node) -> None:
+def test_links_report_their_atomics(h100: Node) -> None:
     h100.program(cuda_13.atomics)
 
 
-def test_pools_are_found_by_place_and_kind(h100: Node) -> None:
+def test_pools_are_found_by_location_and_type(h100: Node) -> None:
     h100.program(cuda_13.pools)
 
 
 @pytest.mark.parametrize("form", ["", "_ptsz", "_v2", "_v2_ptsz"])
-def test_batches_of_copies_are_copied(h100: Node, form: str) -> None:
+def test_batch_copies_all_its_items(h100: Node, form: str) -> None:
     h100.program(cuda_13.copies, "cuMemcpyBatchAsync" + form)
     h100.program(cuda_13.copies_in_three_dimensions, "cuMemcpy3DBatchAsync" + form)
 
 
 @pytest.mark.parametrize("form", ["", "_ptsz"])
-def test_batches_of_moves_are_of_managed_memory_alone(h100: Node, form: str) -> None:
+def test_batch_prefetches_accept_only_managed_memory(h100: Node, form: str) -> None:
     h100.program(cuda_13.moves, form)

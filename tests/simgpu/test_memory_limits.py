@@ -1,4 +1,4 @@
-"""Limits of memory by control group, as drivers from version 615 on keep them."""
+"""Memory limits by control group, as drivers from version 615 on enforce them."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ mig-capable = yes
 
 
 def mounted() -> Path | None:
-    """Where the control groups of version 2 are."""
+    """Return where the control groups of version 2 are mounted."""
     mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
     return next((Path(point) for _, point, kind, *_ in mounts if kind == "cgroup2"), None)
 
 
 @pytest.fixture
 def cgroup() -> Iterator[Path]:
-    """A new control group of version 2, with two others in it."""
+    """A new control group of version 2 with two groups in it."""
     root = mounted()
     if os.geteuid() != 0 or root is None or not os.access(root, os.W_OK):
         pytest.skip("limits by control group need root, and a writable mount of control groups of version 2")
@@ -60,13 +60,13 @@ def node(directory: Path, driver: str = "615.20.01") -> Node:
 
 
 def joining(cgroup: Path, *command: str | Path) -> list[str | Path]:
-    """A command that runs in a control group."""
+    """Return a command that runs in a control group."""
     return ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', cgroup, *command]
 
 
 @contextlib.contextmanager
 def holding(node: Node, cgroup: Path, size: str) -> Iterator[None]:
-    """A process of the group holds so much meanwhile."""
+    """Keep a process of the group running that has this much memory."""
     with finishing(node.start(joining(cgroup, PROBE, "--allocate", size, "--hold", "60"))) as process:
         assert process.stdout is not None
         while not process.stdout.readline().startswith("holding"):
@@ -75,12 +75,14 @@ def holding(node: Node, cgroup: Path, size: str) -> Iterator[None]:
 
 
 def allocated(node: Node, cgroup: Path, *sizes: str) -> list[str]:
-    """What a process of the group gets of these, one after another: allocated or refused."""
+    """Let a process of the group allocate these amounts in order; return for each whether it was allocated or
+    refused.
+    """
     said = node.run(joining(cgroup, PROBE, "--allocate", ",".join(sizes))).stdout.splitlines()
     return [line.split()[0] for line in said if line.startswith(("allocated", "refused"))]
 
 
-def test_a_hard_limit_is_the_most_that_the_processes_of_a_group_get_together(tmp_path: Path, cgroup: Path) -> None:
+def test_hard_limit_applies_to_all_processes_of_a_group_together(tmp_path: Path, cgroup: Path) -> None:
     simulated = node(tmp_path)
     said = simulated.program(memory_limits.sets, str(cgroup), 0, 4 * GIB)
     assert said == f"NVMLError_NotFound set {(0, 4 * GIB, 0)}"
@@ -92,7 +94,7 @@ def test_a_hard_limit_is_the_most_that_the_processes_of_a_group_get_together(tmp
         assert allocated(simulated, cgroup / "two", "30GiB") == ["allocated"]
 
 
-def test_processes_of_a_limited_group_see_a_gpu_of_that_size(tmp_path: Path, cgroup: Path) -> None:
+def test_processes_of_a_limited_group_see_a_smaller_gpu(tmp_path: Path, cgroup: Path) -> None:
     simulated = node(tmp_path)
     with holding(simulated, cgroup / "one", "3GiB"), holding(simulated, cgroup / "two", "5GiB"):
         whole, limited = simulated.program(memory_limits.joins, str(cgroup / "one"), 4 * GIB).splitlines()
@@ -102,7 +104,7 @@ def test_processes_of_a_limited_group_see_a_gpu_of_that_size(tmp_path: Path, cgr
     assert by_cuda.endswith(f" free {1 * GIB}\n")
 
 
-def test_a_soft_limit_is_kept_free_for_its_group(tmp_path: Path, cgroup: Path) -> None:
+def test_soft_limit_is_reserved_for_its_group(tmp_path: Path, cgroup: Path) -> None:
     simulated = node(tmp_path)
     assert " set " in simulated.program(memory_limits.sets, str(cgroup / "one"), 10 * GIB, 20 * GIB)
     assert allocated(simulated, cgroup / "two", "31GiB", "30GiB") == ["refused", "allocated"]
@@ -111,7 +113,7 @@ def test_a_soft_limit_is_kept_free_for_its_group(tmp_path: Path, cgroup: Path) -
         assert allocated(simulated, cgroup / "one", "17GiB", "16GiB") == ["refused", "allocated"]
 
 
-def test_limits_that_make_no_sense_are_refused(tmp_path: Path, cgroup: Path) -> None:
+def test_invalid_limits_are_rejected(tmp_path: Path, cgroup: Path) -> None:
     said = node(tmp_path).program(memory_limits.senseless, str(cgroup), 41 * GIB, NONE)
     invalid, system = "NVMLError_InvalidArgument", "NVMLError_OperatingSystem"
     assert said.splitlines() == [
@@ -122,6 +124,6 @@ def test_limits_that_make_no_sense_are_refused(tmp_path: Path, cgroup: Path) -> 
     ]
 
 
-def test_older_drivers_do_not_have_them(tmp_path: Path) -> None:
+def test_older_drivers_lack_the_functions(tmp_path: Path) -> None:
     said = node(tmp_path, "595.91.07").program(memory_limits.sets, "/", 0, 1)
     assert set(said.split()) == {"NVMLError_FunctionNotFound"}

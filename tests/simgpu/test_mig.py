@@ -1,4 +1,4 @@
-"""MIG on simulated GPUs, by the real pynvml and by programs that use CUDA."""
+"""MIG on simulated GPUs, through the real pynvml and programs that use CUDA."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.simgpu.programs import mig
 
 
 def halves(node: Node) -> list[str]:
-    """Cut GPU 0 into two halves; their UUIDs."""
+    """Cut GPU 0 into two halves and return their UUIDs."""
     return node.program(mig.halves).split()
 
 
-def test_a_gpu_that_nobody_uses_takes_the_mode_at_once_and_an_l4_never(node: Node) -> None:
+def test_unused_a100_changes_mode_at_once_and_l4_never(node: Node) -> None:
     printed = node.program(mig.takes_the_mode)
     assert printed.splitlines() == [
         "[0, 0] 0 [1, 1]",
@@ -31,19 +31,19 @@ def test_a_gpu_that_nobody_uses_takes_the_mode_at_once_and_an_l4_never(node: Nod
 
 
 @pytest.mark.slow
-def test_a_gpu_in_use_takes_the_mode_with_its_next_reset(node: Node) -> None:
+def test_gpu_in_use_changes_mode_at_its_next_reset(node: Node) -> None:
     with finishing(node.held("--allocate", "1GiB")):
         code = (
             "print(nvml.nvmlDeviceSetMigMode(gpu(0), 1) == nvml.NVML_ERROR_IN_USE, nvml.nvmlDeviceGetMigMode(gpu(0)))"
         )
         assert node.nvml(code) == "True [0, 1]"
-        assert "end them, a GPU in use cannot be reset" in node.simgpu("reset", node.directory, "0").stderr
+        assert "end them before the reset" in node.simgpu("reset", node.directory, "0").stderr
     assert node.simgpu("reset", node.directory, "0").returncode == 0
     assert node.nvml("print(nvml.nvmlDeviceGetMigMode(gpu(0)))") == "[1, 1]"
 
 
 @pytest.mark.slow
-def test_what_was_made_is_there_for_everyone_until_it_is_destroyed(node: Node) -> None:
+def test_instances_exist_for_all_processes_until_destroyed(node: Node) -> None:
     first, second = halves(node)
     assert first != second
     printed = node.program(mig.looks_and_destroys)
@@ -57,7 +57,7 @@ def test_what_was_made_is_there_for_everyone_until_it_is_destroyed(node: Node) -
     ]
 
 
-def test_only_what_fits_can_be_made_and_only_where_it_may_begin(node: Node) -> None:
+def test_instances_need_room_and_a_valid_placement(node: Node) -> None:
     printed = node.program(mig.what_fits)
     assert printed.splitlines() == [
         "[0, 0, 0, 0, 0]",
@@ -68,7 +68,7 @@ def test_only_what_fits_can_be_made_and_only_where_it_may_begin(node: Node) -> N
 
 
 @pytest.mark.slow
-def test_a_program_has_its_instance_and_nothing_beside_it(node: Node) -> None:
+def test_program_sees_only_its_instance(node: Node) -> None:
     first, second = halves(node)
     for variable in ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
         filled = node.run([PROBE, "--fill"], {variable: second}).stdout
@@ -85,7 +85,7 @@ def test_a_program_has_its_instance_and_nothing_beside_it(node: Node) -> None:
 
 
 @pytest.mark.slow
-def test_a_gpu_in_mig_mode_is_no_device_itself_and_one_of_its_instances_is_all_that_a_program_has(node: Node) -> None:
+def test_gpu_in_mig_mode_is_no_device_and_programs_get_one_instance(node: Node) -> None:
     halves(node)
     assert node.run([PROBE]).stdout.count("MIG 3g.40gb") == 1
     node.nvml("nvml.nvmlDeviceSetMigMode(gpu(1), 1)")
@@ -95,11 +95,11 @@ def test_a_gpu_in_mig_mode_is_no_device_itself_and_one_of_its_instances_is_all_t
     assert node.run([PROBE]).returncode == 1
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can become someone else")
-def test_one_who_may_only_read_the_gpus_may_not_cut_them(node: Node) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="changing the user needs root")
+def test_creating_instances_needs_write_access(node: Node) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         shutil.copytree(node.directory, directory, dirs_exist_ok=True)
-        # Its own: others may not get to where the project lies.
+        # A separate directory: other users may not have access to the project's.
         shutil.copy(BUILD / "libnvidia-ml.so.1", directory)
         Path(directory).chmod(0o755)
         for path in Path(directory).iterdir():
@@ -108,7 +108,7 @@ def test_one_who_may_only_read_the_gpus_may_not_cut_them(node: Node) -> None:
         assert ended.stdout == "NVMLError_NoPermission\n", ended.stderr
 
 
-def test_exclusive_gpus_take_one_process_or_the_clients_of_mps(node: Node) -> None:
+def test_exclusive_gpu_admits_one_process_or_mps_clients(node: Node) -> None:
     node.nvml("nvml.nvmlDeviceSetComputeMode(gpu(0), nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)")
     with finishing(node.held("--allocate", "1GiB")):
         alone = node.run([PROBE, "--allocate", "1GiB"])
@@ -121,7 +121,7 @@ def test_exclusive_gpus_take_one_process_or_the_clients_of_mps(node: Node) -> No
     assert node.run([PROBE, "--allocate", "1GiB"]).returncode == 0
 
 
-def test_instances_are_shown(node: Node) -> None:
+def test_show_lists_instances(node: Node) -> None:
     first, second = halves(node)
     shown = subprocess.run([COMMAND, "show", node.directory], capture_output=True, text=True, check=True).stdout
     assert f"mig       3g.40gb at 0  GI 1 CI 0  {first}" in shown

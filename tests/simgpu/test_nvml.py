@@ -1,4 +1,4 @@
-"""The real pynvml reads the simulated node as it reads a real one."""
+"""The real pynvml reads the simulated node like a real one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.simgpu.programs import nvml
 GIB = 1 << 30
 
 
-def test_an_inventory_is_read(node: Node) -> None:
+def test_inventory_is_read(node: Node) -> None:
     printed = node.program(nvml.inventory)
     driver, cuda, gpus = json.loads(printed)
     assert (driver, cuda) == ("550.54.15", 12040)
@@ -30,7 +30,7 @@ def test_an_inventory_is_read(node: Node) -> None:
     ]
 
 
-def test_a_container_sees_the_gpus_it_was_given_numbered_from_0(node: Node) -> None:
+def test_container_sees_its_gpus_numbered_from_0(node: Node) -> None:
     for path in node.directory.glob("gpu[02]-*"):
         path.unlink()
     printed = node.program(nvml.numbers)
@@ -44,13 +44,13 @@ def test_without_gpus_there_is_no_driver(node: Node) -> None:
     assert "NVMLError_DriverNotLoaded" in result.stderr
 
 
-def test_nearness_follows_the_description(node: Node) -> None:
+def test_topology_follows_the_description(node: Node) -> None:
     printed = node.program(nvml.nearness)
     assert printed.splitlines() == ["0 10 40 50", "True False", "1 0", "00000000:08:00.0"]
 
 
 @pytest.mark.slow
-def test_processes_are_listed_with_their_memory_and_gone_when_dead(node: Node) -> None:
+def test_processes_are_listed_with_their_memory_until_they_die(node: Node) -> None:
     with finishing(node.held("--device", "2", "--allocate", "3GiB,1")) as process:
         assert node.program(nvml.processes, 2) == str([(process.pid, 3 * GIB + 1)])
         assert node.nvml("print(nvml.nvmlDeviceGetMemoryInfo(gpu(2)).used)") == str(3 * GIB + 1)
@@ -59,8 +59,8 @@ def test_processes_are_listed_with_their_memory_and_gone_when_dead(node: Node) -
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0, reason="a pid namespace is made by root")
-def test_a_pid_is_what_it_is_in_the_asking_namespace(node: Node) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="creating a pid namespace needs root")
+def test_pids_are_in_the_namespace_of_the_caller(node: Node) -> None:
     inside = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     with finishing(node.start([*inside, PROBE, "--allocate", "1GiB", "--hold", "60"])) as process:
         assert process.stdout is not None
@@ -74,16 +74,16 @@ def test_a_pid_is_what_it_is_in_the_asking_namespace(node: Node) -> None:
         assert other.stdout == "[]\n", "another container does not"
 
 
-def test_nvml_in_a_process_that_uses_cuda_changes_nothing(node: Node) -> None:
-    # POSIX locks go when any descriptor of the file is closed: the two libraries must not do that to each other.
+def test_nvml_does_not_disturb_cuda_in_the_same_process(node: Node) -> None:
+    # Closing any descriptor of a file drops its POSIX locks: neither library may do that to the other.
     with finishing(node.start(command(nvml.beside_cuda))) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         assert node.nvml("print(nvml.nvmlDeviceGetMemoryInfo(gpu(0)).used)") == str(GIB)
 
 
-def test_a_failure_arrives_as_an_event(node: Node) -> None:
-    node.simgpu("fail", node.directory, "0", "xid=13")  # before anyone listens
+def test_failure_arrives_as_an_event(node: Node) -> None:
+    node.simgpu("fail", node.directory, "0", "xid=13")  # before any client listens
     with finishing(node.start(command(nvml.events_of_four))) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "registered\n"
@@ -97,7 +97,7 @@ def test_a_failure_arrives_as_an_event(node: Node) -> None:
 
 
 @pytest.mark.parametrize("how", ["lost", "xid=79"])
-def test_a_lost_gpu_is_lost_until_it_is_healed(node: Node, how: str) -> None:
+def test_lost_gpu_stays_lost_until_healed(node: Node, how: str) -> None:
     assert node.simgpu("fail", node.directory, "0", how).returncode == 0
     assert node.program(nvml.sizes).splitlines() == ["4", "lost", str(80 * GIB)]
     assert node.run([PROBE]).returncode == 1
@@ -105,20 +105,20 @@ def test_a_lost_gpu_is_lost_until_it_is_healed(node: Node, how: str) -> None:
     assert node.program(nvml.sizes).splitlines() == ["4", str(80 * GIB), str(80 * GIB)]
 
 
-def test_a_wait_ends_when_a_gpu_is_lost_after_its_event(node: Node) -> None:
+def test_wait_ends_when_a_gpu_is_lost_after_its_event(node: Node) -> None:
     printed = node.program(nvml.waits_beyond_a_loss, str(DRIVERS / "simgpu"), str(node.directory))
     assert printed.splitlines() == ["79", "lost"]
 
 
 @pytest.mark.slow
-def test_a_loop_without_a_pause_does_not_spin_over_a_lost_gpu_and_hears_of_the_others(node: Node) -> None:
+def test_loop_without_pause_does_not_spin_and_gets_events_of_other_gpus(node: Node) -> None:
     printed = node.program(nvml.waits_in_a_loop, str(DRIVERS / "simgpu"), str(node.directory))
     lost = "NVMLError_GpuIsLost"
     assert printed.splitlines() == [f"79 {lost}", f"{lost} {lost} True", "48", "NVMLError_Timeout"]
 
 
-def test_a_wrong_failure_is_refused(node: Node) -> None:
-    assert "there is no such GPU here" in node.simgpu("fail", node.directory, "9", "lost").stderr
+def test_unknown_failure_is_rejected(node: Node) -> None:
+    assert "no such GPU" in node.simgpu("fail", node.directory, "9", "lost").stderr
     assert (
         "write xid=N (1 to 1000), ecc, lost, mute, silent or hung"
         in node.simgpu("fail", node.directory, "0", "xid=x").stderr

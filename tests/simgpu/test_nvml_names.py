@@ -1,4 +1,4 @@
-"""The simulated NVML has every function that a real one has, whether it can answer or not."""
+"""The simulated NVML exports every function that a real one exports, simulated or not."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.interposer import cuda_headers
 from tests.simgpu.conftest import DRIVERS, ROOT, Node
 from tests.simgpu.programs import nvml_names
 
-UNSUPPORTED = ROOT / "simgpu" / "nvml_unsupported.def"
-# In nvml.h it returns no nvmlReturn_t; the other is asked for by nvidia-smi and in no header.
+UNSUPPORTED = ROOT / "simgpu" / "nvml" / "unsupported.def"
+# The first returns no nvmlReturn_t in nvml.h; nvidia-smi looks up the second, which is in no header.
 BESIDES = {"nvmlErrorString", "nvmlInternalGetExportTable"}
 
 
@@ -35,7 +35,7 @@ def test_every_function_that_pynvml_calls_is_exported() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_exported_is_what_the_headers_declare() -> None:
+def test_exports_match_the_headers() -> None:
     try:
         declared = set[str]().union(*map(cuda_headers.nvml_functions, cuda_headers.NVML_PACKAGES))
     except cuda_headers.UnavailableError as error:
@@ -45,7 +45,7 @@ def test_what_is_exported_is_what_the_headers_declare() -> None:
     assert exported() == declared | BESIDES
 
 
-def test_what_is_not_simulated_says_so_once_nvml_is_initialised(node: Node) -> None:
+def test_unsimulated_function_returns_not_supported_after_init(node: Node) -> None:
     names = unsupported()
     assert len(names) == len(set(names)) > 200
     printed = node.program(nvml_names.results_of_all, names)

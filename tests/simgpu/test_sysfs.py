@@ -1,4 +1,4 @@
-"""`simgpu sysfs` writes what the kernel would tell of the GPUs."""
+"""`simgpu sysfs` writes the kernel's files about the GPUs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.simgpu.conftest import Node
 from tests.simgpu.programs import sysfs
 
 
-def test_the_kernel_says_of_each_gpu_what_nvml_says(node: Node, tmp_path: Path) -> None:
+def test_kernel_files_agree_with_nvml(node: Node, tmp_path: Path) -> None:
     assert node.simgpu("sysfs", node.directory, tmp_path / "root").returncode == 0
     devices = tmp_path / "root/sys/bus/pci/devices"
     said = {
@@ -24,10 +24,10 @@ def test_the_kernel_says_of_each_gpu_what_nvml_says(node: Node, tmp_path: Path) 
     assert end - start + 1 == 128 << 30
     assert (a100 / "driver").resolve() == tmp_path / "root/sys/bus/pci/drivers/nvidia"
     assert (tmp_path / "root/proc/modules").read_text().startswith("nvidia ")
-    assert node.simgpu("sysfs", node.directory, tmp_path / "root").returncode == 0, "over what is there"
+    assert node.simgpu("sysfs", node.directory, tmp_path / "root").returncode == 0, "overwrites existing files"
 
 
-def test_each_mig_device_has_capabilities_of_its_own(node: Node, tmp_path: Path) -> None:
+def test_each_mig_device_has_its_own_capabilities(node: Node, tmp_path: Path) -> None:
     assert node.simgpu("sysfs", node.directory, tmp_path).returncode == 0
     lines = (tmp_path / "proc/driver/nvidia-caps/mig-minors").read_text().splitlines()
     minors = dict(line.split() for line in lines)
@@ -36,7 +36,7 @@ def test_each_mig_device_has_capabilities_of_its_own(node: Node, tmp_path: Path)
     assert "gpu3/gi14/ci7/access" in minors
 
 
-def test_a_place_that_cannot_be_written_is_an_error(node: Node, tmp_path: Path) -> None:
+def test_unwritable_directory_is_an_error(node: Node, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert "choose a directory that you may write" in node.simgpu("sysfs", node.directory, tmp_path / "file").stderr
-    assert "sysfs needs DIRECTORY" in node.simgpu("sysfs", node.directory).stderr
+    assert "choose a writable directory" in node.simgpu("sysfs", node.directory, tmp_path / "file").stderr
+    assert "sysfs takes DIRECTORY" in node.simgpu("sysfs", node.directory).stderr

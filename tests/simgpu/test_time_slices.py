@@ -1,4 +1,4 @@
-"""Processes take turns on a GPU as contexts do on real hardware: slices, what a switch costs, what a killed one leaves."""
+"""Processes take turns on a GPU like contexts on real hardware: time slices, the cost of a switch, killed processes."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def launched(process: subprocess.Popen[str]) -> None:
 
 
 def took(process: subprocess.Popen[str]) -> float:
-    """Milliseconds of the process's own `queue`, from its first launch on."""
+    """Return the milliseconds of the process's own `queue`, from its first launch on."""
     return float(line(process).split()[0])
 
 
 def together(*processes: subprocess.Popen[str]) -> float:
-    """Milliseconds from the first launch of all of them on, until all have ended."""
+    """Return the milliseconds from the first launch of any of them until all have ended."""
     spans = [tuple(map(float, line(process).split())) for process in processes]
     return max(began + seconds for seconds, began in spans) - min(began for _, began in spans)
 
@@ -64,18 +64,18 @@ def node_with(tmp_path: Path, switch: str) -> Node:
     return Node(tmp_path / "own")
 
 
-def test_two_processes_have_half_each_whoever_queued_first(node: Node) -> None:
+def test_two_processes_get_half_each_in_any_order(node: Node) -> None:
     with program(node, time_slices.queue, 500) as long, program(node, time_slices.queue, 100) as short:
         goes_on(long)
         assert line(long) == "queued"
         goes_on(short)
         line(short)
-        assert 180 < took(short) < 350  # in the order of launches it would be 600
+        assert 180 < took(short) < 350  # in launch order it would be 600
         assert 590 < took(long) < 900
 
 
 @pytest.mark.parametrize(("switch", "least", "most"), [("0us", 390, 560), ("1000us", 500, 760)])
-def test_each_switch_between_processes_has_its_price(tmp_path: Path, switch: str, least: float, most: float) -> None:
+def test_each_switch_between_processes_costs_time(tmp_path: Path, switch: str, least: float, most: float) -> None:
     node = node_with(tmp_path, switch)
     with program(node, time_slices.queue, 200) as first_process, program(node, time_slices.queue, 200) as two:
         goes_on(first_process, two)
@@ -83,7 +83,7 @@ def test_each_switch_between_processes_has_its_price(tmp_path: Path, switch: str
         assert least < together(first_process, two) < most
 
 
-def test_a_process_alone_pays_for_no_switch(tmp_path: Path) -> None:
+def test_single_process_pays_for_no_switches(tmp_path: Path) -> None:
     node = node_with(tmp_path, "4000us")
     with program(node, time_slices.queue, 200) as process:
         goes_on(process)
@@ -91,7 +91,7 @@ def test_a_process_alone_pays_for_no_switch(tmp_path: Path) -> None:
         assert 199 < took(process) < 500  # with a switch for each of its slices it would be 600
 
 
-def test_what_a_killed_process_had_queued_is_gone(node: Node) -> None:
+def test_queued_work_of_a_killed_process_is_dropped(node: Node) -> None:
     with program(node, time_slices.queue, 5000) as hog, program(node, time_slices.queue, 300) as other:
         goes_on(hog)
         assert line(hog) == "queued"
@@ -99,36 +99,36 @@ def test_what_a_killed_process_had_queued_is_gone(node: Node) -> None:
         hog.wait()
         goes_on(other)
         line(other)
-        assert took(other) < 550  # beside it, it would have been 600
+        assert took(other) < 550  # it would have been 600 if both had run
 
 
-def test_who_waits_beside_a_process_that_is_killed_is_alone_from_then_on(node: Node) -> None:
+def test_process_has_the_gpu_alone_after_the_other_is_killed(node: Node) -> None:
     with program(node, time_slices.queue, 5000) as hog, program(node, time_slices.queue, 500) as other:
         goes_on(hog, other)
         line(hog), line(other)
         time.sleep(0.1)
         hog.kill()
-        assert took(other) < 900  # beside it, it would have been 1000
+        assert took(other) < 900  # it would have been 1000 if both had run
 
 
-def test_events_tell_when_kernels_ran_and_not_when_they_were_asked(node: Node) -> None:
+def test_event_times_are_those_of_the_kernels(node: Node) -> None:
     with program(node, time_slices.events):
         pass
 
 
-def test_kernels_that_meet_wait_for_each_other_and_keep_their_gpus_busy_meanwhile(node: Node) -> None:
+def test_kernels_that_meet_keep_their_gpus_busy_while_waiting(node: Node) -> None:
     with program(node, time_slices.collective) as both, program(node, time_slices.queue, 50) as other:
         launched(both)
         goes_on(other)
         line(other)
-        assert 90 < took(other) < 250  # beside one that spins
+        assert 90 < took(other) < 250  # while another process spins
         launched(both)
         assert 10 <= float(line(both)) < 250
         launched(both), launched(both)
         assert 10 <= float(line(both)) < 250
 
 
-def test_a_process_that_is_stopped_in_the_middle_of_a_launch_stops_nobody_else(node: Node) -> None:
+def test_process_stopped_during_a_launch_does_not_block_others(node: Node) -> None:
     with program(node, time_slices.launches_for_ever) as stopped, program(node, time_slices.steps) as other:
         for _ in range(30):
             os.kill(stopped.pid, signal.SIGSTOP)
@@ -138,7 +138,7 @@ def test_a_process_that_is_stopped_in_the_middle_of_a_launch_stops_nobody_else(n
             time.sleep(0.005)
 
 
-def test_a_process_that_is_killed_between_any_two_instructions_stops_nobody_else(
+def test_process_killed_between_any_instructions_does_not_block_others(
     node: Node, compiled: Callable[[str], Path]
 ) -> None:
     instructions, survived = map(int, node.run([compiled("killed"), "30"]).stdout.split())

@@ -2,10 +2,10 @@
 #define _GNU_SOURCE
 #include <sys/mman.h>
 
+#include "command/create.h"
+#include "command/description.h"
 #include "fuzz.h"
-#include "simgpu/create.h"
-#include "simgpu/description.h"
-#include "simgpu/gpus.h"
+#include "image/gpus.h"
 
 #define MOST_GPUS 3u /* that are made: their files are large */
 

@@ -4,15 +4,15 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include "command/create.h"
+#include "command/description.h"
 #include "fuzz.h"
-#include "simgpu/create.h"
-#include "simgpu/description.h"
-#include "simgpu/gpus.h"
-#include "simgpu/limits.h"
-#include "simgpu/mig.h"
-#include "simgpu/slots.h"
-#include "simgpu/timeline.h"
-#include "simgpu/usage.h"
+#include "image/clock.h"
+#include "image/gpus.h"
+#include "image/mig_layout.h"
+#include "state/limits.h"
+#include "state/slots.h"
+#include "time/usage.h"
 
 static const char text[] = "[gpu 0]\nmodel = NVIDIA A100-SXM4-80GB\nmemory = 80GiB\ncompute-capability = 8.0\n";
 static char directory[128];
@@ -42,7 +42,7 @@ static void change(image_t *image, input_t *input) {
                  {offsetof(image_t, lost), offsetof(image_t, events) - offsetof(image_t, lost)},
                  {offsetof(image_t, mig_mode), offsetof(image_t, limits) - offsetof(image_t, mig_mode)},
                  {offsetof(image_t, limits), 256},
-                 {offsetof(image_t, line), 256},
+                 {offsetof(image_t, schedule), 256},
                  {offsetof(image_t, slots_high), 512},
                  {offsetof(image_t, orphans_high), 256}};
     size_t part = input_number(input, 1) % (sizeof parts / sizeof *parts);
@@ -59,16 +59,16 @@ static void look_at(gpu_t *gpu) {
     uint64_t soft, hard, total, used;
     LAW(slots_holders(gpu, holders, IMAGE_SLOTS) <= IMAGE_SLOTS);
     (void)slots_used_bytes(gpu);
-    (void)usage_percent(image, timeline_now_ns());
+    (void)usage_percent(image, clock_now_ns());
     (void)limits_get(gpu, 1, &soft, &hard);
-    limits_view(gpu, &total, &used);
-    (void)mig_word(image);
+    slots_memory_info(gpu, &total, &used);
+    (void)mig_mode_text(image);
     for (unsigned i = 0; i < IMAGE_INSTANCES; i++) {
         const image_instance_t *instance = &image->instances[i];
         const mig_profile_t *profile = mig_profile(image, instance->profile);
         char name[64];
         for (unsigned part = 0; profile != NULL && instance->present && part < IMAGE_INSTANCES; part++)
-            mig_name(image, profile, instance->parts[part].slices, name, sizeof name);
+            mig_name(image, profile, instance->compute_instances[part].slices, name, sizeof name);
     }
     LAW(strlen(image->driver_version) < 32 && strlen(image->model) < 96);
 }

@@ -1,4 +1,4 @@
-"""The simulated CUDA driver: memory and time are the GPU's, for all processes together."""
+"""The simulated CUDA driver: all processes share a GPU's memory and time."""
 
 from __future__ import annotations
 
@@ -115,7 +115,9 @@ def shares_memory() -> None:
     c = Cuda()
     handle, other, address, word = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_uint32(7)
     c.check("cuMemCreate", ctypes.byref(handle), 2 * MIB, ctypes.byref(on_device(0)), 0)
-    assert c.call("cuMemExportToShareableHandle", ctypes.byref(word), handle.value, 1, 0) != SUCCESS, "not made for it"
+    assert c.call("cuMemExportToShareableHandle", ctypes.byref(word), handle.value, 1, 0) != SUCCESS, (
+        "created without a handle type"
+    )
     c.check("cuMemCreate", ctypes.byref(handle), 2 * MIB, ctypes.byref(on_device(0, 1)), 0)
     descriptor = ctypes.c_int()
     c.check("cuMemExportToShareableHandle", ctypes.byref(descriptor), handle.value, 1, 0)
@@ -166,7 +168,7 @@ def forks() -> None:
     if (child := os.fork()) == 0:
         os._exit(c.call("cuInit", 0) * 10 + c.allocate(1)[0])
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 33
-    assert c.info()[1] - c.info()[0] == 1 << 30, "its end took nothing from the parent"
+    assert c.info()[1] - c.info()[0] == 1 << 30, "the end of the child freed nothing of the parent"
 
 
 def on_a_gpu_that_fails(simgpu_command: str, gpus: str) -> None:

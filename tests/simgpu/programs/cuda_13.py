@@ -1,4 +1,4 @@
-"""What CUDA 13.0 has brought, as a program calls it."""
+"""Functions that CUDA 13.0 has added or changed, as a program calls them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CopyAttributes(ctypes.Structure):
 
 
 class Operand(ctypes.Structure):
-    """CUmemcpy3DOperand of a pointer."""
+    """CUmemcpy3DOperand for a pointer."""
 
     _fields_ = (
         ("type", ctypes.c_int),
@@ -117,7 +117,7 @@ def pools() -> None:
 
 
 def copies(symbol: str) -> None:
-    """A batch of copies: to the GPU, on it, and back; by all forms of the function."""
+    """Copy in batches to the GPU, on it, and back, with all forms of the function."""
     c = Cuda()
     stream, failed = c.made("cuStreamCreate", 1), ctypes.c_size_t(7)
     more = () if "_v2" in symbol else (ctypes.byref(failed),)
@@ -191,7 +191,7 @@ def moves(form: str) -> None:
 
 
 def versions() -> None:
-    """cuGetProcAddress knows what a driver of CUDA 13.0 knows, and nothing of later ones."""
+    """cuGetProcAddress returns the functions of a CUDA 13.0 driver, and none of later ones."""
     c = Cuda()
     version = ctypes.c_int()
     c.check("cuDriverGetVersion", ctypes.byref(version))
@@ -218,7 +218,7 @@ def versions() -> None:
 
 
 def gpu() -> None:
-    """What a program sees of an H100 with the newest driver of CUDA 13.0."""
+    """Check an H100's properties with the newest driver of CUDA 13.0."""
     c = Cuda()
     free_bytes, total_bytes = c.info()
     name = ctypes.create_string_buffer(96)

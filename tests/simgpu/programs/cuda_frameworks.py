@@ -1,4 +1,4 @@
-"""What frameworks ask a driver for: attributes, kernels of any name, libraries, what an address is, settings, blocks."""
+"""Driver calls of frameworks: attributes, kernels of any name, libraries, pointer attributes, settings, blocks."""
 
 from __future__ import annotations
 
@@ -184,9 +184,9 @@ def memory_in_blocks() -> None:
     assert used() == 0
     c.use(2)
     c.allocate(1)
-    assert c.info()[1] - c.info()[0] == 1, "the others grant to the byte"
+    assert c.info()[1] - c.info()[0] == 1, "other GPUs allocate to the byte"
     second = c.made("cuCtxCreate_v2", 0, 1)
     c.allocate(5)
     c.check("cuCtxDestroy_v2", second)
     c.use(1)
-    assert used() == 0, "what ends with its context is given back"
+    assert used() == 0, "memory ends with its context"

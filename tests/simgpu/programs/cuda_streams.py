@@ -1,4 +1,4 @@
-"""What frameworks put into streams: copies, fills, words, functions of the host, events for others, captures of it all."""
+"""Work that frameworks queue in streams: copies, fills, words, host functions, events for other processes, captures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated CUDA driver is strict: what a program may not do ends in an error, or ends the program with a sentence."""
+"""The simulated CUDA driver is strict: misuse returns an error, or ends the program with a sentence."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def executable_graph(c: Cuda) -> None:
     c.call("cuGraphLaunch", executable, 0)
 
 
-# What is ended and used again, and what the sentence calls it.
+# Functions that use an object after its end, by the object's name in the error.
 ENDED = {
     "a stream": stream,
     "an event": event,
@@ -82,7 +82,7 @@ def other_contexts() -> None:
 
     second = c.made("cuCtxCreate_v2", 0, 0)
     own = c.made("cuEventCreate", 0)
-    assert launch(kernel, 0) == 400, "its module is another context's"
+    assert launch(kernel, 0) == 400, "its module belongs to another context"
     assert launch(c.kernel("k_1us"), stream) == 400
     assert c.call("cuEventRecord", own, stream) == c.call("cuEventRecord", event, 0) == 400
     c.check("cuEventRecord", event, stream)
@@ -131,7 +131,7 @@ def faults() -> None:
     kernel, before = c.kernel("fault_20ms"), c.allocate(1 << 20)[1]
     stream = c.made("cuStreamCreate", 1)
     c.launch(kernel, stream)
-    assert c.allocate(1 << 20)[0] == SUCCESS, "it has not come to that yet"
+    assert c.allocate(1 << 20)[0] == SUCCESS, "the kernel has not failed yet"
     assert c.call("cuStreamSynchronize", stream) == 700
     for result in (
         c.allocate(1)[0],
@@ -146,7 +146,7 @@ def faults() -> None:
     assert name.value == b"CUDA_ERROR_ILLEGAL_ADDRESS"
     c.check("cuDevicePrimaryCtxReset_v2", 0)
     c.use(0)
-    assert c.info()[0] == c.info()[1], "what the context had is free"
+    assert c.info()[0] == c.info()[1], "the memory of the context is free"
     assert c.allocate(1)[0] == SUCCESS
 
 

@@ -1,4 +1,4 @@
-"""A description becomes GPUs, or one sentence that says what to change."""
+"""A description turns into GPUs, or into one sentence that says what to change."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.interposer.cuda_client import Cuda
 
 
 def contexts() -> None:
-    """What NVML says that this process holds: with one context, with two, with one, with none."""
+    """Print the memory that NVML reports for this process with one context, two, one and none."""
     nvml.nvmlInit()
 
     def held() -> None:

@@ -1,4 +1,4 @@
-"""Graphs, captures, and the launches that a context takes before the next one waits."""
+"""Graphs, captures, and the number of launches that a context accepts before the next one waits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ USED, RESERVED = 0, 2  # CUgraphMem_attribute
 
 
 class Graphs(Cuda):
-    """A kernel, a stream and an event of its own; a graph that is captured or made."""
+    """A kernel, a stream, an event, and a graph that is captured or built."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Graphs(Cuda):
         self.check("cuGraphInstantiateWithFlags", ctypes.byref(self.executable), self.graph, 0)
 
     def took(self, what: Callable[[], object] | None = None) -> float:
-        """How long this takes, or the graph, until it is done."""
+        """Run this, or the graph, and return how long it takes until its end."""
         began = time.monotonic()
         what() if what else self.check("cuGraphLaunch", self.executable, self.stream)
         self.check("cuCtxSynchronize")
@@ -77,7 +77,7 @@ def kernel_with_a_parameter() -> None:
     def work() -> int:
         return c.start(parameters)
 
-    assert c.start() == 1, "nobody says how long"
+    assert c.start() == 1, "no duration"
     assert 0.03 <= c.took(work) < 0.5
     c.begin()
     assert work() == work() == 0
@@ -118,7 +118,7 @@ def destroys_a_capturing_stream() -> None:
 
 
 def starts_where_no_launch_is_taken() -> None:
-    """What a graph allocates it has from its start on, although its kernel cannot be queued yet."""
+    """A graph that allocates has its memory from its start, even if its kernel cannot be queued yet."""
     c = graphing.Graphs()
     stream, word, kernel = c.made("cuStreamCreate", 1), c.made("cuMemHostAlloc", 8, 0), c.kernel("k_1us")
     value = ctypes.c_uint32.from_address(word.value or 0)

@@ -1,4 +1,4 @@
-"""Limits of memory by control group, as drivers from version 615 on keep them."""
+"""Memory limits by control group, as drivers from version 615 on enforce them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def sets(cgroup: str, soft: int, hard: int) -> None:
 
 
 def joins(cgroup: str, hard: int) -> None:
-    """What there is of the GPU, before and after it is limited as a process of the group."""
+    """Print the GPU's memory before and after this process joins the limited group."""
     nvml.nvmlInit()
     set_limits(cgroup, 0, hard)
     for joined in (False, True):

@@ -1,4 +1,4 @@
-"""MIG on simulated GPUs, by the real pynvml and by programs that use CUDA."""
+"""MIG on simulated GPUs, through the real pynvml and programs that use CUDA."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients of MPS run side by side; one that is none takes turns with all of them."""
+"""MPS clients run concurrently; other processes take turns with all of them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tests.interposer.cuda_client import Cuda
 
 
 def runs_a_kernel(name: str) -> None:
-    """When it is told to, and says how many milliseconds that took by the GPU's clock.
+    """Run a kernel on request, and print how many milliseconds that took by the GPU's clock.
 
-    All is queued before the word that it waits for is written: whoever is late then, the GPU is not.
+    All work is queued before the word that it waits for is written, so a late process does not delay the GPU.
     """
     c = Cuda()
     kernel, start, end = c.kernel(name), c.made("cuEventCreate", 0), c.made("cuEventCreate", 0)

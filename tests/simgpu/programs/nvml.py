@@ -1,4 +1,4 @@
-"""The real pynvml reads the simulated node as it reads a real one."""
+"""The real pynvml reads the simulated node like a real one."""
 
 from __future__ import annotations
 

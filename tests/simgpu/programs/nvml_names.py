@@ -1,4 +1,4 @@
-"""The simulated NVML has every function that a real one has, whether it can answer or not."""
+"""The simulated NVML exports every function that a real one exports, simulated or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What streams do besides kernels has its place among them: functions of the host, words in memory, copies behind them."""
+"""Work in streams other than kernels keeps its order: host functions, words in memory, copies after them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import ctypes
 import time
 
 from tests.interposer.cuda_client import SUCCESS
-from tests.simgpu.programs.side_by_side import Streams
+from tests.simgpu.programs.concurrent_kernels import Streams
 
 
 class Words(Streams):
-    """A word in memory, and what it is now."""
+    """A word in memory and its present value."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""`simgpu sysfs` writes what the kernel would tell of the GPUs."""
+"""`simgpu sysfs` writes the kernel's files about the GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes take turns on a GPU as contexts do on real hardware: slices, what a switch costs, what a killed one leaves."""
+"""Processes take turns on a GPU like contexts on real hardware: time slices, the cost of a switch, killed processes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ def say(*words: object) -> None:
 
 
 def until_done(c: Cuda, began: float | None = None) -> float:
-    """How many milliseconds the waiting for its kernels took."""
+    """Return how many milliseconds it took to wait for the kernels."""
     began = began or time.monotonic()
     c.check("cuCtxSynchronize")
     return (time.monotonic() - began) * 1000
 
 
 def queue(milliseconds: int) -> None:
-    """Queues so much work in kernels of 10 ms, and says how long they took and since when; waits for a line first.
+    """Wait for a line, queue this much work in kernels of 10 ms, and print when they started and how long they took.
 
-    By the GPU's clock, which does not wait until somebody wakes.
+    Times are by the GPU's clock, which does not depend on when the process wakes up.
     """
     c = Cuda()
     function, took = c.kernel("k_10ms"), ctypes.c_float()
@@ -45,7 +45,7 @@ def events() -> None:
     c = Cuda()
     function, elapsed = c.kernel("k_10ms"), ctypes.c_float()
     events = [c.made("cuEventCreate", 0) for _ in range(3)]
-    c.launch(c.kernel("k_300ms"))  # all else is queued behind it
+    c.launch(c.kernel("k_300ms"))  # everything else is queued behind it
     for event in events:
         c.check("cuEventRecord", event, None)
         for _ in range(3):
