@@ -25,7 +25,7 @@ rules:
 
 @dataclass(frozen=True, slots=True)
 class ApiCall:
-    """One call: by which account and program, and for what.
+    """A call: by which account and program, and for what.
 
     id: the same at each of its stages. account: the ServiceAccount's name. program: the User-Agent. resource:
     `RESOURCE[/SUBRESOURCE][.GROUP]`, or the path of a non-resource request. code: the status of HTTP. decision: the

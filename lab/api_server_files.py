@@ -41,7 +41,7 @@ authorizers:
     matchConditionSubjectAccessReviewVersion: v1
     connectionInfo:
       type: KubeConfigFile
-      kubeConfigFile: {certificates}/nobody.kubeconfig
+      kubeConfigFile: {certificates}/unused.kubeconfig
     matchConditions:
     - expression: request.user == 'system:serviceaccount:gpushare-system:gpushare-agent'
     - expression: has(request.resourceAttributes) && request.resourceAttributes.resource == 'pods'
@@ -54,19 +54,19 @@ authorizers:
 - type: RBAC
   name: rbac
 """
-NOBODY: Final = """\
+UNUSED_KUBECONFIG: Final = """\
 apiVersion: v1
 kind: Config
 clusters:
-- name: nobody
+- name: unused
   cluster:
     server: https://localhost:1
 contexts:
-- name: nobody
+- name: unused
   context:
-    cluster: nobody
-    user: nobody
-current-context: nobody
+    cluster: unused
+    user: unused
+current-context: unused
 """
 
 # A webhook may request a client certificate, and recognises the API server by it.
@@ -94,7 +94,7 @@ users:
 _FILES: Final[Mapping[str, str]] = {
     "authentication.yaml": AUTHENTICATION,
     "authorization.yaml": AUTHORIZATION,
-    "nobody.kubeconfig": NOBODY,
+    "unused.kubeconfig": UNUSED_KUBECONFIG,
     "admission.yaml": ADMISSION,
     "webhooks.kubeconfig": WEBHOOKS,
     "audit.yaml": api_audit.POLICY,

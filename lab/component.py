@@ -91,7 +91,7 @@ class URL:
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One daemon of the lab and its probe."""
+    """A daemon of the lab and its probe."""
 
     process: daemon_process.Process
     probe: Probe

@@ -34,7 +34,7 @@ Entry = tuple[tarfile.TarInfo, bytes]  # of a layer: its header and content
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One image to build: its name, its command and its layers, each a tar archive."""
+    """An image to build: its name, its command and its layers, each a tar archive."""
 
     name: str
     command: tuple[str, ...]

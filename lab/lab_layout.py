@@ -18,7 +18,7 @@ MAX_SOCKET = len("/nodes/lab-node-99/containerd.sock.ttrpc")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node: its name, its number from 0 and its kubelet's ports."""
+    """A node: its name, its number from 0 and its kubelet's ports."""
 
     name: str
     number: int
@@ -28,7 +28,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One lab: its directory, the number that keeps its addresses apart from other labs', its ports and nodes."""
+    """A lab: its directory, the number that keeps its addresses apart from other labs', its ports and nodes."""
 
     directory: Path
     number: int

@@ -1,4 +1,4 @@
-"""One cgroup that holds everything a lab's nodes start, so that ending it needs no bookkeeping and misses nothing.
+"""A cgroup that holds everything a lab's nodes start, so that ending it needs no bookkeeping and misses nothing.
 
 Works with version 2, version 1 and the hybrid of both, without systemd.
 """

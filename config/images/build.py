@@ -34,7 +34,7 @@ class Archives:
     plugin: Archive | None = None
 
     def by_name(self) -> Mapping[str, Archive]:
-        """Those that were built, by the names of their images."""
+        """The images that were built, by name."""
         return {image.name: made for image in contents.IMAGES if (made := getattr(self, image.name)) is not None}
 
 

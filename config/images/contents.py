@@ -134,7 +134,7 @@ NAME_SERVICES = b"passwd: files\ngroup: files\nhosts: files dns\n"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Image:
-    """One image: its command and user, and the wheels and packages that these need."""
+    """An image: its command and user, and the wheels and packages that these need."""
 
     name: str
     module: str

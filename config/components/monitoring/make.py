@@ -41,7 +41,7 @@ LINKS = {"node": "node", "namespace": "namespace", "pod": "pod"}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel; the fields are explained above."""
+    """A panel; the fields are explained above."""
 
     title: str
     kind: str
