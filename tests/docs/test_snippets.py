@@ -64,7 +64,7 @@ def test_every_page_is_looked_at_and_every_block_is_of_a_kind_that_is_checked() 
 
 
 def test_files_of_an_api_server_are_those_of_the_labs() -> None:
-    templates = (files.ADMISSION, files.WEBHOOKS, files.AUTHORIZATION, files.NOBODY)
+    templates = (files.ADMISSION, files.WEBHOOKS, files.AUTHORIZATION, files.UNUSED_KUBECONFIG)
     texts = [text.replace("{certificates}", "/etc/kubernetes/webhooks") for text in templates]
     shown = {yaml.safe_dump(document) for _, document in API_SERVERS}
     assert shown == {yaml.safe_dump(yaml.safe_load(text)) for text in texts}
