@@ -14,28 +14,28 @@ Usage: ./install.sh [OPTION...]
        ./install.sh --uninstall [--dry-run] [--yes] [--delete-ledger]
        ./install.sh --local | --prerequisites | --help
 
-Without --uninstall it installs gpushare into the cluster of the current kubectl context: it checks what the cluster
-lacks (docs/preconditions.md), applies the manifests, waits until all runs, and checks again. It may be run again at
-any time: to upgrade, or with other options.
+Without --uninstall it installs gpushare into the cluster of the current kubectl context: it checks the preconditions
+(docs/preconditions.md), applies the manifests, waits until everything runs, and checks again. Run it again at any time:
+to upgrade, or with other options.
 
-  --registry REGISTRY/PREFIX  take the images from there, as REGISTRY/PREFIX/webhook, …/agent and …/plugin; without it
-                              those that `make images PUSH=REGISTRY/PREFIX` has pushed, by their digest
+  --registry REGISTRY/PREFIX  use the images REGISTRY/PREFIX/webhook, …/agent and …/plugin; by default those that
+                              `make images PUSH=REGISTRY/PREFIX` has pushed, by digest
   --component NAME            add config/components/NAME; may be repeated
-  --kubelet-root DIRECTORY    where the kubelets have their files, if not in /var/lib/kubelet
-  --dry-run                   say what would be done, and let the API server check it, without changing anything
-  --timeout SECONDS           how long webhook and agents may take until they are ready; 180
-  --skip-preflight            install although the check finds what blocks
-  --force-conflicts           take over fields of gpushare's objects that somebody else has changed
+  --kubelet-root DIRECTORY    the kubelets' directory, if not /var/lib/kubelet
+  --dry-run                   print the changes, and let the API server check them, without making any
+  --timeout SECONDS           how long to wait for webhook and agents; default 180
+  --skip-preflight            install in spite of blocking findings
+  --force-conflicts           overwrite fields of gpushare's objects that another client has changed
 
   --uninstall                 remove gpushare: the webhook and its policies first, then the rest. The ledger stays (the
-                              GPUNodes and their CRD), and pods with a share run on. The configurations of nodes are
-                              saved to a file in the current directory. On a terminal it asks first
-  --delete-ledger             with --uninstall: remove the ledger as well
+                              GPUNodes and their CRD), and pods with a share keep running. The configurations of nodes
+                              are saved to a file in the current directory. On a terminal it asks first
+  --delete-ledger             with --uninstall: also remove the ledger
   --yes                       with --uninstall: do not ask
 
   --local                     set up everything in this checkout and show gpushare on a cluster in memory; needs no
                               GPU, no cluster
-  --prerequisites             only see to what this machine needs: Python 3.11 with venv, gcc, make
+  --prerequisites             only install what this machine lacks: Python 3.11 with venv, gcc, make
   --help                      this text
 
 It writes to .venv/ and build/ in this checkout. The lab of `make lab` and `make test` keeps its Kubernetes in
@@ -66,7 +66,7 @@ compiles() { printf '#include <stdio.h>\nint main(void) { return 0; }\n' | gcc -
 
 missing_packages() {
   local python="$1"
-  # A virtual environment that is there already is enough.
+  # An existing virtual environment is enough.
   if [[ ! -x .venv/bin/pip ]] && ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
     printf '%s\n' "python$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv"
   fi
@@ -81,22 +81,22 @@ prerequisites() {
   mapfile -t missing < <(missing_packages "$python")
   [[ ${#missing[@]} -gt 0 ]] || return 0
   command -v apt-get >/dev/null ||
-    fail "this machine lacks what Debian calls ${missing[*]}, and has no apt-get to install it: install it by hand"
+    fail "this machine lacks ${missing[*]} (Debian's names) and has no apt-get: install them by hand"
   [[ $EUID -eq 0 ]] || fail "this machine lacks ${missing[*]}: sudo apt-get install ${missing[*]}"
   say "Installing ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
-  # The package list of a fresh machine may be missing, or older than the mirror.
+  # The package lists of a fresh machine may be missing, or older than the mirror's.
   apt-get install -qq --yes --no-install-recommends "${missing[@]}" >/dev/null 2>&1 ||
     { apt-get update -qq && apt-get install -qq --yes --no-install-recommends "${missing[@]}" >/dev/null; } ||
     fail "apt-get could not install ${missing[*]}; see above"
 }
 
-# Runs a command, and says every five seconds how long it has been running.
+# Runs a command, and prints every five seconds how long it has been running.
 with_progress() {
   local what="$1" began=$SECONDS ticker code=0
   shift
   say "$what …"
-  # Ctrl-C does not reach a background loop, so it looks whether its parent is still there.
+  # Ctrl-C does not reach a background loop, so it checks whether its parent still runs.
   while sleep 5 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do say "  … $((SECONDS - began)) s"; done &
   ticker=$!
   "$@" || code=$?
@@ -105,7 +105,7 @@ with_progress() {
 }
 
 local_demo() {
-  say 'The first time this takes one to three minutes, later a few seconds.'
+  say 'The first run takes one to three minutes, later ones a few seconds.'
   prerequisites
   with_progress 'Installing Python packages into .venv/' make --silent env
   with_progress 'Compiling the C library and the simulated driver into build/' make --silent build
@@ -119,10 +119,10 @@ context() { kubectl config current-context 2>/dev/null || echo 'in-cluster'; }
 need_cluster() {
   command -v kubectl >/dev/null || fail 'kubectl is missing: install it, or try ./install.sh --local without a cluster'
   kubectl version >/dev/null 2>&1 ||
-    fail "no cluster answers in the context '$(kubectl config current-context 2>/dev/null || echo none)': choose one by kubectl config use-context"
+    fail "no cluster answers at the context '$(kubectl config current-context 2>/dev/null || echo none)': choose one with kubectl config use-context"
 }
 
-# A Python that can run the plugin: that of `make env`, or a small environment with the locked versions of what it needs.
+# A Python that can run the plugin: that of `make env`, or a small environment with the locked versions of its packages.
 python_for_checks() {
   local python=.venv/bin/python folder=build/check
   if ! "$python" -c 'import click, tabulate, yaml' 2>/dev/null; then
@@ -130,16 +130,16 @@ python_for_checks() {
     if ! "$python" -c 'import click, tabulate, yaml' 2>/dev/null; then
       mkdir -p build
       "$(find_python)" -m venv $folder ||
-        fail 'Python has no venv: see ./install.sh --prerequisites'
+        fail 'Python has no venv: run ./install.sh --prerequisites'
       awk '/^[a-z]/ { on = /^(click|colorama|pyyaml|tabulate)==/ } on' requirements.lock >$folder/requirements.lock
       "$python" -m pip install --quiet --disable-pip-version-check --require-hashes -r $folder/requirements.lock ||
-        fail 'the check needs click, pyyaml and tabulate, and pip cannot install them; --skip-preflight does without'
+        fail 'the check needs click, pyyaml and tabulate, and pip cannot install them: add --skip-preflight to install without it'
     fi
   fi
   printf '%s\n' "$python"
 }
 
-# Prints what the check finds. Fails if something blocks: then `blocking` has which rules.
+# Prints the findings. Fails if any blocks: `blocking` then has the rules.
 check() {
   local code=0
   blocking=''
@@ -155,14 +155,14 @@ preflight() {
   say
   if [[ $code -eq 0 ]]; then return; fi
   if [[ -z $blocking && -n $skip_preflight ]]; then
-    say 'Going on although the cluster could not be checked, as --skip-preflight says.'
+    say 'Continuing although the cluster could not be checked, because of --skip-preflight.'
     return
   fi
-  if [[ -z $blocking ]]; then fail 'the cluster could not be checked; --skip-preflight does without'; fi
+  if [[ -z $blocking ]]; then fail 'the cluster could not be checked: add --skip-preflight to install without the check'; fi
   if [[ -n $dry_run ]]; then
-    say "An installation would end here, because of $blocking. With --skip-preflight it would go on:"
+    say "An installation would stop here, because of $blocking. With --skip-preflight it would continue:"
   elif [[ -n $skip_preflight ]]; then
-    say "Going on in spite of $blocking, as --skip-preflight says."
+    say "Continuing in spite of $blocking, because of --skip-preflight."
   else
     fail "nothing was changed, because of $blocking: see above, or add --skip-preflight"
   fi
@@ -178,13 +178,13 @@ render() {
 
 images() { sed -n 's/^ *image: //p' "$scratch/manifests.yaml" | sort -u | paste -sd ' '; }
 
-# Who has set fields to something else, as the API server names them; each once.
+# The other field managers in the API server's message, each once.
 others() { sed -n 's/.*conflicts\{0,1\} with "\([^"]*\)".*/\1/p' "$scratch/complaints" | sort -u | paste -sd ' '; }
 
 apply() {
   local code=0
   kubectl apply --server-side "$@" 2>"$scratch/complaints" || code=$?
-  # An earlier release was applied by the client: those were we ourselves.
+  # An earlier release was applied by client-side apply, so those fields are ours.
   if [[ $code -ne 0 && $(others) == kubectl-client-side-apply ]]; then
     code=0
     kubectl apply --server-side --force-conflicts "$@" 2>"$scratch/complaints" || code=$?
@@ -192,26 +192,26 @@ apply() {
   cat "$scratch/complaints" >&2
   if [[ $code -eq 0 ]]; then return; fi
   if grep -q 'conflict' "$scratch/complaints"; then
-    fail "$(others) has set the fields named above: --force-conflicts sets them as the manifests have them"
+    fail "$(others) has changed the fields named above: add --force-conflicts to overwrite them"
   fi
-  fail 'the API server refused some of it: see above'
+  fail 'the API server rejected some objects: see above'
 }
 
-# Which objects an installation would make or change, of those that the manifests have; the rest stays as it is.
+# Prints which objects of the manifests an installation would create or change.
 differences() {
   local code=0 changed
-  # Of each object kubectl writes two files, named after it: one as it is, one as it would be.
+  # kubectl writes two files per object, named after it: its current and its future state.
   KUBECTL_EXTERNAL_DIFF='diff -rq' kubectl diff --server-side "${force[@]}" --filename "$scratch/manifests.yaml" \
     >"$scratch/differences" 2>"$scratch/complaints" || code=$?
   if [[ $code -gt 1 ]]; then
     cat "$scratch/complaints" >&2
-    fail 'the API server could not say what would change: see above'
+    fail 'the API server could not compute the changes: see above'
   fi
   changed="$(sed -nE -e 's#^Files .*/([^/ ]+) differ$#\1#p' -e 's#^Only in [^:]*: (.*)#\1#p' "$scratch/differences" | sort -u)"
   if [[ -z $changed ]]; then
-    say 'All of it is there already, as the manifests have it.'
+    say 'All objects exist already, as in the manifests.'
   else
-    say 'Of what is there, or will be, these would change (GROUP.VERSION.KIND.NAMESPACE.NAME); all else stays as it is:'
+    say 'These objects would be created or changed (GROUP.VERSION.KIND.NAMESPACE.NAME):'
     say "$changed" | sed 's/^/  /'
   fi
 }
@@ -231,7 +231,7 @@ install_into_cluster() {
       apply "${force[@]}" --dry-run=server --filename "$scratch/manifests.yaml" >/dev/null
       differences
     else
-      # The API server cannot check what goes into a namespace that does not exist yet.
+      # The API server cannot check objects in a namespace that does not exist yet.
       kubectl apply --dry-run=client --filename "$scratch/manifests.yaml"
     fi
     say 'Nothing was changed.'
@@ -240,31 +240,31 @@ install_into_cluster() {
   preflight
   say "Installing gpushare into the cluster of context '$(context)': namespace $NAMESPACE, CRD $CRD,"
   say "webhook (2 replicas), policies, and an agent on each node with a GPU. Images: $(images)"
-  # The kind has to be known before objects of it, and the policies that name it, are sent.
+  # The kind must exist before its objects, and before the policies that name it.
   apply "${force[@]}" --filename config/base/crd/gpunodes.yaml
-  # Until the API server has looked at it, its conditions are null, and a wait for one of them would fail at once. It
-  # accepts the names in the same step, and for them kubectl waits.
+  # At first the CRD's conditions are null, and a wait for one of them would fail at once. The API server accepts the
+  # names in the same step as it sets them, and kubectl can wait for the names.
   kubectl wait --for=jsonpath='{.status.acceptedNames.plural}'="${CRD%%.*}" --timeout=60s "crd/$CRD" >/dev/null
   kubectl wait --for=condition=Established --timeout=60s "crd/$CRD"
   apply "${force[@]}" --filename "$scratch/manifests.yaml"
-  # A DaemonSet with no node to run on is ready at once; the check says so.
+  # A DaemonSet without a matching node is ready at once; the check reports that.
   local attempts=5
   await deployment/gpushare-webhook webhook || attempts=1 late='gpushare-webhook'
   await daemonset/gpushare-agent agent || attempts=1 late="${late:+$late and }gpushare-agent"
   verify $attempts
 }
 
-# Waits for a workload; of one that is not ready in time the last lines of its logs. Why it is not, the check says.
+# Waits for a workload. If it is not ready in time, prints the end of its logs; the check explains why.
 await() {
   kubectl rollout status --namespace "$NAMESPACE" --timeout="${timeout_seconds}s" "$1" && return
-  say "$1 is not ready after $timeout_seconds seconds. What its pods said last:"
+  say "$1 is not ready after $timeout_seconds seconds. The last lines of its pods' logs:"
   kubectl logs --namespace "$NAMESPACE" --selector "app.kubernetes.io/component=$2" --tail=5 --prefix 2>&1 | sed 's/^/  /'
   return 1
 }
 
 verify() {
   local attempt
-  # What has just become ready is known to the API server a moment later.
+  # The API server learns a moment later that a pod is ready.
   for ((attempt = 1; attempt <= $1; attempt++)); do
     [[ -n $python ]] || break
     check >"$scratch/said" && break
@@ -273,16 +273,16 @@ verify() {
   say
   [[ -z $python ]] || cat "$scratch/said"
   say
-  # Without the check nobody else says that it does not work.
-  [[ -n $python || -z $late ]] || fail "gpushare is installed and $late is not ready: see above; until the webhook is, pods that ask for a share are refused"
-  [[ -z $blocking ]] || fail "gpushare is installed and does not work yet, because of $blocking: see above; kubectl gpushare check looks again"
+  # Without the check this is the only report.
+  [[ -n $python || -z $late ]] || fail "gpushare is installed, but $late is not ready: see above; until the webhook is ready, pods that request a share are rejected"
+  [[ -z $blocking ]] || fail "gpushare is installed, but does not work yet, because of $blocking: see above; run kubectl gpushare check to check again"
   say 'Installed. Next:'
   say '  kubectl get gpunodes'
-  say '  a first pod: docs/first-pod.md (the images of config/samples are in the lab alone)'
-  say '  kubectl gpushare top    # docs/plugin.md: how to have the plugin'
+  say '  a first pod: docs/first-pod.md (the images of config/samples exist only in the lab)'
+  say '  kubectl gpushare top    # to install the plugin: docs/plugin.md'
 }
 
-# --- away again ------------------------------------------------------------------------------------------------------
+# --- uninstall -------------------------------------------------------------------------------------------------------
 
 refuse_helm() {
   local by
@@ -293,11 +293,11 @@ refuse_helm() {
 
 remove() { kubectl delete --ignore-not-found "${how[@]}" "$@"; }
 
-# Prints what an uninstallation deletes, and which pods it concerns.
+# Prints what an uninstallation deletes, and the pods that it affects.
 announce() {
   local holders count
   say "From the cluster of context '$(context)' this deletes:"
-  say "  webhook, agents, their policies, roles and certificates, and the namespace $NAMESPACE with all that is in it"
+  say "  webhook, agents, their policies, roles and certificates, and the namespace $NAMESPACE with everything in it"
   count="$(kubectl get configmap --namespace "$NAMESPACE" gpushare-config --ignore-not-found \
     --output 'go-template={{ len .data }}' 2>/dev/null || true)"
   [[ -z $count ]] || say "  the $count configurations of nodes, in the ConfigMap gpushare-config"
@@ -308,7 +308,7 @@ announce() {
   fi
   holders="$(kubectl get pods --all-namespaces --selector gpushare.io/share --no-headers \
     --output 'custom-columns=:metadata.namespace,:metadata.name,:spec.nodeName,:status.phase' 2>/dev/null)" ||
-    holders='(they could not be listed)'
+    holders='(pods could not be listed)'
   [[ -n $holders ]] || return 0
   say
   say 'Pods that have a share, or wait for one:'
@@ -324,21 +324,21 @@ confirm() {
   [[ $answer == [yY]* ]] || fail 'nothing was changed'
 }
 
-# Saves what only an administrator could write again.
+# Saves the objects that only an administrator could recreate.
 save() {
   local file folder
   file="gpushare-config-$(date -u +%Y%m%dT%H%M%SZ).yaml"
   kubectl get configmap --namespace "$NAMESPACE" gpushare-config --ignore-not-found --output yaml \
     >"$scratch/$file" || fail 'nothing was changed: the configurations of nodes could not be read, see above'
   [[ -s $scratch/$file ]] || return 0
-  # Without what belongs to the deleted object, so that it can be created again.
+  # Without the fields of the deleted object, so that the file can create a new one.
   sed -i -E '/^  (resourceVersion: "|uid: [0-9a-f-]{36}$|creationTimestamp: ")/d' "$scratch/$file"
   for folder in "$called_from" "${TMPDIR:-/tmp}"; do
     if [[ -n $dry_run ]]; then
       say "Would save the configurations of nodes to $folder/$file."
       return
     elif cp "$scratch/$file" "$folder/$file" 2>/dev/null; then
-      say "Saved the configurations of nodes. After another installation this brings them back:"
+      say "Saved the configurations of nodes. To restore them after a new installation:"
       say "  kubectl create --filename $folder/$file"
       return
     fi
@@ -358,7 +358,7 @@ uninstall() {
     confirm
   fi
   save
-  # First what stands in the way of pods: nothing may be refused for want of a webhook that is already gone.
+  # First what could block pods: none may be rejected because the webhook is gone.
   remove mutatingwebhookconfiguration gpushare
   remove validatingadmissionpolicybinding,validatingadmissionpolicy --selector "$OURS"
   remove cronjob,deployment,daemonset,poddisruptionbudget,service,networkpolicy,configmap,secret,rolebinding,role,serviceaccount \
@@ -375,27 +375,27 @@ uninstall() {
     return
   fi
   kubectl wait --for=delete --timeout=30s "namespace/$NAMESPACE" >/dev/null 2>&1 ||
-    say "The namespace $NAMESPACE is being emptied still: kubectl get namespace $NAMESPACE says when it is gone."
+    say "The namespace $NAMESPACE is still being deleted: kubectl get namespace $NAMESPACE shows when it is gone."
   if [[ -n $delete_ledger ]]; then
-    say 'Removed, and the ledger with it. Next: kubectl get nodes --selector nvidia.com/gpu.present'
+    say 'Removed, including the ledger. Next: kubectl get nodes --selector nvidia.com/gpu.present'
   else
-    say "Removed. The ledger stays: kubectl get gpunodes. ./install.sh goes on with it; ./install.sh --uninstall --delete-ledger"
-    say 'removes it as well.'
+    say "Removed. The ledger stays: kubectl get gpunodes. A new ./install.sh continues with it. To remove it too:"
+    say '  ./install.sh --uninstall --delete-ledger'
   fi
 }
 
-# --- what is asked for -----------------------------------------------------------------------------------------------
+# --- command line ----------------------------------------------------------------------------------------------------
 
 timeout_seconds=180 mode='' dry_run='' skip_preflight='' force_conflicts='' delete_ledger='' yes='' timeout_given='' python='' blocking='' late=''
 overlay=()
 how=()
 
 choose() {
-  [[ -z $mode ]] || fail "$mode and $1 contradict each other: choose one"
+  [[ -z $mode ]] || fail "$mode and $1 cannot be combined: choose one"
   mode="$1"
 }
 
-# Takes the value of a flag out of `--flag value` or `--flag=value`.
+# Reads the value of a flag from `--flag value` or `--flag=value`.
 with_value() {
   [[ $# -ge 2 && -n $2 && $2 != --* ]] || fail "$1 needs a value: see ./install.sh --help"
   if [[ $1 != --timeout ]]; then
@@ -409,7 +409,7 @@ with_value() {
 
 only_for() {
   local wanted="$1" flag="$2" given="$3"
-  [[ -z $given || $mode == "$wanted" ]] || fail "$flag does nothing ${mode:+with }${mode:-without $wanted}: leave it out"
+  [[ -z $given || $mode == "$wanted" ]] || fail "$flag has no effect ${mode:+with }${mode:-without $wanted}: leave it out"
 }
 
 parse() {
@@ -431,7 +431,7 @@ parse() {
       --help | -h) choose --help ;;
       *)
         usage >&2
-        fail "$1 is not a flag of install.sh"
+        fail "unknown flag $1: see ./install.sh --help"
         ;;
     esac
     shift

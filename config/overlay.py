@@ -25,8 +25,8 @@ KUBELET = "/var/lib/kubelet"  # as config/base/deviceplugin has it
 _PREFIX = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*")
 
 
-class Mistake(Exception):  # noqa: N818 - a sentence about what was asked for
-    """Something that was asked for cannot be; the message is for people."""
+class Mistake(Exception):  # noqa: N818 - a sentence about an argument
+    """An invalid argument; the message is for people."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,15 +45,15 @@ def write(folder: Path, wanted: Wanted) -> None:
     known = sorted(path.parent.name for path in CONFIG.glob("components/*/kustomization.yaml"))
     for name in components:
         if name not in known:
-            raise Mistake(f"--component {name}: there is none of that name in config/components: {', '.join(known)}")
+            raise Mistake(f"--component {name} does not exist: write one of {', '.join(known)}")
     if kubelet_root and not kubelet_root.startswith("/"):
-        raise Mistake(f"--kubelet-root {kubelet_root}: write the whole path, such as {KUBELET}")
+        raise Mistake(f"--kubelet-root {kubelet_root}: write an absolute path, such as {KUBELET}")
     shutil.copytree(CONFIG, folder / "config", ignore=shutil.ignore_patterns("__pycache__", "*.py"))
     document = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": ["config/default"],
-        # A component is named once, however often it was asked for.
+        # Without repetition.
         "components": [f"config/components/{name}" for name in dict.fromkeys(components)],
         "images": list(images(wanted.registry, wanted.pushed)),
         "patches": list(_kubelet(kubelet_root.rstrip("/"))),
@@ -62,7 +62,7 @@ def write(folder: Path, wanted: Wanted) -> None:
 
 
 def images(registry: str, pushed: Path) -> Iterator[dict[str, str]]:
-    """Entries of `images`: by digest where they were pushed from here, else by the tag that the manifests have."""
+    """Yield entries of `images`: by digest if they were pushed from here, else by the manifests' tag."""
     if registry and not _PREFIX.fullmatch(registry):
         raise Mistake(f"--registry {registry}: write REGISTRY/PREFIX, as in registry.example.org/team/gpushare")
     references = _pushed(pushed)
@@ -82,14 +82,14 @@ def _pushed(path: Path) -> dict[str, dict[str, str]]:
         return {}
     try:
         parts = json.loads(text)
-        known = [part for part in PARTS if part != "plugin" or part in parts]  # it is built where there is a kubectl
+        known = [part for part in PARTS if part != "plugin" or part in parts]  # built only with a kubectl
         return {part: {key: str(parts[part][key]) for key in ("repository", "digest")} for part in known}
     except (ValueError, KeyError, TypeError) as error:
         raise Mistake(f"{path} is invalid ({error}): run make images PUSH=REGISTRY/PREFIX again") from error
 
 
 def _kubelet(root: str) -> Iterator[dict[str, Any]]:
-    """The agent sees the kubelet's directory where it always does; only the host's own path is another."""
+    """Yield a patch for another directory on the host; the agent sees it at the usual path."""
     if not root or root == KUBELET:
         return
     volumes = [{"name": name, "hostPath": {"path": f"{root}/{name}"}} for name in ("device-plugins", "pod-resources")]

@@ -61,5 +61,5 @@ QUICKLY = ("--skip-preflight", "--timeout=1")
 def installed(done: subprocess.CompletedProcess[str]) -> None:
     """It is, and what it says in the end is that nothing runs."""
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "error: gpushare is installed and does not work yet, because of" in done.stderr, done.stderr
+    assert "error: gpushare is installed, but does not work yet, because of" in done.stderr, done.stderr
     assert "webhook-ready" in done.stderr

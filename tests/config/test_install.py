@@ -28,28 +28,28 @@ def test_help_names_every_flag() -> None:
 def test_an_unknown_flag_is_refused() -> None:
     done = install("--remove")
     assert done.returncode == 1
-    assert "error: --remove is not a flag of install.sh" in done.stderr
+    assert "error: unknown flag --remove" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (("--uninstall", "--local"), "--uninstall and --local contradict each other: choose one"),
-        (("--uninstall", "--uninstall"), "--uninstall and --uninstall contradict each other"),
-        (("--delete-ledger",), "--delete-ledger does nothing without --uninstall"),
-        (("--delete-ledger", "--dry-run"), "--delete-ledger does nothing without --uninstall"),
-        (("--dry-run", "--local"), "--dry-run does nothing with --local"),
-        (("--uninstall", "--registry=x/y"), "--registry does nothing with --uninstall"),
-        (("--uninstall", "--component", "mig"), "--component does nothing with --uninstall"),
-        (("--yes",), "--yes does nothing without --uninstall"),
-        (("--uninstall", "--skip-preflight"), "--skip-preflight does nothing with --uninstall"),
-        (("--uninstall", "--timeout=3"), "--timeout does nothing with --uninstall"),
+        (("--uninstall", "--local"), "--uninstall and --local cannot be combined: choose one"),
+        (("--uninstall", "--uninstall"), "--uninstall and --uninstall cannot be combined"),
+        (("--delete-ledger",), "--delete-ledger has no effect without --uninstall"),
+        (("--delete-ledger", "--dry-run"), "--delete-ledger has no effect without --uninstall"),
+        (("--dry-run", "--local"), "--dry-run has no effect with --local"),
+        (("--uninstall", "--registry=x/y"), "--registry has no effect with --uninstall"),
+        (("--uninstall", "--component", "mig"), "--component has no effect with --uninstall"),
+        (("--yes",), "--yes has no effect without --uninstall"),
+        (("--uninstall", "--skip-preflight"), "--skip-preflight has no effect with --uninstall"),
+        (("--uninstall", "--timeout=3"), "--timeout has no effect with --uninstall"),
         (("--registry",), "--registry needs a value"),
         (("--component=",), "--component needs a value"),
         (("--registry", "--dry-run"), "--registry needs a value"),
         (("--timeout", "3m"), "--timeout 3m: write a number of seconds"),
-        (("--uninstall", "dry-run"), "dry-run is not a flag of install.sh"),
-        (("--dryrun",), "--dryrun is not a flag of install.sh"),
+        (("--uninstall", "dry-run"), "unknown flag dry-run"),
+        (("--dryrun",), "unknown flag --dryrun"),
     ],
 )
 def test_flags_that_contradict_each_other_are_refused_before_anything_is_done(
@@ -85,7 +85,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(
     dry_run = run("--dry-run")
     assert dry_run.returncode == 0, dry_run.stderr
     assert "customresourcedefinition.apiextensions.k8s.io/gpunodes.gpushare.io created (dry run)" in dry_run.stdout
-    assert "An installation would end here, because of images. With --skip-preflight it would go on:" in dry_run.stdout
+    assert "An installation would stop here, because of images. With --skip-preflight it would continue:" in dry_run.stdout
     assert "policies, and an agent on each node with a GPU" in dry_run.stdout
     assert dry_run.stdout.endswith("\nNothing was changed.\n")
     assert ours(own) == []
@@ -207,14 +207,14 @@ def test_what_somebody_else_has_set_is_a_conflict_with_a_remedy(
     installed(run(*QUICKLY))
     again = run("--dry-run", *QUICKLY)
     assert again.returncode == 0, again.stderr
-    assert again.stdout.endswith("\nAll of it is there already, as the manifests have it.\nNothing was changed.\n")
+    assert again.stdout.endswith("\nAll objects exist already, as in the manifests.\nNothing was changed.\n")
     three = ("patch", "deployment", "gpushare-webhook", f"-n={SYSTEM}", '--patch={"spec": {"replicas": 3}}')
     own.kubectl(*three, "--field-manager=somebody")
     refused = run(*QUICKLY)
     assert refused.returncode == 1
     assert 'conflict with "somebody"' in refused.stderr
-    assert "error: somebody has set the fields named above" in refused.stderr
-    assert "--force-conflicts sets them as the manifests have them" in refused.stderr
+    assert "error: somebody has changed the fields named above" in refused.stderr
+    assert "add --force-conflicts to overwrite them" in refused.stderr
     assert run("--dry-run", *QUICKLY).stderr == refused.stderr
     gone = ("poddisruptionbudgets.policy", "gpushare-webhook", f"-n={SYSTEM}", "--ignore-not-found")
     own.kubectl("delete", *gone)
@@ -291,7 +291,7 @@ def test_pods_that_hold_shares_are_named_when_gpushare_goes(
 def test_without_a_cluster_it_says_so(own: access.Access) -> None:
     done = install(path=str(own.kubectl_program.parent))
     assert done.returncode == 1
-    assert "error: no cluster answers in the context 'none'" in done.stderr
+    assert "error: no cluster answers at the context 'none'" in done.stderr
 
 
 def test_a_long_step_of_the_demo_shows_that_it_goes_on(tmp_path: Path) -> None:

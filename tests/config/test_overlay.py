@@ -129,11 +129,11 @@ def test_the_configurations_are_not_part_of_an_installation(overlay: ModuleType,
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--component", "cdl"], "--component cdl: there is none of that name in config/components: cdi, "),
-        (["--component", "../default"], "--component ../default: there is none"),
+        (["--component", "cdl"], "--component cdl does not exist: write one of cdi, "),
+        (["--component", "../default"], "--component ../default does not exist"),
         (["--registry", "https://registry.example.org/x"], "--registry https://registry.example.org/x: write REGISTRY/PREFIX"),
         (["--registry", "Registry/x"], "--registry Registry/x: write REGISTRY/PREFIX"),
-        (["--kubelet-root", "var/lib/kubelet"], "--kubelet-root var/lib/kubelet: write the whole path"),
+        (["--kubelet-root", "var/lib/kubelet"], "--kubelet-root var/lib/kubelet: write an absolute path"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_in_a_sentence(tmp_path: Path, words: list[str], sentence: str) -> None:
