@@ -1,7 +1,7 @@
-"""What Prometheus is told: read at each scrape from the offer, from the pages of the shares, and from what the arbiter
-reported last.
+"""The agent's Prometheus metrics, collected at each scrape.
 
-Every series belongs to a GPU, a share or a container that is there now, and goes with it. Labels: `gpu` is a UUID.
+Every series belongs to a GPU, a share or a container that exists now, and disappears with it. The label `gpu` is a
+UUID.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from deviceplugin.arbiter.gpu_leases import LeaseUsage
 from deviceplugin.arbiter.share_ledgers import ShareUse
 from deviceplugin.audit import audit_metrics
 from deviceplugin.audit.node_audit import NodeAudit
-from deviceplugin.report import charges, share_figures, share_peaks
+from deviceplugin.report import share_metrics, share_peaks
 from deviceplugin.report.device_holders import DeviceHolder
 from deviceplugin.report.share_peaks import Peak
 from deviceplugin.state.offer import Offer, Unreadable
@@ -27,7 +27,7 @@ from gpushare.gpunode import GpuNode
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class AgentCollector(Collector):
-    """Prometheus metrics of this node: what its GPUs give, who holds it, and the conditions of its GPUNode."""
+    """Collects the metrics of this node's GPUs, shares, containers and arbiter, and of its GPUNode's conditions."""
 
     node_name: str
     offer: Offer
@@ -44,45 +44,44 @@ class AgentCollector(Collector):
     peaked: Callable[[], Iterable[Peak]] = tuple
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing ahead of time: what there is depends on the node."""
+        """Return nothing: the metrics depend on the node."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Everything, as it is now."""
         yield from self._gpus()
         uses = tuple(self.uses())
-        yield from share_figures.memory(uses, node_name=self.node_name)
-        yield from share_figures.compute(self.leases(), uses, self.by_driver(), node_name=self.node_name)
-        yield from share_figures.shrinking(self.node(), node_name=self.node_name)
-        yield from charges.grants(self.node(), node_name=self.node_name)
+        yield from share_metrics.memory(uses, node_name=self.node_name)
+        yield from share_metrics.compute(self.leases(), uses, self.by_driver(), node_name=self.node_name)
+        yield from share_metrics.shrinking(self.node(), node_name=self.node_name)
+        yield from share_metrics.grants(self.node(), node_name=self.node_name)
         holders = tuple(self.holders())
-        yield charges.allocation(self.node(), holders, node_name=self.node_name)
+        yield share_metrics.allocation(self.node(), holders, node_name=self.node_name)
         yield self._containers(holders)
         yield self._conditions()
         yield from audit_metrics.figures(self.audit(), node_name=self.node_name)
-        yield from share_peaks.figures(self.peaked(), node_name=self.node_name)
+        yield from share_peaks.metrics(self.peaked(), node_name=self.node_name)
         yield GaugeMetricFamily(
             "gpushare_arbiter_connections", "Processes connected to the arbiter.", value=self.connections()
         )
         yield self._protocol()
         yield CounterMetricFamily(
             "gpushare_arbiter_turned_away",
-            "Connections that the arbiter turned away at once.",
+            "Connections that the arbiter rejected at once.",
             value=self.turned_away(),
         )
 
     def _gpus(self) -> Iterator[Metric]:
         labels = ["node", "gpu", "index", "model"]
         memory = GaugeMetricFamily("gpushare_gpu_memory_bytes", "Memory of a GPU.", labels=labels)
-        cordoned = GaugeMetricFamily(
-            "gpushare_gpu_cordoned", "1 if an administrator wants nothing new on a GPU.", labels=labels
-        )
+        cordoned = GaugeMetricFamily("gpushare_gpu_cordoned", "1 if an administrator cordoned a GPU.", labels=labels)
         healthy = GaugeMetricFamily("gpushare_gpu_healthy", "1 if a GPU is healthy.", labels=labels)
         allocated = GaugeMetricFamily(
             "gpushare_gpu_allocated_memory_bytes", "Memory that shares were given.", labels=labels
         )
         compute = GaugeMetricFamily(
-            "gpushare_gpu_allocated_compute_ratio", "Compute that shares are guaranteed, 1 is the GPU.", labels=labels
+            "gpushare_gpu_allocated_compute_ratio",
+            "Compute that shares are guaranteed; 1 is the whole GPU.",
+            labels=labels,
         )
         modes = GaugeMetricFamily("gpushare_gpu_mode", "1 for the mode of a GPU.", labels=[*labels, "mode"])
         node = self.node()
@@ -106,7 +105,7 @@ class AgentCollector(Collector):
     def _protocol(self) -> Metric:
         spoken = GaugeMetricFamily(
             "gpushare_arbiter_protocol_connections",
-            "Processes connected to the arbiter, by the version of the protocol that their library speaks with it.",
+            "Processes connected to the arbiter, by the protocol version of their library.",
             labels=["version"],
         )
         connections = self.versions()
@@ -117,7 +116,9 @@ class AgentCollector(Collector):
     def _conditions(self) -> Metric:
         labels = ["node", "condition", "status", "reason"]
         family = GaugeMetricFamily(
-            "gpushare_node_condition", "1 for what each condition of the GPUNode says now.", labels=labels
+            "gpushare_node_condition",
+            "1 for the current status and reason of each condition of the GPUNode.",
+            labels=labels,
         )
         node = self.node()
         for condition in node.conditions if node is not None else ():

@@ -13,7 +13,6 @@ from typing import Any
 
 import aiohttp
 
-from deviceplugin import agent_parts
 from deviceplugin.modes import mode_checkpoint
 from gpushare.config import config_choice
 from gpushare.gpu import Mode
@@ -113,5 +112,5 @@ def has_served(directory: Path, gpus: Path) -> None:
     """An agent before has left what the GPUs are used for: a first one waits until it knows."""
     assignments = dict.fromkeys(simulated.uuids(gpus), Assignment(Mode.FRACTIONAL))
     mode_checkpoint.write(
-        directory / "root" / agent_parts.BOOK, mode_checkpoint.Checkpoint(config_choice.BUILT_IN, assignments)
+        directory / "root" / mode_checkpoint.NAME, mode_checkpoint.Checkpoint(config_choice.BUILT_IN, assignments)
     )

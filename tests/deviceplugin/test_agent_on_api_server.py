@@ -70,7 +70,7 @@ async def test_one_that_is_told_to_stop_closes_its_node_until_the_next_one_serve
         await first.until("Wrote the GPUNode's status")
         assert not await closed()
         assert await first.stop() == 0
-    assert await closed() == "the node's agent has stopped, and nothing is placed here until it is back"
+    assert await closed() == "the node's agent has stopped; no pod is placed here until it is back"
     async with running() as second:
         await second.until("Not registered with the kubelet")
         # Its Node says nothing of GPUs yet: the capacity is written once the status was looked at.

@@ -25,16 +25,16 @@ def test_a_flag_wins_over_the_environment() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "the name of the node is unknown: give --node-name, or NODE_NAME by the downward API"),
-        (["--node-name=a", "--root=lib"], "--root lib is not an absolute path, as the kubelet needs it"),
+        ([], "the node name is missing: set --node-name"),
+        (["--node-name=a", "--root=lib"], "invalid --root lib: must be an absolute path"),
         (
             ["--node-name=a", f"--run-directory=/{'x' * 100}"],
-            "is longer than the 107 bytes that a socket's path can have",
+            "is too long: a socket's path has at most 107 bytes",
         ),
-        (["--node-name=a", f"--kubelet-directory=/{'x' * 100}"], "gpushare-gpu-percent.sock is longer than"),
+        (["--node-name=a", f"--kubelet-directory=/{'x' * 100}"], "gpushare-gpu-percent.sock is too long"),
         (
             ["--node-name=a", "--state-directory=/run/gpushare/arbiter/state"],
-            "--state-directory /run/gpushare/arbiter/state is below --run-directory, which containers can read",
+            "invalid --state-directory /run/gpushare/arbiter/state: must not be below --run-directory",
         ),
     ],
 )

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin import agent_parts
 from deviceplugin.host import kernel_process
+from deviceplugin.modes import mode_checkpoint
 from gpushare import contract
 from lab import kubeconfig as files
 from tests.deviceplugin import agent_process, simulated, waiting
@@ -53,7 +53,7 @@ async def hears(agent: agent_process.Agent, gpus: Path) -> None:
 
 async def test_a_first_agent_offers_nothing_by_a_guess(short_path: Path, gpus: Path) -> None:
     """What is given by it, on a node that is to be used otherwise, keeps its GPU as it is."""
-    (short_path / "root" / agent_parts.BOOK).unlink()
+    (short_path / "root" / mode_checkpoint.NAME).unlink()
     (short_path / "kubelet").mkdir()
     kubelet = kubelets.Kubelet(short_path / "kubelet")
     await kubelet.start()
@@ -63,7 +63,7 @@ async def test_a_first_agent_offers_nothing_by_a_guess(short_path: Path, gpus: P
         assert "configuration: the node's configuration is not known yet" in text
         await asyncio.sleep(3)  # longer than an agent waits for the API server that has served the node before
         assert not kubelet.devices
-        assert not (short_path / "root" / agent_parts.BOOK).exists()
+        assert not (short_path / "root" / mode_checkpoint.NAME).exists()
     await kubelet.stop()
 
 
@@ -297,7 +297,7 @@ async def test_where_a_driver_may_come_later_it_waits_and_says_so(short_path: Pa
     async with agent_process.running(
         "node-a", short_path, kubeconfig=unreachable(short_path), gpus=later, more=more, program=program
     ) as agent:
-        await agent.until("There is no driver")
+        await agent.until("No driver found")
         (port,) = [line["probe_port"] for line in agent.lines if line["msg"] == "Waiting for a driver"]
         status, text = await agent.ask(port, "/readyz")
         assert status == 500
@@ -312,7 +312,7 @@ async def test_a_wait_for_a_driver_ends_when_it_is_told_to(short_path: Path, tmp
     async with agent_process.running(
         "node-a", short_path, kubeconfig=unreachable(short_path), gpus=tmp_path / "none", more=more
     ) as agent:
-        await agent.until("There is no driver")
+        await agent.until("No driver found")
         assert await agent.stop() == 0
 
 

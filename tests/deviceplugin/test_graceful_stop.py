@@ -80,7 +80,7 @@ async def stopping(status: Status, directory: Path) -> None:
 async def test_an_api_server_that_is_away_for_a_moment_is_told_when_it_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graceful_stop, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(graceful_stop, "RETRY_SECONDS", 0.01)
     status = Status(
         api_errors.Unavailable("down", retry_after_seconds=3600.0),
         api_errors.Forbidden("it has not read yet who may do what"),
@@ -94,7 +94,7 @@ async def test_what_cannot_be_said_is_not_tried_again(tmp_path: Path, caplog: py
     status = Status(api_errors.NotFound("no GPUNode"), api_errors.Unavailable("not asked any more"))
     await stopping(status, tmp_path)
     assert len(status.failures) == 1
-    assert "Pods may come while no agent is there" in caplog.text
+    assert "Pods may start while no agent runs" in caplog.text
 
 
 async def test_an_api_server_that_stays_away_holds_nobody_up(

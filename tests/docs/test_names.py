@@ -124,7 +124,7 @@ def test_every_condition_is_in_the_table_with_all_its_reasons() -> None:
     reasons = {reason for cells in rows.values() for reason in re.findall(r"`([A-Z][a-z]\w+)`", cells[0])}
     sources = (
         "hardware/inventory.py",
-        "modes/statement.py",
+        "modes/published.py",
         "audit/audit_document.py",
         "injection/decision.py",
         "denial/denied_pods.py",

@@ -70,6 +70,8 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "groups": "share_ledgers",
         "deviceplugin.peaks": "deviceplugin.report.share_peaks",
         "health": "gpu_health",
+        "keep": "save",
+        "look": "sample",
         "loss": "recovery_window",
         "peaks": "share_peaks",
         "record": "ledger_record",

@@ -114,7 +114,7 @@ async def test_a_container_that_can_see_no_driver_come_ends_after_a_while(
         program=program,
         more=("--fail-on-init-error=false",),
     ) as agent:
-        await agent.until("There is no driver")
+        await agent.until("No driver found")
         if mounted:
             install(host / "run/nvidia/driver")  # as the operator's driver container does, when it is done
             await agent.until("Serving")

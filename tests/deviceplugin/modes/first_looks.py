@@ -48,7 +48,7 @@ async def gpus_without_memory_information_are_offered_in_the_modes_that_need_no_
         assert node.modes == [mode] * 4, node.modes
         assert [device.healthy for device in node.advertised.value[GPU]] == [True] * devices, mode
         assert not node.pending, node.pending
-    limits = (node.daemons.places(node.uuids[0]).pipe / "limits").read_text()
+    limits = (node.daemons.files(node.uuids[0]).pipe / "limits").read_text()
     assert "default_active_thread_percentage" in limits, limits
     assert "pinned" not in limits, limits
     await node.reach("mig")
@@ -185,19 +185,19 @@ async def a_node_without_a_usable_entry_offers_nothing_until_it_has_one(node: No
         await node.step()
         assert not any(gpu.takes_shares for gpu in node.offer.gpus)
         assert not node.advertised.value
-        assert not node.book.exists()
-        (valid,) = (condition for condition in node.statement.value.conditions if condition.type == "ConfigValid")
+        assert not node.checkpoint.exists()
+        (valid,) = (condition for condition in node.config_status.value.conditions if condition.type == "ConfigValid")
         assert (valid.status, valid.reason) == ("False", "NothingInForce")
         assert valid.message.startswith(sentence), valid.message
-        assert valid.message.endswith("; nothing is in force, and this node offers no GPU until that is put right")
-        assert node.statement.value.config == ""
+        assert valid.message.endswith("; nothing is in force, and this node offers no GPU until that is fixed")
+        assert node.config_status.value.config == ""
         assert sum(line.startswith(f"ConfigInvalid {sentence}") for line in node.cluster.told) == 1, node.cluster.told
     await node.reach("exclusive")
     assert node.modes == ["exclusive"] * 4, node.modes
     node.cluster.label = "exclusiv"
     await node.step()
     assert node.modes == ["exclusive"] * 4, "what was in force stays"
-    (valid,) = (condition for condition in node.statement.value.conditions if condition.type == "ConfigValid")
+    (valid,) = (condition for condition in node.config_status.value.conditions if condition.type == "ConfigValid")
     assert valid.message.endswith("; exclusive stays in force"), valid.message
 
 
@@ -205,14 +205,14 @@ async def without_a_configmap_gpus_take_shares_and_go_on_when_the_first_entry_is
     node.cluster.entries = {}
     await node.step()
     assert node.modes == ["fractional"] * 4, node.modes
-    (valid,) = (condition for condition in node.statement.value.conditions if condition.type == "ConfigValid")
+    (valid,) = (condition for condition in node.config_status.value.conditions if condition.type == "ConfigValid")
     assert valid.message == "no entry of the ConfigMap applies, so every GPU takes shares by annotation", valid.message
     node.cluster.entries = {"one": "version: v1\nsharing: {mps: {resources: []}}\n"}
     await node.step()
     assert node.modes == ["fractional"] * 4, node.modes
-    (valid,) = (condition for condition in node.statement.value.conditions if condition.type == "ConfigValid")
+    (valid,) = (condition for condition in node.config_status.value.conditions if condition.type == "ConfigValid")
     assert valid.reason == "Refused"
-    assert valid.message.endswith("; every GPU goes on taking shares by annotation, as without a ConfigMap"), valid
+    assert valid.message.endswith("; every GPU continues to take shares by annotation, as without a ConfigMap"), valid
 
 
 async def a_configuration_that_names_a_gpu_which_cannot_be_read_is_good_for_the_others(node: Node) -> None:

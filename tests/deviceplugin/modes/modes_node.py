@@ -16,20 +16,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from deviceplugin import agent_settings
 from deviceplugin.arbiter import socket_server
 from deviceplugin.hardware import faults, nvml, nvml_mig, observation
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.mig import partitioner
-from deviceplugin.modes import (
-    compute_part,
-    desired_config,
-    gpu_users,
-    mig_part,
-    mode_checkpoint,
-    mode_reconciler,
-    setup,
-)
-from deviceplugin.modes.mps_part import MpsPart
+from deviceplugin.modes import gpu_users, mode_checkpoint, mode_reconciler, setup, setup_parts
 from deviceplugin.mps import daemons
 from deviceplugin.state import allocatable, node_state
 from gpushare.gpunode import GpuNode
@@ -72,21 +64,21 @@ class Cluster:
         assert self.node is not None
         return self.node
 
-    def tell(self, reason: str, note: str, *, warning: bool = False) -> None:  # noqa: ARG002
+    def record(self, reason: str, note: str, *, warning: bool = False) -> None:  # noqa: ARG002
         self.told.append(f"{reason} {note}")
 
 
 class Deadly:
-    """A part that a GPU is set up with, at which the agent dies: `at` is `enter`, `leave` or nothing."""
+    """A part that a GPU is set up with, at which the agent dies: `at` is `set_up`, `tear_down` or nothing."""
 
     def __init__(self) -> None:
         self.at = ""
 
-    async def enter(self, gpu: HardwareGpu, assignment: Assignment) -> None:  # noqa: ARG002 - a Part
-        self._die("enter")
+    async def set_up(self, gpu: HardwareGpu, assignment: Assignment) -> None:  # noqa: ARG002 - a SetUpPart
+        self._die("set_up")
 
-    async def leave(self, gpu: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:  # noqa: ARG002 - a Part
-        self._die("leave")
+    async def tear_down(self, gpu: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:  # noqa: ARG002 - a SetUpPart
+        self._die("tear_down")
 
     def _die(self, here: str) -> None:
         if self.at == here:
@@ -103,19 +95,19 @@ class Node:
         self.uuids = simulated.uuids(gpus)
         self.cluster = Cluster()
         self.deadly = Deadly()
-        self.book = directory / "modes.json"
+        self.checkpoint = directory / "modes.json"
         self.start()
 
     def start(self) -> None:
         """A new agent."""
         state = node_state.NodeState()
-        self.seen, self.offer, self.statement, self.advertised = (
+        self.seen, self.offer, self.config_status, self.advertised = (
             state.seen,
             state.gpus,
-            state.statement,
+            state.config_status,
             state.advertised,
         )
-        self.in_force, self.unread = state.in_force, state.unread
+        self.in_force, self.unread, self.published = state.in_force, state.unread, state.published
         self.known = asyncio.Event()
         self.known.set()
         self.observation = observation.Observation(
@@ -128,16 +120,18 @@ class Node:
             proc=self.directory,
             roots=(self.directory,),
         )
-        self.witness = gpu_users.GpuUsers(
+        self.gpu_users = gpu_users.GpuUsers(
             self.driver,
             pod_resources_socket=self.kubelet.holdings,
             pods=tuple,
             proc=Path("/proc"),
             identify=socket_server.by_cgroup(),
-            ours=lambda: self.daemons.pids(),
+            own_pids=lambda: self.daemons.pids(),
         )
         self.daemons = daemons.Daemons(
-            root=self.directory / "mps", program=simulated.BUILD / "nvidia-cuda-mps-control", exclusive=self.exclusive
+            root=self.directory / "mps",
+            program=simulated.BUILD / "nvidia-cuda-mps-control",
+            set_exclusive=self.exclusive,
         )
         self.agent = mode_reconciler.ModeReconciler(
             self.cluster,
@@ -147,23 +141,25 @@ class Node:
             self.observation,
             state,
             wake=asyncio.Event(),
-            witness=self.witness,
-            set_up=setup.SetUp(
-                compute_part.ComputePart(self.driver, self.mig, self.observation.look),
-                mig_part.MigPart(
+            gpu_users=self.gpu_users,
+            mode_setup=setup.ModeSetup(
+                setup_parts.ComputeModePart(self.driver, self.mig, self.observation.look),
+                setup_parts.MigPart(
                     self.driver,
                     partitioner.Partitioner(self.mig),
                     self.observation.look,
-                    self.witness.in_use,
+                    self.gpu_users.in_use,
                 ),
                 self.deadly,
-                setup.TimeSlices(),
-                MpsPart(self.daemons, gpu_of=lambda uuid: {gpu.uuid: gpu for gpu in self.seen.gpus}.get(uuid)),
+                setup_parts.TimeSlicePart(),
+                setup_parts.MpsPart(
+                    self.daemons, gpu_of=lambda uuid: {gpu.uuid: gpu for gpu in self.seen.gpus}.get(uuid)
+                ),
             ),
-            path=self.book,
-            options=desired_config.ModeOptions(),
-            allocatable=allocatable.Stabilized(lambda gpus: allocatable.allocatable(gpus, self.cluster.node, ())),
-            failure=lambda _: "",
+            path=self.checkpoint,
+            options=agent_settings.ModeOptions(),
+            allocatable=allocatable.DelayedDecrease(lambda gpus: allocatable.allocatable(gpus, self.cluster.node, ())),
+            mps_problem=lambda _: "",
         )
 
     async def exclusive(self, uuid: str, exclusive: bool) -> None:
@@ -177,7 +173,7 @@ class Node:
 
     async def end(self) -> None:
         """The agent ends, however that comes; what it has started runs on."""
-        await self.daemons.leave()
+        await self.daemons.detach()
 
     async def reach(self, mode: str) -> None:
         """Have all GPUs used for that."""
@@ -192,7 +188,9 @@ class Node:
     @property
     def pending(self) -> str:
         """What the GPUNode says of what is not as configured."""
-        (pending,) = (condition for condition in self.statement.value.conditions if condition.type == "ConfigPending")
+        (pending,) = (
+            condition for condition in self.config_status.value.conditions if condition.type == "ConfigPending"
+        )
         return "" if pending.status == "False" else pending.message
 
     def facts(self) -> dict[str, list[object]]:
@@ -202,12 +200,12 @@ class Node:
             "mig": [mode is not None and mode.current for mode in modes],
             "devices": [[str(mig_device.profile) for mig_device in self.mig.mig_devices(uuid)] for uuid in self.uuids],
             "compute": [str(self.mig.compute_mode(uuid)) for uuid in self.uuids],
-            "daemons": [self.daemons.places(uuid).pid_file.exists() for uuid in self.uuids],
+            "daemons": [self.daemons.files(uuid).pid_file.exists() for uuid in self.uuids],
         }
 
     def forget(self) -> None:
         """What the agent knew is lost: it is installed again, or its disk was."""
-        self.book.unlink()
+        self.checkpoint.unlink()
 
     def cut(self, index: int, *, enabled: bool) -> None:
         """What an administrator does by hand: MIG on without a device, or off with all of them gone."""
@@ -250,7 +248,7 @@ async def running(gpus: Path, directory: Path) -> AsyncIterator[Node]:
         await node.end()
         node.start()
         for uuid in node.uuids:
-            await node.daemons.drop(uuid)
+            await node.daemons.stop(uuid)
             await node.exclusive(uuid, exclusive=False)
             partitioner.Partitioner(node.mig).apply(uuid, None)
         await kubelet.stop()

@@ -42,7 +42,7 @@ async def who_is_in_the_way_is_told_also_while_other_gpus_are_changed(node: Node
     async def enter(*_: object) -> None:
         messages.append(node.pending)
 
-    node.deadly.enter = enter  # type: ignore[method-assign]
+    node.deadly.set_up = enter  # type: ignore[method-assign]
     await node.reach("exclusive")
     assert node.modes == ["fractional…", *["exclusive"] * 3], node.modes
     assert len(messages) == 3
@@ -131,7 +131,7 @@ async def a_gpu_that_lost_its_mig_mode_is_not_offered_whole(node: Node) -> None:
     await node.agent.step()
     assert GPU not in node.in_force.value.offered, node.in_force.value.offered[GPU]
     assert "it has MIG off, and is to have 2 × 3g.20gb" in node.pending, node.pending
-    assert "who has devices of it is unknown" in node.pending, node.pending
+    assert "it is unknown which pods have devices of it" in node.pending, node.pending
 
 
 async def a_missing_gpu_takes_nothing_from_the_others(node: Node) -> None:
@@ -164,9 +164,9 @@ async def a_missing_gpu_takes_nothing_from_the_others(node: Node) -> None:
         await node.step()
         assert [gpu.index for gpu in node.observation.hardware_gpus] == [0, 1, 2]
         assert node.modes == [mode for index, mode in enumerate(modes) if index != 1], node.modes
-        valid = next(condition for condition in node.statement.value.conditions if condition.type == "ConfigValid")
+        valid = next(condition for condition in node.config_status.value.conditions if condition.type == "ConfigValid")
         assert valid.status == "True", valid
-        assert f"GPU 1 ({gone}) is not there" in valid.message, valid
+        assert f"GPU 1 ({gone}) is gone" in valid.message, valid
         assert not node.pending, node.pending
         del node.opened.snapshot
         await node.step()
@@ -190,22 +190,22 @@ async def when_a_gpu_is_plugged_in_the_driver_is_begun_anew(node: Node) -> None:
 async def what_is_in_force_is_served_though_its_configuration_cannot_be_read(node: Node) -> None:
     await node.reach("time-slicing")
     await node.end()
-    text = node.book.read_text()
+    text = node.checkpoint.read_text()
     assert "replicas: 4" in text
-    node.book.write_text(text.replace("replicas: 4", "replicas: 1"))
+    node.checkpoint.write_text(text.replace("replicas: 4", "replicas: 1"))
     node.cluster.entries["time-slicing"] = "version: v2\n"
     node.start()
     await node.step()
     assert node.modes == ["time-slicing"] * 4, node.modes
     assert len(node.in_force.value.offered[GPU]) == 16
-    valid = next(condition for condition in node.statement.value.conditions if condition.type == "ConfigValid")
+    valid = next(condition for condition in node.config_status.value.conditions if condition.type == "ConfigValid")
     assert valid.status == "False", valid
 
 
 async def a_first_agent_waits_for_what_the_cluster_wants(node: Node) -> None:
     node.cluster.is_known = False
     await node.step()
-    assert not node.agent.said.is_set()
+    assert not node.published.is_set()
     assert not node.advertised.value
     node.cluster.is_known = True
     await node.reach("mps")
@@ -221,12 +221,12 @@ async def a_first_agent_waits_for_what_the_cluster_wants(node: Node) -> None:
 async def a_daemon_is_started_anew_for_other_limits(node: Node) -> None:
     """The server that it has for its clients keeps those that it began with."""
     await node.reach("mps")
-    before = [node.daemons.places(uuid).pid_file.read_text() for uuid in node.uuids]
+    before = [node.daemons.files(uuid).pid_file.read_text() for uuid in node.uuids]
     node.cluster.entries["mps"] = CONFIGS["mps"].replace("replicas: 2", "replicas: 4")
     await node.step()
-    after = [node.daemons.places(uuid).pid_file.read_text() for uuid in node.uuids]
+    after = [node.daemons.files(uuid).pid_file.read_text() for uuid in node.uuids]
     assert not set(before) & set(after)
-    limits = (node.daemons.places(node.uuids[0]).pipe / "limits").read_text()
+    limits = (node.daemons.files(node.uuids[0]).pipe / "limits").read_text()
     assert "default_active_thread_percentage 25.0" in limits, limits
 
 
@@ -247,7 +247,7 @@ async def a_time_slice_is_undone_by_the_next_agent_too(node: Node) -> None:
     await node.step()
     assert called.read_text().count("--set-timeslice=3") == 5
     node.cluster.label = "exclusive"
-    node.deadly.at = "leave"
+    node.deadly.at = "tear_down"
     try:
         await node.step()
     except DiedError:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from deviceplugin.hardware import inventory
-from deviceplugin.modes import entering, mode_checkpoint, setup
+from deviceplugin.modes import mode_checkpoint, setup
 from gpushare.modes.hardware_gpu import HardwareGpu
 from tests.deviceplugin import waiting
 from tests.deviceplugin.modes import modes_node
@@ -80,10 +80,10 @@ async def a_slow_disk_keeps_nobody_waiting_and_who_is_cancelled_at_it_knows_what
     write = mode_checkpoint.write
     begun, may_end = threading.Event(), threading.Event()
 
-    def write_slowly(path: Path, book: mode_checkpoint.Checkpoint) -> None:
+    def write_slowly(path: Path, checkpoint: mode_checkpoint.Checkpoint) -> None:
         begun.set()
         may_end.wait(30)
-        write(path, book)
+        write(path, checkpoint)
 
     def refuse(path: Path, _: mode_checkpoint.Checkpoint) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
@@ -104,9 +104,9 @@ async def a_slow_disk_keeps_nobody_waiting_and_who_is_cancelled_at_it_knows_what
     finally:
         may_end.set()
         mode_checkpoint.write = write
-    on_disk = mode_checkpoint.read(node.book)
+    on_disk = mode_checkpoint.read(node.checkpoint)
     assert on_disk is not None
-    assert on_disk.current.name == node.statement.value.config == "exclusive"
+    assert on_disk.current.name == node.config_status.value.config == "exclusive"
 
 
 async def what_is_tried_in_vain_rests_although_it_wakes_the_agent(node: Node) -> None:
@@ -118,22 +118,22 @@ async def what_is_tried_in_vain_rests_although_it_wakes_the_agent(node: Node) ->
         tried.append(gpu.uuid)
         raise setup.SetUpError("the keeper is not there")
 
-    usual, node.deadly.enter = node.deadly.enter, enter  # type: ignore[method-assign]
-    rest_seconds = entering.REST_SECONDS
+    usual, node.deadly.set_up = node.deadly.set_up, enter  # type: ignore[method-assign]
+    backoff_seconds = setup.BACKOFF_SECONDS
     node.cluster.label = "exclusive"
     try:
-        entering.REST_SECONDS = 3600.0  # type: ignore[misc]
+        setup.BACKOFF_SECONDS = 3600.0  # type: ignore[misc]
         for _ in range(20):
             pause_seconds = await node.agent.step()
         assert sorted(tried) == sorted(node.uuids), "each once"
-        assert 0 < pause_seconds <= entering.REST_SECONDS
-        node.deadly.enter = usual  # type: ignore[method-assign]
+        assert 0 < pause_seconds <= setup.BACKOFF_SECONDS
+        node.deadly.set_up = usual  # type: ignore[method-assign]
         await node.step()
         assert node.modes == ["exclusive…"] * 4, node.modes
-        entering.REST_SECONDS = 0.0  # type: ignore[misc]
+        setup.BACKOFF_SECONDS = 0.0  # type: ignore[misc]
         await node.step()
     finally:
-        entering.REST_SECONDS = rest_seconds  # type: ignore[misc]
+        setup.BACKOFF_SECONDS = backoff_seconds  # type: ignore[misc]
     assert node.modes == ["exclusive"] * 4, node.modes
 
 
@@ -145,14 +145,14 @@ async def what_is_seen_while_a_step_waits_for_the_driver_is_told(node: Node) -> 
         await answers.wait()
         return {}
 
-    node.witness.users = hang  # type: ignore[method-assign, assignment]
+    node.gpu_users.users = hang  # type: ignore[method-assign, assignment]
     node.cluster.label = "exclusive"
     stepping = asyncio.create_task(node.agent.step())
     async with asyncio.timeout(60):
         while node.modes != ["fractional…"] * 4:  # noqa: ASYNC110 - closed, and now it asks who uses them
             await asyncio.sleep(0.05)
     node.seen.publish(inventory.unanswered(node.seen.gpus, seconds=60.0))
-    node.agent.say_again()
+    node.agent.republish()
     assert not any(gpu.healthy for gpu in node.offer.gpus)
     answers.set()
     await stepping

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from deviceplugin import agent_settings
 from deviceplugin.modes import desired_config
 from gpushare.config.config_choice import ActiveConfig
 from gpushare.modes.hardware_gpu import HardwareGpu
@@ -12,8 +13,8 @@ GPUS = [HardwareGpu("GPU-a", 0)]
 
 
 def warnings(flags: str, *arguments: str, environment: dict[str, str] | None = None) -> tuple[str, ...]:
-    options = desired_config.ModeOptions(arguments=arguments, environment=environment or {})
-    return desired_config.understood(ActiveConfig("x", f"version: v1\nflags: {{{flags}}}\n"), GPUS, options).warnings
+    options = agent_settings.ModeOptions(arguments=arguments, environment=environment or {})
+    return desired_config.resolve(ActiveConfig("x", f"version: v1\nflags: {{{flags}}}\n"), GPUS, options).warnings
 
 
 def test_what_is_fixed_at_the_start_cannot_be_said_by_a_file_which_is_told() -> None:

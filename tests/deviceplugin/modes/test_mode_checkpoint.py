@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.modes import mode_checkpoint
-from deviceplugin.modes.configured_gpus import ConfiguredGpu
+from deviceplugin.modes.desired_config import ConfiguredGpu
 from gpushare.config.config_choice import ActiveConfig
 from gpushare.config.model import Devices, ResourceRule, Resources
 from gpushare.gpu import Mode
@@ -38,15 +38,19 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_what_is_being_set_up_is_known_by_what_it_was(tmp_path: Path) -> None:
-    seats = (ConfiguredGpu("GPU-a", 0, "NVIDIA A100", mig_capable=True), ConfiguredGpu("GPU-b", 1))
-    begun = mode_checkpoint.Checkpoint(CONFIG, ASSIGNMENTS, seats=seats).of("GPU-d", None).of("GPU-d", None)
+    known_gpus = (ConfiguredGpu("GPU-a", 0, "NVIDIA A100", mig_capable=True), ConfiguredGpu("GPU-b", 1))
+    begun = (
+        mode_checkpoint.Checkpoint(CONFIG, ASSIGNMENTS, known_gpus=known_gpus)
+        .assign("GPU-d", None)
+        .assign("GPU-d", None)
+    )
     mode_checkpoint.write(tmp_path / "book.json", begun)
     checkpoint = mode_checkpoint.read(tmp_path / "book.json")
     assert checkpoint == begun
     assert checkpoint is not None
     assert (checkpoint.gpus["GPU-d"], checkpoint.last("GPU-d")) == (None, ASSIGNMENTS["GPU-d"])
     assert (checkpoint.last("GPU-a"), checkpoint.last("GPU-b")) == (ASSIGNMENTS["GPU-a"], None)
-    ended = checkpoint.of("GPU-d", Assignment(Mode.EXCLUSIVE))
+    ended = checkpoint.assign("GPU-d", Assignment(Mode.EXCLUSIVE))
     assert (ended.before, ended.last("GPU-d")) == ({}, Assignment(Mode.EXCLUSIVE))
 
 

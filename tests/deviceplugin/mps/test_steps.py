@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deviceplugin.mps import limits, steps
-from deviceplugin.mps.places import Places
+from deviceplugin.mps.daemon_files import DaemonFiles
 from gpushare.modes import mps_clients
 
 GIB = 1 << 30
@@ -49,8 +49,8 @@ def test_volta_takes_as_many_clients_as_its_documentation_says(
 
 def test_each_gpu_has_a_daemon_that_sees_it_alone() -> None:
     spec = steps.Spec("GPU-b", (steps.MpsGpu("GPU-b", 1, 80 * GIB, 4),))
-    places = Places(ROOT, "GPU-b")
-    assert steps.environment(spec, places) == {
+    files = DaemonFiles(ROOT, "GPU-b")
+    assert steps.environment(spec, files) == {
         "CUDA_MPS_PIPE_DIRECTORY": "/run/mps/GPU-b/pipe",
         "CUDA_MPS_LOG_DIRECTORY": "/run/mps/GPU-b/log",
         "CUDA_VISIBLE_DEVICES": "GPU-b",
@@ -78,7 +78,7 @@ def test_a_container_is_told_its_own_size() -> None:
 
 def test_stopping_undoes_what_starting_did() -> None:
     spec = steps.Spec("GPU-b", (steps.MpsGpu("GPU-b", 1, 80 * GIB, 4),))
-    where = Places(ROOT, spec.name)
+    where = DaemonFiles(ROOT, spec.name)
     started, stopped = steps.start(spec, where), steps.stop(spec, where)
     touched = {step.path for step in started if isinstance(step, steps.Touch)}
     assert touched <= {step.path for step in stopped if isinstance(step, steps.Remove)}

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.mps import running, steps, supervisor
+from deviceplugin.mps import control, steps, supervisor
 from deviceplugin.mps.control import Control, ControlError
-from deviceplugin.mps.places import Places
+from deviceplugin.mps.daemon_files import DaemonFiles
 from gpushare.daemon import shutdown
 from tests.deviceplugin import simulated
 
@@ -37,15 +37,15 @@ async def socket(simulation: None, short_path: Path) -> AsyncIterator[Path]:
 
 
 async def test_a_daemon_is_started_and_ended_through_it(socket: Path) -> None:
-    places = Places(socket.parent, UUID)
-    places.pipe.mkdir(parents=True)
-    places.log.mkdir()
-    control = Control(socket, steps.environment(SPEC, places))
+    files = DaemonFiles(socket.parent, UUID)
+    files.pipe.mkdir(parents=True)
+    files.log.mkdir()
+    control = Control(socket, steps.environment(SPEC, files))
     assert not await control.answers()
     await control.start()
     try:
         assert await control.answers()
-        assert places.pid_file.exists()
+        assert files.pid_file.exists()
     finally:
         await control.send("quit")
 
@@ -80,5 +80,5 @@ async def test_a_keeper_that_is_not_there_is_a_sentence(short_path: Path) -> Non
 
 
 def test_a_call_is_read_as_it_was_written() -> None:
-    call = running.DaemonCall(("-d",), {"CUDA_MPS_PIPE_DIRECTORY": "/x"}, "quit\n")
-    assert running.read(running.write(call)) == call
+    call = control.DaemonCall(("-d",), {"CUDA_MPS_PIPE_DIRECTORY": "/x"}, "quit\n")
+    assert control.decode(control.encode(call)) == call

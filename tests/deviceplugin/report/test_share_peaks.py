@@ -39,7 +39,7 @@ class Node:
     def later(self, used: tuple[int, ...] | None, recent: float | None = None, *, seconds: float = 1.0) -> Peak:
         self.now += seconds
         self.used, self.recent = used, recent
-        self.peaks.look()
+        self.peaks.sample()
         return self.peaks.all[0]
 
 
@@ -67,7 +67,7 @@ def test_only_time_with_a_process_counts_and_none_in_which_nobody_looked(node: N
 def test_the_next_agent_goes_on_from_there(node: Node) -> None:
     node.later((10, 0), 0.4)
     node.later((50, 0))
-    node.peaks.keep()
+    node.peaks.save()
     node.begin()
     node.now += 100
     after = node.later((1, 0), 0.3)
@@ -87,7 +87,7 @@ def test_pods_that_have_gone_are_forgotten_and_none_while_they_are_not_known(nod
     assert len(node.peaks.all) == 2
     node.pods = frozenset()
     node.now += 1
-    node.peaks.look()
+    node.peaks.sample()
     assert node.peaks.all == ()
 
 
@@ -96,7 +96,7 @@ def test_the_metrics_have_no_compute_that_was_never_known(node: Node) -> None:
     node.later((10, 0), 0.25)
     samples = {
         (sample.name, sample.labels["gpu"]): sample.value
-        for metric in share_peaks.figures(node.peaks.all, node_name="n")
+        for metric in share_peaks.metrics(node.peaks.all, node_name="n")
         for sample in metric.samples
     }
     assert samples == {

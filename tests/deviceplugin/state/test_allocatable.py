@@ -145,12 +145,12 @@ def test_whatever_the_ledger_has_room_for_the_counters_have_room_for(pods: list[
 
 def test_it_rises_at_once_and_falls_late() -> None:
     now, amounts = [0.0], {PERCENT: 200, MEMORY: 5}
-    stabilized = allocatable.Stabilized(lambda _: dict(amounts), clock=lambda: now[0])
-    assert (stabilized(()), stabilized.falls_in_seconds) == ({PERCENT: 200, MEMORY: 5}, math.inf)
+    stabilized = allocatable.DelayedDecrease(lambda _: dict(amounts), clock=lambda: now[0])
+    assert (stabilized(()), stabilized.decrease_in_seconds) == ({PERCENT: 200, MEMORY: 5}, math.inf)
     amounts[PERCENT] = 100
-    assert (stabilized(()), stabilized.falls_in_seconds) == ({PERCENT: 200, MEMORY: 5}, allocatable.FALL_SECONDS)
+    assert (stabilized(()), stabilized.decrease_in_seconds) == ({PERCENT: 200, MEMORY: 5}, allocatable.DECREASE_SECONDS)
     now[0], amounts[MEMORY] = 2.0, 9
     assert stabilized(()) == {PERCENT: 200, MEMORY: 9}
-    now[0] = allocatable.FALL_SECONDS
+    now[0] = allocatable.DECREASE_SECONDS
     assert stabilized(()) == {PERCENT: 100, MEMORY: 9}
-    assert stabilized.falls_in_seconds == 2.0  # nothing will change then; it is looked once more
+    assert stabilized.decrease_in_seconds == 2.0  # nothing will change then; it is looked once more

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from deviceplugin.modes import presenting
+from deviceplugin.modes import published
 from gpushare import contract
 from gpushare.gpu import Mode
 from gpushare.modes.assignment import Assignment
@@ -21,14 +21,16 @@ SHARED = Assignment(Mode.FRACTIONAL)
 
 
 def advertised(in_force: dict[str, Assignment | None], **arguments: Any) -> dict[str, dict[str, bool]]:
-    known = presenting.gpus(SEEN, in_force, {}, arguments.get("closed", frozenset()))
+    known = published.gpus_with_modes(SEEN, in_force, {}, arguments.get("closed", frozenset()))
     options: dict[str, Any] = {"closed": frozenset(), "in_use": {}} | arguments
-    resources = presenting.advertised(known, GPUS, in_force, **options)
+    resources = published.advertised(known, GPUS, in_force, **options)
     return {name: {device.id: device.healthy for device in devices} for name, devices in resources.items()}
 
 
 def test_a_gpu_on_its_way_shows_what_it_is_and_what_it_becomes() -> None:
-    gpus = presenting.gpus(SEEN, {ONE: SHARED, TWO: None, THREE: WHOLE}, dict.fromkeys((ONE, TWO, THREE), WHOLE), {ONE})
+    gpus = published.gpus_with_modes(
+        SEEN, {ONE: SHARED, TWO: None, THREE: WHOLE}, dict.fromkeys((ONE, TWO, THREE), WHOLE), {ONE}
+    )
     assert [(gpu.mode, gpu.pending_mode) for gpu in gpus] == [
         (Mode.FRACTIONAL, Mode.EXCLUSIVE),
         (Mode.EXCLUSIVE, Mode.EXCLUSIVE),
@@ -39,7 +41,7 @@ def test_a_gpu_on_its_way_shows_what_it_is_and_what_it_becomes() -> None:
 def test_a_gpu_shows_the_mig_devices_on_it() -> None:
     parts = tuple(HardwareMigDevice(f"MIG-{index}", index, kind) for index, kind in enumerate(("3g.40gb", "1g.10gb")))
     hardware = [dataclasses.replace(GPUS[0], mig_enabled=True, mig_devices=parts), *GPUS[1:]]
-    gpus = presenting.gpus(SEEN, {}, {}, frozenset(), hardware)
+    gpus = published.gpus_with_modes(SEEN, {}, {}, frozenset(), hardware)
     assert [gpu.mig_profiles for gpu in gpus] == [("3g.40gb", "1g.10gb"), (), ()]
 
 
@@ -82,7 +84,7 @@ def test_of_a_gpu_that_is_to_have_another_mode_the_counters_say_what_the_node_ca
 def test_health_is_the_gpus_and_of_a_part_its_own_too() -> None:
     ill = (dataclasses.replace(SEEN[0], healthy=False), *SEEN[1:])
     in_force: dict[str, Assignment | None] = {ONE: SLICED, TWO: WHOLE, THREE: WHOLE}
-    known = presenting.gpus(ill, in_force, {}, frozenset())
-    devices = presenting.advertised(known, GPUS, in_force, closed=frozenset(), in_use={}, ill={TWO})
+    known = published.gpus_with_modes(ill, in_force, {}, frozenset())
+    devices = published.advertised(known, GPUS, in_force, closed=frozenset(), in_use={}, unhealthy={TWO})
     assert [device.healthy for device in devices["nvidia.com/gpu.shared"]] == [False, False]
     assert [device.healthy for device in devices["nvidia.com/gpu"]] == [False, True]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.report import charges, device_holders
+from deviceplugin.report import device_holders, share_metrics
 from deviceplugin.report.device_holders import DeviceHolder
 from deviceplugin.state.node_state import ModesInForce
 from deviceplugin.state.offer import Observable, Offer
@@ -26,7 +26,7 @@ GIB = 1 << 30
 
 def told(node: GpuNode | None, *held: DeviceHolder) -> dict[tuple[str, ...], float]:
     """By namespace, pod and container."""
-    family = charges.allocation(node, held, node_name="node-a")
+    family = share_metrics.allocation(node, held, node_name="node-a")
     values = {}
     for sample in family.samples:
         key = tuple(sample.labels[label] for label in ("namespace", "pod", "container"))
@@ -58,7 +58,7 @@ def test_a_share_is_split_between_its_containers() -> None:
 def test_a_pod_and_the_one_that_follows_it_by_the_same_name_are_one_series() -> None:
     node = quarters(PodRef("ml", "p", "u1"), PodRef("ml", "p", "u2"))
     assert told(node) == {("ml", "p", "main"): 0.5}
-    samples = [sample for family in charges.grants(node, node_name="node-a") for sample in family.samples]
+    samples = [sample for family in share_metrics.grants(node, node_name="node-a") for sample in family.samples]
     assert sorted(sample.value for sample in samples) == [0.5, 40 * GIB]
 
 
@@ -92,9 +92,9 @@ def test_replicas_of_a_gpu_are_charged_as_parts_of_it() -> None:
         ContainerDevices("ml", "two", "main", "nvidia.com/gpu", ("GPU-a::1", "GPU-a::2")),
         ContainerDevices("ml", "share", "main", "gpushare.io/gpu-percent", ("GPU-a::7",)),  # a counter, and no GPU
     )
-    witness: Any = types.SimpleNamespace(held=held)
+    kubelet: Any = types.SimpleNamespace(held=held)
     made = device_holders.DeviceHolders(
-        witness,
+        kubelet,
         hardware=lambda: [HardwareGpu("GPU-a", 0)],
         gpus=Offer((Gpu("GPU-a", 0, "A100", 80 * GIB),)),
         in_force=Observable(ModesInForce({"nvidia.com/gpu": replicas})),
