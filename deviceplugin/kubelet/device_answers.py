@@ -133,4 +133,4 @@ class DeviceAnswers:
 
     def _sizes(self, devices: Sequence[Offered]) -> dict[str, str]:
         device = devices[0]
-        return limits.of_container(self.memory_bytes(device.gpu), replicas=device.replicas, held=len(devices))
+        return limits.container_environment(self.memory_bytes(device.gpu), replicas=device.replicas, held=len(devices))

@@ -37,7 +37,7 @@ def thread_percent(replicas: int, *, shares: int = 1) -> int:
     return max(1, min(100, 100 * shares // replicas))
 
 
-def of_container(total_bytes: int, *, replicas: int, held: int) -> dict[str, str]:
+def container_environment(total_bytes: int, *, replicas: int, held: int) -> dict[str, str]:
     """Return the environment variables that limit a container with this many replicas.
 
     The daemon's limits are for every process, and a process can only tighten them. So the daemon allows what the

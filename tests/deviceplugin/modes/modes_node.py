@@ -1,7 +1,7 @@
-"""A node's GPUs and the part of an agent that makes them what a configuration wants, in one process that has an NVML.
+"""A node's GPUs and the agent's mode reconciler, in one process with NVML.
 
-The driver is the simulated one, the kubelet's end speaks gRPC, daemons of MPS are processes; only the API server is
-what a test says it is. An agent can be killed anywhere, and the next one is made of what it left on disk.
+The driver is simulated, the kubelet speaks gRPC, and MPS daemons are real processes. Only the API server is replaced by
+values that a test sets. The agent can be killed at any point; the next one starts from what is on disk.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ CONFIGS = {
 
 
 class DiedError(BaseException):
-    """The agent was killed here."""
+    """The agent is killed here."""
 
 
 @dataclasses.dataclass
 class Cluster:
-    """The API server's end: what is wanted of the node, and what it was told."""
+    """The API server: the wanted configuration, the GPUNode, and the recorded Events."""
 
     label: str | None = None
     entries: dict[str, str] = dataclasses.field(default_factory=lambda: dict(CONFIGS))
@@ -69,7 +69,7 @@ class Cluster:
 
 
 class Deadly:
-    """A part that a GPU is set up with, at which the agent dies: `at` is `set_up`, `tear_down` or nothing."""
+    """A setup part that kills the agent. at: `set_up`, `tear_down`, or empty for never."""
 
     def __init__(self) -> None:
         self.at = ""
@@ -86,7 +86,7 @@ class Deadly:
 
 
 class Node:
-    """The hardware, and what of an agent outlives it. `agent` is the one that runs."""
+    """The hardware, the disk, and the running `agent`."""
 
     def __init__(self, gpus: Path, directory: Path, kubelet: kubelets.Kubelet) -> None:
         self.gpus, self.directory, self.kubelet = gpus, directory, kubelet
@@ -99,7 +99,7 @@ class Node:
         self.start()
 
     def start(self) -> None:
-        """A new agent."""
+        """Start a new agent."""
         state = node_state.NodeState()
         self.seen, self.offer, self.config_status, self.advertised = (
             state.seen,
@@ -166,35 +166,35 @@ class Node:
         await self.driver.ask(self.mig.set_exclusive_process, uuid, exclusive=exclusive)
 
     async def step(self, times: int = 3) -> None:
-        """Look at the GPUs and do what can be done; or die at it."""
+        """Observe the GPUs and reconcile, several times. Raises DiedError if the agent is killed."""
         for _ in range(times):
             await self.observation.look()
             await self.agent.step()
 
     async def end(self) -> None:
-        """The agent ends, however that comes; what it has started runs on."""
+        """End the agent; the MPS daemons run on."""
         await self.daemons.detach()
 
     async def reach(self, mode: str) -> None:
-        """Have all GPUs used for that."""
+        """Select a configuration, and reconcile until it is in force."""
         self.cluster.label = mode
         await self.step()
 
     @property
     def modes(self) -> list[str]:
-        """What the GPUs are used for, as others are told; with `…` those that take nothing new."""
+        """The published mode of each GPU, with `…` if it is closed."""
         return [f"{gpu.mode}{'…' if gpu.pending_mode else ''}" for gpu in self.offer.gpus]
 
     @property
     def pending(self) -> str:
-        """What the GPUNode says of what is not as configured."""
+        """The message of the condition ConfigPending; empty if it is False."""
         (pending,) = (
             condition for condition in self.config_status.value.conditions if condition.type == "ConfigPending"
         )
         return "" if pending.status == "False" else pending.message
 
     def facts(self) -> dict[str, list[object]]:
-        """What the driver says of the GPUs, and where MPS has daemons."""
+        """Return the state of the GPUs as the driver sees it, and which GPUs have MPS daemons."""
         modes = [self.mig.mig_mode(uuid) for uuid in self.uuids]
         return {
             "mig": [mode is not None and mode.current for mode in modes],
@@ -204,11 +204,11 @@ class Node:
         }
 
     def forget(self) -> None:
-        """What the agent knew is lost: it is installed again, or its disk was."""
+        """Delete the checkpoint, as after a reinstallation or the loss of the disk."""
         self.checkpoint.unlink()
 
     def cut(self, index: int, *, enabled: bool) -> None:
-        """What an administrator does by hand: MIG on without a device, or off with all of them gone."""
+        """Turn MIG on without devices, or off with all devices deleted, as an administrator does by hand."""
         uuid = self.uuids[index]
         present = self.mig.mig_mode(uuid)
         for mig_instance in (
@@ -220,7 +220,7 @@ class Node:
         self.mig.set_mig_mode(uuid, enabled=enabled)
 
     def used_as(self, mode: str) -> dict[str, list[object]]:
-        """The facts that belong to a mode."""
+        """Return the facts that a mode should lead to."""
         count = len(self.uuids)
         compute = ComputeMode.EXCLUSIVE_PROCESS if mode == "mps" else ComputeMode.DEFAULT
         return {
@@ -236,7 +236,7 @@ Story = Callable[[Node], Awaitable[None]]
 
 @contextlib.asynccontextmanager
 async def running(gpus: Path, directory: Path) -> AsyncIterator[Node]:
-    """A node whose GPUs are as new; nothing of it is left over."""
+    """Yield a node with fresh GPUs, and clean everything up after it."""
     (directory / "kubelet").mkdir(parents=True)
     kubelet = kubelets.Kubelet(directory / "kubelet")
     await kubelet.start()
@@ -259,13 +259,13 @@ __all__ = ["CONFIGS", "GPU", "Cluster", "DiedError", "Node", "mode_checkpoint", 
 
 
 def stories(namespace: Mapping[str, Any]) -> dict[str, Story]:
-    """The stories that a module tells, by name."""
+    """Return the stories in a module, by name."""
     name = namespace["__name__"]
     return {key: it for key, it in namespace.items() if inspect.iscoroutinefunction(it) and it.__module__ == name}
 
 
 def tell(told: Mapping[str, Story]) -> None:
-    """Be the program of such a module: GPUS DIRECTORY STORY."""
+    """Run as the program of a story module: GPUS DIRECTORY STORY."""
 
     async def main(gpus: str, directory: str, story: str) -> None:
         async with running(Path(gpus), Path(directory)) as node:

@@ -1,4 +1,4 @@
-"""MPS as a part of setting up a GPU."""
+"""The parts of a GPU's setup: MPS daemons and MIG."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def mps(daemons: Daemons, known: Gpu | None = KNOWN) -> setup_parts.MpsPart:
     return setup_parts.MpsPart(daemons, gpu_of={GPU.uuid: known}.get)
 
 
-async def test_a_gpu_has_a_daemon_while_it_is_shared_by_mps(daemons: Daemons) -> None:
+async def test_a_gpu_has_a_daemon_while_its_mode_is_mps(daemons: Daemons) -> None:
     part = mps(daemons)
     for _ in range(2):
         await part.set_up(GPU, SHARED)
@@ -48,7 +48,7 @@ async def test_a_gpu_has_a_daemon_while_it_is_shared_by_mps(daemons: Daemons) ->
         assert not daemons.files(GPU.uuid).pid_file.exists()
 
 
-async def test_other_modes_have_none(daemons: Daemons) -> None:
+async def test_other_modes_have_no_daemon(daemons: Daemons) -> None:
     await mps(daemons).set_up(GPU, Assignment(Mode.TIME_SLICING, "nvidia.com/gpu", replicas=4))
     assert not daemons.files(GPU.uuid).directory.exists()
 
@@ -66,7 +66,7 @@ async def test_other_modes_have_none(daemons: Daemons) -> None:
         ),
     ],
 )
-async def test_what_cannot_be_shared_by_mps_is_refused(
+async def test_a_gpu_that_mps_cannot_share_is_refused(
     daemons: Daemons, gpu: HardwareGpu, known: Gpu | None, assignment: Assignment, sentence: str
 ) -> None:
     with pytest.raises(SetUpError, match=sentence):
@@ -75,7 +75,7 @@ async def test_what_cannot_be_shared_by_mps_is_refused(
 
 
 @pytest.mark.slow
-def test_a_device_that_a_pod_has_is_left_though_nobody_computes_on_it(gpus: Path) -> None:
+def test_a_mig_device_of_a_pod_is_kept_even_if_it_is_idle(gpus: Path) -> None:
     done = simulated.run(gpus, held_devices.cuts_beside_a_held_device)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("refused ")

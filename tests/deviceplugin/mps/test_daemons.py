@@ -1,4 +1,4 @@
-"""Daemons of MPS, with a small daemon that takes commands over its pipe as NVIDIA's does."""
+"""MPS daemons, with a small program that takes commands over its pipe as NVIDIA's does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SPEC = steps.Spec(UUID, (steps.MpsGpu(UUID, 2, 40 * GIB, 4),))
 
 
 class World:
-    """Where daemons are, and the compute modes that were set."""
+    """The daemons of a node, and the compute modes that they set."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -66,13 +66,13 @@ async def world(simulation: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def is_alive(pid: int) -> bool:
-    """Whether it runs; one that has ended may be waited for by nobody here."""
+    """Whether the process runs; an ended one may stay a zombie here."""
     with contextlib.suppress(FileNotFoundError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
 
 
-async def test_a_daemon_runs_with_its_limits_and_is_gone_when_it_is_dropped(world: World) -> None:
+async def test_a_daemon_runs_with_its_limits_until_it_is_stopped(world: World) -> None:
     await world.daemons.start(SPEC)
     assert world.daemons.problem(UUID) == ""
     assert await world.limits() == [
@@ -94,7 +94,7 @@ async def test_a_daemon_runs_with_its_limits_and_is_gone_when_it_is_dropped(worl
 
 
 @pytest.mark.slow
-async def test_a_daemon_that_dies_is_started_again_with_its_limits(world: World) -> None:
+async def test_a_daemon_that_dies_is_restarted_with_its_limits(world: World) -> None:
     await world.daemons.start(SPEC)
     for _ in range(3):
         pid = world.pid()
@@ -118,7 +118,7 @@ async def test_the_next_agent_takes_a_running_daemon_over(world: World) -> None:
     assert "default_active_thread_percentage 12.0" in await world.limits(), "and new ones have the new limits"
 
 
-async def test_what_a_former_agent_left_is_ended_when_it_is_not_wanted(world: World) -> None:
+async def test_an_unwanted_daemon_of_a_former_agent_is_stopped(world: World) -> None:
     await world.daemons.start(SPEC)
     await world.daemons.detach()
     world.daemons = world.made()
@@ -131,8 +131,8 @@ async def test_what_a_former_agent_left_is_ended_when_it_is_not_wanted(world: Wo
 
 
 @pytest.mark.parametrize("number", ["", "no number", "0", "-1", "4194305", "99999999999999999999", None])
-async def test_a_process_that_has_the_number_of_a_daemon_that_died_lives_on(world: World, number: str | None) -> None:
-    """A daemon that was killed leaves its file."""
+async def test_a_process_with_the_pid_of_a_dead_daemon_is_not_killed(world: World, number: str | None) -> None:
+    """A killed daemon leaves its PID file behind."""
     other = await asyncio.create_subprocess_exec("sleep", "1000")
     files = world.daemons.files(UUID)
     files.pipe.mkdir(parents=True)
@@ -166,10 +166,10 @@ def put_large(path: Path) -> None:
 
 
 @pytest.mark.parametrize("put", [put_fifo, put_endless, put_directory, put_large])
-async def test_whatever_a_client_puts_in_the_pid_files_place_the_next_agent_has_its_daemon(
+async def test_a_pid_file_replaced_by_a_client_does_not_block_the_next_agent(
     world: World, put: Callable[[Path], None]
 ) -> None:
-    """The clients' containers have the directory, and what they leave there stays."""
+    """The clients' containers mount the directory, and their files stay after they end."""
     pid_file = world.daemons.files(UUID).pid_file
     await world.daemons.start(SPEC)
     pid = world.pid()
@@ -196,7 +196,7 @@ async def test_whatever_a_client_puts_in_the_pid_files_place_the_next_agent_has_
             assert list(pid_file.parent.glob(pid_file.name)) == []
 
 
-async def test_the_pid_of_another_gpus_daemon_is_nothing_to_this_one(world: World) -> None:
+async def test_the_pid_of_another_gpus_daemon_is_not_accepted(world: World) -> None:
     other = steps.Spec("GPU-other", (steps.MpsGpu("GPU-other", 3, 24 * GIB, 2),))
     await world.daemons.start(SPEC)
     await world.daemons.start(other)
@@ -213,8 +213,8 @@ async def test_the_pid_of_another_gpus_daemon_is_nothing_to_this_one(world: Worl
     await world.daemons.start(SPEC)
 
 
-async def test_a_process_elsewhere_is_no_daemon_whatever_it_says_of_itself(world: World, tmp_path: Path) -> None:
-    """By its cgroups, which it cannot choose: name and environment are its own words."""
+async def test_a_process_in_another_container_is_not_taken_for_a_daemon(world: World, tmp_path: Path) -> None:
+    """A process can choose its name and environment, but not its cgroups."""
     await world.daemons.start(SPEC)
     proc = tmp_path / "proc"
     for pid, cgroup in ((os.getpid(), "0::/"), (world.pid(), f"0::/kubepods/pod{POD}/{'a' * 64}")):
@@ -230,7 +230,7 @@ async def test_a_process_elsewhere_is_no_daemon_whatever_it_says_of_itself(world
     os.close(found.pidfd)
 
 
-async def test_each_gpu_has_its_own(world: World) -> None:
+async def test_each_gpu_has_its_own_daemon(world: World) -> None:
     other = steps.Spec("GPU-other", (steps.MpsGpu("GPU-other", 3, 24 * GIB, 2),))
     await world.daemons.start(SPEC)
     await world.daemons.start(other)
@@ -241,7 +241,7 @@ async def test_each_gpu_has_its_own(world: World) -> None:
 
 
 @pytest.mark.slow
-async def test_one_that_hangs_is_replaced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_daemon_that_hangs_is_replaced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon, "PROBE_SECONDS", 0.2)
     monkeypatch.setattr(daemon, "PROBE_AGAIN_SECONDS", 0.1)
     monkeypatch.setattr(daemon, "STOP_SECONDS", 0.2)
@@ -254,7 +254,7 @@ async def test_one_that_hangs_is_replaced(world: World, monkeypatch: pytest.Monk
     assert world.pid() != pid
 
 
-async def test_a_program_that_is_not_there_is_named_and_tried_again(world: World, tmp_path: Path) -> None:
+async def test_a_missing_program_is_named_and_retried(world: World, tmp_path: Path) -> None:
     program = tmp_path / "nvidia-cuda-mps-control"
     world.daemons = world.made(program)
     with pytest.raises(ControlError, match=r"cannot be run .No such file or directory.: it comes with the driver"):
@@ -278,11 +278,11 @@ async def test_a_gpu_whose_mode_cannot_be_set_has_no_daemon(world: World) -> Non
 
 
 @pytest.mark.slow
-async def test_the_limits_hold_for_programs(world: World, gpus: Path) -> None:
+async def test_programs_get_no_more_than_their_limits(world: World, gpus: Path) -> None:
     uuid = simulated.uuids(gpus)[0]
     spec = steps.Spec(uuid, (steps.MpsGpu(uuid, 0, 40 * GIB, 4, at_once=4),))
     await world.daemons.start(spec)
-    own = limits.of_container(40 * GIB, replicas=4, held=1)
+    own = limits.container_environment(40 * GIB, replicas=4, held=1)
     pipe = {"CUDA_MPS_PIPE_DIRECTORY": str(world.daemons.files(uuid).pipe)}
     assert await granted_gib(gpus, {**own, **pipe}) == 10, "one share of four"
     assert await granted_gib(gpus, pipe) == 40, "the daemon allows what the largest container may have"
@@ -292,7 +292,7 @@ async def test_the_limits_hold_for_programs(world: World, gpus: Path) -> None:
 
 
 async def granted_gib(gpus: Path, variables: dict[str, str]) -> int:
-    """How many GiB a program gets, one after the other."""
+    """Return how many GiB a program can allocate, one after the other."""
     process = await asyncio.create_subprocess_exec(
         *command(filling.fills_by_the_gib),
         env={**simulated.environment(gpus), **variables},
@@ -302,7 +302,7 @@ async def granted_gib(gpus: Path, variables: dict[str, str]) -> int:
     return int(output)
 
 
-async def test_servers_that_fail_are_logged_though_their_daemon_answers(
+async def test_failed_servers_are_logged_even_if_their_daemon_answers(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(daemon, "PROBE_SECONDS", 0.05)

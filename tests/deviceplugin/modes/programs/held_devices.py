@@ -1,4 +1,4 @@
-"""A GPU is cut for a mode of use while a pod holds one of its devices."""
+"""Repartitions a GPU while a pod has one of its MIG devices."""
 
 from __future__ import annotations
 
