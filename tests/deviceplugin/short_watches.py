@@ -1,4 +1,4 @@
-"""The agent with watches of a second or two, and little patience with an API server that tells nothing."""
+"""Runs the agent with watches of a second or two, and a short limit on the API server's silence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent of an API server that lists the pods only once there is the file that is named first."""
+"""Runs the agent with an API server that lists the pods only once a file, the first argument, exists."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LISTED = Path(sys.argv.pop(1))
 
 
 class LateInformer(informer.Informer):
-    """Late with the first list of pods alone."""
+    """An informer whose first list of pods is late."""
 
     async def step(self) -> float:
         if self._path == node_pods.PATH and not self.synced.is_set():

@@ -1,4 +1,4 @@
-"""An agent that once knew the cluster and is refused everything now: it does not call itself ready."""
+"""An agent that loses its credentials stops being ready."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpushare.cluster import api_client, api_errors, informer
 
 
 class Api(api_client.ApiClient):
-    """An API server that answers until the credentials are no good any more."""
+    """An API server that answers until the credentials become invalid."""
 
     def __init__(self) -> None:
         self.refuses = False
@@ -35,13 +35,13 @@ class Api(api_client.ApiClient):
             raise api_errors.Unauthorized("the API server answered 401: Unauthorized", status=401)
 
 
-async def test_one_that_is_refused_everything_is_not_ready_for_long() -> None:
+async def test_an_agent_without_valid_credentials_stops_being_ready() -> None:
     now = [100.0]
     api = Api()
     pods = informer.Informer(api, "/api/v1/pods", clock=lambda: now[0])
     assert (
         informer.silence([pods], longest_seconds=agent.STALE_SECONDS) is None
-    )  # that nothing is known yet is said by a check of its own
+    )  # another check reports that nothing is known yet
     await pods.step()
     assert informer.silence([pods], longest_seconds=agent.STALE_SECONDS) is None
     api.refuses = True

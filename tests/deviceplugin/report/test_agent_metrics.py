@@ -1,4 +1,4 @@
-"""What a scrape says."""
+"""The metrics of a scrape."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def registry() -> prometheus_client.CollectorRegistry:
     return made
 
 
-def test_a_gpu_is_told_with_what_is_held_of_it(registry: prometheus_client.CollectorRegistry) -> None:
+def test_a_gpu_has_metrics_of_its_capacity_and_its_allocations(registry: prometheus_client.CollectorRegistry) -> None:
     labels = {"node": "node-a", "gpu": "GPU-node-a-0", "index": "0", "model": "NVIDIA A100-SXM4-80GB"}
     samples = {
         name: registry.get_sample_value(f"gpushare_gpu_{name}", labels)
@@ -72,18 +72,18 @@ def test_a_gpu_is_told_with_what_is_held_of_it(registry: prometheus_client.Colle
     assert registry.get_sample_value("gpushare_gpu_allocated_memory_bytes", other) == 0
 
 
-def test_a_gpu_without_memory_information_has_no_series_for_it(registry: prometheus_client.CollectorRegistry) -> None:
+def test_a_gpu_without_memory_information_has_no_memory_metric(registry: prometheus_client.CollectorRegistry) -> None:
     spark = {"node": "node-a", "gpu": "GPU-spark", "index": "2", "model": "NVIDIA A100-SXM4-80GB"}
     assert registry.get_sample_value("gpushare_gpu_healthy", spark) == 0
     assert registry.get_sample_value("gpushare_gpu_memory_bytes", spark) is None
 
 
-def test_a_gpu_that_cannot_be_read_is_not_healthy(registry: prometheus_client.CollectorRegistry) -> None:
+def test_an_unreadable_gpu_is_unhealthy(registry: prometheus_client.CollectorRegistry) -> None:
     unread = {"node": "node-a", "gpu": "", "index": "3", "model": ""}
     assert registry.get_sample_value("gpushare_gpu_healthy", unread) == 0
 
 
-def test_a_share_is_told_with_what_its_processes_hold(registry: prometheus_client.CollectorRegistry) -> None:
+def test_a_share_has_metrics_of_its_memory_and_processes(registry: prometheus_client.CollectorRegistry) -> None:
     share = {"node": "node-a", "namespace": "ml", "pod": "trainer", "containers": "main,side"}
     gpu = {**share, "gpu": "GPU-node-a-0"}
     assert registry.get_sample_value("gpushare_share_used_memory_bytes", gpu) == 1 << 30
@@ -92,7 +92,7 @@ def test_a_share_is_told_with_what_its_processes_hold(registry: prometheus_clien
     assert registry.get_sample_value("gpushare_share_processes", share) == 3
 
 
-def test_a_container_with_devices_is_told_with_the_gpu_that_they_are_on(
+def test_a_container_with_devices_has_a_metric_per_gpu(
     registry: prometheus_client.CollectorRegistry,
 ) -> None:
     labels = {"node": "node-a", "namespace": "ml", "pod": "whole", "container": "main", "resource": "nvidia.com/gpu"}
@@ -101,7 +101,7 @@ def test_a_container_with_devices_is_told_with_the_gpu_that_they_are_on(
     assert registry.get_sample_value("gpushare_gpu_mode", {**gpu, "mode": "fractional"}) == 1
 
 
-def test_a_share_is_told_with_the_time_it_had_its_gpu(registry: prometheus_client.CollectorRegistry) -> None:
+def test_a_share_has_metrics_of_its_leases(registry: prometheus_client.CollectorRegistry) -> None:
     gpu = {"node": "node-a", "namespace": "ml", "pod": "trainer", "containers": "main,side", "gpu": "GPU-node-a-0"}
     assert registry.get_sample_value("gpushare_share_lease_seconds_total", gpu) == 12.5
     assert registry.get_sample_value("gpushare_share_leases_total", gpu) == 40
@@ -113,7 +113,7 @@ def test_a_share_is_told_with_the_time_it_had_its_gpu(registry: prometheus_clien
     assert registry.get_sample_value("gpushare_share_lease_seconds_total", alone) == 60
 
 
-def test_the_driver_measures_a_share_that_the_arbiter_does_not(registry: prometheus_client.CollectorRegistry) -> None:
+def test_the_driver_measures_shares_that_the_arbiter_does_not(registry: prometheus_client.CollectorRegistry) -> None:
     share = {"node": "node-a", "namespace": "ml", "containers": "main,side"}
     by_arbiter = {**share, "pod": "trainer", "gpu": "GPU-node-a-0"}
     assert registry.get_sample_value("gpushare_share_used_compute_ratio", by_arbiter) == 0.25
@@ -123,7 +123,7 @@ def test_the_driver_measures_a_share_that_the_arbiter_does_not(registry: prometh
     assert registry.get_sample_value("gpushare_share_used_compute_ratio", by_neither) is None
 
 
-def test_what_is_used_is_what_the_command_line_reads(registry: prometheus_client.CollectorRegistry) -> None:
+def test_the_command_line_reads_these_metrics(registry: prometheus_client.CollectorRegistry) -> None:
     read = live_usage.of({"node-a": prometheus_client.generate_latest(registry).decode()})
     assert read.of_pod("node-a", "ml", "trainer", ["GPU-node-a-0"]) == live_usage.Used(1 << 30, 25.0)
     given = live_usage.GivenDevices("ml", "whole", "main", "nvidia.com/gpu", 2)
@@ -132,7 +132,7 @@ def test_what_is_used_is_what_the_command_line_reads(registry: prometheus_client
     assert read.devices_of("node-b", "GPU-node-b-0") is None
 
 
-def test_the_arbiter_counts(registry: prometheus_client.CollectorRegistry) -> None:
+def test_the_arbiters_connections_are_counted(registry: prometheus_client.CollectorRegistry) -> None:
     assert registry.get_sample_value("gpushare_arbiter_connections") == 4
     assert registry.get_sample_value("gpushare_arbiter_turned_away_total") == 5
     spoken = [registry.get_sample_value("gpushare_arbiter_protocol_connections", {"version": digit}) for digit in "12"]
@@ -143,12 +143,12 @@ LABELS = (
     *("node", "gpu", "index", "model", "mode", "namespace", "pod", "containers", "container", "resource", "version"),
     *("condition", "status", "reason"),
 )
-# The one name that others have given: what cost tools look for.
+# The only metric without our prefix: cost tools look for this name.
 FOREIGN = "container_gpu_allocation"
 
 
 class Busy:
-    """A node with so many shares, of two GPUs each, all of which are measured, audited and to shrink."""
+    """A node with a number of shares of two GPUs each, all of which are measured, audited and shrinking."""
 
     def __init__(self, shares: int) -> None:
         self.names = [f"pod-{number}" for number in range(shares)]
@@ -198,14 +198,14 @@ class Busy:
         return dataclasses.replace(self.node, allocations=tuple(entries), conditions=(ready,))
 
 
-def test_every_metric_is_as_prometheus_wants_it() -> None:
+def test_every_metric_follows_prometheus_conventions() -> None:
     families = exposition.families(Busy(3).registry)
     assert list(exposition.faults({FOREIGN: families.pop(FOREIGN)}, prefix="container_gpu_", labels=LABELS)) == []
     assert list(exposition.faults(families, prefix="gpushare_", labels=LABELS)) == []
     assert all(family.samples for family in families.values()), "not all of them were tried"
 
 
-def test_all_that_is_promised_is_told_of_each_share_and_gpu() -> None:
+def test_each_share_and_gpu_has_all_documented_metrics() -> None:
     families = exposition.families(Busy(3).registry)
     per_gpu = {name for name, family in families.items() if {"gpu", "index"} <= family.samples[0].labels.keys()}
     assert per_gpu == {
@@ -228,7 +228,7 @@ def test_all_that_is_promised_is_told_of_each_share_and_gpu() -> None:
     }
 
 
-def test_there_are_as_many_series_as_gpus_and_shares_and_no_more_once_pods_have_ended() -> None:
+def test_series_grow_with_gpus_and_shares_and_end_with_their_pods() -> None:
     node = Busy(40)
 
     def series() -> int:
@@ -242,4 +242,4 @@ def test_there_are_as_many_series_as_gpus_and_shares_and_no_more_once_pods_have_
     assert with_40 - with_20 == with_20 - without
     text = prometheus_client.generate_latest(node.registry).decode()
     assert not [name for name in node.names if f'"{name}"' in text]
-    assert (with_20 - without) / 20 <= 38  # of a share of two GPUs, used by two containers
+    assert (with_20 - without) / 20 <= 38  # for a share of two GPUs with two containers

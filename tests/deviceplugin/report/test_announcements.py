@@ -1,4 +1,4 @@
-"""Who is told of a GPU that fails, and of its return."""
+"""The Events of a GPU that fails and recovers, and of pods with a refused library."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ WELL = builders.node(gpus=2).gpus
 ILL = (dataclasses.replace(WELL[0], healthy=False, health_reason="XID 79 happened: the GPU has to be reset"), WELL[1])
 
 
-def test_what_stays_as_it_is_is_nothing_to_tell() -> None:
+def test_unchanged_gpus_are_not_announced() -> None:
     assert announcements.notes((), WELL) == ()
     assert announcements.notes(ILL, ILL) == ()
 
 
-def test_a_failure_and_a_return_are_told_with_the_reason() -> None:
+def test_a_failure_and_a_recovery_are_announced_with_the_reason() -> None:
     (failed,) = announcements.notes(WELL, ILL)
     assert (failed.reason, failed.warning) == (contract.EVENT_GPU_UNHEALTHY, True)
     assert failed.sentence == f"GPU 0 ({WELL[0].uuid}) is not healthy: XID 79 happened: the GPU has to be reset"
@@ -35,11 +35,11 @@ def test_a_failure_and_a_return_are_told_with_the_reason() -> None:
     )
 
 
-def test_one_that_is_ill_at_the_start_is_told() -> None:
+def test_a_gpu_that_is_unhealthy_at_the_start_is_announced() -> None:
     assert [note.reason for note in announcements.notes((), ILL)] == [contract.EVENT_GPU_UNHEALTHY]
 
 
-def test_a_gpu_that_cannot_be_read_is_told_once() -> None:
+def test_an_unreadable_gpu_is_announced_once() -> None:
     unread = (Unreadable(1, "GPU is lost"),)
     (note,) = announcements.notes_of_unread((), unread)
     assert (note.reason, note.warning) == (contract.EVENT_GPU_UNHEALTHY, True)
@@ -48,7 +48,7 @@ def test_a_gpu_that_cannot_be_read_is_told_once() -> None:
     assert announcements.affected(note.gpu, builders.node(gpus=2), (), {}) == ()
 
 
-def test_each_gpu_that_only_the_kernel_lists_is_told_of() -> None:
+def test_each_gpu_that_only_the_kernel_lists_is_announced() -> None:
     one, other = (
         Unreadable(None, "the driver does not list it", bus_id) for bus_id in ("0000:0a:00.0", "0000:0b:00.0")
     )
@@ -57,7 +57,7 @@ def test_each_gpu_that_only_the_kernel_lists_is_told_of() -> None:
         assert note.sentence == "GPU 0000:0b:00.0 does not answer: the driver does not list it"
 
 
-def test_pods_by_ledger_and_by_kubelet_are_told_once_each() -> None:
+def test_pods_from_ledger_and_kubelet_are_listed_once() -> None:
     node = ledger.reserve(builders.node(gpus=2), builders.allocation("a", WELL[0].uuid))
     held = [
         ContainerDevices("ml", "whole", "main", "nvidia.com/gpu", (WELL[0].uuid,)),
@@ -98,7 +98,7 @@ def test_the_gpunode_and_each_pod_get_the_same_event() -> None:
 
 
 class Told:
-    """The GPUNode's Events; no pod uses a GPU."""
+    """The GPUNode's Events. No pod uses a GPU."""
 
     held = ()
 
@@ -112,7 +112,7 @@ class Told:
         pass
 
 
-async def test_gpus_are_told_as_they_change_whether_they_have_a_uuid_or_not() -> None:
+async def test_changes_are_announced_for_gpus_with_and_without_uuid() -> None:
     told, gpus, unread = Told(), Offer(WELL), Observable[tuple[Unreadable, ...]]((Unreadable(2, "GPU is lost"),))
     announcer = announcements.HealthAnnouncer(
         told, told, gpus=gpus, unread=unread, node=lambda: builders.node(gpus=2), gpu_of=dict
@@ -132,12 +132,12 @@ def manifest(name: str) -> dict[str, Any]:
     return {"metadata": {"namespace": "ml", "name": name, "uid": f"uid-{name}"}}
 
 
-def test_each_pod_once_and_again_if_another_one_has_its_place() -> None:
+def test_a_refused_library_is_announced_once_per_pod() -> None:
     pods: list[dict[str, Any]] = []
     events: list[tuple[str, str, tuple[str, str] | None]] = []
     unspoken = RefusedLibraries(lambda: pods, lambda *event: events.append(event))
     unspoken.refused(Container("uid-a", "id"), "recreate the pod")
-    assert events == []  # nobody knows whose it is
+    assert events == []  # the pod is unknown
     pods += [manifest("a"), manifest("b")]
     for _ in range(3):
         unspoken.refused(Container("uid-a", "id"), "recreate the pod")
@@ -148,4 +148,4 @@ def test_each_pod_once_and_again_if_another_one_has_its_place() -> None:
     assert events[1:] == [("LibraryRefused", "recreate it", ("ml", "b"))]
     pods.append(manifest("a"))
     unspoken.refused(Container("uid-a", "id"), "recreate it again")
-    assert events[2:] == [("LibraryRefused", "recreate it again", ("ml", "a"))]  # who has gone is not remembered
+    assert events[2:] == [("LibraryRefused", "recreate it again", ("ml", "a"))]  # deleted pods are forgotten
