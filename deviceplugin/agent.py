@@ -1,4 +1,4 @@
-"""One agent process: what it starts, in which order, and what readiness means.
+"""The agent process: starts all loops in order, serves the probes, and stops gracefully.
 
 It serves the kubelet and starts the arbiter before it has reached the API server, because containers also restart on a
 node that has lost its control plane. Loops that need the API server wait for it.
@@ -37,7 +37,7 @@ SYNC_SECONDS: Final = 2.0  # an API server that answers at all answers within th
 async def run(
     settings: AgentSettings, daemon: shutdown.Daemon, *, driver: nvml.Nvml, installed: library.Installed
 ) -> None:
-    """Serve until told to stop. A thread may still call `driver` when this returns; it ends with the process."""
+    """Serve until stopped. A thread may still call `driver` when this returns; it ends with the process."""
     settings.run_directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     wake = Wake()
     async with contextlib.AsyncExitStack() as stack:
@@ -74,7 +74,7 @@ async def run(
 
 
 async def _serve(parts: AgentParts, daemon: shutdown.Daemon, *, library_name: str) -> None:
-    """Start all loops, in this order, and wait until told to stop."""
+    """Start all loops, in this order, and wait until the daemon stops."""
     cluster, observation = parts.cluster, parts.hardware.observation
     daemon.start("arbiter", parts.process.watched())
     for name, watch in cluster.watches.items():

@@ -22,8 +22,8 @@ from gpushare.pod import PodJson
 
 logger = logging.getLogger(__name__)
 
-# A pod is placed, bound and admitted within a second, but waiting for volumes can take any time. The process is cut
-# short 25 s after it was told to stop (`shutdown`), and Kubernetes kills it after 30; the rest is for its own end.
+# A pod is placed, bound and admitted within a second, but waiting for volumes can take any time. `shutdown` cuts
+# the process short 25 s after SIGTERM, and Kubernetes kills it after 30 s. The remaining time is for its own end.
 MAX_SECONDS: Final = 15.0
 POLL_SECONDS: Final = 0.2
 RETRY_SECONDS: Final = 0.5

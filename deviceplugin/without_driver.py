@@ -28,7 +28,7 @@ GIVE_UP_SECONDS: Final = 300.0  # as rarely as the kubelet would restart it
 
 
 async def opened(settings: AgentSettings, daemon: shutdown.Daemon) -> nvml.Nvml | None:
-    """Wait for the driver and return it; None if the agent is told to stop before."""
+    """Wait for the driver and return it; None if the agent stops before."""
     problem = "the driver has not been tried yet"
     mounted = settings.container_driver_root
     last = time.monotonic() + GIVE_UP_SECONDS

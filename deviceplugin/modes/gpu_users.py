@@ -76,7 +76,7 @@ class GpuUsers:
         for resource, device_id in self._just_given:
             device_ids[resource].add(device_id)
         living = {pod.uid(manifest) for manifest in self._pods() if not pod.is_terminal(manifest)}
-        for resource, ids in kubelet_checkpoint.of_pods(self._by_pod, living).items():
+        for resource, ids in kubelet_checkpoint.select_pods(self._by_pod, living).items():
             device_ids[resource].update(ids)
         return device_ids
 

@@ -1,4 +1,4 @@
-"""From the modes that GPUs have to those that they should have: what can be done now, and what has to wait. Pure.
+"""Plans how GPUs get from their present modes to the wanted ones: which changes can be made now, and which wait. Pure.
 
 A GPU changes its mode in three moves, and a crash between any two of them is harmless:
 

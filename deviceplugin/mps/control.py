@@ -1,7 +1,7 @@
 """Runs `nvidia-cuda-mps-control`: to start an MPS daemon, and to send it commands on stdin and read its answers.
 
-A daemon ends with the container that it was started in. So that it outlives the agent, a keeper in a container of its
-own can run the program for the agent (`supervisor`). It listens on a socket: one JSON line in, one out.
+A daemon ends with the container that it was started in. So that it outlives the agent, a keeper in another container
+can run the program for the agent (`supervisor`). It listens on a socket: one JSON line in, one out.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ READ_SECONDS: Final = 5.0
 
 
 async def serve(socket: Path, program: Path, daemon: shutdown.Daemon) -> None:
-    """Serve until the daemon is told to stop."""
+    """Serve until `daemon` stops."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

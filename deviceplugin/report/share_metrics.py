@@ -1,7 +1,7 @@
 """The Prometheus metrics of shares and of containers that have GPUs. Pure.
 
-The containers of a share use it together, so they are one label, joined by commas. A share without a process has only
-the metrics of the ledger: what it was given, and what it has to shrink to.
+The containers of a share use it together, so they are one label, joined by commas. A share without a process only has
+the metrics of the ledger: its amounts, and its target if it has to shrink.
 
 Cost tools multiply `container_gpu_allocation` by a price.
 
@@ -114,8 +114,8 @@ def shrinking(node: GpuNode | None, *, node_name: str) -> Iterator[Metric]:
     for entry in node.allocations if node is not None else ():
         for share in entry.shares:
             if share.shrink_to_bytes is not None:
-                of = node_name, entry.pod.namespace, entry.pod.name, ",".join(share.containers)
-                targets |= {(*of, uuid): share.shrink_to_bytes for uuid in share.gpu_uuids}
+                pod_labels = node_name, entry.pod.namespace, entry.pod.name, ",".join(share.containers)
+                targets |= {(*pod_labels, uuid): share.shrink_to_bytes for uuid in share.gpu_uuids}
     for labels, shrink_to_bytes in targets.items():
         target.add_metric(labels, shrink_to_bytes)
     yield target
@@ -126,8 +126,8 @@ def allocation(node: GpuNode | None, holders: Iterable[DeviceHolder], *, node_na
     parts: dict[tuple[str, str, str], float] = collections.defaultdict(float)
     for charge in _charges(node):
         for container in charge.share.containers:
-            of = charge.entry.pod.namespace, charge.entry.pod.name, container
-            parts[of] += charge.part / len(charge.share.containers)
+            key = charge.entry.pod.namespace, charge.entry.pod.name, container
+            parts[key] += charge.part / len(charge.share.containers)
     for holder in holders:
         parts[holder.namespace, holder.pod, holder.container] += holder.part
     family = GaugeMetricFamily(
@@ -155,9 +155,9 @@ def grants(node: GpuNode | None, *, node_name: str) -> Iterator[Metric]:
         labels = node_name, pod.namespace, pod.name, ",".join(share.containers), charge.gpu_uuid
         percent[labels] += share.request_percent
         size[labels] += share.memory_bytes
-    for of, request_percent in percent.items():
-        compute.add_metric(of, request_percent / 100)
-        memory.add_metric(of, size[of])
+    for key, request_percent in percent.items():
+        compute.add_metric(key, request_percent / 100)
+        memory.add_metric(key, size[key])
     yield from (compute, memory)
 
 

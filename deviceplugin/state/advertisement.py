@@ -5,7 +5,7 @@ resource: 100 of `gpushare.io/gpu-percent` per GPU, and some more for shares wit
 these devices are counters** and belong to no GPU: the webhook has chosen the pod's GPU long before the kubelet picks
 IDs, and has written it into the ledger and the pod's environment. So counters have no NUMA topology, Allocate accepts
 any of them, and only the number of healthy ones matters. A counter that a container has is always healthy, because
-the kubelet would otherwise reject the pod at a restart. Of the others, as many are healthy as the node can still give.
+the kubelet would otherwise reject the pod at a restart. The others are healthy up to what the node can still give.
 
 In all other modes an ID stands for a GPU, a MIG device or a replica, with its NUMA node and health.
 """

@@ -42,7 +42,7 @@ class GpuNodeCopy:
     def update(self, document: dict[str, Any], *, instead_of: dict[str, Any] | None) -> None:
         """Take over an answer of the API server, unless the copy is newer; `instead_of`: the copy at the request."""
         # The response to our own write and the watch can overtake each other, so versions decide. If the copy has not
-        # changed since the request, the answer is newer whatever its version: etcd may have been restored.
+        # changed since the request, the answer is newer in spite of an older version: etcd may have been restored.
         if instead_of is self.document or not _is_older(document, self.document):
             self.document = document
 

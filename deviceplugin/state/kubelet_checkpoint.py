@@ -24,7 +24,9 @@ def read(path: Path) -> Mapping[str, Mapping[str, frozenset[str]]]:
         return {}
 
 
-def of_pods(by_pod: Mapping[str, Mapping[str, frozenset[str]]], uids: Container[str]) -> Mapping[str, frozenset[str]]:
+def select_pods(
+    by_pod: Mapping[str, Mapping[str, frozenset[str]]], uids: Container[str]
+) -> Mapping[str, frozenset[str]]:
     """Return the device IDs of these pods, by resource. The kubelet drops a deleted pod late."""
     device_ids: dict[str, frozenset[str]] = {}
     for uid, held in by_pod.items():

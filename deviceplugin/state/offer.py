@@ -61,8 +61,8 @@ class Unreadable:
     bus_id: str = ""
 
     def __str__(self) -> str:
-        who = "the driver" if self.index is None and not self.bus_id else f"GPU {self.bus_id or self.index}"
-        return f"{who} does not answer: {self.reason}"
+        name = "the driver" if self.index is None and not self.bus_id else f"GPU {self.bus_id or self.index}"
+        return f"{name} does not answer: {self.reason}"
 
 
 class Offer(Observable[tuple[Gpu, ...]]):

@@ -27,7 +27,7 @@ from deviceplugin.state import allocatable
 from deviceplugin.wiring import kubelet_parts, node_parts, share_parts
 from deviceplugin.wiring.kubelet_parts import KubeletParts
 from deviceplugin.wiring.node_parts import ClusterParts, HardwareParts, Loops
-from deviceplugin.wiring.share_parts import STALE_SECONDS, ShareParts
+from deviceplugin.wiring.share_parts import ShareParts
 from gpushare.cluster import informer, object_store
 from gpushare.daemon import probes
 from gpushare.gpu import Gpu
@@ -215,7 +215,7 @@ class AgentParts:
             "gpunode": lambda: None if status.written else f"the GPUNode {name} is not written yet",
             "pods": lambda: None if pods.synced.is_set() else "the pods of this node are not known yet",
             "configuration": lambda: None if configuration.is_known else "the node's configuration is not known yet",
-            "api": lambda: informer.silence(informers, longest_seconds=STALE_SECONDS),
+            "api": lambda: informer.silence(informers, longest_seconds=share_parts.STALE_SECONDS),
         }
 
 

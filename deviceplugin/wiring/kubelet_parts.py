@@ -49,7 +49,7 @@ class KubeletParts:
     def conditions(self) -> tuple[Condition, ...]:
         """Return the conditions about the injection of devices and about denial."""
         missing = self.arrivals.missing
-        # An agent outside a pod has no container of its own to inspect.
+        # Outside a pod, the agent cannot inspect its own container.
         shown = (self.injecting.injection().shown(missing),) if self.cluster.settings.pod_uid or missing else ()
         # Until the pods are known, keep the condition that the previous agent wrote.
         last = self.cluster.gpunode.now() if self.denied.is_on else None

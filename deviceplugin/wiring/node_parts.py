@@ -93,7 +93,7 @@ def build_cluster(settings: AgentSettings, api: api_client.ApiClient, *, pods: N
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareParts:
-    """The GPUs, and who is using them."""
+    """The GPUs and their users, and the MPS daemons."""
 
     state: node_state.NodeState
     driver: Driver

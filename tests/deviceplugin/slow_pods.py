@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from deviceplugin import __main__, agent, node_pods
+from deviceplugin.wiring import agent_parts
 from gpushare.cluster import informer
 
 LISTED = Path(sys.argv.pop(1))
@@ -23,6 +24,6 @@ class LateInformer(informer.Informer):
 
 
 if __name__ == "__main__":
-    agent.KNOWN_SECONDS = agent.AUDITED_SECONDS = 0.5  # type: ignore[misc]
+    agent.SYNC_SECONDS = agent_parts.AUDITED_SECONDS = 0.5  # type: ignore[misc]
     informer.Informer = LateInformer  # type: ignore[misc]
     sys.exit(__main__.main())

@@ -68,6 +68,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "Use": "ShareUse",
         "book": "mode_checkpoint",
         "groups": "share_ledgers",
+        "deviceplugin.live": "deviceplugin.modes",
         "deviceplugin.peaks": "deviceplugin.report.share_peaks",
         "health": "gpu_health",
         "keep": "save",
