@@ -1,4 +1,4 @@
-"""Which configuration a node's GPUs follow, and what it means for each GPU. Everything but `ConfigSelector` is pure.
+"""Selects a node's configuration and applies it to its GPUs. Everything but `ConfigSelector` is pure.
 
 A configuration is accepted only as a whole: it parses, its flags have known values, and every GPU can take the mode
 that it asks for. Until then the previous configuration stays in force.

@@ -1,8 +1,8 @@
 """The peak usage of each share, and how long it was observed: shows whether a share is larger than it needs to be.
 
 Memory is sampled once a second, so shorter peaks can be missed. Compute is the mean over the last ten seconds or so, if
-known (`arbiter.recent`). Only time in which the share had a process counts. The peaks are written to disk every minute
-and at the end, and are kept as long as the pod is on this node.
+it was measured. Only time in which the share had a process counts. The peaks are written to disk every minute and at
+the end, and are kept as long as the pod is on this node.
 """
 
 from __future__ import annotations
