@@ -1,4 +1,4 @@
-"""An arbiter with its auditor on simulated GPUs, in a process of its own because NVML is one per process.
+"""An arbiter with its auditor on simulated GPUs, in its own process because NVML is one per process.
 
 Tests run it with a directory and the pods as JSON: {NAME: [MEMORY, GPU's index]}, optionally followed by request and
 limit in percent, which are 50 and 100 by default. Each line on standard input is a command; the answer is a line of

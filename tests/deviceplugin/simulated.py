@@ -1,6 +1,6 @@
 """Simulated GPUs below the real pynvml.
 
-NVML is one per process and remembers what it has seen, so each program here runs in a process of its own.
+NVML is one per process and remembers what it has seen, so each program here runs in its own process.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ NVRM: Final = "see the kernel's log for NVRM"
 
 
 def _without_memory(*indices: int) -> None:
-    """Make the driver answer as on a DGX Spark, whose GPU has no memory of its own."""
+    """Make the driver answer as on a DGX Spark, whose GPU has no separate memory."""
     read = pynvml.nvmlDeviceGetMemoryInfo
 
     def memory(handle: Any, *version: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Mode changes, each in a process of its own with the simulated driver."""
+"""Mode changes. Each runs in a separate process with the simulated driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A GPU in use never changes its mode, whatever happens in between; and unused GPUs reach the wanted mode."""
+"""A GPU in use never changes its mode, even across crashes of the agent, and unused GPUs reach the wanted mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""After a restore of etcd, the agent accepts the older GPUNode, whatever its version."""
+"""After a restore of etcd, the agent accepts the older GPUNode in spite of its version."""
 
 from __future__ import annotations
 
