@@ -78,6 +78,23 @@ def build_reports(
     holders = device_holders.DeviceHolders(
         hardware.users, hardware=hardware.gpus, gpus=state.seen, in_force=state.in_force
     )
+
+    def snapshot() -> agent_metrics.MetricsSnapshot:
+        return agent_metrics.MetricsSnapshot(
+            gpus=state.gpus.gpus,
+            unread=state.unread.value,
+            node=cluster.gpunode.now(),
+            uses=tuple(shares.running.uses()),
+            leases=tuple(shares.running.held()),
+            by_driver=shares.auditor.used,
+            holders=holders.all(),
+            audit=shares.auditor.audit,
+            peaks=shares.peaks.all,
+            connections=shares.arbiter.connections(),
+            turned_away=shares.arbiter.turned_away(),
+            versions=shares.arbiter.versions(),
+        )
+
     return ReportParts(
         cluster=cluster,
         hardware=hardware,
@@ -111,21 +128,7 @@ def build_reports(
             node=cluster.gpunode.now,
             gpu_of=hardware.gpu_of,
         ),
-        metrics=agent_metrics.AgentCollector(
-            node_name=name,
-            offer=state.gpus,
-            unread=lambda: state.unread.value,
-            node=cluster.gpunode.now,
-            uses=shares.running.uses,
-            connections=shares.arbiter.connections,
-            turned_away=shares.arbiter.turned_away,
-            versions=shares.arbiter.versions,
-            holders=holders.all,
-            leases=shares.running.held,
-            audit=lambda: shares.auditor.audit,
-            by_driver=lambda: shares.auditor.used,
-            peaked=lambda: shares.peaks.all,
-        ),
+        metrics=agent_metrics.AgentCollector(name, snapshot),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import prometheus_client
 import pytest
@@ -15,12 +16,16 @@ from deviceplugin.audit.node_audit import NodeAudit
 from deviceplugin.report import agent_metrics
 from deviceplugin.report.device_holders import DeviceHolder
 from deviceplugin.report.share_peaks import Peak
-from deviceplugin.state.offer import Offer, Unreadable
+from deviceplugin.state.offer import Unreadable
 from gpushare import contract, ledger
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpunode import Condition, GpuNode
 from kubectl_gpushare.source import live_usage
 from tests import builders, exposition
+
+
+def collector(**values: Any) -> agent_metrics.AgentCollector:
+    return agent_metrics.AgentCollector("node-a", lambda: agent_metrics.MetricsSnapshot(**values))
 
 
 @pytest.fixture
@@ -32,24 +37,23 @@ def registry() -> prometheus_client.CollectorRegistry:
     alone = Tenant("other", "ml", "alone", ("main", "side"), 0, grants)
     made = prometheus_client.CollectorRegistry()
     made.register(
-        agent_metrics.AgentCollector(
-            node_name="node-a",
-            offer=Offer((node.gpus[0], ill, dataclasses.replace(ill, uuid="GPU-spark", index=2, memory_bytes=0))),
-            unread=lambda: [Unreadable(3, "GPU is lost")],
-            node=lambda: node,
-            uses=lambda: [
+        collector(
+            gpus=(node.gpus[0], ill, dataclasses.replace(ill, uuid="GPU-spark", index=2, memory_bytes=0)),
+            unread=[Unreadable(3, "GPU is lost")],
+            node=node,
+            uses=[
                 ShareUse(tenant, (1 << 30,), 3, (300 << 20,)),
                 ShareUse(alone, (0, 1 << 20), 1, (0, 0)),
             ],
-            connections=lambda: 4,
-            turned_away=lambda: 5,
-            versions=lambda: {1: 1, 2: 3},
-            leases=lambda: [
+            connections=4,
+            turned_away=5,
+            versions={1: 1, 2: 3},
+            leases=[
                 LeaseUsage(tenant, "GPU-node-a-0", 12.5, 40, 0.25, 7.5, 2.5, 3),
                 LeaseUsage(alone, "GPU-node-a-1", 60.0, 1, None),
             ],
-            by_driver=lambda: {("GPU-node-a-0", tenant.key): 0.5, ("GPU-node-a-1", alone.key): 0.96},
-            holders=lambda: [DeviceHolder("ml", "whole", "main", "nvidia.com/gpu", "GPU-node-a-1", 2)],
+            by_driver={("GPU-node-a-0", tenant.key): 0.5, ("GPU-node-a-1", alone.key): 0.96},
+            holders=[DeviceHolder("ml", "whole", "main", "nvidia.com/gpu", "GPU-node-a-1", 2)],
         )
     )
     return made
@@ -157,35 +161,27 @@ class Busy:
         self.uuids = tuple(gpu.uuid for gpu in self.node.gpus)
         grants = tuple(Grant(uuid, 1 << 30, 1, 100) for uuid in self.uuids)
         self.tenants = [Tenant(f"uid-{name}", "ml", name, ("main", "side"), 0, grants) for name in self.names]
-        self.registry.register(
-            agent_metrics.AgentCollector(
-                node_name="node-a",
-                offer=Offer(self.node.gpus),
-                node=self.gpunode,
-                uses=lambda: [ShareUse(tenant, (1, 2), 3, (4, 5)) for tenant in self.tenants],
-                connections=lambda: len(self.tenants),
-                turned_away=lambda: 0,
-                holders=lambda: [
-                    DeviceHolder("ml", tenant.pod, "main", "nvidia.com/gpu", self.uuids[0], 1)
-                    for tenant in self.tenants
-                ],
-                leases=lambda: [
-                    LeaseUsage(tenant, uuid, 1.0, 2, 0.5, 3.0, 4.0, 5) for tenant in self.tenants for uuid in self.uuids
-                ],
-                audit=lambda: NodeAudit(
-                    self.node.gpus,
-                    shares=tuple(
-                        AuditedShare("ml", tenant.pod, tenant.containers, uuid, 1, 100, 1 << 30, processes=3)
-                        for tenant in self.tenants
-                        for uuid in self.uuids
-                    ),
+        self.registry.register(agent_metrics.AgentCollector("node-a", self.snapshot))
+
+    def snapshot(self) -> agent_metrics.MetricsSnapshot:
+        pairs = [(tenant, uuid) for tenant in self.tenants for uuid in self.uuids]
+        return agent_metrics.MetricsSnapshot(
+            gpus=self.node.gpus,
+            node=self.gpunode(),
+            uses=[ShareUse(tenant, (1, 2), 3, (4, 5)) for tenant in self.tenants],
+            leases=[LeaseUsage(tenant, uuid, 1.0, 2, 0.5, 3.0, 4.0, 5) for tenant, uuid in pairs],
+            holders=[
+                DeviceHolder("ml", tenant.pod, "main", "nvidia.com/gpu", self.uuids[0], 1) for tenant in self.tenants
+            ],
+            audit=NodeAudit(
+                self.node.gpus,
+                shares=tuple(
+                    AuditedShare("ml", tenant.pod, tenant.containers, uuid, 1, 100, 1 << 30, processes=3)
+                    for tenant, uuid in pairs
                 ),
-                peaked=lambda: [
-                    Peak(tenant.pod_uid, "ml", tenant.pod, "main,side", uuid, 1, 0.5, 2.0)
-                    for tenant in self.tenants
-                    for uuid in self.uuids
-                ],
-            )
+            ),
+            peaks=[Peak(tenant.pod_uid, "ml", tenant.pod, "main,side", uuid, 1, 0.5, 2.0) for tenant, uuid in pairs],
+            connections=len(self.tenants),
         )
 
     def gpunode(self) -> GpuNode:
