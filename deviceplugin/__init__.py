@@ -1,21 +1,20 @@
-"""The node agent: what GPUs there are, what they are used for, the kubelet's device plugin, and the arbiter of shares.
+"""The node agent: the kubelet's device plugins, the modes of the GPUs, the reports to the cluster, and the arbiter.
 
-hardware/                  what the node has, from the driver, and which of it is not to be trusted
-live/                      what each GPU is used for: chosen by the cluster, applied to GPUs that nobody uses
-mig/, mps/                 how GPUs are set up for that
-kubelet/, kubelet_api/     what the kubelet is told, what it tells, and what containers get by it
-cdi/                       the devices described for container runtimes, and where the driver's files are
-allocation/                which devices a container gets, and how it is given them
-injection/                 by which way a container comes by its devices, and whether it did
-report/                    what the cluster and Prometheus are told
-labels/                    what the Node is labelled with
-disk/                      what is on the host's disk: libraries for share containers, files for the next agent
-arbiter/                   who may launch now, and how much memory is left, on this node
-link/                      the agent's end of the channel to it
-audit/                     who runs without limits or beyond them, and what contexts take
-denial/                    has the kernel keep unregistered processes from the GPU
-agent                      the order in which all of it is started, and what readiness means
-agent_parts                all of it put together; offer, wake, live.node_state: what goes from part to part
-node_pods                  the pods of this node
-agent_settings, without_driver, __main__   settings, the driver and the library for a process
+agent                      the process: what starts in which order
+wiring/                    builds the agent's parts
+report/                    the GPUNode's status, Events, metrics
+kubelet/                   one device plugin per resource, and its answers
+modes/                     brings each unused GPU to its configured mode
+audit/                     finds processes without limits, and measures contexts
+labels/                    the Node's labels
+injection/                 how containers get devices on this node, and whether they did
+mig/, mps/                 partitions a GPU; runs its MPS daemon
+link/                      the agent's end of the connection to the arbiter
+hardware/                  the GPUs and their health, from NVML
+arbiter/                   a process of its own: who may launch now, and how much memory is left
+cdi/, allocation/          CDI specs; which devices a container gets, and with which mounts
+denial/                    has the kernel deny the GPUs to unregistered processes
+state/                     the values that the agent's parts share
+host/, disk/, kubelet_api/ the kernel's processes and cgroups; files; the kubelet's gRPC API
+graceful_stop, without_driver, node_pods, agent_settings, __main__
 """

@@ -1,4 +1,4 @@
-"""`python -m deviceplugin`: settings, the driver, the library → the process."""
+"""`python -m deviceplugin`: reads the settings, loads the driver, installs the library, and runs the agent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger("deviceplugin")
 
 
 def main() -> int:
-    """Run until told to stop; return the exit code."""
+    """Run until stopped; return the exit code."""
     try:
         settings = agent_settings.parse(sys.argv[1:], os.environ)
     except agent_settings.SettingsError as error:
@@ -28,7 +28,7 @@ def main() -> int:
         driver = nvml.Nvml() if settings.fail_on_init_error else None
         installed = library.install(settings.library, root=settings.root)
     except (nvml_call.NvmlError, library.LibraryError) as error:
-        # The sentence says all: a stack would only hide it.
+        # The message says it all; a stack trace would only hide it.
         logger.error("The agent cannot start", extra={"err": str(error)})  # noqa: TRY400
         return 1
     return shutdown.run(lambda daemon: _run(settings, daemon, driver, installed))

@@ -1,7 +1,7 @@
-"""What the agent is told at its start: flags, or environment for those that a manifest fills in. Checked once.
+"""The agent's settings: command-line flags, and environment variables for those that the manifest sets. Checked once.
 
-The flags of NVIDIA's device plugin are taken too, with the environment variables that go with them: they count more
-than what a configuration says. They are passed on as they are, see `gpushare.config.flags`.
+The agent also accepts the flags of NVIDIA's device plugin and their environment variables. They take precedence over
+a configuration, and are passed on unchanged (`gpushare.config.flags`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.modes import desired_config
 from deviceplugin.state import advertisement
 from gpushare import contract, errors, quantity
 from gpushare.config import config_choice, flags
@@ -20,17 +19,32 @@ from gpushare.config import node_settings as configured
 from gpushare.config.model import Config, FlagValue
 from gpushare.daemon import logs
 
-# A socket's path has room for this many bytes and a NUL.
+# The longest socket path that Linux takes, in bytes without the NUL.
 MAX_SOCKET_PATH: Final = 107
 
 
 class SettingsError(Exception):
-    """A setting that cannot be; the message names it and says what to do."""
+    """A setting is invalid; the message names it and gives the remedy."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModeOptions:
+    """The settings that select and override the node's configuration.
+
+    default: the entry for nodes without a label; fallbacks: as in `config_choice.select`.
+    arguments, environment: where NVIDIA's flags may be; strict: whether to behave as NVIDIA's plugin does.
+    """
+
+    default: str = ""
+    fallbacks: tuple[str, ...] = config_choice.FALLBACKS
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    strict: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """Where things are. All paths are as on the host: the kubelet mounts them into containers from there."""
+    """All settings. Paths are the host's, because the kubelet mounts them into containers from there."""
 
     node_name: str
     kubeconfig: str | None
@@ -57,16 +71,16 @@ class AgentSettings:
     pod_uid: str
     driver_root: str
     container_driver_root: Path
-    options: desired_config.ModeOptions
+    options: ModeOptions
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> AgentSettings:
-    """Settings from the command line. Raises SettingsError; ends the process for --help and unknown flags."""
+    """Parse the command line. Raises SettingsError; exits for --help and for unknown flags."""
     parser = _parser(environment)
     parsed, rest = parser.parse_known_args(arguments)
     options, values = _options(parser, parsed, rest, environment)
     if not parsed.node_name:
-        raise SettingsError("the name of the node is unknown: give --node-name, or NODE_NAME by the downward API")
+        raise SettingsError("the node name is missing: set --node-name, or NODE_NAME through the downward API")
     if parsed.state_directory is None:
         parsed.state_directory = parsed.run_directory.parent / "state"
     if parsed.pod_resources_socket is None:
@@ -92,34 +106,34 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> AgentSett
     ):
         path: Path = getattr(settings, name)
         if not path.is_absolute():
-            raise SettingsError(f"--{name.replace('_', '-')} {path} is not an absolute path, as the kubelet needs it")
+            raise SettingsError(f"invalid --{name.replace('_', '-')} {path}: must be an absolute path")
     for socket in (
         settings.run_directory / contract.ARBITER_SOCKET_NAME,
         *(settings.kubelet_directory / advertisement.socket_name(name) for name in advertisement.COUNTERS),
     ):
         if len(str(socket).encode()) > MAX_SOCKET_PATH:
-            raise SettingsError(f"{socket} is longer than the {MAX_SOCKET_PATH} bytes that a socket's path can have")
+            raise SettingsError(f"{socket} is too long: a socket's path has at most {MAX_SOCKET_PATH} bytes")
     if settings.state_directory.is_relative_to(settings.run_directory):
         raise SettingsError(
-            f"--state-directory {settings.state_directory} is below --run-directory, which containers can read: "
-            "give one beside it"
+            f"invalid --state-directory {settings.state_directory}: must not be below --run-directory, which "
+            "containers can read"
         )
     if settings.config_map.count("/") != 1:
-        raise SettingsError(f"--config-map {settings.config_map} is not of the form NAMESPACE/NAME")
+        raise SettingsError(f"invalid --config-map {settings.config_map}: must have the form NAMESPACE/NAME")
     return settings
 
 
 def _options(
     parser: argparse.ArgumentParser, arguments: argparse.Namespace, rest: Sequence[str], environment: Mapping[str, str]
-) -> tuple[desired_config.ModeOptions, Mapping[str, FlagValue]]:
-    """What goes before a configuration, taken out of `arguments`, and all of `rest`; and NVIDIA's flags by key."""
+) -> tuple[ModeOptions, Mapping[str, FlagValue]]:
+    """Take the mode options out of `arguments`; return them and NVIDIA's flags by key. Raises SettingsError."""
     known = {option for flag in flags.FLAGS for option in flag.options}
     for word in rest:
         option = word.partition("=")[0]
         if option.startswith("-") and option not in known:
             parser.error(f"unrecognized arguments: {word}")
     relevant = {name for flag in flags.FLAGS for name in flag.variables}
-    options = desired_config.ModeOptions(
+    options = ModeOptions(
         default=arguments.default_config,
         fallbacks=tuple(word for word in arguments.config_fallbacks.split(",") if word),
         arguments=tuple(rest),
@@ -135,8 +149,8 @@ def _options(
         raise SettingsError(str(error)) from error
     if values["configFile"]:
         raise SettingsError(
-            f"--config-file {values['configFile']} is not read, as a mounted file says neither that it changed nor for "
-            "which node it is: put it as an entry into the ConfigMap that --config-map names"
+            f"--config-file {values['configFile']} is not supported: put it as an entry into the ConfigMap that "
+            "--config-map names"
         )
     return options, values
 
@@ -144,57 +158,57 @@ def _options(
 def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m deviceplugin",
-        description="The node agent of gpushare: device plugin of the kubelet, and arbiter of who may use how much.",
-        epilog="The flags of NVIDIA's device plugin (--mig-strategy, --device-list-strategy, ...) count here too.",
+        description="The node agent of gpushare: the kubelet's device plugin, and the arbiter that enforces limits.",
+        epilog="The flags of NVIDIA's device plugin (--mig-strategy, --device-list-strategy, ...) are accepted too.",
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--node-name", default=environment.get("NODE_NAME", ""), help="this node ($NODE_NAME)")
+    add("--node-name", default=environment.get("NODE_NAME", ""), help="name of this node ($NODE_NAME)")
     add(
         "--pod-uid",
         default=environment.get("POD_UID", ""),
-        help="the UID of this pod, by whose RuntimeClass the agent knows how its node gives devices ($POD_UID)",
+        help="UID of the agent's own pod; its RuntimeClass shows how this node injects devices ($POD_UID)",
     )
-    add("--kubeconfig", default=None, help="how to reach the API server, when this does not run in a pod")
+    add("--kubeconfig", default=None, help="kubeconfig file, if the agent does not run in a pod")
     add(
         "--kubelet-directory",
         type=Path,
         default=Path("/var/lib/kubelet/device-plugins"),
-        help="where kubelet.sock is (%(default)s)",
+        help="directory of kubelet.sock (%(default)s)",
     )
     add(
         "--pod-resources-socket",
         type=Path,
-        help="where the kubelet tells which pod holds which device (pod-resources/kubelet.sock beside its directory)",
+        help="the kubelet's pod-resources socket (pod-resources/kubelet.sock next to --kubelet-directory)",
     )
     add(
         "--root",
         type=Path,
         default=Path("/var/lib/gpushare"),
-        help="where the library for containers is put, and what is in force on the GPUs is kept (%(default)s)",
+        help="directory for the containers' library and for the record of the GPUs' modes (%(default)s)",
     )
     add(
         "--run-directory",
         type=Path,
         default=Path("/run/gpushare/arbiter"),
-        help="where the arbiter's socket is; mounted into share containers (%(default)s)",
+        help="directory of the arbiter's socket; mounted into share containers (%(default)s)",
     )
     add(
         "--state-directory",
         type=Path,
-        help="what the next agent must know; must outlive the agent's container (`state` beside --run-directory)",
+        help="directory for state that must outlive the agent's container (`state` next to --run-directory)",
     )
     add(
         "--cdi-directory",
         type=Path,
         default=Path("/var/run/cdi"),
-        help="where the devices are described for container runtimes (%(default)s)",
+        help="directory for the CDI specs of the GPUs (%(default)s)",
     )
     add(
         "--library",
         type=Path,
         default=Path(contract.CONTAINER_LIBRARY),
-        help="libgpushare.so to give to containers (%(default)s)",
+        help="the libgpushare.so that share containers get (%(default)s)",
     )
     add(
         "--mps-program",
@@ -207,19 +221,20 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         "--config-map",
         default=f"{contract.SYSTEM_NAMESPACE}/{contract.CONFIG_MAP}",
         metavar="NAMESPACE/NAME",
-        help="the configurations of which the node's label picks one (%(default)s)",
+        help="ConfigMap with the configurations; the node's label selects one (%(default)s)",
     )
-    add("--default-config", default="", metavar="NAME", help="the configuration of a node without a label")
+    add("--default-config", default="", metavar="NAME", help="configuration of nodes without a label")
     add(
         "--config-fallbacks",
         default=",".join(config_choice.FALLBACKS),
         metavar="WORDS",
-        help="what to take without label and default: named, single, empty (%(default)s)",
+        help="configuration of a node without label and default: named, single, empty; the first that exists "
+        "(%(default)s)",
     )
     add(
         "--strict-compatibility",
         action="store_true",
-        help="act on a configuration as NVIDIA's plugin does: no rename, devices or resources, one mode a node",
+        help="treat configurations as NVIDIA's plugin does: no rename, devices or resources, and one mode per node",
     )
     add(
         "--context-memory",
@@ -227,19 +242,19 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         default=0,
         metavar="QUANTITY",
         dest="context_memory_bytes",
-        help="what a CUDA context is taken to need of a GPU until that was measured, as 300Mi (0)",
+        help="assumed size of a CUDA context until it has been measured, for example 300Mi (0)",
     )
     add(
         "--end-unlimited",
         action="store_true",
-        help="kill processes of share containers that got around their limits; without it they are only told of",
+        help="kill processes in share containers that bypass their limits, instead of only reporting them",
     )
     add(
         "--deny-unregistered",
         action="store_true",
-        help="keep processes of share containers that are not registered with the arbiter from the GPUs' device files",
+        help="deny the GPUs' device files to processes in share containers that are not registered with the arbiter",
     )
-    add("--bpf-root", type=Path, default=Path("/sys/fs/bpf"), help="the host's bpf file system (%(default)s)")
+    add("--bpf-root", type=Path, default=Path("/sys/fs/bpf"), help="the host's BPF file system (%(default)s)")
     add("--cgroup-root", type=Path, default=Path("/sys/fs/cgroup"), help="the host's cgroup v2 (%(default)s)")
     add("--probe-host", default="0.0.0.0", help="address of /healthz, /readyz and /metrics (%(default)s)")  # noqa: S104
     add("--probe-port", type=int, default=8081, help="port of /healthz, /readyz and /metrics (%(default)s)")

@@ -1,8 +1,8 @@
-"""The last that an agent does: nobody places on its node any more, and who is on the way there still gets in.
+"""Stops the agent gracefully: no new pods are placed on its node, and pods already on their way are still admitted.
 
-The kubelet refuses a pod for good when nobody answers for what the pod asks for, and tells the scheduler of that only
-with its next status. So an agent that is told to stop says so in the GPUNode first, after which no share is written on
-it, and goes when the kubelet has given all pods with shares their devices.
+The kubelet rejects a pod permanently if no plugin answers for its resources, and the scheduler learns of the missing
+plugin only with the next node status. So a stopping agent first says so in the GPUNode, after which no share can be
+written to it, and ends once the kubelet has allocated devices to all pods with shares.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from gpushare.pod import PodJson
 
 logger = logging.getLogger(__name__)
 
-# Placed, bound and admitted takes a second; a pod that waits for its volumes may take any time. We are cut short 25 s
-# after we were told to stop (`shutdown`), and killed by Kubernetes after 30: what is left is for our own end.
+# A pod is placed, bound and admitted within a second, but waiting for volumes can take any time. `shutdown` cuts
+# the process short 25 s after SIGTERM, and Kubernetes kills it after 30 s. The remaining time is for its own end.
 MAX_SECONDS: Final = 15.0
-LOOK_SECONDS: Final = 0.2
-AGAIN_SECONDS: Final = 0.5
+POLL_SECONDS: Final = 0.2
+RETRY_SECONDS: Final = 0.5
 
 
 async def prepare(
@@ -36,34 +36,34 @@ async def prepare(
     pods: Callable[[], Iterable[PodJson]],
     pod_resources_socket: Path,
 ) -> None:
-    """Return when the agent may stop: all pods on their way are there, or take too long, or nobody can be told."""
-    coming: list[str] = []
+    """Return when the agent can stop: no pod is on its way, the wait is too long, or the GPUNode cannot be written."""
+    expected: list[str] = []
     try:
         async with asyncio.timeout(MAX_SECONDS):
-            await _tell(status)
-            while coming := on_their_way(node(), pods(), await _held(pod_resources_socket)):  # noqa: ASYNC110 (nothing tells us)
-                await asyncio.sleep(LOOK_SECONDS)
+            await _report_stop(status)
+            while expected := on_their_way(node(), pods(), await _held(pod_resources_socket)):  # noqa: ASYNC110 (no event)
+                await asyncio.sleep(POLL_SECONDS)
     except (TimeoutError, api_errors.ClusterError) as error:
         why = str(error) or f"not done within {MAX_SECONDS:g} s"
-        logger.warning("Pods may come while no agent is there", extra={"err": why, "pods": coming})
+        logger.warning("Pods may start while no agent runs", extra={"err": why, "pods": expected})
 
 
-async def _tell(status: GpuNodeStatus) -> None:
+async def _report_stop(status: GpuNodeStatus) -> None:
     while True:
         try:
             await status.stop()
-        except api_errors.Conflict:  # somebody has placed a pod at this moment, which we see now
+        except api_errors.Conflict:  # a pod was placed just now, which the copy shows by now
             continue
-        # An API server that has just started refuses everybody, until it has read who may do what.
+        # An API server that has just started rejects all requests until it has loaded RBAC.
         except (api_errors.Unavailable, api_errors.Forbidden) as error:
-            logger.debug("The GPUNode does not say yet that the agent stops", extra={"err": str(error)})
-            await asyncio.sleep(AGAIN_SECONDS)
+            logger.debug("Could not report the stop in the GPUNode yet", extra={"err": str(error)})
+            await asyncio.sleep(RETRY_SECONDS)
             continue
         return
 
 
 async def _held(socket: Path) -> Iterable[pod_resources.ContainerDevices]:
-    """A kubelet that is silent is on its way back, and judges all its pods again when it is."""
+    """Return nothing if the kubelet is down: after its restart, it admits all its pods again."""
     try:
         return await pod_resources.held(socket)
     except pod_resources.PodResourcesError:
@@ -73,9 +73,9 @@ async def _held(socket: Path) -> Iterable[pod_resources.ContainerDevices]:
 def on_their_way(
     node: GpuNode | None, pods: Iterable[PodJson], held: Iterable[pod_resources.ContainerDevices]
 ) -> list[str]:
-    """The pods, as `namespace/name`, with a share on this node to which the kubelet has given nothing yet. Pure.
+    """Return the pods, as `namespace/name`, with a share on this node but without devices from the kubelet. Pure.
 
-    pods: of this node, as the API server has them; held: what containers have, as the kubelet says.
+    pods: the node's pods, from the API server; held: the devices of containers, from the kubelet.
     """
     served = {f"{devices.namespace}/{devices.pod}" for devices in held if devices.resource in advertisement.COUNTERS}
     ended = {pod.uid(manifest) for manifest in pods if pod.is_terminal(manifest)}

@@ -1,4 +1,4 @@
-"""The pods of this node: where they are asked for, and as much of them as the agent needs."""
+"""The pods of this node, reduced to what the agent needs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gpushare.cluster import api_client, informer
 from gpushare.pod import PodJson
 
 PATH: Final = "/api/v1/pods"
-_KEPT: Final = ("namespace", "name", "uid", "resourceVersion")  # of the metadata
+_METADATA: Final = ("namespace", "name", "uid", "resourceVersion")
 _ANNOTATIONS: Final = (contract.ALLOCATION, contract.GROUP)
 
 
 class NodePods:
-    """A live copy of them."""
+    """A live copy of the pods. The results are incomplete until the informer has synced."""
 
     def __init__(self, api: api_client.ApiClient, node_name: str) -> None:
         self._api = api
@@ -24,24 +24,23 @@ class NodePods:
         self.informer = informer.Informer(api, PATH, field_selector=self._selector, transform=trimmed)
 
     def all(self) -> Iterable[PodJson]:
-        """As far as they are known."""
         return self.informer.objects.values()
 
     def known(self) -> list[PodJson] | None:
-        """All; None while they are not known."""
+        """Return all pods; None while they are unknown."""
         return list(self.all()) if self.informer.synced.is_set() else None
 
     def uids(self) -> frozenset[str] | None:
-        """Their UIDs; None likewise."""
+        """Return the UIDs of all pods; None while they are unknown."""
         known = self.known()
         return None if known is None else frozenset(map(pod.uid, known))
 
-    def living(self) -> frozenset[str]:
-        """The UIDs of those that are not over, as far as they are known."""
+    def running_uids(self) -> frozenset[str]:
+        """Return the UIDs of the pods that have not ended."""
         return frozenset(pod.uid(manifest) for manifest in self.all() if not pod.is_terminal(manifest))
 
-    async def ask(self) -> Iterable[PodJson]:
-        """Those with a share, as the API server has them now. Raises ClusterError."""
+    async def fetch(self) -> Iterable[PodJson]:
+        """Read the pods with a share from the API server. Raises ClusterError."""
         listing = await self._api.list(PATH, {"fieldSelector": self._selector}, keep=_with_share)
         return [item for item in listing.items if item is not None]
 
@@ -51,13 +50,13 @@ def _with_share(item: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def trimmed(item: dict[str, Any]) -> dict[str, Any]:
-    """Keep its identity, group and share, the resources that its containers ask for, and its phase."""
+    """Reduce a pod to its identity, group, share, container resources, phase and container statuses."""
     metadata = item["metadata"]
     annotations = pod.annotations_of(item)
     status = item.get("status") or {}
     return {
         "metadata": {
-            **{key: metadata[key] for key in _KEPT if key in metadata},
+            **{key: metadata[key] for key in _METADATA if key in metadata},
             "annotations": {key: annotations[key] for key in _ANNOTATIONS if key in annotations},
         },
         "spec": {

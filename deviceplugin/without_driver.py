@@ -1,8 +1,9 @@
-"""Waits for a driver, on a node where there may be none yet: `failOnInitError: false`.
+"""Waits for the driver on a node that may not have one yet: `failOnInitError: false`.
 
-NVIDIA's plugin then waits for ever and says nothing. This looks again now and then, as drivers are installed by pods
-too, and its readiness says what is missing. What a runtime brings into a container it brings at its start: a container
-that can see no driver of the host ends after a while, so that the next one is given what has been installed meanwhile.
+NVIDIA's plugin then waits forever without a message. The agent retries, because a pod may install the driver, and
+its readiness check says what is missing. A container runtime mounts a driver only when a container starts. So a
+container that cannot see the host's driver directory ends after a while, and its successor gets a driver that was
+installed in the meantime.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from gpushare.daemon import probes, shutdown
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 15.0
-GIVE_UP_SECONDS: Final = 300.0  # as rarely as the kubelet would start it again
+RETRY_SECONDS: Final = 15.0
+GIVE_UP_SECONDS: Final = 300.0  # as rarely as the kubelet would restart it
 
 
 async def opened(settings: AgentSettings, daemon: shutdown.Daemon) -> nvml.Nvml | None:
-    """The driver once it answers; None if this is told to stop before."""
-    problem = "the driver was not asked yet"
+    """Wait for the driver and return it; None if the agent stops before."""
+    problem = "the driver has not been tried yet"
     mounted = settings.container_driver_root
     last = time.monotonic() + GIVE_UP_SECONDS
     registry = prometheus_client.CollectorRegistry()
@@ -43,13 +44,13 @@ async def opened(settings: AgentSettings, daemon: shutdown.Daemon) -> nvml.Nvml 
             except nvml_call.NvmlError as error:
                 if error.code == nvml.NO_LIBRARY and not mounted.is_dir() and time.monotonic() > last:
                     daemon.fail(
-                        f"{error}; this container ends, so that the next one is given a driver that was installed "
-                        f"meanwhile: {mounted} is not a directory, where the host's own would be seen to come"
+                        f"{error}; this container ends, so that the next one gets a driver that was installed in the "
+                        f"meantime: {mounted}, where the host's driver would appear, is not a directory"
                     )
                 if str(error) != problem:
-                    logger.warning("There is no driver", extra={"err": str(error)})
+                    logger.warning("No driver found", extra={"err": str(error)})
                 problem = str(error)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
+                async with asyncio.timeout(RETRY_SECONDS):
                     await daemon.stopping.wait()
     return None

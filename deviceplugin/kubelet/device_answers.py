@@ -11,7 +11,7 @@ from deviceplugin.cdi import specs
 from deviceplugin.injection.in_force import Injecting
 from deviceplugin.kubelet import plugin_service
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
-from deviceplugin.mps import limits, places
+from deviceplugin.mps import daemon_files, limits
 from gpushare.config.node_settings import NodeSettings
 from gpushare.gpu import Mode
 from gpushare.modes.offering import Offered
@@ -32,7 +32,7 @@ class DeviceAnswers:
     in_force: Injecting
     _: dataclasses.KW_ONLY
     nodes: Callable[[], answer.Nodes]
-    mps: Callable[[str], places.Places]
+    mps: Callable[[str], daemon_files.DaemonFiles]
     memory_bytes: Callable[[str], int]
     scores: Callable[[], Mapping[tuple[str, str], int]]
     described: Callable[[NodeSettings], None]
@@ -101,7 +101,9 @@ class DeviceAnswers:
     def _devices(self, resource: str) -> dict[str, Offered]:
         return {device.id: device for device in self.in_force.offered.get(resource, ())}
 
-    def _together(self, resource: str, device_ids: Sequence[str]) -> tuple[Sequence[Offered], places.Places | None]:
+    def _together(
+        self, resource: str, device_ids: Sequence[str]
+    ) -> tuple[Sequence[Offered], daemon_files.DaemonFiles | None]:
         """The devices and the files of their MPS daemon. Raises AllocateRefusedError if no container can have these."""
         if self.in_force.refusal:
             raise plugin_service.AllocateRefusedError(self.in_force.refusal)
@@ -118,7 +120,7 @@ class DeviceAnswers:
             )
         return devices, self._mps_of(resource, devices)
 
-    def _mps_of(self, resource: str, devices: Sequence[Offered]) -> places.Places | None:
+    def _mps_of(self, resource: str, devices: Sequence[Offered]) -> daemon_files.DaemonFiles | None:
         gpus = sorted({device.gpu for device in devices if device.mode is Mode.MPS})
         if not gpus:
             return None
@@ -131,4 +133,4 @@ class DeviceAnswers:
 
     def _sizes(self, devices: Sequence[Offered]) -> dict[str, str]:
         device = devices[0]
-        return limits.of_container(self.memory_bytes(device.gpu), replicas=device.replicas, held=len(devices))
+        return limits.container_environment(self.memory_bytes(device.gpu), replicas=device.replicas, held=len(devices))

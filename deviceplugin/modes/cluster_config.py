@@ -1,7 +1,7 @@
-"""What the cluster wants of this node: its label, and the ConfigMap that the label picks an entry of.
+"""A copy of the Node's metadata and of the ConfigMap. The node's label selects an entry of the ConfigMap.
 
-Both are watched by the API, and not mounted: the kubelet brings a changed ConfigMap into a pod up to two minutes late,
-and says neither when nor that there is none.
+Both are watched, not mounted: the kubelet updates a mounted ConfigMap up to two minutes late, and shows neither when
+nor whether the ConfigMap exists.
 """
 
 from __future__ import annotations
@@ -16,10 +16,7 @@ from gpushare.config import config_choice
 
 
 class Configuration:
-    """A live copy of the node's metadata and of the ConfigMap's entries.
-
-    changed: called whenever one of the two may have changed.
-    """
+    """A live copy of the Node's metadata and of the ConfigMap's entries. changed: called when either may change."""
 
     def __init__(
         self,
@@ -40,47 +37,45 @@ class Configuration:
             copy.subscribe(lambda _: changed())
 
     async def run(self) -> None:
-        """Keep both true until cancelled."""
+        """Watch both until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.node.run())
             group.create_task(self.config_map.run())
 
     async def synced(self) -> None:
-        """Return once both are known."""
+        """Wait until both are known."""
         await self.node.synced.wait()
         await self.config_map.synced.wait()
 
     @property
     def informers(self) -> tuple[informer.Informer, ...]:
-        """What keeps the two true."""
         return self.node, self.config_map
 
     @property
     def is_known(self) -> bool:
-        """Whether both were read once."""
         return self.node.synced.is_set() and self.config_map.synced.is_set()
 
     def metadata(self) -> Mapping[str, Any] | None:
-        """The node's labels and annotations; None while there is no such node."""
+        """Return the Node's metadata, with labels and annotations; None while there is no such Node."""
         return next((item["metadata"] for item in self.node.objects.values()), None)
 
     def runtime(self) -> str:
-        """The node's container runtime and its version, `containerd://1.7.24`; empty while that is unknown."""
+        """Return the node's container runtime with its version, as `containerd://1.7.24`; "" while unknown."""
         node = next(iter(self.node.objects.values()), {})
         return str(node.get("runtime", ""))
 
     def memory_capacity(self) -> str | None:
-        """The node's capacity of `gpushare.io/gpu-memory`, empty where it has none; None while no node is known."""
+        """Return the Node's capacity of `gpushare.io/gpu-memory`: "" if it has none, None while there is no Node."""
         return next((item["memory"] for item in self.node.objects.values()), None)
 
     @property
     def label(self) -> str | None:
-        """The name of the configuration that the node asks for; None if it asks for none."""
+        """The configuration name in the node's label; None without a label."""
         return config_choice.label_of((self.metadata() or {}).get("labels") or {})
 
     @property
     def entries(self) -> dict[str, str]:
-        """The entries of the ConfigMap, none if there is no such ConfigMap."""
+        """The entries of the ConfigMap; empty if it does not exist."""
         config_map = next(iter(self.config_map.objects.values()), None)
         return {str(key): str(text) for key, text in ((config_map or {}).get("data") or {}).items()}
 

@@ -1,41 +1,45 @@
-"""What a node is to be: the configuration that label and ConfigMap pick, understood for the GPUs that there are. Pure.
+"""Selects a node's configuration and applies it to its GPUs. Everything but `ConfigSelector` is pure.
 
-A configuration counts only when all of it is good: it can be read, its flags have values that exist, and every GPU can
-be what it says. Until then the one before it stays.
+A configuration is accepted only as a whole: it parses, its flags have known values, and every GPU can take the mode
+that it asks for. Until then the previous configuration stays in force.
+
+A configuration names GPUs by number, or counts them. When a GPU dies, the driver renumbers those behind it, and the
+same text would mean other GPUs or match none. So as long as a GPU is missing and the configuration is the same, every
+GPU keeps its old number and the missing one is counted as present. A GPU that the driver counts but cannot read is
+counted too, so a configuration that names it stays valid for the others.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
+from deviceplugin.agent_settings import ModeOptions
+from deviceplugin.modes.cluster_config import Configuration
 from gpushare import errors
+from gpushare.allocation import Allocation
 from gpushare.config import config_choice, config_file, restrictions
 from gpushare.config import node_settings as configured
 from gpushare.config.config_choice import ActiveConfig
+from gpushare.gpu import Mode
 from gpushare.modes import mode_plan
 from gpushare.modes.assignment import Assignment
+from gpushare.modes.contradiction import contradiction
 from gpushare.modes.hardware_gpu import HardwareGpu
 
+logger = logging.getLogger(__name__)
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ModeOptions:
-    """What the agent was started with, and what counts more than a file.
-
-    default: the entry for nodes without a label; fallbacks: as of `config_choice.select`.
-    arguments, environment: where NVIDIA's flags may be; strict: as their binary behaves.
-    """
-
-    default: str = ""
-    fallbacks: tuple[str, ...] = config_choice.FALLBACKS
-    arguments: tuple[str, ...] = ()
-    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    strict: bool = False
+_UNREAD: Final = "unread-"  # takes the place of the UUID
+# A GPU needs no setup for these modes, so a first agent can serve them at once.
+_WITHOUT_SETUP: Final = (Mode.FRACTIONAL, Mode.EXCLUSIVE, Mode.TIME_SLICING)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DesiredConfig:
-    """What the GPUs are to be, by UUID, and by which configuration."""
+    """A valid configuration with the assignment of each GPU, by UUID."""
 
     config: ActiveConfig
     settings: configured.NodeSettings
@@ -43,8 +47,18 @@ class DesiredConfig:
     warnings: tuple[str, ...] = ()
 
 
-def understood(config: ActiveConfig, gpus: Sequence[HardwareGpu], options: ModeOptions) -> DesiredConfig:
-    """The configuration for these GPUs. Raises ConfigError, a sentence that names the entry."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class ConfiguredGpu:
+    """A GPU as the configuration knows it: UUID, number, and the facts that a configuration can select by."""
+
+    uuid: str
+    index: int
+    model: str = ""
+    mig_capable: bool = False
+
+
+def resolve(config: ActiveConfig, gpus: Sequence[HardwareGpu], options: ModeOptions) -> DesiredConfig:
+    """Apply a configuration to these GPUs. Raises ConfigError with a sentence that names the entry."""
     try:
         read = config_file.read(config.text)
         if options.strict and config not in config_choice.BUILT_INS.values():
@@ -59,12 +73,12 @@ def understood(config: ActiveConfig, gpus: Sequence[HardwareGpu], options: ModeO
     return DesiredConfig(config, settings, made.assignments, (*read.warnings, *made.warnings, *late))
 
 
-def chosen(
+def choose(
     current: ActiveConfig | None, entries: Mapping[str, str], *, label: str | None, options: ModeOptions
 ) -> config_choice.Decision:
-    """Which configuration is asked for; `current` and the reason where there is no such one.
+    """Return the entry that the node asks for; if there is none, return `current` and the reason.
 
-    A ConfigMap that vanishes changes nothing: it may be on its way back, and its entry is still the last good one.
+    A ConfigMap that vanishes changes nothing: it may come back, and its entry is still the last valid one.
     """
     built_in = config_choice.built_in(current, entries, label=label, default=options.default)
     if built_in is not None:
@@ -72,3 +86,114 @@ def chosen(
     return config_choice.decide(
         current, dict(entries), label=label, default=options.default, fallbacks=options.fallbacks
     )
+
+
+def initial_assignment(gpu: HardwareGpu, wanted: Assignment, allocations: Iterable[Allocation]) -> Assignment | None:
+    """Return what a GPU is used for when nothing is recorded: at the agent's first start, or for a new GPU.
+
+    A GPU with shares is fractional. Otherwise the GPU gets `wanted` if it needs no setup for it, else None.
+    """
+    if any(gpu.uuid in entry.gpu_uuids for entry in allocations):
+        return Assignment(Mode.FRACTIONAL)
+    needs_nothing = wanted.mode in _WITHOUT_SETUP and wanted.partition is None and not wanted.interval
+    return wanted if needs_nothing and not contradiction(gpu, wanted) else None
+
+
+def configured_gpus(gpus: Iterable[HardwareGpu]) -> tuple[ConfiguredGpu, ...]:
+    """Return the record to store of the GPUs that a configuration was applied to."""
+    return tuple(ConfiguredGpu(gpu.uuid, gpu.index, gpu.model, gpu.mig_capable) for gpu in gpus)
+
+
+def missing(gpus: Iterable[HardwareGpu], known: Iterable[ConfiguredGpu]) -> tuple[ConfiguredGpu, ...]:
+    """Return the known GPUs that are gone and whose number no new GPU has taken."""
+    gpus, known = tuple(gpus), tuple(known)
+    present, recorded = {gpu.uuid for gpu in gpus}, {gpu.uuid for gpu in known}
+    taken = {gpu.index for gpu in gpus if gpu.uuid not in recorded}
+    return tuple(gpu for gpu in known if gpu.uuid not in present and gpu.index not in taken)
+
+
+def with_missing(gpus: Sequence[HardwareGpu], known: Iterable[ConfiguredGpu]) -> tuple[HardwareGpu, ...]:
+    """Return the GPUs under their known numbers, together with the missing ones; unchanged if none is missing."""
+    gone = missing(gpus, known)
+    if not gone:
+        return tuple(gpus)
+    recorded = {gpu.uuid: gpu for gpu in known}
+    present = [dataclasses.replace(gpu, index=recorded[gpu.uuid].index) for gpu in gpus if gpu.uuid in recorded]
+    new = [gpu for gpu in gpus if gpu.uuid not in recorded]
+    absent = [HardwareGpu(gpu.uuid, gpu.index, gpu.model, gpu.mig_capable) for gpu in gone]
+    return tuple(sorted((*present, *new, *absent), key=lambda gpu: (gpu.index, gpu.uuid)))
+
+
+def unread_gpus(gpus: Iterable[HardwareGpu], indices: Iterable[int | None]) -> tuple[HardwareGpu, ...]:
+    """Return placeholders for the GPUs with these numbers that are missing in `gpus`; only the number is known."""
+    known = {gpu.index for gpu in gpus}
+    new = (index for index in indices if index is not None and index not in known)
+    return tuple(HardwareGpu(f"{_UNREAD}{index}", index, mig_capable=True) for index in new)
+
+
+def is_unread(uuid: str) -> bool:
+    """Whether this is the placeholder for the UUID of a GPU that cannot be read."""
+    return uuid.startswith(_UNREAD)
+
+
+_Application = tuple[ActiveConfig, tuple[HardwareGpu, ...]]
+
+
+class ConfigSelector:
+    """Selects the configuration, and remembers the last valid one.
+
+    desired: the configuration in force; None if none was ever valid. problem: why the requested configuration is not
+    in force, as a sentence; empty if it is. refused: called with each new problem.
+    """
+
+    def __init__(self, source: Configuration, options: ModeOptions, refused: Callable[[str], None]) -> None:
+        self._source = source
+        self._options = options
+        self._refused = refused
+        self._resolved: dict[_Application, DesiredConfig | errors.ConfigError] = {}
+        self.desired: DesiredConfig | None = None
+        self.problem = ""
+
+    async def select(
+        self, current: ActiveConfig | None, gpus: Sequence[HardwareGpu], known: Sequence[HardwareGpu] | None = None
+    ) -> DesiredConfig | None:
+        """Return the requested configuration if it is valid, else `current`, else the last valid one, else None.
+
+        current: the configuration in force so far; None at a first start. known: the GPUs that `current` is applied
+        to, if they are not `gpus`.
+        """
+        problem, wanted = "", current
+        if self._source.is_known:
+            entries, label = self._source.entries, self._source.label
+            decision = choose(current, entries, label=label, options=self._options)
+            problem, wanted = decision.problem, decision.in_force
+        cached, self._resolved = self._resolved, {}
+        for config in dict.fromkeys(filter(None, (wanted, current))):
+            application = config, tuple(gpus if known is None or config != current else known)
+            # In a thread, and once: the text is not ours and may be long.
+            resolved = (
+                cached[application] if application in cached else await asyncio.to_thread(self._resolve, *application)
+            )
+            self._resolved[application] = resolved
+            if isinstance(resolved, DesiredConfig):
+                self._accept(resolved)
+                break
+            problem = problem or str(resolved)
+        if problem and problem != self.problem:
+            logger.warning("The configuration cannot be applied", extra={"err": problem})
+            self._refused(problem)
+        self.problem = problem
+        return self.desired
+
+    def _resolve(self, config: ActiveConfig, gpus: Sequence[HardwareGpu]) -> DesiredConfig | errors.ConfigError:
+        try:
+            return resolve(config, gpus, self._options)
+        except errors.ConfigError as error:
+            return error
+
+    def _accept(self, desired: DesiredConfig) -> None:
+        if self.desired is None or self.desired.config != desired.config:
+            logger.info(
+                "Selected a configuration", extra={"config": desired.config.name, "warnings": list(desired.warnings)}
+            )
+        self.desired = desired

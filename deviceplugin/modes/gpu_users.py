@@ -21,16 +21,18 @@ from gpushare.allocation import Allocation
 from gpushare.modes.hardware_gpu import HardwareGpu
 from gpushare.pod import PodJson
 
-# The kubelet tells of a device that it has given out once the pod is admitted, which is a moment later.
+# The kubelet lists a device only once the pod is admitted, shortly after Allocate.
 JUST_GIVEN_SECONDS: Final = 30.0
 _ENDED: Final = ("Succeeded", "Failed")
 
 
 class GpuUsers:
-    """Knows whom to ask on this node. `held` is what the kubelet has told last.
+    """The users of this node's GPUs, from the kubelet, the driver and the ledger.
 
-    pods: of this node, as the informer has them; kept: what the kubelet writes down, by which it starts.
-    ours: pids of daemons that we run for the GPUs' users, as MPS's; blocking. With their children they use no GPU.
+    held: the devices of containers in the kubelet's last answer. problem: why `held` is out of date, or "".
+
+    pods: returns the pods of this node; checkpoint: the kubelet's checkpoint file, which it reads at its own start.
+    own_pids: returns the PIDs of the MPS daemons, blocking. They and their children do not count as users.
     """
 
     def __init__(
@@ -41,8 +43,8 @@ class GpuUsers:
         pods: Callable[[], Iterable[PodJson]],
         proc: Path,
         identify: Identify,
-        ours: Callable[[], frozenset[int]],
-        kept: Path | None = None,
+        own_pids: Callable[[], frozenset[int]],
+        checkpoint: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._driver = driver
@@ -50,22 +52,22 @@ class GpuUsers:
         self._pods = pods
         self._proc = proc
         self._identify = identify
-        self._ours = ours
+        self._own_pids = own_pids
         self._clock = clock
-        self._kept_at = kept
-        self._kept: Mapping[str, Mapping[str, frozenset[str]]] = {}
+        self._checkpoint = checkpoint
+        self._by_pod: Mapping[str, Mapping[str, frozenset[str]]] = {}
         self._just_given: dict[tuple[str, str], float] = {}
         self.held: tuple[pod_resources.ContainerDevices, ...] = ()
-        self.silent = "it was not asked yet"  # why `held` is not what the kubelet says now; empty where it is
+        self.problem = "the kubelet was not asked yet"
 
-    def gave(self, resource: str, device_ids: Iterable[str]) -> None:
-        """A container was given these just now."""
+    def record_allocation(self, resource: str, device_ids: Iterable[str]) -> None:
+        """Record devices that a container was just given, which the kubelet does not list yet."""
         now = self._clock()
         self._just_given |= dict.fromkeys(((resource, identity) for identity in device_ids), now)
 
     @property
     def allocated_ids(self) -> dict[str, set[str]]:
-        """By resource the ids that containers have, as the kubelet told last or starts by; or were given just now."""
+        """The device IDs of containers, by resource: from the kubelet, its checkpoint, and recent allocations."""
         since = self._clock() - JUST_GIVEN_SECONDS
         self._just_given = {device: at for device, at in self._just_given.items() if at > since}
         device_ids: dict[str, set[str]] = collections.defaultdict(set)
@@ -74,38 +76,38 @@ class GpuUsers:
         for resource, device_id in self._just_given:
             device_ids[resource].add(device_id)
         living = {pod.uid(manifest) for manifest in self._pods() if not pod.is_terminal(manifest)}
-        for resource, ids in kubelet_checkpoint.of_pods(self._kept, living).items():
+        for resource, ids in kubelet_checkpoint.select_pods(self._by_pod, living).items():
             device_ids[resource].update(ids)
         return device_ids
 
     def has_devices(self) -> bool:
-        """Whether the kubelet has told of a device of a GPU, and not only of counters, that a container has."""
+        """Whether a container has a device of a GPU, other than counters."""
         return any(devices.resource not in COUNTERS for devices in self.held)
 
     def in_use(self) -> frozenset[str]:
-        """UUIDs of the GPUs and MIG devices that containers have been given, as far as that was told."""
+        """Return the UUIDs of the GPUs and MIG devices that containers are known to have."""
         allocated = self.allocated_ids.items()
         return frozenset(
             gpu_usage.without_replica(device_id) for name, ids in allocated if name not in COUNTERS for device_id in ids
         )
 
-    async def ask_kubelet(self) -> str:
-        """Renew `held`; return why that was not possible, or nothing."""
-        if self._kept_at is not None:
-            self._kept = kubelet_checkpoint.read(self._kept_at)
+    async def refresh(self) -> str:
+        """Update `held` from the kubelet; return why that was not possible, or ""."""
+        if self._checkpoint is not None:
+            self._by_pod = kubelet_checkpoint.read(self._checkpoint)
         asked_at = self._clock()
         try:
             self.held = await pod_resources.held(self._socket)
-            self.silent = ""
-            self._forget_given(asked_at)
+            self.problem = ""
+            self._forget_listed(asked_at)
         except pod_resources.PodResourcesError as error:
-            self.silent = str(error)
-        return self.silent
+            self.problem = str(error)
+        return self.problem
 
-    def _forget_given(self, asked_at: float) -> None:
-        """Forget devices that were given before the kubelet was asked, and that it lists: now its list counts.
+    def _forget_listed(self, asked_at: float) -> None:
+        """Forget recent allocations that the kubelet lists by now, if they were made before it was asked.
 
-        The kubelet frees a device before it gives it to the next container, so the list is about that container.
+        The kubelet frees a device before it allocates it again, so its list is about the same container.
         """
         listed = {(container.resource, identity) for container in self.held for identity in container.device_ids}
         self._just_given = {
@@ -115,13 +117,13 @@ class GpuUsers:
     async def users(
         self, gpus: Iterable[HardwareGpu], *, allocations: Iterable[Allocation], unknown: Mapping[str, str]
     ) -> dict[str, tuple[str, ...]]:
-        """Who uses each of these GPUs, by UUID.
+        """Return the users of each of these GPUs in words, by UUID.
 
-        unknown: of a GPU whose shares cannot be told, the reason.
+        unknown: by UUID, why the shares on a GPU are unknown. Such a GPU counts as in use.
         """
         known = tuple(gpus)
-        silent = await self.ask_kubelet()
-        unanswered = {gpu.uuid: silent for gpu in known if silent}
+        problem = await self.refresh()
+        unanswered = {gpu.uuid: problem for gpu in known if problem}
         running, lost = await self._driver.ask(self._running, [gpu.uuid for gpu in known])
         processes = await asyncio.to_thread(self._users_of, running)
         users = gpu_usage.users(
@@ -145,7 +147,7 @@ class GpuUsers:
         return users
 
     def _running(self, uuids: Iterable[str]) -> tuple[dict[str, list[int]], dict[str, str]]:
-        """The pids on each GPU, and why there is no answer for the others."""
+        """Return the PIDs on each GPU, and why the driver did not answer for the others. Blocking."""
         running, lost = {}, {}
         for uuid in uuids:
             try:
@@ -155,16 +157,19 @@ class GpuUsers:
         return running, lost
 
     def _users_of(self, running: Mapping[str, Iterable[int]]) -> dict[str, list[gpu_usage.GpuUser]]:
-        """By GPU the processes on it. Blocking: in a thread of its own, as a process can hold up who asks of it."""
-        ours = self._ours() if any(running.values()) else frozenset()
+        """Return the users of each GPU. Blocking, so call it in a thread: a process can delay reads in its /proc."""
+        own = self._own_pids() if any(running.values()) else frozenset()
         return {
-            uuid: [found for pid in pids if (found := self.user(pid, ours)) is not None]
+            uuid: [found for pid in pids if (found := self.user(pid, own)) is not None]
             for uuid, pids in running.items()
         }
 
-    def user(self, pid: int, ours: frozenset[int]) -> gpu_usage.GpuUser | None:
-        """The process, or None if it is over, or one of ours, which a name alone does not make it."""
-        if pid in ours or kernel_process.parent(pid, proc=self._proc) in ours:
+    def user(self, pid: int, own_pids: frozenset[int]) -> gpu_usage.GpuUser | None:
+        """Return the process, or None if it has ended or is an MPS process of ours.
+
+        Our processes are recognized by PID only: a process in a pod could take their name.
+        """
+        if pid in own_pids or kernel_process.parent(pid, proc=self._proc) in own_pids:
             return None
         try:
             name = (self._proc / str(pid) / "comm").read_text(errors="replace").strip()

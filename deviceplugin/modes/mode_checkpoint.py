@@ -1,4 +1,4 @@
-"""What is in force on each GPU, on disk: the next agent serves the same before it has heard of the API server."""
+"""The record of each GPU's mode on disk. The next agent serves the same modes before it reaches the API server."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from pathlib import Path
 from typing import Final
 
 from deviceplugin.disk import records, whole_file
-from deviceplugin.modes.configured_gpus import ConfiguredGpu
+from deviceplugin.modes.desired_config import ConfiguredGpu
 from gpushare.config.config_choice import ActiveConfig
 from gpushare.modes.assignment import Assignment
 
+NAME: Final = "modes.json"
 VERSION: Final = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Immutable; a change makes a new one.
+    """An immutable record; a change makes a new one.
 
-    current: the last configuration that was good; what GPUs are to be by.
-    gpus: by UUID what a GPU is used for; None for one that is being set up, and offered to nobody.
-    before: of one that is being set up, what it was used for, and has to be taken out of.
-    seats: the GPUs that `current` was understood for.
+    current: the last valid configuration.
+    gpus: by UUID, the assignment in force; None for a GPU that is being set up and is offered to no pod.
+    before: for a GPU that is being set up, its last assignment, which has to be torn down.
+    known_gpus: the GPUs that `current` was applied to; on disk their key is `seats`.
     """
 
     current: ActiveConfig
     gpus: Mapping[str, Assignment | None] = dataclasses.field(default_factory=dict)
     before: Mapping[str, Assignment] = dataclasses.field(default_factory=dict)
-    seats: Sequence[ConfiguredGpu] = ()
+    known_gpus: Sequence[ConfiguredGpu] = ()
 
-    def of(self, uuid: str, assignment: Assignment | None) -> Checkpoint:
-        """With that GPU used for that."""
+    def assign(self, uuid: str, assignment: Assignment | None) -> Checkpoint:
+        """Return a copy in which this GPU has this assignment; None vacates it."""
         before = {gpu: was for gpu, was in self.before.items() if gpu != uuid or assignment is None}
         present = self.gpus.get(uuid)
         if assignment is None and present is not None:
@@ -40,28 +41,28 @@ class Checkpoint:
         return dataclasses.replace(self, gpus={**self.gpus, uuid: assignment}, before=before)
 
     def last(self, uuid: str) -> Assignment | None:
-        """What a GPU is used for, or was before it was begun to be set up."""
+        """Return the GPU's assignment, or its last one if it is being set up."""
         return self.gpus.get(uuid) or self.before.get(uuid)
 
 
 class CheckpointError(Exception):
-    """The book on disk cannot be used; the message says what happens then."""
+    """The file cannot be used; the message says what the agent does instead."""
 
 
-def write(path: Path, book: Checkpoint) -> None:
-    """Put the book on disk, whole or not at all, so that it outlives a power cut."""
+def write(path: Path, checkpoint: Checkpoint) -> None:
+    """Write the file atomically, and sync it so that it survives a power failure. Raises OSError."""
     document = {
         "version": VERSION,
-        "current": records.write(book.current),
-        "gpus": {uuid: records.write(assignment) for uuid, assignment in sorted(book.gpus.items())},
-        "before": {uuid: records.write(assignment) for uuid, assignment in sorted(book.before.items())},
-        "seats": [records.write(seat) for seat in book.seats],
+        "current": records.write(checkpoint.current),
+        "gpus": {uuid: records.write(assignment) for uuid, assignment in sorted(checkpoint.gpus.items())},
+        "before": {uuid: records.write(assignment) for uuid, assignment in sorted(checkpoint.before.items())},
+        "seats": [records.write(gpu) for gpu in checkpoint.known_gpus],
     }
     whole_file.write(path, json.dumps(document, indent=1), lasting=True)
 
 
 def read(path: Path) -> Checkpoint | None:
-    """The book on disk, or None if there is none. Raises CheckpointError."""
+    """Read the file; return None if there is none. Raises CheckpointError."""
     try:
         document = records.load(path)
         records.check(document["version"] == VERSION, f"it is of version {document['version']}")
@@ -72,15 +73,13 @@ def read(path: Path) -> Checkpoint | None:
         before = {
             str(uuid): records.read(Assignment, assignment) for uuid, assignment in document.get("before", {}).items()
         }
-        seats = tuple(records.read(ConfiguredGpu, seat) for seat in document.get("seats", ()))
-        return Checkpoint(records.read(ActiveConfig, document["current"]), gpus, before, seats)
+        known_gpus = tuple(records.read(ConfiguredGpu, gpu) for gpu in document.get("seats", ()))
+        return Checkpoint(records.read(ActiveConfig, document["current"]), gpus, before, known_gpus)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise CheckpointError(
-            f"{path} cannot be read ({error.strerror}): what the GPUs are used for is found again"
-        ) from error
+        raise CheckpointError(f"{path} cannot be read ({error.strerror}): the modes are determined again") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         aside = whole_file.set_aside(path)
-        what = "what the GPUs are used for is found again"
+        what = "the modes are determined again"
         raise CheckpointError(f"{path} is invalid ({error}) and is now {aside.name}: {what}") from error

@@ -1,16 +1,16 @@
-"""From the modes that GPUs have to those that they should have: what may be done now, and what has to wait. Pure.
+"""Plans how GPUs get from their present modes to the wanted ones: which changes can be made now, and which wait. Pure.
 
-A GPU is changed in three moves, and a crash between any two of them is harmless:
+A GPU changes its mode in three moves, and a crash between any two of them is harmless:
 
-1. It is **closed**: nothing new comes on it. Whoever looked before that may still be on his way, so who uses it is
-   asked only afterwards.
-2. When nobody uses it, it is **vacated**: from then on it has no assignment, and nothing is offered of it.
+1. It is **closed**: it accepts no new pods. A pod that was placed just before may still be on its way, so the agent
+   looks for users only after the GPU was closed.
+2. When it has no users, it is **vacated**: from then on it has no assignment, and none of it is offered.
 3. Its new assignment is set up, and put in force.
 
-Only a closed GPU that nobody uses is ever vacated; that is the whole of it, and a law of the tests.
+Only a closed GPU without users is ever vacated. That is the one law of this module, and the tests check it.
 
-A GPU that is not what it is used for, because somebody else has changed it, is closed as well, and **set right**: set
-up again as what it is used for already, which takes nothing from those who use it.
+A GPU that has **drifted**, because another program changed it, is closed too, and **repaired**: it is set up again for
+the mode that it already has, which does not disturb its users.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ Assignment = TypeVar("Assignment")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TransitionPlan(Generic[Assignment]):
-    """What to do now, by UUID.
+    """The next moves, by UUID.
 
-    closed: the GPUs that take nothing new from now on; all others do.
-    right: those to be set right now.
-    change: those to be vacated and set up now, and as what.
-    waiting: those that cannot be changed yet, and who is in the way.
+    closed: the GPUs that accept no new pods from now on; all others do.
+    repair: the GPUs to repair now.
+    change: the GPUs to vacate and set up now, with their new assignment.
+    waiting: the GPUs that cannot be changed yet, with their users.
     """
 
     closed: frozenset[str]
-    right: frozenset[str]
+    repair: frozenset[str]
     change: Mapping[str, Assignment]
     waiting: Mapping[str, tuple[str, ...]]
 
@@ -44,21 +44,21 @@ def plan(
     *,
     closed: Set[str],
     users: Mapping[str, tuple[str, ...]],
-    amiss: Set[str] = frozenset(),
+    drifted: Set[str] = frozenset(),
 ) -> TransitionPlan[Assignment]:
-    """The next moves.
+    """Plan the next moves.
 
-    present: what is in force; None for a GPU that was vacated, or of which nothing is known.
-    wanted: what should be; a GPU that is not in it is left as it is.
-    closed: those that took nothing new already when `users` were asked for.
-    users: who uses a GPU, in words; a GPU that is not in it is used by nobody.
-    amiss: those that are not, as the driver has them, what is in force on them.
+    present: the assignments in force; None for a GPU that was vacated or is unknown.
+    wanted: the configured assignments; a GPU without one stays as it is.
+    closed: the GPUs that were closed before `users` was determined.
+    users: the users of each GPU, in words; a GPU without an entry has none.
+    drifted: the GPUs whose state differs from the assignment in force.
     """
     differing = {uuid for uuid, assignment in wanted.items() if present.get(uuid) != assignment}
     known = differing & closed
     return TransitionPlan(
-        closed=frozenset(differing | amiss),
-        right=frozenset((amiss - differing) & closed),
+        closed=frozenset(differing | drifted),
+        repair=frozenset((drifted - differing) & closed),
         change={uuid: wanted[uuid] for uuid in wanted if uuid in known and not users.get(uuid)},
         waiting={uuid: users[uuid] for uuid in wanted if uuid in known and users.get(uuid)},
     )

@@ -1,4 +1,4 @@
-"""Daemons: the MPS daemons of a node, one for each GPU that is shared by MPS."""
+"""The MPS daemons of a node, one for each GPU in mode mps."""
 
 from __future__ import annotations
 
@@ -9,113 +9,115 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from deviceplugin.mps import pid_file, places, running, steps
+from deviceplugin.mps import control, daemon_files, steps
 from deviceplugin.mps.daemon import MpsDaemon, SetComputeMode
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Kept:
+class _Supervised:
     daemon: MpsDaemon
     task: asyncio.Task[None]
 
 
 class Daemons:
-    """Daemons by name, which is the GPU's UUID.
+    """The daemons by name, which is the GPU's UUID.
 
-    root: the config's `mpsRoot`, as the agent sees it. program: `nvidia-cuda-mps-control`. changed: called when the
-    answer of `problem` may have changed.
+    root: the configuration's `mpsRoot`, as the agent sees it. program: `nvidia-cuda-mps-control`, or a keeper's socket.
+    set_exclusive: sets a GPU's compute mode. changed: called when the result of `problem` may have changed.
     """
 
     def __init__(
-        self, *, root: Path, program: Path, exclusive: SetComputeMode, changed: Callable[[], None] = lambda: None
+        self, *, root: Path, program: Path, set_exclusive: SetComputeMode, changed: Callable[[], None] = lambda: None
     ) -> None:
         self._root = root
         self._program = program
-        self._exclusive = exclusive
-        self._told = changed
-        self._kept: dict[str, _Kept] = {}
+        self._set_exclusive = set_exclusive
+        self._notify = changed
+        self._supervised: dict[str, _Supervised] = {}
 
-    async def have(self, spec: steps.Spec) -> None:
-        """Have this daemon running, with these limits. Raises ControlError or OSError if it does not start.
+    async def start(self, spec: steps.Spec) -> None:
+        """Start and supervise this daemon with these limits. Raises ControlError or OSError if it does not start.
 
-        Also then it is tried again until `drop`; one that runs from before is taken over with its clients.
+        Even then it is retried until `stop`. A daemon that a former agent started is taken over with its clients.
         """
-        known = self._kept.get(spec.name)
+        known = self._supervised.get(spec.name)
         if known is not None and known.daemon.spec == spec and not known.daemon.problem:
             return
         if known is not None:
-            await _end(known.task)
+            await _cancel(known.task)
         daemon = self._daemon(spec)
         try:
             await daemon.start()
         finally:
             task = asyncio.create_task(daemon.run(), name=f"mps-{spec.name}")
-            self._kept[spec.name] = _Kept(daemon, task)
+            self._supervised[spec.name] = _Supervised(daemon, task)
             self._changed()
 
-    async def drop(self, name: str) -> None:
-        """End the daemon of that name, also one that a former agent left."""
-        known = self._kept.pop(name, None)
+    async def stop(self, name: str) -> None:
+        """Stop the daemon of this name, also if a former agent started it. Raises ControlError or OSError."""
+        known = self._supervised.pop(name, None)
         if known is not None:
-            await _end(known.task)
-        elif not any(sign.exists() for sign in (self.places(name).started, self.places(name).pid_file)):
+            await _cancel(known.task)
+        elif not any(sign.exists() for sign in (self.files(name).started, self.files(name).pid_file)):
             return
         spec = known.daemon.spec if known is not None else steps.Spec(name, (_unknown(name),))
         daemon = known.daemon if known is not None else self._daemon(spec)
-        places.Places(self._root, "").ready.unlink(missing_ok=True)
+        self.files("").ready.unlink(missing_ok=True)
         await daemon.stop()
         self._changed()
 
     def problem(self, name: str) -> str:
-        """Why a GPU cannot be shared by MPS now, as part of a sentence; "" when it can."""
-        known = self._kept.get(name)
+        """Return why the GPU cannot be shared by MPS now, as part of a sentence, or ""."""
+        known = self._supervised.get(name)
         return "no MPS daemon is wanted for it" if known is None else known.daemon.problem
 
     def pids(self) -> frozenset[int]:
-        """Those of the daemons that run, also of ones that a former agent left. Blocking."""
+        """Return the PIDs of all running daemons, also of a former agent's. Blocking."""
         names = {path.name for path in self._root.glob("*/") if path.is_dir()}
-        starter, pids = running.starter(self._program), set()
+        starter, pids = control.starter(self._program), set()
         for name in names:
             with contextlib.suppress(ProcessLookupError):
-                process = pid_file.find(self.places(name), starter)
+                process = daemon_files.find_process(self.files(name), starter)
                 if process is not None:
                     os.close(process.pidfd)
                     pids.add(process.pid)
         return frozenset(pids)
 
-    def places(self, name: str) -> places.Places:
-        """Where the daemon of that name has its files."""
-        return places.Places(self._root, name)
+    def files(self, name: str) -> daemon_files.DaemonFiles:
+        """Return the paths of the daemon of this name."""
+        return daemon_files.DaemonFiles(self._root, name)
 
-    async def leave(self) -> None:
-        """Watch no daemon any more, and leave all of them running, for the next agent and for their clients."""
-        for known in self._kept.values():
-            await _end(known.task)
+    async def detach(self) -> None:
+        """Stop supervising, and leave the daemons running for their clients and the next agent."""
+        for known in self._supervised.values():
+            await _cancel(known.task)
 
-    async def stop(self) -> None:
-        """End all daemons."""
-        places.Places(self._root, "").ready.unlink(missing_ok=True)
-        for name in list(self._kept):
-            await self.drop(name)
+    async def stop_all(self) -> None:
+        """Stop all daemons."""
+        self.files("").ready.unlink(missing_ok=True)
+        for name in list(self._supervised):
+            await self.stop(name)
 
     def _daemon(self, spec: steps.Spec) -> MpsDaemon:
-        return MpsDaemon(spec, root=self._root, program=self._program, exclusive=self._exclusive, changed=self._changed)
+        return MpsDaemon(
+            spec, root=self._root, program=self._program, set_exclusive=self._set_exclusive, changed=self._changed
+        )
 
     def _changed(self) -> None:
-        ready = places.Places(self._root, "").ready
-        if all(not known.daemon.problem for known in self._kept.values()):
+        ready = self.files("").ready
+        if all(not known.daemon.problem for known in self._supervised.values()):
             self._root.mkdir(parents=True, exist_ok=True)
             ready.touch()
         else:
             ready.unlink(missing_ok=True)
-        self._told()
+        self._notify()
 
 
 def _unknown(uuid: str) -> steps.MpsGpu:
     return steps.MpsGpu(uuid, index=0, memory_bytes=0, replicas=1)
 
 
-async def _end(task: asyncio.Task[None]) -> None:
+async def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task

@@ -1,7 +1,7 @@
 """Starting and stopping an MPS daemon, as lists of steps. Pure.
 
-A daemon of its own for each GPU is told that GPU by CUDA_VISIBLE_DEVICES, so that daemons cannot claim each other's,
-and the only ordinal in its limits is 0. One daemon for all GPUs of a resource, as NVIDIA's, sees all of the node.
+A daemon for a single GPU gets that GPU in CUDA_VISIBLE_DEVICES, so that daemons cannot claim each other's GPUs, and the
+only ordinal in its limits is 0. A daemon for all GPUs of a resource, as in NVIDIA's plugin, sees all GPUs of the node.
 """
 
 from __future__ import annotations
@@ -12,19 +12,16 @@ from pathlib import Path
 from typing import Final
 
 from deviceplugin.mps import limits
-from deviceplugin.mps.places import Places
+from deviceplugin.mps.daemon_files import PIPE_VARIABLE, PROGRAM, DaemonFiles
 
 DIRECTORY_MODE: Final = 0o755
-PROGRAM: Final = "nvidia-cuda-mps-control"
-# How the kernel calls both control and server: it keeps 15 characters.
-COMM: Final = PROGRAM[:15]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MpsGpu:
-    """A GPU that a daemon has. memory_bytes: 0 if not known.
+    """A GPU of a daemon. memory_bytes: 0 if unknown.
 
-    replicas: how many shares there are of it. at_once: how many of them one process may use.
+    replicas: the number of its shares. at_once: how many of them one process can use.
     """
 
     uuid: str
@@ -36,7 +33,7 @@ class MpsGpu:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Spec:
-    """A daemon to have. alone: it has only these GPUs; otherwise it sees all that there are."""
+    """A daemon to run. alone: whether it sees only these GPUs, not all of the node."""
 
     name: str
     gpus: tuple[MpsGpu, ...]
@@ -45,7 +42,7 @@ class Spec:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SetComputeMode:
-    """Whether GPUs take one process (which MPS is) or any number."""
+    """Set whether GPUs take one process (the MPS server) or any number."""
 
     exclusive: bool
     uuids: tuple[str, ...]
@@ -57,7 +54,7 @@ class SetComputeMode:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MakeDirectory:
-    """A directory that the daemon expects."""
+    """Create a directory that the daemon expects."""
 
     path: Path
 
@@ -67,7 +64,7 @@ class MakeDirectory:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunDaemon:
-    """Start the daemon in the background, with this environment and no other."""
+    """Start the daemon in the background, with exactly this environment."""
 
     environment: Mapping[str, str]
 
@@ -77,7 +74,7 @@ class RunDaemon:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Command:
-    """Commands for the daemon. stopping: it may be gone already."""
+    """Send commands to the daemon. stopping: whether it may be gone already."""
 
     lines: tuple[str, ...]
     stopping: bool = False
@@ -88,7 +85,7 @@ class Command:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Touch:
-    """A file that says something by being there. last: only when all daemons of the node run."""
+    """Create a marker file. last: only once all daemons of the node run."""
 
     path: Path
     last: bool = False
@@ -99,7 +96,7 @@ class Touch:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Remove:
-    """A file or directory that shall not be there any more."""
+    """Remove a file or directory."""
 
     path: Path
 
@@ -109,7 +106,7 @@ class Remove:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FollowLog:
-    """Have what the daemon logs in the agent's log, or (stop) no more."""
+    """Copy the daemon's log to the agent's, or stop doing so."""
 
     path: Path
     stop: bool = False
@@ -121,52 +118,51 @@ class FollowLog:
 Step = SetComputeMode | MakeDirectory | RunDaemon | Command | Touch | Remove | FollowLog
 
 
-PIPE_VARIABLE: Final = "CUDA_MPS_PIPE_DIRECTORY"
-# All that the program is given.
+# All environment variables of the program.
 VARIABLES: Final = frozenset({PIPE_VARIABLE, "CUDA_MPS_LOG_DIRECTORY", "CUDA_VISIBLE_DEVICES"})
 
 
-def environment(spec: Spec, places: Places) -> dict[str, str]:
-    """Of the daemon, and of the program that carries commands to it."""
-    variables = {PIPE_VARIABLE: str(places.pipe), "CUDA_MPS_LOG_DIRECTORY": str(places.log)}
+def environment(spec: Spec, files: DaemonFiles) -> dict[str, str]:
+    """Return the environment of the daemon and of the program that sends it commands."""
+    variables = {PIPE_VARIABLE: str(files.pipe), "CUDA_MPS_LOG_DIRECTORY": str(files.log)}
     if spec.alone:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in spec.gpus)
     return variables
 
 
 def limit_commands(spec: Spec) -> tuple[str, ...]:
-    """The commands that set the limits of a client: memory of each GPU, and one part of the multiprocessors for all."""
+    """Return the commands that set a client's limits: memory per GPU, and one multiprocessor percentage for all."""
     commands = []
     for position, gpu in enumerate(spec.gpus):
         mib = limits.memory_mib(gpu.memory_bytes, replicas=gpu.replicas, shares=gpu.at_once)
         if mib is not None:
             ordinal = position if spec.alone else gpu.index
             commands.append(f"set_default_device_pinned_mem_limit {ordinal} {mib}M")
-    # NVIDIA's daemon has no percentage of one GPU; with several that are shared differently it is the average.
+    # MPS has no percentage per GPU: for GPUs that are shared differently, this is the average.
     replicas = sum(gpu.replicas for gpu in spec.gpus) // len(spec.gpus)
     at_once = min(gpu.at_once for gpu in spec.gpus)
     return (*commands, f"set_default_active_thread_percentage {limits.thread_percent(replicas, shares=at_once)}")
 
 
-def start(spec: Spec, places: Places) -> tuple[Step, ...]:
-    """What makes the daemon run with its limits."""
+def start(spec: Spec, files: DaemonFiles) -> tuple[Step, ...]:
+    """Return the steps that start the daemon with its limits."""
     return (
         SetComputeMode(True, tuple(gpu.uuid for gpu in spec.gpus)),
-        MakeDirectory(places.pipe),
-        MakeDirectory(places.log),
-        RunDaemon(environment(spec, places)),
+        MakeDirectory(files.pipe),
+        MakeDirectory(files.log),
+        RunDaemon(environment(spec, files)),
         Command(limit_commands(spec)),
-        Touch(places.started),
-        FollowLog(places.log / "control.log"),
+        Touch(files.started),
+        FollowLog(files.log / "control.log"),
     )
 
 
-def stop(spec: Spec, places: Places) -> tuple[Step, ...]:
-    """What ends it, whatever of it is there."""
+def stop(spec: Spec, files: DaemonFiles) -> tuple[Step, ...]:
+    """Return the steps that stop the daemon, and clean up after a partial start."""
     return (
         Command(("quit",), stopping=True),
-        FollowLog(places.log / "control.log", stop=True),
+        FollowLog(files.log / "control.log", stop=True),
         SetComputeMode(False, tuple(gpu.uuid for gpu in spec.gpus)),
-        Remove(places.started),
-        Remove(places.log),
+        Remove(files.started),
+        Remove(files.log),
     )

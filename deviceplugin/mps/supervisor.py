@@ -1,7 +1,7 @@
-"""`python -m deviceplugin.mps.supervisor`: starts MPS daemons in its own container, where they outlive the agent's.
+"""`python -m deviceplugin.mps.supervisor`: starts MPS daemons in its own container, so they outlive the agent's.
 
-It decides nothing and knows nothing: the agent says what to run, of one program alone. Who may connect is up to the
-file system: the socket is root's.
+It has no state: the agent sends the arguments, and the supervisor runs one program only. The socket belongs to root, so
+only root can connect.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.mps import running
+from deviceplugin.mps import control
 from gpushare.daemon import logs, shutdown
 
 logger = logging.getLogger(__name__)
@@ -26,29 +26,29 @@ READ_SECONDS: Final = 5.0
 
 
 async def serve(socket: Path, program: Path, daemon: shutdown.Daemon) -> None:
-    """Serve until told to stop."""
+    """Serve until `daemon` stops."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(READ_SECONDS):
                 line = await reader.readline()
-            if not line:  # the agent only asks who listens
+            if not line:  # the agent only reads the PID of this process
                 writer.close()
                 return
-            call = running.read(line)
-            outcome = await running.run(program, call)
+            call = control.decode(line)
+            outcome = await control.run(program, call)
             logger.info("Ran", extra={"arguments": call.arguments, "commands": call.commands, "code": outcome.code})
         except (TimeoutError, ValueError) as error:
-            outcome = running.CallResult(problem=f"was not run: {error}")
+            outcome = control.CallResult(problem=f"was not run: {error}")
         try:
             writer.write(f"{json.dumps(dataclasses.asdict(outcome))}\n".encode())
             await writer.drain()
             writer.close()
         except ConnectionError as error:
-            logger.warning("Nobody waits for the answer", extra={"err": str(error)})
+            logger.warning("The agent has closed the connection", extra={"err": str(error)})
 
     bound = listening(socket)
-    server = await asyncio.start_unix_server(answer, sock=bound, limit=running.MAX_BYTES)
+    server = await asyncio.start_unix_server(answer, sock=bound, limit=control.MAX_BYTES)
     logger.info("Serving", extra={"socket": str(socket), "program": str(program)})
     try:
         await daemon.stopping.wait()
@@ -58,7 +58,7 @@ async def serve(socket: Path, program: Path, daemon: shutdown.Daemon) -> None:
 
 
 def listening(path: Path) -> sockets.socket:
-    """A socket of root's alone from its first moment."""
+    """Return a listening socket that only root can connect to, from its creation on."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     made = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
@@ -71,9 +71,9 @@ def listening(path: Path) -> sockets.socket:
 
 
 def main(arguments: list[str]) -> int:
-    """Run until told to stop; return the exit code."""
+    """Run until stopped; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m deviceplugin.mps.supervisor", description=__doc__)
-    parser.add_argument("--socket", type=Path, required=True, help="where the agent asks")
+    parser.add_argument("--socket", type=Path, required=True, help="socket that the agent connects to")
     parser.add_argument("--program", type=Path, default=Path("/usr/bin/nvidia-cuda-mps-control"), help="(%(default)s)")
     options = parser.parse_args(arguments)
     logs.configure("info", "mps-keeper")

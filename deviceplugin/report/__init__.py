@@ -1,10 +1,10 @@
-"""What the cluster is told of a node, and what Prometheus is.
+"""Reports the node's state to the cluster and to Prometheus.
 
-gpunode_copy, gpunode_status        the GPUNode: as last seen, and the status that is written
-node_capacity, allocatable          how much of our resources the node has, as scheduler and kubelet count it
-announcing                          Events about the GPUNode and pods of the node
-refused_libraries                   which pods have a library that the arbiter does not understand
-agent_metrics                       the metrics, of what the others say:
-charges, device_holders             who holds how much of a GPU
-share_figures, share_peaks          what shares use, and the most that they have used
+gpunode_status     writes the status of the GPUNode
+node_capacity      writes the Node's capacity of GPU memory
+announcements      Events about GPUs whose health changes, and about pods with an outdated library
+device_holders     the containers that have devices of GPUs
+agent_metrics      the Prometheus metrics
+share_metrics      the part of them about shares and containers; pure
+share_peaks        the peak usage of shares, kept on disk
 """

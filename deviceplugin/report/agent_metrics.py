@@ -1,13 +1,13 @@
-"""What Prometheus is told: read at each scrape from the offer, from the pages of the shares, and from what the arbiter
-reported last.
+"""The agent's Prometheus metrics, collected at each scrape.
 
-Every series belongs to a GPU, a share or a container that is there now, and goes with it. Labels: `gpu` is a UUID.
+Every series belongs to a GPU, a share or a container that exists now, and disappears with it. The label `gpu` is a
+UUID.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -17,77 +17,86 @@ from deviceplugin.arbiter.gpu_leases import LeaseUsage
 from deviceplugin.arbiter.share_ledgers import ShareUse
 from deviceplugin.audit import audit_metrics
 from deviceplugin.audit.node_audit import NodeAudit
-from deviceplugin.report import charges, share_figures, share_peaks
+from deviceplugin.report import share_metrics, share_peaks
 from deviceplugin.report.device_holders import DeviceHolder
 from deviceplugin.report.share_peaks import Peak
-from deviceplugin.state.offer import Offer, Unreadable
+from deviceplugin.state.offer import Unreadable
 from gpushare import contract, ledger
+from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class AgentCollector(Collector):
-    """Prometheus metrics of this node: what its GPUs give, who holds it, and the conditions of its GPUNode."""
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSnapshot:
+    """The values of one scrape.
 
-    node_name: str
-    offer: Offer
-    node: Callable[[], GpuNode | None]
-    uses: Callable[[], Iterable[ShareUse]]
-    connections: Callable[[], int]
-    turned_away: Callable[[], int]
-    unread: Callable[[], Iterable[Unreadable]] = tuple
-    versions: Callable[[], Mapping[int, int]] = dict
-    holders: Callable[[], Iterable[DeviceHolder]] = tuple
-    leases: Callable[[], Iterable[LeaseUsage]] = tuple
-    audit: Callable[[], NodeAudit] = NodeAudit
-    by_driver: Callable[[], Mapping[tuple[str, str], float]] = dict
-    peaked: Callable[[], Iterable[Peak]] = tuple
+    gpus: the GPUs with their modes; unread: GPUs that could not be read; node: the GPUNode; uses, leases: the usage of
+    shares; by_driver: as in `share_metrics.compute`; holders: the containers with devices; connections, turned_away:
+    the arbiter's; versions: its connections by protocol version.
+    """
+
+    gpus: Sequence[Gpu] = ()
+    unread: Sequence[Unreadable] = ()
+    node: GpuNode | None = None
+    uses: Sequence[ShareUse] = ()
+    leases: Sequence[LeaseUsage] = ()
+    by_driver: Mapping[tuple[str, str], float] = dataclasses.field(default_factory=dict)
+    holders: Sequence[DeviceHolder] = ()
+    audit: NodeAudit = dataclasses.field(default_factory=NodeAudit)
+    peaks: Sequence[Peak] = ()
+    connections: int = 0
+    turned_away: int = 0
+    versions: Mapping[int, int] = dataclasses.field(default_factory=dict)
+
+
+class AgentCollector(Collector):
+    """Collects the metrics of this node's GPUs, shares, containers and arbiter, and of its GPUNode's conditions."""
+
+    def __init__(self, node_name: str, snapshot: Callable[[], MetricsSnapshot]) -> None:
+        self.node_name = node_name
+        self._snapshot = snapshot
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing ahead of time: what there is depends on the node."""
+        """Return nothing: the metrics depend on the node."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Everything, as it is now."""
-        yield from self._gpus()
-        uses = tuple(self.uses())
-        yield from share_figures.memory(uses, node_name=self.node_name)
-        yield from share_figures.compute(self.leases(), uses, self.by_driver(), node_name=self.node_name)
-        yield from share_figures.shrinking(self.node(), node_name=self.node_name)
-        yield from charges.grants(self.node(), node_name=self.node_name)
-        holders = tuple(self.holders())
-        yield charges.allocation(self.node(), holders, node_name=self.node_name)
-        yield self._containers(holders)
-        yield self._conditions()
-        yield from audit_metrics.figures(self.audit(), node_name=self.node_name)
-        yield from share_peaks.figures(self.peaked(), node_name=self.node_name)
+        now, name = self._snapshot(), self.node_name
+        yield from self._gpus(now)
+        yield from share_metrics.memory(now.uses, node_name=name)
+        yield from share_metrics.compute(now.leases, now.uses, now.by_driver, node_name=name)
+        yield from share_metrics.shrinking(now.node, node_name=name)
+        yield from share_metrics.grants(now.node, node_name=name)
+        yield share_metrics.allocation(now.node, now.holders, node_name=name)
+        yield self._containers(now.holders)
+        yield self._conditions(now.node)
+        yield from audit_metrics.figures(now.audit, node_name=name)
+        yield from share_peaks.metrics(now.peaks, node_name=name)
         yield GaugeMetricFamily(
-            "gpushare_arbiter_connections", "Processes connected to the arbiter.", value=self.connections()
+            "gpushare_arbiter_connections", "Processes connected to the arbiter.", value=now.connections
         )
-        yield self._protocol()
+        yield _protocol(now.versions)
         yield CounterMetricFamily(
-            "gpushare_arbiter_turned_away",
-            "Connections that the arbiter turned away at once.",
-            value=self.turned_away(),
+            "gpushare_arbiter_turned_away", "Connections that the arbiter rejected at once.", value=now.turned_away
         )
 
-    def _gpus(self) -> Iterator[Metric]:
+    def _gpus(self, now: MetricsSnapshot) -> Iterator[Metric]:
         labels = ["node", "gpu", "index", "model"]
         memory = GaugeMetricFamily("gpushare_gpu_memory_bytes", "Memory of a GPU.", labels=labels)
-        cordoned = GaugeMetricFamily(
-            "gpushare_gpu_cordoned", "1 if an administrator wants nothing new on a GPU.", labels=labels
-        )
+        cordoned = GaugeMetricFamily("gpushare_gpu_cordoned", "1 if an administrator cordoned a GPU.", labels=labels)
         healthy = GaugeMetricFamily("gpushare_gpu_healthy", "1 if a GPU is healthy.", labels=labels)
         allocated = GaugeMetricFamily(
             "gpushare_gpu_allocated_memory_bytes", "Memory that shares were given.", labels=labels
         )
         compute = GaugeMetricFamily(
-            "gpushare_gpu_allocated_compute_ratio", "Compute that shares are guaranteed, 1 is the GPU.", labels=labels
+            "gpushare_gpu_allocated_compute_ratio",
+            "Compute that shares are guaranteed; 1 is the whole GPU.",
+            labels=labels,
         )
         modes = GaugeMetricFamily("gpushare_gpu_mode", "1 for the mode of a GPU.", labels=[*labels, "mode"])
-        node = self.node()
+        node = now.node
         used = ledger.use(node) if node is not None else {}
-        for gpu in self.offer.gpus:
+        for gpu in now.gpus:
             values = [self.node_name, gpu.uuid, str(gpu.index), gpu.model]
             held = used.get(gpu.uuid, ledger.NOTHING)
             if gpu.memory_bytes:
@@ -97,29 +106,19 @@ class AgentCollector(Collector):
             cordoned.add_metric(values, float(node is not None and gpu.uuid in node.cordoned))
             allocated.add_metric(values, held.memory_bytes)
             compute.add_metric(values, held.request_percent / 100)
-        for unreadable in self.unread():  # its UUID and its model are not known
+        for unreadable in now.unread:  # its UUID and its model are not known
             healthy.add_metric(
                 [self.node_name, unreadable.bus_id, "" if unreadable.index is None else str(unreadable.index), ""], 0.0
             )
         yield from (memory, healthy, cordoned, allocated, compute, modes)
 
-    def _protocol(self) -> Metric:
-        spoken = GaugeMetricFamily(
-            "gpushare_arbiter_protocol_connections",
-            "Processes connected to the arbiter, by the version of the protocol that their library speaks with it.",
-            labels=["version"],
-        )
-        connections = self.versions()
-        for version in range(contract.WIRE_OLDEST, contract.WIRE_VERSION + 1):
-            spoken.add_metric([str(version)], connections.get(version, 0))
-        return spoken
-
-    def _conditions(self) -> Metric:
+    def _conditions(self, node: GpuNode | None) -> Metric:
         labels = ["node", "condition", "status", "reason"]
         family = GaugeMetricFamily(
-            "gpushare_node_condition", "1 for what each condition of the GPUNode says now.", labels=labels
+            "gpushare_node_condition",
+            "1 for the current status and reason of each condition of the GPUNode.",
+            labels=labels,
         )
-        node = self.node()
         for condition in node.conditions if node is not None else ():
             family.add_metric([self.node_name, condition.type, condition.status, condition.reason], 1.0)
         return family
@@ -135,3 +134,14 @@ class AgentCollector(Collector):
                 holder.devices,
             )
         return held
+
+
+def _protocol(versions: Mapping[int, int]) -> Metric:
+    spoken = GaugeMetricFamily(
+        "gpushare_arbiter_protocol_connections",
+        "Processes connected to the arbiter, by the protocol version of their library.",
+        labels=["version"],
+    )
+    for version in range(contract.WIRE_OLDEST, contract.WIRE_VERSION + 1):
+        spoken.add_metric([str(version)], versions.get(version, 0))
+    return spoken

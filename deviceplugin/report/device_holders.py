@@ -1,4 +1,4 @@
-"""The containers that the kubelet gave devices of GPUs to, as it last told, for metrics."""
+"""The containers that have devices of GPUs, according to the kubelet, for metrics."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from deviceplugin.modes.gpu_users import GpuUsers
-from deviceplugin.state import advertisement, gpu_usage
+from deviceplugin.state import advertisement, gpu_usage, pod_resources
 from deviceplugin.state.node_state import ModesInForce
 from deviceplugin.state.offer import Observable, Offer
 from gpushare.mig import profile
 from gpushare.modes.hardware_gpu import HardwareGpu
 
-SECONDS: Final = 15.0  # between two questions
+SECONDS: Final = 15.0  # between two polls
 _GIB: Final = 1 << 30
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceHolder:
-    """A container with `devices` ids of a resource, be they GPUs, MIG devices or replicas, on one GPU.
+    """A container with a number of devices of one resource on one GPU: GPUs, MIG devices or replicas.
 
-    part: of the GPU, that they are together.
+    part: the fraction of the GPU that these devices make up.
     """
 
     namespace: str
@@ -37,27 +36,31 @@ class DeviceHolder:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceHolders:
-    """hardware: the GPUs of the node; gpus: with their memory; in_force: the ids that the kubelet may give out."""
+    """Polls the kubelet.
 
-    witness: GpuUsers
+    hardware: returns the GPUs with their MIG devices; gpus: the GPUs with their memory; in_force: the device IDs that
+    the kubelet can allocate.
+    """
+
+    kubelet: pod_resources.KubeletDevices
     _: dataclasses.KW_ONLY
     hardware: Callable[[], Iterable[HardwareGpu]]
     gpus: Offer
     in_force: Observable[ModesInForce]
 
     async def run(self) -> None:
-        """Ask again and again, until cancelled."""
+        """Poll until cancelled."""
         while True:
-            await self.witness.ask_kubelet()
+            await self.kubelet.refresh()
             await asyncio.sleep(SECONDS)
 
     def all(self) -> list[DeviceHolder]:
-        """The containers with devices, as the kubelet last told."""
+        """Return the containers with devices, from the kubelet's last answer."""
         devices = parts(self.hardware(), {gpu.uuid: gpu.memory_bytes for gpu in self.gpus.gpus})
         replicas = {device.id: device.replicas for ids in self.in_force.value.offered.values() for device in ids}
         counts: collections.Counter[tuple[str, str, str, str, str]] = collections.Counter()
         held: dict[tuple[str, str, str, str, str], float] = collections.defaultdict(float)
-        for container in self.witness.held:
+        for container in self.kubelet.held:
             for identity in container.device_ids if container.resource not in advertisement.COUNTERS else ():
                 if (device := gpu_usage.without_replica(identity)) in devices:
                     gpu, part = devices[device]
@@ -68,7 +71,10 @@ class DeviceHolders:
 
 
 def parts(gpus: Iterable[HardwareGpu], memory: Mapping[str, int]) -> dict[str, tuple[str, float]]:
-    """By the UUID of each GPU and MIG device its GPU, and the part of it that it is: of a MIG device by its memory."""
+    """Return, by UUID of each GPU and MIG device, its GPU and the fraction of it that it makes up.
+
+    The fraction of a MIG device is by memory. memory: the bytes of each GPU.
+    """
     by_uuid = {}
     for gpu in gpus:
         by_uuid[gpu.uuid] = gpu.uuid, 1.0
@@ -81,5 +87,5 @@ def _part(name: str, gpu_bytes: int) -> float:
     try:
         memory_bytes = profile.parse(name).memory_gb * _GIB
     except profile.ProfileError:
-        return 1.0  # that nothing is known of is charged whole
+        return 1.0  # an unknown profile counts as the whole GPU
     return min(1.0, memory_bytes / gpu_bytes) if gpu_bytes else 1.0

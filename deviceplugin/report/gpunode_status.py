@@ -1,7 +1,6 @@
-"""Keeps the status of this node's GPUNode true to the GPUs; never touches its spec, which is others' to write.
+"""Writes the status of this node's GPUNode. Never touches the spec, which belongs to the webhook and the placer.
 
-It writes only what differs from what is there, and never on a timer: a thousand nodes that say nothing new must cost
-the API server nothing.
+It writes only changes, and never on a timer: a thousand nodes without news must not load the API server.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from gpushare.gpunode import Condition, GpuNode, Resize
 
 logger = logging.getLogger(__name__)
 
-STOPPED: Final = "the node's agent has stopped, and nothing is placed here until it is back"
+STOPPED: Final = "the node's agent has stopped; no pod is placed here until it is back"
 
 
 class GpuNodeStatus:
-    """The writer of one GPUNode's status, of which `gpunode` is the copy; `wake` is set when there may be news.
+    """The writer. written: whether the status was up to date once.
 
-    state: what the GPUs are, and what is said of them. resizes: asked, right before it is written, what is to be said
-    of shares that are to shrink on this GPUNode. audited: asked likewise, the conditions that the audit has to say;
-    none before the first that is whole. injected: likewise, how containers get devices, and who is kept from them.
+    wake: set when there may be changes. resizes: called right before each write, returns the state of shrinking shares.
+    audited, injected: called likewise, return the conditions of the audit (none before its first complete run), and
+    those about the injection of devices and the denial of unregistered processes.
     """
 
     def __init__(
@@ -56,25 +55,25 @@ class GpuNodeStatus:
         self._stopping = False
         self._writing = asyncio.Lock()
         self._informed = False
-        self._accepted: tuple[Any, Any] | None = None  # what was sent last, and what the API server made of it
-        self.written = False  # whether the status was once known to be true
+        self._accepted: tuple[Any, Any] | None = None  # the last status sent, and as the API server stored it
+        self.written = False
 
     async def run(self, informed: asyncio.Event) -> None:
-        """Write whenever something changed, from when the offer is `informed`, until cancelled."""
+        """Write whenever something changed, once `informed` is set, until cancelled."""
         await informed.wait()
         self._informed = True
         self._state.gpus.wake(self._wake)
         self._state.unread.wake(self._wake)
-        self._state.statement.wake(self._wake)
+        self._state.config_status.wake(self._wake)
         self._state.registered.wake(self._wake)
         self._state.hung_up.wake(self._wake)
         await repeating.whenever(self._wake, self.step, trouble="Could not write the GPUNode", logger=logger)
 
     async def settled(self) -> GpuNode:
-        """The GPUNode, no older than what the offer says now. Raises ClusterError.
+        """Write the status if needed, and return the GPUNode as stored after it. Raises ClusterError.
 
-        A share can only be written on the state that its writer has read. So what this does not show on a GPU that the
-        offer says takes nothing new, nobody will put there any more.
+        A share can only be written to the version of the GPUNode that its writer has read. So after a GPU was
+        published as closed, no share can appear on it that this GPUNode does not show.
         """
         if not self._informed:
             raise api_errors.ClusterError(f"the GPUNode {self._name} is not known yet")
@@ -85,14 +84,14 @@ class GpuNodeStatus:
         return node
 
     async def stop(self) -> GpuNode:
-        """Say that the agent stops, and return the GPUNode, on which nobody places any more. Raises ClusterError."""
+        """Report that the agent stops; return the GPUNode, which gets no new shares then. Raises ClusterError."""
         self._stopping = True
         if self._gpunode.document is None:
             raise api_errors.ClusterError(f"there is no GPUNode {self._name}")
         return await self.settled()
 
     async def step(self) -> None:
-        """Make the GPUNode if there is none, and write its status if that says something else."""
+        """Create the GPUNode if there is none, and write its status if it differs."""
         async with self._writing:
             await self._step()
 
@@ -106,17 +105,17 @@ class GpuNodeStatus:
             if document is self._gpunode.document:
                 break
         for problem in node.problems:
-            logger.warning("Something in the GPUNode is invalid", extra={"err": problem})
+            logger.warning("The GPUNode is invalid in part", extra={"err": problem})
         now = codec.format_time(self._wall_clock())
-        said = self._state.statement.value
-        # Until the first whole audit, what the last agent said of its own stands.
+        config_status = self._state.config_status.value
+        # Until the first complete audit, keep the condition that the previous agent wrote.
         kept = (condition for condition in node.conditions if condition.type == contract.CONDITION_LIMITS_IN_FORCE)
-        more = (*said.conditions, *self._injected(), *(self._audited() or kept))
+        more = (*config_status.conditions, *self._injected(), *(self._audited() or kept))
         wanted = codec.to_status(
             inventory.status(
                 node,
                 self._state.gpus.gpus,
-                config=said.config,
+                config=config_status.config,
                 now=now,
                 unread=self._state.unread.value,
                 hung_up=self._state.hung_up.value,
@@ -129,23 +128,26 @@ class GpuNodeStatus:
         if current == wanted or self._accepted == (wanted, current):
             self.written = True
             return
-        # Also a merge patch replaces lists as a whole, and these are ours alone.
+        # A merge patch replaces whole lists, which is right because no one else writes these.
         body: dict[str, Any] = {"status": wanted}
         if resizes:
-            # The placer gives away what is promised here, so it must be an answer to the GPUNode as it is.
+            # The placer gives away memory that these resizes free, so they must match the GPUNode's current version.
             body["metadata"] = {"resourceVersion": node.version}
         try:
             answer = await self._api.patch(f"{contract.GPUNODE_PATH}/{self._name}/status", body)
         except api_errors.Conflict:
-            self._gpunode.take(await self._api.get(f"{contract.GPUNODE_PATH}/{self._name}"), instead_of=document)
+            self._gpunode.update(await self._api.get(f"{contract.GPUNODE_PATH}/{self._name}"), instead_of=document)
             raise
-        self._gpunode.take(answer, instead_of=document)
+        self._gpunode.update(answer, instead_of=document)
         self._accepted = (wanted, answer.get("status"))
         self.written = True
         logger.info("Wrote the GPUNode's status", extra={"node": self._name, "gpus": len(self._state.gpus.gpus)})
 
     def _is_stopped(self, node: GpuNode) -> bool:
-        """The last agent's word stands until the kubelet asks this one: a pod that comes before that fails for good."""
+        """Whether the status has to say that the agent is stopped.
+
+        After a restart it says so until the kubelet has all plugins again: a pod placed earlier would fail permanently.
+        """
         ready = node.condition(contract.CONDITION_READY)
         was_stopped = ready is not None and ready.reason == contract.REASON_AGENT_STOPPED
         return self._stopping or (
@@ -168,5 +170,5 @@ class GpuNodeStatus:
             made = await self._api.create(contract.GPUNODE_PATH, body)
         except api_errors.AlreadyExists:
             return await self._api.get(f"{contract.GPUNODE_PATH}/{self._name}")
-        logger.info("Made the GPUNode", extra={"node": self._name})
+        logger.info("Created the GPUNode", extra={"node": self._name})
         return made

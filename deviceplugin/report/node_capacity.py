@@ -1,9 +1,8 @@
-"""Keeps the node's capacity of `gpushare.io/gpu-memory` at the bytes that shares can be given.
+"""Writes the Node's capacity of `gpushare.io/gpu-memory`: the bytes that shares can get.
 
-The device plugin API counts devices, and a device per byte is out of the question; so this one resource is written into
-the node's status, from where the kubelet takes it over into allocatable. A kubelet that makes its node again sets it to
-nothing; the watch of the node tells of it. The API server is never asked for the node: thousands of agents that have
-nothing to write cost it nothing.
+The device plugin API counts devices, and one device per byte is impossible. So this resource is written to the Node's
+status, and the kubelet copies it to allocatable. A kubelet that recreates its Node drops it, which the watch shows.
+The Node is never read from the API server, so agents without changes do not load it.
 """
 
 from __future__ import annotations
@@ -25,10 +24,7 @@ AGAIN_SECONDS: Final = 5.0  # after a write that failed
 
 
 class NodeCapacity:
-    """The writer of one number in the node's status.
-
-    allocatable: what it should be; written: what it is, as the node was last seen, and None while no node was.
-    """
+    """The writer. allocatable: the wanted amounts; written: returns the Node's present capacity, None if unknown."""
 
     def __init__(
         self,
@@ -44,8 +40,8 @@ class NodeCapacity:
         self._written = written
         self._wake = asyncio.Event()
 
-    def look(self) -> None:
-        """The node or its GPUs may have changed: compare again."""
+    def check(self) -> None:
+        """Compare again, as the Node may have changed."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -62,9 +58,9 @@ class NodeCapacity:
             await self._pause(pause_seconds)
 
     async def step(self) -> None:
-        """Write the capacity if it is another one."""
-        there, wanted = self._written(), self._allocatable.value.get(contract.RESOURCE_MEMORY)
-        if there is None or wanted is None or _bytes(there) == wanted:
+        """Write the capacity if it differs. Raises ClusterError."""
+        present, wanted = self._written(), self._allocatable.value.get(contract.RESOURCE_MEMORY)
+        if present is None or wanted is None or _bytes(present) == wanted:
             return
         body = {"status": {"capacity": {contract.RESOURCE_MEMORY: str(wanted)}}}
         await self._api.patch(f"{self._path}/status", body)
@@ -77,7 +73,7 @@ class NodeCapacity:
 
 
 def _bytes(text: str) -> int | None:
-    """None for what is not an amount, as the empty text of a node without it."""
+    """Parse a quantity; return None for any other text, such as the empty one of a Node without capacity."""
     try:
         return quantity.parse_bytes(text)
     except errors.QuantityError:

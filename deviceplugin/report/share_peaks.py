@@ -1,8 +1,8 @@
-"""The most that each share has used, and for how long it was watched: what says whether it was given too much.
+"""The peak usage of each share, and how long it was observed: shows whether a share is larger than it needs to be.
 
-Memory is looked at once a second, so what was taken and given back within one may be missed. Compute is the mean over
-the last ten seconds or so, as far as it is known; see `arbiter.recent`. Only time in which a share had a process is
-counted. All of it is kept on disk, every minute and at the end, for as long as the pod is on this node.
+Memory is sampled once a second, so shorter peaks can be missed. Compute is the mean over the last ten seconds or so, if
+it was measured. Only time in which the share had a process counts. The peaks are written to disk every minute and at
+the end, and are kept as long as the pod is on this node.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from deviceplugin.disk import records, whole_file
 logger = logging.getLogger(__name__)
 
 NAME: Final = "peaks.json"
-LOOK_SECONDS: Final = 1.0
-KEEP_SECONDS: Final = 60.0
-# Between two looks more time than this is none that was watched: the agent, or the machine, stood still.
+SAMPLE_SECONDS: Final = 1.0
+WRITE_SECONDS: Final = 60.0
+# A longer time between two samples does not count as observed: the agent or the node was suspended.
 MAX_SECONDS: Final = 5.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Peak:
-    """Of one share on one GPU. compute_ratio: from 0 to 1; None as long as it was never known."""
+    """The peak of one share on one GPU. compute_ratio: from 0 to 1, None if it was never known."""
 
     pod_uid: str
     namespace: str
@@ -47,12 +47,12 @@ class Peak:
     observed_seconds: float = 0.0
 
     def after(self, memory_bytes: int, seconds: float) -> Peak:
-        """With so much in use now, after so long."""
+        """Return the peak after `seconds` more, with this much memory in use."""
         most = max(self.memory_bytes, memory_bytes)
         return dataclasses.replace(self, memory_bytes=most, observed_seconds=self.observed_seconds + seconds)
 
     def with_compute(self, ratio: float | None) -> Peak:
-        """With so much used lately."""
+        """Return the peak after a sample of recent compute."""
         if ratio is None or (self.compute_ratio is not None and ratio <= self.compute_ratio):
             return self
         return dataclasses.replace(self, compute_ratio=ratio)
@@ -62,9 +62,9 @@ _Key = tuple[str, str, str]  # the pod's UID, the containers, the GPU
 
 
 class Peaks:
-    """Of this node.
+    """The peaks of this node's shares.
 
-    pods: UIDs of those on the node; None while they are not known. directory: what the next agent finds again.
+    directory: where they are stored. pods: returns the UIDs of the node's pods, None while unknown.
     """
 
     def __init__(
@@ -81,70 +81,69 @@ class Peaks:
         self._leases = leases
         self._pods = pods
         self._clock = clock
-        self._looked = clock()
-        self._kept = clock()
+        self._sampled_at = clock()
+        self._written_at = clock()
         self._peaks: dict[_Key, Peak] = {_key(peak): peak for peak in _read(self._path)}
 
     @property
     def all(self) -> tuple[Peak, ...]:
-        """The peaks of all shares."""
         return tuple(self._peaks.values())
 
     async def run(self) -> None:
-        """Watch until cancelled."""
+        """Sample and write until cancelled."""
         try:
             while True:
-                self.look()
-                if self._clock() - self._kept >= KEEP_SECONDS:
-                    self.keep()
-                await asyncio.sleep(LOOK_SECONDS)
+                self.sample()
+                if self._clock() - self._written_at >= WRITE_SECONDS:
+                    self.save()
+                await asyncio.sleep(SAMPLE_SECONDS)
         finally:
-            self.keep()
+            self.save()
 
-    def look(self) -> None:
-        """See what is in use now."""
+    def sample(self) -> None:
+        """Sample the usage of all shares."""
         now = self._clock()
-        passed, self._looked = now - self._looked, now
+        passed, self._sampled_at = now - self._sampled_at, now
         seconds = passed if passed <= MAX_SECONDS else 0.0
         for use in self._uses():
             held = zip(use.tenant.grants, use.used_bytes, use.overhead_bytes, strict=True)
             for grant, used_bytes, overhead_bytes in held:
-                new = _nothing(use.tenant, grant.uuid)
+                new = _zero(use.tenant, grant.uuid)
                 known = self._peaks.get(_key(new))
                 after = new.after(used_bytes + overhead_bytes, 0.0)
                 self._peaks[_key(new)] = after if known is None else known.after(after.memory_bytes, seconds)
         for lease in self._leases():
-            key = _key(_nothing(lease.tenant, lease.gpu_uuid))
+            key = _key(_zero(lease.tenant, lease.gpu_uuid))
             if key in self._peaks:
                 self._peaks[key] = self._peaks[key].with_compute(lease.recent)
-        there = self._pods()
-        if there is not None:
-            self._peaks = {key: peak for key, peak in self._peaks.items() if peak.pod_uid in there}
+        uids = self._pods()
+        if uids is not None:
+            self._peaks = {key: peak for key, peak in self._peaks.items() if peak.pod_uid in uids}
 
-    def keep(self) -> None:
-        """Write it down. A disk that takes nothing is logged: the figures are for people."""
-        self._kept = self._clock()
+    def save(self) -> None:
+        """Write the peaks to disk. A failure is only logged, as nothing depends on these figures."""
+        self._written_at = self._clock()
         try:
             whole_file.write(self._path, json.dumps([dataclasses.asdict(peak) for peak in self._peaks.values()]))
         except OSError as error:
-            logger.warning("Could not keep what shares have used at most", extra={"err": str(error)})
+            logger.warning("Could not write the peak usage of shares", extra={"err": str(error)})
 
 
-def figures(peaks: Iterable[Peak], *, node_name: str) -> Iterator[Metric]:
-    """The peaks as metrics."""
+def metrics(peaks: Iterable[Peak], *, node_name: str) -> Iterator[Metric]:
+    """Yield the peaks as metrics."""
     labels = ["node", "namespace", "pod", "containers", "gpu"]
     memory = GaugeMetricFamily(
         "gpushare_share_peak_memory_bytes",
-        "The most memory that a share's processes held, charged or not, since the first of them came.",
+        "The most memory that a share's processes used, charged or not, since the first of them started.",
         labels=labels,
     )
     compute = GaugeMetricFamily(
         "gpushare_share_peak_compute_ratio",
-        "The largest part of ten seconds or so in which a share used its GPU; absent while that was never known.",
+        "The largest part of ten seconds or so in which a share used its GPU; absent if never measured.",
         labels=labels,
     )
     observed = GaugeMetricFamily(
-        "gpushare_share_observed_seconds", "For how long the peaks of a share have been watched.", labels=labels
+        "gpushare_share_observed_seconds", "For how long the peaks of a share have been observed.", labels=labels
     )
     for peak in peaks:
         values = [node_name, peak.namespace, peak.pod, peak.containers, peak.gpu]
@@ -155,7 +154,7 @@ def figures(peaks: Iterable[Peak], *, node_name: str) -> Iterator[Metric]:
     yield from (memory, compute, observed)
 
 
-def _nothing(tenant: Tenant, gpu: str) -> Peak:
+def _zero(tenant: Tenant, gpu: str) -> Peak:
     return Peak(tenant.pod_uid, tenant.namespace, tenant.pod, ",".join(tenant.containers), gpu)
 
 
@@ -170,5 +169,5 @@ def _read(path: Path) -> list[Peak]:
         return []
     except (OSError, ValueError) as error:
         extra = {"set_aside": str(whole_file.set_aside(path)), "err": str(error)}
-        logger.warning("Starting without what shares have used at most", extra=extra)
+        logger.warning("Starting without the recorded peak usage of shares", extra=extra)
         return []

@@ -1,1 +1,1 @@
-"""What the agent knows of its node: values that its parts publish, follow and compare. Nothing here starts anything."""
+"""The agent's shared values: facts that its components publish, follow and compare. Nothing here starts a loop."""

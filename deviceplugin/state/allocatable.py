@@ -1,17 +1,17 @@
-"""How much of our resources this node has to give, as scheduler and kubelet count it.
+"""The node's allocatable amount of gpushare's resources, as the scheduler and the kubelet count it.
 
-Who gets which GPU stands in the ledger; scheduler and kubelet only count, and what they count must never be in the way
-of what the ledger has decided. The resources of a pod cannot change once it runs, and it counts for as long as it is
-there. So the node has what those of its GPUs have that take shares now, and beyond that
+The ledger decides which pod gets which GPU. The scheduler and the kubelet only count, and their counts must never
+block a placement that the ledger has made. The resource requests of a running pod cannot change, and the pod counts
+until it is deleted. So the allocatable amount is the capacity of the GPUs that take shares now, plus
 
-* what pods have on GPUs that are sick, gone, or on their way to another mode: they go on counting, and would otherwise
-  take as much away from the others;
-* what pods that were made smaller still count for, though nobody has it.
+* the amounts of pods on GPUs that are unhealthy, gone, or changing their mode: these pods still count, and would
+  otherwise reduce what other pods can get;
+* the amounts that shrunk pods no longer have but still count for.
 
-Pods that were made larger need nothing: there the ledger is the stricter of the two.
+Grown pods need no correction: for them the ledger is stricter than the count.
 
-What the node has rises at once and falls late (`Stabilized`): ledger, pods and kubelet are heard of at different times,
-and too much counted does no harm, while of too little a pod dies that was placed well.
+The amount rises at once and falls with a delay (`DelayedDecrease`), because the agent learns of changes to ledger,
+pods and kubelet at different times. Too large an amount is harmless; too small an amount fails a correctly placed pod.
 """
 
 from __future__ import annotations
@@ -30,37 +30,39 @@ from gpushare.gpunode import GpuNode
 from gpushare.nodefilters import pod_requests
 from gpushare.pod import PodJson
 
-# By resource, how much of it the node has.
+# The amount of each resource, by its name.
 Allocatable = Mapping[str, int]
 
-FALL_SECONDS: Final = 5.0
+DECREASE_SECONDS: Final = 5.0
 
-# By resource, how much of it a GPU has that takes shares. A share without guaranteed compute is counted only because
-# the kubelet asks about nothing else: what it counts for is no part of a GPU.
-OF_A_GPU: Final[Mapping[str, Callable[[Gpu], int]]] = {
+# The amount of each resource on a GPU that takes shares. Shares without guaranteed compute need a counted resource
+# only so that the kubelet calls Allocate for them; its units are no part of a GPU.
+PER_GPU: Final[Mapping[str, Callable[[Gpu], int]]] = {
     contract.RESOURCE_PERCENT: lambda _: 100,
     contract.RESOURCE_IDLE: lambda _: contract.IDLE_SHARES_PER_GPU,
     contract.RESOURCE_MEMORY: lambda gpu: gpu.memory_bytes,
 }
 
 
-_OF_A_SHARE: Final[Mapping[str, Callable[[GivenShare], int]]] = {
+_PER_SHARE: Final[Mapping[str, Callable[[GivenShare], int]]] = {
     contract.RESOURCE_PERCENT: lambda share: share.request_percent,
-    contract.RESOURCE_IDLE: lambda share: len(share.containers) - bool(share.request_percent),  # but one with per cent
+    contract.RESOURCE_IDLE: lambda share: (
+        len(share.containers) - bool(share.request_percent)
+    ),  # except one container, which has the per cent
     contract.RESOURCE_MEMORY: lambda share: share.memory_bytes,
 }
 
 
 def allocatable(gpus: Iterable[Gpu], node: GpuNode | None, pods: Iterable[PodJson]) -> Allocatable:
-    """What the node has of each of the resources; 0 where no GPU takes shares and none is held.
+    """Return the node's allocatable amount of each resource; 0 if no GPU takes shares and no pod has any.
 
-    gpus: of the node; node: its ledger; pods: those that are on it.
+    gpus: the node's GPUs; node: its ledger; pods: the pods on it.
     """
     fractional = [gpu for gpu in gpus if gpu.mode is Mode.FRACTIONAL]
     entries = [entry for entry in (node.allocations if node is not None else ()) if not entry.is_hold]
     counted = _counted(entries, pods)
     units = {}
-    for name, amount in OF_A_GPU.items():
+    for name, amount in PER_GPU.items():
         usable = {gpu.uuid: amount(gpu) for gpu in fractional if _is_open(gpu) or name == contract.RESOURCE_IDLE}
         claimed = beyond = 0
         for entry in entries:
@@ -73,44 +75,44 @@ def allocatable(gpus: Iterable[Gpu], node: GpuNode | None, pods: Iterable[PodJso
 
 
 def while_unknown(gpus: Iterable[Gpu], in_use: Mapping[str, Collection[str]]) -> Allocatable:
-    """The same while ledger or pods are not known yet: what all healthy GPUs have, and again what containers hold.
+    """Return the amounts while ledger or pods are unknown: all healthy GPUs', plus one unit per ID in use.
 
-    in_use: by resource the ids that they do. Whatever those count for, and on whichever GPU they are, a pod that the
-    ledger has placed is let in; and nobody places by this.
+    in_use: by resource, the IDs that containers have. This admits every pod that the ledger has placed, and it is
+    never used for placement.
     """
     usable = [gpu for gpu in gpus if gpu.mode is Mode.FRACTIONAL and gpu.healthy]
-    return {name: sum(map(amount, usable)) + len(in_use.get(name, ())) for name, amount in OF_A_GPU.items()}
+    return {name: sum(map(amount, usable)) + len(in_use.get(name, ())) for name, amount in PER_GPU.items()}
 
 
-class Stabilized:
-    """The most that `measure` has said within the last `FALL_SECONDS`, for each resource."""
+class DelayedDecrease:
+    """The maximum of each resource over the last `DECREASE_SECONDS` of `measure`."""
 
     def __init__(
         self, measure: Callable[[Iterable[Gpu]], Allocatable], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._measure = measure
         self._clock = clock
-        self._recent: collections.deque[tuple[float, Allocatable]] = collections.deque()  # each with when it began
+        self._recent: collections.deque[tuple[float, Allocatable]] = collections.deque()  # with the time it began
 
     def __call__(self, gpus: Iterable[Gpu]) -> Allocatable:
-        """What a node with these GPUs has now."""
+        """Return the amounts of a node with these GPUs."""
         now, latest = self._clock(), self._measure(gpus)
         if not self._recent or self._recent[-1][1] != latest:
             self._recent.append((now, latest))
-        while len(self._recent) > 1 and self._recent[1][0] <= now - FALL_SECONDS:
-            self._recent.popleft()  # the next one came that long ago
+        while len(self._recent) > 1 and self._recent[1][0] <= now - DECREASE_SECONDS:
+            self._recent.popleft()  # the next one is that old already
         return {name: max(units.get(name, 0) for _, units in self._recent) for name in latest}
 
     @property
-    def falls_in_seconds(self) -> float:
-        """When to look again, for it may fall; infinite while it will not."""
+    def decrease_in_seconds(self) -> float:
+        """The time until the amounts may decrease; infinite if they will not."""
         if len(self._recent) < 2:
             return math.inf
-        return max(0.0, self._recent[1][0] + FALL_SECONDS - self._clock())
+        return max(0.0, self._recent[1][0] + DECREASE_SECONDS - self._clock())
 
 
 def trimmed(manifest: PodJson) -> dict[str, object]:
-    """Keep a pod's resources by container: ours, which are counted, and those that may be whole GPUs."""
+    """Return a pod's container resources, reduced to ours, which are counted, and to those that may be whole GPUs."""
     return {
         kind: [
             {
@@ -135,12 +137,12 @@ def _kept(amounts: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _is_open(gpu: Gpu) -> bool:
-    """Whether the ledger may give anything of it."""
+    """Whether the ledger can place pods on it."""
     return gpu.healthy and gpu.pending_mode is None
 
 
 def _counted(entries: Iterable[Allocation], pods: Iterable[PodJson]) -> dict[str, Mapping[str, int]]:
-    """What the pods of these allocations count for, by the allocation's id."""
+    """Return the resource requests of the allocations' pods, by allocation ID."""
     uids = {entry.id: entry.pod.uid for entry in entries}
     counted: dict[str, Mapping[str, int]] = {}
     for manifest in pods:
@@ -151,8 +153,8 @@ def _counted(entries: Iterable[Allocation], pods: Iterable[PodJson]) -> dict[str
 
 
 def _granted(entry: Allocation, resource: str) -> Mapping[str, int]:
-    """What the ledger has of it for this pod, by GPU."""
-    amount = _OF_A_SHARE[resource]
+    """Return the amount of a resource in the allocation, by GPU."""
+    amount = _PER_SHARE[resource]
     return {
         uuid: peak((share for share in entry.shares if uuid in share.gpu_uuids), amount) for uuid in entry.gpu_uuids
     }

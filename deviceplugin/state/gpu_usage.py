@@ -1,7 +1,7 @@
-"""Who uses which GPU: from the ledger, the kubelet and the driver, who each see what the others do not. Pure.
+"""The users of each GPU, from the ledger, the kubelet and the driver. Pure.
 
-The ledger knows shares whose pods have not started. The kubelet knows who was given a device and has not computed yet.
-The driver knows processes that neither has heard of.
+Each source sees users that the others miss. The ledger has shares whose pods have not started, the kubelet has
+containers with a device that do not compute yet, and the driver sees processes that neither knows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REPLICA: Final = "::"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GpuUser:
-    """A process that computes on a GPU; `pod` is `NAMESPACE/NAME`, or empty where it is in none that is known."""
+    """A process that computes on a GPU. pod: `NAMESPACE/NAME`, or "" if it runs in no known pod."""
 
     pid: int
     name: str
@@ -36,17 +36,17 @@ def users(
     gpu_of: Mapping[str, str],
     ended: Collection[str] = (),
 ) -> dict[str, tuple[str, ...]]:
-    """By the UUID of the GPU, everyone who uses it, each in a few words.
+    """Return the users of each GPU in a few words each, by GPU UUID.
 
-    held: as the kubelet tells it; ids of shares by annotation are counters, and say nothing of a GPU.
-    just_given: ids that a pod was given a moment ago, of which the kubelet may not tell yet.
-    gpu_of: the GPU of each device id without its replica's number: of a GPU itself, of a MIG device its GPU.
-    ended: pods, as NAMESPACE/NAME, that have run to their end; the kubelet may still list them.
+    held: the containers' devices as the kubelet lists them; counters among them are ignored, as they belong to no GPU.
+    just_given: device IDs that were just allocated and that the kubelet may not list yet.
+    gpu_of: the GPU's UUID by the UUID of each GPU and MIG device.
+    ended: completed pods, as NAMESPACE/NAME, that the kubelet may still list.
     """
     users_of: dict[str, dict[str, None]] = collections.defaultdict(dict)
     known: set[str] = set()
     for entry in allocations:
-        if not entry.is_hold:  # that is nobody's yet, and given up where it cannot be used
+        if not entry.is_hold:  # a backfill reservation has no pod yet, and gives way
             for uuid in entry.gpu_uuids:
                 users_of[uuid][_pod(entry)] = None
     for container in held:
@@ -67,7 +67,7 @@ def users(
 
 
 def without_replica(device_id: str) -> str:
-    """The UUID of the GPU or MIG device that a device id is a replica of."""
+    """Return the UUID of the GPU or MIG device in a device ID."""
     return device_id.partition(REPLICA)[0]
 
 

@@ -1,8 +1,8 @@
-"""What the kubelet has written down of who holds which device: the list that it goes by when it has just started.
+"""Reads the kubelet's device manager checkpoint: which container has which devices.
 
-Its pod-resources API says nothing while it is away, and for a moment after its start that nobody holds anything: just
-then it judges the pods it has, by this file (`pkg/kubelet/cm/devicemanager/checkpoint` of Kubernetes), and refuses
-those with a device that is not healthy. What cannot be read is taken for nothing: the API is asked as well.
+While the kubelet is down, its pod-resources API does not answer, and just after its start it lists no devices. In that
+moment the kubelet admits its existing pods by this file (`pkg/kubelet/cm/devicemanager/checkpoint` of Kubernetes), and
+rejects pods with an unhealthy device. An unreadable file counts as empty, as the API is read in addition to it.
 """
 
 from __future__ import annotations
@@ -13,21 +13,23 @@ from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-NAME: Final = "kubelet_internal_checkpoint"  # in the directory of plugins
+NAME: Final = "kubelet_internal_checkpoint"  # in the kubelet's device plugin directory
 
 
 def read(path: Path) -> Mapping[str, Mapping[str, frozenset[str]]]:
-    """By the pod's uid, by resource: the ids that its containers hold, or held as long as they ran."""
+    """Return the device IDs of each pod's containers, running or ended, by pod UID and resource."""
     try:
         return _read(json.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return {}
 
 
-def of_pods(kept: Mapping[str, Mapping[str, frozenset[str]]], uids: Container[str]) -> Mapping[str, frozenset[str]]:
-    """By resource the ids of these pods alone: it forgets a pod that is gone only with the next one that comes."""
+def select_pods(
+    by_pod: Mapping[str, Mapping[str, frozenset[str]]], uids: Container[str]
+) -> Mapping[str, frozenset[str]]:
+    """Return the device IDs of these pods, by resource. The kubelet drops a deleted pod late."""
     device_ids: dict[str, frozenset[str]] = {}
-    for uid, held in kept.items():
+    for uid, held in by_pod.items():
         if uid in uids:
             for resource, ids in held.items():
                 device_ids[resource] = device_ids.get(resource, frozenset()) | ids
@@ -35,7 +37,7 @@ def of_pods(kept: Mapping[str, Mapping[str, frozenset[str]]], uids: Container[st
 
 
 def containers(path: Path) -> Mapping[tuple[str, str, str], frozenset[str]]:
-    """By the pod's uid, the container's name and the resource: the ids that the container holds, or held."""
+    """Return device IDs by pod UID, container name and resource, also of ended containers."""
     try:
         return _by_container(json.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):

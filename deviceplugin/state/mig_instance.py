@@ -1,4 +1,4 @@
-"""What there is on a GPU in MIG mode, as the driver says it."""
+"""The state of a GPU's MIG mode, instances and devices, as the driver reports it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class MigMode:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ComputeInstance:
-    """A MIG device. uuid: what programs and the kubelet know it by. busy: a process computes on it."""
+    """A compute instance. uuid: its ID as a MIG device. busy: whether a process computes on it."""
 
     id: int
     slices: int
@@ -28,7 +28,7 @@ class ComputeInstance:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GpuInstance:
-    """A GPU instance at its place, with its compute instances; one that was made half-way has none."""
+    """A GPU instance with its placement and compute instances; a half-created one has none."""
 
     id: int
     kind: ProfileGeometry
@@ -37,16 +37,16 @@ class GpuInstance:
 
     @property
     def placed(self) -> PlacedInstance:
-        """Where the instance lies on its GPU."""
+        """The profile and its position on the GPU."""
         return PlacedInstance(self.kind, self.start)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MigDevice:
-    """A MIG device with what a container, a label or a metric wants to know of it.
+    """A MIG device with the attributes that containers, labels and metrics need.
 
-    index: its number on its GPU, the second one of NVIDIA's `0:1`. parent: UUID of the GPU. memory_bytes: of its GPU
-    instance. multiprocessors, gpu_slices, compute_slices and engines: as NVML's attributes say.
+    index: its number on its GPU, the second one in NVIDIA's `0:1`. parent: UUID of the GPU. memory_bytes: memory of its
+    GPU instance. multiprocessors, engines: from NVML's device attributes.
     """
 
     uuid: str

@@ -1,7 +1,8 @@
-"""What is known of a node's GPUs, as followed values: whoever wants to know reads them here, and asks nobody."""
+"""The facts about the node's GPUs, as observable values that the agent's components publish and follow."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Mapping
 
@@ -15,8 +16,8 @@ from gpushare.modes.assignment import Assignment
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Statement:
-    """What there is to say beside the GPUs: the configuration in force by name, and how it is with it."""
+class ConfigStatus:
+    """The name of the configuration in force, and the GPUNode's conditions about it."""
 
     config: str = ""
     conditions: tuple[Condition, ...] = ()
@@ -24,10 +25,10 @@ class Statement:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModesInForce:
-    """What Allocate goes by.
+    """The input of Allocate.
 
-    offered: the devices by resource; settings: how they are given to containers; closed: UUIDs of the GPUs that take
-    nothing new; assignments: by UUID what a GPU is used for, None while that is unknown.
+    offered: the devices by resource; settings: how containers get them; closed: UUIDs of the GPUs that accept no new
+    pods; assignments: by UUID, the assignment in force, None while a GPU is being set up.
     """
 
     offered: offering.Offer = dataclasses.field(default_factory=dict)
@@ -38,12 +39,13 @@ class ModesInForce:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeState:
-    """`seen` and `unread` are written by the observation, all else by the reconciler of modes.
+    """The values by writer.
 
-    seen: the GPUs as the driver has them; unread: further ones, of which nothing could be read; gpus: those seen, with
-    their modes; allocatable: what they can give; advertised: the devices by resource, as the kubelet counts them;
-    statement: what the GPUNode says of it; registered: the resources whose plugin the kubelet knows now, and hung_up:
-    why it does not read the lists of others, which the plugins write.
+    The observation of the driver: seen, the GPUs; unread, GPUs that could not be read.
+    The mode reconciler: gpus, the GPUs with their modes; allocatable, how much they can give; advertised, the devices
+    by resource; in_force; config_status; and the event `published`, set once it has published for the first time.
+    The device plugins: registered, the resources whose plugin the kubelet knows now; hung_up, why the kubelet
+    does not read the device lists of the others, or "".
     """
 
     seen: Offer = dataclasses.field(default_factory=Offer)
@@ -51,7 +53,8 @@ class NodeState:
     gpus: Offer = dataclasses.field(default_factory=Offer)
     allocatable: Observable[Allocatable] = dataclasses.field(default_factory=lambda: Observable({}))
     advertised: Observable[Advertisement] = dataclasses.field(default_factory=lambda: Observable({}))
-    statement: Observable[Statement] = dataclasses.field(default_factory=lambda: Observable(Statement()))
+    config_status: Observable[ConfigStatus] = dataclasses.field(default_factory=lambda: Observable(ConfigStatus()))
     registered: Observable[frozenset[str]] = dataclasses.field(default_factory=lambda: Observable(frozenset()))
     hung_up: Observable[str] = dataclasses.field(default_factory=lambda: Observable(""))
     in_force: Observable[ModesInForce] = dataclasses.field(default_factory=lambda: Observable(ModesInForce()))
+    published: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)

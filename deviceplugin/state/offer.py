@@ -1,7 +1,7 @@
-"""Values that others have to follow: the GPUs of the node, and what the kubelet is told of them.
+"""Observable values, such as the GPUs of the node.
 
-Whoever follows sees the newest value, not every one: a slow reader of ListAndWatch must not collect a backlog of lists
-that are no longer true.
+Followers see the newest value, not every value: a slow reader of ListAndWatch must not build up a backlog of outdated
+lists.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Value = TypeVar("Value")
 
 
 class Observable(Generic[Value]):
-    """A value now; `publish` tells all followers of a change."""
+    """A value that can be followed: by iterating over `follow`, or by an event that each change sets."""
 
     def __init__(self, value: Value) -> None:
         self.value = value
@@ -25,7 +25,7 @@ class Observable(Generic[Value]):
         self._woken: list[asyncio.Event] = []
 
     def publish(self, value: Value) -> None:
-        """Make it the value; nothing happens if it is what it was."""
+        """Replace the value and notify followers; no-op if it is equal."""
         if value == self.value:
             return
         self.value = value
@@ -35,12 +35,12 @@ class Observable(Generic[Value]):
             event.set()
 
     def wake(self, event: asyncio.Event) -> None:
-        """Set the event now, and from now on at each change."""
+        """Set the event now, and on every change."""
         self._woken.append(event)
         event.set()
 
     async def follow(self) -> AsyncIterator[Value]:
-        """The value now, and again after each change, for ever."""
+        """Yield the current value, and the new one after each change, without end."""
         while True:
             changed, value = self._next, self.value
             yield value
@@ -52,8 +52,8 @@ class Observable(Generic[Value]):
 class Unreadable:
     """A GPU that does not answer.
 
-    index: None where the driver does not even count it. bus_id: of one that only the kernel lists; without either the
-    driver itself does not answer.
+    index: its number; None if the driver does not count it. bus_id: set if only the kernel lists the GPU. Without
+    either, the driver itself does not answer.
     """
 
     index: int | None
@@ -61,18 +61,16 @@ class Unreadable:
     bus_id: str = ""
 
     def __str__(self) -> str:
-        """What is wrong, as a clause."""
-        who = "the driver" if self.index is None and not self.bus_id else f"GPU {self.bus_id or self.index}"
-        return f"{who} does not answer: {self.reason}"
+        name = "the driver" if self.index is None and not self.bus_id else f"GPU {self.bus_id or self.index}"
+        return f"{name} does not answer: {self.reason}"
 
 
 class Offer(Observable[tuple[Gpu, ...]]):
-    """The node's GPUs as last seen."""
+    """The node's GPUs, observable."""
 
     def __init__(self, gpus: tuple[Gpu, ...] = ()) -> None:
         super().__init__(gpus)
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
-        """The GPUs of the node as of now."""
         return self.value

@@ -1,6 +1,6 @@
-"""Who has to look again when something has changed: events that loops wait for.
+"""Events that wake the agent's reconcile loops.
 
-They are there before all parts of the agent, so that whoever notices a change need not know whom it concerns.
+They exist before all other parts of the agent, so a part that notices a change need not know which loops it concerns.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wake:
-    """One for each loop that compares what is with what should be."""
+    """One event for each reconcile loop."""
 
     modes: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
     labels: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
     status: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
 
     def all(self) -> None:
-        """Something may have changed that concerns what GPUs are used for, labels and status."""
+        """Wake all loops, after a change that may concern modes, labels and status."""
         for event in (self.modes, self.labels, self.status):
             event.set()

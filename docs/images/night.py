@@ -19,7 +19,6 @@ from deviceplugin.audit.node_audit import AuditedProcess, AuditedShare, LimitSta
 from deviceplugin.audit.seen import SeenProcess
 from deviceplugin.report import agent_metrics
 from deviceplugin.report.share_peaks import Peak
-from deviceplugin.state.offer import Offer
 from gpushare import contract, errors, ledger
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpu import Gpu
@@ -173,21 +172,19 @@ class Night:
         if sneaky:
             limits = Condition(contract.CONDITION_LIMITS_IN_FORCE, "False", "ProcessUnlimited")
         told = dataclasses.replace(node, conditions=(ready, Condition("ConfigPending", "False", "Done"), limits))
-        return agent_metrics.AgentCollector(
-            node_name=name,
-            offer=Offer(node.gpus),
-            node=lambda: told,
-            uses=lambda: [ShareUse(tenant, (self._bytes(wish, tenant),), 1, (400 << 20,)) for wish, tenant in active],
-            connections=lambda: len(active),
-            turned_away=lambda: 0,
-            leases=lambda: [
+        snapshot = agent_metrics.MetricsSnapshot(
+            gpus=node.gpus,
+            node=told,
+            uses=[ShareUse(tenant, (self._bytes(wish, tenant),), 1, (400 << 20,)) for wish, tenant in active],
+            connections=len(active),
+            leases=[
                 LeaseUsage(
                     *(tenant, tenant.grants[0].uuid, self._seconds[wish.name], self._seconds[wish.name] * 20),
                     *(wish.busy * self._draw.uniform(0.9, 1.1), self._waited[wish.name], 0.0, 0),
                 )
                 for wish, tenant in active
             ],
-            audit=lambda: NodeAudit(
+            audit=NodeAudit(
                 node.gpus,
                 processes=(_sneaky(node.gpus[2].uuid),) if sneaky else (),
                 shares=tuple(
@@ -197,7 +194,7 @@ class Night:
                     for wish, tenant in active
                 ),
             ),
-            peaked=lambda: [
+            peaks=[
                 Peak(
                     f"u-{wish.name}",
                     wish.namespace,
@@ -211,6 +208,7 @@ class Night:
                 for wish, tenant in active
             ],
         )
+        return agent_metrics.AgentCollector(name, lambda: snapshot)
 
     def _tenant(self, wish: Wish, uuid: str) -> Tenant:
         (gpu,) = (gpu for node in self.nodes.values() for gpu in node.gpus if gpu.uuid == uuid)

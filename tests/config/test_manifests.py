@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import gpushare
 from deviceplugin import agent_settings
-from deviceplugin.mps import places
+from deviceplugin.mps import daemon_files
 from gpushare import contract, errors, quantity, yaml_documents
 from gpushare import request as requests
 from gpushare.config.node_settings import NodeSettings
@@ -291,7 +291,7 @@ def test_the_keeper_of_mps_daemons_is_where_the_agent_looks_for_it() -> None:
     sources = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
     mounts = {mount["mountPath"]: sources[mount["name"]] for mount in container["volumeMounts"]}
     # Clients are given the second one by Allocate.
-    mps_paths = places.Places(parsed.mps_root, "GPU-a")
+    mps_paths = daemon_files.DaemonFiles(parsed.mps_root, "GPU-a")
     assert mounts == {str(mps_paths.root): str(mps_paths.root), "/dev/shm": str(mps_paths.shm)}
     assert spec["hostPID"] is True
     assert spec["affinity"] == agent["affinity"]

@@ -68,7 +68,18 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("gpushare/share.py", "from gpushare import ledger", "Components are above cluster and daemon"),
         ("gpushare/ledger.py", "import numpy", "numpy only inside gpushare.placement"),
         ("deviceplugin/planted.py", "import pynvml", "Only the nvml modules of"),
-        ("deviceplugin/report/planted.py", "from deviceplugin import agent_parts", "folders do not know its root"),
+        (
+            "deviceplugin/report/planted.py",
+            "from deviceplugin.wiring import node_parts",
+            "import only those below them",
+        ),
+        (
+            "deviceplugin/modes/planted.py",
+            "from deviceplugin.report import share_peaks",
+            "import only those below them",
+        ),
+        ("deviceplugin/modes/planted.py", "from deviceplugin.kubelet import plugins", "import only those below them"),
+        ("deviceplugin/state/planted.py", "from deviceplugin import node_pods", "import only those below them"),
         (
             "webhook/store/planted.py",
             "from webhook.controllers.gated_pods import gang",

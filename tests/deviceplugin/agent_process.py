@@ -1,4 +1,4 @@
-"""The agent as it runs: a process of its own, by `python -m deviceplugin`."""
+"""The agent as a process: `python -m deviceplugin`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 
 import aiohttp
 
-from deviceplugin import agent_parts
 from deviceplugin.modes import mode_checkpoint
 from gpushare.config import config_choice
 from gpushare.gpu import Mode
@@ -39,34 +38,34 @@ class Agent:
                 self.other.append(line.decode())
 
     def said(self, message: str, **extra: object) -> bool:
-        """Whether a line has this message and these fields."""
+        """Whether a log line has this message and these fields."""
         return any(line["msg"] == message and extra.items() <= line.items() for line in self.lines)
 
     async def until(self, message: str, **extra: object) -> None:
-        """Wait for a line."""
+        """Wait for a log line."""
         with contextlib.suppress(TimeoutError):
             await waiting.until(lambda: self.said(message, **extra) or self._reading.done(), seconds=40)
         assert self.said(message, **extra), (message, extra, self.lines, self.other)
 
     async def ended(self) -> int:
-        """Wait for its end; return the exit code."""
+        """Wait for the end; return the exit code."""
         async with asyncio.timeout(30):
             await self._reading
             return await self.process.wait()
 
     async def stop(self) -> int:
-        """Tell it to end; return the exit code."""
+        """Send SIGTERM and return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return await self.ended()
 
     async def get(self, path: str) -> tuple[int, str]:
-        """Ask its probes."""
+        """Read from the probes' port."""
         await self.until("Serving")
         (port,) = [line["probe_port"] for line in self.lines if line["msg"] == "Serving"]
         return await self.ask(port, path)
 
     async def ask(self, port: int, path: str) -> tuple[int, str]:
-        """Ask the probes of this port."""
+        """Read from this port."""
         async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as answer:
             return answer.status, await answer.text()
 
@@ -83,7 +82,7 @@ async def running(
     program: tuple[str, ...] = ("-m", "deviceplugin"),
     environment: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Agent]:
-    """An agent with everything below `directory`; killed at the end if it still runs."""
+    """Yield an agent with all its files below `directory`, and kill it at the end if it still runs."""
     (directory / "kubelet").mkdir(exist_ok=True)
     made = directory / "libgpushare.so"
     made.write_bytes(b"\x7fELF")
@@ -105,13 +104,13 @@ async def running(
         if process.returncode is None:
             process.kill()
         await agent.ended()
-        # Shown by pytest when the test has failed.
+        # pytest shows this if the test fails.
         sys.stderr.writelines([*(f"{line}\n" for line in agent.lines), *agent.other])
 
 
 def has_served(directory: Path, gpus: Path) -> None:
-    """An agent before has left what the GPUs are used for: a first one waits until it knows."""
+    """Write the checkpoint of a previous agent. Without one, a first agent waits for its configuration."""
     assignments = dict.fromkeys(simulated.uuids(gpus), Assignment(Mode.FRACTIONAL))
     mode_checkpoint.write(
-        directory / "root" / agent_parts.BOOK, mode_checkpoint.Checkpoint(config_choice.BUILT_IN, assignments)
+        directory / "root" / mode_checkpoint.NAME, mode_checkpoint.Checkpoint(config_choice.BUILT_IN, assignments)
     )

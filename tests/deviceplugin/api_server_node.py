@@ -1,4 +1,4 @@
-"""A node of a real API server for an agent with the rights of its manifests, and what an administrator does there."""
+"""A node of a real API server, for an agent with the permissions of its manifests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BASE = Path(__file__).parents[2] / "config" / "base"
 
 
 class Cluster:
-    """One node of a real API server, and what an administrator does there."""
+    """One node of a real API server, as an administrator sees it."""
 
     def __init__(self, administrator: access.Access, node: str) -> None:
         self.administrator = administrator
@@ -33,7 +33,9 @@ class Cluster:
         return await asyncio.to_thread(self.administrator.read, f"{contract.GPUNODE_PATH}/{self.node}")
 
     async def place(self, change: Callable[[GpuNode], GpuNode]) -> GpuNode:
-        """Write the GPUNode's spec as the placer does, again while the agent writes too; the node as it is then."""
+        """Write the GPUNode's spec as the placer does, with retries while the agent writes too; return the stored
+        GPUNode.
+        """
         for _ in range(20):
             changed = change(codec.read(await self.gpunode()))
             try:
@@ -46,7 +48,7 @@ class Cluster:
         raise AssertionError("the agent wrote the GPUNode between each reading and writing")
 
     async def has_gpus(self, count: int) -> bool:
-        """Whether there is a GPUNode, with this number of GPUs."""
+        """Return whether there is a GPUNode with this number of GPUs."""
         gpunode = await asyncio.to_thread(self.administrator.find, f"{contract.GPUNODE_PATH}/{self.node}")
         return gpunode is not None and len(codec.read(gpunode).gpus) == count
 
@@ -55,13 +57,13 @@ class Cluster:
         return next(str(condition["message"]) for condition in conditions if condition["type"] == "Ready")
 
     async def limits(self) -> str:
-        """The reason of LimitsInForce, empty while there is none."""
+        """Return the reason of LimitsInForce; empty without that condition."""
         gpunode = await asyncio.to_thread(self.administrator.find, f"{contract.GPUNODE_PATH}/{self.node}")
         limits = codec.read(gpunode).condition(contract.CONDITION_LIMITS_IN_FORCE) if gpunode is not None else None
         return limits.reason if limits is not None else ""
 
     async def is_audited(self) -> bool:
-        """Whether the GPUNode says what a whole audit has found: the first status need not."""
+        """Return whether the GPUNode shows a complete audit, which the first status may lack."""
         return await self.limits() == "Audited"
 
     async def memory(self) -> str:
@@ -69,13 +71,13 @@ class Cluster:
         return str(node["status"].get("capacity", {}).get(contract.RESOURCE_MEMORY, ""))
 
     async def until(self, condition: Any) -> None:
-        """Wait until an awaited condition is true."""
+        """Wait until an awaitable condition is true."""
         async with asyncio.timeout(40):
             while not await condition():  # noqa: ASYNC110 (nothing tells us)
                 await asyncio.sleep(0.1)
 
     def agents_kubeconfig(self, path: Path) -> Path:
-        """As the kubelet gives it to the agent's pod: bound to its node."""
+        """Write a kubeconfig with a token that is bound to the node, as the agent's pod has."""
         bound = ("--bound-object-kind=Node", f"--bound-object-name={self.node}")
         command = ("create", "token", contract.AGENT_SERVICE_ACCOUNT, f"--namespace={contract.SYSTEM_NAMESPACE}")
         token = self.administrator.kubectl(*command, *bound).strip()

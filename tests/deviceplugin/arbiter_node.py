@@ -1,4 +1,4 @@
-"""An arbiter in the test's own process, real processes as its clients, and pods and GPUNode as plain values."""
+"""An arbiter in the test's process, with real processes as clients, and pods and GPUNode as plain values."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def container_id(pod: str, container: str) -> str:
 
 
 class Share:
-    """A process of a share container; every method is a line of `share_process`."""
+    """A process of a share container. Each method sends a line to `share_process`."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -69,7 +69,9 @@ class Share:
 
 
 class ArbiterNode:
-    """The arbiter's surroundings, which outlive it: `restarted` is the next agent. Of a pod it sees what agents keep."""
+    """The environment of an arbiter, which outlives it: `restarted` is the next agent. Pods are trimmed as agents do
+    it.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -77,19 +79,19 @@ class ArbiterNode:
         self.socket.parent.mkdir(exist_ok=True)
         self.pods: list[dict[str, Any]] = []
         self.allocations: list[Allocation] = []
-        self.seen_pods: list[dict[str, Any]] | None = None  # what the informer knows, if less than there is
+        self.seen_pods: list[dict[str, Any]] | None = None  # the pods in the informer, if fewer than exist
         self.seen_allocations: list[Allocation] | None = None
         self.resizes: tuple[Resize, ...] = ()  # in the GPUNode's status
         self.writes_status = True
         self.measured = True
-        self.gpu_bytes = 0  # of each GPU; 0: unknown
+        self.gpu_bytes = 0  # per GPU; 0 if unknown
         self.departed_seconds = departed.WAIT_SECONDS
         self.context_bytes: Callable[[str], int] = lambda _: 0
         self.unclaimed_bytes = share_ledgers.nothing_known
-        self.registered: RegisteredMap | None = None  # what the kernel is told by
+        self.registered: RegisteredMap | None = None  # registers processes with the kernel
         self.identify: Callable[[int], Container | Refusal] = identify
-        self.proc = Path("/proc")  # where the ledgers look
-        self.clock: Callable[[], float] = time.monotonic  # of resizes
+        self.proc = Path("/proc")  # the /proc that the ledgers read
+        self.clock: Callable[[], float] = time.monotonic  # for resizes
         self.asked = 0
         self.api_server_answers = True
         self.stack = contextlib.AsyncExitStack()
@@ -98,13 +100,13 @@ class ArbiterNode:
         return GpuNode("node-a", gpus=self.gpus(), allocations=tuple(self.allocations), resizes=self.resizes)
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """The GPUs, where their size is known."""
+        """Return the GPUs, if their size is known."""
         sized = dataclasses.replace(builders.gpu(), memory_bytes=self.gpu_bytes)
         known = enumerate(GPUS if self.gpu_bytes else ())
         return tuple(dataclasses.replace(sized, uuid=uuid, index=index) for index, uuid in known)
 
     def change(self, pod: str = "trainer", **amounts: Any) -> None:
-        """Change the first share of a pod, by the names of its fields; the arbiter hears of it at once."""
+        """Change fields of a pod's first share; the arbiter gets the change at once."""
         for position, entry in enumerate(self.allocations):
             if entry.id == f"of-{pod}":
                 share = dataclasses.replace(entry.shares[0], **amounts)
@@ -112,7 +114,7 @@ class ArbiterNode:
         self.resizing.look()
 
     def write_status(self) -> None:
-        """As the agent does; the arbiter hears of that, too."""
+        """Write the status as the agent does; the arbiter gets it too."""
         if self.writes_status:
             self.resizes = self.resizing.follow(self.gpunode())
             asyncio.get_running_loop().call_soon(self.resizing.look)
@@ -160,7 +162,7 @@ class ArbiterNode:
         )
 
     async def tenant(self, container: Container) -> Tenant | Refusal:
-        """What the arbiter's socket is told of a container."""
+        """Return the tenant of a container, or a refusal."""
         return await self.answers.tenant(container)
 
     def seen_node(self) -> GpuNode:
@@ -207,7 +209,7 @@ class ArbiterNode:
         self.groups.close()
 
     async def share(self, pod: str = "trainer", container: str = "main", *, environment: bool = True) -> Share:
-        """A process of a container, not connected yet."""
+        """Start a process of a container, which is not connected yet."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -229,8 +231,8 @@ class ArbiterNode:
 
 
 def identify(pid: int) -> Container | Refusal:
-    """The container that a process of a test stands for."""
-    # Here every process is in the same cgroup; which container it stands for is in its environment.
+    """Return the container that a test's process represents."""
+    # All processes here share a cgroup; the environment names the container that a process represents.
     try:
         entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
@@ -251,7 +253,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 @contextlib.asynccontextmanager
 async def opened(directory: Path) -> AsyncIterator[ArbiterNode]:
-    """A node with its arbiter started."""
+    """Yield a node with a running arbiter."""
     made = ArbiterNode(directory)
     await made.start()
     try:

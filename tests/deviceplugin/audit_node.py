@@ -1,14 +1,14 @@
-"""An arbiter with its auditor on simulated GPUs, in a process of its own because NVML is one per process.
+"""An arbiter with its auditor on simulated GPUs, in its own process because NVML is one per process.
 
-Run by tests: arguments are a directory, and the pods, as JSON: {NAME: [MEMORY, GPU's index]}, with the request and the
-limit behind it if they are not 50 and 100 percent.
-Each line on standard input is a question; the answer is a line of JSON.
+Tests run it with a directory and the pods as JSON: {NAME: [MEMORY, GPU's index]}, optionally followed by request and
+limit in percent, which are 50 and 100 by default. Each line on standard input is a command; the answer is a line of
+JSON.
 
-look             audit once; the document, the conditions, the Events since the last look
-limits POD N     give the pod another limit in the GPUNode alone, as if the arbiter had not heard of it
-mode GPU WORD    the GPU with this index has another mode from now on
-context GPU      what a context on it is to be charged
-figures          the metrics
+look             audit once; print the document, the conditions, and the Events since the last audit
+limits POD N     change the pod's limit in the GPUNode only, without the arbiter
+mode GPU WORD    change the mode of the GPU with this index
+context GPU      print the bytes that are charged for a context on it
+figures          print the metrics
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Node:
             case "look":
                 self.events.clear()
                 await self.auditor.step()
-                await self.arbiter.report()  # by then it has heard of all that was measured
+                await self.arbiter.report()  # by then it has all measurements
                 conditions = [dataclasses.asdict(condition) for condition in self.auditor.conditions]
                 return {"audit": self.auditor.document(), "conditions": conditions, "events": self.events}
             case "limits":

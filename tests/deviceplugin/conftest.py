@@ -1,4 +1,4 @@
-"""What several tests of the agent use."""
+"""Fixtures that several tests of the agent use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.deviceplugin import simulated
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """A directory whose path leaves room for a socket's name: 107 characters are all there is."""
+    """Yield a directory with a short path: a socket's path has at most 107 characters."""
     with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as directory:
         yield Path(directory)
 
@@ -25,5 +25,5 @@ def simulation() -> None:
 
 @pytest.fixture
 def gpus(simulation: None, tmp_path: Path) -> Path:
-    """The directory of four simulated GPUs."""
+    """Return the directory of four simulated GPUs."""
     return simulated.create(tmp_path / "gpus")

@@ -1,4 +1,4 @@
-"""Both ends of the channel between agent and arbiter in one loop, around a node's arbiter that has been started."""
+"""Both ends of the channel between agent and arbiter in one event loop, on a node with a running arbiter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def nothing_known(*_: object) -> int | None:
 
 
 class Linked:
-    """`arbiter` is the agent's end, `agent` the arbiter's; `told` counts what was to be told in the GPUNode's status."""
+    """The two ends: `arbiter` is the agent's, `agent` the arbiter's. told: the number of requests to write the status."""
 
     def __init__(self, node: ArbiterNode, context_bytes: Callable[[str], int]) -> None:
         ours, theirs = socket.socketpair()
@@ -38,7 +38,7 @@ class Linked:
         )
         self.agent = AgentChannel(self.ends[1])
         self.agent.serve(node.groups, node.server, node.resizing)
-        # What the arbiter asks of its surroundings, it asks by the channel.
+        # The arbiter's questions about its environment go through the channel.
         node.answers = self.agent
         node.context_bytes = self.agent.context_bytes
         node.unclaimed_bytes = self.agent.unclaimed_bytes
@@ -50,7 +50,7 @@ class Linked:
 
 @contextlib.contextmanager
 def to(node: ArbiterNode, *, context_bytes: Callable[[str], int] = lambda _: 0) -> Iterator[Linked]:
-    """The two ends."""
+    """Yield the two ends."""
     linked = Linked(node, context_bytes)
     try:
         yield linked

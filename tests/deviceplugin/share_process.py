@@ -1,18 +1,18 @@
-"""A process of a share container, as the library makes one: run by tests, told by its standard input what to do.
+"""A process of a share container, as the library makes one. Tests run it, and send it commands on standard input.
 
 hello            connect and say hello; prints the answer
 charge GPU N     add N bytes to its own slot
-take GPU N       the same as the library does it: only as far as the limit allows; prints whether it did
+take GPU N       the same as the library does it: only up to the limit; prints whether it did
 write GPU SLOT N store a value in any slot
-sum GPU          what its container holds
-limits           what the limits page says
+sum GPU          print the bytes that its container holds
+limits           print the limits page
 tamper           try to write the limits in every way a hostile program could
 reclaim          prints the bytes freed
-disguise DIR     have a name, and a file of that directory mapped, that are not UTF-8
-turns N          have the GPU so many times, and give it back at once
+disguise DIR     take a name that is not UTF-8, and map a file of that directory with such a name
+turns N          have the GPU N times, and give it back at once
 close            close the socket and live on
-become           exec: live on as another program, with the same pid
-fork             leave a child behind that keeps everything open; prints its pid
+become           exec another program, with the same PID
+fork             leave a child behind that keeps everything open; prints its PID
 raw HEX          send these bytes; prints the answer, or "closed"
 """
 
@@ -141,7 +141,7 @@ class Share:
         self.lease(contract.MESSAGE_WANT, 0)
         for left in reversed(range(count)):
             kind, number = 0, self.lease_number
-            # The one that it gave back last may be told of once more, with other flags.
+            # The last lease may be reported once more after it was given back, with other flags.
             while kind != contract.MESSAGE_OPEN or number == self.lease_number:
                 data = connected.recv(contract.WIRE_MAX)
                 kind = struct.unpack_from(contract.WIRE_HEADER, data)[2]

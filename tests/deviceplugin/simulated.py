@@ -1,6 +1,6 @@
 """Simulated GPUs below the real pynvml.
 
-NVML is one per process and remembers what it has seen, so each program here runs in a process of its own.
+NVML is one per process and remembers what it has seen, so each program here runs in its own process.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def build() -> None:
 
 
 def create(directory: Path) -> Path:
-    """Make the four GPUs of the lab's node; return where they are."""
+    """Create the four GPUs of the lab's node; return their directory."""
     subprocess.run([SIMGPU, "create", NODE, directory], check=True, timeout=30)
     return directory
 
 
 def uuids(directory: Path) -> list[str]:
-    """Their UUIDs, by index."""
+    """Return the UUIDs, by index."""
     return [path.name.partition("-")[2] for path in sorted(directory.glob("gpu*"))]
 
 
@@ -50,7 +50,7 @@ async def change(*words: str | Path) -> None:
 
 
 def environment(directory: Path) -> dict[str, str]:
-    """What makes NVML find them."""
+    """Return the environment in which NVML finds the GPUs."""
     return {**os.environ, "SIMGPU_DIR": str(directory), "LD_LIBRARY_PATH": str(BUILD), "PYTHONPATH": str(ROOT)}
 
 
@@ -71,7 +71,7 @@ def run(
 def printed(
     directory: Path, function: Callable[Parameters, None], *values: Parameters.args, **named: Parameters.kwargs
 ) -> list[Any]:
-    """The values that it prints, one a line, when it ends well."""
+    """Run a program and return the values that it prints, one per line. Fails if the program does."""
     result = run(directory, function, *values, **named)
     assert result.returncode == 0, result.stderr
     return [ast.literal_eval(line) for line in result.stdout.splitlines()]

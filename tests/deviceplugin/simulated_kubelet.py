@@ -1,7 +1,7 @@
-"""What a kubelet does with a device plugin's socket, for tests that need no node; the lab has the real one.
+"""A kubelet's side of the device plugin API, for tests that need no node. The lab has a real kubelet.
 
-As the real one: it empties its directory when it starts, calls back on the plugin's socket inside Register, and follows
-ListAndWatch until it stops.
+Like the real one, it empties its directory when it starts, calls back on the plugin's socket inside Register, and
+follows ListAndWatch until it stops.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from deviceplugin.kubelet_api import podresources_v1_pb2_grpc as holding_service
 
 
 class Kubelet(services.RegistrationServicer, holding_services.PodResourcesListerServicer):
-    """Knows of each resource the last list it was told, as {id: health}; `pods`: who holds which of them, by name."""
+    """The kubelet. devices: the last list of each resource, as {id: health}; pods: the devices of each pod, by name."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -31,7 +31,7 @@ class Kubelet(services.RegistrationServicer, holding_services.PodResourcesLister
         self.namespace = "ml"  # of the pods
         self.lists = 0
         self.refusal = ""
-        self.is_deaf = False  # it registers plugins, and does not ask for their lists
+        self.is_deaf = False  # it registers plugins, but does not read their lists
         self.changed = asyncio.Condition()
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -43,7 +43,7 @@ class Kubelet(services.RegistrationServicer, holding_services.PodResourcesLister
         services.add_RegistrationServicer_to_server(self, self.server)
         self.server.add_insecure_port(f"unix:{self.directory}/kubelet.sock")
         await self.server.start()
-        # Beside its directory, as it empties that.
+        # Next to the kubelet's directory, which it empties.
         self.holder = grpc.aio.server()
         holding_services.add_PodResourcesListerServicer_to_server(self, self.holder)
         self.holder.add_insecure_port(f"unix:{self.holdings}")
@@ -63,7 +63,7 @@ class Kubelet(services.RegistrationServicer, holding_services.PodResourcesLister
         return holdings.ListPodResourcesResponse(pod_resources=listed)
 
     async def admit(self, pod: str, resource: str, size: int) -> messages.ContainerAllocateResponse:
-        """What it does for a pod of `namespace`: prefers, allocates, and tells from then on who holds what."""
+        """Admit a pod of `namespace`: ask for a preference, allocate, and list the devices from then on."""
         taken = {identity for held, ids in self.pods.values() if held == resource for identity in ids}
         free = [key for key, health in self.devices[resource].items() if health == "Healthy" and key not in taken]
         if len(free) < size:
@@ -80,7 +80,7 @@ class Kubelet(services.RegistrationServicer, holding_services.PodResourcesLister
         return response
 
     async def start_container(self, pod: str) -> None:
-        """What it does before it has a container made: it calls the plugin, if that asked for it."""
+        """Call PreStartContainer, if the plugin asked for it."""
         resource, ids = self.pods[pod]
         stub = services.DevicePluginStub(self._channels[resource])
         registered = next(request for request in reversed(self.requests) if request.resource_name == resource)

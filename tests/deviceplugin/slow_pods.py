@@ -1,4 +1,4 @@
-"""The agent of an API server that lists the pods only once there is the file that is named first."""
+"""Runs the agent with an API server that lists the pods only once a file, the first argument, exists."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 from deviceplugin import __main__, agent, node_pods
+from deviceplugin.wiring import agent_parts
 from gpushare.cluster import informer
 
 LISTED = Path(sys.argv.pop(1))
 
 
 class LateInformer(informer.Informer):
-    """Late with the first list of pods alone."""
+    """An informer whose first list of pods is late."""
 
     async def step(self) -> float:
         if self._path == node_pods.PATH and not self.synced.is_set():
@@ -23,6 +24,6 @@ class LateInformer(informer.Informer):
 
 
 if __name__ == "__main__":
-    agent.KNOWN_SECONDS = agent.AUDITED_SECONDS = 0.5  # type: ignore[misc]
+    agent.SYNC_SECONDS = agent_parts.AUDITED_SECONDS = 0.5  # type: ignore[misc]
     informer.Informer = LateInformer  # type: ignore[misc]
     sys.exit(__main__.main())

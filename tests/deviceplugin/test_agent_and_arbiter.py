@@ -1,4 +1,4 @@
-"""The agent as it runs, and the arbiter that it starts: whichever ends, the other one does, and says why."""
+"""The agent and the arbiter's process: if either ends, so does the other, and the log says why."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 @contextlib.asynccontextmanager
 async def running(directory: Path, gpus: Path) -> AsyncIterator[tuple[agent_process.Agent, int, int]]:
-    """An agent that serves, the pid of its arbiter, and a pidfd of that."""
+    """Yield a serving agent, the PID of its arbiter, and a pidfd of it."""
     async with agent_process.running("node-a", directory, kubeconfig=unreachable(directory), gpus=gpus) as agent:
         await agent.until("Serving")
         (pid,) = [line["pid"] for line in agent.lines if line["msg"] == "Started the arbiter"]
@@ -31,7 +31,7 @@ async def running(directory: Path, gpus: Path) -> AsyncIterator[tuple[agent_proc
             os.close(arbiter)
 
 
-async def test_an_agent_ends_with_its_arbiter_and_the_next_ones_run(short_path: Path, gpus: Path) -> None:
+async def test_an_agent_ends_with_its_arbiter_and_the_next_pair_runs(short_path: Path, gpus: Path) -> None:
     async with running(short_path, gpus) as (agent, pid, _):
         os.kill(pid, signal.SIGKILL)
         assert await agent.ended() == 1
@@ -46,7 +46,7 @@ async def test_an_agent_ends_with_its_arbiter_and_the_next_ones_run(short_path: 
     assert list((short_path / "run").iterdir()) == []
 
 
-async def test_an_arbiter_ends_with_its_agent_however_that_ends(short_path: Path, gpus: Path) -> None:
+async def test_an_arbiter_ends_with_its_agent(short_path: Path, gpus: Path) -> None:
     async with running(short_path, gpus) as (agent, _, arbiter):
         agent.process.kill()
         await waiting.until(lambda: has_ended(arbiter))
@@ -55,7 +55,7 @@ async def test_an_arbiter_ends_with_its_agent_however_that_ends(short_path: Path
     assert not (short_path / "run" / contract.ARBITER_SOCKET_NAME).exists()
 
 
-async def test_an_arbiter_that_stands_still_is_told_by_readiness(short_path: Path, gpus: Path) -> None:
+async def test_readiness_reports_a_stopped_arbiter(short_path: Path, gpus: Path) -> None:
     async with running(short_path, gpus) as (agent, pid, _):
 
         async def is_told() -> bool:
@@ -68,9 +68,9 @@ async def test_an_arbiter_that_stands_still_is_told_by_readiness(short_path: Pat
         assert (await agent.get("/healthz"))[0] == 200
 
 
-async def test_an_arbiter_that_cannot_begin_is_the_end_of_its_agent(short_path: Path, gpus: Path) -> None:
+async def test_an_agent_ends_if_its_arbiter_cannot_start(short_path: Path, gpus: Path) -> None:
     (short_path / "run").mkdir()
-    (short_path / "run" / contract.ARBITER_SOCKET_NAME).mkdir()  # where its socket is to be
+    (short_path / "run" / contract.ARBITER_SOCKET_NAME).mkdir()  # takes the place of its socket
     async with agent_process.running("node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus) as agent:
         assert await agent.ended() == 1
         assert any("has ended with exit code 1" in line.get("err", "") for line in agent.lines)

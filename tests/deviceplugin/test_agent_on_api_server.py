@@ -1,4 +1,4 @@
-"""The agent on a real API server, with the rights of its manifests: the GPUNode and the node's capacity."""
+"""The agent on a real API server, with the permissions of its manifests: the GPUNode and the Node's capacity."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def agent(cluster: Cluster, short_path: Path, gpus: Path) -> AsyncIterator
         yield made
 
 
-async def test_it_makes_the_gpunode_and_says_what_there_is(
+async def test_the_agent_creates_the_gpunode_with_its_gpus(
     cluster: Cluster, agent: agent_process.Agent, gpus: Path
 ) -> None:
     await cluster.until(cluster.is_audited)
@@ -55,7 +55,7 @@ async def test_it_makes_the_gpunode_and_says_what_there_is(
     assert not document.get("spec")
 
 
-async def test_one_that_is_told_to_stop_closes_its_node_until_the_next_one_serves_the_kubelet(
+async def test_a_stopping_agent_closes_its_node_until_the_next_one_serves(
     cluster: Cluster, short_path: Path, gpus: Path
 ) -> None:
     async def closed() -> str:
@@ -70,10 +70,10 @@ async def test_one_that_is_told_to_stop_closes_its_node_until_the_next_one_serve
         await first.until("Wrote the GPUNode's status")
         assert not await closed()
         assert await first.stop() == 0
-    assert await closed() == "the node's agent has stopped, and nothing is placed here until it is back"
+    assert await closed() == "the node's agent has stopped; no pod is placed here until it is back"
     async with running() as second:
         await second.until("Not registered with the kubelet")
-        # Its Node says nothing of GPUs yet: the capacity is written once the status was looked at.
+        # The Node has no GPU resources yet: the agent writes the capacity after it has read the status.
         await cluster.until(cluster.memory)
         assert await closed()
         kubelet = simulated_kubelet.Kubelet(short_path / "kubelet")
@@ -84,7 +84,7 @@ async def test_one_that_is_told_to_stop_closes_its_node_until_the_next_one_serve
             await kubelet.stop()
 
 
-async def test_in_a_pod_it_says_how_containers_get_devices_by_what_its_node_and_its_own_pod_are(
+async def test_in_a_pod_the_agent_reports_how_containers_get_devices(
     cluster: Cluster, short_path: Path, gpus: Path
 ) -> None:
     async def said() -> tuple[str, str, str]:
@@ -105,7 +105,7 @@ async def test_in_a_pod_it_says_how_containers_get_devices_by_what_its_node_and_
     for document in (handler, pod):
         await cluster.kubectl("create", "--validate=false", "--filename=-", input=json.dumps(document))
     uid = await cluster.kubectl("get", "pod", cluster.node, "--namespace=default", "--output=jsonpath={.metadata.uid}")
-    # The pod's container asked for a driver, and what it uses is a file that was mounted.
+    # The pod's container asked for a driver, and uses a file that was mounted.
     library = short_path / "libnvidia-ml.so.1"
     library.touch()
     source = simulated.BUILD / library.name
@@ -148,7 +148,7 @@ async def test_in_a_pod_it_says_how_containers_get_devices_by_what_its_node_and_
         await cluster.kubectl("delete", "runtimeclass", cluster.node)
 
 
-async def test_that_nobody_can_be_denied_a_gpu_here_is_said_where_that_was_asked_for(
+async def test_denial_that_the_kernel_cannot_enforce_is_reported(
     cluster: Cluster, short_path: Path, gpus: Path
 ) -> None:
     credentials = cluster.agents_kubeconfig(short_path / "kubeconfig")
@@ -161,16 +161,16 @@ async def test_that_nobody_can_be_denied_a_gpu_here_is_said_where_that_was_asked
     assert f"{short_path} is not of cgroup v2" in denial.message
 
 
-async def test_it_writes_once_and_not_again_while_nothing_changes(cluster: Cluster, agent: agent_process.Agent) -> None:
+async def test_an_unchanged_status_is_written_once(cluster: Cluster, agent: agent_process.Agent) -> None:
     await cluster.until(cluster.is_audited)
     version = (await cluster.gpunode())["metadata"]["resourceVersion"]
-    await asyncio.sleep(7)  # longer than it takes to look at the GPUs again
+    await asyncio.sleep(7)  # longer than the interval between observations of the GPUs
     assert (await cluster.gpunode())["metadata"]["resourceVersion"] == version
     written = [line["msg"] for line in agent.lines].count("Wrote the GPUNode's status")
-    assert written in (1, 2)  # an audit that takes more than 5 s is not waited for
+    assert written in (1, 2)  # the first status does not wait for an audit of more than 5 s
 
 
-async def test_its_audit_is_there_for_whoever_asks(cluster: Cluster, agent: agent_process.Agent, gpus: Path) -> None:
+async def test_the_audit_can_be_read_from_the_agent(cluster: Cluster, agent: agent_process.Agent, gpus: Path) -> None:
     await cluster.until(cluster.is_audited)
     status, text = await agent.get(contract.AUDIT_PATH)
     audit = json.loads(text)
@@ -182,7 +182,7 @@ async def test_its_audit_is_there_for_whoever_asks(cluster: Cluster, agent: agen
     assert f'gpushare_audit_complete{{node="{cluster.node}"}} 1.0' in metrics
 
 
-async def test_what_the_last_agent_found_stands_until_the_next_one_knows_whose_processes_there_are(
+async def test_the_last_agents_findings_stay_until_the_pods_are_known(
     cluster: Cluster, short_path: Path, gpus: Path
 ) -> None:
     credentials = cluster.agents_kubeconfig(short_path / "kubeconfig")
@@ -213,11 +213,11 @@ async def test_what_the_last_agent_found_stands_until_the_next_one_knows_whose_p
             seen.add(await cluster.limits())
         listed.touch()
         await cluster.until(is_audited)
-        seen.add(await cluster.limits())  # it may have changed since `is_audited` asked
+        seen.add(await cluster.limits())  # it may have changed after `is_audited`
     assert seen == {"ProcessUnlimited", "Audited"}
 
 
-async def test_the_nodes_capacity_is_the_memory_of_its_healthy_gpus_also_after_somebody_took_it_away(
+async def test_the_nodes_capacity_is_written_again_after_it_was_removed(
     cluster: Cluster, agent: agent_process.Agent, gpus: Path
 ) -> None:
     async def is_four() -> bool:
@@ -233,7 +233,9 @@ async def test_the_nodes_capacity_is_the_memory_of_its_healthy_gpus_also_after_s
     await cluster.until(is_four)
 
 
-async def test_a_lost_gpu_is_told_and_told_back(cluster: Cluster, agent: agent_process.Agent, gpus: Path) -> None:
+async def test_a_lost_gpu_and_its_recovery_are_reported(
+    cluster: Cluster, agent: agent_process.Agent, gpus: Path
+) -> None:
     async def shows(sentence: str) -> bool:
         return sentence in await cluster.ready()
 
@@ -247,7 +249,7 @@ async def test_a_lost_gpu_is_told_and_told_back(cluster: Cluster, agent: agent_p
     await cluster.until(lambda: shows("4 of 4 GPUs are healthy"))
 
 
-async def test_a_gpu_that_was_lost_before_the_start_keeps_its_name(
+async def test_a_gpu_that_was_lost_before_the_start_keeps_its_uuid(
     cluster: Cluster, agent: agent_process.Agent, gpus: Path, short_path: Path
 ) -> None:
     await agent.until("Wrote the GPUNode's status")
@@ -277,7 +279,7 @@ async def test_allocations_are_never_touched(cluster: Cluster, agent: agent_proc
     assert (await cluster.gpunode())["spec"] == codec.to_spec(held)
 
 
-async def test_a_gpunode_that_somebody_deleted_or_wrote_over_comes_back(
+async def test_a_deleted_or_overwritten_gpunode_is_restored(
     cluster: Cluster, agent: agent_process.Agent, gpus: Path
 ) -> None:
     await agent.until("Wrote the GPUNode's status")
@@ -293,7 +295,7 @@ async def test_a_gpunode_that_somebody_deleted_or_wrote_over_comes_back(
     assert codec.read(await cluster.gpunode()).config == "default"
 
 
-async def test_a_share_that_no_process_uses_gives_up_memory_at_once_and_that_is_told_until_it_is_done(
+async def test_an_unused_share_shrinks_at_once_and_the_status_shows_it(
     cluster: Cluster, agent: agent_process.Agent, gpus: Path
 ) -> None:
     async def write(**amounts: int | None) -> None:
@@ -311,15 +313,13 @@ async def test_a_share_that_no_process_uses_gives_up_memory_at_once_and_that_is_
     await cluster.until(told)
 
 
-async def test_what_is_promised_of_a_share_answers_the_gpunode_as_it_is_or_is_not_written(
-    cluster: Cluster, short_path: Path
-) -> None:
+async def test_resizes_are_only_written_for_the_current_gpunode(cluster: Cluster, short_path: Path) -> None:
     promised = Resize("a1", 0, 4 << 30, 0)
     seen: list[str] = []
 
     async def resizes(node: GpuNode) -> tuple[Resize, ...]:
         seen.append(node.version)
-        if len(seen) == 1:  # the placer writes just now
+        if len(seen) == 1:  # the placer writes at this moment
             cluster.administrator.kubectl("annotate", "gpunode", cluster.node, "somebody=wrote")
         return (promised,)
 
@@ -342,10 +342,10 @@ async def test_what_is_promised_of_a_share_answers_the_gpunode_as_it_is_or_is_no
     assert ("gpunodes.gpushare.io", "get") in used  # after a conflict
 
 
-async def test_one_whose_every_call_is_refused_is_not_ready_and_says_why(
+async def test_an_agent_whose_calls_are_all_rejected_is_not_ready(
     cluster: Cluster, short_path: Path, gpus: Path
 ) -> None:
-    """Its token is bound to its Node, which is deleted under it."""
+    """Its token is bound to its Node, which this test deletes."""
     credentials = cluster.agents_kubeconfig(short_path / "kubeconfig")
     async with agent_process.running(
         cluster.node, short_path, kubeconfig=credentials, gpus=gpus, program=("-m", "tests.deviceplugin.short_watches")

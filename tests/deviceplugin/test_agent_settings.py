@@ -1,4 +1,4 @@
-"""Flags and environment."""
+"""The agent's flags and environment variables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from deviceplugin import agent_settings
 
 
-def test_in_a_pod_only_the_nodes_name_is_needed() -> None:
+def test_in_a_pod_only_the_node_name_is_required() -> None:
     settings = agent_settings.parse([], {"NODE_NAME": "node-a"})
     assert settings.node_name == "node-a"
     assert settings.kubelet_directory == Path("/var/lib/kubelet/device-plugins")
@@ -25,33 +25,33 @@ def test_a_flag_wins_over_the_environment() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "the name of the node is unknown: give --node-name, or NODE_NAME by the downward API"),
-        (["--node-name=a", "--root=lib"], "--root lib is not an absolute path, as the kubelet needs it"),
+        ([], "the node name is missing: set --node-name"),
+        (["--node-name=a", "--root=lib"], "invalid --root lib: must be an absolute path"),
         (
             ["--node-name=a", f"--run-directory=/{'x' * 100}"],
-            "is longer than the 107 bytes that a socket's path can have",
+            "is too long: a socket's path has at most 107 bytes",
         ),
-        (["--node-name=a", f"--kubelet-directory=/{'x' * 100}"], "gpushare-gpu-percent.sock is longer than"),
+        (["--node-name=a", f"--kubelet-directory=/{'x' * 100}"], "gpushare-gpu-percent.sock is too long"),
         (
             ["--node-name=a", "--state-directory=/run/gpushare/arbiter/state"],
-            "--state-directory /run/gpushare/arbiter/state is below --run-directory, which containers can read",
+            "invalid --state-directory /run/gpushare/arbiter/state: must not be below --run-directory",
         ),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_sentence(arguments: list[str], sentence: str) -> None:
+def test_invalid_settings_are_rejected(arguments: list[str], sentence: str) -> None:
     with pytest.raises(agent_settings.SettingsError) as refused:
         agent_settings.parse(arguments, {})
     assert sentence in str(refused.value)
 
 
-def test_what_contexts_take_and_whether_processes_are_ended_can_be_set() -> None:
+def test_context_memory_and_ending_processes_can_be_set() -> None:
     parsed = agent_settings.parse(["--node-name=a"], {})
     assert (parsed.context_memory_bytes, parsed.end_unlimited) == (0, False)
     parsed = agent_settings.parse(["--node-name=a", "--context-memory=300Mi", "--end-unlimited"], {})
     assert (parsed.context_memory_bytes, parsed.end_unlimited) == (300 << 20, True)
 
 
-def test_a_context_of_no_size_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_context_size_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         agent_settings.parse(["--node-name=a", "--context-memory=much"], {})
     assert 'argument --context-memory: "much" is not a quantity' in capsys.readouterr().err
@@ -68,11 +68,11 @@ def test_a_context_of_no_size_is_refused(capsys: pytest.CaptureFixture[str]) -> 
         (["--kubelet-directory=/k/device-plugins", "--pod-resources-socket=/p/kubelet.sock"], "/p/kubelet.sock"),
     ],
 )
-def test_a_kubelet_elsewhere_has_its_other_socket_there_too(arguments: list[str], socket: str) -> None:
+def test_the_pod_resources_socket_follows_the_kubelet_directory(arguments: list[str], socket: str) -> None:
     assert agent_settings.parse(["--node-name=a", *arguments], {}).pod_resources_socket == Path(socket)
 
 
-def test_where_the_driver_and_the_own_pod_are_is_told_by_the_environment_too() -> None:
+def test_driver_roots_and_the_own_pod_come_from_the_environment() -> None:
     bare = agent_settings.parse(["--node-name=a"], {})
     assert (bare.pod_uid, bare.driver_root, bare.container_driver_root) == ("", "/", Path("/driver-root"))
     environment = {"POD_UID": "u", "NVIDIA_DRIVER_ROOT": "/run/nvidia/driver", "CONTAINER_DRIVER_ROOT": "/host"}

@@ -1,4 +1,4 @@
-"""An agent whose API server does not answer: what it can do it does, and it says what it cannot."""
+"""An agent whose API server does not answer: it serves the kubelet, and reports what is missing."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin import agent_parts
 from deviceplugin.host import kernel_process
+from deviceplugin.modes import mode_checkpoint
 from gpushare import contract
 from lab import kubeconfig as files
 from tests.deviceplugin import agent_process, simulated, waiting
@@ -20,11 +20,11 @@ pytestmark = pytest.mark.slow
 
 
 def unreachable(directory: Path) -> Path:
-    """A kubeconfig that leads nowhere."""
+    """Write a kubeconfig without a server behind it."""
     ca_file = directory / "ca.crt"
     ca_file.write_bytes(b"")
     path = directory / "kubeconfig"
-    # Port 1 is reserved and nobody listens there.
+    # Port 1 is reserved, so no server listens on it.
     text = files.with_token("http://127.0.0.1:1", ca_file, "token", "default")
     files.write(path, text.replace("certificate-authority-data: ''", "insecure-skip-tls-verify: true"))
     return path
@@ -36,24 +36,24 @@ def _known(short_path: Path, gpus: Path) -> None:
 
 
 def healthy(kubelet: kubelets.Kubelet) -> int:
-    """The units of compute that the kubelet was told are healthy."""
+    """Return how many units of compute are advertised as healthy."""
     return list(kubelet.devices.get(contract.RESOURCE_PERCENT, {}).values()).count("Healthy")
 
 
 async def hears(agent: agent_process.Agent, gpus: Path) -> None:
-    """Wait until the driver's events are subscribed to, of which nothing tells: what was before is never told."""
+    """Wait until the agent gets the driver's events. There is no sign of that, and earlier events are lost."""
     uuid = simulated.uuids(gpus)[1]
     for _ in range(40):
-        await simulated.change("fail", gpus, "1", "xid=31")  # a program's own fault
+        await simulated.change("fail", gpus, "1", "xid=31")  # a program's fault, not the GPU's
         with contextlib.suppress(TimeoutError):
             await waiting.until(lambda: agent.said("The driver told of an XID", gpu=uuid, xid=31), seconds=1.0)
             return
     pytest.fail("the agent never heard of an XID")
 
 
-async def test_a_first_agent_offers_nothing_by_a_guess(short_path: Path, gpus: Path) -> None:
-    """What is given by it, on a node that is to be used otherwise, keeps its GPU as it is."""
-    (short_path / "root" / agent_parts.BOOK).unlink()
+async def test_a_first_agent_offers_nothing_before_it_knows_its_configuration(short_path: Path, gpus: Path) -> None:
+    """A pod that is admitted on a guess would keep its GPU from its configured mode."""
+    (short_path / "root" / mode_checkpoint.NAME).unlink()
     (short_path / "kubelet").mkdir()
     kubelet = kubelets.Kubelet(short_path / "kubelet")
     await kubelet.start()
@@ -61,13 +61,13 @@ async def test_a_first_agent_offers_nothing_by_a_guess(short_path: Path, gpus: P
         status, text = await agent.get("/readyz")
         assert status == 500
         assert "configuration: the node's configuration is not known yet" in text
-        await asyncio.sleep(3)  # longer than an agent waits for the API server that has served the node before
+        await asyncio.sleep(3)  # longer than an agent with a checkpoint waits for the API server
         assert not kubelet.devices
-        assert not (short_path / "root" / agent_parts.BOOK).exists()
+        assert not (short_path / "root" / mode_checkpoint.NAME).exists()
     await kubelet.stop()
 
 
-async def test_gpus_that_cannot_be_read_at_the_first_look_are_told(short_path: Path, gpus: Path) -> None:
+async def test_gpus_that_are_unreadable_at_the_start_are_reported(short_path: Path, gpus: Path) -> None:
     (short_path / "kubelet").mkdir()
     kubelet = kubelets.Kubelet(short_path / "kubelet")
     await kubelet.start()
@@ -86,7 +86,7 @@ async def test_gpus_that_cannot_be_read_at_the_first_look_are_told(short_path: P
     await kubelet.stop()
 
 
-async def test_the_kubelet_is_served_and_readiness_says_what_is_missing(short_path: Path, gpus: Path) -> None:
+async def test_the_kubelet_is_served_and_readiness_reports_what_is_missing(short_path: Path, gpus: Path) -> None:
     (short_path / "kubelet").mkdir()
     kubelet = kubelets.Kubelet(short_path / "kubelet")
     await kubelet.start()
@@ -107,7 +107,7 @@ async def test_the_kubelet_is_served_and_readiness_says_what_is_missing(short_pa
     await kubelet.stop()
 
 
-async def test_the_audit_goes_on_and_says_what_it_does_not_know(short_path: Path, gpus: Path) -> None:
+async def test_the_audit_runs_and_reports_what_it_does_not_know(short_path: Path, gpus: Path) -> None:
     async with agent_process.running("node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus) as agent:
         async with asyncio.timeout(30):
             while (answer := await agent.get(contract.AUDIT_PATH))[0] != 200:  # noqa: ASYNC110 (nothing tells us)
@@ -117,7 +117,7 @@ async def test_the_audit_goes_on_and_says_what_it_does_not_know(short_path: Path
         assert audit["problem"] == "pods and GPUNode are not known yet, so neither are the shares given"
 
 
-async def test_taking_over_ledgers_leaves_what_else_the_last_agent_left(short_path: Path, gpus: Path) -> None:
+async def test_taking_over_ledgers_leaves_other_files_alone(short_path: Path, gpus: Path) -> None:
     kept = short_path / "state" / "faults.json"
     kept.parent.mkdir()
     kept.write_text(json.dumps({"boot": kernel_process.boot_id(), "faults": {}}))
@@ -127,7 +127,7 @@ async def test_taking_over_ledgers_leaves_what_else_the_last_agent_left(short_pa
     assert kept.exists()
 
 
-async def test_a_gpu_that_tells_no_events_is_given_to_nobody(short_path: Path, gpus: Path) -> None:
+async def test_a_gpu_without_driver_events_is_not_offered(short_path: Path, gpus: Path) -> None:
     (short_path / "kubelet").mkdir()
     kubelet = kubelets.Kubelet(short_path / "kubelet")
     await kubelet.start()
@@ -144,7 +144,7 @@ async def test_a_gpu_that_tells_no_events_is_given_to_nobody(short_path: Path, g
     await kubelet.stop()
 
 
-async def test_an_xid_is_told_to_the_kubelet(short_path: Path, gpus: Path) -> None:
+async def test_an_xid_makes_the_gpu_unhealthy_for_the_kubelet(short_path: Path, gpus: Path) -> None:
     (short_path / "kubelet").mkdir()
     kubelet = kubelets.Kubelet(short_path / "kubelet")
     await kubelet.start()
@@ -165,9 +165,7 @@ async def test_an_xid_is_told_to_the_kubelet(short_path: Path, gpus: Path) -> No
     await kubelet.stop()
 
 
-async def test_a_fault_outlives_the_agent_unless_the_next_one_is_told_to_ignore_it(
-    short_path: Path, gpus: Path
-) -> None:
+async def test_a_fault_outlives_the_agent_unless_the_next_one_ignores_it(short_path: Path, gpus: Path) -> None:
     (short_path / "kubelet").mkdir()
     kubelet = kubelets.Kubelet(short_path / "kubelet")
     await kubelet.start()
@@ -191,7 +189,7 @@ async def test_a_fault_outlives_the_agent_unless_the_next_one_is_told_to_ignore_
         await simulated.change("fail", gpus, "2", "xid=94")
         await kubelet.until(lambda: ill() == 100)
         agent.process.kill()
-    # What the driver has told once, it does not tell the next agent.
+    # The driver reports an event once, so the next agent does not get it again.
     for environment, expected in (({}, 100), ({"DP_DISABLE_HEALTHCHECKS": "94"}, 0)):
         before = kubelet.lists
         async with running(environment) as agent:
@@ -201,7 +199,7 @@ async def test_a_fault_outlives_the_agent_unless_the_next_one_is_told_to_ignore_
     await kubelet.stop()
 
 
-async def test_a_gpu_that_was_reset_while_no_agent_looked_is_well(short_path: Path, gpus: Path) -> None:
+async def test_a_gpu_that_was_reset_while_no_agent_ran_is_healthy(short_path: Path, gpus: Path) -> None:
     (short_path / "kubelet").mkdir()
     kubelet = kubelets.Kubelet(short_path / "kubelet")
     await kubelet.start()
@@ -223,13 +221,13 @@ async def test_a_gpu_that_was_reset_while_no_agent_looked_is_well(short_path: Pa
     await kubelet.stop()
 
 
-async def test_a_driver_that_was_silent_for_a_moment_has_reset_no_gpu(short_path: Path, gpus: Path) -> None:
+async def test_a_short_silence_of_the_driver_is_no_reset(short_path: Path, gpus: Path) -> None:
     (short_path / "kubelet").mkdir()
     kubelet = kubelets.Kubelet(short_path / "kubelet")
     await kubelet.start()
 
     async def look() -> None:
-        await simulated.change("fail", gpus, "2", "xid=31")  # a program's own fault, but the agent looks at once
+        await simulated.change("fail", gpus, "2", "xid=31")  # a program's fault, but it makes the agent observe at once
 
     async with agent_process.running("node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus) as agent:
         await agent.until("Serving")
@@ -246,7 +244,7 @@ async def test_a_driver_that_was_silent_for_a_moment_has_reset_no_gpu(short_path
     await kubelet.stop()
 
 
-async def test_a_driver_that_hangs_is_told_and_its_gpus_are_not_healthy(short_path: Path, gpus: Path) -> None:
+async def test_a_driver_that_hangs_makes_its_gpus_unhealthy(short_path: Path, gpus: Path) -> None:
     (short_path / "kubelet").mkdir()
     kubelet = kubelets.Kubelet(short_path / "kubelet")
     await kubelet.start()
@@ -269,14 +267,14 @@ async def test_a_driver_that_hangs_is_told_and_its_gpus_are_not_healthy(short_pa
     await kubelet.stop()
 
 
-async def test_without_a_kubelet_it_runs_and_is_not_ready(short_path: Path, gpus: Path) -> None:
+async def test_without_a_kubelet_the_agent_runs_but_is_not_ready(short_path: Path, gpus: Path) -> None:
     async with agent_process.running("node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus) as agent:
         await agent.until("Not registered with the kubelet")
         _, text = await agent.get("/readyz")
         assert f"kubelet: no kubelet listens on {short_path}/kubelet/kubelet.sock" in text
 
 
-async def test_without_gpus_it_does_not_start_and_says_why_in_one_line(short_path: Path, tmp_path: Path) -> None:
+async def test_without_gpus_the_agent_does_not_start(short_path: Path, tmp_path: Path) -> None:
     async with agent_process.running(
         "node-a", short_path, kubeconfig=unreachable(short_path), gpus=tmp_path / "none"
     ) as agent:
@@ -286,18 +284,18 @@ async def test_without_gpus_it_does_not_start_and_says_why_in_one_line(short_pat
         assert "nvmlInit() failed" in line["err"]
 
 
-async def test_where_a_driver_may_come_later_it_waits_and_says_so(short_path: Path, gpus: Path, tmp_path: Path) -> None:
+async def test_the_agent_can_wait_for_a_driver(short_path: Path, gpus: Path, tmp_path: Path) -> None:
     later = tmp_path / "later"
     more = ("--fail-on-init-error=false",)
     program = (
         "-c",
-        "import sys; from deviceplugin import __main__, without_driver; without_driver.LOOK_SECONDS = 0.1; "
+        "import sys; from deviceplugin import __main__, without_driver; without_driver.RETRY_SECONDS = 0.1; "
         "sys.exit(__main__.main())",
     )
     async with agent_process.running(
         "node-a", short_path, kubeconfig=unreachable(short_path), gpus=later, more=more, program=program
     ) as agent:
-        await agent.until("There is no driver")
+        await agent.until("No driver found")
         (port,) = [line["probe_port"] for line in agent.lines if line["msg"] == "Waiting for a driver"]
         status, text = await agent.ask(port, "/readyz")
         assert status == 500
@@ -307,16 +305,16 @@ async def test_where_a_driver_may_come_later_it_waits_and_says_so(short_path: Pa
         assert await agent.stop() == 0
 
 
-async def test_a_wait_for_a_driver_ends_when_it_is_told_to(short_path: Path, tmp_path: Path) -> None:
+async def test_an_agent_that_waits_for_a_driver_can_be_stopped(short_path: Path, tmp_path: Path) -> None:
     more = ("--fail-on-init-error=false",)
     async with agent_process.running(
         "node-a", short_path, kubeconfig=unreachable(short_path), gpus=tmp_path / "none", more=more
     ) as agent:
-        await agent.until("There is no driver")
+        await agent.until("No driver found")
         assert await agent.stop() == 0
 
 
-async def test_without_its_library_it_does_not_start(short_path: Path, gpus: Path) -> None:
+async def test_without_its_library_the_agent_does_not_start(short_path: Path, gpus: Path) -> None:
     async with agent_process.running(
         "node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus, library=short_path / "nothing.so"
     ) as agent:

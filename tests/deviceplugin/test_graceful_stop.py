@@ -1,4 +1,4 @@
-"""Who an agent that stops tells of it, and which pods it waits for: with a share on its node, and no devices yet."""
+"""A stopping agent: the report in the GPUNode, and the pods it waits for, which have a share but no devices yet."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ def pod(name: str, uid: str, phase: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_who_is_on_the_way(pods: Any, held: Any, awaited: list[str]) -> None:
+def test_pods_with_a_share_but_no_devices_are_on_their_way(pods: Any, held: Any, awaited: list[str]) -> None:
     assert graceful_stop.on_their_way(PLACED, pods, held) == awaited
 
 
-def test_without_a_gpunode_nobody_is() -> None:
+def test_without_a_gpunode_no_pod_is_on_its_way() -> None:
     assert graceful_stop.on_their_way(None, (), ()) == []
 
 
 class Status:
-    """A status of which saying that the agent stops fails so often before it is said."""
+    """A status whose first writes fail with these errors."""
 
     def __init__(self, *failures: Exception) -> None:
         self.failures = list(failures)
@@ -77,10 +77,10 @@ async def stopping(status: Status, directory: Path) -> None:
     )
 
 
-async def test_an_api_server_that_is_away_for_a_moment_is_told_when_it_is_back(
+async def test_reporting_the_stop_is_retried_while_the_api_server_is_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graceful_stop, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(graceful_stop, "RETRY_SECONDS", 0.01)
     status = Status(
         api_errors.Unavailable("down", retry_after_seconds=3600.0),
         api_errors.Forbidden("it has not read yet who may do what"),
@@ -90,14 +90,16 @@ async def test_an_api_server_that_is_away_for_a_moment_is_told_when_it_is_back(
     assert status.failures == []
 
 
-async def test_what_cannot_be_said_is_not_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_reporting_the_stop_without_a_gpunode_is_not_retried(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     status = Status(api_errors.NotFound("no GPUNode"), api_errors.Unavailable("not asked any more"))
     await stopping(status, tmp_path)
     assert len(status.failures) == 1
-    assert "Pods may come while no agent is there" in caplog.text
+    assert "Pods may start while no agent runs" in caplog.text
 
 
-async def test_an_api_server_that_stays_away_holds_nobody_up(
+async def test_an_unreachable_api_server_does_not_delay_the_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(graceful_stop, "MAX_SECONDS", 0.1)

@@ -1,4 +1,4 @@
-"""The generated code is that of the .proto beside it."""
+"""The generated code matches the .proto files next to it."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def _protoc(*outputs: str, names: Iterable[str] = FILES) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_generated_code_is_what_the_proto_says(tmp_path: Path, name: str) -> None:
-    # Compared by what it describes, as the text differs from one version of the compiler to the next.
+def test_the_generated_code_matches_the_proto(tmp_path: Path, name: str) -> None:
+    # Compare the descriptors: the text differs between versions of the compiler.
     _protoc(f"--descriptor_set_out={tmp_path}/set", names=[name])
     (described,) = descriptor_pb2.FileDescriptorSet.FromString((tmp_path / "set").read_bytes()).file
     for message in described.message_type:
         for part in (message, *message.nested_type):
             for field in part.field:
-                field.ClearField("json_name")  # derived from the name, and left out of the generated code
+                field.ClearField("json_name")  # derived from the name, so the generated code omits it
     assert descriptor_pb2.FileDescriptorProto.FromString(FILES[name].DESCRIPTOR.serialized_pb) == described
 
 
-def test_the_command_in_the_docstring_makes_these_files(tmp_path: Path) -> None:
+def test_the_command_in_the_docstring_generates_these_files(tmp_path: Path) -> None:
     _protoc(f"--python_out={tmp_path}", f"--pyi_out={tmp_path}", f"--grpc_python_out={tmp_path}")
     made = {path.name for path in (tmp_path / "deviceplugin/kubelet_api").iterdir()}
     kept = {path.name for path in (ROOT / "deviceplugin/kubelet_api").glob("*_pb2*")}
@@ -45,7 +45,7 @@ def test_the_command_in_the_docstring_makes_these_files(tmp_path: Path) -> None:
     assert all(f"--{flag}=." in (kubelet_api.__doc__ or "") for flag in ("python_out", "pyi_out", "grpc_python_out"))
 
 
-def test_names_on_the_wire_are_the_kubelets() -> None:
+def test_service_names_are_the_kubelets() -> None:
     services = {**messages.DESCRIPTOR.services_by_name, **holdings.DESCRIPTOR.services_by_name}
     assert services["PodResourcesLister"].full_name == "v1.PodResourcesLister"
     assert services["Registration"].full_name == "v1beta1.Registration"

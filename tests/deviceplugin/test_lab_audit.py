@@ -1,4 +1,4 @@
-"""A pod whose process gets around the library is found out on a real node: by condition, Event, metric and /audit."""
+"""A pod that bypasses the library is reported on a real node: by condition, Event, metric and /audit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.deviceplugin.test_lab_modes import eventually
 pytestmark = pytest.mark.lab
 
 HONEST = "gpushare-probe --allocate 1GiB --hold 3600"
-# A loader of the container's own, which does not know of the preload file.
+# The container's own loader does not read the preload file.
 OWN_LOADER = (
     "sed s,/etc/ld.so.preload,/etc/no.so.preload, /lib64/ld-linux-x86-64.so.2 > /tmp/ld.so && chmod +x /tmp/ld.so "
     "&& exec /tmp/ld.so /usr/bin/gpushare-probe --allocate 1GiB --hold 3600"
@@ -58,24 +58,24 @@ class Node:
         return gpushare.agent_page(self.lab, self._where, path)
 
     def shares(self) -> dict[str, Any]:
-        """The shares of the audit, by pod."""
+        """Return the audit's shares, by pod."""
         entries = json.loads(self.asked(contract.AUDIT_PATH))["shares"]
         return {entry["pod"]: entry for entry in entries if entry["namespace"] == self.namespace}
 
     def process(self, pod: str) -> dict[str, Any] | None:
-        """A pod's process, as the audit has it."""
+        """Return a pod's process from the audit."""
         gpus = json.loads(self.asked(contract.AUDIT_PATH))["gpus"]
         return next((process for gpu in gpus for process in gpu["processes"] if process["pod"] == pod), None)
 
     def verb(self) -> tuple[int, str]:
-        """Exit code and output of `kubectl gpushare audit`."""
+        """Return exit code and output of `kubectl gpushare audit`."""
         command = [sys.executable, "-m", "kubectl_gpushare", "audit", f"--kubeconfig={self.lab.kubeconfig}"]
         where = {**os.environ, "KUBECTL_PATH": str(self.lab.kubectl_program)}
         done = subprocess.run(command, env=where, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout
 
     def events(self, kind: str, name: str) -> list[str]:
-        """The notes of Events about an object."""
+        """Return the notes of the Events about an object."""
         listed = self.lab.read("/apis/events.k8s.io/v1/events")["items"]
         about = ((event["regarding"], event) for event in listed if event["reason"] == contract.EVENT_UNLIMITED)
         return [event["note"] for regarding, event in about if (regarding["kind"], regarding["name"]) == (kind, name)]
@@ -89,10 +89,10 @@ def node(lab: access.Access) -> Iterator[Node]:
         yield Node(lab, where, namespace)
 
 
-def test_a_process_that_gets_around_the_library_is_found_out(node: Node) -> None:
+def test_a_process_that_bypasses_the_library_is_reported(node: Node) -> None:
     node.run("honest", HONEST)
     eventually(lambda: (node.process("honest") or {}).get("state") == "limited")
-    # It is limited from its context on, and allocates after that.
+    # The program is limited from its context on, and allocates after that.
     eventually(lambda: node.shares().get("honest", {}).get("chargedBytes") == 1 << 30)
     eventually(lambda: node.condition()[0] == "True")
     share = node.shares()["honest"]

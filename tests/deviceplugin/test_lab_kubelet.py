@@ -1,4 +1,4 @@
-"""The agent and the lab's real kubelet."""
+"""The agent with the lab's real kubelet."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def installed(lab: access.Access) -> lab_layout.Layout:
 
 
 def node(lab: access.Access, installed: lab_layout.Layout, amounts: str) -> dict[str, str]:
-    """Our resources in the node's `capacity` or `allocatable`."""
+    """Return gpushare's resources in the node's `capacity` or `allocatable`."""
     status = lab.read(f"/api/v1/nodes/{installed.nodes[0].name}")["status"]
     return {name: str(amount) for name, amount in status[amounts].items() if name.startswith(contract.PREFIX)}
 
 
-# For its first minute a kubelet is told of devices in place of those that pods left behind while it was away, which may be
-# the pods of a test before; and for half a minute more they are there, as unhealthy.
+# In a kubelet's first minute the agent advertises replacements for devices that pods left behind while the kubelet was
+# down, maybe pods of an earlier test. For another half minute these devices stay listed as unhealthy.
 OFFERED_SECONDS = 180.0
 
 
@@ -42,7 +42,7 @@ def eventually(condition: Callable[[], bool], seconds: float = OFFERED_SECONDS) 
 
 
 def kill(name: str, installed: lab_layout.Layout) -> None:
-    """SIGKILL, by the recorded pid."""
+    """Send SIGKILL to the recorded PID."""
     pid = daemon_process.pid_of(name, installed.processes)
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
@@ -61,7 +61,7 @@ def test_the_node_offers_all_its_gpus(lab: access.Access, installed: lab_layout.
         eventually(lambda amounts=amounts: node(lab, installed, amounts) == WHOLE_NODE)  # type: ignore[misc]
 
 
-def test_the_kubelet_is_told_of_a_lost_gpu_and_of_its_return(lab: access.Access, installed: lab_layout.Layout) -> None:
+def test_the_kubelet_sees_a_lost_gpu_and_its_recovery(lab: access.Access, installed: lab_layout.Layout) -> None:
     gpus = installed.gpus(installed.nodes[0])
     simulated.command("fail", gpus, "3", "lost")
     try:
@@ -73,14 +73,14 @@ def test_the_kubelet_is_told_of_a_lost_gpu_and_of_its_return(lab: access.Access,
     eventually(lambda: node(lab, installed, "allocatable") == WHOLE_NODE)
 
 
-def test_after_a_kubelet_restart_everything_is_offered_again(lab: access.Access, installed: lab_layout.Layout) -> None:
+def test_all_gpus_are_offered_again_after_a_kubelet_restart(lab: access.Access, installed: lab_layout.Layout) -> None:
     kill(f"{installed.nodes[0].name}.kubelet", installed)
     cluster.up(installed.directory)
     eventually(lambda: node(lab, installed, "allocatable") == WHOLE_NODE)
 
 
-def test_after_an_agent_restart_everything_is_offered_again(lab: access.Access, installed: lab_layout.Layout) -> None:
+def test_all_gpus_are_offered_again_after_an_agent_restart(lab: access.Access, installed: lab_layout.Layout) -> None:
     with gpushare.without_agent(installed, installed.nodes[0], lab):
-        # The kubelet takes a plugin that is gone for one whose devices are all ill.
+        # For the kubelet, all devices of a missing plugin are unhealthy.
         eventually(lambda: node(lab, installed, "allocatable")[contract.RESOURCE_PERCENT] == "0")
     eventually(lambda: node(lab, installed, "allocatable") == WHOLE_NODE)

@@ -1,4 +1,4 @@
-"""The lab's node through every way of sharing, by its label, with pods running in each: none of them is lost."""
+"""The lab's node changes through all modes by its label, and the pods that run in each of them survive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpushare import codec, contract
 from lab import access, gpushare, image, lab_layout
 from tests.deviceplugin import simulated
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]  # a set-up that fails is tried again after half a minute
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]  # a failed setup is retried after half a minute
 
 GPU = "nvidia.com/gpu"
 CONFIGS = {
@@ -82,7 +82,7 @@ class Node:
         return f"{status.get('phase', '')}/{status.get('reason', '')}/{restarts[0] if restarts else ''}"
 
     def lines(self, name: str) -> list[str]:
-        """What a pod's container was given, and what CUDA saw of it; it has to be running."""
+        """Return the output of a running pod: the environment of its container, and the devices that CUDA sees."""
         eventually(lambda: self.phase(name) == "Running//0")
         eventually(lambda: "end" in self.logs(name))
         return self.logs(name)
@@ -94,7 +94,7 @@ class Node:
         return dict(line.split("=", 1) for line in self.lines(name) if "=" in line)
 
     def seen(self, name: str) -> list[str]:
-        """The devices that CUDA sees in a pod, by UUID without the kind in front of it."""
+        """Return the devices that CUDA sees in a pod, by UUID without its prefix."""
         words = (word for line in self.lines(name) if line.startswith("device ") for word in line.split())
         return [word.removeprefix("GPU-") for word in words if word.startswith("GPU-")]
 
@@ -102,7 +102,7 @@ class Node:
         self.lab.kubectl("delete", "pod", *names, f"--namespace={self.namespace}", "--grace-period=0", "--force")
 
 
-# What is allocatable has for a minute and a half more than there is after a kubelet has started, in a test before.
+# For a minute and a half after a kubelet's start, in an earlier test, allocatable is larger than the capacity.
 def eventually(condition: Callable[[], bool], seconds: float = 180.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
@@ -123,7 +123,7 @@ def node(lab: access.Access) -> Iterator[Node]:
         lab.kubectl("label", "node", made.name, f"{contract.NODE_CONFIG_LABEL}-")
 
 
-def test_from_mode_to_mode_and_back_with_pods_running_in_each(node: Node) -> None:
+def test_modes_change_and_running_pods_survive(node: Node) -> None:
     node.label("default")
     eventually(lambda: node.amount(contract.RESOURCE_PERCENT) == 400)
     node.share("half", "0.5")
@@ -131,7 +131,7 @@ def test_from_mode_to_mode_and_back_with_pods_running_in_each(node: Node) -> Non
 
     node.label("exclusive")
     eventually(lambda: node.amount(GPU) == 3)
-    eventually(lambda: node.amount(contract.RESOURCE_PERCENT) == 50)  # what the pod has, and no more
+    eventually(lambda: node.amount(contract.RESOURCE_PERCENT) == 50)  # the pod's devices only
     assert f"pod {node.namespace}/half" in node.condition("ConfigPending")[1]
     node.end("half")
     eventually(lambda: node.amount(GPU) == 4)
@@ -144,7 +144,7 @@ def test_from_mode_to_mode_and_back_with_pods_running_in_each(node: Node) -> Non
     assert {f"GPU-{uuid}" for uuid in node.seen("whole")} == set(whole)
 
     node.label("time-slicing")
-    # Two GPUs are idle and become four replicas each; the other two stay whole for the pod that has them.
+    # Two GPUs are unused and become four replicas each; the other two stay whole for the pod that has them.
     eventually(lambda: node.amount(GPU) == 2 * 4 + 2)
     status, message = node.condition("ConfigPending")
     assert status == "True"
@@ -162,7 +162,7 @@ def test_from_mode_to_mode_and_back_with_pods_running_in_each(node: Node) -> Non
     node.label("mps")
     eventually(lambda: node.amount(GPU) == 8 + 2 * 2)
     node.end(*(f"slice-{number}" for number in range(7)))
-    eventually(lambda: node.amount(GPU) == 3 * 2 + 1)  # one GPU is still a slice's
+    eventually(lambda: node.amount(GPU) == 3 * 2 + 1)  # a pod still has a replica of one GPU
     node.end("slice-7")
     eventually(lambda: node.amount(GPU) == 8)
     node.run("client", GPU)
@@ -173,7 +173,7 @@ def test_from_mode_to_mode_and_back_with_pods_running_in_each(node: Node) -> Non
     assert [f"GPU-{uuid}" for uuid in node.seen("client")] == [client["NVIDIA_VISIBLE_DEVICES"]]
 
     node.label("mig")
-    parts = ("nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb")  # the kubelet is told of each by a stream of its own
+    parts = ("nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb")  # each resource has its own ListAndWatch stream
     eventually(lambda: [node.amount(part) for part in parts] == [6, 3])
     assert f"pod {node.namespace}/client" in node.condition("ConfigPending")[1]
     node.run("part", "nvidia.com/mig-2g.10gb")
@@ -200,7 +200,7 @@ def test_from_mode_to_mode_and_back_with_pods_running_in_each(node: Node) -> Non
 
 
 @pytest.mark.parametrize("strategy", ["mounts", "cdi"])
-def test_devices_are_given_by_every_way_that_is_configured(node: Node, strategy: str) -> None:
+def test_devices_are_injected_in_every_configured_way(node: Node, strategy: str) -> None:
     node.label(strategy)
     eventually(lambda: node.amount(GPU) == 4)
     eventually(lambda: f"{strategy} is in force" in node.condition("ConfigValid")[1])
@@ -213,7 +213,7 @@ def test_devices_are_given_by_every_way_that_is_configured(node: Node, strategy:
     node.end(strategy)
 
 
-def test_a_share_is_given_by_cdi_once_it_is_known_whose_container_it_is(node: Node) -> None:
+def test_a_share_gets_its_gpu_through_cdi_once_its_container_is_known(node: Node) -> None:
     node.label("cdi-shares")
     eventually(lambda: node.amount(contract.RESOURCE_PERCENT) == 400)
     eventually(lambda: "cdi-shares is in force" in node.condition("ConfigValid")[1])
@@ -223,8 +223,8 @@ def test_a_share_is_given_by_cdi_once_it_is_known_whose_container_it_is(node: No
     for name, uuids in seen.items():
         pod = json.loads(node.lab.kubectl("get", "pod", name, f"--namespace={node.namespace}", "--output=json"))
         assert [f"GPU-{uuid}" for uuid in uuids] == [pod["metadata"]["annotations"][contract.GPU_UUIDS]]
-        # What the webhook wrote there is not what gives it the GPU.
+        # The container does not get its GPU through the variable that the webhook wrote.
         assert node.environment(name)["NVIDIA_VISIBLE_DEVICES"] == "void"
-    # Each has its devices: whatever the agent knows of the runtime, it has not seen them missing.
+    # All containers have their devices: the agent has found none missing.
     assert node.condition(contract.CONDITION_DEVICES_INJECTED)[0] != "False"
     node.end(*seen)

@@ -1,4 +1,4 @@
-"""A pod that runs is given more and less by its annotations, on a real cluster; another one takes the room."""
+"""A running pod grows and shrinks through its annotations on a real cluster, and another pod uses the freed part."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GIB = 1 << 30
 
 
 class User:
-    """Somebody with a namespace on the lab's node."""
+    """A user with a namespace on the lab's node."""
 
     def __init__(self, lab: access.Access, where: lab_layout.Layout, namespace: str) -> None:
         self.lab, self.namespace = lab, namespace
@@ -32,7 +32,7 @@ class User:
         return self.lab.kubectl(f"--namespace={self.namespace}", *words, input=text or None)
 
     def run(self, name: str, **asked: str) -> None:
-        """A pod that does nothing by itself, with these annotations."""
+        """Create a pod that only waits, with these annotations."""
         container = {"name": "main", "image": image.SAMPLE, "command": ["sh", "-c", "sleep 3600"]}
         spec = {"containers": [container], "terminationGracePeriodSeconds": 0, "restartPolicy": "Never"}
         annotations = {f"{contract.PREFIX}{key}": value for key, value in asked.items()}
@@ -54,12 +54,12 @@ class User:
         return str(self.pod(name)["metadata"]["annotations"].get(contract.REASON, ""))
 
     def events(self, reason: str) -> list[str]:
-        """The notes of the Events with this reason."""
+        """Return the notes of the Events with this reason."""
         listed = self.lab.read(f"/apis/events.k8s.io/v1/namespaces/{self.namespace}/events")["items"]
         return [str(event["note"]) for event in listed if event["reason"] == reason]
 
     def inside(self, name: str, *command: str) -> str:
-        """What a program says in a pod, however it ends."""
+        """Run a program in a pod and return its output, whether or not it fails."""
         return self.kubectl("exec", name, "--", "sh", "-c", f"{' '.join(command)} || true")
 
     def gpunode(self) -> GpuNode:
@@ -76,7 +76,7 @@ class User:
         return int(self.lab.read(f"/api/v1/nodes/{self.node_name}")["status"]["allocatable"][resource])
 
 
-# What is allocatable has for a minute and a half more than there is after a kubelet has started, in a test before.
+# For a minute and a half after a kubelet's start, in an earlier test, allocatable is larger than the capacity.
 def eventually(condition: Callable[[], bool], seconds: float = 180.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
@@ -92,7 +92,7 @@ def user(lab: access.Access) -> Iterator[User]:
         yield User(lab, where, namespace)
 
 
-def test_a_running_pod_grows_and_shrinks_and_another_one_takes_the_room(user: User) -> None:
+def test_a_running_pod_grows_and_shrinks_and_another_uses_the_freed_part(user: User) -> None:
     user.run("resized", request="0.5", memory="10Gi")
     eventually(lambda: user.phase("resized") == "Running")
     gpu = user.share("resized").gpu_uuids[0]
@@ -112,7 +112,7 @@ def test_a_running_pod_grows_and_shrinks_and_another_one_takes_the_room(user: Us
     (resize,) = user.gpunode().resizes
     assert resize.memory_bytes == 30 * GIB
     assert resize.used_bytes >= 8 * GIB
-    assert "allocated" in user.inside("resized", "gpushare-probe --allocate 20GiB")  # refused is as if not asked
+    assert "allocated" in user.inside("resized", "gpushare-probe --allocate 20GiB")  # a rejected change has no effect
 
     user.inside("resized", "kill $(cat /tmp/pid)")
     eventually(lambda: user.share("resized").memory_bytes == 4 * GIB)
@@ -121,7 +121,7 @@ def test_a_running_pod_grows_and_shrinks_and_another_one_takes_the_room(user: Us
     assert "refused" in user.inside("resized", "gpushare-probe --allocate 4097MiB")
     assert user.phase("resized") == "Running"
 
-    # It still counts for half a GPU and 10Gi; what it has given up is offered a second time.
+    # The pod still counts for half a GPU and 10Gi; the node offers the freed part a second time.
     eventually(lambda: user.allocatable(contract.RESOURCE_PERCENT) == 430)
     eventually(lambda: user.allocatable(contract.RESOURCE_MEMORY) == 166 * GIB)
     for number, other in enumerate(uuid for uuid in user.uuids if uuid != gpu):

@@ -1,4 +1,4 @@
-"""The agent's end of an arbiter: what it says of shares is so, and what it tells is what has changed."""
+"""The agent's end of the arbiter: it knows the shares as they are, and sends only changes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def link(node: ArbiterNode) -> Iterator[linked.Linked]:
 
 
 async def same(node: ArbiterNode, link: linked.Linked) -> None:
-    """The agent has the shares that the arbiter has, as they are."""
+    """Check that the agent has the same shares as the arbiter."""
     await link.arbiter.report()
     theirs = {group.tenant.key: group for group in node.groups.all()}
     ours = {share.tenant.key: share for share in link.arbiter.shares.all()}
@@ -55,7 +55,7 @@ async def same(node: ArbiterNode, link: linked.Linked) -> None:
 
 
 @pytest.mark.slow
-async def test_the_agent_knows_of_shares_what_the_arbiter_knows(node: ArbiterNode, link: linked.Linked) -> None:
+async def test_the_agent_knows_the_same_shares_as_the_arbiter(node: ArbiterNode, link: linked.Linked) -> None:
     node.add_pod("trainer", gpus=2)
     node.add_pod("server", memory=2 * GIB)
     await same(node, link)
@@ -65,7 +65,7 @@ async def test_the_agent_knows_of_shares_what_the_arbiter_knows(node: ArbiterNod
     await first("charge", 0, 100)
     await same(node, link)
     await two("charge", 1, 7)
-    assert [use.used_bytes for use in link.arbiter.shares.uses()] == [(100, 7), (0,)]  # without asking
+    assert [use.used_bytes for use in link.arbiter.shares.uses()] == [(100, 7), (0,)]  # without a request
     node.change("server", memory_bytes=3 * GIB)
     await same(node, link)
     assert {share.tenant.memory_bytes for share in link.arbiter.shares.all()} == {GIB, 3 * GIB}
@@ -74,7 +74,7 @@ async def test_the_agent_knows_of_shares_what_the_arbiter_knows(node: ArbiterNod
     await same(node, link)
     await first.kill()
     await waiting.until(lambda: len(node.groups.all()) == 1)
-    # Another ledger of the same share, before the agent has heard of the end of the first.
+    # Another ledger of the same share, before the agent knows of the first one's end.
     again = await node.share()
     await again("hello")
     await again("charge", 0, 5)
@@ -82,7 +82,7 @@ async def test_the_agent_knows_of_shares_what_the_arbiter_knows(node: ArbiterNod
     assert sorted(use.used_bytes for use in link.arbiter.shares.uses()) == [(0,), (5, 0)]
 
 
-async def test_the_arbiter_is_told_how_large_the_gpus_of_a_share_are(node: ArbiterNode, link: linked.Linked) -> None:
+async def test_the_arbiter_gets_the_size_of_a_shares_gpus(node: ArbiterNode, link: linked.Linked) -> None:
     node.add_pod("unsized")
     await (await node.share("unsized"))("hello")
     assert link.agent.gpu_bytes(GPUS[0]) == 0
@@ -92,13 +92,13 @@ async def test_the_arbiter_is_told_how_large_the_gpus_of_a_share_are(node: Arbit
     assert [link.agent.gpu_bytes(uuid) for uuid in GPUS[:3]] == [4 * GIB, 4 * GIB, 0]
 
 
-async def test_the_agent_is_told_what_shares_have_had_of_their_gpus(node: ArbiterNode, link: linked.Linked) -> None:
+async def test_the_agent_gets_the_leases_of_shares(node: ArbiterNode, link: linked.Linked) -> None:
     node.add_pod("trainer")
     process = await node.share()
     await process("hello")
     await process("turns", 3)
     await link.arbiter.report()
-    assert list(link.arbiter.shares.held()) == []  # that takes time, and was not asked for
+    assert list(link.arbiter.shares.held()) == []  # it takes time, and was not requested
     await link.arbiter.report(turns=True)
     (had,) = link.arbiter.shares.held()
     (has,) = node.server.leases.held()
@@ -111,9 +111,7 @@ async def test_the_agent_is_told_what_shares_have_had_of_their_gpus(node: Arbite
     assert list(link.arbiter.shares.held()) == []
 
 
-async def test_what_is_measured_is_charged_also_anew_to_who_has_become_another_program(
-    node: ArbiterNode, link: linked.Linked
-) -> None:
+async def test_measured_memory_is_charged_again_after_exec(node: ArbiterNode, link: linked.Linked) -> None:
     node.add_pod("trainer")
     process = await node.share()
     await process("hello")
@@ -136,7 +134,7 @@ async def test_what_is_measured_is_charged_also_anew_to_who_has_become_another_p
     assert await measured() == [[300, 1000]]
 
 
-async def test_what_the_driver_ran_of_shares_counts_in_the_arbiters_books(
+async def test_activity_seen_by_the_driver_reaches_the_arbiter(
     node: ArbiterNode, link: linked.Linked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     books = lease_clients.Node()
@@ -165,9 +163,7 @@ async def test_the_pods_of_a_group_are_one_gang_in_the_arbiter(node: ArbiterNode
 
 
 @pytest.mark.slow
-async def test_the_agent_says_what_nobody_holds_knowing_all_that_is_held_when_it_is_asked(
-    node: ArbiterNode, link: linked.Linked
-) -> None:
+async def test_unclaimed_memory_is_measured_with_current_shares(node: ArbiterNode, link: linked.Linked) -> None:
     node.add_pod("trainer", gpus=2)
     first, two = await node.share(), await node.share()
     for process in (first, two):
@@ -185,8 +181,8 @@ async def test_the_agent_says_what_nobody_holds_knowing_all_that_is_held_when_it
 
     link.unclaimed_bytes = look
     asked = [asyncio.create_task(node.groups.measure(group, members[pid], gpu)) for gpu, pid in enumerate(members)]
-    await waiting.until(lambda: len(looks) == 2)  # before any report that somebody else asked for
-    assert await node.groups.measure(group, members[first.pid], 0) is None  # one question of a process at a time
+    await waiting.until(lambda: len(looks) == 2)  # before any report for another request
+    assert await node.groups.measure(group, members[first.pid], 0) is None  # one request per process at a time
     goes_on.set()
     assert await asyncio.gather(*asked) == [1000, 1001]
     pids = [first.pid, two.pid]
@@ -199,12 +195,12 @@ async def test_the_agent_says_what_nobody_holds_knowing_all_that_is_held_when_it
     again = asyncio.create_task(node.groups.measure(group, members[first.pid], 1))
     await waiting.until(lambda: len(looks) == 4)
     goes_on.set()
-    assert await again == 1001  # and not the answer to the question before
+    assert await again == 1001  # and not the answer to the previous request
     assert link.agent.measuring == 0
     assert await node.groups.measure(group, members[first.pid], 2) is None
 
 
-async def test_a_library_of_another_protocol_is_told_of_once_between_two_reports(
+async def test_a_refused_library_is_reported_once_between_two_reports(
     node: ArbiterNode, link: linked.Linked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.add_pod("trainer")
@@ -224,7 +220,7 @@ async def test_a_library_of_another_protocol_is_told_of_once_between_two_reports
     assert sentence == body.split(b"\0")[0].decode()
 
 
-async def test_only_what_has_changed_of_the_gpunode_is_told(
+async def test_only_changes_of_the_gpunode_are_sent(
     node: ArbiterNode, link: linked.Linked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(5):
@@ -249,7 +245,7 @@ async def test_only_what_has_changed_of_the_gpunode_is_told(
     }
 
 
-async def test_what_is_to_be_said_of_resizes_answers_each_gpunode(node: ArbiterNode, link: linked.Linked) -> None:
+async def test_each_gpunode_gets_its_own_resizes(node: ArbiterNode, link: linked.Linked) -> None:
     node.add_pod("trainer", memory=400)
     node.add_pod("server", memory=400)
     process = await node.share()
@@ -270,14 +266,12 @@ async def test_what_is_to_be_said_of_resizes_answers_each_gpunode(node: ArbiterN
     answers = await asyncio.gather(*(link.arbiter.follow(gpunode) for gpunode in (first, second, third)))
     too_full, is_small = Resize("of-trainer", 0, 400, 300), Resize("of-server", 0, 100, 0)
     assert answers == [(too_full,), (is_small, too_full), (is_small,)]
-    link.arbiter.look()  # the status says none of it yet
+    link.arbiter.look()  # the status does not mention them yet
     await waiting.until(lambda: link.told == 1)
 
 
 @pytest.mark.slow
-async def test_an_arbiter_that_says_nothing_any_more_is_given_up(
-    node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_arbiter_that_stops_answering_is_given_up(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arbiter, "REPORT_SECONDS", 0.01)
     ours, theirs = socket.socketpair()
     with contextlib.closing(Channel(ours)) as channel, theirs:
@@ -291,7 +285,7 @@ async def test_an_arbiter_that_says_nothing_any_more_is_given_up(
         assert made.problem == "the arbiter has not answered for 30 seconds"
 
 
-async def test_an_agent_that_fails_at_what_the_arbiter_says_heeds_no_more_of_it(
+async def test_an_agent_that_fails_at_a_message_ignores_all_later_ones(
     link: linked.Linked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arbiter, "REPORT_SECONDS", 0.05)
@@ -301,7 +295,7 @@ async def test_an_agent_that_fails_at_what_the_arbiter_says_heeds_no_more_of_it(
 
 
 @pytest.mark.slow
-async def test_an_arbiter_that_fails_at_what_the_agent_says_ends(short_path: Path) -> None:
+async def test_an_arbiter_that_fails_at_a_message_ends(short_path: Path) -> None:
     async with processes.running(
         short_path / "arbiter.sock", ledgers=short_path / "ledgers", proc=Path("/proc"), log_level="info"
     ) as running:

@@ -1,4 +1,4 @@
-"""What the agent keeps of the pods of its node."""
+"""The parts of a pod that the agent keeps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def kept(spec: dict[str, Any], **annotations: str) -> dict[str, Any]:
     return node_pods.trimmed({"metadata": {**metadata, "managedFields": []}, "spec": spec, "status": status})
 
 
-def test_of_any_pod_its_runtime_class_and_of_one_with_a_share_what_it_counts_for() -> None:
+def test_a_pod_is_trimmed_to_its_runtime_class_and_its_shares_resources() -> None:
     container = {"name": "main", "image": "i", "resources": {"limits": {"cpu": "1", contract.RESOURCE_PERCENT: "50"}}}
     bare = kept({"containers": [container], "runtimeClassName": "nvidia"})
     assert bare["spec"] == {"runtimeClassName": "nvidia"}
@@ -32,7 +32,7 @@ def test_of_any_pod_its_runtime_class_and_of_one_with_a_share_what_it_counts_for
     assert shared["metadata"]["annotations"] == {contract.ALLOCATION: "a1"}
 
 
-def test_the_pods_of_a_group_are_known_as_one() -> None:
+def test_the_group_of_a_pod_is_kept() -> None:
     share = GivenShare(("main",), ("GPU-00000000-0000-0000-0000-000000000000",), 50, 100, 1 << 30)
     node = GpuNode("node-a", allocations=(Allocation("a1", PodRef("ml", "x", "u"), (share,)),))
     shared = kept({}, **{contract.ALLOCATION: "a1", contract.GROUP: "ranks"})
@@ -42,7 +42,7 @@ def test_the_pods_of_a_group_are_known_as_one() -> None:
 
 
 @pytest.mark.parametrize("resources", [{"limits": {"nvidia.com/gpu": "1"}}, {"claims": [{"name": "gpu"}]}])
-def test_a_pod_with_whole_gpus_in_another_container_is_known_as_one(resources: dict[str, Any]) -> None:
+def test_whole_gpus_of_another_container_are_kept(resources: dict[str, Any]) -> None:
     containers = [{"name": "main"}, {"name": "other", "resources": resources}]
     shared = kept({"containers": containers}, **{contract.ALLOCATION: "a1"})
     assert denied_pods.choose([shared]) == denied_pods.Chosen(frozenset(), ("ml/x",))

@@ -1,4 +1,4 @@
-"""A node comes back under its name with other hardware, while shares are on what it had; and one whose clock is set."""
+"""A node that comes back under its name with other hardware while shares exist, and an agent whose clock is changed."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ async def gpus_of(cluster: Cluster) -> Mapping[str, Gpu]:
 
 
 async def hold(cluster: Cluster, uuid: str, **amounts: int) -> GpuNode:
-    """Somebody holds a share there; the node as it is stored then."""
+    """Reserve a share on the node; return the stored GPUNode."""
     entry = builders.allocation("a1", uuid, **amounts)
     reserved, confirmed = dataclasses.replace(entry, reserved_until=2e9), dataclasses.replace(entry.pod, uid="u1")
     return await cluster.place(lambda node: ledger.confirm(ledger.reserve(node, reserved), {"a1": confirmed}))
 
 
-async def test_a_share_on_gpus_that_are_no_more_stays_and_the_new_ones_are_offered(
+async def test_a_share_on_removed_gpus_stays_and_new_gpus_are_offered(
     cluster: Cluster, short_path: Path, gpus: Path
 ) -> None:
     credentials = cluster.agents_kubeconfig(short_path / "kubeconfig")
@@ -87,12 +87,12 @@ async def test_a_share_on_gpus_that_are_no_more_stays_and_the_new_ones_are_offer
 
 
 async def without_arbiter(agent: agent_process.Agent) -> list[str]:
-    """What the agent is not ready for, without an arbiter that may be slow for a moment."""
+    """Return the failed readiness checks, without the arbiter's, which may be slow for a moment."""
     _, text = await agent.get("/readyz")
     return [line for line in text.splitlines() if not line.startswith("arbiter:")]
 
 
-async def test_an_agent_whose_clock_is_set_goes_on(cluster: Cluster, short_path: Path, gpus: Path) -> None:
+async def test_an_agent_survives_a_change_of_the_clock(cluster: Cluster, short_path: Path, gpus: Path) -> None:
     async def says(sentence: str) -> bool:
         return sentence in await cluster.ready()
 
@@ -102,7 +102,7 @@ async def test_an_agent_whose_clock_is_set_goes_on(cluster: Cluster, short_path:
         cluster.node, short_path, kubeconfig=credentials, gpus=gpus, environment=clock.environment
     ) as agent:
         await agent.until("Wrote the GPUNode's status")
-        ready = await without_arbiter(agent)  # there is no kubelet, before and after
+        ready = await without_arbiter(agent)  # no kubelet runs, before or after
         clock.set(3600)
         await simulated.change("fail", gpus, "2", "lost")
         await cluster.until(lambda: says("3 of 4 GPUs are healthy"))
@@ -116,6 +116,6 @@ async def test_an_agent_whose_clock_is_set_goes_on(cluster: Cluster, short_path:
 
         await cluster.until(is_back)
         version = (await cluster.gpunode())["metadata"]["resourceVersion"]
-        await asyncio.sleep(3)  # longer than it takes to audit again
+        await asyncio.sleep(3)  # longer than the interval between audits
         assert (await cluster.gpunode())["metadata"]["resourceVersion"] == version
         assert await without_arbiter(agent) == ready

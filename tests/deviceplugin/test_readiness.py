@@ -1,4 +1,4 @@
-"""An agent that once knew the cluster and is refused everything now: it does not call itself ready."""
+"""An agent that loses its credentials stops being ready."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from deviceplugin import agent
+from deviceplugin.wiring import share_parts
 from gpushare.cluster import api_client, api_errors, informer
 
 
 class Api(api_client.ApiClient):
-    """An API server that answers until the credentials are no good any more."""
+    """An API server that answers until the credentials become invalid."""
 
     def __init__(self) -> None:
         self.refuses = False
@@ -35,23 +35,23 @@ class Api(api_client.ApiClient):
             raise api_errors.Unauthorized("the API server answered 401: Unauthorized", status=401)
 
 
-async def test_one_that_is_refused_everything_is_not_ready_for_long() -> None:
+async def test_an_agent_without_valid_credentials_stops_being_ready() -> None:
     now = [100.0]
     api = Api()
     pods = informer.Informer(api, "/api/v1/pods", clock=lambda: now[0])
     assert (
-        informer.silence([pods], longest_seconds=agent.STALE_SECONDS) is None
-    )  # that nothing is known yet is said by a check of its own
+        informer.silence([pods], longest_seconds=share_parts.STALE_SECONDS) is None
+    )  # another check reports that nothing is known yet
     await pods.step()
-    assert informer.silence([pods], longest_seconds=agent.STALE_SECONDS) is None
+    assert informer.silence([pods], longest_seconds=share_parts.STALE_SECONDS) is None
     api.refuses = True
     now[0] += 59
     await pods.step()
-    assert informer.silence([pods], longest_seconds=agent.STALE_SECONDS) is None
+    assert informer.silence([pods], longest_seconds=share_parts.STALE_SECONDS) is None
     now[0] += 2
-    assert informer.silence([pods], longest_seconds=agent.STALE_SECONDS) == (
+    assert informer.silence([pods], longest_seconds=share_parts.STALE_SECONDS) == (
         "the API server has told nothing for 61 seconds: the API server answered 401: Unauthorized"
     )
     api.refuses = False
     await pods.step()
-    assert informer.silence([pods], longest_seconds=agent.STALE_SECONDS) is None
+    assert informer.silence([pods], longest_seconds=share_parts.STALE_SECONDS) is None

@@ -13,7 +13,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from bench.gpu import __main__ as bench
 from deviceplugin.report import agent_metrics
-from deviceplugin.state.offer import Offer
 from gpushare import contract, policies
 from gpushare.config import flags
 from gpushare.division import PartState
@@ -66,11 +65,7 @@ def labels(family: Metric) -> tuple[str, ...]:
 
 def of_agent() -> dict[str, tuple[str, tuple[str, ...]]]:
     made = prometheus_client.CollectorRegistry()
-    made.register(
-        agent_metrics.AgentCollector(
-            node_name="n", offer=Offer(()), node=lambda: None, uses=tuple, connections=int, turned_away=int
-        )
-    )
+    made.register(agent_metrics.AgentCollector("n", agent_metrics.MetricsSnapshot))
     return families(made)
 
 
@@ -124,7 +119,7 @@ def test_every_condition_is_in_the_table_with_all_its_reasons() -> None:
     reasons = {reason for cells in rows.values() for reason in re.findall(r"`([A-Z][a-z]\w+)`", cells[0])}
     sources = (
         "hardware/inventory.py",
-        "modes/statement.py",
+        "modes/published.py",
         "audit/audit_document.py",
         "injection/decision.py",
         "denial/denied_pods.py",

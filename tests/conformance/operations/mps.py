@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from deviceplugin.mps import limits, places, steps
+from deviceplugin.mps import daemon_files, limits, steps
 from gpushare.modes import mps_clients
 from tests.conformance.runner import Case, Facets
 
@@ -43,7 +43,7 @@ def mps_daemon_start(case: Case) -> Any:
     wanted = case.input
     if wanted.get("strategy", "mps") != "mps":
         done = _started()
-        ready = any(isinstance(step, steps.Touch) and step.path == ROOT / places.READY for step in done)
+        ready = any(isinstance(step, steps.Touch) and step.path == ROOT / daemon_files.READY for step in done)
         return Facets(daemons=sum(isinstance(step, steps.RunDaemon) for step in done), ready_file=ready)
     spec = _spec(wanted["resource"], wanted.get("gpus", {}), wanted.get("replicas", 1))
     if wanted.get("action") == "stop":
@@ -58,12 +58,15 @@ def mps_daemon_start(case: Case) -> Any:
 
 def _started(*specs: steps.Spec) -> list[steps.Step]:
     """What `Daemons` does for these: each one's steps, then the file that says that all run."""
-    done = [step for spec in specs for step in steps.start(spec, places.Places(ROOT, spec.name))]
-    return [*done, steps.Touch(places.Places(ROOT, "").ready, last=bool(specs))]
+    done = [step for spec in specs for step in steps.start(spec, daemon_files.DaemonFiles(ROOT, spec.name))]
+    return [*done, steps.Touch(daemon_files.DaemonFiles(ROOT, "").ready, last=bool(specs))]
 
 
 def _stopped(spec: steps.Spec) -> list[steps.Step]:
-    return [steps.Remove(places.Places(ROOT, "").ready), *steps.stop(spec, places.Places(ROOT, spec.name))]
+    return [
+        steps.Remove(daemon_files.DaemonFiles(ROOT, "").ready),
+        *steps.stop(spec, daemon_files.DaemonFiles(ROOT, spec.name)),
+    ]
 
 
 def _spec(resource: str, gpus: Any, replicas: Any) -> steps.Spec:

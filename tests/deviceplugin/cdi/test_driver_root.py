@@ -101,7 +101,7 @@ async def test_a_container_that_can_see_no_driver_come_ends_after_a_while(
         host.mkdir()
     program = (
         "-c",
-        "import sys; from deviceplugin import __main__, without_driver; without_driver.LOOK_SECONDS = 0.05; "
+        "import sys; from deviceplugin import __main__, without_driver; without_driver.RETRY_SECONDS = 0.05; "
         "without_driver.GIVE_UP_SECONDS = 0.2; sys.exit(__main__.main())",
     )
     environment = {"LD_LIBRARY_PATH": "", "CONTAINER_DRIVER_ROOT": str(host)}
@@ -114,11 +114,11 @@ async def test_a_container_that_can_see_no_driver_come_ends_after_a_while(
         program=program,
         more=("--fail-on-init-error=false",),
     ) as agent:
-        await agent.until("There is no driver")
+        await agent.until("No driver found")
         if mounted:
             install(host / "run/nvidia/driver")  # as the operator's driver container does, when it is done
             await agent.until("Serving")
             assert await agent.stop() == 0
         else:
             assert await agent.ended() == 1
-            assert any("so that the next one is given a driver" in line["msg"] for line in agent.lines)
+            assert any("so that the next one gets a driver" in line["msg"] for line in agent.lines)

@@ -7,7 +7,7 @@ import dataclasses
 import yaml
 
 from deviceplugin.hardware import gpu_health, inventory, nvml
-from deviceplugin.modes import statement
+from deviceplugin.modes import published
 from deviceplugin.state.offer import Unreadable
 from gpushare.config.config_choice import ActiveConfig
 from gpushare.gpu import Mode
@@ -129,7 +129,7 @@ def test_no_message_is_longer_than_the_api_server_takes_whatever_pods_are_called
     longest = status["conditions"]["items"]["properties"]["message"]["maxLength"]
     gpus = builders.node(gpus=8).gpus
     users = tuple(f"pod {'n' * 63}/{number:0>253}" for number in range(30))
-    said = statement.statement(
+    said = published.config_status(
         config=ActiveConfig("wanted"),
         problem="",
         warnings=(),

@@ -194,7 +194,7 @@ class Node:
 
         Between two agents no device is healthy to the kubelet, so it chooses none before it hears of the second.
         """
-        self.stabilized = allocatable.Stabilized(self._allocatable, clock=lambda: self.now)
+        self.stabilized = allocatable.DelayedDecrease(self._allocatable, clock=lambda: self.now)
         self.withdrawals = {name: withdrawal.Withdrawal(lambda: self.now) for name in advertisement.COUNTERS}
         self.views.clear()
         self.view, self.seen = None, self.gpus

@@ -1,4 +1,4 @@
-"""GPUs of which an agent cannot learn everything, on a node of their own each. Run as a program: GPUS DIRECTORY STORY."""
+"""GPUs that the agent cannot read completely, each case on its own node. Run as a program: GPUS DIRECTORY STORY."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NVRM: Final = "see the kernel's log for NVRM"
 
 
 def _without_memory(*indices: int) -> None:
-    """Have the driver answer as that of a DGX Spark, whose GPU has no memory of its own."""
+    """Make the driver answer as on a DGX Spark, whose GPU has no separate memory."""
     read = pynvml.nvmlDeviceGetMemoryInfo
 
     def memory(handle: Any, *version: Any) -> Any:
@@ -28,7 +28,7 @@ def _without_memory(*indices: int) -> None:
     pynvml.nvmlDeviceGetMemoryInfo = memory
 
 
-async def a_gpu_without_memory_information_takes_no_shares_and_the_others_do(node: Node) -> None:
+async def a_gpu_without_memory_information_takes_no_shares(node: Node) -> None:
     _without_memory(1)
     await node.reach("fractional")
     assert node.modes == ["fractional", "fractional…", "fractional", "fractional"], node.modes
@@ -41,14 +41,14 @@ async def a_gpu_without_memory_information_takes_no_shares_and_the_others_do(nod
     assert not node.pending, node.pending
 
 
-async def gpus_without_memory_information_are_offered_in_the_modes_that_need_no_amount(node: Node) -> None:
+async def gpus_without_memory_information_are_offered_in_all_other_modes(node: Node) -> None:
     _without_memory(0, 1, 2, 3)
     for mode, devices in (("exclusive", 4), ("time-slicing", 16), ("mps", 8)):
         await node.reach(mode)
         assert node.modes == [mode] * 4, node.modes
         assert [device.healthy for device in node.advertised.value[GPU]] == [True] * devices, mode
         assert not node.pending, node.pending
-    limits = (node.daemons.places(node.uuids[0]).pipe / "limits").read_text()
+    limits = (node.daemons.files(node.uuids[0]).pipe / "limits").read_text()
     assert "default_active_thread_percentage" in limits, limits
     assert "pinned" not in limits, limits
     await node.reach("mig")
@@ -61,8 +61,8 @@ async def gpus_without_memory_information_are_offered_in_the_modes_that_need_no_
     assert len(node.advertised.value[GPU]) == 4, "they are cut, and whole as NVIDIA's strategy none has them"
 
 
-async def a_gpu_that_is_lost_before_the_first_look_is_told_and_found_again(node: Node) -> None:
-    """As NVML, this driver finds a lost GPU only when it is initialised again."""
+async def a_gpu_lost_before_the_first_observation_is_reported_and_found_again(node: Node) -> None:
+    """Like NVML, this driver finds a lost GPU only after it is initialised again."""
     begun: list[int] = []
     snapshot, begin_anew = node.opened.snapshot, node.opened.begin_anew
 
@@ -90,7 +90,7 @@ async def a_gpu_that_is_lost_before_the_first_look_is_told_and_found_again(node:
     assert node.modes == ["exclusive"] * 4, node.modes
 
 
-async def a_driver_that_counts_no_gpu_at_the_first_look_is_told(node: Node) -> None:
+async def a_driver_that_fails_to_count_gpus_at_first_is_reported(node: Node) -> None:
     await simulated.change("fail", node.gpus, "0", "silent")
     await node.reach("exclusive")
     (unread,) = node.unread.value
@@ -101,8 +101,8 @@ async def a_driver_that_counts_no_gpu_at_the_first_look_is_told(node: Node) -> N
     assert node.modes == ["exclusive"] * 4, node.modes
 
 
-async def a_driver_that_lists_none_of_the_kernels_gpus_is_told(node: Node) -> None:
-    """As where the GPUs' initialisation failed. Without a GPU in the kernel the node has none."""
+async def a_driver_that_lists_none_of_the_kernels_gpus_is_reported(node: Node) -> None:
+    """This happens when initialising the GPUs failed. If the kernel lists no GPU either, the node has none."""
     node.opened.snapshot = lambda: nvml.NvmlSnapshot(())  # type: ignore[method-assign]
     await node.reach("exclusive")
     assert not node.unread.value
@@ -112,8 +112,10 @@ async def a_driver_that_lists_none_of_the_kernels_gpus_is_told(node: Node) -> No
     assert str(unread).startswith("the driver does not answer: it lists none of the kernel's GPUs (1): see"), unread
 
 
-async def a_gpu_of_the_kernel_that_the_driver_does_not_list_is_told(node: Node) -> None:
-    """As where its initialisation failed. A node in a container has no device node for what is not its own."""
+async def a_gpu_that_only_the_kernel_lists_is_reported(node: Node) -> None:
+    """This happens when initialising the GPU failed. A node in a container only has the device nodes of its own
+    GPUs.
+    """
     snapshot = node.opened.snapshot
     known = [pci.kernel_address(gpu.pci_bus_id) for gpu in snapshot().gpus]
     information = {bus_id: f"Device Minor: \t {number}\n" for number, bus_id in enumerate(known)}
@@ -144,8 +146,8 @@ async def a_gpu_of_the_kernel_that_the_driver_does_not_list_is_told(node: Node) 
     assert node.modes == ["exclusive"] * 4, node.modes
 
 
-async def a_gpu_that_the_driver_wants_to_be_reset_is_not_healthy_until_it_was(node: Node) -> None:
-    """Whoever saw it fail, and whatever XID was told; before the agent starts, too."""
+async def a_gpu_that_needs_a_reset_is_unhealthy_until_it_is_reset(node: Node) -> None:
+    """This holds for any XID, and also if the GPU failed before the agent started."""
     action, read = 1, pynvml.nvmlDeviceGetFieldValues
 
     def wanted(handle: Any, fields: list[int]) -> list[Any]:
@@ -185,37 +187,37 @@ async def a_node_without_a_usable_entry_offers_nothing_until_it_has_one(node: No
         await node.step()
         assert not any(gpu.takes_shares for gpu in node.offer.gpus)
         assert not node.advertised.value
-        assert not node.book.exists()
-        (valid,) = (condition for condition in node.statement.value.conditions if condition.type == "ConfigValid")
+        assert not node.checkpoint.exists()
+        (valid,) = (condition for condition in node.config_status.value.conditions if condition.type == "ConfigValid")
         assert (valid.status, valid.reason) == ("False", "NothingInForce")
         assert valid.message.startswith(sentence), valid.message
-        assert valid.message.endswith("; nothing is in force, and this node offers no GPU until that is put right")
-        assert node.statement.value.config == ""
+        assert valid.message.endswith("; nothing is in force, and this node offers no GPU until that is fixed")
+        assert node.config_status.value.config == ""
         assert sum(line.startswith(f"ConfigInvalid {sentence}") for line in node.cluster.told) == 1, node.cluster.told
     await node.reach("exclusive")
     assert node.modes == ["exclusive"] * 4, node.modes
     node.cluster.label = "exclusiv"
     await node.step()
     assert node.modes == ["exclusive"] * 4, "what was in force stays"
-    (valid,) = (condition for condition in node.statement.value.conditions if condition.type == "ConfigValid")
+    (valid,) = (condition for condition in node.config_status.value.conditions if condition.type == "ConfigValid")
     assert valid.message.endswith("; exclusive stays in force"), valid.message
 
 
-async def without_a_configmap_gpus_take_shares_and_go_on_when_the_first_entry_is_wrong(node: Node) -> None:
+async def without_a_configmap_gpus_take_shares_even_if_the_first_entry_is_invalid(node: Node) -> None:
     node.cluster.entries = {}
     await node.step()
     assert node.modes == ["fractional"] * 4, node.modes
-    (valid,) = (condition for condition in node.statement.value.conditions if condition.type == "ConfigValid")
+    (valid,) = (condition for condition in node.config_status.value.conditions if condition.type == "ConfigValid")
     assert valid.message == "no entry of the ConfigMap applies, so every GPU takes shares by annotation", valid.message
     node.cluster.entries = {"one": "version: v1\nsharing: {mps: {resources: []}}\n"}
     await node.step()
     assert node.modes == ["fractional"] * 4, node.modes
-    (valid,) = (condition for condition in node.statement.value.conditions if condition.type == "ConfigValid")
+    (valid,) = (condition for condition in node.config_status.value.conditions if condition.type == "ConfigValid")
     assert valid.reason == "Refused"
-    assert valid.message.endswith("; every GPU goes on taking shares by annotation, as without a ConfigMap"), valid
+    assert valid.message.endswith("; every GPU continues to take shares by annotation, as without a ConfigMap"), valid
 
 
-async def a_configuration_that_names_a_gpu_which_cannot_be_read_is_good_for_the_others(node: Node) -> None:
+async def a_configuration_that_names_an_unreadable_gpu_applies_to_the_others(node: Node) -> None:
     await simulated.change("fail", node.gpus, "1", "lost")
     resources = f"resources: [{{name: {GPU}, replicas: 4, devices: [0, 1]}}]"
     node.cluster.entries["listed"] = f"version: v1\nsharing: {{timeSlicing: {{{resources}}}}}\n"

@@ -1,7 +1,7 @@
-"""A node's GPUs and the part of an agent that makes them what a configuration wants, in one process that has an NVML.
+"""A node's GPUs and the agent's mode reconciler, in one process with NVML.
 
-The driver is the simulated one, the kubelet's end speaks gRPC, daemons of MPS are processes; only the API server is
-what a test says it is. An agent can be killed anywhere, and the next one is made of what it left on disk.
+The driver is simulated, the kubelet speaks gRPC, and MPS daemons are real processes. Only the API server is replaced by
+values that a test sets. The agent can be killed at any point; the next one starts from what is on disk.
 """
 
 from __future__ import annotations
@@ -16,20 +16,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from deviceplugin import agent_settings
 from deviceplugin.arbiter import socket_server
 from deviceplugin.hardware import faults, nvml, nvml_mig, observation
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.mig import partitioner
-from deviceplugin.modes import (
-    compute_part,
-    desired_config,
-    gpu_users,
-    mig_part,
-    mode_checkpoint,
-    mode_reconciler,
-    setup,
-)
-from deviceplugin.modes.mps_part import MpsPart
+from deviceplugin.modes import gpu_users, mode_checkpoint, mode_reconciler, setup, setup_parts
 from deviceplugin.mps import daemons
 from deviceplugin.state import allocatable, node_state
 from gpushare.gpunode import GpuNode
@@ -52,12 +44,12 @@ CONFIGS = {
 
 
 class DiedError(BaseException):
-    """The agent was killed here."""
+    """The agent is killed here."""
 
 
 @dataclasses.dataclass
 class Cluster:
-    """The API server's end: what is wanted of the node, and what it was told."""
+    """The API server: the wanted configuration, the GPUNode, and the recorded Events."""
 
     label: str | None = None
     entries: dict[str, str] = dataclasses.field(default_factory=lambda: dict(CONFIGS))
@@ -72,21 +64,21 @@ class Cluster:
         assert self.node is not None
         return self.node
 
-    def tell(self, reason: str, note: str, *, warning: bool = False) -> None:  # noqa: ARG002
+    def record(self, reason: str, note: str, *, warning: bool = False) -> None:  # noqa: ARG002
         self.told.append(f"{reason} {note}")
 
 
 class Deadly:
-    """A part that a GPU is set up with, at which the agent dies: `at` is `enter`, `leave` or nothing."""
+    """A setup part that kills the agent. at: `set_up`, `tear_down`, or empty for never."""
 
     def __init__(self) -> None:
         self.at = ""
 
-    async def enter(self, gpu: HardwareGpu, assignment: Assignment) -> None:  # noqa: ARG002 - a Part
-        self._die("enter")
+    async def set_up(self, gpu: HardwareGpu, assignment: Assignment) -> None:  # noqa: ARG002 - a SetUpPart
+        self._die("set_up")
 
-    async def leave(self, gpu: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:  # noqa: ARG002 - a Part
-        self._die("leave")
+    async def tear_down(self, gpu: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:  # noqa: ARG002 - a SetUpPart
+        self._die("tear_down")
 
     def _die(self, here: str) -> None:
         if self.at == here:
@@ -94,7 +86,7 @@ class Deadly:
 
 
 class Node:
-    """The hardware, and what of an agent outlives it. `agent` is the one that runs."""
+    """The hardware, the disk, and the running `agent`."""
 
     def __init__(self, gpus: Path, directory: Path, kubelet: kubelets.Kubelet) -> None:
         self.gpus, self.directory, self.kubelet = gpus, directory, kubelet
@@ -103,19 +95,19 @@ class Node:
         self.uuids = simulated.uuids(gpus)
         self.cluster = Cluster()
         self.deadly = Deadly()
-        self.book = directory / "modes.json"
+        self.checkpoint = directory / "modes.json"
         self.start()
 
     def start(self) -> None:
-        """A new agent."""
+        """Start a new agent."""
         state = node_state.NodeState()
-        self.seen, self.offer, self.statement, self.advertised = (
+        self.seen, self.offer, self.config_status, self.advertised = (
             state.seen,
             state.gpus,
-            state.statement,
+            state.config_status,
             state.advertised,
         )
-        self.in_force, self.unread = state.in_force, state.unread
+        self.in_force, self.unread, self.published = state.in_force, state.unread, state.published
         self.known = asyncio.Event()
         self.known.set()
         self.observation = observation.Observation(
@@ -128,16 +120,18 @@ class Node:
             proc=self.directory,
             roots=(self.directory,),
         )
-        self.witness = gpu_users.GpuUsers(
+        self.gpu_users = gpu_users.GpuUsers(
             self.driver,
             pod_resources_socket=self.kubelet.holdings,
             pods=tuple,
             proc=Path("/proc"),
             identify=socket_server.by_cgroup(),
-            ours=lambda: self.daemons.pids(),
+            own_pids=lambda: self.daemons.pids(),
         )
         self.daemons = daemons.Daemons(
-            root=self.directory / "mps", program=simulated.BUILD / "nvidia-cuda-mps-control", exclusive=self.exclusive
+            root=self.directory / "mps",
+            program=simulated.BUILD / "nvidia-cuda-mps-control",
+            set_exclusive=self.exclusive,
         )
         self.agent = mode_reconciler.ModeReconciler(
             self.cluster,
@@ -147,70 +141,74 @@ class Node:
             self.observation,
             state,
             wake=asyncio.Event(),
-            witness=self.witness,
-            set_up=setup.SetUp(
-                compute_part.ComputePart(self.driver, self.mig, self.observation.look),
-                mig_part.MigPart(
+            gpu_users=self.gpu_users,
+            mode_setup=setup.ModeSetup(
+                setup_parts.ComputeModePart(self.driver, self.mig, self.observation.look),
+                setup_parts.MigPart(
                     self.driver,
                     partitioner.Partitioner(self.mig),
                     self.observation.look,
-                    self.witness.in_use,
+                    self.gpu_users.in_use,
                 ),
                 self.deadly,
-                setup.TimeSlices(),
-                MpsPart(self.daemons, gpu_of=lambda uuid: {gpu.uuid: gpu for gpu in self.seen.gpus}.get(uuid)),
+                setup_parts.TimeSlicePart(),
+                setup_parts.MpsPart(
+                    self.daemons, gpu_of=lambda uuid: {gpu.uuid: gpu for gpu in self.seen.gpus}.get(uuid)
+                ),
             ),
-            path=self.book,
-            options=desired_config.ModeOptions(),
-            allocatable=allocatable.Stabilized(lambda gpus: allocatable.allocatable(gpus, self.cluster.node, ())),
-            failure=lambda _: "",
+            path=self.checkpoint,
+            options=agent_settings.ModeOptions(),
+            allocatable=allocatable.DelayedDecrease(lambda gpus: allocatable.allocatable(gpus, self.cluster.node, ())),
+            mps_problem=lambda _: "",
         )
 
     async def exclusive(self, uuid: str, exclusive: bool) -> None:
         await self.driver.ask(self.mig.set_exclusive_process, uuid, exclusive=exclusive)
 
     async def step(self, times: int = 3) -> None:
-        """Look at the GPUs and do what can be done; or die at it."""
+        """Observe the GPUs and reconcile, several times. Raises DiedError if the agent is killed."""
         for _ in range(times):
             await self.observation.look()
             await self.agent.step()
 
     async def end(self) -> None:
-        """The agent ends, however that comes; what it has started runs on."""
-        await self.daemons.leave()
+        """End the agent; the MPS daemons run on."""
+        await self.daemons.detach()
 
     async def reach(self, mode: str) -> None:
-        """Have all GPUs used for that."""
+        """Select a configuration, and reconcile until it is in force."""
         self.cluster.label = mode
         await self.step()
 
     @property
     def modes(self) -> list[str]:
-        """What the GPUs are used for, as others are told; with `…` those that take nothing new."""
+        """The published mode of each GPU, with `…` if it is closed."""
         return [f"{gpu.mode}{'…' if gpu.pending_mode else ''}" for gpu in self.offer.gpus]
 
     @property
     def pending(self) -> str:
-        """What the GPUNode says of what is not as configured."""
-        (pending,) = (condition for condition in self.statement.value.conditions if condition.type == "ConfigPending")
+        """The message of the condition ConfigPending; empty if it is False."""
+        (pending,) = (
+            condition for condition in self.config_status.value.conditions if condition.type == "ConfigPending"
+        )
         return "" if pending.status == "False" else pending.message
 
     def facts(self) -> dict[str, list[object]]:
-        """What the driver says of the GPUs, and where MPS has daemons."""
+        """Return the state of the GPUs as the driver sees it, and which GPUs have MPS daemons."""
         modes = [self.mig.mig_mode(uuid) for uuid in self.uuids]
         return {
             "mig": [mode is not None and mode.current for mode in modes],
             "devices": [[str(mig_device.profile) for mig_device in self.mig.mig_devices(uuid)] for uuid in self.uuids],
             "compute": [str(self.mig.compute_mode(uuid)) for uuid in self.uuids],
-            "daemons": [self.daemons.places(uuid).pid_file.exists() for uuid in self.uuids],
+            "daemons": [self.daemons.files(uuid).pid_file.exists() for uuid in self.uuids],
         }
 
     def forget(self) -> None:
-        """What the agent knew is lost: it is installed again, or its disk was."""
-        self.book.unlink()
+        """Delete the checkpoint, as after a reinstallation or the loss of the disk."""
+        self.checkpoint.unlink()
 
     def cut(self, index: int, *, enabled: bool) -> None:
-        """What an administrator does by hand: MIG on without a device, or off with all of them gone."""
+        """Turn MIG on without devices, or off with all devices deleted, as an administrator does by hand."""
         uuid = self.uuids[index]
         present = self.mig.mig_mode(uuid)
         for mig_instance in (
@@ -222,7 +220,7 @@ class Node:
         self.mig.set_mig_mode(uuid, enabled=enabled)
 
     def used_as(self, mode: str) -> dict[str, list[object]]:
-        """The facts that belong to a mode."""
+        """Return the facts that a mode should lead to."""
         count = len(self.uuids)
         compute = ComputeMode.EXCLUSIVE_PROCESS if mode == "mps" else ComputeMode.DEFAULT
         return {
@@ -238,7 +236,7 @@ Story = Callable[[Node], Awaitable[None]]
 
 @contextlib.asynccontextmanager
 async def running(gpus: Path, directory: Path) -> AsyncIterator[Node]:
-    """A node whose GPUs are as new; nothing of it is left over."""
+    """Yield a node with fresh GPUs, and clean everything up after it."""
     (directory / "kubelet").mkdir(parents=True)
     kubelet = kubelets.Kubelet(directory / "kubelet")
     await kubelet.start()
@@ -250,7 +248,7 @@ async def running(gpus: Path, directory: Path) -> AsyncIterator[Node]:
         await node.end()
         node.start()
         for uuid in node.uuids:
-            await node.daemons.drop(uuid)
+            await node.daemons.stop(uuid)
             await node.exclusive(uuid, exclusive=False)
             partitioner.Partitioner(node.mig).apply(uuid, None)
         await kubelet.stop()
@@ -261,13 +259,13 @@ __all__ = ["CONFIGS", "GPU", "Cluster", "DiedError", "Node", "mode_checkpoint", 
 
 
 def stories(namespace: Mapping[str, Any]) -> dict[str, Story]:
-    """The stories that a module tells, by name."""
+    """Return the stories in a module, by name."""
     name = namespace["__name__"]
     return {key: it for key, it in namespace.items() if inspect.iscoroutinefunction(it) and it.__module__ == name}
 
 
 def tell(told: Mapping[str, Story]) -> None:
-    """Be the program of such a module: GPUS DIRECTORY STORY."""
+    """Run as the program of a story module: GPUS DIRECTORY STORY."""
 
     async def main(gpus: str, directory: str, story: str) -> None:
         async with running(Path(gpus), Path(directory)) as node:

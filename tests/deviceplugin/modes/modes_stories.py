@@ -1,4 +1,4 @@
-"""What the pairs of modes do not tell, each on a node of its own. Run as a program: GPUS DIRECTORY STORY."""
+"""Mode changes beyond the pairs of modes, each case on its own node. Run as a program: GPUS DIRECTORY STORY."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tests.deviceplugin.modes import modes_node
 from tests.deviceplugin.modes.modes_node import CONFIGS, GPU, DiedError, Node
 
 
-async def one_process_only_is_undone_though_the_gpu_is_in_use(node: Node) -> None:
-    """Shares run on; new ones would die with CUDA_ERROR_DEVICE_UNAVAILABLE for ever."""
+async def exclusive_process_mode_is_undone_on_a_gpu_in_use(node: Node) -> None:
+    """Running shares go on, but new ones would fail with CUDA_ERROR_DEVICE_UNAVAILABLE."""
     await node.reach("fractional")
     assert node.cluster.node is not None
     entry = builders.allocation("a1", node.uuids[0])
     node.cluster.node = dataclasses.replace(node.cluster.node, allocations=(entry,))
     for again in (False, True):
         await node.exclusive(node.uuids[0], True)
-        if again:  # also when it was so before the agent came
+        if again:  # also if it was set before the agent started
             await node.end()
             node.start()
         await node.step()
@@ -32,7 +32,7 @@ async def one_process_only_is_undone_though_the_gpu_is_in_use(node: Node) -> Non
         assert not node.pending, node.pending
 
 
-async def who_is_in_the_way_is_told_also_while_other_gpus_are_changed(node: Node) -> None:
+async def the_users_of_a_gpu_are_reported_while_other_gpus_change(node: Node) -> None:
     await node.reach("fractional")
     assert node.cluster.node is not None
     entry = builders.allocation("a1", node.uuids[0])
@@ -42,14 +42,14 @@ async def who_is_in_the_way_is_told_also_while_other_gpus_are_changed(node: Node
     async def enter(*_: object) -> None:
         messages.append(node.pending)
 
-    node.deadly.enter = enter  # type: ignore[method-assign]
+    node.deadly.set_up = enter  # type: ignore[method-assign]
     await node.reach("exclusive")
     assert node.modes == ["fractional…", *["exclusive"] * 3], node.modes
     assert len(messages) == 3
     assert all("once it is not used any more by pod default/trainer" in pending for pending in messages), messages
 
 
-async def what_may_not_be_undone_is_set_aside_and_told_once(node: Node) -> None:
+async def a_gpu_that_cannot_be_repaired_is_quarantined_and_reported_once(node: Node) -> None:
     await node.reach("fractional")
 
     def refuse(uuid: str, *, exclusive: bool) -> None:
@@ -71,7 +71,7 @@ async def what_may_not_be_undone_is_set_aside_and_told_once(node: Node) -> None:
     assert not node.pending
 
 
-async def a_gpu_that_somebody_has_closed_is_not_opened(node: Node) -> None:
+async def a_gpu_that_an_administrator_prohibited_stays_closed(node: Node) -> None:
     await node.reach("exclusive")
     handle = pynvml.nvmlDeviceGetHandleByUUID(node.uuids[3])
     pynvml.nvmlDeviceSetComputeMode(handle, pynvml.NVML_COMPUTEMODE_PROHIBITED)
@@ -84,7 +84,7 @@ async def a_gpu_that_somebody_has_closed_is_not_opened(node: Node) -> None:
     assert node.modes == ["exclusive"] * 4
 
 
-async def mig_that_somebody_has_turned_on_keeps_shares_away(node: Node) -> None:
+async def mig_turned_on_by_hand_closes_the_gpu(node: Node) -> None:
     for mode in ("fractional", "time-slicing", "mps"):
         await node.reach(mode)
         node.cut(0, enabled=True)
@@ -97,7 +97,7 @@ async def mig_that_somebody_has_turned_on_keeps_shares_away(node: Node) -> None:
         assert not node.pending
 
 
-async def mig_devices_that_vanish_are_made_again_beside_those_in_use(node: Node) -> None:
+async def deleted_mig_devices_are_created_again_next_to_those_in_use(node: Node) -> None:
     await node.reach("mig")
     uuid = node.uuids[0]
     first, second = node.mig.mig_instances(uuid)
@@ -111,7 +111,7 @@ async def mig_devices_that_vanish_are_made_again_beside_those_in_use(node: Node)
     assert not node.pending, node.pending
 
 
-async def mig_without_devices_is_for_those_who_make_their_own(node: Node) -> None:
+async def mig_devices_created_by_hand_are_offered_if_none_are_configured(node: Node) -> None:
     node.cluster.entries["empty"] = "version: v1\nflags: {migStrategy: mixed}\nmig: all-enabled\n"
     await node.reach("empty")
     uuid = node.uuids[0]
@@ -123,19 +123,19 @@ async def mig_without_devices_is_for_those_who_make_their_own(node: Node) -> Non
 
 
 async def a_gpu_that_lost_its_mig_mode_is_not_offered_whole(node: Node) -> None:
-    """A reset takes the mode of newer models along."""
+    """On newer models a reset turns MIG off."""
     await node.reach("mig")
     node.cut(0, enabled=False)
     await node.observation.look()
-    await node.kubelet.holder.stop(None)  # so that nothing may be done to it
+    await node.kubelet.holder.stop(None)  # so that the agent must not repair it
     await node.agent.step()
     assert GPU not in node.in_force.value.offered, node.in_force.value.offered[GPU]
     assert "it has MIG off, and is to have 2 × 3g.20gb" in node.pending, node.pending
-    assert "who has devices of it is unknown" in node.pending, node.pending
+    assert "it is unknown which pods have devices of it" in node.pending, node.pending
 
 
-async def a_missing_gpu_takes_nothing_from_the_others(node: Node) -> None:
-    """Configurations that name or count GPUs, and an agent that finds one less, with other numbers."""
+async def a_missing_gpu_does_not_affect_the_others(node: Node) -> None:
+    """The configurations name or count GPUs, and the next agent finds one GPU fewer, with other numbers."""
     listed = f"{{name: {GPU}, rename: nvidia.com/slice, replicas: 3, devices: [3]}}"
     node.cluster.entries = {
         "counted": f"version: v1\nsharing: {{fractional: {{resources: [{{name: {GPU}, devices: 4}}]}}}}\n",
@@ -164,16 +164,16 @@ async def a_missing_gpu_takes_nothing_from_the_others(node: Node) -> None:
         await node.step()
         assert [gpu.index for gpu in node.observation.hardware_gpus] == [0, 1, 2]
         assert node.modes == [mode for index, mode in enumerate(modes) if index != 1], node.modes
-        valid = next(condition for condition in node.statement.value.conditions if condition.type == "ConfigValid")
+        valid = next(condition for condition in node.config_status.value.conditions if condition.type == "ConfigValid")
         assert valid.status == "True", valid
-        assert f"GPU 1 ({gone}) is not there" in valid.message, valid
+        assert f"GPU 1 ({gone}) is gone" in valid.message, valid
         assert not node.pending, node.pending
         del node.opened.snapshot
         await node.step()
 
 
-async def when_a_gpu_is_plugged_in_the_driver_is_begun_anew(node: Node) -> None:
-    """NVIDIA's library sees no GPU that was not there when it was initialised; the kernel's module tells of it."""
+async def a_hot_plugged_gpu_reinitialises_the_driver(node: Node) -> None:
+    """NVML only sees GPUs that were present when it was initialised. The kernel module lists new ones."""
     begun = []
     begin_anew = node.opened.begin_anew
     node.opened.begin_anew = lambda: (begun.append(1), begin_anew())[1]  # type: ignore[method-assign,func-returns-value]
@@ -187,30 +187,30 @@ async def when_a_gpu_is_plugged_in_the_driver_is_begun_anew(node: Node) -> None:
         assert node.modes == ["exclusive"] * 4, node.modes
 
 
-async def what_is_in_force_is_served_though_its_configuration_cannot_be_read(node: Node) -> None:
+async def modes_in_force_are_served_if_their_configuration_is_invalid(node: Node) -> None:
     await node.reach("time-slicing")
     await node.end()
-    text = node.book.read_text()
+    text = node.checkpoint.read_text()
     assert "replicas: 4" in text
-    node.book.write_text(text.replace("replicas: 4", "replicas: 1"))
+    node.checkpoint.write_text(text.replace("replicas: 4", "replicas: 1"))
     node.cluster.entries["time-slicing"] = "version: v2\n"
     node.start()
     await node.step()
     assert node.modes == ["time-slicing"] * 4, node.modes
     assert len(node.in_force.value.offered[GPU]) == 16
-    valid = next(condition for condition in node.statement.value.conditions if condition.type == "ConfigValid")
+    valid = next(condition for condition in node.config_status.value.conditions if condition.type == "ConfigValid")
     assert valid.status == "False", valid
 
 
-async def a_first_agent_waits_for_what_the_cluster_wants(node: Node) -> None:
+async def a_first_agent_waits_for_the_configuration(node: Node) -> None:
     node.cluster.is_known = False
     await node.step()
-    assert not node.agent.said.is_set()
+    assert not node.published.is_set()
     assert not node.advertised.value
     node.cluster.is_known = True
     await node.reach("mps")
     assert node.facts() == node.used_as("mps")
-    # One that comes after it has a book, and serves that.
+    # The next agent has a checkpoint and serves it.
     await node.end()
     node.start()
     node.cluster.is_known = False
@@ -218,19 +218,19 @@ async def a_first_agent_waits_for_what_the_cluster_wants(node: Node) -> None:
     assert node.modes == ["mps"] * 4
 
 
-async def a_daemon_is_started_anew_for_other_limits(node: Node) -> None:
-    """The server that it has for its clients keeps those that it began with."""
+async def a_daemon_is_restarted_for_other_limits(node: Node) -> None:
+    """A running MPS server keeps the limits that it started with."""
     await node.reach("mps")
-    before = [node.daemons.places(uuid).pid_file.read_text() for uuid in node.uuids]
+    before = [node.daemons.files(uuid).pid_file.read_text() for uuid in node.uuids]
     node.cluster.entries["mps"] = CONFIGS["mps"].replace("replicas: 2", "replicas: 4")
     await node.step()
-    after = [node.daemons.places(uuid).pid_file.read_text() for uuid in node.uuids]
+    after = [node.daemons.files(uuid).pid_file.read_text() for uuid in node.uuids]
     assert not set(before) & set(after)
-    limits = (node.daemons.places(node.uuids[0]).pipe / "limits").read_text()
+    limits = (node.daemons.files(node.uuids[0]).pipe / "limits").read_text()
     assert "default_active_thread_percentage 25.0" in limits, limits
 
 
-async def a_time_slice_is_undone_by_the_next_agent_too(node: Node) -> None:
+async def the_next_agent_resets_a_time_slice(node: Node) -> None:
     called = node.directory / "called"
     program = node.directory / "bin" / "nvidia-smi"
     program.parent.mkdir()
@@ -240,14 +240,14 @@ async def a_time_slice_is_undone_by_the_next_agent_too(node: Node) -> None:
     node.cluster.entries["long"] = CONFIGS["time-slicing"].replace("replicas: 4", "replicas: 4, interval: long")
     await node.reach("long")
     assert called.read_text().count("--set-timeslice=3") == 4
-    # A reset makes the driver forget it.
+    # The driver forgets it at a reset.
     await simulated.change("fail", node.gpus, "2", "lost")
     await node.step()
     await simulated.change("heal", node.gpus, "2")
     await node.step()
     assert called.read_text().count("--set-timeslice=3") == 5
     node.cluster.label = "exclusive"
-    node.deadly.at = "leave"
+    node.deadly.at = "tear_down"
     try:
         await node.step()
     except DiedError:

@@ -1,7 +1,7 @@
-"""All pairs of a mode before and a mode after, with whatever happens in between. Run as a program: GPUS DIRECTORY EVENT.
+"""All pairs of modes, with an event in between. Run as a program: GPUS DIRECTORY EVENT.
 
-Each ends with GPUs that are, as the driver says, what the configuration wants, with what is told of them, and with
-nothing of the mode before left on them; or with GPUs that nobody gets, and the reason.
+Afterwards the driver shows what the configuration wants, the published state agrees with it, and nothing of the
+previous mode is left; or the GPUs are closed, with a reason.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from tests.deviceplugin import simulated
 from tests.deviceplugin.modes.modes_node import CONFIGS, GPU, DiedError, Node, running
 
 Event = Callable[[Node, str, str], Awaitable[None]]
-HELD: Final = 1  # index of the GPU that a pod has
-LOST: Final = 2  # index of the one that is lost
+HELD: Final = 1  # index of the GPU that a pod uses
+LOST: Final = 2  # index of the GPU that fails
 
 
 def check(value: object, expected: object, what: str) -> None:
-    """Raise AssertionError with both."""
+    """Raise AssertionError with both values."""
     assert value == expected, f"{what}: {value}, not {expected}"
 
 
 def is_used_as(node: Node, mode: str) -> None:
-    """All GPUs are used for that, and everybody is told so."""
+    """Check that all GPUs have this mode, in the driver and in the published state."""
     check(node.modes, [mode] * len(node.uuids), "told")
     check(node.facts(), node.used_as(mode), "the driver's")
     check(node.pending, "", "pending")
@@ -48,13 +48,14 @@ async def _restart(node: Node, before: str, after: str) -> None:
 
 
 async def _replaced(node: Node, before: str, after: str) -> None:
-    """The next agent knows nothing of the last one, and what that left is as if somebody else had done it."""
+    """The next agent has no checkpoint, so it sees the state of the GPUs as another program's work."""
     await node.end()
     node.forget()
     node.start()
     await node.reach(after)
     if before == "mig" and after in {"fractional", "time-slicing", "mps"}:
-        # Who cut them is unknown, and may not want them to be whole. So nobody gets them, until somebody says so.
+        # The owner of the MIG devices is unknown and may still need them. So the GPUs stay closed until the
+        # configuration disables MIG.
         check(node.modes, [f"{after}…"] * len(node.uuids), "told")
         assert node.pending.count("it is in MIG mode with 2 × 3g.20gb, of which a program can use one only") == 4
         assert sum("GpuSetAside" in line for line in node.cluster.told) == 4, node.cluster.told
@@ -110,7 +111,7 @@ async def _held(node: Node, before: str, after: str) -> None:
 
 
 async def _lost(node: Node, before: str, after: str) -> None:
-    """A GPU falls off the bus, is reset, and comes back, while it is to become something else."""
+    """A GPU falls off the bus, is reset and comes back while its mode has to change."""
     await simulated.change("fail", node.gpus, str(LOST), "lost")
     await node.reach(after)
     modes = [mode for index, mode in enumerate(node.modes) if index != LOST]
@@ -122,7 +123,7 @@ async def _lost(node: Node, before: str, after: str) -> None:
 
 
 async def _reset(node: Node, before: str, after: str) -> None:
-    """Somebody takes away by hand what was set up, before and after."""
+    """An administrator undoes the setup by hand, before and after the change."""
     for mode in (before, after):
         await node.reach(mode)
         for index, uuid in enumerate(node.uuids):
@@ -130,7 +131,7 @@ async def _reset(node: Node, before: str, after: str) -> None:
             await node.exclusive(uuid, mode != "mps")
         await node.step()
         if mode == "mps":
-            # Somebody has let others in beside MPS; it goes on.
+            # The daemon runs on, although other processes can use its GPU now.
             check(node.facts()["compute"], ["DEFAULT"] * 4, "the driver's")
             for uuid in node.uuids:
                 await node.exclusive(uuid, True)
@@ -142,8 +143,8 @@ EVENTS: Final[dict[str, Event]] = {
     "nothing": _nothing,
     "restarted": _restart,
     "replaced": _replaced,
-    "dies-leaving": lambda *arguments: _dies(*arguments, at="leave"),
-    "dies-entering": lambda *arguments: _dies(*arguments, at="enter"),
+    "dies-leaving": lambda *arguments: _dies(*arguments, at="tear_down"),
+    "dies-entering": lambda *arguments: _dies(*arguments, at="set_up"),
     "held": _held,
     "lost": _lost,
     "reset": _reset,
@@ -151,7 +152,7 @@ EVENTS: Final[dict[str, Event]] = {
 
 
 async def main(gpus: Path, directory: Path, event: str) -> int:
-    """All pairs with that event in between; how many went wrong."""
+    """Run all pairs with this event in between; return how many failed."""
     wrong = 0
     for before, after in itertools.product(CONFIGS, CONFIGS):
         async with running(gpus, directory) as node:

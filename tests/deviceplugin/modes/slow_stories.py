@@ -1,4 +1,4 @@
-"""Files, disks and drivers that are slow or of no use, each on a node of its own. Run as a program: GPUS DIRECTORY STORY."""
+"""Slow or failing files, disks and drivers, each case on its own node. Run as a program: GPUS DIRECTORY STORY."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from deviceplugin.hardware import inventory
-from deviceplugin.modes import entering, mode_checkpoint, setup
+from deviceplugin.modes import mode_checkpoint, setup
 from gpushare.modes.hardware_gpu import HardwareGpu
 from tests.deviceplugin import waiting
 from tests.deviceplugin.modes import modes_node
@@ -24,8 +24,8 @@ MANY: Final = ", ".join(
 )
 
 
-async def no_configuration_keeps_the_loop_from_others(node: Node) -> None:
-    """What an administrator writes may be long and of no use; leases and registrations go on meanwhile."""
+async def a_large_configuration_does_not_block_the_event_loop(node: Node) -> None:
+    """A configuration can be long and useless, but leases and registrations must go on meanwhile."""
     await node.reach("mig")
     plain = "1g.5gb: 7, 1g.10gb: 4, 2g.10gb: 3, 3g.20gb: 2, 4g.20gb: 1, 7g.40gb: 1"
     aliases = "\n".join(
@@ -50,13 +50,14 @@ async def no_configuration_keeps_the_loop_from_others(node: Node) -> None:
             ticks += 1
             assert time.monotonic() - began < 60, label
         await ended
-        # Who keeps the interpreter works meanwhile; by the clock, so does whoever else is on this machine. A turn takes
-        # some 15 ms of work where a thread reads the configuration, and 200 where the loop does.
+        # CPU time shows whether parsing holds the interpreter; wall-clock time would also count other processes of the
+        # machine. A turn of the loop takes some 15 ms of CPU if a thread parses the configuration, and 200 ms if the
+        # loop does.
         worked = time.process_time() - worked
         assert ticks * 0.05 >= worked - 0.5, f"{label}: {ticks} turns of the loop in {worked:.1f} s of work"
 
 
-async def a_full_disk_leaves_all_as_it_is_until_it_has_room(node: Node) -> None:
+async def a_full_disk_delays_the_change(node: Node) -> None:
     await node.reach("fractional")
     write = mode_checkpoint.write
 
@@ -75,15 +76,15 @@ async def a_full_disk_leaves_all_as_it_is_until_it_has_room(node: Node) -> None:
     assert node.modes == ["exclusive"] * 4, node.modes
 
 
-async def a_slow_disk_keeps_nobody_waiting_and_who_is_cancelled_at_it_knows_what_is_on_it(node: Node) -> None:
+async def a_slow_disk_does_not_block_and_a_cancelled_write_takes_effect(node: Node) -> None:
     await node.reach("fractional")
     write = mode_checkpoint.write
     begun, may_end = threading.Event(), threading.Event()
 
-    def write_slowly(path: Path, book: mode_checkpoint.Checkpoint) -> None:
+    def write_slowly(path: Path, checkpoint: mode_checkpoint.Checkpoint) -> None:
         begun.set()
         may_end.wait(30)
-        write(path, book)
+        write(path, checkpoint)
 
     def refuse(path: Path, _: mode_checkpoint.Checkpoint) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
@@ -92,25 +93,25 @@ async def a_slow_disk_keeps_nobody_waiting_and_who_is_cancelled_at_it_knows_what
         mode_checkpoint.write = write_slowly
         node.cluster.label = "exclusive"
         step = asyncio.create_task(node.step())
-        await waiting.until(begun.is_set)  # which a loop that waits for the disk never gets to see
+        await waiting.until(begun.is_set)  # a loop that blocks on the disk never gets here
         step.cancel()
         await asyncio.sleep(0.1)
         assert not step.done()
         may_end.set()
         await asyncio.wait((step,))
         assert step.cancelled()
-        mode_checkpoint.write = refuse  # so that what is told is what was in memory
+        mode_checkpoint.write = refuse  # so that the status shows the state in memory
         await node.step()
     finally:
         may_end.set()
         mode_checkpoint.write = write
-    on_disk = mode_checkpoint.read(node.book)
+    on_disk = mode_checkpoint.read(node.checkpoint)
     assert on_disk is not None
-    assert on_disk.current.name == node.statement.value.config == "exclusive"
+    assert on_disk.current.name == node.config_status.value.config == "exclusive"
 
 
-async def what_is_tried_in_vain_rests_although_it_wakes_the_agent(node: Node) -> None:
-    """As the daemons of MPS do, whatever becomes of a start."""
+async def a_failed_setup_backs_off_although_it_wakes_the_agent(node: Node) -> None:
+    """MPS daemons wake the reconciler after every attempt to start them."""
     await node.reach("fractional")
     tried: list[str] = []
 
@@ -118,26 +119,26 @@ async def what_is_tried_in_vain_rests_although_it_wakes_the_agent(node: Node) ->
         tried.append(gpu.uuid)
         raise setup.SetUpError("the keeper is not there")
 
-    usual, node.deadly.enter = node.deadly.enter, enter  # type: ignore[method-assign]
-    rest_seconds = entering.REST_SECONDS
+    usual, node.deadly.set_up = node.deadly.set_up, enter  # type: ignore[method-assign]
+    backoff_seconds = setup.BACKOFF_SECONDS
     node.cluster.label = "exclusive"
     try:
-        entering.REST_SECONDS = 3600.0  # type: ignore[misc]
+        setup.BACKOFF_SECONDS = 3600.0  # type: ignore[misc]
         for _ in range(20):
             pause_seconds = await node.agent.step()
         assert sorted(tried) == sorted(node.uuids), "each once"
-        assert 0 < pause_seconds <= entering.REST_SECONDS
-        node.deadly.enter = usual  # type: ignore[method-assign]
+        assert 0 < pause_seconds <= setup.BACKOFF_SECONDS
+        node.deadly.set_up = usual  # type: ignore[method-assign]
         await node.step()
         assert node.modes == ["exclusive…"] * 4, node.modes
-        entering.REST_SECONDS = 0.0  # type: ignore[misc]
+        setup.BACKOFF_SECONDS = 0.0  # type: ignore[misc]
         await node.step()
     finally:
-        entering.REST_SECONDS = rest_seconds  # type: ignore[misc]
+        setup.BACKOFF_SECONDS = backoff_seconds  # type: ignore[misc]
     assert node.modes == ["exclusive"] * 4, node.modes
 
 
-async def what_is_seen_while_a_step_waits_for_the_driver_is_told(node: Node) -> None:
+async def observations_are_published_while_a_step_waits_for_the_driver(node: Node) -> None:
     await node.reach("fractional")
     answers = asyncio.Event()
 
@@ -145,14 +146,14 @@ async def what_is_seen_while_a_step_waits_for_the_driver_is_told(node: Node) -> 
         await answers.wait()
         return {}
 
-    node.witness.users = hang  # type: ignore[method-assign, assignment]
+    node.gpu_users.users = hang  # type: ignore[method-assign, assignment]
     node.cluster.label = "exclusive"
     stepping = asyncio.create_task(node.agent.step())
     async with asyncio.timeout(60):
         while node.modes != ["fractional…"] * 4:  # noqa: ASYNC110 - closed, and now it asks who uses them
             await asyncio.sleep(0.05)
     node.seen.publish(inventory.unanswered(node.seen.gpus, seconds=60.0))
-    node.agent.say_again()
+    node.agent.republish()
     assert not any(gpu.healthy for gpu in node.offer.gpus)
     answers.set()
     await stepping

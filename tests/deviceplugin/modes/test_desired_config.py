@@ -1,9 +1,10 @@
-"""A configuration, understood for the GPUs that there are."""
+"""Warnings about a configuration that is applied to GPUs."""
 
 from __future__ import annotations
 
 import pytest
 
+from deviceplugin import agent_settings
 from deviceplugin.modes import desired_config
 from gpushare.config.config_choice import ActiveConfig
 from gpushare.modes.hardware_gpu import HardwareGpu
@@ -12,11 +13,11 @@ GPUS = [HardwareGpu("GPU-a", 0)]
 
 
 def warnings(flags: str, *arguments: str, environment: dict[str, str] | None = None) -> tuple[str, ...]:
-    options = desired_config.ModeOptions(arguments=arguments, environment=environment or {})
-    return desired_config.understood(ActiveConfig("x", f"version: v1\nflags: {{{flags}}}\n"), GPUS, options).warnings
+    options = agent_settings.ModeOptions(arguments=arguments, environment=environment or {})
+    return desired_config.resolve(ActiveConfig("x", f"version: v1\nflags: {{{flags}}}\n"), GPUS, options).warnings
 
 
-def test_what_is_fixed_at_the_start_cannot_be_said_by_a_file_which_is_told() -> None:
+def test_a_flag_that_only_the_command_line_can_set_is_warned_about() -> None:
     (warning,) = warnings("mpsRoot: /run/nvidia/mps")
     assert warning == "flags.mpsRoot /run/nvidia/mps has no effect: it is fixed when the agent starts, by --mps-root"
     (warning,) = warnings("failOnInitError: false")
@@ -32,7 +33,7 @@ def test_what_is_fixed_at_the_start_cannot_be_said_by_a_file_which_is_told() -> 
         ("failOnInitError: false", (), {"FAIL_ON_INIT_ERROR": "false"}),
     ],
 )
-def test_what_says_the_same_is_nothing_to_tell(
+def test_a_flag_with_the_value_in_effect_is_not_warned_about(
     flags: str, arguments: tuple[str, ...], environment: dict[str, str]
 ) -> None:
     assert warnings(flags, *arguments, environment=environment) == ()

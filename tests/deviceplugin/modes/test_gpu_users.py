@@ -1,4 +1,4 @@
-"""Who uses a GPU, by what the kernel says of its processes."""
+"""The users of a GPU, from the kernel and the kubelet."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IN_A_POD = f"0::/kubepods.slice/pod{UID}/{'c' * 64}\n"
 POD = {"metadata": {"namespace": "ml", "name": "x", "uid": UID}}
 
 
-def witness(proc: Path, kept: Path | None = None) -> Any:
+def gpu_users(proc: Path, kept: Path | None = None) -> Any:
     nothing = SimpleNamespace(nvml=None)
     return GpuUsers(
         nothing,  # type: ignore[arg-type]
@@ -30,8 +30,8 @@ def witness(proc: Path, kept: Path | None = None) -> Any:
         pods=lambda: [POD],
         proc=proc,
         identify=socket_server.by_cgroup(proc),
-        ours=lambda: frozenset({6}),
-        kept=kept,
+        own_pids=lambda: frozenset({6}),
+        checkpoint=kept,
     )
 
 
@@ -46,7 +46,7 @@ def witness(proc: Path, kept: Path | None = None) -> Any:
     ],
     ids=["of a pod", "a name that is not text", "a name of MPS on the host", "a name of MPS in a pod", "of the host"],
 )
-def test_a_process_is_known_by_its_pod_whatever_it_calls_itself(
+def test_a_process_is_identified_by_its_pod_not_by_its_name(
     tmp_path: Path, name: bytes, cgroup: str, expected: gpu_usage.GpuUser
 ) -> None:
     directory = tmp_path / "7"
@@ -54,22 +54,24 @@ def test_a_process_is_known_by_its_pod_whatever_it_calls_itself(
     (directory / "comm").write_bytes(name + b"\n")
     (directory / "cgroup").write_text(cgroup)
     (directory / "stat").write_bytes(b"7 (" + name + b") S 5 7 7")
-    assert witness(tmp_path).user(7, frozenset({6})) == expected
-    assert witness(tmp_path).user(8, frozenset()) is None  # it is gone
+    assert gpu_users(tmp_path).user(7, frozenset({6})) == expected
+    assert gpu_users(tmp_path).user(8, frozenset()) is None  # the process is gone
 
 
-def test_daemons_that_we_run_and_their_children_are_no_users(tmp_path: Path) -> None:
+def test_our_mps_daemons_and_their_children_are_not_users(tmp_path: Path) -> None:
     for pid, parent in ((6, 1), (7, 6), (8, 7)):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "comm").write_text("nvidia-cuda-mps\n")
         (tmp_path / str(pid) / "cgroup").write_text(IN_A_POD)
         (tmp_path / str(pid) / "stat").write_text(f"{pid} (nvidia-cuda-mps) S {parent} 7 7")
-    users = witness(tmp_path)._users_of({"GPU-a": [6, 7, 8]})
+    users = gpu_users(tmp_path)._users_of({"GPU-a": [6, 7, 8]})
     assert users == {"GPU-a": [gpu_usage.GpuUser(8, "nvidia-cuda-mps", "ml/x")]}
 
 
-def test_what_the_kubelet_starts_by_is_held_while_its_pod_lives(tmp_path: Path) -> None:
-    """It says nothing while it is away, and at first that nobody holds anything; yet it refuses who has an ill device."""
+def test_devices_in_the_kubelets_checkpoint_are_in_use_while_their_pod_runs(tmp_path: Path) -> None:
+    """While the kubelet is down its API does not answer, and at first it lists no devices. But it already rejects pods
+    whose devices are unhealthy.
+    """
     entries = [
         {"PodUID": UID, "ContainerName": "a", "ResourceName": PERCENT, "DeviceIDs": {"-1": ["gpu-percent-7"]}},
         {"PodUID": UID, "ContainerName": "b", "ResourceName": PERCENT, "DeviceIDs": {"0": ["gpu-percent-300"]}},
@@ -77,13 +79,13 @@ def test_what_the_kubelet_starts_by_is_held_while_its_pod_lives(tmp_path: Path) 
     ]
     kept = tmp_path / kubelet_checkpoint.NAME
     kept.write_text(json.dumps({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 1}))
-    asked = witness(tmp_path, kept)
-    assert "does not say" in asyncio.run(asked.ask_kubelet())
+    asked = gpu_users(tmp_path, kept)
+    assert "does not report" in asyncio.run(asked.refresh())
     assert asked.allocated_ids == {PERCENT: {"gpu-percent-7", "gpu-percent-300"}}
 
 
-async def test_a_device_is_free_once_the_kubelet_that_had_listed_it_does_not_any_more(short_path: Path) -> None:
-    """And not 30 seconds later: a pod that ended soon would hold up the change of its GPU."""
+async def test_a_device_is_free_once_the_kubelet_no_longer_lists_it(short_path: Path) -> None:
+    """Without this, a pod that ended early would delay the mode change of its GPU by 30 seconds."""
     (short_path / "plugins").mkdir()
     kubelet = Kubelet(short_path / "plugins")
     await kubelet.start()
@@ -94,31 +96,31 @@ async def test_a_device_is_free_once_the_kubelet_that_had_listed_it_does_not_any
         pods=tuple,
         proc=short_path,
         identify=socket_server.by_cgroup(short_path),
-        ours=frozenset,
+        own_pids=frozenset,
         clock=lambda: now,
     )
     try:
-        asked.gave("nvidia.com/gpu", ["GPU-a"])
+        asked.record_allocation("nvidia.com/gpu", ["GPU-a"])
         now += 1
-        assert await asked.ask_kubelet() == ""  # the pod is not admitted yet
+        assert await asked.refresh() == ""  # the pod is not admitted yet
         assert asked.in_use() == {"GPU-a"}
         kubelet.pods["x"] = ("nvidia.com/gpu", ["GPU-a"])
         now += 1
-        await asked.ask_kubelet()
+        await asked.refresh()
         assert asked.in_use() == {"GPU-a"}
         del kubelet.pods["x"]
         now += 1
-        await asked.ask_kubelet()
+        await asked.refresh()
         assert asked.in_use() == frozenset()
-        # The list of an earlier holder says nothing of a container that was given the device after it was asked for.
+        # A list from before an allocation says nothing about the container that got the device after it.
         kubelet.pods["y"] = ("nvidia.com/gpu", ["GPU-a"])
-        asking = asyncio.create_task(asked.ask_kubelet())
+        asking = asyncio.create_task(asked.refresh())
         await asyncio.sleep(0)
         now += 1
-        asked.gave("nvidia.com/gpu", ["GPU-a"])
+        asked.record_allocation("nvidia.com/gpu", ["GPU-a"])
         await asking
         kubelet.pods.clear()
-        await asked.ask_kubelet()
+        await asked.refresh()
         assert asked.in_use() == {"GPU-a"}
         now += JUST_GIVEN_SECONDS + 1
         assert asked.in_use() == frozenset()
@@ -130,7 +132,7 @@ async def test_a_device_is_free_once_the_kubelet_that_had_listed_it_does_not_any
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"Data": {"PodDeviceEntries": [7]}}', '{"Data": {"PodDeviceEntries": null}}']
 )
-def test_what_is_written_in_another_form_says_nothing(tmp_path: Path, text: str) -> None:
+def test_a_checkpoint_in_another_format_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / kubelet_checkpoint.NAME).write_text(text)
     assert kubelet_checkpoint.read(tmp_path / kubelet_checkpoint.NAME) == {}
     assert kubelet_checkpoint.read(tmp_path / "none") == {}

@@ -1,4 +1,4 @@
-"""What was put on disk is read back; what is invalid is said."""
+"""A checkpoint is read as it was written, and an invalid one is rejected with a message."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.modes import mode_checkpoint
-from deviceplugin.modes.configured_gpus import ConfiguredGpu
+from deviceplugin.modes.desired_config import ConfiguredGpu
 from gpushare.config.config_choice import ActiveConfig
 from gpushare.config.model import Devices, ResourceRule, Resources
 from gpushare.gpu import Mode
@@ -31,30 +31,34 @@ ASSIGNMENTS = {
 }
 
 
-def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_checkpoint_is_read_as_it_was_written(tmp_path: Path) -> None:
     written = mode_checkpoint.Checkpoint(CONFIG, ASSIGNMENTS)
     mode_checkpoint.write(tmp_path / "state" / "book.json", written)
     assert mode_checkpoint.read(tmp_path / "state" / "book.json") == written
 
 
-def test_what_is_being_set_up_is_known_by_what_it_was(tmp_path: Path) -> None:
-    seats = (ConfiguredGpu("GPU-a", 0, "NVIDIA A100", mig_capable=True), ConfiguredGpu("GPU-b", 1))
-    begun = mode_checkpoint.Checkpoint(CONFIG, ASSIGNMENTS, seats=seats).of("GPU-d", None).of("GPU-d", None)
+def test_a_gpu_being_set_up_remembers_its_last_assignment(tmp_path: Path) -> None:
+    known_gpus = (ConfiguredGpu("GPU-a", 0, "NVIDIA A100", mig_capable=True), ConfiguredGpu("GPU-b", 1))
+    begun = (
+        mode_checkpoint.Checkpoint(CONFIG, ASSIGNMENTS, known_gpus=known_gpus)
+        .assign("GPU-d", None)
+        .assign("GPU-d", None)
+    )
     mode_checkpoint.write(tmp_path / "book.json", begun)
     checkpoint = mode_checkpoint.read(tmp_path / "book.json")
     assert checkpoint == begun
     assert checkpoint is not None
     assert (checkpoint.gpus["GPU-d"], checkpoint.last("GPU-d")) == (None, ASSIGNMENTS["GPU-d"])
     assert (checkpoint.last("GPU-a"), checkpoint.last("GPU-b")) == (ASSIGNMENTS["GPU-a"], None)
-    ended = checkpoint.of("GPU-d", Assignment(Mode.EXCLUSIVE))
+    ended = checkpoint.assign("GPU-d", Assignment(Mode.EXCLUSIVE))
     assert (ended.before, ended.last("GPU-d")) == ({}, Assignment(Mode.EXCLUSIVE))
 
 
-def test_there_may_be_none(tmp_path: Path) -> None:
+def test_a_missing_checkpoint_is_none(tmp_path: Path) -> None:
     assert mode_checkpoint.read(tmp_path / "book.json") is None
 
 
-def test_what_an_older_agent_did_not_know_has_its_default(tmp_path: Path) -> None:
+def test_fields_that_an_older_agent_did_not_write_have_defaults(tmp_path: Path) -> None:
     path = tmp_path / "book.json"
     path.write_text('{"version": 1, "current": {"name": "a"}, "gpus": {"GPU-a": {"mode": "exclusive"}}}')
     assert mode_checkpoint.read(path) == mode_checkpoint.Checkpoint(
@@ -74,7 +78,7 @@ def test_what_an_older_agent_did_not_know_has_its_default(tmp_path: Path) -> Non
         {"current": None},
     ],
 )
-def test_what_makes_no_sense_is_told(tmp_path: Path, change: object) -> None:
+def test_an_invalid_checkpoint_is_rejected(tmp_path: Path, change: object) -> None:
     path = tmp_path / "book.json"
     mode_checkpoint.write(path, mode_checkpoint.Checkpoint(CONFIG, ASSIGNMENTS))
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
@@ -83,7 +87,7 @@ def test_what_makes_no_sense_is_told(tmp_path: Path, change: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "1"])
-def test_nor_does_what_is_no_book(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_no_checkpoint_is_rejected(tmp_path: Path, text: str) -> None:
     path = tmp_path / "book.json"
     path.write_text(text)
     with pytest.raises(mode_checkpoint.CheckpointError, match="is invalid"):

@@ -1,4 +1,4 @@
-"""What GPUs are used for: from each mode to each, whatever happens in between; and what the driver says goes."""
+"""Mode changes. Each runs in a separate process with the simulated driver."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ def run(program: str, gpus: Path, directory: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "event", [name if name == "nothing" else pytest.param(name, marks=pytest.mark.slow) for name in modes_table.EVENTS]
 )
-def test_all_pairs_of_modes(gpus: Path, short_path: Path, event: str) -> None:
+def test_each_mode_changes_to_each_other_mode(gpus: Path, short_path: Path, event: str) -> None:
     run("modes_table", gpus, short_path, event)
 
 
 @pytest.mark.parametrize("story", list(modes_stories.STORIES))
-def test_story(gpus: Path, short_path: Path, story: str) -> None:
+def test_modes_story(gpus: Path, short_path: Path, story: str) -> None:
     run("modes_stories", gpus, short_path, story)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("story", list(first_looks.STORIES))
-def test_first_look(gpus: Path, short_path: Path, story: str) -> None:
+def test_incomplete_gpus(gpus: Path, short_path: Path, story: str) -> None:
     run("first_looks", gpus, short_path, story)
 
 
 @pytest.mark.parametrize("story", list(slow_stories.STORIES))
-def test_slow(gpus: Path, short_path: Path, story: str) -> None:
+def test_slow_or_failing_parts(gpus: Path, short_path: Path, story: str) -> None:
     run("slow_stories", gpus, short_path, story)

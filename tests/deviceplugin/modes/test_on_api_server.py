@@ -1,4 +1,4 @@
-"""A node that changes what its GPUs are used for, by label and ConfigMap of a real API server, without losing a pod."""
+"""An agent that changes the modes of its GPUs by label and ConfigMap of a real API server, without losing a pod."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ mig: [{devices: [1], mig-enabled: true, mig-devices: {3g.20gb: 2}}, {devices: [0
 
 
 class Node(Cluster):
-    """A node with an agent, a kubelet's end, and an administrator who labels it."""
+    """A node with an agent, a simulated kubelet, and an administrator who labels it."""
 
     def __init__(self, administrator: access.Access, name: str, kubelet: kubelets.Kubelet, gpus: Path) -> None:
         super().__init__(administrator, name)
@@ -55,7 +55,7 @@ class Node(Cluster):
         await self.kubectl("label", "node", self.node, "--overwrite", word)
 
     async def gpunode(self) -> dict[str, Any]:
-        """With nothing in it while there is none."""
+        """Return the GPUNode, or an empty one."""
         gpunode = await asyncio.to_thread(self.administrator.find, f"{contract.GPUNODE_PATH}/{self.node}")
         return gpunode or {"metadata": {"name": self.node}}
 
@@ -79,7 +79,7 @@ class Node(Cluster):
 
     async def events(self) -> list[str]:
         listed = await asyncio.to_thread(self.administrator.read, "/apis/events.k8s.io/v1/events")
-        # An Event of another component may name no object.
+        # Events of other components may have no object name.
         lines = [f"{event['regarding'].get('name')} {event['reason']} {event['note']}" for event in listed["items"]]
         return [line for line in lines if line.startswith(self.node)]
 
@@ -115,7 +115,7 @@ def running(node: Node, directory: Path) -> Any:
     return agent_process.running(node.node, directory, kubeconfig=credentials, gpus=node.gpus)
 
 
-async def test_labels_say_what_is_in_force_once_it_is(node: Node, short_path: Path) -> None:
+async def test_labels_follow_the_mode_in_force(node: Node, short_path: Path) -> None:
     async def shared(strategy: str, replicas: str) -> bool:
         document = await asyncio.to_thread(node.administrator.read, f"/api/v1/nodes/{node.node}")
         labels = document["metadata"]["labels"]
@@ -128,7 +128,7 @@ async def test_labels_say_what_is_in_force_once_it_is(node: Node, short_path: Pa
         await node.until(lambda: shared("time-slicing", "4"))
 
 
-async def test_only_idle_gpus_change_and_who_is_in_the_way_is_named(node: Node, short_path: Path) -> None:
+async def test_only_unused_gpus_change_and_the_users_of_others_are_named(node: Node, short_path: Path) -> None:
     async def is_mode(*modes: str) -> bool:
         return await node.modes() == list(modes)
 
@@ -142,7 +142,7 @@ async def test_only_idle_gpus_change_and_who_is_in_the_way_is_named(node: Node, 
 
         await node.label("sliced")
         await node.kubelet.until(lambda: node.offered("nvidia.com/gpu.shared") == 12)
-        # The pod's GPU is as it was, and takes nobody else.
+        # The pod's GPU keeps its mode and accepts no new pods.
         assert node.healthy(GPU) == {held}
         expected = ["time-slicing"] * 4
         expected[index] = "exclusive"
@@ -153,7 +153,7 @@ async def test_only_idle_gpus_change_and_who_is_in_the_way_is_named(node: Node, 
         assert "pod ml/train" in message
         assert await node.config() == "sliced"
 
-        # An agent that dies now neither forgets nor gives away anything.
+        # A crash of the agent at this point must lose nothing.
         agent.process.kill()
     async with running(node, short_path):
         await node.kubelet.until(
@@ -170,7 +170,7 @@ async def test_only_idle_gpus_change_and_who_is_in_the_way_is_named(node: Node, 
 
         await node.until(is_done)
         replicas = [await node.kubelet.admit(f"small-{number}", "nvidia.com/gpu.shared", 1) for number in range(4)]
-        # Distributed: each on another GPU.
+        # The replicas are spread over the GPUs.
         assert {replica.envs["NVIDIA_VISIBLE_DEVICES"] for replica in replicas} == set(node.uuids)
 
         async def is_told() -> bool:
@@ -180,7 +180,7 @@ async def test_only_idle_gpus_change_and_who_is_in_the_way_is_named(node: Node, 
         await node.until(is_told)
 
 
-async def test_a_configuration_that_cannot_be_leaves_the_last_good_one(node: Node, short_path: Path) -> None:
+async def test_an_invalid_configuration_leaves_the_last_valid_one_in_force(node: Node, short_path: Path) -> None:
     async with running(node, short_path):
         await node.kubelet.until(lambda: node.offered(contract.RESOURCE_PERCENT) == 400)
         for name, sentence in (
@@ -210,7 +210,7 @@ async def test_a_configuration_that_cannot_be_leaves_the_last_good_one(node: Nod
         await node.until(is_valid)
 
 
-async def test_a_share_holds_its_gpu_until_it_is_released(node: Node, short_path: Path) -> None:
+async def test_a_gpu_changes_only_after_its_share_is_released(node: Node, short_path: Path) -> None:
     async with running(node, short_path):
         await node.kubelet.until(lambda: node.offered(contract.RESOURCE_PERCENT) == 400)
 
@@ -233,7 +233,7 @@ async def test_a_share_holds_its_gpu_until_it_is_released(node: Node, short_path
         await node.kubelet.until(lambda: node.offered() == 4)
 
 
-async def test_content_counts_and_each_gpu_has_a_mode_of_its_own(
+async def test_changed_content_applies_and_each_gpu_has_its_own_mode(
     node: Node, short_path: Path, configured: access.Access
 ) -> None:
     async def is_mode(*modes: str) -> bool:
@@ -242,10 +242,10 @@ async def test_content_counts_and_each_gpu_has_a_mode_of_its_own(
     await node.label("mixed")
     async with running(node, short_path) as agent:
         await node.until(lambda: is_mode("time-slicing", "fractional", "fractional", "exclusive"))
-        # Each resource is told of on a stream of its own.
+        # Each resource has its own ListAndWatch stream.
         wanted = {"nvidia.com/slice": 3, GPU: 1, contract.RESOURCE_PERCENT: 200}
         await node.kubelet.until(lambda: all(node.offered(name) == count for name, count in wanted.items()))
-        # The GPUs of a lab's node are on two NUMA nodes, or on none that is told: what is told is the GPU's own.
+        # Not every machine that runs this reports NUMA nodes; if it does, they must be those of advertised devices.
         assert set(node.kubelet.numa) <= {device for devices in node.kubelet.devices.values() for device in devices}
 
         async def product() -> bool:
@@ -260,7 +260,7 @@ async def test_content_counts_and_each_gpu_has_a_mode_of_its_own(
         await node.kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", input=text)
         await node.kubelet.until(lambda: node.offered("nvidia.com/slice") == 5)
 
-        async def is_warned() -> bool:  # once, though it was read twice
+        async def is_warned() -> bool:  # a single warning, although the configuration was read twice
             return (await node.condition("ConfigValid"))[1].count("surprise") == 1
 
         await node.until(is_warned)
@@ -271,9 +271,7 @@ async def test_content_counts_and_each_gpu_has_a_mode_of_its_own(
     )
 
 
-async def test_of_a_failing_gpu_the_kubelet_the_ledger_the_pods_and_the_metrics_say_the_same(
-    node: Node, short_path: Path
-) -> None:
+async def test_a_failing_gpu_is_reported_to_kubelet_ledger_pods_and_metrics(node: Node, short_path: Path) -> None:
     part = "nvidia.com/mig-3g.20gb"
     await node.label("mig")
     async with running(node, short_path) as agent:
@@ -289,7 +287,7 @@ async def test_of_a_failing_gpu_the_kubelet_the_ledger_the_pods_and_the_metrics_
         await node.kubectl("create", "--filename=-", input=json.dumps(pod))
 
         await simulated.change("fail", node.gpus, "1", "xid=94")
-        await node.kubelet.until(lambda: node.offered(part) == 0)  # all MIG devices of the GPU, and no other GPU
+        await node.kubelet.until(lambda: node.offered(part) == 0)  # all MIG devices of this GPU, but no other GPU
         assert node.offered() == 3
 
         async def is_ill() -> bool:
@@ -319,7 +317,7 @@ async def test_of_a_failing_gpu_the_kubelet_the_ledger_the_pods_and_the_metrics_
         assert healthy == {"0": "1.0", "1": "0.0", "2": "1.0", "3": "1.0"}
 
 
-async def test_metrics_say_what_the_plugin_shows(node: Node, short_path: Path) -> None:
+async def test_metrics_agree_with_the_plugin(node: Node, short_path: Path) -> None:
     async with running(node, short_path) as agent:
 
         async def is_written() -> bool:

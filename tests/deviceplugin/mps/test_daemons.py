@@ -1,4 +1,4 @@
-"""Daemons of MPS, with a small daemon that takes commands over its pipe as NVIDIA's does."""
+"""MPS daemons, with a small program that takes commands over its pipe as NVIDIA's does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.mps import daemon, limits, pid_file, steps
+from deviceplugin.mps import daemon, daemon_files, limits, steps
 from deviceplugin.mps.control import Control, ControlError
 from deviceplugin.mps.daemons import Daemons
 from tests.deviceplugin import simulated, waiting
@@ -26,7 +26,7 @@ SPEC = steps.Spec(UUID, (steps.MpsGpu(UUID, 2, 40 * GIB, 4),))
 
 
 class World:
-    """Where daemons are, and the compute modes that were set."""
+    """The daemons of a node, and the compute modes that they set."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -35,7 +35,7 @@ class World:
         self.daemons = self.made()
 
     def made(self, program: Path = PROGRAM) -> Daemons:
-        return Daemons(root=self.root, program=program, exclusive=self.exclusive, changed=self.changed.set)
+        return Daemons(root=self.root, program=program, set_exclusive=self.exclusive, changed=self.changed.set)
 
     async def exclusive(self, uuid: str, exclusive: bool) -> None:
         self.modes[uuid] = exclusive
@@ -47,13 +47,13 @@ class World:
                 await self.changed.wait()
 
     def pid(self, name: str = UUID) -> int:
-        return int(self.daemons.places(name).pid_file.read_text())
+        return int(self.daemons.files(name).pid_file.read_text())
 
     async def limits(self, name: str = UUID) -> list[str]:
-        return (self.daemons.places(name).pipe / "limits").read_text().splitlines()
+        return (self.daemons.files(name).pipe / "limits").read_text().splitlines()
 
     async def answers(self, name: str = UUID) -> bool:
-        return await Control(PROGRAM, steps.environment(SPEC, self.daemons.places(name))).answers()
+        return await Control(PROGRAM, steps.environment(SPEC, self.daemons.files(name))).answers()
 
 
 @pytest.fixture
@@ -61,19 +61,19 @@ async def world(simulation: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(daemon, "FIRST_PAUSE_SECONDS", 0.05)
     made = World(tmp_path / "mps")
     yield made
-    await made.daemons.stop()
+    await made.daemons.stop_all()
     assert not list(made.root.glob("*/pipe/nvidia-cuda-mps-control.pid")), "no daemon is left over"
 
 
 def is_alive(pid: int) -> bool:
-    """Whether it runs; one that has ended may be waited for by nobody here."""
+    """Whether the process runs; an ended one may stay a zombie here."""
     with contextlib.suppress(FileNotFoundError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
 
 
-async def test_a_daemon_runs_with_its_limits_and_is_gone_when_it_is_dropped(world: World) -> None:
-    await world.daemons.have(SPEC)
+async def test_a_daemon_runs_with_its_limits_until_it_is_stopped(world: World) -> None:
+    await world.daemons.start(SPEC)
     assert world.daemons.problem(UUID) == ""
     assert await world.limits() == [
         "default_active_thread_percentage 25.0",
@@ -81,21 +81,21 @@ async def test_a_daemon_runs_with_its_limits_and_is_gone_when_it_is_dropped(worl
     ]
     assert world.modes == {UUID: True}
     assert (world.root / ".ready").exists()
-    assert world.daemons.places(UUID).started.exists()
+    assert world.daemons.files(UUID).started.exists()
     pid = world.pid()
 
-    await world.daemons.drop(UUID)
+    await world.daemons.stop(UUID)
     assert not await world.answers()
     assert world.modes == {UUID: False}
     assert world.daemons.problem(UUID) == "no MPS daemon is wanted for it"
-    assert not world.daemons.places(UUID).started.exists()
-    assert not world.daemons.places(UUID).log.exists()
+    assert not world.daemons.files(UUID).started.exists()
+    assert not world.daemons.files(UUID).log.exists()
     assert not is_alive(pid)
 
 
 @pytest.mark.slow
-async def test_a_daemon_that_dies_is_started_again_with_its_limits(world: World) -> None:
-    await world.daemons.have(SPEC)
+async def test_a_daemon_that_dies_is_restarted_with_its_limits(world: World) -> None:
+    await world.daemons.start(SPEC)
     for _ in range(3):
         pid = world.pid()
         os.kill(pid, signal.SIGKILL)
@@ -109,41 +109,41 @@ async def test_a_daemon_that_dies_is_started_again_with_its_limits(world: World)
 
 
 async def test_the_next_agent_takes_a_running_daemon_over(world: World) -> None:
-    await world.daemons.have(SPEC)
+    await world.daemons.start(SPEC)
     pid = world.pid()
-    await world.daemons.leave()
+    await world.daemons.detach()
     world.daemons = world.made()
-    await world.daemons.have(steps.Spec(UUID, (steps.MpsGpu(UUID, 2, 40 * GIB, 8),)))
+    await world.daemons.start(steps.Spec(UUID, (steps.MpsGpu(UUID, 2, 40 * GIB, 8),)))
     assert world.pid() == pid, "its clients live on"
     assert "default_active_thread_percentage 12.0" in await world.limits(), "and new ones have the new limits"
 
 
-async def test_what_a_former_agent_left_is_ended_when_it_is_not_wanted(world: World) -> None:
-    await world.daemons.have(SPEC)
-    await world.daemons.leave()
+async def test_an_unwanted_daemon_of_a_former_agent_is_stopped(world: World) -> None:
+    await world.daemons.start(SPEC)
+    await world.daemons.detach()
     world.daemons = world.made()
-    await world.daemons.drop(UUID)
+    await world.daemons.stop(UUID)
     assert not await world.answers()
     assert world.modes == {UUID: False}
     world.modes.clear()
-    await world.daemons.drop(UUID)
+    await world.daemons.stop(UUID)
     assert world.modes == {}, "there is nothing to be undone"
 
 
 @pytest.mark.parametrize("number", ["", "no number", "0", "-1", "4194305", "99999999999999999999", None])
-async def test_a_process_that_has_the_number_of_a_daemon_that_died_lives_on(world: World, number: str | None) -> None:
-    """A daemon that was killed leaves its file."""
+async def test_a_process_with_the_pid_of_a_dead_daemon_is_not_killed(world: World, number: str | None) -> None:
+    """A killed daemon leaves its PID file behind."""
     other = await asyncio.create_subprocess_exec("sleep", "1000")
-    places = world.daemons.places(UUID)
-    places.pipe.mkdir(parents=True)
+    files = world.daemons.files(UUID)
+    files.pipe.mkdir(parents=True)
     for wanted in (False, True):
-        places.pid_file.write_text(str(other.pid) if number is None else number)
+        files.pid_file.write_text(str(other.pid) if number is None else number)
         if wanted:
-            await world.daemons.have(SPEC)
+            await world.daemons.start(SPEC)
             assert world.pid() != other.pid
         else:
-            await world.daemons.drop(UUID)
-            assert not places.pid_file.exists()
+            await world.daemons.stop(UUID)
+            assert not files.pid_file.exists()
         assert other.returncode is None
     other.kill()
     assert await other.wait() == -signal.SIGKILL
@@ -166,56 +166,56 @@ def put_large(path: Path) -> None:
 
 
 @pytest.mark.parametrize("put", [put_fifo, put_endless, put_directory, put_large])
-async def test_whatever_a_client_puts_in_the_pid_files_place_the_next_agent_has_its_daemon(
+async def test_a_pid_file_replaced_by_a_client_does_not_block_the_next_agent(
     world: World, put: Callable[[Path], None]
 ) -> None:
-    """The clients' containers have the directory, and what they leave there stays."""
-    pid_file = world.daemons.places(UUID).pid_file
-    await world.daemons.have(SPEC)
+    """The clients' containers mount the directory, and their files stay after they end."""
+    pid_file = world.daemons.files(UUID).pid_file
+    await world.daemons.start(SPEC)
     pid = world.pid()
     for wanted in (True, False):
-        await world.daemons.leave()
+        await world.daemons.detach()
         pid_file.unlink(missing_ok=True)
         put(pid_file)
         world.daemons = world.made()
         if wanted:
             async with asyncio.timeout(20):
-                await world.daemons.have(SPEC)
+                await world.daemons.start(SPEC)
             assert world.daemons.problem(UUID) == ""
             assert is_alive(pid), "its clients live on"
             os.kill(pid, signal.SIGKILL)
-            await world.daemons.leave()
+            await world.daemons.detach()
             world.daemons = world.made()
-            await world.daemons.have(SPEC)
+            await world.daemons.start(SPEC)
             assert world.pid() != pid, "whatever is there is out of the way of a new one"
             pid = world.pid()
         else:
             async with asyncio.timeout(20):
-                await world.daemons.drop(UUID)
+                await world.daemons.stop(UUID)
             assert not await world.answers()
             assert list(pid_file.parent.glob(pid_file.name)) == []
 
 
-async def test_the_pid_of_another_gpus_daemon_is_nothing_to_this_one(world: World) -> None:
+async def test_the_pid_of_another_gpus_daemon_is_not_accepted(world: World) -> None:
     other = steps.Spec("GPU-other", (steps.MpsGpu("GPU-other", 3, 24 * GIB, 2),))
-    await world.daemons.have(SPEC)
-    await world.daemons.have(other)
+    await world.daemons.start(SPEC)
+    await world.daemons.start(other)
     assert world.daemons.pids() == {world.pid(), world.pid("GPU-other")}
-    await world.daemons.leave()
-    world.daemons.places("GPU-other").pid_file.write_text(str(world.pid()))
+    await world.daemons.detach()
+    world.daemons.files("GPU-other").pid_file.write_text(str(world.pid()))
     with pytest.raises(ProcessLookupError, match="is no MPS daemon with the pipe"):
-        pid_file.find(world.daemons.places("GPU-other"), os.getpid())
+        daemon_files.find_process(world.daemons.files("GPU-other"), os.getpid())
     world.daemons = world.made()
-    await world.daemons.drop("GPU-other")
+    await world.daemons.stop("GPU-other")
     assert is_alive(world.pid())
     assert world.daemons.pids() == {world.pid()}
     assert not await world.answers("GPU-other")
-    await world.daemons.have(SPEC)
+    await world.daemons.start(SPEC)
 
 
-async def test_a_process_elsewhere_is_no_daemon_whatever_it_says_of_itself(world: World, tmp_path: Path) -> None:
-    """By its cgroups, which it cannot choose: name and environment are its own words."""
-    await world.daemons.have(SPEC)
+async def test_a_process_in_another_container_is_not_taken_for_a_daemon(world: World, tmp_path: Path) -> None:
+    """A process can choose its name and environment, but not its cgroups."""
+    await world.daemons.start(SPEC)
     proc = tmp_path / "proc"
     for pid, cgroup in ((os.getpid(), "0::/"), (world.pid(), f"0::/kubepods/pod{POD}/{'a' * 64}")):
         (proc / str(pid)).mkdir(parents=True)
@@ -223,17 +223,17 @@ async def test_a_process_elsewhere_is_no_daemon_whatever_it_says_of_itself(world
             (proc / str(pid) / name).symlink_to(f"/proc/{pid}/{name}")
         (proc / str(pid) / "cgroup").write_text(cgroup)
     with pytest.raises(ProcessLookupError, match="is no MPS daemon"):
-        pid_file.find(world.daemons.places(UUID), os.getpid(), proc=proc)
+        daemon_files.find_process(world.daemons.files(UUID), os.getpid(), proc=proc)
     (proc / str(world.pid()) / "cgroup").write_text("0::/")
-    found = pid_file.find(world.daemons.places(UUID), os.getpid(), proc=proc)
+    found = daemon_files.find_process(world.daemons.files(UUID), os.getpid(), proc=proc)
     assert found is not None
     os.close(found.pidfd)
 
 
-async def test_each_gpu_has_its_own(world: World) -> None:
+async def test_each_gpu_has_its_own_daemon(world: World) -> None:
     other = steps.Spec("GPU-other", (steps.MpsGpu("GPU-other", 3, 24 * GIB, 2),))
-    await world.daemons.have(SPEC)
-    await world.daemons.have(other)
+    await world.daemons.start(SPEC)
+    await world.daemons.start(other)
     os.kill(world.pid(), signal.SIGSTOP)
     assert world.daemons.problem("GPU-other") == ""
     assert "default_active_thread_percentage 50.0" in await world.limits("GPU-other")
@@ -241,12 +241,12 @@ async def test_each_gpu_has_its_own(world: World) -> None:
 
 
 @pytest.mark.slow
-async def test_one_that_hangs_is_replaced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon, "ASK_SECONDS", 0.2)
-    monkeypatch.setattr(daemon, "ASK_AGAIN_SECONDS", 0.1)
+async def test_a_daemon_that_hangs_is_replaced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(daemon, "PROBE_AGAIN_SECONDS", 0.1)
     monkeypatch.setattr(daemon, "STOP_SECONDS", 0.2)
-    await world.daemons.have(SPEC)
-    monkeypatch.setattr("deviceplugin.mps.running.SECONDS", 0.5)
+    await world.daemons.start(SPEC)
+    monkeypatch.setattr("deviceplugin.mps.control.SECONDS", 0.5)
     pid = world.pid()
     os.kill(pid, signal.SIGSTOP)
     await world.until(lambda: world.daemons.problem(UUID) == "it did not answer")
@@ -254,11 +254,11 @@ async def test_one_that_hangs_is_replaced(world: World, monkeypatch: pytest.Monk
     assert world.pid() != pid
 
 
-async def test_a_program_that_is_not_there_is_named_and_tried_again(world: World, tmp_path: Path) -> None:
+async def test_a_missing_program_is_named_and_retried(world: World, tmp_path: Path) -> None:
     program = tmp_path / "nvidia-cuda-mps-control"
     world.daemons = world.made(program)
     with pytest.raises(ControlError, match=r"cannot be run .No such file or directory.: it comes with the driver"):
-        await world.daemons.have(SPEC)
+        await world.daemons.start(SPEC)
     assert "cannot be run" in world.daemons.problem(UUID) or world.daemons.problem(UUID) == "it is not started yet"
     program.symlink_to(PROGRAM)
     await world.until(lambda: world.daemons.problem(UUID) == "")
@@ -270,29 +270,29 @@ async def test_a_gpu_whose_mode_cannot_be_set_has_no_daemon(world: World) -> Non
         raise PermissionError("the driver does not let us")
 
     refusing: Callable[[str, bool], Awaitable[None]] = refuse
-    daemons = Daemons(root=world.root, program=PROGRAM, exclusive=refusing)
+    daemons = Daemons(root=world.root, program=PROGRAM, set_exclusive=refusing)
     with pytest.raises(ControlError, match=f"the compute mode of {UUID} cannot be set: the driver does not let us"):
-        await daemons.have(SPEC)
+        await daemons.start(SPEC)
     assert not await world.answers()
-    await daemons.leave()
+    await daemons.detach()
 
 
 @pytest.mark.slow
-async def test_the_limits_hold_for_programs(world: World, gpus: Path) -> None:
+async def test_programs_get_no_more_than_their_limits(world: World, gpus: Path) -> None:
     uuid = simulated.uuids(gpus)[0]
     spec = steps.Spec(uuid, (steps.MpsGpu(uuid, 0, 40 * GIB, 4, at_once=4),))
-    await world.daemons.have(spec)
-    own = limits.of_container(40 * GIB, replicas=4, held=1)
-    pipe = {"CUDA_MPS_PIPE_DIRECTORY": str(world.daemons.places(uuid).pipe)}
+    await world.daemons.start(spec)
+    own = limits.container_environment(40 * GIB, replicas=4, held=1)
+    pipe = {"CUDA_MPS_PIPE_DIRECTORY": str(world.daemons.files(uuid).pipe)}
     assert await granted_gib(gpus, {**own, **pipe}) == 10, "one share of four"
     assert await granted_gib(gpus, pipe) == 40, "the daemon allows what the largest container may have"
-    await world.daemons.have(steps.Spec(uuid, (steps.MpsGpu(uuid, 0, 40 * GIB, 4),)))
+    await world.daemons.start(steps.Spec(uuid, (steps.MpsGpu(uuid, 0, 40 * GIB, 4),)))
     assert await granted_gib(gpus, pipe) == 10
     assert await granted_gib(gpus, {**pipe, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=30G"}) == 10, "never wider"
 
 
 async def granted_gib(gpus: Path, variables: dict[str, str]) -> int:
-    """How many GiB a program gets, one after the other."""
+    """Return how many GiB a program can allocate, one after the other."""
     process = await asyncio.create_subprocess_exec(
         *command(filling.fills_by_the_gib),
         env={**simulated.environment(gpus), **variables},
@@ -302,13 +302,13 @@ async def granted_gib(gpus: Path, variables: dict[str, str]) -> int:
     return int(output)
 
 
-async def test_servers_that_fail_are_logged_though_their_daemon_answers(
+async def test_failed_servers_are_logged_even_if_their_daemon_answers(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(daemon, "ASK_SECONDS", 0.05)
-    await world.daemons.have(SPEC)
+    monkeypatch.setattr(daemon, "PROBE_SECONDS", 0.05)
+    await world.daemons.start(SPEC)
     line = "[2026-01-01 00:00:00.000 Control 64] Server {} exited with status {}\n"
-    with (world.daemons.places(UUID).log / "control.log").open("a") as log:
+    with (world.daemons.files(UUID).log / "control.log").open("a") as log:
         log.write(line.format(91, 0) + line.format(92, 1) + line.format(93, 139))
     await waiting.until(lambda: "MPS servers failed" in caplog.text)
     (found,) = (vars(record) for record in caplog.records if record.message.startswith("MPS servers failed"))

@@ -1,4 +1,4 @@
-"""Limits, and the lists of steps."""
+"""The limits of MPS clients, and the steps that start and stop a daemon."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deviceplugin.mps import limits, steps
-from deviceplugin.mps.places import Places
+from deviceplugin.mps.daemon_files import DaemonFiles
 from gpushare.modes import mps_clients
 
 GIB = 1 << 30
@@ -19,7 +19,7 @@ ROOT = Path("/run/mps")
 @pytest.mark.slow
 @settings(max_examples=100)
 @given(total_bytes=st.integers(GIB, 200 * GIB), replicas=st.integers(1, 48), data=st.data())
-def test_all_shares_together_are_at_most_the_gpu(total_bytes: int, replicas: int, data: st.DataObject) -> None:
+def test_all_shares_together_never_exceed_the_gpu(total_bytes: int, replicas: int, data: st.DataObject) -> None:
     held = data.draw(st.lists(st.integers(1, replicas), max_size=replicas))
     while sum(held) > replicas:
         held.pop()
@@ -28,7 +28,7 @@ def test_all_shares_together_are_at_most_the_gpu(total_bytes: int, replicas: int
     assert sum(limits.thread_percent(replicas, shares=count) for count in held) <= 100
 
 
-def test_a_share_of_a_gpu_whose_memory_is_not_known_has_no_limit_of_memory() -> None:
+def test_a_share_of_a_gpu_with_unknown_memory_has_no_memory_limit() -> None:
     assert limits.memory_mib(0, replicas=4) is None
     spec = steps.Spec("GPU-a", (steps.MpsGpu("GPU-a", 3, 0, 4),))
     assert steps.limit_commands(spec) == ("set_default_active_thread_percentage 25",)
@@ -38,19 +38,17 @@ def test_a_share_of_a_gpu_whose_memory_is_not_known_has_no_limit_of_memory() -> 
     ("capability", "as_nvidia", "most"),
     [((7, 0), True, 16), ((7, 0), False, 48), ((7, 5), True, 48), ((10, 3), True, 48), ((6, 1), False, 16)],
 )
-def test_volta_takes_as_many_clients_as_its_documentation_says(
-    capability: tuple[int, int], as_nvidia: bool, most: int
-) -> None:
+def test_a_gpu_takes_as_many_clients_as_documented(capability: tuple[int, int], as_nvidia: bool, most: int) -> None:
     assert mps_clients.most(capability, as_nvidia=as_nvidia) == most
     limits.check_replicas(most, capability, as_nvidia=as_nvidia)
     with pytest.raises(limits.LimitError, match=f"maximum allowed replicas exceeded: {most + 1} > {most}"):
         limits.check_replicas(most + 1, capability, as_nvidia=as_nvidia)
 
 
-def test_each_gpu_has_a_daemon_that_sees_it_alone() -> None:
+def test_a_daemon_sees_only_its_gpu() -> None:
     spec = steps.Spec("GPU-b", (steps.MpsGpu("GPU-b", 1, 80 * GIB, 4),))
-    places = Places(ROOT, "GPU-b")
-    assert steps.environment(spec, places) == {
+    files = DaemonFiles(ROOT, "GPU-b")
+    assert steps.environment(spec, files) == {
         "CUDA_MPS_PIPE_DIRECTORY": "/run/mps/GPU-b/pipe",
         "CUDA_MPS_LOG_DIRECTORY": "/run/mps/GPU-b/log",
         "CUDA_VISIBLE_DEVICES": "GPU-b",
@@ -61,7 +59,7 @@ def test_each_gpu_has_a_daemon_that_sees_it_alone() -> None:
     )
 
 
-def test_a_daemon_allows_what_the_largest_container_may_have() -> None:
+def test_a_daemon_allows_as_much_as_the_largest_container_needs() -> None:
     spec = steps.Spec("GPU-b", (steps.MpsGpu("GPU-b", 1, 80 * GIB, 4, at_once=4),))
     assert steps.limit_commands(spec) == (
         "set_default_device_pinned_mem_limit 0 81920M",
@@ -69,16 +67,16 @@ def test_a_daemon_allows_what_the_largest_container_may_have() -> None:
     )
 
 
-def test_a_container_is_told_its_own_size() -> None:
-    assert limits.of_container(80 * GIB, replicas=4, held=2) == {
+def test_a_container_gets_its_own_limits() -> None:
+    assert limits.container_environment(80 * GIB, replicas=4, held=2) == {
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=40960M",
     }
 
 
-def test_stopping_undoes_what_starting_did() -> None:
+def test_stopping_undoes_starting() -> None:
     spec = steps.Spec("GPU-b", (steps.MpsGpu("GPU-b", 1, 80 * GIB, 4),))
-    where = Places(ROOT, spec.name)
+    where = DaemonFiles(ROOT, spec.name)
     started, stopped = steps.start(spec, where), steps.stop(spec, where)
     touched = {step.path for step in started if isinstance(step, steps.Touch)}
     assert touched <= {step.path for step in stopped if isinstance(step, steps.Remove)}

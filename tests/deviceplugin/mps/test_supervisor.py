@@ -1,4 +1,4 @@
-"""A keeper runs the program for the agent, in its own container, and nothing else for nobody else."""
+"""The keeper runs NVIDIA's program for the agent in its own container, and runs nothing else."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.mps import running, steps, supervisor
+from deviceplugin.mps import control, steps, supervisor
 from deviceplugin.mps.control import Control, ControlError
-from deviceplugin.mps.places import Places
+from deviceplugin.mps.daemon_files import DaemonFiles
 from gpushare.daemon import shutdown
 from tests.deviceplugin import simulated
 
@@ -23,7 +23,7 @@ SPEC = steps.Spec(UUID, (steps.MpsGpu(UUID, 0, 40 << 30, 4),))
 
 @pytest.fixture
 async def socket(simulation: None, short_path: Path) -> AsyncIterator[Path]:
-    """Where a keeper listens."""
+    """Yield the socket of a running keeper."""
     path = short_path / "mps" / "keeper.sock"
     daemon = shutdown.Daemon()
     serving = asyncio.create_task(supervisor.serve(path, PROGRAM, daemon))
@@ -36,21 +36,21 @@ async def socket(simulation: None, short_path: Path) -> AsyncIterator[Path]:
     assert not path.exists()
 
 
-async def test_a_daemon_is_started_and_ended_through_it(socket: Path) -> None:
-    places = Places(socket.parent, UUID)
-    places.pipe.mkdir(parents=True)
-    places.log.mkdir()
-    control = Control(socket, steps.environment(SPEC, places))
+async def test_the_keeper_starts_and_stops_a_daemon(socket: Path) -> None:
+    files = DaemonFiles(socket.parent, UUID)
+    files.pipe.mkdir(parents=True)
+    files.log.mkdir()
+    control = Control(socket, steps.environment(SPEC, files))
     assert not await control.answers()
     await control.start()
     try:
         assert await control.answers()
-        assert places.pid_file.exists()
+        assert files.pid_file.exists()
     finally:
         await control.send("quit")
 
 
-def test_only_root_may_ask(short_path: Path) -> None:
+def test_only_root_can_connect(short_path: Path) -> None:
     with supervisor.listening(short_path / "keeper.sock"):
         assert stat.S_IMODE((short_path / "keeper.sock").stat().st_mode) == 0o600
 
@@ -64,7 +64,7 @@ def test_only_root_may_ask(short_path: Path) -> None:
         json.dumps({"arguments": ["-d"], "environment": {"LD_PRELOAD": "/x"}, "commands": ""}).encode() + b"\n",
     ],
 )
-async def test_what_no_agent_asks_is_not_run(socket: Path, line: bytes) -> None:
+async def test_anything_but_an_agents_call_is_not_run(socket: Path, line: bytes) -> None:
     reader, writer = await asyncio.open_unix_connection(socket)
     writer.write(line)
     async with asyncio.timeout(10):
@@ -73,12 +73,12 @@ async def test_what_no_agent_asks_is_not_run(socket: Path, line: bytes) -> None:
     assert outcome["problem"].startswith("was not run: ")
 
 
-async def test_a_keeper_that_is_not_there_is_a_sentence(short_path: Path) -> None:
+async def test_a_missing_keeper_is_an_error(short_path: Path) -> None:
     control = Control(short_path / "keeper.sock", {})
     with pytest.raises(ControlError, match="cannot be run"):
         await control.start()
 
 
-def test_a_call_is_read_as_it_was_written() -> None:
-    call = running.DaemonCall(("-d",), {"CUDA_MPS_PIPE_DIRECTORY": "/x"}, "quit\n")
-    assert running.read(running.write(call)) == call
+def test_a_call_is_decoded_as_it_was_encoded() -> None:
+    call = control.DaemonCall(("-d",), {"CUDA_MPS_PIPE_DIRECTORY": "/x"}, "quit\n")
+    assert control.decode(control.encode(call)) == call

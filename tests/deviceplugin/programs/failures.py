@@ -1,4 +1,4 @@
-"""GPUs that fail while a program has them."""
+"""GPUs that fail while a program uses them."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ SIMGPU = Path(__file__).parents[3] / "build" / "simgpu" / "simgpu"
 
 
 def simgpu(verb: str, *words: str) -> None:
-    """Run the command on the GPUs that this process has."""
+    """Run `simgpu` on the GPUs of this process."""
     subprocess.run([SIMGPU, verb, os.environ["SIMGPU_DIR"], *words], check=True)

@@ -1,8 +1,9 @@
-"""What a scrape says."""
+"""The metrics of a scrape."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import prometheus_client
 import pytest
@@ -15,12 +16,16 @@ from deviceplugin.audit.node_audit import NodeAudit
 from deviceplugin.report import agent_metrics
 from deviceplugin.report.device_holders import DeviceHolder
 from deviceplugin.report.share_peaks import Peak
-from deviceplugin.state.offer import Offer, Unreadable
+from deviceplugin.state.offer import Unreadable
 from gpushare import contract, ledger
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpunode import Condition, GpuNode
 from kubectl_gpushare.source import live_usage
 from tests import builders, exposition
+
+
+def collector(**values: Any) -> agent_metrics.AgentCollector:
+    return agent_metrics.AgentCollector("node-a", lambda: agent_metrics.MetricsSnapshot(**values))
 
 
 @pytest.fixture
@@ -32,30 +37,29 @@ def registry() -> prometheus_client.CollectorRegistry:
     alone = Tenant("other", "ml", "alone", ("main", "side"), 0, grants)
     made = prometheus_client.CollectorRegistry()
     made.register(
-        agent_metrics.AgentCollector(
-            node_name="node-a",
-            offer=Offer((node.gpus[0], ill, dataclasses.replace(ill, uuid="GPU-spark", index=2, memory_bytes=0))),
-            unread=lambda: [Unreadable(3, "GPU is lost")],
-            node=lambda: node,
-            uses=lambda: [
+        collector(
+            gpus=(node.gpus[0], ill, dataclasses.replace(ill, uuid="GPU-spark", index=2, memory_bytes=0)),
+            unread=[Unreadable(3, "GPU is lost")],
+            node=node,
+            uses=[
                 ShareUse(tenant, (1 << 30,), 3, (300 << 20,)),
                 ShareUse(alone, (0, 1 << 20), 1, (0, 0)),
             ],
-            connections=lambda: 4,
-            turned_away=lambda: 5,
-            versions=lambda: {1: 1, 2: 3},
-            leases=lambda: [
+            connections=4,
+            turned_away=5,
+            versions={1: 1, 2: 3},
+            leases=[
                 LeaseUsage(tenant, "GPU-node-a-0", 12.5, 40, 0.25, 7.5, 2.5, 3),
                 LeaseUsage(alone, "GPU-node-a-1", 60.0, 1, None),
             ],
-            by_driver=lambda: {("GPU-node-a-0", tenant.key): 0.5, ("GPU-node-a-1", alone.key): 0.96},
-            holders=lambda: [DeviceHolder("ml", "whole", "main", "nvidia.com/gpu", "GPU-node-a-1", 2)],
+            by_driver={("GPU-node-a-0", tenant.key): 0.5, ("GPU-node-a-1", alone.key): 0.96},
+            holders=[DeviceHolder("ml", "whole", "main", "nvidia.com/gpu", "GPU-node-a-1", 2)],
         )
     )
     return made
 
 
-def test_a_gpu_is_told_with_what_is_held_of_it(registry: prometheus_client.CollectorRegistry) -> None:
+def test_a_gpu_has_metrics_of_its_capacity_and_its_allocations(registry: prometheus_client.CollectorRegistry) -> None:
     labels = {"node": "node-a", "gpu": "GPU-node-a-0", "index": "0", "model": "NVIDIA A100-SXM4-80GB"}
     samples = {
         name: registry.get_sample_value(f"gpushare_gpu_{name}", labels)
@@ -72,18 +76,18 @@ def test_a_gpu_is_told_with_what_is_held_of_it(registry: prometheus_client.Colle
     assert registry.get_sample_value("gpushare_gpu_allocated_memory_bytes", other) == 0
 
 
-def test_a_gpu_without_memory_information_has_no_series_for_it(registry: prometheus_client.CollectorRegistry) -> None:
+def test_a_gpu_without_memory_information_has_no_memory_metric(registry: prometheus_client.CollectorRegistry) -> None:
     spark = {"node": "node-a", "gpu": "GPU-spark", "index": "2", "model": "NVIDIA A100-SXM4-80GB"}
     assert registry.get_sample_value("gpushare_gpu_healthy", spark) == 0
     assert registry.get_sample_value("gpushare_gpu_memory_bytes", spark) is None
 
 
-def test_a_gpu_that_cannot_be_read_is_not_healthy(registry: prometheus_client.CollectorRegistry) -> None:
+def test_an_unreadable_gpu_is_unhealthy(registry: prometheus_client.CollectorRegistry) -> None:
     unread = {"node": "node-a", "gpu": "", "index": "3", "model": ""}
     assert registry.get_sample_value("gpushare_gpu_healthy", unread) == 0
 
 
-def test_a_share_is_told_with_what_its_processes_hold(registry: prometheus_client.CollectorRegistry) -> None:
+def test_a_share_has_metrics_of_its_memory_and_processes(registry: prometheus_client.CollectorRegistry) -> None:
     share = {"node": "node-a", "namespace": "ml", "pod": "trainer", "containers": "main,side"}
     gpu = {**share, "gpu": "GPU-node-a-0"}
     assert registry.get_sample_value("gpushare_share_used_memory_bytes", gpu) == 1 << 30
@@ -92,7 +96,7 @@ def test_a_share_is_told_with_what_its_processes_hold(registry: prometheus_clien
     assert registry.get_sample_value("gpushare_share_processes", share) == 3
 
 
-def test_a_container_with_devices_is_told_with_the_gpu_that_they_are_on(
+def test_a_container_with_devices_has_a_metric_per_gpu(
     registry: prometheus_client.CollectorRegistry,
 ) -> None:
     labels = {"node": "node-a", "namespace": "ml", "pod": "whole", "container": "main", "resource": "nvidia.com/gpu"}
@@ -101,7 +105,7 @@ def test_a_container_with_devices_is_told_with_the_gpu_that_they_are_on(
     assert registry.get_sample_value("gpushare_gpu_mode", {**gpu, "mode": "fractional"}) == 1
 
 
-def test_a_share_is_told_with_the_time_it_had_its_gpu(registry: prometheus_client.CollectorRegistry) -> None:
+def test_a_share_has_metrics_of_its_leases(registry: prometheus_client.CollectorRegistry) -> None:
     gpu = {"node": "node-a", "namespace": "ml", "pod": "trainer", "containers": "main,side", "gpu": "GPU-node-a-0"}
     assert registry.get_sample_value("gpushare_share_lease_seconds_total", gpu) == 12.5
     assert registry.get_sample_value("gpushare_share_leases_total", gpu) == 40
@@ -113,7 +117,7 @@ def test_a_share_is_told_with_the_time_it_had_its_gpu(registry: prometheus_clien
     assert registry.get_sample_value("gpushare_share_lease_seconds_total", alone) == 60
 
 
-def test_the_driver_measures_a_share_that_the_arbiter_does_not(registry: prometheus_client.CollectorRegistry) -> None:
+def test_the_driver_measures_shares_that_the_arbiter_does_not(registry: prometheus_client.CollectorRegistry) -> None:
     share = {"node": "node-a", "namespace": "ml", "containers": "main,side"}
     by_arbiter = {**share, "pod": "trainer", "gpu": "GPU-node-a-0"}
     assert registry.get_sample_value("gpushare_share_used_compute_ratio", by_arbiter) == 0.25
@@ -123,7 +127,7 @@ def test_the_driver_measures_a_share_that_the_arbiter_does_not(registry: prometh
     assert registry.get_sample_value("gpushare_share_used_compute_ratio", by_neither) is None
 
 
-def test_what_is_used_is_what_the_command_line_reads(registry: prometheus_client.CollectorRegistry) -> None:
+def test_the_command_line_reads_these_metrics(registry: prometheus_client.CollectorRegistry) -> None:
     read = live_usage.of({"node-a": prometheus_client.generate_latest(registry).decode()})
     assert read.of_pod("node-a", "ml", "trainer", ["GPU-node-a-0"]) == live_usage.Used(1 << 30, 25.0)
     given = live_usage.GivenDevices("ml", "whole", "main", "nvidia.com/gpu", 2)
@@ -132,7 +136,7 @@ def test_what_is_used_is_what_the_command_line_reads(registry: prometheus_client
     assert read.devices_of("node-b", "GPU-node-b-0") is None
 
 
-def test_the_arbiter_counts(registry: prometheus_client.CollectorRegistry) -> None:
+def test_the_arbiters_connections_are_counted(registry: prometheus_client.CollectorRegistry) -> None:
     assert registry.get_sample_value("gpushare_arbiter_connections") == 4
     assert registry.get_sample_value("gpushare_arbiter_turned_away_total") == 5
     spoken = [registry.get_sample_value("gpushare_arbiter_protocol_connections", {"version": digit}) for digit in "12"]
@@ -143,12 +147,12 @@ LABELS = (
     *("node", "gpu", "index", "model", "mode", "namespace", "pod", "containers", "container", "resource", "version"),
     *("condition", "status", "reason"),
 )
-# The one name that others have given: what cost tools look for.
+# The only metric without our prefix: cost tools look for this name.
 FOREIGN = "container_gpu_allocation"
 
 
 class Busy:
-    """A node with so many shares, of two GPUs each, all of which are measured, audited and to shrink."""
+    """A node with a number of shares of two GPUs each, all of which are measured, audited and shrinking."""
 
     def __init__(self, shares: int) -> None:
         self.names = [f"pod-{number}" for number in range(shares)]
@@ -157,35 +161,27 @@ class Busy:
         self.uuids = tuple(gpu.uuid for gpu in self.node.gpus)
         grants = tuple(Grant(uuid, 1 << 30, 1, 100) for uuid in self.uuids)
         self.tenants = [Tenant(f"uid-{name}", "ml", name, ("main", "side"), 0, grants) for name in self.names]
-        self.registry.register(
-            agent_metrics.AgentCollector(
-                node_name="node-a",
-                offer=Offer(self.node.gpus),
-                node=self.gpunode,
-                uses=lambda: [ShareUse(tenant, (1, 2), 3, (4, 5)) for tenant in self.tenants],
-                connections=lambda: len(self.tenants),
-                turned_away=lambda: 0,
-                holders=lambda: [
-                    DeviceHolder("ml", tenant.pod, "main", "nvidia.com/gpu", self.uuids[0], 1)
-                    for tenant in self.tenants
-                ],
-                leases=lambda: [
-                    LeaseUsage(tenant, uuid, 1.0, 2, 0.5, 3.0, 4.0, 5) for tenant in self.tenants for uuid in self.uuids
-                ],
-                audit=lambda: NodeAudit(
-                    self.node.gpus,
-                    shares=tuple(
-                        AuditedShare("ml", tenant.pod, tenant.containers, uuid, 1, 100, 1 << 30, processes=3)
-                        for tenant in self.tenants
-                        for uuid in self.uuids
-                    ),
+        self.registry.register(agent_metrics.AgentCollector("node-a", self.snapshot))
+
+    def snapshot(self) -> agent_metrics.MetricsSnapshot:
+        pairs = [(tenant, uuid) for tenant in self.tenants for uuid in self.uuids]
+        return agent_metrics.MetricsSnapshot(
+            gpus=self.node.gpus,
+            node=self.gpunode(),
+            uses=[ShareUse(tenant, (1, 2), 3, (4, 5)) for tenant in self.tenants],
+            leases=[LeaseUsage(tenant, uuid, 1.0, 2, 0.5, 3.0, 4.0, 5) for tenant, uuid in pairs],
+            holders=[
+                DeviceHolder("ml", tenant.pod, "main", "nvidia.com/gpu", self.uuids[0], 1) for tenant in self.tenants
+            ],
+            audit=NodeAudit(
+                self.node.gpus,
+                shares=tuple(
+                    AuditedShare("ml", tenant.pod, tenant.containers, uuid, 1, 100, 1 << 30, processes=3)
+                    for tenant, uuid in pairs
                 ),
-                peaked=lambda: [
-                    Peak(tenant.pod_uid, "ml", tenant.pod, "main,side", uuid, 1, 0.5, 2.0)
-                    for tenant in self.tenants
-                    for uuid in self.uuids
-                ],
-            )
+            ),
+            peaks=[Peak(tenant.pod_uid, "ml", tenant.pod, "main,side", uuid, 1, 0.5, 2.0) for tenant, uuid in pairs],
+            connections=len(self.tenants),
         )
 
     def gpunode(self) -> GpuNode:
@@ -198,14 +194,14 @@ class Busy:
         return dataclasses.replace(self.node, allocations=tuple(entries), conditions=(ready,))
 
 
-def test_every_metric_is_as_prometheus_wants_it() -> None:
+def test_every_metric_follows_prometheus_conventions() -> None:
     families = exposition.families(Busy(3).registry)
     assert list(exposition.faults({FOREIGN: families.pop(FOREIGN)}, prefix="container_gpu_", labels=LABELS)) == []
     assert list(exposition.faults(families, prefix="gpushare_", labels=LABELS)) == []
     assert all(family.samples for family in families.values()), "not all of them were tried"
 
 
-def test_all_that_is_promised_is_told_of_each_share_and_gpu() -> None:
+def test_each_share_and_gpu_has_all_documented_metrics() -> None:
     families = exposition.families(Busy(3).registry)
     per_gpu = {name for name, family in families.items() if {"gpu", "index"} <= family.samples[0].labels.keys()}
     assert per_gpu == {
@@ -228,7 +224,7 @@ def test_all_that_is_promised_is_told_of_each_share_and_gpu() -> None:
     }
 
 
-def test_there_are_as_many_series_as_gpus_and_shares_and_no_more_once_pods_have_ended() -> None:
+def test_series_grow_with_gpus_and_shares_and_end_with_their_pods() -> None:
     node = Busy(40)
 
     def series() -> int:
@@ -242,4 +238,4 @@ def test_there_are_as_many_series_as_gpus_and_shares_and_no_more_once_pods_have_
     assert with_40 - with_20 == with_20 - without
     text = prometheus_client.generate_latest(node.registry).decode()
     assert not [name for name in node.names if f'"{name}"' in text]
-    assert (with_20 - without) / 20 <= 38  # of a share of two GPUs, used by two containers
+    assert (with_20 - without) / 20 <= 38  # for a share of two GPUs with two containers

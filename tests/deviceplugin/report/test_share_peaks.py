@@ -1,4 +1,4 @@
-"""The most that shares have used."""
+"""The peak usage of shares."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TENANT = Tenant("u", "ml", "trainer", ("main", "side"), 0, (Grant("GPU-0", 100, 
 
 
 class Node:
-    """What shares use, on a clock that the test turns."""
+    """The usage of a node's shares, with a clock that the test advances."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -27,7 +27,7 @@ class Node:
         self.begin()
 
     def begin(self) -> None:
-        """Another agent."""
+        """Start another agent."""
         self.peaks = share_peaks.Peaks(
             self.directory,
             uses=lambda: () if self.used is None else (ShareUse(TENANT, self.used, 1, (5, 0)),),
@@ -39,7 +39,7 @@ class Node:
     def later(self, used: tuple[int, ...] | None, recent: float | None = None, *, seconds: float = 1.0) -> Peak:
         self.now += seconds
         self.used, self.recent = used, recent
-        self.peaks.look()
+        self.peaks.sample()
         return self.peaks.all[0]
 
 
@@ -48,7 +48,7 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-def test_the_most_is_remembered_with_what_was_not_charged(node: Node) -> None:
+def test_the_peak_includes_uncharged_memory(node: Node) -> None:
     node.later((10, 1))
     node.later((30, 2), 0.4)
     first = node.later((20, 3), 0.2)
@@ -57,46 +57,46 @@ def test_the_most_is_remembered_with_what_was_not_charged(node: Node) -> None:
     assert (second.gpu, second.memory_bytes, second.compute_ratio) == ("GPU-1", 3, None)
 
 
-def test_only_time_with_a_process_counts_and_none_in_which_nobody_looked(node: Node) -> None:
+def test_only_sampled_time_with_a_process_counts(node: Node) -> None:
     node.later((10, 0))
     node.later(None)
     node.later((10, 0))
     assert node.later((10, 0), seconds=3600).observed_seconds == 1.0
 
 
-def test_the_next_agent_goes_on_from_there(node: Node) -> None:
+def test_the_next_agent_continues_with_the_stored_peaks(node: Node) -> None:
     node.later((10, 0), 0.4)
     node.later((50, 0))
-    node.peaks.keep()
+    node.peaks.save()
     node.begin()
     node.now += 100
     after = node.later((1, 0), 0.3)
     assert (after.memory_bytes, after.compute_ratio, after.observed_seconds) == (55, 0.4, 1.0)
 
 
-def test_a_file_that_makes_no_sense_is_no_file(node: Node) -> None:
+def test_an_invalid_file_is_set_aside(node: Node) -> None:
     (node.directory / share_peaks.NAME).write_text('[{"gpu": 1, "what": 2}]')
     node.begin()
     assert node.later((1, 0)).memory_bytes == 6
 
 
-def test_pods_that_have_gone_are_forgotten_and_none_while_they_are_not_known(node: Node) -> None:
+def test_peaks_of_deleted_pods_are_dropped_once_the_pods_are_known(node: Node) -> None:
     node.later((10, 0))
     node.pods = None
     node.later(None)
     assert len(node.peaks.all) == 2
     node.pods = frozenset()
     node.now += 1
-    node.peaks.look()
+    node.peaks.sample()
     assert node.peaks.all == ()
 
 
-def test_the_metrics_have_no_compute_that_was_never_known(node: Node) -> None:
+def test_compute_that_was_never_measured_has_no_metric(node: Node) -> None:
     node.later((10, 0), 0.25)
     node.later((10, 0), 0.25)
     samples = {
         (sample.name, sample.labels["gpu"]): sample.value
-        for metric in share_peaks.figures(node.peaks.all, node_name="n")
+        for metric in share_peaks.metrics(node.peaks.all, node_name="n")
         for sample in metric.samples
     }
     assert samples == {

@@ -1,4 +1,4 @@
-"""GPUs as the kubelet counts them."""
+"""The devices that the kubelet counts."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ def percents(*gpus: Gpu) -> tuple[advertisement.AdvertisedDevice, ...]:
     ("resource", "per_gpu"),
     [(PERCENT, 100), (IDLE, contract.IDLE_SHARES_PER_GPU)],
 )
-def test_a_gpu_is_as_many_devices_as_the_resource_has_units(resource: str, per_gpu: int) -> None:
+def test_a_gpu_is_advertised_as_one_device_per_unit(resource: str, per_gpu: int) -> None:
     devices = advertisement.of_shares(builders.node(gpus=4).gpus)[resource]
     assert len(devices) == len({device.id for device in devices}) == 4 * per_gpu
     assert all(device.healthy for device in devices)
 
 
-def test_ids_say_what_they_count_and_differ_between_resources() -> None:
+def test_ids_contain_the_resource() -> None:
     devices = advertisement.of_shares(builders.node(gpus=1).gpus)
     assert devices[PERCENT][0].id == "gpu-percent-0"
     assert devices[IDLE][-1].id == "gpu-idle-63"
 
 
-def test_ids_are_counters_and_are_near_no_cpu() -> None:
+def test_counters_have_no_numa_node() -> None:
     assert {device.numa_node for device in percents(dataclasses.replace(builders.gpu(), numa_node=1))} == {None}
 
 
-def test_a_sick_gpu_takes_as_many_with_it_as_it_has_whichever_they_are() -> None:
+def test_an_unhealthy_gpu_makes_as_many_counters_unhealthy() -> None:
     well = builders.node(gpus=3).gpus
     devices = percents(dataclasses.replace(well[1], healthy=False), well[0], well[2])
     assert [device.healthy for device in devices] == [True] * 200 + [False] * 100
 
 
-def test_what_a_container_has_is_healthy_and_the_sum_stays() -> None:
+def test_counters_in_use_are_healthy_and_the_sum_is_unchanged() -> None:
     well = builders.node(gpus=2).gpus
     held = {"gpu-percent-199", "gpu-percent-3"}
     devices = advertisement.of_shares((dataclasses.replace(well[0], healthy=False), well[1]), in_use={PERCENT: held})[
@@ -56,20 +56,20 @@ def test_what_a_container_has_is_healthy_and_the_sum_stays() -> None:
     assert "gpu-percent-98" in healthy
 
 
-def test_whoever_holds_more_than_there_is_keeps_it() -> None:
+def test_more_counters_in_use_than_units_all_stay_healthy() -> None:
     held = [f"gpu-percent-{number}" for number in range(150)]
     devices = advertisement.of_shares(builders.node(gpus=1).gpus, in_use={PERCENT: held})[PERCENT]
     assert [device.id for device in devices if device.healthy] == held
 
 
-def test_an_id_of_another_kind_that_is_in_use_takes_the_place_of_a_free_one() -> None:
+def test_a_foreign_id_in_use_replaces_a_free_counter() -> None:
     held = ["GPU-6f127b1c::17", "GPU-6f127b1c::18"]
     devices = advertisement.of_shares(builders.node(gpus=1).gpus, in_use={PERCENT: held})[PERCENT]
     assert [device.id for device in devices] == [*(f"gpu-percent-{number}" for number in range(98)), *held]
     assert all(device.healthy for device in devices)
 
 
-def test_a_node_that_can_give_more_than_its_gpus_have_lists_more() -> None:
+def test_a_node_that_can_give_more_than_its_gpus_advertises_more() -> None:
     devices = advertisement.of_shares(builders.node(gpus=1).gpus, usable={PERCENT: 130, IDLE: 64})[PERCENT]
     assert len(devices) == sum(device.healthy for device in devices) == 130
 
@@ -83,7 +83,7 @@ def test_a_node_without_gpus_has_no_devices() -> None:
     assert advertisement.of_shares([]) == {PERCENT: (), IDLE: ()}
 
 
-def test_a_gpu_that_takes_nothing_new_offers_what_is_in_use() -> None:
+def test_a_closed_gpu_offers_only_devices_in_use() -> None:
     devices = [advertisement.AdvertisedDevice(f"GPU-{gpu}::{number}", True) for gpu in "ab" for number in range(2)]
     result = advertisement.closed(devices, gpus={"GPU-a"}, in_use={"GPU-a::1"})
     assert [device.healthy for device in result] == [False, True, True, True]
@@ -100,5 +100,5 @@ def test_a_gpu_that_takes_nothing_new_offers_what_is_in_use() -> None:
         ("nvidia.com/mig-1g.10gb.me", "gpushare-nvidia.com-mig-1g.10gb.me.sock"),
     ],
 )
-def test_each_resource_has_a_socket_of_its_own(resource: str, name: str) -> None:
+def test_each_resource_has_its_own_socket(resource: str, name: str) -> None:
     assert advertisement.socket_name(resource) == name

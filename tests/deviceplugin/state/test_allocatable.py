@@ -1,4 +1,4 @@
-"""What the node has of our resources."""
+"""The node's allocatable amounts of gpushare's resources."""
 
 from __future__ import annotations
 
@@ -41,29 +41,29 @@ def share(request: int, memory: int, *gpus: str) -> GivenShare:
 
 
 def units(there: GpuNode | None, *pods: dict[str, Any], gpus: tuple[Gpu, ...] = GPUS) -> tuple[int, int]:
-    """Of two GPUs: percent, and GiB."""
+    """Return the percent and the GiB of two GPUs."""
     amounts = allocatable.allocatable(gpus, there, pods)
     return amounts[PERCENT], amounts[MEMORY] // GIB
 
 
-def test_healthy_gpus_have_what_they_have() -> None:
+def test_healthy_gpus_count_in_full() -> None:
     assert units(None) == (200, 160)
     assert allocatable.allocatable(GPUS, None, ())[IDLE] == 2 * contract.IDLE_SHARES_PER_GPU
     assert units(None, gpus=tuple(dataclasses.replace(gpu, mode=Mode.EXCLUSIVE) for gpu in GPUS)) == (0, 0)
 
 
-def test_a_pod_that_has_what_it_counts_for_changes_nothing() -> None:
+def test_a_pod_whose_share_equals_its_requests_changes_nothing() -> None:
     manifest = pod({PERCENT: "50", MEMORY: "8Gi"})
     assert units(node(share(50, 8 * GIB)), manifest) == (200, 160)
-    assert units(node(share(80, 9 * GIB)), manifest) == (200, 160)  # it has grown: the ledger is the stricter one
+    assert units(node(share(80, 9 * GIB)), manifest) == (200, 160)  # it has grown, so the ledger is stricter
 
 
-def test_what_a_pod_has_given_up_is_there_again() -> None:
+def test_memory_that_a_pod_gave_up_is_allocatable_again() -> None:
     manifest = pod({PERCENT: "100", MEMORY: "16Gi"})
     assert units(node(share(20, 5 * GIB, SECOND, FIRST)), manifest) == (260, 166)
 
 
-def test_a_pod_that_is_to_shrink_still_has_all_of_it() -> None:
+def test_a_pod_that_has_not_shrunk_yet_counts_in_full() -> None:
     given_now = GivenShare(("c0",), (FIRST,), 50, 100, 8 * GIB, shrink_to_bytes=GIB)
     assert units(node(given_now), pod({MEMORY: "8Gi"})) == (200, 160)
 
@@ -78,29 +78,27 @@ def test_a_pod_that_is_to_shrink_still_has_all_of_it() -> None:
         ({}, node(share(20, GIB))),
     ],
 )
-def test_who_counts_for_nothing_or_is_not_known_changes_nothing(
-    manifest: dict[str, Any], there: GpuNode | None
-) -> None:
+def test_a_pod_without_a_matching_allocation_changes_nothing(manifest: dict[str, Any], there: GpuNode | None) -> None:
     assert units(there, manifest) == (200, 160)
 
 
-def test_what_pods_have_on_a_sick_gpu_takes_nothing_from_a_healthy_one() -> None:
+def test_pods_on_an_unhealthy_gpu_do_not_reduce_a_healthy_one() -> None:
     sick = (dataclasses.replace(GPUS[0], healthy=False), GPUS[1])
     assert units(None, gpus=sick) == (100, 80)
     has_it = node(share(100, 40 * GIB))
     assert units(has_it, pod({PERCENT: "100", MEMORY: "40Gi"}), gpus=sick) == (200, 120)
-    assert units(has_it, gpus=GPUS[1:]) == (200, 120)  # the GPU is gone, and its pod on its way here
+    assert units(has_it, gpus=GPUS[1:]) == (200, 120)  # the GPU is gone while its pod is on its way
     changing = (dataclasses.replace(GPUS[0], pending_mode=Mode.EXCLUSIVE), GPUS[1])
     assert units(has_it, gpus=changing) == (200, 120)
 
 
-def test_what_is_kept_free_for_a_gated_pod_on_a_sick_gpu_is_nobodys() -> None:
+def test_a_backfill_reservation_on_an_unhealthy_gpu_does_not_count() -> None:
     hold = Allocation("hold-a", PodRef("ml", "a", ""), (share(100, GIB),))
     sick = (dataclasses.replace(GPUS[0], healthy=False), GPUS[1])
     assert units(GpuNode("n", allocations=(hold,)), gpus=sick) == (100, 80)
 
 
-def test_shares_in_turn_count_as_the_scheduler_counts_their_containers() -> None:
+def test_shares_of_init_containers_count_as_in_the_scheduler() -> None:
     manifest = pod({PERCENT: "70", MEMORY: "40Gi"})
     warm = {PERCENT: "80", MEMORY: "8Gi"}
     manifest["spec"]["initContainers"] = [{"name": "warm", "resources": {"limits": warm}}]
@@ -113,7 +111,7 @@ def test_shares_in_turn_count_as_the_scheduler_counts_their_containers() -> None
     assert units(node(*in_turn), manifest, gpus=sick) == (100 + 80, 80 + 40)
 
 
-def test_what_is_kept_of_a_spec_counts_as_the_whole_of_it() -> None:
+def test_a_trimmed_pod_counts_as_the_whole_pod() -> None:
     manifest = pod({PERCENT: "50", MEMORY: "8Gi", "cpu": "2"}, {PERCENT: "20"})
     manifest["spec"]["initContainers"] = [
         {"name": "warm", "resources": {"limits": {PERCENT: "90"}}, "image": "x"},
@@ -128,8 +126,8 @@ def test_what_is_kept_of_a_spec_counts_as_the_whole_of_it() -> None:
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), max_size=6))
-def test_whatever_the_ledger_has_room_for_the_counters_have_room_for(pods: list[tuple[int, int]]) -> None:
-    """counted, given: of each pod on the one GPU."""
+def test_counters_have_room_for_all_that_the_ledger_has_room_for(pods: list[tuple[int, int]]) -> None:
+    """counted, given: the amounts of each pod on the only GPU."""
     used = 0
     manifests, entries = [], []
     for number, (counted, has) in enumerate(pods):
@@ -143,14 +141,14 @@ def test_whatever_the_ledger_has_room_for_the_counters_have_room_for(pods: list[
     assert counted + (100 - used) <= amounts[PERCENT]
 
 
-def test_it_rises_at_once_and_falls_late() -> None:
+def test_the_amount_rises_at_once_and_falls_late() -> None:
     now, amounts = [0.0], {PERCENT: 200, MEMORY: 5}
-    stabilized = allocatable.Stabilized(lambda _: dict(amounts), clock=lambda: now[0])
-    assert (stabilized(()), stabilized.falls_in_seconds) == ({PERCENT: 200, MEMORY: 5}, math.inf)
+    stabilized = allocatable.DelayedDecrease(lambda _: dict(amounts), clock=lambda: now[0])
+    assert (stabilized(()), stabilized.decrease_in_seconds) == ({PERCENT: 200, MEMORY: 5}, math.inf)
     amounts[PERCENT] = 100
-    assert (stabilized(()), stabilized.falls_in_seconds) == ({PERCENT: 200, MEMORY: 5}, allocatable.FALL_SECONDS)
+    assert (stabilized(()), stabilized.decrease_in_seconds) == ({PERCENT: 200, MEMORY: 5}, allocatable.DECREASE_SECONDS)
     now[0], amounts[MEMORY] = 2.0, 9
     assert stabilized(()) == {PERCENT: 200, MEMORY: 9}
-    now[0] = allocatable.FALL_SECONDS
+    now[0] = allocatable.DECREASE_SECONDS
     assert stabilized(()) == {PERCENT: 100, MEMORY: 9}
-    assert stabilized.falls_in_seconds == 2.0  # nothing will change then; it is looked once more
+    assert stabilized.decrease_in_seconds == 2.0  # one more check, which will find no change

@@ -1,4 +1,4 @@
-"""A value that is followed."""
+"""Observable values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests import builders
 GPUS = builders.node(gpus=3).gpus
 
 
-async def test_a_follower_sees_what_is_and_then_each_change() -> None:
+async def test_a_follower_sees_the_value_and_then_each_change() -> None:
     offer = Offer(GPUS[:1])
     seen = offer.follow()
     assert await anext(seen) == GPUS[:1]
@@ -31,7 +31,7 @@ async def test_a_slow_follower_sees_only_the_newest() -> None:
     assert await anext(seen) == GPUS[:2]
     pending = asyncio.ensure_future(anext(seen))
     await asyncio.sleep(0)
-    offer.publish(GPUS[:2])  # no news
+    offer.publish(GPUS[:2])  # no change
     await asyncio.sleep(0)
     assert not pending.done()
     pending.cancel()
@@ -39,7 +39,7 @@ async def test_a_slow_follower_sees_only_the_newest() -> None:
     await seen.aclose()
 
 
-def test_who_is_to_be_woken_is_woken_at_first_and_at_each_change_and_by_no_news() -> None:
+def test_an_event_is_set_at_first_and_by_each_change() -> None:
     offer, woken = Offer(GPUS[:1]), asyncio.Event()
     offer.wake(woken)
     for gpus, is_news in ((GPUS[:1], True), (GPUS[:1], False), (GPUS[:2], True)):

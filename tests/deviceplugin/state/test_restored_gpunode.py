@@ -1,4 +1,4 @@
-"""An agent whose GPUNode went back in time, as after etcd was restored: it takes what is there, whatever the version."""
+"""After a restore of etcd, the agent accepts the older GPUNode in spite of its version."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def document(*held: str, version: int) -> dict[str, Any]:
 
 
 class Api(api_client.ApiClient):
-    """An API server with one GPUNode, whose count of versions is that of the GPUNode.
+    """An API server with one GPUNode, whose resourceVersion is also the server's.
 
-    has_forgotten: whether the next watch is told that what it asks for is no longer kept.
+    has_forgotten: whether the next watch fails because its version has expired.
     """
 
     def __init__(self, stored: dict[str, Any]) -> None:
@@ -61,17 +61,17 @@ def allocations(gpunode: GpuNodeCopy) -> list[str]:
     return [entry.id for entry in node.allocations]
 
 
-async def test_what_is_there_now_counts_though_it_is_older() -> None:
+async def test_an_older_gpunode_counts_after_a_restore() -> None:
     api = Api(document("a", "b", version=100))
     gpunode = GpuNodeCopy(api, node_name="node-a", wake=asyncio.Event())
     await gpunode.informer.step()
     assert allocations(gpunode) == ["a", "b"]
     api.stored = document("a", version=90)
-    for _ in range(2):  # asked whether 100 is yet to come, and listed
+    for _ in range(2):  # asks for version 100, which does not exist, and lists
         await gpunode.informer.step()
     assert allocations(gpunode) == ["a"]
     api.stored = document("a", "c", version=91)
     api.has_forgotten = True
-    for _ in range(2):  # told so, and listed
+    for _ in range(2):  # gets an expired version, and lists
         await gpunode.informer.step()
     assert allocations(gpunode) == ["a", "c"]

@@ -28,7 +28,7 @@ class _Figures:
     """Of peaks."""
 
     def __init__(self, peaks: share_peaks.Peaks) -> None:
-        self.collect = lambda: share_peaks.figures(peaks.all, node_name="gpu-1")
+        self.collect = lambda: share_peaks.metrics(peaks.all, node_name="gpu-1")
 
 
 def _peaks(path: Path) -> None:
@@ -38,7 +38,7 @@ def _peaks(path: Path) -> None:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Figures(peaks))  # type: ignore[arg-type]
     generate_latest(registry)
-    peaks.keep()
+    peaks.save()
 
 
 def _record(path: Path) -> None:

@@ -46,9 +46,9 @@ def writes_peaks(there: str) -> None:
     tenant = Tenant("u", "ml", "trainer", ("main",), 0, (Grant("GPU-0", 100, 50, 100),))
     use = ShareUse(tenant, (77,), 1, (5,))
     made = Peaks(Path(there), uses=lambda: (use,), leases=lambda: (), pods=lambda: None)
-    made.look()
-    made.look()
-    made.keep()
+    made.sample()
+    made.sample()
+    made.save()
 
 
 def reads_peaks(there: str) -> list[Any]:

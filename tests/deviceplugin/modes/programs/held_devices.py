@@ -1,4 +1,4 @@
-"""A GPU is cut for a mode of use while a pod holds one of its devices."""
+"""Repartitions a GPU while a pod has one of its MIG devices."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from deviceplugin.hardware import nvml
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.hardware.nvml_mig import MigDriver
 from deviceplugin.mig.partitioner import Partitioner
-from deviceplugin.modes import mig_part, setup
+from deviceplugin.modes import setup, setup_parts
 from gpushare.gpu import Mode
 from gpushare.modes.assignment import Assignment, Partition
 from gpushare.modes.hardware_gpu import HardwareGpu
@@ -23,12 +23,12 @@ def cuts_beside_a_held_device() -> None:
     async def looked() -> None:
         pass
 
-    part = mig_part.MigPart(Driver(opened), Partitioner(driver), looked, lambda: frozenset(held))
+    part = setup_parts.MigPart(Driver(opened), Partitioner(driver), looked, lambda: frozenset(held))
 
     def enter(profile: str, count: int) -> list[str]:
         layout = Assignment(Mode.MIG, partition=Partition(True, ((profile, count),)))
         try:
-            asyncio.run(part.enter(HardwareGpu(uuid, 0, mig_capable=True), layout))
+            asyncio.run(part.set_up(HardwareGpu(uuid, 0, mig_capable=True), layout))
         except setup.SetUpError as error:
             print("refused", error)
         return [device.uuid for device in driver.mig_devices(uuid)]

@@ -1,4 +1,4 @@
-"""A program that takes what it gets of a GPU."""
+"""Allocates as much GPU memory as it gets."""
 
 from __future__ import annotations
 

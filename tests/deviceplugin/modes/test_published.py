@@ -1,11 +1,11 @@
-"""What others see of modes that are in force, or on their way."""
+"""The published view of modes that are in force or being changed."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-from deviceplugin.modes import presenting
+from deviceplugin.modes import published
 from gpushare import contract
 from gpushare.gpu import Mode
 from gpushare.modes.assignment import Assignment
@@ -21,14 +21,16 @@ SHARED = Assignment(Mode.FRACTIONAL)
 
 
 def advertised(in_force: dict[str, Assignment | None], **arguments: Any) -> dict[str, dict[str, bool]]:
-    known = presenting.gpus(SEEN, in_force, {}, arguments.get("closed", frozenset()))
+    known = published.gpus_with_modes(SEEN, in_force, {}, arguments.get("closed", frozenset()))
     options: dict[str, Any] = {"closed": frozenset(), "in_use": {}} | arguments
-    resources = presenting.advertised(known, GPUS, in_force, **options)
+    resources = published.advertised(known, GPUS, in_force, **options)
     return {name: {device.id: device.healthy for device in devices} for name, devices in resources.items()}
 
 
-def test_a_gpu_on_its_way_shows_what_it_is_and_what_it_becomes() -> None:
-    gpus = presenting.gpus(SEEN, {ONE: SHARED, TWO: None, THREE: WHOLE}, dict.fromkeys((ONE, TWO, THREE), WHOLE), {ONE})
+def test_a_changing_gpu_shows_its_present_and_its_next_mode() -> None:
+    gpus = published.gpus_with_modes(
+        SEEN, {ONE: SHARED, TWO: None, THREE: WHOLE}, dict.fromkeys((ONE, TWO, THREE), WHOLE), {ONE}
+    )
     assert [(gpu.mode, gpu.pending_mode) for gpu in gpus] == [
         (Mode.FRACTIONAL, Mode.EXCLUSIVE),
         (Mode.EXCLUSIVE, Mode.EXCLUSIVE),
@@ -39,11 +41,11 @@ def test_a_gpu_on_its_way_shows_what_it_is_and_what_it_becomes() -> None:
 def test_a_gpu_shows_the_mig_devices_on_it() -> None:
     parts = tuple(HardwareMigDevice(f"MIG-{index}", index, kind) for index, kind in enumerate(("3g.40gb", "1g.10gb")))
     hardware = [dataclasses.replace(GPUS[0], mig_enabled=True, mig_devices=parts), *GPUS[1:]]
-    gpus = presenting.gpus(SEEN, {}, {}, frozenset(), hardware)
+    gpus = published.gpus_with_modes(SEEN, {}, {}, frozenset(), hardware)
     assert [gpu.mig_profiles for gpu in gpus] == [("3g.40gb", "1g.10gb"), (), ()]
 
 
-def test_each_gpu_is_offered_as_what_it_is_and_one_that_is_set_up_not_at_all() -> None:
+def test_each_gpu_is_offered_in_its_mode_unless_it_is_being_set_up() -> None:
     devices = advertised({ONE: WHOLE, TWO: SLICED, THREE: None})
     assert devices == {
         "nvidia.com/gpu": {ONE: True},
@@ -56,14 +58,14 @@ def test_a_node_without_fractional_gpus_has_no_counters() -> None:
     assert len(advertised({ONE: WHOLE, TWO: SHARED, THREE: WHOLE})[contract.RESOURCE_PERCENT]) == 100
 
 
-def test_a_closed_gpu_offers_only_what_is_in_use() -> None:
+def test_a_closed_gpu_offers_only_devices_in_use() -> None:
     in_use = {"nvidia.com/gpu.shared": {f"{TWO}::1"}}
     devices = advertised({ONE: WHOLE, TWO: SLICED, THREE: WHOLE}, closed=frozenset({ONE, TWO}), in_use=in_use)
     assert devices["nvidia.com/gpu"] == {ONE: False, THREE: True}
     assert devices["nvidia.com/gpu.shared"] == {f"{TWO}::0": False, f"{TWO}::1": True}
 
 
-def test_a_counter_in_use_outlives_the_gpus_that_it_counted() -> None:
+def test_a_counter_in_use_outlives_its_gpu() -> None:
     held = {f"gpu-percent-{unit}" for unit in range(150, 200)}
     in_use = {contract.RESOURCE_PERCENT: held}
     before = advertised({ONE: SHARED, TWO: SHARED, THREE: WHOLE}, in_use=in_use)[contract.RESOURCE_PERCENT]
@@ -72,17 +74,17 @@ def test_a_counter_in_use_outlives_the_gpus_that_it_counted() -> None:
     assert all(after.get(identity) for identity in held)
 
 
-def test_of_a_gpu_that_is_to_have_another_mode_the_counters_say_what_the_node_can_give() -> None:
+def test_counters_of_a_changing_gpu_are_healthy_as_far_as_the_node_can_give() -> None:
     in_force: dict[str, Assignment | None] = {ONE: SHARED, TWO: WHOLE, THREE: WHOLE}
     usable = {contract.RESOURCE_PERCENT: 50, contract.RESOURCE_IDLE: 64}
     devices = advertised(in_force, closed=frozenset({ONE}), usable=usable)[contract.RESOURCE_PERCENT]
     assert (len(devices), sum(devices.values())) == (100, 50)
 
 
-def test_health_is_the_gpus_and_of_a_part_its_own_too() -> None:
+def test_a_device_is_healthy_if_its_gpu_and_its_mig_device_are() -> None:
     ill = (dataclasses.replace(SEEN[0], healthy=False), *SEEN[1:])
     in_force: dict[str, Assignment | None] = {ONE: SLICED, TWO: WHOLE, THREE: WHOLE}
-    known = presenting.gpus(ill, in_force, {}, frozenset())
-    devices = presenting.advertised(known, GPUS, in_force, closed=frozenset(), in_use={}, ill={TWO})
+    known = published.gpus_with_modes(ill, in_force, {}, frozenset())
+    devices = published.advertised(known, GPUS, in_force, closed=frozenset(), in_use={}, unhealthy={TWO})
     assert [device.healthy for device in devices["nvidia.com/gpu.shared"]] == [False, False]
     assert [device.healthy for device in devices["nvidia.com/gpu"]] == [False, True]

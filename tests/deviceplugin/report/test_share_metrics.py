@@ -1,4 +1,4 @@
-"""What cost tools are told: parts of GPUs by container, that add up to GPUs."""
+"""The metrics for cost tools: fractions of GPUs per container, which add up to whole GPUs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.report import charges, device_holders
+from deviceplugin.report import device_holders, share_metrics
 from deviceplugin.report.device_holders import DeviceHolder
 from deviceplugin.state.node_state import ModesInForce
 from deviceplugin.state.offer import Observable, Offer
@@ -25,8 +25,8 @@ GIB = 1 << 30
 
 
 def told(node: GpuNode | None, *held: DeviceHolder) -> dict[tuple[str, ...], float]:
-    """By namespace, pod and container."""
-    family = charges.allocation(node, held, node_name="node-a")
+    """Return the allocated fraction by namespace, pod and container."""
+    family = share_metrics.allocation(node, held, node_name="node-a")
     values = {}
     for sample in family.samples:
         key = tuple(sample.labels[label] for label in ("namespace", "pod", "container"))
@@ -50,19 +50,19 @@ def test_four_quarters_sum_to_a_gpu() -> None:
     assert ratios == {("ml", f"p{number}", "main"): 0.25 for number in range(4)}
 
 
-def test_a_share_is_split_between_its_containers() -> None:
+def test_a_share_is_split_among_its_containers() -> None:
     ratios = told(quarters(PodRef("ml", "p", "u"), containers=("main", "side")))
     assert ratios == {("ml", "p", "main"): 0.125, ("ml", "p", "side"): 0.125}
 
 
-def test_a_pod_and_the_one_that_follows_it_by_the_same_name_are_one_series() -> None:
+def test_a_pod_and_its_successor_of_the_same_name_are_one_series() -> None:
     node = quarters(PodRef("ml", "p", "u1"), PodRef("ml", "p", "u2"))
     assert told(node) == {("ml", "p", "main"): 0.5}
-    samples = [sample for family in charges.grants(node, node_name="node-a") for sample in family.samples]
+    samples = [sample for family in share_metrics.grants(node, node_name="node-a") for sample in family.samples]
     assert sorted(sample.value for sample in samples) == [0.5, 40 * GIB]
 
 
-def test_a_reservation_and_what_is_held_are_charged_to_nobody() -> None:
+def test_reservations_are_not_charged() -> None:
     node = quarters(PodRef("ml", "p", ""))
     assert told(node) == {}
     held = dataclasses.replace(quarters(PodRef("ml", "p", "u")).allocations[0], id="hold-x")
@@ -70,7 +70,7 @@ def test_a_reservation_and_what_is_held_are_charged_to_nobody() -> None:
     assert told(None) == {}
 
 
-def test_a_whole_gpu_counts_1_and_a_container_with_both_counts_both() -> None:
+def test_a_whole_gpu_counts_1_in_addition_to_a_share() -> None:
     whole = DeviceHolder("ml", "p", "main", "nvidia.com/gpu", "GPU-x", 1)
     assert told(None, whole) == {("ml", "p", "main"): 1.0}
     assert told(quarters(PodRef("ml", "p", "u")), whole) == {("ml", "p", "main"): 1.25}
@@ -85,16 +85,17 @@ def test_a_mig_device_is_charged_by_its_memory(profile: str, part: float) -> Non
     assert parts == {"GPU-a": ("GPU-a", 1.0), "MIG-a": ("GPU-a", part)}
 
 
-def test_replicas_of_a_gpu_are_charged_as_parts_of_it() -> None:
+def test_replicas_are_charged_as_fractions_of_their_gpu() -> None:
     replicas = tuple(Offered(f"GPU-a::{n}", "GPU-a", "GPU-a", "0", Mode.TIME_SLICING, replicas=4) for n in range(4))
     held = (
         ContainerDevices("ml", "one", "main", "nvidia.com/gpu", ("GPU-a::0",)),
         ContainerDevices("ml", "two", "main", "nvidia.com/gpu", ("GPU-a::1", "GPU-a::2")),
-        ContainerDevices("ml", "share", "main", "gpushare.io/gpu-percent", ("GPU-a::7",)),  # a counter, and no GPU
+        # a counter, which belongs to no GPU
+        ContainerDevices("ml", "share", "main", "gpushare.io/gpu-percent", ("GPU-a::7",)),
     )
-    witness: Any = types.SimpleNamespace(held=held)
+    kubelet: Any = types.SimpleNamespace(held=held)
     made = device_holders.DeviceHolders(
-        witness,
+        kubelet,
         hardware=lambda: [HardwareGpu("GPU-a", 0)],
         gpus=Offer((Gpu("GPU-a", 0, "A100", 80 * GIB),)),
         in_force=Observable(ModesInForce({"nvidia.com/gpu": replicas})),

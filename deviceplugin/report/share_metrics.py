@@ -1,0 +1,172 @@
+"""The Prometheus metrics of shares and of containers that have GPUs. Pure.
+
+The containers of a share use it together, so they are one label, joined by commas. A share without a process only has
+the metrics of the ledger: its amounts, and its target if it has to shrink.
+
+Cost tools multiply `container_gpu_allocation` by a price.
+
+For a moment, a pod that ends and its successor can have the same name and both have a share. Such shares are merged
+into one series.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from deviceplugin.arbiter.gpu_leases import LeaseUsage
+from deviceplugin.arbiter.share_ledgers import ShareUse
+from deviceplugin.arbiter.tenant import Tenant
+from deviceplugin.report.device_holders import DeviceHolder
+from gpushare import accounting
+from gpushare.accounting import ShareOnGpu
+from gpushare.gpunode import GpuNode
+
+LABELS: Final = ("node", "namespace", "pod", "containers", "gpu")
+
+# By the field of `LeaseUsage`: name and help of the counter.
+_TURNS: Final = {
+    "seconds": (
+        "gpushare_share_lease_seconds",
+        "Time for which a share had its GPU, used or not, since its first process started.",
+    ),
+    "leases": ("gpushare_share_leases", "How often a share was given its GPU, since its first process started."),
+    "waited_seconds": (
+        "gpushare_share_waiting_seconds",
+        "Time for which a share waited to launch without having its GPU, since its first process started.",
+    ),
+    "throttled_seconds": (
+        "gpushare_share_throttled_seconds",
+        "The part of the waiting time in which a share was throttled by its own limit.",
+    ),
+    "evictions": (
+        "gpushare_share_evictions",
+        "How often a share did not return its GPU in time, so that other shares ran next to it.",
+    ),
+}
+
+
+def memory(uses: Iterable[ShareUse], *, node_name: str) -> Iterator[Metric]:
+    """Yield the memory and process metrics of shares that have processes."""
+    used = GaugeMetricFamily(
+        "gpushare_share_used_memory_bytes", "Memory that a share's processes have charged.", labels=LABELS
+    )
+    overhead = GaugeMetricFamily(
+        "gpushare_share_overhead_memory_bytes",
+        "Memory that a share's processes use beyond what they have charged: contexts, modules.",
+        labels=LABELS,
+    )
+    limit = GaugeMetricFamily("gpushare_share_limit_memory_bytes", "Memory limit of a share.", labels=LABELS)
+    processes = GaugeMetricFamily("gpushare_share_processes", "Processes that use a share.", labels=LABELS[:-1])
+    for use in uses:
+        processes.add_metric(_labels(use.tenant, node_name), use.processes)
+        for grant, used_bytes, beyond in zip(use.tenant.grants, use.used_bytes, use.overhead_bytes, strict=True):
+            values = [*_labels(use.tenant, node_name), grant.uuid]
+            used.add_metric(values, used_bytes)
+            overhead.add_metric(values, beyond)
+            limit.add_metric(values, grant.memory_bytes)
+    yield from (used, overhead, limit, processes)
+
+
+def compute(
+    held: Iterable[LeaseUsage],
+    uses: Iterable[ShareUse],
+    by_driver: Mapping[tuple[str, str], float],
+    *,
+    node_name: str,
+) -> Iterator[Metric]:
+    """Yield the compute metrics: leases, waiting time and used time.
+
+    by_driver: by GPU UUID and share key, the used part of the GPU's time, for shares that the arbiter does not measure.
+    """
+    counted = {field: CounterMetricFamily(*texts, labels=LABELS) for field, texts in _TURNS.items()}
+    used = GaugeMetricFamily(
+        "gpushare_share_used_compute_ratio",
+        "Part of the last ten seconds or so in which a share used its GPU; absent if it was not measured.",
+        labels=LABELS,
+    )
+    measured = dict(by_driver)
+    for lease in held:
+        values = [*_labels(lease.tenant, node_name), lease.gpu_uuid]
+        for field, metric in counted.items():
+            metric.add_metric(values, getattr(lease, field))
+        if lease.recent is not None:
+            measured[lease.gpu_uuid, lease.tenant.key] = lease.recent
+    for use in uses:
+        for grant in use.tenant.grants:
+            if (ratio := measured.get((grant.uuid, use.tenant.key))) is not None:
+                used.add_metric([*_labels(use.tenant, node_name), grant.uuid], ratio)
+    yield from (*counted.values(), used)
+
+
+def shrinking(node: GpuNode | None, *, node_name: str) -> Iterator[Metric]:
+    """Yield the targets of shares that have not shrunk yet."""
+    target = GaugeMetricFamily(
+        "gpushare_share_shrink_target_memory_bytes",
+        "Memory that a share has to shrink to; absent if it does not have to shrink.",
+        labels=LABELS,
+    )
+    targets: dict[tuple[str, ...], int] = {}
+    for entry in node.allocations if node is not None else ():
+        for share in entry.shares:
+            if share.shrink_to_bytes is not None:
+                pod_labels = node_name, entry.pod.namespace, entry.pod.name, ",".join(share.containers)
+                targets |= {(*pod_labels, uuid): share.shrink_to_bytes for uuid in share.gpu_uuids}
+    for labels, shrink_to_bytes in targets.items():
+        target.add_metric(labels, shrink_to_bytes)
+    yield target
+
+
+def allocation(node: GpuNode | None, holders: Iterable[DeviceHolder], *, node_name: str) -> Metric:
+    """Return the metric of GPUs per container, in fractions of GPUs. A share is split evenly among its containers."""
+    parts: dict[tuple[str, str, str], float] = collections.defaultdict(float)
+    for charge in _charges(node):
+        for container in charge.share.containers:
+            key = charge.entry.pod.namespace, charge.entry.pod.name, container
+            parts[key] += charge.part / len(charge.share.containers)
+    for holder in holders:
+        parts[holder.namespace, holder.pod, holder.container] += holder.part
+    family = GaugeMetricFamily(
+        "container_gpu_allocation",
+        "GPUs that a container has; a share counts as the larger of its compute and memory parts of the GPU.",
+        labels=["node", "namespace", "pod", "container"],
+    )
+    for labels, part in parts.items():
+        family.add_metric([node_name, *labels], part)
+    return family
+
+
+def grants(node: GpuNode | None, *, node_name: str) -> Iterator[Metric]:
+    """Yield the metrics of what the ledger gives each share on each GPU."""
+    compute = GaugeMetricFamily(
+        "gpushare_share_allocated_compute_ratio",
+        "Compute that a share is guaranteed, as a part of its GPU.",
+        labels=LABELS,
+    )
+    memory = GaugeMetricFamily("gpushare_share_allocated_memory_bytes", "Memory that a share was given.", labels=LABELS)
+    percent: collections.Counter[tuple[str, ...]] = collections.Counter()
+    size: collections.Counter[tuple[str, ...]] = collections.Counter()
+    for charge in _charges(node):
+        pod, share = charge.entry.pod, charge.share
+        labels = node_name, pod.namespace, pod.name, ",".join(share.containers), charge.gpu_uuid
+        percent[labels] += share.request_percent
+        size[labels] += share.memory_bytes
+    for key, request_percent in percent.items():
+        compute.add_metric(key, request_percent / 100)
+        memory.add_metric(key, size[key])
+    yield from (compute, memory)
+
+
+def _labels(tenant: Tenant, node_name: str) -> list[str]:
+    return [node_name, tenant.namespace, tenant.pod, ",".join(tenant.containers)]
+
+
+def _charges(node: GpuNode | None) -> Iterator[ShareOnGpu]:
+    """Yield the charges of pods, without reservations and backfill reservations: their pods may never appear."""
+    for charge in accounting.charges(node) if node is not None else ():
+        if charge.entry.pod.uid and not charge.entry.is_hold:
+            yield charge

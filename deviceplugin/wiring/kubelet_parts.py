@@ -1,0 +1,146 @@
+"""The kubelet's device plugins, and the injection of devices into containers."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Collection
+
+from deviceplugin.cdi import specs
+from deviceplugin.denial import covering
+from deviceplugin.disk import library, old_libraries
+from deviceplugin.injection import arrival, in_force, runtime_inspection
+from deviceplugin.kubelet import device_answers, left_behind, plugin_service, plugins, share_answers, share_start
+from deviceplugin.state import advertisement, kubelet_checkpoint, pod_resources
+from deviceplugin.wiring.node_parts import ClusterParts, HardwareParts, Loops
+from deviceplugin.wiring.share_parts import ShareParts
+from gpushare import contract
+from gpushare.gpunode import Condition
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class KubeletParts:
+    """The device plugins, and how containers get devices."""
+
+    cluster: ClusterParts
+    denied: covering.Covering
+    injecting: in_force.Injecting
+    arrivals: arrival.Arrivals
+    specs: specs.Specs
+    plugins: plugins.Plugins
+    old_libraries: old_libraries.OldLibraries
+
+    @property
+    def loops(self) -> Loops:
+        return {
+            "cdi": self._write_specs,
+            "arrivals": self.arrivals.run,
+            "plugins": self.plugins.run,
+            "old libraries": self.old_libraries.run,
+        }
+
+    async def deny(self) -> None:
+        """Deny the GPUs to unregistered processes, until cancelled."""
+        # While the pods are unknown, the pods that are exempt are too, and the condition would be wrong.
+        await self.cluster.pods.informer.synced.wait()
+        await self.denied.run()
+
+    def conditions(self) -> tuple[Condition, ...]:
+        """Return the conditions about the injection of devices and about denial."""
+        missing = self.arrivals.missing
+        # Outside a pod, the agent cannot inspect its own container.
+        shown = (self.injecting.injection().shown(missing),) if self.cluster.settings.pod_uid or missing else ()
+        # Until the pods are known, keep the condition that the previous agent wrote.
+        last = self.cluster.gpunode.now() if self.denied.is_on else None
+        previous = last.condition(contract.CONDITION_UNREGISTERED_DENIED) if last is not None else None
+        return (*shown, *(self.denied.conditions or ((previous,) if previous is not None else ())))
+
+    async def _write_specs(self) -> None:
+        await self.cluster.state.published.wait()
+        await self.specs.run(self.cluster.state.advertised, self.injecting.settings)
+
+
+def build(
+    cluster: ClusterParts,
+    hardware: HardwareParts,
+    shares: ShareParts,
+    installed: library.Installed,
+    denied: covering.Covering,
+) -> KubeletParts:
+    """Build the device plugins with the parts of their answers."""
+    settings, state, pods = cluster.settings, cluster.state, cluster.pods
+    injecting = in_force.Injecting(
+        state.in_force,
+        runtime_inspection.look(settings, os.environ),
+        runtime=cluster.configuration.runtime,
+        pods=pods.all,
+        pod_uid=settings.pod_uid,
+    )
+    written = specs.Specs(
+        settings.cdi_directory, gpus=hardware.gpus, nodes=hardware.nodes, in_use=hardware.users.has_devices
+    )
+
+    def counters_allocated(resource: str, ids: Collection[str]) -> None:
+        hardware.users.record_allocation(resource, ids)
+        devices = state.advertised.value.get(resource, ())
+        # A counter that is in use has to be advertised as healthy, which the next step of the modes does.
+        if not {device.id for device in devices if device.healthy}.issuperset(ids):
+            cluster.wake.modes.set()
+
+    for_shares = share_answers.ShareAnswers(
+        share_answers.Mounts(installed.library, installed.preload_file, settings.run_directory),
+        settings=injecting.settings,
+        allocated=counters_allocated,
+        left_behind=left_behind.LeftBehind(settings.kubelet_directory, living=pods.running_uids).count,
+        start=share_start.ShareStart(
+            injection=injecting.injection,
+            settings=injecting.settings,
+            held=functools.partial(
+                pod_resources.held_by_all,
+                settings.pod_resources_socket,
+                settings.kubelet_directory / kubelet_checkpoint.NAME,
+                pods.all,
+            ),
+            find=shares.lookup.find_by_name,
+            descriptions=written,
+            denied=denied,
+        ),
+    )
+    for_devices = device_answers.DeviceAnswers(
+        injecting,
+        nodes=hardware.nodes,
+        mps=hardware.mps_daemons.files,
+        memory_bytes=hardware.memory_bytes,
+        scores=hardware.scores,
+        described=written.renew,
+        allocated=hardware.users.record_allocation,
+    )
+
+    def allocator(resource: str) -> plugin_service.ContainerAllocator:
+        return for_shares if resource in advertisement.COUNTERS else for_devices
+
+    return KubeletParts(
+        cluster=cluster,
+        denied=denied,
+        injecting=injecting,
+        arrivals=arrival.Arrivals(
+            pods=pods.all,
+            node=cluster.gpunode.now,
+            identify=cluster.identify,
+            warn=cluster.events.warn,
+            changed=cluster.wake.status.set,
+            proc=settings.proc_root,
+        ),
+        specs=written,
+        plugins=plugins.Plugins(
+            state.advertised,
+            answers=allocator,
+            directory=settings.kubelet_directory,
+            registered=state.registered,
+            hung_up=state.hung_up,
+        ),
+        old_libraries=old_libraries.OldLibraries(
+            installed.library, settings.root, pods=pods.known, proc=settings.proc_root
+        ),
+    )
