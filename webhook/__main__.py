@@ -21,9 +21,9 @@ def main() -> int:
     async def run(daemon: shutdown.Daemon) -> None:
         # Only one is imported: each brings what the other does not need.
         if settings.from_file is not None:
-            from webhook import memory_process
+            from webhook import memory_cluster
 
-            await memory_process.run(settings, settings.from_file, daemon)
+            await memory_cluster.run(settings, settings.from_file, daemon)
         else:
             from webhook import cluster_process
 

@@ -47,7 +47,7 @@ class LogRation:
         self._next = -math.inf
         self._unsaid = 0
 
-    def take(self) -> int | None:
+    def allow(self) -> int | None:
         """Return how many lines were left out since the last one; None if this one is left out, too."""
         now = self._clock()
         if now < self._next:
@@ -57,23 +57,23 @@ class LogRation:
         return unsaid
 
 
-class InHand:
+class InFlightLimiter:
     """Bodies of requests, and what they are read into, until they are answered."""
 
-    def __init__(self, most_bytes: int = MAX_BYTES) -> None:
-        self._left = most_bytes
-        self._most = most_bytes
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._left = max_bytes
+        self._max = max_bytes
         self._changed = asyncio.Condition()
 
     @property
-    def taken_bytes(self) -> int:
+    def in_flight_bytes(self) -> int:
         """How many bytes of bodies are in memory now."""
-        return self._most - self._left
+        return self._max - self._left
 
     @contextlib.asynccontextmanager
     async def body(self, request: web.Request) -> AsyncIterator[bytes]:
         """The body of a request. Raises TooMuchError."""
-        taken = 0
+        reserved = 0
         content = bytearray()
         try:
             try:
@@ -83,23 +83,23 @@ class InHand:
                             content.clear()
                             await _pass_over(request)
                             raise TooMuchError(f"the body is larger than {LARGEST_BYTES >> 20} MiB")
-                        await self._take(len(chunk))
-                        taken += len(chunk)
+                        await self._reserve(len(chunk))
+                        reserved += len(chunk)
                         content += chunk
                     parts = sum(content.count(mark) for mark in (b",", b"[", b"{"))
                     if parts > MAX_PARTS:
                         raise TooMuchError(f"the body has more than {MAX_PARTS} commas and brackets")
-                    await self._take(parts * PART_BYTES)
-                    taken += parts * PART_BYTES
+                    await self._reserve(parts * PART_BYTES)
+                    reserved += parts * PART_BYTES
             except TimeoutError:
                 raise TooMuchError(f"the body was not read in {BODY_SECONDS:g} s", 408) from None
             yield bytes(content)
         finally:
-            self._left += taken
+            self._left += reserved
             async with self._changed:
                 self._changed.notify_all()
 
-    async def _take(self, count: int) -> None:
+    async def _reserve(self, count: int) -> None:
         async with self._changed:
             await self._changed.wait_for(lambda: self._left >= count)
             self._left -= count

@@ -20,7 +20,7 @@ from webhook import bounds, connections
 TLS_BUFFER_BYTES: Final = 1 << 15
 READ_AHEAD_BYTES: Final = 1 << 15
 NEARLY_FULL: Final = 0.75
-LOOK_SECONDS: Final = 0.25
+RETRY_SECONDS: Final = 0.25
 MAX_ENDED_AT_ONCE: Final = 32
 
 
@@ -30,7 +30,7 @@ class ConnectionSlots:
     def __init__(self) -> None:
         self._served: dict[TlsConnection, str] = {}
         self._waiting: dict[TlsConnection, str] = {}
-        self._looks_again: asyncio.TimerHandle | None = None
+        self._retry: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._served)
@@ -54,7 +54,7 @@ class ConnectionSlots:
             connection.refuse()
             return
         self._waiting[connection] = address
-        if self._looks_again is None:
+        if self._retry is None:
             self._make_room()
 
     def leave(self, connection: TlsConnection) -> None:
@@ -76,7 +76,7 @@ class ConnectionSlots:
         for address in list(self._waiting.values())[:count]:
             self._end_an_idle_one(address)
         again = asyncio.get_running_loop().call_later
-        self._looks_again = again(LOOK_SECONDS, self._make_room) if self._waiting else None
+        self._retry = again(RETRY_SECONDS, self._make_room) if self._waiting else None
 
     def _serve(self, connection: TlsConnection) -> None:
         self._served[connection] = connection.address

@@ -27,7 +27,7 @@ SEND_AGAIN: Final = (
 IDLE_SECONDS: Final = 120.0  # the API server closes a connection that it has not used for 90 s
 FRESH_SECONDS: Final = 5.0  # an API server that connects sends its first review at once, and never sends that one again
 DISMISS_SECONDS: Final = 2.0  # for the other sides to read it, and to end what they have begun
-LOOK_SECONDS: Final = 0.02
+POLL_SECONDS: Final = 0.02
 
 
 class Timed(asyncio.Protocol):
@@ -190,7 +190,7 @@ class ConnectionWatch:
                 connection.dismiss()
         ends = time.monotonic() + DISMISS_SECONDS
         while (self._handshakes or self._known) and time.monotonic() < ends:  # noqa: ASYNC110 - for either
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         for connection in self._known.values():
             connection.dismiss()
         return len(self._known)

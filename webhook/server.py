@@ -24,15 +24,15 @@ logger = logging.getLogger(__name__)
 
 Admit = Callable[[review.AdmissionRequest], Awaitable[review.ReviewResponse]]
 
-DRAIN_SECONDS: Final = 12.0  # longer than the webhook's timeout: who still waits then has given up
+SHUTDOWN_SECONDS: Final = 12.0  # longer than the webhook's timeout: who still waits then has given up
 IDLE_SECONDS: Final = 600.0  # the API server closes a connection that it has not used for 90 s: it closes, never we
 BACKLOG: Final = 1024  # connections of several API servers that all begin at once
 QUIET_SECONDS: Final = 2.0  # without a review: hardly anybody uses the connections that are left
-LEAVE_SECONDS: Final = 8.0  # at most, for an API server that goes on and on
-LOOK_SECONDS: Final = 0.1
+MAX_DRAIN_SECONDS: Final = 8.0  # at most, for an API server that goes on and on
+POLL_SECONDS: Final = 0.1
 
 
-class Leaving:
+class GracefulShutdown:
     """How a replica goes without losing a review: each connection ends with an answer, and silence is waited for."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -51,28 +51,28 @@ class Leaving:
             answer.force_close()
         return answer
 
-    async def quiet(self, open_connections: Callable[[], int]) -> None:
+    async def drain(self, open_connections: Callable[[], int]) -> None:
         """Return when no connection is left, or those that are were not used for a while; in bounded time."""
         self._begun = True
         began = self._last_review = self._clock()
         while open_connections() and self._clock() - self._last_review < QUIET_SECONDS:
-            if self._clock() - began > LEAVE_SECONDS:
+            if self._clock() - began > MAX_DRAIN_SECONDS:
                 logger.warning("Stopped to listen although reviews go on coming: is there no preStop pause?")
                 return
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
 
 def application(
     admit: Admit,
-    leaving: Leaving | None = None,
+    shutdown: GracefulShutdown | None = None,
     timing: connections.ConnectionWatch | None = None,
     slots: connection_slots.ConnectionSlots | None = None,
 ) -> web.Application:
     """The application with its one route, `/mutate`."""
-    in_hand, lines = bounds.InHand(), bounds.LogRation()
+    in_flight, lines = bounds.InFlightLimiter(), bounds.LogRation()
 
     @web.middleware
-    async def give_place(
+    async def yield_slot(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         """While other connections wait, an answer ends its own."""
@@ -87,7 +87,7 @@ def application(
 
     async def mutate(request: web.Request) -> web.Response:
         try:
-            async with in_hand.body(request) as body:
+            async with in_flight.body(request) as body:
                 asked = review.read(body)
                 del body  # what it was read into is as large
                 return web.json_response(review.respond(asked, await admit(asked)))
@@ -99,14 +99,14 @@ def application(
             return answer
 
     def refused(request: web.Request, error: Exception, status: int) -> web.Response:
-        unsaid = lines.take()
+        unsaid = lines.allow()
         if unsaid is not None:
             extra = {"err": str(error), "peer": request.remote, "unsaid": unsaid}
             logger.warning("Refused a malformed review", extra=extra)
         return web.json_response({"error": str(error)}, status=status)
 
     app = web.Application(
-        middlewares=[*(kept.middleware for kept in (timing, leaving) if kept is not None), give_place]
+        middlewares=[*(kept.middleware for kept in (timing, shutdown) if kept is not None), yield_slot]
     )
     app.router.add_post(contract.WEBHOOK_PATH, mutate)
     return app
@@ -144,15 +144,15 @@ async def serve(admit: Admit, tls: ssl.SSLContext, *, host: str, port: int) -> A
     At the end whoever still sends reviews is answered until there is silence; then no connection is taken any more,
     those that are idle are ended, and what is in hand is answered.
     """
-    leaving, timing, slots = Leaving(), connections.ConnectionWatch(), connection_slots.ConnectionSlots()
+    shutdown, timing, slots = GracefulShutdown(), connections.ConnectionWatch(), connection_slots.ConnectionSlots()
 
     def protocol(aiohttp_server: web.Server) -> asyncio.BaseProtocol:
         return connection_slots.TlsConnection(timing.over(aiohttp_server)(), tls, slots)
 
     runner = web.AppRunner(
-        application(admit, leaving, timing, slots),
+        application(admit, shutdown, timing, slots),
         access_log=None,
-        shutdown_timeout=DRAIN_SECONDS,
+        shutdown_timeout=SHUTDOWN_SECONDS,
         keepalive_timeout=IDLE_SECONDS,
         lingering_time=0.0,
         read_bufsize=connection_slots.READ_AHEAD_BYTES,
@@ -162,7 +162,7 @@ async def serve(admit: Admit, tls: ssl.SSLContext, *, host: str, port: int) -> A
         site = _Site(runner, host, port, protocol)
         await site.start()
         yield int(runner.addresses[0][1])
-        await leaving.quiet(lambda: len(timing))
+        await shutdown.drain(lambda: len(timing))
         await site.stop()
         logger.info("Stopped to listen", extra={"connections": len(timing), "left": await timing.dismiss()})
     finally:

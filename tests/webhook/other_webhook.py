@@ -49,7 +49,7 @@ def changing(change: Callable[[Any], None], name: str) -> server.Admit:
 
 def certificates(directory: Path) -> tuple[str, ssl.SSLContext]:
     """The bundle of its authorities, and what it serves with."""
-    held = issuing.take(RotationStep.START, None, ("127.0.0.1",), now=datetime.datetime.now(datetime.UTC))
+    held = issuing.apply_step(RotationStep.START, None, ("127.0.0.1",), now=datetime.datetime.now(datetime.UTC))
     tls = Tls(directory)
     tls.load(held)
     return held.bundle, tls.context

@@ -73,7 +73,7 @@ async def begins(port: int) -> asyncio.StreamWriter:
 @contextlib.asynccontextmanager
 async def serving(directory: Path, client_ca_file: Path | None = None) -> AsyncIterator[int]:
     tls = Tls(directory, client_ca_file)
-    tls.load(issuing.take(RotationStep.START, None, ("127.0.0.1",), now=datetime.datetime.now(datetime.UTC)))
+    tls.load(issuing.apply_step(RotationStep.START, None, ("127.0.0.1",), now=datetime.datetime.now(datetime.UTC)))
     async with server.serve(admit, tls.context, host="127.0.0.1", port=0) as port:
         yield port
 
@@ -293,7 +293,7 @@ class Body:
 
 
 async def test_bodies_wait_for_each_other_and_what_was_answered_counts_no_more() -> None:
-    in_hand, order = bounds.InHand(10), []
+    in_hand, order = bounds.InFlightLimiter(10), []
 
     async def work(name: str, size: int, goes: asyncio.Event) -> None:
         async with in_hand.body(Body(b"x" * size)) as body:  # type: ignore[arg-type]
@@ -306,11 +306,11 @@ async def test_bodies_wait_for_each_other_and_what_was_answered_counts_no_more()
     tasks.append(asyncio.create_task(work("second", 5, second)))
     for _ in range(10):
         await asyncio.sleep(0)
-    assert (order, in_hand.taken_bytes) == ([("first", 8)], 8)
+    assert (order, in_hand.in_flight_bytes) == ([("first", 8)], 8)
     first.set()
     second.set()
     await asyncio.gather(*tasks)
-    assert (order, in_hand.taken_bytes) == ([("first", 8), ("second", 5)], 0)
+    assert (order, in_hand.in_flight_bytes) == ([("first", 8), ("second", 5)], 0)
 
 
 def authority(directory: Path, name: str) -> tuple[Path, ssl.SSLContext]:
@@ -367,6 +367,6 @@ def test_an_authority_that_is_not_there_is_named() -> None:
 def test_a_line_that_any_client_can_cause_is_rationed() -> None:
     now = 0.0
     lines = bounds.LogRation(clock=lambda: now)
-    assert [lines.take() for _ in range(1000)] == [0, *[None] * 999]
+    assert [lines.allow() for _ in range(1000)] == [0, *[None] * 999]
     now = 1.0
-    assert lines.take() == 999
+    assert lines.allow() == 999

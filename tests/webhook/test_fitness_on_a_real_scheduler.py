@@ -231,7 +231,7 @@ def differences(manifest: dict[str, Any], node: dict[str, Any], ours: str | None
 def verdicts_on(trial: Trial, manifest: dict[str, Any]) -> list[str | None]:
     """What we say of each node."""
     metadata = {**manifest["metadata"], "namespace": trial.scheduler.namespace}
-    judge = trial.store.chooser.unfit({**manifest, "metadata": metadata})
+    judge = trial.store.chooser.node_filter({**manifest, "metadata": metadata})
     return [judge(node["metadata"]["name"]) for node in trial.nodes]
 
 

@@ -78,7 +78,7 @@ class Connection:
 class Replica:
     def __init__(self, directory: Path) -> None:
         tls = Tls(directory)
-        tls.load(issuing.take(RotationStep.START, None, ("127.0.0.1",), now=datetime.datetime.now(datetime.UTC)))
+        tls.load(issuing.apply_step(RotationStep.START, None, ("127.0.0.1",), now=datetime.datetime.now(datetime.UTC)))
         self._tls = tls.context
         self.stop, self.slow = asyncio.Event(), asyncio.Event()
         self.slow.set()
@@ -148,7 +148,7 @@ async def test_a_pooled_connection_is_answered_once_more_and_told_to_end(tmp_pat
         for connection in pooled:
             assert "connection: close" not in await connection.review()
         replica.stop.set()
-        await asyncio.sleep(2 * server.LOOK_SECONDS)
+        await asyncio.sleep(2 * server.POLL_SECONDS)
         for connection in pooled:
             assert "connection: close" in await connection.review()
             assert await connection.ended()
@@ -160,7 +160,7 @@ async def test_who_has_not_heard_yet_that_it_goes_can_still_come(tmp_path: Path)
     async with running(tmp_path) as (replica, _):
         pooled = await replica.connect()
         replica.stop.set()
-        await asyncio.sleep(2 * server.LOOK_SECONDS)
+        await asyncio.sleep(2 * server.POLL_SECONDS)
         late = await replica.connect()
         assert "connection: close" in await late.review()
         pooled.close()
@@ -174,7 +174,7 @@ async def test_what_is_in_hand_at_the_signal_is_answered(tmp_path: Path) -> None
         asked = asyncio.create_task(connection.review())
         await asyncio.sleep(0.1)
         replica.stop.set()
-        await asyncio.sleep(2 * server.LOOK_SECONDS)
+        await asyncio.sleep(2 * server.POLL_SECONDS)
         replica.slow.set()
         assert "200 ok" in await asked
 
@@ -250,23 +250,28 @@ async def test_a_handshake_that_failed_holds_nobody_up(tmp_path: Path) -> None:
 
 async def test_somebody_who_never_stops_to_send_is_left_in_bounded_time() -> None:
     now = 0.0
-    leaving = server.Leaving(clock=lambda: now)
+    leaving = server.GracefulShutdown(clock=lambda: now)
 
     async def answer(_: Any) -> web.StreamResponse:
         return web.Response()
 
-    going = asyncio.create_task(leaving.quiet(lambda: 1))
+    going = asyncio.create_task(leaving.drain(lambda: 1))
     await asyncio.sleep(0)  # it begins, at 0
-    while now <= server.LEAVE_SECONDS:
+    while now <= server.MAX_DRAIN_SECONDS:
         assert not going.done()
         now += 1
         await leaving.middleware(None, answer)  # type: ignore[arg-type]
-        await asyncio.sleep(1.5 * server.LOOK_SECONDS)
+        await asyncio.sleep(1.5 * server.POLL_SECONDS)
     await asyncio.wait_for(going, 1)
 
 
 def test_the_api_server_ends_idle_connections_not_we() -> None:
     assert server.IDLE_SECONDS > 90  # of Go's http.Transport, as the API server sets it
     # SIGTERM comes when the pause of preStop is over; then all waits have to fit into the daemon's time.
-    waits = server.LEAVE_SECONDS, connections.DISMISS_SECONDS, server.DRAIN_SECONDS, cluster_process.FLUSH_SECONDS
+    waits = (
+        server.MAX_DRAIN_SECONDS,
+        connections.DISMISS_SECONDS,
+        server.SHUTDOWN_SECONDS,
+        cluster_process.FLUSH_SECONDS,
+    )
     assert sum(waits) < shutdown.GRACE_SECONDS

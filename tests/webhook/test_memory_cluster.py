@@ -241,7 +241,7 @@ async def test_a_pod_is_kept_off_nodes_that_it_does_not_select(tmp_path: Path) -
     store, _ = memory_cluster.read(source)
     manifest = builders.pod(request="0.5")
     manifest["spec"]["nodeSelector"] = {contract.HOSTNAME_LABEL: "node-b"}
-    unfit = store.chooser.unfit(manifest)
+    unfit = store.chooser.node_filter(manifest)
     assert unfit("node-b") is None
     assert unfit("node-a") == "lacks the label kubernetes.io/hostname=node-b of the pod's nodeSelector"
 

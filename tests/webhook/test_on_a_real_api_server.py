@@ -16,7 +16,7 @@ from lab import access, api_audit, lab_errors
 from tests import builders
 from tests.webhook.conftest import BASE, Cluster
 from tests.webhook.replica import until
-from webhook.controllers.profile_publisher import AGAIN_SECONDS, ProfilePublisher
+from webhook.controllers.leader_reports import REWRITE_SECONDS, ProfilePublisher
 
 pytestmark = pytest.mark.apiserver
 
@@ -104,7 +104,7 @@ async def test_what_the_plugin_is_told_is_told_again_where_it_failed_or_was_edit
         cluster.kubectl("apply", "-f", str(manifest))
         try:
             named = ("configmap", contract.PLACEMENT_CONFIG_MAP, f"--namespace={contract.SYSTEM_NAMESPACE}")
-            for seconds in (0.0, AGAIN_SECONDS):
+            for seconds in (0.0, REWRITE_SECONDS):
                 now[0] += seconds
                 await publisher.step()
                 assert json.loads(cluster.kubectl("get", *named, "-o", "json"))["data"]["policy"] == "pack"

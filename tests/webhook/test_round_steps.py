@@ -1,6 +1,6 @@
 """What a round looks at, in steps and not in time: nearly nothing when nothing has changed, however many pods there are.
 
-A step is a line that Python runs, once for each time round a loop. `bench/rounds.py` measures the time.
+A step is a line that Python runs, once for each time round a loop. `bench/rounds.py` measured the time.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from tests import builders
 from webhook import event_loop, metrics
 from webhook.controllers.allocations.allocation_controller import AllocationController
 from webhook.controllers.evictor import Evictor
-from webhook.controllers.gated_pods.gates import Gates
+from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
 from webhook.controllers.resize.resizer import Resizer
+from webhook.controllers.touched_nodes import TouchedNodes
 from webhook.placer import Placer
 from webhook.store import workload_mix
 from webhook.store.api_store import ApiStore
@@ -125,25 +126,27 @@ async def steps(nodes: int, pods: int, *, what: str = "") -> int:
     if what == "asks for more than there is":
         there[0]["metadata"]["annotations"][contract.MEMORY] = "500Gi"
     api: Any = Api(made, [*there, *([gated("large")] if what == "waits" else [])])
-    measures, recorder = metrics.Metrics(), events.Recorder(api, controller="test", instance="test")
-    ledger_now = ApiStore(api, measures, clock=stopped)
-    reserving = Reservation(ledger_now, policy="pack")
+    measured, recorder = metrics.Metrics(), events.Recorder(api, controller="test", instance="test")
+    store = ApiStore(api, measured, clock=stopped)
+    reserving = Reservation(store, policy="pack")
+    touched_nodes = TouchedNodes()
     placer = Placer(
-        ledger_now,
-        AllocationController(api, ledger_now, recorder, measures, clock=stopped),
-        Gates(api, ledger_now, reserving, recorder, measures, clock=stopped, wall_clock=stopped),
+        store,
+        touched_nodes,
+        AllocationController(api, store, touched_nodes, recorder, measured, clock=stopped),
+        GatedPodScheduler(api, store, reserving, recorder, measured, clock=stopped, wall_clock=stopped),
         leads=lambda: True,
-        resizer=Resizer(api, ledger_now, recorder, measures, clock=stopped),
-        evictions=Evictor(api, recorder, measures, clock=stopped),
+        resizer=Resizer(api, store, recorder, measured, clock=stopped),
+        evictor=Evictor(api, recorder, measured, clock=stopped),
         clock=stopped,
     )
-    tasks = [asyncio.create_task(ledger_now.run())]
-    await ledger_now.synced()
+    tasks = [asyncio.create_task(store.run())]
+    await store.synced()
     async with asyncio.timeout(20):  # what placement learns of them aside, now and again, is not to end while we count
-        while is_lesson_due(nodes * pods, ledger_now.chooser.mix.pods):  # noqa: ASYNC110
+        while is_lesson_due(nodes * pods, store.chooser.mix.pods):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     for _ in range(2):
-        await placer.work()
+        await placer.reconcile()
     if what == "has changed":
         after = {**there[0], "metadata": {**there[0]["metadata"], "resourceVersion": "2"}}
         api.events.put_nowait({"type": "MODIFIED", "object": after})
@@ -159,7 +162,7 @@ async def steps(nodes: int, pods: int, *, what: str = "") -> int:
     gc.disable()  # what other tests have left behind is not to end, in lines of its own, while we count
     sys.settrace(count)
     try:
-        await placer.work()
+        await placer.reconcile()
     finally:
         sys.settrace(before)
         gc.enable()

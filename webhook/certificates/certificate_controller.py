@@ -43,7 +43,7 @@ class CertificateController:
         api: api_client.ApiClient,
         tls: Tls,
         register: Register,
-        measures: Metrics,
+        metrics: Metrics,
         *,
         namespace: str,
         names: Sequence[str],
@@ -53,7 +53,7 @@ class CertificateController:
         self._api = api
         self._tls = tls
         self._register = register
-        self._metrics = measures
+        self._metrics = metrics
         self._secrets = f"/api/v1/namespaces/{namespace}/secrets"
         self._namespace = namespace
         self._names = names
@@ -93,10 +93,10 @@ class CertificateController:
             held = _read(secret) if secret else None
             now = self._clock()
             asked = contract.ROTATE in ((secret or {}).get("metadata", {}).get("annotations") or {})
-            step = rotation.judge(held, self._names, now=now, asked=asked, spread=self._spread)
+            step = rotation.next_step(held, self._names, now=now, asked=asked, spread=self._spread)
             if step is RotationStep.KEEP and held is not None:
                 return held
-            wanted = issuing.take(step, held, self._names, now=now)
+            wanted = issuing.apply_step(step, held, self._names, now=now)
             try:
                 await self._write(secret, wanted, begins=step in {RotationStep.START, RotationStep.TRUST_NEW_AUTHORITY})
             except (api_errors.Conflict, api_errors.AlreadyExists):

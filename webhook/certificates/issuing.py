@@ -16,7 +16,7 @@ from webhook.certificates import rotation
 from webhook.certificates.rotation import Certificates, RotationStep
 
 
-def take(
+def apply_step(
     step: RotationStep, held: Certificates | None, names: Sequence[str], *, now: datetime.datetime
 ) -> Certificates:
     """The certificates after one step."""

@@ -37,14 +37,14 @@ class Mounted:
     def __init__(
         self,
         tls: Tls,
-        measures: Metrics,
+        metrics: Metrics,
         *,
         directory: Path,
         names: Sequence[str],
         clock: Callable[[], datetime.datetime] = _utc_now,
     ) -> None:
         self._tls = tls
-        self._metrics = measures
+        self._metrics = metrics
         self._directory = directory
         self._name = names[0]
         self._clock = clock
@@ -67,7 +67,7 @@ class Mounted:
         """Read the mounted files once, and use them if they are new."""
         try:
             held = _read(self._directory)
-            ends = judge(held, self._name, now=self._clock())
+            ends = check(held, self._name, now=self._clock())
         except rotation.UnusableError as error:
             problem = f"{self._directory}: {error}"
             if problem != self._problem:
@@ -80,7 +80,7 @@ class Mounted:
             logger.info("Loaded a certificate", extra={"directory": str(self._directory), "ends": ends.isoformat()})
 
 
-def judge(held: Certificates, name: str, *, now: datetime.datetime) -> datetime.datetime:
+def check(held: Certificates, name: str, *, now: datetime.datetime) -> datetime.datetime:
     """When the certificate ends. Raises UnusableError when it cannot be served under `name` now. Pure."""
     try:
         serving = x509.load_pem_x509_certificates(held.serving.encode())[0]

@@ -58,7 +58,7 @@ class RotationStep(enum.StrEnum):
     FORGET_OLD_AUTHORITIES = "forget-old-authorities"
 
 
-def judge(
+def next_step(
     held: Certificates | None,
     names: Iterable[str],
     *,

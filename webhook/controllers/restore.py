@@ -137,7 +137,7 @@ AGAIN_SECONDS: Final = 30.0
 
 
 class Restorer:
-    """`placed_beside`: the pods of ours that say that they were placed on another node than these.
+    """`placed_elsewhere`: the pods of ours that say that they were placed on another node than these.
 
     lifetime_seconds: how long what was placed may be on its way. is_first:
     whether nobody placed anything before us, as far as the election knows.
@@ -146,27 +146,27 @@ class Restorer:
     def __init__(
         self,
         api: api_client.ApiClient,
-        ledger_now: ApiStore,
+        store: ApiStore,
         recorder: events.Recorder,
-        measures: Metrics,
+        metrics: Metrics,
         *,
-        placed_beside: Callable[[Collection[str]], Sequence[Pod]],
+        placed_elsewhere: Callable[[Collection[str]], Sequence[Pod]],
         lifetime_seconds: float,
         is_first: Callable[[], bool],
     ) -> None:
         self._api = api
-        self._store = ledger_now
-        self._placed_beside = placed_beside
+        self._store = store
+        self._placed_elsewhere = placed_elsewhere
         self._lost: dict[str, list[Pod]] = {}  # by node
         self._recorder = recorder
-        self._metrics = measures
+        self._metrics = metrics
         self._lifetime_seconds = lifetime_seconds
         self._is_first = is_first
         self._began = math.inf
         self._found_open = False  # when we began; nobody but a placer opens a GPUNode
         self._missed: dict[str, float] = {}  # uid of a pod -> since when its share is missing, or when to look again
 
-    async def restore(self, touched: Touched, *, now: float) -> float | None:
+    async def reconcile(self, touched: Touched, *, now: float) -> float | None:
         """Do what is due; return when to look again, by the clock that `now` is of. `touched`: since the last time."""
         if self._began == math.inf:
             self._began = now
@@ -182,7 +182,7 @@ class Restorer:
         self._lost.update(lost(nodes, touched.pods))
         lost_on = self._lost
         there = {node.name for node in self._store.stored()}
-        orphans = orphaned(there, self._placed_beside(there))
+        orphans = orphaned(there, self._placed_elsewhere(there))
         uids = {pod.ref.uid for pods in (*lost_on.values(), orphans) for pod in pods}
         self._missed = {uid: self._missed.get(uid, now + SURE_SECONDS) for uid in uids}
         for name, pods in list(lost_on.items()):
@@ -193,7 +193,7 @@ class Restorer:
         for pod in orphans:
             if self._missed[pod.ref.uid] <= now:
                 self._missed[pod.ref.uid] = now + AGAIN_SECONDS
-                self._tell_orphaned(pod)
+                self._report_orphaned(pod)
         return min((*self._missed.values(), *open_at), default=None)
 
     async def _open_new(self, now: float) -> list[float]:
@@ -250,9 +250,9 @@ class Restorer:
             logger.warning("Could not open a GPUNode", extra={"node": name, "err": str(error)})
             return
         logger.info("Opened a GPUNode", extra={"node": name, "adopted": len(restored) - len(failed)})
-        self._tell(name, restored, failed)
+        self._report(name, restored, failed)
 
-    def _tell_orphaned(self, pod: Pod) -> None:
+    def _report_orphaned(self, pod: Pod) -> None:
         name = pod.placed_on
         logger.warning("A living pod has no GPUNode", extra={"node": name, "pod": str(pod.ref)})
         note = f"there is no GPUNode {name}, in which its share was written down: it is again when the agent makes one"
@@ -279,7 +279,7 @@ class Restorer:
         except (ledger_store.UnreachableError, errors.LedgerError) as error:
             logger.warning("Could not write lost shares again", extra={"node": name, "err": str(error)})
             return
-        self._tell(name, [*restored.values()], failed)
+        self._report(name, [*restored.values()], failed)
 
     async def _read(self, suspect: Pod) -> Pod | None:
         try:
@@ -289,7 +289,7 @@ class Restorer:
             return None
         return pod if pod.ref.uid == suspect.ref.uid else None
 
-    def _tell(self, name: str, restored: Sequence[Pod], failed: Mapping[str, str]) -> None:
+    def _report(self, name: str, restored: Sequence[Pod], failed: Mapping[str, str]) -> None:
         for pod in restored:
             who, why = str(pod.ref), failed.get(pod.ref.uid)
             if why is None:

@@ -18,6 +18,7 @@ from gpushare.nodefilters import share_resources
 from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
 from gpushare.request import Demand, Request
+from webhook.pods.pod_spec_view import PodSpecView
 
 _Mutable = dict[str, Any]
 
@@ -35,57 +36,52 @@ class Placed:
 def rewrite(manifest: PodJson, request: Request, outcome: Placed | Refusal) -> PodJson:
     """The pod as it is to be created: pinned to node and GPUs, or gated with the reason."""
     after = _copy(manifest)
-    _take_out(after, request)
+    view = PodSpecView.read(after)
+    _remove_results(view, after, request)
     if isinstance(outcome, Placed):
         _pin(after, request, outcome)
     else:
         _gate(after, outcome)
     labels = after["metadata"].get("labels") or {}  # that may be null
     after["metadata"]["labels"] = {**labels, contract.SHARE_LABEL: contract.SHARE_LABEL_VALUE}
+    containers: dict[str, Any] = {str(container.get("name")): container for container in view.all_containers}
     for demand in request.demands:
         for name in demand.containers:
-            _equip(_container(after, name), request, demand, outcome)
-    for container in without_devices(after, request):
-        _blind(container)
+            _write_share(containers[name], request, demand, outcome)
+    for container in without_devices(view, request):
+        _hide_gpus(container)
     return after
 
 
 def open_gate(manifest: PodJson, request: Request, placed: Placed) -> PodJson:
     """A gated pod that has been placed: all that may still change, as its containers no longer can."""
     after = _copy(manifest)
-    _take_out(after, request)
+    _remove_results(PodSpecView.read(after), after, request)
     _pin(after, request, placed)
     return after
 
 
-def as_asked(manifest: PodJson, request: Request, *, pinned_to: str = "") -> PodJson:
+def as_asked(view: PodSpecView, request: Request, *, pinned_to: str = "") -> PodJson:
     """The pod without what gpushare wrote for an earlier placement; the very same object if there is nothing.
 
     `pinned_to`: the host that gpushare has pinned it to, where that is known. Another host is then somebody's wish.
     """
-    if not pinned_host(manifest) and not stale_resources(manifest, request):
-        return manifest
-    after = _copy(manifest)
-    _take_out(after, request, pinned_to=pinned_to)
+    if not view.pinned_host and not stale_resources(view, request):
+        return view.manifest
+    after = _copy(view.manifest)
+    _remove_results(PodSpecView.read(after), after, request, pinned_to=pinned_to)
     return after
 
 
-def pinned_host(manifest: PodJson) -> str:
-    """The host in the node selector of a pod that comes with a placement of ours; empty without."""
-    if contract.ALLOCATION not in pod.annotations_of(manifest):
-        return ""
-    return str(((manifest.get("spec") or {}).get("nodeSelector") or {}).get(contract.HOSTNAME_LABEL) or "")
-
-
-def stale_resources(manifest: PodJson, request: Request) -> list[Any]:
+def stale_resources(view: PodSpecView, request: Request) -> list[Any]:
     """The containers of a pod that gpushare has rewritten before whose resources are not those of this request."""
-    labels = (manifest.get("metadata") or {}).get("labels") or {}
-    if labels.get(contract.SHARE_LABEL) != contract.SHARE_LABEL_VALUE:
+    if not view.has_share_label:
         return []
     wanted = share_resources.by_container(request)
-    everyone = (*pod.containers(manifest), *pod.init_containers(manifest))
     return [
-        container for container in everyone if not has_resources(container, wanted.get(str(container.get("name")), {}))
+        container
+        for container in view.all_containers
+        if not has_resources(container, wanted.get(str(container.get("name")), {}))
     ]
 
 
@@ -100,11 +96,14 @@ def visible_devices(container: PodJson) -> list[PodJson]:
     return [entry for entry in _visible(container) if contract.GPU_UUIDS not in _field_path(entry)]
 
 
-def without_devices(manifest: PodJson, request: Request) -> list[Any]:
+def without_devices(view: PodSpecView, request: Request) -> list[Any]:
     """Its containers that are to see no GPU: without a share, and without a device or a claim of anybody else's."""
     sharers = {name for demand in request.demands for name in demand.containers}
-    everyone = (*pod.containers(manifest), *pod.init_containers(manifest))
-    return [container for container in everyone if container.get("name") not in sharers and not _has_devices(container)]
+    return [
+        container
+        for container in view.all_containers
+        if container.get("name") not in sharers and not _has_devices(container)
+    ]
 
 
 def asks_for_devices(container: PodJson) -> bool:
@@ -131,15 +130,17 @@ def _copy(manifest: PodJson) -> _Mutable:
     return after
 
 
-def _take_out(after: _Mutable, request: Request, *, pinned_to: str = "") -> None:
-    host, own = pinned_host(after), pod.annotations_of(after).get(contract.OWN_HOSTNAME)
+def _remove_results(view: PodSpecView, after: _Mutable, request: Request, *, pinned_to: str = "") -> None:
+    """Remove results of an earlier placement from `after`, of which `view` is a view."""
+    host, own = view.pinned_host, view.annotations.get(contract.OWN_HOSTNAME)
     if host and host == (pinned_to or host):
         selector = {k: v for k, v in after["spec"]["nodeSelector"].items() if k != contract.HOSTNAME_LABEL}
         if own is not None:
             selector[contract.HOSTNAME_LABEL] = own
         after["spec"]["nodeSelector"] = selector
     wanted = share_resources.by_container(request)
-    for container in stale_resources(after, request):
+    stale: list[Any] = stale_resources(view, request)
+    for container in stale:
         _declare(container, wanted.get(container["name"], {}))
     annotations = after["metadata"]["annotations"]
     after["metadata"]["annotations"] = {k: v for k, v in annotations.items() if not requests.is_result_key(k)}
@@ -172,7 +173,7 @@ def _gate(after: _Mutable, refusal: Refusal) -> None:
         gates.append({"name": contract.SCHEDULING_GATE})
 
 
-def _equip(container: _Mutable, request: Request, demand: Demand, outcome: Placed | Refusal) -> None:
+def _write_share(container: _Mutable, request: Request, demand: Demand, outcome: Placed | Refusal) -> None:
     wanted = share_resources.resources(demand, container["name"])
     if not has_resources(container, wanted):
         _declare(container, wanted)
@@ -187,7 +188,7 @@ def _declare(container: _Mutable, wanted: Mapping[str, str]) -> None:
         declared[side] = {**foreign, **wanted}
 
 
-def _blind(container: _Mutable) -> None:
+def _hide_gpus(container: _Mutable) -> None:
     """Have the container runtime give it nothing, whatever its image says."""
     if _visible(container) and not asks_for_devices(container):
         return
@@ -259,12 +260,6 @@ def _share_for(placed: Placed, demand: Demand) -> GivenShare:
 
 def _list(uuids: Iterable[str]) -> str:
     return ",".join(dict.fromkeys(uuids))
-
-
-def _container(manifest: _Mutable, name: str) -> _Mutable:
-    everyone: Iterable[Any] = (*pod.containers(manifest), *pod.init_containers(manifest))
-    container: _Mutable = next(container for container in everyone if container.get("name") == name)
-    return container
 
 
 def _ours(declared: Mapping[str, Any] | None) -> dict[str, str]:

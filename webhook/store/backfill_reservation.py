@@ -25,9 +25,9 @@ from webhook.pods.stored_pod import Pod
 class ReservingPod:
     """A pod to hold for. `unfit` says why a node will not do for it."""
 
-    pod: PodRef
+    ref: PodRef
     request: Request
-    unfit: Callable[[str], str | None]
+    node_filter: Callable[[str], str | None]
 
 
 def choose(
@@ -41,32 +41,33 @@ def choose(
     views = list(views)
     used: dict[str, ledger.GpuUse] = {}  # by those of `asked` before this one
     chosen: list[NodeAllocation] = []
-    for holder in asked:
+    for waiting in asked:
         best: tuple[float, str, dict[str, ledger.GpuUse], tuple[GivenShare, ...]] | None = None
         for view in views:
-            if not view.node.gpus or holder.unfit(view.node.name) is not None:
+            if not view.node.gpus or waiting.node_filter(view.node.name) is not None:
                 continue
-            option = _on(view, holder.request, used)
+            option = _on(view, waiting.request, used)
             if option is not None and (best is None or (option[0], view.node.name) < best[:2]):
                 best = (option[0], view.node.name, option[1], option[2])
         if best is None:
             return None
-        labels = holder.request.constraints.labels
-        entry = Allocation(contract.HOLD_PREFIX + new_id(), holder.pod, best[3], labels=labels)
+        labels = waiting.request.constraints.labels
+        entry = Allocation(contract.HOLD_PREFIX + new_id(), waiting.ref, best[3], labels=labels)
         used.update({uuid: dataclasses.replace(use, holders=(*use.holders, entry)) for uuid, use in best[2].items()})
         chosen.append(NodeAllocation(best[1], entry))
     return tuple(chosen)
 
 
-def can_end(view: NodeView, entry: Allocation, holder: ReservingPod) -> bool:
+def can_fit(view: NodeView, entry: Allocation, waiting: ReservingPod) -> bool:
     """Whether the pod would fit on what is held for it once everybody else has left."""
     gpus = view.node.gpu_by_uuid()
-    if holder.unfit(view.node.name) is not None:
+    if waiting.node_filter(view.node.name) is not None:
         return False
-    for demand in holder.request.demands:
+    for demand in waiting.request.demands:
         uuids = [uuid for share in entry.shares if share.containers == demand.containers for uuid in share.gpu_uuids]
         if len(uuids) != demand.gpus or not all(
-            uuid in gpus and _would_do(gpus[uuid], ledger.NOTHING, demand, holder.request.constraints) for uuid in uuids
+            uuid in gpus and _would_do(gpus[uuid], ledger.NOTHING, demand, waiting.request.constraints)
+            for uuid in uuids
         ):
             return False
     return True
@@ -98,7 +99,7 @@ def grown(node: GpuNode, asked: Mapping[str, Request]) -> GpuNode:
     return node
 
 
-def asked_for(nodes: Iterable[GpuNode], pods: Mapping[objects.Key, Pod]) -> dict[str, Request]:
+def waiting_requests(nodes: Iterable[GpuNode], pods: Mapping[objects.Key, Pod]) -> dict[str, Request]:
     """What the pods ask for, by uid, for whom something is held on these nodes."""
     requests: dict[str, Request] = {}
     for holder in (entry.pod for node in nodes for entry in node.allocations if entry.is_hold):
@@ -144,7 +145,7 @@ def _on(
         options = []
         for gpu in view.node.gpus:
             now, before = view.used[gpu.uuid], asked(gpu.uuid, demand.steps)
-            if any(holder.is_hold for holder in now.holders) or not _would_do(gpu, before, demand, request.constraints):
+            if any(entry.is_hold for entry in now.holders) or not _would_do(gpu, before, demand, request.constraints):
                 continue
             lacked = _missing(gpu, now, asked(gpu.uuid), request.constraints) if own[gpu.uuid] else 0.0
             lacks = _missing(gpu, now, asked(gpu.uuid, more=[demand.on([gpu])]), request.constraints)

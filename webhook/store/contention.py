@@ -17,7 +17,7 @@ import secrets
 from collections.abc import Callable
 from typing import Final
 
-LEFT_SECONDS: Final = 2.0
+LOST_SECONDS: Final = 2.0
 REFUSED_SECONDS: Final = 60.0  # the first time, and twice as long each time after
 MAX_REFUSED_SECONDS: Final = 3600.0
 
@@ -31,12 +31,12 @@ class Contention:
     def __init__(self, salt: bytes | None = None) -> None:
         self.leads = False
         self._salt = secrets.token_bytes(8) if salt is None else salt
-        self._left_until: dict[str, float] = {}
+        self._lost_until: dict[str, float] = {}
         self._refused: dict[str, tuple[float, float]] = {}  # until when, and for how long the last time
 
     def lost(self, node: str, *, now: float) -> None:
         """A write to the node came too late; `now` in seconds."""
-        self._left_until[node] = now + LEFT_SECONDS
+        self._lost_until[node] = now + LOST_SECONDS
 
     def refused(self, node: str, *, now: float) -> None:
         """A write that carried a single change was refused, or was never answered.
@@ -52,23 +52,23 @@ class Contention:
         """A write of this node went through."""
         self._refused.pop(node, None)
 
-    def left(self, *, now: float) -> Callable[[str], bool] | None:
+    def deprioritized(self, *, now: float) -> Callable[[str], bool] | None:
         """Which nodes are taken only where no other will do; None while that is none."""
-        self._left_until = {name: until for name, until in self._left_until.items() if until > now}
+        self._lost_until = {name: until for name, until in self._lost_until.items() if until > now}
         # Who was not refused for as long again is forgotten.
         self._refused = {name: known for name, known in self._refused.items() if sum(known) > now}
-        fought_for = frozenset(self._left_until)
+        contended = frozenset(self._lost_until)
         refused = frozenset(name for name, (until, _) in self._refused.items() if until > now)
-        if not fought_for:
+        if not contended:
             return refused.__contains__ if refused else None
         leads, salt = self.leads, self._salt
-        is_crowded = not leads and not all(map(_is_of_leader, fought_for))
+        is_crowded = not leads and not all(map(_is_of_leader, contended))
 
-        def is_left(node: str) -> bool:
-            is_others = _is_of_leader(node) != leads or (is_crowded and _is_one(node, key=salt))
-            return is_others or node in fought_for or node in refused
+        def is_deprioritized(node: str) -> bool:
+            belongs_to_others = _is_of_leader(node) != leads or (is_crowded and _is_one(node, key=salt))
+            return belongs_to_others or node in contended or node in refused
 
-        return is_left
+        return is_deprioritized
 
 
 def _is_of_leader(node: str) -> bool:

@@ -15,9 +15,9 @@ from gpushare.request import Request
 from webhook.pods.stored_pod import Pod
 from webhook.store import ledger_store, workload_mix
 from webhook.store.assumed_pods import AssumedPods
-from webhook.store.chooser import AS_IT_IS, Chooser
-from webhook.store.unbindable import NOTHING, Avoided
-from webhook.store.unconfirmed import UnconfirmedReservations
+from webhook.store.chooser import NO_OVERRIDES, Chooser
+from webhook.store.reservation_limits import UnconfirmedReservations
+from webhook.store.unbindable import NO_AVOIDED, Avoided
 
 
 class MemoryStore:
@@ -27,7 +27,7 @@ class MemoryStore:
     free there. bound: a namespace's bound on exclusive GPUs.
     """
 
-    instead = AS_IT_IS
+    overrides = NO_OVERRIDES
 
     def __init__(
         self,
@@ -36,17 +36,17 @@ class MemoryStore:
         pods: Iterable[Mapping[str, Any]] = (),
         storage: Iterable[Mapping[str, Any]] = (),
         *,
-        avoided: Callable[[pod.PodJson], Avoided] = lambda _: NOTHING,
+        avoided: Callable[[pod.PodJson], Avoided] = lambda _: NO_AVOIDED,
         bound: Callable[[str], exclusive_gpus.ExclusiveBound | None] = lambda _: None,
     ) -> None:
         self._documents = {codec.read(document).name: document for document in gpunodes}
         self._views = {name: NodeView.of(codec.read(document)) for name, document in self._documents.items()}
         self._cache = SchedulerCache(is_full=self._is_full)
-        self._assumed = AssumedPods(self._cache, self._holds)
-        self._unclaimed = UnconfirmedReservations(time.monotonic)
+        self._assumed = AssumedPods(self._cache, self._has_allocation)
+        self._unconfirmed = UnconfirmedReservations(time.monotonic)
         self.chooser = Chooser(self.view, self._cache, self._assumed.key, avoided, bound=bound)
         for view in self._views.values():
-            self._unclaimed.look(view.node, view.node)
+            self._unconfirmed.update(view.node, view.node)
         known = {node.name(document): document for document in nodes}
         for name in {*known, *self._documents}:
             self._cache.put_machine(name, NodeSpec.of(known.get(name) or _plain(name)))
@@ -60,7 +60,7 @@ class MemoryStore:
                 self._cache.put(pod.namespaced_name(manifest), pod_info)
                 if pod.annotations_of(manifest).get(contract.ALLOCATION):
                     asked.change((), workload_mix.asks_of(Pod.of(manifest).request, pod_info.amounts))
-        self.chooser.learn(asked.take())
+        self.chooser.learn(asked.snapshot())
 
     def missing(self) -> str | None:
         """Nothing: all that there is was there from the start."""
@@ -78,14 +78,16 @@ class MemoryStore:
         """The node of this name, or None."""
         return self._views.get(name)
 
-    def expect(self, manifest: Mapping[str, Any], name: str, allocation_id: str) -> Callable[[], None]:
+    def assume(
+        self, manifest: Mapping[str, Any], request: Request, name: str, allocation_id: str
+    ) -> Callable[[], None]:
         """Let the pod take room on the node until it is seen there, or the ledger no longer has its allocation."""
-        return self._assumed.make(manifest, name, allocation_id)
+        return self._assumed.assume(manifest, request, name, allocation_id)
 
     def premature(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> Refusal | None:
         """Why nothing is reserved for a pod before it is stored."""
         del manifest, request  # here is no quota
-        return self._unclaimed.why_not(namespace)
+        return self._unconfirmed.why_not(namespace)
 
     def uncounted(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> str | None:
         """Return None: here is no quota."""
@@ -107,13 +109,13 @@ class MemoryStore:
         try:
             after = change(view.node)
             self._views[name] = NodeView.of(after)
-            self._unclaimed.look(after, after)
+            self._unconfirmed.update(after, after)
         finally:
             self._assumed.sweep(name)
             self._cache.forget(name)
         return after
 
-    def _holds(self, name: str, allocation_id: str) -> bool:
+    def _has_allocation(self, name: str, allocation_id: str) -> bool:
         view = self._views.get(name)
         return view is not None and any(entry.id == allocation_id for entry in view.node.allocations)
 
@@ -121,7 +123,7 @@ class MemoryStore:
         view = self._views.get(name)
         return view is not None and view.is_full(amounts)
 
-    def leave(self, name: tuple[str, str]) -> None:
+    def pod_deleted(self, name: tuple[str, str]) -> None:
         """The pod of this namespace and name is gone, and its room on its node is free."""
         self._cache.put(name, None)
 

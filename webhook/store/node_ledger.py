@@ -59,7 +59,7 @@ class NodeLedger:
         self._stored(document)
         return True
 
-    def holds(self, allocation_id: str) -> bool:
+    def has_allocation(self, allocation_id: str) -> bool:
         """Whether there is this allocation, written or about to be."""
         return allocation_id in self._ids
 
@@ -99,7 +99,7 @@ class NodeLedger:
     def end(self) -> None:
         """The write is over, well or not."""
         self._written = []
-        self._look()
+        self._replay()
 
     def fail(self, error: Exception) -> None:
         """Give all who wait for the next write this error."""
@@ -122,9 +122,9 @@ class NodeLedger:
     def _stored(self, document: Document) -> None:
         self.document = document
         self.node = deleted_nodes.as_open(document, codec.read(document))
-        self._look()
+        self._replay()
 
-    def _look(self) -> None:
+    def _replay(self) -> None:
         node = self.node
         for pending in (*self._written, *self._waiting):
             if pending.done.done():

@@ -51,7 +51,7 @@ class WorkloadMix:
         if by_pods or (by_compute and self._pods >= ENOUGH_PODS):
             self._due()
 
-    def take(self) -> Mix:
+    def snapshot(self) -> Mix:
         """The mix now; no lesson is due then."""
         self._turnover, self._known = 0, self._pods
         self._turnover_percent, self._known_percent = 0, self._percent

@@ -23,7 +23,7 @@ NOW = datetime.datetime.now(datetime.UTC)
 
 
 def issued(*names: str, at: datetime.datetime = NOW) -> Certificates:
-    return issuing.take(RotationStep.START, None, names or NAMES, now=at)
+    return issuing.apply_step(RotationStep.START, None, names or NAMES, now=at)
 
 
 class Secret:

@@ -10,7 +10,7 @@ from gpushare import contract
 from gpushare.allocation import PodRef
 from gpushare.gpunode import GpuNode
 from tests import builders
-from webhook.controllers import unschedulable_pods
+from webhook.controllers import evictor
 from webhook.controllers.touched_nodes import Touched
 from webhook.pods.stored_pod import Pod
 
@@ -23,7 +23,7 @@ def claiming(name: str, *, allocation: str = "a1", gated: bool = False, **status
 
 
 def find(node: GpuNode, *pods: Pod) -> list[tuple[Pod, PodRef]]:
-    return unschedulable_pods.AllocationConflict().renew(Touched((node,), pods, frozenset({node.name})))
+    return evictor.AllocationConflicts().renew(Touched((node,), pods, frozenset({node.name})))
 
 
 def held_by(uid: str) -> GpuNode:
@@ -34,7 +34,7 @@ def held_by(uid: str) -> GpuNode:
 def test_the_second_one_is_told_who_has_it() -> None:
     ((pod, holder),) = find(held_by("u-first"), claiming("first"), claiming("second"))
     assert pod.ref.name == "second"
-    assert unschedulable_pods.explain_conflict(pod, holder).startswith(
+    assert evictor.explain_conflict(pod, holder).startswith(
         "names the allocation a1, which default/first holds: it has no share"
     )
 

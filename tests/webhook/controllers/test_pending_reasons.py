@@ -51,9 +51,9 @@ def made() -> tuple[pending_reasons.PendingReasonReporter, Heard, list[float]]:
 
 async def test_what_the_webhook_wrote_is_not_written_again() -> None:
     teller, heard, _ = made()
-    assert await teller.tell([(waiting(0, "full"), "full")]) is None
+    assert await teller.report([(waiting(0, "full"), "full")]) is None
     assert (heard.patches, heard.events) == ([], 1)
-    assert await teller.tell([(waiting(0, "full"), "full")]) is None
+    assert await teller.report([(waiting(0, "full"), "full")]) is None
     assert (heard.patches, heard.events) == ([], 1)
 
 
@@ -63,18 +63,18 @@ async def test_changes_are_told_ever_less_often() -> None:
     for second in range(4000):
         now[0] = started + second
         before = len(heard.patches)
-        await teller.tell([(waiting(0), f"number {second}")])
+        await teller.report([(waiting(0), f"number {second}")])
         seconds += [second] * (len(heard.patches) - before)
     assert seconds == [0, 3, 9, 21, 45, 93, 189, 381, 765, 1533, 2433, 3333]
 
 
 async def test_a_reason_that_stays_is_told_in_the_end() -> None:
     teller, heard, now = made()
-    await teller.tell([(waiting(0), "one")])
+    await teller.report([(waiting(0), "one")])
     now[0] += 1
-    assert await teller.tell([(waiting(0), "two")]) == 2.0
+    assert await teller.report([(waiting(0), "two")]) == 2.0
     now[0] += 14
-    assert await teller.tell([(waiting(0), "two")]) is None
+    assert await teller.report([(waiting(0), "two")]) is None
     assert heard.patches == ["one", "two"]
 
 
@@ -82,7 +82,7 @@ async def test_of_many_only_so_many_are_told_a_second() -> None:
     teller, heard, now = made()
     started = now[0]
     sentences = [(waiting(number), "full") for number in range(200)]
-    while (again := await teller.tell(sentences)) is not None:
+    while (again := await teller.report(sentences)) is not None:
         now[0] += again
     assert len(heard.patches) == 200
     assert (
@@ -95,26 +95,26 @@ async def test_of_many_only_so_many_are_told_a_second() -> None:
 async def test_an_event_that_the_api_server_did_not_take_is_told_again_ever_later(by_webhook: bool) -> None:
     teller, heard, now = made()
     sentences = [(waiting(0, "full" if by_webhook else ""), "full")]
-    await teller.tell(sentences)
+    await teller.report(sentences)
     for pause in (2.0, 4.0, 8.0):
         before = heard.events
         heard.on_drop[-1]()
-        assert await teller.tell(sentences) == pause
+        assert await teller.report(sentences) == pause
         assert heard.events == before
         now[0] += pause
-        assert await teller.tell(sentences) is None
+        assert await teller.report(sentences) is None
         assert heard.events == before + 1
     assert len(heard.patches) == (0 if by_webhook else 1)
 
 
 async def test_an_event_that_was_dropped_when_there_was_something_else_to_say_is_not_told_again() -> None:
     teller, heard, now = made()
-    await teller.tell([(waiting(0), "one")])
+    await teller.report([(waiting(0), "one")])
     now[0] += 60
-    await teller.tell([(waiting(0), "two")])
+    await teller.report([(waiting(0), "two")])
     heard.on_drop[0]()
     now[0] += 60
-    assert await teller.tell([(waiting(0), "two")]) is None
+    assert await teller.report([(waiting(0), "two")]) is None
     assert heard.events == 2
 
 
@@ -125,7 +125,7 @@ async def test_a_placer_that_takes_over_does_not_tell_of_all_at_once() -> None:
     while again is not None:
         now[0] += again
         before = heard.events
-        again = await teller.tell(sentences)
+        again = await teller.report(sentences)
         assert heard.events - before <= pending_reasons.MAX_AT_ONCE
     assert (heard.events, heard.patches) == (200, [])
 
@@ -142,7 +142,7 @@ async def tell_until(
     held: str,
 ) -> None:
     while now[0] < until:
-        again = await teller.tell(sentences, {pod.ref.uid: held for pod, _ in sentences})
+        again = await teller.report(sentences, {pod.ref.uid: held for pod, _ in sentences})
         if again is None:
             return
         assert again > 0
@@ -162,16 +162,16 @@ async def test_what_could_not_be_written_is_written_later() -> None:
     assert (heard.patches, heard.held, heard.events) == (["is not resized yet"], {"u-0": "40Gi"}, 1)
     tried = len(heard.tried)
     now[0] += 3600
-    assert await teller.tell(sentences, {"u-0": "40Gi"}) is None
+    assert await teller.report(sentences, {"u-0": "40Gi"}) is None
     assert len(heard.tried) == tried
 
 
 async def test_what_may_have_been_written_although_no_answer_came_is_written_over() -> None:
     teller, heard, now = made()
-    await teller.tell([(waiting(0), "one")])
+    await teller.report([(waiting(0), "one")])
     heard.trouble[""] = AWAY
     now[0] += 60
-    await teller.tell([(waiting(0), "two")])
+    await teller.report([(waiting(0), "two")])
     heard.trouble.clear()
     await tell_until(teller, now, now[0] + 600, [(waiting(0), "one")], "")
     assert heard.patches[0] == heard.patches[-1] == "one"

@@ -57,11 +57,11 @@ async def opened_now(*others: dict[str, Any]) -> tuple[set[str], float | None]:
         store,
         events.Recorder(api, controller="gpushare.io/test", instance="test"),
         metrics.Metrics(),
-        placed_beside=lambda _: (),
+        placed_elsewhere=lambda _: (),
         lifetime_seconds=LIFETIME_SECONDS,
         is_first=lambda: True,
     )
-    look_again = await restorer.restore(TouchedNodes().take([]), now=BEGAN)
+    look_again = await restorer.reconcile(TouchedNodes().collect([]), now=BEGAN)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     return api.opened, None if look_again is None else look_again - BEGAN

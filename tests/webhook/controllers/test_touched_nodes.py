@@ -17,9 +17,9 @@ from tests import builders
 from tests.webhook.leftovers import left_bytes
 from webhook.controllers import restore
 from webhook.controllers.allocations import due_changes
+from webhook.controllers.evictor import AllocationConflicts
 from webhook.controllers.resize.resize_requests import ResizeRequests
 from webhook.controllers.touched_nodes import FEW, MAX_NODES, Touched, TouchedNodes
-from webhook.controllers.unschedulable_pods import AllocationConflict
 from webhook.pods.stored_pod import Pod
 
 NAMES = ("n0", "n1", "n2", "n3")
@@ -69,7 +69,7 @@ class Seen:
     def __init__(self, most_nodes: int = MAX_NODES) -> None:
         self.changes, self.known = TouchedNodes(most_nodes), due_changes.DueChangesByNode()
         self.lost: dict[str, list[Pod]] = {}
-        self.conflicts, self.resize_requests = AllocationConflict(), ResizeRequests()
+        self.conflicts, self.resize_requests = AllocationConflicts(), ResizeRequests()
         self.found_conflicts: list[Any] = []
         self.looked_at = 0
 
@@ -84,14 +84,14 @@ class Seen:
         return changes
 
     def look(self, nodes: list[GpuNode], now: float) -> due_changes.DueChanges:
-        touched = self.changes.take(nodes, also=self.known.unconfirmed)
+        touched = self.changes.collect(nodes, also=self.known.unconfirmed)
         self.looked_at = len(touched.nodes) + len(touched.pods)
         self.lost = {name: pods for name, pods in self.lost.items() if name not in touched.names}
         self.lost.update(restore.lost(touched.nodes, touched.pods))
         self.found_conflicts = self.conflicts.renew(touched)
         for _ in self.resize_requests.search(touched):
             pass
-        return self.known.renew(touched.nodes, touched.names, due_changes.judge(touched.nodes, touched.pods, now=now))
+        return self.known.renew(touched.nodes, touched.names, due_changes.find(touched.nodes, touched.pods, now=now))
 
 
 def in_all(nodes: list[GpuNode], pods: Iterable[Pod]) -> Touched:
@@ -117,34 +117,34 @@ def test_law_what_is_found_bit_by_bit_is_what_would_be_found_in_all(
         if isinstance(step, Pod):
             uid = step.ref.uid
             step = dataclasses.replace(step, version=str(number))
-            seen.changes.pod(pods.get(uid), step)
+            seen.changes.update_pod(pods.get(uid), step)
             pods[uid] = step
         elif isinstance(step, str):
             before = pods.pop(step, None)
             if before is not None:
-                seen.changes.pod(before, None)
+                seen.changes.update_pod(before, None)
         elif step[1] is None:
             nodes.pop(step[0], None)
         else:
             nodes[step[0]] = dataclasses.replace(builders.node(step[0]), allocations=tuple(step[1]))
         if number in failures:
-            seen.changes.take(list(nodes.values()))
-            seen.changes.repeat()  # nothing was made of it
+            seen.changes.collect(list(nodes.values()))
+            seen.changes.requeue()  # nothing was made of it
         if number not in looks and number < len(steps):
             continue  # several things change between two looks
         now = 100.0 if number % 2 else 10.0
         every = list(nodes.values())
-        assert shown(seen.look_at_all(every, now)) == shown(due_changes.judge(every, pods.values(), now=now))
+        assert shown(seen.look_at_all(every, now)) == shown(due_changes.find(every, pods.values(), now=now))
         assert {name: sorted(map(str, lost)) for name, lost in seen.lost.items()} == {
             name: sorted(map(str, lost)) for name, lost in restore.lost(every, pods.values()).items()
         }
         assert sorted(map(str, seen.found_conflicts)) == sorted(
-            map(str, AllocationConflict().renew(in_all(every, pods.values())))
+            map(str, AllocationConflicts().renew(in_all(every, pods.values())))
         )
         assert list(map(str, seen.resize_requests.all())) == list(map(str, ResizeRequests().find(every, pods.values())))
         there = set(nodes)
         everywhere = restore.orphaned(there, pods.values())
-        assert sorted(map(str, restore.orphaned(there, seen.changes.placed_beside(there)))) == sorted(
+        assert sorted(map(str, restore.orphaned(there, seen.changes.placed_elsewhere(there)))) == sorted(
             map(str, everywhere)
         )
 
@@ -156,13 +156,13 @@ def test_what_has_not_changed_is_not_looked_at() -> None:
         entry = dataclasses.replace(builders.allocation(f"a{number}"), pod=PodRef("default", "p", f"u{number}"))
         nodes.append(dataclasses.replace(builders.node(f"n{number}"), allocations=(entry,)))
         held.append(entry)
-        seen.changes.pod(None, placed(f"u{number}", f"a{number}", f"n{number}", "Running", gated=False))
+        seen.changes.update_pod(None, placed(f"u{number}", f"a{number}", f"n{number}", "Running", gated=False))
     seen.look(nodes, 0.0)
     assert seen.looked_at == 40
     seen.look(nodes, 0.0)
     assert seen.looked_at == 0
     before = placed("u3", "a3", "n3", "Running", gated=False)
-    seen.changes.pod(before, placed("u3", "a3", "n3", "Succeeded", gated=False))
+    seen.changes.update_pod(before, placed("u3", "a3", "n3", "Succeeded", gated=False))
     assert [due.allocation for due in seen.look(nodes, 0.0).release] == [held[3]]
     assert seen.looked_at == 2
     assert [due.allocation for due in seen.look(nodes, 0.0).release] == [held[3]]  # for as long as it is not written
@@ -186,7 +186,7 @@ def test_who_has_to_do_with_two_nodes_ties_them_together() -> None:
     seen = Seen()
     entry = dataclasses.replace(builders.allocation("a1"), pod=PodRef("default", "p", "u1"))
     there = dataclasses.replace(builders.node("n1"), allocations=(entry,))
-    seen.changes.pod(None, placed("u1", "a1", "n0", "Running", gated=False))
+    seen.changes.update_pod(None, placed("u1", "a1", "n0", "Running", gated=False))
     nodes = [builders.node("n0"), there]
     seen.look(nodes, 0.0)
     assert seen.looked_at == 3
@@ -194,7 +194,7 @@ def test_who_has_to_do_with_two_nodes_ties_them_together() -> None:
     seen.look(nodes, 0.0)
     assert seen.looked_at == 3
     assert seen.lost == {}
-    seen.changes.pod(placed("u1", "a1", "n0", "Running", gated=False), None)
+    seen.changes.update_pod(placed("u1", "a1", "n0", "Running", gated=False), None)
     assert [entry.node for entry in seen.look(nodes, 0.0).gone] == ["n1"]
 
 
@@ -205,7 +205,7 @@ def test_of_two_that_name_an_allocation_the_first_to_come_has_it_though_both_wer
         nodes = [dataclasses.replace(builders.node("n0"), allocations=(entry,))]
         uids = sorted(("u1", "u2"), reverse=reverse)
         for uid in uids:
-            seen.changes.pod(None, placed(uid, "a1", "n0" if uid == "u2" else "n1", "Running", gated=False))
+            seen.changes.update_pod(None, placed(uid, "a1", "n0" if uid == "u2" else "n1", "Running", gated=False))
         assert seen.look(nodes, 0.0).confirm["n0"]["a1"].uid == uids[0]
 
 
@@ -218,8 +218,8 @@ def test_where_nobody_asks_what_has_changed_it_is_not_kept_for_ever() -> None:
 
     def come_and_go() -> None:
         for pod in pods:
-            seen.changes.pod(None, pod)
-            seen.changes.pod(pod, None)
+            seen.changes.update_pod(None, pod)
+            seen.changes.update_pod(pod, None)
 
     come_and_go()  # the last of them are kept, for what they may have left reserved
     assert left_bytes(come_and_go) < 10 * FEW
@@ -233,9 +233,9 @@ def test_a_pod_that_went_is_told_with_the_node_of_what_it_named_until_that_is_re
     touched = TouchedNodes()
     reserved = dataclasses.replace(builders.node(), allocations=(builders.allocation("a1", reserved_until=2e9),))
     pod = placed("u-1", "a1", "node-a", "Pending", gated=False)
-    touched.pod(None, pod)
-    touched.pod(pod, None)
+    touched.update_pod(None, pod)
+    touched.update_pod(pod, None)
     for _ in range(2):  # until something is done about it
-        assert touched.take([reserved], also=["node-a"]).departed == {"a1": pod}
-    assert touched.take([builders.node()], also=["node-a"]).departed == {}
-    assert touched.take([dataclasses.replace(reserved)], also=["node-a"]).departed == {}
+        assert touched.collect([reserved], also=["node-a"]).departed == {"a1": pod}
+    assert touched.collect([builders.node()], also=["node-a"]).departed == {}
+    assert touched.collect([dataclasses.replace(reserved)], also=["node-a"]).departed == {}

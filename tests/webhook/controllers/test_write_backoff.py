@@ -41,18 +41,18 @@ class Refusing:
 
 
 def test_each_pause_is_twice_as_long_until_a_try_works() -> None:
-    backoff, now, pauses = write_backoff.WriteBackoff(most_seconds=30.0), 0.0, []
+    backoff, now, pauses = write_backoff.WriteBackoff(max_seconds=30.0), 0.0, []
     for _ in range(6):
         pauses.append(backoff.failed("u", now=now))
         assert backoff.wait_seconds("other", now=now) == 0.0
         now += backoff.wait_seconds("u", now=now)
     assert pauses == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
-    backoff.worked("u")
+    backoff.succeeded("u")
     assert backoff.failed("u", now=now) == 2.0
 
 
 def test_who_is_not_tried_any_more_is_forgotten() -> None:
-    backoff = write_backoff.WriteBackoff(most_seconds=30.0)
+    backoff = write_backoff.WriteBackoff(max_seconds=30.0)
     backoff.failed("gone", now=0.0)
     backoff.failed("u", now=100.0)
     assert "gone" not in backoff
@@ -112,7 +112,7 @@ async def test_what_cannot_be_taken_off_a_pod_is_not_tried_in_each_round() -> No
     pod = Pod.of(manifest)
     touched = Touched((node,), (pod,), frozenset({node.name}))
     while now[0] < 600.0:
-        await resizer.resize(touched, {objects.key_of(manifest): pod})
+        await resizer.reconcile(touched, {objects.key_of(manifest): pod})
         touched, now[0] = NOTHING, now[0] + 0.5
     assert contract.REASON in manifest["metadata"]["annotations"]
     assert 5 <= api.tried <= 10

@@ -15,7 +15,8 @@ from tests.webhook.laws.virtual_loop import VirtualLoop
 from tests.webhook.laws.wire import Network, SimulatedClient
 from webhook import admission, metrics, placer, review
 from webhook.controllers.allocations.allocation_controller import AllocationController
-from webhook.controllers.gated_pods.gates import Gates
+from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
+from webhook.controllers.touched_nodes import TouchedNodes
 from webhook.store import contention, reservation
 from webhook.store.api_store import ApiStore
 
@@ -34,9 +35,8 @@ class Replica:
         self._network = network
         self.client = SimulatedClient(network, name)
         self.client.seen_at = network.api.version
-        measures = metrics.Metrics()
-        self.store = ApiStore(self.client, measures, clock=loop.time)
-        self.store.contention = contention.Contention(name.encode())
+        measured = metrics.Metrics()
+        self.store = ApiStore(self.client, measured, contention=contention.Contention(name.encode()), clock=loop.time)
         reserving = reservation.Reservation(
             self.store,
             policy="fragmentation",
@@ -44,21 +44,26 @@ class Replica:
             clock=loop.time,
             wall_clock=self.wall,
         )
-        self.admission = admission.Admission(self.store, reserving, measures, clock=loop.time)
+        self.admission = admission.Admission(self.store, reserving, measured, clock=loop.time)
         recorder = events.Recorder(
             self.client, controller="test", instance=name, clock=loop.time, wall_clock=self.wall
         )  # which tells nobody, as it is not run
+        touched_nodes = TouchedNodes()
         self.placer = placer.Placer(
             self.store,
+            touched_nodes,
             AllocationController(
                 self.client,
                 self.store,
+                touched_nodes,
                 recorder,
-                measures,
+                measured,
                 lifetime_seconds=LIFETIME_SECONDS,
                 clock=self.reservations_clock,
             ),
-            Gates(self.client, self.store, reserving, recorder, measures, clock=loop.time, wall_clock=self.wall),
+            GatedPodScheduler(
+                self.client, self.store, reserving, recorder, measured, clock=loop.time, wall_clock=self.wall
+            ),
             leads=lambda: self.leads,
             clock=self.reservations_clock,
         )

@@ -14,7 +14,7 @@ import jsonpatch
 from gpushare import contract
 from gpushare.cluster import api_errors
 from gpushare.nodefilters import volumes
-from webhook.store import allowances
+from webhook.store import reservation_limits
 
 GPUNODES: Final = contract.GPUNODE_PATH
 NODES: Final = "/api/v1/nodes"
@@ -23,7 +23,7 @@ _KINDS: Final = {
     GPUNODES: (contract.API_VERSION, contract.GPUNODE_KIND),
     NODES: ("v1", "Node"),
     PODS: ("v1", "Pod"),
-    allowances.QUOTAS_PATH: ("v1", "ResourceQuota"),
+    reservation_limits.QUOTAS_PATH: ("v1", "ResourceQuota"),
     **{path: ("storage.k8s.io/v1" if "storage" in path else "v1", kind) for kind, path in volumes.PATHS.items()},
 }
 

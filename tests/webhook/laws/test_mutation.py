@@ -17,6 +17,7 @@ from gpushare.refusal import Refusal
 from tests import builders
 from tests.webhook.laws import strategies
 from webhook.pods import difference, mutation, validation
+from webhook.pods.pod_spec_view import PodSpecView
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +33,7 @@ def outcomes(request: requests.Request) -> tuple[mutation.Placed, Refusal]:
 
 
 def read(manifest: dict[str, Any]) -> requests.Request:
-    request = validation.read(manifest)
+    request = validation.read(PodSpecView.read(manifest))
     assert not isinstance(request, validation.Denial), request
     return request
 

@@ -18,8 +18,8 @@ from tests import builders
 from tests.webhook import admission_chain
 from tests.webhook.admission_chain import Admitted, Chain, Pod, Webhook
 from webhook import admission
-from webhook.pods import mutation
-from webhook.store import reinvocation, reservation
+from webhook.pods import pod_spec_view
+from webhook.store import reservation
 
 pytestmark = pytest.mark.slow
 
@@ -201,12 +201,12 @@ async def nothing(*_: Any) -> None:
 @pytest.mark.parametrize(
     ("owner", "name", "instead", "behind"),
     [
-        (reinvocation, "find", nothing, "label"),
-        (admission.Admission, "_holds_still", lambda *_: True, "gate"),
-        (admission.Admission, "_holds_still", lambda *_: True, "nowhere"),
+        (admission, "find_reservation", nothing, "label"),
+        (admission.Admission, "_still_fits", lambda *_: True, "gate"),
+        (admission.Admission, "_still_fits", lambda *_: True, "nowhere"),
         (reservation.Reservation, "release", nothing, "gate"),
         (pod, "default_container", lambda manifest: manifest["spec"]["containers"][0]["name"], "sidecar first"),
-        (mutation, "pinned_host", lambda _: "", "nowhere"),
+        (pod_spec_view.PodSpecView, "pinned_host", "", "nowhere"),
     ],
 )
 def test_a_safeguard_taken_out_breaks_the_law(

@@ -14,8 +14,9 @@ from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView
 from tests.webhook.laws import replica, stories, world
+from webhook import admission
 from webhook.controllers.allocations import allocation_controller, due_changes
-from webhook.store import api_store, deleted_nodes, node_ledger, reinvocation
+from webhook.store import api_store, deleted_nodes, node_ledger
 from webhook.store.chooser import Chooser
 
 pytestmark = pytest.mark.slow
@@ -94,7 +95,7 @@ def the_second_of_two_shares_is_spare_at_once(patch: pytest.MonkeyPatch) -> None
 
 
 def whoever_names_a_reservation_has_it(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(reinvocation, "is_own", lambda *_: True)
+    patch.setattr(admission, "is_own_reservation", lambda *_: True)
 
 
 def a_dry_run_is_taken_at_its_word(patch: pytest.MonkeyPatch) -> None:

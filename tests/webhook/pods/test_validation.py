@@ -12,10 +12,11 @@ from gpushare import request as requests
 from gpushare.refusal import Refusal
 from tests import builders
 from webhook.pods import mutation, validation
+from webhook.pods.pod_spec_view import PodSpecView
 
 
 def denial(manifest: dict[str, Any]) -> validation.Denial:
-    answer = validation.read(manifest)
+    answer = validation.read(PodSpecView.read(manifest))
     assert isinstance(answer, validation.Denial)
     return answer
 
@@ -72,7 +73,7 @@ def test_resources_beside_a_share_are_denied(resources: dict[str, Any], says: st
 def test_a_container_without_a_share_may_have_a_whole_gpu() -> None:
     manifest = builders.pod(containers=("main", "other"), request="0.5")
     manifest["spec"]["containers"][1]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
-    assert isinstance(validation.read(manifest), requests.Request)
+    assert isinstance(validation.read(PodSpecView.read(manifest)), requests.Request)
 
 
 def test_what_a_pod_would_be_given_anyway_may_be_in_it() -> None:
@@ -82,10 +83,10 @@ def test_what_a_pod_would_be_given_anyway_may_be_in_it() -> None:
     assert not isinstance(result, Refusal)
     for outcome in (mutation.Placed("i", "node-a", "node-a", result.shares), Refusal("full")):
         copied: Any = copy.deepcopy(mutation.rewrite(manifest, request, outcome))
-        assert validation.read(copied) == request
+        assert validation.read(PodSpecView.read(copied)) == request
         copied["spec"]["containers"][0]["resources"]["limits"][contract.RESOURCE_MEMORY] = "1Gi"
         del copied["metadata"]["labels"]
-        assert isinstance(validation.read(copied), validation.Denial)
+        assert isinstance(validation.read(PodSpecView.read(copied)), validation.Denial)
 
 
 def test_a_name_too_long_for_an_annotation_is_denied_only_where_one_is_needed() -> None:
@@ -99,7 +100,7 @@ def test_a_name_too_long_for_an_annotation_is_denied_only_where_one_is_needed() 
 
 def test_forged_results_are_told() -> None:
     manifest = builders.pod(request="0.5", allocation="mine", reason="because")
-    warnings = validation.warnings(manifest, requests.parse(manifest))
+    warnings = validation.warnings(PodSpecView.read(manifest), requests.parse(manifest))
     assert warnings == (
         "gpushare.io/allocation is written by gpushare alone: yours was removed",
         "gpushare.io/reason is written by gpushare alone: yours was removed",
@@ -110,19 +111,19 @@ def test_a_gated_pod_that_comes_again_is_told_nothing_of_its_own_reason() -> Non
     manifest = builders.pod(request="0.5")
     request = requests.parse(manifest)
     gated: Any = mutation.rewrite(manifest, request, Refusal("full"))
-    assert validation.warnings(gated, request) == ()
+    assert validation.warnings(PodSpecView.read(gated), request) == ()
 
 
 def test_devices_that_are_replaced_are_told() -> None:
     manifest = builders.pod(containers=("main", "other"), request="0.5")
     for container in manifest["spec"]["containers"]:
         container["env"] = [{"name": contract.ENV_VISIBLE_DEVICES, "value": "all"}]
-    assert validation.warnings(manifest, requests.parse(manifest))[1:] == (
+    assert validation.warnings(PodSpecView.read(manifest), requests.parse(manifest))[1:] == (
         'NVIDIA_VISIBLE_DEVICES of container "main" was replaced by the GPUs of its share',
         'NVIDIA_VISIBLE_DEVICES of container "other" was replaced by void: it has no share',
     )
     after: Any = mutation.rewrite(manifest, requests.parse(manifest), Refusal("full"))
-    assert validation.warnings(after, requests.parse(after)) == ()
+    assert validation.warnings(PodSpecView.read(after), requests.parse(after)) == ()
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,7 @@ def test_devices_that_are_replaced_are_told() -> None:
 )
 def test_less_memory_than_a_context_takes_is_a_warning(asked: dict[str, str], key: str, value: str) -> None:
     manifest = builders.pod(**asked)
-    assert validation.warnings(manifest, requests.parse(manifest)) == (
+    assert validation.warnings(PodSpecView.read(manifest), requests.parse(manifest)) == (
         (
             f'{key} "{value}" is less than a CUDA context takes, 100 to 600 MiB for each process: CUDA programs will be '
             "out of memory at once",

@@ -11,7 +11,7 @@ from gpushare import request as requests
 from tests import builders
 from tests.builders import GIB
 from tests.scripted_api import ScriptedApi
-from webhook.store import allowances
+from webhook.store import reservation_limits
 
 PERCENT, MEMORY = contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY
 
@@ -107,31 +107,31 @@ def test_one_that_counts_only_some_pods_is_left_to_the_api_server(spec: dict[str
 
 async def test_quotas_come_and_go() -> None:
     api = ScriptedApi()
-    known = allowances.Allowances(api)
-    (quotas,) = known.informers
-    api.tell(allowances.QUOTAS_PATH, {"type": "ADDED", "object": quota({f"requests.{PERCENT}": "0"})})
+    known = reservation_limits.QuotaAllowances(api)
+    quotas = known.informer
+    api.tell(reservation_limits.QUOTAS_PATH, {"type": "ADDED", "object": quota({f"requests.{PERCENT}": "0"})})
     assert known.lacks("team", {PERCENT: 1}) is None
     await quotas.step()
     assert known.lacks("team", {PERCENT: 1}) == (
         f"the ResourceQuota gpus of its namespace leaves 0 of {PERCENT}, 1 are asked"
     )
     assert known.lacks("another", {PERCENT: 1}) is None
-    api.tell(allowances.QUOTAS_PATH, {"type": "DELETED", "object": quota({})})
+    api.tell(reservation_limits.QUOTAS_PATH, {"type": "DELETED", "object": quota({})})
     await quotas.step()
     assert known.lacks("team", {PERCENT: 1}) is None
 
 
 async def test_the_bound_on_exclusive_gpus_follows_the_quotas() -> None:
     api = ScriptedApi()
-    known = allowances.Allowances(api)
-    (quotas,) = known.informers
+    known = reservation_limits.QuotaAllowances(api)
+    quotas = known.informer
     assert known.bound("team") is None
-    api.tell(allowances.QUOTAS_PATH, {"type": "ADDED", "object": quota({f"requests.{PERCENT}": "250"})})
+    api.tell(reservation_limits.QUOTAS_PATH, {"type": "ADDED", "object": quota({f"requests.{PERCENT}": "250"})})
     await quotas.step()
     bound = known.bound("team")
     assert bound is not None
     assert (bound.quota, bound.most_gpus) == ("gpus", 2)
     assert known.bound("another") is None
-    api.tell(allowances.QUOTAS_PATH, {"type": "DELETED", "object": quota({})})
+    api.tell(reservation_limits.QUOTAS_PATH, {"type": "DELETED", "object": quota({})})
     await quotas.step()
     assert known.bound("team") is None

@@ -18,19 +18,19 @@ def _kept(replica: Contention, *lost: str) -> set[str]:
     """The nodes that it looks at first after it has lost these."""
     for name in lost:
         replica.lost(name, now=10.0)
-    is_left = replica.left(now=10.0)
+    is_left = replica.deprioritized(now=10.0)
     return set(NODES) if is_left is None else {name for name in NODES if not is_left(name)}
 
 
 def test_nothing_is_left_to_others_by_who_has_lost_nothing() -> None:
-    assert Contention().left(now=10.0) is None
+    assert Contention().deprioritized(now=10.0) is None
 
 
 def test_a_lost_write_is_felt_for_a_moment() -> None:
     replica = Contention()
     replica.lost("node-1", now=10.0)
-    assert replica.left(now=10.0 + contention.LEFT_SECONDS / 2) is not None
-    assert replica.left(now=10.0 + contention.LEFT_SECONDS) is None
+    assert replica.deprioritized(now=10.0 + contention.LOST_SECONDS / 2) is not None
+    assert replica.deprioritized(now=10.0 + contention.LOST_SECONDS) is None
 
 
 def test_the_node_that_was_fought_for_is_left_whichever_half_it_is_in() -> None:

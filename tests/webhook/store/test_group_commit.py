@@ -14,7 +14,7 @@ from gpushare import codec, contract, ledger
 from gpushare.cluster import api_client
 from tests import builders
 from webhook import metrics
-from webhook.store import api_store
+from webhook.store import gpunode_writer
 from webhook.store.api_store import ApiStore
 
 
@@ -74,12 +74,12 @@ async def reserve(store: ApiStore, number: int) -> None:
 async def test_who_comes_a_moment_later_shares_the_write() -> None:
     api = OneNode()
     async with running(api) as store:
-        first = [asyncio.create_task(reserve(store, number)) for number in range(api_store.SIBLINGS + 1)]
+        first = [asyncio.create_task(reserve(store, number)) for number in range(gpunode_writer.SIBLINGS + 1)]
         await asyncio.sleep(0)  # the write is due
         await asyncio.sleep(0)
         await asyncio.gather(*first, *(reserve(store, 100 + number) for number in range(5)))
     assert api.writes == 1
-    assert len(api.document["spec"]["allocations"]) == api_store.SIBLINGS + 6
+    assert len(api.document["spec"]["allocations"]) == gpunode_writer.SIBLINGS + 6
 
 
 async def test_all_who_come_during_a_write_share_the_next() -> None:
@@ -97,8 +97,8 @@ async def test_all_who_come_during_a_write_share_the_next() -> None:
 
 
 async def test_who_is_alone_does_not_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_store, "MIN_LINGER_SECONDS", 60.0)
-    monkeypatch.setattr(api_store, "MAX_LINGER_SECONDS", 60.0)
+    monkeypatch.setattr(gpunode_writer, "MIN_LINGER_SECONDS", 60.0)
+    monkeypatch.setattr(gpunode_writer, "MAX_LINGER_SECONDS", 60.0)
     api = OneNode()
     async with running(api) as store:
         await reserve(store, 1)

@@ -21,11 +21,11 @@ def placed(number: int) -> dict[str, Any]:
 
 
 def test_only_of_a_pod_that_was_placed_is_kept_what_it_asks_for() -> None:
-    (asked,) = (occupancy.kept(placed(1)) or {})["seen"].asks
+    (asked,) = (occupancy.trim_pod(placed(1)) or {})["seen"].asks
     assert (asked.request_percent, asked.host.cpu_milli) == (50, 2000)
     unplaced = builders.pod(request="0.5")
     unplaced["spec"]["nodeName"] = "node-a"
-    assert (occupancy.kept(unplaced) or {})["seen"].asks == ()
+    assert (occupancy.trim_pod(unplaced) or {})["seen"].asks == ()
 
 
 async def test_once_enough_pods_were_placed_placement_learns_what_they_ask_for() -> None:

@@ -19,7 +19,7 @@ from tests import builders
 from tests.gpushare.cluster import waiting
 from webhook import metrics
 from webhook.pods.mutation import Placed
-from webhook.store import api_store, contention, reservation, unconfirmed
+from webhook.store import api_store, contention, gpunode_writer, reservation, reservation_limits
 from webhook.store.api_store import ApiStore
 from webhook.store.reservation import Reservation
 
@@ -183,7 +183,7 @@ async def test_a_node_that_is_not_stored_is_taken_last_for_a_minute_and_told_of(
         assert pods.told
         assert set(pods.told) == {("node-a", SAID)}
         tried = api.tried.count("node-a")
-        assert tried <= 1 + api_store.MAX_REFUSED
+        assert tried <= 1 + gpunode_writer.MAX_REFUSED
         assert isinstance(await pods.reserve("four"), Placed)
         assert api.tried.count("node-a") == tried
         pods.clock.now += contention.REFUSED_SECONDS
@@ -221,7 +221,7 @@ async def test_of_many_that_wait_for_a_node_that_is_not_stored_only_some_are_tri
     async with asking(api) as pods:
         names = [f"pod-{number}" for number in range(10)]
         assert not any((await pods.together(*names)).values())
-        assert len(api.tried) <= 2 * (1 + api_store.MAX_REFUSED)
+        assert len(api.tried) <= 2 * (1 + gpunode_writer.MAX_REFUSED)
 
 
 @pytest.mark.slow
@@ -232,14 +232,14 @@ async def test_what_is_stored_after_its_pod_was_answered_is_given_back_and_no_po
         return [entry["pod"]["name"] for entry in api.documents["node-a"]["spec"]["allocations"]]
 
     async with asking(api, deadline_seconds=IMPATIENT_SECONDS) as pods:
-        for number in range(unconfirmed.LAPSES):
+        for number in range(reservation_limits.MAX_EXPIRED):
             api.may_answer.clear()
             refusal = await pods.reserve(f"impatient-{number}", uid="")
             assert isinstance(refusal, Refusal)
             assert refusal.cause == Cause.LEDGER
             api.may_answer.set()
             await waiting.until(lambda: len(api.tried) % 2 == 0 and not held())
-        assert len(api.tried) == 2 * unconfirmed.LAPSES, "written, and given back"
+        assert len(api.tried) == 2 * reservation_limits.MAX_EXPIRED, "written, and given back"
         asked = builders.pod("next", request="0.1")
         assert pods.store.premature("default", asked, requests.parse(asked)) is None
 

@@ -12,13 +12,13 @@ from gpushare.nodefilters import volumes
 from tests.gpushare.cluster.waiting import until
 from tests.scripted_api import ScriptedApi
 from webhook import metrics
-from webhook.store import allowances, api_store, occupancy
+from webhook.store import api_store, occupancy, reservation_limits
 
 PATHS = {
     contract.GPUNODE_PATH,
     api_store.NODES_PATH,
     occupancy.PODS_PATH,
-    allowances.QUOTAS_PATH,
+    reservation_limits.QUOTAS_PATH,
     *volumes.PATHS.values(),
 }
 

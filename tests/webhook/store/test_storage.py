@@ -14,7 +14,7 @@ from gpushare.cluster import api_client, api_errors
 from gpushare.nodefilters import NodeSpec, PodAffinity, PodInfo, PodKey, SchedulerCache, volumes
 from tests import builders
 from tests.gpushare.cluster.waiting import until
-from webhook.store import storage
+from webhook.store import occupancy
 
 DRIVER = "disk.example.com"
 
@@ -50,13 +50,13 @@ class Api(api_client.ApiClient):
 
 
 @contextlib.asynccontextmanager
-async def read(api: Api) -> AsyncIterator[tuple[SchedulerCache, storage.Storage]]:
+async def read(api: Api) -> AsyncIterator[tuple[SchedulerCache, occupancy.Storage]]:
     """A scheduler cache of one node with one pod, filled with what there is."""
     api.add(volumes.LIMITS, "node-a", spec={"drivers": [{"name": DRIVER, "allocatable": {"count": 1}}]})
     for name in ("one", "two"):
         api.add(volumes.VOLUME, name, spec={"csi": {"driver": DRIVER, "volumeHandle": name}})
         api.add(volumes.CLAIM, name, "default", spec={"volumeName": name})
-    kept = storage.Storage(api, lambda *changed: cache.put_storage(*changed))
+    kept = occupancy.Storage(api, lambda *changed: cache.put_storage(*changed))
     cache = SchedulerCache(knows_claims=kept.knows_claims)
     cache.put_machine("node-a", machine())
     cache.put("one", PodInfo.of(mounting("one"), "node-a"))
@@ -113,7 +113,7 @@ async def test_what_may_not_be_read_is_not_heeded_and_the_log_says_so(
 
 
 @contextlib.asynccontextmanager
-async def reading(api: Api) -> AsyncIterator[tuple[storage.Storage, set[str]]]:
+async def reading(api: Api) -> AsyncIterator[tuple[occupancy.Storage, set[str]]]:
     """What reads one of each kind, which is called as its kind, and the kinds that it has read."""
     specs = {
         volumes.LIMITS: {"drivers": [{"name": DRIVER, "allocatable": {"count": 1}}]},
@@ -122,7 +122,7 @@ async def reading(api: Api) -> AsyncIterator[tuple[storage.Storage, set[str]]]:
     for kind in volumes.KINDS:
         api.add(kind, kind, spec=specs.get(kind, {}))
     read_kinds: set[str] = set()
-    kept = storage.Storage(api, lambda name, _, __: read_kinds.add(name[1]))
+    kept = occupancy.Storage(api, lambda name, _, __: read_kinds.add(name[1]))
     running = asyncio.create_task(kept.run())
     try:
         async with asyncio.timeout(30):

@@ -13,7 +13,7 @@ from gpushare.pod import Controller
 from gpushare.refusal import Refusal
 from tests import builders
 from tests.scripted_api import ScriptedApi
-from webhook.controllers import unschedulable_pods
+from webhook.controllers import evictor
 from webhook.pods import mutation
 from webhook.store import occupancy, unbindable
 from webhook.store.memory_store import MemoryStore
@@ -93,7 +93,7 @@ async def test_what_is_made_anew_goes_to_another_node(owner: str, end: list[Any]
     assert cluster.node(made(owner, namespace="other")) == "node-a"  # whoever writes that uid on a pod
     cluster.now = unbindable.FIRST_SECONDS
     assert cluster.node(again) == "node-b"  # not barred, and the last resort
-    cluster.now += unbindable.LAST_SECONDS
+    cluster.now += unbindable.LAST_RESORT_SECONDS
     assert cluster.node(again) == "node-a"
 
 
@@ -129,7 +129,7 @@ async def test_where_no_other_node_will_do_the_refusal_says_what_the_scheduler_s
     said = f"node-a could not take a pod of Job train before, and is left out for a while; the scheduler said: {WORDS}"
     assert said in refusal.reason
     assert refusal.word == "node"
-    unfit = cluster.store.chooser.unfit(made("job-1"))("node-a")
+    unfit = cluster.store.chooser.node_filter(made("job-1"))("node-a")
     assert unfit is not None
     assert unfit in said
     cluster.now = unbindable.FIRST_SECONDS
@@ -141,18 +141,18 @@ def test_a_node_that_fails_again_is_left_out_for_longer_and_one_that_does_not_is
     failures = unbindable.Unbindable(lambda: now[0])
     maker, pauses = ("default", "job-1"), []
     for _ in range(7):
-        failures.left(maker, "node-a", "why")
+        failures.deleted(maker, "node-a", "why")
         began = now[0]
-        while failures.avoided(made("job-1")).barred:
+        while failures.avoided(made("job-1")).blocked:
             now[0] += 60.0
         pauses.append(now[0] - began)
     assert pauses == [120.0, 240.0, 480.0, 960.0, 1920.0, 3600.0, 3600.0]
     assert (unbindable.FIRST_SECONDS, unbindable.MAX_SECONDS) == (
-        unschedulable_pods.OWNER_PAUSE_SECONDS,
-        unschedulable_pods.MAX_OWNER_PAUSE_SECONDS,
+        evictor.OWNER_PAUSE_SECONDS,
+        evictor.MAX_OWNER_PAUSE_SECONDS,
     )
-    failures.bound(maker, "node-a")
-    assert failures.avoided(made("job-1")) == unbindable.NOTHING
+    failures.was_bound(maker, "node-a")
+    assert failures.avoided(made("job-1")) == unbindable.NO_AVOIDED
 
 
 async def test_who_is_evicted_from_one_node_after_the_other_tries_them_all() -> None:
@@ -160,7 +160,7 @@ async def test_who_is_evicted_from_one_node_after_the_other_tries_them_all() -> 
     names = [f"node-{letter}" for letter in "abcde"]
     cluster, pace, owner, tried = (
         Cluster(*names),
-        unschedulable_pods.EvictionRate(),
+        evictor.EvictionRate(),
         Controller("Job", "train", "job-1"),
         [],
     )
@@ -175,9 +175,9 @@ async def test_who_is_evicted_from_one_node_after_the_other_tries_them_all() -> 
 def test_of_very_many_makers_the_oldest_are_forgotten() -> None:
     failures = unbindable.Unbindable(lambda: 0.0)
     for number in range(unbindable.MAX_MAKERS + 1):
-        failures.left(("default", f"job-{number}"), "node-a", "why")
-    assert failures.avoided(made("job-0")) == unbindable.NOTHING
-    assert failures.avoided(made("job-1")).barred == {"node-a": "why"}
+        failures.deleted(("default", f"job-{number}"), "node-a", "why")
+    assert failures.avoided(made("job-0")) == unbindable.NO_AVOIDED
+    assert failures.avoided(made("job-1")).blocked == {"node-a": "why"}
 
 
 async def test_the_change_that_is_written_goes_nowhere_else_either() -> None:

@@ -9,8 +9,8 @@ import pytest
 from gpushare.allocation import Allocation, PodRef
 from tests import builders
 from tests.webhook.leftovers import left_bytes
-from webhook.store import unconfirmed
-from webhook.store.unconfirmed import UnconfirmedReservations
+from webhook.store import reservation_limits
+from webhook.store.reservation_limits import UnconfirmedReservations
 
 LIFETIME_SECONDS = 60.0
 
@@ -25,11 +25,11 @@ class Story:
             lambda: self.now, self.named.__contains__, lifetime_seconds=LIFETIME_SECONDS
         )
         self.node = builders.node(gpus=32)
-        self.known.look(self.node, self.node)
+        self.known.update(self.node, self.node)
 
     def holds(self, *entries: Allocation, written: bool = True) -> None:
         after = dataclasses.replace(self.node, allocations=entries)
-        self.known.look(after, after if written else self.node)
+        self.known.update(after, after if written else self.node)
         self.node = after if written else self.node
 
     def lapses(self, entry: Allocation) -> None:
@@ -74,11 +74,11 @@ def test_all_namespaces_together_may_have_a_half() -> None:
 
 def test_after_very_many_lapses_of_any_namespaces_nothing_is_reserved_before_it_is_stored() -> None:
     story = Story()
-    for number in range(unconfirmed.LAPSES_TOGETHER):
+    for number in range(reservation_limits.MAX_EXPIRED_TOGETHER):
         assert story.known.why_not("team") is None
         story.lapses(reserved(str(number), namespace=f"made-up-{number}"))
     assert "9 pods of several namespaces" in str(story.known.why_not("team"))
-    story.now = LIFETIME_SECONDS + unconfirmed.LAPSES_SECONDS
+    story.now = LIFETIME_SECONDS + reservation_limits.EXPIRED_SECONDS
     assert story.known.why_not("team") is None  # the first was an hour ago
 
 
@@ -91,18 +91,18 @@ def test_memory_counts_where_it_is_the_larger_part() -> None:
 def test_a_small_cluster_lets_two_gpus_be_reserved() -> None:
     reservations = UnconfirmedReservations(lambda: 0.0)
     node = builders.node(gpus=2)
-    reservations.look(dataclasses.replace(node, allocations=(reserved(),)), node)
+    reservations.update(dataclasses.replace(node, allocations=(reserved(),)), node)
     assert reservations.why_not("team") is None
-    reservations.look(dataclasses.replace(node, allocations=(reserved(gpus=2),)), node)
+    reservations.update(dataclasses.replace(node, allocations=(reserved(gpus=2),)), node)
     assert reservations.why_not("team") is None  # the same reservation is weighed once
-    reservations.look(dataclasses.replace(node, allocations=(reserved(), reserved("b"))), node)
+    reservations.update(dataclasses.replace(node, allocations=(reserved(), reserved("b"))), node)
     assert reservations.why_not("team") is not None
 
 
 def test_while_a_pod_is_overdue_no_more_is_reserved() -> None:
     story = Story()
     story.holds(reserved())
-    story.now = unconfirmed.OVERDUE_SECONDS + 0.1
+    story.now = reservation_limits.OVERDUE_SECONDS + 0.1
     assert "does not exist yet" in str(story.known.why_not("team"))
     story.holds(confirmed())
     assert story.known.why_not("team") is None
@@ -110,12 +110,12 @@ def test_while_a_pod_is_overdue_no_more_is_reserved() -> None:
 
 def test_a_namespace_whose_pods_do_not_come_gets_none_before_they_are_stored_for_an_hour() -> None:
     story = Story()
-    for number in range(unconfirmed.LAPSES):
+    for number in range(reservation_limits.MAX_EXPIRED):
         assert story.known.why_not("team") is None
         story.lapses(reserved(str(number)))
     assert "3 pods of this namespace were rejected after placement in the last hour" in str(story.known.why_not("team"))
     assert story.known.why_not("others") is None
-    story.now = LIFETIME_SECONDS + unconfirmed.LAPSES_SECONDS
+    story.now = LIFETIME_SECONDS + reservation_limits.EXPIRED_SECONDS
     assert story.known.why_not("team") is None
 
 
@@ -124,7 +124,7 @@ def test_a_namespace_whose_pods_do_not_come_gets_none_before_they_are_stored_for
 )
 def test_what_is_no_lapse(how: str) -> None:
     story = Story()
-    for number in range(unconfirmed.LAPSES):
+    for number in range(reservation_limits.MAX_EXPIRED):
         identity = str(number)
         if how == "seen before":
             story.named.add(identity)

@@ -39,14 +39,14 @@ def test_the_mix_is_of_those_who_are_there() -> None:
         counted.change((), quarter)
     for _ in range(20):
         counted.change((HALF,), ())
-    mix = counted.take()
+    mix = counted.snapshot()
     assert mix.classes == {HALF: 40.0, quarter[0]: 60.0}
     assert mix.pods == 100
 
 
 def test_a_lesson_is_due_once_a_third_has_come_and_gone() -> None:
     due: list[int] = []
-    counted = WorkloadMix(lambda: due.append(counted.take().pods))
+    counted = WorkloadMix(lambda: due.append(counted.snapshot().pods))
     tenth = asks(request="0.1")
     for _ in range(240):
         counted.change((), tenth)
@@ -57,7 +57,7 @@ def test_a_lesson_is_due_once_a_third_has_come_and_gone() -> None:
 
 def test_a_lesson_is_due_once_others_ask_for_a_third_of_the_compute() -> None:
     due: list[int] = []
-    counted = WorkloadMix(lambda: due.append(counted.take().pods))
+    counted = WorkloadMix(lambda: due.append(counted.snapshot().pods))
     for _ in range(90):
         counted.change((), asks(request="0.1"))
     for _ in range(4):
@@ -68,4 +68,4 @@ def test_a_lesson_is_due_once_others_ask_for_a_third_of_the_compute() -> None:
 def test_few_pods_teach_nothing() -> None:
     counted = WorkloadMix()
     counted.change((), (HALF,))
-    assert HALF not in counted.take().classes
+    assert HALF not in counted.snapshot().classes

@@ -22,7 +22,11 @@ from gpushare.allocation import Allocation, NodeAllocation, PodRef
 from gpushare.gpunode import GpuNode
 from webhook.pods.stored_pod import Pod
 
-NOBODY: Final[Mapping[str, Pod]] = types.MappingProxyType({})
+NO_PODS: Final[Mapping[str, Pod]] = types.MappingProxyType({})
+QUIET_SECONDS: Final = 1.0  # without another confirmation for the node, before confirmations are written
+MAX_DELAY_SECONDS: Final = 5.0  # since the first
+
+Confirmations = Mapping[str, Mapping[str, PodRef]]  # node -> allocation ID -> pod
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,8 +45,8 @@ class DueChanges:
     next_expiry: float | None
 
 
-def judge(
-    nodes: Iterable[GpuNode], pods: Iterable[Pod], *, now: float, departed: Mapping[str, Pod] = NOBODY
+def find(
+    nodes: Iterable[GpuNode], pods: Iterable[Pod], *, now: float, departed: Mapping[str, Pod] = NO_PODS
 ) -> DueChanges:
     """What is due now; `now` is of the clock that the ends of reservations are told by.
 
@@ -175,3 +179,46 @@ class FirstSeen:
         if entry.pod.uid:
             return entry
         return dataclasses.replace(entry, reserved_until=self._since[entry.id] + self._lifetime_seconds)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Pending:
+    pods: Mapping[str, PodRef]
+    first: float
+    last: float
+
+    @property
+    def due_at(self) -> float:
+        return min(self.last + QUIET_SECONDS, self.first + MAX_DELAY_SECONDS)
+
+
+class ConfirmBatcher:
+    """Delays confirmations, so that those of a burst share one write after it.
+
+    A confirmation is not urgent, because a reservation lasts much longer. But each write of a GPUNode costs the API
+    server the same whatever it carries, and competes with those of pods that are being placed on the node.
+    """
+
+    def __init__(self) -> None:
+        self._pending: dict[str, _Pending] = {}
+
+    def due(self, confirm: Confirmations, *, now: float) -> tuple[Confirmations, float | None]:
+        """Return the confirmations to write now, and when the next are due, or None; `now` in seconds.
+
+        A pod that was deleted while its confirmation waited is confirmed at once: a confirmed allocation is released
+        when its pod is gone, but an unclaimed reservation would be kept until it expires.
+        """
+        due: dict[str, Mapping[str, PodRef]] = {}
+        pending: dict[str, _Pending] = {}
+        for name in {*confirm, *self._pending}:
+            pods, before = confirm.get(name, {}), self._pending.get(name)
+            if before is None:
+                pending[name] = _Pending(pods, now, now)
+            elif before.due_at <= now or before.pods.keys() - pods.keys():
+                due[name] = {**before.pods, **pods}
+            elif pods.keys() == before.pods.keys():
+                pending[name] = before
+            else:
+                pending[name] = _Pending(pods, before.first, now)
+        self._pending = pending
+        return due, min((batch.due_at for batch in pending.values()), default=None)

@@ -40,27 +40,27 @@ class Quotas:
         self._read: dict[str, tuple[float, Amounts | None]] = {}  # by namespace
         self._holdings = Holdings()
 
-    async def judge(self, resize_requests: Sequence[ResizeRequest], nodes: Iterable[GpuNode]) -> list[ResizeRequest]:
+    async def check(self, resize_requests: Sequence[ResizeRequest], nodes: Iterable[GpuNode]) -> list[ResizeRequest]:
         """The same requests in the same order; those that exceed a quota have a problem instead of a request."""
         if not resize_requests:
             return []
         by_name = {node.name: node for node in nodes}
         held: dict[str, collections.Counter[str]] = {}
-        judged = []
+        checked = []
         for resize_request in resize_requests:
             more = _more(resize_request, by_name)
             if more:
                 namespace = resize_request.entry.pod.namespace
                 hard = await self._hard(namespace)
                 if hard and namespace not in held:
-                    held[namespace] = await self._holdings.of(namespace, by_name)
+                    held[namespace] = await self._holdings.sum(namespace, by_name)
                 lacks = _UNREAD if hard is None else lacking(hard, held.get(namespace, {}), more)
                 if lacks:
                     resize_request = dataclasses.replace(resize_request, request=None, problem=lacks)
                 elif hard:
                     held[namespace].update(more)
-            judged.append(resize_request)
-        return judged
+            checked.append(resize_request)
+        return checked
 
     async def _hard(self, namespace: str) -> Amounts | None:
         now = self._clock()
@@ -95,7 +95,7 @@ class Holdings:
         self._nodes: dict[str, GpuNode] = {}
         self._sums: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
 
-    async def of(self, namespace: str, nodes: Mapping[str, GpuNode]) -> collections.Counter[str]:
+    async def sum(self, namespace: str, nodes: Mapping[str, GpuNode]) -> collections.Counter[str]:
         """A copy; `nodes`: all there are now, by name."""
         changed = [name for name, node in nodes.items() if self._nodes.get(name) is not node]
         for number, name in enumerate((*(self._nodes.keys() - nodes.keys()), *changed), start=1):

@@ -40,12 +40,12 @@ class ResizeRequests:
 
     def __init__(self) -> None:
         self._found: dict[str, list[ResizeRequest]] = {}  # by node
-        self._content: dict[str, dict[str, tuple[object, ...]]] = {}  # by node, by uid: as of what
+        self._satisfied: dict[str, dict[str, tuple[object, ...]]] = {}  # by node, by uid: as of what
 
     def find(self, nodes: Iterable[GpuNode], pods: Iterable[Pod]) -> list[ResizeRequest]:
         """All, as they are when everything is looked at."""
         nodes = tuple(nodes)
-        names = self._content.keys() | {node.name for node in nodes}
+        names = self._satisfied.keys() | {node.name for node in nodes}
         for _ in self.search(Touched(nodes, tuple(pods), frozenset(names))):
             pass
         return self.all()
@@ -56,7 +56,7 @@ class ResizeRequests:
         nodes = {node.name: node for node in touched.nodes}
         for name in touched.names:
             self._found.pop(name, None)
-            before = self._content.pop(name, {})
+            before = self._satisfied.pop(name, {})
             if name in nodes:
                 self._search(nodes[name], by_uid, before)
                 yield
@@ -69,7 +69,7 @@ class ResizeRequests:
         )
 
     def _search(self, node: GpuNode, by_uid: Mapping[str, Pod], known: Mapping[str, tuple[object, ...]]) -> None:
-        requests, content = [], dict[str, tuple[object, ...]]()
+        requests, satisfied = [], dict[str, tuple[object, ...]]()
         gpus = tuple((gpu.uuid, gpu.memory_bytes) for gpu in node.gpus)
         for entry in node.allocations:
             pod = by_uid.get(entry.pod.uid)
@@ -78,10 +78,10 @@ class ResizeRequests:
             state = pod.version, entry.shares, gpus
             resize_request = None if known.get(entry.pod.uid) == state else _resize_request(pod, node, entry)
             if resize_request is None:
-                content[entry.pod.uid] = state
+                satisfied[entry.pod.uid] = state
             else:
                 requests.append(resize_request)
-        self._content[node.name] = content
+        self._satisfied[node.name] = satisfied
         if requests:
             self._found[node.name] = requests
 
@@ -118,7 +118,7 @@ def turn(node: GpuNode, resize_requests: Sequence[ResizeRequest], asked: Mapping
     return after
 
 
-def existing(node: GpuNode, resize_request: ResizeRequest) -> tuple[tuple[GivenShare, ...], str] | None:
+def outcome(node: GpuNode, resize_request: ResizeRequest) -> tuple[tuple[GivenShare, ...], str] | None:
     """What the pod holds, and the sentence that says what it waits for, empty if it is as asked.
 
     None if it holds nothing, or if a step can be made that was not: then it is not known yet what it will hold.

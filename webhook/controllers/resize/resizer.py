@@ -20,7 +20,7 @@ from gpushare.request import Request
 from webhook import event_loop
 from webhook.controllers.pending_reasons import PendingReasonReporter
 from webhook.controllers.resize.quotas import Quotas
-from webhook.controllers.resize.resize_requests import ResizeRequest, ResizeRequests, existing, turn
+from webhook.controllers.resize.resize_requests import ResizeRequest, ResizeRequests, outcome, turn
 from webhook.controllers.touched_nodes import Touched
 from webhook.controllers.write_backoff import WriteBackoff
 from webhook.metrics import Metrics
@@ -41,17 +41,17 @@ class Resizer:
     def __init__(
         self,
         api: api_client.ApiClient,
-        ledger_now: ledger_store.LiveLedger,
+        store: ledger_store.LiveLedger,
         recorder: events.Recorder,
-        measures: Metrics,
+        metrics: Metrics,
         *,
         grew: Callable[[Pod], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
-        self._store = ledger_now
+        self._store = store
         self._recorder = recorder
-        self._metrics = measures
+        self._metrics = metrics
         self._grew = grew
         self._clock = clock
         self._backoff = WriteBackoff()
@@ -61,39 +61,41 @@ class Resizer:
         self._waiting: dict[str, list[ResizeRequest]] = {}  # by node, as of the last round
         self._cleared: dict[str, str] = {}  # uid -> the version without what we took off since
 
-    async def resize(self, touched: Touched, pods: Mapping[Key, Pod]) -> float | None:
+    async def reconcile(self, touched: Touched, pods: Mapping[Key, Pod]) -> float | None:
         """Do what can be done now; return in how many seconds there is more to tell, None if there is nothing.
 
         touched: what has changed since the last time. pods: our copy of all.
         """
         await self._search(touched)
-        resize_requests = await self._quotas.judge(self._requests.all(), self._store.stored())
+        resize_requests = await self._quotas.check(self._requests.all(), self._store.stored())
         by_node: dict[str, list[ResizeRequest]] = {}
         for resize_request in resize_requests:
             by_node.setdefault(resize_request.node, []).append(resize_request)
         self._waiting = by_node
         stored = {node.name: node for node in self._store.stored() if node.name in by_node}
-        held_for = backfill_reservation.asked_for(stored.values(), pods)
+        reserved_for = backfill_reservation.waiting_requests(stored.values(), pods)
         waiting: list[tuple[Pod, str]] = []
         held: dict[str, str] = {}
         uids = (resize_request.pod.ref.uid for resize_request in resize_requests)
         self._cleared = {uid: self._cleared.get(uid, "") for uid in uids}
         # Nodes have nothing to do with each other, and the gated pods wait for the end of this.
-        nodes = await asyncio.gather(*(self._write(stored.get(name), here, held_for) for name, here in by_node.items()))
+        nodes = await asyncio.gather(
+            *(self._write(stored.get(name), here, reserved_for) for name, here in by_node.items())
+        )
         answers = True
         for node, here in zip(nodes, by_node.values(), strict=True):
             for resize_request in here:
-                now = existing(node, resize_request) if node is not None else None
+                now = outcome(node, resize_request) if node is not None else None
                 if now is None:
                     continue  # it is found as it is then in the next round
                 if now[1]:
                     waiting.append((resize_request.pod, now[1]))
                     held[resize_request.pod.ref.uid] = codec.shares_text(now[0])
                 elif answers:  # else each would take as long, and the gated pods wait for the end of this
-                    answers = await self._done(resize_request, now[0])
+                    answers = await self._finish(resize_request, now[0])
         self._metrics.resizes_waiting(len(waiting))
         self._reporter.forget_all_but(pod.ref.uid for pod, _ in waiting)
-        return await self._reporter.tell(waiting, held)
+        return await self._reporter.report(waiting, held)
 
     async def _search(self, touched: Touched) -> None:
         for number, _ in enumerate(self._requests.search(touched)):
@@ -113,12 +115,12 @@ class Resizer:
         return requests
 
     async def _write(
-        self, stored: GpuNode | None, resize_requests: Sequence[ResizeRequest], held_for: Mapping[str, Request]
+        self, stored: GpuNode | None, resize_requests: Sequence[ResizeRequest], reserved_for: Mapping[str, Request]
     ) -> GpuNode | None:
         """Write the turn of these; return the node as it is stored then, None if that is unknown."""
 
         def change(node: GpuNode) -> GpuNode:
-            return turn(node, resize_requests, held_for)
+            return turn(node, resize_requests, reserved_for)
 
         if stored is None or change(stored) is stored:
             return stored
@@ -128,7 +130,7 @@ class Resizer:
             logger.warning("Could not resize shares", extra={"node": stored.name, "err": str(error)})
             return None
 
-    async def _done(self, resize_request: ResizeRequest, shares: resizing.Shares) -> bool:
+    async def _finish(self, resize_request: ResizeRequest, shares: resizing.Shares) -> bool:
         """It is as asked: say so if something was changed, and take off what was written on it while it waited.
 
         Return whether the API server answers.
@@ -145,7 +147,7 @@ class Resizer:
                 logger.info("Could not tell a pod", extra={"pod": str(pod.ref), "err": str(error)})
                 self._backoff.failed(uid, now=self._clock())
                 return not isinstance(error, api_errors.Unavailable)  # found again in a later round
-            self._backoff.worked(uid)
+            self._backoff.succeeded(uid)
         self._cleared[uid] = pod.version
         before = _held_before(resize_request)
         if _amounts(before) != _amounts(shares):

@@ -29,7 +29,7 @@ def due(
     node = builders.node()
     nodes = [type(node)(node.name, node.gpus, held)]
     left = {identity: Pod.of(pod) for identity, pod in (departed or {}).items()}
-    return due_changes.judge(nodes, map(Pod.of, pods), now=NOW, departed=left)
+    return due_changes.find(nodes, map(Pod.of, pods), now=NOW, departed=left)
 
 
 def reserved(identity: str = "a1", *, until: float = NOW + 10, name: str = "trainer") -> Allocation:

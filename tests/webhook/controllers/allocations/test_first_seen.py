@@ -15,7 +15,7 @@ def test_a_reservation_lapses_a_lifetime_after_it_was_first_seen(written: float)
     node = ledger.reserve(builders.node(), builders.allocation(reserved_until=written))
     seen = FirstSeen(60.0)
     for now, lapses in ((1000.0, False), (1059.0, False), (1060.0, True)):
-        due = due_changes.judge(seen.timed([node], now=now), [], now=now)
+        due = due_changes.find(seen.timed([node], now=now), [], now=now)
         assert bool(due.lapsed) == lapses
         assert due.next_expiry == (None if lapses else 1060.0)
 

@@ -42,12 +42,12 @@ def round_of(fair: Fairness, units: list[Unit]) -> list[str]:
     for candidate in fair.begin(units):
         if fair.may_try(candidate):
             tried.append(candidate)
-            fair.in_vain(candidate)
+            fair.count_failed_try(candidate)
     return names(tried)
 
 
 def test_of_very_many_the_oldest_are_tried_in_every_round_and_the_others_in_turn() -> None:
-    fair, units = Fairness(tries=4, looks=100), [unit("a", number) for number in range(8)]
+    fair, units = Fairness(max_failed_tries=4, max_visits=100), [unit("a", number) for number in range(8)]
     rounds = [round_of(fair, [*units, unit("b", 99)]) for _ in range(4)]
     assert [[name for name in tried_names if name.startswith("a")] for tried_names in rounds] == [
         ["a-0", "a-1", "a-2", "a-3"],
@@ -59,7 +59,7 @@ def test_of_very_many_the_oldest_are_tried_in_every_round_and_the_others_in_turn
 
 
 def test_what_is_like_one_that_was_tried_costs_a_look_and_no_try() -> None:
-    fair, units = Fairness(tries=2, looks=5), [unit("a", number) for number in range(9)]
+    fair, units = Fairness(max_failed_tries=2, max_visits=5), [unit("a", number) for number in range(9)]
     assert sum(fair.may_try(candidate) for candidate in fair.begin(units)) == 5
 
 
@@ -68,7 +68,7 @@ def test_what_is_like_one_that_was_tried_costs_a_look_and_no_try() -> None:
 def test_law_everybody_has_a_turn_and_everybody_is_tried_in_the_end(asked: list[tuple[str, int]], tries: int) -> None:
     units = [unit(namespace, number, priority=priority) for number, (namespace, priority) in enumerate(asked)]
     units.sort(key=lambda candidate: candidate.order)
-    fair = Fairness(tries=tries)
+    fair = Fairness(max_failed_tries=tries)
     tried: collections.Counter[str] = collections.Counter()
     for _ in range(40):
         candidates = fair.begin(units)
@@ -78,6 +78,6 @@ def test_law_everybody_has_a_turn_and_everybody_is_tried_in_the_end(asked: list[
         for candidate in candidates:
             if fair.may_try(candidate):
                 tried.update(names([candidate]))
-                fair.in_vain(candidate)
+                fair.count_failed_try(candidate)
     assert set(tried) == set(names(units))
     assert all(unit.namespace in "abc" for unit in units)

@@ -8,6 +8,7 @@ from typing import Any
 from gpushare import contract
 from tests import builders
 from webhook.controllers.gated_pods import gang
+from webhook.controllers.gated_pods.pod_index import PodIndex
 from webhook.pods.stored_pod import Pod
 
 
@@ -30,8 +31,9 @@ def alone(name: str, *, priority: int = 0, created: str = "2026-01-01T00:00:00Z"
     return made
 
 
-def arrange(pods: list[dict[str, Any]], opened: Collection[str] = ()) -> gang.Arranged:
-    return gang.arrange(map(Pod.of, pods), opened=opened)
+def arrange(pods: list[dict[str, Any]], ungated: Collection[str] = ()) -> gang.Arranged:
+    index = PodIndex(map(Pod.of, pods))
+    return gang.Arranger().arrange(index.waiting, index.members, ungated=ungated)
 
 
 def units(arranged: gang.Arranged) -> list[list[str]]:
@@ -73,7 +75,7 @@ def test_one_that_is_made_anew_joins_those_that_run() -> None:
 
 def test_one_that_we_have_just_opened_counts_as_placed() -> None:
     pods = [member(0), member(1), member(2)]
-    assert units(arrange(pods, opened={"u-0"})) == [["worker-1", "worker-2"]]
+    assert units(arrange(pods, ungated={"u-0"})) == [["worker-1", "worker-2"]]
 
 
 def test_of_those_that_succeeded_only_siblings_count() -> None:

@@ -57,7 +57,7 @@ def cluster(**asked: Mapping[str, str]) -> tuple[GpuNode, list[ResizeRequest]]:
 
 async def problems(listing: Listing, **asked: Mapping[str, str]) -> list[str]:
     node, resize_requests = cluster(**asked)
-    judged = await quotas.Quotas(listing).judge(resize_requests, [node])  # type: ignore[arg-type]
+    judged = await quotas.Quotas(listing).check(resize_requests, [node])  # type: ignore[arg-type]
     assert all((resize_request.request is None) == bool(resize_request.problem) for resize_request in judged)
     return [resize_request.problem for resize_request in judged]
 
@@ -103,7 +103,7 @@ async def test_without_an_answer_nothing_grows() -> None:
 async def test_what_is_held_free_counts_for_nobody() -> None:
     hold = builders.allocation(contract.HOLD_PREFIX + "1", request=70, uid="u")
     node = ledger.reserve(ledger.reserve(builders.node(), hold), builders.allocation("a", "GPU-node-a-1", memory_gib=8))
-    assert await quotas.Holdings().of("default", {"node-a": node}) == {PERCENT: 50, MEMORY: 8 * GIB}
+    assert await quotas.Holdings().sum("default", {"node-a": node}) == {PERCENT: 50, MEMORY: 8 * GIB}
     with pytest.raises(errors.QuantityError):
         quotas.least([quota(percent="x")])
 
@@ -114,7 +114,7 @@ async def test_shares_in_turn_count_as_the_quota_counts_their_containers() -> No
     warm = dataclasses.replace(main, containers=("warm",), request_percent=80, memory_bytes=4 * GIB, steps=Steps(0, 0))
     both = dataclasses.replace(entry, shares=(warm, dataclasses.replace(main, steps=Steps(1))))
     node = ledger.reserve(builders.node(), both)
-    assert await quotas.Holdings().of("default", {"node-a": node}) == {PERCENT: 80, MEMORY: 8 * GIB}
+    assert await quotas.Holdings().sum("default", {"node-a": node}) == {PERCENT: 80, MEMORY: 8 * GIB}
 
 
 ENTRIES = st.lists(
@@ -143,8 +143,8 @@ async def test_law_what_is_added_up_bit_by_bit_is_the_sum_of_all(
         if entries is not None:
             nodes[name] = dataclasses.replace(builders.node(name), allocations=tuple(entries))
         for namespace in ("x", "y"):
-            held = await holdings.of(namespace, nodes)
-            assert +held == +await quotas.Holdings().of(namespace, nodes)
+            held = await holdings.sum(namespace, nodes)
+            assert +held == +await quotas.Holdings().sum(namespace, nodes)
             shares = [
                 share
                 for node in nodes.values()

@@ -17,7 +17,7 @@ from gpushare.gpunode import GpuNode
 from tests import builders
 from tests.builders import GIB
 from tests.gpushare.laws import strategies
-from webhook.controllers.resize.resize_requests import ResizeRequest, ResizeRequests, existing, turn
+from webhook.controllers.resize.resize_requests import ResizeRequest, ResizeRequests, outcome, turn
 from webhook.pods.stored_pod import Pod
 
 CREATED = "2026-01-01T00:00:00Z"
@@ -107,11 +107,11 @@ def test_they_grow_by_priority_and_then_age() -> None:
     after = turn(gpunode, resize_requests, {})
     assert held(after) == {"first": (40, 8), "old": (40, 8), "young": (10, 8)}
     assert turn(after, resize_requests, {}) is after
-    assert existing(after, resize_requests[2]) == (
+    assert outcome(after, resize_requests[2]) == (
         after.allocations[1].shares,
         "is not resized yet: node-a/0 has 0.1 of its compute free, 0.3 more is asked",
     )
-    assert existing(after, resize_requests[0]) == (after.allocations[2].shares, "")
+    assert outcome(after, resize_requests[0]) == (after.allocations[2].shares, "")
 
 
 def test_what_one_gives_up_is_there_for_one_ahead_of_it_in_the_same_turn() -> None:
@@ -132,7 +132,7 @@ def test_what_comes_free_belongs_first_to_whom_it_is_held_for() -> None:
     resize_requests = find(gpunode, pod("small", **asked), pod("large", request="0.3", memory="8Gi"))
     after = turn(gpunode, resize_requests, gated)
     assert held(after) == {"large": (30, 8), "small": (20, 8), "gated": (50, 8)}
-    assert existing(after, resize_requests[1]) == (
+    assert outcome(after, resize_requests[1]) == (
         after.allocations[1].shares,
         "is not resized yet: node-a/0 has 0 of its compute free, 0.4 more is asked",
     )
@@ -142,12 +142,12 @@ def test_annotations_that_make_no_sense_change_nothing_and_are_told() -> None:
     gpunode = node(holding("one", 50, 8))
     (resize_request,) = find(gpunode, pod("one", request="0.6", limit="0.5", memory="8Gi"))
     assert turn(gpunode, [resize_request], {}) is gpunode
-    assert existing(gpunode, resize_request) == (
+    assert outcome(gpunode, resize_request) == (
         gpunode.allocations[0].shares,
         'is not resized yet: gpushare.io/limit "0.5" is less than the request: write 0.6 to 1, or leave it out for 1',
     )
     (resize_request,) = find(gpunode, pod("one", request="0.6", **{"request.side": "0.1"}))
-    said = existing(gpunode, resize_request)
+    said = outcome(gpunode, resize_request)
     assert said is not None
     assert said[1].startswith('is not resized yet: gpushare.io/request.side "0.1" names the container "side"')
 
@@ -158,7 +158,7 @@ def test_a_gpu_that_is_gone_stops_nobody_and_is_told_to_those_alone_that_wait_al
     gone = dataclasses.replace(begun, gpus=())
     assert find(gone, pod("one", request="0.5", memory="8Gi")) == []
     (waits,) = find(gone, pod("one", request="0.5", memory="4Gi", held="[]"))
-    assert existing(gone, waits) == (
+    assert outcome(gone, waits) == (
         gone.allocations[0].shares,
         "is not resized yet: node-a has no GPU GPU-node-a-0 any more",
     )
@@ -170,17 +170,17 @@ def test_a_gpu_that_is_gone_stops_nobody_and_is_told_to_those_alone_that_wait_al
 def test_what_is_still_written_on_a_pod_that_is_as_asked_is_found() -> None:
     gpunode = node(holding("one", 50, 8))
     (resize_request,) = find(gpunode, pod("one", request="0.5", memory="8Gi", reason="is not resized yet: no room"))
-    assert existing(gpunode, resize_request) == (gpunode.allocations[0].shares, "")
-    assert existing(builders.node(), resize_request) is None
+    assert outcome(gpunode, resize_request) == (gpunode.allocations[0].shares, "")
+    assert outcome(builders.node(), resize_request) is None
 
 
 def test_a_share_that_shrinks_waits_for_the_agent() -> None:
     gpunode = node(holding("one", 50, 8))
     (resize_request,) = find(gpunode, pod("one", request="0.5", memory="4Gi"))
-    assert existing(gpunode, resize_request) is None, "nothing was begun yet"
+    assert outcome(gpunode, resize_request) is None, "nothing was begun yet"
     after = turn(gpunode, [resize_request], {})
     assert after.allocations[0].shares[0].shrink_to_bytes == 4 * GIB
-    assert existing(after, resize_request) == (
+    assert outcome(after, resize_request) == (
         after.allocations[0].shares,
         "is not resized yet: the agent on node-a has yet to hold it to 4Gi",
     )
@@ -195,7 +195,7 @@ def test_nothing_is_given_up_before_the_pod_is_bound(less: dict[str, str]) -> No
     del waits["spec"]["nodeName"]
     (resize_request,) = find(gpunode, waits)
     assert turn(gpunode, [resize_request], {}) is gpunode
-    assert existing(gpunode, resize_request) == (
+    assert outcome(gpunode, resize_request) == (
         gpunode.allocations[0].shares,
         "is not resized yet: it is not bound to its node yet, and counts there as it was created",
     )
@@ -265,4 +265,4 @@ def test_steps_that_another_release_dropped_are_asked_for_again() -> None:
     (resize_request,) = find(dropped, made)
     after = turn(dropped, [resize_request], {})
     assert after.allocations == (entry,)
-    assert existing(after, resize_request) == (entry.shares, "")
+    assert outcome(after, resize_request) == (entry.shares, "")

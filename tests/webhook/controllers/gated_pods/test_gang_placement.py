@@ -16,7 +16,7 @@ from gpushare.placement import Placement
 from gpushare.request import Request
 from tests import builders
 from tests.webhook.controllers.gated_pods.ledger_in_memory import Cluster
-from webhook.controllers.gated_pods import gang_nodes
+from webhook.controllers.gated_pods import gang_placement
 from webhook.pods.stored_pod import Pod
 from webhook.store.memory_store import MemoryStore
 
@@ -57,7 +57,7 @@ def full(node: GpuNode, *indexes: int) -> GpuNode:
 
 
 def preferred(known: MemoryStore, asks: list[tuple[Pod, Request]], **more: Any) -> list[str]:
-    nodes = asyncio.run(gang_nodes.preferred(known, asks, **{"policy": "fragmentation", **more}))
+    nodes = asyncio.run(gang_placement.preferred_nodes(known, asks, **{"policy": "fragmentation", **more}))
     return [nodes.get(pod.ref.uid, "") for pod, _ in asks]
 
 

@@ -15,7 +15,8 @@ from gpushare.gpunode import GpuNode
 from gpushare.nodefilters import share_resources
 from tests import builders
 from webhook import metrics
-from webhook.controllers.gated_pods import gates
+from webhook.controllers.gated_pods import ungater
+from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
 from webhook.controllers.gated_pods.pod_index import PodIndex
 from webhook.pods.stored_pod import Pod
 from webhook.store.memory_store import MemoryStore
@@ -38,7 +39,7 @@ class Cluster:
         self.notes: list[str] = []
         self.now = 0.0
         self.store = MemoryStore([codec.to_document(builders.node(gpus=1))])
-        self.gates = gates.Gates(
+        self.scheduler = GatedPodScheduler(
             self,  # type: ignore[arg-type]
             self.store,  # type: ignore[arg-type]
             Reservation(self.store, policy="pack"),
@@ -86,7 +87,7 @@ class Cluster:
     async def rounds(self, seconds: float) -> None:
         until = self.now + seconds
         while self.now < until:
-            await self.gates.open_all(PodIndex(map(Pod.of, self.pods.values())))
+            await self.scheduler.reconcile(PodIndex(map(Pod.of, self.pods.values())))
             self.now += 0.5
 
     def reason(self, name: str) -> str:
@@ -125,7 +126,7 @@ async def test_whose_gate_nobody_lets_us_open_is_told_so_and_keeps_no_gpu() -> N
     del cluster.pods["other"]
     cluster.store.change("node-a", lambda node: ledger.release(node, [entry.id for entry in node.allocations]))
     cluster.trouble.clear()
-    await cluster.rounds(gates.MAX_SHUT_SECONDS + 1)
+    await cluster.rounds(ungater.MAX_BACKOFF_SECONDS + 1)
     assert cluster.placed() == cluster.holders() == ["refused"]
 
 
@@ -136,9 +137,9 @@ async def test_while_the_api_server_does_not_answer_the_share_is_kept_and_it_is_
     await cluster.rounds(600)
     assert cluster.holders() == ["waits"]
     assert cluster.reason("waits") == "its scheduling gate could not be opened yet: etcdserver: request timed out"
-    assert len(cluster.tried) <= gates.OPEN_TRIES * 12
+    assert len(cluster.tried) <= ungater.PATCH_ATTEMPTS * 12
     cluster.trouble.clear()
-    await cluster.rounds(gates.MAX_SHUT_SECONDS + 1)
+    await cluster.rounds(ungater.MAX_BACKOFF_SECONDS + 1)
     assert cluster.placed() == ["waits"]
 
 
@@ -149,9 +150,9 @@ async def test_what_may_be_opened_yet_by_a_patch_without_an_answer_keeps_its_sha
     cluster.trouble["waits"] = AWAY
     await cluster.rounds(1)
     cluster.trouble["waits"] = DENIED
-    await cluster.rounds(gates.ON_ITS_WAY_SECONDS - 2)
+    await cluster.rounds(ungater.IN_FLIGHT_SECONDS - 2)
     assert cluster.holders() == ["waits"]
-    await cluster.rounds(gates.MAX_SHUT_SECONDS)
+    await cluster.rounds(ungater.MAX_BACKOFF_SECONDS)
     assert cluster.holders() == []
 
 
@@ -191,5 +192,5 @@ async def test_of_a_gang_that_nobody_may_open_nothing_is_kept_and_of_one_that_ru
     assert "the policy of the team denies it" in cluster.reason("worker-0")
     assert len(cluster.tried) <= 25
     cluster.trouble.clear()
-    await cluster.rounds(gates.MAX_SHUT_SECONDS + 1)
+    await cluster.rounds(ungater.MAX_BACKOFF_SECONDS + 1)
     assert cluster.placed() == ["worker-0", "worker-1"]

@@ -6,7 +6,7 @@ import pytest
 
 from gpushare import contract
 from tests import builders
-from webhook.controllers.gated_pods.backfill import Passes
+from webhook.controllers.gated_pods.fairness import OvertakeCounter
 from webhook.controllers.gated_pods.gang import Unit
 from webhook.controllers.gated_pods.pod_index import PodIndex
 from webhook.pods.stored_pod import Pod
@@ -32,53 +32,53 @@ UNIT = Unit((WAITS,))
 def test_a_placer_that_is_new_counts_who_came_after_the_one_that_waits_and_nobody_older(priority: int) -> None:
     old = [one(f"old-{number}", NOON, priority=priority) for number in range(150)]
     new = [one(f"new-{number}", LATEST, priority=priority) for number in range(3)]
-    passes, index = Passes(), PodIndex([*old, WAITS])
+    passes, index = OvertakeCounter(), PodIndex([*old, WAITS])
     passes.count(index, [UNIT])
     for came in new:
-        index.pod(None, came)
+        index.update(None, came)
     assert passes.count(index, [UNIT]) == {"waits": 3}
-    assert Passes().count(PodIndex([*old, *new, WAITS]), [UNIT]) == {"waits": 3}
+    assert OvertakeCounter().count(PodIndex([*old, *new, WAITS]), [UNIT]) == {"waits": 3}
 
 
 def test_nobody_older_has_passed_over_one_that_has_just_come() -> None:
-    passes, index = Passes(), PodIndex()
+    passes, index = OvertakeCounter(), PodIndex()
     passes.count(index, [])
     passes.placed(one("old", NOON))
-    index.pod(None, one("older", NOON))
-    index.pod(None, WAITS)
+    index.update(None, one("older", NOON))
+    index.update(None, WAITS)
     assert passes.count(index, [UNIT]) == {"waits": 0}
 
 
 def test_who_is_older_and_less_important_passes_over_one_that_was_seen_to_wait() -> None:
     before, after = one("old", NOON, placed=False), one("old", NOON)
-    passes, index = Passes(), PodIndex([before, WAITS])
+    passes, index = OvertakeCounter(), PodIndex([before, WAITS])
     passes.count(index, [UNIT])
-    index.pod(before, after)
+    index.update(before, after)
     assert passes.count(index, [UNIT]) == {"waits": 1}
     passes.grew(after)
     assert passes.count(index, [UNIT]) == {"waits": 2}
 
 
 def test_who_is_more_important_passes_nobody_over() -> None:
-    passes, index = Passes(), PodIndex([WAITS])
+    passes, index = OvertakeCounter(), PodIndex([WAITS])
     passes.count(index, [UNIT])
-    index.pod(None, one("urgent", LATEST, priority=2000))
+    index.update(None, one("urgent", LATEST, priority=2000))
     assert passes.count(index, [UNIT]) == {"waits": 0}
 
 
 @pytest.mark.parametrize("shown", ["before the count", "after it", "never"])
 def test_whom_we_have_placed_counts_once_whenever_our_copy_shows_it(shown: str) -> None:
     before, after = one("small", LATEST, placed=False, gated=True), one("small", LATEST)
-    passes, index = Passes(), PodIndex([before, WAITS])
+    passes, index = OvertakeCounter(), PodIndex([before, WAITS])
     passes.count(index, [UNIT])
     passes.placed(before)
     if shown == "before the count":
-        index.pod(before, after)
+        index.update(before, after)
     assert passes.count(index, [UNIT]) == {"waits": 1}
     passes.placed(before)  # its gate is opened once more, as our copy does not show that it is open
     if shown == "after it":
-        index.pod(before, after)
+        index.update(before, after)
     elif shown == "never":
-        index.pod(before, None)
+        index.update(before, None)
     assert passes.count(index, [UNIT]) == {"waits": 1}
     assert passes.count(index, [UNIT]) == {"waits": 1}

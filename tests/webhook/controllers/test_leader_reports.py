@@ -14,7 +14,7 @@ from gpushare.mix import Mix
 from gpushare.refusal import Cause, Refusal, Rejected
 from tests import builders, exposition
 from webhook.controllers import queue
-from webhook.controllers.cluster_figures import ClusterFigures
+from webhook.controllers.leader_reports import ClusterFigures
 from webhook.pods.stored_pod import Pod
 
 MODEL = "NVIDIA A100-SXM4-80GB"
