@@ -1,4 +1,14 @@
-"""Admission: one pod that asks for a share → denied, placed or gated."""
+"""Admission: decides whether a pod that requests a share is denied, placed or gated.
+
+The API server calls again when a webhook after ours has changed the pod. The pod then names its reservation, and must
+not get a second one. A user who copies the ID of another allocation must not get that allocation: it has to be
+unconfirmed (no pod with it is stored), of this namespace and pod name, and exactly what this pod requests. If the pod
+now requests something else, or its node no longer takes it, the reservation is released and the pod is placed again.
+
+The second call may reach another replica, before its watch shows the reservation. So a reservation that the cache lacks
+is read from the API server. Otherwise the pod would be placed again with our own node selector as a constraint, and
+could be gated for a full node while others are free.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Admission:
-    """Answers AdmissionReviews of pods: denied with a sentence, or admitted with a patch, placed or gated."""
+    """Answers AdmissionReviews of pods."""
 
     store: ledger_store.LiveLedger
     reservation: Reservation
@@ -36,7 +46,7 @@ class Admission:
     clock: Callable[[], float] = time.perf_counter
 
     async def answer(self, request: review.AdmissionRequest) -> review.ReviewResponse:
-        """The answer; never raises, because an answer that does not come reaches the user without a reason."""
+        """Answer a review. Never raises: without an answer, the user would see a failure without a reason."""
         started, waited = self.clock(), LedgerWait()
         holder = _holder(request)
         try:
@@ -103,9 +113,9 @@ class Admission:
         return _answer(manifest, wanted, request, outcome, warnings)
 
     def _plan(self, view: PodSpecView, request: Request, holder: PodRef) -> review.ReviewResponse:
-        """The answer of a dry run, which writes nothing.
+        """Answer a dry run, which writes nothing.
 
-        Without warnings: when it comes again, no reservation tells our own annotations from forged ones.
+        Without warnings: a reinvoked dry run has no reservation that proves our own annotations genuine.
         """
         wanted = mutation.as_asked(view, request)
         held_back = gate_reason.reason(wanted, request) or self.store.premature(holder.namespace, wanted, request)
@@ -113,17 +123,15 @@ class Admission:
         return _answer(view.manifest, wanted, request, outcome, (), outcome="planned")
 
     def _still_fits(self, wanted: PodJson, request: Request, node: GpuNode, entry: Allocation) -> bool:
-        """Whether the pod, which another webhook has changed, may have what it was given, and can run there."""
+        """Whether a pod that another webhook has changed can keep its reservation and run on its node."""
         if gate_reason.reason(wanted, request) or not matches_request(entry, request, node):
             return False
-        self.store.assume(
-            wanted, request, node.name, entry.id
-        )  # as it is now, so that it does not count against itself
+        self.store.assume(wanted, request, node.name, entry.id)  # as it is now, and not counted against itself
         return self.store.chooser.node_filter(wanted)(node.name) is None
 
 
 def _failed(request: review.AdmissionRequest, holder: PodRef) -> review.ReviewResponse:
-    """The answer after an exception: it is the pod's fault, or ours."""
+    """Answer after an exception, which either an invalid pod or a defect of ours has caused."""
     wrong = pod_structure.wrong(request["object"])
     if wrong is not None:
         return review.deny(400, wrong)
@@ -142,7 +150,7 @@ def _answer(
 ) -> review.ReviewResponse:
     patch = difference.patch(manifest, mutation.rewrite(wanted, request, outcome_of))
     if isinstance(outcome_of, Refusal):
-        # Of this cause, the placer places the pod within a second once it is stored: nothing to warn about.
+        # No warning for this cause: the placer places the pod within a second once it is stored.
         waits = () if outcome_of.cause is Cause.UNCLAIMED else (f"waits for a GPU: {outcome_of.reason}",)
         return review.ReviewResponse(
             outcome or "gated",
@@ -169,9 +177,9 @@ def _holder(request: review.AdmissionRequest) -> PodRef:
 async def find_reservation(
     view: PodSpecView, holder: PodRef, store: ledger_store.LiveLedger
 ) -> tuple[GpuNode, Allocation] | None:
-    """The reservation that this pod was given a moment ago, with its node; None if it has none.
+    """Return the reservation that this pod already has, with its node, or None.
 
-    Raises UnreachableError when our copy does not have it and the API server does not answer.
+    Raises UnreachableError if the cache lacks it and the API server does not answer.
     """
     allocation_id, name = view.annotations.get(contract.ALLOCATION), view.annotations.get(contract.NODE)
     if not allocation_id or not name:
@@ -189,12 +197,12 @@ async def find_reservation(
 
 
 def is_own_reservation(entry: Allocation, holder: PodRef) -> bool:
-    """Whether this reservation was made a moment ago for this very pod, whose uid is unknown before it is stored."""
+    """Whether this unconfirmed reservation was made for this very pod, whose UID is unknown before it is stored."""
     return entry.reserved_until is not None and entry.pod == holder
 
 
 def matches_request(entry: Allocation, request: Request, node: GpuNode) -> bool:
-    """Whether the reservation is exactly what the pod asks for now, on GPUs that will do."""
+    """Whether the reservation is exactly what the pod requests now, on GPUs that fit."""
     constraints = request.constraints
     return (
         entry.labels == constraints.labels

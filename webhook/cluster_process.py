@@ -1,4 +1,4 @@
-"""One webhook process on a real cluster: what is started, in which order, and what readiness means."""
+"""One webhook process on a real cluster: which parts it starts, in which order, and what readiness means."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FLUSH_SECONDS: Final = 2.0
 
 
 async def run(settings: WebhookSettings, daemon: shutdown.Daemon) -> None:
-    """Serve, and place when elected, until told to stop."""
+    """Serve reviews, and place gated pods if elected, until shutdown."""
     metrics = Metrics()
     async with api_client.connect(settings.kubeconfig, component="webhook") as api:
 
@@ -101,7 +101,7 @@ async def run(settings: WebhookSettings, daemon: shutdown.Daemon) -> None:
                     settings.port_file.write_text(f"{port}\n")
                 await daemon.stopping.wait()
         finally:
-            # While we can still speak: the Lease is given back, and nobody who waits is left without an answer.
+            # While the API client is still open: release the Lease, and answer requests that still wait.
             await recorder.flush(FLUSH_SECONDS)
             await daemon.end_tasks()
             await store.close()

@@ -1,8 +1,9 @@
-"""A cluster in memory: what an API server would do around an admission, and the result in a file.
+"""A cluster in memory: admits pods as an API server would, runs the placer's scheduler, and writes the result to a
+file.
 
-Pods that are admitted get the name, uid and creation time that a real one would have got; a placed one is confirmed at
-once, and one that is deleted gives its share back. After each review the gated ones have their turn and the whole state
-is written to a file that `kubectl gpushare --from FILE` reads.
+Admitted pods get a name, UID and creation time. A placed pod is confirmed at once, and a deleted one releases its
+share. After each review the gated pods get a turn, and the whole state is written to a file for `kubectl gpushare
+--from FILE`.
 """
 
 from __future__ import annotations
@@ -51,18 +52,17 @@ from webhook.webhook_settings import WebhookSettings
 
 logger = logging.getLogger(__name__)
 
-_SUFFIX = "bcdfghjklmnpqrstvwxz2456789"  # of generated names, as in Kubernetes: they spell nothing
+_SUFFIX = "bcdfghjklmnpqrstvwxz2456789"  # of generated names, as in Kubernetes: no vowels
 
 
 class UnreadableError(ValueError):
-    """The file is no cluster; the message says why."""
+    """The file does not describe a cluster; the message says why."""
 
 
 class MemoryCluster:
-    """Admits reviews and keeps what becomes of them; `state`: where to write it, or None.
+    """Pods and the ledger in memory; `state`: the file to write, or None.
 
-    After each review gated pods have their turn, by the placer's own code: their gates are opened where there is room
-    now, and their reasons brought up to date. A review of a DELETE takes its pod away; one of an UPDATE may resize it.
+    A review of a DELETE removes its pod; one of an UPDATE may resize it.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class MemoryCluster:
         self.save()
 
     async def admit(self, request: review.AdmissionRequest) -> review.ReviewResponse:
-        """Answer a review, and do what an API server would then do with the pod."""
+        """Answer a review, then do with the pod what an API server would do."""
         answer = await self._admission.answer(request)
         if not answer.allowed or request.get("dryRun") or request.get("subResource"):
             return answer
@@ -113,7 +113,7 @@ class MemoryCluster:
         return answer
 
     async def place(self) -> None:
-        """Give the gated pods their turn, and write the state."""
+        """Place gated pods, and write the state."""
         async with self._one_at_a_time:
             for changed in _resize(self._store, list(self._pods.values())):
                 self._update(changed)
@@ -127,7 +127,7 @@ class MemoryCluster:
             self.save()
 
     def save(self) -> None:
-        """Write the state, whole or not at all."""
+        """Write the state atomically."""
         if self._state is None:
             return
         state = {"apiVersion": "v1", "kind": "List", "items": [*self._store.documents(), *self._pods.values()]}
@@ -195,7 +195,7 @@ class MemoryCluster:
         return [read for read in self._read.values() if read.is_gated]
 
     def _known(self, read: Pod) -> PodJson | None:
-        """The pod as it is stored now, if it is there still."""
+        """Return the pod as it is stored now, or None if it is gone."""
         known = self._pods.get((read.ref.namespace, read.ref.name))
         return known if known is not None and pod.uid(known) == read.ref.uid else None
 
@@ -220,7 +220,7 @@ class MemoryCluster:
 
 
 def read(path: Path) -> tuple[MemoryStore, list[dict[str, Any]]]:
-    """The GPUNodes (Nodes, claims, volumes …) and the pods in a YAML or JSON file. Raises UnreadableError."""
+    """Read GPUNodes, Nodes, storage and pods from a YAML or JSON file. Raises UnreadableError."""
     try:
         documents = list(yaml_documents.read(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, errors.CodecError) as error:
@@ -267,7 +267,7 @@ def _stored(manifest: dict[str, Any], request: review.AdmissionRequest) -> dict[
 
 
 async def run(settings: WebhookSettings, source: Path, daemon: shutdown.Daemon) -> None:
-    """Serve until told to stop."""
+    """Serve reviews until shutdown."""
     metrics = Metrics()
     store, pods = read(source)
     reservation = Reservation(store, policy=settings.policy, on_conflict=metrics.conflicted)
@@ -302,21 +302,21 @@ async def run(settings: WebhookSettings, source: Path, daemon: shutdown.Daemon) 
 
 
 def _apply_update(known: PodJson, update: PodJson) -> PodJson:
-    """A pod that was placed, with what an update asks for of what may change; all else stays as it is."""
+    """Return a placed pod with the resizable annotations of an update; the rest stays as it is."""
     kept = {key: value for key, value in pod.annotations_of(known).items() if not _is_resizable(key)}
     asked = {key: value for key, value in pod.annotations_of(update).items() if _is_resizable(key)}
     return _with_annotations(known, {**kept, **asked})
 
 
 def _resize(store: MemoryStore, pods: Sequence[PodJson]) -> list[PodJson]:
-    """Give each resize request its turn; return the pods of which an annotation changes by that."""
+    """Give each resize request a step; return the pods whose annotations change."""
     nodes = list(store.stored())
     stored = [Pod.of(manifest) for manifest in pods]
     asked = backfill_reservation.waiting_requests(
         nodes, {objects.Key(read.ref.namespace, read.ref.name): read for read in stored}
     )
     by_node: dict[str, list[ResizeRequest]] = {}
-    # As a scheduler would leave them, which is not here.
+    # Bound where they were placed, because there is no scheduler here.
     for resize_request in resize_requests.ResizeRequests().find(
         nodes, (dataclasses.replace(read, node=read.placed_on) for read in stored)
     ):
@@ -334,7 +334,7 @@ def _resize(store: MemoryStore, pods: Sequence[PodJson]) -> list[PodJson]:
 
 
 def _step_twice(node: GpuNode, turns: Sequence[ResizeRequest], asked: Mapping[str, Request]) -> GpuNode:
-    """After a turn, what the agents say of it, and another; no process runs here, so that nothing is in use."""
+    """Step the requests, answer as the agents would, and step again. No process runs here, so no memory is in use."""
     after = resize_requests.turn(node, turns, asked)
     words = tuple(
         Resize(entry.id, index, share.shrink_to_bytes, 0)

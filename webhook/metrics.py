@@ -1,4 +1,4 @@
-"""What /metrics says of the webhook. Every name is defined here, with its unit in it."""
+"""Metrics of the webhook and the placer, with their names and units."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ RESULTS: Final = ("written", "conflict", "failed", "refused")
 PLANS: Final = ("found", "nothing", "failed")
 MOVES: Final = ("made", "stopped")
 CHANGES: Final = ("confirmed", "released", "expired", "adopted")
-# A review waits for one or two writes of the ledger: milliseconds on a calm cluster, seconds on one in trouble.
+# A review waits for one or two writes of the ledger: milliseconds on a healthy cluster, seconds on an overloaded one.
 _SECONDS: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
 
 class Metrics:
-    """One registry's worth; every process (and test) has its own. What is only counted or set is called as such."""
+    """The metrics of one process, or of one test, in a registry. Simple counters and gauges are called directly."""
 
     def __init__(self) -> None:
         self.registry = prometheus_client.CollectorRegistry()
@@ -56,7 +56,7 @@ class Metrics:
             (self._plans, PLANS),
             (self._moves, MOVES),
         ):
-            for value in values:  # so that a rate can be computed from the first one on
+            for value in values:  # so that rates work from the first increment
                 counter.labels(value)
 
         self.conflicted = self._counted(
@@ -100,13 +100,13 @@ class Metrics:
         self._durations.observe(seconds)
 
     def wrote(self, result: str, *, changes: int) -> None:
-        """A GPUNode was written, or not: `result` is one of RESULTS."""
+        """Count a write of a GPUNode; `result` is one of RESULTS."""
         self._writes.labels(result).inc()
         if result == "written":
             self._changes.inc(changes)
 
     def changed_allocations(self, change: str, count: int) -> None:
-        """Allocations were confirmed, released or written again, or expired: `change` is one of CHANGES."""
+        """Count allocations that the placer has changed; `change` is one of CHANGES."""
         self._kept.labels(change).inc(count)
 
     def planned(self, result: str, *, gained: float = 0.0) -> None:
@@ -119,7 +119,7 @@ class Metrics:
         self._moves.labels(result).inc()
 
     def waiting(self, counts: Mapping[tuple[str, str], int], *, longest_seconds: float) -> None:
-        """These pods wait, by namespace and reason, the oldest for so long; nobody else does."""
+        """Set the number of waiting pods by namespace and reason, and the age of the oldest."""
         self._waiting.clear()
         for labels, count in counts.items():
             self._waiting.labels(*labels).set(count)

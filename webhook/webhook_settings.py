@@ -28,7 +28,7 @@ MAX_DEFRAG_MOVES: Final = 1000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WebhookSettings:
-    """How one webhook process runs; the flags' help says what each means. Ports of 0 are chosen by the system."""
+    """The settings of one webhook process; the help of the flags describes each. The system chooses ports of 0."""
 
     kubeconfig: str | None = None
     from_file: Path | None = None
@@ -43,10 +43,10 @@ class WebhookSettings:
     namespace: str = contract.SYSTEM_NAMESPACE
     instance: str = "gpushare-webhook"
     policy: str = policies.DEFAULT
-    reservation_seconds: int = 60  # as long as the API server may take to store a pod that we have let pass
-    patience_seconds: int = 300  # how long others may pass a pod that waits for more room
-    stuck_seconds: int = 60  # how long the scheduler may try to bind a pod where it was placed
-    rotation_seconds: int = 900  # between the steps of a rotation: until every replica and API server follows
+    reservation_seconds: int = 60  # as long as the API server may take to store an admitted pod
+    patience_seconds: int = 300  # how long a pod that needs more room may be overtaken
+    stuck_seconds: int = 60  # how long the scheduler may try to bind a placed pod
+    rotation_seconds: int = 900  # between rotation steps, until all replicas and API servers follow
     defrag: str = "off"
     defrag_seconds: int = 600
     defrag_moves: int = 5
@@ -67,11 +67,13 @@ class WebhookSettings:
 
 
 class UsageError(ValueError):
-    """Flags that are invalid; the message says which and why."""
+    """A flag is invalid; the message says which and why."""
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> WebhookSettings:
-    """Settings from flags, or else `GPUSHARE_WEBHOOK_…` of the environment. Raises UsageError; exits for --help."""
+    """Parse flags, or else `GPUSHARE_WEBHOOK_…` of the environment. Raises UsageError; exits for --help and
+    --version.
+    """
     parser = _parser()
     try:
         namespace, unknown = parser.parse_known_args(arguments)  # parse_args would exit by itself

@@ -1,7 +1,7 @@
 """The certificate controller: a Secret that all replicas share, the API server's trust in it, and our TLS context.
 
-Every replica does the same: read the Secret, take the next step if one is due (by compare-and-swap: whoever is second
-reads again), register what is trusted, and only then serve.
+Every replica does the same: it reads the Secret, takes the next step if one is due, registers the trusted authorities
+and only then serves. Steps are written by compare-and-swap; the replica that loses reads again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def _utc_now() -> datetime.datetime:
 
 
 class CertificateController:
-    """`names`: how the API server reaches us. `register`: make it trust these certificates."""
+    """Keeps the certificates valid. names: how the API server reaches us. register: makes it trust these
+    certificates.
+    """
 
     def __init__(
         self,
@@ -62,17 +64,17 @@ class CertificateController:
         self._problem: str | None = "the certificate has not been loaded yet"
 
     def missing(self) -> str | None:
-        """What keeps the API server from trusting us, as a sentence; None when nothing does."""
+        """Return why the API server cannot trust us yet, as a sentence, or None."""
         return None if self._tls.loaded is not None else self._problem
 
     async def run(self) -> None:
-        """Look from time to time, until cancelled."""
+        """Check the certificates periodically, until cancelled."""
         while True:
             pause = await self.step()
             await asyncio.sleep(pause)
 
     async def step(self) -> float:
-        """Look once; return the pause in seconds before the next look."""
+        """Check the certificates once; return the pause before the next check, in seconds."""
         try:
             held = await self._current()
             await self._register(held)
@@ -87,7 +89,7 @@ class CertificateController:
         return self._spread.total_seconds() / rotation.LOOKS_IN_A_SPREAD
 
     async def _current(self) -> Certificates:
-        """The certificates after the step that was due, if any."""
+        """Take the step that is due, if any; return the certificates after it."""
         for _ in range(ATTEMPTS):
             secret = await self._secret()
             held = _read(secret) if secret else None
@@ -116,7 +118,7 @@ class CertificateController:
         data = _data(held)
         if secret is not None:
             changed = {**secret, "data": {**(secret.get("data") or {}), **data}}
-            if begins:  # what was asked for is done once
+            if begins:  # the annotation requests one rotation only
                 notes = secret["metadata"].get("annotations") or {}
                 kept = {key: value for key, value in notes.items() if key != contract.ROTATE}
                 changed["metadata"] = {**secret["metadata"], "annotations": kept}
@@ -152,7 +154,7 @@ def _data(held: Certificates) -> dict[str, str]:
 
 
 def _read(secret: Mapping[str, Any]) -> Certificates | None:
-    """What the Secret holds; None when it holds nothing, or nothing that makes sense."""
+    """Read the certificates in the Secret; None if there are none, or they are invalid."""
     data = secret.get("data") or {}
     if not any(data.get(key) for key in (_TRUSTED, _AUTHORITY_KEY, _SERVING, _SERVING_KEY)):
         return None

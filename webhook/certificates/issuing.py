@@ -1,4 +1,4 @@
-"""Issuing: makes keys and certificates, one step of `certificates` at a time."""
+"""Issuing: makes keys and certificates, one rotation step at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from webhook.certificates.rotation import Certificates, RotationStep
 def apply_step(
     step: RotationStep, held: Certificates | None, names: Sequence[str], *, now: datetime.datetime
 ) -> Certificates:
-    """The certificates after one step."""
+    """Return the certificates after one step."""
     if held is None or step is RotationStep.START:
         authority, key = _authority(now)
         return _with_new_serving(Certificates((authority,), key, "", ""), names, now)

@@ -1,7 +1,7 @@
-"""Certificates that somebody else makes, as cert-manager does: a mounted Secret, read again and again.
+"""Certificates of another issuer, such as cert-manager: a mounted Secret, polled for changes.
 
-Whoever makes them also makes the API server trust them. A Secret that has gone bad changes nothing until what was
-loaded from it ends.
+The issuer also makes the API server trust them. If the Secret becomes invalid, the loaded certificate is served until
+it expires.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from webhook.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 10.0  # the kubelet itself takes a minute or so to bring a changed Secret
+LOOK_SECONDS: Final = 10.0  # the kubelet itself takes about a minute to update a mounted Secret
 CERTIFICATE, KEY = "tls.crt", "tls.key"
 
 
@@ -32,7 +32,7 @@ def _utc_now() -> datetime.datetime:
 
 
 class Mounted:
-    """`names`: how the API server may reach us, the one that it uses first."""
+    """Serves the certificate in a directory. names: how the API server may reach us, the one it uses first."""
 
     def __init__(
         self,
@@ -52,19 +52,19 @@ class Mounted:
         self._problem: str | None = f"the certificate in {directory} has not been read yet"
 
     def missing(self) -> str | None:
-        """What keeps the API server from trusting us, as a sentence; None when nothing does."""
+        """Return why the API server cannot trust us, as a sentence, or None."""
         if self._ends is not None and self._clock() < self._ends:
             return None
         return self._problem or (f"{self._directory}: {_ended(self._ends)}" if self._ends else None)
 
     async def run(self) -> None:
-        """Look from time to time, until cancelled."""
+        """Poll the files until cancelled."""
         while True:
             self.step()
             await asyncio.sleep(LOOK_SECONDS)
 
     def step(self) -> None:
-        """Read the mounted files once, and use them if they are new."""
+        """Read the mounted files once, and load them if they are new."""
         try:
             held = _read(self._directory)
             ends = check(held, self._name, now=self._clock())
@@ -81,7 +81,7 @@ class Mounted:
 
 
 def check(held: Certificates, name: str, *, now: datetime.datetime) -> datetime.datetime:
-    """When the certificate ends. Raises UnusableError when it cannot be served under `name` now. Pure."""
+    """Return when the certificate expires. Raises UnusableError if it cannot be served under `name` now. Pure."""
     try:
         serving = x509.load_pem_x509_certificates(held.serving.encode())[0]
     except ValueError as error:
@@ -111,9 +111,9 @@ def _ended(ends: datetime.datetime) -> str:
 
 
 def _read(directory: Path) -> Certificates:
-    """The files as they are now. Raises UnusableError."""
+    """Read the files. Raises UnusableError."""
     texts = {}
-    # The kubelet puts a whole new directory in place of the old one: both files have to come from the same.
+    # The kubelet replaces the whole directory: read both files from the same version.
     version = (directory / CERTIFICATE).resolve().parent
     for name in (CERTIFICATE, KEY):
         try:

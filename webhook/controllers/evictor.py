@@ -1,7 +1,14 @@
-"""The evictor: tells pods that cannot use the place they got, and evicts those that their owner creates again.
+"""The evictor: reports pods that cannot use their placement, and evicts those whose owner recreates them without harm.
 
-Either the scheduler cannot bind them (`unschedulable_pods`), or another pod holds their allocation
-(`allocation_conflict`).
+What was free when a pod was placed may be gone when the scheduler binds it, and a node may disappear. A node selector
+cannot be changed, so only a pod that its owner recreates can be placed again. A Job counts an evicted pod as a failure,
+and a workflow may not recreate it, so their pods get only an Event. The cause may also affect the next pod, so the
+pause between two evictions of one owner doubles each time.
+
+A pod may also name an allocation that another pod holds. The pod's name may be unknown when its share is reserved
+(`generateName`), and a user who reads the ID of an unconfirmed share can create a second pod with it and the same
+request. The first pod that is seen holds the share. The other was admitted, but has no share: each of its GPU calls
+fails. It gets an Event that says so.
 """
 
 from __future__ import annotations
@@ -29,15 +36,17 @@ AFTER_SECONDS: Final = 60.0
 OWNER_PAUSE_SECONDS: Final = 120.0
 MAX_OWNER_PAUSE_SECONDS: Final = 3600.0
 MAX_PER_MINUTE: Final = 20
-SURE_SECONDS: Final = 3.0  # pods and GPUNodes come to us by two watches, of which either may be late
+SURE_SECONDS: Final = 3.0  # pods and GPUNodes come from two watches, and either may lag
 
 
 class _UnansweredError(Exception):
-    """The API server, or somebody whom it asks about evictions, does not answer. 429 is an answer: a budget's."""
+    """The API server, or a webhook that it calls for evictions, does not answer. A 429 of a disruption budget is an
+    answer.
+    """
 
 
 class Evictor:
-    """`after_seconds`: for how long the scheduler may try first."""
+    """Evicts stuck pods. after_seconds: how long the scheduler may try to bind a pod first."""
 
     def __init__(
         self,
@@ -59,9 +68,9 @@ class Evictor:
         self._backoff = WriteBackoff()
 
     async def reconcile(self, stuck: Iterable[Pod], touched: Touched) -> float | None:
-        """Do what is due; return in how many seconds to look again, None if nobody is stuck.
+        """Report and evict the pods that are due; return in how many seconds the next are due, or None.
 
-        stuck: all pods that cannot be bound. touched: where to look for conflicts since the last time.
+        stuck: all pods that cannot be bound. touched: nodes and pods that may have new conflicts.
         """
         unschedulable_again = await self._evict_unschedulable(stuck)
         conflicts_again = await self._evict_conflicting(touched)
@@ -91,10 +100,9 @@ class Evictor:
         return min(waits, default=None)
 
     async def _evict_in_turn(self, pods: Iterable[Pod], because: str) -> list[float]:
-        """Evict those that have an owner whose pace allows; return how long to wait for the others.
+        """Evict pods as far as the rate for their owners allows; return the pauses before the others.
 
-        Where one is not answered, the others are let be until the next time: each would take as long, and all else of
-        the placer's round waits for them.
+        After an unanswered eviction, the round makes no more: each would take as long, and the rest of the round waits.
         """
         waits = []
         for pod in pods:
@@ -119,8 +127,8 @@ class Evictor:
         return waits
 
     async def _evict(self, pod: Pod, owner: Controller, because: str) -> bool:
-        """Whether it went, or is going to. Raises _UnansweredError."""
-        # Of this very state of it: a pod that was bound meanwhile has another version, and stays.
+        """Evict a pod; return whether the API server accepts that. Raises _UnansweredError."""
+        # With the version: a pod that was bound meanwhile must stay.
         body = evicting.eviction(pod.ref.namespace, pod.ref.name, uid=pod.ref.uid, resourceVersion=pod.version)
         try:
             async with asyncio.timeout(10.0):
@@ -139,7 +147,7 @@ class Evictor:
 
 
 def explain_unbound(pod: Pod) -> str:
-    """The whole sentence, with what happens next or what to do."""
+    """Return the sentence of the Event, with what happens next or what to do."""
     words = pod.unschedulable or "it does not say why"
     sentence = f"was placed on {pod.placed_on}, where the scheduler cannot bind it: {words}"
     if pod.controller is None:
@@ -154,19 +162,19 @@ def explain_unbound(pod: Pod) -> str:
 
 
 def is_recreated(pod: Pod) -> bool:
-    """Whether its owner recreates it when it is evicted, and takes no harm."""
+    """Whether the pod's owner recreates it without harm after an eviction."""
     return pod.controller is not None and pod.controller.kind in evicting.RECREATE_WITHOUT_HARM
 
 
 class UnschedulableSince:
-    """Since when each pod is stuck, by our own clock: two clocks are never compared."""
+    """The times at which pods got stuck, by our clock, because clocks of two processes are never compared."""
 
     def __init__(self, after_seconds: float) -> None:
         self._after_seconds = after_seconds
         self._since: dict[str, float] = {}
 
     def overdue(self, uids: Mapping[str, Pod], *, now: float) -> tuple[list[Pod], float | None]:
-        """Those that have been stuck for long enough, of those that are now; and when the next will have been."""
+        """Return which of these pods have been stuck for long enough, and when the next will have been."""
         self._since = {uid: self._since.get(uid, now) for uid in uids}
         due = [uids[uid] for uid, since in self._since.items() if now - since >= self._after_seconds]
         later = [since + self._after_seconds for since in self._since.values() if now - since < self._after_seconds]
@@ -174,20 +182,20 @@ class UnschedulableSince:
 
 
 class EvictionRate:
-    """How fast pods may be evicted: per owner ever slower, and altogether so many a minute."""
+    """Limits evictions per minute, with growing pauses for each owner."""
 
     def __init__(self) -> None:
-        self._owners: dict[str, tuple[float, float]] = {}  # uid -> not before, the pause after that
+        self._owners: dict[str, tuple[float, float]] = {}  # UID -> time of the next eviction, and the pause after that
         self._recent: collections.deque[float] = collections.deque(maxlen=MAX_PER_MINUTE)
 
     def wait_seconds(self, who: Controller, *, now: float) -> float:
-        """How long to wait before evicting one more of this owner's; 0 when now will do."""
+        """Return how long to wait before the next eviction of this owner's pods."""
         not_before, _ = self._owners.get(who.uid, (now, 0.0))
         minute = self._recent[0] + 60.0 if len(self._recent) == MAX_PER_MINUTE else now
         return max(0.0, not_before - now, minute - now)
 
     def evicted(self, who: Controller, *, now: float) -> None:
-        """A pod of this owner was evicted: the next of its pods waits longer."""
+        """Record an eviction, which prolongs the owner's pause."""
         self._recent.append(now)
         kept = {uid: known for uid, known in self._owners.items() if now < known[0] + MAX_OWNER_PAUSE_SECONDS}
         _, pause = kept.get(who.uid, (now, OWNER_PAUSE_SECONDS))
@@ -195,13 +203,13 @@ class EvictionRate:
 
 
 class AllocationConflicts:
-    """Such pods of all nodes, of which only some are looked at again."""
+    """Pods that name an allocation of another pod, found again only on nodes that have changed."""
 
     def __init__(self) -> None:
         self._found: dict[str, list[tuple[Pod, PodRef]]] = {}  # by node
 
     def renew(self, touched: Touched) -> list[tuple[Pod, PodRef]]:
-        """Such pods, each with who holds what it names; `touched`: since the last time."""
+        """Return all such pods, each with the pod that holds its allocation."""
         for name in self._found.keys() & touched.names:
             del self._found[name]
         entries = [(node.name, entry) for node in touched.nodes for entry in node.allocations if entry.pod.uid]
@@ -216,7 +224,7 @@ class AllocationConflicts:
 
 
 def explain_conflict(pod: Pod, holder: PodRef) -> str:
-    """The sentence for one that nobody recreates."""
+    """Return the sentence of the Event."""
     return (
         f"names the allocation {pod.allocation_id}, which {holder} holds: it has no share of its own, and no GPU call "
         f"of it succeeds; delete and recreate it without the annotations that only gpushare writes"

@@ -49,13 +49,13 @@ class ClusterFigures(Collector):
         self._known: dict[str, tuple[GpuNode, division.Parts]] = {}
 
     async def run(self) -> None:
-        """Count again and again, until cancelled."""
+        """Count periodically, until cancelled."""
         while True:
             await self.count()
             await asyncio.sleep(COUNT_SECONDS)
 
     async def count(self) -> None:
-        """Look at what has changed."""
+        """Count the nodes that have changed."""
         mix = self._mix()
         known = self._known if mix is self._counted_with else {}
         typical = functools.cache(mix.typical)
@@ -70,11 +70,11 @@ class ClusterFigures(Collector):
         self._known, self._counted_with = parts_of, mix
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing ahead of time: what there is depends on the cluster."""
+        """Return nothing: the series depend on the cluster."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Everything, as it was last counted."""
+        """Yield the figures of the last count."""
         gpus = GaugeMetricFamily(
             "gpushare_placer_gpus",
             "GPUs of the cluster by what they are used for, in parts of GPUs; only of the replica that leads.",
@@ -91,7 +91,8 @@ class ClusterFigures(Collector):
             for key, part in parts.items():
                 total[key] += part
         for model in sorted({model for model, _ in total}):
-            for state in division.PartState:  # all of them, so that a line in a graph ends at 0 and does not break off
+            # also states without GPUs, so that their graphs drop to 0 instead of ending
+            for state in division.PartState:
                 gpus.add_metric([model, state], total[model, state])
         yield from (gpus, by_node)
 
@@ -111,20 +112,20 @@ class ProfilePublisher:
         self._profile = profile
         self._leads = leads
         self._clock = clock
-        self._written: PlacementProfile | None = None  # since we lead
+        self._written: PlacementProfile | None = None  # since this replica leads
         self._written_at = 0.0
-        self._problem = ""  # that was logged last
+        self._problem = ""  # the problem that was logged last
 
     async def run(self) -> None:
-        """Write what has changed, now and then, until cancelled."""
+        """Write changes periodically, until cancelled."""
         while True:
             await self.step()
             await asyncio.sleep(PUBLISH_SECONDS)
 
     async def step(self) -> None:
-        """Write it if it has changed since we lead, or was written long ago.
+        """Write the profile if it has changed since this replica leads, or was written long ago.
 
-        Never raises ClusterError: nobody is placed by it here.
+        Never raises ClusterError, because the webhook itself does not use the ConfigMap.
         """
         if not self._leads():
             self._written = None
@@ -135,7 +136,7 @@ class ProfilePublisher:
         try:
             await self._api.patch(PROFILE_PATH, {"data": profile.data()})
         except api_errors.ClusterError as error:
-            if str(error) != self._problem:  # it is tried again and again
+            if str(error) != self._problem:  # every retry fails for the same reason
                 logger.warning(
                     "Could not tell the plugin by what pods are placed, so it goes by what was written last: "
                     "apply config/base of this release, which has the ConfigMap and the right to write it",

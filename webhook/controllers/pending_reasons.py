@@ -1,8 +1,8 @@
-"""Publishes why gated pods wait, in an annotation and by Events, at a rate that the API server can bear.
+"""Pending reasons: reports why gated pods wait, by annotation and Event, at a rate that the API server can bear.
 
-On a busy cluster the numbers of every reason change with every pod that is placed. So a first reason is told at once,
-and changes of one pod's reason ever less often; and of all pods together only so many a second. What could not be
-written is written later: of a pod that waits to be resized it says what the pod holds, should the ledger be lost.
+On a busy cluster, the figures in every reason change with each pod that is placed. So the first reason of a pod is
+written at once, and later changes at growing intervals, with a limit for all pods together. Failed writes are retried.
+On a pod that waits to be resized, a second annotation records what it holds, in case the ledger is lost.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from webhook.pods.stored_pod import Pod
 
 logger = logging.getLogger(__name__)
 
-FIRST_PAUSE_SECONDS: Final = 3.0  # as long as people look: who made the next of a group sees it counted
+FIRST_PAUSE_SECONDS: Final = 3.0  # short enough for a user who creates the members of a group one by one
 MAX_PAUSE_SECONDS: Final = 900.0
-MAX_AT_ONCE: Final = 20  # of one round: what is left is told in the next; of Events alone as many
+MAX_AT_ONCE: Final = 20  # reasons per round, and as many Events alone
 ROUND_SECONDS: Final = 2.0
 MAX_ROUND_SECONDS: Final = 60.0  # while the API server does not answer
 NOTHING: Final[Mapping[str, str]] = {}
 
 
 class PodClient(Protocol):
-    """The calls of the API client that reading and patching pods takes."""
+    """The calls of the API client that reading and patching a pod needs."""
 
     async def get(self, path: str) -> dict[str, Any]:
         """Return the object at `path`. Raises ClusterError."""
@@ -58,7 +58,7 @@ class EventRecorder(Protocol):
         type: EventType = "Normal",  # noqa: A002 (the API's word)
         on_drop: Callable[[], None] = lambda: None,
     ) -> None:
-        """Record an Event about an object. on_drop: called if the API server does not get it in the end."""
+        """Record an Event about an object. on_drop: called if it never reaches the API server."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class _Reported:
 
 
 class PendingReasonReporter:
-    """Tells pods why they wait. `event`: the reason of the Events."""
+    """Reports why pods wait. event: the reason of the Events."""
 
     def __init__(
         self,
@@ -84,17 +84,17 @@ class PendingReasonReporter:
         self._recorder = recorder
         self._event = event
         self._clock = clock
-        self._reported: dict[str, _Reported] = {}  # by uid of the pod, what is written on it
-        self._recorded: dict[str, str] = {}  # by uid of the pod, what the last Event says
+        self._reported: dict[str, _Reported] = {}  # UID of the pod -> what is written on it
+        self._recorded: dict[str, str] = {}  # UID of the pod -> sentence of its last Event
         self._backoff = WriteBackoff()
-        self._dropped = WriteBackoff()  # of Events that the API server did not take
-        self._events = 0  # Events since then of which nothing else had to be written
+        self._dropped = WriteBackoff()  # of Events that the API server rejected
+        self._events = 0  # Events without a write of the pod, in this interval
         self._events_at = -ROUND_SECONDS
         self._round_seconds = ROUND_SECONDS
         self._round_at = -ROUND_SECONDS
 
     def forget_all_but(self, uids: Iterable[str]) -> None:
-        """Forget every pod but these, which still wait."""
+        """Forget all pods except these, which still wait."""
         kept = set(uids)
         self._reported = {uid: written for uid, written in self._reported.items() if uid in kept}
         self._recorded = {uid: noted for uid, noted in self._recorded.items() if uid in kept}
@@ -102,9 +102,9 @@ class PendingReasonReporter:
     async def report(
         self, sentences: Sequence[tuple[Pod, str]], held_shares: Mapping[str, str] = NOTHING
     ) -> float | None:
-        """Tell what is due; return in how many seconds there is more to tell, None when everything is told.
+        """Write the reasons that are due; return in how many seconds the next are due, or None.
 
-        beside: by uid of the pod, what it holds meanwhile; a change of that is told without a pause.
+        held_shares: what resizing pods hold meanwhile, by UID of the pod; a change of that is written without a pause.
         """
         now = self._clock()
         due, later = [], list[float]()
@@ -112,7 +112,7 @@ class PendingReasonReporter:
             uid = pod.ref.uid
             held = held_shares.get(uid)
             if uid not in self._reported and uid not in self._backoff and _has(pod, sentence, held):
-                # The webhook, or a placer before us, has written it; the Event costs one write in the pod's life.
+                # The webhook or a former placer has written the reason; the Event costs one write in the pod's life.
                 self._remember(uid, sentence, held, now)
             wait_seconds = self._wait_seconds(uid, sentence, held, now)
             if wait_seconds is None:
@@ -128,13 +128,13 @@ class PendingReasonReporter:
             if (wait_seconds := self._record_event(pod, sentence, now)) > 0:
                 later.append(wait_seconds)
             try:
-                with contextlib.suppress(api_errors.NotFound, api_errors.Conflict):  # it has gone
+                with contextlib.suppress(api_errors.NotFound, api_errors.Conflict):  # it is gone
                     await self._write(pod, sentence, held)
             except api_errors.ClusterError as error:
                 logger.warning("Could not write why a pod waits", extra={"pod": pod.path, "err": str(error)})
                 later.append(self._backoff.failed(pod.ref.uid, now=now))
                 if isinstance(error, api_errors.Unavailable):
-                    # Others would fare no better.
+                    # Writes to other pods would fail too.
                     self._round_seconds = min(2 * self._round_seconds, MAX_ROUND_SECONDS)
                     break
             else:
@@ -148,8 +148,8 @@ class PendingReasonReporter:
         return min(later, default=None)
 
     def _wait_seconds(self, uid: str, sentence: str, held: str | None, now: float) -> float | None:
-        """How long until the pod is to be told this; None if it has been."""
-        if uid in self._backoff:  # whether what it was last to be told has been written is unknown
+        """Return how long to wait before this reason is due; None if it is written already."""
+        if uid in self._backoff:  # it is unknown whether the last reason was written
             return self._backoff.wait_seconds(uid, now=now)
         written = self._reported.get(uid)
         if written is None or written.held != held:
@@ -162,7 +162,7 @@ class PendingReasonReporter:
         self._reported[uid] = _Reported(sentence, held, now, pause)
 
     def _record_event_only(self, pod: Pod, sentence: str, now: float) -> float:
-        """Record what is written on the pod already, if no Event says it; return how long until that may be done.
+        """Record the Event for a reason that is on the pod already; return how long to wait if that is not allowed yet.
 
         A placer that takes over finds all of them at once, and the queue of Events is bounded.
         """
@@ -177,7 +177,7 @@ class PendingReasonReporter:
         return wait_seconds
 
     def _record_event(self, pod: Pod, sentence: str, now: float) -> float:
-        """Record the Event, or return how long it is let be because the API server did not take the last."""
+        """Record the Event, or return how long to wait because the API server rejected the last one."""
         uid = pod.ref.uid
         wait_seconds = self._dropped.wait_seconds(uid, now=now)
         if wait_seconds <= 0 and self._recorded.get(uid) != sentence:
@@ -187,8 +187,8 @@ class PendingReasonReporter:
         return wait_seconds
 
     def _drop(self, uid: str, sentence: str) -> None:
-        """The API server does not have this Event."""
-        if self._recorded.get(uid) == sentence:  # or the pod has gone, or waits for something else by now
+        """Forget an Event that never reached the API server."""
+        if self._recorded.get(uid) == sentence:  # otherwise the pod is gone, or waits for another reason now
             del self._recorded[uid]
             self._dropped.failed(uid, now=self._clock())
 
@@ -196,7 +196,7 @@ class PendingReasonReporter:
         if _has(pod, sentence, held):
             return
         annotations = {contract.REASON: sentence, **({} if held is None else {contract.HELD: held})}
-        # With the uid: a pod of the same name that was made since then is another.
+        # With the UID, because a new pod may have the same name.
         await self._api.patch(pod.path, {"metadata": {"uid": pod.ref.uid, "annotations": annotations}})
 
 

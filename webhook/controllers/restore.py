@@ -1,13 +1,13 @@
 """Restore: opens new GPUNodes, and writes again the shares of living pods that the ledger has lost.
 
-A GPUNode can be deleted by hand; its agent recreates it, empty, while its pods run on. What they hold is written on
-them, in annotations that only gpushare may write. Until that was read back nobody may place anything on such a node: it
-is closed (`webhook.store.deleted_nodes`).
+A GPUNode can be deleted by hand; its agent recreates it empty, while its pods run on. Their annotations, which only
+gpushare may write, say what they hold. Until the annotations are read back, the node is closed
+(`webhook.store.deleted_nodes`) and gets no pods.
 
-The API server refuses such annotations from anybody else. Where it did not, as while its policies were away, nothing is
-written again for a pod that cannot have been placed (`Pod.may_run`): neither a share, nor a word that one is lost.
+The API server rejects such annotations from other clients. If it did not, because its policies were missing, nothing is
+restored for a pod that cannot have been placed (`Pod.may_run`), and no loss is reported.
 
-What to write is decided by the functions, which are pure; `Restorer` asks, writes and tells.
+Pure functions decide what to write; `Restorer` reads, writes and reports.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from webhook.store.api_store import ApiStore
 
 
 def lost(nodes: Iterable[GpuNode], pods: Iterable[Pod]) -> dict[str, list[Pod]]:
-    """By node: the living pods that were given a share there of which the ledger knows nothing."""
+    """Return living pods whose share the ledger does not have, by node."""
     known = {name for node in nodes for entry in node.allocations for name in (entry.id, entry.pod.uid)}
     names = {node.name for node in nodes}
     lost_on: dict[str, list[Pod]] = collections.defaultdict(list)
@@ -45,14 +45,15 @@ def lost(nodes: Iterable[GpuNode], pods: Iterable[Pod]) -> dict[str, list[Pod]]:
 
 
 def orphaned(there: Collection[str], pods: Iterable[Pod]) -> list[Pod]:
-    """The living pods that were given a share on a node of which there is no GPUNode; `there`: names of those."""
+    """Return living pods that were placed on a node without a GPUNode; `there`: names of existing GPUNodes."""
     return [pod for pod in pods if pod.placed_on not in there and _is_there(pod)]
 
 
 def carry_over(node: GpuNode, entries: Iterable[Allocation], pods: Iterable[Pod]) -> GpuNode:
-    """The node with those of its predecessor's entries whose pods `pods` does not show as placed: they may be yet.
+    """Return the node with entries of its predecessor whose pods may still be placed.
 
-    One without a uid has yet to be stored, and one whose pod is gated may have its gate opened at this moment.
+    These are entries without a UID, whose pod may not be stored yet, and entries of gated pods, which may be ungated at
+    this moment.
     """
     gated = {pod.ref.uid for pod in pods if pod.is_gated and not pod.has_ended}
     known = {name for entry in node.allocations for name in (entry.id, entry.pod.uid) if name}
@@ -62,14 +63,14 @@ def carry_over(node: GpuNode, entries: Iterable[Allocation], pods: Iterable[Pod]
         try:
             node = ledger.reserve(node, entry)
         except errors.LedgerError:
-            continue  # its GPU is gone: its pod is told so when it is there
+            continue  # its GPU is gone; its pod gets an Event when it appears
     return node
 
 
 def allocation(pod: Pod, node: GpuNode) -> Allocation:
-    """What the pod holds, by its annotations. Raises errors.GpushareError with a sentence when they are invalid.
+    """Read a pod's allocation from its annotations. Raises GpushareError if they are invalid.
 
-    What it asks for is what it holds, unless that was changed and it waits to be resized: then it says what it holds.
+    A pod holds what it requests, unless it waits to be resized: then an annotation says what it holds.
     """
     held = pod.annotations.get(contract.HELD)
     request = pod.request if held is None else _without_amounts(pod)
@@ -81,10 +82,10 @@ def allocation(pod: Pod, node: GpuNode) -> Allocation:
 
 
 def restore(node: GpuNode, pods: Sequence[Pod], before: Iterable[Allocation] = ()) -> tuple[GpuNode, dict[str, str]]:
-    """The node with their shares; and by uid of the pod why a share could not be written again.
+    """Return the node with the shares of these pods, and by UID why a share could not be restored.
 
-    before: the entries of its predecessor, where nothing that happened to it was missed. They count for more than
-    annotations, which may have been changed since by somebody who wanted the pod resized.
+    before: entries of its predecessor, if all of them are known. They take precedence over annotations, which a user
+    may have changed to resize the pod.
     """
     remembered = {(entry.id, entry.pod.uid): entry for entry in before}
     failed: dict[str, str] = {}
@@ -102,7 +103,7 @@ def restore(node: GpuNode, pods: Sequence[Pod], before: Iterable[Allocation] = (
 
 def _shares(pod: Pod, request: Request, node: GpuNode) -> Iterable[GivenShare]:
     gpus = node.gpu_by_uuid()
-    for demand in request_key.in_order(request):  # the agent knows a share by its place
+    for demand in request_key.in_order(request):  # the agent identifies a share by its position
         key = mutation.uuids_annotation(request, demand.containers[0])
         uuids = [uuid for uuid in pod.annotations.get(key, "").split(",") if uuid]
         for uuid in uuids:
@@ -114,7 +115,7 @@ def _shares(pod: Pod, request: Request, node: GpuNode) -> Iterable[GivenShare]:
 
 
 def _without_amounts(pod: Pod) -> Request:
-    """A request that can be read, whatever became of the keys that may change."""
+    """Return a request whose resizable keys are replaced by valid ones."""
     kept = {
         key: value
         for key, value in pod.annotations.items()
@@ -124,7 +125,7 @@ def _without_amounts(pod: Pod) -> Request:
 
 
 def _is_there(pod: Pod) -> bool:
-    """Whether it may run now or soon where it says that it was placed, with a share that we gave it."""
+    """Whether the pod runs, or may soon run, where it was placed, with a share that we gave it."""
     stays = not pod.has_ended and not pod.is_gated and pod.node in {"", pod.placed_on}
     return bool(pod.allocation_id and pod.placed_on) and stays and pod.may_run
 
@@ -132,15 +133,16 @@ def _is_there(pod: Pod) -> bool:
 logger = logging.getLogger(__name__)
 
 PODS_SELECTOR: Final = f"{contract.SHARE_LABEL}={contract.SHARE_LABEL_VALUE}"
-SURE_SECONDS: Final = 3.0  # pods and GPUNodes come to us by two watches, of which either may be late
+SURE_SECONDS: Final = 3.0  # pods and GPUNodes come from two watches, and either may lag
 AGAIN_SECONDS: Final = 30.0
 
 
 class Restorer:
-    """`placed_elsewhere`: the pods of ours that say that they were placed on another node than these.
+    """Restores lost shares.
 
-    lifetime_seconds: how long what was placed may be on its way. is_first:
-    whether nobody placed anything before us, as far as the election knows.
+    placed_elsewhere: returns the pods that were placed on other nodes than these. lifetime_seconds: how long a
+    placement may be in flight. is_first: whether no placer has ever placed anything before us, as far as the election
+    knows.
     """
 
     def __init__(
@@ -163,11 +165,11 @@ class Restorer:
         self._lifetime_seconds = lifetime_seconds
         self._is_first = is_first
         self._began = math.inf
-        self._found_open = False  # when we began; nobody but a placer opens a GPUNode
-        self._missed: dict[str, float] = {}  # uid of a pod -> since when its share is missing, or when to look again
+        self._found_open = False  # when this placer began; only placers open GPUNodes
+        self._missed: dict[str, float] = {}  # UID of a pod -> since when its share is missing, or when to retry
 
     async def reconcile(self, touched: Touched, *, now: float) -> float | None:
-        """Do what is due; return when to look again, by the clock that `now` is of. `touched`: since the last time."""
+        """Restore the shares that are due; return when the next are due, by the clock of `now`, or None."""
         if self._began == math.inf:
             self._began = now
             documents = (self._store.document(node.name) for node in self._store.stored())
@@ -197,7 +199,7 @@ class Restorer:
         return min((*self._missed.values(), *open_at), default=None)
 
     async def _open_new(self, now: float) -> list[float]:
-        """Open what is closed, once its agent has said which GPUs there are; return when the others may be."""
+        """Open closed nodes whose agent has reported GPUs; return when the others may be opened."""
         closed = [
             node.name
             for node in self._store.stored()
@@ -208,7 +210,7 @@ class Restorer:
         if len(later) == len(due):
             return later
         try:
-            # By a read that lags behind nothing; pods that come later cannot have been placed on a closed node.
+            # A consistent read; pods that are created later cannot have been placed on a closed node.
             query = {"labelSelector": PODS_SELECTOR}
             pods = (await self._api.list("/api/v1/pods", query, keep=Pod.of)).items
         except api_errors.ClusterError as error:
@@ -220,11 +222,11 @@ class Restorer:
         return later
 
     def _open_at(self, name: str, now: float) -> float:
-        """When nothing can be on its way that was placed there before and that we do not know of."""
+        """Return when no unknown placement on the former GPUNode can be in flight any more."""
         since = self._store.deleted.unknown_since(name)
         is_first = self._is_first() and not self._found_open
         if since is None or (is_first and since <= self._began):
-            return now  # before the first placer began, no GPUNode was ever open
+            return now  # before the first placer, no GPUNode was ever open
         return since + self._lifetime_seconds
 
     async def _open(self, name: str, pods: Sequence[Pod]) -> None:
@@ -264,7 +266,7 @@ class Restorer:
         restored: dict[str, Pod] = {}
 
         def change(node: GpuNode) -> GpuNode:
-            # It is played again on the node as it was stored with it, where those that were written are missed no more.
+            # After a conflict, this runs again on the stored node, where restored shares are no longer missing.
             missed = {pod.ref.uid: pod for pod in lost([node], pods).get(name, [])}
             after, wrong = restore(node, [*missed.values()])
             restored.update(missed)
@@ -274,7 +276,7 @@ class Restorer:
             return after if after.allocations != node.allocations else node
 
         try:
-            await self._store.refresh(name)  # the news of its share may be on its way to us
+            await self._store.refresh(name)  # our cache may lag behind the write of its share
             await self._store.commit(name, change)
         except (ledger_store.UnreachableError, errors.LedgerError) as error:
             logger.warning("Could not write lost shares again", extra={"node": name, "err": str(error)})

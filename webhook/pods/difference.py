@@ -1,8 +1,7 @@
-"""Difference: two JSON values → the JSON Patch (RFC 6902) from the one to the other. Pure.
+"""Difference: two JSON values → the JSON Patch (RFC 6902) from one to the other. Pure.
 
-It knows what pods need and no more: lists are compared place by place, and what is longer is added at the end, or in
-front where the rest is as before. Every admission pays for it, and a search for the shortest patch takes ten times as
-long.
+It supports what pods need: lists are compared by index, and extra items are added at the end, or in front if the rest
+is unchanged. Each admission pays for it, and a search for the shortest patch takes ten times as long.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ Operation = dict[str, Any]
 
 
 def patch(before: Any, after: Any) -> list[Operation]:
-    """The operations, in order; none if the two are equal as JSON. What is one object in both is not looked at."""
+    """Return the operations in order; none if both are equal as JSON. An object that is in both is not compared."""
     return list(_between(before, after, ""))
 
 
@@ -45,7 +44,7 @@ def _of_lists(before: list[Any], after: list[Any], path: str) -> Iterator[Operat
             yield {"op": "add", "path": f"{path}/{place}", "value": after[place]}
         return
     common = min(len(before), len(after))
-    for place in range(len(before) - 1, common - 1, -1):  # from the end: what is before keeps its place
+    for place in range(len(before) - 1, common - 1, -1):  # from the end, so that indexes stay valid
         yield {"op": "remove", "path": f"{path}/{place}"}
     for place in range(common):
         if before[place] is not after[place]:
@@ -55,5 +54,5 @@ def _of_lists(before: list[Any], after: list[Any], path: str) -> Iterator[Operat
 
 
 def escaped(key: str) -> str:
-    """The key as a part of a path (RFC 6901)."""
+    """Escape a key for use in a path (RFC 6901)."""
     return key.replace("~", "~0").replace("/", "~1")

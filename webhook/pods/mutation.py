@@ -1,8 +1,8 @@
 """Mutation: pod and placement → the rewritten pod. Pure and idempotent.
 
-A pod is rewritten as a whole and the patch is the `difference`, so that what is already as it should be costs nothing:
-the patch of a rewritten pod is empty. Only what is ours is touched; everything else passes through as it came. A pod
-that comes with results of ours was called again after another webhook, or was copied: `as_asked` takes them out first.
+The whole pod is rewritten, and `difference` computes the patch, so the patch of a rewritten pod is empty. Only our own
+fields change. A pod that already has results of ours was reinvoked after another webhook, or copied: `as_asked` removes
+them first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _Mutable = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Placed:
-    """Where a pod goes. `hostname` is the node's hostname label, which need not be its name."""
+    """A pod's placement. `hostname` is the node's hostname label, which may differ from its name."""
 
     allocation_id: str
     node: str
@@ -34,7 +34,7 @@ class Placed:
 
 
 def rewrite(manifest: PodJson, request: Request, outcome: Placed | Refusal) -> PodJson:
-    """The pod as it is to be created: pinned to node and GPUs, or gated with the reason."""
+    """Return the pod to be created: pinned to node and GPUs, or gated with the reason."""
     after = _copy(manifest)
     view = PodSpecView.read(after)
     _remove_results(view, after, request)
@@ -42,7 +42,7 @@ def rewrite(manifest: PodJson, request: Request, outcome: Placed | Refusal) -> P
         _pin(after, request, outcome)
     else:
         _gate(after, outcome)
-    labels = after["metadata"].get("labels") or {}  # that may be null
+    labels = after["metadata"].get("labels") or {}  # may be null
     after["metadata"]["labels"] = {**labels, contract.SHARE_LABEL: contract.SHARE_LABEL_VALUE}
     containers: dict[str, Any] = {str(container.get("name")): container for container in view.all_containers}
     for demand in request.demands:
@@ -54,7 +54,9 @@ def rewrite(manifest: PodJson, request: Request, outcome: Placed | Refusal) -> P
 
 
 def open_gate(manifest: PodJson, request: Request, placed: Placed) -> PodJson:
-    """A gated pod that has been placed: all that may still change, as its containers no longer can."""
+    """Return a gated pod that has been placed, with the changes that are still allowed; its containers cannot
+    change.
+    """
     after = _copy(manifest)
     _remove_results(PodSpecView.read(after), after, request)
     _pin(after, request, placed)
@@ -62,9 +64,9 @@ def open_gate(manifest: PodJson, request: Request, placed: Placed) -> PodJson:
 
 
 def as_asked(view: PodSpecView, request: Request, *, pinned_to: str = "") -> PodJson:
-    """The pod without what gpushare wrote for an earlier placement; the very same object if there is nothing.
+    """Return the pod without results of an earlier placement; the very same object if there are none.
 
-    `pinned_to`: the host that gpushare has pinned it to, where that is known. Another host is then somebody's wish.
+    pinned_to: the host that gpushare has pinned it to, if known. Another host is then the user's choice.
     """
     if not view.pinned_host and not stale_resources(view, request):
         return view.manifest
@@ -74,7 +76,7 @@ def as_asked(view: PodSpecView, request: Request, *, pinned_to: str = "") -> Pod
 
 
 def stale_resources(view: PodSpecView, request: Request) -> list[Any]:
-    """The containers of a pod that gpushare has rewritten before whose resources are not those of this request."""
+    """Return the containers that gpushare has rewritten before, and whose resources do not match this request."""
     if not view.has_share_label:
         return []
     wanted = share_resources.by_container(request)
@@ -86,18 +88,18 @@ def stale_resources(view: PodSpecView, request: Request) -> list[Any]:
 
 
 def has_resources(container: PodJson, wanted: Mapping[str, str]) -> bool:
-    """Whether the container's limits and requests have exactly these of ours."""
+    """Whether the container's limits and requests have exactly these resources of ours."""
     declared = container.get("resources") or {}
     return all(_equal(_ours(declared.get(side)), wanted) for side in ("limits", "requests"))
 
 
 def visible_devices(container: PodJson) -> list[PodJson]:
-    """Its entries for the devices it sees, except those that are a reference to our own annotation."""
+    """Return the container's visible-devices variables, except references to our own annotation."""
     return [entry for entry in _visible(container) if contract.GPU_UUIDS not in _field_path(entry)]
 
 
 def without_devices(view: PodSpecView, request: Request) -> list[Any]:
-    """Its containers that are to see no GPU: without a share, and without a device or a claim of anybody else's."""
+    """Return the containers that must see no GPU: they have no share, and no device or claim of another plugin."""
     sharers = {name for demand in request.demands for name in demand.containers}
     return [
         container
@@ -107,21 +109,21 @@ def without_devices(view: PodSpecView, request: Request) -> list[Any]:
 
 
 def asks_for_devices(container: PodJson) -> bool:
-    """Whether it writes by itself which GPUs it sees, and not that it sees none."""
+    """Whether the container selects visible GPUs by itself, other than none."""
     return any(
         entry.get("valueFrom") or entry.get("value", "") not in contract.VISIBLE_NONE for entry in _visible(container)
     )
 
 
 def uuids_annotation(request: Request, container: str) -> str:
-    """The annotation with this container's UUIDs: its own where containers differ."""
+    """Return the annotation key for this container's UUIDs, which is its own if containers differ."""
     return contract.GPU_UUIDS if len(request.demands) == 1 else f"{contract.GPU_UUIDS}.{container}"
 
 
 def _copy(manifest: PodJson) -> _Mutable:
-    """A copy of all that is written on here; the rest, which may be large, is the same objects as before."""
+    """Copy the parts that are changed here; the rest, which may be large, is shared."""
     after: _Mutable = {**manifest}
-    metadata = after["metadata"] = {**(after.get("metadata") or {})}  # these may be null
+    metadata = after["metadata"] = {**(after.get("metadata") or {})}  # may be null
     metadata["annotations"] = {**(metadata.get("annotations") or {})}
     spec = after["spec"] = {**(after.get("spec") or {})}
     for listed in ("containers", "initContainers", "schedulingGates"):
@@ -168,7 +170,7 @@ def _pin(after: _Mutable, request: Request, placed: Placed) -> None:
 
 def _gate(after: _Mutable, refusal: Refusal) -> None:
     after["metadata"]["annotations"][contract.REASON] = refusal.reason
-    gates = after["spec"]["schedulingGates"] = after["spec"].get("schedulingGates") or []  # that may be null
+    gates = after["spec"]["schedulingGates"] = after["spec"].get("schedulingGates") or []  # may be null
     if all(gate.get("name") != contract.SCHEDULING_GATE for gate in gates):
         gates.append({"name": contract.SCHEDULING_GATE})
 
@@ -181,7 +183,7 @@ def _write_share(container: _Mutable, request: Request, demand: Demand, outcome:
 
 
 def _declare(container: _Mutable, wanted: Mapping[str, str]) -> None:
-    """Make these our resources of the container, and leave the others."""
+    """Replace our resources of the container, and keep the others."""
     declared = container["resources"] = {**(container.get("resources") or {})}
     for side in ("limits", "requests"):
         foreign = {k: v for k, v in (declared.get(side) or {}).items() if not k.startswith(contract.PREFIX)}
@@ -189,14 +191,14 @@ def _declare(container: _Mutable, wanted: Mapping[str, str]) -> None:
 
 
 def _hide_gpus(container: _Mutable) -> None:
-    """Have the container runtime give it nothing, whatever its image says."""
+    """Make the container runtime hide all GPUs, even if the image requests them."""
     if _visible(container) and not asks_for_devices(container):
         return
     _set(container, {"name": contract.ENV_VISIBLE_DEVICES, "value": contract.VISIBLE_NONE[0]})
 
 
 def _has_devices(container: PodJson) -> bool:
-    """An extended resource has a domain; a plugin that hands it out may do that by the variable."""
+    """Whether it has a claim or an extended resource, whose plugin may set the variable itself."""
     return bool((container.get("resources") or {}).get("claims")) or any(
         "/" in name for name in pod.resources(container)
     )
@@ -211,7 +213,7 @@ def _environment(
         yield {"name": contract.ENV_VISIBLE_DEVICES, "value": _list(_share_for(outcome, demand).gpu_uuids)}
         memory_bytes = _share_for(outcome, demand).memory_bytes
     else:
-        # The environment cannot change once the pod is stored, but the annotation that it refers to can.
+        # The environment of a stored pod is immutable, but the annotation that it refers to is not.
         path = f"metadata.annotations['{uuids_annotation(request, container)}']"
         yield {"name": contract.ENV_VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"fieldPath": path}}}
     yield {"name": contract.ENV_REQUEST, "value": str(share.request_percent)}
@@ -221,9 +223,9 @@ def _environment(
 
 
 def _set(container: _Mutable, *wanted: dict[str, Any]) -> None:
-    """Make every variable of these names as wanted: the last one of a name counts, so each is replaced where it is.
+    """Set these variables. Each entry of such a name is replaced in place, because the last one wins.
 
-    New ones come first, because Kubernetes expands `$(NAME)` only in variables that come after NAME.
+    New variables come first, because Kubernetes expands `$(NAME)` only in variables after NAME.
     """
     by_name = {variable["name"]: variable for variable in wanted}
     environment = [

@@ -1,6 +1,11 @@
-"""Validation: pod → why it is denied, as a sentence with a remedy; and what it is told otherwise. Pure.
+"""Validation: pod → its request, or why it is denied, as a sentence with a remedy; and warnings. Pure.
 
-Denied is only what could never be honoured. What merely does not fit now is gated instead.
+A pod is denied only if its request can never be met. A pod that merely does not fit now is gated.
+
+A volume must not cover the files that the agent mounts into containers. The kubelet lists the agent's mounts before the
+pod's, and of two mounts on one path the later wins. A volume above our path is no better: a user who can write into it
+can replace the mount point with a symbolic link. Only above the arbiter's directory are volumes allowed, because many
+pods have an emptyDir on /run; a program that abuses that is found by the audit.
 """
 
 from __future__ import annotations
@@ -19,10 +24,10 @@ from webhook.pods.pod_spec_view import PodSpecView
 
 _NVIDIA_PREFIX: Final = "nvidia.com/"
 _MAX_KEY_NAME: Final = 63  # of an annotation key, after the slash
-_MAX_BYTES: Final = 2**63 - 1  # what a quantity of an extended resource can say
-_SMALLEST_CONTEXT_BYTES: Final = 100 << 20  # of the driver, on a small GPU
+_MAX_BYTES: Final = 2**63 - 1  # the largest quantity of an extended resource
+_SMALLEST_CONTEXT_BYTES: Final = 100 << 20  # a CUDA context on a small GPU
 
-# As most images have them: what is mounted on the first is on the second.
+# Symbolic links in most images: a mount on the first path is a mount on the second.
 _LINKS: Final = (("/var/run", "/run"), ("/lib", "/usr/lib"))
 _OUR_DIRECTORIES: Final = (contract.CONTAINER_ARBITER_DIRECTORY, posixpath.dirname(contract.CONTAINER_LIBRARY))
 _OUR_PATHS: Final = (*_OUR_DIRECTORIES, contract.CONTAINER_PRELOAD_FILE, contract.CONTAINER_PRELOAD_FILE_OF_NIX)
@@ -32,14 +37,14 @@ _MOUNT_LISTS: Final = (("volumeMounts", "mountPath"), ("volumeDevices", "deviceP
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Denial:
-    """Why not; `code` is the HTTP status that the client sees."""
+    """The reason for a denial; `code` is the HTTP status that the client sees."""
 
     sentence: str
     code: int = 422
 
 
 def read(view: PodSpecView) -> Request | Denial:
-    """The pod's request, or why it cannot be honoured."""
+    """Return the pod's request, or why it is denied."""
     names = [container.get("name") for container in view.all_containers]
     if not all(names) or len(set(names)) != len(names):
         return Denial("spec.containers and spec.initContainers do not each have a name of their own", 400)
@@ -55,7 +60,7 @@ def read(view: PodSpecView) -> Request | Denial:
 
 
 def warnings(view: PodSpecView, request: Request) -> tuple[str, ...]:
-    """Sentences about what will be changed against the pod's wording."""
+    """Return sentences about changes that contradict the pod's own fields."""
     return (
         *_first_of_several(view, request),
         *_less_than_a_context(view, request),
@@ -128,7 +133,7 @@ def _mounts(view: PodSpecView, _request: Request) -> Denial | None:
 
 def _own_resources(view: PodSpecView, request: Request) -> Denial | None:
     wanted = share_resources.by_container(request)
-    # Those of a pod that gpushare has rewritten before are replaced, with a warning.
+    # Resources that gpushare has written before are replaced, with a warning.
     recognised = [container.get("name") for container in mutation.stale_resources(view, request)]
     for container in view.all_containers:
         name, asked = str(container.get("name")), {*pod.resources(container)}
@@ -187,7 +192,7 @@ _RULES: tuple[Callable[[PodSpecView, Request], Denial | None], ...] = (
 
 
 def _first_of_several(view: PodSpecView, request: Request) -> Iterator[str]:
-    """A webhook before ours may have put a sidecar in front, which then has the share without its user's knowledge."""
+    """Warn if the first of several containers gets the share: another webhook may have inserted a sidecar there."""
     ordinary, annotations = view.containers, view.annotations
     name = view.default_container
     is_chosen = contract.CONTAINER in annotations or annotations.get(pod.DEFAULT_CONTAINER) == name
@@ -229,7 +234,7 @@ def _stale(view: PodSpecView, request: Request) -> Iterator[str]:
 def _forged(view: PodSpecView) -> Iterator[str]:
     waits = contract.SCHEDULING_GATE in pod.gates(view.manifest)
     for key in view.annotations:
-        # A pod that we have gated comes again with its reason when another webhook has changed it after us.
+        # A pod that we have gated has its reason when it is reinvoked after another webhook.
         if requests.is_result_key(key) and not (key == contract.REASON and waits):
             yield f"{key} is written by gpushare alone: yours was removed"
 
@@ -253,7 +258,7 @@ def _declared(container: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _covering_mount(view: PodSpecView) -> tuple[str, str, str] | None:
-    """Container, path as written, and which path of ours it would cover, of the first such; None if there is none."""
+    """Return container, path as written, and covered path of the first mount that covers one of ours, or None."""
     ephemeral = view.spec.get("ephemeralContainers") or []
     for container in (*view.all_containers, *ephemeral):
         for path in _paths(container):
@@ -264,7 +269,7 @@ def _covering_mount(view: PodSpecView) -> tuple[str, str, str] | None:
 
 
 def covered_path(path: str) -> str | None:
-    """The path of ours that a mount on this one would cover, be below, or be above; None if there is none."""
+    """Return the path of ours that a mount on this path would cover, be below, or be above, or None."""
     clean = posixpath.normpath("/" + path.lstrip("/"))
     for link, target in _LINKS:
         if _is_in(clean, link):

@@ -1,8 +1,8 @@
-"""Chooser: which node and which GPUs a pod gets. One engine for whoever asks: admissions, gated pods, gangs, dry fits.
+"""Chooser: chooses node and GPUs of a pod, for admissions, gated pods, gangs and dry runs.
 
-It keeps a `Fleet` true to a ledger, and to the CPU, memory and pods that the nodes have room for, so that a node that
-the pod cannot run on is not proposed in the first place. For a while it can also be shown other views of some nodes: a
-draft of the ledger is node_filterd by the same prices as the ledger itself.
+It keeps a `Fleet` up to date with a ledger, and with the CPU, memory and pods that nodes have room for, so that only
+nodes where the pod can run are proposed. Single calls can override the views of some nodes, so that a scratch copy of
+the ledger is placed on with the same costs as the ledger itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gpushare.refusal import Refusal
 from gpushare.request import Request
 from webhook.store.unbindable import NO_AVOIDED, Avoided
 
-Views = Mapping[str, NodeView]  # by name of the node
+Views = Mapping[str, NodeView]  # by node
 
 NO_OVERRIDES: Final[Views] = types.MappingProxyType({})
 NO_EXCLUSIONS: Final[Mapping[str, str]] = types.MappingProxyType({})
@@ -33,11 +33,11 @@ _NO_LABELS: Final[Mapping[str, str]] = types.MappingProxyType({})
 
 
 class Chooser:
-    """Not for threads.
+    """The placement engine of a ledger; not thread-safe.
 
-    view: a node of the ledger as it is now. key: by which key the scheduler cache counts a pod, if it does. avoided:
-    nodes that are not for a pod, whatever is free there. left: nodes that are only taken now where no other will do.
-    bound: a namespace's bound on exclusive GPUs.
+    view: returns a node of the ledger. key: returns the key under which the scheduler cache counts a pod, or None.
+    avoided: nodes that a pod must not go to, regardless of free capacity. deprioritized: nodes that are used only if no
+    other fits. bound: a namespace's bound on exclusive GPUs.
     """
 
     def __init__(
@@ -57,16 +57,16 @@ class Chooser:
         self._cache = cache
         self._key = key
         self._fleet = Fleet()
-        self._changed: set[str] = set()  # nodes that the fleet has not been shown as they are
-        self._shown_overrides: dict[str, NodeView] = {}  # what it was shown last in place of what is
+        self._changed: set[str] = set()  # nodes whose update the fleet lacks
+        self._shown_overrides: dict[str, NodeView] = {}  # overrides that the fleet was shown last
         cache.on_change(self.mark_changed)
 
     def mark_changed(self, name: str) -> None:
-        """Something has changed on this node: its GPUs, or what it has room for."""
+        """Record that this node's GPUs, or its other capacity, have changed."""
         self._changed.add(name)
 
     def update_some(self, most: int) -> bool:
-        """Do some of what the next placement would do first, on so many nodes; return whether there is more of it."""
+        """Update up to `most` changed nodes ahead of the next placement; return whether more are left."""
         changed = sorted(self._changed - self._shown_overrides.keys())
         for name in changed[:most]:
             self._show_node(name, self._view(name))
@@ -75,15 +75,15 @@ class Chooser:
 
     @property
     def mix(self) -> Mix:
-        """What it prices by."""
+        """The mix of requests that determines costs."""
         return self._fleet.mix
 
     def learn(self, mix: Mix) -> None:
-        """Price by this mix from now on; takes some tens of milliseconds."""
+        """Use this mix from now on; takes tens of milliseconds."""
         self._fleet.learn(mix)
 
     async def learn_in_thread(self, mix: Mix) -> None:
-        """The same, while others are placed by what was known before."""
+        """Use this mix once a thread has prepared it; until then, placements use the former one."""
         self._fleet.learn(mix, await asyncio.to_thread(self._fleet.study, mix))
 
     def place(
@@ -95,15 +95,15 @@ class Chooser:
         overrides: Views = NO_OVERRIDES,
         excluded: Mapping[str, str] = NO_EXCLUSIONS,
     ) -> Placement | Refusal:
-        """Where the pod would go now; by `policy` if the request names none. Nothing is changed.
+        """Return where the pod would go now, by `policy` if the request names none. Changes nothing.
 
-        overrides: views of some nodes, for this once; the same objects for as long as nothing has changed on them.
+        overrides: views of some nodes for this call; pass the same objects as long as the nodes have not changed.
         excluded: nodes that are not for this pod, and why, as the rest of a sentence.
         """
         self._show(overrides)
         shape, relations = share_resources.of(manifest, request)
         key = self._key(manifest)
-        # Where the pod itself takes room already, that is no reason against it; only the cache can tell it apart.
+        # A node that already counts the pod itself must not be rejected for that; only the cache can tell.
         host = NO_HOST if key is not None and self._cache.pod_info(key) is not None else _host(shape)
         node_filter = self._cache.judge(shape, relations, itself=key)
         avoided = self.avoided(manifest)
@@ -137,7 +137,7 @@ class Chooser:
     def place_on(
         self, view: NodeView, manifest: PodJson, request: Request, *, policy: str, overrides: Views = NO_OVERRIDES
     ) -> Placement | Refusal:
-        """The GPUs that the pod gets on this node as it is given here, by the same choice as `place`'s."""
+        """Return the GPUs that the pod would get on this node, by the same choice as `place`."""
         reason_against, bound, views = self.node_filter(manifest), self._bound_on(manifest, request), [view]
         if bound is not None:
             self._show(overrides)
@@ -147,7 +147,7 @@ class Chooser:
         )
 
     def exceeds_bound(self, asks: Sequence[tuple[PodRef, Request]]) -> bool:
-        """Whether holding GPUs for these pods of one namespace exceeds its bound on exclusive GPUs."""
+        """Whether reserving GPUs for these pods of one namespace exceeds its bound on exclusive GPUs."""
         asked = [(ref, request) for ref, request in asks if request.constraints.exclusion]
         bound = self._bound(asked[0][0].namespace) if asked else None
         if bound is None:
@@ -161,17 +161,17 @@ class Chooser:
         return self._bound(pod.namespaced_name(manifest)[0]) if request.constraints.exclusion else None
 
     def hostname(self, node: str) -> str:
-        """The value of the node's hostname label."""
+        """Return the value of the node's hostname label."""
         node_spec = self._cache.machine(node)
         return (node_spec.hostname if node_spec is not None else None) or node
 
     def labels(self, node: str) -> Mapping[str, str]:
-        """The labels of the Node; empty if it is unknown."""
+        """Return the labels of the Node; empty if it is unknown."""
         node_spec = self._cache.machine(node)
         return node_spec.labels if node_spec is not None else _NO_LABELS
 
     def node_filter(self, manifest: PodJson) -> Callable[[str], str | None]:
-        """A node_filter of nodes for one pod: why it cannot run there, as the rest of a sentence, or None."""
+        """Return a function that says why the pod cannot run on a node, as the rest of a sentence, or None."""
         node_filter = self._cache.judge(*share_resources.of(manifest), itself=self._key(manifest))
         blocked = self.avoided(manifest).blocked
         return (lambda name: blocked.get(name) or node_filter(name)) if blocked else node_filter

@@ -30,7 +30,7 @@ SIBLINGS: Final = 4  # if more changes than this are pending, others will soon j
 MIN_LINGER_SECONDS: Final = 0.02
 MAX_LINGER_SECONDS: Final = 0.1
 MAX_REFUSED: Final = 3  # changes in a row, each written alone, before the rest is given up
-MAX_WAIT_SECONDS: Final = 2.0  # a review cannot wait longer, whatever the API server asks for
+MAX_WAIT_SECONDS: Final = 2.0  # a review cannot wait longer, even if the API server sends a longer Retry-After
 
 
 class GpuNodeWriter:

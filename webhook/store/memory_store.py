@@ -1,4 +1,4 @@
-"""The store in memory: a cluster of which only a file is known. For demonstrations and simulations."""
+"""The store in memory: a cluster read from a file, for demonstrations and simulations."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from webhook.store.unbindable import NO_AVOIDED, Avoided
 
 
 class MemoryStore:
-    """GPUNodes and, where they are known, Nodes, pods and storage (objects of the kinds that `volumes` reads).
+    """GPUNodes and, if given, Nodes, pods and storage objects of the kinds that `volumes` reads.
 
-    A GPUNode without a Node is taken for a ready one without limits. avoided: nodes that are not for a pod, whatever is
-    free there. bound: a namespace's bound on exclusive GPUs.
+    A GPUNode without a Node counts as ready and without limits. avoided: nodes that a pod must not go to, regardless of
+    free capacity. bound: a namespace's bound on exclusive GPUs.
     """
 
     overrides = NO_OVERRIDES
@@ -63,46 +63,43 @@ class MemoryStore:
         self.chooser.learn(asked.snapshot())
 
     def missing(self) -> str | None:
-        """Nothing: all that there is was there from the start."""
+        """Return None: everything is known from the start."""
         return None
 
     def views(self) -> Iterable[NodeView]:
-        """Every node with GPUs, as it is now."""
         return self._views.values()
 
     def stored(self) -> Iterable[GpuNode]:
-        """The nodes, without their use."""
         return [view.node for view in self._views.values()]
 
     def view(self, name: str) -> NodeView | None:
-        """The node of this name, or None."""
         return self._views.get(name)
 
     def assume(
         self, manifest: Mapping[str, Any], request: Request, name: str, allocation_id: str
     ) -> Callable[[], None]:
-        """Let the pod take room on the node until it is seen there, or the ledger no longer has its allocation."""
+        """Count the pod on the node until it is seen there, or the ledger no longer has its allocation."""
         return self._assumed.assume(manifest, request, name, allocation_id)
 
     def premature(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> Refusal | None:
-        """Why nothing is reserved for a pod before it is stored."""
-        del manifest, request  # here is no quota
+        """Return why nothing is reserved for a pod before it is stored, or None."""
+        del manifest, request  # there are no quotas
         return self._unconfirmed.why_not(namespace)
 
     def uncounted(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> str | None:
-        """Return None: here is no quota."""
+        """Return None: there are no quotas."""
         del namespace, manifest, request
         return None
 
     async def refresh(self, name: str) -> None:
-        """Nothing: the view is all there is."""
+        """Do nothing: the view is never behind."""
 
     async def commit(self, name: str, change: ledger_store.Change) -> GpuNode:
-        """Change the node. Raises LedgerError if its rules would be broken."""
+        """Change the node. Raises LedgerError if that would violate the ledger's rules."""
         return self.change(name, change)
 
     def change(self, name: str, change: ledger_store.Change) -> GpuNode:
-        """Make the change; nothing comes between reading and writing, as nothing here waits."""
+        """Change the node, without awaiting; raises like `commit`."""
         view = self._views.get(name)
         if view is None:
             raise errors.LedgerError(f"there is no GPUNode {name}")
@@ -124,11 +121,11 @@ class MemoryStore:
         return view is not None and view.is_full(amounts)
 
     def pod_deleted(self, name: tuple[str, str]) -> None:
-        """The pod of this namespace and name is gone, and its room on its node is free."""
+        """Free the room of a deleted pod on its node; `name`: namespace and name."""
         self._cache.put(name, None)
 
     def documents(self) -> list[dict[str, Any]]:
-        """The GPUNode objects as they are now."""
+        """Return the GPUNode objects as they are now."""
         return [
             {**document, "spec": {**(document.get("spec") or {}), **codec.to_spec(self._views[name].node)}}
             for name, document in self._documents.items()

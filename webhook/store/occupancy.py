@@ -48,7 +48,7 @@ class _Unbound:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A pod: its use of the node, the allocation that it names, and the share that it requested if it was placed."""
+    """A pod: its use of the node, the allocation that it names, and its request if it was placed."""
 
     pod_info: PodInfo
     allocation_id: str

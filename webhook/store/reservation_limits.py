@@ -33,9 +33,9 @@ EXPIRED_SECONDS: Final = 3600.0
 
 
 class QuotaAllowances:
-    """What the ResourceQuotas of each namespace leave, as the API server has last counted; `run` keeps it up to date.
+    """The amounts that the ResourceQuotas of each namespace leave, as last counted by the API server.
 
-    If that is outdated and the pod is stored after all, the placer places it.
+    If they are outdated and a refused pod is stored after all, the placer places it. `run` keeps them up to date.
     """
 
     def __init__(self, api: api_client.ApiClient) -> None:

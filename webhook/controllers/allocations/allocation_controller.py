@@ -1,4 +1,4 @@
-"""The allocation controller: confirms and releases allocations as pods come and go, with one write a node."""
+"""The allocation controller: confirms and releases allocations as pods come and go, with one write per node."""
 
 from __future__ import annotations
 
@@ -30,18 +30,19 @@ logger = logging.getLogger(__name__)
 
 MAX_CONCURRENT_READS: Final = 16
 INSPECTED_AT_ONCE: Final = 100  # GPUNodes; takes some milliseconds
-RECHECK_SECONDS: Final = 30.0  # about a pod that lives although our copy does not have it
-UNANSWERED_SECONDS: Final = 2.0  # before the API server is asked again that had no answer, or too much to do
+RECHECK_SECONDS: Final = 30.0  # for a pod that exists although our cache lacks it
+UNANSWERED_SECONDS: Final = 2.0  # before the next read, after one that the API server did not answer
 
 Pods = Mapping[cluster_store.Key, Pod]
-# Of a node, with our copy of the pods: who waits there for a larger share, by id of the allocation, in their order.
+# A node and our cache of pods → requests of the pods that wait there for a larger share, by allocation ID, in order.
 Resizes = Callable[[str, Pods], Sequence[tuple[str, Request]]]
 
 
 class AllocationController:
-    """Confirms, releases, lets lapse.
+    """Confirms, releases and expires allocations.
 
-    is_first: whether nobody has ever placed anything before this process.
+    is_first: whether no placer has ever placed anything before this process. resizes: pods that wait for a larger
+    share.
     """
 
     def __init__(
@@ -67,8 +68,8 @@ class AllocationController:
         self._first_seen = FirstSeen(lifetime_seconds)
         self._batcher = ConfirmBatcher()
         self._reads = asyncio.Semaphore(MAX_CONCURRENT_READS)
-        self._alive: dict[str, float] = {}  # allocation id -> when its pod was last seen alive
-        self._unanswered = False  # of a pod nobody said in this round whether it is there
+        self._alive: dict[str, float] = {}  # allocation ID -> when its pod was last seen alive
+        self._unanswered = False  # whether a read of this round was not answered
         self._due = DueChangesByNode()
         self._restorer = Restorer(
             api,
@@ -83,11 +84,11 @@ class AllocationController:
 
     @property
     def unconfirmed(self) -> frozenset[str]:
-        """Nodes with unconfirmed allocations, which every round has to check: time alone may change something there."""
+        """Nodes with unconfirmed allocations, which every round has to check, because reservations expire there."""
         return self._due.unconfirmed
 
     async def reconcile(self, touched: Touched) -> float | None:
-        """Do what is due; return when there will be more, by our clock."""
+        """Write the changes that are due; return when the next are due, by our clock."""
         await event_loop.let_others_run()
         now = self._clock()
         nodes = self._first_seen.timed(touched.nodes, now=now)
@@ -121,9 +122,9 @@ class AllocationController:
         return {identity for identity, gone in zip(suspects, answers, strict=True) if gone}
 
     async def is_gone(self, allocation: Allocation) -> bool | None:
-        """Whether the API server says that the holder is no more; None where it says nothing: it may be there.
+        """Whether the holder no longer exists; None if the API server does not answer.
 
-        Where it did not answer one question it is asked no other in that round: it may have too much to do already.
+        After one unanswered read, the round makes no more: the API server may be overloaded.
         """
         holder = allocation.pod
         async with self._reads:
@@ -142,7 +143,7 @@ class AllocationController:
         return not due_changes.still_holds(pod, holder)
 
     async def claimants(self, lapsed: Iterable[NodeAllocation]) -> list[tuple[NodeAllocation, Pod | None]]:
-        """Who came after all for those that nobody came for, by a read that lags behind nothing."""
+        """Return late claimants of expired reservations, by a consistent read."""
         by_namespace: dict[str, list[NodeAllocation]] = collections.defaultdict(list)
         for entry in lapsed:
             by_namespace[entry.allocation.pod.namespace].append(entry)
@@ -165,9 +166,9 @@ class AllocationController:
         lapsed: Iterable[NodeAllocation],
         suspects: Iterable[NodeAllocation],
     ) -> None:
-        """Write each node once, as soon as the API server has said which of its suspects are gone.
+        """Write each node once, as soon as the API server has confirmed which of its suspects are gone.
 
-        Where thousands end at once, that takes long to ask, and what the first of them had is free meanwhile.
+        If thousands of pods end at once, confirming all takes long; meanwhile the first nodes are already released.
         """
         ended, unclaimed, asked = _by_node(release), _by_node(lapsed), _by_node(suspects)
         await asyncio.gather(
@@ -192,12 +193,12 @@ class AllocationController:
 
         def change(node: GpuNode) -> GpuNode:
             uids = {entry.id: entry.pod.uid for entry in node.allocations}
-            # Meanwhile somebody else may have come for what nobody had come for, or for what was to be somebody's.
+            # A pod may have claimed an expired reservation meanwhile, or one of a pod that is gone.
             free = {identity for identity in unclaimed if not uids.get(identity)}
             free |= {identity for identity in gone if uids.get(identity) in {"", suspects[identity].pod.uid}}
             after = ledger.release(ledger.confirm(node, confirm), ended | free)
-            # In the same write: nobody can come between what is released and whom it is held for.
-            # First a pod that was passed over for too long, then those that hold a share and ask for more.
+            # In the same write, so that no other pod gets what is released. Backfill reservations come first, then pods
+            # that wait for a larger share.
             requests = backfill_reservation.waiting_requests([node], self._pods.objects)
             after = resizing.step_all(backfill_reservation.grown(after, requests), grow)
             return node if after.allocations == node.allocations else after
@@ -223,7 +224,7 @@ class AllocationController:
 
 
 class LedgerInspector:
-    """Reports invalid ledger entries and broken rules of the ledger, which only a manual edit can cause.
+    """Reports invalid ledger entries and violated rules of the ledger, which only a manual edit can cause.
 
     GPUs with invalid entries (see `gpushare.codec`), and overcommitted ones, take no new pods.
     """
@@ -260,7 +261,7 @@ class LedgerInspector:
 
 
 def _by_node(entries: Iterable[NodeAllocation]) -> dict[str, dict[str, Allocation]]:
-    """Allocations by id, by node."""
+    """Group allocations by node, then by ID."""
     by_node: dict[str, dict[str, Allocation]] = collections.defaultdict(dict)
     for entry in entries:
         by_node[entry.node][entry.allocation.id] = entry.allocation

@@ -1,6 +1,6 @@
-"""What gated pods already have in the ledger: shares of pods that are not ungated yet, and backfill reservations. Pure.
+"""Existing allocations of gated pods: shares of pods that are not ungated yet, and backfill reservations. Pure.
 
-It is read once per round. Code that changes a backfill reservation within the round updates it.
+The ledger is read once per round. Code that changes a backfill reservation within the round updates this copy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ExistingAllocations:
     def read(cls, nodes: Iterable[GpuNode], arranged: Arranged) -> ExistingAllocations:
         """Read what waiting pods have in `nodes`, which must be as stored.
 
-        Changes that this process has yet to write do not count: no other process knows of them, and they may fail.
+        Pending changes of this process do not count: no other process knows of them, and they may fail.
         """
         orders = {uid: unit.order for unit in arranged.units for uid in unit.uids}
         waiting = _waiting(arranged)
