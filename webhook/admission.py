@@ -135,8 +135,8 @@ def _failed(request: review.AdmissionRequest, holder: PodRef) -> review.ReviewRe
     wrong = pod_structure.wrong(request["object"])
     if wrong is not None:
         return review.deny(400, wrong)
-    logger.exception("Failed to judge a pod", extra={"pod": _shown(holder), "review": request["uid"]})
-    return review.deny(500, "gpushare failed to judge this pod; its webhook's log has the cause", outcome="error")
+    logger.exception("Failed to review a pod", extra={"pod": _shown(holder), "review": request["uid"]})
+    return review.deny(500, "gpushare failed on this pod; see the webhook's log for the cause", outcome="error")
 
 
 def _answer(

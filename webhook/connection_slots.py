@@ -125,7 +125,7 @@ class TlsConnection(sslproto.SSLProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if not isinstance(transport, asyncio.Transport):
-            raise TypeError(f"a connection over {type(transport).__name__}: not one that can be written to")
+            raise TypeError(f"a connection needs a transport that can be written to, not {type(transport).__name__}")
         self._socket = transport
         self.address = str((transport.get_extra_info("peername") or ("",))[0])
         transport.pause_reading()

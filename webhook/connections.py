@@ -85,7 +85,7 @@ class Timed(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if not isinstance(transport, asyncio.Transport):
-            raise TypeError(f"a connection over {type(transport).__name__}: not one that can be written to")
+            raise TypeError(f"a connection needs a transport that can be written to, not {type(transport).__name__}")
         self._transport = transport
         self.inner.connection_made(transport)
         self._watch.made(self)

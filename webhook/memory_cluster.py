@@ -232,12 +232,12 @@ def read(path: Path) -> tuple[MemoryStore, list[dict[str, Any]]]:
         kind = item.get("kind") if isinstance(item, dict) else None
         if kind not in kinds:
             raise UnreadableError(
-                f"{path} has an object of kind {kind!r}: write GPUNode, Node and Pod objects, or a List; "
-                f"{', '.join(volumes.KINDS)} as well"
+                f"{path} has an object of kind {kind!r}: write GPUNode, Node, Pod, "
+                f"{', '.join(volumes.KINDS)} objects, or a List"
             )
         kinds[kind].append(item)
     if not kinds[contract.GPUNODE_KIND]:
-        raise UnreadableError(f"{path} has no GPUNode: without one there is no GPU to give")
+        raise UnreadableError(f"{path} has no GPUNode: add one, with its GPUs in status.gpus")
     try:
         storage = [item for kind in volumes.KINDS for item in kinds[kind]]
         return MemoryStore(kinds[contract.GPUNODE_KIND], kinds["Node"], kinds["Pod"], storage), kinds["Pod"]

@@ -24,19 +24,19 @@ class Metrics:
         self._reviews = self._labelled("gpushare_webhook_reviews", "Admission reviews answered.", "outcome")
         self._durations = prometheus_client.Histogram(
             "gpushare_webhook_review_duration_seconds",
-            "How long a review took us, writing the ledger included.",
+            "Duration of a review, including writes of the ledger.",
             buckets=_SECONDS,
             registry=self.registry,
         )
         self._writes = self._labelled("gpushare_webhook_ledger_writes", "Writes of a GPUNode.", "result")
         self._changes = prometheus_client.Counter(
             "gpushare_webhook_ledger_changes",
-            "Changes that those writes carried; several wait for one write.",
+            "Changes in those writes; a write may have several.",
             registry=self.registry,
         )
         self._kept = self._labelled(
             "gpushare_placer_allocations",
-            "Allocations that the placer of this process confirmed, released, or let lapse.",
+            "Allocations that the placer of this process confirmed, released, expired or restored.",
             "change",
         )
         self._plans = self._labelled("gpushare_placer_defrag_plans", "Plans of the standing defragmentation.", "result")
@@ -60,21 +60,21 @@ class Metrics:
                 counter.labels(value)
 
         self.conflicted = self._counted(
-            "gpushare_webhook_conflicts", "Placements that were taken by somebody else before they were written."
+            "gpushare_webhook_conflicts", "Placements whose GPUs were taken before they were written."
         )
         self.placed = self._counted("gpushare_placer_placed", "Gated pods that this process has placed.")
         self.replaced = self._counted("gpushare_placer_replaced", "Stuck pods that were evicted to be recreated.")
-        self.resized = self._counted("gpushare_placer_resized", "Shares that were given other amounts where they are.")
+        self.resized = self._counted("gpushare_placer_resized", "Shares that were resized.")
         self._gated = self._set("gpushare_placer_gated_pods", "Pods that wait for a GPU; 0 unless this process leads.")
         self._waiting = prometheus_client.Gauge(
             "gpushare_placer_waiting_pods",
-            "The same pods by namespace and reason, as far as there are any.",
+            "Pods that wait for a GPU, by namespace and reason.",
             ("namespace", "reason"),
             registry=self.registry,
         )
         self._longest = self._set(
             "gpushare_placer_longest_wait_seconds",
-            "For how long the oldest of the pods that wait has been there; 0 unless this process leads.",
+            "Age of the oldest pod that waits for a GPU; 0 unless this process leads.",
         )
         self.stuck = self._set(
             "gpushare_placer_stuck_pods",
@@ -82,16 +82,16 @@ class Metrics:
         )
         self.resizes_waiting = self._set(
             "gpushare_placer_resizes_waiting",
-            "Pods that ask for other amounts than they hold; 0 unless this process leads.",
+            "Pods that wait to be resized; 0 unless this process leads.",
         )
         self.ledger_problems = self._set(
             "gpushare_placer_ledger_problems",
-            "Entries of GPUNodes that are invalid or break the ledger's rules, as this process has last seen them.",
+            "Entries of GPUNodes that are invalid or violate the ledger's rules, as this process has last seen them.",
         )
         self.leads = self._set("gpushare_placer_leads", "Whether this process is the placer: 1 or 0.")
         self.certificate_ends = self._set(
             "gpushare_webhook_certificate_expiry_timestamp_seconds",
-            "When the serving certificate ends, in Unix time.",
+            "When the serving certificate expires, in Unix time.",
         )
 
     def reviewed(self, outcome: str, seconds: float) -> None:

@@ -57,7 +57,7 @@ class GracefulShutdown:
         began = self._last_review = self._clock()
         while open_connections() and self._clock() - self._last_review < QUIET_SECONDS:
             if self._clock() - began > MAX_DRAIN_SECONDS:
-                logger.warning("Stopped to listen although reviews go on coming: is there no preStop pause?")
+                logger.warning("Stopped listening although reviews keep arriving: is the preStop pause missing?")
                 return
             await asyncio.sleep(POLL_SECONDS)
 
@@ -99,9 +99,9 @@ def application(
             return answer
 
     def refused(request: web.Request, error: Exception, status: int) -> web.Response:
-        unsaid = lines.allow()
-        if unsaid is not None:
-            extra = {"err": str(error), "peer": request.remote, "unsaid": unsaid}
+        dropped = lines.allow()
+        if dropped is not None:
+            extra = {"err": str(error), "peer": request.remote, "dropped": dropped}
             logger.warning("Refused a malformed review", extra=extra)
         return web.json_response({"error": str(error)}, status=status)
 
@@ -164,6 +164,6 @@ async def serve(admit: Admit, tls: ssl.SSLContext, *, host: str, port: int) -> A
         yield int(runner.addresses[0][1])
         await shutdown.drain(lambda: len(timing))
         await site.stop()
-        logger.info("Stopped to listen", extra={"connections": len(timing), "left": await timing.dismiss()})
+        logger.info("Stopped listening", extra={"connections": len(timing), "left": await timing.dismiss()})
     finally:
         await runner.cleanup()

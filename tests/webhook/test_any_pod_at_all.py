@@ -57,7 +57,7 @@ def judged(pod: Any) -> review.ReviewResponse:
     """With all that must hold of every answer."""
     response, store = answer(pod)
     assert response.outcome != "error", response.message
-    assert response.code != 400 or pod_structure.wrong(pod) or "name of their own" in response.message
+    assert response.code != 400 or pod_structure.wrong(pod) or "need unique names" in response.message
     assert len(response.message) < 1000
     assert ledger.violations(store.view("node-a").node) == []  # type: ignore[union-attr]
     text = json.dumps(review.respond({"uid": "u", "operation": "CREATE", "object": {}}, response))
@@ -124,5 +124,5 @@ def test_containers_without_a_name_of_their_own_are_denied(names: list[str | Non
     response = judged(pod)
     assert (response.code, response.message) == (
         400,
-        "spec.containers and spec.initContainers do not each have a name of their own",
+        "spec.containers and spec.initContainers need unique names",
     )

@@ -128,7 +128,7 @@ async def test_a_pod_whose_gpu_is_gone_is_told(cluster: Cluster, tmp_path: Path,
         await storing
         await on_its_way.until(lambda: bool(cluster.notes(contract.EVENT_LOST)))
     (said,) = cluster.notes(contract.EVENT_LOST)
-    gone = f'could not be written again: node-a has no GPU "{reserved.gpu_uuids[0]}"'
+    gone = f'could not be restored: node-a has no GPU "{reserved.gpu_uuids[0]}"'
     assert (gone if comes_back else "there is no GPUNode node-a") in said
     if comes_back:
         assert cluster.node().allocations == ()
@@ -173,7 +173,7 @@ async def test_of_several_who_claim_one_reservation_one_has_it_and_the_others_ar
     assert held.pod.name in names
     said = f"names the allocation {reserved.id}, which {cluster.namespace}/{held.pod.name} holds: it has no share"
     assert all(note.startswith(said) for note in cluster.notes(contract.EVENT_LOST))
-    evicted = "evicted, because it has no share of its own: ReplicaSet trainers recreates it"
+    evicted = "evicted, because another pod holds its share: ReplicaSet trainers recreates it"
     until(lambda: cluster.notes(contract.EVENT_REPLACED) == [evicted], cluster.explain)
     cluster.delete(held.pod.name)  # then the other one, which names it, may have it
     (left,) = names - {held.pod.name}

@@ -132,7 +132,7 @@ async def until_listening_ends(port: int) -> None:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """For what is not about the time: on a busy machine more of it may pass before the test goes on."""
     monkeypatch.setattr(server, "QUIET_SECONDS", 30.0)
-    monkeypatch.setattr(server, "LEAVE_SECONDS", 60.0)
+    monkeypatch.setattr(server, "MAX_DRAIN_SECONDS", 60.0)
 
 
 @pytest.fixture

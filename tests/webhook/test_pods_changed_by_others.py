@@ -202,7 +202,7 @@ def test_a_copy_of_a_resized_pod_gets_what_its_annotations_say() -> None:
     again = chain.create(copied(stored))
     assert chain.allocations()["node-a"][0].shares[0].memory_bytes == 2 * builders.GIB
     assert again.pod["spec"]["containers"][0]["resources"]["requests"][contract.RESOURCE_MEMORY] == "2Gi"
-    assert any("do not agree with the annotations" in warning for warning in again.answers[0].warnings)
+    assert any("do not match the annotations" in warning for warning in again.answers[0].warnings)
 
 
 def test_a_copy_for_another_container_leaves_nothing_on_the_first() -> None:

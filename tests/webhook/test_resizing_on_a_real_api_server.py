@@ -74,7 +74,7 @@ def test_a_share_grows_at_once_where_there_is_room_and_nothing_else_is_written(c
     assert not {contract.REASON, contract.HELD} & set(annotations(cluster, "one"))
     until(
         lambda: (
-            cluster.notes(contract.EVENT_RESIZED) == ["has 0.6 GPU (limit 0.8) with 40Gi now, as its annotations ask"]
+            cluster.notes(contract.EVENT_RESIZED) == ["has 0.6 GPU (limit 0.8) with 40Gi now, as its annotations request"]
         ),
         cluster.explain,
     )
@@ -131,7 +131,7 @@ def test_memory_shrinks_in_two_steps_also_when_the_placer_dies_between_them(clus
     until(lambda: held(cluster, "one") == (50, 10, None), cluster.explain, seconds=60)
     until(lambda: not {contract.REASON, contract.HELD} & set(annotations(cluster, "one")), cluster.explain)
     until(
-        lambda: cluster.notes(contract.EVENT_RESIZED) == ["has 0.5 GPU with 10Gi now, as its annotations ask"],
+        lambda: cluster.notes(contract.EVENT_RESIZED) == ["has 0.5 GPU with 10Gi now, as its annotations request"],
         cluster.explain,
     )
 

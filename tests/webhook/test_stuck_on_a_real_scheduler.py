@@ -104,7 +104,7 @@ def test_what_the_scheduler_says_is_told_and_an_owned_pod_is_placed_elsewhere(sc
     ):
         sentence = verdict(scheduled, name)
         assert words in sentence
-        whole = f"was placed on {node}, where the scheduler cannot bind it: {sentence}; a pod that was placed stays: "
+        whole = f"was placed on {node}, where the scheduler cannot bind it: {sentence}; a placed pod cannot move: "
         assert any(note.startswith(whole) for note in said), said
     assert any("so that ReplicaSet trainers recreates it" in note for note in said)
     evicted = "evicted, because it could not be bound where it was placed: ReplicaSet trainers recreates it"

@@ -109,7 +109,7 @@ def test_what_is_made_anew_goes_to_another_node_whichever_replica_is_asked(clust
     until(lambda: goes() == "None", cluster.explain)
     cluster.create(owned("waits"))
     said = (
-        f"{first} could not take a pod of ReplicaSet trainers before, and is left out for a while; the scheduler said"
+        f"{first} could not take a pod of ReplicaSet trainers before, and is excluded for a while; the scheduler said"
     )
     until(lambda: f"{said}: 1 Insufficient cpu." in annotations(cluster, "waits")[contract.REASON], cluster.explain)
     patch = json.dumps({"metadata": {"finalizers": None}})
@@ -161,7 +161,7 @@ def test_whose_gate_a_policy_keeps_shut_is_told_its_words_and_keeps_no_gpu(clust
 
         until(is_shut, cluster.explain)
         cluster.delete("first")
-        words = "the API server does not let its scheduling gate be opened: "
+        words = "the API server rejects the removal of its scheduling gate: "
         until(lambda: words in annotations(cluster, "shut")[contract.REASON], cluster.explain)
         assert "gates are the team's to open" in annotations(cluster, "shut")[contract.REASON]
         until(lambda: cluster.node().allocations == (), cluster.explain)

@@ -80,7 +80,7 @@ class CertificateController:
             await self._register(held)
         except (api_errors.ClusterError, ca_bundle.NotInstalledError) as error:
             self._problem = str(error)
-            logger.warning("Could not keep the certificates", extra={"err": str(error)})
+            logger.warning("Could not maintain the certificates", extra={"err": str(error)})
             return RETRY_SECONDS
         if self._tls.load(held):
             ends = rotation.serving_ends(held)
@@ -102,11 +102,13 @@ class CertificateController:
             try:
                 await self._write(secret, wanted, begins=step in {RotationStep.START, RotationStep.TRUST_NEW_AUTHORITY})
             except (api_errors.Conflict, api_errors.AlreadyExists):
-                logger.info("Another replica was faster", extra={"step": step.value})
+                logger.info("Another replica took the step first", extra={"step": step.value})
                 continue
             logger.info("Changed the certificates", extra={"step": step.value, "names": list(self._names)})
             return wanted
-        raise api_errors.Conflict(f"{self._secrets}/{contract.CERTIFICATE_SECRET}: others were faster {ATTEMPTS} times")
+        raise api_errors.Conflict(
+            f"{self._secrets}/{contract.CERTIFICATE_SECRET}: lost {ATTEMPTS} write conflicts in a row to other replicas"
+        )
 
     async def _secret(self) -> dict[str, Any] | None:
         try:
@@ -136,7 +138,7 @@ class CertificateController:
             )
         except api_errors.Forbidden as error:
             raise api_errors.Forbidden(
-                f"there is no Secret {self._namespace}/{contract.CERTIFICATE_SECRET}, and we may not make it: "
+                f"there is no Secret {self._namespace}/{contract.CERTIFICATE_SECRET}, and we may not create it: "
                 f"install config/default ({error})",
                 status=error.status,
                 reason=error.reason,
@@ -164,5 +166,5 @@ def _read(secret: Mapping[str, Any]) -> Certificates | None:
             rotation.split(texts[_TRUSTED]), texts[_AUTHORITY_KEY], texts[_SERVING], texts[_SERVING_KEY]
         )
     except (KeyError, ValueError) as error:
-        logger.warning("The stored certificates are invalid and are recreated", extra={"err": str(error)})
+        logger.warning("The stored certificates are invalid and will be reissued", extra={"err": str(error)})
         return None

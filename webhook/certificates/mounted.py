@@ -85,18 +85,18 @@ def check(held: Certificates, name: str, *, now: datetime.datetime) -> datetime.
     try:
         serving = x509.load_pem_x509_certificates(held.serving.encode())[0]
     except ValueError as error:
-        raise rotation.UnusableError(f"{CERTIFICATE} is not a certificate in PEM ({error})") from error
+        raise rotation.UnusableError(f"{CERTIFICATE} is not a PEM certificate ({error})") from error
     try:
         key = serialization.load_pem_private_key(held.serving_key.encode(), password=None)
     except (ValueError, TypeError) as error:
-        raise rotation.UnusableError(f"{KEY} is not a private key in PEM without a password ({error})") from error
+        raise rotation.UnusableError(f"{KEY} is not an unencrypted PEM private key ({error})") from error
     if serving.public_key() != key.public_key():
-        raise rotation.UnusableError(f"{KEY} does not belong to {CERTIFICATE}: put both from the same order")
+        raise rotation.UnusableError(f"{KEY} does not belong to {CERTIFICATE}: use both files of the same certificate")
     names = rotation.names_of(serving)
     if name not in names:
         listed = ", ".join(sorted(names)) or "no name"
         raise rotation.UnusableError(
-            f"{CERTIFICATE} is for {listed}, and the API server calls {name}: add that to its dnsNames"
+            f"{CERTIFICATE} is for {listed}, but the API server calls {name}: add {name} to its dnsNames"
         )
     if serving.not_valid_after_utc <= now:
         raise rotation.UnusableError(_ended(serving.not_valid_after_utc))
@@ -106,8 +106,8 @@ def check(held: Certificates, name: str, *, now: datetime.datetime) -> datetime.
 
 
 def _ended(ends: datetime.datetime) -> str:
-    remedy = "have it renewed (cert-manager says why not in kubectl describe certificate)"
-    return f"{CERTIFICATE} ended on {ends:%Y-%m-%d %H:%M}: {remedy}"
+    remedy = "renew it; for cert-manager, see kubectl describe certificate"
+    return f"{CERTIFICATE} expired on {ends:%Y-%m-%d %H:%M}: {remedy}"
 
 
 def _read(directory: Path) -> Certificates:
@@ -119,7 +119,7 @@ def _read(directory: Path) -> Certificates:
         try:
             texts[name] = (version / name).read_text()
         except FileNotFoundError as error:
-            raise rotation.UnusableError(f"{name} is not there: mount a Secret of type kubernetes.io/tls") from error
+            raise rotation.UnusableError(f"{name} is missing: mount a Secret of type kubernetes.io/tls") from error
         except (OSError, ValueError) as error:
             raise rotation.UnusableError(f"{name} cannot be read ({error})") from error
     return Certificates((), "", texts[CERTIFICATE], texts[KEY])

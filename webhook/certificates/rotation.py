@@ -129,12 +129,12 @@ def _check(held: Certificates) -> tuple[x509.Certificate, x509.Certificate]:
     except (ValueError, TypeError) as error:
         raise UnusableError(str(error)) from error
     if not authorities:
-        raise UnusableError("no authority is there")
+        raise UnusableError("there is no authority")
     for certificate, key in zip((authorities[0], serving), keys, strict=True):
         if certificate.public_key() != key.public_key():
-            raise UnusableError("a key does not belong to its certificate")
+            raise UnusableError("a key does not match its certificate")
     if not any(_issued(serving, authority) for authority in authorities):
-        raise UnusableError("the serving certificate was issued by none of the trusted authorities")
+        raise UnusableError("no trusted authority has issued the serving certificate")
     return authorities[0], serving
 
 

@@ -1,4 +1,4 @@
-"""The controllers: what the elected replica does, round by round, to keep the ledger true (see `webhook.placer`).
+"""The controllers: the elected replica runs them in rounds to keep the ledger in line with the pods; see `placer`.
 
 allocations/       confirms, releases and expires: an allocation lasts as long as its pod
 restore            opens new GPUNodes, and restores shares of living pods that the ledger has lost

@@ -1,6 +1,6 @@
 """The evictor: reports pods that cannot use their placement, and evicts those whose owner recreates them without harm.
 
-What was free when a pod was placed may be gone when the scheduler binds it, and a node may disappear. A node selector
+By the time the scheduler binds a pod, other pods may use its capacity, and its node may be gone. A node selector
 cannot be changed, so only a pod that its owner recreates can be placed again. A Job counts an evicted pod as a failure,
 and a workflow may not recreate it, so their pods get only an Event. The cause may also affect the next pod, so the
 pause between two evictions of one owner doubles each time.
@@ -84,7 +84,7 @@ class Evictor:
         for pod in due:
             sentence = explain_conflict(*conflicts[pod.ref.uid])
             self._recorder.record(pod.reference, contract.EVENT_LOST, sentence, type="Warning")
-        waits += await self._evict_in_turn(due, "it has no share of its own")
+        waits += await self._evict_in_turn(due, "another pod holds its share")
         return min(waits, default=None)
 
     async def _evict_unschedulable(self, pods: Iterable[Pod]) -> float | None:
@@ -148,17 +148,17 @@ class Evictor:
 
 def explain_unbound(pod: Pod) -> str:
     """Return the sentence of the Event, with what happens next or what to do."""
-    words = pod.unschedulable or "it does not say why"
+    words = pod.unschedulable or "no reason given"
     sentence = f"was placed on {pod.placed_on}, where the scheduler cannot bind it: {words}"
     if pod.controller is None:
-        return f"{sentence}; a pod that was placed stays: delete and recreate it to have it placed elsewhere"
+        return f"{sentence}; a placed pod cannot move: delete and recreate it to have it placed elsewhere"
     owner = f"{pod.controller.kind} {pod.controller.name}"
     if not is_recreated(pod):
         return (
-            f"{sentence}; it is not evicted, because {owner} may take that for a failure or not recreate it: delete "
+            f"{sentence}; it is not evicted, because {owner} may count that as a failure or not recreate it: delete "
             "the pod to have it placed elsewhere"
         )
-    return f"{sentence}; it is evicted when the pace allows, so that {owner} recreates it"
+    return f"{sentence}; it will be evicted at a limited rate, so that {owner} recreates it"
 
 
 def is_recreated(pod: Pod) -> bool:
@@ -226,6 +226,6 @@ class AllocationConflicts:
 def explain_conflict(pod: Pod, holder: PodRef) -> str:
     """Return the sentence of the Event."""
     return (
-        f"names the allocation {pod.allocation_id}, which {holder} holds: it has no share of its own, and no GPU call "
-        f"of it succeeds; delete and recreate it without the annotations that only gpushare writes"
+        f"names the allocation {pod.allocation_id}, which {holder} holds: it has no share, and its GPU calls "
+        f"fail; delete and recreate it without the annotations that only gpushare writes"
     )

@@ -77,12 +77,12 @@ class ClusterFigures(Collector):
         """Yield the figures of the last count."""
         gpus = GaugeMetricFamily(
             "gpushare_placer_gpus",
-            "GPUs of the cluster by what they are used for, in parts of GPUs; only of the replica that leads.",
+            "GPUs of the cluster by use, in parts of GPUs; reported by the leading replica only.",
             labels=["model", "state"],
         )
         by_node = GaugeMetricFamily(
             "gpushare_placer_node_gpus",
-            "GPUs that the GPUNode of a node lists; only of the replica that leads.",
+            "GPUs that the GPUNode of a node lists; reported by the leading replica only.",
             labels=["node"],
         )
         total: dict[tuple[str, str], float] = collections.defaultdict(float)
@@ -138,8 +138,8 @@ class ProfilePublisher:
         except api_errors.ClusterError as error:
             if str(error) != self._problem:  # every retry fails for the same reason
                 logger.warning(
-                    "Could not tell the plugin by what pods are placed, so it goes by what was written last: "
-                    "apply config/base of this release, which has the ConfigMap and the right to write it",
+                    "Could not publish the placement profile, so the plugin uses the last one: "
+                    "apply config/base of this release, which has the ConfigMap and the permission to write it",
                     extra={"configmap": contract.PLACEMENT_CONFIG_MAP, "err": str(error)},
                 )
             self._problem = str(error)

@@ -104,7 +104,7 @@ class PendingReasonReporter:
     ) -> float | None:
         """Write the reasons that are due; return in how many seconds the next are due, or None.
 
-        held_shares: what resizing pods hold meanwhile, by UID of the pod; a change of that is written without a pause.
+        held_shares: the current shares of resizing pods, by UID; a change of that is written without a pause.
         """
         now = self._clock()
         due, later = [], list[float]()

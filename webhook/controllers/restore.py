@@ -257,7 +257,9 @@ class Restorer:
     def _report_orphaned(self, pod: Pod) -> None:
         name = pod.placed_on
         logger.warning("A living pod has no GPUNode", extra={"node": name, "pod": str(pod.ref)})
-        note = f"there is no GPUNode {name}, in which its share was written down: it is again when the agent makes one"
+        note = (
+            f"the GPUNode {name}, which had its share, does not exist: the share is restored once the agent creates it"
+        )
         self._recorder.record(pod.reference, contract.EVENT_LOST, note, type="Warning", action="Adopt")
 
     async def _restore_on(self, name: str, suspects: Sequence[Pod]) -> None:
@@ -279,7 +281,7 @@ class Restorer:
             await self._store.refresh(name)  # our cache may lag behind the write of its share
             await self._store.commit(name, change)
         except (ledger_store.UnreachableError, errors.LedgerError) as error:
-            logger.warning("Could not write lost shares again", extra={"node": name, "err": str(error)})
+            logger.warning("Could not restore lost shares", extra={"node": name, "err": str(error)})
             return
         self._report(name, [*restored.values()], failed)
 
@@ -287,7 +289,7 @@ class Restorer:
         try:
             pod = Pod.of(await self._api.get(suspect.path))
         except api_errors.ClusterError as error:
-            logger.info("Could not ask about a pod", extra={"pod": str(suspect.ref), "err": str(error)})
+            logger.info("Could not read a pod", extra={"pod": str(suspect.ref), "err": str(error)})
             return None
         return pod if pod.ref.uid == suspect.ref.uid else None
 
@@ -296,10 +298,10 @@ class Restorer:
             who, why = str(pod.ref), failed.get(pod.ref.uid)
             if why is None:
                 self._metrics.changed_allocations("adopted", 1)
-                logger.warning("Wrote the lost share of a pod again", extra={"node": name, "pod": who})
-                note = f"its share on {name} was missing in the ledger and was written again"
+                logger.warning("Restored the lost share of a pod", extra={"node": name, "pod": who})
+                note = f"its share on {name} was missing in the ledger and was restored"
                 self._recorder.record(pod.reference, contract.EVENT_ADOPTED, note, action="Adopt")
             else:
                 logger.error("A living pod has no share in the ledger", extra={"node": name, "pod": who, "err": why})
-                note = f"its share on {name} is missing in the ledger and could not be written again: {why}"
+                note = f"its share on {name} is missing in the ledger and could not be restored: {why}"
                 self._recorder.record(pod.reference, contract.EVENT_LOST, note, type="Warning", action="Adopt")

@@ -1,4 +1,4 @@
-"""Pods: what a pod requests, why it is denied, and how it is rewritten. Pure.
+"""Pods: reads, validates and rewrites pods. Pure.
 
 pod_spec_view   the parts of a manifest that admission reads, looked up once
 validation      pod → its request, or why it is denied, with a remedy

@@ -34,4 +34,4 @@ def foreign_gates(manifest: PodJson) -> tuple[str, ...]:
 def for_gates(foreign: tuple[str, ...]) -> str:
     """Return the reason of a pod with scheduling gates of other controllers."""
     names = ", ".join(errors.quoted(name) for name in foreign[:3])
-    return f"waits for the scheduling gate {names}, which is somebody else's: it gets a GPU once that is removed"
+    return f"waits for another controller to remove the scheduling gate {names}: it gets a GPU after that"

@@ -37,8 +37,7 @@ _METADATA_KEYS: Final = ("name", "namespace", "uid", "resourceVersion", "labels"
 _MAX_NAME: Final = 64  # longer than any container's name
 _MAX_SIZE_DIGITS: Final = 4
 _CHANGED: Final = (
-    "its gpushare.io annotations no longer agree with the resources it was admitted with: "
-    "delete the pod and recreate it"
+    "its gpushare.io annotations no longer match the resources it was admitted with: delete the pod and recreate it"
 )
 
 

@@ -47,7 +47,7 @@ def read(view: PodSpecView) -> Request | Denial:
     """Return the pod's request, or why it is denied."""
     names = [container.get("name") for container in view.all_containers]
     if not all(names) or len(set(names)) != len(names):
-        return Denial("spec.containers and spec.initContainers do not each have a name of their own", 400)
+        return Denial("spec.containers and spec.initContainers need unique names", 400)
     try:
         request = view.request()
     except errors.RequestError as error:
@@ -74,9 +74,7 @@ def _isolation(_view: PodSpecView, request: Request) -> Denial | None:
     if request.isolation in {"", "arbiter"}:
         return None
     value = errors.quoted(request.isolation)
-    return Denial(
-        f'{contract.ISOLATION} {value} is not built yet in this version: write "arbiter", or leave it out for the same'
-    )
+    return Denial(f'{contract.ISOLATION} {value} is not supported yet: write "arbiter", or remove it for the same')
 
 
 def _node_name(view: PodSpecView, _request: Request) -> Denial | None:
@@ -84,8 +82,8 @@ def _node_name(view: PodSpecView, _request: Request) -> Denial | None:
     if not name:
         return None
     return Denial(
-        f"spec.nodeName {errors.quoted(str(name))} goes around scheduling, and so around the count of what is free: "
-        f"remove it, and to choose the node write spec.nodeSelector {contract.HOSTNAME_LABEL}"
+        f"spec.nodeName {errors.quoted(str(name))} bypasses scheduling, and with it the ledger of free GPUs: "
+        f"remove it; to choose the node, write spec.nodeSelector {contract.HOSTNAME_LABEL}"
     )
 
 
@@ -93,7 +91,7 @@ def _host_pid(view: PodSpecView, _request: Request) -> Denial | None:
     if not view.spec.get("hostPID"):
         return None
     return Denial(
-        "spec.hostPID true lets the pod's processes pass for others, so that no limit could be held: remove it, "
+        "spec.hostPID true lets the pod's processes impersonate others, so no limit could be enforced: remove it, "
         "or use a whole GPU without gpushare.io annotations",
         403,
     )
@@ -104,7 +102,7 @@ def _privileged(view: PodSpecView, _request: Request) -> Denial | None:
         if (container.get("securityContext") or {}).get("privileged"):
             return Denial(
                 f"container {errors.quoted(str(container.get('name')))} is privileged and sees every GPU of its node, "
-                "so that no limit could be held: remove securityContext.privileged, or use a whole GPU without "
+                "so no limit could be enforced: remove securityContext.privileged, or use a whole GPU without "
                 "gpushare.io annotations",
                 403,
             )
@@ -115,7 +113,7 @@ def _windows(view: PodSpecView, _request: Request) -> Denial | None:
     if (view.spec.get("os") or {}).get("name") != "windows":
         return None
     return Denial(
-        'spec.os.name "windows" has no shares: gpushare shares the GPUs of Linux nodes, remove its annotations'
+        'spec.os.name "windows" is not supported: gpushare shares GPUs of Linux nodes only; remove its annotations'
     )
 
 
@@ -125,8 +123,8 @@ def _mounts(view: PodSpecView, _request: Request) -> Denial | None:
         return None
     name, path, ours = covered
     return Denial(
-        f"container {errors.quoted(name)} mounts a volume on {errors.quoted(path)}, over {ours}, by which it is held "
-        "to its share: mount it elsewhere, or further down",
+        f"container {errors.quoted(name)} mounts a volume on {errors.quoted(path)}, over {ours}, which enforces "
+        "its share: mount it elsewhere, or deeper",
         403,
     )
 
@@ -142,15 +140,15 @@ def _own_resources(view: PodSpecView, request: Request) -> Denial | None:
                 continue
             if name in wanted and key.startswith(_NVIDIA_PREFIX):
                 return Denial(
-                    f"container {errors.quoted(name)} asks for {key} {errors.quoted(str(value))} and for a share as "
-                    f"well: remove {key}, or the gpushare.io annotations"
+                    f"container {errors.quoted(name)} requests both {key} {errors.quoted(str(value))} and a share: "
+                    f"remove {key}, or the gpushare.io annotations"
                 )
             is_right = name in recognised or mutation.has_resources(container, wanted.get(name, {}))
             if key.startswith(contract.PREFIX) and not is_right:
                 return Denial(
-                    f"container {errors.quoted(name)} asks for {key} {errors.quoted(str(value))}, which gpushare works "
-                    "out from the annotations: remove it, where nobody wrote it from the LimitRange or the copied pod "
-                    f"that it comes with, and write {contract.REQUEST} or {contract.MEMORY}"
+                    f"container {errors.quoted(name)} requests {key} {errors.quoted(str(value))}, which gpushare "
+                    "computes from the annotations: remove it, or the LimitRange or copied pod that it comes from, "
+                    f"and write {contract.REQUEST} or {contract.MEMORY}"
                 )
     return None
 
@@ -162,7 +160,7 @@ def _long_names(_view: PodSpecView, request: Request) -> Denial | None:
             if len(key_name) > _MAX_KEY_NAME:
                 longest = len(name) - (len(key_name) - _MAX_KEY_NAME)
                 return Denial(
-                    f"container {errors.quoted(name)} has too long a name to have a share apart from others: "
+                    f"container {errors.quoted(name)} has a name that is too long for a separate share: "
                     f"at most {longest} characters fit into {contract.GPU_UUIDS}.NAME"
                 )
     return None
@@ -172,9 +170,7 @@ def _too_many_bytes(_view: PodSpecView, request: Request) -> Denial | None:
     for demand in request.demands:
         if (demand.share.memory.bytes or 0) * demand.gpus > _MAX_BYTES:
             value = errors.quoted(str(demand.share.memory.bytes))
-            return Denial(
-                f"{contract.MEMORY} {value} on {demand.gpus} GPUs is more bytes than there can be: write less"
-            )
+            return Denial(f"{contract.MEMORY} {value} on {demand.gpus} GPUs exceeds 2^63-1 bytes: write less")
     return None
 
 
@@ -213,22 +209,22 @@ def _less_than_a_context(view: PodSpecView, request: Request) -> Iterator[str]:
         key = own if own in annotations else contract.MEMORY
         if 0 < (demand.share.memory.bytes or 0) < _SMALLEST_CONTEXT_BYTES:
             yield (
-                f"{key} {errors.quoted(annotations[key], longest=40)} is less than a CUDA context takes, 100 to 600 "
-                "MiB for each process: CUDA programs will be out of memory at once"
+                f"{key} {errors.quoted(annotations[key], longest=40)} is less than a CUDA context needs, 100 to 600 "
+                "MiB per process: CUDA programs will run out of memory at once"
             )
 
 
 def _stale(view: PodSpecView, request: Request) -> Iterator[str]:
     host, own = view.pinned_host, view.annotations.get(contract.OWN_HOSTNAME)
     if host and host != own:
-        instead = "removed" if own is None else f"replaced by its user's own {errors.quoted(own, longest=40)}"
+        instead = "removed" if own is None else f"replaced by the user's own {errors.quoted(own, longest=40)}"
         yield (
-            f"spec.nodeSelector {contract.HOSTNAME_LABEL} {errors.quoted(host, longest=40)} is gpushare's choice for "
+            f"spec.nodeSelector {contract.HOSTNAME_LABEL} {errors.quoted(host, longest=40)} was set by gpushare in "
             f"the pod that this is a copy of: it was {instead}"
         )
     for container in mutation.stale_resources(view, request):
         name = errors.quoted(str(container.get("name")), longest=40)
-        yield f"resources of gpushare.io of container {name} do not agree with the annotations: they were replaced"
+        yield f"resources of gpushare.io of container {name} do not match the annotations: they were replaced"
 
 
 def _forged(view: PodSpecView) -> Iterator[str]:
@@ -236,7 +232,7 @@ def _forged(view: PodSpecView) -> Iterator[str]:
     for key in view.annotations:
         # A pod that we have gated has its reason when it is reinvoked after another webhook.
         if requests.is_result_key(key) and not (key == contract.REASON and waits):
-            yield f"{key} is written by gpushare alone: yours was removed"
+            yield f"only gpushare writes {key}: yours was removed"
 
 
 def _replaced_devices(view: PodSpecView, request: Request) -> Iterator[str]:

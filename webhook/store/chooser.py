@@ -197,7 +197,7 @@ class Chooser:
         return Room(*(self._cache.room(name) or ()))
 
 
-_DEPRIORITIZED: Final = "is left to others"
+_DEPRIORITIZED: Final = "is left to other replicas"
 
 
 def _host(shape: NodeShape) -> Host:

@@ -19,7 +19,7 @@ from gpushare.gpunode import GpuNode
 
 KEPT_SECONDS: Final = 3600.0  # for a GPUNode that is not recreated
 SORT_OUT_SECONDS: Final = 60.0
-CLOSED: Final = "its ledger is empty and which pods are on it has yet to be read back: the placer does that by itself"
+CLOSED: Final = "its ledger was recreated, and the placer has not restored its pods yet"
 
 
 class DeletedNodes:

@@ -2,7 +2,7 @@
 
 Little is kept of each pod that has not ended. A pod that was placed and is not bound yet counts on its node if the
 ledger has its allocation: pod annotations alone are not trusted. More is kept of pods with a share, also after they
-have ended, for the controllers, which have no list and watch of their own.
+have ended, for the controllers, which do not list and watch pods themselves.
 """
 
 from __future__ import annotations

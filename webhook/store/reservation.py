@@ -108,7 +108,7 @@ class Reservation:
                 "Could not write the ledger",
                 extra={"pod": {"namespace": holder.namespace, "name": holder.name}, "err": why},
             )
-            said = f"the ledger of GPUs could not be written ({why}): the pod is placed once it can be"
+            said = f"the ledger of GPUs could not be written ({why}): the placer retries"
             return Refusal(said, cause=Cause.LEDGER)
 
     async def _reserve(
@@ -141,9 +141,7 @@ class Reservation:
             except ledger_store.WriteRefusedError as error:
                 refused[outcome.node] = f"cannot be written ({error})"
                 if len(refused) == MAX_REFUSED:
-                    return self._refuse_unwritable(
-                        holder, f"the API server does not store its share on any node ({error})"
-                    )
+                    return self._refuse_unwritable(holder, f"the API server rejects its share on every node ({error})")
                 continue
             finally:
                 waited.seconds += time.perf_counter() - began
@@ -151,7 +149,7 @@ class Reservation:
             if entry is None:
                 raise errors.LedgerError(f"{node.name} was written without the allocation {identity}")
             return mutation.Placed(identity, node.name, self.store.chooser.hostname(node.name), entry.shares)
-        said = f"lost {ATTEMPTS} write conflicts in a row to other pods: the placer tries again"
+        said = f"lost {ATTEMPTS} write conflicts in a row to other pods: the placer retries"
         return Refusal(said, cause=Cause.LEDGER)
 
     def _place(

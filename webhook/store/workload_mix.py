@@ -1,4 +1,4 @@
-"""WorkloadMix: what the cluster's pods request, and when placement learns it. Pure.
+"""WorkloadMix: the mix of requests in the cluster, and when placement learns it. Pure.
 
 The mix counts the requests of the pods that have a share now. So it needs no stored state: after a restart it is
 complete once the pods are read, and it is the same in every replica. A lesson is due when a third of the pods with a

@@ -101,7 +101,7 @@ def der(held: Certificates) -> bytes:
 
 OTHER = issued()
 BAD: dict[str, tuple[Callable[[], dict[str, str]], str]] = {
-    "no-files": (dict, "tls.crt is not there: mount a Secret of type kubernetes.io/tls"),
+    "no-files": (dict, "tls.crt is missing: mount a Secret of type kubernetes.io/tls"),
     "no-key": (lambda: {"tls_crt": OTHER.serving}, "tls.key is not there"),
     "nonsense": (lambda: {"tls_crt": "nonsense", "tls_key": OTHER.serving_key}, "tls.crt is not a certificate in PEM"),
     "no-key-in-it": (lambda: {"tls_crt": OTHER.serving, "tls_key": "x"}, "tls.key is not a private key in PEM"),
@@ -118,7 +118,7 @@ BAD: dict[str, tuple[Callable[[], dict[str, str]], str]] = {
             "tls_crt": (old := issued(at=NOW - datetime.timedelta(days=400))).serving,
             "tls_key": old.serving_key,
         },
-        "tls.crt ended on",
+        "tls.crt expired on",
     ),
     "not-yet": (
         lambda: {
@@ -162,7 +162,7 @@ def test_a_certificate_that_nobody_renewed_makes_it_unready(webhook: Served) -> 
     webhook.secret.put_certificates(issued())
     webhook.mounted.step()
     webhook.now += datetime.timedelta(days=91)
-    assert "tls.crt ended on" in str(webhook.mounted.missing())
+    assert "tls.crt expired on" in str(webhook.mounted.missing())
     webhook.secret.put_certificates(issued(at=webhook.now))
     webhook.mounted.step()
     assert webhook.mounted.missing() is None

@@ -61,9 +61,9 @@ def test_who_is_not_tried_any_more_is_forgotten() -> None:
 
 async def test_an_eviction_that_is_refused_is_not_asked_for_in_each_round() -> None:
     api, now = Refusing(), [0.0]
-    looks: Any = Evictor(api, api, metrics.Metrics(), after_seconds=60.0, clock=lambda: now[0])  # type: ignore[arg-type]
+    evictor: Any = Evictor(api, api, metrics.Metrics(), after_seconds=60.0, clock=lambda: now[0])  # type: ignore[arg-type]
     while now[0] < 660.0:
-        await looks.look([stuck("u")], NOTHING)
+        await evictor.reconcile([stuck("u")], NOTHING)
         now[0] += 0.5
     assert 5 <= api.tried <= 10
 
@@ -91,11 +91,11 @@ def stuck(uid: str) -> Pod:
 async def test_where_one_eviction_is_not_answered_no_other_is_tried_in_that_round(said: Exception, tried: int) -> None:
     """Each would take as long, and all who wait for a GPU wait for the end of the round."""
     api, now = Refusing(said), [0.0]
-    looks: Any = Evictor(api, api, metrics.Metrics(), after_seconds=60.0, clock=lambda: now[0])  # type: ignore[arg-type]
+    evictor: Any = Evictor(api, api, metrics.Metrics(), after_seconds=60.0, clock=lambda: now[0])  # type: ignore[arg-type]
     pods = [stuck(f"u{number}") for number in range(5)]
-    await looks.look(pods, NOTHING)
+    await evictor.reconcile(pods, NOTHING)
     now[0] += 61.0
-    again = await looks.look(pods, NOTHING)
+    again = await evictor.reconcile(pods, NOTHING)
     assert api.tried == tried
     assert 0 < again <= 60.0
 

@@ -44,7 +44,7 @@ def mounting(path: str, where: str = "containers", listed: str = "volumeMounts",
 def test_what_covers_ours_is_denied_by_name(path: str, ours: str) -> None:
     assert validation.covered_path(path) == ours
     for where in ("containers", "initContainers", "ephemeralContainers"):
-        denial = validation.read(mounting(path, where))
+        denial = validation.read(PodSpecView.read(mounting(path, where)))
         assert isinstance(denial, validation.Denial)
         assert f'container "other" mounts a volume on "{path}", over {ours}' in denial.sentence
         assert denial.code == 403
@@ -70,7 +70,7 @@ def test_what_covers_ours_is_denied_by_name(path: str, ours: str) -> None:
 )
 def test_everything_else_is_the_users(path: str) -> None:
     assert validation.covered_path(path) is None
-    assert not isinstance(validation.read(mounting(path)), validation.Denial)
+    assert not isinstance(validation.read(PodSpecView.read(mounting(path))), validation.Denial)
 
 
 @given(

@@ -80,7 +80,7 @@ def test_what_is_written_on_a_pod_is_read_once() -> None:
 
 
 def test_of_a_gated_pod_annotations_agree_with_its_resources_or_its_request_makes_no_sense() -> None:
-    assert str(Pod.of(stored(request="0.9")).request).startswith("its gpushare.io annotations no longer agree with")
+    assert str(Pod.of(stored(request="0.9")).request).startswith("its gpushare.io annotations no longer match")
     asks_for_more = stored(gated=False, request="0.9")
     assert Pod.of(asks_for_more).request == requests.parse(asks_for_more)
 

@@ -27,7 +27,7 @@ def denial(manifest: dict[str, Any]) -> validation.Denial:
         ({"request": "1.5"}, 'gpushare.io/request "1.5" is more than one GPU'),
         ({"request": "NaN"}, 'gpushare.io/request "NaN" is not a part of a GPU'),
         ({"request": "0.5", "requests": "1"}, 'gpushare.io/requests "1" is not a key of gpushare'),
-        ({"request": "0.5", "isolation": "mps"}, 'gpushare.io/isolation "mps" is not built yet'),
+        ({"request": "0.5", "isolation": "mps"}, 'gpushare.io/isolation "mps" is not supported yet'),
         ({"memory": "5Ei", "gpus": "2"}, "on 2 GPUs is more bytes than there can be"),
     ],
 )
@@ -39,12 +39,12 @@ def test_bad_requests_are_denied_by_name(asked: dict[str, str], says: str) -> No
 @pytest.mark.parametrize(
     ("spec", "says", "code"),
     [
-        ({"nodeName": "node-a"}, 'spec.nodeName "node-a" goes around scheduling', 422),
+        ({"nodeName": "node-a"}, 'spec.nodeName "node-a" bypasses scheduling', 422),
         ({"hostPID": True}, "spec.hostPID true", 403),
         ({"initContainers": [{"name": "i", "securityContext": {"privileged": True}}]}, '"i" is privileged', 403),
         (
             {"initContainers": [{"name": "i", "resources": {"limits": {contract.RESOURCE_PERCENT: "1"}}}]},
-            'container "i" asks for gpushare.io/gpu-percent "1", which gpushare works out from the annotations',
+            'container "i" requests gpushare.io/gpu-percent "1", which gpushare computes from the annotations',
             422,
         ),
     ],
@@ -59,9 +59,9 @@ def test_pods_that_no_limit_could_hold_are_denied(spec: dict[str, Any], says: st
 @pytest.mark.parametrize(
     ("resources", "says"),
     [
-        ({"limits": {"nvidia.com/gpu": 1}}, 'asks for nvidia.com/gpu "1" and for a share as well'),
-        ({"requests": {"nvidia.com/mig-1g.5gb": "1"}}, "asks for nvidia.com/mig-1g.5gb"),
-        ({"limits": {contract.RESOURCE_PERCENT: "70"}}, 'asks for gpushare.io/gpu-percent "70"'),
+        ({"limits": {"nvidia.com/gpu": 1}}, 'requests both nvidia.com/gpu "1" and a share'),
+        ({"requests": {"nvidia.com/mig-1g.5gb": "1"}}, "requests both nvidia.com/mig-1g.5gb"),
+        ({"limits": {contract.RESOURCE_PERCENT: "70"}}, 'requests gpushare.io/gpu-percent "70"'),
     ],
 )
 def test_resources_beside_a_share_are_denied(resources: dict[str, Any], says: str) -> None:
@@ -93,17 +93,17 @@ def test_a_name_too_long_for_an_annotation_is_denied_only_where_one_is_needed() 
     long = "c" * 55
     manifest = builders.pod(containers=("main", long), request="0.5")
     manifest["metadata"]["annotations"][f"gpushare.io/request.{long}"] = "0.5"
-    assert f'container "{long}" has too long a name' in denial(manifest).sentence
+    assert f'container "{long}" has a name that is too long' in denial(manifest).sentence
     assert "at most 53 characters" in denial(manifest).sentence
-    assert isinstance(validation.read(builders.pod(containers=(long,), request="0.5")), requests.Request)
+    assert isinstance(validation.read(PodSpecView.read(builders.pod(containers=(long,), request="0.5"))), requests.Request)
 
 
 def test_forged_results_are_told() -> None:
     manifest = builders.pod(request="0.5", allocation="mine", reason="because")
     warnings = validation.warnings(PodSpecView.read(manifest), requests.parse(manifest))
     assert warnings == (
-        "gpushare.io/allocation is written by gpushare alone: yours was removed",
-        "gpushare.io/reason is written by gpushare alone: yours was removed",
+        "only gpushare writes gpushare.io/allocation: yours was removed",
+        "only gpushare writes gpushare.io/reason: yours was removed",
     )
 
 
@@ -140,7 +140,7 @@ def test_less_memory_than_a_context_takes_is_a_warning(asked: dict[str, str], ke
     manifest = builders.pod(**asked)
     assert validation.warnings(PodSpecView.read(manifest), requests.parse(manifest)) == (
         (
-            f'{key} "{value}" is less than a CUDA context takes, 100 to 600 MiB for each process: CUDA programs will be '
+            f'{key} "{value}" is less than a CUDA context needs, 100 to 600 MiB per process: CUDA programs will run '
             "out of memory at once",
         )
         if key

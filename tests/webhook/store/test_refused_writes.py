@@ -165,7 +165,7 @@ async def test_a_pod_that_no_node_stores_is_not_tried_everywhere_nor_all_the_tim
         refusal = await pods.reserve("odd")
         assert isinstance(refusal, Refusal)
         assert refusal.cause == Cause.LEDGER
-        assert refusal.reason == f"the API server does not store its share on any node ({SAID})"
+        assert refusal.reason == f"the API server rejects its share on every node ({SAID})"
         assert len(set(api.tried)) == len(api.tried) == reservation.MAX_REFUSED
         assert await pods.reserve("odd") == refusal
         assert len(api.tried) == reservation.MAX_REFUSED

@@ -175,7 +175,7 @@ async def test_a_ledger_that_does_not_answer_gates_the_pod_in_time() -> None:
     )
     assert isinstance(refused, Refusal)
     assert refused.reason == (
-        "the ledger of GPUs could not be written (no answer in 0.05 s): the pod is placed once it can be"
+        "the ledger of GPUs could not be written (no answer in 0.05 s): the placer retries"
     )
 
 
@@ -275,7 +275,7 @@ async def test_only_the_very_pod_keeps_a_reservation() -> None:
         again, recreated = await admitted(on, stored)
         assert again.outcome == "placed", spoil.__name__
         assert recreated["metadata"]["annotations"][contract.ALLOCATION] != first
-        assert any("gpushare.io/allocation is written by gpushare alone" in warning for warning in again.warnings)
+        assert any("only gpushare writes gpushare.io/allocation" in warning for warning in again.warnings)
         assert len(held(on)) == 2
 
 

@@ -135,7 +135,7 @@ class AllocationController:
             except api_errors.NotFound:
                 return True
             except api_errors.ClusterError as error:
-                logger.warning("Could not ask about a pod", extra={"pod": str(holder), "err": str(error)})
+                logger.warning("Could not read a pod", extra={"pod": str(holder), "err": str(error)})
                 if not isinstance(error, api_errors.Unavailable):
                     return False
                 self._unanswered = True
@@ -219,7 +219,7 @@ class AllocationController:
         for identity in changed["expired"]:
             allocation = unclaimed[identity]
             if regarding is not None:
-                note = f"the reservation {allocation.id} for {allocation.pod} ended: its pod never appeared"
+                note = f"the reservation {allocation.id} for {allocation.pod} expired: its pod never appeared"
                 self._recorder.record(regarding, contract.EVENT_EXPIRED, note, action="Release")
 
 

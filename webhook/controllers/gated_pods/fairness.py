@@ -1,4 +1,4 @@
-"""Fairness among gated pods: whose turn it is, and how often a pod may be overtaken. Pure.
+"""Fairness among gated pods: the order of turns, and how often a pod may be overtaken. Pure.
 
 Namespaces of one priority take turns, so that a namespace with few pods does not wait behind one with thousands. It
 takes milliseconds at a thousand nodes to find that a pod fits nowhere, and pods that differ are tried one by one.

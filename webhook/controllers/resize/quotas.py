@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 KEPT_SECONDS: Final = 10.0  # quotas are not watched here, but read for pods that grow
 _RESOURCES: Final = (contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY)
 NODES_AT_ONCE: Final = 64  # counted before the event loop runs other tasks
-_UNREAD: Final = "the ResourceQuotas of its namespace could not be read: that is tried again"
+_UNREAD: Final = "the ResourceQuotas of its namespace could not be read: the placer retries"
 
 Amounts = Mapping[str, int]  # of our resources
 
@@ -123,7 +123,7 @@ def lacking(hard: Amounts, held: Amounts, more: Amounts) -> str:
         if amount > 0 and name in hard and held.get(name, 0) + amount > hard[name]:
             write = quantity.format_bytes if name == contract.RESOURCE_MEMORY else str
             left = write(max(0, hard[name] - held.get(name, 0)))
-            return f"the ResourceQuota of its namespace leaves {left} of {name}, {write(amount)} more are asked"
+            return f"the ResourceQuota of its namespace leaves {left} of {name}, but {write(amount)} more are requested"
     return ""
 
 

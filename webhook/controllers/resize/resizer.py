@@ -141,7 +141,7 @@ class Resizer:
             try:
                 await self._api.patch(pod.path, {"metadata": {"uid": uid, "annotations": taken_off}})
             except api_errors.ClusterError as error:
-                logger.info("Could not tell a pod", extra={"pod": str(pod.ref), "err": str(error)})
+                logger.info("Could not remove the annotations of a pod", extra={"pod": str(pod.ref), "err": str(error)})
                 self._backoff.failed(uid, now=self._clock())
                 return not isinstance(error, api_errors.Unavailable)  # a later round retries
             self._backoff.succeeded(uid)
@@ -155,7 +155,7 @@ class Resizer:
             ):
                 self._grew(pod)
             logger.info("Resized a share", extra={"pod": str(pod.ref), "node": resize_request.node})
-            note = f"has {resizing.amounts(shares)} now, as its annotations ask"
+            note = f"has {resizing.amounts(shares)} now, as its annotations request"
             self._recorder.record(pod.reference, contract.EVENT_RESIZED, note, action="Resize")
         return True
 

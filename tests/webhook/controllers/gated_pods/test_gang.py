@@ -61,7 +61,7 @@ def test_those_beyond_the_size_come_after_the_others() -> None:
     arranged = arrange([member(number) for number in range(4)])
     assert units(arranged) == [["worker-0", "worker-1", "worker-2"]]
     assert said(arranged) == {
-        "worker-3": 'its group "ring" has 3 pods without this one: it gets its turn once they are placed'
+        "worker-3": 'its group "ring" has 3 pods without this one: its turn comes once they are placed'
     }
     placed = [member(number, gated=False) for number in range(3)]
     assert units(arrange([*placed, member(3)])) == [["worker-3"]]
@@ -96,7 +96,7 @@ def test_different_sizes_are_said() -> None:
     arranged = arrange([member(0), member(1), member(2, size=4)])
     assert units(arranged) == []
     assert set(said(arranged).values()) == {
-        'its group "ring" has no one size: worker-0 says 3 and worker-2 says 4; '
+        'its group "ring" has several sizes: 3 in pod worker-0 and 4 in pod worker-2; '
         "delete the pods with the wrong gpushare.io/group-size and recreate them"
     }
 
@@ -104,7 +104,7 @@ def test_different_sizes_are_said() -> None:
 def test_a_pod_with_somebody_elses_gate_has_no_turn() -> None:
     arranged = arrange([alone("queued", gates=("example.com/quota",)), alone("free")])
     assert units(arranged) == [["free"]]
-    assert said(arranged)["queued"].startswith('waits for the scheduling gate "example.com/quota", which is somebody')
+    assert said(arranged)["queued"].endswith('to remove the scheduling gate "example.com/quota": it gets a GPU after that')
 
 
 def test_a_group_waits_for_somebody_elses_gate_too() -> None:
@@ -113,7 +113,7 @@ def test_a_group_waits_for_somebody_elses_gate_too() -> None:
     arranged = arrange([member(0), member(1), queued])
     assert units(arranged) == []
     assert said(arranged)["worker-0"] == (
-        'waits for its group "ring": 1 of its 3 pods wait for somebody else\'s scheduling gate'
+        'waits for its group "ring": 1 of its 3 pods have scheduling gates of other controllers'
     )
 
 

@@ -84,9 +84,9 @@ def test_who_spreads_is_not_drawn_together() -> None:
 def test_the_rest_goes_to_the_nodes_of_the_others_and_then_to_their_rack() -> None:
     nodes = [builders.node(name, gpus=4) for name in "abcd"]
     racks = {"a": "r1", "b": "r2", "c": "r3", "d": "r1"}
-    assert preferred(store(*nodes, **racks), members(1), beside=["b"]) == ["b"]
+    assert preferred(store(*nodes, **racks), members(1), used_nodes=["b"]) == ["b"]
     known = store(full(nodes[0], 0, 1, 2, 3), *nodes[1:], **racks)
-    assert preferred(known, members(1), beside=["a"]) == ["d"]
+    assert preferred(known, members(1), used_nodes=["a"]) == ["d"]
     of_eight = preferred(store(*nodes, **racks), members(8))
     assert sorted(of_eight.count(name) for name in set(of_eight)) == [4, 4]
     assert set(of_eight) == {"a", "d"}

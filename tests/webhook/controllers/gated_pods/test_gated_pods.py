@@ -45,7 +45,7 @@ async def test_a_large_pod_is_passed_over_only_so_often() -> None:
     await cluster.arrive("late", request="0.25")
     await cluster.step()
     assert "late" in cluster.waiting()
-    assert cluster.told["late"].startswith("gives way to default/large, which has waited for longer")
+    assert cluster.told["late"].startswith("gives way to default/large, which has waited longer")
     await cluster.end("passer")
     await cluster.step()
     assert cluster.waiting() == ["late"]

@@ -114,7 +114,7 @@ async def test_whose_gate_nobody_lets_us_open_is_told_so_and_keeps_no_gpu() -> N
     cluster.create("refused", request="0.8")
     cluster.trouble["refused"] = DENIED
     await cluster.rounds(1)
-    said = "the API server does not let its scheduling gate be opened: the policy of the team denies it"
+    said = "the API server rejects the removal of its scheduling gate: the policy of the team denies it"
     assert cluster.reason("refused") == said
     assert cluster.notes == [f"refused: {said}"]
     assert cluster.holders() == []
@@ -136,7 +136,7 @@ async def test_while_the_api_server_does_not_answer_the_share_is_kept_and_it_is_
     cluster.trouble["waits"] = AWAY
     await cluster.rounds(600)
     assert cluster.holders() == ["waits"]
-    assert cluster.reason("waits") == "its scheduling gate could not be opened yet: etcdserver: request timed out"
+    assert cluster.reason("waits") == "its scheduling gate could not be removed yet: etcdserver: request timed out"
     assert len(cluster.tried) <= ungater.PATCH_ATTEMPTS * 12
     cluster.trouble.clear()
     await cluster.rounds(ungater.MAX_BACKOFF_SECONDS + 1)
@@ -163,7 +163,7 @@ async def test_whose_annotations_no_longer_agree_keeps_no_gpu() -> None:
     cluster.pods["changed"]["metadata"]["annotations"][contract.REQUEST] = "0.3"
     cluster.create("other", request="0.5")
     await cluster.rounds(2)
-    assert cluster.reason("changed").startswith("its gpushare.io annotations no longer agree with the resources")
+    assert cluster.reason("changed").startswith("its gpushare.io annotations no longer match the resources")
     assert cluster.placed() == cluster.holders() == ["other"]
 
 
