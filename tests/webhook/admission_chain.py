@@ -24,7 +24,7 @@ TAINT = {"key": "dedicated", "value": "ml", "effect": "NoSchedule"}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Admitted:
-    """What became of a pod: as it would be stored, and gpushare's answers in the order of its calls."""
+    """A pod as it would be stored, and gpushare's answers in the order of its calls."""
 
     pod: Pod
     answers: tuple[review.ReviewResponse, ...]
@@ -39,7 +39,7 @@ class Admitted:
 
     @property
     def sharers(self) -> list[str]:
-        """Its containers with resources of gpushare's."""
+        """Return its containers with resources of gpushare's."""
         everyone = (*self.pod["spec"]["containers"], *self.pod["spec"].get("initContainers", []))
         return [
             container["name"]
@@ -90,7 +90,7 @@ class Chain:
             self.store.change(name, functools.partial(ledger.confirm, pods=seen))
 
     def allocations(self) -> dict[str, list[Allocation]]:
-        """By node, of those that have some."""
+        """Return all allocations by node."""
         return {view.node.name: list(view.node.allocations) for view in self.store.views() if view.node.allocations}
 
 

@@ -25,7 +25,7 @@ LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{contract.SYSTEM_NAMESPACE}/l
 
 
 class Cluster:
-    """What a test does with the cluster, and sees of it."""
+    """A cluster as a test uses and sees it."""
 
     def __init__(self, administrator: access.Access, namespace: str, front: balancer.Balancer, directory: Path) -> None:
         self.administrator = administrator
@@ -46,7 +46,7 @@ class Cluster:
         return self.administrator.kubectl(*arguments, **more)
 
     def start(self, *arguments: str, environment: Mapping[str, str] | None = None) -> replica.Replica:
-        """One more replica, ready and behind the balancer; `environment`: of another release."""
+        """Start another replica, ready and behind the balancer; `environment`: of another release."""
         name = f"replica-{len(self.replicas)}"
         flags = (
             f"--url=https://127.0.0.1:{self.front.port}{contract.WEBHOOK_PATH}",
@@ -82,11 +82,11 @@ class Cluster:
         self.administrator.create(NODES, made)
         ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
         self.administrator.patch(f"{NODES}/{name}/status", ready)
-        # Without a node controller nobody else would take this away.
+        # Remove it here, because there is no node controller.
         self.administrator.patch(f"{NODES}/{name}", {"spec": {"taints": None}})
 
     def describe(self, node: str, amounts: Mapping[str, str]) -> None:
-        """What a Node has, as its kubelet would say."""
+        """Write a Node's status, as its kubelet would."""
         status = {"status": {"allocatable": amounts, "capacity": amounts}}
         self.administrator.patch(f"{NODES}/{node}/status", status)
 
@@ -97,7 +97,7 @@ class Cluster:
         self.change(node.name, {"status": codec.to_status(node)}, "status")
 
     def change(self, gpunode: str, patch: Mapping[str, object] | Sequence[object], subresource: str = "") -> None:
-        """Patch a GPUNode, as somebody else would."""
+        """Patch a GPUNode, as another client would."""
         self.administrator.patch(f"{contract.GPUNODE_PATH}/{gpunode}/{subresource}".rstrip("/"), patch)
 
     def remake(self, node: GpuNode) -> None:
@@ -112,16 +112,16 @@ class Cluster:
         return self.administrator.create(f"{self.path}/pods", manifest, dry_run=dry_run)
 
     def events(self, namespace: str | None = None) -> list[dict[str, Any]]:
-        """The Events of its own or another namespace; those about nodes are in `default`."""
+        """Return the Events of its namespace, or of another one; Events about nodes are in `default`."""
         events = self.administrator.read(f"/api/v1/namespaces/{namespace or self.namespace}/events")
         return list(events["items"])
 
     def notes(self, reason: str, namespace: str | None = None) -> list[str]:
-        """What Events of this reason say."""
+        """Return the notes of Events with this reason."""
         return [event["message"] for event in self.events(namespace) if event["reason"] == reason]
 
     def create_placed(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """Create a pod, and return it once it has its share: it waits where those before it are yet to be seen."""
+        """Create a pod, and return it once it has a share: it may wait until earlier pods are seen."""
         name = self.create(manifest)["metadata"]["name"]
         until(lambda: contract.ALLOCATION in self.pod(name)["metadata"]["annotations"], self.explain)
         return self.pod(name)
@@ -221,7 +221,7 @@ def installed(administrator: access.Access) -> Iterator[access.Access]:
 
 
 def _is_free_of_policies(administrator: access.Access, namespace: str) -> bool:
-    """Whether others' pods are let in: the API server goes on asking a policy for a moment after it was deleted."""
+    """Whether pods of other tests are admitted: the API server applies a policy for a moment after it was deleted."""
     manifest = builders.counted(builders.pod("nobody", namespace=namespace))
     try:
         administrator.create(f"/api/v1/namespaces/{namespace}/pods", manifest, dry_run=True)

@@ -1,4 +1,4 @@
-"""What stays behind in memory of what is over: nothing else tells that it was forgotten."""
+"""Finds objects that stay in memory after their use."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class MadeUp:
         }
 
     def pod(self, name: str, *, related: bool = False) -> dict[str, Any]:
-        """One to be scheduled. `related`: with relations to other pods or to a volume, and little else."""
+        """Return a pod to be scheduled. `related`: with relations to other pods or to a volume, and little else."""
         draw = self.draw
         spec: dict[str, Any] = {"containers": [{"name": "c0", "image": "none"}] if related else self._containers("c")}
         if not related and draw.random() < 0.3:
@@ -99,7 +99,7 @@ class MadeUp:
         return self._manifest(name, spec)
 
     def pod_info(self, name: str, node: str) -> dict[str, Any]:
-        """One that is on a node already; the API server does not ask whether it fits."""
+        """Return a pod that is on a node already; the API server does not check whether it fits."""
         made = self.pod(name)
         spec = made["spec"]
         if self.draw.random() < 0.5:
@@ -227,7 +227,7 @@ class MadeUp:
         )
 
     def _volumes(self, claims: tuple[str, ...]) -> list[dict[str, Any]]:
-        """Some of the claims, and one volume that nobody attaches."""
+        """Return some of the claims, and one volume that needs no attachment."""
         chosen = self.draw.sample(claims, k=self.draw.choice((1, 1, 2)))
         mounted = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in chosen]
         return [*mounted, {"name": "inline", "csi": {"driver": DRIVER}}]

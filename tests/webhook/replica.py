@@ -1,4 +1,4 @@
-"""A webhook as it is deployed: a process of its own, with the rights of its ServiceAccount and no others."""
+"""A webhook as it is deployed: in its own process, with exactly the permissions of its ServiceAccount."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests import unshared
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_SECONDS = 60.0
-# As in a pod: its ServiceAccount is where every client looks for it. Nobody else sees what is mounted here.
+# Mounted where every client expects it, as in a pod, and visible to this process only.
 MOUNTED = 'mount -t tmpfs none /var/run; mkdir -p "$1"; mount --bind "$2" "$1"; shift 2; exec "$@"'
 
 
 @dataclasses.dataclass(frozen=True)
 class ServiceAccount:
-    """What the kubelet gives a pod: a directory with token and CA, and variables that say where the API server is."""
+    """A ServiceAccount as the kubelet mounts it: a directory with token and CA, and variables for the API server."""
 
     directory: Path
     variables: Mapping[str, str]

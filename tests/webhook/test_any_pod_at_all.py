@@ -1,4 +1,6 @@
-"""Whatever JSON is sent as a pod: an answer with a sentence, and no failure of ours if it is a pod; what is none is denied."""
+"""Any JSON that is sent as a pod gets an answer with a sentence; a valid pod causes no failure, an invalid one is
+denied.
+"""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ async def test_the_share_of_a_pod_that_another_webhook_rejects_lapses(cluster: C
                 await create(cluster)
             if "placed" in started.reviews():
                 break
-            # On a slow disk it comes without a share; what is written late is given back.
+            # On a slow disk the pod gets no share at first; a share that is written late is released.
             await asyncio.to_thread(until, lambda: cluster.node().allocations == (), cluster.explain)
         assert len(cluster.node().allocations) == 1, cluster.explain()
     until(lambda: cluster.node().allocations == (), cluster.explain, seconds=60)

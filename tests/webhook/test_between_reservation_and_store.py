@@ -1,6 +1,7 @@
-"""What happens after a share was reserved and before its pod is stored: its GPUNode goes, or somebody else claims it.
+"""Events between the reservation of a share and the storing of its pod: its GPUNode is deleted, or another pod claims
+it.
 
-A webhook behind ours holds the pod up for as long as the test likes.
+A webhook after ours delays the pod for as long as the test wants.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Between:
         return review.deny(403, "not today") if self.refuses else review.allow("passed")
 
     async def begin(self, manifest: dict[str, Any]) -> asyncio.Task[dict[str, Any]]:
-        """Store the pod until it is held up with its share; anew where it comes without, as on a slow disk."""
+        """Create the pod until it is delayed with its share, and again if it has none, as on a slow disk."""
         manifest["metadata"]["labels"] = {HELD_UP: "true"}
         for _ in range(ATTEMPTS):
             storing = asyncio.create_task(self.create(manifest))
@@ -165,7 +166,7 @@ async def test_of_several_who_claim_one_reservation_one_has_it_and_the_others_ar
         on_its_way.go_on.set()
         conflicts = await storing
     names = {pod["metadata"]["name"] for pod in claimed}
-    # Who has an owner is recreated; the other one stays, and is told.
+    # A pod with an owner is recreated; the other one stays, and gets an Event.
     until(lambda: {pod["metadata"]["name"] for pod in cluster.pods()} == names, cluster.explain)
     assert conflicts["metadata"]["name"] not in names
     until(lambda: len(cluster.notes(contract.EVENT_LOST)) == 2, cluster.explain)

@@ -1,4 +1,6 @@
-"""Whoever reaches the port: how long and how much he may send, and who is answered meanwhile."""
+"""Limits for clients that reach the port: how long and how much they may send, and which others are answered
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ async def admit(_: review.AdmissionRequest) -> review.ReviewResponse:
 
 @contextlib.asynccontextmanager
 async def other_process(directory: Path) -> AsyncIterator[tuple[int, Callable[[], int]]]:
-    """A webhook in memory in a process of its own; its port, and how many bytes it has now."""
+    """Run a webhook in memory in another process; yield its port, and a function for its memory in bytes."""
     port_file, nodes = directory / "port", directory / "nodes.json"
     nodes.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": [codec.to_document(builders.node())]}))
     arguments = [f"--from={nodes}", "--host=127.0.0.1", "--probe-host=127.0.0.1", "--port=0", "--probe-port=0"]
@@ -267,7 +269,7 @@ async def test_while_connections_wait_an_answer_ends_its_own(tmp_path: Path, mon
 
 @pytest.mark.slow
 async def test_a_replica_is_small_whatever_connections_there_are(tmp_path: Path) -> None:
-    """A replica of its own, and as many connections as it serves of one address, each with most of a body."""
+    """As many connections as a replica serves of one address, each with most of a body."""
     async with other_process(tmp_path) as (port, resident_bytes):
         at_rest = resident_bytes()
         writers = await asyncio.gather(*(begins(port) for _ in range(bounds.MAX_OF_ADDRESS)))

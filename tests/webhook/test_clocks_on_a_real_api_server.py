@@ -51,10 +51,10 @@ def test_a_reservation_lasts_its_lifetime_whatever_a_clock_says(
     cluster.create(builders.pod("lives", request="0.5"))
     until(cluster.is_settled, cluster.explain)
 
-    began = time.monotonic()  # whoever sees the reservation sees it later, and may end it so long after that
+    began = time.monotonic()  # each replica sees the reservation later, and may expire it as much later
     reserve(cluster, "reserved", until_seconds=LIFETIME_SECONDS)
     clock.set(hours * 3600)
-    cluster.create(builders.pod("during", request="0.1"))  # whichever replica; the placer is woken
+    cluster.create(builders.pod("during", request="0.1"))  # on either replica; the placer is woken
     while True:
         is_there = "reserved" in held(cluster)
         if time.monotonic() - began >= LIFETIME_SECONDS:
@@ -85,7 +85,7 @@ def test_what_certifies_it_is_not_made_anew_for_a_clock_that_was_put_back(
     served = len(set_wrong.logged("Loaded a certificate")), len(right.logged("Loaded a certificate"))
     clock.set(-3600)
     for number in range(6):  # for longer than it takes to look again, which is once in 0.4 s
-        cluster.create(builders.pod(f"pod-{number}", request="0.05"))  # whichever replica
+        cluster.create(builders.pod(f"pod-{number}", request="0.05"))  # on either replica
     until(cluster.is_settled, cluster.explain)
     assert [line for line in set_wrong.logged("Changed the certificates") if line["step"] == "start"][1:] == []
     assert (len(set_wrong.logged("Loaded a certificate")), len(right.logged("Loaded a certificate"))) == served

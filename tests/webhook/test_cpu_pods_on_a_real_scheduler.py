@@ -47,7 +47,7 @@ def owner_of(cluster: Cluster) -> dict[str, Any]:
 
 @contextmanager
 def recreated(cluster: Cluster, name: str, successor: dict[str, Any]) -> Iterator[None]:
-    """What its kubelet and its owner do once the pod is evicted: it ends, and there is another."""
+    """Do what kubelet and owner do after an eviction: end the pod, and create another."""
     stopping = threading.Event()
 
     def run() -> None:

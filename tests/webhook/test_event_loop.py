@@ -1,4 +1,4 @@
-"""Who has much to do lets a review be answered after one piece of it, and not after several."""
+"""Long work lets a review be answered after one piece, and not after several."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What we say of a node, the real kube-scheduler does: it binds a pinned pod where we say that it fits, and nowhere else.
+"""Our node filters agree with the real kube-scheduler: it binds a pinned pod exactly where we say that it fits.
 
-Random nodes with random pods on them are made up. Then each of many random pods is tried on each node, by a copy that is
-pinned as the webhook pins pods, and taken away again.
+The test makes up random nodes with random pods. Then it tries each of many random pods on each node, with a copy that
+is pinned as the webhook pins pods, and deletes the copy.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def differences(manifest: dict[str, Any], node: dict[str, Any], ours: str | None
 
 
 def verdicts_on(trial: Trial, manifest: dict[str, Any]) -> list[str | None]:
-    """What we say of each node."""
+    """Return our verdict on each node."""
     metadata = {**manifest["metadata"], "namespace": trial.scheduler.namespace}
     judge = trial.store.chooser.node_filter({**manifest, "metadata": metadata})
     return [judge(node["metadata"]["name"]) for node in trial.nodes]

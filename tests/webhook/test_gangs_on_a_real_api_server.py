@@ -46,7 +46,7 @@ def test_a_gang_waits_for_its_last_member_and_then_starts_whole(cluster: Cluster
         assert made["metadata"]["annotations"][contract.REASON] == (
             'waits for its group "ring": its 3 pods are placed together'
         )
-        # Of all that wait, whoever came before: a reason stays true while others come.
+        # Of all waiting pods, in any order of creation: a reason stays true while others arrive.
         for member in ("ring-0", "ring-1")[: 3 - waiting]:
             more = f"waits for {waiting} more of its group"
             until(lambda member=member, more=more: more in reason(cluster, member), cluster.explain)

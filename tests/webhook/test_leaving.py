@@ -1,4 +1,4 @@
-"""A replica that goes: nobody who still talks to it is left without an answer."""
+"""A replica that shuts down answers every client that still talks to it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REVIEW = {
 
 
 class Connection:
-    """What the API server has in its pool: a connection that stays open between reviews."""
+    """A pooled connection of the API server, which stays open between reviews."""
 
     _BODY = json.dumps(REVIEW)
     REQUEST = (
@@ -117,7 +117,7 @@ async def running(directory: Path) -> AsyncIterator[tuple[Replica, asyncio.Task[
 
 
 async def until_listening_ends(port: int) -> None:
-    """Wait until nobody can connect any more."""
+    """Wait until connections are refused."""
     async with asyncio.timeout(20):
         while True:
             try:
@@ -152,7 +152,7 @@ async def test_a_pooled_connection_is_answered_once_more_and_told_to_end(tmp_pat
         for connection in pooled:
             assert "connection: close" in await connection.review()
             assert await connection.ended()
-        await asyncio.wait_for(task, server.QUIET_SECONDS / 2)  # nobody is left to wait for
+        await asyncio.wait_for(task, server.QUIET_SECONDS / 2)  # no connection is left to wait for
 
 
 @pytest.mark.usefixtures("patient")
@@ -186,7 +186,7 @@ async def test_a_review_that_crosses_the_end_of_its_connection_is_to_be_sent_aga
         replica.stop.set()
         await asyncio.wait_for(
             task, server.QUIET_SECONDS + connections.DISMISS_SECONDS + 5
-        )  # nobody who says nothing holds it up for long
+        )  # a silent client does not delay the shutdown for long
         for connection in (used, unused):
             assert connections.SEND_AGAIN.decode().lower() == await connection.review()
             assert await connection.ended()

@@ -26,7 +26,7 @@ def test_the_shares_of_living_pods_are_written_again_before_anything_is_placed(c
     before = {entry.id: entry for entry in cluster.node().allocations}
     cluster.kubectl("delete", "gpunode", "node-a")
     cluster.remake(builders.node())
-    # At once, while nobody knows yet what is on it.
+    # At once, before its pods are known.
     made = [cluster.create(builders.pod(f"newcomer-{number}", request="0.5")) for number in range(3)]
     until(lambda: set(before) <= {entry.id for entry in cluster.node().allocations}, cluster.explain)
     assert {entry.id: entry for entry in cluster.node().allocations if entry.id in before} == before
@@ -112,7 +112,7 @@ def test_nonsense_is_reported_and_its_gpu_set_aside(cluster: Cluster, what: str)
     patch = json.dumps([{"op": "add", "path": "/spec/allocations/-", "value": entry}], ensure_ascii=False)
     cluster.kubectl("patch", "gpunode", "node-a", "--type=json", f"--patch={patch}")
     if what in {"over-committed", "no such GPU"}:
-        # It names a pod that has another share: what a pod holds twice is released, once that was said.
+        # The entry names a pod that has another share: a second share is released once it was reported.
         until(lambda: bool(started.logged("Something in the ledger is wrong")), started.explain)
     else:
         until(lambda: started.metric("gpushare_placer_ledger_problems") == 1, started.explain)

@@ -1,4 +1,4 @@
-"""What a scrape of the webhook says."""
+"""The metrics of the webhook, as a scrape returns them."""
 
 from __future__ import annotations
 

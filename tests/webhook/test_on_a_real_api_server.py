@@ -22,7 +22,7 @@ pytestmark = pytest.mark.apiserver
 
 
 async def create_all(cluster: Cluster, manifests: list[dict[str, Any]]) -> list[dict[str, Any] | Exception]:
-    """Create pods all at once; what became of each."""
+    """Create pods at the same time; return the results."""
     async with api_client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
         path = f"/api/v1/namespaces/{cluster.namespace}/pods"
 
@@ -114,7 +114,7 @@ async def test_what_the_plugin_is_told_is_told_again_where_it_failed_or_was_edit
 
 
 def watches_of_all_pods(administrator: access.Access) -> set[str]:
-    """Their ids, as the API server has written them down."""
+    """Return the IDs of the watches of all pods, from the audit log."""
     assert administrator.lab is not None
     calls = api_audit.calls(administrator.lab.audit_log)
     return {call.id for call in calls if (call.verb, call.resource, call.namespace) == ("watch", "pods", "")}
@@ -190,7 +190,7 @@ def test_a_gated_pod_says_why_and_runs_when_there_is_room(cluster: Cluster) -> N
     cluster.start()
     for number in range(4):
         cluster.create_placed(builders.pod(f"first-{number}", request="1"))
-    until(cluster.is_settled, cluster.explain)  # before, it is why a pod waits that others have yet to be stored
+    until(cluster.is_settled, cluster.explain)  # until then the reason may be that other pods are not stored yet
     waiting = cluster.create(builders.pod("waiting", request="0.5", memory="8Gi"))
     assert waiting["spec"]["schedulingGates"] == [{"name": contract.SCHEDULING_GATE}]
     reason = annotations(waiting)[contract.REASON]
@@ -255,8 +255,8 @@ async def test_reservations_that_wait_share_a_write(cluster: Cluster) -> None:
     made = await create_all(cluster, pods(30, request="0.1", memory="1Gi"))
     stored = sum(not isinstance(outcome, Exception) for outcome in made)
     assert stored > 20, made
-    # Who was gated while the disk was slow is placed later; a write whose answer was lost is not counted, and what was
-    # reserved for a pod that was not stored lapses.
+    # Pods that were gated while the disk was slow are placed later; an unanswered write is not counted, and
+    # reservations of pods that were not stored expire.
     until(
         lambda: cluster.is_settled() and len(cluster.node().allocations) == len(cluster.pods()),
         cluster.explain,
@@ -291,7 +291,7 @@ def test_what_was_promised_before_a_restart_is_found_again(cluster: Cluster) -> 
     cluster.create(builders.pod("waiting", request="0.5"))
     until(cluster.is_settled, cluster.explain)
     assert first.stop() == 0, first.explain()
-    cluster.delete("holder")  # nobody sees it
+    cluster.delete("holder")  # no client sees it
     cluster.front.ports.clear()
     cluster.start()
     until(lambda: "schedulingGates" not in cluster.pod("waiting")["spec"], cluster.explain)

@@ -1,4 +1,4 @@
-"""What a ResourceQuota bounds of shares, as docs/placement.md says, and what it does not."""
+"""The limits that a ResourceQuota sets for shares, and those that it cannot, as docs/placement.md says."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_quota_of_memory_cannot_be_passed_by_percent(cluster: Cluster) -> None
     started = cluster.start()
     where = f"--namespace={cluster.namespace}"
     cluster.kubectl("create", "quota", "gpus", where, "--hard=" + ",".join(f"{k}={v}" for k, v in HARD.items()))
-    # Without a controller nobody else would say what is used.
+    # Write the used amounts here, because there is no quota controller.
     status = json.dumps({"status": {"hard": HARD, "used": dict.fromkeys(HARD, "0")}})
     cluster.kubectl("patch", "quota", "gpus", where, "--subresource=status", "--type=merge", f"--patch={status}")
     until(lambda: cluster.refuses(builders.pod("in-bytes", memory="30Gi"), "exceeded quota"), cluster.explain)

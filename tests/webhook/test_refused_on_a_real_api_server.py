@@ -1,4 +1,4 @@
-"""Pods that the API server refuses after the webhook: what they keep from others meanwhile."""
+"""Pods that the API server rejects after the webhook: how much they keep from other pods meanwhile."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_pod_that_a_quota_refuses_keeps_nothing_from_others(cluster: Cluster) 
     started, where = cluster.start("--no-placer"), f"--namespace={cluster.namespace}"
     hard = {f"requests.{contract.RESOURCE_PERCENT}": "0"}
     cluster.kubectl("create", "quota", "gpus", where, "--hard=" + ",".join(f"{k}={v}" for k, v in hard.items()))
-    # Without a controller nobody else would say what is used.
+    # Write the used amounts here, because there is no quota controller.
     status = json.dumps({"status": {"hard": hard, "used": hard}})
     cluster.kubectl("patch", "quota", "gpus", where, "--subresource=status", "--type=merge", f"--patch={status}")
 
@@ -39,7 +39,7 @@ def test_a_pod_that_a_quota_refuses_keeps_nothing_from_others(cluster: Cluster) 
         refused(cluster, f"refused-{number}", said="exceeded quota")
     assert cluster.node().allocations == ()
     assert started.reviews() == {"gated": 3}
-    # What frees the quota is heard of, and nobody has to wait for the placer then.
+    # A watch shows that the quota is free again, so no pod has to wait for the placer then.
     cluster.kubectl("delete", "quota", "gpus", where)
     until(lambda: is_placed(cluster), started.explain)
 

@@ -1,4 +1,4 @@
-"""What docs/operations.md tells an administrator to type does what it says."""
+"""The commands in docs/operations.md do what it says."""
 
 from __future__ import annotations
 

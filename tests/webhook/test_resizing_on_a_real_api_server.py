@@ -74,7 +74,8 @@ def test_a_share_grows_at_once_where_there_is_room_and_nothing_else_is_written(c
     assert not {contract.REASON, contract.HELD} & set(annotations(cluster, "one"))
     until(
         lambda: (
-            cluster.notes(contract.EVENT_RESIZED) == ["has 0.6 GPU (limit 0.8) with 40Gi now, as its annotations request"]
+            cluster.notes(contract.EVENT_RESIZED)
+            == ["has 0.6 GPU (limit 0.8) with 40Gi now, as its annotations request"]
         ),
         cluster.explain,
     )
@@ -180,7 +181,7 @@ def test_a_ledger_that_was_lost_gets_what_was_held_and_not_what_was_asked_for(cl
     for name in ("one", "two"):
         until(lambda name=name: contract.HELD in annotations(cluster, name), cluster.explain)  # type: ignore[misc]
     before = {name: held(cluster, name)[:2] for name in ("one", "two")}
-    # Nobody is left who remembers it.
+    # No process is left that remembers it.
     first.kill()
     cluster.front.ports.remove(first.port)
     cluster.kubectl("delete", "gpunode", "node-a")

@@ -27,7 +27,7 @@ LATER_WRITES = 300  # so many that the API server does not get there again while
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """Of a lab of its own: nobody else's API server goes back in time."""
+    """Return the directory of a separate lab, so that no other test's API server goes back in time."""
     with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
         yield Path(scratch) / "lab"
         labs.down(Path(scratch) / "lab")
@@ -41,7 +41,7 @@ def cluster(directory: Path, tmp_path: Path) -> Iterator[Cluster]:
 
 
 class Store:
-    """The files of etcd, while nobody serves from them."""
+    """The files of etcd, while it does not run."""
 
     def __init__(self, directory: Path, copy: Path) -> None:
         self._directory, self._copy = directory, copy

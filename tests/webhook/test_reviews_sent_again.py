@@ -1,4 +1,4 @@
-"""What the API server does with a review that crosses the end of its connection: a pool of its own, and no mercy."""
+"""How the API server treats a review in flight on a connection that is being closed."""
 
 from __future__ import annotations
 

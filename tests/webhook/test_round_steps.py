@@ -1,6 +1,6 @@
-"""What a round looks at, in steps and not in time: nearly nothing when nothing has changed, however many pods there are.
+"""The cost of a round, in steps instead of time: nearly nothing if nothing has changed, with any number of pods.
 
-A step is a line that Python runs, once for each time round a loop. `bench/rounds.py` measured the time.
+A step is an executed line of Python. `bench/rounds.py` measures the time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ GIB = 2**30
 
 
 class Api:
-    """Stands for an API server that refuses every write, and in which happens what it is told."""
+    """Stands for an API server that rejects every write and sends the events that a test gives it."""
 
     def __init__(self, nodes: list[GpuNode], pods: list[Json]) -> None:
         gpunodes = [codec.to_document(node) for node in nodes]
@@ -121,7 +121,7 @@ def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def steps(nodes: int, pods: int, *, what: str = "") -> int:
-    """Of one round, after some of the same cluster; `what` one pod of all does."""
+    """Return the steps of one round, after earlier rounds on the same cluster; `what` one of the pods does."""
     made, there = cluster(nodes, pods)
     if what == "asks for more than there is":
         there[0]["metadata"]["annotations"][contract.MEMORY] = "500Gi"
@@ -159,7 +159,7 @@ async def steps(nodes: int, pods: int, *, what: str = "") -> int:
         return count
 
     gc.collect()
-    gc.disable()  # what other tests have left behind is not to end, in lines of its own, while we count
+    gc.disable()  # no finalizers of other tests' garbage in the count
     sys.settrace(count)
     try:
         await placer.reconcile()

@@ -1,4 +1,4 @@
-"""Pods that wait, and pods that are stuck, with real processes: what becomes of them, and what they cost."""
+"""Waiting and stuck pods with real processes: their outcome, and their cost."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def owned(name: str) -> dict[str, Any]:
 
 
 def refuse_to_bind(cluster: Cluster, name: str) -> None:
-    """What the scheduler writes."""
+    """Write the condition that the scheduler writes."""
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "1 Insufficient cpu."}
     cluster.administrator.patch(f"{cluster.path}/pods/{name}/status", {"status": {"conditions": [condition]}})
 
@@ -116,11 +116,11 @@ def test_what_is_made_anew_goes_to_another_node_whichever_replica_is_asked(clust
     cluster.kubectl("patch", "pod", "trainer", f"--namespace={cluster.namespace}", f"--patch={patch}", "--type=merge")
 
 
-# --- gates that nobody lets us open -----------------------------------------------------------------------------------
+# --- rejected ungating ------------------------------------------------------------------------------------------------
 
 
 def shut_gates(cluster: Cluster) -> dict[str, Any]:
-    """As a policy of somebody else's may, in the namespace of the test."""
+    """Reject ungating in the namespace of the test, as another policy may."""
     name = {"name": f"shut-{cluster.namespace}"}
     version = "admissionregistration.k8s.io/v1"
     updates = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["UPDATE"]}
@@ -178,7 +178,7 @@ def test_whose_gate_a_policy_keeps_shut_is_told_its_words_and_keeps_no_gpu(clust
 
 def test_small_pods_pass_a_large_one_only_for_so_long(cluster: Cluster) -> None:
     cluster.start("--patience-seconds=3")
-    newcomers = cluster.start("--no-placer")  # an arrival may come to whoever does not place
+    newcomers = cluster.start("--no-placer")  # a new pod may reach a replica that does not place
     for number in range(4):
         cluster.create_placed(builders.pod(f"small-{number}", request="0.5", uuid=f"GPU-node-a-{number}"))
     cluster.create(builders.pod("large", request="1", gpus="4"))
@@ -201,7 +201,7 @@ def test_small_pods_pass_a_large_one_only_for_so_long(cluster: Cluster) -> None:
     assert newcomers.process.poll() is None
 
 
-# --- somebody else's gate ---------------------------------------------------------------------------------------------
+# --- gates of other controllers ---------------------------------------------------------------------------------------
 
 
 def test_a_pod_that_somebody_else_holds_back_holds_no_share(cluster: Cluster) -> None:
@@ -266,7 +266,7 @@ def test_as_many_annotations_as_fit_are_no_trouble(cluster: Cluster) -> None:
 
 
 def test_two_who_fight_over_a_pod_do_not_keep_it_from_its_turn(cluster: Cluster) -> None:
-    """Somebody writes to the gated pod as fast as it can; what is ours cannot be written, the rest is in our way."""
+    """Another client writes to the gated pod as fast as it can, both fields that matter to us and others."""
     cluster.start()
     for number in range(4):
         cluster.create_placed(builders.pod(f"first-{number}", request="1"))
@@ -320,7 +320,7 @@ def pods_told_of(cluster: Cluster, reason: str) -> set[str]:
 def test_two_hundred_waiting_pods_cost_next_to_nothing(cluster: Cluster) -> None:
     started = cluster.start()
     cluster.create(builders.pod("all", request="1", gpus="4"))
-    # Until then others are told that it is only reserved, and told again afterwards.
+    # Until then the reason of other pods says that it is only reserved; it is updated afterwards.
     until(lambda: [entry.reserved_until for entry in cluster.node().allocations] == [None], cluster.explain)
     manifests = [builders.pod(f"waiting-{number}", request="0.5") for number in range(200)]
     items = [

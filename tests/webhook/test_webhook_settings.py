@@ -50,7 +50,10 @@ def test_a_cluster_in_memory_takes_any_probe_port() -> None:
         (["--from=f", "--defrag=auto"], "where nobody recreates a pod: it goes without --defrag"),
         (["--defrag=always"], '--defrag "always" is unknown: write one of off, suggest, auto'),
         (["--defrag-moves=0"], '--defrag-moves "0" is not a number of moves: write 1 to 1000'),
-        (["--certificate-files=d", "--url=https://h/mutate"], "--certificate-files d cannot be combined with --url or --from"),
+        (
+            ["--certificate-files=d", "--url=https://h/mutate"],
+            "--certificate-files d cannot be combined with --url or --from",
+        ),
         (["--certificate-files=d", "--from=f"], "--certificate-files d cannot be combined with --url or --from"),
         (["--reservation-seconds=0"], '--reservation-seconds "0" is not a duration'),
         (["--nonsense"], "--nonsense is unknown: see --help for the flags"),

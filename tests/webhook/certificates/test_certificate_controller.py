@@ -29,7 +29,7 @@ SECRET = f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/secrets/{contract.CERT
 
 
 class Replica:
-    """One replica's keeper, with a clock of the test's."""
+    """The certificate controller of one replica, with the test's clock."""
 
     def __init__(self, api: api_client.ApiClient, directory: Path) -> None:
         self.now = datetime.datetime.now(datetime.UTC)

@@ -1,4 +1,4 @@
-"""Certificates that somebody else makes: read from a mounted Secret, changed while serving, refused with a sentence."""
+"""Certificates of another issuer: read from a mounted Secret, changed while serving, rejected with a sentence."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ async def test_what_cannot_be_served_is_told_and_what_was_served_goes_on(
 
     webhook.secret.put(**files())
     webhook.mounted.step()
-    # Who trusted the old one still does: nothing is missing until it ends.
+    # Clients that trusted the old one still do, so nothing is missing until it expires.
     assert webhook.mounted.missing() is None
     async with server.serve(admit, webhook.tls.context, host="127.0.0.1", port=0) as port:
         assert await served(port) == der(good)

@@ -1,4 +1,4 @@
-"""With certificates of somebody else's the webhook has no right to make its own, and needs none."""
+"""With mounted certificates, the webhook has no permission to write its Secret, and needs none."""
 
 from __future__ import annotations
 

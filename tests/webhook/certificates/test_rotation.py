@@ -1,4 +1,4 @@
-"""Rotation: the steps, and that at each of them everybody is trusted."""
+"""Rotation: its steps, and that every API server trusts every replica at each of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server shows to a new connection."""
+"""A TLS client that shows which certificate a server presents."""
 
 from __future__ import annotations
 

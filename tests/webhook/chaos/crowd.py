@@ -31,7 +31,7 @@ async def create(
     dry_run: bool = False,
     answered: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any] | BaseException]:
-    """Create all; what became of each, in order. `answered` is called after each answer."""
+    """Create all pods; return the results in order. `answered` is called after each answer."""
     slots = asyncio.Semaphore(at_once)
     async with api_client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
         path = f"/api/v1/namespaces/{cluster.namespace}/pods"

@@ -80,7 +80,7 @@ async def test_what_a_quota_refuses_after_us_is_given_back(cluster: Cluster) -> 
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": hard}}
     where = f"--namespace={cluster.namespace}"
     cluster.kubectl("create", where, "-f", "-", input=json.dumps(quota))
-    # What a controller would do: admission judges by the status.
+    # Write the quota's status, as its controller would: admission reads it.
     status = json.dumps({"status": {"hard": hard, "used": dict.fromkeys(hard, "0")}})
     cluster.kubectl("patch", "resourcequota", "few", where, "--subresource=status", "--type=merge", f"--patch={status}")
     # And it hears of that a moment later: this is two shares more than there may ever be.
@@ -92,7 +92,7 @@ async def test_what_a_quota_refuses_after_us_is_given_back(cluster: Cluster) -> 
         refused = [outcome for outcome in made if isinstance(outcome, BaseException)]
         assert len(refused) == 4
         assert all(isinstance(error, api_errors.Forbidden) and "exceeded quota" in str(error) for error in refused)
-        # As many as it leaves, and who came before the news that it leaves no more.
+        # As many as the quota leaves, and pods that arrived before the replicas knew that it was used up.
         assert 2 <= started.reviews()["placed"] <= 6
         crowd.settled(cluster, count=2)
     assert len(cluster.node().allocations) == 2

@@ -31,7 +31,7 @@ class Witness:
 
 @contextlib.asynccontextmanager
 async def watching(kubeconfig: Path) -> AsyncIterator[Witness]:
-    """What it saw is judged at the end; raises AssertionError."""
+    """Watch the ledger, and check all that was seen at the end; raises AssertionError."""
     made = Witness()
     async with api_client.connect(str(kubeconfig), component="witness") as api:
         copy = informer.Informer(api, contract.GPUNODE_PATH)

@@ -1,7 +1,7 @@
-"""Software of others that changes pods, and what becomes of a pod with a share: docs/coexistence.md is made of this.
+"""Software that changes pods, and the result for a pod with a share. docs/coexistence.md is made from this table.
 
-To add one: a row here, and `make docs`. A row is tested by being in the table. The product itself does not run: a
-webhook makes the same change to a pod, before or behind gpushare's.
+To add software: add a row here, and run `make docs`. A test tries each row. The software itself does not run: a webhook
+makes the same change to a pod, before or after gpushare's webhook.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tests.webhook.admission_chain import Pod, Webhook
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Software:
-    """A product. The pod that it changes asks for half a GPU, and has one container, `main`, unless `shape` adds some.
+    """A product. The pod that it changes requests half a GPU, and has one container, `main`, unless `shape` adds some.
 
     does: to the pod. change: the same, as a webhook. before: whether its configuration sorts before gpushare's.
-    outcome: of gpushare's last call. sharer: the container that has the share. comes: what a user sees. advice: what to
-    do, where something has to be done.
+    outcome: of gpushare's last call. sharer: the container that gets the share. comes: what a user sees. advice: what
+    to do, if anything.
     """
 
     name: str

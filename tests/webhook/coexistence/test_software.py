@@ -1,4 +1,4 @@
-"""What docs/coexistence.md says of each product comes out."""
+"""Each row of docs/coexistence.md is true."""
 
 from __future__ import annotations
 

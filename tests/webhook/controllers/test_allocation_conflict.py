@@ -1,4 +1,4 @@
-"""Who names an allocation that somebody else holds."""
+"""Pods that name an allocation of another pod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the placer tells Prometheus of all GPUs, and of those who wait."""
+"""Metrics of the leader about all GPUs and about waiting pods."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Replica:
         self.registry.register(self.figures)
 
     def gpus(self, state: str) -> float | None:
-        """As it is told once it was counted."""
+        """Return the series as they are after a count."""
         asyncio.run(self.figures.count())
         return self.registry.get_sample_value("gpushare_placer_gpus", {"model": MODEL, "state": state})
 

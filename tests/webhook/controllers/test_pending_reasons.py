@@ -1,4 +1,4 @@
-"""How often waiting pods are told why: at once at first, ever less often after that, and never all at the same time."""
+"""How often waiting pods get their reason: at once at first, then at growing intervals, and never all together."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ async def tell_until(
 
 
 async def test_what_could_not_be_written_is_written_later() -> None:
-    """What a pod holds while it waits to be resized is what is given back to it when the ledger is lost."""
+    """If the ledger is lost, a pod that waits to be resized gets the share that its annotation says."""
     teller, heard, now = made()
     heard.trouble[""] = AWAY
     sentences = [(waiting(0), "is not resized yet")]

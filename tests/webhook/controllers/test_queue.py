@@ -18,7 +18,7 @@ def waits(name: str, *, priority: int = 0, created: str = "2026-01-01T00:00:00Z"
 
 
 def names(pods: list[Any]) -> list[str]:
-    """Of those that wait, in their order."""
+    """Return the names of the waiting pods in their order."""
     waiting = [pod for pod in map(Pod.of, pods) if pod.waits]
     return [pod.ref.name for pod in sorted(waiting, key=queue.order)]
 

@@ -146,7 +146,7 @@ ASKED = st.fixed_dictionaries(
 @pytest.mark.slow
 @given(ASKED)
 async def test_law_what_is_written_again_is_what_was_given(asked: dict[str, str]) -> None:
-    """Placed, pinned, lost, adopted: the same entry, whatever was asked for, on a node of unequal GPUs."""
+    """An entry is restored as it was, for every request, on a node with different GPUs."""
     node = builders.node()
     node = dataclasses.replace(node, gpus=(*node.gpus, builders.gpu(4, memory_gib=40), builders.gpu(5, memory_gib=24)))
     pod = builders.pod(containers=("a", "b", "c"), **asked)

@@ -1,4 +1,4 @@
-"""Who is told to be the first placer looks whether a placer has been there, before it opens a GPUNode without waiting."""
+"""A placer that the election calls the first checks for open GPUNodes before it opens one without waiting."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def gpunode(name: str, *, is_open: bool) -> dict[str, Any]:
 
 
 async def opened_now(*others: dict[str, Any]) -> tuple[set[str], float | None]:
-    """The GPUNodes that one who is told to be the first opens at once, and when it looks again, in seconds from then."""
+    """Return the GPUNodes that a first placer opens at once, and in how many seconds it checks again."""
     api = Api(gpunode("new", is_open=False), *others)
     store = ApiStore(api, metrics.Metrics(), clock=lambda: BEGAN)
     running = asyncio.create_task(store.run())

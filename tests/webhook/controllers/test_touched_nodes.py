@@ -1,4 +1,4 @@
-"""What is found out about what has changed is what would be found out about everything; and little is looked at."""
+"""Checking only what has changed finds the same as checking everything, and checks little."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ STEPS = st.lists(
 
 
 class Seen:
-    """What is found out step by step."""
+    """The results of checking what has changed."""
 
     def __init__(self, most_nodes: int = MAX_NODES) -> None:
         self.changes, self.known = TouchedNodes(most_nodes), due_changes.DueChangesByNode()
@@ -182,7 +182,7 @@ def test_of_a_large_cluster_no_more_is_looked_at_together_than_the_event_loop_be
 
 
 def test_who_has_to_do_with_two_nodes_ties_them_together() -> None:
-    """It says that it is on the one and holds something on the other: only together they say that nothing is lost."""
+    """The pod names one node and holds a share on another: only both together show that no share is lost."""
     seen = Seen()
     entry = dataclasses.replace(builders.allocation("a1"), pod=PodRef("default", "p", "u1"))
     there = dataclasses.replace(builders.node("n1"), allocations=(entry,))

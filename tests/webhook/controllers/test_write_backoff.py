@@ -1,4 +1,4 @@
-"""What the API server does not let be written is tried again, ever more slowly; by whoever writes for a pod."""
+"""Every writer retries rejected writes with growing pauses."""
 
 from __future__ import annotations
 

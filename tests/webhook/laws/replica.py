@@ -47,7 +47,7 @@ class Replica:
         self.admission = admission.Admission(self.store, reserving, measured, clock=loop.time)
         recorder = events.Recorder(
             self.client, controller="test", instance=name, clock=loop.time, wall_clock=self.wall
-        )  # which tells nobody, as it is not run
+        )  # never run, so it writes no Events
         touched_nodes = TouchedNodes()
         self.placer = placer.Placer(
             self.store,
@@ -75,14 +75,14 @@ class Replica:
         return 1_700_000_000.0 + self._loop.time() + self.wall_ahead
 
     def reservations_clock(self) -> float:
-        """By which the placer tells when a reservation ends."""
+        """Return the time by which the placer expires reservations."""
         return self._loop.time()
 
     def ask(self, request: review.AdmissionRequest) -> asyncio.Task[review.ReviewResponse]:
         return self._loop.start(self.name, self.admission.answer(request))
 
     def crash(self) -> None:
-        """It is gone between two instructions; what it has sent is on its way."""
+        """Stop between two instructions; messages that were sent are still in flight."""
         self.alive = self.leads = False
         self.client.dead = True
         self._network.cut_off(self.name)

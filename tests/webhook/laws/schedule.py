@@ -1,4 +1,4 @@
-"""Who is next: by chance from a seed, or by a list of the places where the default order is left."""
+"""Picks the next event: at random from a seed, or by a list of deviations from the default order."""
 
 from __future__ import annotations
 

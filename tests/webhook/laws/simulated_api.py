@@ -33,7 +33,7 @@ Key = tuple[str, str, str]  # collection, namespace, name
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Happened:
-    """One entry of the log."""
+    """An entry of the log."""
 
     version: int
     collection: str
@@ -42,7 +42,7 @@ class Happened:
 
 
 class SimulatedApi:
-    """The truth. What is returned is a copy; what is stored is never changed in place."""
+    """The API server's state. It returns copies, and never changes stored objects in place."""
 
     def __init__(self) -> None:
         self.objects: dict[Key, Object] = {}
@@ -96,7 +96,7 @@ class SimulatedApi:
         return self._store(key, made, "ADDED")
 
     def update(self, collection: str, namespace: str, name: str, **fields: Any) -> Object:
-        """Somebody else's write of whole fields, which no client of ours makes."""
+        """Replace whole fields, as another client would."""
         key = (collection, namespace, name)
         return self._store(key, {**copy.deepcopy(self.objects[key]), **fields}, "MODIFIED")
 
@@ -168,7 +168,7 @@ class SimulatedApi:
     def _store(self, key: Key, item: Object, kind: str) -> Object:
         before = self.objects.get(key)
         if before is not None and before == item:
-            return copy.deepcopy(before)  # a write that changes nothing has no version of its own
+            return copy.deepcopy(before)  # a write that changes nothing gets no new version
         self._version += 1
         item["metadata"]["resourceVersion"] = str(self._version)
         self.objects[key] = item

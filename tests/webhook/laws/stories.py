@@ -1,4 +1,4 @@
-"""What users do in a world, and how often what goes wrong: from a seed, so that a story that broke a law can be told again."""
+"""Stories: what users do in a world, and how often faults happen, from a seed, so that a failure can be repeated."""
 
 from __future__ import annotations
 

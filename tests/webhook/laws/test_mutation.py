@@ -45,7 +45,7 @@ def apply(manifest: dict[str, Any], patch: list[dict[str, Any]]) -> dict[str, An
 
 
 def without_ours(manifest: Any, sharers: set[str]) -> dict[str, Any]:
-    """What is left of a pod without everything that is gpushare's to write; empty is as good as absent."""
+    """Return the pod without gpushare's fields; empty fields count as absent."""
     left: dict[str, Any] = copy.deepcopy(dict(manifest))
     metadata, spec = left["metadata"], left["spec"]
     metadata["annotations"] = {k: v for k, v in metadata["annotations"].items() if not requests.is_result_key(k)}

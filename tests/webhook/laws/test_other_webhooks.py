@@ -1,6 +1,6 @@
-"""Law: whatever other webhooks do to a pod, in any order, it is placed where it can run or gated with a reason.
+"""Law: with any other webhooks in any order, a pod is placed where it can run, or gated with a reason.
 
-The truth is judged here by itself, from the nodes and the stored pod, and not by the filters that the webhook uses.
+The expected result is computed here from nodes and stored pod, without the filters that the webhook uses.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ OTHERS: dict[str, Webhook] = {
     "memory": admission_chain.annotate(contract.MEMORY, "60Gi"),
     "no gpu": admission_chain.annotate(contract.NOT_UUID, "GPU-node-a-0,GPU-node-a-1"),
 }
-# Two webhooks that each insist on a value of their own never agree, whatever gpushare does.
+# Two webhooks that insist on different values never agree, with or without gpushare.
 OPPOSED = {
     "train": "pool",
     "serve": "pool",
@@ -219,7 +219,7 @@ def test_a_safeguard_taken_out_breaks_the_law(
 
 
 def outcome(before: list[str], behind: list[str], request: str, *, full: bool = False) -> str:
-    """What becomes of a pod by the law; `full`: the GPUs of node-a are taken."""
+    """Return the lawful outcome for a pod; `full`: the GPUs of node-a are allocated."""
     chain = Chain(NODES)
     if full:
         for number in range(2):

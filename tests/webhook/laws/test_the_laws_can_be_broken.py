@@ -27,7 +27,7 @@ Break = Callable[[pytest.MonkeyPatch], None]
 
 
 def no_check_at_the_write(patch: pytest.MonkeyPatch) -> None:
-    """What was chosen on an old view is written as it is."""
+    """Write the choice from an old view without a check."""
     chosen: dict[int, tuple[Any, Any]] = {}
     choose, choose_again = Chooser.place, Chooser.place_on
 
@@ -112,7 +112,7 @@ def the_dead_keep_what_they_held(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ledger, "release", lambda node, ids: release(node, list(ids)[1:]))
 
 
-# With the story at which to begin to look: nearly the first that notices, so that not all before it are told every time.
+# With the story to begin at, shortly before the first one that fails, so that the test does not run all of them.
 SAFEGUARDS: Mapping[Break, int] = {
     no_check_at_the_write: 0,
     no_compare_in_the_swap: 0,

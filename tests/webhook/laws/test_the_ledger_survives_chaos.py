@@ -1,6 +1,6 @@
-"""The daemons' own code, two replicas of it, through whatever order and whatever loss; judged after every single step.
+"""Two replicas of the daemons' own code, through any order of messages and any loss, checked after every step.
 
-A world that breaks a law tells all that happened in it, in order; `story(SEED).run()` tells it again.
+A world that breaks a law prints all that happened in it; `story(SEED).run()` repeats it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ANY_ORDER = frozenset({"go", "time", "lose", "fail", "crash"})
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Of a world in which everything goes wrong only errors are worth a line."""
+    """Log errors only, because everything fails in these worlds."""
     loggers = [logging.getLogger(name) for name in ("webhook", "gpushare")]
     before = [logger.level for logger in loggers]
     for logger in loggers:

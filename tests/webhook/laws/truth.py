@@ -28,9 +28,9 @@ def is_placed(manifest: PodJson) -> bool:
 
 
 def broken_now(api: SimulatedApi, *, forgotten: Collection[str] = ()) -> Iterator[str]:
-    """What must hold after every single step.
+    """Yield violations of laws that hold after every step.
 
-    forgotten: nodes whose GPUNode was deleted under its pods; their shares may be missing there until they are read back.
+    forgotten: nodes whose GPUNode was deleted under its pods; their shares may be missing until they are restored.
     """
     yield from _promised_too_much(api)
     entries: dict[str, list[tuple[GpuNode, Allocation]]] = collections.defaultdict(list)
@@ -57,7 +57,7 @@ def broken_now(api: SimulatedApi, *, forgotten: Collection[str] = ()) -> Iterato
 
 
 def broken_at_rest(api: SimulatedApi, *, forgotten: Collection[str] = ()) -> Iterator[str]:
-    """What must hold as well once nothing has gone wrong for a while: nothing is kept for the dead, nobody waits in vain.
+    """Yield violations of laws that hold once no fault has happened for a while, such as shares of pods that are gone.
 
     forgotten: nodes whose GPUNode was deleted while pods were placed on it.
     """
@@ -79,7 +79,7 @@ def broken_at_rest(api: SimulatedApi, *, forgotten: Collection[str] = ()) -> Ite
 
 
 def _promised_too_much(api: SimulatedApi) -> Iterator[str]:
-    """Whatever the ledger says: what all living pods together were told that they have."""
+    """Yield GPUs that living pods together were promised too much of, whatever the ledger says."""
     compute: collections.Counter[str] = collections.Counter()
     memory: collections.Counter[str] = collections.Counter()
     total_bytes = {gpu.uuid: gpu.memory_bytes for node in nodes(api) for gpu in node.gpus}
@@ -127,7 +127,8 @@ def _fits(api: SimulatedApi, manifest: PodJson, forgotten: Collection[str]) -> b
         return False
     waiting = sum(1 for other in together if not is_placed(other)) or 1
     room = 0
-    # One that was placed and comes again after its GPUNode has gone keeps the pin: whose it is nobody can say any more.
+    # A placed pod that is reinvoked after its GPUNode was deleted keeps its node selector, because its origin is
+    # unknown.
     pin = (manifest["spec"].get("nodeSelector") or {}).get(contract.HOSTNAME_LABEL)
     for node in nodes(api):
         if pin in forgotten and pin != node.name:

@@ -49,9 +49,9 @@ class Ask:
 
 
 class Users:
-    """Their requests wait at `points`, each until it is let pass; `planned` are the ids that dry runs were told.
+    """Users whose requests wait at `points` until they may go on; `planned`: IDs that dry runs have returned.
 
-    happened: what has, so far; which replica is asked goes by it.
+    happened: the log so far, which determines the replica that is asked.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Users:
             if ask.dry_run:
                 self.planned.add(pod.annotations_of(manifest).get(contract.ALLOCATION, ""))
                 return
-        # A quota, another webhook, a name that is taken: what comes between the webhook's answer and the store.
+        # A quota, another webhook or a name conflict rejects the pod after the webhook's answer.
         if not await self._point(f"{name} is stored", may_fail=True) or self._loop.now > deadline:
             return
         moment = datetime.datetime.fromtimestamp(self._loop.now, tz=datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -44,7 +44,7 @@ class Message:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Watch:
-    """A watch: how far its reader has been told, and until when nothing gets through although it is open."""
+    """A watch: how far its reader is, and until when it delivers nothing although it is open."""
 
     sender: str
     collection: str
@@ -55,7 +55,7 @@ class Watch:
     silent_until: float = 0.0
 
     def translated(self, entry: Happened) -> dict[str, Any] | None:
-        """The event that its reader gets: what its selectors no longer show is gone for him."""
+        """Return the event that the reader gets: an object that its selectors no longer match is deleted for it."""
         metadata = entry.object["metadata"]
         key = metadata.get("namespace", ""), metadata["name"]
         known, shows = key in self.shown, entry.type != "DELETED" and selects(self.query, entry.object)
@@ -110,7 +110,7 @@ class Network:
         watch.events.put_nowait(error)
 
     def cut_off(self, sender: str) -> None:
-        """The process is gone; what it has sent may still arrive."""
+        """End a process; messages that it has sent may still arrive."""
         self.watches = [watch for watch in self.watches if watch.sender != sender]
 
 

@@ -84,7 +84,7 @@ class World:
             self._judged = self.api.version
         options = [*self._going_on()]
         if timer_seconds is not None:
-            # While something is on its way only a little: what is longer is a fault of its own.
+            # While messages are in flight, wait only a little: a longer pause is a separate fault.
             seconds = min(timer_seconds, 2.0) if options else timer_seconds
             options.append(Option("time", "time passes", lambda: self._loop.advance(seconds)))
         if not self._asked:
@@ -143,7 +143,7 @@ class World:
         self._jobs = [self._loop.start("users", self._users.create(ask)) for ask in self._asks]
 
     def _calm_down(self) -> None:
-        """No more faults: whoever is down comes back, and in the end one leads."""
+        """Stop all faults: restart what is down, and elect a leader."""
         self._calm_at = self._loop.now
         self.happened.append(f"{self._loop.now:9.2f} from now on nothing goes wrong")
         self._loop.call_later(2 * going_wrong.ELECTION_SECONDS, self._faults.lead_alone)

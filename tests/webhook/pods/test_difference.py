@@ -41,7 +41,7 @@ def test_the_api_server_s_own_kinds_of_equal_are_told_apart() -> None:
 
 
 def written(value: Any) -> str:
-    """In an order, so that True and 1 can be told apart by how they are written."""
+    """Return an order of JSON texts, which distinguishes True from 1."""
     return repr(ordered(value))
 
 

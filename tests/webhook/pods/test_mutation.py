@@ -1,4 +1,4 @@
-"""What a pod gets, by example."""
+"""The rewritten pod, by example."""
 
 from __future__ import annotations
 

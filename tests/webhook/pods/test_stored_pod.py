@@ -1,4 +1,4 @@
-"""Of a pod that asks for a share so much is kept as the placer looks at, whatever else is on it; null is as absent."""
+"""A stored pod keeps what the placer reads, and nothing else; null counts as absent."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def stored(*, gated: bool = True, **annotations: str) -> dict[str, Any]:
 
 
 def paths(value: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Of every field of every object."""
+    """Yield the path of every field of every object."""
     if isinstance(value, list):
         return [path for at, item in enumerate(value) for path in paths(item, (*before, at))]
     if not isinstance(value, dict):
@@ -90,7 +90,7 @@ def test_a_pod_that_does_not_wait_is_kept_without_its_manifest() -> None:
 
 
 def test_of_annotations_of_others_little_is_kept() -> None:
-    """Who has a namespace has a quarter of a megabyte of them on each pod: two thousand that wait filled a replica."""
+    """A user can write 256 KiB of annotations on each pod: two thousand waiting pods once filled a replica's memory."""
     manifest = stored()
     ours = {key: text for key, text in manifest["metadata"]["annotations"].items() if key.startswith(contract.PREFIX)}
     manifest["metadata"]["annotations"] |= {"example.com/notes": MEBIBYTE, contract.MIRROR_ANNOTATION: MEBIBYTE}

@@ -1,4 +1,4 @@
-"""What is denied, in which words; and what is only told."""
+"""Denied pods and their sentences, and warnings."""
 
 from __future__ import annotations
 
@@ -95,7 +95,9 @@ def test_a_name_too_long_for_an_annotation_is_denied_only_where_one_is_needed() 
     manifest["metadata"]["annotations"][f"gpushare.io/request.{long}"] = "0.5"
     assert f'container "{long}" has a name that is too long' in denial(manifest).sentence
     assert "at most 53 characters" in denial(manifest).sentence
-    assert isinstance(validation.read(PodSpecView.read(builders.pod(containers=(long,), request="0.5"))), requests.Request)
+    assert isinstance(
+        validation.read(PodSpecView.read(builders.pod(containers=(long,), request="0.5"))), requests.Request
+    )
 
 
 def test_forged_results_are_told() -> None:

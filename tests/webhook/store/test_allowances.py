@@ -1,4 +1,4 @@
-"""Whom the ResourceQuotas of a namespace will not let in gets no share before."""
+"""A pod that the ResourceQuotas of its namespace will reject gets no share."""
 
 from __future__ import annotations
 

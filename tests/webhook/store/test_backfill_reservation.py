@@ -1,4 +1,4 @@
-"""What is kept free for a pod whose containers use a GPU one after the other."""
+"""The capacity reserved for a pod whose containers use a GPU one after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A GPUNode that was made again has no ledger: nobody opens it but who knows what runs there."""
+"""A recreated GPUNode has no ledger, and only the placer, which knows its pods, opens it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def reserve(node: GpuNode) -> GpuNode:
 
 
 def documents() -> tuple[dict[str, object], dict[str, object]]:
-    """Of an open one, and of the closed one that came in its place."""
+    """Return an open GPUNode, and the closed one that replaces it."""
     opened = codec.to_document(builders.node())
     opened["metadata"].update(uid="first", resourceVersion="1")
     closed = {**opened, "metadata": {**opened["metadata"], "uid": "second", "resourceVersion": "2"}}

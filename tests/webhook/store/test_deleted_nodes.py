@@ -1,4 +1,4 @@
-"""What was on a GPUNode that went, and whether all of it is known."""
+"""The allocations of a deleted GPUNode, and whether all of them are known."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_what_was_there_when_it_went_is_known_until_the_next_one_is_open() -> No
     followed.see(closed())
     assert followed.ids == ["b", "c"]
     assert followed.found.unknown_since("node-a") is None
-    followed.see(None)  # and again, before anybody has opened it
+    followed.see(None)  # and again, before it was opened
     followed.see(closed())
     assert followed.ids == ["b", "c"]
     followed.see(opened("b"))

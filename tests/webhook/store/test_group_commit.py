@@ -1,4 +1,4 @@
-"""In a burst changes of one node share a write; where there is none, nobody waits."""
+"""In a burst, changes of one node share a write; a single change is written without delay."""
 
 from __future__ import annotations
 

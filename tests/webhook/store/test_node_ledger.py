@@ -1,4 +1,4 @@
-"""Group commit: what waits for a GPUNode, what is written, and what the next placement sees."""
+"""Group commit: which changes wait, which are written, and what the next placement sees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the API server does not store is not stored; it keeps nobody else from a GPU."""
+"""A share that the API server rejects is not stored, and keeps no other pod from its GPU."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Asking:
         return await self._rules.reserve(manifest, requests.parse(manifest), holder)
 
     async def together(self, *names: str) -> dict[str, bool]:
-        """Who was placed, of pods that come at once."""
+        """Create pods at the same time; return which were placed."""
         outcomes = await asyncio.gather(*map(self.reserve, names))
         return {name: isinstance(outcome, Placed) for name, outcome in zip(names, outcomes, strict=True)}
 
@@ -171,7 +171,7 @@ async def test_a_pod_that_no_node_stores_is_not_tried_everywhere_nor_all_the_tim
         assert len(api.tried) == reservation.MAX_REFUSED
         assert isinstance(await pods.reserve("good"), Placed)
         pods.clock.now += reservation.REFUSED_SECONDS
-        pods.wall_seconds -= 3600.0  # which is nobody's business
+        pods.wall_seconds -= 3600.0  # which affects no other pod
         api.refuses = holds()
         assert isinstance(await pods.reserve("odd"), Placed)
 
@@ -192,7 +192,7 @@ async def test_a_node_that_is_not_stored_is_taken_last_for_a_minute_and_told_of(
 
 
 async def test_a_pod_that_its_three_best_nodes_do_not_store_gets_to_the_fourth() -> None:
-    """It is let be for as long as they are left; the next time they are left for longer."""
+    """The pod pauses as long as those nodes are deprioritized, and the nodes' next pause is longer."""
     bad = {"node-a", "node-b", "node-c"}
     api = Refusing(lambda document: document["metadata"]["name"] in bad, *sorted(bad), "node-d")
     async with asking(api) as pods:

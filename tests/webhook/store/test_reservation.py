@@ -28,7 +28,7 @@ NOW = 1_000_000.0
 
 
 class Shared(memory_store.MemoryStore):
-    """Somebody else writes just before we do, as often as `others` has changes."""
+    """A store to which other replicas write just before us, as often as `others` has changes."""
 
     def __init__(self, *nodes: GpuNode, others: list[ledger_store.Change] | None = None, **options: Any) -> None:
         super().__init__([codec.to_document(node) for node in nodes], **options)
@@ -174,9 +174,7 @@ async def test_a_ledger_that_does_not_answer_gates_the_pod_in_time() -> None:
         manifest, requests.parse(manifest), HOLDER
     )
     assert isinstance(refused, Refusal)
-    assert refused.reason == (
-        "the ledger of GPUs could not be written (no answer in 0.05 s): the placer retries"
-    )
+    assert refused.reason == ("the ledger of GPUs could not be written (no answer in 0.05 s): the placer retries")
 
 
 async def test_a_write_whose_answer_was_lost_is_found_again() -> None:

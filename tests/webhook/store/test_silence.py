@@ -1,4 +1,4 @@
-"""A replica that once knew the cluster and is told nothing more: it is not ready for ever, and answers what it is asked."""
+"""A replica whose watches have stopped becomes unready after a while, but still answers."""
 
 from __future__ import annotations
 

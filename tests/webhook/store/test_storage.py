@@ -1,4 +1,4 @@
-"""What a replica reads of storage: it waits for what it may read, and goes on without the rest."""
+"""A replica waits for the storage objects that it may read, and works without the rest."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def test_what_may_not_be_read_is_not_heeded_and_the_log_says_so(
 
 @contextlib.asynccontextmanager
 async def reading(api: Api) -> AsyncIterator[tuple[occupancy.Storage, set[str]]]:
-    """What reads one of each kind, which is called as its kind, and the kinds that it has read."""
+    """Yield a Storage that reads one object of each kind, named like its kind, and the kinds that it has read."""
     specs = {
         volumes.LIMITS: {"drivers": [{"name": DRIVER, "allocatable": {"count": 1}}]},
         volumes.ATTACHMENT: {"attacher": DRIVER, "nodeName": "node-a", "source": {"persistentVolumeName": "x"}},
@@ -140,9 +140,9 @@ async def test_without_volumes_nobody_is_judged() -> None:
 
 
 class Starting(Api):
-    """Has yet to read who may do what: it refuses every kind once, tells the volumes then, and what else there is late.
+    """An API server that is starting: it refuses every kind once, then lists volumes, and the rest late.
 
-    goes_on: until this is set nobody is told of anything but volumes.
+    goes_on: until this is set, only volumes are listed.
     """
 
     def __init__(self) -> None:

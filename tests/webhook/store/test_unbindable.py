@@ -1,4 +1,4 @@
-"""What is recreated goes to another node than the one where the scheduler could not bind it."""
+"""A recreated pod goes to another node than the one where the scheduler could not bind it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Cluster:
         self._versions = itertools.count(1)
 
     async def show(self, *versions: dict[str, Any] | None) -> None:
-        """One version of the pod after the other; None: it is gone."""
+        """Show one version of a pod after the other; None deletes it."""
         last: dict[str, Any] | None = None
         for version in versions:
             last, kind = (version, "MODIFIED") if version is not None else (last, "DELETED")
@@ -90,7 +90,7 @@ async def test_what_is_made_anew_goes_to_another_node(owner: str, end: list[Any]
     await cluster.show(last, *(ends[step] for step in end))
     assert cluster.node(again) == "node-b"
     assert cluster.node(made("other", name="other")) == "node-a"
-    assert cluster.node(made(owner, namespace="other")) == "node-a"  # whoever writes that uid on a pod
+    assert cluster.node(made(owner, namespace="other")) == "node-a"  # any user can write that UID on a pod
     cluster.now = unbindable.FIRST_SECONDS
     assert cluster.node(again) == "node-b"  # not barred, and the last resort
     cluster.now += unbindable.LAST_RESORT_SECONDS
@@ -156,7 +156,7 @@ def test_a_node_that_fails_again_is_left_out_for_longer_and_one_that_does_not_is
 
 
 async def test_who_is_evicted_from_one_node_after_the_other_tries_them_all() -> None:
-    """By the pace of evictions, of which each is later than the last."""
+    """At the rate of evictions, whose pauses grow."""
     names = [f"node-{letter}" for letter in "abcde"]
     cluster, pace, owner, tried = (
         Cluster(*names),

@@ -1,4 +1,4 @@
-"""What is reserved for pods that have not come, and what follows for their namespace."""
+"""Reservations whose pods were never seen, and the consequences for their namespace."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Story:
         self.node = after if written else self.node
 
     def lapses(self, entry: Allocation) -> None:
-        """Nobody comes for it."""
+        """Let a reservation expire."""
         self.holds(entry)
         self.now += LIFETIME_SECONDS
         self.holds()

@@ -1,4 +1,4 @@
-"""What is not in the placer's copy of the pods is asked of the API server before anything is taken away."""
+"""Before an allocation is released because the placer's cache lacks its pod, the API server is asked."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Halting(api_client.ApiClient):
 
 
 class Blind:
-    """An allocation controller whose copy of the pods is empty, whatever there is."""
+    """An allocation controller whose cache of pods is always empty."""
 
     def __init__(self, api: Halting) -> None:
         self.api = api

@@ -1,4 +1,4 @@
-"""When a reservation ends is told by one clock, however wrong those of others are."""
+"""Reservations expire by one clock, however wrong the clocks of other replicas are."""
 
 from __future__ import annotations
 

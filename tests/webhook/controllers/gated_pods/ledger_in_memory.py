@@ -1,4 +1,4 @@
-"""Pods and a ledger in memory; what others would do to them is done at once."""
+"""Pods and a ledger in memory, where other components act at once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ START = 1_767_225_600.0  # 2026-01-01
 
 
 class Cluster:
-    """Pods and a ledger; what the API server, the allocation controller and the gates would do is done at once."""
+    """Pods and a ledger; the API server and the allocation controller act at once."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Cluster:
         self.warned: dict[str, str] = {}
 
     def stored(self) -> dict[str, Pod]:
-        """As the informer shows them: what has not changed is the same object."""
+        """Return the pods as an informer shows them: an unchanged pod is the same object."""
         before = self.read
         self.read = {
             name: before[name] if name in before and before[name][0] is item else (item, Pod.of(item))
@@ -90,7 +90,7 @@ class Cluster:
         self.pods[name] = made
 
     async def arrive(self, name: str, **asked: str) -> None:
-        """As at admission: placed at once if there is room, whoever waits."""
+        """Create a pod that admission places at once if there is room, although others wait."""
         self.create(name, **asked)
         pod = self.stored()[name]
         assert isinstance(pod.request, Request)

@@ -1,4 +1,4 @@
-"""Whose turn it is among namespaces, and how many of one are tried."""
+"""The order of turns among namespaces, and the number of tries of each."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_higher_priority_comes_before_every_turn() -> None:
 
 
 def round_of(fair: Fairness, units: list[Unit]) -> list[str]:
-    """A round in which nobody fits; return who was tried."""
+    """Do a round in which no pod fits; return the pods that were tried."""
     tried = []
     for candidate in fair.begin(units):
         if fair.may_try(candidate):

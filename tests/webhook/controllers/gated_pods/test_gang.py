@@ -104,7 +104,9 @@ def test_different_sizes_are_said() -> None:
 def test_a_pod_with_somebody_elses_gate_has_no_turn() -> None:
     arranged = arrange([alone("queued", gates=("example.com/quota",)), alone("free")])
     assert units(arranged) == [["free"]]
-    assert said(arranged)["queued"].endswith('to remove the scheduling gate "example.com/quota": it gets a GPU after that')
+    assert said(arranged)["queued"].endswith(
+        'to remove the scheduling gate "example.com/quota": it gets a GPU after that'
+    )
 
 
 def test_a_group_waits_for_somebody_elses_gate_too() -> None:

@@ -49,7 +49,7 @@ def store(*nodes: GpuNode, **racks: str) -> MemoryStore:
 
 
 def full(node: GpuNode, *indexes: int) -> GpuNode:
-    """These GPUs are given away."""
+    """Return the node with these GPUs allocated."""
     for index in indexes:
         uuid = node.gpus[index].uuid
         node = ledger.reserve(node, builders.allocation(f"held-{uuid}", uuid, request=100, uid=f"u-{uuid}"))

@@ -1,4 +1,6 @@
-"""Turns of gangs, on a ledger in memory: whole or not at all, and finished by whoever leads next."""
+"""Turns of gangs on a ledger in memory: all members are placed or none, and the next placer completes what one
+began.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ async def test_a_gang_is_placed_whole_across_nodes() -> None:
     await cluster.step()
     assert cluster.waiting() == []
     entries = [entry for view in cluster.store.views() for entry in view.node.allocations]
-    # For good: what is tentative, the next placer takes back from whom it has not seen run yet.
+    # Permanent, because the next placer releases tentative shares of pods that it has not seen running.
     assert [(entry.pod.uid != "", entry.reserved_until) for entry in entries] == [(True, None)] * 4
 
 

@@ -1,4 +1,4 @@
-"""Turns on a ledger in memory: nobody is passed over for ever."""
+"""Turns on a ledger in memory: no pod is overtaken forever."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ SMALL = st.lists(
 async def test_law_whoever_fits_on_an_empty_cluster_is_placed_after_a_bounded_number_of_passes(
     stream: list[tuple[str, int, bool]], gpus: int, large: int
 ) -> None:
-    """Whatever comes, if every pod ends: once it is entitled, on its GPUs there are ever fewer others."""
+    """If every pod ends, the GPUs reserved for an entitled pod lose other pods with time."""
     bound = fairness.OvertakeLimits(patience_seconds=1e9, max_overtakes=5)
     cluster = Cluster(builders.node("node-a", gpus=gpus), builders.node("node-b", gpus=1), limits=bound)
     for number in range(4 * (gpus + 1)):

@@ -1,4 +1,4 @@
-"""Who has passed over whom, also for a placer that has not been there all the time."""
+"""The number of pods that overtake a waiting pod, also for a placer that has just started."""
 
 from __future__ import annotations
 

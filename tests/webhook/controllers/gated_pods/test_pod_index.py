@@ -1,4 +1,4 @@
-"""What is kept as pods come, change and go is what would be found by looking at all of them."""
+"""The index that is updated pod by pod equals an index of all pods."""
 
 from __future__ import annotations
 

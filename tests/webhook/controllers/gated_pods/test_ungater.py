@@ -1,4 +1,4 @@
-"""A gate that the API server does not let be opened: it is told, tried ever more slowly, and keeps no GPU from others."""
+"""If the API server rejects ungating a pod, it gets the reason, is retried with growing pauses, and keeps no GPU."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.pods: dict[str, dict[str, Any]] = {}
-        self.trouble: dict[str, api_errors.ClusterError] = {}  # by name: what opening its gate is answered
+        self.trouble: dict[str, api_errors.ClusterError] = {}  # by name: the answer to ungating the pod
         self.takes_reasons = True  # whether it may be written on a pod why it waits
         self.tried: list[str] = []
         self.notes: list[str] = []
@@ -100,7 +100,7 @@ class Cluster:
         return sorted(entry.pod.name for node in self.store.stored() for entry in node.allocations)
 
     def give(self, name: str, **share: Any) -> None:
-        """A share of its own, in the ledger for good, as a placer before us has left it."""
+        """Give a pod a permanent share in the ledger, as a former placer has left it."""
         entry = builders.allocation("a-" + name, "GPU-node-a-0", pod_name=name, uid=f"u-{name}", **share)
 
         def change(node: GpuNode) -> GpuNode:

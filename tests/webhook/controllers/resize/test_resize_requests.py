@@ -1,4 +1,4 @@
-"""Who asks for another amount of what it holds, in which order they have their turn, and what the others keep."""
+"""Which pods request another amount, in which order they get it, and what the others keep."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_a_share_that_shrinks_waits_for_the_agent() -> None:
 
 @pytest.mark.parametrize("less", [{"request": "0.2"}, {"memory": "4Gi"}, {"request": "0.2", "memory": "20Gi"}])
 def test_nothing_is_given_up_before_the_pod_is_bound(less: dict[str, str]) -> None:
-    """The scheduler has yet to find room for what it was created with, and nobody offers the difference before."""
+    """The scheduler needs room for the pod as it was created, and the agent does not offer the difference before."""
     gpunode = node(holding("one", 50, 8))
     waits = pod("one", **{"request": "0.5", "memory": "8Gi", **less})
     del waits["spec"]["nodeName"]
